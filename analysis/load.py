@@ -1,0 +1,114 @@
+"""Results folders -> frames. The file format is the interface: nothing here knows how the numbers were measured."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from analysis.counting import Goal
+
+
+class LoadError(Exception):
+    """A results folder cannot be read; the message names the file and what to do."""
+
+
+@dataclass(frozen=True)
+class StudyData:
+    """One study as it stands on disk.
+
+    Attributes:
+        question: what was asked, as recorded when it was asked.
+        provenance: one record for each run that worked on it.
+        trials: a row a trial, by `trial` (index): seed, first_bad_step (NA if finite), seconds_training,
+            seconds_evaluation, and a column for each hyperparameter.
+        measurements: a row an evaluation: trial, step, and a column for each metric (NaN where not measured).
+    """
+
+    folder: Path
+    question: dict[str, Any]
+    provenance: list[dict[str, Any]]
+    trials: pd.DataFrame
+    measurements: pd.DataFrame
+
+    @property
+    def workload(self) -> str:
+        return str(self.question["workload"]["name"])
+
+    @property
+    def optimizer(self) -> str:
+        return str(self.question["optimizer"])
+
+    @property
+    def batch_size(self) -> int:
+        return int(self.question["batch_size"])
+
+    @property
+    def train_steps(self) -> int:
+        return int(self.question["train_steps"])
+
+    @property
+    def goal(self) -> Goal:
+        return Goal(**self.question["goal"])
+
+    @property
+    def hyperparameters(self) -> list[str]:
+        """Names of the tuned parameters, the learning rate first."""
+        return sorted(self.question["search"]["space"], key=lambda name: (name != "learning_rate", name))
+
+
+def load(results: Path | str) -> Iterator[StudyData]:
+    """The studies of a results folder, one at a time, by workload, optimizer and batch size.
+
+    Raises:
+        LoadError: no results are there, or a file is torn.
+    """
+    folders = [path.parent for path in Path(results).glob("studies/*/*/*/study.json")]
+    if not folders:
+        raise LoadError(f"no studies in {results}; a results folder is what `python -m study sweep` wrote to.")
+    for folder in sorted(folders, key=lambda f: (f.parts[-3], f.parts[-2], int(f.parts[-1]))):
+        yield load_study(folder)
+
+
+def load_study(folder: Path) -> StudyData:
+    """One study's folder; a trial that stands in two files is one trial."""
+    try:
+        held = json.loads((folder / "study.json").read_text())
+        files = [folder / "curves.parquet", *sorted((folder / "trials").glob("[0-9]*.parquet"))]
+        tables = [pq.read_table(path) for path in files if path.exists()]
+    except (OSError, ValueError, pa.ArrowException) as error:
+        raise LoadError(f"cannot read {folder}: {error}; remove the torn file and sweep again.") from error
+    records: dict[int, dict[str, Any]] = {}
+    frames = []
+    for table in tables:
+        new = [r for r in json.loads(table.schema.metadata[b"trials"]) if r["index"] not in records]
+        records |= {record["index"]: record for record in new}
+        frame = table.to_pandas()
+        frames.append(frame[frame["trial"].isin([record["index"] for record in new])])
+    measurements = pd.concat(frames, ignore_index=True) if frames else pd.DataFrame({"trial": [], "step": []})
+    return StudyData(
+        folder, held["question"], held["provenance"], _trials(records), measurements.sort_values(["trial", "step"])
+    )
+
+
+def _trials(records: dict[int, dict[str, Any]]) -> pd.DataFrame:
+    rows = [
+        {
+            "trial": index,
+            "seed": record["seed"],
+            "first_bad_step": record["first_bad_step"],
+            "seconds_training": record["seconds"]["training"],
+            "seconds_evaluation": record["seconds"]["evaluation"],
+            **record["hyperparameters"],
+        }
+        for index, record in sorted(records.items())
+    ]
+    columns = ["trial", "seed", "first_bad_step", "seconds_training", "seconds_evaluation"]
+    frame = pd.DataFrame(rows, columns=None if rows else columns)
+    return frame.astype({"trial": "int64", "first_bad_step": "Int64"}).set_index("trial")

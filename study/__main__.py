@@ -1,0 +1,142 @@
+"""`python -m study VERB`: sweep, report, data."""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Console
+
+USAGE = """\
+  python -m study sweep                               the default job: digits, eleven batch sizes
+  python -m study sweep workload=resnet_cifar         any workload of conf/workload, or your own with --config-dir
+  python -m study sweep optimizer=sgd,momentum batch_size=64,256 search.trials=10
+  python -m study report results/mlp_digits           tables, figures and report.html from the files alone
+  python -m study data list"""
+
+
+def sweep(options: argparse.Namespace, console: Console) -> None:
+    """Run every study that the overrides ask for, as far as it is not done, then write the report."""
+    from study import config, show, store
+    from study.run import run
+    from study.tuner import Tuner
+    from study.workers import Workers
+
+    if options.config_dir is not None:
+        sys.path.insert(0, str(options.config_dir.resolve()))  # where the user's workloads are imported from
+    if options.cfg:
+        console.print(config.as_yaml(options.overrides, options.config_dir), markup=False, highlight=False)
+        return
+    jobs = config.jobs(options.overrides, options.config_dir)
+    folders = {job.results: [j.study for j in jobs if j.results == job.results] for job in jobs}
+    for job in {str(job.study.workload): job for job in jobs}.values():
+        config.materialise(job.study)
+    for folder, studies in folders.items():
+        store.check(folder, studies)
+    missing = [
+        job for job in jobs if not Tuner(job.study, store.load(store.study_folder(job.results, job.study))).complete
+    ]
+    if missing:
+        with Workers(missing[0].workers, missing[0].device, options.config_dir) as workers:
+            measured = list(workers.measure([job.study for job in missing]))
+            show.costs(console, measured, workers.device, workers.count)
+            with show.SweepProgress(console, measured) as progress:
+                for job in missing:
+                    run(job.study, workers, job.results, progress.watch, options.command)
+    for folder in folders:
+        write_report(folder, console)
+
+
+def write_report(results: Path, console: Console) -> None:
+    """Rebuild tables, figures and page from the files alone, and show the table."""
+    from analysis import report
+    from study import show
+
+    data = report.build(results)
+    show.results(console, data.steps, data.sentences)
+    console.print(f"\nReport: {results / 'report.html'}", highlight=False)
+
+
+def report(options: argparse.Namespace, console: Console) -> None:
+    """`study report`."""
+    for results in options.results:
+        write_report(results, console)
+
+
+def data(options: argparse.Namespace, console: Console) -> None:
+    """`study data list` and `study data fetch NAME`."""
+    from rich.table import Table
+
+    from workloads import datasets
+
+    if options.action == "fetch":
+        for name in options.names or datasets.DATASETS:
+            console.print(f"{name}: {datasets.fetch(name)}", highlight=False)
+        return
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    rows = datasets.status()
+    for heading in rows[0]:
+        table.add_column(heading)
+    for row in rows:
+        table.add_row(*(str(value) for value in row.values()))
+    console.print(table)
+
+
+def parser() -> argparse.ArgumentParser:
+    """The verbs and their arguments."""
+    top = argparse.ArgumentParser(
+        prog="python -m study",
+        description="How far does a larger batch size cut the number of training steps, and where does it stop paying?",
+        epilog=USAGE,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    verbs = top.add_subparsers(dest="verb", required=True, metavar="VERB")
+
+    verb = verbs.add_parser("sweep", help="tune and train at every batch size, then report")
+    verb.add_argument("overrides", nargs="*", metavar="key=value", help="anything in conf/, a,b sweeps both")
+    verb.add_argument("--config-dir", type=Path, help="folder with your own workload/NAME.yaml and its Python file")
+    verb.add_argument("--cfg", action="store_true", help="print the composed configuration and stop")
+    verb.set_defaults(run=sweep)
+
+    verb = verbs.add_parser("report", help="rebuild tables, figures and report.html of a results folder")
+    verb.add_argument("results", nargs="+", type=Path)
+    verb.set_defaults(run=report)
+
+    verb = verbs.add_parser("data", help="list or fetch data sets")
+    verb.add_argument("action", choices=["list", "fetch"])
+    verb.add_argument("names", nargs="*", metavar="NAME")
+    verb.set_defaults(run=data)
+    return top
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one verb; returns the exit status: 0 done, 1 failed, 2 refused, 130 interrupted."""
+    argv = sys.argv[1:] if argv is None else list(argv)
+    options = parser().parse_args(argv)
+    options.command = shlex.join(["python", "-m", "study", *argv])
+    console, errors = Console(), Console(stderr=True, soft_wrap=True)
+    from analysis.load import LoadError
+    from study.config import UsageError
+    from study.store import StoreError
+    from study.workers import WorkerError
+    from workloads.datasets import DataError
+
+    try:
+        options.run(options, console)
+    except (UsageError, StoreError, LoadError, DataError) as error:
+        errors.print(f"study: {error}", markup=False, highlight=False)
+        return 2
+    except WorkerError as error:
+        errors.print(f"study: {error}", markup=False, highlight=False)
+        return 1
+    except KeyboardInterrupt:
+        errors.print("study: interrupted; the same command continues where this one stopped.", highlight=False)
+        return 130
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,48 @@
+"""Which examples, in which order: a pure function of (seed, step).
+
+Batches are consecutive slices of concatenated per-epoch permutations. A batch may straddle two epochs, and every
+update sees exactly B examples.
+"""
+
+from __future__ import annotations
+
+import hashlib
+
+import torch
+from torch import Tensor
+
+
+class Batches:
+    """The batches of one trial: B = `batch_size` of N = `examples` training examples each.
+
+    Only the permutations that the latest batch touched are kept; any step can be asked for at any time.
+    """
+
+    def __init__(self, seed: int, examples: int, batch_size: int, device: torch.device) -> None:
+        if not 1 <= batch_size <= examples:
+            raise ValueError(f"`1 <= batch_size <= {examples}` (examples) must hold, but got {batch_size}.")
+        self.seed, self.examples, self.batch_size, self.device = seed, examples, batch_size, device
+        self._epochs: dict[int, Tensor] = {}
+
+    def __call__(self, step: int) -> Tensor:
+        """Indices [B] of the examples that update number `step` (from 0) sees."""
+        epoch, offset = divmod(step * self.batch_size, self.examples)
+        head = self._permutation(epoch)[offset : offset + self.batch_size]
+        if len(head) == self.batch_size:
+            return head
+        return torch.cat([head, self._permutation(epoch + 1)[: self.batch_size - len(head)]])
+
+    def _permutation(self, epoch: int) -> Tensor:
+        if epoch not in self._epochs:
+            # The epoch before may still be wanted by a batch that straddles; older ones are not.
+            self._epochs = {e: p for e, p in self._epochs.items() if e == epoch - 1}
+            self._epochs[epoch] = epoch_permutation(self.seed, epoch, self.examples).to(self.device)
+        return self._epochs[epoch]
+
+
+def epoch_permutation(seed: int, epoch: int, examples: int) -> Tensor:
+    """The order of one epoch: a permutation of range(examples) [N], int64, drawn on the CPU for every device alike."""
+    # Hashed, since generators seeded with neighbouring numbers are not promised to be independent.
+    digest = hashlib.sha256(f"{seed}:{epoch}".encode()).digest()
+    generator = torch.Generator().manual_seed(int.from_bytes(digest[:8], "little") >> 1)
+    return torch.randperm(examples, generator=generator)

@@ -1,0 +1,261 @@
+"""From the command line to Studies: the Hydra schema, and the one function that builds a Study from it."""
+
+from __future__ import annotations
+
+import importlib
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from hydra import compose, initialize_config_dir
+from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
+from hydra.core.config_store import ConfigStore
+from hydra.core.global_hydra import GlobalHydra
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override
+from hydra.errors import HydraException
+from omegaconf import MISSING, DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from analysis.counting import Goal
+from study.records import Budget, Evaluation, Search, Seeds, Study
+from study.space import parse_space
+from workloads.base import build
+from workloads.suggest import suggest
+
+CONF = Path(importlib.import_module("conf").__file__ or "").parent
+
+
+class UsageError(Exception):
+    """The command line asks for something impossible; the message names the rule, the value and the cure."""
+
+
+# The schema mirrors the records field by field: Hydra needs mutable dataclasses, records are frozen and judge values.
+@dataclass
+class BudgetConfig:
+    epochs: float = MISSING
+    steps: int = MISSING
+    max_steps: int | None = None
+
+
+@dataclass
+class EvaluationConfig:
+    first: float = 0.02
+    ratio: float = 1.1
+    every: int = 5
+
+
+@dataclass
+class SeedsConfig:
+    search: int = 0
+    trial: int = 0
+    data_order: int = 0
+
+
+@dataclass
+class SearchConfig:
+    sampler: str = MISSING
+    trials: int = MISSING
+    max_launches: int | None = None
+    space: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass
+class EngineConfig:
+    """How trials are run; alters no result."""
+
+    device: str = "auto"
+    workers: int | None = None
+
+
+@dataclass
+class SweepConfig:
+    workload: dict[str, Any] = field(default_factory=dict)
+    optimizer: str = MISSING
+    schedule: str = MISSING
+    batch_sizes: list[int] = field(default_factory=list)
+    batch_size: int | None = None
+    goal: str = MISSING
+    stopping: str = "goal"
+    budget: BudgetConfig = field(default_factory=BudgetConfig)
+    evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
+    seeds: SeedsConfig = field(default_factory=SeedsConfig)
+    search: SearchConfig = field(default_factory=SearchConfig)
+    engine: EngineConfig = field(default_factory=EngineConfig)
+    results: str = MISSING
+
+
+@dataclass(frozen=True)
+class Job:
+    """One study to run, where its results go, and where it runs: `workers` processes on `device`."""
+
+    study: Study
+    results: Path
+    device: str
+    workers: int
+
+
+def jobs(arguments: Sequence[str], config_dir: Path | None = None) -> list[Job]:
+    """Every study that Hydra overrides such as `workload=resnet_cifar optimizer=sgd,momentum` ask for.
+
+    Each workload brings its own batch sizes, unless `batch_size=64,256` names them.
+
+    Raises:
+        UsageError: anything that the schema or a record refuses.
+    """
+    found: dict[tuple[Path, str, str, int], Job] = {}
+    for config in compositions(arguments, config_dir):
+        sizes = config.batch_sizes if config.batch_size is None else [config.batch_size]
+        if not sizes:
+            raise UsageError("batch_sizes is empty; name at least one, such as batch_size=64.")
+        for size in sizes:
+            study = build_study(config, size)
+            job = Job(study, Path(config.results), *placement(config.engine.device, config.engine.workers))
+            key = (job.results, study.name, study.optimizer, study.batch_size)
+            if key in found:
+                raise UsageError(
+                    f"two studies would share the folder of {study.name}, {study.optimizer}, batch size "
+                    f"{study.batch_size} in {job.results}; give each its own results=DIR or workload.name=NAME."
+                )
+            found[key] = job
+    return list(found.values())
+
+
+def build_study(config: DictConfig, batch_size: int) -> Study:
+    """The Study that a composed configuration asks for at one batch size.
+
+    Raises:
+        UsageError: a record refuses a value.
+    """
+    plain: Any = OmegaConf.to_container(config, resolve=True, throw_on_missing=True)
+    try:
+        return Study(
+            workload=plain["workload"],
+            optimizer=plain["optimizer"],
+            schedule=plain["schedule"],
+            batch_size=batch_size,
+            goal=Goal.parse(plain["goal"]),
+            budget=Budget(**plain["budget"]),
+            search=Search(**{**plain["search"], "space": parse_space(plain["search"]["space"])}),
+            stopping=plain["stopping"],
+            evaluation=Evaluation(**plain["evaluation"]),
+            seeds=Seeds(**plain["seeds"]),
+        )
+    except (ValueError, KeyError) as error:
+        missing = isinstance(error, KeyError)
+        raise UsageError(f"the workload's YAML must name {error}." if missing else str(error)) from error
+
+
+def placement(device: str, workers: int | None) -> tuple[str, int]:
+    """(device, processes): a GPU if there is one and one process on it, else the CPU and a process for each core."""
+    if device == "auto":
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        kind = torch.device(device).type
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as error:
+        raise UsageError(f"engine.device {device!r} cannot be used: {str(error).splitlines()[0]}") from error
+    if workers is not None and workers < 1:
+        raise UsageError(f"engine.workers must be at least 1, but got {workers}.")
+    return device, workers or (1 if kind == "cuda" else len(os.sched_getaffinity(0)))
+
+
+def materialise(study: Study) -> None:
+    """Build the study's workload and load its data once, so that whatever is wrong with them is known at the start.
+
+    Raises:
+        UsageError: the workload refuses its arguments, or lacks an error or a parameter that the study wants.
+        DataError: the data cannot be had.
+    """
+    try:
+        workload = build(study.workload)
+        workload.splits(torch.device("cpu"))
+    except ValueError as error:
+        raise UsageError(str(error)) from error
+    metrics = [f"{split}/{error}" for split in ("train", "val", "test") for error in workload.errors]
+    if study.goal.metric not in metrics:
+        raise UsageError(f"{study.name} does not measure {study.goal.metric!r}{suggest(study.goal.metric, metrics)}")
+    asked = {*study.asked_hyperparameters, *workload.hyperparameters}
+    for name in study.search.space:
+        if name not in asked:
+            raise UsageError(
+                f"search.space.{name} is asked for by none of optimizer {study.optimizer}, schedule "
+                f"{study.schedule} and workload {study.name}{suggest(name, asked)}"
+            )
+
+
+def compositions(arguments: Sequence[str], config_dir: Path | None = None) -> Iterator[DictConfig]:
+    """One composed configuration for each combination of the swept overrides.
+
+    Raises:
+        UsageError: an override that does not parse, names an unknown choice or key, or has a value of another type.
+    """
+    ConfigStore.instance().store(name="schema", node=SweepConfig)
+    if config_dir is not None and not config_dir.is_dir():
+        raise UsageError(f"--config-dir must be a folder, but got {config_dir}.")
+    extra = [] if config_dir is None else [f"hydra.searchpath=[file://{config_dir.resolve()}]"]
+    with initialize_config_dir(str(CONF), version_base="1.3"):
+        try:
+            overrides = OverridesParser.create().parse_overrides(list(arguments))
+            points = BasicSweeper.split_arguments(overrides, max_batch_size=None)[0]
+            for point in points:
+                yield _compose(extra, OverridesParser.create().parse_overrides(point))
+        except (HydraException, OmegaConfBaseException) as error:
+            raise UsageError(_first_line(error)) from error
+
+
+def _compose(extra: list[str], overrides: Sequence[Override]) -> DictConfig:
+    loader = GlobalHydra.instance().config_loader()
+    choices: list[str] = []
+    values: list[Override] = []
+    for override in overrides:
+        name = override.key_or_group
+        options = [*loader.get_group_options(name), *_options_beside(extra, name)]
+        if not options:
+            values.append(override)
+            continue
+        if override.value() not in options:
+            raise UsageError(f"unknown {name} {override.value()!r}{suggest(str(override.value()), options)}")
+        choices.append(f"{name}={override.value()}")
+    known = compose("sweep", overrides=[*extra, *choices])
+    keys = _keys(OmegaConf.to_container(known))
+    for override in values:
+        if override.key_or_group not in keys:
+            raise UsageError(f"unknown key {override.key_or_group!r}{suggest(override.key_or_group, keys)}")
+        if override.is_delete():
+            raise UsageError(f"{override.key_or_group} cannot be removed; give it another value.")
+    # `+key=value` of a declared key means what `key=value` does; an undeclared one was just refused.
+    return compose("sweep", overrides=[*extra, *choices, *(str(o.input_line).lstrip("+") for o in values)])
+
+
+def _options_beside(extra: Sequence[str], group: str) -> list[str]:
+    """The choices of a group in the user's own --config-dir, which Hydra's loader learns of only while composing."""
+    folders = [Path(text.partition("file://")[2].rstrip("]")) for text in extra]
+    return [path.stem for folder in folders for path in (folder / group).glob("*.yaml")]
+
+
+def _keys(tree: Any, prefix: str = "") -> list[str]:
+    """Every dotted key of a plain configuration, branches included."""
+    if not isinstance(tree, dict):
+        return []
+    return [
+        key
+        for name, branch in tree.items()
+        for key in (f"{prefix}{name}", *_keys(branch, f"{prefix}{name}."))
+    ]
+
+
+def _first_line(error: Exception) -> str:
+    """What Hydra and OmegaConf say of a value, without their hints for developers."""
+    cause = error.__cause__ or error
+    lines = [line.strip() for line in str(cause).splitlines() if line.strip()]
+    key = next((line.removeprefix("full_key: ") for line in lines if line.startswith("full_key: ")), None)
+    return lines[0] if key is None else f"{key}: {lines[0]}"
+
+
+def as_yaml(arguments: Sequence[str], config_dir: Path | None = None) -> str:
+    """The first composed configuration, as YAML."""
+    return OmegaConf.to_yaml(list(compositions(arguments, config_dir))[0], resolve=True)

@@ -1,0 +1,287 @@
+"""The records that flow along the straight line: Study -> Trial -> Curve. Frozen, torch-free; each owns its invariants.
+
+Shapes: E evaluations of one trial.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import numpy as np
+
+from analysis.counting import STOPPING_RULES, Goal
+from study.optimizers import OPTIMIZERS
+from study.schedules import SCHEDULES
+from study.space import Dimension, parse_space
+from workloads.suggest import suggest
+
+NUMERICS_VERSION = 1
+"""Raised by hand whenever a change alters the numbers that a trial produces."""
+
+SAMPLERS = ("sobol", "random")
+
+
+def _at_least(name: str, value: float, least: float) -> None:
+    if not (math.isfinite(value) and value >= least):
+        raise ValueError(f"{name} must be at least {least:g}, but got {value:g}.")
+
+
+@dataclass(frozen=True)
+class Budget:
+    """train_steps(B) = max(epochs * D / B, steps), at most max_steps; D training examples, batch size B."""
+
+    epochs: float
+    steps: int
+    max_steps: int | None = None
+
+    def __post_init__(self) -> None:
+        _at_least("budget.epochs", self.epochs, 0)
+        _at_least("budget.steps", self.steps, 1)
+        if self.max_steps is not None and self.max_steps < self.steps:
+            raise ValueError(
+                f"`budget.steps <= budget.max_steps` must hold, but got {self.steps} and {self.max_steps}."
+            )
+
+    def train_steps(self, examples: int, batch_size: int) -> int:
+        """The step budget of every trial at this batch size."""
+        steps = max(math.ceil(self.epochs * examples / batch_size), self.steps)
+        return steps if self.max_steps is None else min(steps, self.max_steps)
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """The grid of steps at which a trial is measured, relative to its budget and so the same for all batch sizes.
+
+    Arguments:
+        first: the first evaluation, as a fraction of the step budget.
+        ratio: each evaluation comes at this multiple of the one before: the quantisation of steps-to-result.
+        every: the training subset and the test set are measured at every so many evaluations of the validation set.
+    """
+
+    first: float = 0.02
+    ratio: float = 1.1
+    every: int = 5
+
+    def __post_init__(self) -> None:
+        if not 0 < self.first <= 1:
+            raise ValueError(f"evaluation.first must be in (0, 1], but got {self.first:g}.")
+        if not (math.isfinite(self.ratio) and self.ratio > 1):
+            raise ValueError(f"evaluation.ratio must be above 1, but got {self.ratio:g}.")
+        _at_least("evaluation.every", self.every, 1)
+
+    def grid(self, train_steps: int) -> list[int]:
+        """Increasing steps, the last of them `train_steps`."""
+        steps = []
+        step = max(1.0, self.first * train_steps)
+        while round(step) < train_steps:
+            steps.append(round(step))
+            step = max(step * self.ratio, round(step) + 1)
+        return [*steps, train_steps]
+
+
+@dataclass(frozen=True)
+class Seeds:
+    """Randomness is named: the search's points, a trial's initialisation and dropout, and the order of its data."""
+
+    search: int = 0
+    trial: int = 0
+    data_order: int = 0
+
+    def __post_init__(self) -> None:
+        for name, seed in asdict(self).items():
+            _at_least(f"seeds.{name}", seed, 0)
+
+    def of(self, purpose: str, index: int) -> int:
+        """A 63-bit seed for trial `index`, a pure function of (the seed of this purpose, purpose, index)."""
+        text = f"{purpose}:{getattr(self, purpose)}:{index}"
+        return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "little") >> 1
+
+
+@dataclass(frozen=True)
+class Search:
+    """How points are proposed: by which sampler, over which space, until how many trials are feasible.
+
+    Arguments:
+        trials: feasible trials wanted.
+        max_launches: trials launched at most, feasible or not; null: ten times `trials`.
+    """
+
+    sampler: str
+    trials: int
+    space: Mapping[str, Dimension]
+    max_launches: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.sampler not in SAMPLERS:
+            raise ValueError(f"unknown search.sampler {self.sampler!r}{suggest(self.sampler, SAMPLERS)}")
+        _at_least("search.trials", self.trials, 1)
+        if self.max_launches is not None and self.max_launches < self.trials:
+            raise ValueError(
+                "`search.trials <= search.max_launches` must hold, "
+                f"but got {self.trials} and {self.max_launches}."
+            )
+
+    @property
+    def launch_limit(self) -> int:
+        """Trials launched at most."""
+        return 10 * self.trials if self.max_launches is None else self.max_launches
+
+
+@dataclass(frozen=True)
+class Study:
+    """The whole question: everything that a trial's curve depends on, for one workload, optimizer and batch size.
+
+    Arguments:
+        workload: `_target_`, `name`, `train_examples` and the other constructor arguments of the workload.
+        optimizer, schedule: registered names.
+        batch_size: the GLOBAL batch: examples per parameter update.
+        stopping: `budget` (run all steps) or `goal` (stop once the goal is measured).
+    """
+
+    workload: Mapping[str, Any]
+    optimizer: str
+    schedule: str
+    batch_size: int
+    goal: Goal
+    budget: Budget
+    search: Search
+    stopping: str = "goal"
+    evaluation: Evaluation = field(default_factory=Evaluation)
+    seeds: Seeds = field(default_factory=Seeds)
+    numerics_version: int = NUMERICS_VERSION
+
+    def __post_init__(self) -> None:
+        for what, name, known in (
+            ("optimizer", self.optimizer, OPTIMIZERS),
+            ("schedule", self.schedule, SCHEDULES),
+            ("stopping rule", self.stopping, STOPPING_RULES),
+        ):
+            if name not in known:
+                raise ValueError(f"unknown {what} {name!r}{suggest(name, known)}")
+        if "/" in self.name or self.name.startswith(".") or not self.name.strip():
+            raise ValueError(f"workload.name names a folder and must hold no '/', but got {self.name!r}.")
+        examples = self.workload["train_examples"]
+        _at_least("workload.train_examples", examples, 1)
+        _at_least("batch_size", self.batch_size, 1)
+        if self.batch_size > examples:
+            raise ValueError(
+                f"batch_size must be at most the {examples} training examples of {self.name}, "
+                f"but got {self.batch_size}."
+            )
+        if self.stopping == "goal" and not self.goal.metric.startswith("val/"):
+            raise ValueError(
+                f"stopping at the goal needs a metric measured at every evaluation, val/..., but got "
+                f"{self.goal.metric}; choose one or stopping=budget."
+            )
+        for name in self.asked_hyperparameters:
+            if name in self.search.space:
+                continue
+            raise ValueError(
+                f"optimizer {self.optimizer} with schedule {self.schedule} needs search.space.{name}, "
+                "but it is missing."
+            )
+
+    @property
+    def asked_hyperparameters(self) -> tuple[str, ...]:
+        """Names that the optimizer and the schedule cannot do without."""
+        return OPTIMIZERS[self.optimizer].hyperparameters + SCHEDULES[self.schedule].hyperparameters
+
+    @property
+    def name(self) -> str:
+        """The workload's name."""
+        return str(self.workload["name"])
+
+    @property
+    def train_steps(self) -> int:
+        """The step budget of every trial."""
+        return self.budget.train_steps(self.workload["train_examples"], self.batch_size)
+
+    @property
+    def evaluation_steps(self) -> list[int]:
+        """The steps at which every trial is measured."""
+        return self.evaluation.grid(self.train_steps)
+
+    def trial(self, index: int, hyperparameters: Mapping[str, float]) -> Trial:
+        """Trial `index` at this point of the space."""
+        return Trial(
+            index, self.seeds.of("trial", index), self.seeds.of("data_order", index), dict(hyperparameters)
+        )
+
+    def question(self) -> dict[str, Any]:
+        """Plain data for study.json; `from_question` reads it back. `train_steps` stands there for readers."""
+        space = {name: dimension.to_dict() for name, dimension in sorted(self.search.space.items())}
+        plain = {
+            key: asdict(value) if hasattr(value, "__dataclass_fields__") else value
+            for key, value in vars(self).items()
+            if key != "search"
+        }
+        search = {**{k: v for k, v in vars(self.search).items() if k != "space"}, "space": space}
+        return {**plain, "workload": dict(self.workload), "search": search, "train_steps": self.train_steps}
+
+    @classmethod
+    def from_question(cls, question: Mapping[str, Any]) -> Study:
+        """The study that asked this question.
+
+        Raises:
+            ValueError: a value breaks an invariant.
+        """
+        search = {**question["search"], "space": parse_space(question["search"]["space"])}
+        return cls(
+            **{key: value for key, value in question.items() if key != "train_steps"}
+            | {
+                "goal": Goal(**question["goal"]),
+                "budget": Budget(**question["budget"]),
+                "search": Search(**search),
+                "evaluation": Evaluation(**question["evaluation"]),
+                "seeds": Seeds(**question["seeds"]),
+            }
+        )
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One training run of a study, at one point of its space.
+
+    Attributes:
+        index: position in the search, from 0.
+        seed: of the initialisation and of dropout.
+        order_seed: of the order of the training data.
+        hyperparameters: parameter name -> value.
+    """
+
+    index: int
+    seed: int
+    order_seed: int
+    hyperparameters: Mapping[str, float]
+
+
+@dataclass(frozen=True)
+class Curve:
+    """What one trial measured.
+
+    Attributes:
+        first_bad_step: the update (from 1) with the first non-finite training loss, or the evaluation that found
+            non-finite parameters; None if the trial stayed finite.
+        steps: updates done at each evaluation [E], increasing.
+        errors: metric such as `val/classification_error` -> values [E], NaN where it was not measured.
+        seconds: `training` and `evaluation` wall time of this trial alone.
+    """
+
+    trial: Trial
+    first_bad_step: int | None
+    steps: np.ndarray
+    errors: Mapping[str, np.ndarray]
+    seconds: Mapping[str, float]
+
+    def __post_init__(self) -> None:
+        if not (np.diff(self.steps) > 0).all():
+            raise ValueError(f"a curve's steps must increase, but trial {self.trial.index} has {self.steps}.")
+        for metric, values in self.errors.items():
+            if len(values) != len(self.steps):
+                raise ValueError(
+                    f"trial {self.trial.index} has {len(self.steps)} steps but {len(values)} of {metric}."
+                )

@@ -1,0 +1,86 @@
+"""The straight line: a study proposes trials, workers turn trials into curves, the store keeps them."""
+
+from __future__ import annotations
+
+import datetime
+import os
+import platform
+import socket
+import subprocess
+import sys
+from collections.abc import Callable
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from study import store
+from study.records import Study
+from study.tuner import Tuner
+from study.workers import Workers
+
+Watch = Callable[[Study, Tuner], None]
+"""Told after every finished trial, and once at the start of a study."""
+
+
+def run(study: Study, workers: Workers, results: Path, watch: Watch, command: str = "") -> Tuner:
+    """Train what is missing of a study; does nothing to one that is complete.
+
+    Raises:
+        StoreError: the results folder holds another question or cannot be written.
+        WorkerError: a worker process failed.
+    """
+    tuner = Tuner(study, store.load(store.study_folder(results, study)))
+    watch(study, tuner)
+    if tuner.complete:
+        store.check(results, [study])
+        return tuner
+    folder = store.open_study(results, study, provenance(workers, command))
+    for curve in workers.train(study, tuner):
+        store.save(folder, curve)
+        tuner.tell(curve)
+        watch(study, tuner)
+    store.close_study(folder, {"ended": _now()})
+    return tuner
+
+
+def provenance(workers: Workers, command: str) -> dict[str, Any]:
+    """Where and how this run was made; nothing here alters a number."""
+    packages = ("torch", "optuna", "numpy", "scipy", "pandas", "hydra-core")
+    return {
+        "command": command,
+        "started": _now(),
+        "host": socket.gethostname(),
+        "platform": platform.platform(),
+        "processor": _processor(),
+        "device": workers.device,
+        "workers": workers.count,
+        "threads_per_worker": 1,
+        "engine": "serial",
+        "python": sys.version.split()[0],
+        "versions": {name: version(name) for name in packages},
+        "git_commit": _git_commit(),
+    }
+
+
+def _now() -> str:
+    return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        model = next(line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    except (OSError, StopIteration):
+        model = platform.processor() or platform.machine()
+    return f"{model}, {os.cpu_count()} cores"
+
+
+def _git_commit() -> str | None:
+    """The checkout's commit, marked if files differ from it; None for an installed package."""
+    git = ["git", "-C", str(Path(__file__).parent)]
+    try:
+        commit = subprocess.run([*git, "rev-parse", "HEAD"], capture_output=True, text=True, check=True).stdout.strip()
+        changed = subprocess.run([*git, "status", "--porcelain", "-uno"], capture_output=True, text=True, check=True)
+    except (OSError, subprocess.CalledProcessError):
+        return None
+    return commit + ("+changes" if changed.stdout.strip() else "")

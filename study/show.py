@@ -1,0 +1,145 @@
+"""What the terminal shows: costs before a sweep, progress during it, the table after it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+import pandas as pd
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskID, TextColumn
+from rich.table import Table
+
+from study.cost import Cost
+from study.records import Study
+from study.tuner import Tuner
+
+
+def costs(console: Console, measured: Sequence[tuple[Study, Cost]], device: str, workers: int) -> None:
+    """What the sweep will take at most, by batch size, and how to make it smaller."""
+    total = sum(cost.study(study, workers) for study, cost in measured)
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    for heading in ("workload", "optimizer"):
+        table.add_column(heading)
+    for heading in ("batch size", "trials", "steps each", "ms per step", "evaluating", "at most"):
+        table.add_column(heading, justify="right")
+    for study, cost in measured:
+        table.add_row(
+            study.name,
+            study.optimizer,
+            f"{study.batch_size:,}",
+            f"{study.search.trials:,}",
+            f"{study.train_steps:,}",
+            f"{1000 * cost.step:,.2f}",
+            f"{1 - study.train_steps * cost.step / cost.trial(study):.0%}",
+            duration(cost.study(study, workers)),
+        )
+    console.print(table)
+    early = " Trials that reach the goal or diverge stop early." if measured[0][0].stopping == "goal" else ""
+    console.print(f"\nAt most {duration(total)} on {workers} x {device}, measured on real steps.{early}")
+    if total > 600:
+        console.print("Smaller: preset=quick, search.trials=10, batch_size=64,256, or budget.epochs=5.")
+    console.print()
+
+
+class SweepProgress:
+    """A live bar for the study under way and one for the whole sweep; a line for each study that is done."""
+
+    def __init__(self, console: Console, measured: Sequence[tuple[Study, Cost]]) -> None:
+        self.console = console
+        self.weights = [(study, cost.trial(study)) for study, cost in measured]
+        self.total = sum(weight * study.search.trials for study, weight in self.weights)
+        self.done_before = 0.0
+        self.started = time.monotonic()
+        self.bars = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=24),
+            TextColumn("{task.fields[status]}"),
+            console=console,
+            transient=True,
+        )
+        self.current: TaskID | None = None
+        self.overall = self.bars.add_task("whole sweep", total=max(self.total, 1e-9), status="")
+
+    def __enter__(self) -> SweepProgress:
+        self.bars.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.bars.stop()
+
+    def watch(self, study: Study, tuner: Tuner) -> None:
+        """Show where a study stands; called at its start and after each of its trials."""
+        wanted = study.search.trials
+        if self.current is None:
+            name = f"{study.name}, {study.optimizer}, batch size {study.batch_size:,}"
+            self.current = self.bars.add_task(name, total=wanted, status="")
+            self.study_started = time.monotonic()
+        launched = tuner.feasible + tuner.infeasible
+        best = "goal not reached yet" if tuner.best is None else f"best {tuner.best:,} steps"
+        status = f"{launched} done, {tuner.feasible} feasible, {tuner.infeasible} infeasible, {best}"
+        self.bars.update(self.current, completed=min(tuner.feasible, wanted), status=status)
+        weight = next((w for s, w in self.weights if s is study), 0.0)
+        done = self.done_before + weight * min(tuner.feasible, wanted)
+        elapsed = time.monotonic() - self.started
+        left = f"{duration(elapsed * (self.total - done) / done)} left" if done else "time left: measuring"
+        self.bars.update(self.overall, completed=done, status=left)
+        if tuner.complete:
+            self.bars.remove_task(self.current)
+            self.current = None
+            self.done_before += weight * wanted
+            took = duration(time.monotonic() - self.study_started)
+            self.console.print(
+                f"{study.name}, {study.optimizer}, batch size {study.batch_size:>6,}: "
+                f"{status.replace('goal not reached yet', 'goal not reached')}, {took}",
+                highlight=False,
+            )
+            if tuner.feasible < wanted:
+                self.console.print(
+                    f"[yellow]only {tuner.feasible} of {wanted} trials were feasible after {launched} launches "
+                    "(search.max_launches); lower search.space.learning_rate.high or allow more launches.[/]"
+                )
+
+
+def results(console: Console, steps: pd.DataFrame, sentences: Sequence[str]) -> None:
+    """The table of steps to result (frame of `analysis.steps_to_result.table`) and what was found."""
+    fixed = "workload optimizer batch_size goal_metric goal_threshold reached steps_to_result examples_to_result trial"
+    counts = ["complete", "incomplete", "infeasible"]
+    tuned = [c for c in steps.columns if c not in (*fixed.split(), *counts, "train_steps")]
+    tuned = [name for name in tuned if steps[name].nunique() > 1]
+    table = Table(box=None, header_style="bold", pad_edge=False, title_justify="left")
+    for heading in ("workload", "optimizer"):
+        table.add_column(heading)
+    for heading in ("batch size", "steps", "examples", *(name.replace("_", " ") for name in tuned)):
+        table.add_column(heading, justify="right")
+    table.add_column("feasible", justify="right")
+    table.add_column("infeasible", justify="right")
+    for row in steps.to_dict("records"):
+        reached = row["reached"]
+        table.add_row(
+            str(row["workload"]),
+            str(row["optimizer"]),
+            f"{row['batch_size']:,}",
+            f"{row['steps_to_result']:,}" if reached else f"not reached in {row['train_steps']:,}",
+            f"{row['examples_to_result']:,}" if reached else "",
+            *(f"{row[name]:.4g}" if row[name] == row[name] else "" for name in tuned),
+            str(row["complete"]),
+            str(row["infeasible"]),
+        )
+    console.print()
+    console.print(table)
+    console.print()
+    for sentence in sentences:
+        console.print(sentence, style="bold", highlight=False)
+
+
+def duration(seconds: float) -> str:
+    """Seconds as a person says them.
+
+    >>> duration(75), duration(5400)
+    ('1.2 min', '1.5 h')
+    """
+    for size, unit in ((86400, "days"), (3600, "h"), (60, "min")):
+        if seconds >= 1.2 * size:
+            return f"{seconds / size:.1f} {unit}"
+    return f"{seconds:.0f} s"

@@ -1,0 +1,132 @@
+"""Search spaces: what is tuned, over which range, on which scale; and the map between the unit cube and values."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+from workloads.suggest import suggest
+
+SCALES = ("linear", "log", "reverse_log")
+SIDES = ("low", "high")
+
+
+@dataclass(frozen=True)
+class Dimension:
+    """One tuned parameter: a range on a scale, or a list of choices.
+
+    Arguments:
+        low, high: the range, both ends included.
+        scale: `linear`; `log` (log-uniform); `reverse_log` (1 - x log-uniform, for momenta near 1).
+        hard: sides ("low", "high") that are no search boundary but the parameter's own, such as momentum 0.
+        choices: the values of a discrete parameter, instead of a range; a single one fixes the parameter.
+    """
+
+    low: float | None = None
+    high: float | None = None
+    scale: str = "linear"
+    hard: tuple[str, ...] = ()
+    choices: tuple[float, ...] | None = None
+
+    def __post_init__(self) -> None:
+        if self.choices is not None:
+            if self.low is not None or self.high is not None:
+                raise ValueError("a dimension has either `choices` or `low` and `high`, but got both.")
+            if not self.choices or not all(map(_finite, self.choices)):
+                raise ValueError(f"`choices` must be one or more numbers, but got {list(self.choices)}.")
+            return
+        if not (_finite(self.low) and _finite(self.high)):
+            raise ValueError(f"`low` and `high` must be numbers, but got low={self.low}, high={self.high}.")
+        assert self.low is not None
+        assert self.high is not None
+        if not self.low < self.high:
+            raise ValueError(f"`low < high` must hold, but got low={self.low:g}, high={self.high:g}.")
+        if self.scale not in SCALES:
+            raise ValueError(f"`scale` must be one of {', '.join(SCALES)}, but got {self.scale!r}.")
+        if self.scale == "log" and self.low <= 0:
+            raise ValueError(f"`low > 0` must hold on a log scale, but got low={self.low:g}.")
+        if self.scale == "reverse_log" and self.high >= 1:
+            raise ValueError(f"`high < 1` must hold on a reverse_log scale, but got high={self.high:g}.")
+        if not set(self.hard) <= set(SIDES):
+            raise ValueError(f"`hard` must name sides among low and high, but got {list(self.hard)}.")
+
+    @classmethod
+    def parse(cls, config: Any) -> Dimension:
+        """From YAML: a mapping of this class's fields, a list of choices, or one number that fixes the parameter."""
+        if _finite(config):
+            return cls(choices=(float(config),))
+        if isinstance(config, Sequence) and not isinstance(config, str):
+            return cls(choices=tuple(config))
+        if not isinstance(config, Mapping):
+            raise ValueError(f"must be a range, a list of choices or a number, but got {config!r}.")
+        known = {field.name: None for field in fields(cls)}
+        for key in config:
+            if key not in known:
+                raise ValueError(f"unknown key {key!r}{suggest(key, known)}")
+        values = dict(config)
+        hard = values.get("hard") or ()
+        values["hard"] = (hard,) if isinstance(hard, str) else tuple(hard)
+        if values.get("choices") is not None:
+            values["choices"] = tuple(values["choices"])
+        return cls(**values)
+
+    def value(self, unit: float) -> float:
+        """The parameter at `unit` in [0, 1) of the scaled range."""
+        if self.choices is not None:
+            return self.choices[min(int(unit * len(self.choices)), len(self.choices) - 1)]
+        assert self.low is not None
+        assert self.high is not None
+        low, high = self._scaled(self.low), self._scaled(self.high)
+        value = self._unscaled(low + unit * (high - low))
+        return min(max(value, self.low), self.high)  # rounding must not leave the range
+
+    def unit(self, value: float) -> float:
+        """The position of `value` in the scaled range, in [0, 1]; the middle of its cell for a choice."""
+        if self.choices is not None:
+            return (self.choices.index(value) + 0.5) / len(self.choices)
+        assert self.low is not None
+        assert self.high is not None
+        low, high = self._scaled(self.low), self._scaled(self.high)
+        return (self._scaled(value) - low) / (high - low)
+
+    def _scaled(self, value: float) -> float:
+        if self.scale == "log":
+            return math.log(value)
+        # Falling in 1 - x, hence rising in x.
+        return -math.log(1 - value) if self.scale == "reverse_log" else value
+
+    def _unscaled(self, scaled: float) -> float:
+        if self.scale == "log":
+            return math.exp(scaled)
+        return 1 - math.exp(-scaled) if self.scale == "reverse_log" else scaled
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data for study.json; `parse` reads it back."""
+        used = ("choices",) if self.choices is not None else ("low", "high", "scale", "hard")
+        return {key: list(v) if isinstance(v, tuple) else v for key, v in asdict(self).items() if key in used}
+
+
+Space = Mapping[str, Dimension]
+"""Parameter name -> its dimension."""
+
+
+def parse_space(config: Mapping[str, Any]) -> dict[str, Dimension]:
+    """Read `search.space`; a refusal names the parameter."""
+    space = {}
+    for name in sorted(config):
+        try:
+            space[name] = Dimension.parse(config[name])
+        except (ValueError, TypeError) as error:
+            raise ValueError(f"search.space.{name}: {error}") from error
+    return space
+
+
+def values(space: Space, point: Sequence[float]) -> dict[str, float]:
+    """The hyperparameters at a point of the unit cube; its coordinates belong to the names in sorted order."""
+    return {name: space[name].value(unit) for name, unit in zip(sorted(space), point, strict=True)}
+
+
+def _finite(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)

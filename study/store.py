@@ -1,0 +1,200 @@
+"""Keeps every curve with its question beside it. The only file that writes measurements under a results folder.
+
+    results/studies/<workload>/<optimizer>/<batch_size>/
+        study.json              the question, and the provenance of every run that worked on it
+        trials/000017.parquet   one finished trial; it exists if and only if the trial is finished
+        curves.parquet          all of them in one file, once the study is complete
+
+A curves file holds a row per measurement (`trial`, `step` and one column per metric, NaN where not measured); its
+`trials` metadata is a JSON list with a record per trial. Everything is written aside under a name that begins with a
+dot, flushed to disk, and renamed: a reader sees a whole file or none.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from study.records import Curve, Study, Trial
+
+FORMAT = 1
+COMPACTED = "curves.parquet"
+EXTENDABLE = ("search.trials", "search.max_launches")
+"""Asking for more of these is the same question, taken further."""
+
+
+class StoreError(Exception):
+    """The results folder cannot take this study; the message says why and what to do."""
+
+
+def study_folder(results: Path, study: Study) -> Path:
+    """Where a study lives inside a results folder."""
+    return results / "studies" / study.name / study.optimizer / str(study.batch_size)
+
+
+def check(results: Path, studies: Sequence[Study]) -> None:
+    """Refuse a folder that cannot be written or that holds another question, before anything is written.
+
+    Raises:
+        StoreError: with the differences, old -> new.
+    """
+    nearest = next(p for p in (results, *results.absolute().parents) if p.exists())
+    if not nearest.is_dir() or not os.access(nearest, os.W_OK | os.X_OK):
+        raise StoreError(f"cannot write to {results}: {nearest} is not a writable folder; choose another results=DIR.")
+    for study in studies:
+        folder = study_folder(results, study)
+        # Studies of one workload and optimizer are one curve: they must ask the same at every batch size.
+        for path in sorted(folder.parent.glob("*/study.json")):
+            held = _read(path)["question"]
+            asked = study.question()
+            differing = differences(held, asked)
+            if path.parent != folder:
+                differing = {k: v for k, v in differing.items() if k not in ("batch_size", "train_steps")}
+            differing = {key: pair for key, pair in differing.items() if key not in EXTENDABLE}
+            if differing:
+                changed = ", ".join(f"{key}: {old} -> {new}" for key, (old, new) in differing.items())
+                raise StoreError(f"{results} holds another question ({changed}); choose another results=DIR.")
+
+
+def open_study(results: Path, study: Study, provenance: Mapping[str, Any]) -> Path:
+    """Make or reopen the study's folder and record this run in it.
+
+    Raises:
+        StoreError: the folder holds another question, or cannot be written.
+    """
+    check(results, [study])
+    folder = study_folder(results, study)
+    path = folder / "study.json"
+    runs = _read(path)["provenance"] if path.exists() else []
+    question = study.question()
+    try:
+        (folder / "trials").mkdir(parents=True, exist_ok=True)
+        _write_json(path, {"format": FORMAT, "question": question, "provenance": [*runs, dict(provenance)]})
+    except OSError as error:
+        raise StoreError(f"cannot write to {folder}: {error.strerror}; choose another results=DIR.") from error
+    return folder
+
+
+def close_study(folder: Path, ended: Mapping[str, Any]) -> None:
+    """Complete the provenance of the latest run, and gather the trials in one file."""
+    held = _read(folder / "study.json")
+    held["provenance"][-1].update(ended)
+    _write_json(folder / "study.json", held)
+    compact(folder)
+
+
+def save(folder: Path, curve: Curve) -> None:
+    """Keep a finished trial."""
+    path = folder / "trials" / f"{curve.trial.index:06d}.parquet"
+    try:
+        _write_curves(path, [curve])
+    except OSError as error:
+        raise StoreError(
+            f"cannot keep trial {curve.trial.index} in {path}: {error.strerror}; finished trials are safe, and the "
+            "same command continues once there is room."
+        ) from error
+
+
+def load(folder: Path) -> list[Curve]:
+    """All finished trials in index order."""
+    curves = {}
+    for path in [folder / COMPACTED, *sorted((folder / "trials").glob("[0-9]*.parquet"))]:
+        if path.exists():
+            curves |= {curve.trial.index: curve for curve in _read_curves(path)}
+    return [curves[index] for index in sorted(curves)]
+
+
+def compact(folder: Path) -> None:
+    """Gather the trials in one file. Interrupted anywhere, each trial stays readable; one held twice is one trial."""
+    curves = load(folder)
+    if not curves or not any((folder / "trials").glob("*.parquet")):
+        return
+    _write_curves(folder / COMPACTED, curves)
+    for curve in curves:
+        (folder / "trials" / f"{curve.trial.index:06d}.parquet").unlink(missing_ok=True)
+
+
+def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
+    """Dotted key -> (old, new) wherever two questions differ; a key that one lacks counts as None there."""
+    # Through JSON, so that tuples and lists or 1 and 1.0 do not differ for having been stored.
+    flat_old, flat_new = _flatten(json.loads(json.dumps(old))), _flatten(json.loads(json.dumps(new)))
+    pairs = {key: (flat_old.get(key), flat_new.get(key)) for key in sorted({*flat_old, *flat_new})}
+    return {key: pair for key, pair in pairs.items() if pair[0] != pair[1]}
+
+
+def _flatten(tree: Any, prefix: str = "") -> dict[str, Any]:
+    if not isinstance(tree, Mapping):
+        return {prefix: tree}
+    return {
+        key: value
+        for name, branch in tree.items()
+        for key, value in _flatten(branch, f"{prefix}.{name}" if prefix else name).items()
+    }
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        return json.loads(path.read_text())
+    except (OSError, json.JSONDecodeError) as error:
+        raise StoreError(f"cannot read {path}: {error}; restore or remove that study's folder.") from error
+
+
+def _write_json(path: Path, tree: Mapping[str, Any]) -> None:
+    _replace(path, lambda aside: aside.write_text(json.dumps(tree, indent=1) + "\n"))
+
+
+def _write_curves(path: Path, curves: Sequence[Curve]) -> None:
+    metrics = list(curves[0].errors)
+    columns = {
+        "trial": np.concatenate([np.full(len(c.steps), c.trial.index, dtype=np.int32) for c in curves]),
+        "step": np.concatenate([c.steps for c in curves]).astype(np.int64),
+        **{metric: np.concatenate([c.errors[metric] for c in curves]).astype(np.float64) for metric in metrics},
+    }
+    trials = [
+        {
+            "index": c.trial.index,
+            "seed": c.trial.seed,
+            "order_seed": c.trial.order_seed,
+            "hyperparameters": dict(c.trial.hyperparameters),
+            "first_bad_step": c.first_bad_step,
+            "seconds": dict(c.seconds),
+        }
+        for c in curves
+    ]
+    table = pa.table(columns).replace_schema_metadata({"trials": json.dumps(trials)})
+    _replace(path, lambda aside: pq.write_table(table, aside, compression="zstd"))
+
+
+def _read_curves(path: Path) -> list[Curve]:
+    try:
+        table = pq.read_table(path)
+    except (OSError, pa.ArrowInvalid) as error:
+        raise StoreError(f"cannot read {path}: {error}; remove it, and its trials are run again.") from error
+    trials = json.loads(table.schema.metadata[b"trials"])
+    columns = {name: table[name].to_numpy() for name in table.column_names}
+    curves = []
+    for record in trials:
+        rows = columns["trial"] == record["index"]
+        trial = Trial(record["index"], record["seed"], record["order_seed"], record["hyperparameters"])
+        errors = {name: values[rows] for name, values in columns.items() if name not in ("trial", "step")}
+        curves.append(Curve(trial, record["first_bad_step"], columns["step"][rows], errors, record["seconds"]))
+    return curves
+
+
+def _replace(path: Path, write: Any) -> None:
+    """Write aside, flush to disk, rename. The dot keeps readers, which look for other names, off an unfinished file."""
+    aside = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        write(aside)
+        with aside.open("rb") as file:
+            os.fsync(file.fileno())
+        os.replace(aside, path)
+    finally:
+        aside.unlink(missing_ok=True)

@@ -1,0 +1,146 @@
+"""Proposes trials and knows when a study has enough of them: Optuna behind ask/tell. The only file that knows Optuna."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterable, Mapping
+from functools import lru_cache
+
+import numpy as np
+import optuna
+from optuna.trial import TrialState
+from scipy.stats import qmc
+
+from analysis.counting import COMPLETE, INCOMPLETE, INFEASIBLE, Outcome, counted_prefix, outcome
+from study.records import Curve, Study, Trial
+from study.space import Dimension, values
+
+
+class Tuner:
+    """The search of one study: what is finished, what is under way, what comes next.
+
+    Optuna keeps the search's history (values are steps-to-goal, infinite if not reached), so any of its samplers or
+    dashboards can read it; points of the built-in samplers are addressed by index and so survive any interruption.
+    """
+
+    def __init__(self, study: Study, finished: Iterable[Curve] = ()) -> None:
+        self.study = study
+        self.outcomes: dict[int, Outcome] = {}
+        self.best: int | None = None
+        """Fewest steps to the goal among all finished trials, for progress only."""
+        optuna.logging.set_verbosity(optuna.logging.WARNING)
+        self._optuna = optuna.create_study(direction="minimize")
+        self._asked: dict[int, optuna.Trial] = {}
+        self._distributions = {
+            _optuna_name(name, dimension): _distribution(dimension)
+            for name, dimension in study.search.space.items()
+        }
+        for curve in finished:
+            if self.derive(curve).status != INCOMPLETE:
+                self.tell(curve)
+
+    def ask(self) -> Trial | None:
+        """The next trial worth starting now, or None: enough are feasible, could yet be feasible, or were launched."""
+        if self.feasible + len(self._asked) >= self.study.search.trials:
+            return None
+        index = next(i for i in itertools.count() if i not in self.outcomes and i not in self._asked)
+        if index >= self.study.search.launch_limit:
+            return None
+        hyperparameters = values(self.study.search.space, point(self.study, index))
+        self._optuna.enqueue_trial(self._optuna_values(hyperparameters), user_attrs={"index": index})
+        self._asked[index] = self._optuna.ask(self._distributions)
+        return self.study.trial(index, hyperparameters)
+
+    def tell(self, curve: Curve) -> None:
+        """Take a finished trial's curve into account."""
+        index = curve.trial.index
+        result = self.outcomes[index] = self.derive(curve)
+        if result.status == COMPLETE and result.steps_to_goal is not None:
+            self.best = min(result.steps_to_goal, self.best or result.steps_to_goal)
+        state = TrialState.FAIL if result.status == INFEASIBLE else TrialState.COMPLETE
+        reached = math.inf if result.steps_to_goal is None else float(result.steps_to_goal)
+        value = None if state == TrialState.FAIL else reached
+        if index in self._asked:
+            self._optuna.tell(self._asked.pop(index), value, state=state)
+        else:
+            self._optuna.add_trial(
+                optuna.trial.create_trial(
+                    state=state,
+                    value=value,
+                    params=self._optuna_values(curve.trial.hyperparameters),
+                    distributions=self._distributions,
+                    user_attrs={"index": index},
+                )
+            )
+
+    def derive(self, curve: Curve) -> Outcome:
+        """How this curve ended under the study's own goal and stopping rule."""
+        return outcome(
+            curve.steps,
+            curve.errors[self.study.goal.metric],
+            first_bad_step=curve.first_bad_step,
+            threshold=self.study.goal.threshold,
+            stopping=self.study.stopping,
+            train_steps=self.study.train_steps,
+        )
+
+    def step_limit(self, index: int) -> int:
+        """The step beyond which trial `index` need not run."""
+        return self.study.train_steps
+
+    @property
+    def feasible(self) -> int:
+        """Trials finished and feasible."""
+        return sum(result.status == COMPLETE for result in self.outcomes.values())
+
+    @property
+    def infeasible(self) -> int:
+        """Trials that diverged."""
+        return sum(result.status == INFEASIBLE for result in self.outcomes.values())
+
+    @property
+    def complete(self) -> bool:
+        """Whether the first N feasible trials are known, or as many trials as may be were launched."""
+        statuses = [self.outcomes[i].status for i in sorted(self.outcomes)]
+        counted = counted_prefix(statuses, self.study.search.trials)
+        no_gap = all(i in self.outcomes for i in range(counted))
+        enough = statuses[:counted].count(COMPLETE) == self.study.search.trials
+        return no_gap and (enough or counted >= self.study.search.launch_limit)
+
+    def _optuna_values(self, hyperparameters: Mapping[str, float]) -> dict[str, float]:
+        space = self.study.search.space
+        return {
+            _optuna_name(name, space[name]): 1 - value if space[name].scale == "reverse_log" else value
+            for name, value in hyperparameters.items()
+        }
+
+
+def point(study: Study, index: int) -> np.ndarray:
+    """Point `index` of the search in the unit cube [D], a pure function of (search seed, index, sampler, dimensions)."""
+    dimensions, seed = len(study.search.space), study.seeds.search
+    if study.search.sampler == "random":
+        return np.random.default_rng((seed, index)).random(dimensions)
+    return _sobol(seed, dimensions, max(6, index.bit_length()))[index]
+
+
+@lru_cache(maxsize=8)
+def _sobol(seed: int, dimensions: int, log2_points: int) -> np.ndarray:
+    """The first 2^log2_points points [2^m, D] of a scrambled Sobol sequence (Owen 1998); prefixes agree."""
+    sequence = qmc.Sobol(dimensions, scramble=True, rng=np.random.default_rng(seed))
+    return np.asarray(sequence.random_base2(log2_points))
+
+
+def _optuna_name(name: str, dimension: Dimension) -> str:
+    """Optuna has no reverse-log distribution: it sees 1 - x, on a log scale."""
+    return f"one_minus_{name}" if dimension.scale == "reverse_log" else name
+
+
+def _distribution(dimension: Dimension) -> optuna.distributions.BaseDistribution:
+    if dimension.choices is not None:
+        return optuna.distributions.CategoricalDistribution(dimension.choices)
+    assert dimension.low is not None
+    assert dimension.high is not None
+    if dimension.scale == "reverse_log":
+        return optuna.distributions.FloatDistribution(1 - dimension.high, 1 - dimension.low, log=True)
+    return optuna.distributions.FloatDistribution(dimension.low, dimension.high, log=dimension.scale == "log")

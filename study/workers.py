@@ -1,0 +1,208 @@
+"""Worker processes of one thread each: the parent owns the search and the store, workers ask it for trials.
+
+One thread a worker: two OpenMP threads on a busy machine are up to a hundred times slower than two one-thread
+processes, and one thread makes a trial's bits independent of what else runs.
+"""
+
+from __future__ import annotations
+
+import json
+import multiprocessing as mp
+import os
+import signal
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from multiprocessing.connection import Connection, wait
+from pathlib import Path
+from typing import Any
+
+from study.cost import Cost
+from study.records import Curve, Study, Trial
+from study.tuner import Tuner
+
+_ENVIRONMENT = {
+    "OMP_NUM_THREADS": "1",
+    "MKL_NUM_THREADS": "1",
+    # Large tensors come from the heap and stay there: page faults on fresh mappings cost up to half the time.
+    "MALLOC_MMAP_MAX_": "0",
+    "MALLOC_TRIM_THRESHOLD_": str(2**40),
+}
+
+
+class WorkerError(Exception):
+    """A worker process failed; the message holds what it said last."""
+
+
+class Workers:
+    """A pool that outlives studies, so that torch is imported and data loaded once per process.
+
+    Arguments:
+        count: processes.
+        device: where they train, such as `cpu` or `cuda`.
+        import_path: extra folder from which workloads are imported.
+    """
+
+    def __init__(self, count: int, device: str, import_path: Path | None = None) -> None:
+        self.device = device
+        self._pipes: list[Connection] = []
+        self._processes: list[Any] = []
+        context = mp.get_context("spawn")
+        with _environment(_ENVIRONMENT):  # glibc reads it when a process starts
+            for _ in range(count):
+                ours, theirs = context.Pipe()
+                process = context.Process(
+                    target=_work, args=(theirs, os.getpid(), device, import_path), daemon=True
+                )
+                process.start()
+                theirs.close()
+                self._pipes.append(ours)
+                self._processes.append(process)
+
+    def __enter__(self) -> Workers:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for process in self._processes:
+            process.kill()  # workers own no files: there is nothing to save
+        for process in self._processes:
+            process.join()
+
+    @property
+    def count(self) -> int:
+        """Worker processes."""
+        return len(self._processes)
+
+    def train(self, study: Study, tuner: Tuner) -> Iterator[Curve]:
+        """Curves of finished trials, in the order in which they end; the caller tells each to the tuner."""
+        for pipe in self._pipes:
+            pipe.send(("train", study))
+        idle: list[Connection] = []
+        running = dict.fromkeys(self._pipes, 0)
+        while True:
+            waiting, idle = idle, []
+            for pipe in waiting:
+                trial = tuner.ask()
+                if trial is None:
+                    idle.append(pipe)
+                else:
+                    running[pipe] += 1
+                    pipe.send(trial)
+            if len(idle) == len(self._pipes):
+                break
+            for pipe in wait(list(self._pipes)):
+                assert isinstance(pipe, Connection)
+                kind, content = self._receive(pipe)
+                if kind == "ask":
+                    idle.append(pipe)
+                elif kind == "limit":
+                    pipe.send(tuner.step_limit(content))
+                else:
+                    running[pipe] -= 1
+                    yield content
+        for pipe in idle:
+            pipe.send(None)
+
+    def measure(self, studies: Sequence[Study]) -> Iterator[tuple[Study, Cost]]:
+        """What a trial of each study costs, all workers busy as they will be in earnest."""
+        todo = list(reversed(studies))
+        busy: dict[Connection, Study] = {}
+        for pipe in self._pipes:
+            if todo:
+                busy[pipe] = todo.pop()
+                pipe.send(("measure", busy[pipe]))
+        while busy:
+            for pipe in wait(list(busy)):
+                assert isinstance(pipe, Connection)
+                _, cost = self._receive(pipe)
+                yield busy.pop(pipe), cost
+                if todo:
+                    busy[pipe] = todo.pop()
+                    pipe.send(("measure", busy[pipe]))
+
+    def _receive(self, pipe: Connection) -> tuple[str, Any]:
+        try:
+            kind, content = pipe.recv()
+        except (EOFError, ConnectionError) as error:
+            process = self._processes[self._pipes.index(pipe)]
+            process.join(timeout=5)
+            raise WorkerError(
+                f"a worker process died (exit code {process.exitcode}), most likely for want of memory; "
+                "try fewer with engine.workers=1. Finished trials are kept, and the same command continues."
+            ) from error
+        if kind == "error":
+            raise WorkerError(content)
+        return kind, content
+
+
+class _Remote:
+    """The tuner, seen from a worker through its pipe."""
+
+    def __init__(self, pipe: Connection) -> None:
+        self.pipe = pipe
+
+    def ask(self) -> Trial | None:
+        self.pipe.send(("ask", None))
+        return self.pipe.recv()
+
+    def step_limit(self, index: int) -> int:
+        self.pipe.send(("limit", index))
+        return self.pipe.recv()
+
+
+def _work(pipe: Connection, parent: int, device: str, import_path: Path | None) -> None:
+    """The life of a worker: import torch, then train or measure whatever study it is handed."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
+    threading.Thread(target=_die_with, args=(parent,), daemon=True).start()
+    if import_path is not None:
+        sys.path.insert(0, str(import_path.resolve()))
+    import torch
+
+    from study import cost, serial
+    from workloads.base import Splits, Workload, build
+
+    torch.set_num_threads(1)
+    torch.set_flush_denormal(True)  # dead units' velocities decay into denormals, which are very slow
+    loaded: dict[str, tuple[Workload, Splits]] = {}
+    while True:
+        try:
+            kind, study = pipe.recv()
+            key = json.dumps(study.workload, sort_keys=True)
+            if key not in loaded:
+                loaded.clear()  # one data set at a time on the device
+                workload = build(study.workload)
+                loaded[key] = workload, workload.splits(torch.device(device))
+            workload, splits = loaded[key]
+            if kind == "measure":
+                pipe.send(("measured", cost.measure(study, workload, splits)))
+                continue
+            for curve in serial.train(study, workload, splits, _Remote(pipe)):
+                pipe.send(("curve", curve))
+        except (EOFError, ConnectionError):
+            return
+        except Exception:
+            pipe.send(("error", traceback.format_exc()))
+
+
+def _die_with(parent: int) -> None:
+    """A restart must never race the orphans of a killed parent."""
+    while os.getppid() == parent:
+        time.sleep(0.5)
+    os._exit(1)
+
+
+@contextmanager
+def _environment(variables: dict[str, str]) -> Iterator[None]:
+    before = {name: os.environ.get(name) for name in variables}
+    os.environ.update(variables)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value

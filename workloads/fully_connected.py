@@ -1,0 +1,41 @@
+"""Fully connected ReLU networks: the softmax classifier (no hidden layer) and the FC family of Shallue et al. 2019."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from dataclasses import dataclass
+
+from torch import nn
+
+from workloads.base import Classification
+from workloads.datasets import DATASETS
+
+
+@dataclass(frozen=True, kw_only=True)
+class FullyConnected(Classification):
+    """`widths` are those of the hidden layers: () is softmax regression, (1024, 1024) the paper's FC-1024-1024."""
+
+    widths: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for width in self.widths:
+            if not isinstance(width, int) or width < 1:
+                raise ValueError(f"workload.widths must be whole numbers of at least 1, but got {list(self.widths)}.")
+
+    def model(self) -> nn.Module:
+        data = DATASETS[self.dataset]
+        sizes = (math.prod(data.shape), *self.widths, data.classes)
+        layers: list[nn.Module] = [nn.Flatten()]
+        for inputs, outputs in itertools.pairwise(sizes):
+            layers += [he_linear(inputs, outputs), nn.ReLU()]
+        return nn.Sequential(*layers[:-1])
+
+
+def he_linear(inputs: int, outputs: int) -> nn.Linear:
+    """A linear layer with He-normal weights and zero biases (He et al. 2015)."""
+    layer = nn.Linear(inputs, outputs)
+    nn.init.kaiming_normal_(layer.weight, nonlinearity="relu")
+    nn.init.zeros_(layer.bias)
+    return layer

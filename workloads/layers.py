@@ -1,0 +1,72 @@
+"""Layers whose randomness is a pure function of (trial seed, step, layer, element), so that trials can share a process."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+_LAYER_STRIDE = 0x9E3779B9  # 2^32 / golden ratio: spreads consecutive numbers over the 32-bit range
+
+
+class Dropout(nn.Module):
+    """Dropout (Srivastava et al. 2014) with a counter-based mask: no generator, hence nothing shared between trials.
+
+    Before each training step the engine writes the step's key into `key` (`set_keys`). Element i of a batch is kept
+    where hash(key, i) >= p. The same key gives the same mask on every device, alone or under `torch.vmap`.
+    """
+
+    key: Tensor
+
+    def __init__(self, p: float) -> None:
+        super().__init__()
+        self.p = p
+        # Not saved: the key is a function of the step, never state.
+        self.register_buffer("key", torch.zeros((), dtype=torch.int32), persistent=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not self.training or self.p == 0:
+            return x
+        counter = torch.arange(x.numel(), dtype=torch.int32, device=x.device).view(x.shape)
+        uniform = _mix(_mix(counter ^ self.key) + self.key) & 0x7FFFFFFF
+        keep = uniform >= int(self.p * 2**31)
+        return x * (keep.to(x.dtype) / (1 - self.p))
+
+    def extra_repr(self) -> str:
+        return f"p={self.p}"
+
+
+def _mix(x: Tensor) -> Tensor:
+    """The 32-bit integer hash `lowbias32` (Wellons 2018), on int32 tensors; masks make the shifts logical."""
+    x = x ^ ((x >> 16) & 0xFFFF)
+    x = x * 0x7FEB352D
+    x = x ^ ((x >> 15) & 0x1FFFF)
+    x = x * (0x846CA68B - 2**32)
+    return x ^ ((x >> 16) & 0xFFFF)
+
+
+def dropout_layers(model: nn.Module) -> list[Dropout]:
+    """The layers of `model` that want a key at each step, in a fixed order."""
+    return [module for module in model.modules() if isinstance(module, Dropout)]
+
+
+def set_keys(layers: list[Dropout], seed: int, step: int) -> None:
+    """Give every layer its key for one step of the trial with this seed."""
+    for number, layer in enumerate(layers):
+        layer.key.fill_(dropout_key(seed, step, number))
+
+
+def dropout_key(seed: int, step: int, layer: int) -> int:
+    """A signed 32-bit key; distinct for neighbouring seeds, steps and layers."""
+    key = _mix_int(seed & 0xFFFFFFFF)
+    key = _mix_int((key + step * _LAYER_STRIDE) & 0xFFFFFFFF)
+    key = _mix_int((key + (layer + 1) * _LAYER_STRIDE) & 0xFFFFFFFF)
+    return key - 2**32 if key >= 2**31 else key
+
+
+def _mix_int(x: int) -> int:
+    """`_mix` on one Python integer."""
+    x ^= x >> 16
+    x = (x * 0x7FEB352D) & 0xFFFFFFFF
+    x ^= x >> 15
+    x = (x * 0x846CA68B) & 0xFFFFFFFF
+    return x ^ (x >> 16)

@@ -1,0 +1,78 @@
+"""CIFAR residual networks (He et al. 2016a, section 4.2) with pre-activation blocks (2016b) and no batch norm.
+
+Without batch norm the training objective does not depend on the batch size, which is what is measured here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from workloads.base import Classification
+from workloads.datasets import DATASETS
+
+
+@dataclass(frozen=True, kw_only=True)
+class ResNetCifar(Classification):
+    """6n + 2 layers: a first convolution, three stages of n blocks with 16, 32 and 64 filters, and a linear layer.
+
+    n = `blocks_per_stage` = 1 is the ResNet-8 of Shallue et al. 2019.
+    """
+
+    blocks_per_stage: int = 1
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.blocks_per_stage < 1:
+            raise ValueError(f"workload.blocks_per_stage must be at least 1, but got {self.blocks_per_stage}.")
+
+    def model(self) -> nn.Module:
+        data = DATASETS[self.dataset]
+        layers: list[nn.Module] = [_convolution(data.shape[0], 16)]
+        width = 16
+        for filters, stride in ((16, 1), (32, 2), (64, 2)):
+            for block in range(self.blocks_per_stage):
+                layers.append(PreActivationBlock(width, filters, stride if block == 0 else 1))
+                width = filters
+        classifier = nn.Linear(width, data.classes)
+        nn.init.kaiming_normal_(classifier.weight)
+        nn.init.zeros_(classifier.bias)
+        return nn.Sequential(*layers, nn.ReLU(), GlobalMeanPool(), classifier)
+
+
+class PreActivationBlock(nn.Module):
+    """x + conv(relu(conv(relu(x)))); where the shape changes the shortcut average-pools and pads with zero channels."""
+
+    def __init__(self, inputs: int, filters: int, stride: int) -> None:
+        super().__init__()
+        self.first = _convolution(inputs, filters, stride)
+        self.second = _convolution(filters, filters)
+        self.stride = stride
+        self.padding = filters - inputs
+
+    def forward(self, x: Tensor) -> Tensor:
+        residual = self.second(F.relu(self.first(F.relu(x))))
+        if self.stride > 1:
+            x = F.avg_pool2d(x, self.stride)
+        if self.padding:
+            x = F.pad(x, (0, 0, 0, 0, 0, self.padding))
+        return x + residual
+
+
+class GlobalMeanPool(nn.Module):
+    """[B, C, H, W] -> [B, C]."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.mean(x, dim=(-2, -1))
+
+
+def _convolution(inputs: int, filters: int, stride: int = 1) -> nn.Conv2d:
+    """A 3x3 convolution with He-normal weights and zero biases."""
+    layer = nn.Conv2d(inputs, filters, 3, stride=stride, padding=1)
+    nn.init.kaiming_normal_(layer.weight, nonlinearity="relu")
+    assert layer.bias is not None
+    nn.init.zeros_(layer.bias)
+    return layer
