@@ -24,7 +24,8 @@ class Limit:
     """A batch size at which scaling changes.
 
     Attributes:
-        bound: `=`; `>` if the largest measured batch size does not show an end; `<` if it lies at or below the smallest.
+        bound: `=`; `>` if the largest measured batch size does not show an end; `<` if it lies at or below the
+            smallest.
     """
 
     value: float
@@ -129,7 +130,7 @@ def table(studies: Iterable[StudyData]) -> pd.DataFrame:
             "maximum_useful_batch_size": maximum_useful_batch_size(trials),
         }
         rows += [(*key, name, limit.value, np.nan, np.nan, limit.bound) for name, limit in limits.items()]
-    columns = "workload optimizer goal_metric goal_threshold definition value low high bound".split()
+    columns = ["workload", "optimizer", "goal_metric", "goal_threshold", "definition", "value", "low", "high", "bound"]
     return pd.DataFrame(rows, columns=columns)
 
 

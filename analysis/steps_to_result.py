@@ -91,7 +91,7 @@ def table(studies: Iterable[StudyData]) -> pd.DataFrame:
     rows = [row(study) for study in studies]
     last = ("complete", "incomplete", "infeasible", "train_steps")
     columns = list(dict.fromkeys(key for r in rows for key in r if key not in last)) + list(last)
-    integers = {name: "Int64" for name in ("steps_to_result", "examples_to_result", "trial")}
+    integers = dict.fromkeys(("steps_to_result", "examples_to_result", "trial"), "Int64")
     return pd.DataFrame(rows, columns=columns).astype(integers)
 
 

@@ -40,8 +40,9 @@ def sweep(options: argparse.Namespace, console: Console) -> None:
         job for job in jobs if not Tuner(job.study, store.load(store.study_folder(job.results, job.study))).complete
     ]
     if missing:
+        studies = [job.study for job in missing]
         with Workers(missing[0].workers, missing[0].device, options.config_dir) as workers:
-            measured = list(workers.measure([job.study for job in missing]))
+            measured = sorted(workers.measure(studies), key=lambda pair: studies.index(pair[0]))
             show.costs(console, measured, workers.device, workers.count)
             with show.SweepProgress(console, measured) as progress:
                 for job in missing:
@@ -52,10 +53,10 @@ def sweep(options: argparse.Namespace, console: Console) -> None:
 
 def write_report(results: Path, console: Console) -> None:
     """Rebuild tables, figures and page from the files alone, and show the table."""
-    from analysis import report
+    from analysis.build import build
     from study import show
 
-    data = report.build(results)
+    data = build(results)
     show.results(console, data.steps, data.sentences)
     console.print(f"\nReport: {results / 'report.html'}", highlight=False)
 
@@ -78,10 +79,10 @@ def data(options: argparse.Namespace, console: Console) -> None:
         return
     table = Table(box=None, header_style="bold", pad_edge=False)
     rows = datasets.status()
-    for heading in rows[0]:
+    for heading in rows[0]._fields:
         table.add_column(heading)
     for row in rows:
-        table.add_row(*(str(value) for value in row.values()))
+        table.add_row(*map(str, row))
     console.print(table)
 
 

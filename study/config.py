@@ -241,11 +241,7 @@ def _keys(tree: Any, prefix: str = "") -> list[str]:
     """Every dotted key of a plain configuration, branches included."""
     if not isinstance(tree, dict):
         return []
-    return [
-        key
-        for name, branch in tree.items()
-        for key in (f"{prefix}{name}", *_keys(branch, f"{prefix}{name}."))
-    ]
+    return [key for name, branch in tree.items() for key in (f"{prefix}{name}", *_keys(branch, f"{prefix}{name}."))]
 
 
 def _first_line(error: Exception) -> str:
@@ -258,4 +254,4 @@ def _first_line(error: Exception) -> str:
 
 def as_yaml(arguments: Sequence[str], config_dir: Path | None = None) -> str:
     """The first composed configuration, as YAML."""
-    return OmegaConf.to_yaml(list(compositions(arguments, config_dir))[0], resolve=True)
+    return OmegaConf.to_yaml(next(iter(compositions(arguments, config_dir))), resolve=True)

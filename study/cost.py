@@ -27,11 +27,7 @@ class Cost:
         """Seconds that one trial takes when it runs its whole step budget: an upper bound under early stopping."""
         evaluations = len(study.evaluation_steps)
         every = study.evaluation.every
-        return (
-            study.train_steps * self.step
-            + evaluations * self.validation
-            + (evaluations // every + 1) * self.others
-        )
+        return study.train_steps * self.step + evaluations * self.validation + (evaluations // every + 1) * self.others
 
     def study(self, study: Study, workers: int) -> float:
         """Seconds for all the feasible trials wanted; diverging ones come on top, early stopping takes off."""

@@ -36,9 +36,7 @@ def _nesterov(parameters: Iterable[nn.Parameter], h: Mapping[str, float]) -> tor
     """v <- m v + g; w <- w - lr (g + m v) (Nesterov 1983; Sutskever et al. 2013)."""
     momentum = h["momentum"]
     # torch refuses Nesterov at momentum 0, where it is plain SGD.
-    return torch.optim.SGD(
-        parameters, lr=h["learning_rate"], momentum=momentum, nesterov=momentum > 0, fused=True
-    )
+    return torch.optim.SGD(parameters, lr=h["learning_rate"], momentum=momentum, nesterov=momentum > 0, fused=True)
 
 
 def _adam(parameters: Iterable[nn.Parameter], h: Mapping[str, float]) -> torch.optim.Optimizer:

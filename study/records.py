@@ -121,8 +121,7 @@ class Search:
         _at_least("search.trials", self.trials, 1)
         if self.max_launches is not None and self.max_launches < self.trials:
             raise ValueError(
-                "`search.trials <= search.max_launches` must hold, "
-                f"but got {self.trials} and {self.max_launches}."
+                f"`search.trials <= search.max_launches` must hold, but got {self.trials} and {self.max_launches}."
             )
 
     @property
@@ -207,9 +206,7 @@ class Study:
 
     def trial(self, index: int, hyperparameters: Mapping[str, float]) -> Trial:
         """Trial `index` at this point of the space."""
-        return Trial(
-            index, self.seeds.of("trial", index), self.seeds.of("data_order", index), dict(hyperparameters)
-        )
+        return Trial(index, self.seeds.of("trial", index), self.seeds.of("data_order", index), dict(hyperparameters))
 
     def question(self) -> dict[str, Any]:
         """Plain data for study.json; `from_question` reads it back. `train_steps` stands there for readers."""
@@ -282,6 +279,4 @@ class Curve:
             raise ValueError(f"a curve's steps must increase, but trial {self.trial.index} has {self.steps}.")
         for metric, values in self.errors.items():
             if len(values) != len(self.steps):
-                raise ValueError(
-                    f"trial {self.trial.index} has {len(self.steps)} steps but {len(values)} of {metric}."
-                )
+                raise ValueError(f"trial {self.trial.index} has {len(self.steps)} steps but {len(values)} of {metric}.")

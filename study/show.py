@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from itertools import groupby
 
 import pandas as pd
 from rich.console import Console
@@ -18,27 +19,29 @@ from study.tuner import Tuner
 def costs(console: Console, measured: Sequence[tuple[Study, Cost]], device: str, workers: int) -> None:
     """What the sweep will take at most, by batch size, and how to make it smaller."""
     total = sum(cost.study(study, workers) for study, cost in measured)
-    table = Table(box=None, header_style="bold", pad_edge=False)
-    for heading in ("workload", "optimizer"):
-        table.add_column(heading)
-    for heading in ("batch size", "trials", "steps each", "ms per step", "evaluating", "at most"):
-        table.add_column(heading, justify="right")
-    for study, cost in measured:
-        table.add_row(
-            study.name,
-            study.optimizer,
-            f"{study.batch_size:,}",
-            f"{study.search.trials:,}",
-            f"{study.train_steps:,}",
-            f"{1000 * cost.step:,.2f}",
-            f"{1 - study.train_steps * cost.step / cost.trial(study):.0%}",
-            duration(cost.study(study, workers)),
-        )
-    console.print(table)
+    for (workload, optimizer), group in groupby(measured, key=lambda pair: (pair[0].name, pair[0].optimizer)):
+        console.print(f"[bold]{workload}, {optimizer}[/]: what it will cost", highlight=False)
+        table = Table(box=None, pad_edge=False)
+        for heading in ("batch size", "trials", "steps each", "ms a step", "evaluating", "at most"):
+            table.add_column(heading, justify="right")
+        for study, cost in group:
+            table.add_row(
+                f"{study.batch_size:,}",
+                f"{study.search.trials:,}",
+                f"{study.train_steps:,}",
+                f"{1000 * cost.step:,.2f}",
+                f"{1 - study.train_steps * cost.step / cost.trial(study):.0%}",
+                duration(cost.study(study, workers)),
+            )
+        console.print(table)
     early = " Trials that reach the goal or diverge stop early." if measured[0][0].stopping == "goal" else ""
-    console.print(f"\nAt most {duration(total)} on {workers} x {device}, measured on real steps.{early}")
+    console.print(
+        f"\nAt most {duration(total)} with {workers} worker{'s' if workers > 1 else ''} on {device}, by a few real "
+        f"steps.{early}",
+        highlight=False,
+    )
     if total > 600:
-        console.print("Smaller: preset=quick, search.trials=10, batch_size=64,256, or budget.epochs=5.")
+        console.print("To make it smaller: preset=quick, search.trials=10, batch_size=64,256 or budget.epochs=5.")
     console.print()
 
 
@@ -90,7 +93,7 @@ class SweepProgress:
             self.done_before += weight * wanted
             took = duration(time.monotonic() - self.study_started)
             self.console.print(
-                f"{study.name}, {study.optimizer}, batch size {study.batch_size:>6,}: "
+                f"{study.name}, {study.optimizer}, batch size {study.batch_size:,}: "
                 f"{status.replace('goal not reached yet', 'goal not reached')}, {took}",
                 highlight=False,
             )
@@ -106,29 +109,25 @@ def results(console: Console, steps: pd.DataFrame, sentences: Sequence[str]) -> 
     fixed = "workload optimizer batch_size goal_metric goal_threshold reached steps_to_result examples_to_result trial"
     counts = ["complete", "incomplete", "infeasible"]
     tuned = [c for c in steps.columns if c not in (*fixed.split(), *counts, "train_steps")]
-    tuned = [name for name in tuned if steps[name].nunique() > 1]
-    table = Table(box=None, header_style="bold", pad_edge=False, title_justify="left")
-    for heading in ("workload", "optimizer"):
-        table.add_column(heading)
-    for heading in ("batch size", "steps", "examples", *(name.replace("_", " ") for name in tuned)):
-        table.add_column(heading, justify="right")
-    table.add_column("feasible", justify="right")
-    table.add_column("infeasible", justify="right")
-    for row in steps.to_dict("records"):
-        reached = row["reached"]
-        table.add_row(
-            str(row["workload"]),
-            str(row["optimizer"]),
-            f"{row['batch_size']:,}",
-            f"{row['steps_to_result']:,}" if reached else f"not reached in {row['train_steps']:,}",
-            f"{row['examples_to_result']:,}" if reached else "",
-            *(f"{row[name]:.4g}" if row[name] == row[name] else "" for name in tuned),
-            str(row["complete"]),
-            str(row["infeasible"]),
-        )
+    for (workload, optimizer), curve in steps.groupby(["workload", "optimizer"]):
+        console.print(f"\n[bold]{workload}, {optimizer}[/]", highlight=False)
+        varied = [name for name in tuned if curve[name].nunique() > 1]
+        table = Table(box=None, pad_edge=False)
+        for heading in ("batch size", "steps", "examples", *varied, "feasible", "infeasible"):
+            table.add_column(heading.replace("_", " "), justify="right")
+        for row in curve.to_dict("records"):
+            table.add_row(
+                f"{row['batch_size']:,}",
+                f"{row['steps_to_result']:,}" if row["reached"] else f"> {row['train_steps']:,}",
+                f"{row['examples_to_result']:,}" if row["reached"] else "",
+                *(f"{row[name]:.4g}" if row["reached"] else "" for name in varied),
+                str(row["complete"]),
+                str(row["infeasible"]),
+            )
+        console.print(table)
     console.print()
-    console.print(table)
-    console.print()
+    if not steps["reached"].all():
+        console.print("> n: the goal was not reached within the budget of n steps.", highlight=False)
     for sentence in sentences:
         console.print(sentence, style="bold", highlight=False)
 

@@ -104,7 +104,7 @@ def save(folder: Path, curve: Curve) -> None:
 
 def load(folder: Path) -> list[Curve]:
     """All finished trials in index order."""
-    curves = {}
+    curves: dict[int, Curve] = {}
     for path in [folder / COMPACTED, *sorted((folder / "trials").glob("[0-9]*.parquet"))]:
         if path.exists():
             curves |= {curve.trial.index: curve for curve in _read_curves(path)}

@@ -1,4 +1,4 @@
-"""Proposes trials and knows when a study has enough of them: Optuna behind ask/tell. The only file that knows Optuna."""
+"""Proposes trials and knows when a study has enough: Optuna behind ask/tell. The only file that knows Optuna."""
 
 from __future__ import annotations
 
@@ -33,8 +33,7 @@ class Tuner:
         self._optuna = optuna.create_study(direction="minimize")
         self._asked: dict[int, optuna.Trial] = {}
         self._distributions = {
-            _optuna_name(name, dimension): _distribution(dimension)
-            for name, dimension in study.search.space.items()
+            _optuna_name(name, dimension): _distribution(dimension) for name, dimension in study.search.space.items()
         }
         for curve in finished:
             if self.derive(curve).status != INCOMPLETE:
@@ -116,12 +115,12 @@ class Tuner:
         }
 
 
-def point(study: Study, index: int) -> np.ndarray:
-    """Point `index` of the search in the unit cube [D], a pure function of (search seed, index, sampler, dimensions)."""
+def point(study: Study, index: int) -> list[float]:
+    """Point `index` of the search in the unit cube [D]: a pure function of (search seed, index, sampler, D)."""
     dimensions, seed = len(study.search.space), study.seeds.search
     if study.search.sampler == "random":
-        return np.random.default_rng((seed, index)).random(dimensions)
-    return _sobol(seed, dimensions, max(6, index.bit_length()))[index]
+        return np.random.default_rng((seed, index)).random(dimensions).tolist()
+    return _sobol(seed, dimensions, max(6, index.bit_length()))[index].tolist()
 
 
 @lru_cache(maxsize=8)

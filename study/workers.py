@@ -54,9 +54,7 @@ class Workers:
         with _environment(_ENVIRONMENT):  # glibc reads it when a process starts
             for _ in range(count):
                 ours, theirs = context.Pipe()
-                process = context.Process(
-                    target=_work, args=(theirs, os.getpid(), device, import_path), daemon=True
-                )
+                process = context.Process(target=_work, args=(theirs, os.getpid(), device, import_path), daemon=True)
                 process.start()
                 theirs.close()
                 self._pipes.append(ours)
@@ -81,7 +79,6 @@ class Workers:
         for pipe in self._pipes:
             pipe.send(("train", study))
         idle: list[Connection] = []
-        running = dict.fromkeys(self._pipes, 0)
         while True:
             waiting, idle = idle, []
             for pipe in waiting:
@@ -89,19 +86,16 @@ class Workers:
                 if trial is None:
                     idle.append(pipe)
                 else:
-                    running[pipe] += 1
                     pipe.send(trial)
             if len(idle) == len(self._pipes):
                 break
-            for pipe in wait(list(self._pipes)):
-                assert isinstance(pipe, Connection)
+            for pipe in self._ready(self._pipes):
                 kind, content = self._receive(pipe)
                 if kind == "ask":
                     idle.append(pipe)
                 elif kind == "limit":
                     pipe.send(tuner.step_limit(content))
                 else:
-                    running[pipe] -= 1
                     yield content
         for pipe in idle:
             pipe.send(None)
@@ -115,13 +109,17 @@ class Workers:
                 busy[pipe] = todo.pop()
                 pipe.send(("measure", busy[pipe]))
         while busy:
-            for pipe in wait(list(busy)):
-                assert isinstance(pipe, Connection)
+            for pipe in self._ready(list(busy)):
                 _, cost = self._receive(pipe)
                 yield busy.pop(pipe), cost
                 if todo:
                     busy[pipe] = todo.pop()
                     pipe.send(("measure", busy[pipe]))
+
+    def _ready(self, pipes: list[Connection]) -> list[Connection]:
+        """Those with something to say, waiting until there is one; in the pool's order."""
+        ready = wait(pipes)
+        return [pipe for pipe in pipes if pipe in ready]
 
     def _receive(self, pipe: Connection) -> tuple[str, Any]:
         try:

@@ -65,9 +65,7 @@ class Workload(Protocol):
 LABEL_SMOOTHING_CONVENTIONS = ("paper", "uniform")
 
 
-def smoothed_cross_entropy(
-    logits: Tensor, targets: Tensor, label_smoothing: float | Tensor, convention: str
-) -> Tensor:
+def smoothed_cross_entropy(logits: Tensor, targets: Tensor, label_smoothing: float | Tensor, convention: str) -> Tensor:
     """Cross entropy of each example [B] against smoothed labels; eps = `label_smoothing`, K classes.
 
     `paper` puts 1 - eps on the label and eps / (K - 1) on every other class (Shallue et al. 2019);
@@ -147,9 +145,7 @@ class Classification:
             device=device,
         )
 
-    def loss(
-        self, outputs: Tensor, targets: Tensor, label_smoothing: float | Tensor | None = None
-    ) -> Tensor:
+    def loss(self, outputs: Tensor, targets: Tensor, label_smoothing: float | Tensor | None = None) -> Tensor:
         smoothing = self.label_smoothing if label_smoothing is None else label_smoothing
         if isinstance(smoothing, float | int) and smoothing == 0:
             return cross_entropy_error(outputs, targets)
@@ -162,8 +158,10 @@ def build(config: Mapping[str, Any]) -> Workload:
     Raises:
         ValueError: the path leads nowhere, or the constructor refuses an argument.
     """
-    arguments = {key: tuple(value) if isinstance(value, list) else value for key, value in config.items()}
-    path = arguments.pop("_target_")
+    arguments: dict[str, Any] = {
+        key: tuple(value) if isinstance(value, list) else value for key, value in config.items()
+    }
+    path = str(arguments.pop("_target_"))
     module, _, attribute = path.rpartition(".")
     try:
         constructor = getattr(importlib.import_module(module), attribute)

@@ -1,4 +1,4 @@
-"""Layers whose randomness is a pure function of (trial seed, step, layer, element), so that trials can share a process."""
+"""Layers whose randomness is a pure function of (trial seed, step, layer, element): trials can share a process."""
 
 from __future__ import annotations
 

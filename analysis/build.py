@@ -1,0 +1,80 @@
+"""A results folder -> its tables, figures and report.html: everything that is drawn from files alone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from analysis import figures, scaling, steps_to_result
+from analysis.load import StudyData, load
+from analysis.report import ReportData, write_report, write_tables
+
+
+def build(results: Path) -> ReportData:
+    """Rebuild `tables/`, `figures/` and `report.html` of a results folder; returns what the report says.
+
+    Raises:
+        LoadError: the folder holds no studies, or a torn file.
+    """
+    studies = list(load(results))
+    steps = steps_to_result.table(studies)
+    limits = scaling.table(studies)
+    cost = steps_to_result.cost_table(studies)
+    data = ReportData(
+        title="Steps to result against batch size",
+        sentences=scaling.sentences(steps, limits),
+        warnings=warnings(studies, steps),
+        steps=steps,
+        scaling=limits,
+        cost=cost,
+        studies=[provenance(study) for study in studies],
+        command=_command(studies),
+    )
+    write_tables(results, steps, limits, cost)
+    for name in figures.FIGURES:
+        figures.save(name, {"steps": steps, "scaling": limits}, results / "figures")
+    write_report(results, data)
+    return data
+
+
+def warnings(studies: list[StudyData], steps: pd.DataFrame) -> list[str]:
+    """What a reader must know before believing the curve, the heaviest first."""
+    found = []
+    for study, row in zip(studies, steps.to_dict("records"), strict=True):
+        name = f"{study.workload}, {study.optimizer}, batch size {study.batch_size:,}"
+        wanted, budget = study.question["search"]["trials"], row["train_steps"]
+        if row["complete"] < wanted:
+            found.append((0, f"{name}: only {row['complete']} of {wanted} feasible trials are there."))
+        if not row["reached"]:
+            found.append((1, f"{name}: no trial reached the goal within {budget:,} steps."))
+        elif row["steps_to_result"] > 0.8 * budget:
+            found.append((3, f"{name}: the goal was met after 80 % of the budget; a larger one may find fewer steps."))
+    for (workload, optimizer), curve in steps[steps["reached"]].groupby(["workload", "optimizer"]):
+        ratio = curve["examples_to_result"].iloc[0] / curve["examples_to_result"].min()
+        if ratio > scaling.PERFECT_SCALING_TOLERANCE:
+            base = f"{workload}, {optimizer}: batch size {curve['batch_size'].iloc[0]:,}, the base of perfect scaling,"
+            text = f"{base} took {ratio:.2g} times the examples of the best; its limit may be stated too large."
+            found.append((2, text))
+    return [text for _, text in sorted(found, key=lambda pair: pair[0])]
+
+
+def provenance(study: StudyData) -> dict[str, Any]:
+    """What the report shows of how one study was made: the question's seeds, and its latest run."""
+    last = study.provenance[-1] if study.provenance else {}
+    return {
+        "workload": study.workload,
+        "optimizer": study.optimizer,
+        "batch_size": study.batch_size,
+        "stopping": study.question["stopping"],
+        "seeds": study.question["seeds"],
+        "runs": len(study.provenance),
+        **{key: value for key, value in last.items() if key != "command"},
+    }
+
+
+def _command(studies: list[StudyData]) -> str:
+    """The commands that made these studies, each once, the latest last."""
+    commands = {run.get("command"): None for study in studies for run in study.provenance}
+    return "\n".join(command for command in commands if command)

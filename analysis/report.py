@@ -1,0 +1,319 @@
+"""Tables, figures and warnings -> one HTML page that needs nothing beside it: no network, no server."""
+
+import html
+import re
+from dataclasses import dataclass
+from math import floor, log10
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from analysis.figures import (
+    BOUNDS,
+    COLOURS,
+    FIGURES,
+    GRID,
+    INK,
+    LIMITS,
+    MUTED,
+    PANEL,
+    PAPER,
+    Tables,
+    compose,
+    goal_text,
+    panels,
+    render,
+    write_atomically,
+)
+
+DASH = "–"
+KEYS = ["workload", "optimizer", "batch_size", "goal_metric", "goal_threshold", "definition"]
+STATUSES = ["complete", "infeasible", "incomplete"]
+HEADERS = {
+    "steps_to_result": "steps to goal",
+    "examples_to_result": "examples to goal",
+    "train_steps": "step budget",
+    "seconds_training": "training time",
+    "seconds_evaluation": "evaluation time",
+    "seconds_per_step": "time per step",
+    "evaluation_share": "time spent evaluating",
+}
+# Colours of the figures, by the names under which report.css gives each a light and a dark value.
+VARIABLES = {INK: "ink", MUTED: "muted", GRID: "grid", PAPER: "card"} | {
+    colour: f"curve-{number}" for number, colour in enumerate(COLOURS)
+}
+SCRIPT = """
+for (const head of document.querySelectorAll("thead button")) head.onclick = () => {
+  const cell = head.parentElement, body = cell.closest("table").tBodies[0];
+  const down = cell.getAttribute("aria-sort") === "ascending";
+  for (const other of cell.parentElement.cells) other.removeAttribute("aria-sort");
+  cell.setAttribute("aria-sort", down ? "descending" : "ascending");
+  const key = row => row.cells[cell.cellIndex].dataset.key ?? row.cells[cell.cellIndex].textContent;
+  body.append(...[...body.rows].sort((a, b) => {
+    const x = key(a), y = key(b);
+    if (x === "" || y === "") return (x === "") - (y === "");
+    return (down ? -1 : 1) * (isNaN(x) || isNaN(y) ? x.localeCompare(y) : x - y);
+  }));
+};
+onbeforeprint = () => { for (const part of document.querySelectorAll("details")) part.open = true; };
+"""
+
+
+@dataclass(frozen=True)
+class ReportData:
+    """What a report says.
+
+    Attributes:
+        sentences: the findings in plain words, the conclusion first.
+        warnings: the heaviest first.
+        steps, scaling, cost: the tables of `analysis.steps_to_result` and `analysis.scaling`.
+        studies: provenance, one record for each study; nested records are shown as `versions torch`.
+        command: what reproduces all this.
+    """
+
+    title: str
+    sentences: list[str]
+    warnings: list[str]
+    steps: pd.DataFrame
+    scaling: pd.DataFrame
+    cost: pd.DataFrame
+    studies: list[dict[str, Any]]
+    command: str
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A cell as it is shown and the number it is sorted by; NaN is sorted last."""
+
+    text: str
+    key: float | None = None
+
+
+def write_report(folder: Path, data: ReportData) -> Path:
+    """Write `folder/report.html`, whole or not at all. The same data give the same bytes."""
+    folder.mkdir(parents=True, exist_ok=True)
+    return write_atomically(folder / "report.html", page(data).encode())
+
+
+def write_tables(folder: Path, steps: pd.DataFrame, scaling: pd.DataFrame, cost: pd.DataFrame) -> list[Path]:
+    """Write `folder/tables/{steps_to_result,scaling,cost}.csv`: full precision, rows sorted by names."""
+    tables = folder / "tables"
+    tables.mkdir(parents=True, exist_ok=True)
+    written = []
+    for name, table in {"steps_to_result": steps, "scaling": scaling, "cost": cost}.items():
+        keys = [key for key in KEYS if key in table]
+        rows = table.sort_values(keys, kind="stable") if keys else table
+        text = rows.to_csv(index=False, lineterminator="\n")
+        written.append(write_atomically(tables / f"{name}.csv", text.encode()))
+    return written
+
+
+def page(data: ReportData) -> str:
+    """The report as HTML; all that comes from outside is escaped."""
+    style = Path(__file__).with_name("report.css").read_text(encoding="utf-8")
+    lead, *others = data.sentences or ["Nothing has been measured yet."]
+    parts = [
+        f"<header><h1>{html.escape(data.title)}</h1><p class=lead>{html.escape(lead)}</p>",
+        *(f"<p>{html.escape(sentence)}</p>" for sentence in others),
+        "</header>",
+        _warnings(data.warnings),
+        _section("Figures", _figures({"steps": data.steps, "scaling": data.scaling, "cost": data.cost})),
+        _section("Tables", _tables(data)),
+        _section("Provenance", _provenance(data.studies, data.command)),
+    ]
+    return (
+        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        # The browser itself is told to fetch nothing.
+        '<meta http-equiv="Content-Security-Policy" '
+        "content=\"default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'\">\n"
+        f"<title>{html.escape(data.title)}</title>\n<style>\n{style}</style></head>\n"
+        f"<body><main>\n{''.join(parts)}\n</main><script>{SCRIPT}</script></body></html>\n"
+    )
+
+
+def _section(title: str, content: str) -> str:
+    return f'<section id="{title.lower()}"><h2>{title}</h2>\n{content}</section>\n' if content else ""
+
+
+def _warnings(warnings: list[str]) -> str:
+    items = "".join(f"<li>{html.escape(warning)}</li>" for warning in warnings)
+    return f'<section class="warnings"><h2>Warnings</h2><ol>{items}</ol></section>\n' if items else ""
+
+
+def _figures(tables: Tables) -> str:
+    """Every figure that has something to show, a panel an SVG, so that narrow pages can stack them."""
+    figures: list[str] = []
+    for name, drawing in FIGURES.items():
+        drawn = []
+        for number, part in enumerate(panels(name, tables)):
+            workload, metric, threshold = part[drawing.table][PANEL].iloc[0]
+            label = f"{drawing.title}: {workload}, {goal_text(str(metric), float(threshold))}"
+            svg = render(compose(name, [part]), "svg").decode()
+            drawn.append(inline_svg(svg, f"{name}-{number}-", label))
+        if drawn:
+            caption = f"<b>Figure {len(figures) + 1}. {drawing.title}.</b> {html.escape(drawing.caption)}"
+            figures.append(
+                f'<figure{" class=wide" if len(drawn) > 1 else ""}><div class="panels">{"".join(drawn)}</div>'
+                f"<figcaption>{caption}</figcaption></figure>\n"
+            )
+    return f'<div class="figures">{"".join(figures)}</div>' if figures else ""
+
+
+def inline_svg(svg: str, prefix: str, label: str) -> str:
+    """An SVG file as an element of a page: ids prefixed, colours by name to follow the page's, no size."""
+    svg = svg[svg.index("<svg") :]
+    box = re.search(r'viewBox="[^"]*"', svg)
+    body = re.sub(r"<style.*?</style>", "", svg[svg.index(">") + 1 :], count=1, flags=re.DOTALL)
+    body = re.sub(r'(\bid="|xlink:href="#|url\(#)', lambda match: match[1] + prefix, body)
+    body = re.sub(r"(?<=: )#[0-9a-f]{6}", lambda match: _variable(match[0]), body)
+    body = body.replace("xlink:href", "href")
+    return f'<svg role="img" aria-label="{html.escape(label)}" {box[0] if box else ""}>{body.strip()}\n'
+
+
+def _variable(colour: str) -> str:
+    return f"var(--{VARIABLES[colour]})" if colour in VARIABLES else colour
+
+
+def _tables(data: ReportData) -> str:
+    """A table for each workload and goal, as the figures have panels; columns without any value are left out."""
+    steps, scaling = _with_goal(data.steps), _with_goal(data.scaling)
+    names = [name for name in ("workload", "optimizer", "goal", "batch_size") if name in steps]
+    counts = [status for status in STATUSES if status in steps]
+    shown = [
+        *(("Steps to result", _steps_shown(part)) for part in _parts(steps.drop(columns=counts))),
+        *([("Limits of scaling", _scaling_shown(scaling))] if len(scaling) else []),
+        *(("Trials by status", part) for part in _parts(steps[[*names, *counts]])),
+        *(("Cost", part) for part in _parts(data.cost)),
+    ]
+    return "".join(
+        table_html(table.dropna(axis=1, how="all"), f"Table {number}. {title}.")
+        for number, (title, table) in enumerate(shown, 1)
+    )
+
+
+def _parts(table: pd.DataFrame) -> list[pd.DataFrame]:
+    names = [name for name in ("workload", "goal") if name in table]
+    return [part for _, part in table.groupby(names, sort=False)] if len(table) else []
+
+
+def _with_goal(table: pd.DataFrame) -> pd.DataFrame:
+    """One column for the goal, in words, instead of its metric and threshold."""
+    if not {"goal_metric", "goal_threshold"} <= set(table):
+        return table
+    goals = [goal_text(*pair) for pair in zip(table["goal_metric"], table["goal_threshold"], strict=True)]
+    return table.assign(goal=goals).drop(columns=["goal_metric", "goal_threshold"])
+
+
+def _steps_shown(steps: pd.DataFrame) -> pd.DataFrame:
+    """A study without a result says so in words, and is sorted after every number."""
+    pairs = zip(steps["steps_to_result"], steps["reached"], strict=True)
+    cells = [value if reached else Cell("not reached", np.inf) for value, reached in pairs]
+    return steps.assign(steps_to_result=pd.Series(cells, steps.index, dtype=object)).drop(columns="reached")
+
+
+def _scaling_shown(scaling: pd.DataFrame) -> pd.DataFrame:
+    """Bounds beside their values, definitions in words, the interval where there is one."""
+    shown = scaling.drop(columns=["value", "bound", "low", "high"], errors="ignore")
+    names = {definition: label for definition, (label, _) in LIMITS.items()}
+    shown["definition"] = [names.get(d, d.replace("_", " ")) for d in scaling["definition"]]
+    pairs = zip(scaling["value"], scaling["bound"], strict=True)
+    limits = [None if pd.isna(v) else Cell(BOUNDS[bound] + _number(v), v) for v, bound in pairs]
+    shown["batch size (examples)"] = pd.Series(limits, scaling.index, dtype=object)
+    if "low" in scaling and scaling["low"].notna().any():
+        pairs = zip(scaling["low"], scaling["high"], strict=True)
+        shown["interval"] = [None if pd.isna(a) else f"{_number(a)} to {_number(b)}" for a, b in pairs]
+    return shown
+
+
+def _provenance(studies: list[dict[str, Any]], command: str) -> str:
+    """The command, and in a fold what was recorded: once where it is the same in all runs, else as a table."""
+    records = pd.json_normalize(studies, sep=" ").map(_plain)
+    same = [name for name in records if len(records) and records[name].nunique() == 1]
+    facts = "".join(f"<dt>{_header(name)}</dt><dd>{html.escape(records[name].iloc[0])}</dd>" for name in same)
+    rest = records.drop(columns=same)
+    run = f"<p>To reproduce this report:</p><pre><code>{html.escape(command)}</code></pre>\n"
+    table = table_html(rest, "What differs between runs.") if len(rest.columns) else ""
+    summary = "<summary>Versions, devices, seeds and times</summary>"
+    fold = f"<details>{summary}\n<dl>{facts}</dl>{table}</details>"
+    return (run if command else "") + (fold if studies else "")
+
+
+def _plain(value: Any) -> str:
+    if isinstance(value, list | tuple):
+        return ", ".join(map(str, value))
+    return DASH if value == "" or pd.isna(value) else str(value)
+
+
+def table_html(table: pd.DataFrame, title: str) -> str:
+    """A table that can be sorted and scrolls by itself; names the same in all rows go into the caption."""
+    names = [name for name in ("workload", "optimizer", "goal", "device") if name in table and len(table) > 1]
+    same = [name for name in names if table[name].nunique() == 1]
+    facts = [f"{_header(name)} {html.escape(str(table[name].iloc[0]))}" for name in same]
+    heads, columns = "", []
+    for name in table.columns.drop(same):
+        cells = [_cell(value, str(name)) for value in table[name]]
+        align = ' class="n"' if any(cell.key is not None for cell in cells) else ""
+        heads += f'<th scope="col"{align}><button>{_header(name)}</button></th>'
+        columns.append([f"<td{align}{_key(cell)}>{html.escape(cell.text)}</td>" for cell in cells])
+    rows = "".join(f"<tr>{''.join(row)}</tr>\n" for row in zip(*columns, strict=True))
+    caption = f"<b>{html.escape(title)}</b> {' · '.join(facts)}".strip()
+    return (
+        f'<figure class="table"><figcaption>{caption}</figcaption>'
+        f'<div class="scroll" tabindex="0" role="region" aria-label="{html.escape(title)}">'
+        f"<table><thead><tr>{heads}</tr></thead><tbody>\n{rows}</tbody></table></div></figure>\n"
+    )
+
+
+def _header(name: Any) -> str:
+    return html.escape(HEADERS.get(str(name), str(name).replace("_", " ")))
+
+
+def _key(cell: Cell) -> str:
+    """What the page's script sorts by; a number as it is, nothing where there is none."""
+    if cell.text == DASH:
+        return ' data-key=""'
+    return "" if cell.key is None else f' data-key="{str(cell.key).replace("inf", "Infinity")}"'
+
+
+def _cell(value: Any, column: str) -> Cell:
+    """A value for people: 1,725; 0.0213; 2 h 05 min; a dash for nothing."""
+    if isinstance(value, Cell):
+        return value
+    if pd.isna(value):
+        return Cell(DASH)
+    if isinstance(value, str | bool | np.bool_):
+        return Cell(str(value))
+    if column.startswith("seconds_"):
+        return Cell(_duration(float(value)), float(value))
+    if column.endswith("_share"):
+        return Cell(f"{value:.1%}", float(value))
+    return Cell(_number(value), float(value))
+
+
+def _number(value: float) -> str:
+    """Whole numbers in full, others to three digits; just below 1 the digits count from 1: 0.9987, not 0.999.
+
+    >>> _number(1725), _number(0.02134), _number(0.9987), _number(0.0000123)
+    ('1,725', '0.0213', '0.9987', '1.23e-05')
+    """
+    if isinstance(value, int | np.integer) or (float(value).is_integer() and abs(value) >= 1):
+        return f"{int(value):,}"
+    if 0.9 < value < 1:
+        return f"{value:.{1 - floor(log10(1 - value))}f}"
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:#.3g}".removesuffix(".")
+
+
+def _duration(seconds: float) -> str:
+    """Three digits or two units: 3.2 µs, 41 ms, 7.5 s, 4 min 05 s, 2 h 05 min."""
+    if seconds < 59.95:
+        units = {1e-6: "µs", 1e-3: "ms", 1.0: "s"}
+        size = next(size for size in units if seconds < 999.5 * size)
+        return f"{seconds / size:.3g} {units[size]}"
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes < 60:
+        return f"{minutes} min {rest:02d} s"
+    hours, minutes = divmod(round(seconds / 60), 60)
+    return f"{hours:,} h {minutes:02d} min"

