@@ -157,21 +157,19 @@ def _legend(ax: Axes, lines: list[Line2D], notes: Mapping[str, Any]) -> None:
 
 def steps_to_result(ax: Axes, table: pd.DataFrame, scaling: pd.DataFrame | None = None) -> None:
     """S(B) against B for the one workload and goal of `table`: a curve an optimizer, limits as verticals."""
-    _draw_cost(ax, table, "training steps", lambda batch_size: 1.0, scaling)
+    _draw_cost(ax, table, "training steps", 0, scaling)
 
 
 def examples_to_result(ax: Axes, table: pd.DataFrame, scaling: pd.DataFrame | None = None) -> None:
-    """B * S(B) against B, as `steps_to_result`: perfect scaling is level, a rise is what batches cost."""
-    _draw_cost(ax, table, "training examples", lambda batch_size: batch_size, scaling)
+    """B * S(B) against B, as `steps_to_result`: perfect scaling is level, a rise is what size costs."""
+    _draw_cost(ax, table, "training examples", 1, scaling)
 
 
-def _draw_cost(
-    ax: Axes, table: pd.DataFrame, unit: str, per_step: Callable[[Any], Any], scaling: pd.DataFrame | None
-) -> None:
-    """Steps, times `per_step(batch_size)`; a study that missed its goal stands at its budget."""
+def _draw_cost(ax: Axes, table: pd.DataFrame, unit: str, power: int, scaling: pd.DataFrame | None) -> None:
+    """Steps * batch_size^power; a study that missed its goal stands at its budget."""
     reached = table["reached"].astype(bool)
     steps = table["steps_to_result"].astype("Float64").where(reached, table["train_steps"]).astype(float)
-    table = table.assign(all=steps * per_step(table["batch_size"]))
+    table = table.assign(all=steps * table["batch_size"].astype(float) ** power)
     _frame(ax, table.assign(y=table["all"]), f"{unit} to {_goal(table)}", powers_of_two)
     notes: dict[str, Any] = {}
     lines, count = [], table["optimizer"].nunique()
@@ -182,13 +180,13 @@ def _draw_cost(
         for first in rows.dropna(subset="y").head(1).itertuples():
             notes[PERFECT] = DASHED
             x = np.array([first.batch_size, table["batch_size"].max()], dtype=float)
-            y = first.steps_to_result * first.batch_size / x * per_step(x)
-            ax.plot(x, y, color=colour if count > 1 else MUTED, gid=PERFECT, **DASHED)
+            y = first.steps_to_result * first.batch_size / x * x**power
+            ax.plot(x, y, color=colour if count > 1 else MUTED, label=PERFECT, **DASHED)
         if len(missed):
             notes[NOT_REACHED] = OPEN
-            ax.plot(missed["batch_size"], missed["all"], color=colour, gid=NOT_REACHED, zorder=4, **OPEN)
+            ax.plot(missed["batch_size"], missed["all"], color=colour, label=NOT_REACHED, zorder=4, **OPEN)
         if scaling is not None:
-            limits = scaling[scaling["optimizer"] == name].dropna(subset="value")
+            limits = scaling[scaling["optimizer"] == name]
             aside = 1.6 * (len(lines) - (count + 1) / 2) if count > 1 else None
             notes |= _draw_limits(ax, rows, limits, colour, aside)
     _legend(ax, lines, notes)
@@ -204,10 +202,11 @@ def _draw_limits(
     notes: dict[str, Any] = {}
     moved = ax.transData + ScaledTranslation((aside or 0) / 72, 0, ax.figure.dpi_scale_trans)
     bottom, top = ax.get_ylim()
-    for limit in limits[limits["definition"].isin(list(LIMITS))].itertuples():
+    seen = limits["definition"].isin(list(LIMITS)) & limits["value"].between(*ax.get_xlim())
+    for limit in limits[seen].itertuples():
         label, look = LIMITS[limit.definition]
         heights = rows.loc[rows["batch_size"] == limit.value, "y"].dropna()
-        style: Any = {"color": colour, "transform": moved, "gid": label}
+        style: Any = {"color": colour, "transform": moved, "label": label}
         ax.plot([limit.value] * 2, [bottom, heights.max() if len(heights) else top], **style, **look)
         if limit.bound in "<>":
             ax.plot([limit.value], [bottom], limit.bound, markersize=6, clip_on=False, zorder=5, **style)
@@ -240,7 +239,7 @@ def _draw_rate(ax: Axes, table: pd.DataFrame, label: str) -> None:
             x = np.array([first.batch_size, table["batch_size"].max()], dtype=float)
             for rule, (power, look) in RULES.items():
                 y = first.y * (x / first.batch_size) ** power
-                ax.plot(x, y, color=line.get_color() if several else MUTED, gid=rule, **look)
+                ax.plot(x, y, color=line.get_color() if several else MUTED, label=rule, **look)
     _legend(ax, lines, {rule: look for rule, (_, look) in RULES.items()})
 
 
@@ -294,6 +293,8 @@ def panels(name: str, tables: Tables) -> list[dict[str, pd.DataFrame]]:
     """The tables of a figure cut into panels, one a workload and goal; [] if nothing can be drawn."""
     drawing = FIGURES[name]
     table = tables[drawing.table]
+    if table.empty:
+        return []
     optimizers = table["optimizer"].astype(str)
     table = table.assign(optimizer=pd.Categorical(optimizers, categories=list(dict.fromkeys(optimizers))))
     parts = []
@@ -328,7 +329,7 @@ def render(figure: Figure, kind: Literal["svg", "png"]) -> bytes:
     with matplotlib.rc_context(STYLE):
         figure.savefig(buffer, format=kind, dpi=200 if kind == "png" else 72, metadata=dict.fromkeys(nothing))
     # Laid out in DejaVu Sans, an SVG names fonts every system has; they are narrower: nothing can overlap.
-    fonts = (rb"(style=\"[^\"]*font-family: )'DejaVu Sans'[^;\"]*", rb"\1Helvetica, Arial, sans-serif")
+    fonts = (rb"(style=\"[^\"]*font[^\"]*?)'DejaVu Sans'[^;\"]*", rb"\1Helvetica, Arial, sans-serif")
     return re.sub(*fonts, buffer.getvalue()) if kind == "svg" else buffer.getvalue()
 
 

@@ -10,23 +10,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from analysis.figures import (
-    BOUNDS,
-    COLOURS,
-    FIGURES,
-    GRID,
-    INK,
-    LIMITS,
-    MUTED,
-    PANEL,
-    PAPER,
-    Tables,
-    compose,
-    goal_text,
-    panels,
-    render,
-    write_atomically,
-)
+from analysis import figures
+from analysis.figures import compose, goal_text, panels, render, write_atomically
 
 DASH = "–"
 KEYS = ["workload", "optimizer", "batch_size", "goal_metric", "goal_threshold", "definition"]
@@ -41,9 +26,8 @@ HEADERS = {
     "evaluation_share": "time spent evaluating",
 }
 # Colours of the figures, by the names under which report.css gives each a light and a dark value.
-VARIABLES = {INK: "ink", MUTED: "muted", GRID: "grid", PAPER: "card"} | {
-    colour: f"curve-{number}" for number, colour in enumerate(COLOURS)
-}
+VARIABLES = {figures.INK: "ink", figures.MUTED: "muted", figures.GRID: "grid", figures.PAPER: "card"}
+VARIABLES |= {colour: f"curve-{number}" for number, colour in enumerate(figures.COLOURS)}
 SCRIPT = """
 for (const head of document.querySelectorAll("thead button")) head.onclick = () => {
   const cell = head.parentElement, body = cell.closest("table").tBodies[0];
@@ -103,8 +87,7 @@ def write_tables(folder: Path, steps: pd.DataFrame, scaling: pd.DataFrame, cost:
     tables.mkdir(parents=True, exist_ok=True)
     written = []
     for name, table in {"steps_to_result": steps, "scaling": scaling, "cost": cost}.items():
-        keys = [key for key in KEYS if key in table]
-        rows = table.sort_values(keys, kind="stable") if keys else table
+        rows = table.sort_values([key for key in KEYS if key in table]) if len(table) else table
         text = rows.to_csv(index=False, lineterminator="\n")
         written.append(write_atomically(tables / f"{name}.csv", text.encode()))
     return written
@@ -143,23 +126,23 @@ def _warnings(warnings: list[str]) -> str:
     return f'<section class="warnings"><h2>Warnings</h2><ol>{items}</ol></section>\n' if items else ""
 
 
-def _figures(tables: Tables) -> str:
+def _figures(tables: figures.Tables) -> str:
     """Every figure that has something to show, a panel an SVG, so that narrow pages can stack them."""
-    figures: list[str] = []
-    for name, drawing in FIGURES.items():
+    shown: list[str] = []
+    for name, drawing in figures.FIGURES.items():
         drawn = []
         for number, part in enumerate(panels(name, tables)):
-            workload, metric, threshold = part[drawing.table][PANEL].iloc[0]
+            workload, metric, threshold = part[drawing.table][figures.PANEL].iloc[0]
             label = f"{drawing.title}: {workload}, {goal_text(str(metric), float(threshold))}"
             svg = render(compose(name, [part]), "svg").decode()
             drawn.append(inline_svg(svg, f"{name}-{number}-", label))
         if drawn:
-            caption = f"<b>Figure {len(figures) + 1}. {drawing.title}.</b> {html.escape(drawing.caption)}"
-            figures.append(
+            caption = f"<b>Figure {len(shown) + 1}. {drawing.title}.</b> {html.escape(drawing.caption)}"
+            shown.append(
                 f'<figure{" class=wide" if len(drawn) > 1 else ""}><div class="panels">{"".join(drawn)}</div>'
                 f"<figcaption>{caption}</figcaption></figure>\n"
             )
-    return f'<div class="figures">{"".join(figures)}</div>' if figures else ""
+    return f'<div class="figures">{"".join(shown)}</div>' if shown else ""
 
 
 def inline_svg(svg: str, prefix: str, label: str) -> str:
@@ -168,13 +151,10 @@ def inline_svg(svg: str, prefix: str, label: str) -> str:
     box = re.search(r'viewBox="[^"]*"', svg)
     body = re.sub(r"<style.*?</style>", "", svg[svg.index(">") + 1 :], count=1, flags=re.DOTALL)
     body = re.sub(r'(\bid="|xlink:href="#|url\(#)', lambda match: match[1] + prefix, body)
-    body = re.sub(r"(?<=: )#[0-9a-f]{6}", lambda match: _variable(match[0]), body)
+    for colour, variable in VARIABLES.items():
+        body = body.replace(f": {colour}", f": var(--{variable})")
     body = body.replace("xlink:href", "href")
     return f'<svg role="img" aria-label="{html.escape(label)}" {box[0] if box else ""}>{body.strip()}\n'
-
-
-def _variable(colour: str) -> str:
-    return f"var(--{VARIABLES[colour]})" if colour in VARIABLES else colour
 
 
 def _tables(data: ReportData) -> str:
@@ -217,10 +197,10 @@ def _steps_shown(steps: pd.DataFrame) -> pd.DataFrame:
 def _scaling_shown(scaling: pd.DataFrame) -> pd.DataFrame:
     """Bounds beside their values, definitions in words, the interval where there is one."""
     shown = scaling.drop(columns=["value", "bound", "low", "high"], errors="ignore")
-    names = {definition: label for definition, (label, _) in LIMITS.items()}
+    names = {definition: label for definition, (label, _) in figures.LIMITS.items()}
     shown["definition"] = [names.get(d, d.replace("_", " ")) for d in scaling["definition"]]
     pairs = zip(scaling["value"], scaling["bound"], strict=True)
-    limits = [None if pd.isna(v) else Cell(BOUNDS[bound] + _number(v), v) for v, bound in pairs]
+    limits = [None if pd.isna(v) else Cell(figures.BOUNDS[bound] + _number(v), v) for v, bound in pairs]
     shown["batch size (examples)"] = pd.Series(limits, scaling.index, dtype=object)
     if "low" in scaling and scaling["low"].notna().any():
         pairs = zip(scaling["low"], scaling["high"], strict=True)
@@ -249,7 +229,7 @@ def _plain(value: Any) -> str:
 
 def table_html(table: pd.DataFrame, title: str) -> str:
     """A table that can be sorted and scrolls by itself; names the same in all rows go into the caption."""
-    names = [name for name in ("workload", "optimizer", "goal", "device") if name in table and len(table) > 1]
+    names = [name for name in ("workload", "optimizer", "goal", "device") if name in table]
     same = [name for name in names if table[name].nunique() == 1]
     facts = [f"{_header(name)} {html.escape(str(table[name].iloc[0]))}" for name in same]
     heads, columns = "", []
@@ -302,7 +282,7 @@ def _number(value: float) -> str:
     if isinstance(value, int | np.integer) or (float(value).is_integer() and abs(value) >= 1):
         return f"{int(value):,}"
     if 0.9 < value < 1:
-        return f"{value:.{1 - floor(log10(1 - value))}f}"
+        return f"{value:.{1 - floor(log10(1 - value))}f}".rstrip("0")
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:#.3g}".removesuffix(".")
 
 

