@@ -20,7 +20,7 @@ from numpy.typing import ArrayLike
 COMPLETE, INFEASIBLE, INCOMPLETE = "COMPLETE", "INFEASIBLE", "INCOMPLETE"
 STOPPING_RULES = ("budget", "goal")
 
-_GOAL = re.compile(r"(?P<metric>(?:train|val|test)/\w+)\s*<\s*(?P<threshold>\S+)")
+_GOAL = re.compile(r"(?P<metric>(?:train|val|test)/\w+)\s*<\s*(?P<threshold>[-+]?[\d.]+(?:[eE][-+]?\d+)?)")
 
 
 @dataclass(frozen=True)
@@ -40,11 +40,10 @@ class Goal:
     def parse(cls, text: str) -> Goal:
         """Read `val/classification_error < 0.05`."""
         match = _GOAL.fullmatch(text.strip())
-        try:
-            return cls(match["metric"], float(match["threshold"]))  # type: ignore[index]
-        except TypeError:
+        if match is None:
             wanted = "'SPLIT/ERROR < NUMBER' such as 'val/classification_error < 0.05'"
-            raise ValueError(f"a goal must read {wanted}, but got {text!r}.") from None
+            raise ValueError(f"a goal must read {wanted}, but got {text!r}.")
+        return cls(match["metric"], float(match["threshold"]))
 
     def __str__(self) -> str:
         return f"{self.metric} < {self.threshold:g}"

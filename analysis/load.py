@@ -80,7 +80,8 @@ def load_study(folder: Path) -> StudyData:
     """One study's folder; a trial that stands in two files is one trial."""
     try:
         held = json.loads((folder / "study.json").read_text())
-        files = [folder / "curves.parquet", *sorted((folder / "trials").glob("[0-9]*.parquet"))]
+        # A trial's own file is newer than the one that gathers them.
+        files = [*sorted((folder / "trials").glob("[0-9]*.parquet")), folder / "curves.parquet"]
         tables = [pq.read_table(path) for path in files if path.exists()]
     except (OSError, ValueError, pa.ArrowException) as error:
         raise LoadError(f"cannot read {folder}: {error}; remove the torn file and sweep again.") from error

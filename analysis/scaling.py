@@ -52,7 +52,7 @@ def perfect_scaling_limit(steps: Mapping[int, float]) -> Limit:
         if not size * steps[size] <= PERFECT_SCALING_TOLERANCE * base * steps[base]:
             break
         limit = size
-    return Limit(float(limit), _bound(limit, steps))
+    return Limit(float(limit), _bound(limit, steps, sizes))
 
 
 def median_best_of(steps: np.ndarray, draws: int) -> np.ndarray | float:
@@ -87,7 +87,7 @@ def maximum_useful_batch_size(trials: Mapping[int, np.ndarray], seed: int = 0) -
     sizes = sorted(resampled)
     for size in sizes:
         if not any(_shown_faster(resampled[size], resampled[other]) for other in sizes if other > size):
-            return Limit(float(size), _bound(size, reached))
+            return Limit(float(size), _bound(size, trials, sizes))
     raise AssertionError("the largest batch size has none above it")
 
 
@@ -104,11 +104,10 @@ def _shown_faster(steps: np.ndarray, of_larger: np.ndarray) -> bool:
     return bool(np.quantile(ratio, 0.05, method="lower") > USEFUL_GAIN)
 
 
-def _bound(limit: int, measured: Iterable[int]) -> str:
-    sizes = sorted(measured)
-    if limit == sizes[-1]:
+def _bound(limit: int, measured: Iterable[int], reached: Iterable[int]) -> str:
+    if limit == max(measured):
         return ">"
-    return "<" if limit == sizes[0] else "="
+    return "<" if limit == min(reached) else "="
 
 
 def table(studies: Iterable[StudyData]) -> pd.DataFrame:

@@ -30,10 +30,8 @@ def sweep(options: argparse.Namespace, console: Console) -> None:
     if options.cfg:
         console.print(config.as_yaml(options.overrides, options.config_dir), markup=False, highlight=False)
         return
-    jobs = config.jobs(options.overrides, options.config_dir)
+    jobs = config.materialise(config.jobs(options.overrides, options.config_dir))
     folders = {job.results: [j.study for j in jobs if j.results == job.results] for job in jobs}
-    for job in {str(job.study.workload): job for job in jobs}.values():
-        config.materialise(job.study)
     for folder, studies in folders.items():
         store.check(folder, studies)
     missing = [
@@ -41,7 +39,7 @@ def sweep(options: argparse.Namespace, console: Console) -> None:
     ]
     if missing:
         studies = [job.study for job in missing]
-        with Workers(missing[0].workers, missing[0].device, options.config_dir) as workers:
+        with Workers(missing[0].workers, missing[0].device, missing[0].lanes, options.config_dir) as workers:
             measured = sorted(workers.measure(studies), key=lambda pair: studies.index(pair[0]))
             show.costs(console, measured, workers.device, workers.count)
             with show.SweepProgress(console, measured) as progress:
@@ -71,14 +69,19 @@ def data(options: argparse.Namespace, console: Console) -> None:
     """`study data list` and `study data fetch NAME`."""
     from rich.table import Table
 
+    from study.config import UsageError
     from workloads import datasets
+    from workloads.suggest import suggest
 
+    for name in options.names:
+        if name not in datasets.DATASETS:
+            raise UsageError(f"unknown data set {name!r}{suggest(name, datasets.DATASETS)}")
     if options.action == "fetch":
         for name in options.names or datasets.DATASETS:
             console.print(f"{name}: {datasets.fetch(name)}", highlight=False)
         return
     table = Table(box=None, header_style="bold", pad_edge=False)
-    rows = datasets.status()
+    rows = [row for row in datasets.status() if row.name in (options.names or datasets.DATASETS)]
     for heading in rows[0]._fields:
         table.add_column(heading)
     for row in rows:
@@ -116,7 +119,12 @@ def parser() -> argparse.ArgumentParser:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one verb; returns the exit status: 0 done, 1 failed, 2 refused, 130 interrupted."""
     argv = sys.argv[1:] if argv is None else list(argv)
-    options = parser().parse_args(argv)
+    options, rest = parser().parse_known_args(argv)
+    if options.verb == "sweep":  # argparse wants overrides in one piece; people do not
+        options.overrides += [word for word in rest if not word.startswith("-")]
+        rest = [word for word in rest if word.startswith("-")]
+    if rest:
+        parser().error(f"unrecognized arguments: {' '.join(rest)}")
     options.command = shlex.join(["python", "-m", "study", *argv])
     console, errors = Console(), Console(stderr=True, soft_wrap=True)
     from analysis.load import LoadError

@@ -32,6 +32,14 @@ class Batches:
             return head
         return torch.cat([head, self._permutation(epoch + 1)[: self.batch_size - len(head)]])
 
+    def range(self, step: int, count: int) -> Tensor:
+        """The indices [count, B] of `count` consecutive updates."""
+        start, end = step * self.batch_size, (step + count) * self.batch_size
+        epochs = range(start // self.examples, -(-end // self.examples))
+        order = torch.cat([self._permutation(epoch) for epoch in epochs])
+        offset = epochs[0] * self.examples
+        return order[start - offset : end - offset].view(count, self.batch_size)
+
     def _permutation(self, epoch: int) -> Tensor:
         if epoch not in self._epochs:
             # The epoch before may still be wanted by a batch that straddles; older ones are not.

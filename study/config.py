@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import importlib
 import os
+import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,9 +24,11 @@ from omegaconf.errors import OmegaConfBaseException
 from analysis.counting import Goal
 from study.records import Budget, Evaluation, Search, Seeds, Study
 from study.space import parse_space
-from workloads.base import build
+from study.stack import arithmetic
+from workloads.base import Workload, build
 from workloads.suggest import suggest
 
+ENGINES = ("auto", "serial", "lanes")
 CONF = Path(importlib.import_module("conf").__file__ or "").parent
 
 
@@ -65,10 +68,10 @@ class SearchConfig:
 
 @dataclass
 class EngineConfig:
-    """How trials are run; alters no result."""
-
+    name: str = "auto"
     device: str = "auto"
     workers: int | None = None
+    lanes: int | None = None
 
 
 @dataclass
@@ -90,12 +93,20 @@ class SweepConfig:
 
 @dataclass(frozen=True)
 class Job:
-    """One study to run, where its results go, and where it runs: `workers` processes on `device`."""
+    """One study to run, where its results go, and how it is run.
+
+    Attributes:
+        device, workers: `workers` processes train on `device`.
+        engine: `auto`, `serial` or `lanes`.
+        lanes: trials that a process trains at once; None: as many as pay.
+    """
 
     study: Study
     results: Path
     device: str
     workers: int
+    engine: str
+    lanes: int | None
 
 
 def jobs(arguments: Sequence[str], config_dir: Path | None = None) -> list[Job]:
@@ -113,7 +124,9 @@ def jobs(arguments: Sequence[str], config_dir: Path | None = None) -> list[Job]:
             raise UsageError("batch_sizes is empty; name at least one, such as batch_size=64.")
         for size in sizes:
             study = build_study(config, size)
-            job = Job(study, Path(config.results), *placement(config.engine.device, config.engine.workers))
+            if not config.results:
+                raise UsageError("results must name a folder, but got ''.")
+            job = Job(study, Path(config.results), *placement(config.engine), config.engine.name, config.engine.lanes)
             key = (job.results, study.name, study.optimizer, study.batch_size)
             if key in found:
                 raise UsageError(
@@ -149,8 +162,13 @@ def build_study(config: DictConfig, batch_size: int) -> Study:
         raise UsageError(f"the workload's YAML must name {error}." if missing else str(error)) from error
 
 
-def placement(device: str, workers: int | None) -> tuple[str, int]:
+def placement(engine: EngineConfig) -> tuple[str, int]:
     """(device, processes): a GPU if there is one and one process on it, else the CPU and a process for each core."""
+    device, workers = engine.device, engine.workers
+    if engine.name not in ENGINES:
+        raise UsageError(f"unknown engine.name {engine.name!r}{suggest(engine.name, ENGINES)}")
+    if engine.lanes is not None and engine.lanes < 1:
+        raise UsageError(f"engine.lanes must be at least 1, but got {engine.lanes}.")
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
     try:
@@ -163,18 +181,36 @@ def placement(device: str, workers: int | None) -> tuple[str, int]:
     return device, workers or (1 if kind == "cuda" else len(os.sched_getaffinity(0)))
 
 
-def materialise(study: Study) -> None:
-    """Build the study's workload and load its data once, so that whatever is wrong with them is known at the start.
+def materialise(jobs: Sequence[Job]) -> list[Job]:
+    """Build every workload and load its data once, so that whatever is wrong is known before anything is written.
+
+    Returns:
+        The same jobs, their studies' arithmetic settled by the rule of `stack.arithmetic`.
 
     Raises:
-        UsageError: the workload refuses its arguments, or lacks an error or a parameter that the study wants.
+        UsageError: a workload refuses its arguments, or lacks an error or a parameter that the study wants.
         DataError: the data cannot be had.
     """
-    try:
-        workload = build(study.workload)
-        workload.splits(torch.device("cpu"))
-    except ValueError as error:
-        raise UsageError(str(error)) from error
+    built: dict[str, Workload] = {}
+    settled = []
+    for job in jobs:
+        key = str(job.study.workload)
+        try:
+            if key not in built:
+                built[key] = build(job.study.workload)
+                built[key].splits(torch.device("cpu"))
+        except ValueError as error:
+            raise UsageError(str(error)) from error
+        _check(job.study, built[key])
+        how = "plain"
+        if job.engine != "serial":
+            how = arithmetic(built[key].model(), job.study.batch_size, job.device, forced=job.engine == "lanes")
+        settled.append(replace(job, study=replace(job.study, arithmetic=how)))
+    return settled
+
+
+def _check(study: Study, workload: Workload) -> None:
+    """Every tuned parameter is one that somebody asks for by name, and the goal one that is measured."""
     metrics = [f"{split}/{error}" for split in ("train", "val", "test") for error in workload.errors]
     if study.goal.metric not in metrics:
         raise UsageError(f"{study.name} does not measure {study.goal.metric!r}{suggest(study.goal.metric, metrics)}")
@@ -199,12 +235,22 @@ def compositions(arguments: Sequence[str], config_dir: Path | None = None) -> It
     extra = [] if config_dir is None else [f"hydra.searchpath=[file://{config_dir.resolve()}]"]
     with initialize_config_dir(str(CONF), version_base="1.3"):
         try:
-            overrides = OverridesParser.create().parse_overrides(list(arguments))
+            overrides = OverridesParser.create().parse_overrides([_readable(text) for text in arguments])
             points = BasicSweeper.split_arguments(overrides, max_batch_size=None)[0]
             for point in points:
                 yield _compose(extra, OverridesParser.create().parse_overrides(point))
         except (HydraException, OmegaConfBaseException) as error:
             raise UsageError(_first_line(error)) from error
+
+
+def _readable(override: str) -> str:
+    """What people type, as Hydra's grammar wants it: goals need quotes, and choices a name."""
+    key, _, value = override.partition("=")
+    if key.lstrip("+") == "goal" and value[:1] not in ("'", '"'):
+        return f"{key}='{value}'"
+    if re.fullmatch(r"\+*search\.space\.\w+", key) and value.startswith("["):
+        return f"{key}={{choices: {value}}}"
+    return override
 
 
 def _compose(extra: list[str], overrides: Sequence[Override]) -> DictConfig:
@@ -214,21 +260,27 @@ def _compose(extra: list[str], overrides: Sequence[Override]) -> DictConfig:
     for override in overrides:
         name = override.key_or_group
         options = [*loader.get_group_options(name), *_options_beside(extra, name)]
+        if override.is_delete():
+            raise UsageError(f"{name} cannot be removed; give it another value.")
         if not options:
             values.append(override)
             continue
+        if "/" in name or override.package is not None:
+            raise UsageError(f"{override.input_line} cannot be chosen here; the groups are the folders of conf/.")
         if override.value() not in options:
             raise UsageError(f"unknown {name} {override.value()!r}{suggest(str(override.value()), options)}")
         choices.append(f"{name}={override.value()}")
     known = compose("sweep", overrides=[*extra, *choices])
     keys = _keys(OmegaConf.to_container(known))
+    final = []
     for override in values:
-        if override.key_or_group not in keys:
-            raise UsageError(f"unknown key {override.key_or_group!r}{suggest(override.key_or_group, keys)}")
-        if override.is_delete():
-            raise UsageError(f"{override.key_or_group} cannot be removed; give it another value.")
-    # `+key=value` of a declared key means what `key=value` does; an undeclared one was just refused.
-    return compose("sweep", overrides=[*extra, *choices, *(str(o.input_line).lstrip("+") for o in values)])
+        key, text = override.key_or_group, str(override.input_line).lstrip("+")
+        parameter = re.fullmatch(r"search\.space\.\w+", key)  # the study judges whether anything asks for it
+        if key not in keys and not parameter:
+            raise UsageError(f"unknown key {key!r}{suggest(key, keys)}")
+        # `+key=value` of a declared key means what `key=value` does; an undeclared one was just refused.
+        final.append(f"++{text}" if parameter else text)
+    return compose("sweep", overrides=[*extra, *choices, *final])
 
 
 def _options_beside(extra: Sequence[str], group: str) -> list[str]:

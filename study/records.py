@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -16,18 +17,19 @@ import numpy as np
 from analysis.counting import STOPPING_RULES, Goal
 from study.optimizers import OPTIMIZERS
 from study.schedules import SCHEDULES
-from study.space import Dimension, parse_space
+from study.space import Dimension, Legal, parse_space
 from workloads.suggest import suggest
 
 NUMERICS_VERSION = 1
 """Raised by hand whenever a change alters the numbers that a trial produces."""
 
 SAMPLERS = ("sobol", "random")
+ARITHMETICS = ("plain", "bmm", "vmap")
 
 
-def _at_least(name: str, value: float, least: float) -> None:
-    if not (math.isfinite(value) and value >= least):
-        raise ValueError(f"{name} must be at least {least:g}, but got {value:g}.")
+def _at_least(name: str, value: Any, least: float) -> None:
+    if not (isinstance(value, int | float) and math.isfinite(value) and value >= least):
+        raise ValueError(f"{name} must be a number of at least {least:g}, but got {value!r}.")
 
 
 @dataclass(frozen=True)
@@ -139,6 +141,7 @@ class Study:
         optimizer, schedule: registered names.
         batch_size: the GLOBAL batch: examples per parameter update.
         stopping: `budget` (run all steps) or `goal` (stop once the goal is measured).
+        arithmetic: `plain`, `bmm` or `vmap`: how a step is computed, which settles its last bits.
     """
 
     workload: Mapping[str, Any]
@@ -151,6 +154,7 @@ class Study:
     stopping: str = "goal"
     evaluation: Evaluation = field(default_factory=Evaluation)
     seeds: Seeds = field(default_factory=Seeds)
+    arithmetic: str = "plain"
     numerics_version: int = NUMERICS_VERSION
 
     def __post_init__(self) -> None:
@@ -158,11 +162,14 @@ class Study:
             ("optimizer", self.optimizer, OPTIMIZERS),
             ("schedule", self.schedule, SCHEDULES),
             ("stopping rule", self.stopping, STOPPING_RULES),
+            ("arithmetic", self.arithmetic, ARITHMETICS),
         ):
             if name not in known:
                 raise ValueError(f"unknown {what} {name!r}{suggest(name, known)}")
-        if "/" in self.name or self.name.startswith(".") or not self.name.strip():
-            raise ValueError(f"workload.name names a folder and must hold no '/', but got {self.name!r}.")
+        if not re.fullmatch(r"\w[\w.,+=-]*", self.name) or not isinstance(self.workload["name"], str):
+            raise ValueError(
+                f"workload.name names a folder: letters, digits and any of _.,+=-, but got {self.workload['name']!r}."
+            )
         examples = self.workload["train_examples"]
         _at_least("workload.train_examples", examples, 1)
         _at_least("batch_size", self.batch_size, 1)
@@ -176,18 +183,16 @@ class Study:
                 f"stopping at the goal needs a metric measured at every evaluation, val/..., but got "
                 f"{self.goal.metric}; choose one or stopping=budget."
             )
-        for name in self.asked_hyperparameters:
-            if name in self.search.space:
-                continue
-            raise ValueError(
-                f"optimizer {self.optimizer} with schedule {self.schedule} needs search.space.{name}, "
-                "but it is missing."
-            )
+        for name, legal in self.asked_hyperparameters.items():
+            if name not in self.search.space:
+                asking = f"optimizer {self.optimizer} with schedule {self.schedule}"
+                raise ValueError(f"{asking} needs search.space.{name}, but it is missing.")
+            legal.check(name, self.search.space[name])
 
     @property
-    def asked_hyperparameters(self) -> tuple[str, ...]:
-        """Names that the optimizer and the schedule cannot do without."""
-        return OPTIMIZERS[self.optimizer].hyperparameters + SCHEDULES[self.schedule].hyperparameters
+    def asked_hyperparameters(self) -> dict[str, Legal]:
+        """What the optimizer and the schedule cannot do without, and the values each may take."""
+        return {**OPTIMIZERS[self.optimizer].hyperparameters, **SCHEDULES[self.schedule].hyperparameters}
 
     @property
     def name(self) -> str:

@@ -6,15 +6,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+
+from study.space import Legal
 
 
 @dataclass(frozen=True)
 class Schedule:
-    """A multiplier and the names of the hyperparameters it asks for."""
+    """A multiplier, and the hyperparameters it asks for by name with the values each may take."""
 
     multiplier: Callable[..., float]
-    hyperparameters: tuple[str, ...] = ()
+    hyperparameters: Mapping[str, Legal] = field(default_factory=dict)
 
     def at(self, step: int, train_steps: int, hyperparameters: Mapping[str, float]) -> float:
         """The factor on the learning rate for update number `step`."""
@@ -41,5 +43,7 @@ def linear_decay(
 
 SCHEDULES: dict[str, Schedule] = {
     "constant": Schedule(constant),
-    "linear_decay": Schedule(linear_decay, ("learning_rate_decay_fraction", "end_learning_rate_factor")),
+    "linear_decay": Schedule(
+        linear_decay, {"learning_rate_decay_fraction": Legal("(0, 1]"), "end_learning_rate_factor": Legal("[0, 1]")}
+    ),
 }

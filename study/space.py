@@ -68,8 +68,8 @@ class Dimension:
         values = dict(config)
         hard = values.get("hard") or ()
         values["hard"] = (hard,) if isinstance(hard, str) else tuple(hard)
-        if values.get("choices") is not None:
-            values["choices"] = tuple(values["choices"])
+        if values.get("choices") is not None:  # given over a range, they replace it
+            return cls(choices=tuple(values["choices"]))
         return cls(**values)
 
     def value(self, unit: float) -> float:
@@ -106,6 +106,27 @@ class Dimension:
         """Plain data for study.json; `parse` reads it back."""
         used = ("choices",) if self.choices is not None else ("low", "high", "scale", "hard")
         return {key: list(v) if isinstance(v, tuple) else v for key, v in asdict(self).items() if key in used}
+
+
+@dataclass(frozen=True)
+class Legal:
+    """The values that a parameter may take at all, whatever is searched: an interval such as `[0, 1)`."""
+
+    interval: str
+
+    def __contains__(self, value: float) -> bool:
+        low, high = (float(end) for end in self.interval[1:-1].split(","))
+        above = low <= value if self.interval[0] == "[" else low < value
+        below = value <= high if self.interval[-1] == "]" else value < high
+        return above and below
+
+    def check(self, name: str, dimension: Dimension) -> None:
+        """Refuse a dimension that leaves the interval."""
+        ends = dimension.choices if dimension.choices is not None else (dimension.low, dimension.high)
+        for value in ends:
+            assert value is not None
+            if value not in self:
+                raise ValueError(f"search.space.{name} must lie in {self.interval}, but got {value:g}.")
 
 
 Space = Mapping[str, Dimension]

@@ -72,8 +72,11 @@ def open_study(results: Path, study: Study, provenance: Mapping[str, Any]) -> Pa
     check(results, [study])
     folder = study_folder(results, study)
     path = folder / "study.json"
-    runs = _read(path)["provenance"] if path.exists() else []
-    question = study.question()
+    held = _read(path) if path.exists() else {"provenance": []}
+    question, runs = study.question(), held["provenance"]
+    if runs:  # asking for fewer trials than are wanted already takes nothing back
+        search, before = question["search"], held["question"]["search"]
+        search["trials"] = max(search["trials"], before["trials"])
     try:
         (folder / "trials").mkdir(parents=True, exist_ok=True)
         _write_json(path, {"format": FORMAT, "question": question, "provenance": [*runs, dict(provenance)]})

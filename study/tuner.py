@@ -41,10 +41,9 @@ class Tuner:
 
     def ask(self) -> Trial | None:
         """The next trial worth starting now, or None: enough are feasible, could yet be feasible, or were launched."""
-        if self.feasible + len(self._asked) >= self.study.search.trials:
-            return None
         index = next(i for i in itertools.count() if i not in self.outcomes and i not in self._asked)
-        if index >= self.study.search.launch_limit:
+        hopeful = sum(i in self._asked or self.outcomes[i].status == COMPLETE for i in range(index))
+        if hopeful >= self.study.search.trials or index >= self.study.search.launch_limit:
             return None
         hyperparameters = values(self.study.search.space, point(self.study, index))
         self._optuna.enqueue_trial(self._optuna_values(hyperparameters), user_attrs={"index": index})

@@ -43,11 +43,13 @@ class Workers:
     Arguments:
         count: processes.
         device: where they train, such as `cpu` or `cuda`.
+        lanes: trials that each trains at once; None: as many as pay.
         import_path: extra folder from which workloads are imported.
     """
 
-    def __init__(self, count: int, device: str, import_path: Path | None = None) -> None:
-        self.device = device
+    def __init__(self, count: int, device: str, lanes: int | None = None, import_path: Path | None = None) -> None:
+        self.device, self.lanes = device, lanes
+        self._heights: dict[str, tuple[int, ...]] = {}
         self._pipes: list[Connection] = []
         self._processes: list[Any] = []
         context = mp.get_context("spawn")
@@ -69,15 +71,23 @@ class Workers:
         for process in self._processes:
             process.join()
 
+    def most_lanes(self, study: Study) -> int:
+        """Trials one worker may train at once: no more than leaves each worker its share."""
+        return self.lanes or max(1, -(-study.search.trials // self.count))
+
     @property
     def count(self) -> int:
         """Worker processes."""
         return len(self._processes)
 
     def train(self, study: Study, tuner: Tuner) -> Iterator[Curve]:
-        """Curves of finished trials, in the order in which they end; the caller tells each to the tuner."""
+        """Curves of finished trials, in the order in which they end; the caller tells each to the tuner.
+
+        Lanes are fused as `measure` found best; a study that was not measured trains one trial at a time.
+        """
+        heights = self._heights.get(_key(study), (1,))
         for pipe in self._pipes:
-            pipe.send(("train", study))
+            pipe.send(("train", study, heights))
         idle: list[Connection] = []
         while True:
             waiting, idle = idle, []
@@ -91,8 +101,10 @@ class Workers:
                 break
             for pipe in self._ready(self._pipes):
                 kind, content = self._receive(pipe)
-                if kind == "ask":
+                if kind == "ask" and content:  # willing to wait
                     idle.append(pipe)
+                elif kind == "ask":
+                    pipe.send(tuner.ask())
                 elif kind == "limit":
                     pipe.send(tuner.step_limit(content))
                 else:
@@ -107,14 +119,16 @@ class Workers:
         for pipe in self._pipes:
             if todo:
                 busy[pipe] = todo.pop()
-                pipe.send(("measure", busy[pipe]))
+                pipe.send(("measure", busy[pipe], self.most_lanes(busy[pipe])))
         while busy:
             for pipe in self._ready(list(busy)):
                 _, cost = self._receive(pipe)
-                yield busy.pop(pipe), cost
+                study = busy.pop(pipe)
+                self._heights[_key(study)] = cost.heights
+                yield study, cost
                 if todo:
                     busy[pipe] = todo.pop()
-                    pipe.send(("measure", busy[pipe]))
+                    pipe.send(("measure", busy[pipe], self.most_lanes(busy[pipe])))
 
     def _ready(self, pipes: list[Connection]) -> list[Connection]:
         """Those with something to say, waiting until there is one; in the pool's order."""
@@ -136,14 +150,18 @@ class Workers:
         return kind, content
 
 
+def _key(study: Study) -> str:
+    return json.dumps(study.question(), sort_keys=True)
+
+
 class _Remote:
     """The tuner, seen from a worker through its pipe."""
 
     def __init__(self, pipe: Connection) -> None:
         self.pipe = pipe
 
-    def ask(self) -> Trial | None:
-        self.pipe.send(("ask", None))
+    def ask(self, wait: bool) -> Trial | None:
+        self.pipe.send(("ask", wait))
         return self.pipe.recv()
 
     def step_limit(self, index: int) -> int:
@@ -159,25 +177,26 @@ def _work(pipe: Connection, parent: int, device: str, import_path: Path | None) 
         sys.path.insert(0, str(import_path.resolve()))
     import torch
 
-    from study import cost, serial
-    from workloads.base import Splits, Workload, build
+    from study import engine
+    from study.evaluation import Data
+    from workloads.base import Workload, build
 
     torch.set_num_threads(1)
     torch.set_flush_denormal(True)  # dead units' velocities decay into denormals, which are very slow
-    loaded: dict[str, tuple[Workload, Splits]] = {}
+    loaded: dict[str, tuple[Workload, Data]] = {}
     while True:
         try:
-            kind, study = pipe.recv()
+            kind, study, lanes = pipe.recv()
             key = json.dumps(study.workload, sort_keys=True)
             if key not in loaded:
                 loaded.clear()  # one data set at a time on the device
                 workload = build(study.workload)
-                loaded[key] = workload, workload.splits(torch.device(device))
-            workload, splits = loaded[key]
+                loaded[key] = workload, Data.of(workload.splits(torch.device(device)))
+            workload, data = loaded[key]
             if kind == "measure":
-                pipe.send(("measured", cost.measure(study, workload, splits)))
+                pipe.send(("measured", engine.measure(study, workload, data, lanes)))
                 continue
-            for curve in serial.train(study, workload, splits, _Remote(pipe)):
+            for curve in engine.train(study, workload, data, _Remote(pipe), lanes):
                 pipe.send(("curve", curve))
         except (EOFError, ConnectionError):
             return

@@ -115,11 +115,9 @@ class Classification:
 
         if self.dataset not in DATASETS:
             raise ValueError(f"unknown data set {self.dataset!r}{suggest(self.dataset, DATASETS)}")
-        for field in ("train_examples", "validation_examples"):
-            if getattr(self, field) < 1:
-                raise ValueError(f"workload.{field} must be at least 1, but got {getattr(self, field)}.")
-        if not 0 <= self.label_smoothing < 1:
-            raise ValueError(f"workload.label_smoothing must be in [0, 1), but got {self.label_smoothing}.")
+        for field, least in (("train_examples", 1), ("validation_examples", 1), ("split_seed", 0)):
+            require_whole(f"workload.{field}", getattr(self, field), least)
+        require_fraction("workload.label_smoothing", self.label_smoothing)
         if self.label_smoothing_convention not in LABEL_SMOOTHING_CONVENTIONS:
             raise ValueError(
                 f"workload.label_smoothing_convention must be one of {', '.join(LABEL_SMOOTHING_CONVENTIONS)}, "
@@ -152,6 +150,18 @@ class Classification:
         return smoothed_cross_entropy(outputs, targets, smoothing, self.label_smoothing_convention)
 
 
+def require_whole(name: str, value: Any, least: int) -> None:
+    """Refuse what is not a whole number of at least `least`."""
+    if not isinstance(value, int) or isinstance(value, bool) or value < least:
+        raise ValueError(f"{name} must be a whole number of at least {least}, but got {value!r}.")
+
+
+def require_fraction(name: str, value: Any) -> None:
+    """Refuse what is not a number in [0, 1)."""
+    if not isinstance(value, int | float) or not 0 <= value < 1:
+        raise ValueError(f"{name} must be a number in [0, 1), but got {value!r}.")
+
+
 def build(config: Mapping[str, Any]) -> Workload:
     """The workload that a study records: `_target_` is an import path, the other keys its constructor's arguments.
 
@@ -161,7 +171,7 @@ def build(config: Mapping[str, Any]) -> Workload:
     arguments: dict[str, Any] = {
         key: tuple(value) if isinstance(value, list) else value for key, value in config.items()
     }
-    path = str(arguments.pop("_target_"))
+    path = str(arguments.pop("_target_", None))
     module, _, attribute = path.rpartition(".")
     try:
         constructor = getattr(importlib.import_module(module), attribute)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from torch import nn
 
-from workloads.base import Classification
+from workloads.base import Classification, require_whole
 from workloads.datasets import DATASETS
 
 
@@ -20,9 +20,10 @@ class FullyConnected(Classification):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if not isinstance(self.widths, tuple):
+            raise ValueError(f"workload.widths must be a list such as [128] or [], but got {self.widths!r}.")
         for width in self.widths:
-            if not isinstance(width, int) or width < 1:
-                raise ValueError(f"workload.widths must be whole numbers of at least 1, but got {list(self.widths)}.")
+            require_whole("each of workload.widths", width, 1)
 
     def model(self) -> nn.Module:
         data = DATASETS[self.dataset]

@@ -26,13 +26,18 @@ class Dropout(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         if not self.training or self.p == 0:
             return x
-        counter = torch.arange(x.numel(), dtype=torch.int32, device=x.device).view(x.shape)
-        uniform = _mix(_mix(counter ^ self.key) + self.key) & 0x7FFFFFFF
-        keep = uniform >= int(self.p * 2**31)
-        return x * (keep.to(x.dtype) / (1 - self.p))
+        return x * (keep_mask(x.shape, self.key, self.p).to(x.dtype) / (1 - self.p))
 
     def extra_repr(self) -> str:
         return f"p={self.p}"
+
+
+def keep_mask(shape: torch.Size, key: Tensor, p: float) -> Tensor:
+    """Which elements are kept: bool [*key.shape, *shape], for int32 keys of any shape."""
+    counter = torch.arange(shape.numel(), dtype=torch.int32, device=key.device).view(shape)
+    key = key.view(*key.shape, *(1 for _ in shape))
+    uniform = _mix(_mix(counter ^ key) + key) & 0x7FFFFFFF
+    return uniform >= int(p * 2**31)
 
 
 def _mix(x: Tensor) -> Tensor:

@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from workloads.base import Classification
+from workloads.base import Classification, require_whole
 from workloads.datasets import DATASETS
 
 
@@ -26,8 +26,7 @@ class ResNetCifar(Classification):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.blocks_per_stage < 1:
-            raise ValueError(f"workload.blocks_per_stage must be at least 1, but got {self.blocks_per_stage}.")
+        require_whole("workload.blocks_per_stage", self.blocks_per_stage, 1)
 
     def model(self) -> nn.Module:
         data = DATASETS[self.dataset]

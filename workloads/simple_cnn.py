@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from torch import nn
 
-from workloads.base import Classification
+from workloads.base import Classification, require_fraction
 from workloads.datasets import DATASETS
 from workloads.layers import Dropout
 from workloads.suggest import suggest
@@ -26,8 +26,7 @@ class SimpleCNN(Classification):
         super().__post_init__()
         if self.size not in SIZES:
             raise ValueError(f"unknown workload.size {self.size!r}{suggest(self.size, SIZES)}")
-        if not 0 <= self.dropout < 1:
-            raise ValueError(f"workload.dropout must be in [0, 1), but got {self.dropout}.")
+        require_fraction("workload.dropout", self.dropout)
 
     def model(self) -> nn.Module:
         first, second, units = SIZES[self.size]

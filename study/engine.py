@@ -1,0 +1,113 @@
+"""Which engine trains a study, and how many lanes at once: admitted by their bits, chosen by the clock."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from study.cost import Cost, least_seconds
+from study.evaluation import Data
+from study.lanes import Lanes
+from study.lanes import train as train_lanes
+from study.records import Curve, Study, Trial
+from study.serial import Proposals, Run
+from study.serial import train as train_serially
+from study.space import values
+from study.tuner import point
+from workloads.base import Workload
+
+HEIGHTS = (1, 2, 4, 8, 16, 32, 64)
+CHECKED_STEPS = 3
+MOST_BYTES = 2**30
+"""Of weights, gradients and optimizer state in one stack on a CPU; far beyond what its caches still serve."""
+
+
+def train(
+    study: Study, workload: Workload, data: Data, proposals: Proposals, heights: Sequence[int]
+) -> Iterator[Curve]:
+    """Train a study's proposed trials in its recorded arithmetic, at most heights[-1] at once."""
+    if study.arithmetic == "plain":
+        return train_serially(study, workload, data, proposals)
+    return train_lanes(study, workload, data, proposals, heights)
+
+
+def measure(study: Study, workload: Workload, data: Data, most: int) -> Cost:
+    """What a trial costs with the stack height that is fastest among the admitted ones up to `most`."""
+    run = Run(study, workload, data, _trial(study, 0))
+    heights, step = [1], least_seconds(_stepper(run))
+    if study.arithmetic != "plain":
+        heights, step = _calibrated(study, workload, data, most)
+    return Cost(
+        step=step,
+        validation=least_seconds(lambda: run.log.measure(run.model, "val")),
+        others=least_seconds(lambda: [run.log.measure(run.model, split) for split in ("train", "test")]),
+        heights=tuple(heights),
+    )
+
+
+def admitted(study: Study, workload: Workload, data: Data, most: int) -> list[int]:
+    """Stack heights at which the first and the last row compute, bit for bit, what they do in a stack of two.
+
+    Kernels choose their blocking by shape, so this is found out with the real model and batch size, not assumed. Two
+    is the reference, since a stack of one (at batch size 1, say) may fall into kernels that no other height uses; a
+    trial alone then has an idle row beside it.
+    """
+    found = []
+    reference: dict[int, Tensor] = {}
+    for height in HEIGHTS:
+        if height > max(most, 2) or _bytes(study, workload, data, height) > MOST_BYTES:
+            break
+        together = _started(study, workload, data, range(height))
+        together.advance(CHECKED_STEPS)
+        for row in {0, height - 1} - set(reference):
+            pair = _started(study, workload, data, [row, row])
+            pair.advance(CHECKED_STEPS)
+            reference[row] = pair.stack.weights[0]
+        if all(_same_bits(together.stack.weights[row], reference[row]) for row in (0, height - 1)):
+            found.append(height)
+    return found or [2]
+
+
+def _same_bits(a: Tensor, b: Tensor) -> bool:
+    # As integers, NaN equals itself and the two zeros differ.
+    return torch.equal(a.view(torch.int32), b.view(torch.int32))
+
+
+def _calibrated(study: Study, workload: Workload, data: Data, most: int) -> tuple[list[int], float]:
+    """(admitted heights up to the fastest, its seconds for one step of one lane)."""
+    heights = admitted(study, workload, data, most)
+    timed: dict[int, float] = {}
+    for height in heights:
+        lanes = _started(study, workload, data, range(height))
+        timed[height] = least_seconds(partial(lanes.advance, 1), budget=0.1) / height
+        if timed[height] > 1.5 * min(timed.values()):
+            break
+    best = min(timed, key=lambda height: timed[height])
+    return [height for height in heights if height <= best], timed[best]
+
+
+def _started(study: Study, workload: Workload, data: Data, indices: Sequence[int]) -> Lanes:
+    lanes = Lanes(study, workload, data, [len(indices)])
+    for index in indices:
+        lanes.start(_trial(study, index))
+    return lanes
+
+
+def _bytes(study: Study, workload: Workload, data: Data, height: int) -> int:
+    lanes = Lanes(study, workload, data, [1])
+    return height * 4 * lanes.stack.weights.numel() * (2 + len(lanes.stack.state))
+
+
+def _trial(study: Study, index: int) -> Trial:
+    return study.trial(index, values(study.search.space, point(study, index)))
+
+
+def _stepper(run: Run) -> Callable[[], None]:
+    def step() -> None:
+        run.update().item()  # waits for the device
+        run.step += 1
+
+    return step

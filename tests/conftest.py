@@ -1,0 +1,89 @@
+"""What all tests share: a tiny Study, curves made by hand, and a results folder written from them."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import settings
+
+from analysis.counting import Goal
+from study import store
+from study.records import Budget, Curve, Evaluation, Search, Study
+from study.space import parse_space, values
+from study.tuner import point
+
+# Machines that run tests are busy: how long an example takes says nothing.
+settings.register_profile("study", deadline=None)
+settings.load_profile("study")
+
+SPACE = {
+    "learning_rate": {"low": 1e-3, "high": 1.0, "scale": "log"},
+    "momentum": {"low": 0.0, "high": 0.999, "scale": "reverse_log", "hard": ["low"]},
+}
+METRICS = [f"{split}/{error}" for split in ("train", "val", "test") for error in ("classification_error", "loss")]
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _one_thread():
+    """As in the workers: on a busy machine several threads spin, and they change the last bits."""
+    torch.set_num_threads(1)
+
+
+def _study(space=SPACE, trials=4, sampler="sobol", max_launches=None, name="tiny", examples=64, **fields):
+    fields = {
+        "workload": {"_target_": "somewhere.Tiny", "name": name, "train_examples": examples},
+        "optimizer": "momentum",
+        "schedule": "constant",
+        "batch_size": 8,
+        "goal": Goal("val/classification_error", 0.1),
+        "budget": Budget(epochs=0, steps=100),
+        "search": Search(sampler, trials, parse_space(space), max_launches),
+        "evaluation": Evaluation(),
+    } | fields
+    return Study(**fields)
+
+
+def _curve(study, index, reaches=None, bad=None, until=None):
+    """Trial `index` on the study's grid (`reaches` joins it), cut at `until` or before the update `bad`.
+
+    The goal's metric is 0.9 until `reaches` and 0.05 from there on; every other metric was never measured.
+    """
+    last = study.train_steps if until is None else until
+    if bad is not None:
+        last = bad - 1
+    if study.stopping == "goal" and reaches is not None:
+        last = min(last, reaches)
+    steps = np.array(sorted({*study.evaluation_steps, *([reaches] if reaches else [])}), dtype=np.int64)
+    steps = steps[steps <= last]
+    errors = {metric: np.full(len(steps), np.nan) for metric in {*METRICS, study.goal.metric}}
+    errors[study.goal.metric] = np.where(steps >= reaches, 0.05, 0.9) if reaches else np.full(len(steps), 0.9)
+    trial = study.trial(index, values(study.search.space, point(study, index)))
+    return Curve(trial, bad, steps, errors, {"training": 2.0, "evaluation": 0.5})
+
+
+def _write(results, study, curves, close=True):
+    folder = store.open_study(results, study, {"device": "cpu"})
+    for curve in curves:
+        store.save(folder, curve)
+    if close:
+        store.close_study(folder, {"ended": "now"})
+    return folder
+
+
+@pytest.fixture(scope="session")
+def make_study():
+    """A tiny Study of 100 steps; keywords replace its fields or those of its search and workload."""
+    return _study
+
+
+@pytest.fixture(scope="session")
+def make_curve():
+    """A Curve without training: see `_curve`."""
+    return _curve
+
+
+@pytest.fixture(scope="session")
+def write_study():
+    """Write a study and its curves as a sweep would; returns the study's folder."""
+    return _write

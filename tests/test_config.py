@@ -1,0 +1,332 @@
+"""conf/ composes, overrides do what they say, and what cannot be asked is refused before anything is written."""
+
+import itertools
+import sys
+from pathlib import Path
+
+import pytest
+
+import conf
+from analysis.counting import Goal
+from study.__main__ import main
+from study.config import UsageError, build_study, compositions, jobs
+from study.optimizers import OPTIMIZERS
+from study.records import SAMPLERS
+from study.schedules import SCHEDULES
+from study.space import Dimension
+
+CONF = Path(conf.__file__).parent
+FILES = sorted(str(path.relative_to(CONF)) for path in CONF.rglob("*.yaml"))
+
+
+def names(group):
+    return sorted(path.stem for path in (CONF / group).glob("*.yaml"))
+
+
+@pytest.mark.parametrize("file", FILES)
+def test_every_file_says_what_it_is_for(file):
+    lines = [line for line in (CONF / file).read_text().splitlines() if line != "# @package _global_"]
+    header = list(itertools.takewhile(lambda line: line.startswith("#"), lines))
+    assert len(" ".join(header)) > 40
+    if file.startswith("workload/"):
+        assert any("Takes:" in line for line in header)
+        assert any("Expect:" in line for line in header)
+
+
+def test_every_registered_thing_has_its_file():
+    assert names("optimizer") == sorted(OPTIMIZERS)
+    assert names("schedule") == sorted(SCHEDULES)
+    assert names("search") == sorted(SAMPLERS)
+
+
+@pytest.mark.parametrize("workload", names("workload"))
+def test_every_workload_composes_with_every_optimizer_and_schedule(workload):
+    sweeps = [f"workload={workload}", f"optimizer={','.join(OPTIMIZERS)}", f"schedule={','.join(SCHEDULES)}"]
+    found = set()
+    for config in compositions(sweeps):
+        study = build_study(config, 64)
+        assert set(study.search.space) == set(study.asked_hyperparameters)
+        assert study.name == workload == Path(config.results).name
+        found.add((study.optimizer, study.schedule))
+    assert found == {(optimizer, schedule) for optimizer in OPTIMIZERS for schedule in SCHEDULES}
+
+
+@pytest.mark.parametrize("preset", names("preset"))
+@pytest.mark.parametrize("workload", ["mlp_digits", "resnet_cifar"])
+def test_every_preset_composes(preset, workload):
+    asked = [f"workload={workload}", f"preset={preset}", "optimizer=sgd,momentum,nesterov"]
+    for job in jobs(asked):
+        momentum = job.study.search.space.get("momentum")
+        assert momentum is None or (momentum.low == 0.9) is (preset == "paper")
+        assert job.study.stopping == ("budget" if preset == "paper" else "goal")
+        assert (job.study.search.trials == 100) or preset != "paper"
+
+
+@pytest.mark.parametrize("preset_space", names("preset_space"))
+def test_every_preset_space_belongs_to_a_preset_and_an_optimizer(preset_space):
+    preset, optimizer = preset_space.rsplit("_", 1)
+    assert preset in names("preset")
+    assert optimizer in OPTIMIZERS
+
+
+def test_each_workload_of_a_sweep_brings_its_own_batch_sizes():
+    workloads = ["mlp_digits", "resnet_cifar", "simple_cnn_fashion_mnist"]
+    found = jobs([f"workload={','.join(workloads)}"])
+    for workload in workloads:
+        [alone] = compositions([f"workload={workload}"])
+        assert [job.study.batch_size for job in found if job.study.name == workload] == alone.batch_sizes
+    assert len({job.study.batch_size for job in found}) > 13
+
+
+LOG = Dimension(0.01, 0.1, "log")
+LEARNING_RATE = "study.search.space.learning_rate"
+OVERRIDES = [
+    ([], "study.batch_size", [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024]),
+    ([], "results", [Path("results/mlp_digits")]),
+    (["batch_size=64,8"], "study.batch_size", [64, 8]),
+    (["batch_sizes=[3,5]"], "study.batch_size", [3, 5]),
+    (["optimizer=sgd,adam"], "study.optimizer", ["sgd", "adam"]),
+    (["workload=resnet_cifar"], "study.optimizer", ["nesterov"]),
+    (["workload=resnet_cifar", "optimizer=sgd"], "study.optimizer", ["sgd"]),
+    (["workload=resnet_cifar"], "study.schedule", ["linear_decay"]),
+    (["workload.name=a,b"], "results", [Path("results/a"), Path("results/b")]),
+    (["results=here/${workload.name}"], "results", [Path("here/mlp_digits")]),
+    (["workload.widths=[7,8]"], "study.workload.widths", [[7, 8]]),
+    (["search=random"], "study.search.sampler", ["random"]),
+    (["search.trials=7"], "study.search.trials", [7]),
+    (["+search.trials=7"], "study.search.trials", [7]),
+    (["++search.trials=7"], "study.search.trials", [7]),
+    (["seeds.data_order=3"], "study.seeds.data_order", [3]),
+    (["budget.max_steps=null"], "study.budget.max_steps", [None]),
+    (["evaluation.ratio=1.5"], "study.evaluation.ratio", [1.5]),
+    (["stopping=budget"], "study.stopping", ["budget"]),
+    (["engine.workers=3"], "workers", [3]),
+    (["goal='val/cross_entropy_error < 0.3'"], "study.goal", [Goal("val/cross_entropy_error", 0.3)]),
+    # What a person types: the shell takes one pair of quotes away.
+    (["goal=val/cross_entropy_error < 0.3"], "study.goal", [Goal("val/cross_entropy_error", 0.3)]),
+    (["search.space.learning_rate={low: 0.01, high: 0.1}"], LEARNING_RATE, [LOG]),
+    (["search.space.learning_rate.low=0.01", "search.space.learning_rate.high=0.1"], LEARNING_RATE, [LOG]),
+    (["search.space.learning_rate=0.1"], LEARNING_RATE, [Dimension(choices=(0.1,))]),
+    (["search.space.learning_rate=[0.1,0.2]"], LEARNING_RATE, [Dimension(choices=(0.1, 0.2))]),
+    (["search.space.learning_rate.hard=[low]"], f"{LEARNING_RATE}.hard", [("low",)]),
+    # The header of conf/optimizer/adam.yaml, and what Classification says of a tuned label_smoothing.
+    (
+        ["optimizer=adam", "search.space.epsilon={low: 0.01, high: 0.1, scale: log}"],
+        "study.search.space.epsilon",
+        [LOG],
+    ),
+    (["+search.space.label_smoothing=[0,0.1]"], "study.search.space.label_smoothing", [Dimension(choices=(0, 0.1))]),
+]
+
+
+def read(job, path):
+    for name in path.split("."):
+        job = job[name] if isinstance(job, dict) else getattr(job, name)
+    return job
+
+
+@pytest.mark.parametrize(("overrides", "path", "expected"), OVERRIDES, ids=[" ".join(row[0]) for row in OVERRIDES])
+def test_overrides(overrides, path, expected):
+    """`expected` holds each value once that the jobs have at `path`, in their order."""
+    found = [read(job, path) for job in jobs(overrides)]
+    assert [value for i, value in enumerate(found) if value not in found[:i]] == expected
+
+
+WORKLOAD = """\
+# @package _global_
+workload: {_target_: mine.Mine, name: mine, train_examples: 100}
+goal: val/error < 0.5
+batch_sizes: [4, 16]
+budget: {epochs: 1, steps: 10}
+search: {trials: 2}
+"""
+
+
+def test_a_workload_of_the_users_own(tmp_path, monkeypatch):
+    (tmp_path / "workload").mkdir()
+    (tmp_path / "workload" / "mine.yaml").write_text(WORKLOAD)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    found = jobs(["workload=mine,mlp_digits", "optimizer=sgd"], tmp_path)
+    assert [job.study.batch_size for job in found if job.study.name == "mine"] == [4, 16]
+    assert len([job for job in found if job.study.name == "mlp_digits"]) == 11
+    with pytest.raises(UsageError, match="unknown workload 'mine'"):
+        jobs(["workload=mine"])
+
+
+def test_cfg_prints_and_writes_nothing(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert main(["sweep", "--cfg", "optimizer=adam", "search.trials=3"]) == 0
+    out = capsys.readouterr().out
+    assert "optimizer: adam" in out
+    assert "trials: 3" in out
+    assert "results: results/mlp_digits" in out
+    assert not list(tmp_path.iterdir())
+
+
+def test_overrides_may_stand_on_either_side_of_an_option(capsys):
+    assert main(["sweep", "optimizer=adam", "--cfg", "search.trials=3"]) == 0
+    assert "trials: 3" in capsys.readouterr().out
+
+
+REFUSED = [
+    # An unknown word, with the nearest known one
+    (["optimizer=sdg"], ["unknown optimizer 'sdg'", "did you mean 'sgd'"]),
+    (["workload=resnet_cifr"], ["unknown workload 'resnet_cifr'", "did you mean 'resnet_cifar'"]),
+    (["schedule=cosine"], ["unknown schedule 'cosine'", "linear_decay"]),
+    (["search=grid"], ["unknown search 'grid'", "sobol"]),
+    (["preset=papr"], ["unknown preset 'papr'", "did you mean 'paper'"]),
+    (["search.trails=5"], ["unknown key 'search.trails'", "did you mean 'search.trials'"]),
+    (["+search.trails=5"], ["unknown key 'search.trails'", "did you mean 'search.trials'"]),
+    (["++foo.bar=1"], ["unknown key 'foo.bar'"]),
+    (["workload.widhts=[3]"], ["unknown key 'workload.widhts'", "did you mean 'workload.widths'"]),
+    (["+workload.widhts=[3]"], ["unknown key 'workload.widhts'", "did you mean 'workload.widths'"]),
+    (["hydra.run.dir=x"], ["unknown key 'hydra.run.dir'"]),
+    (["numerics_version=3"], ["unknown key 'numerics_version'"]),
+    (["search.sampler=halton"], ["unknown search.sampler 'halton'", "sobol"]),
+    (["stopping=never"], ["unknown stopping rule 'never'", "budget"]),
+    (["workload.dataset=digts"], ["unknown data set 'digts'", "did you mean 'digits'"]),
+    (["+search.space.momentm=0.5"], ["search.space.momentm", "did you mean", "momentum"]),
+    (["optimizer=sgd", "+search.space.momentum=0.5"], ["search.space.momentum"]),
+    # A value that no record takes
+    (["batch_size=0"], ["batch_size must be", "at least 1", "got 0"]),
+    (["batch_size=5000"], ["batch_size must be at most the 1197 training examples", "got 5000"]),
+    (["batch_size=big"], ["batch_size", "'big'"]),
+    (["batch_size=1.5"], ["batch_size", "'1.5'"]),
+    (["batch_sizes=[]"], ["batch_sizes is empty", "batch_size=64"]),
+    (["batch_sizes=64"], ["batch_sizes"]),
+    (["goal=soon"], ["a goal must read", "'soon'"]),
+    (["goal='val/accuracy > 0.9'"], ["a goal must read", "val/accuracy > 0.9"]),
+    (["goal=val/accuracy > 0.9"], ["a goal must read", "val/accuracy > 0.9"]),
+    (["goal='val/classification_error < little'"], ["a goal must read", "little"]),
+    (["goal='val/accuracy < 0.9'"], ["does not measure 'val/accuracy'"]),
+    (["goal='val/classification_error < 2'"], ["at most 1"]),
+    (["goal='test/classification_error < 0.1'"], ["stopping=budget"]),
+    (["budget.epochs=-1"], ["budget.epochs must be", "at least 0", "-1"]),
+    (["budget.epochs=nan"], ["budget.epochs", "nan"]),
+    (["budget.steps=0"], ["budget.steps must be", "at least 1", "0"]),
+    (["budget.max_steps=10"], ["`budget.steps <= budget.max_steps` must hold", "10"]),
+    (["evaluation.first=0"], ["evaluation.first must be in (0, 1]", "0"]),
+    (["evaluation.ratio=1"], ["evaluation.ratio must be above 1", "1"]),
+    (["evaluation.every=0"], ["evaluation.every must be", "at least 1", "0"]),
+    (["seeds.search=-1"], ["seeds.search must be", "at least 0", "-1"]),
+    (["seeds.trial=x"], ["seeds.trial", "'x'"]),
+    (["search.trials=0"], ["search.trials must be", "at least 1", "0"]),
+    (["search.trials=null"], ["search.trials"]),
+    (["search.max_launches=3"], ["`search.trials <= search.max_launches` must hold", "3"]),
+    (["search.space.learning_rate.low=0"], ["search.space.learning_rate", "`low > 0` must hold", "0"]),
+    (["search.space.learning_rate.low=100"], ["search.space.learning_rate", "`low < high` must hold", "100"]),
+    (["search.space.learning_rate.scale=cubic"], ["search.space.learning_rate", "`scale` must be one of", "cubic"]),
+    (["search.space.learning_rate=fast"], ["search.space.learning_rate", "'fast'"]),
+    (["search.space.learning_rate=null"], ["search.space.learning_rate", "None"]),
+    (["search.space.momentum.high=1"], ["search.space.momentum", "`high < 1` must hold", "1"]),
+    # A parameter outside what its algorithm is defined for, which a worker would otherwise find out much later
+    (["search.space.learning_rate=-1"], ["search.space.learning_rate", "-1"]),
+    (["search.space.momentum=1.5"], ["search.space.momentum", "1.5"]),
+    (["optimizer=adam", "search.space.beta2=1.5"], ["search.space.beta2", "1.5"]),
+    (["optimizer=adam", "search.space.epsilon=-1"], ["search.space.epsilon", "-1"]),
+    (["schedule=linear_decay", "search.space.learning_rate_decay_fraction=0"], ["learning_rate_decay_fraction", "0"]),
+    # A workload that cannot be built
+    (["workload.name=a/b"], ["workload.name", "'a/b'"]),
+    (["workload.name=null"], ["workload.name", "None"]),
+    (["workload.name=[a]"], ["workload.name", "a"]),
+    (["workload.train_examples=5000"], ["train_examples must be at most 1197", "5000"]),
+    (["workload.train_examples=many"], ["train_examples", "many"]),
+    (["workload.train_examples=null"], ["train_examples", "None"]),
+    (["workload.validation_examples=1497"], ["validation_examples must be at most 1496", "1497"]),
+    (["workload.split_seed=-1"], ["split_seed", "-1"]),
+    (["workload.split_seed=x"], ["split_seed", "x"]),
+    (["workload.label_smoothing=1"], ["workload.label_smoothing must be", "in [0, 1)", "1"]),
+    (["workload.widths=[0]"], ["workload.widths", "0"]),
+    (["workload.widths=5"], ["widths", "5"]),
+    (["workload._target_=null"], ["_target_", "None"]),
+    (["workload._target_=workloads.none.None"], ["_target_", "workloads.none.None"]),
+    # A place that cannot be used
+    (["engine.device=tpu"], ["engine.device", "'tpu'"]),
+    (["engine.workers=0"], ["engine.workers must be", "at least 1", "0"]),
+    (["--config-dir", "nowhere"], ["--config-dir", "nowhere"]),
+    (["results="], ["results"]),
+    # Two studies in one folder
+    (["batch_sizes=[8,8]"], ["two studies would share the folder", "batch size 8", "results=DIR"]),
+    (["seeds.search=0,1"], ["two studies would share the folder", "results=DIR"]),
+    # Not an override at all
+    (["optimizer"], ["optimizer"]),
+    (["a=b=c"], ["="]),
+    (["~search.trials"], ["search.trials cannot be removed"]),
+    (["~workload"], ["workload cannot be removed"]),
+]
+
+
+@pytest.mark.parametrize(("arguments", "words"), REFUSED, ids=[" ".join(arguments) for arguments, _ in REFUSED])
+def test_a_bad_command_line_is_refused_in_words(tmp_path, monkeypatch, capsys, arguments, words):
+    class Started:
+        """Stands where training would begin: what reaches it was accepted."""
+
+        def __init__(self, *_):
+            pytest.fail("accepted")
+
+    monkeypatch.setattr("study.workers.Workers", Started)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    assert main(["sweep", *arguments]) == 2
+    captured = capsys.readouterr()
+    lines = captured.err.splitlines()
+    assert 1 <= len(lines) <= 2
+    assert lines[0].startswith("study: ")
+    for word in words:
+        assert word in captured.err
+    for jargon in ("Traceback", "Exception", "Hydra", "OmegaConf", "DictConfig", "struct"):
+        assert jargon not in captured.err
+    assert not captured.out
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["report", "nowhere"], ["no studies in nowhere"]),
+        (["data", "fetch", "mnits"], ["unknown data set 'mnits'", "did you mean 'mnist'"]),
+        (["sweep", "results=file/below", "batch_size=8"], ["cannot write to file/below"]),
+        (["sweep", "--config-dir", "file"], ["--config-dir must be a folder", "file"]),
+    ],
+)
+def test_a_bad_place_is_refused_in_words(tmp_path, monkeypatch, capsys, arguments, words):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    (tmp_path / "file").write_text("no folder")
+    assert main(arguments) == 2
+    err = capsys.readouterr().err
+    assert len(err.splitlines()) <= 2
+    for word in words:
+        assert word in err
+    assert [path.read_text() for path in tmp_path.iterdir()] == ["no folder"]
+
+
+def test_a_folder_with_another_question_is_refused_and_left_alone(tmp_path, monkeypatch, capsys, write_study):
+    monkeypatch.chdir(tmp_path)
+    [job] = jobs(["batch_size=8", "results=here"])
+    write_study(Path("here"), job.study, [])
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    assert main(["sweep", "batch_size=8", "results=here", "seeds.trial=1"]) == 2
+    err = capsys.readouterr().err
+    assert "seeds.trial: 0 -> 1" in err
+    assert len(err.splitlines()) <= 2
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
+
+
+@pytest.mark.parametrize(
+    ("arguments", "word"),
+    [
+        ([], "VERB"),
+        (["swep"], "'swep'"),
+        (["sweep", "--nope"], "--nope"),
+        (["report"], "results"),
+        (["data", "lst"], "'lst'"),
+    ],
+)
+def test_an_unknown_verb_or_option_is_refused(capsys, arguments, word):
+    with pytest.raises(SystemExit) as leaving:
+        main(arguments)
+    assert leaving.value.code == 2
+    err = capsys.readouterr().err
+    assert len(err.splitlines()) == 2
+    assert word in err

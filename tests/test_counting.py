@@ -1,0 +1,182 @@
+"""Known answers and laws of what counts."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from analysis.counting import (
+    COMPLETE,
+    INCOMPLETE,
+    INFEASIBLE,
+    Goal,
+    Outcome,
+    counted_prefix,
+    fewest_steps,
+    first_crossing,
+    outcome,
+)
+
+NAN = math.nan
+STEPS = [10, 20, 30, 40]
+
+
+@pytest.mark.parametrize(
+    ("stopping", "errors", "bad", "expected"),
+    [
+        ("budget", [0.9, 0.8, 0.7, 0.6], None, Outcome(COMPLETE, 40, None)),
+        ("goal", [0.9, 0.8, 0.7, 0.6], None, Outcome(COMPLETE, 40, None)),
+        ("budget", [0.9, 0.4, 0.7, 0.6], None, Outcome(COMPLETE, 40, 20)),
+        # A curve that ran further than its rule asks is cut at the crossing.
+        ("goal", [0.9, 0.4, 0.7, 0.6], None, Outcome(COMPLETE, 20, 20)),
+        ("goal", [0.9, 0.4], None, Outcome(COMPLETE, 20, 20)),
+        ("budget", [0.9, 0.4], None, Outcome(INCOMPLETE, 20, 20)),
+        ("goal", [0.9, 0.8], None, Outcome(INCOMPLETE, 20, None)),
+        ("goal", [], None, Outcome(INCOMPLETE, 0, None)),
+        # Diverged after reaching: no part of the trial under `goal`, the end of it under `budget`.
+        ("goal", [0.9, 0.4, 0.7], 35, Outcome(COMPLETE, 20, 20)),
+        ("budget", [0.9, 0.4, 0.7], 35, Outcome(INFEASIBLE, 35, 20)),
+        # Diverged before reaching, at the very update that reached, at the last update, at once.
+        ("goal", [0.9], 15, Outcome(INFEASIBLE, 15, None)),
+        ("budget", [0.9], 15, Outcome(INFEASIBLE, 15, None)),
+        ("goal", [0.9, 0.4], 20, Outcome(INFEASIBLE, 20, 20)),
+        ("goal", [0.9, 0.8, 0.7], 40, Outcome(INFEASIBLE, 40, None)),
+        ("goal", [], 1, Outcome(INFEASIBLE, 1, None)),
+        # Strictly below; not measured is never below.
+        ("goal", [0.5, 0.5, 0.5, 0.5], None, Outcome(COMPLETE, 40, None)),
+        ("goal", [NAN, 0.9, NAN, 0.4], None, Outcome(COMPLETE, 40, 40)),
+        ("goal", [NAN, NAN, NAN, NAN], None, Outcome(COMPLETE, 40, None)),
+        ("goal", [-math.inf, 0.9, 0.9, 0.9], None, Outcome(COMPLETE, 10, 10)),
+    ],
+)
+def test_outcome(stopping, errors, bad, expected):
+    steps = STEPS[: len(errors)]
+    found = outcome(steps, errors, first_bad_step=bad, threshold=0.5, stopping=stopping, train_steps=40)
+    assert found == expected
+
+
+@pytest.mark.parametrize(("stopping", "end"), [("goal", 0), ("budget", 10)])
+def test_reached_at_step_0(stopping, end):
+    found = outcome([0, 10], [0.1, 0.2], first_bad_step=None, threshold=0.5, stopping=stopping, train_steps=10)
+    assert found == Outcome(COMPLETE, end, 0)
+    assert fewest_steps([7, found.steps_to_goal]) == (1, 0)
+
+
+@pytest.mark.parametrize(
+    ("steps", "expected"),
+    [
+        ([], None),
+        ([None, None], None),
+        ([None, 30, 20, 40], (2, 20)),
+        ([30, 20, None, 20], (1, 20)),  # a tie goes to the lower index
+    ],
+)
+def test_fewest_steps(steps, expected):
+    assert fewest_steps(steps) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "metric", "threshold"),
+    [
+        ("val/classification_error < 0.05", "val/classification_error", 0.05),
+        ("  test/cross_entropy_error<3.9 ", "test/cross_entropy_error", 3.9),
+        ("train/classification_error < 1e-2", "train/classification_error", 0.01),
+        ("val/classification_error < 1", "val/classification_error", 1.0),
+    ],
+)
+def test_goal_reads(text, metric, threshold):
+    assert Goal.parse(text) == Goal(metric, threshold)
+    assert Goal.parse(str(Goal(metric, threshold))) == Goal(metric, threshold)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "must read"),
+        ("0.05", "must read"),
+        ("val/classification_error", "must read"),
+        ("val/classification_error > 0.05", "must read"),
+        ("val/classification_error <= 0.05", "must read"),
+        ("val/classification_error <=0.05", "must read"),
+        ("val/classification_error < low", "must read"),
+        ("classification_error < 0.05", "must read"),
+        ("dev/classification_error < 0.05", "must read"),
+        ("val/classification_error < 0.05 0.1", "must read"),
+        ("val/classification_error < 0", "above 0, but got 0"),
+        ("val/cross_entropy_error < -1", "above 0, but got -1"),
+        ("val/cross_entropy_error < nan", "nan"),
+        ("val/cross_entropy_error < inf", "inf"),
+        ("val/classification_error < 1.5", "at most 1"),
+    ],
+)
+def test_goal_refuses(text, message):
+    with pytest.raises(ValueError, match=message):
+        Goal.parse(text)
+
+
+@pytest.mark.parametrize(
+    ("statuses", "wanted", "expected"),
+    [
+        ("", 2, 0),
+        ("C", 2, 1),
+        ("CCC", 2, 2),
+        ("XCXCX", 2, 4),
+        ("C?C", 2, 3),  # unfinished trials never count
+        ("XXX", 2, 3),
+    ],
+)
+def test_counted_prefix(statuses, wanted, expected):
+    words = {"C": COMPLETE, "X": INFEASIBLE, "?": INCOMPLETE}
+    assert counted_prefix([words[letter] for letter in statuses], wanted) == expected
+
+
+errors = st.lists(st.one_of(st.just(NAN), st.floats(0, 1)), max_size=12)
+steps_to_goal = st.lists(st.one_of(st.none(), st.integers(0, 50)), max_size=12)
+
+
+@given(errors, st.floats(0, 1), st.floats(0, 1))
+def test_a_looser_goal_never_needs_more_steps(errors, one, other):
+    tight, loose = (
+        math.inf if crossing is None else crossing
+        for threshold in sorted((one, other))
+        for crossing in [first_crossing(np.arange(1, len(errors) + 1), errors, threshold)]
+    )
+    assert loose <= tight
+
+
+@given(errors, st.floats(0, 1), st.one_of(st.none(), st.integers(1, 12)))
+def test_what_ran_beyond_the_end_changes_nothing(errors, threshold, bad):
+    def judge(errors, bad):
+        return outcome(
+            np.arange(1, len(errors) + 1),
+            errors,
+            first_bad_step=bad,
+            threshold=threshold,
+            stopping="goal",
+            train_steps=12,
+        )
+
+    errors = errors[:bad]
+    whole = judge(errors, bad)
+    assert judge(errors[: whole.end], bad if whole.status == INFEASIBLE else None) == whole
+
+
+@given(steps_to_goal, steps_to_goal)
+def test_more_trials_never_need_more_steps(first, more):
+    few, many = fewest_steps(first), fewest_steps([*first, *more])
+    if few is not None:
+        assert many is not None
+        assert many[1] <= few[1]
+        assert many[1] < few[1] or many[0] == few[0]
+
+
+@given(st.lists(st.sampled_from([COMPLETE, INFEASIBLE, INCOMPLETE]), max_size=20), st.integers(1, 10))
+def test_the_prefix_holds_the_feasible_trials_wanted_and_no_more(statuses, wanted):
+    prefix = statuses[: counted_prefix(statuses, wanted)]
+    assert prefix.count(COMPLETE) == min(wanted, statuses.count(COMPLETE))
+    if prefix.count(COMPLETE) == wanted:
+        assert prefix[-1] == COMPLETE
+    else:
+        assert prefix == statuses

@@ -1,0 +1,76 @@
+"""The import rules of the house, read off the syntax trees, and what tracked files must not hold."""
+
+import ast
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+ROOMS = ("study", "workloads", "analysis")
+FILES = sorted(str(path.relative_to(ROOT)) for room in ROOMS for path in (ROOT / room).rglob("*.py"))
+# Import names of the distributions in pyproject.toml; omegaconf comes with Hydra, PIL with matplotlib.
+DECLARED = {"torch", "optuna", "hydra", "omegaconf", "pandas", "pyarrow", "numpy", "scipy", "matplotlib", "PIL"}
+DECLARED |= {"sklearn", "pooch", "rich"}
+
+
+def imports(file: str) -> set[str]:
+    """Every module that a file imports anywhere in it, `from a import b` as both a and a.b."""
+    found = set()
+    for node in ast.walk(ast.parse((ROOT / file).read_text())):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{file} has a relative import"
+            found |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
+        elif isinstance(node, ast.Call) and ast.unparse(node.func) in ("__import__", "importlib.import_module"):
+            found |= {arg.value for arg in node.args if isinstance(arg, ast.Constant)}
+    return found
+
+
+def of(room: str, file: str) -> set[str]:
+    return {module for module in imports(file) if module == room or module.startswith(f"{room}.")}
+
+
+def test_the_rooms_are_there():
+    assert {file.split("/")[0] for file in FILES} == set(ROOMS)
+    assert imports("study/tuner.py") >= {"optuna", "study.records", "analysis.counting"}
+
+
+@pytest.mark.parametrize("file", FILES)
+def test_import_rules(file):
+    room = file.split("/")[0]
+    if room == "workloads":
+        assert not of("study", file) | of("analysis", file)
+    if room == "analysis":
+        assert not of("study", file) | of("workloads", file) | of("torch", file)
+    if room == "study" and file != "study/__main__.py":
+        assert all(f"{module}.".startswith("analysis.counting.") for module in of("analysis", file) - {"analysis"})
+    if file != "study/tuner.py":
+        assert not of("optuna", file)
+    if file not in ("study/config.py", "study/__main__.py"):
+        assert not of("hydra", file) | of("omegaconf", file)
+
+
+@pytest.mark.parametrize("file", FILES)
+def test_only_what_is_declared_is_imported(file):
+    roots = {module.split(".")[0] for module in imports(file)}
+    assert roots <= {*ROOMS, "conf", *DECLARED, *sys.stdlib_module_names}
+
+
+def test_tracked_files_name_no_machine_and_no_registry():
+    if not (ROOT / ".git").exists():
+        pytest.skip("not a checkout")
+    listed = subprocess.run(["git", "-C", str(ROOT), "ls-files"], capture_output=True, text=True, check=True).stdout
+    places = ["/work/", "/home/", "/root/", "/Users/", "/tmp/venv"]
+    hosts = ["pypi.org/simple", "files.pythonhosted.org", "registry.npmjs.org", "index-url"]
+    unwanted = re.compile("|".join(map(re.escape, places + hosts)))
+    files = {ROOT / name for name in listed.splitlines()} - {Path(__file__).resolve()}
+    for path in files:
+        try:
+            text = path.read_text()
+        except (UnicodeDecodeError, FileNotFoundError):
+            continue  # a picture, or deleted since
+        assert not unwanted.search(text), f"{path.relative_to(ROOT)}: {unwanted.search(text)}"

@@ -1,0 +1,187 @@
+"""Invariants of the records, and the question as it is written down."""
+
+import dataclasses
+import itertools
+import json
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from analysis.counting import Goal
+from study.records import Budget, Curve, Evaluation, Search, Seeds, Study
+from study.space import parse_space
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"optimizer": "momentun"}, ["unknown optimizer 'momentun'", "did you mean 'momentum'"]),
+        ({"schedule": "cosine"}, ["unknown schedule 'cosine'", "constant"]),
+        ({"stopping": "never"}, ["unknown stopping rule 'never'", "budget"]),
+        ({"name": "a/b"}, ["workload.name", "'a/b'"]),
+        ({"name": "../up"}, ["workload.name", "'../up'"]),
+        ({"name": ".hidden"}, ["workload.name", "'.hidden'"]),
+        ({"name": " "}, ["workload.name", "' '"]),
+        ({"name": None}, ["workload.name", "None"]),
+        ({"examples": 0}, ["workload.train_examples must be", "at least 1", "got 0"]),
+        ({"examples": "many"}, ["workload.train_examples", "many"]),
+        ({"batch_size": 0}, ["batch_size must be", "at least 1", "got 0"]),
+        ({"batch_size": 65}, ["batch_size must be at most the 64 training examples", "got 65"]),
+        ({"goal": Goal("train/classification_error", 0.1)}, ["val/", "train/classification_error", "stopping=budget"]),
+        ({"optimizer": "adam"}, ["adam", "search.space.beta1", "missing"]),
+        ({"schedule": "linear_decay"}, ["linear_decay", "search.space.learning_rate_decay_fraction", "missing"]),
+        ({"space": {"momentum": 0.9}}, ["search.space.learning_rate", "missing"]),
+        ({"sampler": "halton"}, ["unknown search.sampler 'halton'", "sobol"]),
+        ({"trials": 0}, ["search.trials must be", "at least 1", "got 0"]),
+        ({"trials": 4, "max_launches": 3}, ["`search.trials <= search.max_launches` must hold", "4 and 3"]),
+    ],
+)
+def test_a_study_refuses(make_study, fields, words):
+    with pytest.raises(ValueError) as refusal:
+        make_study(**fields)
+    for word in words:
+        assert word in str(refusal.value)
+
+
+@pytest.mark.parametrize(
+    ("record", "fields", "words"),
+    [
+        (Budget, {"epochs": -1, "steps": 1}, ["budget.epochs must be", "at least 0", "-1"]),
+        (Budget, {"epochs": math.nan, "steps": 1}, ["budget.epochs", "nan"]),
+        (Budget, {"epochs": math.inf, "steps": 1}, ["budget.epochs", "inf"]),
+        (Budget, {"epochs": 1, "steps": 0}, ["budget.steps must be", "at least 1", "0"]),
+        (Budget, {"epochs": 1, "steps": 9, "max_steps": 8}, ["`budget.steps <= budget.max_steps`", "9 and 8"]),
+        (Evaluation, {"first": 0}, ["evaluation.first must be in (0, 1]", "0"]),
+        (Evaluation, {"first": 1.5}, ["evaluation.first must be in (0, 1]", "1.5"]),
+        (Evaluation, {"first": math.nan}, ["evaluation.first", "nan"]),
+        (Evaluation, {"ratio": 1}, ["evaluation.ratio must be above 1", "1"]),
+        (Evaluation, {"ratio": math.inf}, ["evaluation.ratio", "inf"]),
+        (Evaluation, {"every": 0}, ["evaluation.every must be", "at least 1", "0"]),
+        (Seeds, {"trial": -1}, ["seeds.trial must be", "at least 0", "-1"]),
+    ],
+)
+def test_a_part_of_the_study_refuses(record, fields, words):
+    with pytest.raises(ValueError) as refusal:
+        record(**fields)
+    for word in words:
+        assert word in str(refusal.value)
+
+
+def test_a_curve_refuses_steps_that_do_not_increase_and_errors_of_another_length(make_study):
+    trial = make_study().trial(7, {})
+    with pytest.raises(ValueError, match="increase, but trial 7"):
+        Curve(trial, None, np.array([1, 3, 3]), {}, {})
+    with pytest.raises(ValueError, match="trial 7 has 2 steps but 1 of val/loss"):
+        Curve(trial, None, np.array([1, 3]), {"val/loss": np.array([0.5])}, {})
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {},
+        {"stopping": "budget", "goal": Goal("test/loss", 2.5), "seeds": Seeds(1, 2, 3)},
+        {"budget": Budget(1.5, 10, 1000), "evaluation": Evaluation(0.1, 1.5, 2), "max_launches": 9},
+        {"optimizer": "sgd", "space": {"learning_rate": [0.1, 0.01]}, "sampler": "random"},
+        {"optimizer": "sgd", "space": {"learning_rate": 0.1}},
+    ],
+)
+def test_a_study_survives_its_question(make_study, fields):
+    study = make_study(**fields)
+    question = json.loads(json.dumps(study.question()))
+    assert Study.from_question(question) == study
+    assert Study.from_question(question).question() == question
+    assert question["train_steps"] == study.train_steps
+
+
+def test_every_field_is_part_of_the_question(make_study):
+    """A field that the question forgot could change a result unseen."""
+    changes = {
+        "optimizer": "nesterov",
+        "batch_size": 16,
+        "goal": Goal("val/classification_error", 0.2),
+        "stopping": "budget",
+        "budget": Budget(0, 200),
+        "evaluation": Evaluation(first=0.1),
+        "seeds": Seeds(data_order=1),
+        "numerics_version": 99,
+        "name": "other",
+        "examples": 63,
+        "sampler": "random",
+        "trials": 5,
+        "max_launches": 50,
+        "space": {"learning_rate": 0.1, "momentum": 0.9},
+    }
+    plain = make_study().question()
+    assert plain.keys() == {field.name for field in dataclasses.fields(Study)} | {"train_steps"}
+    for field, value in changes.items():
+        assert make_study(**{field: value}).question() != plain, field
+
+
+def test_a_bad_question_is_refused_on_reading(make_study):
+    question = make_study().question()
+    with pytest.raises(ValueError, match="batch_size"):
+        Study.from_question(question | {"batch_size": 0})
+
+
+@pytest.mark.parametrize(
+    ("budget", "examples", "batch_size", "steps"),
+    [
+        (Budget(10, 1), 60, 6, 100),
+        (Budget(10, 1), 60, 13, 47),  # rounded up: never fewer epochs than asked for
+        (Budget(10, 200), 60, 6, 200),
+        (Budget(0, 5), 60, 1, 5),
+        (Budget(10, 1, 50), 60, 6, 50),
+        (Budget(10, 1, 500), 60, 6, 100),
+        (Budget(0.5, 1), 60, 60, 1),
+    ],
+)
+def test_budget(budget, examples, batch_size, steps):
+    assert budget.train_steps(examples, batch_size) == steps
+
+
+@given(st.integers(1, 10**6), st.floats(1e-4, 1), st.floats(1.01, 3))
+def test_the_evaluation_grid_increases_and_ends_at_the_budget(train_steps, first, ratio):
+    grid = Evaluation(first, ratio).grid(train_steps)
+    assert grid[-1] == train_steps
+    assert grid[0] >= 1
+    assert all(a < b for a, b in itertools.pairwise(grid))
+    # Whole steps allow half a step more at either end, or one step where the ratio asks for less.
+    assert all(b <= max(a + 1, (a + 0.5) * ratio + 0.5) for a, b in itertools.pairwise(grid))
+
+
+@given(st.integers(1000, 10**7))
+def test_the_default_grid_is_the_same_for_every_budget(train_steps):
+    grid = Evaluation().grid(train_steps)
+    assert abs(grid[0] - 0.02 * train_steps) <= 0.5
+    ratios = np.array(grid[1:]) / np.array(grid[:-1])
+    assert (ratios <= 1.1 + 2 / np.array(grid[:-1])).all()
+    assert (ratios[:-1] >= 1.1 - 2 / np.array(grid[:-2])).all()
+
+
+def test_seeds_differ_by_purpose_index_and_seed():
+    purposes, indices = ("search", "trial", "data_order"), range(200)
+    seeds = [Seeds(*[base] * 3).of(p, i) for base in (0, 1) for p in purposes for i in indices]
+    assert len(set(seeds)) == len(seeds)
+    assert all(0 <= seed < 2**63 for seed in seeds)
+    assert Seeds().of("trial", 0) == Seeds(search=5, data_order=7).of("trial", 0)
+
+
+def test_seeds_never_change():
+    """Every recorded curve hangs on these numbers; whoever changes them raises NUMERICS_VERSION."""
+    assert Seeds(trial=3).of("trial", 17) == 8_884_130_320_947_405_037
+
+
+def test_a_trial_is_named_by_its_index_alone(make_study):
+    study = make_study()
+    one, other = study.trial(3, {"learning_rate": 0.1}), study.trial(3, {"learning_rate": 0.2})
+    assert (one.seed, one.order_seed) == (other.seed, other.order_seed)
+    assert len({one.seed, one.order_seed, study.trial(4, {}).seed, study.trial(4, {}).order_seed}) == 4
+
+
+def test_launch_limit():
+    space = parse_space({"learning_rate": 0.1})
+    assert Search("sobol", 7, space).launch_limit == 70
+    assert Search("sobol", 7, space, max_launches=9).launch_limit == 9

@@ -1,0 +1,277 @@
+"""The serial engine is a plain torch loop, and a trial is a pure function of its configuration."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from analysis.counting import Goal
+from study import serial
+from study.batches import epoch_permutation
+from study.evaluation import Data
+from study.optimizers import OPTIMIZERS
+from study.records import Budget, Evaluation
+from study.schedules import SCHEDULES
+from study.space import values
+from study.tuner import point
+from workloads.base import Splits, classification_error, cross_entropy_error
+from workloads.layers import Dropout, dropout_layers, set_keys
+
+STEPS = 40
+EVERY_STEP = Evaluation(first=1 / STEPS, ratio=1 + 1e-9)
+FIXED = {
+    "learning_rate": 0.1,
+    "momentum": 0.8,
+    "beta1": 0.8,
+    "beta2": 0.95,
+    "epsilon": 1e-6,
+    "learning_rate_decay_fraction": 0.6,
+    "end_learning_rate_factor": 0.01,
+}
+# What a user would write; registering an optimizer or a schedule enrols it here, by a KeyError.
+PLAIN_OPTIMIZERS = {
+    "sgd": lambda p: torch.optim.SGD(p, lr=0.1, fused=False),
+    "momentum": lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.8, fused=False),
+    "nesterov": lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.8, nesterov=True, fused=False),
+    "adam": lambda p: torch.optim.Adam(p, lr=0.1, betas=(0.8, 0.95), eps=1e-6, fused=False),
+}
+PLAIN_SCHEDULES = {
+    "constant": lambda t: 1.0,
+    "linear_decay": lambda t: 1 - 0.99 * t / 24 if t < 24 else 0.01,
+}
+
+
+@dataclass
+class Tiny:
+    """Three noisy classes; 6 features, or images of 2 channels with a convolution and dropout."""
+
+    images: bool = False
+    name = "tiny"
+    train_examples = 50
+    hyperparameters: tuple[str, ...] = ()
+
+    @property
+    def errors(self):
+        return {"classification_error": classification_error, "loss": cross_entropy_error}
+
+    def splits(self, device):
+        generator = torch.Generator().manual_seed(0)
+        shape = (2, 4, 5) if self.images else (6,)
+
+        def draw(count):
+            targets = torch.randint(3, (count,), generator=generator)
+            inputs = torch.randn(count, *shape, generator=generator)
+            inputs[:, 0] += targets.view(-1, *[1] * (inputs.dim() - 2))
+            return inputs, targets
+
+        return Splits(draw(50), draw(1100), draw(30))  # more to evaluate than one chunk holds
+
+    def model(self):
+        if not self.images:
+            return nn.Linear(6, 3)
+        return nn.Sequential(
+            nn.Conv2d(2, 4, 3, padding=1), nn.ReLU(), Dropout(0.3), nn.Flatten(), Dropout(0.5), nn.Linear(80, 3)
+        )
+
+    def loss(self, outputs, targets, weight=1.0):
+        return weight * cross_entropy_error(outputs, targets)
+
+
+class Queue:
+    """Trials of these indices in this order, each up to `limit` steps."""
+
+    def __init__(self, study, *indices, limit=STEPS):
+        self.trials = [study.trial(i, values(study.search.space, point(study, i))) for i in indices]
+        self.limit = limit
+
+    def ask(self, wait):
+        return self.trials.pop(0) if self.trials else None
+
+    def step_limit(self, index):
+        return self.limit
+
+
+@pytest.fixture
+def tiny_study(make_study):
+    """A Study of Tiny with fixed hyperparameters, measured at every one of its 40 steps."""
+
+    def make(optimizer="sgd", schedule="constant", fixed=FIXED, **fields):
+        asked = [*OPTIMIZERS[optimizer].hyperparameters, *SCHEDULES[schedule].hyperparameters]
+        space = {name: fixed[name] for name in asked}
+        defaults = {
+            "budget": Budget(epochs=0, steps=STEPS),
+            "evaluation": EVERY_STEP,
+            "stopping": "budget",
+            "goal": Goal("val/loss", 0.5),
+            "examples": 50,
+            "space": space,
+        }
+        return make_study(optimizer=optimizer, schedule=schedule, **defaults | fields)
+
+    return make
+
+
+def curves(study, *indices, workload=None, limit=STEPS):
+    workload = workload or Tiny()
+    data = Data.of(workload.splits(torch.device("cpu")))
+    return list(serial.train(study, workload, data, Queue(study, *indices, limit=limit)))
+
+
+def plain_loop(study, workload, trial):
+    """(training loss, validation loss, whether parameters are finite) of every step."""
+    (inputs, targets), (val_inputs, val_targets), _ = workload.splits("cpu")
+    order = torch.cat([epoch_permutation(trial.order_seed, epoch, 50) for epoch in range(8)])
+    torch.manual_seed(trial.seed)
+    model = workload.model()
+    optimizer = PLAIN_OPTIMIZERS[study.optimizer](model.parameters())
+    learning_rate = trial.hyperparameters["learning_rate"]
+    for step in range(study.train_steps):
+        batch = order[step * study.batch_size :][: study.batch_size]
+        optimizer.param_groups[0]["lr"] = learning_rate * PLAIN_SCHEDULES[study.schedule](step)
+        set_keys(dropout_layers(model.train()), trial.seed, step)
+        loss = F.cross_entropy(model(inputs[batch]), targets[batch])
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        with torch.no_grad():
+            val_loss = F.cross_entropy(model.eval()(val_inputs), val_targets)
+        yield loss.item(), val_loss.item(), all(p.isfinite().all() for p in model.parameters())
+
+
+def same(one, other):
+    return (
+        (one.trial, one.first_bad_step) == (other.trial, other.first_bad_step)
+        and one.steps.tobytes() == other.steps.tobytes()
+        and all(one.errors[metric].tobytes() == other.errors[metric].tobytes() for metric in one.errors)
+    )
+
+
+@pytest.mark.parametrize("images", [False, True], ids=["linear", "images"])
+@pytest.mark.parametrize("schedule", SCHEDULES)
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_equals_a_plain_torch_loop_step_for_step(tiny_study, optimizer, schedule, images):
+    study, workload = tiny_study(optimizer, schedule), Tiny(images)
+    [curve] = curves(study, 5, workload=workload)
+    expected = [val_loss for _, val_loss, _ in plain_loop(study, workload, curve.trial)]
+    assert curve.steps.tolist() == list(range(1, STEPS + 1))
+    np.testing.assert_allclose(curve.errors["val/loss"], expected, rtol=2e-5)
+    assert expected[-1] < expected[0]
+
+
+def test_nesterov_without_momentum_is_sgd(tiny_study):
+    nesterov = curves(tiny_study("nesterov", fixed=FIXED | {"momentum": 0.0}), 0)[0]
+    momentum = curves(tiny_study("momentum", fixed=FIXED | {"momentum": 0.0}), 0)[0]
+    sgd = curves(tiny_study("sgd"), 0)[0]
+    for curve in (nesterov, momentum):
+        assert curve.errors["val/loss"].tolist() == sgd.errors["val/loss"].tolist()
+
+
+@pytest.mark.parametrize("train_steps", [1, 7, 40])
+def test_evaluations_land_on_the_grid(tiny_study, train_steps):
+    study = tiny_study(budget=Budget(0, train_steps), evaluation=Evaluation())
+    [curve] = curves(study, 0)
+    assert curve.steps.tolist() == study.evaluation_steps
+
+
+def test_stops_at_the_goal(tiny_study):
+    [whole] = curves(tiny_study(), 0)
+    losses = whole.errors["val/loss"]
+    threshold = float(losses[12]) * (1 + 1e-9)
+    first = int(np.flatnonzero(losses < threshold)[0])
+    [curve] = curves(tiny_study(stopping="goal", goal=Goal("val/loss", threshold)), 0)
+    assert curve.steps[-1] == first + 1 < STEPS
+    assert curve.errors["val/loss"].tolist() == losses[: first + 1].tolist()
+    assert np.isfinite([values[-1] for values in curve.errors.values()]).all()
+    # Strictly below: a loss equal to the threshold is no goal met.
+    [equal] = curves(tiny_study(stopping="goal", goal=Goal("val/loss", float(losses.min()))), 0)
+    assert len(equal.steps) == STEPS
+
+
+def test_every_split_is_measured_at_every_fifth_evaluation_the_last_and_the_crossing(tiny_study):
+    [curve] = curves(tiny_study(), 0)
+    losses = curve.errors["val/loss"]
+    assert np.isfinite(losses).all()
+    threshold = float(losses[12]) * (1 + 1e-9)
+    crossing = int(np.flatnonzero(losses < threshold)[0])
+    assert crossing % 5 != 0
+    [curve] = curves(tiny_study(goal=Goal("val/loss", threshold)), 0)
+    expected = {*range(0, STEPS, 5), crossing, STEPS - 1}
+    for metric in ("train/loss", "test/loss", "train/classification_error", "test/classification_error"):
+        assert set(np.flatnonzero(np.isfinite(curve.errors[metric]))) == expected
+    [curve] = curves(tiny_study(evaluation=Evaluation(1 / STEPS, 1 + 1e-9, every=1)), 0)
+    assert all(np.isfinite(values).all() for values in curve.errors.values())
+
+
+def test_errors_are_means_over_whole_splits(tiny_study):
+    """Measured after one step on the model of the plain loop, written out once more for all three splits."""
+    study = tiny_study(budget=Budget(0, 1))
+    workload = Tiny()
+    [curve] = curves(study, 0, workload=workload)
+    torch.manual_seed(curve.trial.seed)
+    model = workload.model()
+    train, val, test = workload.splits("cpu")
+    batch = epoch_permutation(curve.trial.order_seed, 0, 50)[:8]
+    F.cross_entropy(model(train[0][batch]), train[1][batch]).backward()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter -= 0.1 * parameter.grad
+        for split, (inputs, targets) in {"train": train, "val": val, "test": test}.items():
+            outputs = model(inputs)
+            assert curve.errors[f"{split}/loss"] == pytest.approx(F.cross_entropy(outputs, targets).item(), rel=1e-5)
+            wrong = (outputs.argmax(1) != targets).double().mean().item()
+            assert curve.errors[f"{split}/classification_error"] == pytest.approx(wrong)
+
+
+@pytest.mark.parametrize("grid", [EVERY_STEP, Evaluation(first=0.5)], ids=["every_step", "coarse"])
+@pytest.mark.parametrize(("learning_rate", "images"), [(1e38, False), (1e3, True), (1e20, True)])
+def test_a_diverging_run_names_its_first_bad_step(tiny_study, learning_rate, images, grid):
+    study = tiny_study(fixed=FIXED | {"learning_rate": learning_rate}, evaluation=grid)
+    [curve] = curves(study, 0, workload=Tiny(images))
+    losses = [loss for loss, _, _ in plain_loop(study, Tiny(images), curve.trial)]
+    bad = next(step for step, loss in enumerate(losses, start=1) if not np.isfinite(loss))
+    assert curve.first_bad_step == bad > 1
+    assert curve.steps.tolist() == [step for step in study.evaluation_steps if step < bad]
+
+
+def test_parameters_that_overflow_are_found_at_the_evaluation(tiny_study):
+    """The first loss is finite, the update it leads to is not."""
+    study = tiny_study(space={"learning_rate": 3e38, "weight": 100.0})
+    [curve] = curves(study, 0, workload=Tiny(hyperparameters=("weight",)))
+    assert (curve.first_bad_step, len(curve.steps)) == (1, 0)
+
+
+@pytest.mark.parametrize("images", [False, True], ids=["linear", "images"])
+def test_a_trial_is_the_same_alone_again_and_after_others(tiny_study, images):
+    study, workload = tiny_study("momentum"), Tiny(images)
+    [alone] = curves(study, 3, workload=workload)
+    torch.rand(5)
+    [again] = curves(study, 3, workload=workload)
+    other, after = curves(study, 7, 3, workload=workload)
+    assert same(alone, again)
+    assert same(alone, after)
+    assert other.errors["val/loss"].tolist() != after.errors["val/loss"].tolist()
+
+
+def test_training_leaves_the_global_generator_alone(tiny_study):
+    state = torch.get_rng_state()
+    curves(tiny_study(), 0, workload=Tiny(images=True))
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_a_step_limit_cuts_a_trial_at_the_grid(tiny_study):
+    study = tiny_study(evaluation=Evaluation(first=0.1, ratio=1.5))
+    [whole], [cut] = curves(study, 0), curves(study, 0, limit=20)
+    expected = [step for step in study.evaluation_steps if step <= 20]
+    assert cut.steps.tolist() == expected
+    assert cut.errors["val/loss"].tolist() == whole.errors["val/loss"][: len(expected)].tolist()
+
+
+def test_the_losss_own_hyperparameters_reach_it(tiny_study):
+    """Twice the loss is twice the learning rate, exactly."""
+    weighted = tiny_study(space={"learning_rate": 0.1, "weight": 2.0})
+    [curve] = curves(weighted, 0, workload=Tiny(hyperparameters=("weight",)))
+    [doubled] = curves(tiny_study(fixed=FIXED | {"learning_rate": 0.2}), 0)
+    assert curve.errors["val/loss"].tolist() == doubled.errors["val/loss"].tolist()

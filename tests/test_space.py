@@ -1,0 +1,134 @@
+"""Search spaces: the unit cube and back, and what is refused."""
+
+import json
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from study.space import Dimension, parse_space, values
+
+
+@st.composite
+def ranges(draw, scale):
+    """A dimension of this scale whose width is well above rounding."""
+    if scale == "linear":
+        low = draw(st.floats(-1e6, 1e6))
+        return Dimension(low, low + draw(st.floats(1e-2, 1e6)))
+    if scale == "log":
+        low = draw(st.floats(1e-12, 1e6))
+        return Dimension(low, low * draw(st.floats(1.01, 1e9)), scale)
+    away = draw(st.floats(1e-5, 2.0))  # 1 - high
+    return Dimension(1 - away * draw(st.floats(1.01, 1e3)), 1 - away, scale)
+
+
+dimensions = st.one_of(ranges("linear"), ranges("log"), ranges("reverse_log"))
+choices = st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=6, unique=True).map(
+    lambda values: Dimension(choices=tuple(values))
+)
+units = st.floats(0, 1, exclude_max=True)
+
+
+@given(dimensions, units, units)
+def test_a_range_maps_the_unit_interval_onto_itself(dimension, one, other):
+    low, high = (dimension.value(unit) for unit in sorted((one, other)))
+    assert dimension.low <= low <= high <= dimension.high
+    assert dimension.unit(low) == pytest.approx(min(one, other), abs=1e-6)
+
+
+@given(dimensions)
+def test_the_ends_of_a_range_are_included(dimension):
+    assert dimension.value(0.0) == pytest.approx(dimension.low, rel=1e-9, abs=1e-9)
+    assert dimension.value(1.0) == pytest.approx(dimension.high, rel=1e-9, abs=1e-9)
+    assert (dimension.unit(dimension.low), dimension.unit(dimension.high)) == (0.0, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("dimension", "middle"),
+    [
+        (Dimension(0.0, 4.0), 2.0),
+        (Dimension(1e-4, 1.0, "log"), 1e-2),
+        (Dimension(0.9, 0.9999, "reverse_log"), 1 - math.sqrt(0.1 * 1e-4)),
+        (Dimension(0.0, 0.99, "reverse_log"), 0.9),
+    ],
+)
+def test_the_middle_of_each_scale(dimension, middle):
+    assert dimension.value(0.5) == pytest.approx(middle)
+
+
+@given(choices, units)
+def test_choices_share_the_unit_interval_equally(dimension, unit):
+    position = min(int(unit * len(dimension.choices)), len(dimension.choices) - 1)
+    assert dimension.value(unit) == dimension.choices[position]
+    for choice in dimension.choices:
+        assert dimension.value(dimension.unit(choice)) == choice
+
+
+@given(st.one_of(dimensions, choices))
+def test_a_dimension_survives_its_record(dimension):
+    assert Dimension.parse(json.loads(json.dumps(dimension.to_dict()))) == dimension
+
+
+def test_hard_sides_survive_their_record():
+    dimension = Dimension(0.0, 0.99, "reverse_log", hard=("low", "high"))
+    assert Dimension.parse(json.loads(json.dumps(dimension.to_dict()))) == dimension
+
+
+@pytest.mark.parametrize(
+    ("config", "dimension"),
+    [
+        (0.5, Dimension(choices=(0.5,))),
+        (3, Dimension(choices=(3.0,))),
+        ([0, 0.01, 0.1], Dimension(choices=(0, 0.01, 0.1))),
+        ({"choices": [1, 2]}, Dimension(choices=(1, 2))),
+        ({"low": 0, "high": 1, "choices": [1, 2]}, Dimension(choices=(1, 2))),  # an override of a range
+        ({"low": 0, "high": 1}, Dimension(0, 1)),
+        ({"low": 0, "high": 1, "hard": "low"}, Dimension(0, 1, hard=("low",))),
+        ({"low": 0.1, "high": 1, "scale": "log", "hard": None}, Dimension(0.1, 1, "log")),
+    ],
+)
+def test_parse(config, dimension):
+    assert Dimension.parse(config) == dimension
+
+
+@pytest.mark.parametrize(
+    ("config", "words"),
+    [
+        ("fast", ["range, a list of choices or a number", "'fast'"]),
+        (None, ["range, a list of choices or a number", "None"]),
+        (True, ["range, a list of choices or a number", "True"]),
+        (math.nan, ["nan"]),
+        ([], ["choices", "[]"]),
+        ([0.1, "a"], ["choices", "'a'"]),
+        ([0.1, math.inf], ["choices", "inf"]),
+        ({}, ["`low` and `high` must be numbers", "None"]),
+        ({"low": 1}, ["`low` and `high` must be numbers", "high=None"]),
+        ({"low": "1", "high": 2}, ["`low` and `high` must be numbers", "low=1"]),
+        ({"low": 1, "high": math.inf}, ["`low` and `high` must be numbers", "inf"]),
+        ({"low": 3, "high": 1}, ["`low < high` must hold", "low=3, high=1"]),
+        ({"low": 1, "high": 1}, ["`low < high` must hold", "low=1, high=1"]),
+        ({"low": 0, "high": 1, "scale": "log"}, ["`low > 0` must hold", "low=0"]),
+        ({"low": 0, "high": 1, "scale": "reverse_log"}, ["`high < 1` must hold", "high=1"]),
+        ({"low": 0, "high": 1, "scale": "cubic"}, ["`scale` must be one of", "'cubic'"]),
+        ({"low": 0, "high": 1, "hard": ["left"]}, ["`hard` must name sides", "left"]),
+        ({"low": 0, "hgih": 1}, ["unknown key 'hgih'", "did you mean 'high'?"]),
+    ],
+)
+def test_a_refusal_names_the_parameter_the_rule_and_the_value(config, words):
+    with pytest.raises(ValueError) as refusal:
+        parse_space({"learning_rate": config})
+    for word in ["search.space.learning_rate", *words]:
+        assert word in str(refusal.value)
+
+
+def test_a_dimension_is_a_range_or_choices():
+    with pytest.raises(ValueError, match="either `choices` or `low` and `high`"):
+        Dimension(0, 1, choices=(0.5,))
+
+
+def test_coordinates_belong_to_names_in_sorted_order():
+    space = parse_space({"b": {"low": 0, "high": 10}, "a": {"low": 0, "high": 1}})
+    assert values(space, [0.25, 0.5]) == {"a": 0.25, "b": 5.0}
+    with pytest.raises(ValueError):
+        values(space, [0.5])

@@ -1,0 +1,253 @@
+"""Known answers of the central table and of the limits, on results folders written by the store."""
+
+import itertools
+import math
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from analysis import scaling, steps_to_result
+from analysis.counting import COMPLETE, INCOMPLETE, INFEASIBLE, Goal
+from analysis.load import LoadError, load, load_study
+from analysis.scaling import Limit, maximum_useful_batch_size, median_best_of, perfect_scaling_limit
+from study.records import Budget
+
+INF = math.inf
+
+
+@pytest.fixture
+def results(tmp_path, make_study, make_curve, write_study):
+    """Write studies given as {batch size: [a trial each]} and load them.
+
+    A trial is the step at which it reaches the goal, None if it never does, "bad" if it diverges at step 7,
+    "missing" if its file is not there.
+    """
+
+    def write(studies, trials=None, **fields):
+        for batch_size, ends in studies.items():
+            study = make_study(
+                batch_size=batch_size,
+                trials=trials or len(ends),
+                **{"examples": 4096, "budget": Budget(0, 2000)} | fields,
+            )
+            curves = [
+                make_curve(study, index, **({"bad": 7} if end == "bad" else {"reaches": end}))
+                for index, end in enumerate(ends)
+                if end != "missing"
+            ]
+            write_study(tmp_path, study, curves)
+        return list(load(tmp_path))
+
+    return write
+
+
+def test_one_study(results):
+    frame = steps_to_result.table(results({32: [None, 400, "bad", 300, 300, 200]}, trials=4))
+    [row] = frame.to_dict("records")
+    tuned = {"learning_rate": row.pop("learning_rate"), "momentum": row.pop("momentum")}
+    assert row == {
+        "workload": "tiny",
+        "optimizer": "momentum",
+        "batch_size": 32,
+        "goal_metric": "val/classification_error",
+        "goal_threshold": 0.1,
+        "reached": True,
+        "steps_to_result": 300,  # trial 5 is beyond the first four feasible ones
+        "examples_to_result": 9600,
+        "trial": 3,  # the lower index of the tie
+        "complete": 4,
+        "incomplete": 0,
+        "infeasible": 1,
+        "train_steps": 2000,
+    }
+    [data] = results({})
+    assert tuned == data.trials.loc[3, ["learning_rate", "momentum"]].to_dict()
+
+
+@pytest.mark.parametrize(
+    ("studies", "steps", "examples"),
+    [
+        ({1: [1000], 2: [500], 4: [250]}, [1000, 500, 250], [1000, 1000, 1000]),
+        ({1: [1000], 16: [100], 256: [100]}, [1000, 100, 100], [1000, 1600, 25600]),
+        ({1: [1000], 2: [None, None], 4: [250]}, [1000, None, 250], [1000, None, 1000]),
+        ({1: [None], 2: [None]}, [None, None], [None, None]),
+        ({1: ["bad"], 2: [500]}, [None, 500], [None, 1000]),
+    ],
+    ids=["perfect", "plateau", "one_unreached", "all_unreached", "all_diverged"],
+)
+def test_steps_and_examples(results, studies, steps, examples):
+    frame = steps_to_result.table(results(studies))
+    assert list(frame["batch_size"]) == list(studies)
+    assert [None if pd.isna(s) else s for s in frame["steps_to_result"]] == steps
+    assert [None if pd.isna(e) else e for e in frame["examples_to_result"]] == examples
+    assert list(frame["reached"]) == [s is not None for s in steps]
+    assert (frame["learning_rate"].notna() == frame["reached"]).all()
+
+
+@pytest.mark.parametrize(
+    ("ends", "trials", "counts"),
+    [
+        ([100, None, 300], 3, (3, 0, 0)),
+        ([100, "bad", 300, "bad", 200, 50, "bad"], 3, (3, 0, 2)),
+        ([100, "missing", 300], 3, (2, 1, 0)),
+        ([100, "missing", 300, 200, 50], 3, (3, 1, 0)),
+        (["bad", "bad"], 1, (0, 0, 2)),
+        ([], 3, (0, 0, 0)),
+    ],
+)
+def test_counts_are_of_the_prefix(results, ends, trials, counts):
+    [row] = steps_to_result.table(results({8: ends}, trials=trials)).to_dict("records")
+    assert (row["complete"], row["incomplete"], row["infeasible"]) == counts
+    reached = [e for e in ends[: sum(counts)] if isinstance(e, int)]
+    assert (row["steps_to_result"] if row["reached"] else None) == (min(reached) if reached else None)
+
+
+def test_outcomes(results):
+    [study] = results({8: ["bad", 300, "missing", None, 100]}, trials=2)
+    frame = steps_to_result.outcomes(study)
+    assert list(frame["status"]) == [INFEASIBLE, COMPLETE, INCOMPLETE, COMPLETE, COMPLETE]
+    assert list(frame["end"]) == [7, 300, 0, 2000, 100]
+    assert list(frame["counted"]) == [True, True, True, True, False]
+    assert steps_to_result.feasible_steps(study).tolist() == [300, INF]
+
+
+def test_an_unfinished_trial_is_never_counted(tmp_path, make_study, make_curve, write_study):
+    study = make_study(trials=2, stopping="budget")
+    curves = [make_curve(study, 0, reaches=10, until=50), make_curve(study, 1, reaches=40)]
+    data = load_study(write_study(tmp_path, study, curves, close=False))
+    assert list(steps_to_result.outcomes(data)["status"]) == [INCOMPLETE, COMPLETE]
+    assert steps_to_result.row(data)["steps_to_result"] == 40
+
+
+def test_another_goal_is_read_off_the_same_curves(results):
+    [study] = results({8: [300, None]}, stopping="budget")
+    assert steps_to_result.row(study, Goal("val/classification_error", 0.95))["steps_to_result"] == 40  # 2 % of 2000
+    assert steps_to_result.row(study, Goal("val/classification_error", 0.06))["steps_to_result"] == 300
+    assert not steps_to_result.row(study, Goal("val/classification_error", 0.01))["reached"]
+    assert not steps_to_result.row(study, Goal("test/loss", 9.0))["reached"]  # never measured
+
+
+def test_rows_are_ordered_by_number_and_columns_hold_every_hyperparameter(results):
+    results({1024: [10], 8: [100]}, optimizer="sgd", space={"learning_rate": 0.1})
+    frame = steps_to_result.table(results({64: [50]}))
+    assert list(frame["optimizer"]) == ["momentum", "sgd", "sgd"]
+    assert list(frame["batch_size"]) == [64, 8, 1024]
+    assert frame["momentum"].notna().tolist() == [True, False, False]
+
+
+def test_cost(results):
+    [row] = steps_to_result.cost_table(results({8: [100, None, "bad"]}, trials=2)).to_dict("records")
+    assert (row["trials"], row["steps"]) == (3, 100 + 2000 + 7)
+    assert (row["seconds_training"], row["seconds_evaluation"]) == (6.0, 1.5)
+    assert row["seconds_per_step"] == pytest.approx(6.0 / 2107)
+    assert row["evaluation_share"] == pytest.approx(0.2)
+    assert row["device"] == "cpu"
+
+
+def test_no_results_are_refused(tmp_path):
+    with pytest.raises(LoadError, match=f"no studies in {tmp_path}"):
+        list(load(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("steps", "limit"),
+    [
+        ({1: 1000, 2: 500, 4: 250}, Limit(4.0, ">")),
+        ({1: 1000, 2: 500, 4: 260, 8: 250}, Limit(4.0, "=")),
+        ({1: 1000, 2: 600, 4: 300.5}, Limit(2.0, "=")),  # 1.2 is still perfect, 1.202 is not
+        ({1: 1000, 2: 900, 4: 800}, Limit(1.0, "<")),
+        ({1: 1000, 2: 900, 4: 250}, Limit(1.0, "<")),  # perfect again beyond a gap does not count
+        ({8: 1000, 16: 400, 32: 200}, Limit(32.0, ">")),
+        ({1: 1000, 2: INF, 4: 250}, Limit(1.0, "<")),
+        ({1: 1000, 2: 500, 4: INF}, Limit(2.0, "=")),
+        ({1: INF, 2: 500, 4: 250, 8: 240}, Limit(4.0, "=")),
+        ({1: INF, 2: 500, 4: 490, 8: 480}, Limit(2.0, "<")),  # nothing shows scaling up to 2
+    ],
+)
+def test_perfect_scaling_limit(steps, limit):
+    assert perfect_scaling_limit(steps) == limit
+
+
+def test_nothing_reached_has_no_limits():
+    for limit in (perfect_scaling_limit({1: INF}), maximum_useful_batch_size({1: np.array([INF, INF])})):
+        assert math.isnan(limit.value)
+
+
+@pytest.mark.parametrize(
+    ("best", "limit"),
+    [
+        ({1: 1000, 2: 500, 4: 250}, Limit(4.0, ">")),
+        ({1: 1000, 2: 500, 4: 250, 8: 250, 16: 250}, Limit(4.0, "=")),
+        ({1: 250, 2: 250, 4: 260}, Limit(1.0, "<")),
+        ({1: 1000, 2: 500, 4: 480}, Limit(2.0, "=")),  # 4 % is less than the 5 % that count
+        ({1: 1000, 2: INF, 4: 250, 8: 250}, Limit(4.0, "=")),
+        ({1: 1000, 2: 500, 4: INF}, Limit(2.0, "=")),  # 4 was measured, and is not shown to gain
+    ],
+)
+def test_maximum_useful_batch_size_of_trials_that_all_agree(best, limit):
+    assert maximum_useful_batch_size({size: np.full(12, float(steps)) for size, steps in best.items()}) == limit
+
+
+def test_maximum_useful_batch_size_of_noisy_trials():
+    """Halving is seen through noise of a factor of three; a few percent are not shown."""
+    noise = np.exp(np.random.default_rng(1).uniform(0, np.log(3), (4, 20)))
+    trials = {size: steps * noise[i] for i, (size, steps) in enumerate({1: 1000, 2: 500, 4: 250, 8: 235}.items())}
+    assert maximum_useful_batch_size(trials) == maximum_useful_batch_size(trials) == Limit(4.0, "=")
+
+
+@given(st.lists(st.integers(1, 9) | st.just(INF), min_size=1, max_size=5), st.integers(1, 4))
+def test_median_best_of_against_brute_force(steps, draws):
+    """The least value that the best of all N^n equally likely draws does not exceed half of the time."""
+    best = sorted(min(drawn) for drawn in itertools.product(steps, repeat=draws))
+    assert median_best_of(np.array(steps, dtype=float), draws) == best[(len(best) - 1) // 2]
+
+
+def test_median_best_of_works_on_many_samples_at_once():
+    samples = np.random.default_rng(0).permuted(np.tile(np.arange(1.0, 21.0), (7, 1)), axis=1)
+    assert median_best_of(samples, 5).tolist() == [median_best_of(sample, 5) for sample in samples]
+
+
+def limits(studies):
+    return {row["definition"]: (row["value"], row["bound"]) for row in scaling.table(studies).to_dict("records")}
+
+
+def sentence(studies):
+    [found] = scaling.sentences(steps_to_result.table(studies), scaling.table(studies))
+    return found
+
+
+def test_perfect_scaling_throughout(results):
+    studies = results({1: [1600] * 4, 2: [800] * 4, 4: [400] * 4})
+    assert limits(studies) == {"perfect_scaling_limit": (4, ">"), "maximum_useful_batch_size": (4, ">")}
+    assert "perfect scaling throughout, up to 4 at least" in sentence(studies)
+    assert "4.0 times fewer" in sentence(studies)
+
+
+def test_a_plateau(results):
+    studies = results({1: [1600] * 4, 4: [400] * 4, 16: [200] * 4, 64: [200] * 4, 256: [195] * 4})
+    assert limits(studies) == {"perfect_scaling_limit": (4, "="), "maximum_useful_batch_size": (16, "=")}
+    assert "perfect scaling up to about 4; no gain shown beyond 16 (200 steps, 8.0 times fewer" in sentence(studies)
+
+
+def test_a_goal_reached_nowhere_or_once_still_has_its_sentence(results):
+    studies = results({1: [None] * 4, 2: ["bad"] * 4})
+    assert all(math.isnan(value) for value, _ in limits(studies).values())
+    assert "reached at none of the 2 batch sizes" in sentence(studies)
+    studies = results({4: [300] * 4})
+    assert "reached at batch size 4 alone, in 300 steps" in sentence(studies)
+
+
+def test_an_unfinished_study_does_not_break_the_limits(results):
+    studies = results({1: [1600] * 4, 2: ["missing", 800, "missing", 800], 4: [400, "missing", "missing", "missing"]})
+    assert limits(studies) == {"perfect_scaling_limit": (4, ">"), "maximum_useful_batch_size": (4, ">")}
+
+
+def test_each_optimizer_is_a_curve_of_its_own(results):
+    results({1: [1000], 2: [500]}, optimizer="sgd", space={"learning_rate": 0.1})
+    frame = scaling.table(results({1: [400], 2: [390]}))
+    values = frame.set_index(["optimizer", "definition"])["value"]
+    assert values["sgd", "perfect_scaling_limit"] == 2
+    assert values["momentum", "perfect_scaling_limit"] == 1

@@ -1,0 +1,96 @@
+"""End to end: the command line, real digits, real files."""
+
+import re
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from study.__main__ import main
+
+README = Path(__file__).parent.parent / "README.md"
+SMALL = ["sweep", "batch_size=16,256", "search.trials=3", "budget.epochs=2"]
+
+
+def tables(folder: Path) -> dict[str, bytes]:
+    """Every table that holds no timings."""
+    return {path.name: path.read_bytes() for path in (folder / "tables").glob("*.csv") if path.name != "cost.csv"}
+
+
+def curve_files(folder: Path) -> dict[Path, int]:
+    return {path: path.stat().st_mtime_ns for path in (folder / "studies").rglob("*") if path.is_file()}
+
+
+@pytest.fixture(scope="module")
+def swept(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("swept") / "results"
+    assert main([*SMALL, f"results={folder}"]) == 0
+    return folder
+
+
+def test_sweep_writes_tables_figures_and_report(swept: Path) -> None:
+    steps = pd.read_csv(swept / "tables/steps_to_result.csv")
+    assert list(steps["batch_size"]) == [16, 256]
+    assert (steps["complete"] == 3).all()
+    assert list(steps.columns[:9]) == [
+        "workload",
+        "optimizer",
+        "batch_size",
+        "goal_metric",
+        "goal_threshold",
+        "reached",
+        "steps_to_result",
+        "examples_to_result",
+        "trial",
+    ]
+    for name in ("tables/scaling.csv", "tables/cost.csv", "figures/steps_to_result.svg", "figures/steps_to_result.png"):
+        assert (swept / name).stat().st_size > 0
+    page = (swept / "report.html").read_text()
+    assert "<svg" in page
+    assert "torch" in page
+
+
+def test_a_finished_sweep_only_rebuilds_its_report(swept: Path) -> None:
+    before = curve_files(swept)
+    (swept / "report.html").unlink()
+    assert main([*SMALL, f"results={swept}"]) == 0
+    assert curve_files(swept) == before
+    assert (swept / "report.html").exists()
+
+
+def test_another_folder_gives_the_same_tables_bit_for_bit(swept: Path, tmp_path: Path) -> None:
+    assert main([*SMALL, f"results={tmp_path}", "engine.workers=1"]) == 0
+    assert tables(tmp_path) == tables(swept)
+
+
+def test_more_trials_extend_and_equal_a_sweep_that_asked_for_them_at_once(swept: Path, tmp_path: Path) -> None:
+    extended, at_once = tmp_path / "extended", tmp_path / "at_once"
+    small = ["sweep", "batch_size=256", "budget.epochs=2"]
+    assert main([*small, "search.trials=2", f"results={extended}"]) == 0
+    assert main([*small, "search.trials=4", f"results={extended}"]) == 0
+    assert main([*small, "search.trials=4", f"results={at_once}"]) == 0
+    assert tables(extended) == tables(at_once)
+
+
+def test_optimizers_swept_together_are_curves_of_one_figure(tmp_path: Path) -> None:
+    command = ["sweep", "optimizer=sgd,adam", "schedule=linear_decay", "batch_size=256", "search.trials=2"]
+    assert main([*command, f"results={tmp_path}"]) == 0
+    steps = pd.read_csv(tmp_path / "tables/steps_to_result.csv")
+    assert sorted(steps["optimizer"]) == ["adam", "sgd"]
+    figure = (tmp_path / "figures/steps_to_result.svg").read_text()
+    assert "adam" in figure
+    assert "sgd" in figure
+
+
+def test_the_readmes_own_workload(tmp_path: Path) -> None:
+    text = README.read_text()
+    mine = tmp_path / "mine"
+    for name, language in (("moons.py", "python"), ("workload/moons.yaml", "yaml")):
+        block = re.search(rf"`mine/{re.escape(name)}`:\n\n```{language}\n(.*?)```", text, re.DOTALL)
+        assert block is not None, name
+        (mine / name).parent.mkdir(parents=True, exist_ok=True)
+        (mine / name).write_text(block[1])
+    command = ["sweep", "--config-dir", str(mine), "workload=moons", "batch_size=64", "search.trials=6"]
+    assert main([*command, f"results={tmp_path / 'results'}"]) == 0
+    steps = pd.read_csv(tmp_path / "results/tables/steps_to_result.csv")
+    assert list(steps["reached"]) == [True]

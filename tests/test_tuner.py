@@ -1,0 +1,214 @@
+"""What is proposed, when a study waits, and when it is complete."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.stats import qmc
+
+from analysis.counting import COMPLETE, INCOMPLETE, INFEASIBLE
+from study.records import SAMPLERS, Seeds
+from study.tuner import Tuner, point
+
+samplers = pytest.mark.parametrize("sampler", SAMPLERS)
+WIDE = {f"x{i}": {"low": 0, "high": 1} for i in range(3)} | {"learning_rate": {"low": 1e-3, "high": 1, "scale": "log"}}
+
+
+@samplers
+def test_asks_for_the_trials_wanted_then_waits(make_study, make_curve, sampler):
+    study = make_study(trials=3, sampler=sampler)
+    tuner = Tuner(study)
+    trials = [tuner.ask() for _ in range(3)]
+    assert [trial.index for trial in trials] == [0, 1, 2]
+    assert tuner.ask() is None
+    for trial in trials:
+        assert trial == study.trial(trial.index, trial.hyperparameters)
+        assert trial.hyperparameters.keys() == study.search.space.keys()
+    tuner.tell(make_curve(study, 1, reaches=30))
+    assert tuner.ask() is None
+    assert not tuner.complete
+
+
+@samplers
+def test_a_divergence_leads_to_one_more_launch(make_study, make_curve, sampler):
+    study = make_study(trials=3, sampler=sampler)
+    tuner = Tuner(study)
+    for _ in range(3):
+        tuner.ask()
+    tuner.tell(make_curve(study, 1, bad=5))
+    assert tuner.ask().index == 3
+    assert tuner.ask() is None
+    for index in (0, 2, 3):
+        assert not tuner.complete
+        tuner.tell(make_curve(study, index))
+    assert tuner.complete
+    assert (tuner.feasible, tuner.infeasible) == (3, 1)
+    assert tuner.ask() is None
+
+
+@samplers
+def test_launches_are_limited(make_study, make_curve, sampler):
+    study = make_study(trials=2, max_launches=5, sampler=sampler)
+    tuner = Tuner(study)
+    launched = 0
+    while (trial := tuner.ask()) is not None:
+        assert not tuner.complete
+        tuner.tell(make_curve(study, trial.index, bad=1))
+        launched += 1
+    assert launched == 5
+    assert tuner.complete
+
+
+@samplers
+def test_a_resumed_search_asks_for_exactly_what_is_missing(make_study, make_curve, sampler):
+    study = make_study(trials=6, sampler=sampler)
+    undisturbed = Tuner(study)
+    expected = [undisturbed.ask() for _ in range(6)]
+    tuner = Tuner(study, [make_curve(study, index) for index in (0, 2, 4)])
+    assert [tuner.ask() for _ in range(4)] == [expected[1], expected[3], expected[5], None]
+
+
+@samplers
+def test_unfinished_curves_are_asked_for_again(make_study, make_curve, sampler):
+    study = make_study(trials=2, sampler=sampler)
+    tuner = Tuner(study, [make_curve(study, 0, until=50), make_curve(study, 1)])
+    assert tuner.ask().index == 0
+    assert tuner.ask() is None
+
+
+@pytest.mark.parametrize("held", [[0, 2, 3, 4], [0, 2, 3, 4, 5]])
+def test_a_gap_is_filled_though_enough_later_trials_are_feasible(make_study, make_curve, held):
+    """As when fewer trials are wanted than an interrupted run wanted, or a torn file was removed."""
+    study = make_study(trials=3)
+    tuner = Tuner(study, [make_curve(study, index) for index in held])
+    assert not tuner.complete
+    assert tuner.ask().index == 1
+    assert tuner.ask() is None
+    tuner.tell(make_curve(study, 1))
+    assert tuner.complete
+
+
+def test_asking_for_more_trials_continues_the_search(make_study, make_curve):
+    few, more = make_study(trials=2), make_study(trials=4)
+    finished = [make_curve(few, 0), make_curve(few, 1)]
+    assert Tuner(few, finished).complete
+    tuner = Tuner(more, finished)
+    assert not tuner.complete
+    assert [tuner.ask().index, tuner.ask().index, tuner.ask()] == [2, 3, None]
+
+
+@pytest.mark.parametrize(
+    ("statuses", "complete"),
+    [
+        ("", False),
+        ("C", False),
+        ("CC", True),
+        ("CXC", True),
+        ("C-C", False),  # trial 1 could yet be among the first two
+        ("CC-C", True),
+        ("XXXX", False),
+        ("XXXXX", True),  # the launch limit
+        ("XX-XXX", False),
+        ("CXXXX", True),
+    ],
+)
+def test_complete(make_study, make_curve, statuses, complete):
+    study = make_study(trials=2, max_launches=5)
+    bad = {"C": None, "X": 3}
+    curves = [make_curve(study, i, bad=bad[letter]) for i, letter in enumerate(statuses) if letter in bad]
+    assert Tuner(study, curves).complete is complete
+
+
+@settings(max_examples=40)
+@given(st.data())
+def test_order_workers_and_interruptions_change_nothing(make_study, make_curve, data):
+    """A study ends with the same trials counted, however many ran at once and whatever finished first."""
+    diverges = data.draw(st.lists(st.booleans(), min_size=12, max_size=12))
+    study = make_study(trials=4, max_launches=12)
+    curves = [make_curve(study, index, bad=9 if diverges[index] else None) for index in range(12)]
+    tuner, running, finished = Tuner(study), [], []
+    while True:
+        while len(running) < 3 and (trial := tuner.ask()) is not None:
+            assert trial == curves[trial.index].trial
+            running.append(trial.index)
+        if not running:
+            break
+        index = running.pop(data.draw(st.integers(0, len(running) - 1)))
+        finished.append(curves[index])
+        tuner.tell(curves[index])
+        if data.draw(st.booleans()):  # interrupted: what was running is lost
+            tuner, running = Tuner(study, finished), []
+    feasible = [index for index in range(12) if not diverges[index]][:4]
+    last = feasible[-1] if len(feasible) == 4 else 11
+    assert tuner.complete
+    assert {curve.trial.index for curve in finished} >= set(range(last + 1))
+    assert len({curve.trial.index for curve in finished}) == len(finished)
+
+
+@pytest.mark.parametrize(
+    ("curve", "status"),
+    [({}, COMPLETE), ({"reaches": 30}, COMPLETE), ({"bad": 30}, INFEASIBLE), ({"until": 30}, INCOMPLETE)],
+)
+def test_status_is_derived_from_the_curve(make_study, make_curve, curve, status):
+    study = make_study()
+    assert Tuner(study).derive(make_curve(study, 0, **curve)).status == status
+
+
+def test_the_best_is_the_fewest_steps_of_a_feasible_trial(make_study, make_curve):
+    study = make_study(stopping="budget")
+    tuner = Tuner(study, [make_curve(study, 0, reaches=40), make_curve(study, 1, reaches=20, bad=50)])
+    assert tuner.best == 40
+    tuner.tell(make_curve(study, 2, reaches=30))
+    tuner.tell(make_curve(study, 3))
+    assert tuner.best == 30
+
+
+def cube(study, count=64):
+    return np.array([point(study, index) for index in range(count)])
+
+
+@samplers
+def test_points_are_addressed_by_index(make_study, sampler):
+    """In any asking order, and whatever number of points was asked for before."""
+    study = make_study(sampler=sampler, space=WIDE, optimizer="sgd")
+    whole = cube(study, 200)
+    assert whole.shape == (200, 4)
+    assert ((whole >= 0) & (whole < 1)).all()
+    for index in (199, 0, 64, 63, 128, 127, 3):
+        assert point(study, index) == whole[index].tolist()
+    assert len(np.unique(whole, axis=0)) == 200
+
+
+@samplers
+def test_points_depend_on_the_search_seed_alone(make_study, sampler):
+    same = [cube(make_study(sampler=sampler, seeds=Seeds(3, trial, order))) for trial, order in ((0, 0), (1, 2))]
+    other = cube(make_study(sampler=sampler, seeds=Seeds(search=4)))
+    assert (same[0] == same[1]).all()
+    assert (same[0] != other).all()
+
+
+@samplers
+def test_proposals_lie_in_the_space(make_study, make_curve, sampler):
+    study = make_study(sampler=sampler, trials=100)
+    tuner = Tuner(study)
+    while (trial := tuner.ask()) is not None:
+        for name, dimension in study.search.space.items():
+            assert dimension.low <= trial.hyperparameters[name] <= dimension.high
+
+
+@pytest.mark.parametrize("count", [16, 64, 100])
+def test_sobol_points_are_more_even_than_random_ones(make_study, count):
+    def discrepancies(sampler):
+        studies = [make_study(sampler=sampler, seeds=Seeds(search=seed)) for seed in range(10)]
+        return [qmc.discrepancy(cube(study, count)) for study in studies]
+
+    assert max(discrepancies("sobol")) < min(discrepancies("random"))
+
+
+def test_choices_and_fixed_values_can_be_searched(make_study, make_curve):
+    study = make_study(optimizer="sgd", space={"learning_rate": [0.1, 0.2, 0.4]}, trials=40)
+    tuner = Tuner(study, [make_curve(study, 0)])
+    proposed = {tuner.ask().hyperparameters["learning_rate"] for _ in range(39)}
+    assert proposed == {0.1, 0.2, 0.4}
+    tuner.tell(make_curve(study, 1))
+    assert tuner.feasible == 2

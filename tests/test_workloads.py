@@ -1,0 +1,173 @@
+"""Models have the published shapes, the loss smooths as said, and bad workloads are refused."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from workloads.base import build, classification_error, cross_entropy_error, smoothed_cross_entropy
+from workloads.datasets import DATASETS
+from workloads.layers import Dropout
+
+COMMON = {"name": "x", "train_examples": 100, "validation_examples": 10}
+FC = {"_target_": "workloads.fully_connected.FullyConnected", "dataset": "mnist", "widths": [], **COMMON}
+CNN = {"_target_": "workloads.simple_cnn.SimpleCNN", "dataset": "mnist", **COMMON}
+RESNET = {"_target_": "workloads.resnet_cifar.ResNetCifar", "dataset": "cifar10", **COMMON}
+
+MODELS = {
+    "softmax": (FC, 784 * 10 + 10),
+    "mlp_digits": (FC | {"dataset": "digits", "widths": [128]}, 64 * 128 + 128 + 128 * 10 + 10),
+    "fc_1024": (FC | {"widths": [1024]}, 814_090),
+    "fc_1024_1024": (FC | {"widths": [1024, 1024]}, 814_090 + 1024 * 1024 + 1024),
+    "fc_cifar": (FC | {"dataset": "cifar10", "widths": [7]}, 3072 * 7 + 7 + 7 * 10 + 10),
+    "cnn_narrow": (CNN | {"size": "narrow"}, 416 + 12_832 + 7 * 7 * 32 * 512 + 512 + 5_130),
+    "cnn_base": (CNN, 3_274_634),  # "about 3.27 M parameters"
+    "resnet_8": (RESNET, 75_050),
+    "resnet_14": (RESNET | {"blocks_per_stage": 2}, 75_050 + 2 * (2_320 + 9_248 + 36_928)),
+}
+
+
+@pytest.mark.parametrize(("config", "parameters"), MODELS.values(), ids=MODELS)
+def test_parameters_and_outputs(config, parameters):
+    model = build(config).model()
+    assert sum(p.numel() for p in model.parameters()) == parameters
+    assert not list(model.buffers()) or all(isinstance(m, Dropout) for m in model.modules() if m._buffers)
+    inputs = torch.randn(3, *DATASETS[config["dataset"]].shape)
+    outputs = model.eval()(inputs)
+    assert outputs.shape == (3, 10)
+    assert outputs.isfinite().all()
+    # No normalisation over the batch: an example's output does not depend on its neighbours.
+    torch.testing.assert_close(model(inputs[:1]), outputs[:1])
+
+
+@pytest.mark.parametrize(("n", "convolutions"), [(1, 7), (2, 13)])
+def test_resnet_has_6n_plus_2_layers_and_no_batch_norm(n, convolutions):
+    model = build(RESNET | {"blocks_per_stage": n}).model()
+    kinds = [type(module) for module in model.modules()]
+    assert (kinds.count(nn.Conv2d), kinds.count(nn.Linear)) == (convolutions, 1)
+    assert not any("Norm" in kind.__name__ for kind in kinds)
+    assert [m.out_channels for m in model.modules() if isinstance(m, nn.Conv2d)] == (
+        [16] + [16] * 2 * n + [32] * 2 * n + [64] * 2 * n
+    )
+    assert all((m.bias == 0).all() for m in model.modules() if isinstance(m, nn.Conv2d | nn.Linear))
+
+
+def test_resnet_shortcuts_pool_and_pad():
+    """With the residual branches silenced only the shortcuts are left."""
+    block = build(RESNET).model()[2]
+    for parameter in block.second.parameters():
+        nn.init.zeros_(parameter)
+    x = torch.randn(2, 16, 8, 8)
+    out = block(x)
+    assert out.shape == (2, 32, 4, 4)
+    torch.testing.assert_close(out[:, :16], F.avg_pool2d(x, 2))
+    assert (out[:, 16:] == 0).all()
+
+
+def test_he_initialisation():
+    layer = build(FC | {"widths": [1024]}).model()[1]
+    assert layer.weight.std().item() == pytest.approx((2 / 784) ** 0.5, rel=0.01)
+    assert (layer.bias == 0).all()
+
+
+def test_a_model_is_drawn_from_the_global_generator():
+    workload = build(FC)
+    torch.manual_seed(1)
+    one, other = workload.model()[1].weight, workload.model()[1].weight
+    torch.manual_seed(1)
+    assert torch.equal(workload.model()[1].weight, one)
+    assert not torch.equal(one, other)
+
+
+def test_cnn_drops_units_in_training_only():
+    model = build(CNN | {"dropout": 0.4}).model()
+    x = torch.randn(2, 1, 28, 28)
+    assert not torch.equal(model(x), model.eval()(x))
+    assert [m.p for m in model.modules() if isinstance(m, Dropout)] == [0.4]
+
+
+LOGITS, LABELS = torch.randn(6, 5, generator=torch.Generator().manual_seed(0)), torch.tensor([0, 1, 2, 3, 4, 0])
+
+
+@pytest.mark.parametrize("epsilon", [0.0, 0.01, 0.1, 0.5])
+@pytest.mark.parametrize(
+    ("convention", "on_label", "on_others"),
+    [("paper", lambda e: 1 - e, lambda e: e / 4), ("uniform", lambda e: 1 - e + e / 5, lambda e: e / 5)],
+)
+def test_label_smoothing_by_hand(epsilon, convention, on_label, on_others):
+    labels = torch.full((6, 5), on_others(epsilon))
+    labels[range(6), LABELS] = on_label(epsilon)
+    assert labels.sum(1) == pytest.approx(1)
+    probabilities = LOGITS.exp() / LOGITS.exp().sum(1, keepdim=True)
+    expected = -(labels * probabilities.log()).sum(1)
+    torch.testing.assert_close(smoothed_cross_entropy(LOGITS, LABELS, epsilon, convention), expected)
+    as_tensor = smoothed_cross_entropy(LOGITS, LABELS, torch.tensor(epsilon), convention)
+    torch.testing.assert_close(as_tensor, expected)
+
+
+@pytest.mark.parametrize("epsilon", [0.0, 0.1, 0.5])
+def test_uniform_smoothing_is_torchs(epsilon):
+    expected = F.cross_entropy(LOGITS, LABELS, reduction="none", label_smoothing=epsilon)
+    torch.testing.assert_close(smoothed_cross_entropy(LOGITS, LABELS, epsilon, "uniform"), expected)
+
+
+def test_the_loss_smooths_as_configured_unless_smoothing_is_tuned():
+    plain, smooth = build(FC), build(FC | {"label_smoothing": 0.1, "label_smoothing_convention": "uniform"})
+    torch.testing.assert_close(plain.loss(LOGITS, LABELS), cross_entropy_error(LOGITS, LABELS))
+    torch.testing.assert_close(smooth.loss(LOGITS, LABELS), smoothed_cross_entropy(LOGITS, LABELS, 0.1, "uniform"))
+    for workload, convention in ((plain, "paper"), (smooth, "uniform")):
+        expected = smoothed_cross_entropy(LOGITS, LABELS, 0.3, convention)
+        torch.testing.assert_close(workload.loss(LOGITS, LABELS, label_smoothing=0.3), expected)
+    torch.testing.assert_close(smooth.loss(LOGITS, LABELS, label_smoothing=0), cross_entropy_error(LOGITS, LABELS))
+
+
+def test_errors_are_per_example_and_unsmoothed():
+    logits = torch.tensor([[2.0, 1.0], [1.0, 2.0], [0.0, 3.0]])
+    labels = torch.tensor([0, 0, 1])
+    assert classification_error(logits, labels).tolist() == [0.0, 1.0, 0.0]
+    errors = build(FC | {"label_smoothing": 0.5}).errors
+    torch.testing.assert_close(
+        errors["cross_entropy_error"](logits, labels), F.cross_entropy(logits, labels, reduction="none")
+    )
+
+
+@pytest.mark.parametrize(
+    ("config", "words"),
+    [
+        ({"_target_": None}, ["_target_", "None"]),
+        ({"_target_": "FullyConnected"}, ["_target_", "'FullyConnected'"]),
+        ({"_target_": "workloads.nothing.Nothing"}, ["_target_", "'workloads.nothing.Nothing'"]),
+        ({"_target_": "workloads.simple_cnn.Nothing"}, ["_target_", "'workloads.simple_cnn.Nothing'"]),
+        ({"widhts": [3]}, ["no argument 'widhts'", "did you mean 'widths'"]),
+        ({"dataset": "mnits"}, ["unknown data set 'mnits'", "did you mean 'mnist'"]),
+        ({"train_examples": 0}, ["workload.train_examples must be", "at least 1", "0"]),
+        ({"train_examples": "all"}, ["train_examples", "all"]),
+        ({"validation_examples": 0}, ["workload.validation_examples must be", "at least 1", "0"]),
+        ({"split_seed": -1}, ["split_seed", "-1"]),
+        ({"label_smoothing": 1}, ["workload.label_smoothing must be", "in [0, 1)", "1"]),
+        ({"label_smoothing": -0.1}, ["workload.label_smoothing must be", "in [0, 1)", "-0.1"]),
+        ({"label_smoothing_convention": "papr"}, ["label_smoothing_convention", "uniform", "'papr'"]),
+        ({"widths": [3, 0]}, ["workload.widths", "0"]),
+        ({"widths": [1.5]}, ["workload.widths", "1.5"]),
+        ({"widths": 5}, ["widths", "5"]),
+        (CNN | {"size": "huge"}, ["unknown workload.size 'huge'", "base"]),
+        (CNN | {"dropout": 1.0}, ["workload.dropout must be", "in [0, 1)", "1.0"]),
+        (RESNET | {"blocks_per_stage": 0}, ["workload.blocks_per_stage must be", "at least 1", "0"]),
+    ],
+)
+def test_build_refuses(config, words):
+    config = config if len(config) > 1 else FC | config
+    with pytest.raises(ValueError) as refusal:
+        build(config)
+    for word in words:
+        assert word in str(refusal.value)
+
+
+@pytest.mark.parametrize("missing", ["_target_", "dataset", "widths"])
+def test_build_names_what_is_missing(missing):
+    with pytest.raises(ValueError, match=missing):
+        build({key: value for key, value in FC.items() if key != missing})
+
+
+def test_workloads_of_equal_arguments_are_equal():
+    assert build(FC | {"widths": [3, 4]}) == build(FC | {"widths": (3, 4)}) != build(FC | {"widths": [3]})
