@@ -1,0 +1,234 @@
+"""Fused lanes equal one-trial runs: bit for bit within an arithmetic, to a stated tolerance across arithmetics."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from analysis.counting import Goal
+from study import engine, lanes, serial, stack
+from study.batches import Batches
+from study.evaluation import Data
+from study.optimizers import OPTIMIZERS
+from study.records import Budget, Curve, Study, Trial
+from study.schedules import SCHEDULES
+from study.serial import Proposals
+from workloads.base import Splits, classification_error, cross_entropy_error, smoothed_cross_entropy
+from workloads.layers import Dropout
+
+STEPS = 30
+TOLERANCE = 1e-4  # relative, of every measured error after STEPS updates, across arithmetics
+HYPERPARAMETERS = {
+    "learning_rate": [0.05, 0.02, 0.1, 0.03, 0.08, 0.01, 0.04],
+    "momentum": [0.0, 0.9, 0.5, 0.8, 0.3, 0.95, 0.7],
+    "beta1": [0.9, 0.0, 0.5, 0.8, 0.3, 0.95, 0.7],
+    "beta2": [0.99, 0.9, 0.95, 0.999, 0.8, 0.9, 0.9],
+    "epsilon": [1e-6] * 7,
+    "learning_rate_decay_fraction": [0.5, 1.0, 0.7, 0.9, 0.6, 0.8, 1.0],
+    "end_learning_rate_factor": [0.1, 0.01, 0.001, 0.0, 0.1, 0.01, 0.1],
+    "label_smoothing": [0.0, 0.1, 0.2, 0.0, 0.3, 0.05, 0.1],
+}
+
+
+@dataclass
+class Blobs:
+    """Five noisy classes, for a chain of linear layers or a small convolutional net, with dropout."""
+
+    images: bool = False
+    name = "tiny"
+    train_examples = 64
+    hyperparameters = ("label_smoothing",)
+    errors = {"classification_error": classification_error, "loss": cross_entropy_error}
+
+    def splits(self, device: torch.device) -> Splits:
+        generator = torch.Generator().manual_seed(0)
+
+        def draw(count: int) -> tuple[torch.Tensor, torch.Tensor]:
+            targets = torch.randint(5, (count,), generator=generator)
+            inputs = torch.randn(count, 2, 3, 4, generator=generator)
+            inputs.view(count, -1)[torch.arange(count), targets] += 4
+            return inputs if self.images else inputs.flatten(1), targets
+
+        return Splits(draw(64), draw(40), draw(20))
+
+    def model(self) -> nn.Module:
+        if not self.images:
+            return nn.Sequential(nn.Flatten(), nn.Linear(24, 32), nn.ReLU(), Dropout(0.3), nn.Linear(32, 5))
+        convolution = nn.Conv2d(2, 4, 3, padding=1)
+        return nn.Sequential(convolution, nn.ReLU(), Dropout(0.2), nn.Flatten(), Dropout(0.5), nn.Linear(48, 5))
+
+    def loss(self, outputs: torch.Tensor, targets: torch.Tensor, label_smoothing: Any = 0.0) -> torch.Tensor:
+        return smoothed_cross_entropy(outputs, targets, label_smoothing, "paper")
+
+
+CASES = {"bmm": Blobs(), "vmap": Blobs(images=True)}
+
+
+class Queue(Proposals):
+    """Trials in this order; trial i takes the i-th of HYPERPARAMETERS."""
+
+    def __init__(self, study: Study, order: Sequence[int], **changed: float) -> None:
+        self.limit = study.train_steps
+        self.trials = [self.trial(study, index, changed if index == 2 else {}) for index in order]
+
+    @staticmethod
+    def trial(study: Study, index: int, changed: dict[str, float]) -> Trial:
+        wanted = {*study.asked_hyperparameters, "label_smoothing"}
+        return study.trial(index, {name: HYPERPARAMETERS[name][index] for name in wanted} | changed)
+
+    def ask(self, wait: bool) -> Trial | None:
+        return self.trials.pop(0) if self.trials else None
+
+    def step_limit(self, index: int) -> int:
+        return self.limit
+
+
+@pytest.fixture
+def question(make_study: Any) -> Any:
+    """A study of Blobs in an arithmetic; every trial runs its whole budget unless told otherwise."""
+
+    def make(how: str, optimizer: str = "momentum", schedule: str = "constant", **fields: Any) -> Study:
+        names = {**OPTIMIZERS[optimizer].hyperparameters, **SCHEDULES[schedule].hyperparameters, "label_smoothing": 0}
+        return make_study(
+            space={name: {"choices": HYPERPARAMETERS[name]} for name in names},
+            examples=64,
+            optimizer=optimizer,
+            schedule=schedule,
+            arithmetic=how,
+            **{"stopping": "budget", "budget": Budget(epochs=0, steps=STEPS), "batch_size": 6} | fields,
+        )
+
+    return make
+
+
+def run(study: Study, queue: Queue, heights: Sequence[int] = (2,)) -> dict[int, Curve]:
+    workload = CASES[study.arithmetic]
+    data = Data.of(workload.splits(torch.device("cpu")))
+    return {curve.trial.index: curve for curve in lanes.train(study, workload, data, queue, heights)}
+
+
+def admitted(study: Study) -> list[int]:
+    workload = CASES[study.arithmetic]
+    return engine.admitted(study, workload, Data.of(workload.splits(torch.device("cpu"))), most=8)
+
+
+def assert_same_bits(a: dict[int, Curve], b: dict[int, Curve]) -> None:
+    assert a.keys() == b.keys()
+    for index in a:
+        assert a[index].first_bad_step == b[index].first_bad_step
+        np.testing.assert_array_equal(a[index].steps, b[index].steps)
+        for metric in a[index].errors:
+            np.testing.assert_array_equal(a[index].errors[metric], b[index].errors[metric], err_msg=f"{index} {metric}")
+
+
+@pytest.mark.parametrize("how", CASES)
+@pytest.mark.parametrize("schedule", SCHEDULES)
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_a_lane_equals_the_serial_engine(question, optimizer, schedule, how):
+    study = question(how, optimizer, schedule)
+    workload = CASES[how]
+    data = Data.of(workload.splits(torch.device("cpu")))
+    plain = {c.trial.index: c for c in serial.train(study, workload, data, Queue(study, range(4)))}
+    fused = run(study, Queue(study, range(4)), heights=(1, 2, 4))
+    for index, curve in plain.items():
+        np.testing.assert_array_equal(curve.steps, fused[index].steps)
+        for name in ("val/loss", "test/loss", "train/loss"):
+            np.testing.assert_allclose(fused[index].errors[name], curve.errors[name], rtol=TOLERANCE, err_msg=name)
+
+
+@pytest.mark.parametrize("how", CASES)
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_slot_height_neighbours_and_refill_order_change_no_bit(question, optimizer, how):
+    # Goals end trials at different steps, so that rows are refilled and the tail is compacted.
+    study = question(how, optimizer, stopping="goal", goal=Goal("val/loss", 1.3))
+    heights = admitted(study)
+    assert len(heights) >= 3
+    alone = {i: run(study, Queue(study, [i]), heights[:1])[i] for i in range(7)}
+    ends = {i: (len(curve.steps), round(float(curve.errors["val/loss"][-1]), 2)) for i, curve in alone.items()}
+    assert len({end for end, _ in ends.values()}) > 1, ends
+    for heights in (heights[:1], heights[:2], heights, heights[-1:]):
+        for order in (range(7), range(6, -1, -1), [3, 0, 6, 2, 5, 1, 4]):
+            assert_same_bits(run(study, Queue(study, order), heights), alone)
+
+
+@pytest.mark.parametrize("how", CASES)
+def test_a_diverging_lane_leaves_its_neighbours_bits_alone(question, how):
+    study = question(how)
+    heights = admitted(study)
+    healthy = run(study, Queue(study, range(4)), heights)
+    beside = run(study, Queue(study, range(4), learning_rate=1e30), heights)
+    assert beside[2].first_bad_step is not None
+    assert beside[2].first_bad_step < STEPS
+    del healthy[2], beside[2]
+    assert_same_bits(beside, healthy)
+
+
+@pytest.mark.parametrize("how", CASES)
+def test_the_first_bad_step_is_the_serial_engines(question, how):
+    study = question(how)
+    workload = CASES[how]
+    data = Data.of(workload.splits(torch.device("cpu")))
+    [plain] = serial.train(study, workload, data, Queue(study, [2], learning_rate=1e12))
+    fused = run(study, Queue(study, [2], learning_rate=1e12))[2]
+    assert plain.first_bad_step == fused.first_bad_step
+    np.testing.assert_array_equal(plain.steps, fused.steps)
+
+
+def test_segments_bound_memory_and_change_no_bit(question, monkeypatch):
+    study = question("bmm")
+    whole = run(study, Queue(study, range(3)))
+    monkeypatch.setattr(lanes, "SEGMENT_INDICES", 1)
+    assert_same_bits(run(study, Queue(study, range(3))), whole)
+
+
+@pytest.mark.parametrize("batch_size", [1, 2, 6, 33])
+@pytest.mark.parametrize("how", CASES)
+def test_admitted_heights_hold_for_every_row(question, how, batch_size):
+    study = question(how, batch_size=batch_size)
+    heights = admitted(study)
+    assert set(heights) <= set(engine.HEIGHTS)
+    alone = {i: run(study, Queue(study, [i]), heights[:1])[i] for i in range(7)}
+    assert_same_bits(run(study, Queue(study, range(7)), heights), alone)
+
+
+def test_a_height_that_computes_other_bits_is_not_admitted(question, monkeypatch):
+    study = question("bmm")
+    assert 4 in admitted(study)
+    step = stack.Stack.step
+
+    def unsteady(self, inputs, *rest):
+        losses = step(self, inputs, *rest)
+        if len(inputs) == 4:
+            self.weights[3] += 1e-7
+        return losses
+
+    monkeypatch.setattr(stack.Stack, "step", unsteady)
+    assert 4 not in admitted(study)
+
+
+@pytest.mark.parametrize(
+    ("model", "batch_size", "device", "how"),
+    [
+        (nn.Sequential(nn.Linear(2, 3)), 1024, "cpu", "bmm"),
+        (nn.Sequential(nn.Conv2d(1, 2, 3)), 4, "cpu", "vmap"),
+        (nn.Sequential(nn.Conv2d(1, 2, 3)), 8, "cpu", "plain"),
+        (nn.Sequential(nn.Conv2d(1, 2, 3)), 8, "cuda", "vmap"),
+        (nn.Sequential(nn.BatchNorm2d(2)), 4, "cpu", "plain"),  # running statistics are not a function of the step
+        (nn.Sequential(nn.Dropout(0.5)), 4, "cpu", "plain"),  # one global stream for all lanes
+        (nn.LSTM(2, 3), 4, "cpu", "plain"),
+    ],
+)
+def test_the_rule_of_arithmetic(model, batch_size, device, how):
+    assert stack.arithmetic(model, batch_size, device) == how
+
+
+def test_a_range_of_batches_is_the_batches_one_after_another():
+    for step in (0, 3, 17):
+        expected = torch.stack([Batches(5, 10, 4, torch.device("cpu"))(step + i) for i in range(9)])
+        assert torch.equal(Batches(5, 10, 4, torch.device("cpu")).range(step, 9), expected)
