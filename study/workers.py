@@ -53,7 +53,7 @@ class Workers:
         self._pipes: list[Connection] = []
         self._processes: list[Any] = []
         context = mp.get_context("spawn")
-        with _environment(_ENVIRONMENT):  # glibc reads it when a process starts
+        with one_thread_environment():
             for _ in range(count):
                 ours, theirs = context.Pipe()
                 process = context.Process(target=_work, args=(theirs, os.getpid(), device, import_path), daemon=True)
@@ -111,6 +111,14 @@ class Workers:
                     yield content
         for pipe in idle:
             pipe.send(None)
+
+    def height(self, study: Study) -> int:
+        """How many lanes each worker fuses for a study that was measured."""
+        return self._heights[_key(study)][-1]
+
+    def adopt(self, study: Study, measured: Study) -> None:
+        """Fuse lanes for `study` as for one that was measured, of the same model and batch size."""
+        self._heights[_key(study)] = self._heights[_key(measured)]
 
     def measure(self, studies: Sequence[Study]) -> Iterator[tuple[Study, Cost]]:
         """What a trial of each study costs, all workers busy as they will be in earnest."""
@@ -212,9 +220,10 @@ def _die_with(parent: int) -> None:
 
 
 @contextmanager
-def _environment(variables: dict[str, str]) -> Iterator[None]:
-    before = {name: os.environ.get(name) for name in variables}
-    os.environ.update(variables)
+def one_thread_environment() -> Iterator[None]:
+    """Processes started in this block have one thread and keep their memory; glibc reads it when a process starts."""
+    before = {name: os.environ.get(name) for name in _ENVIRONMENT}
+    os.environ.update(_ENVIRONMENT)
     try:
         yield
     finally:

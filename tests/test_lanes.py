@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -44,7 +44,10 @@ class Blobs:
     name = "tiny"
     train_examples = 64
     hyperparameters = ("label_smoothing",)
-    errors = {"classification_error": classification_error, "loss": cross_entropy_error}
+
+    @property
+    def errors(self) -> dict[str, Any]:
+        return {"classification_error": classification_error, "loss": cross_entropy_error}
 
     def splits(self, device: torch.device) -> Splits:
         generator = torch.Generator().manual_seed(0)
@@ -152,9 +155,9 @@ def test_slot_height_neighbours_and_refill_order_change_no_bit(question, optimiz
     alone = {i: run(study, Queue(study, [i]), heights[:1])[i] for i in range(7)}
     ends = {i: (len(curve.steps), round(float(curve.errors["val/loss"][-1]), 2)) for i, curve in alone.items()}
     assert len({end for end, _ in ends.values()}) > 1, ends
-    for heights in (heights[:1], heights[:2], heights, heights[-1:]):
+    for chosen in (heights[:1], heights[:2], heights, heights[-1:]):
         for order in (range(7), range(6, -1, -1), [3, 0, 6, 2, 5, 1, 4]):
-            assert_same_bits(run(study, Queue(study, order), heights), alone)
+            assert_same_bits(run(study, Queue(study, order), chosen), alone)
 
 
 @pytest.mark.parametrize("how", CASES)

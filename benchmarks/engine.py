@@ -1,0 +1,223 @@
+"""Trial-steps per second: this engine beside what a user would write, measured in one interleaved run.
+
+    python -m benchmarks.engine [--json FILE] [--models softmax,mlp] [--batch-sizes 2,8] [--rounds 3]
+
+A   `DataLoader` + `nn.Module` + `torch.optim.SGD` with momentum, one trial at a time, torch's default threads
+B   one tuned plain process per core: data in memory, `channels_last`, fused SGD, one thread (the serial engine)
+C   this engine through its public interface: `Workers` training a study proposed by its `Tuner`
+
+Rounds go A, B, C, A, B, C, ...; each figure is the median over rounds. The peak is that of an fp32 matrix product in
+one one-thread process per core. Takes about ten minutes for everything on two cores.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import multiprocessing as mp
+import os
+import platform
+import statistics
+import time
+from collections.abc import Callable
+from contextlib import nullcontext, suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.flop_counter import FlopCounterMode
+
+from study import config
+from study.evaluation import Data, initial_model
+from study.records import Study
+from study.run import _processor
+from study.serial import Run
+from study.tuner import Tuner
+from study.workers import Workers, one_thread_environment
+from workloads.base import build
+
+MODELS = {
+    "softmax": ["workload=softmax_mnist"],
+    "mlp": ["workload=fc_mnist", "workload.widths=[128]"],
+    "cnn": ["workload=simple_cnn_mnist"],
+    "resnet8": ["workload=resnet_cifar", "optimizer=momentum", "schedule=constant"],
+}
+BATCH_SIZES = (2, 8, 32, 128, 512, 2048)
+SECONDS = 1.0
+TRIALS = 128  # enough lanes for any worker
+
+
+def study_of(model: str, batch_size: int, engine: str = "auto") -> tuple[Study, config.Job]:
+    """A study whose trials never stop early and are measured once, at their end."""
+    fixed = ["search.space.learning_rate=0.001", "search.space.momentum=0.9", "evaluation.first=1.0", "stopping=budget"]
+    arguments = [*MODELS[model], *fixed, f"batch_size={batch_size}", f"engine={engine}", f"search.trials={TRIALS}"]
+    [job] = config.materialise(config.jobs(arguments))
+    return job.study, job
+
+
+def rate(step: Callable[[], object]) -> float:
+    """Calls per second over `SECONDS`, after a warm-up."""
+    step()
+    step()
+    count, start = 0, time.perf_counter()
+    while (elapsed := time.perf_counter() - start) < SECONDS or count < 2:
+        step()
+        count += 1
+    return count / elapsed
+
+
+def loop_a(study: Study) -> float:
+    """Steps per second of the loop a user would write."""
+    workload = build(study.workload)
+    inputs, targets = workload.splits(torch.device("cpu")).train
+    loader = DataLoader(TensorDataset(inputs, targets), batch_size=study.batch_size, shuffle=True, drop_last=True)
+    model = workload.model()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.001, momentum=0.9)
+    batches = iter(loader)
+
+    def step() -> None:
+        nonlocal batches
+        try:
+            x, y = next(batches)
+        except StopIteration:
+            batches = iter(loader)
+            x, y = next(batches)
+        optimizer.zero_grad()
+        torch.nn.functional.cross_entropy(model(x), y).backward()
+        optimizer.step()
+
+    return rate(step)
+
+
+def loop_b(study: Study) -> float:
+    """Steps per second of one tuned plain process."""
+    workload = build(study.workload)
+    data = Data.of(workload.splits(torch.device("cpu")))
+    run = Run(study, workload, data, study.trial(0, {"learning_rate": 0.001, "momentum": 0.9}))
+
+    def step() -> None:
+        run.update()
+        run.step += 1
+
+    return rate(step)
+
+
+def peak(_: Study) -> float:
+    """fp32 FLOP per second of one one-thread process."""
+    a, b = torch.randn(1536, 1536), torch.randn(1536, 1536)
+    return rate(lambda: a @ b) * 2 * 1536**3
+
+
+def _serve(pipe: Any, threads: int | None) -> None:
+    if threads is not None:
+        torch.set_num_threads(threads)
+        torch.set_flush_denormal(True)
+    with suppress(EOFError):  # the benchmark is over
+        while True:
+            call, study = pipe.recv()
+            pipe.send(call(study))
+
+
+class Pool:
+    """Processes that each measure the same thing at the same time."""
+
+    def __init__(self, count: int, threads: int | None) -> None:
+        context = mp.get_context("spawn")
+        self.pipes = []
+        with one_thread_environment() if threads == 1 else nullcontext():
+            for _ in range(count):
+                ours, theirs = context.Pipe()
+                context.Process(target=_serve, args=(theirs, threads), daemon=True).start()
+                self.pipes.append(ours)
+
+    def total(self, call: Callable[[Study], float], study: Study) -> float:
+        """The sum of what the processes measure."""
+        for pipe in self.pipes:
+            pipe.send((call, study))
+        return sum(pipe.recv() for pipe in self.pipes)
+
+
+def loop_c(study: Study, workers: Workers, step_seconds: float) -> float:
+    """Trial-steps per second of the engine, from the training seconds that it records in its curves."""
+    height = workers.height(study)
+    steps = max(2, round(SECONDS / step_seconds / height))
+    wanted = height * workers.count
+    bounded = replace(
+        study, budget=replace(study.budget, epochs=0, steps=steps), search=replace(study.search, trials=wanted)
+    )
+    workers.adopt(bounded, study)
+    tuner = Tuner(bounded)
+    trained, seconds = 0, 0.0
+    for curve in workers.train(bounded, tuner):
+        tuner.tell(curve)
+        trained += int(curve.steps[-1])
+        seconds += curve.seconds["training"]
+    return trained / (seconds / workers.count)
+
+
+def flop_per_step(study: Study) -> int:
+    """Floating-point operations of matrix products and convolutions in one update."""
+    workload = build(study.workload)
+    inputs, targets = workload.splits(torch.device("cpu")).train
+    model = initial_model(workload, study.trial(0, {}), torch.device("cpu"))
+    examples = min(study.batch_size, 8)
+    with FlopCounterMode(display=False) as counter:
+        workload.loss(model(inputs[:examples]), targets[:examples]).mean().backward()
+    return counter.get_total_flops() * study.batch_size // examples
+
+
+def main() -> None:
+    """Measure and print the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("--models", default=",".join(MODELS))
+    parser.add_argument("--batch-sizes", default=",".join(map(str, BATCH_SIZES)))
+    parser.add_argument("--rounds", type=int, default=3)
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    rows = []
+    plain, tuned = Pool(1, None), Pool(len(os.sched_getaffinity(0)), 1)
+    print("model      batch   arithmetic lanes   A steps/s   B steps/s   C steps/s     C/A     C/B   of peak")
+    for model in options.models.split(","):
+        for batch_size in map(int, options.batch_sizes.split(",")):
+            study, job = study_of(model, batch_size)
+            with Workers(job.workers, job.device) as workers:
+                [(_, cost)] = workers.measure([study])
+                rounds = [
+                    (
+                        plain.total(loop_a, study),
+                        tuned.total(loop_b, study),
+                        loop_c(study, workers, cost.step),
+                        tuned.total(peak, study),
+                    )
+                    for _ in range(options.rounds)
+                ]
+            a, b, c, most = (statistics.median(values) for values in zip(*rounds, strict=True))
+            row = {
+                "model": model,
+                "batch_size": batch_size,
+                "arithmetic": study.arithmetic,
+                "lanes": cost.heights[-1],
+                "a": a,
+                "b": b,
+                "c": c,
+                "c_over_a": statistics.median(r[2] / r[0] for r in rounds),
+                "c_over_b": statistics.median(r[2] / r[1] for r in rounds),
+                "share_of_peak": c * flop_per_step(study) / most,
+                "rounds": rounds,
+            }
+            rows.append(row)
+            print(
+                f"{model:10} {batch_size:5} {study.arithmetic:>10} {cost.heights[-1]:5} "
+                f"{a:11,.1f} {b:11,.1f} {c:11,.1f} {row['c_over_a']:7.2f} {row['c_over_b']:7.2f} {row['share_of_peak']:9.1%}",
+                flush=True,
+            )
+    if options.json:
+        machine = {"processor": _processor(), "torch": torch.__version__, "platform": platform.platform()}
+        options.json.write_text(json.dumps({"machine": machine, "rows": rows}, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
