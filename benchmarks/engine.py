@@ -211,7 +211,8 @@ def main() -> None:
             rows.append(row)
             print(
                 f"{model:10} {batch_size:5} {study.arithmetic:>10} {cost.heights[-1]:5} "
-                f"{a:11,.1f} {b:11,.1f} {c:11,.1f} {row['c_over_a']:7.2f} {row['c_over_b']:7.2f} {row['share_of_peak']:9.1%}",
+                f"{a:11,.1f} {b:11,.1f} {c:11,.1f} "
+                f"{row['c_over_a']:7.2f} {row['c_over_b']:7.2f} {row['share_of_peak']:9.1%}",
                 flush=True,
             )
     if options.json:

@@ -22,6 +22,8 @@ from omegaconf import MISSING, DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from analysis.counting import Goal
+from study import store
+from study.memory import device_bytes, micro_batch, saved_bytes
 from study.records import Budget, Evaluation, Search, Seeds, Study
 from study.space import parse_space
 from study.stack import arithmetic
@@ -83,6 +85,7 @@ class SweepConfig:
     batch_size: int | None = None
     goal: str = MISSING
     stopping: str = "goal"
+    precision: str = "fp32"
     budget: BudgetConfig = field(default_factory=BudgetConfig)
     evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
     seeds: SeedsConfig = field(default_factory=SeedsConfig)
@@ -154,6 +157,7 @@ def build_study(config: DictConfig, batch_size: int) -> Study:
             budget=Budget(**plain["budget"]),
             search=Search(**{**plain["search"], "space": parse_space(plain["search"]["space"])}),
             stopping=plain["stopping"],
+            precision=plain["precision"],
             evaluation=Evaluation(**plain["evaluation"]),
             seeds=Seeds(**plain["seeds"]),
         )
@@ -185,27 +189,31 @@ def materialise(jobs: Sequence[Job]) -> list[Job]:
     """Build every workload and load its data once, so that whatever is wrong is known before anything is written.
 
     Returns:
-        The same jobs, their studies' arithmetic settled by the rule of `stack.arithmetic`.
+        The same jobs, their studies' micro-batch and arithmetic settled.
 
     Raises:
         UsageError: a workload refuses its arguments, or lacks an error or a parameter that the study wants.
         DataError: the data cannot be had.
     """
     built: dict[str, Workload] = {}
+    saved: dict[str, float] = {}
     settled = []
     for job in jobs:
         key = str(job.study.workload)
         try:
             if key not in built:
                 built[key] = build(job.study.workload)
-                built[key].splits(torch.device("cpu"))
+                saved[key] = saved_bytes(built[key], *built[key].splits(torch.device("cpu")).train)
         except ValueError as error:
             raise UsageError(str(error)) from error
         _check(job.study, built[key])
-        how = "plain"
+        fits = micro_batch(job.study.batch_size, saved[key], device_bytes(job.device), job.workers)
+        study = replace(job.study, micro_batch=None if fits == job.study.batch_size else fits)
+        study = store.resumed(job.results, study)
         if job.engine != "serial":
-            how = arithmetic(built[key].model(), job.study.batch_size, job.device, forced=job.engine == "lanes")
-        settled.append(replace(job, study=replace(job.study, arithmetic=how)))
+            how = arithmetic(built[key].model(), study, job.device, forced=job.engine == "lanes")
+            study = replace(study, arithmetic=how)
+        settled.append(replace(job, study=study))
     return settled
 
 

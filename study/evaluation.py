@@ -50,7 +50,10 @@ class Data:
 class Log:
     """What one trial measured so far."""
 
-    def __init__(self, study: Study, workload: Workload, data: Data, trial: Trial) -> None:
+    def __init__(
+        self, study: Study, workload: Workload, data: Data, trial: Trial, micro_batch: int | None = None
+    ) -> None:
+        self.micro_batch = micro_batch
         self.study, self.workload, self.data, self.trial = study, workload, data, trial
         self.first_bad_step: int | None = None
         self.steps: list[int] = []
@@ -88,7 +91,7 @@ class Log:
         with torch.no_grad():
             for start in range(0, len(targets), EVALUATION_CHUNK):
                 chunk = slice(start, start + EVALUATION_CHUNK)
-                outputs = model(as_images(inputs[chunk]))
+                outputs = forward(self.study, model, as_images(inputs[chunk]))
                 for name, error in self.workload.errors.items():
                     totals[name] += error(outputs, targets[chunk]).sum(dtype=torch.float64).item()
         model.train()
@@ -105,7 +108,15 @@ class Log:
         """What was measured so far."""
         errors = {metric: np.array(values) for metric, values in self.errors.items()}
         steps = np.array(self.steps, dtype=np.int64)
-        return Curve(self.trial, self.first_bad_step, steps, errors, dict(self.seconds))
+        return Curve(self.trial, self.first_bad_step, steps, errors, dict(self.seconds), self.micro_batch)
+
+
+def forward(study: Study, model: nn.Module, inputs: Tensor) -> Tensor:
+    """The model's outputs in fp32, computed in the study's precision."""
+    if study.precision == "fp32":
+        return model(inputs)
+    with torch.autocast(inputs.device.type, torch.bfloat16, cache_enabled=False):
+        return model(inputs).float()
 
 
 def initial_model(workload: Workload, trial: Trial, device: torch.device) -> nn.Module:

@@ -25,6 +25,7 @@ NUMERICS_VERSION = 1
 
 SAMPLERS = ("sobol", "random")
 ARITHMETICS = ("plain", "bmm", "vmap")
+PRECISIONS = ("fp32", "bf16")
 
 
 def _at_least(name: str, value: Any, least: float) -> None:
@@ -141,7 +142,9 @@ class Study:
         optimizer, schedule: registered names.
         batch_size: the GLOBAL batch: examples per parameter update.
         stopping: `budget` (run all steps) or `goal` (stop once the goal is measured).
+        precision: `fp32`, or `bf16`: matrix products and convolutions under bfloat16 autocast, weights in fp32.
         arithmetic: `plain`, `bmm` or `vmap`: how a step is computed, which settles its last bits.
+        micro_batch: examples taken at once where the batch must be accumulated to fit; None: all of them.
     """
 
     workload: Mapping[str, Any]
@@ -154,7 +157,9 @@ class Study:
     stopping: str = "goal"
     evaluation: Evaluation = field(default_factory=Evaluation)
     seeds: Seeds = field(default_factory=Seeds)
+    precision: str = "fp32"
     arithmetic: str = "plain"
+    micro_batch: int | None = None
     numerics_version: int = NUMERICS_VERSION
 
     def __post_init__(self) -> None:
@@ -163,6 +168,7 @@ class Study:
             ("schedule", self.schedule, SCHEDULES),
             ("stopping rule", self.stopping, STOPPING_RULES),
             ("arithmetic", self.arithmetic, ARITHMETICS),
+            ("precision", self.precision, PRECISIONS),
         ):
             if name not in known:
                 raise ValueError(f"unknown {what} {name!r}{suggest(name, known)}")
@@ -271,6 +277,7 @@ class Curve:
         steps: updates done at each evaluation [E], increasing.
         errors: metric such as `val/classification_error` -> values [E], NaN where it was not measured.
         seconds: `training` and `evaluation` wall time of this trial alone.
+        micro_batch: examples taken at once; None: the whole batch.
     """
 
     trial: Trial
@@ -278,6 +285,7 @@ class Curve:
     steps: np.ndarray
     errors: Mapping[str, np.ndarray]
     seconds: Mapping[str, float]
+    micro_batch: int | None = None
 
     def __post_init__(self) -> None:
         if not (np.diff(self.steps) > 0).all():

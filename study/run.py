@@ -13,6 +13,8 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from study import store
 from study.records import Study
 from study.tuner import Tuner
@@ -34,7 +36,7 @@ def run(study: Study, workers: Workers, results: Path, watch: Watch, command: st
     if tuner.complete:
         store.check(results, [study])
         return tuner
-    folder = store.open_study(results, study, provenance(workers, command))
+    folder = store.open_study(results, study, provenance(study, workers, command))
     for curve in workers.train(study, tuner):
         store.save(folder, curve)
         tuner.tell(curve)
@@ -43,7 +45,7 @@ def run(study: Study, workers: Workers, results: Path, watch: Watch, command: st
     return tuner
 
 
-def provenance(workers: Workers, command: str) -> dict[str, Any]:
+def provenance(study: Study, workers: Workers, command: str) -> dict[str, Any]:
     """Where and how this run was made; nothing here alters a number."""
     packages = ("torch", "optuna", "numpy", "scipy", "pandas", "hydra-core")
     return {
@@ -55,7 +57,8 @@ def provenance(workers: Workers, command: str) -> dict[str, Any]:
         "device": workers.device,
         "workers": workers.count,
         "threads_per_worker": 1,
-        "engine": "serial",
+        "lanes": workers.height(study),
+        "tf32": torch.backends.cuda.matmul.allow_tf32,
         "python": sys.version.split()[0],
         "versions": {name: version(name) for name in packages},
         "git_commit": _git_commit(),

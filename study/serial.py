@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from study.batches import Batches
-from study.evaluation import Data, Log, initial_model
+from study.evaluation import Data, Log, forward, initial_model
+from study.memory import out_of_memory
 from study.optimizers import OPTIMIZERS
 from study.records import Curve, Study, Trial
 from study.schedules import SCHEDULES
@@ -32,17 +33,35 @@ class Proposals(Protocol):
 
 def train(study: Study, workload: Workload, data: Data, proposals: Proposals) -> Iterator[Curve]:
     """Train proposed trials one after the other on the device that holds the data."""
+    micro_batch = study.micro_batch
     while (trial := proposals.ask(wait=True)) is not None:
-        yield Run(study, workload, data, trial).finish(proposals)
+        while True:
+            try:
+                yield Run(study, workload, data, trial, micro_batch).finish(proposals)
+                break
+            except (RuntimeError, MemoryError) as error:
+                examples = micro_batch or study.batch_size
+                if not out_of_memory(error):
+                    raise
+                if examples == 1:
+                    raise MemoryError(
+                        f"one example of {study.name} does not fit on {data.inputs.device}: choose a smaller model, "
+                        "another engine.device or fewer engine.workers."
+                    ) from error
+                # Another size changes the last bits, so the trial starts again from step 0 with it.
+                micro_batch = -(-examples // 2)
 
 
 class Run:
     """One trial under way."""
 
-    def __init__(self, study: Study, workload: Workload, data: Data, trial: Trial) -> None:
+    def __init__(
+        self, study: Study, workload: Workload, data: Data, trial: Trial, micro_batch: int | None = None
+    ) -> None:
         self.study, self.workload, self.data, self.trial = study, workload, data, trial
+        self.micro_batch = micro_batch or study.batch_size
         device = data.inputs.device
-        self.log = Log(study, workload, data, trial)
+        self.log = Log(study, workload, data, trial, micro_batch)
         self.model = initial_model(workload, trial, device)
         self.dropouts = dropout_layers(self.model)
         self.optimizer = OPTIMIZERS[study.optimizer].build(self.model.parameters(), trial.hyperparameters)
@@ -91,12 +110,27 @@ class Run:
                 self.log.first_bad_step = self.step - len(losses) + int(bad[0]) + 1
 
     def update(self) -> Tensor:
-        """One parameter update; returns the mean training loss, on the device."""
+        """One parameter update; returns the mean training loss, on the device.
+
+        A batch taken in micro-batches weights each by its examples, so that unequal ones make the same mean.
+        """
         index = self.batches(self.step)
-        set_keys(self.dropouts, self.trial.seed, self.step)
-        outputs = self.model(self.data.gather(index))
-        loss = self.workload.loss(outputs, self.data.targets[index], **self.loss_hyperparameters).mean()
         self.optimizer.zero_grad(set_to_none=True)
-        loss.backward()
+        if self.micro_batch >= len(index):
+            mean = self.losses(index, first=0).mean()
+            mean.backward()
+            total = mean.detach()
+        else:
+            total = torch.zeros((), device=index.device)
+            for first in range(0, len(index), self.micro_batch):
+                part = self.losses(index[first : first + self.micro_batch], first).sum() / len(index)
+                part.backward()
+                total += part.detach()
         self.optimizer.step()
-        return loss.detach()
+        return total
+
+    def losses(self, index: Tensor, first: int) -> Tensor:
+        """The training loss of each of these examples, the batch's own from number `first` on."""
+        set_keys(self.dropouts, self.trial.seed, self.step, first)
+        outputs = forward(self.study, self.model, self.data.gather(index))
+        return self.workload.loss(outputs, self.data.targets[index], **self.loss_hyperparameters)

@@ -34,6 +34,14 @@ def costs(console: Console, measured: Sequence[tuple[Study, Cost]], device: str,
                 duration(cost.study(study, workers)),
             )
         console.print(table)
+    for study, _ in measured:
+        if study.micro_batch is not None:
+            parts = -(-study.batch_size // study.micro_batch)
+            console.print(
+                f"Batch size {study.batch_size:,} = 1 device x {parts} accumulation steps of at most "
+                f"{study.micro_batch:,} examples, by the memory there is.",
+                highlight=False,
+            )
     early = " Trials that reach the goal or diverge stop early." if measured[0][0].stopping == "goal" else ""
     console.print(
         f"\nAt most {duration(total)} with {workers} worker{'s' if workers > 1 else ''} on {device}, by a few real "

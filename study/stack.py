@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from study.optimizers import Optimizer
+from study.records import Study
 from workloads.layers import Dropout, dropout_layers, keep_mask
 
 Loss = Callable[[Tensor, Tensor], Tensor]
@@ -23,16 +24,18 @@ VMAP_BATCH_SIZE = 4
 """Convolutions gain from lanes up to this batch size on a CPU; beyond it grouped kernels lose to the library's own."""
 
 
-def arithmetic(model: nn.Module, batch_size: int, device: str, forced: bool = False) -> str:
-    """The arithmetic that a study of this model and batch size is computed in; part of its question.
+def arithmetic(model: nn.Module, study: Study, device: str, forced: bool = False) -> str:
+    """The arithmetic that a study of this model is computed in; part of its question.
 
-    `bmm` for chains of linear layers, `vmap` where one model alone would leave the device idle, else `plain`: one
-    model at a time. A rule and no measurement, since each differs from the others in the last bits. `forced` lanes
-    (`engine.name=lanes`) are taken wherever the model allows them.
+    `plain`, one model at a time, where batches are accumulated or in bf16; else `bmm` for chains of linear layers, and
+    `vmap` where one model alone would leave the device idle. A rule and no measurement, since each differs from the
+    others in the last bits. `forced` lanes (`engine=lanes`) are taken wherever the model allows them.
     """
+    if study.micro_batch is not None or study.precision != "fp32":
+        return "plain"
     if is_linear_chain(model):
         return "bmm"
-    if device == "cpu" and batch_size > VMAP_BATCH_SIZE and not forced:
+    if device == "cpu" and study.batch_size > VMAP_BATCH_SIZE and not forced:
         return "plain"
     return "vmap" if can_vmap(model) else "plain"
 
@@ -68,7 +71,7 @@ class Stack:
         self.weights, self.gradients = (torch.zeros(lanes, size, device=device) for _ in range(2))
         self.state = {name: torch.zeros(lanes, size, device=device) for name in optimizer.state}
         self.views, self.gradient_views = _views(self.weights, shapes), _views(self.gradients, shapes)
-        self.backward = (_LinearChain if how == "bmm" else _Vmapped)(template)
+        self.backward: _LinearChain | _Vmapped = _LinearChain(template) if how == "bmm" else _Vmapped(template)
 
     def load(self, row: int, model: nn.Module) -> None:
         """Start a row anew from a freshly initialised model."""

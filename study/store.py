@@ -15,6 +15,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,8 @@ FORMAT = 1
 COMPACTED = "curves.parquet"
 EXTENDABLE = ("search.trials", "search.max_launches")
 """Asking for more of these is the same question, taken further."""
+SETTLED = ("micro_batch",)
+"""Fixed when a study starts, by the memory there was; a later run keeps to it."""
 
 
 class StoreError(Exception):
@@ -57,10 +60,18 @@ def check(results: Path, studies: Sequence[Study]) -> None:
             differing = differences(held, asked)
             if path.parent != folder:
                 differing = {k: v for k, v in differing.items() if k not in ("batch_size", "train_steps")}
-            differing = {key: pair for key, pair in differing.items() if key not in EXTENDABLE}
+            differing = {key: pair for key, pair in differing.items() if key not in EXTENDABLE + SETTLED}
             if differing:
                 changed = ", ".join(f"{key}: {old} -> {new}" for key, (old, new) in differing.items())
                 raise StoreError(f"{results} holds another question ({changed}); choose another results=DIR.")
+
+
+def resumed(results: Path, study: Study) -> Study:
+    """The study with what was settled when it started, if it did."""
+    path = study_folder(results, study) / "study.json"
+    if not path.exists():
+        return study
+    return replace(study, **{key: _read(path)["question"][key] for key in SETTLED})
 
 
 def open_study(results: Path, study: Study, provenance: Mapping[str, Any]) -> Path:
@@ -168,6 +179,7 @@ def _write_curves(path: Path, curves: Sequence[Curve]) -> None:
             "hyperparameters": dict(c.trial.hyperparameters),
             "first_bad_step": c.first_bad_step,
             "seconds": dict(c.seconds),
+            "micro_batch": c.micro_batch,
         }
         for c in curves
     ]
@@ -187,7 +199,8 @@ def _read_curves(path: Path) -> list[Curve]:
         rows = columns["trial"] == record["index"]
         trial = Trial(record["index"], record["seed"], record["order_seed"], record["hyperparameters"])
         errors = {name: values[rows] for name, values in columns.items() if name not in ("trial", "step")}
-        curves.append(Curve(trial, record["first_bad_step"], columns["step"][rows], errors, record["seconds"]))
+        steps, seconds = columns["step"][rows], record["seconds"]
+        curves.append(Curve(trial, record["first_bad_step"], steps, errors, seconds, record["micro_batch"]))
     return curves
 
 

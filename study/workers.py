@@ -113,8 +113,8 @@ class Workers:
             pipe.send(None)
 
     def height(self, study: Study) -> int:
-        """How many lanes each worker fuses for a study that was measured."""
-        return self._heights[_key(study)][-1]
+        """How many lanes each worker fuses for a study; 1 unless it was measured."""
+        return self._heights.get(_key(study), (1,))[-1]
 
     def adopt(self, study: Study, measured: Study) -> None:
         """Fuse lanes for `study` as for one that was measured, of the same model and batch size."""
@@ -208,6 +208,8 @@ def _work(pipe: Connection, parent: int, device: str, import_path: Path | None) 
                 pipe.send(("curve", curve))
         except (EOFError, ConnectionError):
             return
+        except MemoryError as error:
+            pipe.send(("error", str(error)))
         except Exception:
             pipe.send(("error", traceback.format_exc()))
 

@@ -216,19 +216,21 @@ def test_a_height_that_computes_other_bits_is_not_admitted(question, monkeypatch
 
 
 @pytest.mark.parametrize(
-    ("model", "batch_size", "device", "how"),
+    ("model", "fields", "device", "how"),
     [
-        (nn.Sequential(nn.Linear(2, 3)), 1024, "cpu", "bmm"),
-        (nn.Sequential(nn.Conv2d(1, 2, 3)), 4, "cpu", "vmap"),
-        (nn.Sequential(nn.Conv2d(1, 2, 3)), 8, "cpu", "plain"),
-        (nn.Sequential(nn.Conv2d(1, 2, 3)), 8, "cuda", "vmap"),
-        (nn.Sequential(nn.BatchNorm2d(2)), 4, "cpu", "plain"),  # running statistics are not a function of the step
-        (nn.Sequential(nn.Dropout(0.5)), 4, "cpu", "plain"),  # one global stream for all lanes
-        (nn.LSTM(2, 3), 4, "cpu", "plain"),
+        (nn.Sequential(nn.Linear(2, 3)), {"batch_size": 64}, "cpu", "bmm"),
+        (nn.Sequential(nn.Linear(2, 3)), {"precision": "bf16"}, "cpu", "plain"),
+        (nn.Sequential(nn.Linear(2, 3)), {"micro_batch": 3}, "cpu", "plain"),
+        (nn.Sequential(nn.Conv2d(1, 2, 3)), {"batch_size": 4}, "cpu", "vmap"),
+        (nn.Sequential(nn.Conv2d(1, 2, 3)), {"batch_size": 8}, "cpu", "plain"),
+        (nn.Sequential(nn.Conv2d(1, 2, 3)), {"batch_size": 8}, "cuda", "vmap"),
+        (nn.Sequential(nn.BatchNorm2d(2)), {"batch_size": 4}, "cpu", "plain"),  # running statistics: not of the step
+        (nn.Sequential(nn.Dropout(0.5)), {"batch_size": 4}, "cpu", "plain"),  # one global stream for all lanes
+        (nn.LSTM(2, 3), {"batch_size": 4}, "cpu", "plain"),
     ],
 )
-def test_the_rule_of_arithmetic(model, batch_size, device, how):
-    assert stack.arithmetic(model, batch_size, device) == how
+def test_the_rule_of_arithmetic(make_study, model, fields, device, how):
+    assert stack.arithmetic(model, make_study(**fields), device) == how
 
 
 def test_a_range_of_batches_is_the_batches_one_after_another():

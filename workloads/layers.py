@@ -20,21 +20,23 @@ class Dropout(nn.Module):
     def __init__(self, p: float) -> None:
         super().__init__()
         self.p = p
+        self.first = 0  # number of the first example within its batch, where the batch comes in parts
         # Not saved: the key is a function of the step, never state.
         self.register_buffer("key", torch.zeros((), dtype=torch.int32), persistent=False)
 
     def forward(self, x: Tensor) -> Tensor:
         if not self.training or self.p == 0:
             return x
-        return x * (keep_mask(x.shape, self.key, self.p).to(x.dtype) / (1 - self.p))
+        return x * (keep_mask(x.shape, self.key, self.p, self.first).to(x.dtype) / (1 - self.p))
 
     def extra_repr(self) -> str:
         return f"p={self.p}"
 
 
-def keep_mask(shape: torch.Size, key: Tensor, p: float) -> Tensor:
-    """Which elements are kept: bool [*key.shape, *shape], for int32 keys of any shape."""
-    counter = torch.arange(shape.numel(), dtype=torch.int32, device=key.device).view(shape)
+def keep_mask(shape: torch.Size, key: Tensor, p: float, first: int = 0) -> Tensor:
+    """Which elements are kept: bool [*key.shape, *shape], for int32 keys of any shape; examples count from `first`."""
+    start = first * shape[1:].numel()
+    counter = torch.arange(start, start + shape.numel(), dtype=torch.int32, device=key.device).view(shape)
     key = key.view(*key.shape, *(1 for _ in shape))
     uniform = _mix(_mix(counter ^ key) + key) & 0x7FFFFFFF
     return uniform >= int(p * 2**31)
@@ -54,9 +56,10 @@ def dropout_layers(model: nn.Module) -> list[Dropout]:
     return [module for module in model.modules() if isinstance(module, Dropout)]
 
 
-def set_keys(layers: list[Dropout], seed: int, step: int) -> None:
-    """Give every layer its key for one step of the trial with this seed."""
+def set_keys(layers: list[Dropout], seed: int, step: int, first: int = 0) -> None:
+    """Give every layer its key for one step of the trial with this seed, for a batch from example `first` on."""
     for number, layer in enumerate(layers):
+        layer.first = first
         layer.key.fill_(dropout_key(seed, step, number))
 
 

@@ -1,0 +1,66 @@
+"""How many examples fit on the device at once: the micro-batch that a global batch is accumulated from.
+
+The user sets the global batch alone. It is `devices x per-device batch x accumulation steps`; here one device takes it
+in accumulation steps of at most one micro-batch, each weighted by its examples, which equals the large batch.
+"""
+
+from __future__ import annotations
+
+import os
+
+import torch
+from torch import Tensor
+
+from workloads.base import Workload
+
+PROBE_EXAMPLES = 4
+WORKING_SET = 3.0
+"""Peak memory of a step over what autograd saves: gradients of activations, layout copies, kernels' workspaces."""
+SHARE = 0.5
+"""Of the device's memory that the steps under way may take; data, evaluation and other programs need the rest."""
+
+
+def saved_bytes(workload: Workload, inputs: Tensor, targets: Tensor) -> float:
+    """Bytes that one example's forward pass saves for the backward pass, parameters aside."""
+    model = workload.model().train()
+    parameters = {p.untyped_storage().data_ptr() for p in model.parameters()}
+    saved: dict[int, int] = {}
+
+    def pack(tensor: Tensor) -> Tensor:
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in parameters:
+            saved[storage.data_ptr()] = storage.nbytes()
+            kept.append(tensor)  # alive, so that no other tensor takes its address
+        return tensor
+
+    kept: list[Tensor] = []
+    examples = min(PROBE_EXAMPLES, len(targets))
+    # Cloned: a slice would count the storage of the whole data set.
+    x, y = inputs[:examples].clone(), targets[:examples].clone()
+    with torch.random.fork_rng(devices=[]), torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        workload.loss(model(x), y).mean()
+    return sum(saved.values()) / examples
+
+
+def device_bytes(device: str) -> int:
+    """Memory of a device in all: what is free changes by the minute, and the micro-batch must not."""
+    if torch.device(device).type == "cuda":
+        return torch.cuda.get_device_properties(torch.device(device)).total_memory
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+def micro_batch(batch_size: int, bytes_per_example: float, device_memory: float, workers: int) -> int:
+    """The largest of equal parts of a batch (the last may be smaller) of which one fits beside the other workers'.
+
+    >>> micro_batch(55000, bytes_per_example=1e6, device_memory=24e9, workers=2)
+    1965
+    """
+    room = SHARE * device_memory / workers
+    most = max(1, int(room / (WORKING_SET * max(bytes_per_example, 1.0))))
+    parts = -(-batch_size // most)
+    return -(-batch_size // parts)
+
+
+def out_of_memory(error: BaseException) -> bool:
+    """Whether an error is a device saying that it has no room left."""
+    return isinstance(error, torch.OutOfMemoryError | MemoryError) or "can't allocate memory" in str(error)
