@@ -12,6 +12,7 @@ from study.cost import Cost, least_seconds
 from study.evaluation import Data
 from study.lanes import Lanes
 from study.lanes import train as train_lanes
+from study.memory import SHARE, device_bytes, out_of_memory
 from study.records import Curve, Study, Trial
 from study.serial import Proposals, Run
 from study.serial import train as train_serially
@@ -21,8 +22,9 @@ from workloads.base import Workload
 
 HEIGHTS = (1, 2, 4, 8, 16, 32, 64)
 CHECKED_STEPS = 3
-MOST_BYTES = 2**30
-"""Of weights, gradients and optimizer state in one stack on a CPU; far beyond what its caches still serve."""
+CPU_STACK_BYTES = 2**30
+"""Of weights, gradients and optimizer state in one stack; far beyond what a CPU's caches still serve."""
+GPU_TOLERANCE = 1e-4
 
 
 def train(
@@ -49,31 +51,46 @@ def measure(study: Study, workload: Workload, data: Data, most: int) -> Cost:
 
 
 def admitted(study: Study, workload: Workload, data: Data, most: int) -> list[int]:
-    """Stack heights at which the first and the last row compute, bit for bit, what they do in a stack of two.
+    """Stack heights at which the first and the last row compute what they do in a stack of two.
 
-    Kernels choose their blocking by shape, so this is found out with the real model and batch size, not assumed. Two
-    is the reference, since a stack of one (at batch size 1, say) may fall into kernels that no other height uses; a
-    trial alone then has an idle row beside it.
+    On a CPU that means bit for bit; on other devices, whose kernels promise less, to GPU_TOLERANCE. Kernels choose
+    their blocking by shape, so this is found out with the real model and batch size, not assumed. Two is the reference,
+    since a stack of one (at batch size 1, say) may fall into kernels that no other height uses; a trial alone then has
+    an idle row beside it.
     """
     found = []
     reference: dict[int, Tensor] = {}
     for height in HEIGHTS:
-        if height > max(most, 2) or _bytes(study, workload, data, height) > MOST_BYTES:
+        try:
+            together = _started(study, workload, data, range(height))
+            together.advance(CHECKED_STEPS)
+        except RuntimeError as error:
+            if not out_of_memory(error):
+                raise
+            break  # fewer lanes
+        if height > 1 and together.stack.bytes > _most_bytes(data):
             break
-        together = _started(study, workload, data, range(height))
-        together.advance(CHECKED_STEPS)
         for row in {0, height - 1} - set(reference):
             pair = _started(study, workload, data, [row, row])
             pair.advance(CHECKED_STEPS)
             reference[row] = pair.stack.weights[0]
-        if all(_same_bits(together.stack.weights[row], reference[row]) for row in (0, height - 1)):
+        if all(_agree(together.stack.weights[row], reference[row]) for row in (0, height - 1)):
             found.append(height)
+        if 2 * height > max(most, 2):
+            break
     return found or [2]
 
 
-def _same_bits(a: Tensor, b: Tensor) -> bool:
+def _agree(a: Tensor, b: Tensor) -> bool:
+    if a.device.type != "cpu":
+        return torch.allclose(a, b, rtol=GPU_TOLERANCE, atol=GPU_TOLERANCE, equal_nan=True)
     # As integers, NaN equals itself and the two zeros differ.
     return torch.equal(a.view(torch.int32), b.view(torch.int32))
+
+
+def _most_bytes(data: Data) -> float:
+    device = data.inputs.device
+    return CPU_STACK_BYTES if device.type == "cpu" else SHARE * device_bytes(str(device))
 
 
 def _calibrated(study: Study, workload: Workload, data: Data, most: int) -> tuple[list[int], float]:
@@ -94,11 +111,6 @@ def _started(study: Study, workload: Workload, data: Data, indices: Sequence[int
     for index in indices:
         lanes.start(_trial(study, index))
     return lanes
-
-
-def _bytes(study: Study, workload: Workload, data: Data, height: int) -> int:
-    lanes = Lanes(study, workload, data, [1])
-    return height * 4 * lanes.stack.weights.numel() * (2 + len(lanes.stack.state))
 
 
 def _trial(study: Study, index: int) -> Trial:

@@ -73,6 +73,12 @@ class Stack:
         self.views, self.gradient_views = _views(self.weights, shapes), _views(self.gradients, shapes)
         self.backward: _LinearChain | _Vmapped = _LinearChain(template) if how == "bmm" else _Vmapped(template)
 
+    @property
+    def bytes(self) -> int:
+        """Of weights, gradients and state together."""
+        tensors = (self.weights, self.gradients, *self.state.values())
+        return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+
     def load(self, row: int, model: nn.Module) -> None:
         """Start a row anew from a freshly initialised model."""
         for name, parameter in model.named_parameters():

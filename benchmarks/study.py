@@ -1,0 +1,121 @@
+"""A whole small study in wall time, beside the obvious script; both must find the same steps-to-result.
+
+    python -m benchmarks.study [--trials 50] [--batch-sizes 8,32,128,512,2048]
+
+The obvious script is Optuna's `study.optimize` around a `DataLoader` loop: one trial at a time, default threads, with
+the same trials, initialisations, order of examples, evaluation grid and stopping rule as this project's sweep. The
+workload is an MLP 784-128-10 on MNIST. Takes about half an hour on two cores, most of it for the script.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import optuna
+import torch
+import torch.nn.functional as F
+from torch.utils.data import DataLoader, Sampler, TensorDataset
+
+from analysis import steps_to_result
+from analysis.load import load_study
+from study import config
+from study.batches import Batches
+from study.records import Study
+from study.run import run
+from study.space import values
+from study.tuner import point
+from study.workers import Workers
+from workloads.base import build
+
+WORKLOAD = ["workload=fc_mnist", "workload.widths=[128]", "goal=val/classification_error < 0.03", "budget.epochs=5"]
+
+
+class SameOrder(Sampler[list[int]]):
+    """The batches that this project gives the trial, for a DataLoader."""
+
+    def __init__(self, study: Study, order_seed: int, examples: int) -> None:
+        self.batches = Batches(order_seed, examples, study.batch_size, torch.device("cpu"))
+        self.steps = study.train_steps
+
+    def __iter__(self) -> Iterator[list[int]]:
+        return (self.batches(step).tolist() for step in range(self.steps))
+
+    def __len__(self) -> int:
+        return self.steps
+
+
+def obvious_script(study: Study) -> float:
+    """Fewest steps to the goal (infinite if none), by Optuna around a plain loop."""
+    workload = build(study.workload)
+    splits = workload.splits(torch.device("cpu"))
+    dataset, (val_x, val_y) = TensorDataset(*splits.train), splits.val
+    grid = set(study.evaluation_steps)
+
+    def objective(trial: optuna.Trial) -> float:
+        mine = study.trial(trial.number, values(study.search.space, point(study, trial.number)))
+        torch.manual_seed(mine.seed)
+        model = workload.model()
+        h = mine.hyperparameters
+        optimizer = torch.optim.SGD(model.parameters(), lr=h["learning_rate"], momentum=h["momentum"])
+        loader = DataLoader(dataset, batch_sampler=SameOrder(study, mine.order_seed, len(dataset)))
+        for step, (x, y) in enumerate(loader, start=1):
+            optimizer.zero_grad()
+            loss = F.cross_entropy(model(x), y)
+            if not math.isfinite(loss.item()):
+                raise optuna.TrialPruned
+            loss.backward()
+            optimizer.step()
+            if step in grid:
+                with torch.no_grad():
+                    error = (model(val_x).argmax(1) != val_y).float().mean().item()
+                if error < study.goal.threshold:
+                    return step
+        return math.inf
+
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    search = optuna.create_study()
+    search.optimize(objective, n_trials=study.search.trials)
+    return min(t.value for t in search.trials if t.value is not None)
+
+
+def main() -> None:
+    """Measure and print both."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--trials", type=int, default=50)
+    parser.add_argument("--batch-sizes", default="8,32,128,512,2048")
+    options = parser.parse_args()
+    arguments = [*WORKLOAD, f"search.trials={options.trials}", f"batch_size={options.batch_sizes}"]
+    totals = [0.0, 0.0]
+    print("batch   script s   sweep s   ratio   S script   S sweep   within a grid point")
+    with tempfile.TemporaryDirectory() as folder:
+        results = Path(folder)
+        for job in config.materialise(config.jobs([*arguments, f"results={results}"])):
+            study = job.study
+            start = time.perf_counter()
+            with Workers(job.workers, job.device) as workers:  # starting processes and measuring is part of the price
+                list(workers.measure([study]))
+                run(study, workers, results, lambda study, tuner: None)
+            sweep = time.perf_counter() - start
+            [path] = results.glob(f"studies/*/*/{study.batch_size}")
+            found = steps_to_result.row(load_study(path))["steps_to_result"] or math.inf
+            start = time.perf_counter()
+            expected = obvious_script(study)
+            script = time.perf_counter() - start
+            totals = [totals[0] + script, totals[1] + sweep]
+            grid = [*study.evaluation_steps, math.inf]
+            near = abs(grid.index(found) - grid.index(expected)) <= 1
+            print(
+                f"{study.batch_size:5} {script:10.1f} {sweep:9.1f} {script / sweep:7.1f} "
+                f"{expected:10} {found:9}   {near}",
+                flush=True,
+            )
+    print(f"whole {totals[0]:10.1f} {totals[1]:9.1f} {totals[0] / totals[1]:7.1f}")
+
+
+if __name__ == "__main__":
+    main()
