@@ -119,7 +119,7 @@ def results(console: Console, steps: pd.DataFrame, sentences: Sequence[str]) -> 
     tuned = [c for c in steps.columns if c not in (*fixed.split(), *counts, "train_steps")]
     for (workload, optimizer), curve in steps.groupby(["workload", "optimizer"]):
         console.print(f"\n[bold]{workload}, {optimizer}[/]", highlight=False)
-        varied = [name for name in tuned if curve[name].nunique() > 1]
+        varied = [name for name in tuned if curve[name].nunique() > 1 or curve["reached"].sum() < 2]
         table = Table(box=None, pad_edge=False)
         for heading in ("batch size", "steps", "examples", *varied, "feasible", "infeasible"):
             table.add_column(heading.replace("_", " "), justify="right")
