@@ -12,6 +12,7 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn
 from rich.table import Table
 
 from study.cost import Cost
+from study.optimizers import OPTIMIZERS
 from study.records import Study
 from study.tuner import Tuner
 
@@ -83,8 +84,7 @@ class SweepProgress:
         """Show where a study stands; called at its start and after each of its trials."""
         wanted = study.search.trials
         if self.current is None:
-            name = f"{study.name}, {study.optimizer}, batch size {study.batch_size:,}"
-            self.current = self.bars.add_task(name, total=wanted, status="")
+            self.current = self.bars.add_task(self._name(study), total=wanted, status="")
             self.study_started = time.monotonic()
         launched = tuner.feasible + tuner.infeasible
         best = "goal not reached yet" if tuner.best is None else f"best {tuner.best:,} steps"
@@ -101,8 +101,7 @@ class SweepProgress:
             self.done_before += weight * wanted
             took = duration(time.monotonic() - self.study_started)
             self.console.print(
-                f"{study.name}, {study.optimizer}, batch size {study.batch_size:,}: "
-                f"{status.replace('goal not reached yet', 'goal not reached')}, {took}",
+                f"{self._name(study)}: {status.replace('goal not reached yet', 'goal not reached')}, {took}",
                 highlight=False,
             )
             if tuner.feasible < wanted:
@@ -111,14 +110,18 @@ class SweepProgress:
                     "(search.max_launches); lower search.space.learning_rate.high or allow more launches.[/]"
                 )
 
+    def _name(self, study: Study) -> str:
+        curves = {(s.name, s.optimizer) for s, _ in self.weights}
+        prefix = f"{study.name}, {study.optimizer}, " if len(curves) > 1 else ""
+        return f"{prefix}batch size {study.batch_size:,}"
+
 
 def results(console: Console, steps: pd.DataFrame, sentences: Sequence[str]) -> None:
     """The table of steps to result (frame of `analysis.steps_to_result.table`) and what was found."""
-    fixed = "workload optimizer batch_size goal_metric goal_threshold reached steps_to_result examples_to_result trial"
-    counts = ["complete", "incomplete", "infeasible"]
-    tuned = [c for c in steps.columns if c not in (*fixed.split(), *counts, "train_steps")]
     for (workload, optimizer), curve in steps.groupby(["workload", "optimizer"]):
         console.print(f"\n[bold]{workload}, {optimizer}[/]", highlight=False)
+        # The schedule's own parameters are in the report; here the line must fit a terminal.
+        tuned = [name for name in OPTIMIZERS[optimizer].hyperparameters if name in curve]
         varied = [name for name in tuned if curve[name].nunique() > 1 or curve["reached"].sum() < 2]
         table = Table(box=None, pad_edge=False)
         for heading in ("batch size", "steps", "examples", *varied, "feasible", "infeasible"):
