@@ -179,6 +179,8 @@ def test_resnet_8_starts_near_chance():
     model_losses = []
     for seed in range(8):
         torch.manual_seed(seed)
-        inputs, targets = torch.randn(64, 3, 32, 32), torch.arange(64) % 10
+        # Neighbouring pixels of photographs agree; white noise would hide the fault.
+        inputs = F.interpolate(torch.randn(64, 3, 4, 4), size=(32, 32), mode="bilinear")
+        inputs, targets = inputs / inputs.std(), torch.arange(64) % 10
         model_losses.append(F.cross_entropy(build(RESNET).model()(inputs), targets).item())
-    assert np.mean(model_losses) < 2.9  # log 10 is 2.3
+    assert np.mean(model_losses) < 3  # log 10 is 2.3
