@@ -8,7 +8,7 @@ from typing import Any
 import pandas as pd
 
 from analysis import figures, scaling, steps_to_result
-from analysis.load import StudyData, load
+from analysis.load import LoadError, StudyData, load
 from analysis.report import ReportData, write_report, write_tables
 
 
@@ -32,10 +32,13 @@ def build(results: Path) -> ReportData:
         studies=[provenance(study) for study in studies],
         command=_command(studies),
     )
-    write_tables(results, steps, limits, cost)
-    for name in figures.FIGURES:
-        figures.save(name, {"steps": steps, "scaling": limits}, results / "figures")
-    write_report(results, data)
+    try:
+        write_tables(results, steps, limits, cost)
+        for name in figures.FIGURES:
+            figures.save(name, {"steps": steps, "scaling": limits}, results / "figures")
+        write_report(results, data)
+    except OSError as error:
+        raise LoadError(f"cannot write the report: {error}; the measurements are safe.") from error
     return data
 
 
@@ -49,6 +52,8 @@ def warnings(studies: list[StudyData], steps: pd.DataFrame) -> list[str]:
             found.append((0, f"{name}: only {row['complete']} of {wanted} feasible trials are there."))
         if not row["reached"]:
             found.append((1, f"{name}: no trial reached the goal within {budget:,} steps."))
+        elif row["steps_to_result"] == study.measurements["step"].min() > 1:
+            found.append((1, f"{name}: the goal was met at the first evaluation; lower evaluation.first to see when."))
         elif row["steps_to_result"] > 0.8 * budget:
             found.append((3, f"{name}: the goal was met after 80 % of the budget; a larger one may find fewer steps."))
     for (workload, optimizer), curve in steps[steps["reached"]].groupby(["workload", "optimizer"]):

@@ -69,7 +69,8 @@ def load(results: Path | str) -> Iterator[StudyData]:
     Raises:
         LoadError: no results are there, or a file is torn.
     """
-    folders = [path.parent for path in Path(results).glob("studies/*/*/*/study.json")]
+    found = Path(results).glob("studies/*/*/*/study.json")
+    folders = [path.parent for path in found if path.parent.name.isdigit()]
     if not folders:
         raise LoadError(f"no studies in {results}; a results folder is what `python -m study sweep` wrote to.")
     for folder in sorted(folders, key=lambda f: (f.parts[-3], f.parts[-2], int(f.parts[-1]))):

@@ -39,8 +39,11 @@ def sweep(options: argparse.Namespace, console: Console) -> None:
     ]
     if missing:
         studies = [job.study for job in missing]
-        with Workers(missing[0].workers, missing[0].device, missing[0].lanes, options.config_dir) as workers:
-            measured = sorted(workers.measure(studies), key=lambda pair: studies.index(pair[0]))
+        with Workers(
+            min(job.workers for job in missing), missing[0].device, missing[0].lanes, options.config_dir
+        ) as workers:
+            with console.status("Measuring what it will cost ..."):
+                measured = sorted(workers.measure(studies), key=lambda pair: studies.index(pair[0]))
             show.costs(console, measured, workers.device, workers.count)
             with show.SweepProgress(console, measured) as progress:
                 for job in missing:

@@ -20,16 +20,18 @@ from hydra.core.override_parser.types import Override
 from hydra.errors import HydraException
 from omegaconf import MISSING, DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
+from yaml import YAMLError
 
 from analysis.counting import Goal
 from study import store
-from study.memory import device_bytes, micro_batch, saved_bytes
+from study.memory import device_bytes, micro_batch, most_workers, saved_bytes
 from study.records import Budget, Evaluation, Search, Seeds, Study
-from study.space import parse_space
+from study.space import Legal, parse_space
 from study.stack import arithmetic
 from workloads.base import Workload, build
 from workloads.suggest import suggest
 
+LABEL_SMOOTHING = Legal("[0, 1)")
 ENGINES = ("auto", "serial", "lanes")
 CONF = Path(importlib.import_module("conf").__file__ or "").parent
 
@@ -121,23 +123,31 @@ def jobs(arguments: Sequence[str], config_dir: Path | None = None) -> list[Job]:
         UsageError: anything that the schema or a record refuses.
     """
     found: dict[tuple[Path, str, str, int], Job] = {}
-    for config in compositions(arguments, config_dir):
-        sizes = config.batch_sizes if config.batch_size is None else [config.batch_size]
-        if not sizes:
-            raise UsageError("batch_sizes is empty; name at least one, such as batch_size=64.")
-        for size in sizes:
-            study = build_study(config, size)
-            if not config.results:
-                raise UsageError("results must name a folder, but got ''.")
-            job = Job(study, Path(config.results), *placement(config.engine), config.engine.name, config.engine.lanes)
-            key = (job.results, study.name, study.optimizer, study.batch_size)
-            if key in found:
-                raise UsageError(
-                    f"two studies would share the folder of {study.name}, {study.optimizer}, batch size "
-                    f"{study.batch_size} in {job.results}; give each its own results=DIR or workload.name=NAME."
-                )
-            found[key] = job
+    try:
+        for config in compositions(arguments, config_dir):
+            for job in _jobs_of(config):
+                study = job.study
+                if found.setdefault((job.results, study.name, study.optimizer, study.batch_size), job) is not job:
+                    raise UsageError(
+                        f"two studies would share the folder of {study.name}, {study.optimizer}, batch size "
+                        f"{study.batch_size} in {job.results}; give each its own results=DIR or workload.name=NAME."
+                    )
+    except (HydraException, OmegaConfBaseException, YAMLError) as error:
+        raise UsageError(_first_line(error)) from error
+    if len({(job.device, job.workers, job.engine, job.lanes) for job in found.values()}) > 1:
+        raise UsageError("engine settings cannot be swept: they are how a sweep runs, not what it asks.")
     return list(found.values())
+
+
+def _jobs_of(config: DictConfig) -> list[Job]:
+    sizes = config.batch_sizes if config.batch_size is None else [config.batch_size]
+    if not sizes:
+        raise UsageError("batch_sizes is empty; name at least one, such as batch_size=64.")
+    if not config.results:
+        raise UsageError("results must name a folder, but got ''.")
+    place = placement(config.engine)
+    engine = config.engine
+    return [Job(build_study(config, size), Path(config.results), *place, engine.name, engine.lanes) for size in sizes]
 
 
 def build_study(config: DictConfig, batch_size: int) -> Study:
@@ -177,12 +187,19 @@ def placement(engine: EngineConfig) -> tuple[str, int]:
         device = "cuda" if torch.cuda.is_available() else "cpu"
     try:
         kind = torch.device(device).type
+        if kind not in ("cpu", "cuda"):
+            raise RuntimeError("only cpu and cuda devices can be")
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError) as error:
         raise UsageError(f"engine.device {device!r} cannot be used: {str(error).splitlines()[0]}") from error
     if workers is not None and workers < 1:
         raise UsageError(f"engine.workers must be at least 1, but got {workers}.")
-    return device, workers or (1 if kind == "cuda" else len(os.sched_getaffinity(0)))
+    return device, workers or (1 if kind == "cuda" else cores())
+
+
+def cores() -> int:
+    """Cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def materialise(jobs: Sequence[Job]) -> list[Job]:
@@ -203,17 +220,25 @@ def materialise(jobs: Sequence[Job]) -> list[Job]:
         try:
             if key not in built:
                 built[key] = build(job.study.workload)
-                saved[key] = saved_bytes(built[key], *built[key].splits(torch.device("cpu")).train)
+                inputs, targets = built[key].splits(torch.device("cpu")).train
+                wanted = job.study.workload["train_examples"]
+                if len(targets) != wanted:
+                    raise UsageError(
+                        f"workload.train_examples is {wanted}, but {job.study.name}.splits() returns {len(targets)}."
+                    )
+                saved[key] = saved_bytes(built[key], inputs, targets)
+            _check(job.study, built[key])
         except ValueError as error:
             raise UsageError(str(error)) from error
-        _check(job.study, built[key])
-        fits = micro_batch(job.study.batch_size, saved[key], device_bytes(job.device), job.workers)
+        memory = device_bytes(job.device)
+        fits = micro_batch(job.study.batch_size, saved[key], memory)
+        workers = min(job.workers, most_workers(fits, saved[key], memory))
         study = replace(job.study, micro_batch=None if fits == job.study.batch_size else fits)
         study = store.resumed(job.results, study)
         if job.engine != "serial":
             how = arithmetic(built[key].model(), study, job.device, forced=job.engine == "lanes")
             study = replace(study, arithmetic=how)
-        settled.append(replace(job, study=study))
+        settled.append(replace(job, study=study, workers=workers))
     return settled
 
 
@@ -224,6 +249,8 @@ def _check(study: Study, workload: Workload) -> None:
         raise UsageError(f"{study.name} does not measure {study.goal.metric!r}{suggest(study.goal.metric, metrics)}")
     asked = {*study.asked_hyperparameters, *workload.hyperparameters}
     for name in study.search.space:
+        if name == "label_smoothing":
+            LABEL_SMOOTHING.check(name, study.search.space[name])
         if name not in asked:
             raise UsageError(
                 f"search.space.{name} is asked for by none of optimizer {study.optimizer}, schedule "

@@ -34,17 +34,23 @@ class Data:
     inputs: Tensor
     targets: Tensor
     evaluated: Mapping[str, tuple[Tensor, Tensor]]
+    images: bool
 
     @classmethod
     def of(cls, splits: Splits) -> Data:
         """The training set is itself a fixed permutation: its first examples, as many as validate, are the subset."""
         train, val, test = ((_channels_last(inputs), targets) for inputs, targets in splits)
         subset = len(val[1])
-        return cls(*train, {"val": val, "train": (train[0][:subset], train[1][:subset]), "test": test})
+        evaluated = {"val": val, "train": (train[0][:subset], train[1][:subset]), "test": test}
+        return cls(*train, evaluated, images=splits.train[0].dim() == 4)
 
     def gather(self, index: Tensor) -> Tensor:
         """The inputs [B, ...] of these examples [B]; images as a [B, C, H, W] view in channels-last format."""
-        return as_images(self.inputs.index_select(0, index))
+        return self.as_model_wants(self.inputs.index_select(0, index))
+
+    def as_model_wants(self, inputs: Tensor) -> Tensor:
+        """Images [..., B, H, W, C] in memory -> a [..., B, C, H, W] view in channels-last format; else as they are."""
+        return inputs.movedim(-1, -3) if self.images else inputs
 
 
 class Log:
@@ -91,7 +97,7 @@ class Log:
         with torch.no_grad():
             for start in range(0, len(targets), EVALUATION_CHUNK):
                 chunk = slice(start, start + EVALUATION_CHUNK)
-                outputs = forward(self.study, model, as_images(inputs[chunk]))
+                outputs = forward(self.study, model, self.data.as_model_wants(inputs[chunk]))
                 for name, error in self.workload.errors.items():
                     totals[name] += error(outputs, targets[chunk]).sum(dtype=torch.float64).item()
         model.train()
@@ -130,8 +136,3 @@ def initial_model(workload: Workload, trial: Trial, device: torch.device) -> nn.
 def _channels_last(inputs: Tensor) -> Tensor:
     """[N, C, H, W] images -> contiguous [N, H, W, C]; anything else as it is."""
     return inputs.permute(0, 2, 3, 1).contiguous() if inputs.dim() == 4 else inputs
-
-
-def as_images(inputs: Tensor) -> Tensor:
-    """[..., B, H, W, C] in memory -> a [..., B, C, H, W] view in channels-last format; anything else as it is."""
-    return inputs.movedim(-1, -3) if inputs.dim() >= 4 else inputs

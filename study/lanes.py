@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from study.batches import Batches
-from study.evaluation import Data, Log, as_images, initial_model
+from study.evaluation import Data, Log, initial_model
 from study.optimizers import OPTIMIZERS
 from study.records import Curve, Study, Trial
 from study.schedules import SCHEDULES
@@ -159,7 +159,9 @@ class Lanes:
     def _examples(self, index: Tensor) -> tuple[Tensor, Tensor]:
         flat = index.reshape(-1)
         inputs = self.data.inputs.index_select(0, flat)
-        return as_images(inputs.view(*index.shape, *inputs.shape[1:])), self.data.targets[flat].view(index.shape)
+        return self.data.as_model_wants(inputs.view(*index.shape, *inputs.shape[1:])), self.data.targets[flat].view(
+            index.shape
+        )
 
     def _loss(self, hyperparameters: Mapping[str, Tensor]) -> Loss:
         """The mean loss of each lane, with its own tuned parameters of the loss."""

@@ -17,7 +17,9 @@ PROBE_EXAMPLES = 4
 WORKING_SET = 3.0
 """Peak memory of a step over what autograd saves: gradients of activations, layout copies, kernels' workspaces."""
 SHARE = 0.5
-"""Of the device's memory that the steps under way may take; data, evaluation and other programs need the rest."""
+"""Of the device's memory that all steps under way may take; data, evaluation and other programs need the rest."""
+STEP_SHARE = 1 / 8
+"""Of the device's memory that one step may take: fixed, so that the number of workers alters no micro-batch."""
 
 
 def saved_bytes(workload: Workload, inputs: Tensor, targets: Tensor) -> float:
@@ -49,16 +51,20 @@ def device_bytes(device: str) -> int:
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
-def micro_batch(batch_size: int, bytes_per_example: float, device_memory: float, workers: int) -> int:
-    """The largest of equal parts of a batch (the last may be smaller) of which one fits beside the other workers'.
+def micro_batch(batch_size: int, bytes_per_example: float, device_memory: float) -> int:
+    """The largest of equal parts of a batch (the last may be smaller) whose step stays within STEP_SHARE.
 
-    >>> micro_batch(55000, bytes_per_example=1e6, device_memory=24e9, workers=2)
-    1965
+    >>> micro_batch(55000, bytes_per_example=1e6, device_memory=24e9)
+    1000
     """
-    room = SHARE * device_memory / workers
-    most = max(1, int(room / (WORKING_SET * max(bytes_per_example, 1.0))))
+    most = max(1, int(STEP_SHARE * device_memory / (WORKING_SET * max(bytes_per_example, 1.0))))
     parts = -(-batch_size // most)
     return -(-batch_size // parts)
+
+
+def most_workers(examples: int, bytes_per_example: float, device_memory: float) -> int:
+    """How many workers may take steps of this many examples at once."""
+    return max(1, int(SHARE * device_memory / (WORKING_SET * max(bytes_per_example, 1.0) * examples)))
 
 
 def out_of_memory(error: BaseException) -> bool:

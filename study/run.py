@@ -13,8 +13,6 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from study import store
 from study.records import Study
 from study.tuner import Tuner
@@ -58,7 +56,7 @@ def provenance(study: Study, workers: Workers, command: str) -> dict[str, Any]:
         "workers": workers.count,
         "threads_per_worker": 1,
         "lanes": workers.height(study),
-        "tf32": torch.backends.cuda.matmul.allow_tf32,
+        "tf32": False,
         "python": sys.version.split()[0],
         "versions": {name: version(name) for name in packages},
         "git_commit": _git_commit(),
@@ -82,6 +80,12 @@ def _git_commit() -> str | None:
     """The checkout's commit, marked if files differ from it; None for an installed package."""
     git = ["git", "-C", str(Path(__file__).parent)]
     try:
+        tracked = [
+            "ls-files",
+            "--error-unmatch",
+            str(Path(__file__)),
+        ]  # not whatever repository an installation lies in
+        subprocess.run([*git, *tracked], capture_output=True, check=True)
         commit = subprocess.run([*git, "rev-parse", "HEAD"], capture_output=True, text=True, check=True).stdout.strip()
         changed = subprocess.run([*git, "status", "--porcelain", "-uno"], capture_output=True, text=True, check=True)
     except (OSError, subprocess.CalledProcessError):

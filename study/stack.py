@@ -31,11 +31,12 @@ def arithmetic(model: nn.Module, study: Study, device: str, forced: bool = False
     `vmap` where one model alone would leave the device idle. A rule and no measurement, since each differs from the
     others in the last bits. `forced` lanes (`engine=lanes`) are taken wherever the model allows them.
     """
-    if study.micro_batch is not None or study.precision != "fp32":
+    frozen = not all(parameter.requires_grad for parameter in model.parameters())
+    if study.micro_batch is not None or study.precision != "fp32" or frozen:
         return "plain"
     if is_linear_chain(model):
         return "bmm"
-    if device == "cpu" and study.batch_size > VMAP_BATCH_SIZE and not forced:
+    if torch.device(device).type == "cpu" and study.batch_size > VMAP_BATCH_SIZE and not forced:
         return "plain"
     return "vmap" if can_vmap(model) else "plain"
 
@@ -43,7 +44,12 @@ def arithmetic(model: nn.Module, study: Study, device: str, forced: bool = False
 def is_linear_chain(model: nn.Module) -> bool:
     """Whether `bmm` knows every layer of the model."""
     known = (nn.Linear, nn.ReLU, nn.Flatten, Dropout)
-    return isinstance(model, nn.Sequential) and all(type(layer) in known for layer in model)
+    return (
+        isinstance(model, nn.Sequential)
+        and all(type(layer) in known for layer in model)
+        and all(layer.bias is not None for layer in model if isinstance(layer, nn.Linear))
+        and len({id(layer) for layer in model}) == len(model)  # a layer used twice shares its parameters
+    )
 
 
 def can_vmap(model: nn.Module) -> bool:

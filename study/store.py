@@ -27,6 +27,8 @@ from study.records import Curve, Study, Trial
 
 FORMAT = 1
 COMPACTED = "curves.parquet"
+OF_ONE_SIZE = ("batch_size", "train_steps", "arithmetic")
+"""What may differ between the batch sizes of one curve."""
 EXTENDABLE = ("search.trials", "search.max_launches")
 """Asking for more of these is the same question, taken further."""
 SETTLED = ("micro_batch",)
@@ -59,7 +61,7 @@ def check(results: Path, studies: Sequence[Study]) -> None:
             asked = study.question()
             differing = differences(held, asked)
             if path.parent != folder:
-                differing = {k: v for k, v in differing.items() if k not in ("batch_size", "train_steps")}
+                differing = {k: v for k, v in differing.items() if k not in OF_ONE_SIZE}
             differing = {key: pair for key, pair in differing.items() if key not in EXTENDABLE + SETTLED}
             if differing:
                 changed = ", ".join(f"{key}: {old} -> {new}" for key, (old, new) in differing.items())

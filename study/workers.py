@@ -53,7 +53,7 @@ class Workers:
         self._pipes: list[Connection] = []
         self._processes: list[Any] = []
         context = mp.get_context("spawn")
-        with one_thread_environment():
+        with one_thread_environment(), _uninterrupted():
             for _ in range(count):
                 ours, theirs = context.Pipe()
                 process = context.Process(target=_work, args=(theirs, os.getpid(), device, import_path), daemon=True)
@@ -87,7 +87,7 @@ class Workers:
         """
         heights = self._heights.get(_key(study), (1,))
         for pipe in self._pipes:
-            pipe.send(("train", study, heights))
+            self._send(pipe, ("train", study, heights))
         idle: list[Connection] = []
         while True:
             waiting, idle = idle, []
@@ -96,7 +96,7 @@ class Workers:
                 if trial is None:
                     idle.append(pipe)
                 else:
-                    pipe.send(trial)
+                    self._send(pipe, trial)
             if len(idle) == len(self._pipes):
                 break
             for pipe in self._ready(self._pipes):
@@ -104,13 +104,13 @@ class Workers:
                 if kind == "ask" and content:  # willing to wait
                     idle.append(pipe)
                 elif kind == "ask":
-                    pipe.send(tuner.ask())
+                    self._send(pipe, tuner.ask())
                 elif kind == "limit":
-                    pipe.send(tuner.step_limit(content))
+                    self._send(pipe, tuner.step_limit(content))
                 else:
                     yield content
         for pipe in idle:
-            pipe.send(None)
+            self._send(pipe, None)
 
     def height(self, study: Study) -> int:
         """How many lanes each worker fuses for a study; 1 unless it was measured."""
@@ -127,7 +127,7 @@ class Workers:
         for pipe in self._pipes:
             if todo:
                 busy[pipe] = todo.pop()
-                pipe.send(("measure", busy[pipe], self.most_lanes(busy[pipe])))
+                self._send(pipe, ("measure", busy[pipe], self.most_lanes(busy[pipe])))
         while busy:
             for pipe in self._ready(list(busy)):
                 _, cost = self._receive(pipe)
@@ -136,7 +136,7 @@ class Workers:
                 yield study, cost
                 if todo:
                     busy[pipe] = todo.pop()
-                    pipe.send(("measure", busy[pipe], self.most_lanes(busy[pipe])))
+                    self._send(pipe, ("measure", busy[pipe], self.most_lanes(busy[pipe])))
 
     def _ready(self, pipes: list[Connection]) -> list[Connection]:
         """Those with something to say, waiting until there is one; in the pool's order."""
@@ -144,8 +144,21 @@ class Workers:
         return [pipe for pipe in pipes if pipe in ready]
 
     def _receive(self, pipe: Connection) -> tuple[str, Any]:
-        try:
+        with self._alive(pipe):
             kind, content = pipe.recv()
+        if kind == "error":
+            raise WorkerError(content)
+        return kind, content
+
+    def _send(self, pipe: Connection, message: object) -> None:
+        with self._alive(pipe):
+            pipe.send(message)
+
+    @contextmanager
+    def _alive(self, pipe: Connection) -> Iterator[None]:
+        """Talk to a worker, or say that it died."""
+        try:
+            yield
         except (EOFError, ConnectionError) as error:
             process = self._processes[self._pipes.index(pipe)]
             process.join(timeout=5)
@@ -153,9 +166,6 @@ class Workers:
                 f"a worker process died (exit code {process.exitcode}), most likely for want of memory; "
                 "try fewer with engine.workers=1. Finished trials are kept, and the same command continues."
             ) from error
-        if kind == "error":
-            raise WorkerError(content)
-        return kind, content
 
 
 def _key(study: Study) -> str:
@@ -179,7 +189,6 @@ class _Remote:
 
 def _work(pipe: Connection, parent: int, device: str, import_path: Path | None) -> None:
     """The life of a worker: import torch, then train or measure whatever study it is handed."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
     threading.Thread(target=_die_with, args=(parent,), daemon=True).start()
     if import_path is not None:
         sys.path.insert(0, str(import_path.resolve()))
@@ -190,6 +199,7 @@ def _work(pipe: Connection, parent: int, device: str, import_path: Path | None) 
     from workloads.base import Workload, build
 
     torch.set_num_threads(1)
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False  # fp32 means fp32
     torch.set_flush_denormal(True)  # dead units' velocities decay into denormals, which are very slow
     loaded: dict[str, tuple[Workload, Data]] = {}
     while True:
@@ -219,6 +229,16 @@ def _die_with(parent: int) -> None:
     while os.getppid() == parent:
         time.sleep(0.5)
     os._exit(1)
+
+
+@contextmanager
+def _uninterrupted() -> Iterator[None]:
+    """Processes started in this block never see Ctrl-C, not even while they import: it is the parent's to handle."""
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 @contextmanager

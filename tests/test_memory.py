@@ -115,13 +115,15 @@ def test_other_errors_are_not_taken_for_want_of_memory(question, monkeypatch):
         run(question)
 
 
-@given(st.integers(1, 100_000), st.floats(1, 1e9), st.floats(1e6, 1e12), st.integers(1, 64))
-def test_micro_batches_cover_the_batch_in_equal_parts(batch_size, example, room, workers):
-    micro = memory.micro_batch(batch_size, example, room, workers)
+@given(st.integers(1, 100_000), st.floats(1, 1e9), st.floats(1e6, 1e12))
+def test_micro_batches_cover_the_batch_in_equal_parts(batch_size, example, room):
+    micro = memory.micro_batch(batch_size, example, room)
     parts = -(-batch_size // micro)
     assert 1 <= micro <= batch_size
     assert (parts - 1) * micro < batch_size <= parts * micro
-    assert micro == 1 or micro * example * memory.WORKING_SET <= memory.SHARE * room / workers
+    assert micro == 1 or micro * example * memory.WORKING_SET <= memory.STEP_SHARE * room
+    workers = memory.most_workers(micro, example, room)
+    assert workers == 1 or workers * micro * example * memory.WORKING_SET <= memory.SHARE * room * (1 + 1e-9)
 
 
 def test_what_autograd_saves_is_counted_once_and_without_parameters():
