@@ -147,7 +147,7 @@ def _sentence(key: tuple[str, str, str, float], curve: pd.DataFrame, limits: pd.
     subject = f"{key[0]} with {key[1]} to {key[2]} < {key[3]:g}"
     reached = curve[curve["reached"]]
     if reached.empty:
-        return f"{subject}: the goal was reached at none of the {len(curve)} batch sizes."
+        return f"{subject}: the goal was not reached at any batch size."
     if len(reached) == 1:
         only = reached.iloc[0]
         return f"{subject}: reached at batch size {only.batch_size:,} alone, in {only.steps_to_result:,} steps."
@@ -163,6 +163,8 @@ def _sentence(key: tuple[str, str, str, float], curve: pd.DataFrame, limits: pd.
         ">": f"the largest batch size, {useful.value:,.0f}, still gains",
     }[useful.bound]
     first, last = reached.iloc[0], reached.loc[reached["batch_size"] == useful.value].iloc[0]
+    if useful.value == first.batch_size:
+        return f"{subject}: {scaling}; {gain}."
     speed_up = first.steps_to_result / last.steps_to_result
     return (
         f"{subject}: {scaling}; {gain} ({last.steps_to_result:,} steps, {speed_up:,.1f} times fewer than the "

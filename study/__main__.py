@@ -39,9 +39,8 @@ def sweep(options: argparse.Namespace, console: Console) -> None:
     ]
     if missing:
         studies = [job.study for job in missing]
-        with Workers(
-            min(job.workers for job in missing), missing[0].device, missing[0].lanes, options.config_dir
-        ) as workers:
+        processes, device, lanes = min(job.workers for job in missing), missing[0].device, missing[0].lanes
+        with Workers(processes, device, lanes, options.config_dir) as workers:
             with console.status("Measuring what it will cost ..."):
                 measured = sorted(workers.measure(studies), key=lambda pair: studies.index(pair[0]))
             show.costs(console, measured, workers.device, workers.count)
@@ -88,7 +87,7 @@ def data(options: argparse.Namespace, console: Console) -> None:
     for heading in rows[0]._fields:
         table.add_column(heading)
     for row in rows:
-        table.add_row(*map(str, row))
+        table.add_row(*(f"{value:.0f}" if isinstance(value, float) else str(value) for value in row))
     console.print(table)
 
 
@@ -130,6 +129,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser().error(f"unrecognized arguments: {' '.join(rest)}")
     options.command = shlex.join(["python", "-m", "study", *argv])
     console, errors = Console(), Console(stderr=True, soft_wrap=True)
+    try:
+        return _run(options, console, errors)
+    except KeyboardInterrupt:
+        errors.print("study: interrupted; the same command continues where this one stopped.", highlight=False)
+        return 130
+
+
+def _run(options: argparse.Namespace, console: Console, errors: Console) -> int:
     from analysis.load import LoadError
     from study.config import UsageError
     from study.store import StoreError
@@ -144,9 +151,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     except WorkerError as error:
         errors.print(f"study: {error}", markup=False, highlight=False)
         return 1
-    except KeyboardInterrupt:
-        errors.print("study: interrupted; the same command continues where this one stopped.", highlight=False)
-        return 130
     return 0
 
 

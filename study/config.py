@@ -24,11 +24,13 @@ from yaml import YAMLError
 
 from analysis.counting import Goal
 from study import store
+from study.engine import lanes_can
+from study.evaluation import Data
 from study.memory import device_bytes, micro_batch, most_workers, saved_bytes
 from study.records import Budget, Evaluation, Search, Seeds, Study
 from study.space import Legal, parse_space
 from study.stack import arithmetic
-from workloads.base import Workload, build
+from workloads.base import Splits, Workload, build
 from workloads.suggest import suggest
 
 LABEL_SMOOTHING = Legal("[0, 1)")
@@ -214,6 +216,7 @@ def materialise(jobs: Sequence[Job]) -> list[Job]:
     """
     built: dict[str, Workload] = {}
     saved: dict[str, float] = {}
+    probes: dict[str, Data] = {}
     settled = []
     for job in jobs:
         key = str(job.study.workload)
@@ -227,6 +230,8 @@ def materialise(jobs: Sequence[Job]) -> list[Job]:
                         f"workload.train_examples is {wanted}, but {job.study.name}.splits() returns {len(targets)}."
                     )
                 saved[key] = saved_bytes(built[key], inputs, targets)
+                few = inputs[:8].clone(), targets[:8].clone()
+                probes[key] = Data.of(Splits(few, few, few))
             _check(job.study, built[key])
         except ValueError as error:
             raise UsageError(str(error)) from error
@@ -237,7 +242,9 @@ def materialise(jobs: Sequence[Job]) -> list[Job]:
         study = store.resumed(job.results, study)
         if job.engine != "serial":
             how = arithmetic(built[key].model(), study, job.device, forced=job.engine == "lanes")
-            study = replace(study, arithmetic=how)
+            fused = replace(study, arithmetic=how)
+            if how == "bmm" or (how == "vmap" and lanes_can(fused, built[key], probes[key])):
+                study = fused
         settled.append(replace(job, study=study, workers=workers))
     return settled
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 
 import torch
@@ -79,6 +80,15 @@ def admitted(study: Study, workload: Workload, data: Data, most: int) -> list[in
         if 2 * height > max(most, 2):
             break
     return found or [2]
+
+
+def lanes_can(study: Study, workload: Workload, data: Data) -> bool:
+    """Whether two lanes of this model can take a step: `vmap` refuses randomness, unused parameters and much else."""
+    try:
+        _started(replace(study, batch_size=2), workload, data, range(2)).advance(1)
+    except (RuntimeError, ValueError, KeyError, TypeError, NotImplementedError):
+        return False
+    return True
 
 
 def _agree(a: Tensor, b: Tensor) -> bool:

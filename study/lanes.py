@@ -159,9 +159,8 @@ class Lanes:
     def _examples(self, index: Tensor) -> tuple[Tensor, Tensor]:
         flat = index.reshape(-1)
         inputs = self.data.inputs.index_select(0, flat)
-        return self.data.as_model_wants(inputs.view(*index.shape, *inputs.shape[1:])), self.data.targets[flat].view(
-            index.shape
-        )
+        targets = self.data.targets[flat].view(index.shape)
+        return self.data.as_model_wants(inputs.view(*index.shape, *inputs.shape[1:])), targets
 
     def _loss(self, hyperparameters: Mapping[str, Tensor]) -> Loss:
         """The mean loss of each lane, with its own tuned parameters of the loss."""

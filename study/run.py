@@ -80,11 +80,8 @@ def _git_commit() -> str | None:
     """The checkout's commit, marked if files differ from it; None for an installed package."""
     git = ["git", "-C", str(Path(__file__).parent)]
     try:
-        tracked = [
-            "ls-files",
-            "--error-unmatch",
-            str(Path(__file__)),
-        ]  # not whatever repository an installation lies in
+        # An installed package may lie inside somebody else's repository.
+        tracked = ["ls-files", "--error-unmatch", str(Path(__file__))]
         subprocess.run([*git, *tracked], capture_output=True, check=True)
         commit = subprocess.run([*git, "rev-parse", "HEAD"], capture_output=True, text=True, check=True).stdout.strip()
         changed = subprocess.run([*git, "status", "--porcelain", "-uno"], capture_output=True, text=True, check=True)

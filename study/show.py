@@ -20,10 +20,11 @@ from study.tuner import Tuner
 def costs(console: Console, measured: Sequence[tuple[Study, Cost]], device: str, workers: int) -> None:
     """What the sweep will take at most, by batch size, and how to make it smaller."""
     total = sum(cost.study(study, workers) for study, cost in measured)
-    for (workload, optimizer), group in groupby(measured, key=lambda pair: (pair[0].name, pair[0].optimizer)):
+    by_curve = sorted(measured, key=lambda pair: (pair[0].name, pair[0].optimizer))
+    for (workload, optimizer), group in groupby(by_curve, key=lambda pair: (pair[0].name, pair[0].optimizer)):
         console.print(f"[bold]{workload}, {optimizer}[/]: what it will cost", highlight=False)
         table = Table(box=None, pad_edge=False)
-        for heading in ("batch size", "trials", "steps each", "ms a step", "evaluating", "at most"):
+        for heading in ("batch size", "trials", "steps each", "ms a step", "evaluating", "at full budget"):
             table.add_column(heading, justify="right")
         for study, cost in group:
             table.add_row(
@@ -45,8 +46,8 @@ def costs(console: Console, measured: Sequence[tuple[Study, Cost]], device: str,
             )
     early = " Trials that reach the goal or diverge stop early." if measured[0][0].stopping == "goal" else ""
     console.print(
-        f"\nAt most {duration(total)} with {workers} worker{'s' if workers > 1 else ''} on {device}, by a few real "
-        f"steps.{early}",
+        f"\nAbout {duration(total)} at full budget with {workers} worker{'s' if workers > 1 else ''} on {device}, "
+        f"by a few real steps.{early}",
         highlight=False,
     )
     if total > 600:
@@ -61,7 +62,7 @@ class SweepProgress:
         self.console = console
         self.weights = [(study, cost.trial(study)) for study, cost in measured]
         self.total = sum(weight * study.search.trials for study, weight in self.weights)
-        self.done_before = 0.0
+        self.done_before = self.held = 0.0
         self.started = time.monotonic()
         self.bars = Progress(
             TextColumn("{task.description}"),
@@ -83,6 +84,7 @@ class SweepProgress:
     def watch(self, study: Study, tuner: Tuner) -> None:
         """Show where a study stands; called at its start and after each of its trials."""
         wanted = study.search.trials
+        starting = self.current is None
         if self.current is None:
             self.current = self.bars.add_task(self._name(study), total=wanted, status="")
             self.study_started = time.monotonic()
@@ -92,8 +94,10 @@ class SweepProgress:
         self.bars.update(self.current, completed=min(tuner.feasible, wanted), status=status)
         weight = next((w for s, w in self.weights if s is study), 0.0)
         done = self.done_before + weight * min(tuner.feasible, wanted)
-        elapsed = time.monotonic() - self.started
-        left = f"{duration(elapsed * (self.total - done) / done)} left" if done else "time left: measuring"
+        if starting:
+            self.held += done - self.done_before  # what an earlier run did took no time of this one
+        elapsed, progress = time.monotonic() - self.started, done - self.held
+        left = f"{duration(elapsed * (self.total - done) / progress)} left" if progress else "time left: measuring"
         self.bars.update(self.overall, completed=done, status=left)
         if tuner.complete:
             self.bars.remove_task(self.current)
@@ -122,9 +126,9 @@ def results(console: Console, steps: pd.DataFrame, sentences: Sequence[str]) -> 
         console.print(f"\n[bold]{workload}, {optimizer}[/]", highlight=False)
         # The schedule's own parameters are in the report; here the line must fit a terminal.
         tuned = [name for name in OPTIMIZERS[optimizer].hyperparameters if name in curve]
-        varied = [name for name in tuned if curve[name].nunique() > 1 or curve["reached"].sum() < 2]
+        varied = [name for name in tuned if name in tuned[:2] or curve[name].nunique() > 1]
         table = Table(box=None, pad_edge=False)
-        for heading in ("batch size", "steps", "examples", *varied, "feasible", "infeasible"):
+        for heading in ("batch size", "steps", "examples", *varied, "complete", "incomplete", "infeasible"):
             table.add_column(heading.replace("_", " "), justify="right")
         for row in curve.to_dict("records"):
             table.add_row(
@@ -133,6 +137,7 @@ def results(console: Console, steps: pd.DataFrame, sentences: Sequence[str]) -> 
                 f"{row['examples_to_result']:,}" if row["reached"] else "",
                 *(f"{row[name]:.4g}" if row["reached"] else "" for name in varied),
                 str(row["complete"]),
+                str(row["incomplete"]),
                 str(row["infeasible"]),
             )
         console.print(table)

@@ -70,6 +70,7 @@ class Blobs:
         return smoothed_cross_entropy(outputs, targets, label_smoothing, "paper")
 
 
+TWICE = nn.Linear(3, 3)
 CASES = {"bmm": Blobs(), "vmap": Blobs(images=True)}
 
 
@@ -226,6 +227,10 @@ def test_a_height_that_computes_other_bits_is_not_admitted(question, monkeypatch
         (nn.Sequential(nn.Conv2d(1, 2, 3)), {"batch_size": 8}, "cuda", "vmap"),
         (nn.Sequential(nn.BatchNorm2d(2)), {"batch_size": 4}, "cpu", "plain"),  # running statistics: not of the step
         (nn.Sequential(nn.Dropout(0.5)), {"batch_size": 4}, "cpu", "plain"),  # one global stream for all lanes
+        (nn.Sequential(nn.Conv2d(1, 2, 3)), {"batch_size": 8}, "cpu:0", "plain"),
+        (nn.Sequential(nn.Linear(2, 3, bias=False)), {"batch_size": 8}, "cpu", "plain"),
+        (nn.Sequential(TWICE, TWICE), {"batch_size": 8}, "cpu", "plain"),  # one layer, two places
+        (nn.Sequential(nn.Linear(2, 3).requires_grad_(False)), {"batch_size": 4}, "cpu", "plain"),
         (nn.LSTM(2, 3), {"batch_size": 4}, "cpu", "plain"),
     ],
 )
@@ -237,3 +242,24 @@ def test_a_range_of_batches_is_the_batches_one_after_another():
     for step in (0, 3, 17):
         expected = torch.stack([Batches(5, 10, 4, torch.device("cpu"))(step + i) for i in range(9)])
         assert torch.equal(Batches(5, 10, 4, torch.device("cpu")).range(step, 9), expected)
+
+
+@pytest.mark.parametrize(
+    ("spoilt", "can"),
+    [
+        (lambda model: model, True),
+        (lambda model: nn.Sequential(model, nn.Dropout(0.5)), False),  # one global stream of randomness
+        (lambda model: model.register_parameter("unused", nn.Parameter(torch.zeros(2))) or model, False),
+    ],
+)
+def test_what_lanes_cannot_train_is_found_out_beforehand(question, monkeypatch, spoilt, can):
+    workload, model = CASES["vmap"], CASES["vmap"].model
+    monkeypatch.setattr(workload, "model", lambda: spoilt(model()), raising=False)
+    data = Data.of(workload.splits(torch.device("cpu")))
+    assert engine.lanes_can(question("vmap"), workload, data) == can
+
+
+def test_volumes_keep_their_axes():
+    volumes = torch.randn(6, 1, 2, 3, 4), torch.zeros(6, dtype=torch.int64)
+    data = Data.of(Splits(volumes, volumes, volumes))
+    assert torch.equal(data.gather(torch.tensor([4, 1])), volumes[0][[4, 1]])

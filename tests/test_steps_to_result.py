@@ -235,7 +235,7 @@ def test_a_plateau(results):
 def test_a_goal_reached_nowhere_or_once_still_has_its_sentence(results):
     studies = results({1: [None] * 4, 2: ["bad"] * 4})
     assert all(math.isnan(value) for value, _ in limits(studies).values())
-    assert "reached at none of the 2 batch sizes" in sentence(studies)
+    assert "not reached at any batch size" in sentence(studies)
     studies = results({4: [300] * 4})
     assert "reached at batch size 4 alone, in 300 steps" in sentence(studies)
 

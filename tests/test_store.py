@@ -237,3 +237,11 @@ def test_checking_a_new_folder_creates_nothing(tmp_path, make_study):
 )
 def test_differences(old, new, expected):
     assert store.differences(old, new) == expected
+
+
+def test_batch_sizes_of_one_curve_may_differ_in_arithmetic(tmp_path, make_study):
+    """ResNet-8 is computed by vmap at batch sizes 2 and 4 and plainly above; it stopped halfway at 8."""
+    store.open_study(tmp_path, make_study(batch_size=4, arithmetic="vmap"), {})
+    store.open_study(tmp_path, make_study(batch_size=8, arithmetic="plain"), {})
+    with pytest.raises(store.StoreError, match="arithmetic: vmap -> plain"):
+        store.check(tmp_path, [make_study(batch_size=4, arithmetic="plain")])

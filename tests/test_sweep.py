@@ -1,5 +1,6 @@
 """End to end: the command line, real digits, real files."""
 
+import json
 import re
 from pathlib import Path
 
@@ -94,3 +95,48 @@ def test_the_readmes_own_workload(tmp_path: Path) -> None:
     assert main([*command, f"results={tmp_path / 'results'}"]) == 0
     steps = pd.read_csv(tmp_path / "results/tables/steps_to_result.csv")
     assert list(steps["reached"]) == [True]
+
+
+IMAGES = """
+from dataclasses import dataclass
+
+import torch
+
+from workloads.base import Splits, classification_error, cross_entropy_error
+
+
+@dataclass(frozen=True)
+class Images:
+    name: str
+    train_examples: int
+    errors = {"classification_error": classification_error, "cross_entropy_error": cross_entropy_error}
+    hyperparameters = ()
+
+    def splits(self, device):
+        inputs, labels = torch.randn(200, 1, 4, 4), torch.arange(200) % 2
+        return Splits(*zip((inputs + labels.view(-1, 1, 1, 1)).split([100, 50, 50]), labels.split([100, 50, 50])))
+
+    def model(self):
+        return torch.nn.Sequential(torch.nn.Conv2d(1, 2, 3), torch.nn.ReLU(), torch.nn.Flatten(), torch.nn.Linear(8, 2))
+
+    def loss(self, outputs, targets):
+        return cross_entropy_error(outputs, targets)
+"""
+YAML = """# @package _global_
+workload: {_target_: made_images.Images, name: images, train_examples: 100}
+goal: val/classification_error < 0.3
+batch_sizes: [2, 4, 8, 16]
+budget: {epochs: 0, steps: 60}
+search: {trials: 3}
+"""
+
+
+def test_one_sweep_crosses_arithmetics(tmp_path: Path) -> None:
+    """Convolutions are fused at small batch sizes and trained one by one above."""
+    mine = tmp_path / "mine"
+    (mine / "workload").mkdir(parents=True)
+    (mine / "made_images.py").write_text(IMAGES)
+    (mine / "workload/images.yaml").write_text(YAML)
+    assert main(["sweep", "--config-dir", str(mine), "workload=images", f"results={tmp_path / 'results'}"]) == 0
+    questions = [json.loads(path.read_text())["question"] for path in tmp_path.glob("results/studies/*/*/*/study.json")]
+    assert {q["batch_size"]: q["arithmetic"] for q in questions} == {2: "vmap", 4: "vmap", 8: "plain", 16: "plain"}
