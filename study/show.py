@@ -126,9 +126,10 @@ def results(console: Console, steps: pd.DataFrame, sentences: Sequence[str]) -> 
         console.print(f"\n[bold]{workload}, {optimizer}[/]", highlight=False)
         # The schedule's own parameters are in the report; here the line must fit a terminal.
         tuned = [name for name in OPTIMIZERS[optimizer].hyperparameters if name in curve]
+        counts = ["complete", *(["incomplete"] if curve["incomplete"].any() else []), "infeasible"]
         varied = [name for name in tuned if name in tuned[:2] or curve[name].nunique() > 1]
         table = Table(box=None, pad_edge=False)
-        for heading in ("batch size", "steps", "examples", *varied, "complete", "incomplete", "infeasible"):
+        for heading in ("batch size", "steps", "examples", *varied, *counts):
             table.add_column(heading.replace("_", " "), justify="right")
         for row in curve.to_dict("records"):
             table.add_row(
@@ -136,9 +137,7 @@ def results(console: Console, steps: pd.DataFrame, sentences: Sequence[str]) -> 
                 f"{row['steps_to_result']:,}" if row["reached"] else f"> {row['train_steps']:,}",
                 f"{row['examples_to_result']:,}" if row["reached"] else "",
                 *(f"{row[name]:.4g}" if row["reached"] else "" for name in varied),
-                str(row["complete"]),
-                str(row["incomplete"]),
-                str(row["infeasible"]),
+                *(str(row[count]) for count in counts),
             )
         console.print(table)
     console.print()
