@@ -1,4 +1,4 @@
-"""The records that flow along the straight line: Study -> Trial -> Curve. Frozen, torch-free; each owns its invariants.
+"""The records that flow along the straight line: Study -> Trial -> Curve. Frozen plain data; each owns its invariants.
 
 Shapes: E evaluations of one trial.
 """

@@ -22,8 +22,8 @@ Watch = Callable[[Study, Tuner], None]
 """Told after every finished trial, and once at the start of a study."""
 
 
-def run(study: Study, workers: Workers, results: Path, watch: Watch, command: str = "") -> Tuner:
-    """Train what is missing of a study; does nothing to one that is complete.
+def run(study: Study, workers: Workers, results: Path, watch: Watch, command: str = "") -> None:
+    """Train what is missing of a study.
 
     Raises:
         StoreError: the results folder holds another question or cannot be written.
@@ -31,16 +31,12 @@ def run(study: Study, workers: Workers, results: Path, watch: Watch, command: st
     """
     tuner = Tuner(study, store.load(store.study_folder(results, study)))
     watch(study, tuner)
-    if tuner.complete:
-        store.check(results, [study])
-        return tuner
     folder = store.open_study(results, study, provenance(study, workers, command))
     for curve in workers.train(study, tuner):
         store.save(folder, curve)
         tuner.tell(curve)
         watch(study, tuner)
     store.close_study(folder, {"ended": _now()})
-    return tuner
 
 
 def provenance(study: Study, workers: Workers, command: str) -> dict[str, Any]:

@@ -97,10 +97,6 @@ class Stack:
         for tensor in (self.weights, *self.state.values()):
             tensor[target].copy_(tensor[source])
 
-    def parameters(self, row: int) -> dict[str, Tensor]:
-        """The parameters of one model, by name, as views."""
-        return {name: view[row] for name, view in self.views.items()}
-
     def step(
         self,
         inputs: Tensor,
