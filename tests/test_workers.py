@@ -53,9 +53,16 @@ def wait_until(condition, seconds: float = 60.0) -> None:
 def started(results: Path) -> subprocess.Popen[str]:
     """A sweep in a process of its own, from its first finished trial or, at least, its folder on."""
     command = [sys.executable, "-m", "study", *SWEEP, f"results={results}"]
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, preexec_fn=_heed_interrupts
+    )
     wait_until(lambda: any(results.glob("studies/*/*/*/study.json")))
     return process
+
+
+def _heed_interrupts() -> None:
+    """A shell starts its background jobs with Ctrl-C ignored, and children, such as this sweep, inherit that."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def tables(folder: Path) -> dict[str, bytes]:
