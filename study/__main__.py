@@ -7,8 +7,13 @@ import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rich.console import Console
+
+if TYPE_CHECKING:
+    from study.config import Job
+    from study.workers import TrialTooLarge
 
 USAGE = """\
   python -m study sweep                               the default job: digits, eleven batch sizes
@@ -20,10 +25,9 @@ USAGE = """\
 
 def sweep(options: argparse.Namespace, console: Console) -> None:
     """Run every study that the overrides ask for, as far as it is not done, then write the report."""
-    from study import config, show, store
-    from study.run import run
+    from study import config, store
     from study.tuner import Tuner
-    from study.workers import Workers
+    from study.workers import TrialTooLarge
 
     if options.config_dir is not None:
         sys.path.insert(0, str(options.config_dir.resolve()))  # where the user's workloads are imported from
@@ -37,18 +41,38 @@ def sweep(options: argparse.Namespace, console: Console) -> None:
     missing = [
         job for job in jobs if not Tuner(job.study, store.load(store.study_folder(job.results, job.study))).complete
     ]
-    if missing:
-        studies = [job.study for job in missing]
-        processes, device, lanes = min(job.workers for job in missing), missing[0].device, missing[0].lanes
-        with Workers(processes, device, lanes, options.config_dir) as workers:
-            with console.status("Measuring what it will cost ..."):
-                measured = sorted(workers.measure(studies), key=lambda pair: studies.index(pair[0]))
-            show.costs(console, measured, workers.device, workers.count)
-            with show.SweepProgress(console, measured) as progress:
-                for job in missing:
-                    run(job.study, workers, job.results, progress.watch, options.command)
+    too_large = train(missing, options, console) if missing else []
     for folder in folders:
-        write_report(folder, console)
+        if any(folder.glob("studies/*/*/*/study.json")):
+            write_report(folder, console)
+    if too_large:
+        raise TrialTooLarge("\n".join(map(str, too_large)))
+
+
+def train(jobs: Sequence[Job], options: argparse.Namespace, console: Console) -> list[TrialTooLarge]:
+    """Run these jobs' studies; returns what could not be trained for want of memory."""
+    from study import show
+    from study.cost import Cost
+    from study.run import run
+    from study.workers import TrialTooLarge, Workers
+
+    studies = [job.study for job in jobs]
+    processes, device, lanes = min(job.workers for job in jobs), jobs[0].device, jobs[0].lanes
+    with Workers(processes, device, lanes, options.config_dir) as workers:
+        with console.status("Measuring what it will cost ..."):
+            measured = sorted(workers.measure(studies), key=lambda pair: studies.index(pair[0]))
+        costs = [(study, found) for study, found in measured if isinstance(found, Cost)]
+        too_large = [found for _, found in measured if isinstance(found, TrialTooLarge)]
+        show.costs(console, costs, workers.device, workers.count)
+        with show.SweepProgress(console, costs) as progress:
+            for job in jobs:
+                if not any(study is job.study for study, _ in costs):
+                    continue
+                try:
+                    run(job.study, workers, job.results, progress.watch, options.command)
+                except TrialTooLarge as error:
+                    too_large.append(error)
+    return too_large
 
 
 def write_report(results: Path, console: Console) -> None:
@@ -140,7 +164,7 @@ def _run(options: argparse.Namespace, console: Console, errors: Console) -> int:
     from analysis.load import LoadError
     from study.config import UsageError
     from study.store import StoreError
-    from study.workers import WorkerError
+    from study.workers import TrialTooLarge, WorkerError
     from workloads.datasets import DataError
 
     try:
@@ -148,7 +172,7 @@ def _run(options: argparse.Namespace, console: Console, errors: Console) -> int:
     except (UsageError, StoreError, LoadError, DataError) as error:
         errors.print(f"study: {error}", markup=False, highlight=False)
         return 2
-    except WorkerError as error:
+    except (WorkerError, TrialTooLarge) as error:
         errors.print(f"study: {error}", markup=False, highlight=False)
         return 1
     return 0

@@ -26,19 +26,16 @@ class Batches:
 
     def __call__(self, step: int) -> Tensor:
         """Indices [B] of the examples that update number `step` (from 0) sees."""
-        epoch, offset = divmod(step * self.batch_size, self.examples)
-        head = self._permutation(epoch)[offset : offset + self.batch_size]
-        if len(head) == self.batch_size:
-            return head
-        return torch.cat([head, self._permutation(epoch + 1)[: self.batch_size - len(head)]])
+        return self.range(step, 1)[0]
 
     def range(self, step: int, count: int) -> Tensor:
         """The indices [count, B] of `count` consecutive updates."""
-        start, end = step * self.batch_size, (step + count) * self.batch_size
-        epochs = range(start // self.examples, -(-end // self.examples))
-        order = torch.cat([self._permutation(epoch) for epoch in epochs])
-        offset = epochs[0] * self.examples
-        return order[start - offset : end - offset].view(count, self.batch_size)
+        pieces, place, end = [], step * self.batch_size, (step + count) * self.batch_size
+        while place < end:
+            epoch, offset = divmod(place, self.examples)
+            pieces.append(self._permutation(epoch)[offset : offset + end - place])
+            place += len(pieces[-1])
+        return (pieces[0] if len(pieces) == 1 else torch.cat(pieces)).view(count, self.batch_size)
 
     def _permutation(self, epoch: int) -> Tensor:
         if epoch not in self._epochs:

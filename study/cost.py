@@ -16,13 +16,15 @@ class Cost:
     Attributes:
         step: one update of one trial.
         validation, others: one evaluation of the validation set; of the training subset and the test set together.
-        heights: the stack heights that were admitted, up to the fastest; (1,) where trials run one at a time.
+        heights: the stack heights that may be computed.
+        lanes: trials that a worker trains at once; 1 where they are not fused.
     """
 
     step: float
     validation: float
     others: float
     heights: tuple[int, ...] = (1,)
+    lanes: int = 1
 
     def trial(self, study: Study) -> float:
         """Seconds that one trial takes when it runs its whole step budget: an upper bound under early stopping."""
@@ -42,7 +44,7 @@ def least_seconds(call: Callable[[], object], budget: float = 0.25) -> float:
     """The least of several timings after a first, untimed call; the least, since noise only ever adds."""
     call()
     least, spent = float("inf"), 0.0
-    while spent < budget:
+    while spent <= budget:
         start = time.perf_counter()
         call()
         elapsed = time.perf_counter() - start

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -10,12 +10,13 @@ import torch
 from torch import Tensor
 
 from study.cost import Cost, least_seconds
-from study.evaluation import Data
+from study.evaluation import EVALUATION_CHUNK, Data, Log
+from study.evaluation import measure as measure_errors
 from study.lanes import Lanes
 from study.lanes import train as train_lanes
 from study.memory import SHARE, device_bytes, out_of_memory
 from study.records import Curve, Study, Trial
-from study.serial import Proposals, Run
+from study.serial import Proposals, Run, fitting
 from study.serial import train as train_serially
 from study.space import values
 from study.tuner import point
@@ -26,60 +27,81 @@ CHECKED_STEPS = 3
 CPU_STACK_BYTES = 2**30
 """Of weights, gradients and optimizer state in one stack; far beyond what a CPU's caches still serve."""
 GPU_TOLERANCE = 1e-4
+TIMED_SECONDS = 0.02
+WORTH = 1.04
+"""How much slower than the fastest stack a lower one may be and still be preferred."""
 
 
 def train(
-    study: Study, workload: Workload, data: Data, proposals: Proposals, heights: Sequence[int]
+    study: Study, workload: Workload, data: Data, proposals: Proposals, heights: Sequence[int], lanes: int
 ) -> Iterator[Curve]:
-    """Train a study's proposed trials in its recorded arithmetic, at most heights[-1] at once."""
+    """Train a study's proposed trials in its recorded arithmetic, `lanes` at once where it fuses them."""
     if study.arithmetic == "plain":
         return train_serially(study, workload, data, proposals)
-    return train_lanes(study, workload, data, proposals, heights)
+    return train_lanes(study, workload, data, proposals, heights, lanes)
 
 
-def measure(study: Study, workload: Workload, data: Data, most: int) -> Cost:
-    """What a trial costs with the stack height that is fastest among the admitted ones up to `most`."""
-    run = Run(study, workload, data, _trial(study, 0))
-    heights, step = [1], least_seconds(_stepper(run))
-    if study.arithmetic != "plain":
-        heights, step = _calibrated(study, workload, data, most)
-    return Cost(
-        step=step,
-        validation=least_seconds(lambda: run.log.measure(run.model, "val")),
-        others=least_seconds(lambda: [run.log.measure(run.model, split) for split in ("train", "test")]),
-        heights=tuple(heights),
-    )
+def measure(study: Study, workload: Workload, data: Data, most: int, lanes: int | None = None) -> Cost:
+    """What a trial costs with the number of lanes that is fastest among the admitted heights up to `most`.
+
+    `lanes` forces their number, as far as a height for it is admitted.
+    """
+    if study.arithmetic == "plain":
+        return fitting(study, study.micro_batch, lambda size: _plain_cost(study, workload, data, size))[0]
+    heights: Sequence[int]
+    if lanes is not None:
+        heights = admitted(study, workload, data, next(h for h in HEIGHTS if h >= min(lanes, HEIGHTS[-1])))
+        lanes = min(lanes, heights[-1])
+        fused, step = _timed(study, workload, data, heights, lanes)
+    else:
+        heights, fused, step = _fastest(study, workload, data, admitted(study, workload, data, most))
+        lanes = heights[-1]
+    return _cost(fused.lanes[0].log, step, fused.predictor(range(lanes)), heights, lanes)
 
 
 def admitted(study: Study, workload: Workload, data: Data, most: int) -> list[int]:
-    """Stack heights at which the first and the last row compute what they do in a stack of two.
+    """Stack heights up to `most` at which the first and the last row compute what they do in a stack of two.
 
-    On a CPU that means bit for bit; on other devices, whose kernels promise less, to GPU_TOLERANCE. Kernels choose
-    their blocking by shape, so this is found out with the real model and batch size, not assumed. Two is the reference,
-    since a stack of one (at batch size 1, say) may fall into kernels that no other height uses; a trial alone then has
-    an idle row beside it.
+    On a CPU that means bit for bit, after some updates and in an evaluation; on other devices, whose kernels promise
+    less, to GPU_TOLERANCE. Kernels choose their blocking by shape, so this is found out with the real model and batch
+    size, not assumed. Two is the reference, since a stack of one (at batch size 1, say) may fall into kernels that no
+    other height uses; a trial alone then has an idle row beside it.
     """
     found = []
     reference: dict[int, Tensor] = {}
     for height in HEIGHTS:
+        if height > max(most, 2):
+            break
         try:
-            together = _started(study, workload, data, range(height))
-            together.advance(CHECKED_STEPS)
+            rows = {0, height - 1}
+            together = _computed(study, workload, data, range(height), rows)
         except RuntimeError as error:
             if not out_of_memory(error):
                 raise
             break  # fewer lanes
-        if height > 1 and together.stack.bytes > _most_bytes(data):
+        if together is None:
             break
-        for row in {0, height - 1} - set(reference):
-            pair = _started(study, workload, data, [row, row])
-            pair.advance(CHECKED_STEPS)
-            reference[row] = pair.stack.weights[0]
-        if all(_agree(together.stack.weights[row], reference[row]) for row in (0, height - 1)):
+        for row in rows - set(reference):
+            pair = _computed(study, workload, data, [row, row], {0})
+            assert pair is not None
+            reference[row] = pair[0]
+        if all(_agree(together[row], reference[row]) for row in rows):
             found.append(height)
-        if 2 * height > max(most, 2):
-            break
     return found or [2]
+
+
+def _computed(
+    study: Study, workload: Workload, data: Data, indices: Sequence[int], rows: Collection[int]
+) -> dict[int, Tensor] | None:
+    """Weights and outputs of these rows after some updates of these trials together; None: too large a stack."""
+    lanes = _started(study, workload, data, indices)
+    if len(indices) > 2 and lanes.stack.bytes > _most_bytes(data):
+        return None
+    lanes.advance(CHECKED_STEPS)
+    inputs = data.as_model_wants(data.evaluated["val"][0][:EVALUATION_CHUNK])
+    with torch.no_grad():
+        outputs = lanes.predictor(range(len(indices)))(inputs)
+    return {row: torch.cat([lanes.stack.weights[row], outputs[row].flatten()]) for row in rows}
 
 
 def lanes_can(study: Study, workload: Workload, data: Data) -> bool:
@@ -103,21 +125,47 @@ def _most_bytes(data: Data) -> float:
     return CPU_STACK_BYTES if device.type == "cpu" else SHARE * device_bytes(str(device))
 
 
-def _calibrated(study: Study, workload: Workload, data: Data, most: int) -> tuple[list[int], float]:
-    """(admitted heights up to the fastest, its seconds for one step of one lane)."""
-    heights = admitted(study, workload, data, most)
-    timed: dict[int, float] = {}
+def _fastest(
+    study: Study, workload: Workload, data: Data, heights: Sequence[int]
+) -> tuple[Sequence[int], Lanes, float]:
+    """(heights up to the fastest, lanes of that height, seconds of one of its lanes for a step)."""
+    timed: dict[int, tuple[Lanes, float]] = {}
     for height in heights:
-        lanes = _started(study, workload, data, range(height))
-        timed[height] = least_seconds(partial(lanes.advance, 1), budget=0.1) / height
-        if timed[height] > 1.5 * min(timed.values()):
+        timed[height] = _timed(study, workload, data, [height], height)
+        if timed[height][1] > 1.5 * min(seconds for _, seconds in timed.values()):
             break
-    best = min(timed, key=lambda height: timed[height])
-    return [height for height in heights if height <= best], timed[best]
+    least = min(seconds for _, seconds in timed.values())
+    # Higher stacks cost memory and a longer tail, so they must be worth it.
+    best = next(height for height in timed if timed[height][1] <= WORTH * least)
+    return [height for height in heights if height <= best], *timed[best]
 
 
-def _started(study: Study, workload: Workload, data: Data, indices: Sequence[int]) -> Lanes:
-    lanes = Lanes(study, workload, data, [len(indices)])
+def _timed(study: Study, workload: Workload, data: Data, heights: Sequence[int], lanes: int) -> tuple[Lanes, float]:
+    """(lanes under way, seconds of one of them for a step)."""
+    fused = _started(study, workload, data, range(lanes), heights)
+    once = least_seconds(partial(fused.advance, 1), budget=0)
+    steps = max(1, min(32, int(TIMED_SECONDS / once)))
+    return fused, least_seconds(partial(fused.advance, steps), budget=3 * TIMED_SECONDS) / steps / lanes
+
+
+def _plain_cost(study: Study, workload: Workload, data: Data, micro_batch: int | None) -> Cost:
+    run = Run(study, workload, data, _trial(study, 0), micro_batch)
+    return _cost(run.log, least_seconds(_stepper(run)), run.predict)
+
+
+def _cost(
+    log: Log, step: float, predict: Callable[[Tensor], Tensor], heights: Sequence[int] = (1,), lanes: int = 1
+) -> Cost:
+    def evaluation(*splits: str) -> float:
+        return least_seconds(lambda: [measure_errors(log, split, predict) for split in splits]) / lanes
+
+    return Cost(step, evaluation("val"), evaluation("train", "test"), tuple(heights), lanes)
+
+
+def _started(
+    study: Study, workload: Workload, data: Data, indices: Sequence[int], heights: Sequence[int] | None = None
+) -> Lanes:
+    lanes = Lanes(study, workload, data, heights or [len(indices)], len(indices))
     for index in indices:
         lanes.start(_trial(study, index))
     return lanes

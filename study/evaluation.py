@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -20,6 +20,9 @@ from workloads.base import Splits, Workload
 
 EVALUATION_CHUNK = 1024
 """Examples per forward pass of an evaluation; fixed, since another size changes the last bits."""
+
+Predictors = Callable[[Sequence[int]], Callable[[Tensor], Tensor]]
+"""Numbers of trials -> (inputs [N, ...] -> outputs [trials, N, ...])."""
 
 
 @dataclass(frozen=True)
@@ -44,9 +47,13 @@ class Data:
         evaluated = {"val": val, "train": (train[0][:subset], train[1][:subset]), "test": test}
         return cls(*train, evaluated, images=splits.train[0].dim() == 4)
 
-    def gather(self, index: Tensor) -> Tensor:
-        """The inputs [B, ...] of these examples [B]; images as a [B, C, H, W] view in channels-last format."""
-        return self.as_model_wants(self.inputs.index_select(0, index))
+    def gather(self, index: Tensor, lanes: int | None = None) -> Tensor:
+        """The inputs of these examples: [B, ...] for index [B], [l, B, ...] for l lanes and index [l * B].
+
+        Images come as a [..., B, C, H, W] view in channels-last format.
+        """
+        inputs = self.inputs.index_select(0, index)
+        return self.as_model_wants(inputs if lanes is None else inputs.unflatten(0, (lanes, -1)))
 
     def as_model_wants(self, inputs: Tensor) -> Tensor:
         """Images [..., B, H, W, C] in memory -> a [..., B, C, H, W] view in channels-last format; else as they are."""
@@ -73,48 +80,73 @@ class Log:
         """How many evaluations were made: the number of the next one."""
         return len(self.steps)
 
-    def evaluate(self, model: nn.Module, step: int) -> bool:
-        """Measure the model after `step` updates; returns whether the trial ends here: goal, divergence or budget."""
-        if not all(bool(p.isfinite().all()) for p in model.parameters()):
-            self.first_bad_step = step
-            return True
-        goal, last = self.study.goal, step == self.study.train_steps
-        measured = self.measure(model, "val")
-        reached = measured.get(goal.metric, math.inf) < goal.threshold
-        crossed = reached and not any(error < goal.threshold for error in self.errors[goal.metric])
-        if self.evaluations % self.study.evaluation.every == 0 or crossed or last:
-            measured |= self.measure(model, "train") | self.measure(model, "test")
+    def wants_all(self, step: int, errors: Mapping[str, float]) -> bool:
+        """Whether the training subset and the test set are measured too at this step, given the validation errors."""
+        on_grid = self.evaluations % self.study.evaluation.every == 0 or step == self.study.train_steps
+        threshold = self.study.goal.threshold
+        met_before = any(error < threshold for error in self.errors[self.study.goal.metric])
+        return on_grid or (self._meets_goal(errors) and not met_before)
+
+    def record(self, step: int, errors: Mapping[str, float]) -> bool:
+        """Note what was measured after `step` updates; returns whether the trial ends here: goal or budget."""
         self.steps.append(step)
         for metric, values in self.errors.items():
-            values.append(measured.get(metric, math.nan))
-        return last or (reached and self.study.stopping == "goal")
+            values.append(errors.get(metric, math.nan))
+        return step == self.study.train_steps or (self.study.stopping == "goal" and self._meets_goal(errors))
 
-    def measure(self, model: nn.Module, split: str) -> dict[str, float]:
-        """Every error of the workload on one split: metric -> mean over its examples."""
-        inputs, targets = self.data.evaluated[split]
-        totals = dict.fromkeys(self.workload.errors, 0.0)
-        model.eval()
-        with torch.no_grad():
-            for start in range(0, len(targets), EVALUATION_CHUNK):
-                chunk = slice(start, start + EVALUATION_CHUNK)
-                outputs = forward(self.study, model, self.data.as_model_wants(inputs[chunk]))
-                for name, error in self.workload.errors.items():
-                    totals[name] += error(outputs, targets[chunk]).sum(dtype=torch.float64).item()
-        model.train()
-        return {f"{split}/{name}": total / len(targets) for name, total in totals.items()}
-
-    @contextmanager
-    def timed(self, what: str) -> Iterator[None]:
-        """Count the wall time of a block as `training` or `evaluation`."""
-        start = time.perf_counter()
-        yield
-        self.seconds[what] += time.perf_counter() - start
+    def _meets_goal(self, errors: Mapping[str, float]) -> bool:
+        goal = self.study.goal
+        return errors.get(goal.metric, math.inf) < goal.threshold
 
     def curve(self) -> Curve:
         """What was measured so far."""
         errors = {metric: np.array(values) for metric, values in self.errors.items()}
         steps = np.array(self.steps, dtype=np.int64)
         return Curve(self.trial, self.first_bad_step, steps, errors, dict(self.seconds), self.micro_batch)
+
+
+def evaluate(logs: Sequence[Log], steps: Sequence[int], predictors: Predictors) -> list[bool]:
+    """Measure trials of one study together; returns which of them end here.
+
+    The validation set is measured for all, the training subset and the test set for those whose grid says so.
+    """
+    errors = measure(logs[0], "val", predictors(range(len(logs))))
+    rest = [i for i, log in enumerate(logs) if log.wants_all(steps[i], errors[i])]
+    for split in ("train", "test") if rest else ():
+        for i, measured in zip(rest, measure(logs[0], split, predictors(rest)), strict=True):
+            errors[i] |= measured
+    return [log.record(step, measured) for log, step, measured in zip(logs, steps, errors, strict=True)]
+
+
+def measure(log: Log, split: str, predict: Callable[[Tensor], Tensor]) -> list[dict[str, float]]:
+    """Every error of the workload on one split, for each of l models: metric -> mean over its examples.
+
+    Arguments:
+        log: of any trial of the study.
+        predict: inputs [N, ...] -> outputs [l, N, ...].
+    """
+    inputs, targets = log.data.evaluated[split]
+    totals: dict[str, Tensor] = {}
+    with torch.no_grad():
+        for start in range(0, len(targets), EVALUATION_CHUNK):
+            chunk = slice(start, start + EVALUATION_CHUNK)
+            outputs = predict(log.data.as_model_wants(inputs[chunk]))
+            models, examples = outputs.shape[:2]
+            flat = outputs.flatten(0, 1), targets[chunk].repeat(models, *[1] * (targets.dim() - 1))
+            for name, error in log.workload.errors.items():
+                total = error(*flat).view(models, examples).sum(1, dtype=torch.float64)
+                totals[name] = totals[name] + total if name in totals else total
+    means = {f"{split}/{name}": (total / len(targets)).tolist() for name, total in totals.items()}
+    return [dict(zip(means, values, strict=True)) for values in zip(*means.values(), strict=True)]
+
+
+@contextmanager
+def timed(logs: Sequence[Log], what: str) -> Iterator[None]:
+    """Count the wall time of a block as `training` or `evaluation`; each trial is charged an equal part."""
+    start = time.perf_counter()
+    yield
+    for log in logs:
+        log.seconds[what] += (time.perf_counter() - start) / len(logs)
 
 
 def forward(study: Study, model: nn.Module, inputs: Tensor) -> Tensor:

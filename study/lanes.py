@@ -9,40 +9,71 @@ Shapes: L rows of the stack, l lanes under way, n steps of a segment, B examples
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import TypeVar
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from study.batches import Batches
-from study.evaluation import Data, Log, initial_model
+from study.evaluation import Data, Log, evaluate, initial_model, timed
+from study.memory import out_of_memory
 from study.optimizers import OPTIMIZERS
 from study.records import Curve, Study, Trial
 from study.schedules import SCHEDULES
 from study.serial import Proposals
-from study.stack import Loss, Stack
+from study.stack import Stack
 from workloads.base import Workload
 from workloads.layers import dropout_key, dropout_layers
+
+T = TypeVar("T")
 
 SEGMENT_INDICES = 2**21
 """Indices of examples prepared at once for a segment of steps; bounds memory, alters nothing."""
 
 
-def train(study: Study, workload: Workload, data: Data, proposals: Proposals, rows: Sequence[int]) -> Iterator[Curve]:
+def train(
+    study: Study, workload: Workload, data: Data, proposals: Proposals, heights: Sequence[int], most: int
+) -> Iterator[Curve]:
     """Train proposed trials side by side.
 
+    Where memory runs out after all, unfinished trials start again with half as many lanes: they are pure functions of
+    their configuration, so nothing but time is lost.
+
     Arguments:
-        rows: stack heights that may be computed (see `admitted`); the largest is how many trials run at once.
+        heights: stack heights that may be computed (see `study.engine.admitted`), increasing.
+        most: how many trials run at once, at most the greatest height.
+
+    Raises:
+        RuntimeError: out of memory with a single lane.
     """
-    fused = Lanes(study, workload, data, rows)
+    queue: list[Trial] = []
+    while True:
+        fused = None
+        try:
+            fused = Lanes(study, workload, data, heights, most)
+            yield from _refilled(fused, proposals, queue)
+            return
+        except (RuntimeError, MemoryError) as error:
+            if most == 1 or not out_of_memory(error):
+                raise
+        queue[:0] = [lane.trial for lane in fused.lanes] if fused else []
+        most = -(-most // 2)
+        heights = [height for height in heights if height < 2 * most] or heights[:1]
+
+
+def _refilled(fused: Lanes, proposals: Proposals, queue: list[Trial]) -> Iterator[Curve]:
+    """Train until there is nothing to start any more: the trials of `queue`, which this empties, then proposed ones."""
     while True:
         while len(fused.lanes) < fused.capacity:
-            trial = proposals.ask(wait=not fused.lanes)
-            if trial is None:
-                break
-            fused.start(trial)
+            if not queue:
+                trial = proposals.ask(wait=not fused.lanes)
+                if trial is None:
+                    break
+                queue.append(trial)
+            fused.start(queue[0])
+            queue.pop(0)
         if not fused.lanes:
             return
         yield from fused.run(proposals)
@@ -66,20 +97,15 @@ class Lane:
 class Lanes:
     """The lanes of one study on one device: lane i of `lanes` lives in row i of the stack."""
 
-    def __init__(self, study: Study, workload: Workload, data: Data, rows: Sequence[int]) -> None:
+    def __init__(self, study: Study, workload: Workload, data: Data, heights: Sequence[int], capacity: int) -> None:
         self.study, self.workload, self.data = study, workload, data
-        self.heights = sorted(rows)
+        self.heights, self.capacity = heights, capacity
         self.device = data.inputs.device
-        self.optimizer, self.schedule = OPTIMIZERS[study.optimizer], SCHEDULES[study.schedule]
-        self.template = initial_model(workload, study.trial(0, {}), self.device)
-        self.dropouts = len(dropout_layers(self.template))
-        self.stack = Stack(self.template, self.optimizer, self.capacity, study.arithmetic)
+        self.schedule = SCHEDULES[study.schedule]
+        template = initial_model(workload, study.trial(0, {}), self.device)
+        self.dropouts = len(dropout_layers(template))
+        self.stack = Stack(template, OPTIMIZERS[study.optimizer], heights[-1], study.arithmetic)
         self.lanes: list[Lane] = []
-
-    @property
-    def capacity(self) -> int:
-        """How many trials run at once."""
-        return self.heights[-1]
 
     def start(self, trial: Trial) -> None:
         """Give the next free row to a trial."""
@@ -88,23 +114,17 @@ class Lanes:
 
     def run(self, proposals: Proposals) -> Iterator[Curve]:
         """Train every lane to the next evaluation of any, measure those that are due, and end those that are done."""
-        steps = min(lane.next_evaluation - lane.step for lane in self.lanes)
-        with _timed(self.lanes):
-            bad = self.advance(steps)
+        with timed([lane.log for lane in self.lanes], "training"):
+            self.advance(min(lane.next_evaluation - lane.step for lane in self.lanes))
+        due = [row for row, lane in enumerate(self.lanes) if lane.step == lane.next_evaluation]
+        with timed([self.lanes[row].log for row in due], "evaluation"):
+            ended = self.evaluate(due)
         for row in reversed(range(len(self.lanes))):  # backwards, since ending a lane moves the last one into its row
             lane = self.lanes[row]
-            if bad[row] is not None:
-                lane.log.first_bad_step = bad[row]
-            elif lane.step < lane.next_evaluation:
-                continue
-            else:
-                with lane.log.timed("evaluation"):
-                    ended = lane.log.evaluate(self.model(row), lane.step)
-                beyond = not ended and lane.next_evaluation > proposals.step_limit(lane.trial.index)
-                if not ended and not beyond:
-                    continue
-            self.end(row)
-            yield lane.log.curve()
+            over = row in ended or lane.log.first_bad_step is not None
+            if over or (row in due and lane.next_evaluation > proposals.step_limit(lane.trial.index)):
+                self.end(row)
+                yield lane.log.curve()
 
     def end(self, row: int) -> None:
         """Free a row: the last lane moves into it."""
@@ -114,65 +134,81 @@ class Lanes:
             self.lanes[row] = self.lanes[last]
         self.lanes.pop()
 
-    def advance(self, steps: int) -> list[int | None]:
-        """Make `steps` updates of every lane; returns for each the update (from 1) whose loss was not finite."""
+    def advance(self, steps: int) -> None:
+        """Make `steps` updates of every lane, noting for each the first whose loss is not finite."""
         most = max(1, SEGMENT_INDICES // (self.study.batch_size * len(self.lanes)))
-        bad: list[int | None] = [None] * len(self.lanes)
         for start in range(0, steps, most):
             count = min(most, steps - start)
-            losses = self._segment(count)
-            finite = losses.isfinite().cpu()
-            for row, lane in enumerate(self.lanes):
-                if bad[row] is None and not finite[:, row].all():
-                    bad[row] = lane.step + int(finite[:, row].logical_not().nonzero()[0]) + 1
+            bad = self._segment(count).isfinite().logical_not().cpu()
+            for lane, steps_of_lane in zip(self.lanes, bad.unbind(1), strict=True):
+                if lane.log.first_bad_step is None and steps_of_lane.any():
+                    lane.log.first_bad_step = lane.step + int(steps_of_lane.nonzero()[0]) + 1
                 lane.step += count
-        return bad
+
+    def evaluate(self, rows: Sequence[int]) -> list[int]:
+        """Measure the finite ones of these lanes together; returns the rows of those that end here."""
+        finite = self.stack.weights[: len(self.lanes)].isfinite().all(1).tolist()
+        for row in rows:
+            log = self.lanes[row].log
+            if log.first_bad_step is None and not finite[row]:
+                log.first_bad_step = self.lanes[row].step
+        rows = [row for row in rows if self.lanes[row].log.first_bad_step is None]
+        if not rows:
+            return []
+        lanes = [self.lanes[row] for row in rows]
+        logs, steps = [lane.log for lane in lanes], [lane.step for lane in lanes]
+        ended = evaluate(logs, steps, lambda chosen: self.predictor([rows[i] for i in chosen]))
+        return [row for row, over in zip(rows, ended, strict=True) if over]
+
+    def predictor(self, rows: Sequence[int]) -> Callable[[Tensor], Tensor]:
+        """The models in these rows, dropout off: inputs [N, ...] -> outputs [rows, N, ...]."""
+        outputs = self.stack.outputs(self._padded(rows))
+        return lambda inputs: outputs(inputs)[: len(rows)]
+
+    def _padded(self, lanes: Sequence[T]) -> list[T]:
+        """Repeat the last one up to a height that may be computed; nobody reads what these rows compute."""
+        height = next(h for h in self.heights if h >= len(lanes))
+        return [*lanes, *[lanes[-1]] * (height - len(lanes))]
 
     def _segment(self, steps: int) -> Tensor:
         """Make updates without looking at the host; returns the losses [n, l] from before each."""
-        lanes = self.lanes
-        height = next(h for h in self.heights if h >= len(lanes))
-        padded = [*lanes, *[lanes[-1]] * (height - len(lanes))]  # rows beyond the lanes compute what nobody reads
-        index = torch.stack([lane.batches.range(lane.step, steps) for lane in padded], dim=1)
-        keys = self._keys(padded, steps)
-        rates = self._table(
-            [
-                lane.trial.hyperparameters["learning_rate"]
-                * self.schedule.at(lane.step + i, self.study.train_steps, lane.trial.hyperparameters)
-                for i in range(steps)
-                for lane in padded
-            ]
-        ).view(steps, height, 1)
-        counts = self._table([lane.step + i + 1 for i in range(steps) for lane in padded]).view(steps, height, 1)
+        lanes = self._padded(self.lanes)
+        index = torch.stack([lane.batches.range(lane.step, steps) for lane in lanes], dim=1).view(steps, -1)
+        targets = self.data.targets.index_select(0, index.view(-1)).view(*index.shape, *self.data.targets.shape[1:])
+        train_steps = self.study.train_steps
+        rates = [
+            lane.trial.hyperparameters["learning_rate"]
+            * self.schedule.at(lane.step + i, train_steps, lane.trial.hyperparameters)
+            for i in range(steps)
+            for lane in lanes
+        ]
+        counts = torch.arange(1, steps + 1).unsqueeze(1) + torch.tensor([lane.step for lane in lanes])
         hyperparameters = {
-            name: self._table([lane.trial.hyperparameters[name] for lane in padded]).unsqueeze(1)
+            name: self._table([lane.trial.hyperparameters[name] for lane in lanes]).unsqueeze(1)
             for name in lanes[0].trial.hyperparameters
         }
-        loss = self._loss(hyperparameters)
-        losses = torch.empty(steps, height, device=self.device)
+        each = {
+            name: values.expand(len(lanes), self.study.batch_size).reshape(-1)
+            for name, values in hyperparameters.items()
+            if name in self.workload.hyperparameters
+        }
+        tables = (
+            index,
+            targets,
+            self._keys(lanes, steps),
+            self._table(rates).view(steps, -1, 1),
+            counts.to(self.device, torch.float32).unsqueeze(2),
+        )
+        step, losses = self.stack.step(len(lanes)), []
         with torch.no_grad():
-            for i in range(steps):
-                inputs, targets = self._examples(index[i])
-                losses[i] = self.stack.step(inputs, loss, targets, keys[i], rates[i], hyperparameters, counts[i])
-        return losses[:, : len(lanes)]
+            for chosen, y, keys, rate, count in zip(*(table.unbind() for table in tables), strict=True):
+                x = self.data.gather(chosen, len(lanes))
+                losses.append(step(x, partial(self._loss, y, each), keys, rate, hyperparameters, count))
+        return torch.stack(losses).view(steps, len(lanes), -1).mean(2)[:, : len(self.lanes)]
 
-    def _examples(self, index: Tensor) -> tuple[Tensor, Tensor]:
-        flat = index.reshape(-1)
-        inputs = self.data.inputs.index_select(0, flat)
-        targets = self.data.targets[flat].view(index.shape)
-        return self.data.as_model_wants(inputs.view(*index.shape, *inputs.shape[1:])), targets
-
-    def _loss(self, hyperparameters: Mapping[str, Tensor]) -> Loss:
-        """The mean loss of each lane, with its own tuned parameters of the loss."""
-        tuned = {name: h for name, h in hyperparameters.items() if name in self.workload.hyperparameters}
-
-        def loss(outputs: Tensor, targets: Tensor) -> Tensor:
-            each = {name: h.expand(targets.shape[:2]).reshape(-1) for name, h in tuned.items()}
-            return (
-                self.workload.loss(outputs.flatten(0, 1), targets.flatten(0, 1), **each).view(targets.shape[:2]).mean(1)
-            )
-
-        return loss
+    def _loss(self, targets: Tensor, hyperparameters: Mapping[str, Tensor], outputs: Tensor) -> Tensor:
+        """The loss of every example [l * B], with each lane's own tuned parameters of the loss."""
+        return self.workload.loss(outputs.flatten(0, 1), targets, **hyperparameters)
 
     def _keys(self, lanes: Sequence[Lane], steps: int) -> Tensor:
         """Dropout keys [n, L, layers]."""
@@ -186,21 +222,3 @@ class Lanes:
 
     def _table(self, values: list[float]) -> Tensor:
         return torch.tensor(values, dtype=torch.float32, device=self.device)
-
-    def model(self, row: int) -> nn.Module:
-        """The model of one row as an ordinary module, for evaluation."""
-        with torch.no_grad():
-            for name, parameter in self.template.named_parameters():
-                parameter.copy_(self.stack.views[name][row])
-        return self.template
-
-
-@contextmanager
-def _timed(lanes: Sequence[Lane]) -> Iterator[None]:
-    """Count the wall time of a block that trains all lanes; each is charged an equal part."""
-    logs = [lane.log for lane in lanes]
-    start = time.perf_counter()
-    yield
-    part = (time.perf_counter() - start) / len(logs)
-    for log in logs:
-        log.seconds["training"] += part

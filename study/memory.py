@@ -11,6 +11,7 @@ import os
 import torch
 from torch import Tensor
 
+from study.records import Study
 from workloads.base import Workload
 
 PROBE_EXAMPLES = 4
@@ -70,3 +71,11 @@ def most_workers(examples: int, bytes_per_example: float, device_memory: float) 
 def out_of_memory(error: BaseException) -> bool:
     """Whether an error is a device saying that it has no room left."""
     return isinstance(error, torch.OutOfMemoryError | MemoryError) or "can't allocate memory" in str(error)
+
+
+def too_large(study: Study, device: str) -> str:
+    """What to tell a person whose trials do not fit, not even one at a time and example by example."""
+    return (
+        f"one trial of {study.name} at batch size {study.batch_size} does not fit on {device}: "
+        "choose a smaller model, another engine.device or fewer engine.workers."
+    )

@@ -52,7 +52,8 @@ def _momentum(parameters: Parameters, h: Values) -> torch.optim.Optimizer:
 
 
 def _momentum_(w: Tensor, g: Tensor, state: Rows, learning_rate: Tensor, h: Rows, steps: Tensor) -> None:
-    v = state["velocity"].mul_(h["momentum"]).add_(g)
+    v = state["velocity"]
+    torch.addcmul(g, v, h["momentum"], out=v)  # one pass over memory, not two
     w.addcmul_(v, learning_rate, value=-1)
 
 
@@ -64,7 +65,8 @@ def _nesterov(parameters: Parameters, h: Values) -> torch.optim.Optimizer:
 
 
 def _nesterov_(w: Tensor, g: Tensor, state: Rows, learning_rate: Tensor, h: Rows, steps: Tensor) -> None:
-    v = state["velocity"].mul_(h["momentum"]).add_(g)
+    v = state["velocity"]
+    torch.addcmul(g, v, h["momentum"], out=v)  # one pass over memory, not two
     w.addcmul_(g.addcmul_(v, h["momentum"]), learning_rate, value=-1)
 
 

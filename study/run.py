@@ -51,7 +51,7 @@ def provenance(study: Study, workers: Workers, command: str) -> dict[str, Any]:
         "device": workers.device,
         "workers": workers.count,
         "threads_per_worker": 1,
-        "lanes": workers.height(study),
+        "lanes": workers.lanes_of(study),
         "tf32": False,
         "python": sys.version.split()[0],
         "versions": {name: version(name) for name in packages},

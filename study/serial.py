@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from typing import Protocol
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Protocol, TypeVar
 
 import torch
 from torch import Tensor
 
 from study.batches import Batches
-from study.evaluation import Data, Log, forward, initial_model
+from study.evaluation import Data, Log, evaluate, forward, initial_model, timed
 from study.memory import out_of_memory
 from study.optimizers import OPTIMIZERS
 from study.records import Curve, Study, Trial
 from study.schedules import SCHEDULES
 from workloads.base import Workload
 from workloads.layers import dropout_layers, set_keys
+
+T = TypeVar("T")
 
 
 class Proposals(Protocol):
@@ -32,24 +35,37 @@ class Proposals(Protocol):
 
 
 def train(study: Study, workload: Workload, data: Data, proposals: Proposals) -> Iterator[Curve]:
-    """Train proposed trials one after the other on the device that holds the data."""
+    """Train proposed trials one after the other on the device that holds the data.
+
+    Raises:
+        RuntimeError: out of memory with a single example.
+    """
     micro_batch = study.micro_batch
     while (trial := proposals.ask(wait=True)) is not None:
-        while True:
-            try:
-                yield Run(study, workload, data, trial, micro_batch).finish(proposals)
-                break
-            except (RuntimeError, MemoryError) as error:
-                examples = micro_batch or study.batch_size
-                if not out_of_memory(error):
-                    raise
-                if examples == 1:
-                    raise MemoryError(
-                        f"one example of {study.name} does not fit on {data.inputs.device}: choose a smaller model, "
-                        "another engine.device or fewer engine.workers."
-                    ) from error
-                # Another size changes the last bits, so the trial starts again from step 0 with it.
-                micro_batch = -(-examples // 2)
+        attempt = partial(_curve, study, workload, data, proposals, trial)
+        curve, micro_batch = fitting(study, micro_batch, attempt)
+        yield curve
+
+
+def _curve(
+    study: Study, workload: Workload, data: Data, proposals: Proposals, trial: Trial, micro_batch: int | None
+) -> Curve:
+    return Run(study, workload, data, trial, micro_batch).finish(proposals)
+
+
+def fitting(study: Study, micro_batch: int | None, attempt: Callable[[int | None], T]) -> tuple[T, int | None]:
+    """(the result of an attempt, its micro-batch), halving the micro-batch for as long as memory runs out.
+
+    Another size changes the last bits, so each attempt starts from step 0.
+    """
+    while True:
+        try:
+            return attempt(micro_batch), micro_batch
+        except (RuntimeError, MemoryError) as error:
+            examples = micro_batch or study.batch_size
+            if examples == 1 or not out_of_memory(error):
+                raise
+            micro_batch = -(-examples // 2)
 
 
 class Run:
@@ -77,15 +93,25 @@ class Run:
         for step in self.study.evaluation_steps:
             if step > proposals.step_limit(self.trial.index):
                 break
-            with log.timed("training"):
+            with timed([log], "training"):
                 self.advance(step)
             if log.first_bad_step is not None:
                 break
-            with log.timed("evaluation"):
-                ended = log.evaluate(self.model, step)
+            if not all(bool(p.isfinite().all()) for p in self.model.parameters()):
+                log.first_bad_step = step
+                break
+            with timed([log], "evaluation"):
+                [ended] = evaluate([log], [step], lambda _: self.predict)
             if ended:
                 break
         return log.curve()
+
+    def predict(self, inputs: Tensor) -> Tensor:
+        """The model's outputs [1, N, ...] for inputs [N, ...], dropout off."""
+        self.model.eval()
+        outputs = forward(self.study, self.model, inputs)
+        self.model.train()
+        return outputs.unsqueeze(0)
 
     def advance(self, step: int) -> None:
         """Make updates until `step` of them are done, or the training loss is no longer finite."""

@@ -19,6 +19,8 @@ from study.tuner import Tuner
 
 def costs(console: Console, measured: Sequence[tuple[Study, Cost]], device: str, workers: int) -> None:
     """What the sweep will take if every trial runs its whole budget, and how to make it smaller."""
+    if not measured:
+        return
     total = sum(cost.study(study, workers) for study, cost in measured)
     by_curve = sorted(measured, key=lambda pair: (pair[0].name, pair[0].optimizer))
     for (workload, optimizer), group in groupby(by_curve, key=lambda pair: (pair[0].name, pair[0].optimizer)):

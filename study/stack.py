@@ -1,23 +1,18 @@
-"""Many models as one: the parameters of L lanes stacked along a leading axis, and their gradients computed at once.
+"""Many models as one: the parameters of L lanes stacked along a leading axis, updated at once.
 
-Shapes: L lanes, B examples in a batch, P parameters of one model, I and O features of a linear layer.
+Shapes: L lanes in a stack, l of them in a step, B examples in a batch, P parameters of one model.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 
+from study.forms import Form, LinearChain, Loss, Rows, Vmapped, can_vmap, is_linear_chain
 from study.optimizers import Optimizer
 from study.records import Study
-from workloads.layers import Dropout, dropout_layers, keep_mask
-
-Loss = Callable[[Tensor, Tensor], Tensor]
-"""(outputs [L, B, ...], targets [L, B]) -> mean loss of each lane [L]."""
 
 _CACHE_LINE = 16  # floats
 VMAP_BATCH_SIZE = 4
@@ -41,25 +36,6 @@ def arithmetic(model: nn.Module, study: Study, device: str, forced: bool = False
     return "vmap" if can_vmap(model) else "plain"
 
 
-def is_linear_chain(model: nn.Module) -> bool:
-    """Whether `bmm` knows every layer of the model."""
-    known = (nn.Linear, nn.ReLU, nn.Flatten, Dropout)
-    return (
-        isinstance(model, nn.Sequential)
-        and all(type(layer) in known for layer in model)
-        and all(layer.bias is not None for layer in model if isinstance(layer, nn.Linear))
-        and len({id(layer) for layer in model}) == len(model)  # a layer used twice shares its parameters
-    )
-
-
-def can_vmap(model: nn.Module) -> bool:
-    """Whether the model is a function of its parameters and keys alone: no running statistics, no global randomness."""
-    ours = {id(layer.key) for layer in dropout_layers(model)}
-    stateless = all(id(buffer) in ours for buffer in model.buffers())
-    random = (nn.modules.dropout._DropoutNd, nn.RReLU, nn.RNNBase)
-    return stateless and not any(isinstance(module, random) for module in model.modules())
-
-
 class Stack:
     """L models of one kind and the state of their optimizer, a row each.
 
@@ -70,14 +46,14 @@ class Stack:
     """
 
     def __init__(self, template: nn.Module, optimizer: Optimizer, lanes: int, how: str) -> None:
-        self.optimizer, self.lanes = optimizer, lanes
-        shapes = {name: p.shape for name, p in template.named_parameters()}
+        self.template, self.optimizer, self.how = template.train(), optimizer, how
+        self.shapes = {name: p.shape for name, p in template.named_parameters()}
         device = next(template.parameters()).device
-        size = sum(_aligned(shape.numel()) for shape in shapes.values())
+        size = sum(_aligned(shape.numel()) for shape in self.shapes.values())
         self.weights, self.gradients = (torch.zeros(lanes, size, device=device) for _ in range(2))
         self.state = {name: torch.zeros(lanes, size, device=device) for name in optimizer.state}
-        self.views, self.gradient_views = _views(self.weights, shapes), _views(self.gradients, shapes)
-        self.backward: _LinearChain | _Vmapped = _LinearChain(template) if how == "bmm" else _Vmapped(template)
+        self.views = _views(self.weights, self.shapes)
+        self._steps: dict[int, Step] = {}
 
     @property
     def bytes(self) -> int:
@@ -97,116 +73,45 @@ class Stack:
         for tensor in (self.weights, *self.state.values()):
             tensor[target].copy_(tensor[source])
 
-    def step(
-        self,
-        inputs: Tensor,
-        loss: Loss,
-        targets: Tensor,
-        keys: Tensor,
-        learning_rates: Tensor,
-        hyperparameters: Mapping[str, Tensor],
-        steps: Tensor,
+    def step(self, rows: int) -> Step:
+        """The update of the first `rows` rows, sliced once and not at every step."""
+        if rows not in self._steps:
+            self._steps[rows] = Step(self, rows)
+        return self._steps[rows]
+
+    def outputs(self, rows: Sequence[int]) -> Callable[[Tensor], Tensor]:
+        """What the models in these rows compute, dropout off: inputs [N, ...] -> outputs [len(rows), N, ...]."""
+        weights = self.weights.index_select(0, torch.tensor(rows, device=self.weights.device))
+        return self.form(weights).outputs
+
+    def form(self, weights: Tensor) -> Form:
+        """Rows [l, P] as models, their gradients in the first l rows of `gradients`."""
+        form = LinearChain if self.how == "bmm" else Vmapped
+        gradients = _views(self.gradients[: len(weights)], self.shapes)
+        return form(self.template, _views(weights, self.shapes), gradients)
+
+
+class Step:
+    """One update of the first l rows of a stack."""
+
+    def __init__(self, stack: Stack, rows: int) -> None:
+        self.weights, self.gradients = stack.weights[:rows], stack.gradients[:rows]
+        self.state = {name: tensor[:rows] for name, tensor in stack.state.items()}
+        self.form, self.optimizer = stack.form(self.weights), stack.optimizer
+
+    def __call__(
+        self, inputs: Tensor, loss: Loss, keys: Tensor, learning_rates: Tensor, hyperparameters: Rows, steps: Tensor
     ) -> Tensor:
-        """One update of the first l = len(inputs) rows; returns their losses [l] from before it.
+        """Make the update; returns the loss of every example [l * B] from before it.
 
         Arguments:
-            inputs, targets: [l, B, ...].
+            inputs: [l, B, ...].
             keys: of each dropout layer [l, layers].
             learning_rates, hyperparameters, steps: [l, 1]; steps count this update, from 1.
         """
-        rows = len(inputs)
-        losses = self.backward(
-            {name: view[:rows] for name, view in self.views.items()},
-            {name: view[:rows] for name, view in self.gradient_views.items()},
-            inputs,
-            lambda outputs: loss(outputs, targets),
-            keys,
-        )
-        state = {name: tensor[:rows] for name, tensor in self.state.items()}
-        self.optimizer.update_(
-            self.weights[:rows], self.gradients[:rows], state, learning_rates, hyperparameters, steps
-        )
+        losses = self.form.backward(inputs, loss, keys)
+        self.optimizer.update_(self.weights, self.gradients, self.state, learning_rates, hyperparameters, steps)
         return losses
-
-
-class _LinearChain:
-    """Linear layers by batched matrix products, with the chain rule written out: no graph, gradients in place."""
-
-    def __init__(self, template: nn.Module) -> None:
-        assert isinstance(template, nn.Sequential)
-        self.layers = list(template.named_children())
-
-    def __call__(
-        self,
-        weights: Mapping[str, Tensor],
-        gradients: Mapping[str, Tensor],
-        x: Tensor,
-        loss: Callable[[Tensor], Tensor],
-        keys: Tensor,
-    ) -> Tensor:
-        seen: list[Any] = []  # what each layer's backward needs
-        dropouts = 0
-        for name, layer in self.layers:
-            if isinstance(layer, nn.Linear):
-                seen.append(x)
-                x = torch.baddbmm(weights[f"{name}.bias"].unsqueeze(1), x, weights[f"{name}.weight"].mT)
-            elif isinstance(layer, nn.ReLU):
-                x = x.relu_() if seen else x.relu()
-                seen.append(x)
-            elif isinstance(layer, Dropout):
-                scale = keep_mask(x.shape[1:], keys[:, dropouts], layer.p).to(x.dtype) / (1 - layer.p)
-                seen.append(scale)
-                dropouts += 1
-                x = x * scale
-            else:
-                seen.append(None)
-                x = x.flatten(2)
-        outputs = x.requires_grad_()
-        with torch.enable_grad():
-            losses = loss(outputs)
-            (dx,) = torch.autograd.grad(losses.sum(), outputs)
-        first = next(name for name, layer in self.layers if isinstance(layer, nn.Linear))
-        for (name, layer), memory in zip(reversed(self.layers), reversed(seen), strict=True):
-            if isinstance(layer, nn.Linear):
-                torch.bmm(dx.mT, memory, out=gradients[f"{name}.weight"])
-                torch.sum(dx, dim=1, out=gradients[f"{name}.bias"])
-                if name == first:
-                    break
-                dx = torch.bmm(dx, weights[f"{name}.weight"])
-            elif isinstance(layer, nn.ReLU):
-                dx = torch.ops.aten.threshold_backward(dx, memory, 0)
-            elif isinstance(layer, Dropout):
-                dx = dx * memory
-        return losses.detach()
-
-
-class _Vmapped:
-    """Any module, through `torch.vmap` of its forward pass; autograd sees one graph for all lanes."""
-
-    def __init__(self, template: nn.Module) -> None:
-        self.template = template.train()
-        self.keys = [name for name, b in template.named_buffers() if name.endswith("key")]
-
-    def __call__(
-        self,
-        weights: Mapping[str, Tensor],
-        gradients: Mapping[str, Tensor],
-        x: Tensor,
-        loss: Callable[[Tensor], Tensor],
-        keys: Tensor,
-    ) -> Tensor:
-        leaves = {name: tensor.detach().requires_grad_() for name, tensor in weights.items()}
-        buffers = {name: keys[:, number] for number, name in enumerate(self.keys)}
-
-        def forward(parameters: dict[str, Tensor], buffers: dict[str, Tensor], x: Tensor) -> Tensor:
-            return functional_call(self.template, (parameters, buffers), (x,))
-
-        with torch.enable_grad():
-            losses = loss(torch.vmap(forward)(leaves, buffers, x))
-            found = torch.autograd.grad(losses.sum(), list(leaves.values()))
-        for name, gradient in zip(leaves, found, strict=True):
-            gradients[name].copy_(gradient)
-        return losses.detach()
 
 
 def _aligned(count: int) -> int:

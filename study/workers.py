@@ -37,6 +37,10 @@ class WorkerError(Exception):
     """A worker process failed; the message holds what it said last."""
 
 
+class TrialTooLarge(Exception):
+    """The trials of one study do not fit on the device; the message says what to change. Other studies can go on."""
+
+
 class Workers:
     """A pool that outlives studies, so that torch is imported and data loaded once per process.
 
@@ -49,7 +53,7 @@ class Workers:
 
     def __init__(self, count: int, device: str, lanes: int | None = None, import_path: Path | None = None) -> None:
         self.device, self.lanes = device, lanes
-        self._heights: dict[str, tuple[int, ...]] = {}
+        self._costs: dict[str, Cost] = {}
         self._pipes: list[Connection] = []
         self._processes: list[Any] = []
         context = mp.get_context("spawn")
@@ -71,9 +75,9 @@ class Workers:
         for process in self._processes:
             process.join()
 
-    def most_lanes(self, study: Study) -> int:
-        """Trials one worker may train at once: no more than leaves each worker its share."""
-        return self.lanes or max(1, -(-study.search.trials // self.count))
+    def _measurement(self, study: Study) -> tuple[object, ...]:
+        """The order to measure a study, with no more lanes than leave each worker its share of the trials."""
+        return ("measure", study, -(-study.search.trials // self.count), self.lanes)
 
     @property
     def count(self) -> int:
@@ -83,60 +87,72 @@ class Workers:
     def train(self, study: Study, tuner: Tuner) -> Iterator[Curve]:
         """Curves of finished trials, in the order in which they end; the caller tells each to the tuner.
 
-        Lanes are fused as `measure` found best; a study that was not measured trains one trial at a time.
+        The study was measured before: lanes are fused as was found best.
+
+        Raises:
+            TrialTooLarge: after the trials that did fit have ended.
+            WorkerError: a worker failed.
         """
-        heights = self._heights.get(_key(study), (1,))
-        for pipe in self._pipes:
-            self._send(pipe, ("train", study, heights))
+        cost = self._costs[_key(study)]
+        at_work = list(self._pipes)
         idle: list[Connection] = []
+        too_large = None
+        for pipe in at_work:
+            self._send(pipe, ("train", study, cost.heights, cost.lanes))
         while True:
             waiting, idle = idle, []
             for pipe in waiting:
-                trial = tuner.ask()
+                trial = None if too_large else tuner.ask()
                 if trial is None:
                     idle.append(pipe)
                 else:
                     self._send(pipe, trial)
-            if len(idle) == len(self._pipes):
+            if len(idle) == len(at_work):
                 break
-            for pipe in self._ready(self._pipes):
+            for pipe in self._ready(at_work):
                 kind, content = self._receive(pipe)
                 if kind == "ask" and content:  # willing to wait
                     idle.append(pipe)
                 elif kind == "ask":
-                    self._send(pipe, tuner.ask())
+                    self._send(pipe, None if too_large else tuner.ask())
                 elif kind == "limit":
                     self._send(pipe, tuner.step_limit(content))
+                elif kind == "too large":
+                    too_large = TrialTooLarge(content)
+                    at_work.remove(pipe)
                 else:
                     yield content
         for pipe in idle:
             self._send(pipe, None)
+        if too_large:
+            raise too_large
 
-    def height(self, study: Study) -> int:
-        """How many lanes each worker fuses for a study; 1 unless it was measured."""
-        return self._heights.get(_key(study), (1,))[-1]
+    def lanes_of(self, study: Study) -> int:
+        """How many trials of a measured study each worker trains at once."""
+        return self._costs[_key(study)].lanes
 
     def adopt(self, study: Study, measured: Study) -> None:
-        """Fuse lanes for `study` as for one that was measured, of the same model and batch size."""
-        self._heights[_key(study)] = self._heights[_key(measured)]
+        """Train `study` as one that was measured, of the same model and batch size."""
+        self._costs[_key(study)] = self._costs[_key(measured)]
 
-    def measure(self, studies: Sequence[Study]) -> Iterator[tuple[Study, Cost]]:
+    def measure(self, studies: Sequence[Study]) -> Iterator[tuple[Study, Cost | TrialTooLarge]]:
         """What a trial of each study costs, all workers busy as they will be in earnest."""
         todo = list(reversed(studies))
         busy: dict[Connection, Study] = {}
         for pipe in self._pipes:
             if todo:
                 busy[pipe] = todo.pop()
-                self._send(pipe, ("measure", busy[pipe], self.most_lanes(busy[pipe])))
+                self._send(pipe, self._measurement(busy[pipe]))
         while busy:
             for pipe in self._ready(list(busy)):
-                _, cost = self._receive(pipe)
+                kind, found = self._receive(pipe)
                 study = busy.pop(pipe)
-                self._heights[_key(study)] = cost.heights
-                yield study, cost
+                if kind == "measured":
+                    self._costs[_key(study)] = found
+                yield study, found if kind == "measured" else TrialTooLarge(found)
                 if todo:
                     busy[pipe] = todo.pop()
-                    self._send(pipe, ("measure", busy[pipe], self.most_lanes(busy[pipe])))
+                    self._send(pipe, self._measurement(busy[pipe]))
 
     def _ready(self, pipes: list[Connection]) -> list[Connection]:
         """Those with something to say, waiting until there is one; in the pool's order."""
@@ -196,6 +212,7 @@ def _work(pipe: Connection, parent: int, device: str, import_path: Path | None) 
 
     from study import engine
     from study.evaluation import Data
+    from study.memory import out_of_memory, too_large
     from workloads.base import Workload, build
 
     torch.set_num_threads(1)
@@ -204,7 +221,7 @@ def _work(pipe: Connection, parent: int, device: str, import_path: Path | None) 
     loaded: dict[str, tuple[Workload, Data]] = {}
     while True:
         try:
-            kind, study, lanes = pipe.recv()
+            kind, study, *how = pipe.recv()
             key = json.dumps(study.workload, sort_keys=True)
             if key not in loaded:
                 loaded.clear()  # one data set at a time on the device
@@ -212,16 +229,17 @@ def _work(pipe: Connection, parent: int, device: str, import_path: Path | None) 
                 loaded[key] = workload, Data.of(workload.splits(torch.device(device)))
             workload, data = loaded[key]
             if kind == "measure":
-                pipe.send(("measured", engine.measure(study, workload, data, lanes)))
+                pipe.send(("measured", engine.measure(study, workload, data, *how)))
                 continue
-            for curve in engine.train(study, workload, data, _Remote(pipe), lanes):
+            for curve in engine.train(study, workload, data, _Remote(pipe), *how):
                 pipe.send(("curve", curve))
         except (EOFError, ConnectionError):
             return
-        except MemoryError as error:
-            pipe.send(("error", str(error)))
-        except Exception:
-            pipe.send(("error", traceback.format_exc()))
+        except Exception as error:
+            if out_of_memory(error):
+                pipe.send(("too large", too_large(study, device)))
+            else:
+                pipe.send(("error", traceback.format_exc()))
 
 
 def _die_with(parent: int) -> None:

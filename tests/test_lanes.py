@@ -114,7 +114,7 @@ def question(make_study: Any) -> Any:
 def run(study: Study, queue: Queue, heights: Sequence[int] = (2,)) -> dict[int, Curve]:
     workload = CASES[study.arithmetic]
     data = Data.of(workload.splits(torch.device("cpu")))
-    return {curve.trial.index: curve for curve in lanes.train(study, workload, data, queue, heights)}
+    return {curve.trial.index: curve for curve in lanes.train(study, workload, data, queue, heights, heights[-1])}
 
 
 def admitted(study: Study) -> list[int]:
@@ -204,7 +204,7 @@ def test_admitted_heights_hold_for_every_row(question, how, batch_size):
 def test_a_height_that_computes_other_bits_is_not_admitted(question, monkeypatch):
     study = question("bmm")
     assert 4 in admitted(study)
-    step = stack.Stack.step
+    step = stack.Step.__call__
 
     def unsteady(self, inputs, *rest):
         losses = step(self, inputs, *rest)
@@ -212,7 +212,7 @@ def test_a_height_that_computes_other_bits_is_not_admitted(question, monkeypatch
             self.weights[3] += 1e-7
         return losses
 
-    monkeypatch.setattr(stack.Stack, "step", unsteady)
+    monkeypatch.setattr(stack.Step, "__call__", unsteady)
     assert 4 not in admitted(study)
 
 
@@ -263,3 +263,56 @@ def test_volumes_keep_their_axes():
     volumes = torch.randn(6, 1, 2, 3, 4), torch.zeros(6, dtype=torch.int64)
     data = Data.of(Splits(volumes, volumes, volumes))
     assert torch.equal(data.gather(torch.tensor([4, 1])), volumes[0][[4, 1]])
+
+
+@pytest.mark.parametrize("failing", ["advance", "evaluate", "start"])
+def test_lanes_that_run_out_of_memory_start_again_with_fewer(question, monkeypatch, failing):
+    study = question("bmm", stopping="goal", goal=Goal("val/loss", 1.3))
+    heights = admitted(study)
+    alone = {i: run(study, Queue(study, [i]), heights[:1])[i] for i in range(7)}
+    real, calls = getattr(lanes.Lanes, failing), []
+
+    def short_of_memory(self, *arguments):
+        calls.append(self.capacity)
+        if self.capacity > 2 and len(calls) > 3:
+            raise torch.OutOfMemoryError("no room")
+        return real(self, *arguments)
+
+    monkeypatch.setattr(lanes.Lanes, failing, short_of_memory)
+    assert_same_bits(run(study, Queue(study, range(7)), heights), alone)
+    assert {8, 4, 2} == set(calls)
+
+
+def test_one_lane_that_does_not_fit_is_out_of_memory(question, monkeypatch):
+    def full(self, steps):
+        raise torch.OutOfMemoryError("no room")
+
+    monkeypatch.setattr(lanes.Lanes, "advance", full)
+    with pytest.raises(torch.OutOfMemoryError):
+        run(question("bmm"), Queue(question("bmm"), range(2)))
+
+
+@pytest.mark.parametrize(("forced", "lanes_at_once"), [(1, 1), (3, 3), (4, 4), (None, 4)])
+def test_lanes_can_be_forced(question, forced, lanes_at_once):
+    study = question("bmm")
+    data = Data.of(CASES["bmm"].splits(torch.device("cpu")))
+    cost = engine.measure(study, CASES["bmm"], data, most=4, lanes=forced)
+    assert cost.heights[-1] >= cost.lanes
+    assert cost.lanes == lanes_at_once if forced else cost.lanes <= lanes_at_once
+    curves = lanes.train(study, CASES["bmm"], data, Queue(study, range(7)), cost.heights, cost.lanes)
+    fused = {curve.trial.index: curve for curve in curves}
+    assert_same_bits(fused, run(study, Queue(study, range(7)), admitted(study)[:1]))
+
+
+@pytest.mark.parametrize("how", CASES)
+def test_a_stack_predicts_what_the_models_in_it_do(question, how):
+    study, workload = question(how), CASES[how]
+    data = Data.of(workload.splits(torch.device("cpu")))
+    stacked = engine._started(study, workload, data, range(4))
+    stacked.advance(3)
+    inputs = data.as_model_wants(data.evaluated["val"][0])
+    found = stacked.predictor([3, 1])(inputs)
+    for outputs, row in zip(found, (3, 1), strict=True):
+        model = workload.model().eval()
+        model.load_state_dict({name: view[row] for name, view in stacked.stack.views.items()}, strict=False)
+        torch.testing.assert_close(outputs, model(inputs), rtol=1e-5, atol=1e-6)

@@ -97,13 +97,15 @@ def test_running_out_of_memory_restarts_the_trial_with_half_the_micro_batch(ques
         np.testing.assert_array_equal(curve.errors[name], errors)
 
 
-def test_a_single_example_that_does_not_fit_says_what_to_change(question, monkeypatch):
+def test_a_single_example_that_does_not_fit_ends_the_study(question, monkeypatch):
     def full(self, index, first):
         raise torch.OutOfMemoryError("no room")
 
     monkeypatch.setattr(serial.Run, "losses", full)
-    with pytest.raises(MemoryError, match=r"one example of tiny does not fit on cpu: choose a smaller model"):
+    with pytest.raises(torch.OutOfMemoryError):
         run(question)
+    said = memory.too_large(question, "cuda:0")
+    assert said.startswith("one trial of tiny at batch size 33 does not fit on cuda:0: choose a smaller model")
 
 
 def test_other_errors_are_not_taken_for_want_of_memory(question, monkeypatch):

@@ -122,6 +122,18 @@ class Images:
     def loss(self, outputs, targets):
         return cross_entropy_error(outputs, targets)
 """
+TOO_LARGE = """
+from multiprocessing import parent_process
+
+from made_images import *
+
+
+class TooLarge(Images):
+    def loss(self, outputs, targets):
+        if parent_process() is not None:  # in a worker
+            raise torch.OutOfMemoryError("no room")
+        return super().loss(outputs, targets)
+"""
 YAML = """# @package _global_
 workload: {_target_: made_images.Images, name: images, train_examples: 100}
 goal: val/classification_error < 0.3
@@ -140,3 +152,22 @@ def test_one_sweep_crosses_arithmetics(tmp_path: Path) -> None:
     assert main(["sweep", "--config-dir", str(mine), "workload=images", f"results={tmp_path / 'results'}"]) == 0
     questions = [json.loads(path.read_text())["question"] for path in tmp_path.glob("results/studies/*/*/*/study.json")]
     assert {q["batch_size"]: q["arithmetic"] for q in questions} == {2: "vmap", 4: "vmap", 8: "plain", 16: "plain"}
+
+
+def test_a_study_that_does_not_fit_fails_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    mine = tmp_path / "mine"
+    (mine / "workload").mkdir(parents=True)
+    (mine / "made_images.py").write_text(IMAGES)
+    (mine / "made_too_large.py").write_text(TOO_LARGE)
+    (mine / "workload/images.yaml").write_text(YAML)
+    (mine / "workload/too_large.yaml").write_text(
+        YAML.replace("made_images.Images, name: i", "made_too_large.TooLarge, name: large_i")
+    )
+    command = ["sweep", "--config-dir", str(mine), "workload=too_large,images", "batch_size=8"]
+    assert main([*command, f"results={tmp_path / 'results'}"]) == 1
+    assert (
+        "one trial of large_images at batch size 8 does not fit on cpu: choose a smaller model"
+        in capsys.readouterr().err
+    )
+    steps = pd.read_csv(tmp_path / "results/tables/steps_to_result.csv")
+    assert list(steps["workload"]) == ["images"]
