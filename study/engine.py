@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from study.cost import Cost, least_seconds
-from study.evaluation import EVALUATION_CHUNK, Data, Log
+from study.evaluation import EVALUATION_CHUNK, Data, Log, initial_model
 from study.evaluation import measure as measure_errors
 from study.lanes import Lanes
 from study.lanes import train as train_lanes
@@ -22,14 +22,16 @@ from study.space import values
 from study.tuner import point
 from workloads.base import Workload
 
-HEIGHTS = (1, 2, 4, 8, 16, 32, 64)
+HEIGHTS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 CHECKED_STEPS = 3
-CPU_STACK_BYTES = 2**30
+CPU_STACK_BYTES = 2**28
 """Of weights, gradients and optimizer state in one stack; far beyond what a CPU's caches still serve."""
 GPU_TOLERANCE = 1e-4
 TIMED_SECONDS = 0.02
 WORTH = 1.04
-"""How much slower than the fastest stack a lower one may be and still be preferred."""
+"""How much slower than the fastest stack a lower one may be and still be preferred: it needs less memory."""
+GIVE_UP = 1.25
+"""How much slower than the fastest so far a stack may be before higher ones are not tried any more."""
 
 
 def train(
@@ -48,18 +50,14 @@ def measure(study: Study, workload: Workload, data: Data, most: int, lanes: int 
     """
     if study.arithmetic == "plain":
         return fitting(study, study.micro_batch, lambda size: _plain_cost(study, workload, data, size))[0]
-    heights: Sequence[int]
-    if lanes is not None:
-        heights = admitted(study, workload, data, next(h for h in HEIGHTS if h >= min(lanes, HEIGHTS[-1])))
-        lanes = min(lanes, heights[-1])
-        fused, step = _timed(study, workload, data, heights, lanes)
-    else:
-        heights, fused, step = _fastest(study, workload, data, admitted(study, workload, data, most))
-        lanes = heights[-1]
-    return _cost(fused.lanes[0].log, step, fused.predictor(range(lanes)), heights, lanes)
+    if lanes is None:
+        return _fastest(study, workload, data, admitted(study, workload, data, most))
+    highest = next(height for height in HEIGHTS if height >= min(lanes, HEIGHTS[-1]))
+    heights = list(admitted(study, workload, data, highest))
+    return _fused_cost(study, workload, data, heights, min(lanes, heights[-1]))
 
 
-def admitted(study: Study, workload: Workload, data: Data, most: int) -> list[int]:
+def admitted(study: Study, workload: Workload, data: Data, most: int) -> Iterator[int]:
     """Stack heights up to `most` at which the first and the last row compute what they do in a stack of two.
 
     On a CPU that means bit for bit, after some updates and in an evaluation; on other devices, whose kernels promise
@@ -67,13 +65,13 @@ def admitted(study: Study, workload: Workload, data: Data, most: int) -> list[in
     size, not assumed. Two is the reference, since a stack of one (at batch size 1, say) may fall into kernels that no
     other height uses; a trial alone then has an idle row beside it.
     """
-    found = []
     reference: dict[int, Tensor] = {}
+    none = True
     for height in HEIGHTS:
         if height > max(most, 2):
             break
+        rows = {0, height - 1}
         try:
-            rows = {0, height - 1}
             together = _computed(study, workload, data, range(height), rows)
         except RuntimeError as error:
             if not out_of_memory(error):
@@ -86,8 +84,10 @@ def admitted(study: Study, workload: Workload, data: Data, most: int) -> list[in
             assert pair is not None
             reference[row] = pair[0]
         if all(_agree(together[row], reference[row]) for row in rows):
-            found.append(height)
-    return found or [2]
+            none = False
+            yield height
+    if none:
+        yield 2
 
 
 def _computed(
@@ -98,10 +98,13 @@ def _computed(
     if len(indices) > 2 and lanes.stack.bytes > _most_bytes(data):
         return None
     lanes.advance(CHECKED_STEPS)
-    inputs = data.as_model_wants(data.evaluated["val"][0][:EVALUATION_CHUNK])
-    with torch.no_grad():
-        outputs = lanes.predictor(range(len(indices)))(inputs)
-    return {row: torch.cat([lanes.stack.weights[row], outputs[row].flatten()]) for row in rows}
+    found = {row: lanes.stack.weights[row].clone() for row in rows}
+    if not lanes.stack.predicts_alone:
+        inputs = data.as_model_wants(data.evaluated["val"][0][:EVALUATION_CHUNK])
+        with torch.no_grad():
+            outputs = lanes.predictor(range(len(indices)))(inputs)
+        found = {row: torch.cat([weights, outputs[row].flatten()]) for row, weights in found.items()}
+    return found
 
 
 def lanes_can(study: Study, workload: Workload, data: Data) -> bool:
@@ -125,27 +128,24 @@ def _most_bytes(data: Data) -> float:
     return CPU_STACK_BYTES if device.type == "cpu" else SHARE * device_bytes(str(device))
 
 
-def _fastest(
-    study: Study, workload: Workload, data: Data, heights: Sequence[int]
-) -> tuple[Sequence[int], Lanes, float]:
-    """(heights up to the fastest, lanes of that height, seconds of one of its lanes for a step)."""
-    timed: dict[int, tuple[Lanes, float]] = {}
+def _fastest(study: Study, workload: Workload, data: Data, heights: Iterable[int]) -> Cost:
+    """The cost in the lowest stack that is about as fast as the fastest."""
+    costs: list[Cost] = []
     for height in heights:
-        timed[height] = _timed(study, workload, data, [height], height)
-        if timed[height][1] > 1.5 * min(seconds for _, seconds in timed.values()):
+        costs.append(_fused_cost(study, workload, data, [*(cost.lanes for cost in costs), height], height))
+        if costs[-1].step > GIVE_UP * min(cost.step for cost in costs):
             break
-    least = min(seconds for _, seconds in timed.values())
-    # Higher stacks cost memory and a longer tail, so they must be worth it.
-    best = next(height for height in timed if timed[height][1] <= WORTH * least)
-    return [height for height in heights if height <= best], *timed[best]
+    least = min(cost.step for cost in costs)
+    return next(cost for cost in costs if cost.step <= WORTH * least)
 
 
-def _timed(study: Study, workload: Workload, data: Data, heights: Sequence[int], lanes: int) -> tuple[Lanes, float]:
-    """(lanes under way, seconds of one of them for a step)."""
+def _fused_cost(study: Study, workload: Workload, data: Data, heights: Sequence[int], lanes: int) -> Cost:
     fused = _started(study, workload, data, range(lanes), heights)
     once = least_seconds(partial(fused.advance, 1), budget=0)
     steps = max(1, min(32, int(TIMED_SECONDS / once)))
-    return fused, least_seconds(partial(fused.advance, steps), budget=3 * TIMED_SECONDS) / steps / lanes
+    step = least_seconds(partial(fused.advance, steps), budget=3 * TIMED_SECONDS) / steps / lanes
+    measured = 1 if fused.stack.predicts_alone else lanes
+    return _cost(fused.lanes[0].log, step, fused.predictor(range(measured)), measured, heights, lanes)
 
 
 def _plain_cost(study: Study, workload: Workload, data: Data, micro_batch: int | None) -> Cost:
@@ -154,20 +154,29 @@ def _plain_cost(study: Study, workload: Workload, data: Data, micro_batch: int |
 
 
 def _cost(
-    log: Log, step: float, predict: Callable[[Tensor], Tensor], heights: Sequence[int] = (1,), lanes: int = 1
+    log: Log,
+    step: float,
+    predict: Callable[[Tensor], Tensor],
+    models: int = 1,
+    heights: Sequence[int] = (1,),
+    lanes: int = 1,
 ) -> Cost:
-    def evaluation(*splits: str) -> float:
-        return least_seconds(lambda: [measure_errors(log, split, predict) for split in splits]) / lanes
-
-    return Cost(step, evaluation("val"), evaluation("train", "test"), tuple(heights), lanes)
+    """With evaluation measured on one chunk of examples, by a predictor of `models` models."""
+    examples = {split: len(targets) for split, (_, targets) in log.data.evaluated.items()}
+    chunk = min(EVALUATION_CHUNK, examples["val"])
+    seconds = least_seconds(lambda: measure_errors(log, "val", predict, chunk), budget=0) / models / chunk
+    validation = seconds * examples["val"]
+    return Cost(step, validation, seconds * (examples["train"] + examples["test"]), tuple(heights), lanes)
 
 
 def _started(
     study: Study, workload: Workload, data: Data, indices: Sequence[int], heights: Sequence[int] | None = None
 ) -> Lanes:
+    """These trials under way, from one initialisation, which is what takes longest to make."""
     lanes = Lanes(study, workload, data, heights or [len(indices)], len(indices))
+    model = initial_model(workload, _trial(study, 0), data.inputs.device)
     for index in indices:
-        lanes.start(_trial(study, index))
+        lanes.start(_trial(study, index), model)
     return lanes
 
 

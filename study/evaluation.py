@@ -118,23 +118,26 @@ def evaluate(logs: Sequence[Log], steps: Sequence[int], predictors: Predictors) 
     return [log.record(step, measured) for log, step, measured in zip(logs, steps, errors, strict=True)]
 
 
-def measure(log: Log, split: str, predict: Callable[[Tensor], Tensor]) -> list[dict[str, float]]:
+def measure(
+    log: Log, split: str, predict: Callable[[Tensor], Tensor], examples: int | None = None
+) -> list[dict[str, float]]:
     """Every error of the workload on one split, for each of l models: metric -> mean over its examples.
 
     Arguments:
         log: of any trial of the study.
         predict: inputs [N, ...] -> outputs [l, N, ...].
+        examples: take only the first ones.
     """
-    inputs, targets = log.data.evaluated[split]
+    inputs, targets = (tensor[:examples] for tensor in log.data.evaluated[split])
     totals: dict[str, Tensor] = {}
     with torch.no_grad():
         for start in range(0, len(targets), EVALUATION_CHUNK):
             chunk = slice(start, start + EVALUATION_CHUNK)
             outputs = predict(log.data.as_model_wants(inputs[chunk]))
-            models, examples = outputs.shape[:2]
+            models = len(outputs)
             flat = outputs.flatten(0, 1), targets[chunk].repeat(models, *[1] * (targets.dim() - 1))
             for name, error in log.workload.errors.items():
-                total = error(*flat).view(models, examples).sum(1, dtype=torch.float64)
+                total = error(*flat).view(models, -1).sum(1, dtype=torch.float64)
                 totals[name] = totals[name] + total if name in totals else total
     means = {f"{split}/{name}": (total / len(targets)).tolist() for name, total in totals.items()}
     return [dict(zip(means, values, strict=True)) for values in zip(*means.values(), strict=True)]

@@ -14,7 +14,7 @@ from functools import partial
 from typing import TypeVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from study.batches import Batches
 from study.evaluation import Data, Log, evaluate, initial_model, timed
@@ -107,9 +107,9 @@ class Lanes:
         self.stack = Stack(template, OPTIMIZERS[study.optimizer], heights[-1], study.arithmetic)
         self.lanes: list[Lane] = []
 
-    def start(self, trial: Trial) -> None:
-        """Give the next free row to a trial."""
-        self.stack.load(len(self.lanes), initial_model(self.workload, trial, self.device))
+    def start(self, trial: Trial, model: nn.Module | None = None) -> None:
+        """Give the next free row to a trial, with its own initial model or the given one."""
+        self.stack.load(len(self.lanes), model or initial_model(self.workload, trial, self.device))
         self.lanes.append(Lane(self.study, self.workload, self.data, trial))
 
     def run(self, proposals: Proposals) -> Iterator[Curve]:
@@ -162,7 +162,7 @@ class Lanes:
 
     def predictor(self, rows: Sequence[int]) -> Callable[[Tensor], Tensor]:
         """The models in these rows, dropout off: inputs [N, ...] -> outputs [rows, N, ...]."""
-        outputs = self.stack.outputs(self._padded(rows))
+        outputs = self.stack.outputs(rows if self.stack.predicts_alone else self._padded(rows))
         return lambda inputs: outputs(inputs)[: len(rows)]
 
     def _padded(self, lanes: Sequence[T]) -> list[T]:

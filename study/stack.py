@@ -5,16 +5,15 @@ Shapes: L lanes in a stack, l of them in a step, B examples in a batch, P parame
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor, nn
 
-from study.forms import Form, LinearChain, Loss, Rows, Vmapped, can_vmap, is_linear_chain
-from study.optimizers import Optimizer
+from study.forms import Form, Layout, LinearChain, Loss, Vmapped, can_vmap, is_linear_chain
+from study.optimizers import Optimizer, Rows
 from study.records import Study
 
-_CACHE_LINE = 16  # floats
 VMAP_BATCH_SIZE = 4
 """Convolutions gain from lanes up to this batch size on a CPU; beyond it grouped kernels lose to the library's own."""
 
@@ -40,26 +39,29 @@ class Stack:
     """L models of one kind and the state of their optimizer, a row each.
 
     Attributes:
-        weights, gradients: [L, P], a model's parameters side by side in a row, padded to cache lines.
+        weights: [L, P], a model's parameters side by side in a row.
         state: name -> [L, P], the optimizer's memory.
         views: parameter name -> [L, *shape], into `weights`.
     """
 
     def __init__(self, template: nn.Module, optimizer: Optimizer, lanes: int, how: str) -> None:
         self.template, self.optimizer, self.how = template.train(), optimizer, how
-        self.shapes = {name: p.shape for name, p in template.named_parameters()}
+        self.layout = Layout(template)
         device = next(template.parameters()).device
-        size = sum(_aligned(shape.numel()) for shape in self.shapes.values())
-        self.weights, self.gradients = (torch.zeros(lanes, size, device=device) for _ in range(2))
-        self.state = {name: torch.zeros(lanes, size, device=device) for name in optimizer.state}
-        self.views = _views(self.weights, self.shapes)
+        self.weights = torch.zeros(lanes, self.layout.width, device=device)
+        self.state = {name: torch.zeros_like(self.weights) for name in optimizer.state}
+        self.views = self.layout.views(self.weights)
         self._steps: dict[int, Step] = {}
 
     @property
     def bytes(self) -> int:
         """Of weights, gradients and state together."""
-        tensors = (self.weights, self.gradients, *self.state.values())
-        return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+        return (2 + len(self.state)) * self.weights.numel() * self.weights.element_size()
+
+    @property
+    def predicts_alone(self) -> bool:
+        """Whether outputs are computed one model after another, so that nothing beside a model can touch its bits."""
+        return self.how == "vmap" and self.weights.device.type == "cpu"
 
     def load(self, row: int, model: nn.Module) -> None:
         """Start a row anew from a freshly initialised model."""
@@ -81,23 +83,22 @@ class Stack:
 
     def outputs(self, rows: Sequence[int]) -> Callable[[Tensor], Tensor]:
         """What the models in these rows compute, dropout off: inputs [N, ...] -> outputs [len(rows), N, ...]."""
-        weights = self.weights.index_select(0, torch.tensor(rows, device=self.weights.device))
-        return self.form(weights).outputs
+        return self.form(self.weights.index_select(0, torch.tensor(rows, device=self.weights.device))).outputs
 
     def form(self, weights: Tensor) -> Form:
-        """Rows [l, P] as models, their gradients in the first l rows of `gradients`."""
-        form = LinearChain if self.how == "bmm" else Vmapped
-        gradients = _views(self.gradients[: len(weights)], self.shapes)
-        return form(self.template, _views(weights, self.shapes), gradients)
+        """Rows [l, P] as models."""
+        return (LinearChain if self.how == "bmm" else Vmapped)(self.template, weights, self.layout)
 
 
 class Step:
     """One update of the first l rows of a stack."""
 
     def __init__(self, stack: Stack, rows: int) -> None:
-        self.weights, self.gradients = stack.weights[:rows], stack.gradients[:rows]
-        self.state = {name: tensor[:rows] for name, tensor in stack.state.items()}
-        self.form, self.optimizer = stack.form(self.weights), stack.optimizer
+        self.form, self.optimizer = stack.form(stack.weights[:rows]), stack.optimizer
+        self.parts = [
+            (stack.weights[:rows, columns], {name: tensor[:rows, columns] for name, tensor in stack.state.items()})
+            for columns in self.form.columns
+        ]
 
     def __call__(
         self, inputs: Tensor, loss: Loss, keys: Tensor, learning_rates: Tensor, hyperparameters: Rows, steps: Tensor
@@ -109,20 +110,7 @@ class Step:
             keys: of each dropout layer [l, layers].
             learning_rates, hyperparameters, steps: [l, 1]; steps count this update, from 1.
         """
-        losses = self.form.backward(inputs, loss, keys)
-        self.optimizer.update_(self.weights, self.gradients, self.state, learning_rates, hyperparameters, steps)
+        losses, gradients = self.form.backward(inputs, loss, keys)
+        for (weights, state), gradient in zip(self.parts, gradients, strict=True):
+            self.optimizer.update_(weights, gradient, state, learning_rates, hyperparameters, steps)
         return losses
-
-
-def _aligned(count: int) -> int:
-    """Floats rounded up to whole cache lines: kernels peel unaligned heads, which would make bits depend on the row."""
-    return -(-count // _CACHE_LINE) * _CACHE_LINE
-
-
-def _views(rows: Tensor, shapes: Mapping[str, torch.Size]) -> dict[str, Tensor]:
-    """Cut rows [L, P] into [L, *shape] views, in the order of the shapes, each at the start of a cache line."""
-    parts = rows.split([_aligned(shape.numel()) for shape in shapes.values()], dim=1)
-    return {
-        name: part[:, : shape.numel()].view(-1, *shape)
-        for (name, shape), part in zip(shapes.items(), parts, strict=True)
-    }
