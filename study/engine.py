@@ -23,6 +23,8 @@ from study.tuner import point
 from workloads.base import Workload
 
 HEIGHTS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+REFERENCE = 4
+"""The stack height whose bits are those of the study; higher ones were always found to agree with it."""
 CHECKED_STEPS = 3
 CPU_STACK_BYTES = 2**28
 """Of weights, gradients and optimizer state in one stack; far beyond what a CPU's caches still serve."""
@@ -58,17 +60,17 @@ def measure(study: Study, workload: Workload, data: Data, most: int, lanes: int 
 
 
 def admitted(study: Study, workload: Workload, data: Data, most: int) -> Iterator[int]:
-    """Stack heights up to `most` at which the first and the last row compute what they do in a stack of two.
+    """Stack heights up to `most` at which the first and the last row compute what they do in the reference stack.
 
     On a CPU that means bit for bit, after some updates and in an evaluation; on other devices, whose kernels promise
     less, to GPU_TOLERANCE. Kernels choose their blocking by shape, so this is found out with the real model and batch
-    size, not assumed. Two is the reference, since a stack of one (at batch size 1, say) may fall into kernels that no
-    other height uses; a trial alone then has an idle row beside it.
+    size, not assumed. Lower stacks than the reference (a matrix times a vector, groups of few channels) may fall into
+    kernels that no other height uses; then a trial alone has idle rows beside it.
     """
     reference: dict[int, Tensor] = {}
     none = True
     for height in HEIGHTS:
-        if height > max(most, 2):
+        if height > max(most, REFERENCE):
             break
         rows = {0, height - 1}
         try:
@@ -80,14 +82,14 @@ def admitted(study: Study, workload: Workload, data: Data, most: int) -> Iterato
         if together is None:
             break
         for row in rows - set(reference):
-            pair = _computed(study, workload, data, [row, row], {0})
-            assert pair is not None
-            reference[row] = pair[0]
+            alike = _computed(study, workload, data, [row] * REFERENCE, {0})
+            assert alike is not None
+            reference[row] = alike[0]
         if all(_agree(together[row], reference[row]) for row in rows):
             none = False
             yield height
     if none:
-        yield 2
+        yield REFERENCE
 
 
 def _computed(
@@ -95,7 +97,7 @@ def _computed(
 ) -> dict[int, Tensor] | None:
     """Weights and outputs of these rows after some updates of these trials together; None: too large a stack."""
     lanes = _started(study, workload, data, indices)
-    if len(indices) > 2 and lanes.stack.bytes > _most_bytes(data):
+    if len(indices) > REFERENCE and lanes.stack.bytes > _most_bytes(data):
         return None
     lanes.advance(CHECKED_STEPS)
     found = {row: lanes.stack.weights[row].clone() for row in rows}

@@ -16,6 +16,8 @@ from study.records import Study
 
 VMAP_BATCH_SIZE = 4
 """Convolutions gain from lanes up to this batch size on a CPU; beyond it grouped kernels lose to the library's own."""
+VMAP_PARAMETERS = 2**19
+"""Models gain from lanes up to this size on a CPU; beyond it each lane's parameters come from memory all the same."""
 
 
 def arithmetic(model: nn.Module, study: Study, device: str, forced: bool = False) -> str:
@@ -30,7 +32,9 @@ def arithmetic(model: nn.Module, study: Study, device: str, forced: bool = False
         return "plain"
     if is_linear_chain(model):
         return "bmm"
-    if torch.device(device).type == "cpu" and study.batch_size > VMAP_BATCH_SIZE and not forced:
+    parameters = sum(parameter.numel() for parameter in model.parameters())
+    small = study.batch_size <= VMAP_BATCH_SIZE and parameters <= VMAP_PARAMETERS
+    if torch.device(device).type == "cpu" and not small and not forced:
         return "plain"
     return "vmap" if can_vmap(model) else "plain"
 

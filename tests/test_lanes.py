@@ -111,7 +111,7 @@ def question(make_study: Any) -> Any:
     return make
 
 
-def run(study: Study, queue: Queue, heights: Sequence[int] = (2,)) -> dict[int, Curve]:
+def run(study: Study, queue: Queue, heights: Sequence[int] = (4,)) -> dict[int, Curve]:
     workload = CASES[study.arithmetic]
     data = Data.of(workload.splits(torch.device("cpu")))
     return {curve.trial.index: curve for curve in lanes.train(study, workload, data, queue, heights, heights[-1])}
@@ -225,6 +225,8 @@ def test_a_height_that_computes_other_bits_is_not_admitted(question, monkeypatch
         (nn.Sequential(nn.Conv2d(1, 2, 3)), {"batch_size": 4}, "cpu", "vmap"),
         (nn.Sequential(nn.Conv2d(1, 2, 3)), {"batch_size": 8}, "cpu", "plain"),
         (nn.Sequential(nn.Conv2d(1, 2, 3)), {"batch_size": 8}, "cuda", "vmap"),
+        (nn.Sequential(nn.Conv2d(1, 2, 600)), {"batch_size": 4}, "cpu", "plain"),  # parameters fill the caches anyway
+        (nn.Sequential(nn.Conv2d(1, 2, 600)), {"batch_size": 4}, "cuda", "vmap"),
         (nn.Sequential(nn.BatchNorm2d(2)), {"batch_size": 4}, "cpu", "plain"),  # running statistics: not of the step
         (nn.Sequential(nn.Dropout(0.5)), {"batch_size": 4}, "cpu", "plain"),  # one global stream for all lanes
         (nn.Sequential(nn.Conv2d(1, 2, 3)), {"batch_size": 8}, "cpu:0", "plain"),
