@@ -24,7 +24,7 @@ def build(results: Path) -> ReportData:
     cost = steps_to_result.cost_table(studies)
     data = ReportData(
         title="Steps to result against batch size",
-        sentences=scaling.sentences(steps, limits),
+        sentences=[*scaling.sentences(steps, limits), *stopping_sentences(studies, steps)],
         warnings=warnings(studies, steps),
         steps=steps,
         scaling=limits,
@@ -63,6 +63,31 @@ def warnings(studies: list[StudyData], steps: pd.DataFrame) -> list[str]:
             text = f"{base} took {ratio:.2g} times the examples of the best; its limit may be stated too large."
             found.append((2, text))
     return [text for _, text in sorted(found, key=lambda pair: pair[0])]
+
+
+def stopping_sentences(studies: list[StudyData], steps: pd.DataFrame) -> list[str]:
+    """What stopping early saved or, after full budgets, would have saved and changed."""
+    found = []
+    early = steps["stopping"] != "budget"
+    ends, full = 0, 0
+    for study in studies:
+        if study.question["stopping"] != "budget":
+            complete = steps_to_result.outcomes(study).query("counted and status == 'COMPLETE'")
+            ends, full = ends + int(complete["end"].sum()), full + len(complete) * study.train_steps
+    if full:
+        rules = " and ".join(sorted(set(steps["stopping"][early])))
+        found.append(f"Stopping early ({rules}) left out {1 - ends / full:.0%} of the steps of full budgets.")
+    budget = [study for study in studies if study.question["stopping"] == "budget"]
+    if budget:
+        raced = steps_to_result.table(budget, stopping="race")
+        ran = steps[~early].reset_index(drop=True)
+        share = 1 - raced["steps_trained"].sum() / max(1, ran["steps_trained"].sum())
+        other = raced["batch_size"][raced["steps_to_result"].fillna(0) != ran["steps_to_result"].fillna(0)]
+        differing = (
+            f"other steps at batch size {', '.join(map(str, other))}" if len(other) else "the same steps throughout"
+        )
+        found.append(f"Under stopping=race {share:.0%} of the steps would have been left out, with {differing}.")
+    return found
 
 
 def provenance(study: StudyData) -> dict[str, Any]:

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -18,7 +19,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 COMPLETE, INFEASIBLE, INCOMPLETE = "COMPLETE", "INFEASIBLE", "INCOMPLETE"
-STOPPING_RULES = ("budget", "goal")
+STOPPING_RULES = ("budget", "goal", "race")
 
 _GOAL = re.compile(r"(?P<metric>(?:train|val|test)/\w+)\s*<\s*(?P<threshold>[-+]?[\d.]+(?:[eE][-+]?\d+)?)")
 
@@ -49,6 +50,42 @@ class Goal:
         return f"{self.metric} < {self.threshold:g}"
 
 
+class Measured(NamedTuple):
+    """What one trial measured of the goal's metric.
+
+    Attributes:
+        steps, errors: [E], by increasing step; NaN where the metric was not measured.
+        first_bad_step: the update that diverged, or None.
+    """
+
+    steps: ArrayLike
+    errors: ArrayLike
+    first_bad_step: int | None
+
+
+class Rule(NamedTuple):
+    """When the trials of a study end.
+
+    Attributes:
+        stopping: `budget` (at the step budget), `goal` (at the first measurement below the threshold, if sooner) or
+            `race` (also at the last grid point within `race_factor` times the fewest steps to the goal among trials of
+            lower index).
+        threshold: of the goal.
+        grid: the steps at which every trial is measured, the last of them the step budget.
+    """
+
+    stopping: str
+    threshold: float
+    grid: Sequence[int]
+    race_factor: float = 2.0
+
+    def bound(self, best: int | None) -> int:
+        """The step at which a trial ends if it has not met the goal; `best`: of trials of lower index, if any."""
+        if self.stopping != "race" or best is None:
+            return self.grid[-1]
+        return self.grid[max(0, bisect_right(self.grid, self.race_factor * best) - 1)]
+
+
 class Outcome(NamedTuple):
     """How one trial ended, derived from its curve.
 
@@ -56,7 +93,7 @@ class Outcome(NamedTuple):
         status: COMPLETE, INFEASIBLE or INCOMPLETE.
         end: the step at which the trial ends under its stopping rule (what ran beyond does not count); the step it
             diverged at if it is INFEASIBLE, the last step known if it is INCOMPLETE.
-        steps_to_goal: the first measured step below the goal, or None.
+        steps_to_goal: the first measured step below the goal, or None if there is none up to the race's bound.
     """
 
     status: str
@@ -70,29 +107,43 @@ def first_crossing(steps: ArrayLike, errors: ArrayLike, threshold: float) -> int
     return int(np.asarray(steps)[below[0]]) if below.size else None
 
 
-def outcome(
-    steps: ArrayLike,
-    errors: ArrayLike,
-    *,
-    first_bad_step: int | None,
-    threshold: float,
-    stopping: str,
-    train_steps: int,
-) -> Outcome:
-    """Derive a trial's status from its curve (steps [E], errors [E] of the goal's metric), never from a stored label.
+def evaluation_grid(train_steps: int, first: float, ratio: float) -> list[int]:
+    """Increasing steps from `first` of the budget on, each about `ratio` times the one before; the last: the budget."""
+    steps = []
+    step = max(1.0, first * train_steps)
+    while round(step) < train_steps:
+        steps.append(round(step))
+        step = max(step * ratio, round(step) + 1)
+    return [*steps, train_steps]
 
-    A trial ends at its first measurement below the goal (under `goal`), else at its budget of `train_steps`. It is
-    feasible if it is finite up to its end. A divergence after the end is no part of the trial.
+
+def outcomes(rule: Rule, trials: Iterable[Measured], best: int | None = None) -> list[Outcome]:
+    """Derive the statuses of trials [T] in index order from their curves alone, never from labels or from timing.
+
+    A trial is feasible if it is finite up to its end; a divergence after that is no part of it. A trial that is missing
+    may be left out: more trials of lower index can only make a race's bound lower.
+
+    Arguments:
+        best: fewest steps to the goal among trials before these.
     """
-    steps = np.asarray(steps)
-    crossing = first_crossing(steps, errors, threshold)
-    end = crossing if stopping == "goal" and crossing is not None else train_steps
-    if first_bad_step is not None and first_bad_step <= end:
-        return Outcome(INFEASIBLE, first_bad_step, crossing)
+    found = []
+    for trial in trials:
+        result = _outcome(rule, trial, rule.bound(best))
+        if result.status == COMPLETE and result.steps_to_goal is not None:
+            best = min(result.steps_to_goal, best or result.steps_to_goal)
+        found.append(result)
+    return found
+
+
+def _outcome(rule: Rule, trial: Measured, bound: int) -> Outcome:
+    steps = np.asarray(trial.steps)
+    crossing = first_crossing(steps, trial.errors, rule.threshold)
+    crossing = None if crossing is None or crossing > bound else crossing
+    end = bound if crossing is None or rule.stopping == "budget" else crossing
+    if trial.first_bad_step is not None and trial.first_bad_step <= end:
+        return Outcome(INFEASIBLE, trial.first_bad_step, crossing)
     last = int(steps[-1]) if steps.size else 0
-    if last < end:
-        return Outcome(INCOMPLETE, last, crossing)
-    return Outcome(COMPLETE, end, crossing)
+    return Outcome(COMPLETE, end, crossing) if last >= end else Outcome(INCOMPLETE, last, crossing)
 
 
 def counted_prefix(statuses: Sequence[str], wanted: int) -> int:

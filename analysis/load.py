@@ -12,7 +12,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from analysis.counting import Goal
+from analysis.counting import Goal, Rule, evaluation_grid
 
 
 class LoadError(Exception):
@@ -56,6 +56,12 @@ class StudyData:
     @property
     def goal(self) -> Goal:
         return Goal(**self.question["goal"])
+
+    def rule(self, goal: Goal, stopping: str | None = None) -> Rule:
+        """When trials end under a goal: by the study's own stopping rule, or read under another."""
+        evaluation = self.question["evaluation"]
+        grid = evaluation_grid(self.train_steps, evaluation["first"], evaluation["ratio"])
+        return Rule(stopping or self.question["stopping"], goal.threshold, grid, self.question["race_factor"])
 
     @property
     def hyperparameters(self) -> list[str]:

@@ -8,12 +8,13 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from analysis.counting import COMPLETE, INCOMPLETE, INFEASIBLE, Goal, counted_prefix, fewest_steps, outcome
+from analysis import counting
+from analysis.counting import COMPLETE, INCOMPLETE, INFEASIBLE, Goal, Measured, counted_prefix, fewest_steps
 from analysis.load import StudyData
 
 
-def outcomes(study: StudyData, goal: Goal | None = None) -> pd.DataFrame:
-    """How every trial of a study ended under a goal (default: the study's own).
+def outcomes(study: StudyData, goal: Goal | None = None, stopping: str | None = None) -> pd.DataFrame:
+    """How every trial of a study ended under a goal and a stopping rule (default: the study's own).
 
     Returns:
         A row for each trial index from 0 to the highest on file: status, end (step), steps_to_goal (NA if the goal
@@ -23,24 +24,15 @@ def outcomes(study: StudyData, goal: Goal | None = None) -> pd.DataFrame:
     goal = goal or study.goal
     by_trial = dict(iter(study.measurements.groupby("trial"))) if len(study.measurements) else {}
     nothing = study.measurements.iloc[:0]
-    rows: list[tuple[str, int, int | None]] = []
-    for index in range(max(study.trials.index, default=-1) + 1):
-        if index not in study.trials.index:
-            rows.append((INCOMPLETE, 0, None))
-            continue
+    trials = []
+    for index, bad in study.trials["first_bad_step"].items():
         curve = by_trial.get(index, nothing)
-        bad = study.trials.at[index, "first_bad_step"]
-        rows.append(
-            outcome(
-                curve["step"].to_numpy(dtype=np.int64),
-                curve[goal.metric].to_numpy() if len(curve) else [],
-                first_bad_step=None if pd.isna(bad) else int(bad),
-                threshold=goal.threshold,
-                stopping=study.question["stopping"],
-                train_steps=study.train_steps,
-            )
-        )
-    frame = pd.DataFrame(rows, columns=["status", "end", "steps_to_goal"]).astype({"steps_to_goal": "Int64"})
+        errors = curve[goal.metric].to_numpy() if len(curve) else []
+        trials.append(Measured(curve["step"].to_numpy(dtype=np.int64), errors, None if pd.isna(bad) else int(bad)))
+    found = counting.outcomes(study.rule(goal, stopping), trials)
+    frame = pd.DataFrame(found, columns=["status", "end", "steps_to_goal"], index=study.trials.index)
+    frame = frame.reindex(range(max(study.trials.index, default=-1) + 1))
+    frame = frame.fillna({"status": INCOMPLETE, "end": 0}).astype({"end": "int64", "steps_to_goal": "Int64"})
     frame.index.name = "trial"
     prefix = counted_prefix(list(frame["status"]), study.question["search"]["trials"])
     return frame.assign(counted=frame.index < prefix)
@@ -53,10 +45,10 @@ def feasible_steps(study: StudyData, goal: Goal | None = None) -> np.ndarray:
     return counted["steps_to_goal"].astype("float64").fillna(np.inf).to_numpy()
 
 
-def row(study: StudyData, goal: Goal | None = None) -> dict[str, Any]:
+def row(study: StudyData, goal: Goal | None = None, stopping: str | None = None) -> dict[str, Any]:
     """One study's row of `table`."""
     goal = goal or study.goal
-    counted = outcomes(study, goal).query("counted")
+    counted = outcomes(study, goal, stopping).query("counted")
     complete = counted[counted["status"] == COMPLETE]
     steps = [None if pd.isna(s) else int(s) for s in complete["steps_to_goal"]]
     best = fewest_steps(steps)
@@ -77,19 +69,22 @@ def row(study: StudyData, goal: Goal | None = None) -> dict[str, Any]:
         "incomplete": int((counted["status"] == INCOMPLETE).sum()),
         "infeasible": int((counted["status"] == INFEASIBLE).sum()),
         "train_steps": study.train_steps,
+        "stopping": stopping or study.question["stopping"],
+        "steps_trained": int(counted["end"].sum()),
     }
 
 
-def table(studies: Iterable[StudyData]) -> pd.DataFrame:
-    """Steps-to-result of many studies.
+def table(studies: Iterable[StudyData], stopping: str | None = None) -> pd.DataFrame:
+    """Steps-to-result of many studies, under their own stopping rules or read under another.
 
     Returns:
         A row for each (workload, optimizer, batch_size, goal): reached, steps_to_result and examples_to_result (NA if
         not reached), the trial that gave them and its tuned parameters (NaN where an optimizer has none), the counts
-        complete, incomplete and infeasible of the first N feasible trials' prefix, and train_steps (the step budget).
+        complete, incomplete and infeasible of the first N feasible trials' prefix, train_steps (the step budget), the
+        stopping rule, and steps_trained: by all trials of that prefix, up to where each ends.
     """
-    rows = [row(study) for study in studies]
-    last = ("complete", "incomplete", "infeasible", "train_steps")
+    rows = [row(study, stopping=stopping) for study in studies]
+    last = ("complete", "incomplete", "infeasible", "train_steps", "stopping", "steps_trained")
     columns = list(dict.fromkeys(key for r in rows for key in r if key not in last)) + list(last)
     integers = dict.fromkeys(("steps_to_result", "examples_to_result", "trial"), "Int64")
     return pd.DataFrame(rows, columns=columns).astype(integers)

@@ -88,7 +88,8 @@ class SweepConfig:
     batch_sizes: list[int] = field(default_factory=list)
     batch_size: int | None = None
     goal: str = MISSING
-    stopping: str = "goal"
+    stopping: str = "race"
+    race_factor: float = 2.0
     precision: str = "fp32"
     budget: BudgetConfig = field(default_factory=BudgetConfig)
     evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
@@ -169,6 +170,7 @@ def build_study(config: DictConfig, batch_size: int) -> Study:
             budget=Budget(**plain["budget"]),
             search=Search(**{**plain["search"], "space": parse_space(plain["search"]["space"])}),
             stopping=plain["stopping"],
+            race_factor=plain["race_factor"],
             precision=plain["precision"],
             evaluation=Evaluation(**plain["evaluation"]),
             seeds=Seeds(**plain["seeds"]),

@@ -92,7 +92,7 @@ class Log:
         self.steps.append(step)
         for metric, values in self.errors.items():
             values.append(errors.get(metric, math.nan))
-        return step == self.study.train_steps or (self.study.stopping == "goal" and self._meets_goal(errors))
+        return step == self.study.train_steps or (self.study.stopping != "budget" and self._meets_goal(errors))
 
     def _meets_goal(self, errors: Mapping[str, float]) -> bool:
         goal = self.study.goal

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from analysis.counting import STOPPING_RULES, Goal
+from analysis.counting import STOPPING_RULES, Goal, Rule, evaluation_grid
 from study.optimizers import OPTIMIZERS
 from study.schedules import SCHEDULES
 from study.space import Dimension, Legal, parse_space
@@ -78,12 +78,7 @@ class Evaluation:
 
     def grid(self, train_steps: int) -> list[int]:
         """Increasing steps, the last of them `train_steps`."""
-        steps = []
-        step = max(1.0, self.first * train_steps)
-        while round(step) < train_steps:
-            steps.append(round(step))
-            step = max(step * self.ratio, round(step) + 1)
-        return [*steps, train_steps]
+        return evaluation_grid(train_steps, self.first, self.ratio)
 
 
 @dataclass(frozen=True)
@@ -141,7 +136,8 @@ class Study:
         workload: `_target_`, `name`, `train_examples` and the other constructor arguments of the workload.
         optimizer, schedule: registered names.
         batch_size: the GLOBAL batch: examples per parameter update.
-        stopping: `budget` (run all steps) or `goal` (stop once the goal is measured).
+        stopping: `budget` (run all steps), `goal` (stop once the goal is measured) or `race` (stop also where
+            `race_factor` times the fewest steps to the goal of any trial of lower index were made).
         precision: `fp32`, or `bf16`: matrix products and convolutions under bfloat16 autocast, weights in fp32.
         arithmetic: `plain`, `bmm` or `vmap`: how a step is computed, which settles its last bits.
         micro_batch: examples taken at once where the batch must be accumulated to fit; None: all of them.
@@ -154,7 +150,8 @@ class Study:
     goal: Goal
     budget: Budget
     search: Search
-    stopping: str = "goal"
+    stopping: str = "race"
+    race_factor: float = 2.0
     evaluation: Evaluation = field(default_factory=Evaluation)
     seeds: Seeds = field(default_factory=Seeds)
     precision: str = "fp32"
@@ -184,7 +181,8 @@ class Study:
                 f"batch_size must be at most the {examples} training examples of {self.name}, "
                 f"but got {self.batch_size}."
             )
-        if self.stopping == "goal" and not self.goal.metric.startswith("val/"):
+        _at_least("race_factor", self.race_factor, 1)
+        if self.stopping != "budget" and not self.goal.metric.startswith("val/"):
             raise ValueError(
                 f"stopping at the goal needs a metric measured at every evaluation, val/..., but got "
                 f"{self.goal.metric}; choose one or stopping=budget."
@@ -214,6 +212,11 @@ class Study:
     def evaluation_steps(self) -> list[int]:
         """The steps at which every trial is measured."""
         return self.evaluation.grid(self.train_steps)
+
+    @property
+    def rule(self) -> Rule:
+        """When its trials end."""
+        return Rule(self.stopping, self.goal.threshold, self.evaluation_steps, self.race_factor)
 
     def trial(self, index: int, hyperparameters: Mapping[str, float]) -> Trial:
         """Trial `index` at this point of the space."""

@@ -46,7 +46,11 @@ def costs(console: Console, measured: Sequence[tuple[Study, Cost]], device: str,
                 f"{study.micro_batch:,} examples, by the memory there is.",
                 highlight=False,
             )
-    early = " Trials that reach the goal or diverge stop early." if measured[0][0].stopping == "goal" else ""
+    early = {
+        "budget": "",
+        "goal": " Trials that reach the goal or diverge stop early.",
+        "race": " Trials that reach the goal, fall behind or diverge stop early.",
+    }[measured[0][0].stopping]
     console.print(
         f"\nAbout {duration(total)} at full budget with {workers} worker{'s' if workers > 1 else ''} on {device}, "
         f"by a few real steps.{early}",

@@ -12,7 +12,7 @@ import optuna
 from optuna.trial import TrialState
 from scipy.stats import qmc
 
-from analysis.counting import COMPLETE, INCOMPLETE, INFEASIBLE, Outcome, counted_prefix, outcome
+from analysis.counting import COMPLETE, INCOMPLETE, INFEASIBLE, Measured, Outcome, counted_prefix, outcomes
 from study.records import Curve, Study, Trial
 from study.space import Dimension, values
 
@@ -27,17 +27,17 @@ class Tuner:
     def __init__(self, study: Study, finished: Iterable[Curve] = ()) -> None:
         self.study = study
         self.outcomes: dict[int, Outcome] = {}
-        self.best: int | None = None
-        """Fewest steps to the goal among all finished trials, for progress only."""
+        """Of finished trials; a race's bounds fall, and statuses with them, while trials of lower index finish."""
+        self._measured: dict[int, Measured] = {}
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         self._optuna = optuna.create_study(direction="minimize")
         self._asked: dict[int, optuna.Trial] = {}
         self._distributions = {
             _optuna_name(name, dimension): _distribution(dimension) for name, dimension in study.search.space.items()
         }
-        for curve in finished:
-            if self.derive(curve).status != INCOMPLETE:
-                self.tell(curve)
+        for curve in sorted(finished, key=lambda curve: curve.trial.index):
+            if self.tell(curve).status == INCOMPLETE:  # as if it had never run
+                del self.outcomes[curve.trial.index], self._measured[curve.trial.index]
 
     def ask(self) -> Trial | None:
         """The next trial worth starting now, or None: enough are feasible, could yet be feasible, or were launched."""
@@ -50,42 +50,53 @@ class Tuner:
         self._asked[index] = self._optuna.ask(self._distributions)
         return self.study.trial(index, hyperparameters)
 
-    def tell(self, curve: Curve) -> None:
-        """Take a finished trial's curve into account."""
+    def tell(self, curve: Curve) -> Outcome:
+        """Take a finished trial's curve into account; returns how it ended, as far as can be known by now."""
         index = curve.trial.index
-        result = self.outcomes[index] = self.derive(curve)
-        if result.status == COMPLETE and result.steps_to_goal is not None:
-            self.best = min(result.steps_to_goal, self.best or result.steps_to_goal)
+        errors = curve.errors[self.study.goal.metric]
+        self._measured[index] = Measured(curve.steps, errors, curve.first_bad_step)
+        later = sorted(i for i in self._measured if i >= index)
+        found = outcomes(self.study.rule, [self._measured[i] for i in later], self._best(before=index))
+        self.outcomes |= dict(zip(later, found, strict=True))
+        result = self.outcomes[index]
+        if result.status != INCOMPLETE:
+            self._tell_optuna(curve.trial, result)
+        return result
+
+    def _tell_optuna(self, trial: Trial, result: Outcome) -> None:
         state = TrialState.FAIL if result.status == INFEASIBLE else TrialState.COMPLETE
         reached = math.inf if result.steps_to_goal is None else float(result.steps_to_goal)
         value = None if state == TrialState.FAIL else reached
-        if index in self._asked:
-            self._optuna.tell(self._asked.pop(index), value, state=state)
-        else:
-            self._optuna.add_trial(
-                optuna.trial.create_trial(
-                    state=state,
-                    value=value,
-                    params=self._optuna_values(curve.trial.hyperparameters),
-                    distributions=self._distributions,
-                    user_attrs={"index": index},
-                )
+        if trial.index in self._asked:
+            self._optuna.tell(self._asked.pop(trial.index), value, state=state)
+            return
+        self._optuna.add_trial(
+            optuna.trial.create_trial(
+                state=state,
+                value=value,
+                params=self._optuna_values(trial.hyperparameters),
+                distributions=self._distributions,
+                user_attrs={"index": trial.index},
             )
-
-    def derive(self, curve: Curve) -> Outcome:
-        """How this curve ended under the study's own goal and stopping rule."""
-        return outcome(
-            curve.steps,
-            curve.errors[self.study.goal.metric],
-            first_bad_step=curve.first_bad_step,
-            threshold=self.study.goal.threshold,
-            stopping=self.study.stopping,
-            train_steps=self.study.train_steps,
         )
 
     def step_limit(self, index: int) -> int:
-        """The step beyond which trial `index` need not run."""
-        return self.study.train_steps
+        """The step beyond which trial `index` need not run: an upper bound of a race's, from what is known by now."""
+        return self.study.rule.bound(self._best(before=index))
+
+    @property
+    def best(self) -> int | None:
+        """Fewest steps to the goal among all finished trials."""
+        return self._best()
+
+    def _best(self, before: float = math.inf) -> int | None:
+        """Fewest steps to the goal among finished trials of lower index."""
+        reached = (
+            result.steps_to_goal
+            for index, result in self.outcomes.items()
+            if index < before and result.status == COMPLETE and result.steps_to_goal is not None
+        )
+        return min(reached, default=None)
 
     @property
     def feasible(self) -> int:

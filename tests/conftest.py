@@ -37,6 +37,7 @@ def _study(space=SPACE, trials=4, sampler="sobol", max_launches=None, name="tiny
         "schedule": "constant",
         "batch_size": 8,
         "goal": Goal("val/classification_error", 0.1),
+        "stopping": "goal",
         "budget": Budget(epochs=0, steps=100),
         "search": Search(sampler, trials, parse_space(space), max_launches),
         "evaluation": Evaluation(),
@@ -52,7 +53,7 @@ def _curve(study, index, reaches=None, bad=None, until=None):
     last = study.train_steps if until is None else until
     if bad is not None:
         last = bad - 1
-    if study.stopping == "goal" and reaches is not None:
+    if study.stopping != "budget" and reaches is not None:
         last = min(last, reaches)
     steps = np.array(sorted({*study.evaluation_steps, *([reaches] if reaches else [])}), dtype=np.int64)
     steps = steps[steps <= last]

@@ -58,7 +58,7 @@ def test_every_preset_composes(preset, workload):
     for job in jobs(asked):
         momentum = job.study.search.space.get("momentum")
         assert momentum is None or (momentum.low == 0.9) is (preset == "paper")
-        assert job.study.stopping == ("budget" if preset == "paper" else "goal")
+        assert job.study.stopping == ("budget" if preset == "paper" else "race")
         assert (job.study.search.trials == 100) or preset != "paper"
 
 

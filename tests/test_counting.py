@@ -1,6 +1,7 @@
 """Known answers and laws of what counts."""
 
 import math
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -12,11 +13,14 @@ from analysis.counting import (
     INCOMPLETE,
     INFEASIBLE,
     Goal,
+    Measured,
     Outcome,
+    Rule,
     counted_prefix,
+    evaluation_grid,
     fewest_steps,
     first_crossing,
-    outcome,
+    outcomes,
 )
 
 NAN = math.nan
@@ -52,16 +56,57 @@ STEPS = [10, 20, 30, 40]
     ],
 )
 def test_outcome(stopping, errors, bad, expected):
-    steps = STEPS[: len(errors)]
-    found = outcome(steps, errors, first_bad_step=bad, threshold=0.5, stopping=stopping, train_steps=40)
-    assert found == expected
+    assert outcomes(Rule(stopping, 0.5, STEPS), [Measured(STEPS[: len(errors)], errors, bad)]) == [expected]
 
 
 @pytest.mark.parametrize(("stopping", "end"), [("goal", 0), ("budget", 10)])
 def test_reached_at_step_0(stopping, end):
-    found = outcome([0, 10], [0.1, 0.2], first_bad_step=None, threshold=0.5, stopping=stopping, train_steps=10)
+    [found] = outcomes(Rule(stopping, 0.5, [0, 10]), [Measured([0, 10], [0.1, 0.2], None)])
     assert found == Outcome(COMPLETE, end, 0)
     assert fewest_steps([7, found.steps_to_goal]) == (1, 0)
+
+
+def race(*trials, factor=2.0):
+    """Outcomes of trials given as (the grid point that reaches the goal, the update that diverges)."""
+    grid = [2, 3, 5, 8, 13, 21, 34]
+    measured = []
+    for reaches, bad in trials:
+        steps = [step for step in grid if bad is None or step < bad]
+        measured.append(Measured(steps, [0.1 if reaches and step >= reaches else 0.9 for step in steps], bad))
+    return outcomes(Rule("race", 0.5, grid, factor), measured)
+
+
+def test_a_race_ends_at_the_last_grid_point_within_r_times_the_best_before():
+    assert race((None, None), (8, None), (None, None), (3, None), (None, None)) == [
+        Outcome(COMPLETE, 34, None),
+        Outcome(COMPLETE, 8, 8),
+        Outcome(COMPLETE, 13, None),
+        Outcome(COMPLETE, 3, 3),
+        Outcome(COMPLETE, 5, None),
+    ]
+    assert race((8, None), (None, None), factor=1.0)[1] == Outcome(COMPLETE, 8, None)
+
+
+def test_in_a_race_what_lies_beyond_the_bound_does_not_count():
+    first, late, diverged, before = race((8, None), (21, None), (None, 14), (None, 13))
+    assert first.steps_to_goal == 8
+    assert late == Outcome(COMPLETE, 13, None)  # reached the goal too late
+    assert diverged == Outcome(COMPLETE, 13, None)  # would have diverged had it gone on
+    assert before == Outcome(INFEASIBLE, 13, None)
+
+
+def test_the_fewest_steps_are_the_same_under_a_race():
+    trials = [(34, None), (13, None), (None, 3), (21, None), (8, None), (13, 14), (3, None)]
+    assert min(o.steps_to_goal for o in race(*trials) if o.steps_to_goal) == 3
+
+
+@pytest.mark.parametrize("train_steps", [1, 2, 7, 100, 12345])
+def test_the_evaluation_grid_rises_to_the_budget(train_steps):
+    grid = evaluation_grid(train_steps, 0.02, 1.1)
+    assert grid == sorted(set(grid))
+    assert grid[-1] == train_steps
+    late = [b / a for a, b in pairwise(grid) if a > 50]
+    assert all(ratio < 1.12 for ratio in late)
 
 
 @pytest.mark.parametrize(
@@ -149,14 +194,8 @@ def test_a_looser_goal_never_needs_more_steps(errors, one, other):
 @given(errors, st.floats(0, 1), st.one_of(st.none(), st.integers(1, 12)))
 def test_what_ran_beyond_the_end_changes_nothing(errors, threshold, bad):
     def judge(errors, bad):
-        return outcome(
-            np.arange(1, len(errors) + 1),
-            errors,
-            first_bad_step=bad,
-            threshold=threshold,
-            stopping="goal",
-            train_steps=12,
-        )
+        trial = Measured(np.arange(1, len(errors) + 1), errors, bad)
+        return outcomes(Rule("goal", threshold, range(1, 13)), [trial])[0]
 
     errors = errors[:bad]
     whole = judge(errors, bad)

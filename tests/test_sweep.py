@@ -7,6 +7,8 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
+from analysis import steps_to_result
+from analysis.load import load
 from study.__main__ import main
 
 README = Path(__file__).parent.parent / "README.md"
@@ -71,6 +73,18 @@ def test_more_trials_extend_and_equal_a_sweep_that_asked_for_them_at_once(swept:
     assert main([*small, "search.trials=4", f"results={extended}"]) == 0
     assert main([*small, "search.trials=4", f"results={at_once}"]) == 0
     assert tables(extended) == tables(at_once)
+
+
+def test_a_race_equals_full_budgets_read_as_a_race(tmp_path: Path) -> None:
+    small = ["sweep", "preset=quick", "budget.epochs=4", "batch_size=64,256"]
+    for rule in ("race", "budget"):
+        assert main([*small, f"stopping={rule}", f"results={tmp_path / rule}"]) == 0
+    raced = pd.read_csv(tmp_path / "race/tables/steps_to_result.csv")
+    read = steps_to_result.table(list(load(tmp_path / "budget")), stopping="race")
+    assert read.to_csv(index=False) == (tmp_path / "race/tables/steps_to_result.csv").read_text()
+    full = pd.read_csv(tmp_path / "budget/tables/steps_to_result.csv")
+    assert (raced["steps_trained"] < full["steps_trained"]).all()
+    assert "would have been left out" in (tmp_path / "budget/report.html").read_text()
 
 
 def test_optimizers_swept_together_are_curves_of_one_figure(tmp_path: Path) -> None:

@@ -1,13 +1,16 @@
 """What is proposed, when a study waits, and when it is complete."""
 
+import math
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import qmc
 
-from analysis.counting import COMPLETE, INCOMPLETE, INFEASIBLE
-from study.records import SAMPLERS, Seeds
+from analysis.counting import COMPLETE, INCOMPLETE, INFEASIBLE, Goal, Measured, Outcome, counted_prefix, outcomes
+from study.records import SAMPLERS, Curve, Seeds
+from study.space import values
 from study.tuner import Tuner, point
 
 samplers = pytest.mark.parametrize("sampler", SAMPLERS)
@@ -151,7 +154,7 @@ def test_order_workers_and_interruptions_change_nothing(make_study, make_curve, 
 )
 def test_status_is_derived_from_the_curve(make_study, make_curve, curve, status):
     study = make_study()
-    assert Tuner(study).derive(make_curve(study, 0, **curve)).status == status
+    assert Tuner(study).tell(make_curve(study, 0, **curve)).status == status
 
 
 def test_the_best_is_the_fewest_steps_of_a_feasible_trial(make_study, make_curve):
@@ -212,3 +215,71 @@ def test_choices_and_fixed_values_can_be_searched(make_study, make_curve):
     assert proposed == {0.1, 0.2, 0.4}
     tuner.tell(make_curve(study, 1))
     assert tuner.feasible == 2
+
+
+def trained(tuner, study, full, order):
+    """Race trials whose full curves are known as an engine would, three at once, finishing in any order."""
+    running, finished = {}, {}
+    while True:
+        while len(running) < 3 and (trial := tuner.ask()) is not None:
+            running[trial.index] = 0
+        if not running:
+            return finished
+        index = sorted(running)[order() % len(running)]
+        curve, limit = full[index], tuner.step_limit(index)
+        running[index] += 1
+        step = study.evaluation_steps[running[index] - 1]
+        over = step > limit
+        done = running[index] - over
+        errors = curve.errors[study.goal.metric][:done]
+        bad = curve.first_bad_step if curve.first_bad_step is not None and curve.first_bad_step <= step else None
+        bad = None if over else bad
+        reached = (errors < study.goal.threshold).any()
+        if over or reached or bad is not None or step == study.train_steps:
+            kept = Curve(curve.trial, bad, curve.steps[:done], {study.goal.metric: errors}, {})
+            del running[index]
+            tuner.tell(kept)
+            finished[index] = kept
+
+
+@settings(max_examples=60)
+@given(st.data())
+def test_a_race_is_the_full_curves_read_as_a_race(make_study, make_curve, data):
+    """Whatever finishes first: the same trials are counted, with the same ends, as if each had run its whole budget."""
+    study = make_study(trials=5, max_launches=12, stopping="race", goal=Goal("val/loss", 0.5), race_factor=1.5)
+    grid = study.evaluation_steps
+    full = []
+    for index in range(12):
+        reaches = data.draw(st.sampled_from([None, *grid]))
+        bad = data.draw(st.one_of(st.none(), st.integers(1, study.train_steps)))
+        steps = np.array([step for step in grid if bad is None or step < bad])
+        errors = np.where(steps >= (reaches or math.inf), 0.4, 0.9)
+        trial = study.trial(index, values(study.search.space, point(study, index)))
+        full.append(Curve(trial, bad, steps, {"val/loss": errors}, {}))
+    tuner = Tuner(study)
+    finished = trained(tuner, study, full, lambda: data.draw(st.integers(0, 2)))
+    assert tuner.complete
+    expected = outcomes(study.rule, [Measured(c.steps, c.errors["val/loss"], c.first_bad_step) for c in full])
+    prefix = counted_prefix([result.status for result in expected], study.search.trials)
+    assert [tuner.outcomes[i] for i in range(prefix)] == expected[:prefix]
+    # And so it is read from the files, in index order.
+    again = Tuner(study, finished.values())
+    assert again.complete
+    assert [again.outcomes[i] for i in range(prefix)] == expected[:prefix]
+
+
+def test_a_race_stops_those_that_fall_behind(make_study, make_curve):
+    study = make_study(stopping="race", trials=5)
+    grid = study.evaluation_steps
+    tuner = Tuner(study)
+    for index in range(4):
+        assert tuner.ask().index == index
+        assert tuner.step_limit(index) == 100
+    tuner.tell(make_curve(study, 1, reaches=grid[20]))
+    bound = max(step for step in grid if step <= 2 * grid[20])
+    assert [tuner.step_limit(index) for index in range(4)] == [100, 100, bound, bound]  # only lower indices bound
+    assert tuner.tell(make_curve(study, 2, until=bound)).status == COMPLETE
+    assert tuner.tell(make_curve(study, 3, bad=bound + 1)) == Outcome(COMPLETE, bound, None)  # diverged after its end
+    tuner.tell(make_curve(study, 0, reaches=grid[2]))  # now trial 1 was too slow to count
+    assert tuner.outcomes[1] == Outcome(COMPLETE, max(step for step in grid if step <= 2 * grid[2]), None)
+    assert tuner.best == grid[2]
