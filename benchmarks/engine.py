@@ -58,9 +58,9 @@ class HardlyEvaluated:
         self.model, self.loss = self.real.model, self.real.loss
 
     def splits(self, device: torch.device) -> Splits:
-        """The real training set; 64 examples of the others."""
+        """The real training set; eight examples of the others."""
         train, val, test = self.real.splits(device)
-        return Splits(train, (val[0][:64], val[1][:64]), (test[0][:64], test[1][:64]))
+        return Splits(train, (val[0][:8], val[1][:8]), (test[0][:8], test[1][:8]))
 
 
 def study_of(model: str, batch_size: int, engine: str = "auto") -> tuple[Study, config.Job]:
