@@ -204,7 +204,7 @@ def main() -> None:
         for batch_size in map(int, options.batch_sizes.split(",")):
             study, job = study_of(model, batch_size)
             with Workers(job.workers, job.device) as workers:
-                [(_, cost)] = workers.measure([study])
+                [cost] = workers.measure([study])
                 loop_c(study, workers, cost.step)  # every worker has loaded its data now
                 rounds = [
                     (

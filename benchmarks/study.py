@@ -98,7 +98,7 @@ def main() -> None:
             study = job.study
             start = time.perf_counter()
             with Workers(job.workers, job.device) as workers:  # starting processes and measuring is part of the price
-                list(workers.measure([study]))
+                workers.measure([study])
                 run(study, workers, results, lambda study, tuner: None)
             sweep = time.perf_counter() - start
             [path] = results.glob(f"studies/*/*/{study.batch_size}")

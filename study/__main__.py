@@ -1,8 +1,9 @@
-"""`python -m study VERB`: sweep, report, data."""
+"""`python -m study VERB`: sweep, plan, status, report, data."""
 
 from __future__ import annotations
 
 import argparse
+import json
 import shlex
 import sys
 from collections.abc import Sequence
@@ -13,66 +14,64 @@ from rich.console import Console
 
 if TYPE_CHECKING:
     from study.config import Job
-    from study.workers import TrialTooLarge
 
 USAGE = """\
   python -m study sweep                               the default job: digits, eleven batch sizes
   python -m study sweep workload=resnet_cifar         any workload of conf/workload, or your own with --config-dir
   python -m study sweep optimizer=sgd,momentum batch_size=64,256 search.trials=10
+  python -m study plan workload=resnet_cifar          what that sweep would cost; trains nothing
+  python -m study status results/mlp_digits           how far a running or interrupted sweep is
   python -m study report results/mlp_digits           tables, figures and report.html from the files alone
   python -m study data list"""
 
 
 def sweep(options: argparse.Namespace, console: Console) -> None:
     """Run every study that the overrides ask for, as far as it is not done, then write the report."""
-    from study import config, store
-    from study.tuner import Tuner
-    from study.workers import TrialTooLarge
+    from study import config
+    from study import sweep as studies
 
-    if options.config_dir is not None:
-        sys.path.insert(0, str(options.config_dir.resolve()))  # where the user's workloads are imported from
     if options.cfg:
         console.print(config.as_yaml(options.overrides, options.config_dir), markup=False, highlight=False)
         return
-    jobs = config.materialise(config.jobs(options.overrides, options.config_dir))
-    folders = {job.results: [j.study for j in jobs if j.results == job.results] for job in jobs}
-    for folder, studies in folders.items():
-        store.check(folder, studies)
-    missing = [
-        job for job in jobs if not Tuner(job.study, store.load(store.study_folder(job.results, job.study))).complete
-    ]
-    too_large = train(missing, options, console) if missing else []
-    for folder in folders:
-        if any(folder.glob("studies/*/*/*/study.json")):
-            write_report(folder, console)
-    if too_large:
-        raise TrialTooLarge("\n".join(map(str, too_large)))
+    jobs, missing = studies.jobs_of(options.overrides, options.config_dir)
+    try:
+        if missing:
+            studies.train(missing, options.config_dir, options.command, console)
+    except studies.TrialTooLarge:
+        _write_reports(jobs, console)
+        raise
+    _write_reports(jobs, console)
 
 
-def train(jobs: Sequence[Job], options: argparse.Namespace, console: Console) -> list[TrialTooLarge]:
-    """Run these jobs' studies; returns what could not be trained for want of memory."""
+def _write_reports(jobs: Sequence[Job], console: Console) -> None:
+    for results in {job.results: None for job in jobs}:
+        if any(results.glob("studies/*/*/*/study.json")):
+            write_report(results, console)
+
+
+def plan(options: argparse.Namespace, console: Console) -> None:
+    """`study plan`: what a sweep would cost; nothing is trained or written."""
+    from study import sweep as studies
+
+    _, missing = studies.jobs_of(options.overrides, options.config_dir)
+    rows = studies.plan(missing, options.config_dir, None if options.json else console) if missing else []
+    if options.json:
+        print(json.dumps(rows, indent=1))
+    elif not missing:
+        console.print("Nothing is left to do.")
+
+
+def status(options: argparse.Namespace, console: Console) -> None:
+    """`study status`: how far a running or interrupted sweep is."""
+    from analysis import status as progress
+    from analysis.load import load
     from study import show
-    from study.cost import Cost
-    from study.run import run
-    from study.workers import TrialTooLarge, Workers
 
-    studies = [job.study for job in jobs]
-    processes, device, lanes = min(job.workers for job in jobs), jobs[0].device, jobs[0].lanes
-    with Workers(processes, device, lanes, options.config_dir) as workers:
-        with console.status("Measuring what it will cost ..."):
-            measured = sorted(workers.measure(studies), key=lambda pair: studies.index(pair[0]))
-        costs = [(study, found) for study, found in measured if isinstance(found, Cost)]
-        too_large = [found for _, found in measured if isinstance(found, TrialTooLarge)]
-        show.costs(console, costs, workers.device, workers.count)
-        with show.SweepProgress(console, costs) as progress:
-            for job in jobs:
-                if not any(study is job.study for study, _ in costs):
-                    continue
-                try:
-                    run(job.study, workers, job.results, progress.watch, options.command)
-                except TrialTooLarge as error:
-                    too_large.append(error)
-    return too_large
+    table = progress.table(load(options.results))
+    if options.json:
+        print(table.to_json(orient="records", indent=1))
+    else:
+        show.status(console, table)
 
 
 def write_report(results: Path, console: Console) -> None:
@@ -125,11 +124,23 @@ def parser() -> argparse.ArgumentParser:
     )
     verbs = top.add_subparsers(dest="verb", required=True, metavar="VERB")
 
-    verb = verbs.add_parser("sweep", help="tune and train at every batch size, then report")
-    verb.add_argument("overrides", nargs="*", metavar="key=value", help="anything in conf/, a,b sweeps both")
-    verb.add_argument("--config-dir", type=Path, help="folder with your own workload/NAME.yaml and its Python file")
-    verb.add_argument("--cfg", action="store_true", help="print the composed configuration and stop")
-    verb.set_defaults(run=sweep)
+    for name, what, run in (
+        ("sweep", "tune and train at every batch size, then report", sweep),
+        ("plan", "what that sweep would cost, by a few real steps; trains nothing", plan),
+    ):
+        verb = verbs.add_parser(name, help=what)
+        verb.add_argument("overrides", nargs="*", metavar="key=value", help="anything in conf/, a,b sweeps both")
+        verb.add_argument("--config-dir", type=Path, help="folder with your own workload/NAME.yaml and its Python file")
+        verb.set_defaults(run=run)
+        if name == "sweep":
+            verb.add_argument("--cfg", action="store_true", help="print the composed configuration and stop")
+        else:
+            verb.add_argument("--json", action="store_true", help="for programs")
+
+    verb = verbs.add_parser("status", help="how far a running or interrupted sweep is")
+    verb.add_argument("results", type=Path)
+    verb.add_argument("--json", action="store_true", help="for programs")
+    verb.set_defaults(run=status)
 
     verb = verbs.add_parser("report", help="rebuild tables, figures and report.html of a results folder")
     verb.add_argument("results", nargs="+", type=Path)
@@ -146,7 +157,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one verb; returns the exit status: 0 done, 1 failed, 2 refused, 130 interrupted."""
     argv = sys.argv[1:] if argv is None else list(argv)
     options, rest = parser().parse_known_args(argv)
-    if options.verb == "sweep":  # argparse wants overrides in one piece; people do not
+    if options.verb in ("sweep", "plan"):  # argparse wants overrides in one piece; people do not
         options.overrides += [word for word in rest if not word.startswith("-")]
         rest = [word for word in rest if word.startswith("-")]
     if rest:

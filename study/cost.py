@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from study.records import Study
 
@@ -38,6 +39,21 @@ class Cost:
     def study(self, study: Study, workers: int) -> float:
         """Seconds for all the feasible trials wanted; diverging ones come on top, early stopping takes off."""
         return self.trial(study) * study.search.trials / workers
+
+    def plan(self, study: Study, workers: int) -> dict[str, Any]:
+        """What a study will take at full budget, as plain data."""
+        steps = study.search.trials * study.train_steps
+        return {
+            "workload": study.name,
+            "optimizer": study.optimizer,
+            "batch_size": study.batch_size,
+            "trials": study.search.trials,
+            "steps": steps,
+            "examples": steps * study.batch_size,
+            "seconds": self.study(study, workers),
+            "seconds_per_step": self.step,
+            "evaluation_share": 1 - study.train_steps * self.step / self.trial(study),
+        }
 
 
 def least_seconds(call: Callable[[], object], budget: float = 0.25) -> float:

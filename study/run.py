@@ -46,6 +46,7 @@ def provenance(study: Study, workers: Workers, command: str) -> dict[str, Any]:
         "command": command,
         "started": _now(),
         "host": socket.gethostname(),
+        "pid": os.getpid(),
         "platform": platform.platform(),
         "processor": _processor(),
         "device": workers.device,

@@ -26,16 +26,18 @@ def costs(console: Console, measured: Sequence[tuple[Study, Cost]], device: str,
     for (workload, optimizer), group in groupby(by_curve, key=lambda pair: (pair[0].name, pair[0].optimizer)):
         console.print(f"[bold]{workload}, {optimizer}[/]: what it will cost", highlight=False)
         table = Table(box=None, pad_edge=False)
-        for heading in ("batch size", "trials", "steps each", "ms a step", "evaluating", "at full budget"):
+        for heading in ("batch size", "trials", "steps each", "examples", "ms a step", "evaluating", "at full budget"):
             table.add_column(heading, justify="right")
         for study, cost in group:
+            plan = cost.plan(study, workers)
             table.add_row(
                 f"{study.batch_size:,}",
                 f"{study.search.trials:,}",
                 f"{study.train_steps:,}",
+                f"{plan['examples']:.2g}",
                 f"{1000 * cost.step:,.2f}",
-                f"{1 - study.train_steps * cost.step / cost.trial(study):.0%}",
-                duration(cost.study(study, workers)),
+                f"{plan['evaluation_share']:.0%}",
+                duration(plan["seconds"]),
             )
         console.print(table)
     for study, _ in measured:
@@ -151,6 +153,30 @@ def results(console: Console, steps: pd.DataFrame, sentences: Sequence[str]) -> 
         console.print("> n: the goal was not reached within the budget of n steps.", highlight=False)
     for sentence in sentences:
         console.print(sentence, style="bold", highlight=False)
+
+
+def status(console: Console, progress: pd.DataFrame) -> None:
+    """How far every study is (frame of `analysis.status.table`)."""
+    for (workload, optimizer), curve in progress.groupby(["workload", "optimizer"]):
+        console.print(f"[bold]{workload}, {optimizer}[/]", highlight=False)
+        table = Table(box=None, pad_edge=False)
+        for heading in ("batch size", "state", "complete", "infeasible", "best so far", "time left"):
+            table.add_column(heading, justify="left" if heading == "state" else "right")
+        for row in curve.to_dict("records"):
+            left = row["seconds_left"]
+            table.add_row(
+                f"{row['batch_size']:,}",
+                row["state"],
+                f"{row['complete']} of {row['wanted']}",
+                str(row["infeasible"]),
+                "" if pd.isna(row["best"]) else f"{row['best']:,} steps",
+                "" if row["state"] == "done" else "unknown" if pd.isna(left) else duration(left),
+            )
+        console.print(table)
+        console.print()
+    left, unknown = progress["seconds_left"].sum(), progress["seconds_left"].isna().sum()
+    more = f" for those begun; {unknown} not begun" if unknown else ""
+    console.print("Done." if not left and not unknown else f"About {duration(left)} left{more}.", highlight=False)
 
 
 def duration(seconds: float) -> str:

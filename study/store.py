@@ -76,6 +76,16 @@ def resumed(results: Path, study: Study) -> Study:
     return replace(study, **{key: _read(path)["question"][key] for key in SETTLED})
 
 
+def announce(results: Path, study: Study) -> None:
+    """Record the question of a study that is to come, so that a sweep's files say how far it is.
+
+    Raises:
+        StoreError: the folder cannot be written.
+    """
+    if not (study_folder(results, study) / "study.json").exists():
+        _record(results, study, [])
+
+
 def open_study(results: Path, study: Study, provenance: Mapping[str, Any]) -> Path:
     """Make or reopen the study's folder and record this run in it.
 
@@ -83,16 +93,21 @@ def open_study(results: Path, study: Study, provenance: Mapping[str, Any]) -> Pa
         StoreError: the folder holds another question, or cannot be written.
     """
     check(results, [study])
+    path = study_folder(results, study) / "study.json"
+    held = _read(path) if path.exists() else None
+    if held is not None:  # asking for fewer trials than are wanted already takes nothing back
+        search, before = study.search, held["question"]["search"]["trials"]
+        launches = None if search.max_launches is None else max(search.max_launches, before)
+        study = replace(study, search=replace(search, trials=max(search.trials, before), max_launches=launches))
+    return _record(results, study, [*(held["provenance"] if held else []), dict(provenance)])
+
+
+def _record(results: Path, study: Study, provenance: Sequence[Mapping[str, Any]]) -> Path:
     folder = study_folder(results, study)
-    path = folder / "study.json"
-    held = _read(path) if path.exists() else {"provenance": []}
-    question, runs = study.question(), held["provenance"]
-    if runs:  # asking for fewer trials than are wanted already takes nothing back
-        search, before = question["search"], held["question"]["search"]
-        search["trials"] = max(search["trials"], before["trials"])
     try:
         (folder / "trials").mkdir(parents=True, exist_ok=True)
-        _write_json(path, {"format": FORMAT, "question": question, "provenance": [*runs, dict(provenance)]})
+        held = {"format": FORMAT, "question": study.question(), "provenance": provenance}
+        _write_json(folder / "study.json", held)
     except OSError as error:
         raise StoreError(f"cannot write to {folder}: {error.strerror}; choose another results=DIR.") from error
     return folder

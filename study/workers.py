@@ -135,24 +135,25 @@ class Workers:
         """Train `study` as one that was measured, of the same model and batch size."""
         self._costs[_key(study)] = self._costs[_key(measured)]
 
-    def measure(self, studies: Sequence[Study]) -> Iterator[tuple[Study, Cost | TrialTooLarge]]:
+    def measure(self, studies: Sequence[Study]) -> list[Cost | TrialTooLarge]:
         """What a trial of each study costs, all workers busy as they will be in earnest."""
-        todo = list(reversed(studies))
-        busy: dict[Connection, Study] = {}
-        for pipe in self._pipes:
-            if todo:
+        found: dict[int, Cost | TrialTooLarge] = {}
+        todo = list(reversed(range(len(studies))))
+        busy: dict[Connection, int] = {}
+        idle = list(self._pipes)
+        while todo or busy:
+            while todo and idle:
+                pipe = idle.pop(0)
                 busy[pipe] = todo.pop()
-                self._send(pipe, self._measurement(busy[pipe]))
-        while busy:
+                self._send(pipe, self._measurement(studies[busy[pipe]]))
             for pipe in self._ready(list(busy)):
-                kind, found = self._receive(pipe)
-                study = busy.pop(pipe)
+                kind, content = self._receive(pipe)
+                number = busy.pop(pipe)
+                idle.append(pipe)
                 if kind == "measured":
-                    self._costs[_key(study)] = found
-                yield study, found if kind == "measured" else TrialTooLarge(found)
-                if todo:
-                    busy[pipe] = todo.pop()
-                    self._send(pipe, self._measurement(busy[pipe]))
+                    self._costs[_key(studies[number])] = content
+                found[number] = content if kind == "measured" else TrialTooLarge(content)
+        return [found[number] for number in range(len(studies))]
 
     def _ready(self, pipes: list[Connection]) -> list[Connection]:
         """Those with something to say, waiting until there is one; in the pool's order."""

@@ -1,0 +1,72 @@
+"""How far a sweep is: its trials by status, the best so far and the time left, from the files alone."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from analysis.counting import COMPLETE, INCOMPLETE, INFEASIBLE
+from analysis.load import StudyData
+from analysis.steps_to_result import outcomes
+
+
+def table(studies: Iterable[StudyData]) -> pd.DataFrame:
+    """Where every study stands.
+
+    Returns:
+        A row for each (workload, optimizer, batch_size): state (`done`, `running`, `stopped` or `waiting`), the trials
+        wanted, complete, infeasible and incomplete (begun in the past, or a gap before a finished one), best (fewest
+        steps to the goal so far, NA if none) and seconds_left (0 when done, NaN while nothing is known).
+    """
+    return pd.DataFrame([_row(study) for study in studies]).astype({"best": "Int64"})
+
+
+def _row(study: StudyData) -> dict[str, Any]:
+    frame = outcomes(study)
+    search = study.question["search"]
+    wanted = int(search["trials"])
+    launches = search["max_launches"] or 10 * wanted
+    counts = {s: int((frame["status"] == s).sum()) for s in (COMPLETE, INFEASIBLE, INCOMPLETE)}
+    counted = frame[frame["counted"]]
+    enough = (counted["status"] == COMPLETE).sum() == wanted or len(frame) >= launches
+    done = bool(enough and not (counted["status"] == INCOMPLETE).any() and len(frame))
+    best = frame["steps_to_goal"][frame["status"] == COMPLETE].min()
+    return {
+        "workload": study.workload,
+        "optimizer": study.optimizer,
+        "batch_size": study.batch_size,
+        "state": "done" if done else _state(study),
+        "wanted": wanted,
+        "complete": counts[COMPLETE],
+        "infeasible": counts[INFEASIBLE],
+        "incomplete": counts[INCOMPLETE],
+        "best": best,
+        "seconds_left": 0.0 if done else _seconds_left(study, counts[COMPLETE], wanted),
+    }
+
+
+def _state(study: StudyData) -> str:
+    """Of a study that is not done: does the process of its latest run live?"""
+    if not study.provenance:
+        return "waiting"
+    last = study.provenance[-1]
+    if "ended" in last or last.get("host") != socket.gethostname():
+        return "stopped" if "ended" in last else "running elsewhere or stopped"
+    try:
+        os.kill(last["pid"], 0)
+    except (KeyError, OSError):
+        return "stopped"
+    return "running"
+
+
+def _seconds_left(study: StudyData, complete: int, wanted: int) -> float:
+    """At the pace of the trials so far, infeasible ones included."""
+    if not complete or not study.provenance:
+        return np.nan
+    seconds = float((study.trials["seconds_training"] + study.trials["seconds_evaluation"]).sum())
+    return seconds / complete * max(0, wanted - complete) / study.provenance[-1]["workers"]

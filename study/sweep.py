@@ -1,0 +1,91 @@
+"""A whole sweep: which of its studies are missing, what they would cost, and their training one after another."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from study import config, show, store
+from study.config import Job
+from study.cost import Cost
+from study.run import run
+from study.tuner import Tuner
+from study.workers import TrialTooLarge, Workers
+
+
+def jobs_of(overrides: Sequence[str], config_dir: Path | None) -> tuple[list[Job], list[Job]]:
+    """(every job that the overrides ask for, those that are not done); nothing is written.
+
+    Raises:
+        UsageError, DataError: the overrides ask for something impossible, or the data cannot be had.
+        StoreError: a results folder holds another question or cannot be written.
+    """
+    if config_dir is not None:
+        sys.path.insert(0, str(config_dir.resolve()))  # where the user's workloads are imported from
+    jobs = config.materialise(config.jobs(overrides, config_dir))
+    for folder in {job.results: None for job in jobs}:
+        store.check(folder, [job.study for job in jobs if job.results == folder])
+    return jobs, [job for job in jobs if not _is_done(job)]
+
+
+def _is_done(job: Job) -> bool:
+    return Tuner(job.study, store.load(store.study_folder(job.results, job.study))).complete
+
+
+def train(jobs: Sequence[Job], config_dir: Path | None, command: str, console: Console) -> None:
+    """Train what is missing of these jobs, showing what it will cost and how far it is.
+
+    Raises:
+        TrialTooLarge: after everything that does fit, with a line for each study that does not.
+    """
+    with _workers(jobs, config_dir) as workers:
+        costs, too_large = _measured(jobs, workers, console)
+        show.costs(console, [(job.study, cost) for job, cost in costs], workers.device, workers.count)
+        for job, _ in costs:
+            store.announce(job.results, job.study)
+        with show.SweepProgress(console, [(job.study, cost) for job, cost in costs]) as progress:
+            for job, _ in costs:
+                try:
+                    run(job.study, workers, job.results, progress.watch, command)
+                except TrialTooLarge as error:
+                    too_large.append(error)
+    _raise(too_large)
+
+
+def plan(jobs: Sequence[Job], config_dir: Path | None, console: Console | None) -> list[dict[str, Any]]:
+    """What training these jobs would cost, by a few real steps, shown if there is a console; nothing is written.
+
+    Returns:
+        For each study: workload, optimizer, batch_size, trials and their sum of steps, examples and seconds at full
+        budget, and the seconds a step and an evaluation take.
+    """
+    with _workers(jobs, config_dir) as workers:
+        costs, too_large = _measured(jobs, workers, console)
+        if console is not None:
+            show.costs(console, [(job.study, cost) for job, cost in costs], workers.device, workers.count)
+    _raise(too_large)
+    return [cost.plan(job.study, workers.count) for job, cost in costs]
+
+
+def _workers(jobs: Sequence[Job], config_dir: Path | None) -> Workers:
+    return Workers(min(job.workers for job in jobs), jobs[0].device, jobs[0].lanes, config_dir)
+
+
+def _measured(
+    jobs: Sequence[Job], workers: Workers, console: Console | None
+) -> tuple[list[tuple[Job, Cost]], list[TrialTooLarge]]:
+    """(what a trial of each job costs, why those of the others cannot be trained)."""
+    with console.status("Measuring what it will cost ...") if console else nullcontext():
+        found = workers.measure([job.study for job in jobs])
+    costs = [(job, cost) for job, cost in zip(jobs, found, strict=True) if isinstance(cost, Cost)]
+    return costs, [error for error in found if isinstance(error, TrialTooLarge)]
+
+
+def _raise(too_large: Sequence[TrialTooLarge]) -> None:
+    if too_large:
+        raise TrialTooLarge("\n".join(map(str, too_large)))

@@ -1,0 +1,96 @@
+"""How far a sweep is, what it would cost, and that asking changes nothing."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+from pathlib import Path
+
+import pytest
+
+from analysis import status, steps_to_result
+from analysis.load import load
+from study import store
+from study.__main__ import main
+
+HERE = {"host": socket.gethostname(), "pid": os.getpid(), "workers": 2}
+SMALL = ["batch_size=64,256", "search.trials=3", "budget.epochs=2"]
+
+
+@pytest.fixture
+def state(tmp_path: Path, make_study, make_curve):
+    """The row of `status` after these trials (keywords of make_curve, by index) and with this provenance."""
+
+    def make(trials, provenance=HERE, **fields):
+        study = make_study(**{"trials": 4} | fields)
+        store.announce(tmp_path, study)
+        if provenance is not None:
+            folder = store.open_study(tmp_path, study, provenance)
+            for index, curve in trials.items():
+                store.save(folder, make_curve(study, index, **curve))
+        [row] = status.table(load(tmp_path)).to_dict("records")
+        return row
+
+    return make
+
+
+def test_a_study_that_is_announced_waits(state, tmp_path: Path) -> None:
+    row = state({}, provenance=None)
+    assert (row["state"], row["complete"], row["wanted"]) == ("waiting", 0, 4)
+    assert row["seconds_left"] != row["seconds_left"]  # unknown
+    assert not steps_to_result.table(load(tmp_path))["reached"].any()
+
+
+def test_counts_best_and_time_left(state) -> None:
+    row = state({0: {"reaches": 30}, 1: {"bad": 9}, 3: {"reaches": 20}})
+    assert row["state"] == "running"  # this process lives
+    assert (row["complete"], row["infeasible"], row["incomplete"], row["best"]) == (2, 1, 1, 20)
+    seconds = 3 * (2.0 + 0.5)  # of every curve made by hand
+    assert row["seconds_left"] == pytest.approx(seconds / 2 * 2 / 2)  # two trials made, two to go, two workers
+
+
+@pytest.mark.parametrize(
+    ("provenance", "expected"),
+    [
+        ({**HERE, "pid": 2**22 + 1}, "stopped"),  # above every process number
+        ({**HERE, "ended": "now"}, "stopped"),
+        ({**HERE, "host": "another"}, "running elsewhere or stopped"),
+    ],
+)
+def test_whether_it_runs(state, provenance, expected) -> None:
+    assert state({0: {}}, provenance)["state"] == expected
+
+
+@pytest.mark.parametrize("fields", [{"trials": 2}, {"trials": 2, "max_launches": 3}])
+def test_done(state, fields) -> None:
+    trials = {0: {"bad": 5}, 1: {}, 2: {} if "max_launches" not in fields else {"bad": 5}}
+    row = state(trials, **fields)
+    assert row["state"] == "done"
+    assert row["seconds_left"] == 0
+
+
+def test_plan_writes_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan", *SMALL, "--json", f"results={tmp_path / 'results'}"]) == 0
+    rows = json.loads(capsys.readouterr().out)
+    assert [(row["batch_size"], row["trials"], row["steps"]) for row in rows] == [(64, 3, 600), (256, 3, 600)]
+    assert [row["examples"] for row in rows] == [600 * 64, 600 * 256]
+    assert all(row["seconds"] > 600 / 2 * row["seconds_per_step"] > 0 for row in rows)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_status_and_plan_of_a_finished_sweep(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["sweep", *SMALL, f"results={tmp_path}"]) == 0
+    capsys.readouterr()
+    assert main(["status", str(tmp_path), "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)
+    assert [(row["batch_size"], row["state"], row["complete"]) for row in rows] == [(64, "done", 3), (256, "done", 3)]
+    assert main(["status", str(tmp_path)]) == 0
+    assert "Done." in capsys.readouterr().out
+    assert main(["plan", *SMALL, f"results={tmp_path}"]) == 0
+    assert "Nothing is left to do." in capsys.readouterr().out
+
+
+def test_status_of_nothing_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["status", str(tmp_path)]) == 2
+    assert "no studies in" in capsys.readouterr().err
