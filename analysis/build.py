@@ -7,7 +7,7 @@ from typing import Any
 
 import pandas as pd
 
-from analysis import figures, scaling, steps_to_result
+from analysis import audits, figures, scaling, steps_to_result
 from analysis.load import LoadError, StudyData, load
 from analysis.report import ReportData, write_report, write_tables
 
@@ -50,6 +50,10 @@ def warnings(studies: list[StudyData], steps: pd.DataFrame) -> list[str]:
         wanted, budget = study.question["search"]["trials"], row["train_steps"]
         if row["complete"] < wanted:
             found.append((0, f"{name}: only {row['complete']} of {wanted} feasible trials are there."))
+        for edge in audits.edges(study):
+            name_of_side = f"search.space.{edge.parameter}.{edge.side}"
+            where = f"{edge.parameter} {edge.value:.3g}, at the edge of what was searched ({edge.limit:g})"
+            found.append((0, f"{name}: the best trials have {where}; widen {name_of_side}."))
         if not row["reached"]:
             found.append((1, f"{name}: no trial reached the goal within {budget:,} steps."))
         elif row["steps_to_result"] == study.measurements["step"].min() > 1:

@@ -146,6 +146,17 @@ def _outcome(rule: Rule, trial: Measured, bound: int) -> Outcome:
     return Outcome(COMPLETE, end, crossing) if last >= end else Outcome(INCOMPLETE, last, crossing)
 
 
+def scaled(value: float, scale: str) -> float:
+    """A parameter's value on the scale that it is searched on; rises with the value.
+
+    Arguments:
+        scale: `linear`, `log` or `reverse_log` (log of 1 - x, for momenta near 1).
+    """
+    if scale == "log":
+        return math.log(value)
+    return -math.log(1 - value) if scale == "reverse_log" else value
+
+
 def counted_prefix(statuses: Sequence[str], wanted: int) -> int:
     """How many leading trials (statuses [T] in index order) hold the first `wanted` feasible ones; all T if too few."""
     feasible = 0

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
+from analysis.counting import scaled
 from workloads.suggest import suggest
 
 SCALES = ("linear", "log", "reverse_log")
@@ -78,7 +79,7 @@ class Dimension:
             return self.choices[min(int(unit * len(self.choices)), len(self.choices) - 1)]
         assert self.low is not None
         assert self.high is not None
-        low, high = self._scaled(self.low), self._scaled(self.high)
+        low, high = scaled(self.low, self.scale), scaled(self.high, self.scale)
         value = self._unscaled(low + unit * (high - low))
         return min(max(value, self.low), self.high)  # rounding must not leave the range
 
@@ -88,19 +89,13 @@ class Dimension:
             return (self.choices.index(value) + 0.5) / len(self.choices)
         assert self.low is not None
         assert self.high is not None
-        low, high = self._scaled(self.low), self._scaled(self.high)
-        return (self._scaled(value) - low) / (high - low)
+        low, high = scaled(self.low, self.scale), scaled(self.high, self.scale)
+        return (scaled(value, self.scale) - low) / (high - low)
 
-    def _scaled(self, value: float) -> float:
+    def _unscaled(self, position: float) -> float:
         if self.scale == "log":
-            return math.log(value)
-        # Falling in 1 - x, hence rising in x.
-        return -math.log(1 - value) if self.scale == "reverse_log" else value
-
-    def _unscaled(self, scaled: float) -> float:
-        if self.scale == "log":
-            return math.exp(scaled)
-        return 1 - math.exp(-scaled) if self.scale == "reverse_log" else scaled
+            return math.exp(position)
+        return 1 - math.exp(-position) if self.scale == "reverse_log" else position
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data for study.json; `parse` reads it back."""

@@ -1,0 +1,113 @@
+"""A sweep killed at random moments and restarted until it is done, beside one that was left in peace.
+
+    python -m benchmarks.chaos [--kills 100] [--seed 0]
+
+The sweep trains an MLP on digits at two batch sizes, more trials for more kills. SIGKILL hits the whole program or its
+parent process alone, from before the first import to the last table. In the end every table must be the same byte for
+byte, no trial that was finished may be missing, and none may have been run twice. Takes about five seconds a kill.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+import pyarrow.parquet as pq
+
+LONGEST_LIFE = 7.0  # seconds; a start takes about three
+
+
+class Survival(NamedTuple):
+    """What became of a sweep.
+
+    Attributes:
+        kills: how often it was killed before it was done.
+        lost, repeated: trials that were finished and then missing; finished and then run again.
+        differing: tables that are not those of the undisturbed sweep.
+    """
+
+    kills: int
+    lost: int
+    repeated: int
+    differing: list[str]
+
+
+def command(kills: int, results: Path) -> list[str]:
+    """A sweep that is long enough to be killed so many times."""
+    settings = ["batch_size=32,256", f"search.trials={8 + 6 * kills}", "budget.epochs=0", "budget.steps=3000"]
+    return [sys.executable, "-m", "study", "sweep", *settings, "stopping=budget", f"results={results}"]
+
+
+def finished(results: Path) -> dict[tuple[str, int], float]:
+    """(study, trial) -> its training seconds, a fingerprint of the run that made it."""
+    found = {}
+    for path in results.glob("studies/*/*/*/**/[!.]*.parquet"):
+        study = next(parent.name for parent in path.parents if (parent / "study.json").exists())
+        for trial in json.loads(pq.read_schema(path).metadata[b"trials"]):
+            found[study, trial["index"]] = trial["seconds"]["training"]
+    return found
+
+
+def tables(results: Path) -> dict[str, bytes]:
+    """Every table that holds no timings."""
+    return {path.name: path.read_bytes() for path in (results / "tables").glob("*.csv") if path.name != "cost.csv"}
+
+
+def survive(kills: int, folder: Path, seed: int = 0) -> Survival:
+    """Run both sweeps in `folder`, one of them killed up to `kills` times."""
+    peaceful, killed = folder / "peaceful", folder / "killed"
+    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, "start_new_session": True}
+    subprocess.run(command(kills, peaceful), check=True, **quiet)  # type: ignore[call-overload]
+    chance = random.Random(seed)
+    known: dict[tuple[str, int], float] = {}
+    made = lost = repeated = 0
+    while True:
+        process = subprocess.Popen(command(kills, killed), **quiet)  # type: ignore[call-overload]
+        try:
+            process.wait(timeout=chance.uniform(0, LONGEST_LIFE) if made < kills else None)
+        except subprocess.TimeoutExpired:
+            made += 1
+            if chance.random() < 0.5:
+                os.killpg(process.pid, signal.SIGKILL)
+            else:
+                process.kill()  # its workers must follow it
+            process.wait()
+            time.sleep(chance.uniform(0, 0.2))
+        now = finished(killed)
+        lost += len(known.keys() - now.keys())
+        repeated += sum(now[trial] != seconds for trial, seconds in known.items() if trial in now)
+        known = now
+        if process.returncode == 0:
+            break
+        if process.returncode != -signal.SIGKILL:
+            raise RuntimeError(f"the sweep ended by itself with status {process.returncode}")
+    one, other = tables(peaceful), tables(killed)
+    return Survival(made, lost, repeated, [name for name in {*one, *other} if one.get(name) != other.get(name)])
+
+
+def main() -> None:
+    """Print what was survived; exit status 1 if anything was not."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--kills", type=int, default=100)
+    parser.add_argument("--seed", type=int, default=0)
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        result = survive(options.kills, Path(folder), options.seed)
+    print(f"kills survived  {result.kills}\ntrials lost     {result.lost}\ntrials repeated {result.repeated}")
+    print(
+        f"tables          {'differ: ' + ', '.join(result.differing) if result.differing else 'the same byte for byte'}"
+    )
+    sys.exit(bool(result.lost or result.repeated or result.differing))
+
+
+if __name__ == "__main__":
+    main()
