@@ -23,7 +23,11 @@ from workloads.suggest import suggest
 NUMERICS_VERSION = 3
 """Raised by hand whenever a change alters the numbers that a trial produces."""
 
-SAMPLERS = ("sobol", "random")
+INDEXED_SAMPLERS = ("sobol", "random")
+"""Point i is a pure function of (seed, i, space)."""
+ADAPTIVE_SAMPLERS = ("tpe", "gp", "cmaes")
+"""Learn from the trials that are finished, and so depend on which those are."""
+SAMPLERS = INDEXED_SAMPLERS + ADAPTIVE_SAMPLERS
 ARITHMETICS = ("plain", "bmm", "vmap")
 PRECISIONS = ("fp32", "bf16")
 

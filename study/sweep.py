@@ -13,6 +13,7 @@ from rich.console import Console
 from study import config, show, store
 from study.config import Job
 from study.cost import Cost
+from study.records import ADAPTIVE_SAMPLERS
 from study.run import run
 from study.tuner import Tuner
 from study.workers import TrialTooLarge, Workers
@@ -46,6 +47,13 @@ def train(jobs: Sequence[Job], config_dir: Path | None, command: str, console: C
     with _workers(jobs, config_dir) as workers:
         costs, too_large = _measured(jobs, workers, console)
         show.costs(console, [(job.study, cost) for job, cost in costs], workers.device, workers.count)
+        adaptive = [job.study.search.sampler for job, _ in costs if job.study.search.sampler in ADAPTIVE_SAMPLERS]
+        if adaptive and (workers.count > 1 or any(cost.lanes > 1 for _, cost in costs)):
+            console.print(
+                f"search={adaptive[0]} learns from trials as they finish, several at once here: another run may propose "
+                "others. engine=serial engine.workers=1 is reproducible.\n",
+                highlight=False,
+            )
         for job, _ in costs:
             store.announce(job.results, job.study)
         with show.SweepProgress(console, [(job.study, cost) for job, cost in costs]) as progress:

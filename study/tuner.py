@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache
 
 import numpy as np
@@ -16,12 +16,22 @@ from analysis.counting import COMPLETE, INCOMPLETE, INFEASIBLE, Measured, Outcom
 from study.records import Curve, Study, Trial
 from study.space import Dimension, values
 
+STARTUP = 10
+ADAPTIVE: dict[str, Callable[[int], optuna.samplers.BaseSampler]] = {
+    # Tree-structured Parzen estimators (Bergstra et al. 2011), jointly over all parameters (Falkner et al. 2018).
+    "tpe": lambda seed: optuna.samplers.TPESampler(seed=seed, n_startup_trials=0, multivariate=True),
+    # A Gaussian process with log expected improvement (Ament et al. 2023).
+    "gp": lambda seed: optuna.samplers.GPSampler(seed=seed, n_startup_trials=0),
+    # Covariance matrix adaptation (Hansen 2016).
+    "cmaes": lambda seed: optuna.samplers.CmaEsSampler(seed=seed, n_startup_trials=0, warn_independent_sampling=False),
+}
+
 
 class Tuner:
     """The search of one study: what is finished, what is under way, what comes next.
 
-    Optuna keeps the search's history (values are steps-to-goal, infinite if not reached), so any of its samplers or
-    dashboards can read it; points of the built-in samplers are addressed by index and so survive any interruption.
+    Optuna keeps the search's history for its adaptive samplers; the others' points are addressed by index and so
+    survive any interruption. An adaptive sampler begins with STARTUP quasi-random points.
     """
 
     def __init__(self, study: Study, finished: Iterable[Curve] = ()) -> None:
@@ -45,9 +55,16 @@ class Tuner:
         hopeful = sum(i in self._asked or self.outcomes[i].status == COMPLETE for i in range(index))
         if hopeful >= self.study.search.trials or index >= self.study.search.launch_limit:
             return None
-        hyperparameters = values(self.study.search.space, point(self.study, index))
-        self._optuna.enqueue_trial(self._optuna_values(hyperparameters), user_attrs={"index": index})
-        self._asked[index] = self._optuna.ask(self._distributions)
+        adaptive = ADAPTIVE.get(self.study.search.sampler)
+        if adaptive is None or index < STARTUP:
+            hyperparameters = values(self.study.search.space, point(self.study, index))
+            self._optuna.enqueue_trial(self._optuna_values(hyperparameters), user_attrs={"index": index})
+            self._asked[index] = self._optuna.ask(self._distributions)
+        else:
+            # Made anew for each point, so that it depends on the history and the index but on no hidden state.
+            self._optuna.sampler = adaptive(self.study.seeds.of("search", index) % 2**32)
+            self._asked[index] = self._optuna.ask(self._distributions)
+            hyperparameters = self._from_optuna(self._asked[index].params)
         return self.study.trial(index, hyperparameters)
 
     def tell(self, curve: Curve) -> Outcome:
@@ -60,13 +77,15 @@ class Tuner:
         self.outcomes |= dict(zip(later, found, strict=True))
         result = self.outcomes[index]
         if result.status != INCOMPLETE:
-            self._tell_optuna(curve.trial, result)
+            self._tell_optuna(curve.trial, result, errors[curve.steps <= result.end])
         return result
 
-    def _tell_optuna(self, trial: Trial, result: Outcome) -> None:
+    def _tell_optuna(self, trial: Trial, result: Outcome, errors: np.ndarray) -> None:
+        """The value to minimise: steps to the goal; beyond the budget, by the least error, where it was not reached."""
         state = TrialState.FAIL if result.status == INFEASIBLE else TrialState.COMPLETE
-        reached = math.inf if result.steps_to_goal is None else float(result.steps_to_goal)
-        value = None if state == TrialState.FAIL else reached
+        value: float | None = None if state == TrialState.FAIL else result.steps_to_goal
+        if state == TrialState.COMPLETE and value is None:
+            value = self.study.train_steps * float(np.nanmin(errors)) / self.study.goal.threshold
         if trial.index in self._asked:
             self._optuna.tell(self._asked.pop(trial.index), value, state=state)
             return
@@ -116,6 +135,19 @@ class Tuner:
         no_gap = all(i in self.outcomes for i in range(counted))
         enough = statuses[:counted].count(COMPLETE) == self.study.search.trials
         return no_gap and (enough or counted >= self.study.search.launch_limit)
+
+    def _from_optuna(self, params: Mapping[str, float]) -> dict[str, float]:
+        """Optuna's values as hyperparameters; rounding must not leave the range."""
+        found = {}
+        for name, dimension in self.study.search.space.items():
+            value = params[_optuna_name(name, dimension)]
+            if dimension.choices is None:
+                assert dimension.low is not None
+                assert dimension.high is not None
+                value = 1 - value if dimension.scale == "reverse_log" else value
+                value = min(max(value, dimension.low), dimension.high)
+            found[name] = value
+        return found
 
     def _optuna_values(self, hyperparameters: Mapping[str, float]) -> dict[str, float]:
         space = self.study.search.space

@@ -1,6 +1,7 @@
 """What is proposed, when a study waits, and when it is complete."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -9,11 +10,13 @@ from hypothesis import strategies as st
 from scipy.stats import qmc
 
 from analysis.counting import COMPLETE, INCOMPLETE, INFEASIBLE, Goal, Measured, Outcome, counted_prefix, outcomes
-from study.records import SAMPLERS, Curve, Seeds
+from study.records import ADAPTIVE_SAMPLERS, INDEXED_SAMPLERS, SAMPLERS, Curve, Seeds
 from study.space import values
 from study.tuner import Tuner, point
 
 samplers = pytest.mark.parametrize("sampler", SAMPLERS)
+indexed = pytest.mark.parametrize("sampler", INDEXED_SAMPLERS)
+adaptive = pytest.mark.parametrize("sampler", ADAPTIVE_SAMPLERS)
 WIDE = {f"x{i}": {"low": 0, "high": 1} for i in range(3)} | {"learning_rate": {"low": 1e-3, "high": 1, "scale": "log"}}
 
 
@@ -170,7 +173,7 @@ def cube(study, count=64):
     return np.array([point(study, index) for index in range(count)])
 
 
-@samplers
+@indexed
 def test_points_are_addressed_by_index(make_study, sampler):
     """In any asking order, and whatever number of points was asked for before."""
     study = make_study(sampler=sampler, space=WIDE, optimizer="sgd")
@@ -182,7 +185,7 @@ def test_points_are_addressed_by_index(make_study, sampler):
     assert len(np.unique(whole, axis=0)) == 200
 
 
-@samplers
+@indexed
 def test_points_depend_on_the_search_seed_alone(make_study, sampler):
     same = [cube(make_study(sampler=sampler, seeds=Seeds(3, trial, order))) for trial, order in ((0, 0), (1, 2))]
     other = cube(make_study(sampler=sampler, seeds=Seeds(search=4)))
@@ -192,11 +195,44 @@ def test_points_depend_on_the_search_seed_alone(make_study, sampler):
 
 @samplers
 def test_proposals_lie_in_the_space(make_study, make_curve, sampler):
-    study = make_study(sampler=sampler, trials=100)
+    study = make_study(sampler=sampler, trials=40)
     tuner = Tuner(study)
     while (trial := tuner.ask()) is not None:
         for name, dimension in study.search.space.items():
             assert dimension.low <= trial.hyperparameters[name] <= dimension.high
+        tuner.tell(replace(make_curve(study, trial.index, reaches=40), trial=trial))
+
+
+def searched(study, make_curve, trials):
+    """Hyperparameters of the trials that a serial search makes whose steps grow with the distance from (0.1, 0.9)."""
+    tuner, proposed = Tuner(study), []
+    while len(proposed) < trials and (trial := tuner.ask()) is not None:
+        h = trial.hyperparameters
+        away = abs(math.log10(h["learning_rate"] / 0.1)) + abs(math.log10((1 - h["momentum"]) / 0.1))
+        tuner.tell(replace(make_curve(study, trial.index, reaches=2 + round(25 * away)), trial=trial))
+        proposed.append((away, h))
+    return proposed
+
+
+@adaptive
+def test_adaptive_samplers_find_what_is_fast_and_are_reproducible(make_study, make_curve, sampler):
+    def found(seed=0):
+        study = make_study(sampler=sampler, trials=40, stopping="budget", seeds=Seeds(search=seed))
+        return searched(study, make_curve, 40)
+
+    once = found()
+    assert once == found()
+    assert once != found(seed=1)
+    away = [distance for distance, _ in once]
+    assert np.median(away[25:]) < 0.6 * np.median(away[:10])
+
+
+@adaptive
+def test_an_adaptive_search_learns_from_what_is_on_file(make_study, make_curve, sampler):
+    study = make_study(sampler=sampler, trials=40, stopping="budget")
+    curves = [make_curve(study, index, reaches=20 + index) for index in range(12)]
+    slow = [make_curve(study, index, reaches=90 - index) for index in range(12)]
+    assert Tuner(study, curves).ask().hyperparameters != Tuner(study, slow).ask().hyperparameters
 
 
 @pytest.mark.parametrize("count", [16, 64, 100])
