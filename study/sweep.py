@@ -50,8 +50,8 @@ def train(jobs: Sequence[Job], config_dir: Path | None, command: str, console: C
         adaptive = [job.study.search.sampler for job, _ in costs if job.study.search.sampler in ADAPTIVE_SAMPLERS]
         if adaptive and (workers.count > 1 or any(cost.lanes > 1 for _, cost in costs)):
             console.print(
-                f"search={adaptive[0]} learns from trials as they finish, several at once here: another run may propose "
-                "others. engine=serial engine.workers=1 is reproducible.\n",
+                f"search={adaptive[0]} learns from trials as they finish, several at once here: another run may "
+                "propose others. engine=serial engine.workers=1 is reproducible.\n",
                 highlight=False,
             )
         for job, _ in costs:
