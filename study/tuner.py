@@ -22,9 +22,10 @@ ADAPTIVE: dict[str, Callable[[int], optuna.samplers.BaseSampler]] = {
     "tpe": lambda seed: optuna.samplers.TPESampler(seed=seed, n_startup_trials=0, multivariate=True),
     # A Gaussian process with log expected improvement (Ament et al. 2023).
     "gp": lambda seed: optuna.samplers.GPSampler(seed=seed, n_startup_trials=0),
-    # Covariance matrix adaptation (Hansen 2016).
+    # Covariance matrix adaptation (Hansen 2016); Optuna keeps its state with the trials it proposed in this process.
     "cmaes": lambda seed: optuna.samplers.CmaEsSampler(seed=seed, n_startup_trials=0, warn_independent_sampling=False),
 }
+"""Name -> from a seed, Optuna's sampler."""
 
 
 class Tuner:
@@ -81,11 +82,12 @@ class Tuner:
         return result
 
     def _tell_optuna(self, trial: Trial, result: Outcome, errors: np.ndarray) -> None:
-        """The value to minimise: steps to the goal; beyond the budget, by the least error, where it was not reached."""
+        """The value to minimise: log steps to the goal; beyond the budget, by the least error, where it was missed."""
         state = TrialState.FAIL if result.status == INFEASIBLE else TrialState.COMPLETE
         value: float | None = None if state == TrialState.FAIL else result.steps_to_goal
         if state == TrialState.COMPLETE and value is None:
             value = self.study.train_steps * float(np.nanmin(errors)) / self.study.goal.threshold
+        value = None if value is None else math.log(max(value, 1.0))
         if trial.index in self._asked:
             self._optuna.tell(self._asked.pop(trial.index), value, state=state)
             return

@@ -264,7 +264,7 @@ def test_a_bad_command_line_is_refused_in_words(tmp_path, monkeypatch, capsys, a
         def __init__(self, *_):
             pytest.fail("accepted")
 
-    monkeypatch.setattr("study.workers.Workers", Started)
+    monkeypatch.setattr("study.sweep.Workers", Started)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path])
     assert main(["sweep", *arguments]) == 2

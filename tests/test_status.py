@@ -22,12 +22,12 @@ SMALL = ["batch_size=64,256", "search.trials=3", "budget.epochs=2"]
 def state(tmp_path: Path, make_study, make_curve):
     """The row of `status` after these trials (keywords of make_curve, by index) and with this provenance."""
 
-    def make(trials, provenance=HERE, **fields):
-        study = make_study(**{"trials": 4} | fields)
+    def make(curves, provenance=HERE, **fields):
+        study = make_study(**fields)
         store.announce(tmp_path, study)
         if provenance is not None:
             folder = store.open_study(tmp_path, study, provenance)
-            for index, curve in trials.items():
+            for index, curve in curves.items():
                 store.save(folder, make_curve(study, index, **curve))
         [row] = status.table(load(tmp_path)).to_dict("records")
         return row
@@ -65,7 +65,7 @@ def test_whether_it_runs(state, provenance, expected) -> None:
 @pytest.mark.parametrize("fields", [{"trials": 2}, {"trials": 2, "max_launches": 3}])
 def test_done(state, fields) -> None:
     trials = {0: {"bad": 5}, 1: {}, 2: {} if "max_launches" not in fields else {"bad": 5}}
-    row = state(trials, **fields)
+    row = state(trials, HERE, **fields)
     assert row["state"] == "done"
     assert row["seconds_left"] == 0
 

@@ -227,7 +227,7 @@ def test_adaptive_samplers_find_what_is_fast_and_are_reproducible(make_study, ma
     assert np.median(away[25:]) < 0.6 * np.median(away[:10])
 
 
-@adaptive
+@pytest.mark.parametrize("sampler", ["tpe", "gp"])
 def test_an_adaptive_search_learns_from_what_is_on_file(make_study, make_curve, sampler):
     study = make_study(sampler=sampler, trials=40, stopping="budget")
     curves = [make_curve(study, index, reaches=20 + index) for index in range(12)]
