@@ -32,7 +32,8 @@ from study.tuner import point
 from study.workers import Workers
 from workloads.base import build
 
-WORKLOAD = ["workload=fc_mnist", "workload.widths=[128]", "goal=val/classification_error < 0.03", "budget.epochs=5"]
+MODEL = ["workload=fc_mnist", "workload.widths=[128]"]
+WORKLOAD = [*MODEL, "goal=val/classification_error < 0.03", "budget.epochs=5", "stopping=goal"]
 
 
 class SameOrder(Sampler[list[int]]):
