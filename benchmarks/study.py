@@ -33,7 +33,8 @@ from study.workers import Workers
 from workloads.base import build
 
 MODEL = ["workload=fc_mnist", "workload.widths=[128]"]
-WORKLOAD = [*MODEL, "goal=val/classification_error < 0.03", "budget.epochs=5", "stopping=goal"]
+QUESTION = ["goal=val/classification_error < 0.03", "budget.epochs=5", "stopping=goal"]
+ONLY_VALIDATION = ["evaluation.every=1000000"]  # as in the script
 
 
 class SameOrder(Sampler[list[int]]):
@@ -90,7 +91,8 @@ def main() -> None:
     parser.add_argument("--trials", type=int, default=50)
     parser.add_argument("--batch-sizes", default="8,32,128,512,2048")
     options = parser.parse_args()
-    arguments = [*WORKLOAD, f"search.trials={options.trials}", f"batch_size={options.batch_sizes}"]
+    search = [f"search.trials={options.trials}", f"batch_size={options.batch_sizes}"]
+    arguments = [*MODEL, *QUESTION, *ONLY_VALIDATION, *search]
     totals = [0.0, 0.0]
     print("batch   script s   sweep s   ratio   S script   S sweep   within a grid point")
     with tempfile.TemporaryDirectory() as folder:
