@@ -34,7 +34,7 @@ def costs(console: Console, measured: Sequence[tuple[Study, Cost]], device: str,
                 f"{study.batch_size:,}",
                 f"{study.search.trials:,}",
                 f"{study.train_steps:,}",
-                f"{plan['examples']:.2g}",
+                rounded(plan["examples"]),
                 f"{1000 * cost.step:,.2f}",
                 f"{plan['evaluation_share']:.0%}",
                 duration(plan["seconds"]),
@@ -177,6 +177,18 @@ def status(console: Console, progress: pd.DataFrame) -> None:
     left, unknown = progress["seconds_left"].sum(), progress["seconds_left"].isna().sum()
     more = f" for those begun; {unknown} not begun" if unknown else ""
     console.print("Done." if not left and not unknown else f"About {duration(left)} left{more}.", highlight=False)
+
+
+def rounded(count: float) -> str:
+    """A count as a person reads it.
+
+    >>> rounded(4_096_000), rounded(900)
+    ('4.1 M', '900')
+    """
+    for size, unit in ((1e12, " T"), (1e9, " G"), (1e6, " M"), (1e3, " k")):
+        if count >= size:
+            return f"{count / size:,.2g}{unit}" if count < 99.5 * size else f"{count / size:,.0f}{unit}"
+    return f"{count:,.0f}"
 
 
 def duration(seconds: float) -> str:
