@@ -19,9 +19,9 @@ def table(studies: Iterable[StudyData]) -> pd.DataFrame:
     """Where every study stands.
 
     Returns:
-        A row for each (workload, optimizer, batch_size): state (`done`, `running`, `stopped` or `waiting`), the trials
-        wanted, complete, infeasible and incomplete (begun in the past, or a gap before a finished one), best (fewest
-        steps to the goal so far, NA if none) and seconds_left (0 when done, NaN while nothing is known).
+        A row for each (workload, optimizer, batch_size): state (`done`, `running`, `running elsewhere or stopped`,
+        `stopped` or `waiting`), the trials wanted, complete, infeasible and incomplete (gaps before finished ones),
+        best (fewest steps to the goal so far, NA if none) and seconds_left (0 when done, NaN while nothing is known).
     """
     return pd.DataFrame([_row(study) for study in studies]).astype({"best": "Int64"})
 
@@ -55,8 +55,10 @@ def _state(study: StudyData) -> str:
     if not study.provenance:
         return "waiting"
     last = study.provenance[-1]
-    if "ended" in last or last.get("host") != socket.gethostname():
-        return "stopped" if "ended" in last else "running elsewhere or stopped"
+    if "ended" in last:
+        return "stopped"
+    if last.get("host") != socket.gethostname():
+        return "running elsewhere or stopped"
     try:
         os.kill(last["pid"], 0)
     except (KeyError, OSError):

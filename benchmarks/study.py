@@ -4,7 +4,7 @@
 
 The obvious script is Optuna's `study.optimize` around a `DataLoader` loop: one trial at a time, default threads, with
 the same trials, initialisations, order of examples, evaluation grid and stopping rule as this project's sweep. The
-workload is an MLP 784-128-10 on MNIST. Takes an hour and a half on two cores, most of it for batch size 2.
+workload is an MLP 784-128-10 on MNIST. Some hour and a half on two cores, by shorter runs.
 """
 
 from __future__ import annotations
