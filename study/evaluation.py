@@ -148,8 +148,9 @@ def timed(logs: Sequence[Log], what: str) -> Iterator[None]:
     """Count the wall time of a block as `training` or `evaluation`; each trial is charged an equal part."""
     start = time.perf_counter()
     yield
+    elapsed = time.perf_counter() - start
     for log in logs:
-        log.seconds[what] += (time.perf_counter() - start) / len(logs)
+        log.seconds[what] += elapsed / len(logs)
 
 
 def forward(study: Study, model: nn.Module, inputs: Tensor) -> Tensor:
