@@ -4,7 +4,7 @@
 
 The obvious script is Optuna's `study.optimize` around a `DataLoader` loop: one trial at a time, default threads, with
 the same trials, initialisations, order of examples, evaluation grid and stopping rule as this project's sweep. The
-workload is an MLP 784-128-10 on MNIST. Some hour and a half on two cores, by shorter runs.
+workload is an MLP 784-128-10 on MNIST, trained for at most two epochs to 5 % error.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from study.workers import Workers
 from workloads.base import build
 
 MODEL = ["workload=fc_mnist", "workload.widths=[128]"]
-QUESTION = ["goal=val/classification_error < 0.03", "budget.epochs=5", "stopping=goal"]
+QUESTION = ["goal=val/classification_error < 0.05", "budget.epochs=2", "stopping=goal"]
 ONLY_VALIDATION = ["evaluation.every=1000000"]  # as in the script
 
 
@@ -93,31 +93,33 @@ def main() -> None:
     options = parser.parse_args()
     search = [f"search.trials={options.trials}", f"batch_size={options.batch_sizes}"]
     arguments = [*MODEL, *QUESTION, *ONLY_VALIDATION, *search]
-    totals = [0.0, 0.0]
-    print("batch   script s   sweep s   ratio   S script   S sweep   within a grid point")
     with tempfile.TemporaryDirectory() as folder:
         results = Path(folder)
-        for job in config.materialise(config.jobs([*arguments, f"results={results}"])):
-            study = job.study
-            start = time.perf_counter()
-            with Workers(job.workers, job.device) as workers:  # starting processes and measuring is part of the price
-                workers.measure([study])
+        start = time.perf_counter()
+        jobs = config.materialise(config.jobs([*arguments, f"results={results}"]))
+        with Workers(jobs[0].workers, jobs[0].device) as workers:
+            workers.measure([job.study for job in jobs])
+            sweep = [time.perf_counter() - start]  # starting processes and measuring is part of the price
+            script = []
+            print("batch   script s   sweep s   ratio   S script   S sweep   within a grid point")
+            for job in jobs:
+                study = job.study
+                start = time.perf_counter()
                 run(study, workers, results, lambda study, tuner: None)
-            sweep = time.perf_counter() - start
-            [path] = results.glob(f"studies/*/*/{study.batch_size}")
-            found = steps_to_result.row(load_study(path))["steps_to_result"] or math.inf
-            start = time.perf_counter()
-            expected = obvious_script(study)
-            script = time.perf_counter() - start
-            totals = [totals[0] + script, totals[1] + sweep]
-            grid = [*study.evaluation_steps, math.inf]
-            near = abs(grid.index(found) - grid.index(expected)) <= 1
-            print(
-                f"{study.batch_size:5} {script:10.1f} {sweep:9.1f} {script / sweep:7.1f} "
-                f"{expected:10} {found:9}   {near}",
-                flush=True,
-            )
-    print(f"whole {totals[0]:10.1f} {totals[1]:9.1f} {totals[0] / totals[1]:7.1f}")
+                sweep.append(time.perf_counter() - start)
+                [path] = results.glob(f"studies/*/*/{study.batch_size}")
+                found = steps_to_result.row(load_study(path))["steps_to_result"] or math.inf
+                start = time.perf_counter()
+                expected = obvious_script(study)
+                script.append(time.perf_counter() - start)
+                grid = [*study.evaluation_steps, math.inf]
+                near = abs(grid.index(found) - grid.index(expected)) <= 1
+                print(
+                    f"{study.batch_size:5} {script[-1]:10.1f} {sweep[-1]:9.1f} {script[-1] / sweep[-1]:7.1f} "
+                    f"{expected:10} {found:9}   {near}",
+                    flush=True,
+                )
+    print(f"start {'':10} {sweep[0]:9.1f}\nwhole {sum(script):10.1f} {sum(sweep):9.1f} {sum(script) / sum(sweep):7.1f}")
 
 
 if __name__ == "__main__":
