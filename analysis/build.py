@@ -7,7 +7,7 @@ from typing import Any
 
 import pandas as pd
 
-from analysis import audits, figures, scaling, steps_to_result
+from analysis import audits, figures, scaling, searches, steps_to_result
 from analysis.load import LoadError, StudyData, load
 from analysis.report import ReportData, write_report, write_tables
 
@@ -18,22 +18,27 @@ def build(results: Path) -> ReportData:
     Raises:
         LoadError: the folder holds no studies, or a torn file.
     """
-    studies = list(load(results))
+    made = list(load(results))
+    studies = searches.answers(made)
     steps = steps_to_result.table(studies)
     limits = scaling.table(studies)
-    cost = steps_to_result.cost_table(studies)
+    cost = steps_to_result.cost_table(made)
+    boxes, reruns = searches.table(made), searches.reruns(made)
     data = ReportData(
         title="Steps to result against batch size",
-        sentences=[*scaling.sentences(steps, limits), *stopping_sentences(studies, steps)],
+        sentences=[*scaling.sentences(steps, limits), *stopping_sentences(studies, steps), *grid_sentences(studies)],
         warnings=warnings(studies, steps),
         steps=steps,
         scaling=limits,
         cost=cost,
-        studies=[provenance(study) for study in studies],
-        command=_command(studies),
+        searches=boxes,
+        reruns=reruns,
+        studies=[provenance(study) for study in made],
+        command=_command(made),
     )
     try:
-        write_tables(results, steps, limits, cost)
+        tables = {"steps_to_result": steps, "scaling": limits, "cost": cost, "searches": boxes, "reruns": reruns}
+        write_tables(results, {name: table for name, table in tables.items() if len(table) or name != "reruns"})
         for name in figures.FIGURES:
             figures.save(name, {"steps": steps, "scaling": limits}, results / "figures")
         write_report(results, data)
@@ -48,12 +53,19 @@ def warnings(studies: list[StudyData], steps: pd.DataFrame) -> list[str]:
     for study, row in zip(studies, steps.to_dict("records"), strict=True):
         name = f"{study.workload}, {study.optimizer}, batch size {study.batch_size:,}"
         wanted, budget = study.question["search"]["trials"], row["train_steps"]
-        if row["complete"] < wanted:
+        if row["complete"] < wanted and steps_to_result.is_complete(study):
+            launched = row["complete"] + row["infeasible"]
+            cap = f"only {row['complete']} of {wanted} trials were feasible when {launched} had been launched"
+            found.append((0, f"{name}: {cap}; raise search.max_launches or narrow the box."))
+        elif row["complete"] < wanted:
             found.append((0, f"{name}: only {row['complete']} of {wanted} feasible trials are there."))
         for edge in audits.edges(study):
             name_of_side = f"search.space.{edge.parameter}.{edge.side}"
             where = f"{edge.parameter} {edge.value:.3g}, at the edge of what was searched ({edge.limit:g})"
-            found.append((0, f"{name}: the best trials have {where}; widen {name_of_side}."))
+            cure = f"set search.extend=true or widen {name_of_side}"
+            if study.question["search"]["extend"]:
+                cure = f"raise search.extend_limit or widen {name_of_side} (after {study.branch.stage} extensions)"
+            found.append((0, f"{name}: the best trials have {where}; {cure}."))
         if not row["reached"]:
             found.append((1, f"{name}: no trial reached the goal within {budget:,} steps."))
         elif row["steps_to_result"] == study.measurements["step"].min() > 1:
@@ -94,6 +106,21 @@ def stopping_sentences(studies: list[StudyData], steps: pd.DataFrame) -> list[st
     return found
 
 
+def grid_sentences(studies: list[StudyData]) -> list[str]:
+    """How long trials may run, and how finely their steps are known."""
+    found: dict[str, str] = {}
+    for study in studies:
+        budget, grid = study.question["budget"], study.question["evaluation"]
+        capped = "" if budget["max_steps"] is None else f", at most {budget['max_steps']:,}"
+        steps = f"the larger of {budget['epochs']:g} epochs and {budget['steps']:,} steps{capped}"
+        text = (
+            f"Step budget: {steps}. Errors are measured first at {grid['first']:.0%} of it, then every "
+            f"{grid['ratio'] - 1:.0%} more steps: a steps-to-result may be too large by as much."
+        )
+        found.setdefault(text, study.workload)
+    return [text if len(found) == 1 else f"{workload}: {text}" for text, workload in found.items()]
+
+
 def provenance(study: StudyData) -> dict[str, Any]:
     """What the report shows of how one study was made: the question's seeds, and its latest run."""
     last = study.provenance[-1] if study.provenance else {}
@@ -101,6 +128,7 @@ def provenance(study: StudyData) -> dict[str, Any]:
         "workload": study.workload,
         "optimizer": study.optimizer,
         "batch_size": study.batch_size,
+        **({"search": str(study.branch)} if str(study.branch) else {}),
         "stopping": study.question["stopping"],
         "seeds": study.question["seeds"],
         "runs": len(study.provenance),

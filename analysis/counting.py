@@ -11,15 +11,21 @@ from __future__ import annotations
 import math
 import re
 from bisect import bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 COMPLETE, INFEASIBLE, INCOMPLETE = "COMPLETE", "INFEASIBLE", "INCOMPLETE"
 STOPPING_RULES = ("budget", "goal", "race")
+
+OUTER = 0.1
+"""The part of a scaled range, from a side inwards, in which an optimum is suspicious."""
+BEST = 5
+FEWEST = 3
+"""Trials that an edge audit needs: one alone is at some edge by chance too often."""
 
 _GOAL = re.compile(r"(?P<metric>(?:train|val|test)/\w+)\s*<\s*(?P<threshold>[-+]?[\d.]+(?:[eE][-+]?\d+)?)")
 
@@ -107,6 +113,23 @@ def first_crossing(steps: ArrayLike, errors: ArrayLike, threshold: float) -> int
     return int(np.asarray(steps)[below[0]]) if below.size else None
 
 
+def least_error(trial: Measured, end: int) -> float:
+    """The least error measured up to a trial's end; infinite if there is none."""
+    errors = np.asarray(trial.errors, dtype=float)[np.asarray(trial.steps) <= end]
+    return float(np.nanmin(errors)) if np.isfinite(errors).any() else math.inf
+
+
+def best_trials(outcomes: Sequence[Outcome], trials: Sequence[Measured]) -> list[int]:
+    """Positions of the best feasible trials [at most BEST], the best first; those given are all that count.
+
+    By steps to the goal; where no trial reached it (and so each ran its whole budget) by least error.
+    """
+    complete = [position for position, outcome in enumerate(outcomes) if outcome.status == COMPLETE]
+    reached = [(outcomes[i].steps_to_goal, i) for i in complete if outcomes[i].steps_to_goal is not None]
+    missed = [(least_error(trials[i], outcomes[i].end), i) for i in complete] if not reached else []
+    return [position for _, position in sorted([*reached, *missed])[:BEST]]
+
+
 def evaluation_grid(train_steps: int, first: float, ratio: float) -> list[int]:
     """Increasing steps from `first` of the budget on, each about `ratio` times the one before; the last: the budget."""
     steps = []
@@ -155,6 +178,47 @@ def scaled(value: float, scale: str) -> float:
     if scale == "log":
         return math.log(value)
     return -math.log(1 - value) if scale == "reverse_log" else value
+
+
+class Edge(NamedTuple):
+    """A side of the box beyond which better trials may lie.
+
+    Attributes:
+        parameter, side: which, and `low` or `high`.
+        value: of the best trial.
+        limit: where the search ended.
+    """
+
+    parameter: str
+    side: str
+    value: float
+    limit: float
+
+
+def edges(space: Mapping[str, Mapping[str, Any]], best: Sequence[Mapping[str, float]]) -> list[Edge]:
+    """Open sides where the best trial and the median of the best few lie in the outer tenth of the scaled range.
+
+    The best trial alone would alarm by chance: in 36 % of studies with two parameters that do not matter.
+
+    Arguments:
+        space: parameter name -> `low`, `high`, `scale` and `hard` sides, or `choices`, which have no edges.
+        best: hyperparameters of the best trials, the best first (see `best_trials`).
+    """
+    found = []
+    for name, dimension in sorted(space.items()) if len(best) >= FEWEST else ():
+        if "choices" in dimension:
+            continue
+        low, high = (scaled(dimension[side], dimension["scale"]) for side in ("low", "high"))
+        inwards = np.array([scaled(point[name], dimension["scale"]) - low for point in best]) / (high - low)
+        for side, distances in (("low", inwards), ("high", 1 - inwards)):
+            if side not in dimension["hard"] and max(distances[0], np.median(distances)) < OUTER:
+                found.append(Edge(name, side, float(best[0][name]), float(dimension[side])))
+    return found
+
+
+def widening(found: Sequence[Edge]) -> str:
+    """The name of the stage that follows where a search ended at these edges, such as `learning_rate.high`."""
+    return "+".join(f"{edge.parameter}.{edge.side}" for edge in found)
 
 
 def counted_prefix(statuses: Sequence[str], wanted: int) -> int:

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pandas as pd
 import pyarrow as pa
@@ -19,9 +19,33 @@ class LoadError(Exception):
     """A results folder cannot be read; the message names the file and what to do."""
 
 
+class Branch(NamedTuple):
+    """Which of a study's searches: the repetition, the multiple of the step budget, how its box was widened stage by
+    stage, and, of reruns, the trial that is trained again."""
+
+    repeat: int = 0
+    budget: float = 1.0
+    widened: tuple[str, ...] = ()
+    rerun: int | None = None
+
+    @property
+    def stage(self) -> int:
+        return len(self.widened)
+
+    def __str__(self) -> str:
+        """In words; empty for the first search of a study."""
+        words = [
+            *([f"repeat {self.repeat}"] if self.repeat else []),
+            *([f"{self.budget:g} x budget"] if self.budget != 1 else []),
+            *([f"stage {self.stage}"] if self.stage else []),
+            *([f"reruns of trial {self.rerun}"] if self.rerun is not None else []),
+        ]
+        return ", ".join(words)
+
+
 @dataclass(frozen=True)
 class StudyData:
-    """One study as it stands on disk.
+    """One search of a study as it stands on disk; most studies have one.
 
     Attributes:
         question: what was asked, as recorded when it was asked.
@@ -50,6 +74,11 @@ class StudyData:
         return int(self.question["batch_size"])
 
     @property
+    def branch(self) -> Branch:
+        held = self.question["branch"]
+        return Branch(held["repeat"], held["budget"], tuple(held["widened"]), held["rerun"])
+
+    @property
     def train_steps(self) -> int:
         return int(self.question["train_steps"])
 
@@ -70,21 +99,22 @@ class StudyData:
 
 
 def load(results: Path | str) -> Iterator[StudyData]:
-    """The studies of a results folder, one at a time, by workload, optimizer and batch size.
+    """The searches in a results folder, one at a time, by workload, optimizer and batch size, a study's first first.
 
     Raises:
         LoadError: no results are there, or a file is torn.
     """
-    found = Path(results).glob("studies/*/*/*/study.json")
-    folders = [path.parent for path in found if path.parent.name.isdigit()]
+    top = Path(results) / "studies"
+    below = [path.parent.relative_to(top).parts for path in top.rglob("study.json")]
+    folders = [parts for parts in below if len(parts) >= 3 and parts[2].isdigit()]
     if not folders:
         raise LoadError(f"no studies in {results}; a results folder is what `python -m study sweep` wrote to.")
-    for folder in sorted(folders, key=lambda f: (f.parts[-3], f.parts[-2], int(f.parts[-1]))):
-        yield load_study(folder)
+    for parts in sorted(folders, key=lambda parts: (*parts[:2], int(parts[2]), parts[3:])):
+        yield load_study(top.joinpath(*parts))
 
 
 def load_study(folder: Path) -> StudyData:
-    """One study's folder; a trial that stands in two files is one trial."""
+    """One search's folder; a trial that stands in two files is one trial."""
     try:
         held = json.loads((folder / "study.json").read_text())
         # A trial's own file is newer than the one that gathers them.

@@ -2,6 +2,7 @@
 
 import html
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from math import floor, log10
 from pathlib import Path
@@ -15,6 +16,8 @@ from analysis.figures import compose, goal_text, panels, render, write_atomicall
 
 DASH = "–"
 KEYS = ["workload", "optimizer", "batch_size", "goal_metric", "goal_threshold", "definition"]
+KEYS += ["repeat", "budget_multiple", "stage"]
+USUAL = {"repeat": 0, "budget_multiple": 1.0, "stage": 0}
 STATUSES = ["complete", "infeasible", "incomplete"]
 HEADERS = {
     "steps_to_result": "steps to goal",
@@ -53,6 +56,7 @@ class ReportData:
         sentences: the findings in plain words, the conclusion first.
         warnings: the heaviest first.
         steps, scaling, cost: the tables of `analysis.steps_to_result` and `analysis.scaling`.
+        searches, reruns: the tables of `analysis.searches`.
         studies: provenance, one record for each study; nested records are shown as `versions torch`.
         command: what reproduces all this.
     """
@@ -63,6 +67,8 @@ class ReportData:
     steps: pd.DataFrame
     scaling: pd.DataFrame
     cost: pd.DataFrame
+    searches: pd.DataFrame
+    reruns: pd.DataFrame
     studies: list[dict[str, Any]]
     command: str
 
@@ -81,15 +87,14 @@ def write_report(folder: Path, data: ReportData) -> Path:
     return write_atomically(folder / "report.html", page(data).encode())
 
 
-def write_tables(folder: Path, steps: pd.DataFrame, scaling: pd.DataFrame, cost: pd.DataFrame) -> list[Path]:
-    """Write `folder/tables/{steps_to_result,scaling,cost}.csv`: full precision, rows sorted by names."""
-    tables = folder / "tables"
-    tables.mkdir(parents=True, exist_ok=True)
+def write_tables(folder: Path, tables: Mapping[str, pd.DataFrame]) -> list[Path]:
+    """Write each as `folder/tables/NAME.csv`: full precision, rows sorted by names."""
+    (folder / "tables").mkdir(parents=True, exist_ok=True)
     written = []
-    for name, table in {"steps_to_result": steps, "scaling": scaling, "cost": cost}.items():
+    for name, table in tables.items():
         rows = table.sort_values([key for key in KEYS if key in table]) if len(table) else table
         text = rows.to_csv(index=False, lineterminator="\n")
-        written.append(write_atomically(tables / f"{name}.csv", text.encode()))
+        written.append(write_atomically(folder / "tables" / f"{name}.csv", text.encode()))
     return written
 
 
@@ -166,12 +171,34 @@ def _tables(data: ReportData) -> str:
         *(("Steps to result", _steps_shown(part)) for part in _parts(steps.drop(columns=counts))),
         *([("Limits of scaling", _scaling_shown(scaling))] if len(scaling) else []),
         *(("Trials by status", part) for part in _parts(steps[[*names, *counts]])),
+        *(("What was searched", _boxes_shown(part)) for part in _parts(data.searches)),
+        *(("All searches", _steps_shown(part)) for part in _parts(_with_goal(data.searches)) if _several(part)),
+        *(("The tuned configurations with fresh seeds", part) for part in _parts(_with_goal(data.reruns))),
         *(("Cost", part) for part in _parts(data.cost)),
     ]
     return "".join(
         table_html(table.dropna(axis=1, how="all"), f"Table {number}. {title}.")
         for number, (title, table) in enumerate(shown, 1)
     )
+
+
+def _several(searches: pd.DataFrame) -> bool:
+    """Whether any study was searched more than once."""
+    return bool(searches.duplicated(["workload", "optimizer", "batch_size"]).any())
+
+
+def _boxes_shown(searches: pd.DataFrame) -> pd.DataFrame:
+    """The boxes that were searched, each once, with the batch sizes at which it was."""
+    searched = [name for name in searches if str(name).startswith("searched_")]
+    groups = searches.groupby(["workload", "optimizer", "stage", *searched], sort=False, dropna=False)
+    boxes = groups["batch_size"].agg(lambda sizes: ", ".join(map(str, dict.fromkeys(sizes)))).reset_index()
+    boxes = boxes.rename(columns={name: str(name).removeprefix("searched_") for name in searched})
+    return _usual_dropped(boxes.rename(columns={"batch_size": "batch sizes"}))
+
+
+def _usual_dropped(table: pd.DataFrame) -> pd.DataFrame:
+    """Without columns that hold what they nearly always do: said only where it is worth saying."""
+    return table.drop(columns=[name for name, usual in USUAL.items() if name in table and (table[name] == usual).all()])
 
 
 def _parts(table: pd.DataFrame) -> list[pd.DataFrame]:
@@ -189,6 +216,7 @@ def _with_goal(table: pd.DataFrame) -> pd.DataFrame:
 
 def _steps_shown(steps: pd.DataFrame) -> pd.DataFrame:
     """A study without a result says so in words, and is sorted after every number."""
+    steps = _usual_dropped(steps.drop(columns=[name for name in steps if str(name).startswith("searched_")]))
     pairs = zip(steps["steps_to_result"], steps["reached"], strict=True)
     cells = [value if reached else Cell("not reached", np.inf) for value, reached in pairs]
     return steps.assign(steps_to_result=pd.Series(cells, steps.index, dtype=object)).drop(columns="reached")
@@ -264,8 +292,12 @@ def _cell(value: Any, column: str) -> Cell:
         return value
     if pd.isna(value):
         return Cell(DASH)
-    if isinstance(value, str | bool | np.bool_):
-        return Cell(str(value))
+    if isinstance(value, bool | np.bool_):
+        return Cell("yes" if value else "no")
+    if isinstance(value, str):
+        return Cell(value)
+    if value == np.inf:  # steps to a goal
+        return Cell("not reached", value)
     if column.startswith("seconds_"):
         return Cell(_duration(float(value)), float(value))
     if column.endswith("_share"):

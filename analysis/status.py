@@ -12,34 +12,32 @@ import pandas as pd
 
 from analysis.counting import COMPLETE, INCOMPLETE, INFEASIBLE
 from analysis.load import StudyData
-from analysis.steps_to_result import outcomes
+from analysis.steps_to_result import is_complete, outcomes
 
 
 def table(studies: Iterable[StudyData]) -> pd.DataFrame:
     """Where every study stands.
 
     Returns:
-        A row for each (workload, optimizer, batch_size): state (`done`, `running`, `running elsewhere or stopped`,
-        `stopped` or `waiting`), the trials wanted, complete, infeasible and incomplete (gaps before finished ones),
-        best (fewest steps to the goal so far, NA if none) and seconds_left (0 when done, NaN while nothing is known).
+        A row for each search on file (workload, optimizer, batch_size, search: empty for a study's first): state
+        (`done`, `running`, `running elsewhere or stopped`, `stopped` or `waiting`), the trials wanted, complete,
+        infeasible and incomplete (gaps before finished ones), best (fewest steps to the goal so far, NA if none) and
+        seconds_left (0 when done, NaN while nothing is known).
     """
     return pd.DataFrame([_row(study) for study in studies]).astype({"best": "Int64"})
 
 
 def _row(study: StudyData) -> dict[str, Any]:
     frame = outcomes(study)
-    search = study.question["search"]
-    wanted = int(search["trials"])
-    launches = search["max_launches"] or 10 * wanted
+    wanted = int(study.question["search"]["trials"])
     counts = {s: int((frame["status"] == s).sum()) for s in (COMPLETE, INFEASIBLE, INCOMPLETE)}
-    counted = frame[frame["counted"]]
-    enough = (counted["status"] == COMPLETE).sum() == wanted or len(frame) >= launches
-    done = bool(enough and not (counted["status"] == INCOMPLETE).any() and len(frame))
+    done = is_complete(study)
     best = frame["steps_to_goal"][frame["status"] == COMPLETE].min()
     return {
         "workload": study.workload,
         "optimizer": study.optimizer,
         "batch_size": study.batch_size,
+        "search": str(study.branch),
         "state": "done" if done else _state(study),
         "wanted": wanted,
         "complete": counts[COMPLETE],

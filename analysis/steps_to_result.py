@@ -13,6 +13,19 @@ from analysis.counting import COMPLETE, INCOMPLETE, INFEASIBLE, Goal, Measured, 
 from analysis.load import StudyData
 
 
+def measured(study: StudyData, goal: Goal) -> dict[int, Measured]:
+    """What each trial on file measured of a goal's metric, by trial index."""
+    by_trial = dict(iter(study.measurements.groupby("trial"))) if len(study.measurements) else {}
+    nothing = study.measurements.iloc[:0]
+    trials = {}
+    for index, bad in study.trials["first_bad_step"].items():
+        curve = by_trial.get(index, nothing)
+        errors = curve[goal.metric].to_numpy() if len(curve) else []
+        bad_step = None if pd.isna(bad) else int(bad)
+        trials[index] = Measured(curve["step"].to_numpy(dtype=np.int64), errors, bad_step)
+    return trials
+
+
 def outcomes(study: StudyData, goal: Goal | None = None, stopping: str | None = None) -> pd.DataFrame:
     """How every trial of a study ended under a goal and a stopping rule (default: the study's own).
 
@@ -22,20 +35,23 @@ def outcomes(study: StudyData, goal: Goal | None = None, stopping: str | None = 
         file is INCOMPLETE.
     """
     goal = goal or study.goal
-    by_trial = dict(iter(study.measurements.groupby("trial"))) if len(study.measurements) else {}
-    nothing = study.measurements.iloc[:0]
-    trials = []
-    for index, bad in study.trials["first_bad_step"].items():
-        curve = by_trial.get(index, nothing)
-        errors = curve[goal.metric].to_numpy() if len(curve) else []
-        trials.append(Measured(curve["step"].to_numpy(dtype=np.int64), errors, None if pd.isna(bad) else int(bad)))
-    found = counting.outcomes(study.rule(goal, stopping), trials)
+    found = counting.outcomes(study.rule(goal, stopping), measured(study, goal).values())
     frame = pd.DataFrame(found, columns=["status", "end", "steps_to_goal"], index=study.trials.index)
     frame = frame.reindex(range(max(study.trials.index, default=-1) + 1))
     frame = frame.fillna({"status": INCOMPLETE, "end": 0}).astype({"end": "int64", "steps_to_goal": "Int64"})
     frame.index.name = "trial"
     prefix = counted_prefix(list(frame["status"]), study.question["search"]["trials"])
     return frame.assign(counted=frame.index < prefix)
+
+
+def is_complete(study: StudyData) -> bool:
+    """Whether a search has its N feasible trials, or launched as many as it may, with no gap."""
+    frame = outcomes(study)
+    search = study.question["search"]
+    launches = search["max_launches"] or 10 * search["trials"]
+    counted = frame["status"][frame["counted"]]
+    enough = (counted == COMPLETE).sum() == search["trials"] or len(frame) >= launches
+    return bool(len(frame) and enough and not (counted == INCOMPLETE).any())
 
 
 def feasible_steps(study: StudyData, goal: Goal | None = None) -> np.ndarray:
@@ -69,6 +85,8 @@ def row(study: StudyData, goal: Goal | None = None, stopping: str | None = None)
         "incomplete": int((counted["status"] == INCOMPLETE).sum()),
         "infeasible": int((counted["status"] == INFEASIBLE).sum()),
         "train_steps": study.train_steps,
+        "budget_multiple": study.branch.budget,
+        "stage": study.branch.stage,
         "stopping": stopping or study.question["stopping"],
         "steps_trained": int(counted["end"].sum()),
     }
@@ -80,29 +98,29 @@ def table(studies: Iterable[StudyData], stopping: str | None = None) -> pd.DataF
     Returns:
         A row for each (workload, optimizer, batch_size, goal): reached, steps_to_result and examples_to_result (NA if
         not reached), the trial that gave them and its tuned parameters (NaN where an optimizer has none), the counts
-        complete, incomplete and infeasible of the first N feasible trials' prefix, train_steps (the step budget), the
-        stopping rule, and steps_trained: by all trials of that prefix, up to where each ends.
+        complete, incomplete and infeasible of the first N feasible trials' prefix, train_steps (the step budget) and
+        budget_multiple (of the study's own), the stage (how often the box was widened), the stopping rule, and
+        steps_trained: by all trials of that prefix, up to where each ends.
     """
     rows = [row(study, stopping=stopping) for study in studies]
-    last = ("complete", "incomplete", "infeasible", "train_steps", "stopping", "steps_trained")
+    counts = ("complete", "incomplete", "infeasible")
+    last = (*counts, "train_steps", "budget_multiple", "stage", "stopping", "steps_trained")
     columns = list(dict.fromkeys(key for r in rows for key in r if key not in last)) + list(last)
     integers = dict.fromkeys(("steps_to_result", "examples_to_result", "trial"), "Int64")
     return pd.DataFrame(rows, columns=columns).astype(integers)
 
 
 def cost_table(studies: Iterable[StudyData]) -> pd.DataFrame:
-    """What each study took: all timings live in this table, so that every other can be compared byte for byte.
+    """What each study took, all its searches together: all timings live in this table, so that every other can be
+    compared byte for byte.
 
     Returns:
-        A row a study: workload, optimizer, batch_size, device, trials and steps (all that ran, counted or not),
+        A row for each (workload, optimizer, batch_size): device, trials and steps (all that ran, counted or not),
         seconds_training, seconds_evaluation, seconds_per_step, evaluation_share (of the time).
     """
     rows = []
     for study in studies:
         last_steps = study.measurements.groupby("trial")["step"].max().reindex(study.trials.index)
-        steps = int(study.trials["first_bad_step"].astype("float64").fillna(last_steps).fillna(0).sum())
-        training = float(study.trials["seconds_training"].sum())
-        evaluation = float(study.trials["seconds_evaluation"].sum())
         rows.append(
             {
                 "workload": study.workload,
@@ -110,11 +128,18 @@ def cost_table(studies: Iterable[StudyData]) -> pd.DataFrame:
                 "batch_size": study.batch_size,
                 "device": study.provenance[-1].get("device", "") if study.provenance else "",
                 "trials": len(study.trials),
-                "steps": steps,
-                "seconds_training": training,
-                "seconds_evaluation": evaluation,
-                "seconds_per_step": training / steps if steps else np.nan,
-                "evaluation_share": evaluation / (training + evaluation) if training else np.nan,
+                "steps": int(study.trials["first_bad_step"].astype("float64").fillna(last_steps).fillna(0).sum()),
+                "seconds_training": float(study.trials["seconds_training"].sum()),
+                "seconds_evaluation": float(study.trials["seconds_evaluation"].sum()),
             }
         )
-    return pd.DataFrame(rows)
+    names = ["workload", "optimizer", "batch_size"]
+    frame = pd.DataFrame(rows).groupby(names, as_index=False, sort=False)
+    cost = frame.agg(
+        {"device": "first", **dict.fromkeys(("trials", "steps", "seconds_training", "seconds_evaluation"), "sum")}
+    )
+    seconds = cost["seconds_training"] + cost["seconds_evaluation"]
+    return cost.assign(
+        seconds_per_step=cost["seconds_training"] / cost["steps"].replace(0, np.nan),
+        evaluation_share=cost["seconds_evaluation"] / seconds.replace(0.0, np.nan),
+    )

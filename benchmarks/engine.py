@@ -176,7 +176,6 @@ def loop_c(study: Study, workers: Workers, step_seconds: float) -> float:
         budget=replace(study.budget, epochs=0, steps=steps),
         search=replace(study.search, trials=lanes * workers.count),
     )
-    workers.adopt(bounded, study)
     tuner = Tuner(bounded)
     trained, start = 0, time.perf_counter()
     for curve in workers.train(bounded, tuner):

@@ -28,12 +28,11 @@ from study.engine import lanes_can
 from study.evaluation import Data
 from study.memory import device_bytes, micro_batch, most_workers, saved_bytes
 from study.records import Budget, Evaluation, Search, Seeds, Study
-from study.space import Legal, parse_space
+from study.space import parse_space
 from study.stack import arithmetic
 from workloads.base import Splits, Workload, build
 from workloads.suggest import suggest
 
-LABEL_SMOOTHING = Legal("[0, 1)")
 ENGINES = ("auto", "serial", "lanes")
 CONF = Path(importlib.import_module("conf").__file__ or "").parent
 
@@ -67,8 +66,15 @@ class SeedsConfig:
 @dataclass
 class SearchConfig:
     sampler: str = MISSING
-    trials: int = MISSING
+    trials: int = 100
     max_launches: int | None = None
+    extend: bool = False
+    extend_factor: float = 1.5
+    extend_limit: int = 3
+    budgets: list[float] = field(default_factory=lambda: [1.0])
+    repeats: int = 0
+    reruns: int = 0
+    storage: str | None = None
     space: dict[str, Any] = field(default_factory=dict)
 
 
@@ -107,6 +113,7 @@ class Job:
         device, workers: `workers` processes train on `device`.
         engine: `auto`, `serial` or `lanes`.
         lanes: trials that a process trains at once; None: as many as pay.
+        storage: where Optuna keeps its trials (see `study.tuner.Storage`).
     """
 
     study: Study
@@ -115,6 +122,7 @@ class Job:
     workers: int
     engine: str
     lanes: int | None
+    storage: str | None = None
 
 
 def jobs(arguments: Sequence[str], config_dir: Path | None = None) -> list[Job]:
@@ -149,8 +157,8 @@ def _jobs_of(config: DictConfig) -> list[Job]:
     if not config.results:
         raise UsageError("results must name a folder, but got ''.")
     place = placement(config.engine)
-    engine = config.engine
-    return [Job(build_study(config, size), Path(config.results), *place, engine.name, engine.lanes) for size in sizes]
+    results, how = Path(config.results), (config.engine.name, config.engine.lanes, config.search.storage)
+    return [Job(build_study(config, size), results, *place, *how) for size in sizes]
 
 
 def build_study(config: DictConfig, batch_size: int) -> Study:
@@ -160,6 +168,8 @@ def build_study(config: DictConfig, batch_size: int) -> Study:
         UsageError: a record refuses a value.
     """
     plain: Any = OmegaConf.to_container(config, resolve=True, throw_on_missing=True)
+    search = plain["search"]
+    del search["storage"]  # where trials are kept is no part of the question
     try:
         return Study(
             workload=plain["workload"],
@@ -168,7 +178,7 @@ def build_study(config: DictConfig, batch_size: int) -> Study:
             batch_size=batch_size,
             goal=Goal.parse(plain["goal"]),
             budget=Budget(**plain["budget"]),
-            search=Search(**{**plain["search"], "space": parse_space(plain["search"]["space"])}),
+            search=Search(**search | {"space": parse_space(search["space"]), "budgets": tuple(search["budgets"])}),
             stopping=plain["stopping"],
             race_factor=plain["race_factor"],
             precision=plain["precision"],
@@ -258,8 +268,6 @@ def _check(study: Study, workload: Workload) -> None:
         raise UsageError(f"{study.name} does not measure {study.goal.metric!r}{suggest(study.goal.metric, metrics)}")
     asked = {*study.asked_hyperparameters, *workload.hyperparameters}
     for name in study.search.space:
-        if name == "label_smoothing":
-            LABEL_SMOOTHING.check(name, study.search.space[name])
         if name not in asked:
             raise UsageError(
                 f"search.space.{name} is asked for by none of optimizer {study.optimizer}, schedule "

@@ -41,12 +41,13 @@ class Cost:
         return self.trial(study) * study.search.trials / workers
 
     def plan(self, study: Study, workers: int) -> dict[str, Any]:
-        """What a study will take at full budget, as plain data."""
+        """What a search will take at full budget, as plain data."""
         steps = study.search.trials * study.train_steps
         return {
             "workload": study.name,
             "optimizer": study.optimizer,
             "batch_size": study.batch_size,
+            "search": study.branch.path,
             "trials": study.search.trials,
             "steps": steps,
             "examples": steps * study.batch_size,

@@ -9,7 +9,7 @@ import hashlib
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -30,6 +30,8 @@ ADAPTIVE_SAMPLERS = ("tpe", "gp", "cmaes")
 SAMPLERS = INDEXED_SAMPLERS + ADAPTIVE_SAMPLERS
 ARITHMETICS = ("plain", "bmm", "vmap")
 PRECISIONS = ("fp32", "bf16")
+LEGAL_IN_WORKLOADS = {"label_smoothing": Legal("[0, 1)")}
+"""Parameters of a loss whose legal values are known; those of a user's own workload are the user's to judge."""
 
 
 def _at_least(name: str, value: Any, least: float) -> None:
@@ -97,9 +99,9 @@ class Seeds:
         for name, seed in asdict(self).items():
             _at_least(f"seeds.{name}", seed, 0)
 
-    def of(self, purpose: str, index: int) -> int:
-        """A 63-bit seed for trial `index`, a pure function of (the seed of this purpose, purpose, index)."""
-        text = f"{purpose}:{getattr(self, purpose)}:{index}"
+    def of(self, purpose: str, index: int, branch: str = "") -> int:
+        """A 63-bit seed for trial `index`, a pure function of (the seed of this purpose, purpose, index, branch)."""
+        text = f"{purpose}:{getattr(self, purpose)}:{index}{branch}"
         return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "little") >> 1
 
 
@@ -110,12 +112,24 @@ class Search:
     Arguments:
         trials: feasible trials wanted.
         max_launches: trials launched at most, feasible or not; null: ten times `trials`.
+        extend: search again in a wider box where the best trials lie at open edges of it.
+        extend_factor: how much wider on its scale a range becomes each time.
+        extend_limit: how many times at most.
+        budgets: multiples of the step budget; the search is made under each, and the fewest steps count.
+        repeats: how often the whole search is repeated with other seeds.
+        reruns: how often the tuned configuration is trained again with fresh seeds.
     """
 
     sampler: str
     trials: int
     space: Mapping[str, Dimension]
     max_launches: int | None = None
+    extend: bool = False
+    extend_factor: float = 1.5
+    extend_limit: int = 3
+    budgets: tuple[float, ...] = (1.0,)
+    repeats: int = 0
+    reruns: int = 0
 
     def __post_init__(self) -> None:
         if self.sampler not in SAMPLERS:
@@ -125,11 +139,60 @@ class Search:
             raise ValueError(
                 f"`search.trials <= search.max_launches` must hold, but got {self.trials} and {self.max_launches}."
             )
+        if not (math.isfinite(self.extend_factor) and self.extend_factor >= 1.1):
+            raise ValueError(f"search.extend_factor must be at least 1.1, but got {self.extend_factor:g}.")
+        for name in ("extend_limit", "repeats", "reruns"):
+            _at_least(f"search.{name}", getattr(self, name), 0)
+        if not all(math.isfinite(multiple) and multiple > 0 for multiple in self.budgets) or 1 not in self.budgets:
+            raise ValueError(
+                "search.budgets must be multiples above 0 of the step budget, 1 among them, but got "
+                f"{list(self.budgets)}."
+            )
 
     @property
     def launch_limit(self) -> int:
         """Trials launched at most."""
         return 10 * self.trials if self.max_launches is None else self.max_launches
+
+
+@dataclass(frozen=True)
+class Branch:
+    """Which of a study's searches this is; the first is what all others start from.
+
+    Arguments:
+        repeat: 0, or the number of the repetition with other seeds.
+        budget: the multiple of the step budget.
+        widened: how the box was widened, stage by stage, such as `learning_rate.high` (`analysis.counting.widening`).
+        rerun: the trial whose configuration is trained again with fresh seeds; None: a search.
+    """
+
+    repeat: int = 0
+    budget: float = 1.0
+    widened: tuple[str, ...] = ()
+    rerun: int | None = None
+
+    @property
+    def stage(self) -> int:
+        """How often the box was widened."""
+        return len(self.widened)
+
+    @property
+    def path(self) -> str:
+        """Its folder below the study's own; empty for the first search."""
+        return "/".join(
+            [
+                *([f"repeat-{self.repeat}"] if self.repeat else []),
+                *([f"budget-{self.budget:g}"] if self.budget != 1 else []),
+                *(f"stage-{number}-{widened}" for number, widened in enumerate(self.widened, start=1)),
+                *([f"rerun-{self.rerun}"] if self.rerun is not None else []),
+            ]
+        )
+
+    @property
+    def key(self) -> str:
+        """What its seeds depend on; empty for the first search. Budgets share theirs, so that they can be compared."""
+        rerun = self.rerun is not None
+        return f":{self.repeat}:{self.stage}:{rerun}" if self.repeat or self.stage or rerun else ""
 
 
 @dataclass(frozen=True)
@@ -145,6 +208,7 @@ class Study:
         precision: `fp32`, or `bf16`: matrix products and convolutions under bfloat16 autocast, weights in fp32.
         arithmetic: `plain`, `bmm` or `vmap`: how a step is computed, which settles its last bits.
         micro_batch: examples taken at once where the batch must be accumulated to fit; None: all of them.
+        branch: which of the searches for an answer this is.
     """
 
     workload: Mapping[str, Any]
@@ -161,6 +225,7 @@ class Study:
     precision: str = "fp32"
     arithmetic: str = "plain"
     micro_batch: int | None = None
+    branch: Branch = field(default_factory=Branch)
     numerics_version: int = NUMERICS_VERSION
 
     def __post_init__(self) -> None:
@@ -191,11 +256,20 @@ class Study:
                 f"stopping at the goal needs a metric measured at every evaluation, val/..., but got "
                 f"{self.goal.metric}; choose one or stopping=budget."
             )
-        for name, legal in self.asked_hyperparameters.items():
+        for name in self.asked_hyperparameters:
             if name not in self.search.space:
                 asking = f"optimizer {self.optimizer} with schedule {self.schedule}"
                 raise ValueError(f"{asking} needs search.space.{name}, but it is missing.")
-            legal.check(name, self.search.space[name])
+        space = self.search.space
+        for name, dimension in space.items():
+            self.legal(name).check(name, dimension)
+        # Nothing lies beyond a side at the end of what is legal, whatever it was declared.
+        hardened = {name: dimension.hardened(self.legal(name)) for name, dimension in space.items()}
+        object.__setattr__(self, "search", replace(self.search, space=hardened))
+
+    def legal(self, name: str) -> Legal:
+        """The values that a tuned parameter may take."""
+        return (self.asked_hyperparameters | LEGAL_IN_WORKLOADS).get(name, Legal("(-inf, inf)"))
 
     @property
     def asked_hyperparameters(self) -> dict[str, Legal]:
@@ -210,7 +284,8 @@ class Study:
     @property
     def train_steps(self) -> int:
         """The step budget of every trial."""
-        return self.budget.train_steps(self.workload["train_examples"], self.batch_size)
+        steps = self.budget.train_steps(self.workload["train_examples"], self.batch_size)
+        return max(1, round(self.branch.budget * steps))
 
     @property
     def evaluation_steps(self) -> list[int]:
@@ -224,7 +299,8 @@ class Study:
 
     def trial(self, index: int, hyperparameters: Mapping[str, float]) -> Trial:
         """Trial `index` at this point of the space."""
-        return Trial(index, self.seeds.of("trial", index), self.seeds.of("data_order", index), dict(hyperparameters))
+        trial, order = (self.seeds.of(purpose, index, self.branch.key) for purpose in ("trial", "data_order"))
+        return Trial(index, trial, order, dict(hyperparameters))
 
     def question(self) -> dict[str, Any]:
         """Plain data for study.json; `from_question` reads it back. `train_steps` stands there for readers."""
@@ -234,8 +310,10 @@ class Study:
             for key, value in vars(self).items()
             if key != "search"
         }
-        search = {**{k: v for k, v in vars(self.search).items() if k != "space"}, "space": space}
-        return {**plain, "workload": dict(self.workload), "search": search, "train_steps": self.train_steps}
+        search = vars(self.search) | {"space": space, "budgets": list(self.search.budgets)}
+        branch = vars(self.branch) | {"widened": list(self.branch.widened)}
+        alike = {"workload": dict(self.workload), "search": search, "branch": branch}
+        return plain | alike | {"train_steps": self.train_steps}
 
     @classmethod
     def from_question(cls, question: Mapping[str, Any]) -> Study:
@@ -244,7 +322,12 @@ class Study:
         Raises:
             ValueError: a value breaks an invariant.
         """
-        search = {**question["search"], "space": parse_space(question["search"]["space"])}
+        search = {
+            **question["search"],
+            "space": parse_space(question["search"]["space"]),
+            "budgets": tuple(question["search"]["budgets"]),
+        }
+        branch = {**question["branch"], "widened": tuple(question["branch"]["widened"])}
         return cls(
             **{key: value for key, value in question.items() if key != "train_steps"}
             | {
@@ -253,6 +336,7 @@ class Study:
                 "search": Search(**search),
                 "evaluation": Evaluation(**question["evaluation"]),
                 "seeds": Seeds(**question["seeds"]),
+                "branch": Branch(**branch),
             }
         )
 

@@ -8,6 +8,7 @@ import platform
 import socket
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
@@ -15,28 +16,32 @@ from typing import Any
 
 from study import store
 from study.records import Study
-from study.tuner import Tuner
+from study.tuner import Storage, Tuner
 from study.workers import Workers
 
 Watch = Callable[[Study, Tuner], None]
 """Told after every finished trial, and once at the start of a study."""
 
 
-def run(study: Study, workers: Workers, results: Path, watch: Watch, command: str = "") -> None:
-    """Train what is missing of a study.
+def run(
+    study: Study, workers: Workers, results: Path, watch: Watch, command: str = "", storage: Storage | None = None
+) -> None:
+    """Train what is missing of one search of a study.
 
     Raises:
         StoreError: the results folder holds another question or cannot be written.
         WorkerError: a worker process failed.
     """
-    tuner = Tuner(study, store.load(store.study_folder(results, study)))
+    tuner = Tuner(study, store.load(store.study_folder(results, study)), storage)
     watch(study, tuner)
     folder = store.open_study(results, study, provenance(study, workers, command))
+    seconds: Counter[str] = Counter()
     for curve in workers.train(study, tuner):
         store.save(folder, curve)
+        seconds.update(curve.seconds)
         tuner.tell(curve)
         watch(study, tuner)
-    store.close_study(folder, {"ended": _now()})
+    store.close_study(folder, {"ended": _now(), **{f"seconds_{what}": round(s, 3) for what, s in seconds.items()}})
 
 
 def provenance(study: Study, workers: Workers, command: str) -> dict[str, Any]:
@@ -52,6 +57,7 @@ def provenance(study: Study, workers: Workers, command: str) -> dict[str, Any]:
         "device": workers.device,
         "workers": workers.count,
         "threads_per_worker": 1,
+        "engine": "serial" if study.arithmetic == "plain" else "lanes",
         "lanes": workers.lanes_of(study),
         "tf32": False,
         "python": sys.version.split()[0],

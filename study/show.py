@@ -18,20 +18,24 @@ from study.tuner import Tuner
 
 
 def costs(console: Console, measured: Sequence[tuple[Study, Cost]], device: str, workers: int) -> None:
-    """What the sweep will take if every trial runs its whole budget, and how to make it smaller."""
+    """What these searches will take if every trial runs its whole budget, and how to make it smaller."""
     if not measured:
         return
     total = sum(cost.study(study, workers) for study, cost in measured)
     by_curve = sorted(measured, key=lambda pair: (pair[0].name, pair[0].optimizer))
     for (workload, optimizer), group in groupby(by_curve, key=lambda pair: (pair[0].name, pair[0].optimizer)):
         console.print(f"[bold]{workload}, {optimizer}[/]: what it will cost", highlight=False)
+        rows = list(group)
+        searches = ["search"] if any(study.branch.path for study, _ in rows) else []
         table = Table(box=None, pad_edge=False)
-        for heading in ("batch size", "trials", "steps each", "examples", "ms a step", "evaluating", "at full budget"):
+        headings = ("trials", "steps each", "examples", "ms a step", "evaluating", "at full budget")
+        for heading in ("batch size", *searches, *headings):
             table.add_column(heading, justify="right")
-        for study, cost in group:
+        for study, cost in rows:
             plan = cost.plan(study, workers)
             table.add_row(
                 f"{study.batch_size:,}",
+                *(study.branch.path for _ in searches),
                 f"{study.search.trials:,}",
                 f"{study.train_steps:,}",
                 rounded(plan["examples"]),
@@ -40,7 +44,8 @@ def costs(console: Console, measured: Sequence[tuple[Study, Cost]], device: str,
                 duration(plan["seconds"]),
             )
         console.print(table)
-    for study, _ in measured:
+    accumulated = {(study.batch_size, study.micro_batch): study for study, _ in measured if study.micro_batch}
+    for study in accumulated.values():
         if study.micro_batch is not None:
             parts = -(-study.batch_size // study.micro_batch)
             console.print(
@@ -58,18 +63,27 @@ def costs(console: Console, measured: Sequence[tuple[Study, Cost]], device: str,
         f"by a few real steps.{early}",
         highlight=False,
     )
+    search = measured[0][0].search
+    more = [*(["wider boxes"] if search.extend else []), *(["reruns"] if search.reruns else [])]
+    if more:
+        console.print(f"Not counted: {' and '.join(more)}, which depend on what is found.", highlight=False)
     if total > 600:
         console.print("To make it smaller: preset=quick, search.trials=10, batch_size=64,256 or budget.epochs=5.")
     console.print()
 
 
 class SweepProgress:
-    """A live bar for the study under way and one for the whole sweep; a line for each study that is done."""
+    """A live bar for the search under way and one for the whole sweep; a line for each search that is done.
 
-    def __init__(self, console: Console, measured: Sequence[tuple[Study, Cost]]) -> None:
+    Arguments:
+        missing: the searches known by now, with the cost of a trial.
+    """
+
+    def __init__(self, console: Console, missing: Sequence[tuple[Study, Cost]]) -> None:
         self.console = console
-        self.weights = [(study, cost.trial(study)) for study, cost in measured]
-        self.total = sum(weight * study.search.trials for study, weight in self.weights)
+        self.known = [study for study, _ in missing]
+        self.curves = {(study.name, study.optimizer) for study in self.known}
+        self.total = sum(cost.study(study, workers=1) for study, cost in missing)
         self.done_before = self.held = 0.0
         self.started = time.monotonic()
         self.bars = Progress(
@@ -89,24 +103,26 @@ class SweepProgress:
     def __exit__(self, *_: object) -> None:
         self.bars.stop()
 
-    def watch(self, study: Study, tuner: Tuner) -> None:
-        """Show where a study stands; called at its start and after each of its trials."""
-        wanted = study.search.trials
+    def watch(self, cost: Cost, study: Study, tuner: Tuner) -> None:
+        """Show where a search stands; called at its start and after each of its trials."""
+        wanted, weight = study.search.trials, cost.trial(study)
         starting = self.current is None
         if self.current is None:
             self.current = self.bars.add_task(self._name(study), total=wanted, status="")
             self.study_started = time.monotonic()
+            if study not in self.known:  # a stage or a rerun
+                self.known.append(study)
+                self.total += weight * wanted
         launched = tuner.feasible + tuner.infeasible
         best = "goal not reached yet" if tuner.best is None else f"best {tuner.best:,} steps"
         status = f"{launched} done, {tuner.feasible} feasible, {tuner.infeasible} infeasible, {best}"
         self.bars.update(self.current, completed=min(tuner.feasible, wanted), status=status)
-        weight = next((w for s, w in self.weights if s is study), 0.0)
         done = self.done_before + weight * min(tuner.feasible, wanted)
         if starting:
             self.held += done - self.done_before  # what an earlier run did took no time of this one
         elapsed, progress = time.monotonic() - self.started, done - self.held
         left = f"{duration(elapsed * (self.total - done) / progress)} left" if progress else "time left: measuring"
-        self.bars.update(self.overall, completed=done, status=left)
+        self.bars.update(self.overall, total=self.total, completed=done, status=left)
         if tuner.complete:
             self.bars.remove_task(self.current)
             self.current = None
@@ -116,16 +132,15 @@ class SweepProgress:
                 f"{self._name(study)}: {status.replace('goal not reached yet', 'goal not reached')}, {took}",
                 highlight=False,
             )
-            if tuner.feasible < wanted:
+            if tuner.feasible < wanted and study.branch.rerun is None:
                 self.console.print(
                     f"[yellow]only {tuner.feasible} of {wanted} trials were feasible after {launched} launches "
                     "(search.max_launches); lower search.space.learning_rate.high or allow more launches.[/]"
                 )
 
     def _name(self, study: Study) -> str:
-        curves = {(s.name, s.optimizer) for s, _ in self.weights}
-        prefix = f"{study.name}, {study.optimizer}, " if len(curves) > 1 else ""
-        return f"{prefix}batch size {study.batch_size:,}"
+        prefix = f"{study.name}, {study.optimizer}, " if len(self.curves) > 1 else ""
+        return f"{prefix}batch size {study.batch_size:,}{f', {study.branch.path}' if study.branch.path else ''}"
 
 
 def results(console: Console, steps: pd.DataFrame, sentences: Sequence[str]) -> None:
@@ -159,13 +174,15 @@ def status(console: Console, progress: pd.DataFrame) -> None:
     """How far every study is (frame of `analysis.status.table`)."""
     for (workload, optimizer), curve in progress.groupby(["workload", "optimizer"]):
         console.print(f"[bold]{workload}, {optimizer}[/]", highlight=False)
+        searches = ["search"] if curve["search"].any() else []
         table = Table(box=None, pad_edge=False)
-        for heading in ("batch size", "state", "complete", "infeasible", "best so far", "time left"):
-            table.add_column(heading, justify="left" if heading == "state" else "right")
+        for heading in ("batch size", *searches, "state", "complete", "infeasible", "best so far", "time left"):
+            table.add_column(heading, justify="left" if heading in ("search", "state") else "right")
         for row in curve.to_dict("records"):
             left = row["seconds_left"]
             table.add_row(
                 f"{row['batch_size']:,}",
+                *(row[name] for name in searches),
                 row["state"],
                 f"{row['complete']} of {row['wanted']}",
                 str(row["infeasible"]),

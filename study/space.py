@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
 from analysis.counting import scaled
@@ -22,6 +22,7 @@ class Dimension:
         low, high: the range, both ends included.
         scale: `linear`; `log` (log-uniform); `reverse_log` (1 - x log-uniform, for momenta near 1).
         hard: sides ("low", "high") that are no search boundary but the parameter's own, such as momentum 0.
+        integer: whole numbers only, each as likely as the scale has it.
         choices: the values of a discrete parameter, instead of a range; a single one fixes the parameter.
     """
 
@@ -29,6 +30,7 @@ class Dimension:
     high: float | None = None
     scale: str = "linear"
     hard: tuple[str, ...] = ()
+    integer: bool = False
     choices: tuple[float, ...] | None = None
 
     def __post_init__(self) -> None:
@@ -52,6 +54,11 @@ class Dimension:
             raise ValueError(f"`high < 1` must hold on a reverse_log scale, but got high={self.high:g}.")
         if not set(self.hard) <= set(SIDES):
             raise ValueError(f"`hard` must name sides among low and high, but got {list(self.hard)}.")
+        if self.integer and (self.scale == "reverse_log" or self.low % 1 or self.high % 1):
+            raise ValueError(
+                "an `integer` range is linear or log between whole numbers, but got "
+                f"low={self.low:g}, high={self.high:g}, scale={self.scale}."
+            )
 
     @classmethod
     def parse(cls, config: Any) -> Dimension:
@@ -77,20 +84,66 @@ class Dimension:
         """The parameter at `unit` in [0, 1) of the scaled range."""
         if self.choices is not None:
             return self.choices[min(int(unit * len(self.choices)), len(self.choices) - 1)]
+        low, high = self._scaled_ends
+        value = self._unscaled(low + unit * (high - low))
+        value = round(value) if self.integer else value
         assert self.low is not None
         assert self.high is not None
-        low, high = scaled(self.low, self.scale), scaled(self.high, self.scale)
-        value = self._unscaled(low + unit * (high - low))
         return min(max(value, self.low), self.high)  # rounding must not leave the range
 
     def unit(self, value: float) -> float:
-        """The position of `value` in the scaled range, in [0, 1]; the middle of its cell for a choice."""
+        """The position of `value` in the scaled range, in [0, 1]; in the middle of its cell for a choice."""
         if self.choices is not None:
             return (self.choices.index(value) + 0.5) / len(self.choices)
+        low, high = self._scaled_ends
+        return (scaled(value, self.scale) - low) / (high - low)
+
+    @property
+    def _scaled_ends(self) -> tuple[float, float]:
+        """Where the range ends on its scale; each whole number owns what rounds to it."""
+        assert self.low is not None
+        assert self.high is not None
+        half = 0.5 if self.integer else 0.0
+        return scaled(self.low - half, self.scale), scaled(self.high + half, self.scale)
+
+    def widened(self, side: str, factor: float, legal: Legal) -> Dimension:
+        """The range made `factor` times as wide on its scale by moving one side out, to three digits.
+
+        A side goes no further than is legal: to the end of the legal interval, where it is hard, or half the way to
+        an end that is excluded.
+        """
         assert self.low is not None
         assert self.high is not None
         low, high = scaled(self.low, self.scale), scaled(self.high, self.scale)
-        return (scaled(value, self.scale) - low) / (high - low)
+        out = (factor - 1) * (high - low)
+        wanted = self._unscaled(low - out if side == "low" else high + out)
+        round_number = 1 - _three_digits(1 - wanted) if self.scale == "reverse_log" else _three_digits(wanted)
+        if round_number < self.low if side == "low" else round_number > self.high:  # else too coarse for the range
+            wanted = round_number
+        if self.integer:
+            wanted = math.floor(wanted) if side == "low" else math.ceil(wanted)
+        end = self._last(side, legal)
+        if wanted != end and min(wanted, end) == (wanted if side == "high" else end):
+            return self._with_end(side, wanted)
+        if end in legal:
+            return replace(self._with_end(side, end), hard=(*self.hard, side))
+        return self._with_end(side, (getattr(self, side) + end) / 2)
+
+    def _with_end(self, side: str, value: float) -> Dimension:
+        return replace(self, low=value) if side == "low" else replace(self, high=value)
+
+    def hardened(self, legal: Legal) -> Dimension:
+        """The same range, its sides hard where nothing legal lies beyond them."""
+        if self.choices is not None:
+            return self
+        ended = [side for side in SIDES if getattr(self, side) == self._last(side, legal)]
+        return replace(self, hard=tuple(dict.fromkeys((*self.hard, *ended))))
+
+    def _last(self, side: str, legal: Legal) -> float:
+        """The end of what is legal on this side; whole numbers on a log scale end at 1."""
+        if side == "high":
+            return legal.ends[1]
+        return max(legal.ends[0], 1.0) if self.integer and self.scale == "log" else legal.ends[0]
 
     def _unscaled(self, position: float) -> float:
         if self.scale == "log":
@@ -99,7 +152,7 @@ class Dimension:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data for study.json; `parse` reads it back."""
-        used = ("choices",) if self.choices is not None else ("low", "high", "scale", "hard")
+        used = ("choices",) if self.choices is not None else ("low", "high", "scale", "hard", "integer")
         return {key: list(v) if isinstance(v, tuple) else v for key, v in asdict(self).items() if key in used}
 
 
@@ -109,8 +162,14 @@ class Legal:
 
     interval: str
 
+    @property
+    def ends(self) -> tuple[float, float]:
+        """Its two ends, included or not."""
+        low, high = self.interval[1:-1].split(",")
+        return float(low), float(high)
+
     def __contains__(self, value: float) -> bool:
-        low, high = (float(end) for end in self.interval[1:-1].split(","))
+        low, high = self.ends
         above = low <= value if self.interval[0] == "[" else low < value
         below = value <= high if self.interval[-1] == "]" else value < high
         return above and below
@@ -142,6 +201,10 @@ def parse_space(config: Mapping[str, Any]) -> dict[str, Dimension]:
 def values(space: Space, point: Sequence[float]) -> dict[str, float]:
     """The hyperparameters at a point of the unit cube; its coordinates belong to the names in sorted order."""
     return {name: space[name].value(unit) for name, unit in zip(sorted(space), point, strict=True)}
+
+
+def _three_digits(value: float) -> float:
+    return float(f"{value:.3g}")
 
 
 def _finite(value: Any) -> bool:

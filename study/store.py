@@ -4,6 +4,8 @@
         study.json              the question, and the provenance of every run that worked on it
         trials/000017.parquet   one finished trial; it exists if and only if the trial is finished
         curves.parquet          all of them in one file, once the study is complete
+        stage-1-momentum.high/  further searches of the same study, each with the same files (`study.records.Branch`):
+                                wider boxes, and likewise budget-2/, repeat-1/ and, for reruns of trial 17, rerun-17/
 
 A curves file holds a row per measurement (`trial`, `step` and one column per metric, NaN where not measured); its
 `trials` metadata is a JSON list with a record per trial. Everything is written aside under a name that begins with a
@@ -23,13 +25,15 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from study.records import Curve, Study, Trial
+from study.records import Curve, Search, Study, Trial
 
 FORMAT = 1
 COMPACTED = "curves.parquet"
 OF_ONE_SIZE = ("batch_size", "train_steps", "arithmetic")
 """What may differ between the batch sizes of one curve."""
-EXTENDABLE = ("search.trials", "search.max_launches")
+EXTENDABLE = tuple(
+    f"search.{name}" for name in ("trials", "max_launches", "extend", "extend_limit", "budgets", "repeats", "reruns")
+)
 """Asking for more of these is the same question, taken further."""
 SETTLED = ("micro_batch",)
 """Fixed when a study starts, by the memory there was; a later run keeps to it."""
@@ -40,8 +44,8 @@ class StoreError(Exception):
 
 
 def study_folder(results: Path, study: Study) -> Path:
-    """Where a study lives inside a results folder."""
-    return results / "studies" / study.name / study.optimizer / str(study.batch_size)
+    """Where one search of a study lives inside a results folder."""
+    return results / "studies" / study.name / study.optimizer / str(study.batch_size) / study.branch.path
 
 
 def check(results: Path, studies: Sequence[Study]) -> None:
@@ -56,7 +60,8 @@ def check(results: Path, studies: Sequence[Study]) -> None:
     for study in studies:
         folder = study_folder(results, study)
         # Studies of one workload and optimizer are one curve: they must ask the same at every batch size.
-        for path in sorted(folder.parent.glob("*/study.json")):
+        held_beside = [folder / "study.json"] if study.branch.path else folder.parent.glob("*/study.json")
+        for path in sorted(path for path in held_beside if path.exists()):
             held = _read(path)["question"]
             asked = study.question()
             differing = differences(held, asked)
@@ -77,7 +82,7 @@ def resumed(results: Path, study: Study) -> Study:
 
 
 def announce(results: Path, study: Study) -> None:
-    """Record the question of a study that is to come, so that a sweep's files say how far it is.
+    """Record the question of a search that is to come, so that a sweep's files say how far it is.
 
     Raises:
         StoreError: the folder cannot be written.
@@ -95,11 +100,18 @@ def open_study(results: Path, study: Study, provenance: Mapping[str, Any]) -> Pa
     check(results, [study])
     path = study_folder(results, study) / "study.json"
     held = _read(path) if path.exists() else None
-    if held is not None:  # asking for fewer trials than are wanted already takes nothing back
-        search, before = study.search, held["question"]["search"]["trials"]
-        launches = None if search.max_launches is None else max(search.max_launches, before)
-        study = replace(study, search=replace(search, trials=max(search.trials, before), max_launches=launches))
+    if held is not None:
+        study = replace(study, search=_most(study.search, held["question"]["search"]))
     return _record(results, study, [*(held["provenance"] if held else []), dict(provenance)])
+
+
+def _most(search: Search, held: Mapping[str, Any]) -> Search:
+    """A search as far as it was ever asked for: asking for less takes nothing back."""
+    trials = max(search.trials, held["trials"])
+    launches = None if search.max_launches is None else max(search.max_launches, trials)
+    counts = {name: max(getattr(search, name), held[name]) for name in ("extend", "extend_limit", "repeats", "reruns")}
+    budgets = tuple(sorted({*search.budgets, *held["budgets"]}))
+    return replace(search, trials=trials, max_launches=launches, budgets=budgets, **counts)
 
 
 def _record(results: Path, study: Study, provenance: Sequence[Mapping[str, Any]]) -> Path:

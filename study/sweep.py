@@ -5,17 +5,18 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 
-from study import config, show, store
+from study import config, searches, show, store
 from study.config import Job
 from study.cost import Cost
 from study.records import ADAPTIVE_SAMPLERS
 from study.run import run
-from study.tuner import Tuner
+from study.tuner import Storage
 from study.workers import TrialTooLarge, Workers
 
 
@@ -35,7 +36,11 @@ def jobs_of(overrides: Sequence[str], config_dir: Path | None) -> tuple[list[Job
 
 
 def _is_done(job: Job) -> bool:
-    return Tuner(job.study, store.load(store.study_folder(job.results, job.study))).complete
+    return searches.next_search(job.study, _on_file(job)) is None
+
+
+def _on_file(job: Job) -> searches.Load:
+    return lambda search: store.load(store.study_folder(job.results, search))
 
 
 def train(jobs: Sequence[Job], config_dir: Path | None, command: str, console: Console) -> None:
@@ -44,9 +49,11 @@ def train(jobs: Sequence[Job], config_dir: Path | None, command: str, console: C
     Raises:
         TrialTooLarge: after everything that does fit, with a line for each study that does not.
     """
+    storages = {job.results: _storage(job) for job in jobs}
     with _workers(jobs, config_dir) as workers:
         costs, too_large = _measured(jobs, workers, console)
-        show.costs(console, [(job.study, cost) for job, cost in costs], workers.device, workers.count)
+        missing = [(search, cost) for job, cost in costs for search in searches.missing(job.study, _on_file(job))]
+        show.costs(console, missing, workers.device, workers.count)
         adaptive = [job.study.search.sampler for job, _ in costs if job.study.search.sampler in ADAPTIVE_SAMPLERS]
         if adaptive and (workers.count > 1 or any(cost.lanes > 1 for _, cost in costs)):
             console.print(
@@ -55,29 +62,40 @@ def train(jobs: Sequence[Job], config_dir: Path | None, command: str, console: C
                 highlight=False,
             )
         for job, _ in costs:
-            store.announce(job.results, job.study)
-        with show.SweepProgress(console, [(job.study, cost) for job, cost in costs]) as progress:
-            for job, _ in costs:
+            for known in searches.planned(job.study):
+                store.announce(job.results, known)
+        with show.SweepProgress(console, missing) as progress:
+            for job, cost in costs:
                 try:
-                    run(job.study, workers, job.results, progress.watch, command)
+                    while (search := searches.next_search(job.study, _on_file(job))) is not None:
+                        run(search, workers, job.results, partial(progress.watch, cost), command, storages[job.results])
                 except TrialTooLarge as error:
                     too_large.append(error)
     _raise(too_large)
+
+
+def _storage(job: Job) -> Storage:
+    try:
+        return Storage(job.storage, job.results)
+    except ValueError as error:
+        raise store.StoreError(str(error)) from error
 
 
 def plan(jobs: Sequence[Job], config_dir: Path | None, console: Console | None) -> list[dict[str, Any]]:
     """What training these jobs would cost, by a few real steps, shown if there is a console; nothing is written.
 
     Returns:
-        For each study: workload, optimizer, batch_size, trials and their sum of steps, examples and seconds at full
-        budget, and the seconds a step and an evaluation take.
+        For each search that is known by now: workload, optimizer, batch_size, search (empty for the first of a study),
+        trials and their sum of steps, examples and seconds at full budget, and the seconds a step and an evaluation
+        take.
     """
     with _workers(jobs, config_dir) as workers:
         costs, too_large = _measured(jobs, workers, console)
+        missing = [(search, cost) for job, cost in costs for search in searches.missing(job.study, _on_file(job))]
         if console is not None:
-            show.costs(console, [(job.study, cost) for job, cost in costs], workers.device, workers.count)
+            show.costs(console, missing, workers.device, workers.count)
     _raise(too_large)
-    return [cost.plan(job.study, workers.count) for job, cost in costs]
+    return [cost.plan(search, workers.count) for search, cost in missing]
 
 
 def _workers(jobs: Sequence[Job], config_dir: Path | None) -> Workers:

@@ -2,20 +2,37 @@
 
 from __future__ import annotations
 
+import hashlib
 import itertools
+import json
 import math
+import socket
 from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import optuna
+from optuna.storages.journal import JournalFileBackend
 from optuna.trial import TrialState
 from scipy.stats import qmc
 
-from analysis.counting import COMPLETE, INCOMPLETE, INFEASIBLE, Measured, Outcome, counted_prefix, outcomes
+from analysis.counting import (
+    COMPLETE,
+    INCOMPLETE,
+    INFEASIBLE,
+    Measured,
+    Outcome,
+    best_trials,
+    counted_prefix,
+    least_error,
+    outcomes,
+)
 from study.records import Curve, Study, Trial
 from study.space import Dimension, values
 
+JOURNAL = "optuna.journal"
 STARTUP = 10
 ADAPTIVE: dict[str, Callable[[int], optuna.samplers.BaseSampler]] = {
     # Tree-structured Parzen estimators (Bergstra et al. 2011), jointly over all parameters (Falkner et al. 2018).
@@ -28,6 +45,85 @@ ADAPTIVE: dict[str, Callable[[int], optuna.samplers.BaseSampler]] = {
 """Name -> from a seed, Optuna's sampler."""
 
 
+class Storage:
+    """Where Optuna keeps its trials: in memory, or where other processes and optuna-dashboard see them live.
+
+    The curves in the results folder stay the truth; this is their image, mended from them when a search is opened.
+
+    Arguments:
+        where: `journal` (a file in the results folder), a database URL such as `sqlite:///optuna.db`, or None: memory.
+        results: the results folder; its trials are told from those of other sweeps that share a search.
+
+    Raises:
+        ValueError: the storage cannot be used.
+    """
+
+    def __init__(self, where: str | None = None, results: Path = Path()) -> None:
+        self.owner = f"{socket.gethostname()}:{results.resolve()}"
+        self._unfinished: dict[int, int] = {}
+        """Trial index -> number in Optuna, of trials that an earlier run of this sweep left under way."""
+        self._finished: set[int] = set()
+        self._backend: optuna.storages.BaseStorage | None = None
+        if where is None:
+            return
+        try:
+            if where == "journal":
+                path = results.resolve() / JOURNAL  # absolute: else Optuna does not break a dead process's lock
+                path.parent.mkdir(parents=True, exist_ok=True)
+                _cut_torn_line(path)
+                backend = JournalFileBackend(str(path))
+                self._backend = optuna.storages.JournalStorage(backend)
+            else:
+                self._backend = optuna.storages.RDBStorage(where)
+        except Exception as error:  # whatever the driver of a database raises
+            reason = str(error).splitlines()[0]
+            raise ValueError(
+                f"search.storage={where} cannot be used: {reason}; give journal, a database URL such as "
+                "sqlite:///optuna.db, or null."
+            ) from error
+
+    def open(self, study: Study) -> optuna.Study:
+        """Optuna's study of one search; sweeps that ask the same question share it."""
+        if self._backend is None:
+            return optuna.create_study(direction="minimize")
+        question = study.question()
+        asked = {key: value for key, value in question.items() if key not in ("micro_batch", "arithmetic")}
+        asked["search"] = {key: question["search"][key] for key in ("sampler", "space")}  # not how many trials
+        digest = hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()[:8]
+        names = (study.name, study.optimizer, f"batch size {study.batch_size}", study.branch.path, digest)
+        found = optuna.create_study(
+            study_name=", ".join(filter(None, names)), storage=self._backend, direction="minimize", load_if_exists=True
+        )
+        mine = [t for t in found.get_trials(deepcopy=False) if t.user_attrs.get("owner") == self.owner]
+        self._finished = {t.user_attrs["index"] for t in mine if t.state.is_finished()}
+        self._unfinished = {t.user_attrs["index"]: t.number for t in mine if not t.state.is_finished()}
+        return found
+
+    def mark(self, index: int) -> dict[str, Any]:
+        """What tells trial `index` of this sweep from others in the same storage."""
+        return {"index": index, "owner": self.owner} if self._backend is not None else {}
+
+    def finish(self, study: optuna.Study, index: int, value: float | None, state: TrialState) -> bool:
+        """Take note of a trial that an earlier run finished; returns whether the storage holds it."""
+        if index in self._unfinished:
+            study.tell(self._unfinished.pop(index), value, state=state)
+            self._finished.add(index)
+        return index in self._finished
+
+    def abandon(self, study: optuna.Study) -> None:
+        """Fail the trials that an earlier run left under way: they will be asked for again."""
+        for number in self._unfinished.values():
+            study.tell(number, state=TrialState.FAIL)
+        self._unfinished.clear()
+
+
+def _cut_torn_line(path: Path) -> None:
+    """Cut a journal back to its last whole line; Optuna cannot read past a torn one."""
+    if path.exists() and not (held := path.read_bytes()).endswith(b"\n"):
+        with path.open("r+b") as file:
+            file.truncate(held.rfind(b"\n") + 1)
+
+
 class Tuner:
     """The search of one study: what is finished, what is under way, what comes next.
 
@@ -35,20 +131,24 @@ class Tuner:
     survive any interruption. An adaptive sampler begins with STARTUP quasi-random points.
     """
 
-    def __init__(self, study: Study, finished: Iterable[Curve] = ()) -> None:
+    def __init__(self, study: Study, finished: Iterable[Curve] = (), storage: Storage | None = None) -> None:
         self.study = study
         self.outcomes: dict[int, Outcome] = {}
         """Of finished trials; a race's bounds fall, and statuses with them, while trials of lower index finish."""
         self._measured: dict[int, Measured] = {}
+        self._trials: dict[int, Trial] = {}
         optuna.logging.set_verbosity(optuna.logging.WARNING)
-        self._optuna = optuna.create_study(direction="minimize")
-        self._asked: dict[int, optuna.Trial] = {}
+        self._storage = storage or Storage()
+        self._optuna = self._storage.open(study)
+        self._asked: dict[int, optuna.Trial | None] = {}
         self._distributions = {
             _optuna_name(name, dimension): _distribution(dimension) for name, dimension in study.search.space.items()
         }
         for curve in sorted(finished, key=lambda curve: curve.trial.index):
             if self.tell(curve).status == INCOMPLETE:  # as if it had never run
-                del self.outcomes[curve.trial.index], self._measured[curve.trial.index]
+                for held in (self.outcomes, self._measured, self._trials):
+                    del held[curve.trial.index]
+        self._storage.abandon(self._optuna)
 
     def ask(self) -> Trial | None:
         """The next trial worth starting now, or None: enough are feasible, could yet be feasible, or were launched."""
@@ -58,48 +158,53 @@ class Tuner:
             return None
         adaptive = ADAPTIVE.get(self.study.search.sampler)
         if adaptive is None or index < STARTUP:
+            # Optuna hears of it when it is finished: of several processes, another could take what one enqueues.
             hyperparameters = values(self.study.search.space, point(self.study, index))
-            self._optuna.enqueue_trial(self._optuna_values(hyperparameters), user_attrs={"index": index})
-            self._asked[index] = self._optuna.ask(self._distributions)
+            self._asked[index] = None
         else:
             # Made anew for each point, so that it depends on the history and the index but on no hidden state.
-            self._optuna.sampler = adaptive(self.study.seeds.of("search", index) % 2**32)
-            self._asked[index] = self._optuna.ask(self._distributions)
-            hyperparameters = self._from_optuna(self._asked[index].params)
+            seed = self.study.seeds.of("search", index, self.study.branch.key)
+            self._optuna.sampler = adaptive(seed % 2**32)
+            asked = self._asked[index] = self._optuna.ask(self._distributions)
+            for name, value in self._storage.mark(index).items():
+                asked.set_user_attr(name, value)
+            hyperparameters = self._from_optuna(asked.params)
         return self.study.trial(index, hyperparameters)
 
     def tell(self, curve: Curve) -> Outcome:
         """Take a finished trial's curve into account; returns how it ended, as far as can be known by now."""
         index = curve.trial.index
-        errors = curve.errors[self.study.goal.metric]
-        self._measured[index] = Measured(curve.steps, errors, curve.first_bad_step)
+        self._trials[index] = curve.trial
+        self._measured[index] = Measured(curve.steps, curve.errors[self.study.goal.metric], curve.first_bad_step)
         later = sorted(i for i in self._measured if i >= index)
         found = outcomes(self.study.rule, [self._measured[i] for i in later], self._best(before=index))
         self.outcomes |= dict(zip(later, found, strict=True))
         result = self.outcomes[index]
         if result.status != INCOMPLETE:
-            self._tell_optuna(curve.trial, result, errors[curve.steps <= result.end])
+            self._tell_optuna(curve.trial, result)
         return result
 
-    def _tell_optuna(self, trial: Trial, result: Outcome, errors: np.ndarray) -> None:
+    def _tell_optuna(self, trial: Trial, result: Outcome) -> None:
         """The value to minimise: log steps to the goal; beyond the budget, by the least error, where it was missed."""
         state = TrialState.FAIL if result.status == INFEASIBLE else TrialState.COMPLETE
         value: float | None = None if state == TrialState.FAIL else result.steps_to_goal
         if state == TrialState.COMPLETE and value is None:
-            value = self.study.train_steps * float(np.nanmin(errors)) / self.study.goal.threshold
+            missed = least_error(self._measured[trial.index], result.end) / self.study.goal.threshold
+            value = self.study.train_steps * missed
         value = None if value is None else math.log(max(value, 1.0))
-        if trial.index in self._asked:
-            self._optuna.tell(self._asked.pop(trial.index), value, state=state)
-            return
-        self._optuna.add_trial(
-            optuna.trial.create_trial(
-                state=state,
-                value=value,
-                params=self._optuna_values(trial.hyperparameters),
-                distributions=self._distributions,
-                user_attrs={"index": trial.index},
+        asked = self._asked.pop(trial.index, None)
+        if asked is not None:
+            self._optuna.tell(asked, value, state=state)
+        elif not self._storage.finish(self._optuna, trial.index, value, state):
+            self._optuna.add_trial(
+                optuna.trial.create_trial(
+                    state=state,
+                    value=value,
+                    params=self._optuna_values(trial.hyperparameters),
+                    distributions=self._distributions,
+                    user_attrs=self._storage.mark(trial.index),
+                )
             )
-        )
 
     def step_limit(self, index: int) -> int:
         """The step beyond which trial `index` need not run: an upper bound of a race's, from what is known by now."""
@@ -132,11 +237,29 @@ class Tuner:
     @property
     def complete(self) -> bool:
         """Whether the first N feasible trials are known, or as many trials as may be were launched."""
-        statuses = [self.outcomes[i].status for i in sorted(self.outcomes)]
-        counted = counted_prefix(statuses, self.study.search.trials)
-        no_gap = all(i in self.outcomes for i in range(counted))
-        enough = statuses[:counted].count(COMPLETE) == self.study.search.trials
-        return no_gap and (enough or counted >= self.study.search.launch_limit)
+        counted = self._counted
+        no_gap = counted == list(range(len(counted)))
+        feasible = sum(self.outcomes[i].status == COMPLETE for i in counted)
+        return no_gap and (feasible == self.study.search.trials or len(counted) >= self.study.search.launch_limit)
+
+    @property
+    def _counted(self) -> list[int]:
+        """Finished trials up to the last of the first N feasible ones."""
+        finished = sorted(self.outcomes)
+        return finished[: counted_prefix([self.outcomes[i].status for i in finished], self.study.search.trials)]
+
+    @property
+    def best_trials(self) -> list[Trial]:
+        """The best few of the trials that count, the best first."""
+        counted = self._counted
+        found = best_trials([self.outcomes[i] for i in counted], [self._measured[i] for i in counted])
+        return [self._trials[counted[position]] for position in found]
+
+    @property
+    def steps_to_result(self) -> int | None:
+        """Fewest steps to the goal among the trials that count."""
+        reached = [steps for i in self._counted if (steps := self.outcomes[i].steps_to_goal) is not None]
+        return min(reached, default=None)
 
     def _from_optuna(self, params: Mapping[str, float]) -> dict[str, float]:
         """Optuna's values as hyperparameters; rounding must not leave the range."""
@@ -160,8 +283,10 @@ class Tuner:
 
 
 def point(study: Study, index: int) -> list[float]:
-    """Point `index` of the search in the unit cube [D]: a pure function of (search seed, index, sampler, D)."""
+    """Point `index` of the search in the unit cube [D]: a pure function of (search seed, branch, index, sampler, D)."""
     dimensions, seed = len(study.search.space), study.seeds.search
+    if study.branch.key:  # stages and repeats have a sequence each
+        seed = study.seeds.of("search", 0, study.branch.key)
     if study.search.sampler == "random":
         return np.random.default_rng((seed, index)).random(dimensions).tolist()
     return _sobol(seed, dimensions, max(6, index.bit_length()))[index].tolist()
@@ -184,6 +309,10 @@ def _distribution(dimension: Dimension) -> optuna.distributions.BaseDistribution
         return optuna.distributions.CategoricalDistribution(dimension.choices)
     assert dimension.low is not None
     assert dimension.high is not None
+    if dimension.integer:
+        return optuna.distributions.IntDistribution(
+            int(dimension.low), int(dimension.high), log=dimension.scale == "log"
+        )
     if dimension.scale == "reverse_log":
         return optuna.distributions.FloatDistribution(1 - dimension.high, 1 - dimension.low, log=True)
     return optuna.distributions.FloatDistribution(dimension.low, dimension.high, log=dimension.scale == "log")

@@ -131,10 +131,6 @@ class Workers:
         """How many trials of a measured study each worker trains at once."""
         return self._costs[_key(study)].lanes
 
-    def adopt(self, study: Study, measured: Study) -> None:
-        """Train `study` as one that was measured, of the same model and batch size."""
-        self._costs[_key(study)] = self._costs[_key(measured)]
-
     def measure(self, studies: Sequence[Study]) -> list[Cost | TrialTooLarge]:
         """What a trial of each study costs, all workers busy as they will be in earnest."""
         found: dict[int, Cost | TrialTooLarge] = {}
@@ -186,7 +182,9 @@ class Workers:
 
 
 def _key(study: Study) -> str:
-    return json.dumps(study.question(), sort_keys=True)
+    """What decides the cost of a step; its searches, stages and reruns share it."""
+    how = (study.optimizer, study.batch_size, study.arithmetic, study.precision, study.micro_batch)
+    return json.dumps([study.workload, how], sort_keys=True)
 
 
 class _Remote:

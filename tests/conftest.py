@@ -31,6 +31,7 @@ def _one_thread():
 
 
 def _study(space=SPACE, trials=4, sampler="sobol", max_launches=None, name="tiny", examples=64, **fields):
+    more = {key: fields.pop(key) for key in list(fields) if key in Search.__dataclass_fields__}
     fields = {
         "workload": {"_target_": "somewhere.Tiny", "name": name, "train_examples": examples},
         "optimizer": "momentum",
@@ -39,7 +40,7 @@ def _study(space=SPACE, trials=4, sampler="sobol", max_launches=None, name="tiny
         "goal": Goal("val/classification_error", 0.1),
         "stopping": "goal",
         "budget": Budget(epochs=0, steps=100),
-        "search": Search(sampler, trials, parse_space(space), max_launches),
+        "search": Search(sampler, trials, parse_space(space), max_launches, **more),
         "evaluation": Evaluation(),
     } | fields
     return Study(**fields)

@@ -70,7 +70,24 @@ def report(**changes):
     ]
     sentences = ["It scales to 8.", "And no further."]
     warnings = ["The heavier one.", "The lighter one."]
-    return ReportData("Digits", sentences, warnings, steps, scaling, cost, studies, "study sweep workload=digits")
+    made = (steps, scaling, cost, searches(steps), reruns(steps))
+    return ReportData("Digits", sentences, warnings, *made, studies, "study sweep workload=digits")
+
+
+def searches(steps):
+    """Two stages for each study, as in `analysis.searches.table`."""
+    kept = [*steps.columns[:7], "complete", "infeasible", "incomplete", "train_steps"]
+    search = {"repeat": 0, "budget_multiple": 1.0, "stage": 0, "answer": False, "searched_momentum": "0 to 0.9, linear"}
+    first = steps[kept].assign(**search)
+    second = first.assign(stage=1, answer=True, searched_momentum="0 to 0.99, linear")
+    return pd.concat([first, second], ignore_index=True)
+
+
+def reruns(steps):
+    """As in `analysis.searches.reruns`: of the first batch size, of which one of five missed the goal."""
+    kept = ["workload", "optimizer", "batch_size", "goal_metric", "goal_threshold", "trial", "steps_to_result"]
+    spread = {"least": 1700.0, "median": 1800.0, "greatest": np.inf}
+    return steps[steps["batch_size"] == 1][kept].assign(reruns=5, infeasible=0, reached=4, **spread)
 
 
 @pytest.fixture(scope="module")
@@ -129,7 +146,7 @@ def test_the_same_data_give_the_same_bytes(text):
 
 def test_ids_are_unique_and_every_reference_finds_its_own():
     steps = pd.concat([tables("one", ("sgd", "nesterov"))[0], tables("two")[0]])
-    read = Page(page(ReportData("Two", [], [], steps, tables()[1], tables()[2], [], "")))
+    read = Page(page(replace(report(), steps=steps)))
     assert len(read.ids) == len(set(read.ids))
     assert len(read.references) > 50
     assert {reference.removeprefix("#") for reference in read.references} <= set(read.ids)
@@ -175,7 +192,8 @@ def test_intervals_are_shown_once_there_are_any(text):
 def test_names_are_escaped():
     name = "<script>alert('x')</script>&\"quoted\""
     steps, scaling, cost = tables(name, (name,))
-    text = page(ReportData(name, [name], [name], steps, scaling, cost, [{"host": name}, {"host": "b"}], name))
+    made = (steps, scaling, cost, searches(steps), reruns(steps))
+    text = page(ReportData(name, [name], [name], *made, [{"host": name}, {"host": "b"}], name))
     assert text.count("<script>") == 1
     assert "<script>alert" not in text
     assert "&lt;script&gt;alert(&#x27;x&#x27;)" in text
@@ -184,7 +202,7 @@ def test_names_are_escaped():
 
 def test_a_report_on_nothing_says_so():
     nothing = pd.DataFrame()
-    text = page(ReportData("Empty", [], [], nothing, nothing, nothing, [], ""))
+    text = page(ReportData("Empty", [], [], *[nothing] * 5, [], ""))
     assert "Nothing has been measured yet." in text
     assert "<table" not in text
     assert "<svg" not in text
@@ -192,14 +210,17 @@ def test_a_report_on_nothing_says_so():
 
 
 def test_csv_files_keep_full_precision_and_do_not_depend_on_the_order_of_rows(tmp_path):
-    steps, scaling, cost = tables(optimizers=("sgd", "nesterov"))
-    first = write_tables(tmp_path / "a", steps, scaling, cost)
-    mixed = [table.sample(frac=1, random_state=1) for table in (steps, scaling, cost)]
-    second = write_tables(tmp_path / "b", *mixed)
+    made = dict(zip(("steps_to_result", "scaling", "cost"), tables(optimizers=("sgd", "nesterov")), strict=True))
+    made["searches"] = searches(made["steps_to_result"])
+    steps = made["steps_to_result"]
+    first = write_tables(tmp_path / "a", made)
+    mixed = {name: table.sample(frac=1, random_state=1) for name, table in made.items()}
+    second = write_tables(tmp_path / "b", mixed)
     assert [path.relative_to(tmp_path / "a").as_posix() for path in first] == [
         "tables/steps_to_result.csv",
         "tables/scaling.csv",
         "tables/cost.csv",
+        "tables/searches.csv",
     ]
     assert [path.read_bytes() for path in first] == [path.read_bytes() for path in second]
     text = first[0].read_text()

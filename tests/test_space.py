@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from study.space import Dimension, parse_space, values
+from study.space import Dimension, Legal, parse_space, values
 
 
 @st.composite
@@ -24,6 +24,16 @@ def ranges(draw, scale):
 
 
 dimensions = st.one_of(ranges("linear"), ranges("log"), ranges("reverse_log"))
+
+
+@st.composite
+def _integers(draw):
+    low = draw(st.integers(1, 1000))
+    high = low + draw(st.integers(1, 1000))
+    return Dimension(low, high, draw(st.sampled_from(["linear", "log"])), integer=True)
+
+
+integers = _integers()
 choices = st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=6, unique=True).map(
     lambda values: Dimension(choices=tuple(values))
 )
@@ -65,7 +75,66 @@ def test_choices_share_the_unit_interval_equally(dimension, unit):
         assert dimension.value(dimension.unit(choice)) == choice
 
 
-@given(st.one_of(dimensions, choices))
+@given(integers, units)
+def test_whole_numbers_own_a_cell_each(dimension, unit):
+    value = dimension.value(unit)
+    assert isinstance(value, int)
+    assert dimension.low <= value <= dimension.high
+    for whole in (dimension.low, value, dimension.high):
+        assert dimension.value(dimension.unit(whole)) == whole
+    assert dimension.unit(value - 0.5) - 1e-9 <= unit <= dimension.unit(value + 0.5) + 1e-9
+
+
+def test_whole_numbers_are_equally_likely_on_a_linear_scale():
+    dimension = Dimension(1, 4, integer=True)
+    assert [dimension.value((i + 0.5) / 8) for i in range(8)] == [1, 1, 2, 2, 3, 3, 4, 4]
+
+
+LEGAL = Legal("[0, 1)")
+
+
+@pytest.mark.parametrize(
+    ("dimension", "side", "legal", "expected"),
+    [
+        (Dimension(1e-3, 1.0, "log"), "high", Legal("(0, inf)"), Dimension(1e-3, 31.6, "log")),
+        (Dimension(1e-3, 1.0, "log"), "low", Legal("(0, inf)"), Dimension(3.16e-5, 1.0, "log")),
+        (Dimension(0.9, 0.99, "reverse_log"), "high", LEGAL, Dimension(0.9, 1 - 0.00316, "reverse_log")),
+        (Dimension(0.9, 0.99, "reverse_log"), "low", LEGAL, Dimension(1 - 0.316, 0.99, "reverse_log")),
+        (Dimension(0.5, 0.99, "reverse_log"), "low", LEGAL, Dimension(0.0, 0.99, "reverse_log", hard=("low",))),
+        (Dimension(0.4, 0.9), "high", LEGAL, Dimension(0.4, 0.95)),  # 1 is excluded: half the way
+        (Dimension(0.4, 0.9), "high", Legal("[0, 1]"), Dimension(0.4, 1.0, hard=("high",))),
+        (Dimension(10, 100, "log", integer=True), "high", Legal("[0, inf)"), Dimension(10, 316, "log", integer=True)),
+        (
+            Dimension(2, 100, "log", integer=True),
+            "low",
+            Legal("[0, inf)"),
+            Dimension(1, 100, "log", integer=True, hard=("low",)),
+        ),
+        (Dimension(3, 6, integer=True), "low", Legal("[0, inf)"), Dimension(1, 6, integer=True)),
+    ],
+)
+def test_widened(dimension, side, legal, expected):
+    found = dimension.widened(side, 1.5, legal)
+    assert (found.low, found.high) == pytest.approx((expected.low, expected.high))
+    assert (found.hard, found.scale, found.integer) == (expected.hard, expected.scale, expected.integer)
+
+
+@given(dimensions, st.sampled_from(["low", "high"]), st.floats(1.1, 4))
+def test_a_widened_box_holds_the_old_one(dimension, side, factor):
+    found = dimension.widened(side, factor, Legal("(-inf, inf)"))
+    tolerance = 5e-3 * (1 + abs(dimension.low) + abs(dimension.high))
+    assert found.low <= dimension.low + tolerance
+    assert found.high >= dimension.high - tolerance
+
+
+def test_a_side_where_nothing_legal_lies_beyond_is_hard():
+    assert Dimension(0.0, 0.9).hardened(LEGAL).hard == ("low",)
+    assert Dimension(0.5, 1.0, hard=("high",)).hardened(Legal("(0, 1]")).hard == ("high",)
+    assert Dimension(1, 9, "log", integer=True).hardened(Legal("(-inf, inf)")).hard == ("low",)
+    assert Dimension(choices=(1.0,)).hardened(LEGAL) == Dimension(choices=(1.0,))
+
+
+@given(st.one_of(dimensions, integers, choices))
 def test_a_dimension_survives_its_record(dimension):
     assert Dimension.parse(json.loads(json.dumps(dimension.to_dict()))) == dimension
 
@@ -111,6 +180,8 @@ def test_parse(config, dimension):
         ({"low": 0, "high": 1, "scale": "log"}, ["`low > 0` must hold", "low=0"]),
         ({"low": 0, "high": 1, "scale": "reverse_log"}, ["`high < 1` must hold", "high=1"]),
         ({"low": 0, "high": 1, "scale": "cubic"}, ["`scale` must be one of", "'cubic'"]),
+        ({"low": 0.5, "high": 4, "integer": True}, ["`integer` range", "low=0.5"]),
+        ({"low": 0, "high": 0.9, "integer": True, "scale": "reverse_log"}, ["`integer` range", "reverse_log"]),
         ({"low": 0, "high": 1, "hard": ["left"]}, ["`hard` must name sides", "left"]),
         ({"low": 0, "hgih": 1}, ["unknown key 'hgih'", "did you mean 'high'?"]),
     ],

@@ -62,6 +62,8 @@ def test_one_study(results):
         "incomplete": 0,
         "infeasible": 1,
         "train_steps": 2000,
+        "budget_multiple": 1.0,
+        "stage": 0,
         "stopping": "goal",
         "steps_trained": 2000 + 400 + 7 + 300 + 300,
     }

@@ -1,0 +1,116 @@
+"""The searches made for each study: which of them gives its answer, and what the others say."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from analysis import audits, steps_to_result
+from analysis.counting import COMPLETE, widening
+from analysis.load import Branch, StudyData
+
+GOAL = ["goal_metric", "goal_threshold"]
+CURVE = ["workload", "optimizer", "batch_size"]
+
+
+def answers(studies: Iterable[StudyData]) -> list[StudyData]:
+    """The search that S(B) is read from, for each (workload, optimizer, batch size) in their order.
+
+    That is the last stage of the search with the study's own seeds; of several step budgets, the one that needed the
+    fewest steps. A search that is still under way counts only where there is no other.
+    """
+    return [_answer(searches) for searches in _by_study(studies)]
+
+
+def _by_study(studies: Iterable[StudyData]) -> list[dict[Branch, StudyData]]:
+    found: dict[tuple[str, str, int], dict[Branch, StudyData]] = {}
+    for study in studies:
+        found.setdefault((study.workload, study.optimizer, study.batch_size), {})[study.branch] = study
+    return list(found.values())
+
+
+def _answer(searches: Mapping[Branch, StudyData]) -> StudyData:
+    best, fewest = last_stage(searches[Branch()], searches), (np.inf, np.inf)
+    for branch, start in searches.items():
+        if branch == Branch(budget=branch.budget):  # no other seeds, not a later stage
+            last = last_stage(start, searches)
+            row = steps_to_result.row(last)
+            if steps_to_result.is_complete(last) and row["reached"]:
+                best, fewest = min((best, fewest), (last, (row["steps_to_result"], branch.budget)), key=lambda b: b[1])
+    return best
+
+
+def last_stage(search: StudyData, searches: Mapping[Branch, StudyData]) -> StudyData:
+    """The last complete stage that follows from a search; the search itself where it is not complete."""
+    while steps_to_result.is_complete(search) and search.branch.stage < search.question["search"]["extend_limit"]:
+        widened = (*search.branch.widened, widening(audits.edges(search)))
+        following = searches.get(search.branch._replace(widened=widened))
+        if following is None or not steps_to_result.is_complete(following):
+            break
+        search = following
+    return search
+
+
+def table(studies: Sequence[StudyData]) -> pd.DataFrame:
+    """Every search but reruns.
+
+    Returns:
+        A row for each (workload, optimizer, batch_size, repeat, budget_multiple, stage): the goal, whether S(B) is read
+        from it (`answer`), reached, steps_to_result (NA if not reached), complete, infeasible, incomplete, train_steps,
+        and `searched_NAME` for each tuned parameter, in words.
+    """
+    chosen = {study.folder for study in answers(studies)}
+    rows: list[dict[str, Any]] = []
+    for study in sorted(studies, key=lambda s: (s.workload, s.optimizer, s.batch_size, s.branch[:3])):
+        if study.branch.rerun is None:
+            row = steps_to_result.row(study)
+            kept = (*CURVE, *GOAL, "reached", "steps_to_result", "complete", "infeasible", "incomplete", "train_steps")
+            names = {"repeat": study.branch.repeat, "budget_multiple": study.branch.budget, "stage": study.branch.stage}
+            space = study.question["search"]["space"]
+            searched = {f"searched_{name}": in_words(space[name]) for name in study.hyperparameters}
+            rows.append({**{key: row[key] for key in kept}, **names, "answer": study.folder in chosen, **searched})
+    names_first = [*CURVE, *GOAL, "repeat", "budget_multiple", "stage", "answer"]
+    columns = list(dict.fromkeys([*names_first, *(key for row in rows for key in row)]))
+    return pd.DataFrame(rows, columns=columns).astype({"steps_to_result": "Int64"})
+
+
+def in_words(dimension: Mapping[str, Any]) -> str:
+    """A dimension as a person reads it.
+
+    >>> in_words({"low": 0.001, "high": 1, "scale": "log", "hard": [], "integer": False})
+    '0.001 to 1, log'
+    >>> in_words({"choices": [0.9]})
+    '0.9'
+    """
+    if "choices" in dimension:
+        return ", ".join(f"{value:g}" for value in dimension["choices"])
+    scale = dimension["scale"].replace("_", " ")
+    whole = ", whole numbers" if dimension["integer"] else ""
+    return f"{dimension['low']:.6g} to {dimension['high']:.6g}, {scale}{whole}"
+
+
+def reruns(studies: Sequence[StudyData]) -> pd.DataFrame:
+    """The tuned configurations trained again with fresh seeds.
+
+    Returns:
+        A row for each (workload, optimizer, batch_size) that was rerun: the goal, steps_to_result and trial of the
+        search, reruns, infeasible and reached (counts), and the least, median and greatest steps to the goal of the
+        reruns (infinite where it was not reached).
+    """
+    rows = []
+    for searches in _by_study(studies):
+        answer = steps_to_result.row(chosen := _answer(searches))
+        again = searches.get(chosen.branch._replace(rerun=answer["trial"])) if answer["reached"] else None
+        if again is None:
+            continue
+        frame = steps_to_result.outcomes(again)
+        complete = frame["status"] == COMPLETE
+        steps = frame["steps_to_goal"].where(complete).astype("float64").fillna(np.inf)
+        counts = {"reruns": len(frame), "infeasible": int((~complete).sum()), "reached": int(np.isfinite(steps).sum())}
+        spread = {"least": steps.min(), "median": steps.median(), "greatest": steps.max()}
+        kept = {key: answer[key] for key in (*CURVE, *GOAL, "trial", "steps_to_result")}
+        rows.append({**kept, **counts, **spread})
+    return pd.DataFrame(rows)

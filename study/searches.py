@@ -1,0 +1,92 @@
+"""The searches that one study asks for: stages in wider boxes, multiples of the budget, repetitions, and reruns.
+
+Which comes next is derived from the curves on file, so an interruption anywhere leaves nothing to remember.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+
+from analysis.counting import edges, widening
+from study.records import Branch, Curve, Search, Study
+from study.space import Dimension
+from study.tuner import Tuner
+
+Load = Callable[[Study], Sequence[Curve]]
+"""A search -> the curves of its finished trials."""
+
+
+def planned(study: Study) -> list[Study]:
+    """The searches known before any is made: each multiple of the budget in each repetition."""
+    repeats = range(study.search.repeats + 1)
+    return [_on_budget(study, repeat, budget) for repeat in repeats for budget in _budgets(study)]
+
+
+def missing(study: Study, load: Load) -> list[Study]:
+    """The searches that are known by now and not complete, the one under way or next first."""
+    following = next_search(study, load)
+    known = [search for search in planned(study) if not Tuner(search, load(search)).complete]
+    return known if following is None or following in known else [following, *known]
+
+
+def next_search(study: Study, load: Load) -> Study | None:
+    """The first search of a study that is not complete, stages and reruns included; None if all are."""
+    for repeat in range(study.search.repeats + 1):
+        ended = []
+        for budget in _budgets(study):
+            *_, last = stages(_on_budget(study, repeat, budget), load)
+            if not last.complete:
+                return last.study
+            ended.append(last)
+        reached = [tuner for tuner in ended if tuner.steps_to_result is not None]
+        if repeat == 0 and study.search.reruns and reached:
+            again = rerun(min(reached, key=lambda tuner: (tuner.steps_to_result, tuner.study.branch.budget)))
+            if not Tuner(again, load(again)).complete:
+                return again
+    return None
+
+
+def stages(study: Study, load: Load) -> Iterator[Tuner]:
+    """A search and the wider ones that follow from its best trials, up to the first that is not complete."""
+    wider: Study | None = study
+    while wider is not None:
+        tuner = Tuner(wider, load(wider))
+        yield tuner
+        wider = extended(tuner) if tuner.complete else None
+
+
+def extended(tuner: Tuner) -> Study | None:
+    """The next stage of a complete search, its box widened where the best trials lie at open edges; None if not."""
+    study, search = tuner.study, tuner.study.search
+    if not search.extend or study.branch.stage >= search.extend_limit:
+        return None
+    space = dict(search.space)
+    points = [trial.hyperparameters for trial in tuner.best_trials]
+    found = edges({name: dimension.to_dict() for name, dimension in space.items()}, points)
+    for name, side, *_ in found:
+        space[name] = space[name].widened(side, search.extend_factor, study.legal(name))
+    branch = replace(study.branch, widened=(*study.branch.widened, widening(found)))
+    return replace(study, search=replace(search, space=space), branch=branch) if found else None
+
+
+def rerun(tuner: Tuner) -> Study:
+    """The tuned configuration of a complete search that reached the goal, to be trained again with fresh seeds."""
+    study, best = tuner.study, tuner.best_trials[0]
+    fixed = {name: Dimension(choices=(value,)) for name, value in best.hyperparameters.items()}
+    reruns = study.search.reruns
+    return replace(
+        study,
+        search=Search("sobol", trials=reruns, space=fixed, max_launches=reruns),
+        # A race would cut the slow seeds that reruns are to show.
+        stopping="goal" if study.stopping == "race" else study.stopping,
+        branch=replace(study.branch, rerun=best.index),
+    )
+
+
+def _on_budget(study: Study, repeat: int, budget: float) -> Study:
+    return replace(study, branch=Branch(repeat=repeat, budget=budget))
+
+
+def _budgets(study: Study) -> list[float]:
+    return sorted(study.search.budgets)

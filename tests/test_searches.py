@@ -1,0 +1,215 @@
+"""Stages in wider boxes, multiples of the budget, repetitions and reruns: which comes next, and which is the answer."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from analysis import searches as analysis_searches
+from analysis import steps_to_result
+from analysis.load import load
+from study import searches, store
+from study.__main__ import main
+from study.records import Branch, Study
+from study.tuner import Tuner, point
+
+SPACE = {"learning_rate": {"low": 1e-3, "high": 1.0, "scale": "log"}, "momentum": 0.9}
+
+
+@pytest.fixture
+def swept(tmp_path, make_study, make_curve):
+    """Train a study's searches, each trial by its formula (study, hyperparameters) -> steps to the goal or None.
+
+    `missed`: hyperparameters -> the error of those that do not reach it. Returns the searches in the order in which
+    they were made.
+    """
+
+    def make(formula, times=99, missed=None, **fields):
+        study = make_study(**{"space": SPACE, "trials": 40} | fields)
+        made: list[Study] = []
+
+        def on_file(search):
+            return store.load(store.study_folder(tmp_path, search))
+
+        for _ in range(times):
+            search = searches.next_search(study, on_file)
+            if search is None:
+                break
+            made.append(search)
+            tuner = Tuner(search, on_file(search))
+            folder = store.open_study(tmp_path, search, {"device": "cpu"})
+            while (trial := tuner.ask()) is not None:
+                steps = formula(search, trial.hyperparameters)
+                curve = make_curve(search, trial.index, reaches=None if steps is None else max(1, round(steps)))
+                curve = replace(curve, trial=trial)
+                if steps is None and missed is not None:
+                    curve.errors["val/classification_error"][:] = missed(trial.hyperparameters)
+                store.save(folder, curve)
+                tuner.tell(curve)
+            store.close_study(folder, {"ended": "now"})
+        return made
+
+    return make
+
+
+def best_at(learning_rate):
+    """Steps to the goal rise with the distance from the best learning rate, in decades."""
+    return lambda study, h: min(100, 10 + 20 * abs(math.log10(h["learning_rate"] / learning_rate)))
+
+
+def test_one_search_is_all_by_default(swept):
+    [only] = swept(best_at(100))
+    assert only.branch == Branch()
+
+
+def test_a_box_is_widened_until_the_optimum_lies_inside(swept, tmp_path):
+    made = swept(best_at(30), extend=True)
+    assert [search.branch.widened for search in made] == [
+        (),
+        ("learning_rate.high",),
+        ("learning_rate.high", "learning_rate.high"),
+    ]
+    boxes = [search.search.space["learning_rate"] for search in made]
+    assert [(box.low, box.high) for box in boxes] == [(1e-3, 1.0), (1e-3, 31.6), (1e-3, 5620.0)]
+    [row] = steps_to_result.table(analysis_searches.answers(list(load(tmp_path)))).to_dict("records")
+    assert row["stage"] == 2
+    table = analysis_searches.table(list(load(tmp_path)))
+    assert list(table["stage"]) == [0, 1, 2]
+    assert list(table["answer"]) == [False, False, True]
+    assert list(table["searched_learning_rate"]) == ["0.001 to 1, log", "0.001 to 31.6, log", "0.001 to 5620, log"]
+    assert (table["complete"] == 40).all()
+
+
+def test_no_more_often_than_the_limit(swept):
+    made = swept(best_at(1e4), extend=True, extend_limit=1)
+    assert [search.branch.stage for search in made] == [0, 1]
+
+
+def test_a_search_that_missed_the_goal_is_widened_towards_its_least_errors(swept):
+    def error(h):
+        return 0.5 - 0.1 * math.log10(h["learning_rate"])
+
+    made = swept(lambda study, h: None, missed=error, extend=True, extend_limit=1)
+    assert [search.branch.widened for search in made] == [(), ("learning_rate.high",)]
+
+
+def test_stages_have_points_and_seeds_of_their_own(swept):
+    first, second = swept(best_at(30), times=2, extend=True)
+    assert point(first, 0) != point(second, 0)
+    assert first.trial(0, {}).seed != second.trial(0, {}).seed
+
+
+def test_budgets_share_points_and_seeds_and_the_least_steps_count(swept, tmp_path):
+    # With a tenth of the budget only the half manages to be fast, as a decaying schedule makes it.
+    made = swept(lambda study, h: 60 * study.branch.budget, budgets=(0.5, 1.0, 2.0))
+    assert [(search.branch.budget, search.train_steps) for search in made] == [(0.5, 50), (1.0, 100), (2.0, 200)]
+    assert point(made[0], 3) == point(made[2], 3)
+    assert made[0].trial(3, {}) == made[2].trial(3, {})
+    [row] = steps_to_result.table(analysis_searches.answers(list(load(tmp_path)))).to_dict("records")
+    assert (row["steps_to_result"], row["budget_multiple"], row["train_steps"]) == (30, 0.5, 50)
+
+
+def test_ties_between_budgets_go_to_the_smaller(swept, tmp_path):
+    swept(lambda study, h: 40, budgets=(1.0, 2.0))
+    [answer] = analysis_searches.answers(list(load(tmp_path)))
+    assert answer.branch.budget == 1
+
+
+def test_repeats_have_other_seeds_and_never_give_the_answer(swept, tmp_path):
+    made = swept(lambda study, h: 40 - study.branch.repeat, repeats=2)
+    assert [search.branch.repeat for search in made] == [0, 1, 2]
+    assert len({tuple(point(search, 0)) for search in made}) == 3
+    assert len({search.trial(0, {}).seed for search in made}) == 3
+    [answer] = analysis_searches.answers(list(load(tmp_path)))
+    assert answer.branch == analysis_searches.Branch()
+    assert list(analysis_searches.table(list(load(tmp_path)))["steps_to_result"]) == [40, 39, 38]
+
+
+def test_the_tuned_configuration_is_rerun_with_fresh_seeds(swept, tmp_path):
+    def steps(study, h):
+        return None if study.branch.rerun is not None else best_at(0.03)(study, h)
+
+    made = swept(steps, reruns=5, stopping="race")
+    search, again = made
+    tuned = min(store.load(store.study_folder(tmp_path, search)), key=lambda curve: len(curve.steps)).trial
+    curves = store.load(store.study_folder(tmp_path, again))
+    assert again.stopping == "goal"
+    assert again.branch.rerun == tuned.index
+    assert [curve.trial.hyperparameters for curve in curves] == [tuned.hyperparameters] * 5
+    assert len({*(curve.trial.seed for curve in curves), tuned.seed}) == 6
+    [row] = analysis_searches.reruns(list(load(tmp_path))).to_dict("records")
+    assert (row["trial"], row["reruns"], row["reached"], row["median"]) == (tuned.index, 5, 0, math.inf)
+
+
+def test_nothing_is_rerun_where_the_goal_was_missed(swept):
+    assert len(swept(lambda study, h: None, reruns=3)) == 1
+
+
+def test_asking_for_more_goes_on_and_equals_asking_at_once(swept, tmp_path, make_study):
+    swept(best_at(30))
+    swept(best_at(30), extend=True, repeats=1)
+    more = swept(best_at(30), extend=True, repeats=1, reruns=2, trials=50)
+    assert more[0].branch == Branch()  # the first search is taken to fifty trials before anything follows from it
+    held = json.loads((tmp_path / "studies/tiny/momentum/8/study.json").read_text())["question"]["search"]
+    assert (held["trials"], held["extend"], held["repeats"], held["reruns"]) == (50, True, 1, 2)
+
+
+def test_asking_for_less_takes_nothing_back(swept, tmp_path):
+    swept(best_at(0.03), reruns=3, repeats=1, budgets=(1.0, 2.0))
+    assert swept(best_at(0.03), trials=4) == []
+    before = json.loads((tmp_path / "studies/tiny/momentum/8/study.json").read_text())
+    assert before["question"]["search"]["repeats"] == 1
+
+
+def test_another_factor_is_another_question(swept, tmp_path, make_study):
+    swept(best_at(30), extend=True, times=1)
+    with pytest.raises(store.StoreError, match=r"search\.extend_factor: 1\.5 -> 2"):
+        store.check(tmp_path, [make_study(space=SPACE, extend=True, extend_factor=2.0)])
+
+
+def test_what_comes_next_and_what_is_the_answer_agree(swept, tmp_path):
+    """Measuring and analysis walk the same stages, each from its own reading of the files."""
+    generator = np.random.default_rng(0)
+    for number in range(4):
+        optimum = 10 ** generator.uniform(-5, 3)
+        name = f"curve{number}"
+        made = swept(best_at(optimum), extend=True, name=name, budgets=(1.0, 2.0))
+        answer = next(s for s in analysis_searches.answers(list(load(tmp_path))) if s.workload == name)
+        assert tuple(answer.branch.widened) in {search.branch.widened for search in made}
+        last = [search for search in made if search.branch.budget == answer.branch.budget][-1]
+        assert answer.branch.widened == last.branch.widened
+
+
+NARROW = ["search.space.learning_rate={low: 0.001, high: 0.02, scale: log}", "search.space.momentum=0"]
+SMALL = ["sweep", "batch_size=64", "search.trials=40", "budget.epochs=10", "search.extend=true", *NARROW]
+
+
+def test_a_sweep_with_everything(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    command = [*SMALL, "search.budgets=[1,2]", "search.repeats=1", "search.reruns=3", f"results={tmp_path}"]
+    assert main(command) == 0
+    out = " ".join(capsys.readouterr().out.split())
+    assert "Not counted: wider boxes and reruns" in out
+    table = pd.read_csv(tmp_path / "tables/searches.csv")
+    assert set(table["repeat"]) == {0, 1}
+    assert set(table["budget_multiple"]) == {1, 2}
+    assert table["stage"].max() >= 1
+    assert table["answer"].sum() == 1
+    reruns = pd.read_csv(tmp_path / "tables/reruns.csv")
+    assert list(reruns["reruns"]) == [3]
+    page = (tmp_path / "report.html").read_text()
+    for words in ("What was searched", "All searches", "The tuned configurations with fresh seeds"):
+        assert words in page
+    before = {path: path.stat().st_mtime_ns for path in tmp_path.glob("studies/**/*") if path.is_file()}
+    assert main(command) == 0
+    assert before == {path: path.stat().st_mtime_ns for path in tmp_path.glob("studies/**/*") if path.is_file()}
+    capsys.readouterr()
+    assert main(["status", str(tmp_path)]) == 0
+    out = capsys.readouterr().out
+    assert "stage 1" in out
+    assert "Done." in out

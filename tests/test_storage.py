@@ -1,0 +1,97 @@
+"""Optuna's storage as an image of the curves: shared, mended after interruptions, never the truth."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import optuna
+import pytest
+from optuna.trial import TrialState
+
+from study.__main__ import main
+from study.tuner import JOURNAL, Storage, Tuner
+
+
+def held(results: Path) -> list[optuna.trial.FrozenTrial]:
+    """The trials of the only search in a results folder's journal."""
+    backend = optuna.storages.journal.JournalFileBackend(str(results.resolve() / JOURNAL))
+    storage = optuna.storages.JournalStorage(backend)
+    [name] = optuna.get_all_study_names(storage)
+    return optuna.load_study(study_name=name, storage=storage).trials
+
+
+def states(results: Path) -> list[str]:
+    return sorted(trial.state.name for trial in held(results))
+
+
+@pytest.fixture
+def interrupted(monkeypatch, tmp_path, make_study, make_curve):
+    """A search of which trial 0 was kept and told, trial 1 kept, trial 2 under way when its process died."""
+    monkeypatch.setattr("study.tuner.STARTUP", 1)
+    study = make_study(sampler="tpe", trials=4, stopping="goal")
+    tuner = Tuner(study, storage=Storage("journal", tmp_path))
+    for _ in range(3):
+        tuner.ask()
+    curves = [make_curve(study, 0, reaches=30), make_curve(study, 1, bad=7)]
+    tuner.tell(curves[0])
+    return study, curves
+
+
+def test_a_search_is_seen_while_it_runs(interrupted, tmp_path):
+    assert states(tmp_path) == ["COMPLETE", "RUNNING", "RUNNING"]
+    [first] = [trial for trial in held(tmp_path) if trial.state == TrialState.COMPLETE]
+    assert first.value == pytest.approx(math.log(30))
+    assert set(first.params) == {"learning_rate", "one_minus_momentum"}
+
+
+def test_what_died_is_mended_from_the_curves(interrupted, tmp_path, make_curve):
+    study, curves = interrupted
+    tuner = Tuner(study, curves, Storage("journal", tmp_path))
+    assert states(tmp_path) == ["COMPLETE", "FAIL", "FAIL"]  # diverged; abandoned
+    assert tuner.ask().index == 2
+    tuner.tell(make_curve(study, 2))
+    assert states(tmp_path) == ["COMPLETE", "COMPLETE", "FAIL", "FAIL"]
+    Tuner(study, [*curves, make_curve(study, 2)], Storage("journal", tmp_path))
+    assert states(tmp_path) == ["COMPLETE", "COMPLETE", "FAIL", "FAIL"]  # nothing is entered twice
+
+
+def test_a_torn_line_is_cut_off(interrupted, tmp_path, make_curve):
+    study, curves = interrupted
+    with (tmp_path / JOURNAL).open("ab") as file:
+        file.write(b'{"op_code": 5, "wor')
+    tuner = Tuner(study, curves, Storage("journal", tmp_path))
+    tuner.ask()
+    tuner.tell(make_curve(study, 2))
+    assert states(tmp_path) == ["COMPLETE", "COMPLETE", "FAIL", "FAIL"]
+
+
+def test_trials_that_an_earlier_run_kept_elsewhere_are_entered(tmp_path, make_study, make_curve):
+    study = make_study(sampler="tpe")
+    Tuner(study, [make_curve(study, 0, reaches=20)], Storage("journal", tmp_path))
+    assert states(tmp_path) == ["COMPLETE"]
+
+
+def test_sweeps_of_one_question_share_a_search(monkeypatch, tmp_path, make_study, make_curve):
+    monkeypatch.setattr("study.tuner.STARTUP", 1)
+    url = f"sqlite:///{tmp_path / 'optuna.db'}"
+    study = make_study(sampler="tpe")
+    one, other = (Tuner(study, storage=Storage(url, tmp_path / name)) for name in ("one", "other"))
+    for tuner in (one, other):
+        tuner.ask()
+        tuner.tell(make_curve(study, 0, reaches=20))
+    mine = Tuner(study, [make_curve(study, 0, reaches=20)], Storage(url, tmp_path / "one"))
+    mine.ask()
+    storage = optuna.storages.RDBStorage(url)
+    [name] = optuna.get_all_study_names(storage)
+    trials = optuna.load_study(study_name=name, storage=storage).trials
+    assert [trial.state for trial in trials] == [TrialState.COMPLETE] * 2 + [TrialState.RUNNING]
+    assert len({trial.user_attrs["owner"] for trial in trials}) == 2
+    Tuner(make_study(sampler="gp"), storage=Storage(url, tmp_path))
+    assert len(optuna.get_all_study_names(storage)) == 2  # another question has a search of its own
+
+
+def test_a_sweep_with_a_journal(tmp_path: Path) -> None:
+    command = ["sweep", "batch_size=64", "search=tpe", "search.trials=4", "budget.epochs=2", "search.storage=journal"]
+    assert main([*command, f"results={tmp_path}"]) == 0
+    assert len([state for state in states(tmp_path) if state == "COMPLETE"]) == 4
