@@ -26,17 +26,19 @@ def run(study: Study, workers: Workers, results: Path, watch: Watch, command: st
     """Train what is missing of a study.
 
     Raises:
-        StoreError: the results folder holds another question or cannot be written.
+        StoreError: the results folder holds another question, is being worked on, or cannot be written.
         WorkerError: a worker process failed.
     """
-    tuner = Tuner(study, store.load(store.study_folder(results, study)))
-    watch(study, tuner)
-    folder = store.open_study(results, study, provenance(study, workers, command))
-    for curve in workers.train(study, tuner):
-        store.save(folder, curve)
-        tuner.tell(curve)
+    folder = store.study_folder(results, study)
+    with store.claimed(folder):
+        tuner = Tuner(study, store.load(folder))
         watch(study, tuner)
-    store.close_study(folder, {"ended": _now()})
+        store.open_study(results, study, provenance(study, workers, command))
+        for curve in workers.train(study, tuner):
+            store.save(folder, curve)
+            tuner.tell(curve)
+            watch(study, tuner)
+        store.close_study(folder, {"ended": _now()})
 
 
 def provenance(study: Study, workers: Workers, command: str) -> dict[str, Any]:
