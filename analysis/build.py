@@ -16,7 +16,7 @@ def build(results: Path) -> ReportData:
     """Rebuild `tables/`, `figures/` and `report.html` of a results folder; returns what the report says.
 
     Raises:
-        LoadError: the folder holds no studies, or a torn file.
+        LoadError: the folder holds no studies or a torn file, or the report cannot be written.
     """
     made = list(load(results))
     studies = searches.answers(made)
@@ -43,7 +43,10 @@ def build(results: Path) -> ReportData:
             figures.save(name, {"steps": steps, "scaling": limits}, results / "figures")
         write_report(results, data)
     except OSError as error:
-        raise LoadError(f"cannot write the report: {error}; the measurements are safe.") from error
+        raise LoadError(
+            f"cannot write {error.filename or results}: {error.strerror or error}; the measurements are safe. Make room"
+            f" or change its permissions, then rebuild the report: python -m study report {results}"
+        ) from error
     return data
 
 

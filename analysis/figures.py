@@ -12,6 +12,7 @@ import io
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from math import ceil, floor, log2, log10
 from pathlib import Path
@@ -353,6 +354,10 @@ def write_atomically(path: Path, data: bytes) -> Path:
             file.flush()
             os.fsync(file.fileno())
         aside.replace(path)
+    except OSError as error:
+        error.filename = str(path)  # a failed write names no file, and the one aside means nothing to a reader
+        raise
     finally:
-        aside.unlink(missing_ok=True)
+        with suppress(OSError):
+            aside.unlink(missing_ok=True)
     return path

@@ -117,9 +117,9 @@ def load_study(folder: Path) -> StudyData:
     """One search's folder; a trial that stands in two files is one trial."""
     try:
         held = json.loads((folder / "study.json").read_text())
-        # A trial's own file is newer than the one that gathers them.
+        # A trial's own file is newer than the one that gathers them, which holds whatever is gathered meanwhile.
         files = [*sorted((folder / "trials").glob("[0-9]*.parquet")), folder / "curves.parquet"]
-        tables = [pq.read_table(path) for path in files if path.exists()]
+        tables = [table for path in files if (table := _table(path)) is not None]
     except (OSError, ValueError, pa.ArrowException) as error:
         raise LoadError(f"cannot read {folder}: {error}; remove the torn file and sweep again.") from error
     records: dict[int, dict[str, Any]] = {}
@@ -133,6 +133,14 @@ def load_study(folder: Path) -> StudyData:
     return StudyData(
         folder, held["question"], held["provenance"], _trials(records), measurements.sort_values(["trial", "step"])
     )
+
+
+def _table(path: Path) -> pa.Table | None:
+    """What a file of curves holds, or None if there is none (any more)."""
+    try:
+        return pq.read_table(path)
+    except FileNotFoundError:
+        return None
 
 
 def _trials(records: dict[int, dict[str, Any]]) -> pd.DataFrame:

@@ -29,19 +29,22 @@ def run(
     """Train what is missing of one search of a study.
 
     Raises:
-        StoreError: the results folder holds another question or cannot be written.
+        StoreError: the results folder holds another question, is being worked on, or cannot be written.
         WorkerError: a worker process failed.
     """
-    tuner = Tuner(study, store.load(store.study_folder(results, study)), storage)
-    watch(study, tuner)
-    folder = store.open_study(results, study, provenance(study, workers, command))
-    seconds: Counter[str] = Counter()
-    for curve in workers.train(study, tuner):
-        store.save(folder, curve)
-        seconds.update(curve.seconds)
-        tuner.tell(curve)
+    folder = store.study_folder(results, study)
+    with store.claimed(folder):
+        tuner = Tuner(study, store.load(folder), storage)
         watch(study, tuner)
-    store.close_study(folder, {"ended": _now(), **{f"seconds_{what}": round(s, 3) for what, s in seconds.items()}})
+        store.open_study(results, study, provenance(study, workers, command))
+        seconds: Counter[str] = Counter()
+        for curve in workers.train(study, tuner):
+            store.save(folder, curve)
+            seconds.update(curve.seconds)
+            tuner.tell(curve)
+            watch(study, tuner)
+        spent = {f"seconds_{what}": round(amount, 3) for what, amount in seconds.items()}
+        store.close_study(folder, {"ended": _now(), **spent})
 
 
 def provenance(study: Study, workers: Workers, command: str) -> dict[str, Any]:

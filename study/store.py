@@ -4,6 +4,7 @@
         study.json              the question, and the provenance of every run that worked on it
         trials/000017.parquet   one finished trial; it exists if and only if the trial is finished
         curves.parquet          all of them in one file, once the study is complete
+        .claim                  locked by the process that works on the study, and naming it
         stage-1-momentum.high/  further searches of the same study, each with the same files (`study.records.Branch`):
                                 wider boxes, and likewise budget-2/, repeat-1/ and, for reruns of trial 17, rerun-17/
 
@@ -16,7 +17,9 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping, Sequence
+import socket
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -26,6 +29,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from study.records import Curve, Search, Study, Trial
+
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None  # type: ignore[assignment]
 
 FORMAT = 1
 COMPACTED = "curves.parquet"
@@ -54,7 +62,8 @@ def check(results: Path, studies: Sequence[Study]) -> None:
     Raises:
         StoreError: with the differences, old -> new.
     """
-    nearest = next(p for p in (results, *results.absolute().parents) if p.exists())
+    # Not `Path.exists`, which raises in a folder that may not be entered.
+    nearest = next(p for p in (results, *results.absolute().parents) if os.path.exists(p))
     if not nearest.is_dir() or not os.access(nearest, os.W_OK | os.X_OK):
         raise StoreError(f"cannot write to {results}: {nearest} is not a writable folder; choose another results=DIR.")
     for study in studies:
@@ -73,10 +82,41 @@ def check(results: Path, studies: Sequence[Study]) -> None:
                 raise StoreError(f"{results} holds another question ({changed}); choose another results=DIR.")
 
 
+@contextmanager
+def claimed(folder: Path) -> Iterator[None]:
+    """Work on a study alone; its finished trials are those that are read in here.
+
+    The lock is the kernel's, which gives it up with the process: a kill leaves a file behind but no claim. Where the
+    platform or the file system has no locks, nothing is claimed.
+
+    Raises:
+        StoreError: another process holds the study, or its folder cannot be written.
+    """
+    with _writing(folder / ".claim"):
+        folder.mkdir(parents=True, exist_ok=True)
+        file = (folder / ".claim").open("a+b", buffering=0)
+    with file:
+        try:
+            if fcntl:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            file.seek(0)
+            holder = file.read().decode(errors="replace") or "another process"
+            raise StoreError(
+                f"{folder} is being worked on by {holder}; wait for it or choose another results=DIR."
+            ) from error
+        except OSError:
+            pass  # a network's file system may have none
+        with _writing(folder / ".claim"):
+            file.truncate(0)
+            file.write(f"process {os.getpid()} on {socket.gethostname()}".encode())
+        yield
+
+
 def resumed(results: Path, study: Study) -> Study:
     """The study with what was settled when it started, if it did."""
     path = study_folder(results, study) / "study.json"
-    if not path.exists():
+    if not os.path.exists(path):
         return study
     return replace(study, **{key: _read(path)["question"][key] for key in SETTLED})
 
@@ -85,10 +125,14 @@ def announce(results: Path, study: Study) -> None:
     """Record the question of a search that is to come, so that a sweep's files say how far it is.
 
     Raises:
-        StoreError: the folder cannot be written.
+        StoreError: the folder holds another question, is being worked on, or cannot be written.
     """
-    if not (study_folder(results, study) / "study.json").exists():
-        _record(results, study, [])
+    folder = study_folder(results, study)
+    if not (folder / "study.json").exists():
+        with claimed(folder):
+            check(results, [study])
+            if not (folder / "study.json").exists():
+                _record(results, study, [])
 
 
 def open_study(results: Path, study: Study, provenance: Mapping[str, Any]) -> Path:
@@ -116,12 +160,10 @@ def _most(search: Search, held: Mapping[str, Any]) -> Search:
 
 def _record(results: Path, study: Study, provenance: Sequence[Mapping[str, Any]]) -> Path:
     folder = study_folder(results, study)
-    try:
+    with _writing(folder / "trials"):
         (folder / "trials").mkdir(parents=True, exist_ok=True)
-        held = {"format": FORMAT, "question": study.question(), "provenance": provenance}
-        _write_json(folder / "study.json", held)
-    except OSError as error:
-        raise StoreError(f"cannot write to {folder}: {error.strerror}; choose another results=DIR.") from error
+    held = {"format": FORMAT, "question": study.question(), "provenance": provenance}
+    _write_json(folder / "study.json", held)
     return folder
 
 
@@ -134,23 +176,22 @@ def close_study(folder: Path, ended: Mapping[str, Any]) -> None:
 
 
 def save(folder: Path, curve: Curve) -> None:
-    """Keep a finished trial."""
-    path = folder / "trials" / f"{curve.trial.index:06d}.parquet"
-    try:
-        _write_curves(path, [curve])
-    except OSError as error:
-        raise StoreError(
-            f"cannot keep trial {curve.trial.index} in {path}: {error.strerror}; finished trials are safe, and the "
-            "same command continues once there is room."
-        ) from error
+    """Keep a finished trial.
+
+    Raises:
+        StoreError: it cannot be written.
+    """
+    _write_curves(folder / "trials" / f"{curve.trial.index:06d}.parquet", [curve])
 
 
 def load(folder: Path) -> list[Curve]:
     """All finished trials in index order."""
     curves: dict[int, Curve] = {}
-    for path in [folder / COMPACTED, *sorted((folder / "trials").glob("[0-9]*.parquet"))]:
-        if path.exists():
-            curves |= {curve.trial.index: curve for curve in _read_curves(path)}
+    # A trial's own file is newer than the one that gathers them. That is read last, since it holds whatever a
+    # compaction removes in the meantime.
+    for path in [*sorted((folder / "trials").glob("[0-9]*.parquet")), folder / COMPACTED]:
+        with suppress(FileNotFoundError):
+            curves = {curve.trial.index: curve for curve in _read_curves(path)} | curves
     return [curves[index] for index in sorted(curves)]
 
 
@@ -161,7 +202,9 @@ def compact(folder: Path) -> None:
         return
     _write_curves(folder / COMPACTED, curves)
     for curve in curves:
-        (folder / "trials" / f"{curve.trial.index:06d}.parquet").unlink(missing_ok=True)
+        path = folder / "trials" / f"{curve.trial.index:06d}.parquet"
+        with _writing(path):
+            path.unlink(missing_ok=True)
 
 
 def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
@@ -185,7 +228,7 @@ def _flatten(tree: Any, prefix: str = "") -> dict[str, Any]:
 def _read(path: Path) -> dict[str, Any]:
     try:
         return json.loads(path.read_text())
-    except (OSError, json.JSONDecodeError) as error:
+    except (OSError, ValueError) as error:
         raise StoreError(f"cannot read {path}: {error}; restore or remove that study's folder.") from error
 
 
@@ -219,6 +262,8 @@ def _write_curves(path: Path, curves: Sequence[Curve]) -> None:
 def _read_curves(path: Path) -> list[Curve]:
     try:
         table = pq.read_table(path)
+    except FileNotFoundError:
+        raise
     except (OSError, pa.ArrowInvalid) as error:
         raise StoreError(f"cannot read {path}: {error}; remove it, and its trials are run again.") from error
     trials = json.loads(table.schema.metadata[b"trials"])
@@ -236,10 +281,24 @@ def _read_curves(path: Path) -> list[Curve]:
 def _replace(path: Path, write: Any) -> None:
     """Write aside, flush to disk, rename. The dot keeps readers, which look for other names, off an unfinished file."""
     aside = path.with_name(f".{path.name}.{os.getpid()}")
+    with _writing(path):
+        try:
+            write(aside)
+            with aside.open("rb") as file:
+                os.fsync(file.fileno())
+            os.replace(aside, path)
+        finally:
+            aside.unlink(missing_ok=True)
+
+
+@contextmanager
+def _writing(path: Path) -> Iterator[None]:
+    """Say what cannot be written, why, and what to do: a full disk, a read-only folder."""
     try:
-        write(aside)
-        with aside.open("rb") as file:
-            os.fsync(file.fileno())
-        os.replace(aside, path)
-    finally:
-        aside.unlink(missing_ok=True)
+        yield
+    except OSError as error:
+        reason = os.strerror(error.errno) if error.errno else error
+        raise StoreError(
+            f"cannot write to {path}: {reason}; finished trials are safe, and the same command continues once it can "
+            "be written. Make room or change its permissions, or choose another results=DIR."
+        ) from error

@@ -1,7 +1,12 @@
 """What is kept survives bit for bit; what is not this study's is refused and left alone."""
 
+import errno
 import json
+import os
 import shutil
+import socket
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -214,8 +219,68 @@ def test_a_study_folder_that_cannot_be_written_is_refused(tmp_path, make_study, 
     folder.unlink()
     write_study(tmp_path, study, [], close=False)
     shutil.rmtree(folder / "trials")
-    with pytest.raises(store.StoreError, match="cannot keep trial 3"):
+    with pytest.raises(store.StoreError, match=r"cannot write to .*000003\.parquet"):
         store.save(folder, make_curve(study, 3))
+
+
+def test_a_study_has_one_writer(tmp_path, make_study, make_curve, write_study):
+    study = make_study()
+    folder = write_study(tmp_path, study, [make_curve(study, 0)])
+    held = f"{folder} is being worked on by process {os.getpid()} on {socket.gethostname()}; wait for it or choose"
+    for _ in range(2):  # given up again
+        with store.claimed(folder):
+            with pytest.raises(store.StoreError, match=held), store.claimed(folder):
+                pytest.fail("claimed twice")
+            with store.claimed(store.study_folder(tmp_path, make_study(batch_size=16))):
+                pass  # another study of the same folder
+    assert [curve.trial.index for curve in store.load(folder)] == [0]
+
+
+def test_a_study_that_is_worked_on_is_not_announced_anew(tmp_path, make_study):
+    with store.claimed(store.study_folder(tmp_path, make_study())), pytest.raises(store.StoreError, match="worked on"):
+        store.announce(tmp_path, make_study())
+    assert not list(tmp_path.rglob("study.json"))
+
+
+HOLDER = """
+import sys
+from pathlib import Path
+from study import store
+
+with store.claimed(Path(sys.argv[1])):
+    print("held", flush=True)
+    sys.stdin.read()
+"""
+
+
+@pytest.mark.parametrize("killed", [True, False])
+def test_another_process_that_works_on_a_study_is_named_and_its_claim_ends_with_it(tmp_path, killed):
+    command = [sys.executable, "-c", HOLDER, str(tmp_path)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout.readline() == "held\n"
+        with pytest.raises(store.StoreError, match=f"by process {process.pid} on "), store.claimed(tmp_path):
+            pytest.fail("claimed twice")
+        if killed:
+            process.kill()
+        else:
+            process.stdin.close()
+        assert process.wait() == (-9 if killed else 0)
+    with store.claimed(tmp_path):
+        pass
+
+
+@pytest.mark.parametrize("without", ["platform", "file system"])
+def test_where_there_are_no_locks_nothing_is_claimed(tmp_path, monkeypatch, without):
+    if without == "platform":
+        monkeypatch.setattr(store, "fcntl", None)
+    else:
+
+        def refuse(*_):
+            raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+        monkeypatch.setattr(store.fcntl, "flock", refuse)
+    with store.claimed(tmp_path), store.claimed(tmp_path):
+        pass
 
 
 def test_checking_a_new_folder_creates_nothing(tmp_path, make_study):

@@ -102,6 +102,21 @@ def test_workers_die_with_their_parent_and_the_same_command_continues(tmp_path: 
 
 
 @pytest.mark.slow
+def test_a_second_sweep_is_refused_while_the_first_goes_on(tmp_path: Path, undisturbed, capsys) -> None:
+    process = started(tmp_path)
+    wait_until(lambda: any(tmp_path.glob("studies/*/*/*/trials/[0-9]*")))
+    process.send_signal(signal.SIGSTOP)  # so that it does not end before the second looks
+    try:
+        assert main([*SWEEP, f"results={tmp_path}"]) == 2
+    finally:
+        process.send_signal(signal.SIGCONT)
+    assert f"is being worked on by process {process.pid} on " in capsys.readouterr().err
+    process.communicate(timeout=120)
+    assert process.returncode == 0
+    assert tables(tmp_path) == undisturbed
+
+
+@pytest.mark.slow
 def test_interrupting_says_how_to_go_on(tmp_path: Path) -> None:
     process = started(tmp_path)
     process.send_signal(signal.SIGINT)
