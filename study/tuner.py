@@ -33,10 +33,14 @@ class Tuner:
 
     Optuna keeps the search's history for its adaptive samplers; the others' points are addressed by index and so
     survive any interruption. An adaptive sampler begins with STARTUP quasi-random points.
+
+    Arguments:
+        under_way: trials proposed before that have a checkpoint, and are to be proposed again under their index.
     """
 
-    def __init__(self, study: Study, finished: Iterable[Curve] = ()) -> None:
+    def __init__(self, study: Study, finished: Iterable[Curve] = (), under_way: Iterable[Trial] = ()) -> None:
         self.study = study
+        self._under_way = {trial.index: trial for trial in under_way}
         self.outcomes: dict[int, Outcome] = {}
         """Of finished trials; a race's bounds fall, and statuses with them, while trials of lower index finish."""
         self._measured: dict[int, Measured] = {}
@@ -56,17 +60,27 @@ class Tuner:
         hopeful = sum(i in self._asked or self.outcomes[i].status == COMPLETE for i in range(index))
         if hopeful >= self.study.search.trials or index >= self.study.search.launch_limit:
             return None
-        adaptive = ADAPTIVE.get(self.study.search.sampler)
-        if adaptive is None or index < STARTUP:
-            hyperparameters = values(self.study.search.space, point(self.study, index))
+        hyperparameters = self._known(index)
+        if hyperparameters is not None:
             self._optuna.enqueue_trial(self._optuna_values(hyperparameters), user_attrs={"index": index})
             self._asked[index] = self._optuna.ask(self._distributions)
         else:
             # Made anew for each point, so that it depends on the history and the index but on no hidden state.
+            adaptive = ADAPTIVE[self.study.search.sampler]
             self._optuna.sampler = adaptive(self.study.seeds.of("search", index) % 2**32)
             self._asked[index] = self._optuna.ask(self._distributions)
             hyperparameters = self._from_optuna(self._asked[index].params)
         return self.study.trial(index, hyperparameters)
+
+    def _known(self, index: int) -> Mapping[str, float] | None:
+        """The point of a trial that its index addresses or that was proposed before; None: the sampler must say."""
+        space = self.study.search.space
+        if self.study.search.sampler not in ADAPTIVE or index < STARTUP:
+            return values(space, point(self.study, index))
+        trial = self._under_way.get(index)
+        if trial is None or trial.hyperparameters.keys() != space.keys():
+            return None
+        return trial.hyperparameters if trial == self.study.trial(index, trial.hyperparameters) else None
 
     def tell(self, curve: Curve) -> Outcome:
         """Take a finished trial's curve into account; returns how it ended, as far as can be known by now."""
