@@ -13,7 +13,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from study import store
+from study import checkpoints, store
 from study.records import Study
 from study.tuner import Tuner
 from study.workers import Workers
@@ -29,10 +29,12 @@ def run(study: Study, workers: Workers, results: Path, watch: Watch, command: st
         StoreError: the results folder holds another question or cannot be written.
         WorkerError: a worker process failed.
     """
-    tuner = Tuner(study, store.load(store.study_folder(results, study)))
+    folder = store.study_folder(results, study)
+    kept = store.Checkpoints(folder)
+    tuner = Tuner(study, store.load(folder), under_way=checkpoints.trials(kept))
     watch(study, tuner)
     folder = store.open_study(results, study, provenance(study, workers, command))
-    for curve in workers.train(study, tuner):
+    for curve in workers.train(study, tuner, kept):
         store.save(folder, curve)
         tuner.tell(curve)
         watch(study, tuner)
