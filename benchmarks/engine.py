@@ -178,7 +178,7 @@ def loop_c(study: Study, workers: Workers, step_seconds: float) -> float:
     )
     tuner = Tuner(bounded)
     trained, start = 0, time.perf_counter()
-    for curve in workers.train(bounded, tuner):
+    for curve in workers.train(bounded, tuner, kept={}):
         tuner.tell(curve)
         trained += int(curve.steps[-1])
     return trained / (time.perf_counter() - start)

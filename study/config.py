@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import math
 import os
 import re
 from collections.abc import Iterator, Sequence
@@ -87,6 +88,11 @@ class EngineConfig:
 
 
 @dataclass
+class CheckpointConfig:
+    minutes: float | None = 10.0
+
+
+@dataclass
 class SweepConfig:
     workload: dict[str, Any] = field(default_factory=dict)
     optimizer: str = MISSING
@@ -102,6 +108,7 @@ class SweepConfig:
     seeds: SeedsConfig = field(default_factory=SeedsConfig)
     search: SearchConfig = field(default_factory=SearchConfig)
     engine: EngineConfig = field(default_factory=EngineConfig)
+    checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
     results: str = MISSING
 
 
@@ -113,6 +120,7 @@ class Job:
         device, workers: `workers` processes train on `device`.
         engine: `auto`, `serial` or `lanes`.
         lanes: trials that a process trains at once; None: as many as pay.
+        checkpoint_minutes: from one checkpoint of trials under way to the next; None: never.
         storage: where Optuna keeps its trials (see `study.tuner.Storage`).
     """
 
@@ -122,7 +130,8 @@ class Job:
     workers: int
     engine: str
     lanes: int | None
-    storage: str | None = None
+    checkpoint_minutes: float | None
+    storage: str | None
 
 
 def jobs(arguments: Sequence[str], config_dir: Path | None = None) -> list[Job]:
@@ -145,8 +154,8 @@ def jobs(arguments: Sequence[str], config_dir: Path | None = None) -> list[Job]:
                     )
     except (HydraException, OmegaConfBaseException, YAMLError) as error:
         raise UsageError(_first_line(error)) from error
-    if len({(job.device, job.workers, job.engine, job.lanes) for job in found.values()}) > 1:
-        raise UsageError("engine settings cannot be swept: they are how a sweep runs, not what it asks.")
+    if len({(job.device, job.workers, job.engine, job.lanes, job.checkpoint_minutes) for job in found.values()}) > 1:
+        raise UsageError("engine and checkpoint settings cannot be swept: they are how a sweep runs, not what it asks.")
     return list(found.values())
 
 
@@ -157,7 +166,8 @@ def _jobs_of(config: DictConfig) -> list[Job]:
     if not config.results:
         raise UsageError("results must name a folder, but got ''.")
     place = placement(config.engine)
-    results, how = Path(config.results), (config.engine.name, config.engine.lanes, config.search.storage)
+    engine, minutes, results = config.engine, checkpoint_minutes(config.checkpoint), Path(config.results)
+    how: tuple[Any, ...] = (engine.name, engine.lanes, minutes, config.search.storage)
     return [Job(build_study(config, size), results, *place, *how) for size in sizes]
 
 
@@ -209,6 +219,14 @@ def placement(engine: EngineConfig) -> tuple[str, int]:
     if workers is not None and workers < 1:
         raise UsageError(f"engine.workers must be at least 1, but got {workers}.")
     return device, workers or (1 if kind == "cuda" else cores())
+
+
+def checkpoint_minutes(checkpoint: CheckpointConfig) -> float | None:
+    """Minutes from one checkpoint to the next, or None for never."""
+    minutes = checkpoint.minutes
+    if minutes is not None and not (math.isfinite(minutes) and minutes >= 0):
+        raise UsageError(f"checkpoint.minutes must be a number of at least 0, or null for never, but got {minutes:g}.")
+    return minutes
 
 
 def cores() -> int:

@@ -16,7 +16,9 @@ from typing import TypeVar
 import torch
 from torch import Tensor, nn
 
+from study import checkpoints
 from study.batches import Batches
+from study.checkpoints import Checkpoint
 from study.evaluation import Data, Log, evaluate, initial_model, timed
 from study.memory import out_of_memory
 from study.optimizers import OPTIMIZERS
@@ -38,8 +40,8 @@ def train(
 ) -> Iterator[Curve]:
     """Train proposed trials side by side.
 
-    Where memory runs out after all, unfinished trials start again with half as many lanes: they are pure functions of
-    their configuration, so nothing but time is lost.
+    Where memory runs out after all, unfinished trials start again, or from their latest checkpoint, with half as many
+    lanes: they are pure functions of their configuration, so nothing but time is lost.
 
     Arguments:
         heights: stack heights that may be computed (see `study.engine.admitted`), increasing.
@@ -73,7 +75,7 @@ def _refilled(fused: Lanes, proposals: Proposals, queue: list[Trial]) -> Iterato
                     break
                 queue.append(trial)
             fused.start(queue[0])
-            queue.pop(0)
+            fused.restore(proposals.checkpoint(queue.pop(0).index))
         if not fused.lanes:
             return
         yield from fused.run(proposals)
@@ -112,10 +114,21 @@ class Lanes:
         self.stack.load(len(self.lanes), model or initial_model(self.workload, trial, self.device))
         self.lanes.append(Lane(self.study, self.workload, self.data, trial))
 
+    def restore(self, content: bytes | None) -> None:
+        """Let the lane started last go on from a checkpoint, if it is one of its trial."""
+        lane, row = self.lanes[-1], len(self.lanes) - 1
+        if (found := checkpoints.restore(content, lane.log, self.stack.row(row))) is not None:
+            lane.step = found.step
+            self.stack.fill(row, found.weights)
+
     def run(self, proposals: Proposals) -> Iterator[Curve]:
-        """Train every lane to the next evaluation of any, measure those that are due, and end those that are done."""
+        """Train every lane to the next evaluation of any, measure those that are due, and end those that are done.
+
+        Where a checkpoint falls due before, train up to there only.
+        """
         with timed([lane.log for lane in self.lanes], "training"):
-            self.advance(min(lane.next_evaluation - lane.step for lane in self.lanes))
+            steps = min(lane.next_evaluation - lane.step for lane in self.lanes)
+            proposals.pace.advance(self.advance, steps)
         due = [row for row, lane in enumerate(self.lanes) if lane.step == lane.next_evaluation]
         with timed([self.lanes[row].log for row in due], "evaluation"):
             ended = self.evaluate(due)
@@ -125,6 +138,10 @@ class Lanes:
             if over or (row in due and lane.next_evaluation > proposals.step_limit(lane.trial.index)):
                 self.end(row)
                 yield lane.log.curve()
+        if proposals.pace.due():
+            for row, lane in enumerate(self.lanes):
+                checkpoint = Checkpoint(lane.step, self.stack.row(row), {})
+                proposals.keep(lane.trial.index, checkpoints.pack(lane.log, checkpoint))
 
     def end(self, row: int) -> None:
         """Free a row: the last lane moves into it."""

@@ -14,7 +14,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from study import store
+from study import checkpoints, store
 from study.records import Study
 from study.tuner import Storage, Tuner
 from study.workers import Workers
@@ -34,11 +34,12 @@ def run(
     """
     folder = store.study_folder(results, study)
     with store.claimed(folder):
-        tuner = Tuner(study, store.load(folder), storage)
+        kept = store.Checkpoints(folder)
+        tuner = Tuner(study, store.load(folder), checkpoints.trials(kept), storage)
         watch(study, tuner)
         store.open_study(results, study, provenance(study, workers, command))
         seconds: Counter[str] = Counter()
-        for curve in workers.train(study, tuner):
+        for curve in workers.train(study, tuner, kept):
             store.save(folder, curve)
             seconds.update(curve.seconds)
             tuner.tell(curve)

@@ -10,7 +10,9 @@ from typing import Protocol, TypeVar
 import torch
 from torch import Tensor
 
+from study import checkpoints
 from study.batches import Batches
+from study.checkpoints import Checkpoint, Pace
 from study.evaluation import Data, Log, evaluate, forward, initial_model, timed
 from study.memory import out_of_memory
 from study.optimizers import OPTIMIZERS
@@ -23,7 +25,15 @@ T = TypeVar("T")
 
 
 class Proposals(Protocol):
-    """What an engine needs of a tuner; worker processes put a pipe behind the same two questions."""
+    """What an engine needs of a tuner and a store; worker processes put a pipe behind the same questions.
+
+    By default no trial has a checkpoint and none is taken.
+
+    Attributes:
+        pace: when trials under way are to be checkpointed.
+    """
+
+    pace: Pace = Pace(None)
 
     def ask(self, wait: bool) -> Trial | None:
         """The next trial, or None: nothing to start now or, if it may `wait`, nothing any more."""
@@ -32,6 +42,13 @@ class Proposals(Protocol):
     def step_limit(self, index: int) -> int:
         """The step beyond which trial `index` need not run."""
         ...
+
+    def checkpoint(self, index: int) -> bytes | None:
+        """The latest checkpoint of trial `index`."""
+        return None
+
+    def keep(self, index: int, checkpoint: bytes) -> None:
+        """Keep this as the latest checkpoint of trial `index`."""
 
 
 def train(study: Study, workload: Workload, data: Data, proposals: Proposals) -> Iterator[Curve]:
@@ -50,13 +67,15 @@ def train(study: Study, workload: Workload, data: Data, proposals: Proposals) ->
 def _curve(
     study: Study, workload: Workload, data: Data, proposals: Proposals, trial: Trial, micro_batch: int | None
 ) -> Curve:
-    return Run(study, workload, data, trial, micro_batch).finish(proposals)
+    run = Run(study, workload, data, trial, micro_batch)
+    run.restore(proposals.checkpoint(trial.index))
+    return run.finish(proposals)
 
 
 def fitting(study: Study, micro_batch: int | None, attempt: Callable[[int | None], T]) -> tuple[T, int | None]:
     """(the result of an attempt, its micro-batch), halving the micro-batch for as long as memory runs out.
 
-    Another size changes the last bits, so each attempt starts from step 0.
+    Another size changes the last bits, so each attempt starts from step 0 or from a checkpoint of its own size.
     """
     while True:
         try:
@@ -87,14 +106,28 @@ class Run:
         }
         self.step = 0
 
+    def restore(self, content: bytes | None) -> None:
+        """Go on from a checkpoint, if it is one of this trial."""
+        if (found := checkpoints.restore(content, self.log, self.model.state_dict())) is None:
+            return
+        self.step = found.step
+        self.model.load_state_dict(found.weights)
+        groups = self.optimizer.state_dict()["param_groups"]  # hyperparameters are the trial's, never the file's
+        self.optimizer.load_state_dict({"state": found.state, "param_groups": groups})
+
     def finish(self, proposals: Proposals) -> Curve:
         """Train to the end of the trial: its goal, its divergence, its limit or its budget."""
-        log = self.log
-        for step in self.study.evaluation_steps:
+        log, pace = self.log, proposals.pace
+        for step in self.study.evaluation_steps[log.evaluations :]:
             if step > proposals.step_limit(self.trial.index):
                 break
-            with timed([log], "training"):
-                self.advance(step)
+            while self.step < step and log.first_bad_step is None:
+                with timed([log], "training"):
+                    pace.advance(self.advance, step - self.step)
+                if log.first_bad_step is None and pace.due():
+                    state = self.optimizer.state_dict()["state"]
+                    content = checkpoints.pack(log, Checkpoint(self.step, self.model.state_dict(), state))
+                    proposals.keep(self.trial.index, content)
             if log.first_bad_step is not None:
                 break
             if not all(bool(p.isfinite().all()) for p in self.model.parameters()):
@@ -113,13 +146,13 @@ class Run:
         self.model.train()
         return outputs.unsqueeze(0)
 
-    def advance(self, step: int) -> None:
-        """Make updates until `step` of them are done, or the training loss is no longer finite."""
+    def advance(self, steps: int) -> None:
+        """Make `steps` updates, or as many as leave the training loss finite."""
         study, schedule = self.study, SCHEDULES[self.study.schedule]
         learning_rate = self.trial.hyperparameters["learning_rate"]
         check_every_step = self.data.inputs.device.type == "cpu"  # elsewhere reading a loss stalls the device
         losses: list[Tensor] = []
-        while self.step < step:
+        for _ in range(steps):
             factor = schedule.at(self.step, study.train_steps, self.trial.hyperparameters)
             for group in self.optimizer.param_groups:
                 group["lr"] = learning_rate * factor

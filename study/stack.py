@@ -5,7 +5,7 @@ Shapes: L lanes in a stack, l of them in a step, B examples in a batch, P parame
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -74,10 +74,18 @@ class Stack:
         for tensor in self.state.values():
             tensor[row].zero_()
 
+    def row(self, row: int) -> dict[str, Tensor]:
+        """All that a row holds [P], as views: `weights`, and the optimizer's memory by name."""
+        return {"weights": self.weights[row], **{name: tensor[row] for name, tensor in self.state.items()}}
+
+    def fill(self, row: int, held: Mapping[str, Tensor]) -> None:
+        """Copy what another row holds, or held once, into this one."""
+        for name, tensor in self.row(row).items():
+            tensor.copy_(held[name])
+
     def move(self, source: int, target: int) -> None:
         """Copy one row over another."""
-        for tensor in (self.weights, *self.state.values()):
-            tensor[target].copy_(tensor[source])
+        self.fill(target, self.row(source))
 
     def step(self, rows: int) -> Step:
         """The update of the first `rows` rows, sliced once and not at every step."""

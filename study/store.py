@@ -3,6 +3,7 @@
     results/studies/<workload>/<optimizer>/<batch_size>/
         study.json              the question, and the provenance of every run that worked on it
         trials/000017.parquet   one finished trial; it exists if and only if the trial is finished
+        checkpoints/000017.pt   where an unfinished long trial goes on; gone once it is finished
         curves.parquet          all of them in one file, once the study is complete
         .claim                  locked by the process that works on the study, and naming it
         stage-1-momentum.high/  further searches of the same study, each with the same files (`study.records.Branch`):
@@ -17,8 +18,9 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import socket
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -173,15 +175,52 @@ def close_study(folder: Path, ended: Mapping[str, Any]) -> None:
     held["provenance"][-1].update(ended)
     _write_json(folder / "study.json", held)
     compact(folder)
+    shutil.rmtree(Checkpoints(folder).folder, ignore_errors=True)  # of trials that are not wanted any more
 
 
 def save(folder: Path, curve: Curve) -> None:
-    """Keep a finished trial.
+    """Keep a finished trial, which needs its checkpoint no more.
 
     Raises:
         StoreError: it cannot be written.
     """
     _write_curves(folder / "trials" / f"{curve.trial.index:06d}.parquet", [curve])
+    del Checkpoints(folder)[curve.trial.index]
+
+
+class Checkpoints(MutableMapping[int, bytes]):
+    """Index of a trial -> its latest checkpoint, a file each that is read when it is asked for."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder / "checkpoints"
+
+    def _path(self, index: int) -> Path:
+        return self.folder / f"{index:06d}.pt"
+
+    def __contains__(self, index: object) -> bool:
+        return isinstance(index, int) and self._path(index).exists()
+
+    def __getitem__(self, index: int) -> bytes:
+        try:
+            return self._path(index).read_bytes()
+        except OSError as error:  # as good as none: the trial starts anew
+            raise KeyError(index) from error
+
+    def __setitem__(self, index: int, content: bytes) -> None:
+        path = self._path(index)
+        with _writing(path):
+            self.folder.mkdir(exist_ok=True)
+        _replace(path, lambda aside: aside.write_bytes(content))
+
+    def __delitem__(self, index: int) -> None:
+        with suppress(OSError):  # none of a finished trial is ever asked for
+            self._path(index).unlink()
+
+    def __iter__(self) -> Iterator[int]:
+        return (int(path.stem) for path in sorted(self.folder.glob("*.pt")) if path.stem.isdecimal())
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
 
 
 def load(folder: Path) -> list[Curve]:

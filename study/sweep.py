@@ -99,7 +99,9 @@ def plan(jobs: Sequence[Job], config_dir: Path | None, console: Console | None) 
 
 
 def _workers(jobs: Sequence[Job], config_dir: Path | None) -> Workers:
-    return Workers(min(job.workers for job in jobs), jobs[0].device, jobs[0].lanes, config_dir)
+    first = jobs[0]
+    count = min(job.workers for job in jobs)
+    return Workers(count, first.device, first.lanes, config_dir, first.checkpoint_minutes)
 
 
 def _measured(

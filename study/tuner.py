@@ -7,7 +7,7 @@ import itertools
 import json
 import math
 import socket
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -110,11 +110,10 @@ class Storage:
             self._finished.add(index)
         return index in self._finished
 
-    def abandon(self, study: optuna.Study) -> None:
-        """Fail the trials that an earlier run left under way: they will be asked for again."""
-        for number in self._unfinished.values():
-            study.tell(number, state=TrialState.FAIL)
-        self._unfinished.clear()
+    def abandon(self, study: optuna.Study, under_way: Container[int]) -> None:
+        """Fail the trials that an earlier run left: they will be asked for again, but for those still under way."""
+        for index in [index for index in self._unfinished if index not in under_way]:
+            study.tell(self._unfinished.pop(index), state=TrialState.FAIL)
 
 
 def _cut_torn_line(path: Path) -> None:
@@ -129,10 +128,20 @@ class Tuner:
 
     Optuna keeps the search's history for its adaptive samplers; the others' points are addressed by index and so
     survive any interruption. An adaptive sampler begins with STARTUP quasi-random points.
+
+    Arguments:
+        under_way: trials proposed before that have a checkpoint, and are to be proposed again under their index.
     """
 
-    def __init__(self, study: Study, finished: Iterable[Curve] = (), storage: Storage | None = None) -> None:
+    def __init__(
+        self,
+        study: Study,
+        finished: Iterable[Curve] = (),
+        under_way: Iterable[Trial] = (),
+        storage: Storage | None = None,
+    ) -> None:
         self.study = study
+        self._under_way = {trial.index: trial for trial in under_way}
         self.outcomes: dict[int, Outcome] = {}
         """Of finished trials; a race's bounds fall, and statuses with them, while trials of lower index finish."""
         self._measured: dict[int, Measured] = {}
@@ -148,7 +157,7 @@ class Tuner:
             if self.tell(curve).status == INCOMPLETE:  # as if it had never run
                 for held in (self.outcomes, self._measured, self._trials):
                     del held[curve.trial.index]
-        self._storage.abandon(self._optuna)
+        self._storage.abandon(self._optuna, self._under_way)
 
     def ask(self) -> Trial | None:
         """The next trial worth starting now, or None: enough are feasible, could yet be feasible, or were launched."""
@@ -156,20 +165,30 @@ class Tuner:
         hopeful = sum(i in self._asked or self.outcomes[i].status == COMPLETE for i in range(index))
         if hopeful >= self.study.search.trials or index >= self.study.search.launch_limit:
             return None
-        adaptive = ADAPTIVE.get(self.study.search.sampler)
-        if adaptive is None or index < STARTUP:
-            # Optuna hears of it when it is finished: of several processes, another could take what one enqueues.
-            hyperparameters = values(self.study.search.space, point(self.study, index))
-            self._asked[index] = None
-        else:
+        hyperparameters = self._known(index)
+        self._asked[index] = None
+        if hyperparameters is None:
             # Made anew for each point, so that it depends on the history and the index but on no hidden state.
             seed = self.study.seeds.of("search", index, self.study.branch.key)
-            self._optuna.sampler = adaptive(seed % 2**32)
+            self._optuna.sampler = ADAPTIVE[self.study.search.sampler](seed % 2**32)
             asked = self._asked[index] = self._optuna.ask(self._distributions)
             for name, value in self._storage.mark(index).items():
                 asked.set_user_attr(name, value)
             hyperparameters = self._from_optuna(asked.params)
         return self.study.trial(index, hyperparameters)
+
+    def _known(self, index: int) -> Mapping[str, float] | None:
+        """The point of a trial that its index addresses or that was proposed before; None: the sampler must say.
+
+        Optuna hears of it when it is finished: of several processes, another could take what one enqueues.
+        """
+        space = self.study.search.space
+        if self.study.search.sampler not in ADAPTIVE or index < STARTUP:
+            return values(space, point(self.study, index))
+        trial = self._under_way.get(index)
+        if trial is None or trial.hyperparameters.keys() != space.keys():
+            return None
+        return trial.hyperparameters if trial == self.study.trial(index, trial.hyperparameters) else None
 
     def tell(self, curve: Curve) -> Outcome:
         """Take a finished trial's curve into account; returns how it ended, as far as can be known by now."""

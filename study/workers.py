@@ -14,15 +14,18 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, MutableMapping, Sequence
 from contextlib import contextmanager
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from study.cost import Cost
 from study.records import Curve, Study, Trial
 from study.tuner import Tuner
+
+if TYPE_CHECKING:
+    from study.checkpoints import Pace
 
 _ENVIRONMENT = {
     "OMP_NUM_THREADS": "1",
@@ -49,9 +52,17 @@ class Workers:
         device: where they train, such as `cpu` or `cuda`.
         lanes: trials that each trains at once; None: as many as pay.
         import_path: extra folder from which workloads are imported.
+        checkpoint_minutes: from one checkpoint of the trials under way to the next; None: never.
     """
 
-    def __init__(self, count: int, device: str, lanes: int | None = None, import_path: Path | None = None) -> None:
+    def __init__(
+        self,
+        count: int,
+        device: str,
+        lanes: int | None = None,
+        import_path: Path | None = None,
+        checkpoint_minutes: float | None = None,
+    ) -> None:
         self.device, self.lanes = device, lanes
         self._costs: dict[str, Cost] = {}
         self._pipes: list[Connection] = []
@@ -60,7 +71,8 @@ class Workers:
         with one_thread_environment(), _uninterrupted():
             for _ in range(count):
                 ours, theirs = context.Pipe()
-                process = context.Process(target=_work, args=(theirs, os.getpid(), device, import_path), daemon=True)
+                how = (theirs, os.getpid(), device, import_path, checkpoint_minutes)
+                process = context.Process(target=_work, args=how, daemon=True)
                 process.start()
                 theirs.close()
                 self._pipes.append(ours)
@@ -84,10 +96,13 @@ class Workers:
         """Worker processes."""
         return len(self._processes)
 
-    def train(self, study: Study, tuner: Tuner) -> Iterator[Curve]:
+    def train(self, study: Study, tuner: Tuner, kept: MutableMapping[int, bytes]) -> Iterator[Curve]:
         """Curves of finished trials, in the order in which they end; the caller tells each to the tuner.
 
         The study was measured before: lanes are fused as was found best.
+
+        Arguments:
+            kept: index -> the checkpoint that a trial goes on from; new ones are put there.
 
         Raises:
             TrialTooLarge: after the trials that did fit have ended.
@@ -102,11 +117,11 @@ class Workers:
         while True:
             waiting, idle = idle, []
             for pipe in waiting:
-                trial = None if too_large else tuner.ask()
-                if trial is None:
+                proposal = None if too_large else _proposal(tuner, kept)
+                if proposal is None:
                     idle.append(pipe)
                 else:
-                    self._send(pipe, trial)
+                    self._send(pipe, proposal)
             if len(idle) == len(at_work):
                 break
             for pipe in self._ready(at_work):
@@ -114,9 +129,13 @@ class Workers:
                 if kind == "ask" and content:  # willing to wait
                     idle.append(pipe)
                 elif kind == "ask":
-                    self._send(pipe, None if too_large else tuner.ask())
+                    self._send(pipe, None if too_large else _proposal(tuner, kept))
                 elif kind == "limit":
                     self._send(pipe, tuner.step_limit(content))
+                elif kind == "checkpoint":
+                    self._send(pipe, kept.get(content))
+                elif kind == "keep":
+                    kept[content[0]] = content[1]
                 elif kind == "too large":
                     too_large = TrialTooLarge(content)
                     at_work.remove(pipe)
@@ -187,22 +206,48 @@ def _key(study: Study) -> str:
     return json.dumps([study.workload, how], sort_keys=True)
 
 
-class _Remote:
-    """The tuner, seen from a worker through its pipe."""
+def _proposal(tuner: Tuner, kept: MutableMapping[int, bytes]) -> tuple[Trial, bool] | None:
+    """The next trial and whether it has a checkpoint, if there is one."""
+    trial = tuner.ask()
+    return None if trial is None else (trial, trial.index in kept)
 
-    def __init__(self, pipe: Connection) -> None:
-        self.pipe = pipe
+
+class _Remote:
+    """The tuner and the store, seen from a worker through its pipe."""
+
+    def __init__(self, pipe: Connection, pace: Pace) -> None:
+        self.pipe, self.pace = pipe, pace
+        self.kept: set[int] = set()
+        """Trials that have a checkpoint: nobody is asked for those of others."""
 
     def ask(self, wait: bool) -> Trial | None:
         self.pipe.send(("ask", wait))
-        return self.pipe.recv()
+        proposal = self.pipe.recv()
+        if proposal is None:
+            return None
+        trial, kept = proposal
+        if kept:
+            self.kept.add(trial.index)
+        return trial
 
     def step_limit(self, index: int) -> int:
         self.pipe.send(("limit", index))
         return self.pipe.recv()
 
+    def checkpoint(self, index: int) -> bytes | None:
+        if index not in self.kept:
+            return None
+        self.pipe.send(("checkpoint", index))
+        return self.pipe.recv()
 
-def _work(pipe: Connection, parent: int, device: str, import_path: Path | None) -> None:
+    def keep(self, index: int, checkpoint: bytes) -> None:
+        self.kept.add(index)
+        self.pipe.send(("keep", (index, checkpoint)))
+
+
+def _work(
+    pipe: Connection, parent: int, device: str, import_path: Path | None, checkpoint_minutes: float | None
+) -> None:
     """The life of a worker: import torch, then train or measure whatever study it is handed."""
     threading.Thread(target=_die_with, args=(parent,), daemon=True).start()
     if import_path is not None:
@@ -210,6 +255,7 @@ def _work(pipe: Connection, parent: int, device: str, import_path: Path | None) 
     import torch
 
     from study import engine
+    from study.checkpoints import Pace
     from study.evaluation import Data
     from study.memory import out_of_memory, too_large
     from workloads.base import Workload, build
@@ -230,7 +276,8 @@ def _work(pipe: Connection, parent: int, device: str, import_path: Path | None) 
             if kind == "measure":
                 pipe.send(("measured", engine.measure(study, workload, data, *how)))
                 continue
-            for curve in engine.train(study, workload, data, _Remote(pipe), *how):
+            remote = _Remote(pipe, Pace(checkpoint_minutes))
+            for curve in engine.train(study, workload, data, remote, *how):
                 pipe.send(("curve", curve))
         except (EOFError, ConnectionError):
             return

@@ -101,6 +101,9 @@ OVERRIDES = [
     (["evaluation.ratio=1.5"], "study.evaluation.ratio", [1.5]),
     (["stopping=budget"], "study.stopping", ["budget"]),
     (["engine.workers=3"], "workers", [3]),
+    ([], "checkpoint_minutes", [10.0]),
+    (["checkpoint.minutes=0"], "checkpoint_minutes", [0.0]),
+    (["checkpoint.minutes=null"], "checkpoint_minutes", [None]),
     (["goal='val/cross_entropy_error < 0.3'"], "study.goal", [Goal("val/cross_entropy_error", 0.3)]),
     # What a person types: the shell takes one pair of quotes away.
     (["goal=val/cross_entropy_error < 0.3"], "study.goal", [Goal("val/cross_entropy_error", 0.3)]),
@@ -251,6 +254,10 @@ REFUSED = [
     # A place that cannot be used
     (["engine.device=tpu"], ["engine.device", "'tpu'"]),
     (["engine.workers=0"], ["engine.workers must be", "at least 1", "0"]),
+    (["checkpoint.minutes=-1"], ["checkpoint.minutes must be", "at least 0", "-1"]),
+    (["checkpoint.minutes=nan"], ["checkpoint.minutes must be", "at least 0", "nan"]),
+    (["checkpoint.minutes=often"], ["checkpoint.minutes", "'often'"]),
+    (["checkpoint.minutes=1,2", "results=${checkpoint.minutes}"], ["checkpoint settings cannot be swept"]),
     (["--config-dir", "nowhere"], ["--config-dir", "nowhere"]),
     (["results="], ["results"]),
     # Two studies in one folder

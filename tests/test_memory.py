@@ -47,7 +47,7 @@ class Small:
         return cross_entropy_error(outputs, targets)
 
 
-class Once:
+class Once(serial.Proposals):
     """One trial, its whole budget."""
 
     def __init__(self, study):

@@ -15,6 +15,7 @@ from study.evaluation import Data
 from study.optimizers import OPTIMIZERS
 from study.records import Budget, Evaluation
 from study.schedules import SCHEDULES
+from study.serial import Proposals
 from study.space import values
 from study.tuner import point
 from workloads.base import Splits, classification_error, cross_entropy_error
@@ -80,7 +81,7 @@ class Tiny:
         return weight * cross_entropy_error(outputs, targets)
 
 
-class Queue:
+class Queue(Proposals):
     """Trials of these indices in this order, each up to `limit` steps."""
 
     def __init__(self, study, *indices, limit=STEPS):

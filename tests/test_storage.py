@@ -47,12 +47,12 @@ def test_a_search_is_seen_while_it_runs(interrupted, tmp_path):
 
 def test_what_died_is_mended_from_the_curves(interrupted, tmp_path, make_curve):
     study, curves = interrupted
-    tuner = Tuner(study, curves, Storage("journal", tmp_path))
+    tuner = Tuner(study, curves, storage=Storage("journal", tmp_path))
     assert states(tmp_path) == ["COMPLETE", "FAIL", "FAIL"]  # diverged; abandoned
     assert tuner.ask().index == 2
     tuner.tell(make_curve(study, 2))
     assert states(tmp_path) == ["COMPLETE", "COMPLETE", "FAIL", "FAIL"]
-    Tuner(study, [*curves, make_curve(study, 2)], Storage("journal", tmp_path))
+    Tuner(study, [*curves, make_curve(study, 2)], storage=Storage("journal", tmp_path))
     assert states(tmp_path) == ["COMPLETE", "COMPLETE", "FAIL", "FAIL"]  # nothing is entered twice
 
 
@@ -60,7 +60,7 @@ def test_a_torn_line_is_cut_off(interrupted, tmp_path, make_curve):
     study, curves = interrupted
     with (tmp_path / JOURNAL).open("ab") as file:
         file.write(b'{"op_code": 5, "wor')
-    tuner = Tuner(study, curves, Storage("journal", tmp_path))
+    tuner = Tuner(study, curves, storage=Storage("journal", tmp_path))
     tuner.ask()
     tuner.tell(make_curve(study, 2))
     assert states(tmp_path) == ["COMPLETE", "COMPLETE", "FAIL", "FAIL"]
@@ -68,7 +68,7 @@ def test_a_torn_line_is_cut_off(interrupted, tmp_path, make_curve):
 
 def test_trials_that_an_earlier_run_kept_elsewhere_are_entered(tmp_path, make_study, make_curve):
     study = make_study(sampler="tpe")
-    Tuner(study, [make_curve(study, 0, reaches=20)], Storage("journal", tmp_path))
+    Tuner(study, [make_curve(study, 0, reaches=20)], storage=Storage("journal", tmp_path))
     assert states(tmp_path) == ["COMPLETE"]
 
 
@@ -80,7 +80,7 @@ def test_sweeps_of_one_question_share_a_search(monkeypatch, tmp_path, make_study
     for tuner in (one, other):
         tuner.ask()
         tuner.tell(make_curve(study, 0, reaches=20))
-    mine = Tuner(study, [make_curve(study, 0, reaches=20)], Storage(url, tmp_path / "one"))
+    mine = Tuner(study, [make_curve(study, 0, reaches=20)], storage=Storage(url, tmp_path / "one"))
     mine.ask()
     storage = optuna.storages.RDBStorage(url)
     [name] = optuna.get_all_study_names(storage)

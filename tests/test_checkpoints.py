@@ -1,0 +1,590 @@
+"""A trial that goes on from any of its checkpoints ends as one that was left in peace, to the last bit."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+import pickle
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from analysis.load import load_study
+from study import checkpoints, engine, lanes, serial, store
+from study.__main__ import main
+from study.checkpoints import Checkpoint, Pace
+from study.evaluation import Data, Log
+from study.records import Budget, Curve, Evaluation, Seeds, Study, Trial
+from study.serial import Proposals
+from study.space import values
+from study.tuner import Tuner, point
+from workloads.base import Splits, classification_error, cross_entropy_error
+from workloads.layers import Dropout
+
+STEPS = 12
+GRID = Evaluation(first=0.25, ratio=1.5)
+SPACES: dict[str, dict[str, Any]] = {
+    "momentum": {
+        "learning_rate": {"low": 1e-2, "high": 0.3, "scale": "log"},
+        "momentum": {"low": 0.5, "high": 0.99, "scale": "reverse_log"},
+    },
+    "adam": {
+        "learning_rate": {"low": 1e-3, "high": 0.1, "scale": "log"},
+        "beta1": {"low": 0.5, "high": 0.9},
+        "beta2": {"low": 0.9, "high": 0.99},
+        "epsilon": 1e-6,
+    },
+}
+
+
+@dataclass
+class Blobs:
+    """Three noisy classes, for a chain of linear layers or a small convolutional net, both with dropout."""
+
+    images: bool = False
+    normed: bool = False
+    width: int = 4
+    name = "tiny"
+    train_examples = 50
+    hyperparameters = ()
+
+    @property
+    def errors(self) -> dict[str, Any]:
+        return {"classification_error": classification_error, "loss": cross_entropy_error}
+
+    def splits(self, device: torch.device) -> Splits:
+        generator = torch.Generator().manual_seed(0)
+
+        def draw(count: int) -> tuple[torch.Tensor, torch.Tensor]:
+            targets = torch.randint(3, (count,), generator=generator)
+            inputs = torch.randn(count, 2, 3, 4, generator=generator)
+            inputs.view(count, -1)[torch.arange(count), targets] += 2
+            return inputs if self.images else inputs.flatten(1), targets
+
+        return Splits(draw(50), draw(40), draw(20))
+
+    def model(self) -> nn.Module:
+        if not self.images:
+            return nn.Sequential(nn.Linear(24, 8), nn.ReLU(), Dropout(0.3), nn.Linear(8, 3))
+        convolution = nn.Conv2d(2, self.width, 3, padding=1)
+        norm = [nn.BatchNorm2d(self.width)] if self.normed else []  # whose statistics are state, too
+        return nn.Sequential(
+            convolution, *norm, nn.ReLU(), Dropout(0.2), nn.Flatten(), Dropout(0.5), nn.Linear(12 * self.width, 3)
+        )
+
+    def loss(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        return cross_entropy_error(outputs, targets)
+
+
+CASES = {"plain": Blobs(images=True, normed=True), "bmm": Blobs(), "vmap": Blobs(images=True)}
+
+
+class Counting(Pace):
+    """Counts the steps that are really made."""
+
+    made = 0
+
+    def advance(self, advance: Any, most: int) -> None:
+        def counted(steps: int) -> None:
+            self.made += steps
+            advance(steps)
+
+        super().advance(counted, most)
+
+
+class Killed(Exception):
+    """Stands for SIGKILL: nothing is written after it."""
+
+
+class Desk(Proposals):
+    """Trials in this order, some with a checkpoint; all checkpoints that are taken are remembered.
+
+    Arguments:
+        kept: index -> the checkpoint to go on from; new ones replace it.
+        lives: how many checkpoints are kept before the engine is killed.
+    """
+
+    def __init__(
+        self,
+        trials: Sequence[Trial],
+        minutes: float | None = None,
+        kept: dict[int, bytes] | None = None,
+        lives: float = float("inf"),
+    ) -> None:
+        self.trials, self.lives, self.kept = list(trials), lives, {} if kept is None else kept
+        self.pace: Counting = Counting(minutes)
+        self.taken: list[tuple[int, bytes]] = []
+
+    def ask(self, wait: bool) -> Trial | None:
+        return self.trials.pop(0) if self.trials else None
+
+    def step_limit(self, index: int) -> int:
+        return STEPS
+
+    def checkpoint(self, index: int) -> bytes | None:
+        return self.kept.get(index)
+
+    def keep(self, index: int, checkpoint: bytes) -> None:
+        self.kept[index] = checkpoint
+        self.taken.append((index, checkpoint))
+        if len(self.taken) >= self.lives:
+            raise Killed
+
+
+@pytest.fixture
+def question(make_study: Any) -> Any:
+    """A study of Blobs in an arithmetic; the plain one accumulates its batches."""
+
+    def make(how: str, optimizer: str = "momentum", **fields: Any) -> Study:
+        defaults = {
+            "space": SPACES[optimizer],
+            "examples": 50,
+            "batch_size": 8,
+            "micro_batch": 3 if how == "plain" else None,
+            "stopping": "budget",
+            "budget": Budget(epochs=0, steps=STEPS),
+            "evaluation": GRID,
+        }
+        return make_study(optimizer=optimizer, arithmetic=how, **defaults | fields)
+
+    return make
+
+
+def trial(study: Study, index: int, **changed: float) -> Trial:
+    return study.trial(index, values(study.search.space, point(study, index)) | changed)
+
+
+def training(study: Study, desk: Desk, heights: Sequence[int] = (4,), workload: Blobs | None = None) -> Iterator[Curve]:
+    workload = workload or CASES[study.arithmetic]
+    data = Data.of(workload.splits(torch.device("cpu")))
+    if study.arithmetic == "plain":
+        return serial.train(study, workload, data, desk)
+    return lanes.train(study, workload, data, desk, heights, heights[-1])
+
+
+def trained(study: Study, desk: Desk, heights: Sequence[int] = (4,)) -> dict[int, Curve]:
+    return {curve.trial.index: curve for curve in training(study, desk, heights)}
+
+
+def assert_same_bits(one: Curve, other: Curve) -> None:
+    assert (one.trial, one.first_bad_step, one.micro_batch) == (other.trial, other.first_bad_step, other.micro_batch)
+    assert one.steps.tolist() == other.steps.tolist()
+    assert one.errors.keys() == other.errors.keys()
+    for metric in one.errors:
+        assert one.errors[metric].tobytes() == other.errors[metric].tobytes(), metric
+
+
+def held(content: bytes) -> dict[str, Any]:
+    return torch.load(io.BytesIO(content[32:]), weights_only=True)
+
+
+def step(content: bytes) -> int:
+    return held(content)["step"]
+
+
+def saved(content: Any, save: Any = torch.save) -> bytes:
+    buffer = io.BytesIO()
+    save(content, buffer)
+    return hashlib.sha256(buffer.getvalue()).digest() + buffer.getvalue()
+
+
+@pytest.mark.parametrize("optimizer", SPACES)
+@pytest.mark.parametrize("how", CASES)
+def test_a_trial_goes_on_from_any_checkpoint_to_the_same_bits(question, how, optimizer):
+    study = question(how, optimizer)
+    three = trial(study, 3)
+    assert set(study.evaluation_steps) < set(range(1, STEPS + 1))
+    undisturbed = trained(study, Desk([three]))[3]
+    checkpointed = Desk([three], minutes=0)
+    assert_same_bits(trained(study, checkpointed)[3], undisturbed)
+    reached = [step(content) for _, content in checkpointed.taken]
+    assert {*range(1, STEPS)} <= {*reached}
+    for done, (_, content) in zip(reached, checkpointed.taken, strict=True):
+        desk = Desk([three], kept={3: content})
+        assert_same_bits(trained(study, desk)[3], undisturbed)
+        assert desk.pace.made == STEPS - done
+
+
+@pytest.mark.parametrize("optimizer", SPACES)
+@pytest.mark.parametrize("how", CASES)
+def test_killed_again_and_again_ends_the_same(question, how, optimizer):
+    """Trials refill rows, and a kill may fall between the checkpoints of two lanes."""
+    study = question(how, optimizer)
+    wanted = [trial(study, index) for index in range(5)]
+    undisturbed = {t.index: trained(study, Desk([t]))[t.index] for t in wanted}
+    chance, kept, finished, kills = random.Random(0), {}, {}, 0
+    while True:
+        desk = Desk([t for t in wanted if t.index not in finished], 0, kept, lives=chance.randint(1, 12))
+        try:
+            for curve in training(study, desk):
+                finished[curve.trial.index] = curve
+            break
+        except Killed:
+            kills += 1
+    assert kills > 5
+    for index, curve in undisturbed.items():
+        assert_same_bits(finished[index], curve)
+
+
+@pytest.mark.parametrize("how", ["bmm", "vmap"])
+def test_a_checkpoint_fits_any_slot_and_any_number_of_lanes(question, how):
+    study = question(how)
+    workload = CASES[how]
+    heights = list(engine.admitted(study, workload, Data.of(workload.splits(torch.device("cpu"))), most=8))
+    assert len(heights) >= 3
+    wanted = {index: trial(study, index) for index in range(5)}
+    undisturbed = {index: trained(study, Desk([t]), heights[:1])[index] for index, t in wanted.items()}
+    desk = Desk(list(wanted.values()), minutes=0)
+    trained(study, desk, heights[-1:])
+    by_step = {(index, step(content)): content for index, content in desk.taken}
+    kept = {0: by_step[0, 4], 1: by_step[1, 11], 3: by_step[3, 1]}  # the others start anew
+    for chosen in (heights[:1], heights[:2], heights, heights[-1:]):
+        for order in (range(5), range(4, -1, -1), [1, 2, 0, 4, 3]):
+            found = trained(study, Desk([wanted[i] for i in order], kept=dict(kept)), chosen)
+            for index, curve in undisturbed.items():
+                assert_same_bits(found[index], curve)
+
+
+@pytest.mark.parametrize("how", CASES)
+def test_a_diverging_trial_diverges_at_the_same_step(question, how):
+    study = question(how)
+    beside, diverging = trial(study, 0), trial(study, 1, learning_rate=1e38)
+    undisturbed = trained(study, Desk([beside, diverging]))
+    assert undisturbed[1].first_bad_step is not None
+    desk = Desk([beside, diverging], minutes=0)
+    assert_same_bits(trained(study, desk)[1], undisturbed[1])
+    contents = [content for index, content in desk.taken if index == 1]
+    assert contents
+    for content in contents:
+        assert_same_bits(trained(study, Desk([diverging], kept={1: content}))[1], undisturbed[1])
+
+
+def test_seconds_add_up(question):
+    study = question("bmm")
+    desk = Desk([trial(study, 0)], minutes=0)
+    trained(study, desk)
+    content = held(desk.taken[4][1])
+    content["seconds"] = {"training": 1000.0, "evaluation": 500.0}
+    seconds = trained(study, Desk([trial(study, 0)], kept={0: saved(content)}))[0].seconds
+    assert 1000 < seconds["training"] < 1100
+    assert 500 < seconds["evaluation"] < 600
+
+
+@pytest.fixture
+def taken(question: Any) -> Any:
+    """(study, its trial 0, a checkpoint of it at step 6)."""
+
+    def make(how: str) -> tuple[Study, Trial, bytes]:
+        study = question(how)
+        desk = Desk([trial(study, 0)], minutes=0)
+        trained(study, desk)
+        return study, trial(study, 0), desk.taken[5][1]
+
+    return make
+
+
+TORN = {
+    "empty": lambda content: b"",
+    "half": lambda content: content[: len(content) // 2],
+    "tail": lambda content: content[:-1],
+    "text": lambda content: b"x" * len(content),
+    "zeros": lambda content: content[:1000] + bytes(len(content) - 1000),
+    "a flipped bit": lambda content: flipped(content),
+}
+
+
+def flipped(content: bytes) -> bytes:
+    """One bit of a weight is another; the rest of the file is whole."""
+    tensor = [*held(content)["weights"].values()][-1][:4].numpy().tobytes()
+    [place] = [i for i in range(len(content)) if content.startswith(tensor, i)]
+    return content[:place] + bytes([content[place] ^ 1]) + content[place + 1 :]
+
+
+@pytest.mark.parametrize("tear", TORN)
+@pytest.mark.parametrize("how", CASES)
+def test_a_torn_checkpoint_is_ignored(taken, how, tear):
+    study, asked, content = taken(how)
+    torn = TORN[tear](content)
+    assert checkpoints.trials({0: content}) == [asked]
+    assert checkpoints.trials({0: torn}) == []
+    desk = Desk([asked], kept={0: torn})
+    assert_same_bits(trained(study, desk)[0], trained(study, Desk([asked]))[0])
+    assert desk.pace.made == STEPS
+
+
+FOREIGN = {
+    "no mapping": lambda held: [1, 2],
+    "nothing": lambda held: {},
+    "torch": lambda held: held | {"torch": "1.0"},
+    "trial": lambda held: held | {"trial": held["trial"].replace('"index": 0', '"index": 1')},
+    "micro_batch": lambda held: held | {"micro_batch": 5},
+    "errors": lambda held: held | {"errors": {"val/other": held["errors"]["val/loss"]}},
+    "grid": lambda held: held | {"steps": [step + 1 for step in held["steps"]]},
+    "past the next evaluation": lambda held: held | {"step": STEPS},
+    "names": lambda held: held | {"weights": {f"other.{name}": t for name, t in held["weights"].items()}},
+    "shapes": lambda held: held | {"weights": {name: t[None] for name, t in held["weights"].items()}},
+    "no tensors": lambda held: held | {"weights": dict.fromkeys(held["weights"], 1.0)},
+}
+
+
+@pytest.mark.parametrize("what", FOREIGN)
+@pytest.mark.parametrize("how", ["plain", "bmm"])
+def test_a_checkpoint_of_something_else_is_ignored(taken, how, what):
+    study, asked, content = taken(how)
+    same = Desk([asked], kept={0: saved(held(content))})
+    trained(study, same)
+    assert same.pace.made == STEPS - 6  # what is not touched is taken
+    desk = Desk([asked], kept={0: saved(FOREIGN[what](held(content)))})
+    assert_same_bits(trained(study, desk)[0], trained(study, Desk([asked]))[0])
+    assert desk.pace.made == STEPS
+
+
+@pytest.mark.parametrize("how", CASES)
+@pytest.mark.parametrize(
+    "other",
+    [
+        lambda study, asked: (study, trial(study, 0, learning_rate=0.011)),
+        lambda study, asked: (other := replace(study, seeds=Seeds(trial=1)), trial(other, 0)),
+        lambda study, asked: (other := replace(study, seeds=Seeds(data_order=1)), trial(other, 0)),
+    ],
+    ids=["hyperparameters", "seed", "order"],
+)
+def test_a_checkpoint_of_another_trial_is_ignored(taken, how, other):
+    study, asked, content = taken(how)
+    study, asked = other(study, asked)
+    desk = Desk([asked], kept={0: content})
+    assert_same_bits(trained(study, desk)[0], trained(study, Desk([asked]))[0])
+    assert desk.pace.made == STEPS
+
+
+class Evil:
+    """A pickle that makes a folder when it is loaded."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def __reduce__(self) -> Any:
+        return os.mkdir, (str(self.folder),)
+
+
+@pytest.mark.parametrize("save", [pickle.dump, torch.save], ids=["pickle", "torch"])
+@pytest.mark.parametrize("how", CASES)
+def test_no_pickle_is_run(taken, tmp_path, how, save):
+    study, asked, content = taken(how)
+    evil = saved(held(content) | {"state": Evil(tmp_path / "made")}, save)
+    with suppress(RuntimeError):  # as it would be, if late
+        torch.load(io.BytesIO(evil[32:]), weights_only=False)
+    (tmp_path / "made").rmdir()
+    assert checkpoints.trials({0: evil}) == []
+    desk = Desk([asked], kept={0: evil})
+    trained(study, desk)
+    assert desk.pace.made == STEPS
+    assert not (tmp_path / "made").exists()
+
+
+def test_lanes_that_run_out_of_memory_go_on_with_fewer_from_their_checkpoints(question, monkeypatch):
+    study = question("bmm")
+    workload = CASES["bmm"]
+    assert {2, 4} <= {*engine.admitted(study, workload, Data.of(workload.splits(torch.device("cpu"))), most=4)}
+    wanted = [trial(study, index) for index in range(4)]
+    undisturbed = trained(study, Desk(wanted))
+    advance = lanes.Lanes.advance
+
+    def short_of_memory(self: lanes.Lanes, steps: int) -> None:
+        if self.capacity == 4 and self.lanes[0].step == 7:
+            raise torch.OutOfMemoryError("no room")
+        advance(self, steps)
+
+    monkeypatch.setattr(lanes.Lanes, "advance", short_of_memory)
+    desk = Desk(wanted, minutes=0)
+    found = trained(study, desk, heights=(2, 4))
+    for index, curve in undisturbed.items():
+        assert_same_bits(found[index], curve)
+    assert max(step(content) for _, content in desk.taken[:28]) == 7
+    assert [step(content) for _, content in desk.taken[28:]] == [8, 8, 9, 9, 10, 10, 11, 11] * 2
+
+
+def test_a_checkpoint_holds_for_its_own_micro_batch_only(question, monkeypatch):
+    study = question("plain", micro_batch=None)
+    asked = trial(study, 0)
+    losses = serial.Run.losses
+
+    def bounded(self: serial.Run, index: torch.Tensor, first: int) -> torch.Tensor:
+        if len(index) > 4 and (self.step == 5 or desk.taken == []):
+            raise torch.OutOfMemoryError("no room")
+        return losses(self, index, first)
+
+    desk = Desk([asked], minutes=0)
+    desk.taken.append((0, b""))  # the whole batch fits at first
+    monkeypatch.setattr(serial.Run, "losses", bounded)
+    [curve] = trained(study, desk).values()
+    assert curve.micro_batch == 4
+    assert [held(content)["micro_batch"] for _, content in desk.taken[1:]] == [None] * 5 + [4] * STEPS
+    content = desk.taken[1 + 5 + 7][1]
+    desk = Desk([asked], kept={0: content})  # where the whole batch does not fit from the first step on
+    assert_same_bits(trained(study, desk)[0], curve)
+    assert desk.pace.made == study.evaluation_steps[0] + STEPS - 8
+    monkeypatch.undo()
+    assert_same_bits(trained(replace(study, micro_batch=4), Desk([asked]))[0], curve)
+
+
+class Clock:
+    """A clock that only training moves."""
+
+    now = 0.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+@pytest.mark.parametrize(
+    ("minutes", "seconds_per_step", "slices"),
+    [
+        (None, 1.0, [5000]),
+        (10, 0.01, [1, 4999]),  # too short to be noticed
+        (10, 1.0, [1, 599, 600, 600, 600, 600, 600, 600, 600, 200]),
+        (10, 700.0, [1] * 5000),
+        (0, 1.0, [1] * 5000),
+    ],
+)
+def test_training_is_cut_where_the_time_comes(monkeypatch, minutes, seconds_per_step, slices):
+    clock = Clock()
+    monkeypatch.setattr(checkpoints, "time", clock)
+    pace, made, due = Pace(minutes), [], []
+
+    def advance(steps: int) -> None:
+        clock.now += steps * seconds_per_step
+        made.append(steps)
+
+    while sum(made) < 5000:
+        pace.advance(advance, 5000 - sum(made))
+        if pace.due():
+            due.append(clock.now)
+    assert made == slices
+    if minutes is None or seconds_per_step == 0.01:
+        assert due == []
+    else:
+        assert due == [60 * minutes * (i + 1) for i in range(8)] if slices[1] > 1 else len(due) == 5000
+
+
+def test_hyperparameters_of_numpys_kind_are_plain_numbers(question):
+    """As adaptive samplers may propose them; torch.load takes no scalars of numpy's."""
+    study = question("bmm")
+    asked = study.trial(0, {name: np.float64(1 / 3) for name in study.search.space})
+    workload = CASES["bmm"]
+    log = Log(study, workload, Data.of(workload.splits(torch.device("cpu"))), asked)
+    content = checkpoints.pack(log, Checkpoint(1, {"weights": torch.zeros(3)}, {}))
+    assert checkpoints.trials({0: content}) == [asked]
+    assert checkpoints.restore(content, log, {"weights": torch.ones(3)}) is not None
+
+
+@pytest.mark.parametrize("sampler", ["tpe", "gp", "cmaes"])
+def test_an_adaptive_sampler_proposes_a_trial_under_way_again(make_study, make_curve, sampler):
+    study = make_study(trials=16, sampler=sampler)
+    tuner = Tuner(study)
+    first = []
+    for _ in range(10):
+        first.append(tuner.ask())
+        tuner.tell(replace(make_curve(study, first[-1].index, reaches=20 + 3 * first[-1].index), trial=first[-1]))
+    first += [tuner.ask(), tuner.ask()]
+    under_way = first[11]
+    finished = [replace(make_curve(study, t.index, reaches=20 + 3 * t.index), trial=t) for t in first[:11]]
+    if sampler != "cmaes":  # which knows only what it proposed in this process
+        assert Tuner(study, finished).ask() != under_way  # trial 10 taught it otherwise
+    tuner = Tuner(study, finished, [under_way])
+    assert tuner.ask() == under_way
+    tuner.tell(replace(make_curve(study, 11, reaches=9), trial=under_way))
+    assert tuner.best == 9
+    assert tuner.ask().index == 12
+    for forged in (replace(under_way, seed=1), replace(under_way, hyperparameters={"learning_rate": 0.1})):
+        assert Tuner(study, finished, [forged]).ask() == Tuner(study, finished).ask()
+
+
+def test_an_indexed_sampler_needs_no_checkpoint_to_propose_again(make_study):
+    study = make_study()
+    forged = study.trial(0, dict.fromkeys(study.search.space, 0.5))
+    assert Tuner(study, under_way=[forged]).ask() == Tuner(study).ask() != forged
+
+
+def files(folder: Path) -> list[str]:
+    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
+
+
+def test_the_store_keeps_checkpoints_until_their_trials_are_finished(tmp_path, make_study, make_curve, write_study):
+    study = make_study()
+    folder = write_study(tmp_path, study, [make_curve(study, 0)], close=False)
+    before = load_study(folder)
+    kept = store.Checkpoints(folder)
+    assert dict(kept) == {}
+    assert 1 not in kept
+    for content in (b"old", b"new"):
+        kept[1] = content
+        kept[1_000_002] = content
+    (kept.folder / ".000003.pt.77").write_bytes(b"half a fi")
+    (kept.folder / "000004.pt").mkdir()
+    assert (1 in kept, 3 in kept) == (True, False)
+    assert (kept[1], kept.get(2), kept.get(4)) == (b"new", None, None)
+    assert list(kept) == [1, 4, 1_000_002]
+    assert checkpoints.trials(kept) == []
+    after = load_study(folder)
+    assert after.trials.equals(before.trials)
+    assert after.measurements.equals(before.measurements)
+    store.save(folder, make_curve(study, 1))
+    assert list(kept) == [4, 1_000_002]
+    store.close_study(folder, {"ended": "now"})
+    assert files(folder) == ["curves.parquet", "study.json"]
+    assert not kept.folder.exists()
+
+
+def test_a_checkpoint_that_cannot_be_kept_is_named(tmp_path, make_study, write_study):
+    folder = write_study(tmp_path, make_study(), [], close=False)
+    (folder / "checkpoints").write_text("no folder")
+    with pytest.raises(store.StoreError, match=r"cannot keep the checkpoint of trial 3 .*000003\.pt"):
+        store.Checkpoints(folder)[3] = b"content"
+
+
+SWEEP = ["batch_size=32", "search.trials=2", "stopping=budget", "budget.steps=2000", "budget.max_steps=2000"]
+
+
+def tables(folder: Path) -> Mapping[str, bytes]:
+    return {path.name: path.read_bytes() for path in (folder / "tables").glob("*.csv") if path.name != "cost.csv"}
+
+
+@pytest.mark.parametrize("engine_name", ["auto", pytest.param("serial", marks=pytest.mark.slow)])
+def test_a_sweep_killed_in_the_middle_of_its_trials_continues_them(tmp_path, engine_name):
+    peaceful, killed = tmp_path / "peaceful", tmp_path / "killed"
+    sweep = ["sweep", *SWEEP, f"engine={engine_name}", "engine.workers=1"]
+    assert main([*sweep, f"results={peaceful}"]) == 0
+    command = [*sweep, f"results={killed}"]
+    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    process = subprocess.Popen([sys.executable, "-m", "study", *command, "checkpoint.minutes=0"], **quiet)
+    while not (found := [p for p in killed.glob("studies/*/*/*/checkpoints/0*.pt") if step(p.read_bytes()) > 100]):
+        assert process.poll() is None
+        time.sleep(0.01)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    folder = found[0].parent.parent
+    assert store.load(folder) == []
+    kept = store.Checkpoints(folder)
+    for index in kept:  # marked, so that it shows in the curves which of them went on from here
+        content = held(kept[index])
+        content["seconds"]["training"] += 1e6
+        kept[index] = saved(content)
+    marked = list(kept)
+    assert main(command) == 0
+    assert [c.trial.index for c in store.load(folder) if c.seconds["training"] > 1e6] == marked != []
+    assert tables(killed) == tables(peaceful)
+    assert files(folder) == ["curves.parquet", "study.json"]
