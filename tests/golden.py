@@ -109,7 +109,7 @@ def study_of(case: Case) -> Study:
     )
 
 
-class Both:
+class Both(serial.Proposals):
     """Both trials of a case, one after the other."""
 
     def __init__(self, study: Study, case: Case) -> None:

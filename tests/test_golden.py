@@ -51,7 +51,7 @@ def test_a_thousandth_of_the_learning_rate_is_a_change(name):
 SMOOTHED, DECAY = base.smoothed_cross_entropy, schedules.SCHEDULES["linear_decay"]
 LATE = replace(DECAY, multiplier=lambda step, train_steps, **h: schedules.linear_decay(step + 1, train_steps, **h))
 CHANGES = {
-    "initial parameters": ("mlp bmm", records.Seeds, "of", lambda self, purpose, index: 2 * index + 1),
+    "initial parameters": ("mlp bmm", records.Seeds, "of", lambda self, purpose, index, branch: 2 * index + 1),
     "order of the data": ("mlp plain", batches, "epoch_permutation", lambda seed, epoch, n: torch.arange(n)),
     "dropout": ("simple_cnn plain adam", layers, "dropout_key", lambda seed, step, layer: step + layer),
     "dropout of lanes": ("simple_cnn vmap", lanes, "dropout_key", lambda seed, step, layer: step + layer),
