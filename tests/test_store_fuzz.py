@@ -1,0 +1,310 @@
+"""Writers that take turns at every file operation and die at any, and readers meanwhile: no finished trial is lost.
+
+A process is a thread that stops before each of its file operations until the schedule lets it go on or kills it.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import tempfile
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from analysis import load as analysis_load
+from study import run, store
+from study.records import Curve, Evaluation, Study
+
+fcntl = pytest.importorskip("fcntl")
+
+Contents = dict[int, tuple[Any, ...]]
+"""Trial -> all that was measured of it, to the last bit."""
+
+
+class Death(BaseException):
+    """As by `kill -9`: nothing that the process still meant to do is done."""
+
+
+class Process(threading.Thread):
+    """One writer or reader."""
+
+    def __init__(self, work: Callable[[], None], number: int) -> None:
+        super().__init__(daemon=True)
+        self.work, self.number, self.dying, self.over = work, number, False, False
+        self.waits_for = ""
+        """The name of the file operation that comes next."""
+        self.go, self.stopped = threading.Semaphore(0), threading.Semaphore(0)
+        self.failure: BaseException | None = None
+        self.start()
+
+    def run(self) -> None:
+        self.go.acquire()
+        try:
+            if not self.dying:
+                self.work()
+        except Death:
+            pass
+        except BaseException as error:
+            self.failure = error
+        self.over = True
+        self.stopped.release()
+
+    def step(self, die: bool = False) -> None:
+        """Let it make the file operation that it waits for, or die there, and come to the next."""
+        self.dying |= die
+        self.go.release()
+        self.stopped.acquire()
+        if self.failure:
+            raise self.failure
+
+    def pause(self, operation: str) -> None:
+        """Before a file operation, in this thread."""
+        self.waits_for = operation
+        if not self.dying:
+            self.stopped.release()
+            self.go.acquire()
+        if self.dying:
+            raise Death
+
+
+def stopping(real: Callable[..., Any], half: Callable[..., None] | None = None) -> Callable[..., Any]:
+    """A file operation at which processes take turns; `half` is what one that dies there leaves behind."""
+
+    def operation(*arguments: Any, **keywords: Any) -> Any:
+        process = threading.current_thread()
+        if isinstance(process, Process):
+            alive = not process.dying
+            try:
+                process.pause(real.__name__)
+            except Death:
+                if alive and half:
+                    half(*arguments)
+                raise
+        return real(*arguments, **keywords)
+
+    return operation
+
+
+def half_a_text(path: Path, text: str) -> None:
+    with open(path, "w") as file:
+        file.write(text[: len(text) // 2])
+
+
+def half_a_table(table: Any, path: Path) -> None:
+    real_write_table(table, path)
+    os.truncate(path, path.stat().st_size // 2)
+
+
+real_write_table, real_getpid = pq.write_table, os.getpid
+
+
+def process_number() -> int:
+    process = threading.current_thread()
+    return process.number if isinstance(process, Process) else real_getpid()
+
+
+@pytest.fixture(scope="module")
+def taking_turns() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        for owner, name in (
+            *((os, name) for name in ("replace", "truncate")),
+            *((Path, name) for name in ("unlink", "mkdir", "glob", "read_text", "read_bytes")),
+            (pq, "read_table"),
+            (fcntl, "flock"),
+        ):
+            patch.setattr(owner, name, stopping(getattr(owner, name)))
+        patch.setattr(os, "fsync", lambda _: None)  # what the disk does is not played here
+        patch.setattr(Path, "write_text", stopping(Path.write_text, half_a_text))
+        patch.setattr(pq, "write_table", stopping(pq.write_table, half_a_table))
+        patch.setattr(os, "getpid", process_number)
+        patch.setattr(run, "provenance", lambda *_: {"device": "cpu"})
+        yield
+
+
+class World:
+    """One study's folder, who works on it, and what was seen in it."""
+
+    def __init__(self, results: Path, study: Study) -> None:
+        self.results, self.study = results, study
+        self.folder = store.study_folder(results, study)
+        self.kept: Contents = {}
+        """Of trials whose `save` returned."""
+        self.seen: Contents = {}
+        self.numbers, self.stamps = itertools.count(1000), itertools.count()
+        self.files: set[tuple[Any, ...]] = set()
+        self.runs = 0
+
+    def writer(self, trials: int) -> Process:
+        """A sweep that wants so many trials."""
+        study = replace(self.study, search=replace(self.study.search, trials=trials))
+
+        def work() -> None:
+            try:
+                store.announce(self.results, study)
+                run.run(study, self, self.results, lambda *_: None)  # type: ignore[arg-type]
+            except store.StoreError as error:
+                if "is being worked on by " not in str(error):
+                    raise
+
+        return Process(work, next(self.numbers))
+
+    def train(self, study: Study, tuner: Any) -> Iterator[Curve]:
+        """As workers do; each training leaves a stamp, so that another of the same trial is told from it."""
+        while (trial := tuner.ask()) is not None:
+            stamp = next(self.stamps)
+            errors = {study.goal.metric: np.array([np.nan, 1 / 3 + stamp])}
+            steps = np.array(study.evaluation_steps)
+            curve = Curve(trial, None, steps, errors, {"training": float(stamp), "evaluation": 0.1})
+            yield curve
+            self.kept[trial.index] = contents([curve])[trial.index]
+
+    def reader(self, read: Callable[[], Contents]) -> Process:
+        """`study status`, or the start of a sweep: it finds at least what was there when it began."""
+
+        def work() -> None:
+            before = dict(self.seen)
+            assert before.items() <= read().items() <= self.seen.items()
+
+        return Process(work, next(self.numbers))
+
+    def by_the_store(self) -> Contents:
+        return contents(store.load(self.folder))
+
+    def by_the_analysis(self) -> Contents:
+        if not os.path.exists(self.folder / "study.json"):
+            return {}
+        data = analysis_load.load_study(self.folder)
+        assert data.trials.index.is_unique
+        rows = dict(iter(data.measurements.groupby("trial")))
+        assert rows.keys() == set(data.trials.index)
+        found = []
+        for record in data.trials.reset_index().to_dict("records"):
+            values = rows[record["trial"]]
+            assert values["step"].is_unique
+            trial = self.study.trial(record["trial"], {name: record[name] for name in data.hyperparameters})
+            errors = {metric: values[metric].to_numpy() for metric in values if "/" in metric}
+            seconds = {"training": record["seconds_training"], "evaluation": record["seconds_evaluation"]}
+            found.append(Curve(trial, None, values["step"].to_numpy(), errors, seconds))
+        return contents(found)
+
+    def look(self) -> None:
+        """Whatever was there once is there, once and unaltered, for both readers."""
+        visible = [path for path in self.folder.rglob("[!.]*") if path.is_file()]
+        files = {(path, (stat := path.stat()).st_ino, stat.st_mtime_ns, stat.st_size) for path in visible}
+        if files == self.files:
+            return
+        self.files, now = files, self.by_the_store()
+        runs = len(analysis_load.load_study(self.folder).provenance)
+        assert self.runs <= runs, "a run was forgotten"
+        self.runs = runs
+        assert self.by_the_analysis() == now
+        assert self.seen.items() <= now.items()
+        self.seen = now
+        assert self.kept.items() <= now.items()
+
+
+def contents(curves: list[Curve]) -> Contents:
+    return {
+        c.trial.index: (
+            c.trial.seed,
+            tuple(sorted(c.trial.hyperparameters.items())),
+            c.first_bad_step,
+            c.steps.astype(np.int64).tobytes(),
+            tuple((metric, c.errors[metric].tobytes()) for metric in sorted(c.errors)),
+            tuple(sorted(c.seconds.items())),
+        )
+        for c in curves
+    }
+
+
+class Leg(NamedTuple):
+    """A process goes on to just before the so-manyth operation of this name, and there stays or dies."""
+
+    operation: str
+    times: int
+    dies: bool
+
+
+THE_END = Leg("the end", 1, False)
+PARTS = st.builds(
+    Leg,
+    st.sampled_from(["flock", "glob", "read_table", "write_table", "write_text", "replace", "unlink"]),
+    st.sampled_from([1, 1, 2, 3, 4]),
+    st.booleans(),
+)
+
+
+class Meeting(NamedTuple):
+    """One process sets out, a writer comes between, and the first goes on; who is not over stays for the next ones."""
+
+    first: str
+    sets_out: Leg
+    between: Leg
+    goes_on: Leg
+
+
+MEETINGS = st.lists(
+    st.builds(
+        Meeting,
+        st.sampled_from(["writer", "writer", "by_the_store", "by_the_analysis"]),
+        PARTS,
+        PARTS | st.just(THE_END),
+        PARTS | st.just(THE_END),
+    ),
+    min_size=3,
+    max_size=6,
+)
+SAVED = Meeting("writer", Leg("replace", 4, True), Leg("flock", 1, True), THE_END)  # and not gathered
+GATHERED = Meeting("writer", THE_END, THE_END, THE_END)
+
+
+@settings(max_examples=25)
+@given(meetings=MEETINGS)
+@example(meetings=[Meeting("writer", Leg("replace", 1, False), THE_END, THE_END)])  # two that begin at once
+@example(meetings=[GATHERED, Meeting("writer", Leg("flock", 1, False), THE_END, THE_END)])  # one after the other
+@example(meetings=[SAVED, Meeting("by_the_store", Leg("read_table", 2, False), THE_END, THE_END)])
+@example(meetings=[SAVED, Meeting("by_the_analysis", Leg("read_table", 2, False), THE_END, THE_END)])
+def test_no_finished_trial_is_lost(taking_turns: None, make_study: Any, meetings: list[Meeting]) -> None:
+    study = make_study(stopping="budget", evaluation=Evaluation(first=0.5, ratio=2))
+    with tempfile.TemporaryDirectory() as results:
+        world = World(Path(results), study)
+        staying: list[Process] = []
+
+        def go(process: Process, operation: str, times: int, dies: bool) -> None:
+            while not process.over and times:
+                process.step()
+                times -= process.waits_for == operation
+                world.look()
+            if dies and not process.over:
+                process.step(die=True)
+                world.look()
+
+        try:
+            for trials, meeting in enumerate(meetings, start=1):  # so that there is always one more to train
+                writes = meeting.first == "writer"
+                first = world.writer(trials) if writes else world.reader(getattr(world, meeting.first))
+                staying.append(first)
+                go(first, *meeting.sets_out)
+                staying.append(world.writer(trials))
+                go(staying[-1], *meeting.between)
+                go(first, *meeting.goes_on)
+                for process in staying[:-1]:  # else whoever holds the claim keeps the next ones out
+                    go(process, "the end", 1, False)
+                staying = staying[-1:]
+        finally:
+            for process in staying:
+                if not process.over:
+                    process.step(die=True)
+        world.look()
+        go(world.writer(len(meetings)), "the end", 1, False)
+        assert sorted(world.seen) == list(range(len(meetings)))
+        assert [path.name for path in world.folder.rglob("[!.]*.parquet")] == [store.COMPACTED]
