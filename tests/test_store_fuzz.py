@@ -157,7 +157,7 @@ class World:
 
         return Process(work, next(self.numbers))
 
-    def train(self, study: Study, tuner: Any) -> Iterator[Curve]:
+    def train(self, study: Study, tuner: Any, kept: object) -> Iterator[Curve]:
         """As workers do; each training leaves a stamp, so that another of the same trial is told from it."""
         while (trial := tuner.ask()) is not None:
             stamp = next(self.stamps)
