@@ -2,32 +2,43 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
 from analysis import audits, figures, scaling, searches, steps_to_result
+from analysis.counting import Goal
 from analysis.load import LoadError, StudyData, load
 from analysis.report import ReportData, write_report, write_tables
+from analysis.steps_to_result import answerable, unanswerable
 
 
-def build(results: Path) -> ReportData:
+def build(results: Path, goals: Sequence[Goal] = (), base: float | None = None) -> ReportData:
     """Rebuild `tables/`, `figures/` and `report.html` of a results folder; returns what the report says.
+
+    Arguments:
+        goals: read off after the fact instead of each study's own.
+        base: base batch size of `critical_batch_size_zhang`; the smallest measured by default.
 
     Raises:
         LoadError: the folder holds no studies or a torn file, or the report cannot be written.
     """
     made = list(load(results))
     studies = searches.answers(made)
-    steps = steps_to_result.table(studies)
-    limits = scaling.table(studies)
+    asked: Sequence[Goal | None] = goals or (None,)
+    refused = {reason: None for study in studies for goal in goals if (reason := unanswerable(study, goal))}
+    steps = steps_to_result.table(studies, goals=asked)
+    limits = scaling.table(studies, asked, base)
+    if steps.empty:
+        raise LoadError("; ".join(refused))
     cost = steps_to_result.cost_table(made)
     boxes, reruns = searches.table(made), searches.reruns(made)
     data = ReportData(
         title="Steps to result against batch size",
-        sentences=[*scaling.sentences(steps, limits), *stopping_sentences(studies, steps), *grid_sentences(studies)],
-        warnings=warnings(studies, steps),
+        sentences=[*scaling.sentences(steps, limits), *stopping_sentences(studies), *grid_sentences(studies)],
+        warnings=[*refused, *warnings(list(answerable(studies, asked)), steps)],
         steps=steps,
         scaling=limits,
         cost=cost,
@@ -50,11 +61,17 @@ def build(results: Path) -> ReportData:
     return data
 
 
-def warnings(studies: list[StudyData], steps: pd.DataFrame) -> list[str]:
-    """What a reader must know before believing the curve, the heaviest first."""
+def warnings(answered: Sequence[tuple[StudyData, Goal]], steps: pd.DataFrame) -> list[str]:
+    """What a reader must know before believing the curve, the heaviest first.
+
+    Arguments:
+        answered: study and goal of each row of `steps`.
+    """
     found = []
-    for study, row in zip(studies, steps.to_dict("records"), strict=True):
-        name = f"{study.workload}, {study.optimizer}, batch size {study.batch_size:,}"
+    several = len({goal for _, goal in answered}) > 1
+    for (study, goal), row in zip(answered, steps.to_dict("records"), strict=True):
+        to_goal = f" to {goal}" if several else ""
+        name = f"{study.workload}, {study.optimizer}{to_goal}, batch size {study.batch_size:,}"
         wanted, budget = study.question["search"]["trials"], row["train_steps"]
         if row["complete"] < wanted and steps_to_result.is_complete(study):
             launched = row["complete"] + row["infeasible"]
@@ -75,18 +92,19 @@ def warnings(studies: list[StudyData], steps: pd.DataFrame) -> list[str]:
             found.append((1, f"{name}: the goal was met at the first evaluation; lower evaluation.first to see when."))
         elif row["steps_to_result"] > 0.8 * budget:
             found.append((3, f"{name}: the goal was met after 80 % of the budget; a larger one may find fewer steps."))
-    for (workload, optimizer), curve in steps[steps["reached"]].groupby(["workload", "optimizer"]):
+    keys = ["workload", "optimizer", "goal_metric", "goal_threshold"]
+    for (workload, optimizer, *_), curve in steps[steps["reached"]].groupby(keys):
         ratio = curve["examples_to_result"].iloc[0] / curve["examples_to_result"].min()
         if ratio > scaling.PERFECT_SCALING_TOLERANCE:
             base = f"{workload}, {optimizer}: batch size {curve['batch_size'].iloc[0]:,}, the base of perfect scaling,"
             text = f"{base} took {ratio:.2g} times the examples of the best; its limit may be stated too large."
             found.append((2, text))
-    return [text for _, text in sorted(found, key=lambda pair: pair[0])]
+    return list(dict.fromkeys(text for _, text in sorted(found, key=lambda pair: pair[0])))
 
 
-def stopping_sentences(studies: list[StudyData], steps: pd.DataFrame) -> list[str]:
-    """What stopping early saved or, after full budgets, would have saved and changed."""
-    found = []
+def stopping_sentences(studies: list[StudyData]) -> list[str]:
+    """What stopping early saved or, after full budgets, would have saved and changed; for each study's own goal."""
+    found, steps = [], steps_to_result.table(studies)
     early = steps["stopping"] != "budget"
     ends, full = 0, 0
     for study in studies:

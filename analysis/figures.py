@@ -62,6 +62,15 @@ LIMITS: dict[str, tuple[str, Any]] = {
     "perfect_scaling_limit": ("perfect-scaling limit", DOTTED),
     "maximum_useful_batch_size": ("maximum useful batch size", {**DOTTED, "linestyle": (0, (4, 1, 1, 1))}),
 }
+DEFINITIONS = {
+    **{name: label for name, (label, _) in LIMITS.items()},
+    "critical_batch_size_mccandlish": "critical batch size, McCandlish et al. 2018 (hyperbola)",
+    "critical_batch_size_shoulder": "critical batch size, sharp shoulder",
+    "critical_batch_size_zhang": "critical batch size, Zhang et al. 2024",
+}
+"""What limits of scaling are called; those of LIMITS are drawn."""
+INTERVAL = "median best of N/4 trials, 95 %"
+BAR: Any = {"linewidth": 4, "alpha": 0.3, "solid_capstyle": "butt", "zorder": 2}
 OPEN: Any = {"marker": "^", "markersize": 7, "markerfacecolor": PAPER, "linestyle": "none"}
 LINE: Any = {"linewidth": 1.6, "markersize": 5, "zorder": 3}
 RULES = {"linear rule": (1.0, DASHED), "square-root rule": (0.5, DOTTED)}
@@ -170,9 +179,13 @@ def _draw_cost(ax: Axes, table: pd.DataFrame, unit: str, power: int, scaling: pd
     """Steps * batch_size^power; a study that missed its goal stands at its budget."""
     reached = table["reached"].astype(bool)
     steps = table["steps_to_result"].astype("Float64").where(reached, table["train_steps"]).astype(float)
-    table = table.assign(all=steps * table["batch_size"].astype(float) ** power)
-    _frame(ax, table.assign(y=table["all"]), f"{unit} to {_goal(table)}", powers_of_two)
-    notes: dict[str, Any] = {}
+    each = table["batch_size"].astype(float) ** power
+    table = table.assign(all=steps * each)
+    ends = {end: table[end].where(reached) * each for end in ("low", "high") if end in table}
+    table = table.assign(**ends)
+    shown = [table.assign(y=values[np.isfinite(values)]) for values in (table["all"], *ends.values())]
+    _frame(ax, pd.concat(shown), f"{unit} to {_goal(table)}", powers_of_two)
+    notes: dict[str, Any] = {INTERVAL: BAR} if ends and table["low"].notna().any() else {}
     lines, count = [], table["optimizer"].nunique()
     for name, rows, line in _curves(ax, table.assign(y=table["all"].where(reached))):
         lines.append(line)
@@ -183,6 +196,9 @@ def _draw_cost(ax: Axes, table: pd.DataFrame, unit: str, power: int, scaling: pd
             x = np.array([first.batch_size, table["batch_size"].max()], dtype=float)
             y = first.steps_to_result * first.batch_size / x * x**power
             ax.plot(x, y, color=colour if count > 1 else MUTED, label=PERFECT, **DASHED)
+        for row in rows.dropna(subset="low").itertuples() if ends else ():
+            top = row.high if np.isfinite(row.high) else ax.get_ylim()[1]
+            ax.plot([row.batch_size] * 2, [row.low, top], color=colour, label=INTERVAL, **BAR)
         if len(missed):
             notes[NOT_REACHED] = OPEN
             ax.plot(missed["batch_size"], missed["all"], color=colour, label=NOT_REACHED, zorder=4, **OPEN)
@@ -263,7 +279,7 @@ FIGURES: dict[str, Drawing] = {
         "retuned. Dashed: perfect scaling from the smallest batch size that met the goal (twice the batch, "
         "half the steps). Open triangles: no trial met the goal within the step budget drawn. Verticals: "
         "perfect-scaling limit (dotted) and maximum useful batch size (dash-dotted), with an arrowhead where "
-        "the data show no end.",
+        "the data show no end. Bars: 95 % interval of the median best of a quarter of the trials.",
         steps_to_result,
         overlays=("scaling",),
     ),

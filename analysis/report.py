@@ -182,6 +182,16 @@ def _tables(data: ReportData) -> str:
     )
 
 
+def _interval_shown(value: float, low: float, high: float) -> Cell | None:
+    """A value with its interval in brackets, open above where the data do not bound it."""
+    if pd.isna(value):
+        return None
+    if np.isinf(low):
+        return Cell("not reached", np.inf)
+    top = "…" if np.isinf(high) else _number(high)
+    return Cell(f"{'not reached' if np.isinf(value) else _number(value)} ({_number(low)} to {top})", value)
+
+
 def _several(searches: pd.DataFrame) -> bool:
     """Whether any study was searched more than once."""
     return bool(searches.duplicated(["workload", "optimizer", "batch_size"]).any())
@@ -217,6 +227,12 @@ def _with_goal(table: pd.DataFrame) -> pd.DataFrame:
 def _steps_shown(steps: pd.DataFrame) -> pd.DataFrame:
     """A study without a result says so in words, and is sorted after every number."""
     steps = _usual_dropped(steps.drop(columns=[name for name in steps if str(name).startswith("searched_")]))
+    if "steps_n" in steps:
+        columns = (steps[name] for name in ("steps_n", "low", "high"))
+        sure = [_interval_shown(*row) for row in zip(*columns, strict=True)]
+        at = steps.columns.get_loc("steps_n")
+        steps = steps.drop(columns=["steps_n", "low", "high"])
+        steps.insert(at, "median best of N/4 trials", pd.Series(sure, steps.index, dtype=object))
     pairs = zip(steps["steps_to_result"], steps["reached"], strict=True)
     cells = [value if reached else Cell("not reached", np.inf) for value, reached in pairs]
     return steps.assign(steps_to_result=pd.Series(cells, steps.index, dtype=object)).drop(columns="reached")
@@ -225,14 +241,13 @@ def _steps_shown(steps: pd.DataFrame) -> pd.DataFrame:
 def _scaling_shown(scaling: pd.DataFrame) -> pd.DataFrame:
     """Bounds beside their values, definitions in words, the interval where there is one."""
     shown = scaling.drop(columns=["value", "bound", "low", "high"], errors="ignore")
-    names = {definition: label for definition, (label, _) in figures.LIMITS.items()}
-    shown["definition"] = [names.get(d, d.replace("_", " ")) for d in scaling["definition"]]
+    shown["definition"] = [figures.DEFINITIONS.get(d, d.replace("_", " ")) for d in scaling["definition"]]
     pairs = zip(scaling["value"], scaling["bound"], strict=True)
     limits = [None if pd.isna(v) else Cell(figures.BOUNDS[bound] + _number(v), v) for v, bound in pairs]
     shown["batch size (examples)"] = pd.Series(limits, scaling.index, dtype=object)
     if "low" in scaling and scaling["low"].notna().any():
         pairs = zip(scaling["low"], scaling["high"], strict=True)
-        shown["interval"] = [None if pd.isna(a) else f"{_number(a)} to {_number(b)}" for a, b in pairs]
+        shown["95 % interval"] = [None if pd.isna(a) else f"{_number(a)} to {_number(b)}" for a, b in pairs]
     return shown
 
 

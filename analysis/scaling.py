@@ -1,22 +1,25 @@
 """Where scaling bends: limits of the steps-to-result curve. Definitions and their sources: docs/methods.md.
 
-Shapes: N feasible trials of one study, R bootstrap resamples. Steps are infinite where a goal was not reached.
+Shapes: N feasible trials of one study, R resamples. Steps are infinite where a goal was not reached.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pandas as pd
 
+from analysis import fits
+from analysis.counting import Goal
+from analysis.intervals import resampled
 from analysis.load import StudyData
-from analysis.steps_to_result import feasible_steps
+from analysis.steps_to_result import answerable, feasible_steps
 
 PERFECT_SCALING_TOLERANCE = 1.2
 USEFUL_GAIN = 1.05
-RESAMPLES = 2000
+CRITICAL = ("critical_batch_size_mccandlish", "critical_batch_size_shoulder", "critical_batch_size_zhang")
 
 
 @dataclass(frozen=True)
@@ -26,10 +29,13 @@ class Limit:
     Attributes:
         bound: `=`; `>` if the largest measured batch size does not show an end; `<` if it lies at or below the
             smallest.
+        low, high: its 95 % interval; NaN where there is none.
     """
 
     value: float
     bound: str
+    low: float = np.nan
+    high: float = np.nan
 
 
 def perfect_scaling_limit(steps: Mapping[int, float]) -> Limit:
@@ -40,8 +46,8 @@ def perfect_scaling_limit(steps: Mapping[int, float]) -> Limit:
     Arguments:
         steps: batch size -> S(B), infinite if not reached.
 
-    >>> perfect_scaling_limit({1: 1000, 2: 500, 4: 260, 8: 250})
-    Limit(value=4.0, bound='=')
+    >>> perfect_scaling_limit({1: 1000, 2: 500, 4: 260, 8: 250}).value
+    4.0
     """
     sizes = sorted(size for size in steps if np.isfinite(steps[size]))
     if not sizes:
@@ -55,22 +61,6 @@ def perfect_scaling_limit(steps: Mapping[int, float]) -> Limit:
     return Limit(float(limit), _bound(limit, steps, sizes))
 
 
-def median_best_of(steps: np.ndarray, draws: int) -> np.ndarray | float:
-    """S_n: the median of the best of n = `draws` trials drawn from the N in hand [..., N], exactly.
-
-    The best of n draws lies at or below the k-th smallest value with probability 1 - (1 - k / N)^n; the least k for
-    which that is at least one half is an order statistic, so no simulation is needed.
-
-    >>> median_best_of(np.array([40.0, 10.0, 30.0, 20.0]), draws=1)
-    20.0
-    """
-    trials = np.shape(steps)[-1]
-    reaches_half = 1 - (1 - np.arange(1, trials + 1) / trials) ** draws >= 0.5
-    rank = int(np.argmax(reaches_half))
-    found = np.partition(steps, rank, axis=-1)[..., rank]
-    return float(found) if np.ndim(found) == 0 else found
-
-
 def maximum_useful_batch_size(trials: Mapping[int, np.ndarray], seed: int = 0) -> Limit:
     """The smallest B such that no larger measured batch size is shown to be faster.
 
@@ -80,21 +70,50 @@ def maximum_useful_batch_size(trials: Mapping[int, np.ndarray], seed: int = 0) -
     Arguments:
         trials: batch size -> steps to the goal of its feasible trials [N], infinite if not reached.
     """
-    reached = {size: steps for size, steps in trials.items() if np.isfinite(steps).any()}
-    if not reached:
-        return Limit(np.nan, "=")
-    resampled = {size: _resampled(steps, seed=(seed, size)) for size, steps in sorted(reached.items())}
-    sizes = sorted(resampled)
+    samples = _samples(trials, seed)
+    sizes = sorted(samples)
     for size in sizes:
-        if not any(_shown_faster(resampled[size], resampled[other]) for other in sizes if other > size):
+        if not any(_shown_faster(samples[size], samples[other]) for other in sizes if other > size):
             return Limit(float(size), _bound(size, trials, sizes))
-    raise AssertionError("the largest batch size has none above it")
+    return Limit(np.nan, "=")
 
 
-def _resampled(steps: np.ndarray, seed: tuple[int, int]) -> np.ndarray:
-    """S_n of R resamples [R] of the trials [N]."""
-    picks = np.random.default_rng(seed).integers(len(steps), size=(RESAMPLES, len(steps)))
-    return np.asarray(median_best_of(steps[picks], draws=max(1, len(steps) // 4)))
+def intervals(trials: Mapping[int, np.ndarray], seed: int = 0) -> dict[str, tuple[float, float]]:
+    """What other searches of the same size might have found, by resampling trials: 95 % of the limits of S_n's curve.
+
+    In a resample the maximum useful batch size is the smallest B that no larger one beats by more than 5 %.
+
+    Arguments:
+        trials: as of `maximum_useful_batch_size`.
+
+    Returns:
+        (low, high) [examples] of the perfect-scaling limit and of the maximum useful batch size; NaN if no batch size
+        reached the goal.
+    """
+    samples = _samples(trials, seed)
+    if not samples:
+        return dict.fromkeys(("perfect_scaling_limit", "maximum_useful_batch_size"), (np.nan, np.nan))
+    sizes = np.array(sorted(samples))
+    curves = np.array([samples[size] for size in sizes])  # [sizes, R]
+    perfect = [perfect_scaling_limit(dict(zip(sizes, curve, strict=True))).value for curve in curves.T]
+    fewest_beyond = np.minimum.accumulate(curves[::-1])[::-1]  # at this batch size or a larger one
+    with np.errstate(invalid="ignore"):
+        useful = sizes[np.argmax(~(curves > USEFUL_GAIN * fewest_beyond), axis=0)]
+    return {"perfect_scaling_limit": _middle(perfect), "maximum_useful_batch_size": _middle(useful)}
+
+
+def _samples(trials: Mapping[int, np.ndarray], seed: int) -> dict[int, np.ndarray]:
+    """S_n of resamples [R] at each batch size that reached the goal."""
+    reached = {size: steps for size, steps in sorted(trials.items()) if np.isfinite(steps).any()}
+    return {size: resampled(steps, seed=(seed, size)) for size, steps in reached.items()}
+
+
+def _middle(values: Sequence[float] | np.ndarray) -> tuple[float, float]:
+    known = np.asarray(values, dtype=float)
+    known = known[np.isfinite(known)]
+    if not len(known):
+        return np.nan, np.nan
+    return float(np.quantile(known, 0.025, method="lower")), float(np.quantile(known, 0.975, method="higher"))
 
 
 def _shown_faster(steps: np.ndarray, of_larger: np.ndarray) -> bool:
@@ -110,17 +129,61 @@ def _bound(limit: int, measured: Iterable[int], reached: Iterable[int]) -> str:
     return "<" if limit == min(reached) else "="
 
 
-def table(studies: Iterable[StudyData]) -> pd.DataFrame:
-    """Every limit of every curve.
+def critical_batch_sizes(steps: Mapping[int, float], base: float | None = None) -> dict[str, Limit]:
+    """Where the regimes of small and of large batch sizes meet, by each published definition (`analysis.fits`).
+
+    A value outside of the measured batch sizes says no more than that: it stands at the nearest of them, `<` or `>`.
+
+    Arguments:
+        steps: batch size -> S(B), infinite if not reached; such batch sizes are left out.
+        base: B0 of Zhang et al.'s definition; the smallest batch size by default.
 
     Returns:
-        A row for each (workload, optimizer, goal, definition): value (batch size, examples), low and high (empty until
-        intervals are estimated), bound (`=`, `<` or `>`).
+        Definition -> limit; NaN where too few batch sizes reached the goal: three for the hyperbola, four for the
+        shoulder.
+
+    >>> limits = critical_batch_sizes({size: 100 * (1 + 64 / size) for size in (4, 16, 64, 256, 1024)})
+    >>> {name: round(limit.value, 1) for name, limit in limits.items()}["critical_batch_size_mccandlish"]
+    64.0
+    """
+    reached = sorted(size for size, value in steps.items() if np.isfinite(value))
+    found = dict.fromkeys(CRITICAL, Limit(np.nan, "="))
+    if len(reached) >= 3:
+        fit = fits.hyperbola(steps)
+        low, high = fit.interval()
+        base = base or min(steps)
+        zhang = [fits.zhang_critical(replace(fit, critical=value), base) for value in (fit.critical, low, high)]
+        found["critical_batch_size_mccandlish"] = _within(reached, fit.critical, low, high)
+        found["critical_batch_size_zhang"] = _within(reached, *zhang)
+    if len(reached) >= 4:
+        fit = fits.shoulder(steps)
+        found["critical_batch_size_shoulder"] = _within(reached, fit.critical, *fit.interval())
+    return found
+
+
+def _within(sizes: Sequence[int], value: float, low: float, high: float) -> Limit:
+    if value > sizes[-1]:
+        return Limit(float(sizes[-1]), ">", low, high)
+    return Limit(float(sizes[0]), "<", low, high) if value < sizes[0] else Limit(value, "=", low, high)
+
+
+def table(
+    studies: Iterable[StudyData], goals: Sequence[Goal | None] = (None,), base: float | None = None
+) -> pd.DataFrame:
+    """Every limit of every curve.
+
+    Arguments:
+        goals: read off after the fact; None: each study's own.
+        base: base batch size of `critical_batch_size_zhang`; the smallest measured by default.
+
+    Returns:
+        A row for each (workload, optimizer, goal, definition): value, low and high (batch size, examples; 95 %
+        intervals, NaN where there is none), bound (`=`, `<` or `>`).
     """
     curves: dict[tuple[str, str, str, float], dict[int, np.ndarray]] = {}
-    for study in studies:
-        key = (study.workload, study.optimizer, study.goal.metric, study.goal.threshold)
-        curves.setdefault(key, {})[study.batch_size] = feasible_steps(study)
+    for study, goal in answerable(studies, goals):
+        key = (study.workload, study.optimizer, goal.metric, goal.threshold)
+        curves.setdefault(key, {})[study.batch_size] = feasible_steps(study, goal)
     rows = []
     for key, trials in sorted(curves.items()):
         fewest = {size: float(np.min(steps, initial=np.inf)) for size, steps in trials.items()}
@@ -128,7 +191,10 @@ def table(studies: Iterable[StudyData]) -> pd.DataFrame:
             "perfect_scaling_limit": perfect_scaling_limit(fewest),
             "maximum_useful_batch_size": maximum_useful_batch_size(trials),
         }
-        rows += [(*key, name, limit.value, np.nan, np.nan, limit.bound) for name, limit in limits.items()]
+        for name, (low, high) in intervals(trials).items():
+            limits[name] = replace(limits[name], low=low, high=high)
+        limits |= critical_batch_sizes(fewest, base)
+        rows += [(*key, name, limit.value, limit.low, limit.high, limit.bound) for name, limit in limits.items()]
     columns = ["workload", "optimizer", "goal_metric", "goal_threshold", "definition", "value", "low", "high", "bound"]
     return pd.DataFrame(rows, columns=columns)
 
@@ -163,10 +229,31 @@ def _sentence(key: tuple[str, str, str, float], curve: pd.DataFrame, limits: pd.
         ">": f"the largest batch size, {useful.value:,.0f}, still gains",
     }[useful.bound]
     first, last = reached.iloc[0], reached.loc[reached["batch_size"] == useful.value].iloc[0]
-    if useful.value == first.batch_size:
-        return f"{subject}: {scaling}; {gain}."
-    speed_up = first.steps_to_result / last.steps_to_result
-    return (
-        f"{subject}: {scaling}; {gain} ({last.steps_to_result:,} steps, {speed_up:,.1f} times fewer than the "
-        f"{first.steps_to_result:,} at batch size {first.batch_size:,})."
-    )
+    found = f"{subject}: {scaling}{_interval(perfect)}; {gain}{_interval(useful)}"
+    if useful.value != first.batch_size:
+        speed_up = first.steps_to_result / last.steps_to_result
+        found += (
+            f": {last.steps_to_result:,} steps there, {speed_up:,.1f} times fewer than the {first.steps_to_result:,} "
+            f"at batch size {first.batch_size:,}"
+        )
+    return f"{found}.{_critical_sentence(limits)}"
+
+
+def _interval(limit: pd.Series) -> str:
+    """The 95 % interval in brackets, if there is one."""
+    if pd.isna(limit.low):
+        return ""
+    return f" ({limit.low:,.0f} to {limit.high:,.0f})" if limit.low < limit.high else f" ({limit.low:,.0f} throughout)"
+
+
+def _critical_sentence(limits: pd.DataFrame) -> str:
+    """The critical batch size by each definition that the data allow."""
+    names = {"mccandlish": "McCandlish et al.", "shoulder": "sharp shoulder", "zhang": "Zhang et al."}
+    words = {"=": "", "<": "at most ", ">": "at least "}
+    known = {name: limits.loc[f"critical_batch_size_{name}"] for name in names}
+    found = [
+        f"{words[limit.bound]}{limit.value:,.0f}{_interval(limit)} by {names[name]}"
+        for name, limit in known.items()
+        if not pd.isna(limit.value)
+    ]
+    return f" Critical batch size: {', '.join(found)}." if found else ""

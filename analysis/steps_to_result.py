@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from analysis import counting
+from analysis import counting, intervals
 from analysis.counting import COMPLETE, INCOMPLETE, INFEASIBLE, Goal, Measured, counted_prefix, fewest_steps
 from analysis.load import StudyData
+
+COLUMNS = ["workload", "optimizer", "batch_size", "goal_metric", "goal_threshold"]
+COLUMNS += ["reached", "steps_to_result", "examples_to_result", "trial"]
 
 
 def measured(study: StudyData, goal: Goal) -> dict[int, Measured]:
@@ -44,6 +47,31 @@ def outcomes(study: StudyData, goal: Goal | None = None, stopping: str | None = 
     return frame.assign(counted=frame.index < prefix)
 
 
+def unanswerable(study: StudyData, goal: Goal) -> str | None:
+    """Why a study's curves cannot answer a goal that was set after the fact; None if they can.
+
+    Trials that stopped at their own goal know nothing beyond it: only looser thresholds of its metric.
+    """
+    if goal.metric not in study.measurements and len(study.measurements):
+        return f"{study.workload} does not measure {goal.metric}"
+    stopped = study.question["stopping"] != "budget"
+    if stopped and (goal.metric != study.goal.metric or goal.threshold < study.goal.threshold):
+        return (
+            f"{study.workload}, {study.optimizer}: {goal} needs stopping=budget, since trials stopped at {study.goal}"
+        )
+    return None
+
+
+def answerable(
+    studies: Iterable[StudyData], goals: Sequence[Goal | None] = (None,)
+) -> Iterator[tuple[StudyData, Goal]]:
+    """Every study with every goal that its curves can answer; None stands for each study's own."""
+    for study in studies:
+        for goal in goals:
+            if goal is None or unanswerable(study, goal) is None:
+                yield study, goal or study.goal
+
+
 def is_complete(study: StudyData) -> bool:
     """Whether a search has its N feasible trials, or launched as many as it may, with no gap."""
     frame = outcomes(study)
@@ -69,6 +97,10 @@ def row(study: StudyData, goal: Goal | None = None, stopping: str | None = None)
     steps = [None if pd.isna(s) else int(s) for s in complete["steps_to_goal"]]
     best = fewest_steps(steps)
     trial = None if best is None else int(complete.index[best[0]])
+    all_steps = np.array([np.inf if step is None else step for step in steps], dtype=float)
+    n = intervals.draws(len(steps))
+    s_n = intervals.median_best_of(all_steps, n) if steps else np.nan
+    low, high = intervals.interval(all_steps, n) if steps else (np.nan, np.nan)
     tuned = {name: np.nan if trial is None else study.trials.at[trial, name] for name in study.hyperparameters}
     return {
         "workload": study.workload,
@@ -81,6 +113,9 @@ def row(study: StudyData, goal: Goal | None = None, stopping: str | None = None)
         "examples_to_result": None if best is None else best[1] * study.batch_size,
         "trial": trial,
         **tuned,
+        "steps_n": s_n,
+        "low": low,
+        "high": high,
         "complete": len(complete),
         "incomplete": int((counted["status"] == INCOMPLETE).sum()),
         "infeasible": int((counted["status"] == INFEASIBLE).sum()),
@@ -92,22 +127,30 @@ def row(study: StudyData, goal: Goal | None = None, stopping: str | None = None)
     }
 
 
-def table(studies: Iterable[StudyData], stopping: str | None = None) -> pd.DataFrame:
-    """Steps-to-result of many studies, under their own stopping rules or read under another.
+def table(
+    studies: Iterable[StudyData], stopping: str | None = None, goals: Sequence[Goal | None] = (None,)
+) -> pd.DataFrame:
+    """Steps-to-result of many studies.
+
+    Arguments:
+        stopping: read the curves under this stopping rule instead of each study's own.
+        goals: read off after the fact, where a study's curves can answer them; None: each study's own.
 
     Returns:
         A row for each (workload, optimizer, batch_size, goal): reached, steps_to_result and examples_to_result (NA if
-        not reached), the trial that gave them and its tuned parameters (NaN where an optimizer has none), the counts
-        complete, incomplete and infeasible of the first N feasible trials' prefix, train_steps (the step budget) and
-        budget_multiple (of the study's own), the stage (how often the box was widened), the stopping rule, and
-        steps_trained: by all trials of that prefix, up to where each ends.
+        not reached), the trial that gave them and its tuned parameters (NaN where an optimizer has none), steps_n (S_n,
+        the median best of n = N/4 trials) with its 95 % interval low and high (infinite where the trials do not bound
+        it), the counts complete, incomplete and infeasible of the first N feasible trials' prefix, train_steps (the
+        step budget) and budget_multiple (of the study's own), the stage (how often the box was widened), the stopping
+        rule, and steps_trained: by all trials of that prefix, up to where each ends.
     """
-    rows = [row(study, stopping=stopping) for study in studies]
+    rows = [row(study, goal, stopping) for study, goal in answerable(studies, goals)]
     counts = ("complete", "incomplete", "infeasible")
-    last = (*counts, "train_steps", "budget_multiple", "stage", "stopping", "steps_trained")
+    last = ("steps_n", "low", "high", *counts, "train_steps", "budget_multiple", "stage", "stopping", "steps_trained")
     columns = list(dict.fromkeys(key for r in rows for key in r if key not in last)) + list(last)
     integers = dict.fromkeys(("steps_to_result", "examples_to_result", "trial"), "Int64")
-    return pd.DataFrame(rows, columns=columns).astype(integers)
+    frame = pd.DataFrame(rows, columns=columns) if rows else pd.DataFrame(columns=[*COLUMNS, *last])
+    return frame.astype(integers)
 
 
 def cost_table(studies: Iterable[StudyData]) -> pd.DataFrame:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 
 if TYPE_CHECKING:
+    from analysis.counting import Goal
     from study.config import Job
 
 USAGE = """\
@@ -74,20 +75,29 @@ def status(options: argparse.Namespace, console: Console) -> None:
         show.status(console, table)
 
 
-def write_report(results: Path, console: Console) -> None:
+def write_report(
+    results: Path, console: Console, goals: Sequence[Goal] = (), base_batch_size: float | None = None
+) -> None:
     """Rebuild tables, figures and page from the files alone, and show the table."""
     from analysis.build import build
     from study import show
 
-    data = build(results)
+    data = build(results, goals, base_batch_size)
     show.results(console, data.steps, data.sentences)
     console.print(f"\nReport: {results / 'report.html'}", highlight=False)
 
 
 def report(options: argparse.Namespace, console: Console) -> None:
     """`study report`."""
+    from analysis.counting import Goal
+    from study.config import UsageError
+
+    try:
+        goals = [Goal.parse(text) for text in options.goal]
+    except ValueError as error:
+        raise UsageError(str(error)) from error
     for results in options.results:
-        write_report(results, console)
+        write_report(results, console, goals, options.base_batch_size)
 
 
 def data(options: argparse.Namespace, console: Console) -> None:
@@ -144,6 +154,14 @@ def parser() -> argparse.ArgumentParser:
 
     verb = verbs.add_parser("report", help="rebuild tables, figures and report.html of a results folder")
     verb.add_argument("results", nargs="+", type=Path)
+    verb.add_argument(
+        "--goal",
+        action="append",
+        default=[],
+        metavar="GOAL",
+        help="such as 'val/classification_error < 0.1'; repeatable",
+    )
+    verb.add_argument("--base-batch-size", type=float, metavar="B", help="of the critical batch size of Zhang et al.")
     verb.set_defaults(run=report)
 
     verb = verbs.add_parser("data", help="list or fetch data sets")

@@ -75,7 +75,7 @@ def test_choices_have_no_edges(searched):
 
 def test_the_report_says_so(searched, tmp_path):
     study = searched([(0.9, 0.97)] * 5)
-    [said] = [text for text in warnings([study], table([study])) if "edge" in text]
+    [said] = [text for text in warnings([(study, study.goal)], table([study])) if "edge" in text]
     assert "learning_rate 0.9, at the edge of what was searched (1); set search.extend=true or widen" in said
     assert said.endswith("search.space.learning_rate.high.")
     build(tmp_path)

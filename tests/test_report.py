@@ -183,7 +183,7 @@ def test_what_is_the_same_in_all_rows_goes_into_the_caption(text):
 
 def test_intervals_are_shown_once_there_are_any(text):
     data = report()
-    assert "interval" not in text
+    assert "<button>95 % interval" not in text
     scaling = data.scaling.assign(low=[4.0, np.nan], high=[16.0, np.nan])
     shown = replace(data, scaling=scaling, steps=data.steps.iloc[:0])
     assert ["perfect-scaling limit", "8", "4 to 16"] in Page(page(shown)).rows

@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 
 from analysis import scaling, steps_to_result
 from analysis.counting import COMPLETE, INCOMPLETE, INFEASIBLE, Goal
+from analysis.intervals import median_best_of
 from analysis.load import LoadError, load, load_study
-from analysis.scaling import Limit, maximum_useful_batch_size, median_best_of, perfect_scaling_limit
+from analysis.scaling import Limit, maximum_useful_batch_size, perfect_scaling_limit
 from study.records import Budget
 
 INF = math.inf
@@ -58,6 +59,9 @@ def test_one_study(results):
         "steps_to_result": 300,  # trial 5 is beyond the first four feasible ones
         "examples_to_result": 9600,
         "trial": 3,  # the lower index of the tie
+        "steps_n": 300.0,
+        "low": 300.0,
+        "high": INF,  # of four trials, two cannot be said to lie above their median
         "complete": 4,
         "incomplete": 0,
         "infeasible": 1,
@@ -215,7 +219,9 @@ def test_median_best_of_works_on_many_samples_at_once():
 
 
 def limits(studies):
-    return {row["definition"]: (row["value"], row["bound"]) for row in scaling.table(studies).to_dict("records")}
+    """Those that are read off the curve; `test_fits` has the fitted ones."""
+    rows = scaling.table(studies).to_dict("records")
+    return {row["definition"]: (row["value"], row["bound"]) for row in rows if "critical" not in row["definition"]}
 
 
 def sentence(studies):
@@ -233,7 +239,13 @@ def test_perfect_scaling_throughout(results):
 def test_a_plateau(results):
     studies = results({1: [1600] * 4, 4: [400] * 4, 16: [200] * 4, 64: [200] * 4, 256: [195] * 4})
     assert limits(studies) == {"perfect_scaling_limit": (4, "="), "maximum_useful_batch_size": (16, "=")}
-    assert "perfect scaling up to about 4; no gain shown beyond 16 (200 steps, 8.0 times fewer" in sentence(studies)
+    said = sentence(studies)
+    assert (
+        "perfect scaling up to about 4 (4 throughout); no gain shown beyond 16 (16 throughout): 200 steps there" in said
+    )
+    assert "8.0 times fewer" in said
+    assert "Critical batch size: 7 (" in said
+    assert "by Zhang et al." in said
 
 
 def test_a_goal_reached_nowhere_or_once_still_has_its_sentence(results):

@@ -185,3 +185,26 @@ def test_a_study_that_does_not_fit_fails_alone(tmp_path: Path, capsys: pytest.Ca
     )
     steps = pd.read_csv(tmp_path / "results/tables/steps_to_result.csv")
     assert list(steps["workload"]) == ["images"]
+
+
+def test_goals_after_the_fact(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Looser ones are read off any curve; others need full budgets, and are refused with the reason."""
+    small = ["sweep", "batch_size=64,256", "search.trials=4", "budget.epochs=2"]
+    for rule in ("race", "budget"):
+        assert main([*small, f"stopping={rule}", f"results={tmp_path / rule}"]) == 0
+    looser, tighter, other = (
+        f"val/{goal}" for goal in ("classification_error<0.2", "classification_error<0.01", "x<1")
+    )
+    goals = ["--goal", looser, "--goal", tighter]
+    for rule, expected in (("race", [0.2]), ("budget", [0.01, 0.2])):
+        capsys.readouterr()
+        assert main(["report", str(tmp_path / rule), *goals]) == 0
+        steps = pd.read_csv(tmp_path / rule / "tables/steps_to_result.csv")
+        assert sorted(set(steps["goal_threshold"])) == expected
+        assert ("needs stopping=budget" in (tmp_path / rule / "report.html").read_text()) is (rule == "race")
+    assert main(["report", str(tmp_path / "race"), "--goal", tighter]) == 2
+    assert "needs stopping=budget" in capsys.readouterr().err
+    assert main(["report", str(tmp_path / "budget"), "--goal", other]) == 2
+    assert "does not measure val/x" in capsys.readouterr().err
+    assert main(["report", str(tmp_path / "budget"), "--goal", "soon"]) == 2
+    assert "a goal must read" in capsys.readouterr().err

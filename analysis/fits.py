@@ -1,0 +1,158 @@
+"""Curves through steps-to-result: where two regimes of scaling meet, by each published definition.
+
+All fits are unweighted least squares on log S over the batch sizes that reached the goal. Shapes: M batch sizes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.optimize import OptimizeResult, least_squares
+from scipy.stats import t as student
+
+ZHANG_OVERHEAD = 0.2
+"""The extra data over linear scaling from the base batch size at which Zhang et al. call a batch size critical."""
+
+
+@dataclass(frozen=True)
+class Fit:
+    """One curve through (B, S).
+
+    Attributes:
+        steps_min: S_min [steps], where the curve levels off at large batch sizes.
+        critical: B_c = E_min / S_min [examples], where both asymptotes meet.
+        sharpness: p of the shoulder; 1 is the hyperbola.
+        log_errors: standard errors of log S_min, log B_c and, where it was fitted, log p; NaN with no point to spare.
+        residual: root mean square of log S, per degree of freedom; NaN with no point to spare.
+        points: M.
+    """
+
+    steps_min: float
+    critical: float
+    sharpness: float
+    log_errors: tuple[float, ...]
+    residual: float
+    points: int
+
+    @property
+    def examples_min(self) -> float:
+        """E_min = S_min * B_c [examples]: what the smallest batch sizes need."""
+        return self.steps_min * self.critical
+
+    def steps(self, batch_sizes: np.ndarray) -> np.ndarray:
+        """The curve S(B) at these batch sizes [M]."""
+        return np.exp(_log_steps(np.log(batch_sizes), np.log([self.steps_min, self.critical, self.sharpness])))
+
+    def interval(self, confidence: float = 0.95) -> tuple[float, float]:
+        """B_c's confidence interval, by Student's t on its logarithm; NaN with no point to spare."""
+        spare = self.points - len(self.log_errors)
+        if spare < 1:
+            return np.nan, np.nan
+        width = student.ppf((1 + confidence) / 2, spare) * self.log_errors[1]
+        with np.errstate(over="ignore"):
+            return float(self.critical * np.exp(-width)), float(self.critical * np.exp(width))
+
+    @property
+    def information(self) -> float:
+        """Akaike's criterion with the correction for few points; the lower fits better. NaN with too few points."""
+        parameters = len(self.log_errors) + 1  # and the residual's variance
+        spare = self.points - parameters - 1
+        if spare < 1:
+            return np.nan
+        variance = self.residual**2 * (self.points - parameters + 1) / self.points
+        least = np.log(max(variance, np.finfo(float).tiny))
+        return float(self.points * least + 2 * parameters * self.points / spare)
+
+
+def hyperbola(steps: Mapping[int, float]) -> Fit:
+    """S = S_min + E_min / B (McCandlish et al. 2018, equation 2.11); B_c = E_min / S_min.
+
+    At B_c a run takes twice the fewest steps and twice the fewest examples.
+
+    Arguments:
+        steps: batch size -> S(B); infinite or NaN where the goal was not reached, which is left out.
+
+    Raises:
+        ValueError: fewer than two batch sizes reached the goal.
+
+    >>> fit = hyperbola({size: 100 * (1 + 64 / size) for size in (4, 16, 64, 256, 1024)})
+    >>> round(fit.steps_min, 3), round(fit.critical, 3)
+    (100.0, 64.0)
+    """
+    return _fit(steps, parameters=2)
+
+
+def shoulder(steps: Mapping[int, float]) -> Fit:
+    """S = S_min (1 + (B_c / B)^p)^(1/p): the hyperbola has p = 1, a sharp bend at B_c a large p.
+
+    Arguments, errors: as of `hyperbola`, three batch sizes at least.
+
+    >>> fit = shoulder({size: 100 * (1 + (64 / size) ** 3) ** (1 / 3) for size in (4, 16, 32, 64, 128, 256, 1024)})
+    >>> round(fit.steps_min, 3), round(fit.critical, 3), round(fit.sharpness, 3)
+    (100.0, 64.0, 3.0)
+    """
+    return _fit(steps, parameters=3)
+
+
+def zhang_critical(fit: Fit, base: float) -> float:
+    """The batch size that uses 20 % more data than linear scaling from a base (Zhang et al. 2024): 1.2 B0 + b / (5 a).
+
+    From log S = log(a + b / B), fitted as the hyperbola: B (a + b / B) = 1.2 B0 (a + b / B0). Depends on the base; with
+    small ones it lies near b / (5 a), five times below McCandlish's b / a.
+
+    Arguments:
+        base: B0 [examples].
+
+    >>> zhang_critical(hyperbola({size: 100 * (1 + 64 / size) for size in (4, 16, 64, 256)}), base=4).__round__(3)
+    17.6
+    """
+    return (1 + ZHANG_OVERHEAD) * base + ZHANG_OVERHEAD * fit.critical
+
+
+def _fit(steps: Mapping[int, float], parameters: int) -> Fit:
+    reached = {size: float(value) for size, value in sorted(steps.items()) if np.isfinite(value)}
+    if len(reached) < parameters:
+        raise ValueError(f"a fit needs {parameters} batch sizes that reached the goal, but got {len(reached)}.")
+    sizes, log_steps = np.log(list(reached)), np.log(list(reached.values()))
+    # Beyond these limits the curve through the points is a straight line, whatever the values are.
+    low = np.array([log_steps.min() - 12, sizes.min() - 7, np.log(0.2)])[:parameters]
+    high = np.array([log_steps.max() + 1, sizes.max() + 12, np.log(50.0)])[:parameters]
+
+    def residuals(x: np.ndarray) -> np.ndarray:
+        return _log_steps(sizes, x) - log_steps
+
+    def descend(start: np.ndarray) -> OptimizeResult:
+        inside = np.clip(start, low + 1e-6, high - 1e-6)
+        return least_squares(residuals, inside, bounds=(low, high), xtol=1e-12, ftol=1e-14, gtol=1e-12)
+
+    best = min(map(descend, _starts(sizes, log_steps, parameters)), key=lambda found: found.cost)
+    spare = len(reached) - parameters
+    variance = 2 * best.cost / spare if spare else np.nan
+    try:
+        errors = np.sqrt(np.diag(np.linalg.inv(best.jac.T @ best.jac)) * variance)
+    except np.linalg.LinAlgError:  # a curve that does not bend says nothing of where it would
+        errors = np.full(parameters, np.inf if spare else np.nan)
+    x = [*best.x, 0.0][:3]
+    return Fit(
+        steps_min=float(np.exp(x[0])),
+        critical=float(np.exp(x[1])),
+        sharpness=float(np.exp(x[2])),
+        log_errors=tuple(map(float, errors)),
+        residual=float(np.sqrt(variance)),
+        points=len(reached),
+    )
+
+
+def _starts(sizes: np.ndarray, log_steps: np.ndarray, parameters: int) -> list[np.ndarray]:
+    """Shoulders at every measured batch size, blunt and sharp: the fit is not convex."""
+    sharpnesses = (0.0, 1.0, 2.5) if parameters == 3 else (0.0,)
+    least = log_steps.min()
+    return [np.array([least, size, sharpness])[:parameters] for size in sizes for sharpness in sharpnesses]
+
+
+def _log_steps(log_sizes: np.ndarray, x: np.ndarray) -> np.ndarray:
+    """log S at log B [M], for x = (log S_min, log B_c[, log p])."""
+    sharpness = np.exp(x[2]) if len(x) > 2 else 1.0
+    return x[0] + np.logaddexp(0, sharpness * (x[1] - log_sizes)) / sharpness

@@ -1,0 +1,62 @@
+"""How sure a search is of its fewest steps: intervals for the best of n trials, exact or by resampling.
+
+The minimum of all N trials cannot be bootstrapped: resamples never go below it. S_n, the median best of n = N / 4
+trials, can: it is a quantile of a single trial's steps, and has an exact interval of order statistics.
+
+Shapes: N feasible trials of one study, R resamples. Steps are infinite where a goal was not reached.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from scipy.stats import binom
+
+RESAMPLES = 2000
+PART = 4
+"""n = N / PART."""
+
+
+def draws(trials: int) -> int:
+    """n, the trials whose best S_n is the median of, for a search of N = `trials`."""
+    return max(1, trials // PART)
+
+
+def median_best_of(steps: np.ndarray, draws: int) -> np.ndarray | float:
+    """S_n: the median of the best of n = `draws` trials drawn from the N in hand [..., N], exactly.
+
+    The best of n draws lies at or below the k-th smallest value with probability 1 - (1 - k / N)^n; the least k for
+    which that is at least one half is an order statistic, so no simulation is needed.
+
+    >>> median_best_of(np.array([40.0, 10.0, 30.0, 20.0]), draws=1)
+    20.0
+    """
+    trials = np.shape(steps)[-1]
+    reaches_half = 1 - (1 - np.arange(1, trials + 1) / trials) ** draws >= 0.5
+    rank = int(np.argmax(reaches_half))
+    found = np.partition(steps, rank, axis=-1)[..., rank]
+    return float(found) if np.ndim(found) == 0 else found
+
+
+def interval(steps: np.ndarray, draws: int, confidence: float = 0.95) -> tuple[float, float]:
+    """S_n's confidence interval from the trials in hand [N], distribution-free.
+
+    S_n is the quantile p = 1 - 2^(-1/n) of one trial's steps; how many of N trials lie below it is binomial, so two
+    order statistics enclose it. The interval begins at the least trial even where that may lie above S_n (its chance is
+    2^(-N/n), 6 % at n = N / 4): coverage is then 92 % instead of 95 %.
+
+    Returns:
+        (low, high); high is infinite where too few trials reached the goal to bound it.
+
+    >>> interval(np.arange(1.0, 101.0), draws=25)
+    (1.0, 7.0)
+    """
+    trials, tail = len(steps), (1 - confidence) / 2
+    below = binom(trials, 1 - 0.5 ** (1 / draws))
+    ranked = np.append(np.sort(steps), np.inf)
+    return float(ranked[max(0, int(below.ppf(tail)) - 1)]), float(ranked[min(trials, int(below.ppf(1 - tail)))])
+
+
+def resampled(steps: np.ndarray, seed: tuple[int, int]) -> np.ndarray:
+    """S_n of R resamples [R] of the trials [N]."""
+    picks = np.random.default_rng(seed).integers(len(steps), size=(RESAMPLES, len(steps)))
+    return np.asarray(median_best_of(steps[picks], draws(len(steps))))
