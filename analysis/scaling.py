@@ -200,13 +200,13 @@ def table(
 
 
 def sentences(steps: pd.DataFrame, limits: pd.DataFrame) -> list[str]:
-    """What was found, one plain sentence for each curve (tables of `steps_to_result.table` and `table`)."""
+    """What was found, a plain sentence or two for each curve (tables of `steps_to_result.table` and `table`)."""
     found = []
     for key, curve in steps.groupby(["workload", "optimizer", "goal_metric", "goal_threshold"], sort=True):
         mine = limits[(limits[["workload", "optimizer", "goal_metric", "goal_threshold"]] == list(key)).all(axis=1)]
         by_name = mine.set_index("definition")
-        found.append(_sentence(key, curve.sort_values("batch_size"), by_name))
-    return found
+        found += [_sentence(key, curve.sort_values("batch_size"), by_name), _critical_sentence(key, by_name)]
+    return [sentence for sentence in found if sentence]
 
 
 def _sentence(key: tuple[str, str, str, float], curve: pd.DataFrame, limits: pd.DataFrame) -> str:
@@ -236,7 +236,7 @@ def _sentence(key: tuple[str, str, str, float], curve: pd.DataFrame, limits: pd.
             f": {last.steps_to_result:,} steps there, {speed_up:,.1f} times fewer than the {first.steps_to_result:,} "
             f"at batch size {first.batch_size:,}"
         )
-    return f"{found}.{_critical_sentence(limits)}"
+    return f"{found}."
 
 
 def _interval(limit: pd.Series) -> str:
@@ -246,9 +246,9 @@ def _interval(limit: pd.Series) -> str:
     return f" ({limit.low:,.0f} to {limit.high:,.0f})" if limit.low < limit.high else f" ({limit.low:,.0f} throughout)"
 
 
-def _critical_sentence(limits: pd.DataFrame) -> str:
-    """The critical batch size by each definition that the data allow."""
-    names = {"mccandlish": "McCandlish et al.", "shoulder": "sharp shoulder", "zhang": "Zhang et al."}
+def _critical_sentence(key: tuple[str, str, str, float], limits: pd.DataFrame) -> str:
+    """The critical batch size by each definition that the data allow; empty if there is none."""
+    names = {"mccandlish": "McCandlish et al. (2018)", "shoulder": "sharp shoulder", "zhang": "Zhang et al. (2024)"}
     words = {"=": "", "<": "at most ", ">": "at least "}
     known = {name: limits.loc[f"critical_batch_size_{name}"] for name in names}
     found = [
@@ -256,4 +256,4 @@ def _critical_sentence(limits: pd.DataFrame) -> str:
         for name, limit in known.items()
         if not pd.isna(limit.value)
     ]
-    return f" Critical batch size: {', '.join(found)}." if found else ""
+    return f"Critical batch size of {key[0]} with {key[1]}: {', '.join(found)}." if found else ""
