@@ -210,7 +210,7 @@ def sentences(steps: pd.DataFrame, limits: pd.DataFrame) -> list[str]:
 
 
 def _sentence(key: tuple[str, str, str, float], curve: pd.DataFrame, limits: pd.DataFrame) -> str:
-    subject = f"{key[0]} with {key[1]} to {key[2]} < {key[3]:g}"
+    subject = _subject(key)
     reached = curve[curve["reached"]]
     if reached.empty:
         return f"{subject}: the goal was not reached at any batch size."
@@ -239,6 +239,10 @@ def _sentence(key: tuple[str, str, str, float], curve: pd.DataFrame, limits: pd.
     return f"{found}."
 
 
+def _subject(key: tuple[str, str, str, float]) -> str:
+    return f"{key[0]} with {key[1]} to {key[2]} < {key[3]:g}"
+
+
 def _interval(limit: pd.Series) -> str:
     """The 95 % interval in brackets, if there is one."""
     if pd.isna(limit.low):
@@ -256,4 +260,4 @@ def _critical_sentence(key: tuple[str, str, str, float], limits: pd.DataFrame) -
         for name, limit in known.items()
         if not pd.isna(limit.value)
     ]
-    return f"Critical batch size of {key[0]} with {key[1]}: {', '.join(found)}." if found else ""
+    return f"Critical batch size of {_subject(key)}: {', '.join(found)}." if found else ""

@@ -269,8 +269,12 @@ def materialise(jobs: Sequence[Job]) -> list[Job]:
         fits = micro_batch(job.study.batch_size, saved[key], memory)
         workers = min(job.workers, most_workers(fits, saved[key], memory))
         study = replace(job.study, micro_batch=None if fits == job.study.batch_size else fits)
-        study = store.resumed(job.results, study)
-        if job.engine != "serial":
+        begun = store.held(job.results, study)
+        if begun:  # what the memory there was has settled stays; so does the arithmetic, on another device too
+            study = replace(study, micro_batch=begun[0]["micro_batch"])
+        if begun and job.engine == "auto":
+            study = replace(study, arithmetic=begun[0]["arithmetic"])
+        elif job.engine != "serial":
             how = arithmetic(built[key].model(), study, job.device, forced=job.engine == "lanes")
             fused = replace(study, arithmetic=how)
             if how == "bmm" or (how == "vmap" and lanes_can(fused, built[key], probes[key])):

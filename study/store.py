@@ -115,12 +115,13 @@ def claimed(folder: Path) -> Iterator[None]:
         yield
 
 
-def resumed(results: Path, study: Study) -> Study:
-    """The study with what was settled when it started, if it did."""
+def held(results: Path, study: Study) -> tuple[dict[str, Any], list[dict[str, Any]]] | None:
+    """(the question, the provenance of every run) of a search as it stands on file; None if it was never begun."""
     path = study_folder(results, study) / "study.json"
     if not os.path.exists(path):
-        return study
-    return replace(study, **{key: _read(path)["question"][key] for key in SETTLED})
+        return None
+    found = _read(path)
+    return found["question"], found["provenance"]
 
 
 def announce(results: Path, study: Study) -> None:

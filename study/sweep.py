@@ -61,6 +61,7 @@ def train(jobs: Sequence[Job], config_dir: Path | None, command: str, console: C
                 "propose others. engine=serial engine.workers=1 is reproducible.\n",
                 highlight=False,
             )
+        _warn_of_devices(costs, console)
         for job, _ in costs:
             for known in searches.planned(job.study):
                 store.announce(job.results, known)
@@ -72,6 +73,20 @@ def train(jobs: Sequence[Job], config_dir: Path | None, command: str, console: C
                 except TrialTooLarge as error:
                     too_large.append(error)
     _raise(too_large)
+
+
+def _warn_of_devices(costs: Sequence[tuple[Job, Cost]], console: Console) -> None:
+    """Trials are the same bit for bit on one kind of device only."""
+    for job, _ in costs:
+        begun = store.held(job.results, job.study)
+        kinds = {run["device"].partition(":")[0] for run in begun[1] if "device" in run} if begun else set()
+        if other := kinds - {job.device.partition(":")[0]}:
+            console.print(
+                f"[yellow]{job.results} holds trials that were trained on {' and '.join(sorted(other))}; those on "
+                f"{job.device} agree with them to a tolerance only.[/]\n",
+                highlight=False,
+            )
+            return
 
 
 def _storage(job: Job) -> Storage:

@@ -243,7 +243,7 @@ def test_a_plateau(results):
         "perfect scaling up to about 4 (4 throughout); no gain shown beyond 16 (16 throughout): 200 steps there" in said
     )
     assert "8.0 times fewer" in said
-    assert "Critical batch size of tiny with momentum: 7 (" in said
+    assert "Critical batch size of tiny with momentum to val/classification_error < 0.1: 7 (" in said
     assert "by Zhang et al." in said
 
 

@@ -2,6 +2,7 @@
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
@@ -9,6 +10,7 @@ import pytest
 
 from analysis import steps_to_result
 from analysis.load import load
+from study import config, store
 from study.__main__ import main
 
 README = Path(__file__).parent.parent / "README.md"
@@ -208,3 +210,20 @@ def test_goals_after_the_fact(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     assert "does not measure val/x" in capsys.readouterr().err
     assert main(["report", str(tmp_path / "budget"), "--goal", "soon"]) == 2
     assert "a goal must read" in capsys.readouterr().err
+
+
+def test_a_study_begun_on_another_device_goes_on_in_its_arithmetic(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    small = ["batch_size=64", "search.trials=2", "budget.epochs=2", f"results={tmp_path}"]
+    [job] = config.materialise(config.jobs(small))
+    assert job.study.arithmetic == "bmm"
+    store.open_study(tmp_path, replace(job.study, arithmetic="plain"), {"device": "cuda:0"})
+    assert main(["sweep", *small, "engine=lanes"]) == 2  # by force it would be another question
+    assert "arithmetic: plain -> bmm" in capsys.readouterr().err
+    assert main(["sweep", *small]) == 0
+    out = " ".join(capsys.readouterr().out.split())
+    assert "holds trials that were trained on cuda; those on cpu agree with them to a tolerance only" in out
+    question, runs = store.held(tmp_path, job.study) or ({}, [])
+    assert question["arithmetic"] == "plain"
+    assert [run["device"] for run in runs] == ["cuda:0", "cpu"]
