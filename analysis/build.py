@@ -15,17 +15,24 @@ from analysis.report import ReportData, write_report, write_tables
 from analysis.steps_to_result import answerable, unanswerable
 
 
-def build(results: Path, goals: Sequence[Goal] = (), base: float | None = None) -> ReportData:
-    """Rebuild `tables/`, `figures/` and `report.html` of a results folder; returns what the report says.
+def build(
+    results: Path | Sequence[Path], goals: Sequence[Goal] = (), base: float | None = None, output: Path | None = None
+) -> ReportData:
+    """Rebuild `tables/`, `figures/` and `report.html` of results folders; returns what the report says.
 
     Arguments:
+        results: one folder, or several whose curves go into one report.
+        output: where the report goes; the results folder by default, needed for several.
         goals: read off after the fact instead of each study's own.
         base: base batch size of `critical_batch_size_zhang`; the smallest measured by default.
 
     Raises:
-        LoadError: the folder holds no studies or a torn file, or the report cannot be written.
+        LoadError: a folder holds no studies or a torn file, two hold the same study, or the report cannot be written.
     """
-    made = list(load(results))
+    folders = [results] if isinstance(results, Path) else list(results)
+    output = output or folders[0]
+    made = [study for folder in folders for study in load(folder)]
+    _refuse_doubles(made)
     studies = searches.answers(made)
     asked: Sequence[Goal | None] = goals or (None,)
     refused = {reason: None for study in studies for goal in goals if (reason := unanswerable(study, goal))}
@@ -49,16 +56,30 @@ def build(results: Path, goals: Sequence[Goal] = (), base: float | None = None) 
     )
     try:
         tables = {"steps_to_result": steps, "scaling": limits, "cost": cost, "searches": boxes, "reruns": reruns}
-        write_tables(results, {name: table for name, table in tables.items() if len(table) or name != "reruns"})
+        write_tables(output, tables)
         for name in figures.FIGURES:
-            figures.save(name, {"steps": steps, "scaling": limits}, results / "figures")
-        write_report(results, data)
+            figures.save(name, {"steps": steps, "scaling": limits}, output / "figures")
+        write_report(output, data)
     except OSError as error:
         raise LoadError(
-            f"cannot write {error.filename or results}: {error.strerror or error}; the measurements are safe. Make room"
-            f" or change its permissions, then rebuild the report: python -m study report {results}"
+            f"cannot write {error.filename or output}: {error.strerror or error}; the measurements are safe. Make room"
+            f" or change its permissions, then rebuild the report: python -m study report {' '.join(map(str, folders))}"
         ) from error
     return data
+
+
+def _refuse_doubles(studies: Sequence[StudyData]) -> None:
+    """One study in two folders would be one point of a curve measured twice."""
+    seen: dict[tuple[object, ...], Path] = {}
+    for study in studies:
+        key = (study.workload, study.optimizer, study.batch_size, study.branch)
+        if key in seen:
+            name = f"{study.workload}, {study.optimizer}, batch size {study.batch_size}"
+            raise LoadError(
+                f"{seen[key]} and {study.folder} both hold {name}; report on one of them, or sweep under another "
+                "workload.name."
+            )
+        seen[key] = study.folder
 
 
 def warnings(answered: Sequence[tuple[StudyData, Goal]], steps: pd.DataFrame) -> list[str]:

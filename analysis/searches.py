@@ -113,4 +113,5 @@ def reruns(studies: Sequence[StudyData]) -> pd.DataFrame:
         spread = {"least": steps.min(), "median": steps.median(), "greatest": steps.max()}
         kept = {key: answer[key] for key in (*CURVE, *GOAL, "trial", "steps_to_result")}
         rows.append({**kept, **counts, **spread})
-    return pd.DataFrame(rows)
+    last = ["trial", "steps_to_result", "reruns", "infeasible", "reached", "least", "median", "greatest"]
+    return pd.DataFrame(rows, columns=[*CURVE, *GOAL, *last])

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from analysis.counting import Goal
     from study.config import Job
 
+REPORT = Path("results/report")
+"""Where a report on several results folders goes."""
 USAGE = """\
   python -m study sweep                               the default job: digits, eleven batch sizes
   python -m study sweep workload=resnet_cifar         any workload of conf/workload, or your own with --config-dir
@@ -23,6 +25,7 @@ USAGE = """\
   python -m study plan workload=resnet_cifar          what that sweep would cost; trains nothing
   python -m study status results/mlp_digits           how far a running or interrupted sweep is
   python -m study report results/mlp_digits           tables, figures and report.html from the files alone
+  python -m study report results/a results/b          one report on several
   python -m study data list"""
 
 
@@ -47,7 +50,7 @@ def sweep(options: argparse.Namespace, console: Console) -> None:
 def _write_reports(jobs: Sequence[Job], console: Console) -> None:
     for results in {job.results: None for job in jobs}:
         if any(results.glob("studies/*/*/*/study.json")):
-            write_report(results, console)
+            write_report([results], results, console)
 
 
 def plan(options: argparse.Namespace, console: Console) -> None:
@@ -76,15 +79,19 @@ def status(options: argparse.Namespace, console: Console) -> None:
 
 
 def write_report(
-    results: Path, console: Console, goals: Sequence[Goal] = (), base_batch_size: float | None = None
+    results: Sequence[Path],
+    output: Path,
+    console: Console,
+    goals: Sequence[Goal] = (),
+    base_batch_size: float | None = None,
 ) -> None:
     """Rebuild tables, figures and page from the files alone, and show the table."""
     from analysis.build import build
     from study import show
 
-    data = build(results, goals, base_batch_size)
+    data = build(results, goals, base_batch_size, output)
     show.results(console, data.steps, data.sentences)
-    console.print(f"\nReport: {results / 'report.html'}", highlight=False)
+    console.print(f"\nReport: {output / 'report.html'}", highlight=False)
 
 
 def report(options: argparse.Namespace, console: Console) -> None:
@@ -96,8 +103,8 @@ def report(options: argparse.Namespace, console: Console) -> None:
         goals = [Goal.parse(text) for text in options.goal]
     except ValueError as error:
         raise UsageError(str(error)) from error
-    for results in options.results:
-        write_report(results, console, goals, options.base_batch_size)
+    output = options.output or (options.results[0] if len(options.results) == 1 else REPORT)
+    write_report(options.results, output, console, goals, options.base_batch_size)
 
 
 def data(options: argparse.Namespace, console: Console) -> None:
@@ -161,6 +168,7 @@ def parser() -> argparse.ArgumentParser:
         metavar="GOAL",
         help="such as 'val/classification_error < 0.1'; repeatable",
     )
+    verb.add_argument("--output", type=Path, metavar="DIR", help=f"default: RESULTS, or {REPORT} for several")
     verb.add_argument("--base-batch-size", type=float, metavar="B", help="of the critical batch size of Zhang et al.")
     verb.set_defaults(run=report)
 

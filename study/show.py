@@ -145,8 +145,11 @@ class SweepProgress:
 
 def results(console: Console, steps: pd.DataFrame, sentences: Sequence[str]) -> None:
     """The table of steps to result (frame of `analysis.steps_to_result.table`) and what was found."""
-    for (workload, optimizer), curve in steps.groupby(["workload", "optimizer"]):
-        console.print(f"\n[bold]{workload}, {optimizer}[/]", highlight=False)
+    several = len(steps[["goal_metric", "goal_threshold"]].drop_duplicates()) > 1
+    for key, curve in steps.groupby(["workload", "optimizer", "goal_metric", "goal_threshold"]):
+        workload, optimizer, metric, threshold = key
+        goal = f" to {metric} < {threshold:g}" if several else ""
+        console.print(f"\n[bold]{workload}, {optimizer}{goal}[/]", highlight=False)
         # The schedule's own parameters are in the report; here the line must fit a terminal.
         tuned = [name for name in OPTIMIZERS[optimizer].hyperparameters if name in curve]
         counts = ["complete", *(["incomplete"] if curve["incomplete"].any() else []), "infeasible"]

@@ -227,3 +227,24 @@ def test_a_study_begun_on_another_device_goes_on_in_its_arithmetic(
     question, runs = store.held(tmp_path, job.study) or ({}, [])
     assert question["arithmetic"] == "plain"
     assert [run["device"] for run in runs] == ["cuda:0", "cpu"]
+
+
+def test_one_report_on_several_folders(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for optimizer in ("sgd", "momentum"):
+        small = ["batch_size=64,256", "search.trials=2", "budget.epochs=2", f"results={tmp_path / optimizer}"]
+        assert main(["sweep", f"optimizer={optimizer}", *small]) == 0
+    both = [str(tmp_path / "sgd"), str(tmp_path / "momentum")]
+    assert main(["report", *both, "--output", str(tmp_path / "both")]) == 0
+    steps = pd.read_csv(tmp_path / "both/tables/steps_to_result.csv")
+    assert list(zip(steps["optimizer"], steps["batch_size"], strict=True)) == [
+        ("momentum", 64),
+        ("momentum", 256),
+        ("sgd", 64),
+        ("sgd", 256),
+    ]
+    page = (tmp_path / "both/report.html").read_text()
+    assert all(folder in page for folder in both)  # the commands that made them
+    capsys.readouterr()
+    assert main(["report", both[0], both[0], "--output", str(tmp_path / "twice")]) == 2
+    assert "both hold mlp_digits, sgd, batch size 64" in capsys.readouterr().err
+    assert not (tmp_path / "twice").exists()
