@@ -69,7 +69,7 @@ DEFINITIONS = {
     "critical_batch_size_zhang": "critical batch size, Zhang et al. 2024",
 }
 """What limits of scaling are called; those of LIMITS are drawn."""
-INTERVAL = "median best of N/4 trials, 95 %"
+INTERVAL = "best of N/4 trials, 95 %"
 BAR: Any = {"linewidth": 4, "alpha": 0.3, "solid_capstyle": "butt", "zorder": 2}
 OPEN: Any = {"marker": "^", "markersize": 7, "markerfacecolor": PAPER, "linestyle": "none"}
 LINE: Any = {"linewidth": 1.6, "markersize": 5, "zorder": 3}
@@ -198,7 +198,10 @@ def _draw_cost(ax: Axes, table: pd.DataFrame, unit: str, power: int, scaling: pd
             ax.plot(x, y, color=colour if count > 1 else MUTED, label=PERFECT, **DASHED)
         for row in rows.dropna(subset="low").itertuples() if ends else ():
             top = row.high if np.isfinite(row.high) else ax.get_ylim()[1]
-            ax.plot([row.batch_size] * 2, [row.low, top], color=colour, label=INTERVAL, **BAR)
+            # Beside one another, so that those of several curves can be told apart.
+            moved = ScaledTranslation(5 * (len(lines) - (count + 1) / 2) / 72, 0, ax.figure.dpi_scale_trans)
+            place: Any = {"color": colour, "label": INTERVAL, "transform": ax.transData + moved}
+            ax.plot([row.batch_size] * 2, [row.low, top], **place, **BAR)
         if len(missed):
             notes[NOT_REACHED] = OPEN
             ax.plot(missed["batch_size"], missed["all"], color=colour, label=NOT_REACHED, zorder=4, **OPEN)
