@@ -8,7 +8,7 @@ from typing import Any
 
 import pandas as pd
 
-from analysis import audits, figures, scaling, searches, steps_to_result
+from analysis import audits, compare, figures, scaling, searches, steps_to_result
 from analysis.counting import Goal
 from analysis.load import LoadError, StudyData, load
 from analysis.report import ReportData, write_report, write_tables
@@ -42,20 +42,24 @@ def build(
         raise LoadError("; ".join(refused))
     cost = steps_to_result.cost_table(made)
     boxes, reruns = searches.table(made), searches.reruns(made)
+    pairs = compare.table(studies, asked)
+    found = [*compare.sentences(pairs, limits), *scaling.sentences(steps, limits)]
     data = ReportData(
         title="Steps to result against batch size",
-        sentences=[*scaling.sentences(steps, limits), *stopping_sentences(studies), *grid_sentences(studies)],
+        sentences=[*found, *stopping_sentences(studies), *grid_sentences(studies)],
         warnings=[*refused, *warnings(list(answerable(studies, asked)), steps)],
         steps=steps,
         scaling=limits,
         cost=cost,
         searches=boxes,
         reruns=reruns,
+        pairs=pairs,
         studies=[provenance(study) for study in made],
         command=_command(made),
     )
     try:
         tables = {"steps_to_result": steps, "scaling": limits, "cost": cost, "searches": boxes, "reruns": reruns}
+        tables["compare"] = pairs
         write_tables(output, tables)
         for name in figures.FIGURES:
             figures.save(name, {"steps": steps, "scaling": limits}, output / "figures")

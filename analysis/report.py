@@ -57,6 +57,7 @@ class ReportData:
         warnings: the heaviest first.
         steps, scaling, cost: the tables of `analysis.steps_to_result` and `analysis.scaling`.
         searches, reruns: the tables of `analysis.searches`.
+        pairs: the table of `analysis.compare`.
         studies: provenance, one record for each study; nested records are shown as `versions torch`.
         command: what reproduces all this.
     """
@@ -69,6 +70,7 @@ class ReportData:
     cost: pd.DataFrame
     searches: pd.DataFrame
     reruns: pd.DataFrame
+    pairs: pd.DataFrame
     studies: list[dict[str, Any]]
     command: str
 
@@ -170,6 +172,7 @@ def _tables(data: ReportData) -> str:
     shown = [
         *(("Steps to result", _steps_shown(part)) for part in _parts(steps.drop(columns=counts))),
         *([("Limits of scaling", _scaling_shown(scaling))] if len(scaling) else []),
+        *(("Optimizers compared", _pairs_shown(part)) for part in _parts(_with_goal(data.pairs))),
         *(("Trials by status", part) for part in _parts(steps[[*names, *counts]])),
         *(("What was searched", _boxes_shown(part)) for part in _parts(data.searches)),
         *(("All searches", _steps_shown(part)) for part in _parts(_with_goal(data.searches)) if _several(part)),
@@ -190,6 +193,18 @@ def _interval_shown(value: float, low: float, high: float) -> Cell | None:
         return Cell("not reached", np.inf)
     top = "…" if np.isinf(high) else _number(high)
     return Cell(f"{'not reached' if np.isinf(value) else _number(value)} ({_number(low)} to {top})", value)
+
+
+def _pairs_shown(pairs: pd.DataFrame) -> pd.DataFrame:
+    """How many times fewer steps an optimizer needs than the other, with the interval."""
+    rows = zip(pairs["speed_up"], pairs["low"], pairs["high"], strict=True)
+    shown = [None if pd.isna(v) else Cell(f"{_times(v)} ({_times(a)} to {_times(b)})", v) for v, a, b in rows]
+    shown = pd.Series(shown, pairs.index, dtype=object)
+    return pairs.drop(columns=["speed_up", "low", "high"]).assign(**{"times fewer steps": shown})
+
+
+def _times(value: float) -> str:
+    return "∞" if np.isinf(value) else _number(value)
 
 
 def _several(searches: pd.DataFrame) -> bool:

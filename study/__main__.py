@@ -1,4 +1,4 @@
-"""`python -m study VERB`: sweep, plan, status, report, data."""
+"""`python -m study VERB`: sweep, plan, status, report, compare, data."""
 
 from __future__ import annotations
 
@@ -26,6 +26,7 @@ USAGE = """\
   python -m study status results/mlp_digits           how far a running or interrupted sweep is
   python -m study report results/mlp_digits           tables, figures and report.html from the files alone
   python -m study report results/a results/b          one report on several
+  python -m study compare results/sgd results/momentum   which optimizer needs fewer steps, where
   python -m study data list"""
 
 
@@ -107,6 +108,17 @@ def report(options: argparse.Namespace, console: Console) -> None:
     write_report(options.results, output, console, goals, options.base_batch_size)
 
 
+def comparison(options: argparse.Namespace, console: Console) -> None:
+    """`study compare`: a report that needs two optimizers."""
+    from analysis.load import LoadError, load
+
+    curves = {(study.workload, study.optimizer) for results in options.results for study in load(results)}
+    if len(curves) == len({workload for workload, _ in curves}):
+        held = ", ".join(f"{workload} with {optimizer}" for workload, optimizer in sorted(curves))
+        raise LoadError(f"nothing to compare: a workload must be swept with two optimizers, but there is {held}.")
+    report(options, console)
+
+
 def data(options: argparse.Namespace, console: Console) -> None:
     """`study data list` and `study data fetch NAME`."""
     from rich.table import Table
@@ -159,18 +171,18 @@ def parser() -> argparse.ArgumentParser:
     verb.add_argument("--json", action="store_true", help="for programs")
     verb.set_defaults(run=status)
 
-    verb = verbs.add_parser("report", help="rebuild tables, figures and report.html of a results folder")
-    verb.add_argument("results", nargs="+", type=Path)
-    verb.add_argument(
-        "--goal",
-        action="append",
-        default=[],
-        metavar="GOAL",
-        help="such as 'val/classification_error < 0.1'; repeatable",
-    )
-    verb.add_argument("--output", type=Path, metavar="DIR", help=f"default: RESULTS, or {REPORT} for several")
-    verb.add_argument("--base-batch-size", type=float, metavar="B", help="of the critical batch size of Zhang et al.")
-    verb.set_defaults(run=report)
+    for name, what, run in (
+        ("report", "rebuild tables, figures and report.html of a results folder, or make one of several", report),
+        ("compare", "a report on optimizers side by side: which needs fewer steps at which batch size", comparison),
+    ):
+        verb = verbs.add_parser(name, help=what)
+        verb.add_argument("results", nargs="+", type=Path)
+        verb.add_argument(
+            "--goal", action="append", default=[], metavar="GOAL", help="'val/classification_error < 0.1'; repeatable"
+        )
+        verb.add_argument("--output", type=Path, metavar="DIR", help=f"default: RESULTS, or {REPORT} for several")
+        verb.add_argument("--base-batch-size", type=float, metavar="B", help="of Zhang et al.'s critical batch size")
+        verb.set_defaults(run=run)
 
     verb = verbs.add_parser("data", help="list or fetch data sets")
     verb.add_argument("action", choices=["list", "fetch"])

@@ -13,6 +13,12 @@ import pytest
 from analysis.report import ReportData, _duration, _number, page, write_report, write_tables
 
 METRIC = "val/classification_error"
+PAIRS = pd.DataFrame(
+    {
+        **{"workload": "digits", "goal_metric": METRIC, "goal_threshold": 0.05, "optimizer": "nesterov"},
+        **{"against": "sgd", "batch_size": [1, 8], "speed_up": [1.5, np.inf], "low": [0.9, 2.0], "high": [2.5, np.inf]},
+    }
+)
 VOID = {"meta", "link", "br", "img", "input"}
 
 
@@ -70,7 +76,7 @@ def report(**changes):
     ]
     sentences = ["It scales to 8.", "And no further."]
     warnings = ["The heavier one.", "The lighter one."]
-    made = (steps, scaling, cost, searches(steps), reruns(steps))
+    made = (steps, scaling, cost, searches(steps), reruns(steps), PAIRS)
     return ReportData("Digits", sentences, warnings, *made, studies, "study sweep workload=digits")
 
 
@@ -192,7 +198,7 @@ def test_intervals_are_shown_once_there_are_any(text):
 def test_names_are_escaped():
     name = "<script>alert('x')</script>&\"quoted\""
     steps, scaling, cost = tables(name, (name,))
-    made = (steps, scaling, cost, searches(steps), reruns(steps))
+    made = (steps, scaling, cost, searches(steps), reruns(steps), PAIRS)
     text = page(ReportData(name, [name], [name], *made, [{"host": name}, {"host": "b"}], name))
     assert text.count("<script>") == 1
     assert "<script>alert" not in text
@@ -202,7 +208,7 @@ def test_names_are_escaped():
 
 def test_a_report_on_nothing_says_so():
     nothing = pd.DataFrame()
-    text = page(ReportData("Empty", [], [], *[nothing] * 5, [], ""))
+    text = page(ReportData("Empty", [], [], *[nothing] * 6, [], ""))
     assert "Nothing has been measured yet." in text
     assert "<table" not in text
     assert "<svg" not in text

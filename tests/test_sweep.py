@@ -234,7 +234,7 @@ def test_one_report_on_several_folders(tmp_path: Path, capsys: pytest.CaptureFix
         small = ["batch_size=64,256", "search.trials=2", "budget.epochs=2", f"results={tmp_path / optimizer}"]
         assert main(["sweep", f"optimizer={optimizer}", *small]) == 0
     both = [str(tmp_path / "sgd"), str(tmp_path / "momentum")]
-    assert main(["report", *both, "--output", str(tmp_path / "both")]) == 0
+    assert main(["compare", *both, "--output", str(tmp_path / "both")]) == 0
     steps = pd.read_csv(tmp_path / "both/tables/steps_to_result.csv")
     assert list(zip(steps["optimizer"], steps["batch_size"], strict=True)) == [
         ("momentum", 64),
@@ -244,7 +244,10 @@ def test_one_report_on_several_folders(tmp_path: Path, capsys: pytest.CaptureFix
     ]
     page = (tmp_path / "both/report.html").read_text()
     assert all(folder in page for folder in both)  # the commands that made them
-    capsys.readouterr()
+    assert "Optimizers compared" in page
+    assert "Maximum useful batch sizes: " in capsys.readouterr().out
+    assert main(["compare", both[0]]) == 2
+    assert "two optimizers, but there is mlp_digits with sgd" in capsys.readouterr().err
     assert main(["report", both[0], both[0], "--output", str(tmp_path / "twice")]) == 2
     assert "both hold mlp_digits, sgd, batch size 64" in capsys.readouterr().err
     assert not (tmp_path / "twice").exists()

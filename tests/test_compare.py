@@ -1,0 +1,74 @@
+"""Which optimizer is ahead where: known answers, and how often chance looks like one."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from analysis import compare, scaling
+from analysis.load import load
+from study.records import Budget
+
+INF = math.inf
+
+
+@pytest.fixture
+def raced(tmp_path, make_study, make_curve, write_study):
+    """Studies given as {optimizer: {batch size: steps to the goal of each trial, None if missed}}, loaded."""
+
+    def write(curves):
+        for optimizer, by_size in curves.items():
+            space = {"learning_rate": 0.1} | ({} if optimizer == "sgd" else {"momentum": 0.9})
+            for size, ends in by_size.items():
+                fields = {"optimizer": optimizer, "space": space, "examples": 4096, "budget": Budget(0, 2000)}
+                study = make_study(batch_size=size, trials=len(ends), **fields)
+                write_study(tmp_path, study, [make_curve(study, i, reaches=end) for i, end in enumerate(ends)])
+        return list(load(tmp_path))
+
+    return write
+
+
+def test_ahead_behind_and_missed(raced):
+    studies = raced(
+        {
+            "momentum": {1: [800] * 8, 4: [100] * 8, 16: [50] * 8, 64: [None] * 8},
+            "sgd": {1: [400] * 8, 4: [100] * 8, 16: [None] * 8, 64: [None] * 8, 256: [9] * 8},
+        }
+    )
+    pairs = compare.table(studies)
+    assert list(pairs["batch_size"]) == [1, 4, 16, 64]  # those that both were tuned at
+    assert list(pairs["speed_up"].fillna(-1)) == [0.5, 1, INF, -1]
+    assert list(pairs["low"]) == [0.5, 1, INF, 1]
+    [said] = compare.sentences(pairs, scaling.table(studies))
+    assert "momentum needs fewer steps than sgd at batch size 16 (where the other missed the goal)" in said
+    assert "sgd needs fewer steps than momentum at batch size 1 (up to 2 times)" in said
+    assert said.endswith("Maximum useful batch sizes: 16 with momentum, 256 with sgd.")
+
+
+def test_nothing_is_shown_where_nothing_differs(raced):
+    studies = raced({name: {1: [100, 200, 300, 400]} for name in ("momentum", "sgd")})
+    [said] = compare.sentences(compare.table(studies), scaling.table(studies))
+    assert "no batch size at which momentum or sgd is shown to need fewer steps" in said
+
+
+def test_one_optimizer_has_no_pair(raced):
+    assert compare.table(raced({"sgd": {1: [100]}})).empty
+    assert compare.sentences(compare.table([]), scaling.table([])) == []
+
+
+@pytest.mark.parametrize(("factor", "least", "most"), [(1.0, 0.0, 0.08), (1.6, 0.8, 1.0)])
+def test_how_often_a_difference_is_shown(factor, least, most):
+    """Rarely where there is none, nearly always where the one needs 1.6 times the steps."""
+    generator = np.random.default_rng(0)
+    shown = 0
+    for run in range(120):
+        one, other = (np.exp(generator.exponential(0.5, 100)) for _ in range(2))
+        _, low, high = compare.speed_up(100 * one, 100 * factor * other, seed=(run, 1))
+        shown += low > 1 or high < 1
+    assert least <= shown / 120 <= most
+
+
+def test_trials_that_never_ran():
+    assert compare.speed_up(np.array([]), np.array([10.0]))[0] == 0
