@@ -216,6 +216,61 @@ def edges(space: Mapping[str, Mapping[str, Any]], best: Sequence[Mapping[str, fl
     return found
 
 
+class Branch(NamedTuple):
+    """Which of a study's searches; the first is what all others start from.
+
+    Attributes:
+        repeat: 0, or the number of the repetition with other seeds.
+        budget: the multiple of the step budget.
+        widened: how the box was widened, stage by stage, such as `learning_rate.high` (see `widening`).
+        rerun: the trial whose configuration is trained again with fresh seeds; None: a search.
+    """
+
+    repeat: int = 0
+    budget: float = 1.0
+    widened: tuple[str, ...] = ()
+    rerun: int | None = None
+
+    @classmethod
+    def of(cls, question: Mapping[str, Any]) -> Branch:
+        """The branch that a question on file is of."""
+        held = question["branch"]
+        return cls(**{**held, "widened": tuple(held["widened"])})
+
+    @property
+    def stage(self) -> int:
+        """How often the box was widened."""
+        return len(self.widened)
+
+    @property
+    def path(self) -> str:
+        """Its folder below the study's own; empty for the first search."""
+        return "/".join(
+            [
+                *([f"repeat-{self.repeat}"] if self.repeat else []),
+                *([f"budget-{self.budget:g}"] if self.budget != 1 else []),
+                *(f"stage-{number}-{widened}" for number, widened in enumerate(self.widened, start=1)),
+                *([f"rerun-{self.rerun}"] if self.rerun is not None else []),
+            ]
+        )
+
+    @property
+    def seed_key(self) -> str:
+        """What its seeds depend on; empty for the first search. Budgets share theirs, so that they can be compared."""
+        rerun = self.rerun is not None
+        return f":{self.repeat}:{self.stage}:{rerun}" if self.repeat or self.stage or rerun else ""
+
+    def __str__(self) -> str:
+        """In words; empty for the first search."""
+        words = [
+            *([f"repeat {self.repeat}"] if self.repeat else []),
+            *([f"{self.budget:g} x budget"] if self.budget != 1 else []),
+            *([f"stage {self.stage}"] if self.stage else []),
+            *([f"reruns of trial {self.rerun}"] if self.rerun is not None else []),
+        ]
+        return ", ".join(words)
+
+
 def widening(found: Sequence[Edge]) -> str:
     """The name of the stage that follows where a search ended at these edges, such as `learning_rate.high`."""
     return "+".join(f"{edge.parameter}.{edge.side}" for edge in found)

@@ -6,41 +6,17 @@ import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from analysis.counting import Goal, Rule, evaluation_grid
+from analysis.counting import Branch, Goal, Rule, evaluation_grid
 
 
 class LoadError(Exception):
     """A results folder cannot be read; the message names the file and what to do."""
-
-
-class Branch(NamedTuple):
-    """Which of a study's searches: the repetition, the multiple of the step budget, how its box was widened stage by
-    stage, and, of reruns, the trial that is trained again."""
-
-    repeat: int = 0
-    budget: float = 1.0
-    widened: tuple[str, ...] = ()
-    rerun: int | None = None
-
-    @property
-    def stage(self) -> int:
-        return len(self.widened)
-
-    def __str__(self) -> str:
-        """In words; empty for the first search of a study."""
-        words = [
-            *([f"repeat {self.repeat}"] if self.repeat else []),
-            *([f"{self.budget:g} x budget"] if self.budget != 1 else []),
-            *([f"stage {self.stage}"] if self.stage else []),
-            *([f"reruns of trial {self.rerun}"] if self.rerun is not None else []),
-        ]
-        return ", ".join(words)
 
 
 @dataclass(frozen=True)
@@ -75,8 +51,7 @@ class StudyData:
 
     @property
     def branch(self) -> Branch:
-        held = self.question["branch"]
-        return Branch(held["repeat"], held["budget"], tuple(held["widened"]), held["rerun"])
+        return Branch.of(self.question)
 
     @property
     def train_steps(self) -> int:

@@ -9,8 +9,8 @@ import numpy as np
 import pandas as pd
 
 from analysis import audits, steps_to_result
-from analysis.counting import COMPLETE, widening
-from analysis.load import Branch, StudyData
+from analysis.counting import COMPLETE, Branch, widening
+from analysis.load import StudyData
 
 GOAL = ["goal_metric", "goal_threshold"]
 CURVE = ["workload", "optimizer", "batch_size"]

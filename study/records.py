@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from analysis.counting import STOPPING_RULES, Goal, Rule, evaluation_grid
+from analysis.counting import STOPPING_RULES, Branch, Goal, Rule, evaluation_grid
 from study.optimizers import OPTIMIZERS
 from study.schedules import SCHEDULES
 from study.space import Dimension, Legal, parse_space
@@ -156,46 +156,6 @@ class Search:
 
 
 @dataclass(frozen=True)
-class Branch:
-    """Which of a study's searches this is; the first is what all others start from.
-
-    Arguments:
-        repeat: 0, or the number of the repetition with other seeds.
-        budget: the multiple of the step budget.
-        widened: how the box was widened, stage by stage, such as `learning_rate.high` (`analysis.counting.widening`).
-        rerun: the trial whose configuration is trained again with fresh seeds; None: a search.
-    """
-
-    repeat: int = 0
-    budget: float = 1.0
-    widened: tuple[str, ...] = ()
-    rerun: int | None = None
-
-    @property
-    def stage(self) -> int:
-        """How often the box was widened."""
-        return len(self.widened)
-
-    @property
-    def path(self) -> str:
-        """Its folder below the study's own; empty for the first search."""
-        return "/".join(
-            [
-                *([f"repeat-{self.repeat}"] if self.repeat else []),
-                *([f"budget-{self.budget:g}"] if self.budget != 1 else []),
-                *(f"stage-{number}-{widened}" for number, widened in enumerate(self.widened, start=1)),
-                *([f"rerun-{self.rerun}"] if self.rerun is not None else []),
-            ]
-        )
-
-    @property
-    def key(self) -> str:
-        """What its seeds depend on; empty for the first search. Budgets share theirs, so that they can be compared."""
-        rerun = self.rerun is not None
-        return f":{self.repeat}:{self.stage}:{rerun}" if self.repeat or self.stage or rerun else ""
-
-
-@dataclass(frozen=True)
 class Study:
     """The whole question: everything that a trial's curve depends on, for one workload, optimizer and batch size.
 
@@ -299,7 +259,7 @@ class Study:
 
     def trial(self, index: int, hyperparameters: Mapping[str, float]) -> Trial:
         """Trial `index` at this point of the space."""
-        trial, order = (self.seeds.of(purpose, index, self.branch.key) for purpose in ("trial", "data_order"))
+        trial, order = (self.seeds.of(purpose, index, self.branch.seed_key) for purpose in ("trial", "data_order"))
         return Trial(index, trial, order, dict(hyperparameters))
 
     def question(self) -> dict[str, Any]:
@@ -311,7 +271,7 @@ class Study:
             if key != "search"
         }
         search = vars(self.search) | {"space": space, "budgets": list(self.search.budgets)}
-        branch = vars(self.branch) | {"widened": list(self.branch.widened)}
+        branch = self.branch._asdict() | {"widened": list(self.branch.widened)}
         alike = {"workload": dict(self.workload), "search": search, "branch": branch}
         return plain | alike | {"train_steps": self.train_steps}
 
@@ -327,7 +287,6 @@ class Study:
             "space": parse_space(question["search"]["space"]),
             "budgets": tuple(question["search"]["budgets"]),
         }
-        branch = {**question["branch"], "widened": tuple(question["branch"]["widened"])}
         return cls(
             **{key: value for key, value in question.items() if key != "train_steps"}
             | {
@@ -336,7 +295,7 @@ class Study:
                 "search": Search(**search),
                 "evaluation": Evaluation(**question["evaluation"]),
                 "seeds": Seeds(**question["seeds"]),
-                "branch": Branch(**branch),
+                "branch": Branch.of(question),
             }
         )
 

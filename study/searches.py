@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
-from analysis.counting import edges, widening
-from study.records import Branch, Curve, Search, Study
+from analysis.counting import Branch, edges, widening
+from study.records import Curve, Search, Study
 from study.space import Dimension
 from study.tuner import Tuner
 
@@ -66,7 +66,7 @@ def extended(tuner: Tuner) -> Study | None:
     found = edges({name: dimension.to_dict() for name, dimension in space.items()}, points)
     for name, side, *_ in found:
         space[name] = space[name].widened(side, search.extend_factor, study.legal(name))
-    branch = replace(study.branch, widened=(*study.branch.widened, widening(found)))
+    branch = study.branch._replace(widened=(*study.branch.widened, widening(found)))
     return replace(study, search=replace(search, space=space), branch=branch) if found else None
 
 
@@ -80,7 +80,7 @@ def rerun(tuner: Tuner) -> Study:
         search=Search("sobol", trials=reruns, space=fixed, max_launches=reruns),
         # A race would cut the slow seeds that reruns are to show.
         stopping="goal" if study.stopping == "race" else study.stopping,
-        branch=replace(study.branch, rerun=best.index),
+        branch=study.branch._replace(rerun=best.index),
     )
 
 

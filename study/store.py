@@ -6,7 +6,7 @@
         checkpoints/000017.pt   where an unfinished long trial goes on; gone once it is finished
         curves.parquet          all of them in one file, once the study is complete
         .claim                  locked by the process that works on the study, and naming it
-        stage-1-momentum.high/  further searches of the same study, each with the same files (`study.records.Branch`):
+        stage-1-momentum.high/  further searches of the same study, with the same files (`analysis.counting.Branch`):
                                 wider boxes, and likewise budget-2/, repeat-1/ and, for reruns of trial 17, rerun-17/
 
 A curves file holds a row per measurement (`trial`, `step` and one column per metric, NaN where not measured); its

@@ -169,7 +169,7 @@ class Tuner:
         self._asked[index] = None
         if hyperparameters is None:
             # Made anew for each point, so that it depends on the history and the index but on no hidden state.
-            seed = self.study.seeds.of("search", index, self.study.branch.key)
+            seed = self.study.seeds.of("search", index, self.study.branch.seed_key)
             self._optuna.sampler = ADAPTIVE[self.study.search.sampler](seed % 2**32)
             asked = self._asked[index] = self._optuna.ask(self._distributions)
             for name, value in self._storage.mark(index).items():
@@ -304,8 +304,8 @@ class Tuner:
 def point(study: Study, index: int) -> list[float]:
     """Point `index` of the search in the unit cube [D]: a pure function of (search seed, branch, index, sampler, D)."""
     dimensions, seed = len(study.search.space), study.seeds.search
-    if study.branch.key:  # stages and repeats have a sequence each
-        seed = study.seeds.of("search", 0, study.branch.key)
+    if study.branch.seed_key:  # stages and repeats have a sequence each
+        seed = study.seeds.of("search", 0, study.branch.seed_key)
     if study.search.sampler == "random":
         return np.random.default_rng((seed, index)).random(dimensions).tolist()
     return _sobol(seed, dimensions, max(6, index.bit_length()))[index].tolist()

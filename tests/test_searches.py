@@ -13,10 +13,11 @@ import pytest
 
 from analysis import searches as analysis_searches
 from analysis import steps_to_result
+from analysis.counting import Branch
 from analysis.load import load
 from study import searches, store
 from study.__main__ import main
-from study.records import Branch, Study
+from study.records import Study
 from study.tuner import Tuner, point
 
 SPACE = {"learning_rate": {"low": 1e-3, "high": 1.0, "scale": "log"}, "momentum": 0.9}
@@ -127,7 +128,7 @@ def test_repeats_have_other_seeds_and_never_give_the_answer(swept, tmp_path):
     assert len({tuple(point(search, 0)) for search in made}) == 3
     assert len({search.trial(0, {}).seed for search in made}) == 3
     [answer] = analysis_searches.answers(list(load(tmp_path)))
-    assert answer.branch == analysis_searches.Branch()
+    assert answer.branch == Branch()
     assert list(analysis_searches.table(list(load(tmp_path)))["steps_to_result"]) == [40, 39, 38]
 
 
