@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from blobs import Blobs
 from torch import nn
 
 from analysis.counting import Goal
@@ -19,8 +19,7 @@ from study.optimizers import OPTIMIZERS
 from study.records import Budget, Curve, Study, Trial
 from study.schedules import SCHEDULES
 from study.serial import Proposals
-from workloads.base import Splits, classification_error, cross_entropy_error, smoothed_cross_entropy
-from workloads.layers import Dropout
+from workloads.base import Splits
 
 STEPS = 30
 TOLERANCE = 1e-4  # relative, of every measured error after STEPS updates, across arithmetics
@@ -34,40 +33,6 @@ HYPERPARAMETERS = {
     "end_learning_rate_factor": [0.1, 0.01, 0.001, 0.0, 0.1, 0.01, 0.1],
     "label_smoothing": [0.0, 0.1, 0.2, 0.0, 0.3, 0.05, 0.1],
 }
-
-
-@dataclass
-class Blobs:
-    """Five noisy classes, for a chain of linear layers or a small convolutional net, with dropout."""
-
-    images: bool = False
-    name = "tiny"
-    train_examples = 64
-    hyperparameters = ("label_smoothing",)
-
-    @property
-    def errors(self) -> dict[str, Any]:
-        return {"classification_error": classification_error, "loss": cross_entropy_error}
-
-    def splits(self, device: torch.device) -> Splits:
-        generator = torch.Generator().manual_seed(0)
-
-        def draw(count: int) -> tuple[torch.Tensor, torch.Tensor]:
-            targets = torch.randint(5, (count,), generator=generator)
-            inputs = torch.randn(count, 2, 3, 4, generator=generator)
-            inputs.view(count, -1)[torch.arange(count), targets] += 4
-            return inputs if self.images else inputs.flatten(1), targets
-
-        return Splits(draw(64), draw(40), draw(20))
-
-    def model(self) -> nn.Module:
-        if not self.images:
-            return nn.Sequential(nn.Flatten(), nn.Linear(24, 32), nn.ReLU(), Dropout(0.3), nn.Linear(32, 5))
-        convolution = nn.Conv2d(2, 4, 3, padding=1)
-        return nn.Sequential(convolution, nn.ReLU(), Dropout(0.2), nn.Flatten(), Dropout(0.5), nn.Linear(48, 5))
-
-    def loss(self, outputs: torch.Tensor, targets: torch.Tensor, label_smoothing: Any = 0.0) -> torch.Tensor:
-        return smoothed_cross_entropy(outputs, targets, label_smoothing, "paper")
 
 
 TWICE = nn.Linear(3, 3)

@@ -1,0 +1,50 @@
+"""A tiny workload for tests of the engines."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from workloads.base import Splits, classification_error, cross_entropy_error, smoothed_cross_entropy
+from workloads.layers import Dropout
+
+
+@dataclass
+class Blobs:
+    """Five noisy classes, for a chain of linear layers or a small convolutional net, with dropout."""
+
+    images: bool = False
+    normed: bool = False
+    width: int = 4
+    name = "tiny"
+    train_examples = 64
+    hyperparameters = ("label_smoothing",)
+
+    @property
+    def errors(self) -> dict[str, Any]:
+        return {"classification_error": classification_error, "loss": cross_entropy_error}
+
+    def splits(self, device: torch.device) -> Splits:
+        generator = torch.Generator().manual_seed(0)
+
+        def draw(count: int) -> tuple[torch.Tensor, torch.Tensor]:
+            targets = torch.randint(5, (count,), generator=generator)
+            inputs = torch.randn(count, 2, 3, 4, generator=generator)
+            inputs.view(count, -1)[torch.arange(count), targets] += 4
+            return inputs if self.images else inputs.flatten(1), targets
+
+        return Splits(draw(64), draw(40), draw(20))
+
+    def model(self) -> nn.Module:
+        if not self.images:
+            return nn.Sequential(nn.Flatten(), nn.Linear(24, 32), nn.ReLU(), Dropout(0.3), nn.Linear(32, 5))
+        convolution = nn.Conv2d(2, self.width, 3, padding=1)
+        norm = [nn.BatchNorm2d(self.width)] if self.normed else []  # whose statistics are state, too
+        last = nn.Linear(12 * self.width, 5)
+        return nn.Sequential(convolution, *norm, nn.ReLU(), Dropout(0.2), nn.Flatten(), Dropout(0.5), last)
+
+    def loss(self, outputs: torch.Tensor, targets: torch.Tensor, label_smoothing: Any = 0.0) -> torch.Tensor:
+        return smoothed_cross_entropy(outputs, targets, label_smoothing, "paper")
