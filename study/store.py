@@ -16,6 +16,7 @@ dot, flushed to disk, and renamed: a reader sees a whole file or none.
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import shutil
@@ -31,11 +32,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from study.records import Curve, Search, Study, Trial
-
-try:
-    import fcntl
-except ImportError:  # Windows
-    fcntl = None  # type: ignore[assignment]
 
 FORMAT = 1
 COMPACTED = "curves.parquet"
@@ -89,7 +85,7 @@ def claimed(folder: Path) -> Iterator[None]:
     """Work on a study alone; its finished trials are those that are read in here.
 
     The lock is the kernel's, which gives it up with the process: a kill leaves a file behind but no claim. Where the
-    platform or the file system has no locks, nothing is claimed.
+    file system has no locks, nothing is claimed.
 
     Raises:
         StoreError: another process holds the study, or its folder cannot be written.
@@ -99,8 +95,7 @@ def claimed(folder: Path) -> Iterator[None]:
         file = (folder / ".claim").open("a+b", buffering=0)
     with file:
         try:
-            if fcntl:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             file.seek(0)
             holder = file.read().decode(errors="replace") or "another process"

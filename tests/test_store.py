@@ -269,16 +269,11 @@ def test_another_process_that_works_on_a_study_is_named_and_its_claim_ends_with_
         pass
 
 
-@pytest.mark.parametrize("without", ["platform", "file system"])
-def test_where_there_are_no_locks_nothing_is_claimed(tmp_path, monkeypatch, without):
-    if without == "platform":
-        monkeypatch.setattr(store, "fcntl", None)
-    else:
+def test_where_a_file_system_has_no_locks_nothing_is_claimed(tmp_path, monkeypatch):
+    def refuse(*_):
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
 
-        def refuse(*_):
-            raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
-
-        monkeypatch.setattr(store.fcntl, "flock", refuse)
+    monkeypatch.setattr(store.fcntl, "flock", refuse)
     with store.claimed(tmp_path), store.claimed(tmp_path):
         pass
 

@@ -5,6 +5,7 @@ A process is a thread that stops before each of its file operations until the sc
 
 from __future__ import annotations
 
+import fcntl
 import itertools
 import os
 import tempfile
@@ -23,8 +24,6 @@ from hypothesis import strategies as st
 from analysis import load as analysis_load
 from study import run, store
 from study.records import Curve, Evaluation, Study
-
-fcntl = pytest.importorskip("fcntl")
 
 Contents = dict[int, tuple[Any, ...]]
 """Trial -> all that was measured of it, to the last bit."""
