@@ -15,23 +15,19 @@ from analysis.report import ReportData, write_report, write_tables
 from analysis.steps_to_result import answerable, unanswerable
 
 
-def build(
-    results: Path | Sequence[Path], goals: Sequence[Goal] = (), base: float | None = None, output: Path | None = None
-) -> ReportData:
-    """Rebuild `tables/`, `figures/` and `report.html` of results folders; returns what the report says.
+def build(results: Sequence[Path], output: Path, goals: Sequence[Goal] = (), base: float | None = None) -> ReportData:
+    """Rebuild `tables/`, `figures/` and `report.html` in a folder; returns what the report says.
 
     Arguments:
-        results: one folder, or several whose curves go into one report.
-        output: where the report goes; the results folder by default, needed for several.
+        results: the folders whose curves go into the report.
+        output: where it goes.
         goals: read off after the fact instead of each study's own.
         base: base batch size of `critical_batch_size_zhang`; the smallest measured by default.
 
     Raises:
         LoadError: a folder holds no studies or a torn file, two hold the same study, or the report cannot be written.
     """
-    folders = [results] if isinstance(results, Path) else list(results)
-    output = output or folders[0]
-    made = [study for folder in folders for study in load(folder)]
+    made = [study for folder in results for study in load(folder)]
     _refuse_doubles(made)
     studies = searches.answers(made)
     asked: Sequence[Goal | None] = goals or (None,)
@@ -58,16 +54,15 @@ def build(
         command=_command(made),
     )
     try:
-        tables = {"steps_to_result": steps, "scaling": limits, "cost": cost, "searches": boxes, "reruns": reruns}
-        tables["compare"] = pairs
-        write_tables(output, tables)
+        tables = {"steps_to_result": steps, "scaling": limits, "compare": pairs, "cost": cost}
+        write_tables(output, tables | {"searches": boxes, "reruns": reruns})
         for name in figures.FIGURES:
             figures.save(name, {"steps": steps, "scaling": limits}, output / "figures")
         write_report(output, data)
     except OSError as error:
         raise LoadError(
             f"cannot write {error.filename or output}: {error.strerror or error}; the measurements are safe. Make room"
-            f" or change its permissions, then rebuild the report: python -m study report {' '.join(map(str, folders))}"
+            f" or change its permissions, then rebuild the report: python -m study report {' '.join(map(str, results))}"
         ) from error
     return data
 

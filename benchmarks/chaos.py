@@ -19,7 +19,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pyarrow.parquet as pq
 
@@ -66,13 +66,13 @@ def tables(results: Path) -> dict[str, bytes]:
 def survive(kills: int, folder: Path, seed: int = 0) -> Survival:
     """Run both sweeps in `folder`, one of them killed up to `kills` times."""
     peaceful, killed = folder / "peaceful", folder / "killed"
-    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, "start_new_session": True}
-    subprocess.run(command(kills, peaceful), check=True, **quiet)  # type: ignore[call-overload]
+    quiet: Any = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, "start_new_session": True}
+    subprocess.run(command(kills, peaceful), check=True, **quiet)
     chance = random.Random(seed)
     known: dict[tuple[str, int], float] = {}
     made = lost = repeated = 0
     while True:
-        process = subprocess.Popen(command(kills, killed), **quiet)  # type: ignore[call-overload]
+        process = subprocess.Popen(command(kills, killed), **quiet)
         try:
             process.wait(timeout=chance.uniform(0, LONGEST_LIFE) if made < kills else None)
         except subprocess.TimeoutExpired:

@@ -90,7 +90,7 @@ def write_report(
     from analysis.build import build
     from study import show
 
-    data = build(results, goals, base_batch_size, output)
+    data = build(results, output, goals, base_batch_size)
     show.results(console, data.steps, data.sentences)
     console.print(f"\nReport: {output / 'report.html'}", highlight=False)
 
@@ -110,12 +110,13 @@ def report(options: argparse.Namespace, console: Console) -> None:
 
 def comparison(options: argparse.Namespace, console: Console) -> None:
     """`study compare`: a report that needs two optimizers."""
-    from analysis.load import LoadError, load
+    from analysis.load import LoadError
 
-    curves = {(study.workload, study.optimizer) for results in options.results for study in load(results)}
-    if len(curves) == len({workload for workload, _ in curves}):
-        held = ", ".join(f"{workload} with {optimizer}" for workload, optimizer in sorted(curves))
-        raise LoadError(f"nothing to compare: a workload must be swept with two optimizers, but there is {held}.")
+    paths = (path for results in options.results for path in results.glob("studies/*/*/*/study.json"))
+    curves = {(path.parts[-4], path.parts[-3]) for path in paths}
+    if curves and len(curves) == len({workload for workload, _ in curves}):
+        there = ", ".join(f"{workload} with {optimizer}" for workload, optimizer in sorted(curves))
+        raise LoadError(f"nothing to compare: a workload must be swept with two optimizers, but there is {there}.")
     report(options, console)
 
 

@@ -44,15 +44,12 @@ def costs(console: Console, measured: Sequence[tuple[Study, Cost]], device: str,
                 duration(plan["seconds"]),
             )
         console.print(table)
-    accumulated = {(study.batch_size, study.micro_batch): study for study, _ in measured if study.micro_batch}
-    for study in accumulated.values():
-        if study.micro_batch is not None:
-            parts = -(-study.batch_size // study.micro_batch)
-            console.print(
-                f"Batch size {study.batch_size:,} = 1 device x {parts} accumulation steps of at most "
-                f"{study.micro_batch:,} examples, by the memory there is.",
-                highlight=False,
-            )
+    for batch_size, part in sorted({(s.batch_size, s.micro_batch) for s, _ in measured if s.micro_batch is not None}):
+        console.print(
+            f"Batch size {batch_size:,} = 1 device x {-(-batch_size // part)} accumulation steps of at most "
+            f"{part:,} examples, by the memory there is.",
+            highlight=False,
+        )
     early = {
         "budget": "",
         "goal": " Trials that reach the goal or diverge stop early.",

@@ -117,13 +117,13 @@ class Dimension:
         low, high = scaled(self.low, self.scale), scaled(self.high, self.scale)
         out = (factor - 1) * (high - low)
         wanted = self._unscaled(low - out if side == "low" else high + out)
-        round_number = 1 - _three_digits(1 - wanted) if self.scale == "reverse_log" else _three_digits(wanted)
-        if round_number < self.low if side == "low" else round_number > self.high:  # else too coarse for the range
-            wanted = round_number
+        coarse = 1 - _three_digits(1 - wanted) if self.scale == "reverse_log" else _three_digits(wanted)
+        if (coarse < self.low) if side == "low" else (coarse > self.high):  # else it is too narrow for three digits
+            wanted = coarse
         if self.integer:
             wanted = math.floor(wanted) if side == "low" else math.ceil(wanted)
         end = self._last(side, legal)
-        if wanted != end and min(wanted, end) == (wanted if side == "high" else end):
+        if (wanted > end) if side == "low" else (wanted < end):
             return self._with_end(side, wanted)
         if end in legal:
             return replace(self._with_end(side, end), hard=(*self.hard, side))

@@ -78,5 +78,5 @@ def test_the_report_says_so(searched, tmp_path):
     [said] = [text for text in warnings([(study, study.goal)], table([study])) if "edge" in text]
     assert "learning_rate 0.9, at the edge of what was searched (1); set search.extend=true or widen" in said
     assert said.endswith("search.space.learning_rate.high.")
-    build(tmp_path)
+    build([tmp_path], tmp_path)
     assert "widen search.space.learning_rate.high" in (tmp_path / "report.html").read_text()

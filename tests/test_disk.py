@@ -170,11 +170,11 @@ def test_what_does_not_fit_is_named_and_nothing_changes(tmp_path, make_study, ma
 def test_a_report_that_does_not_fit_keeps_the_one_before(tmp_path, make_study, make_curve, write_study):
     study = make_study()
     write_study(tmp_path, study, [make_curve(study, index, reaches=20) for index in range(4)])
-    build.build(tmp_path)
+    build.build([tmp_path], tmp_path)
     before = kept(tmp_path)
     for size, name in ((10, "tables/steps_to_result.csv"), (5000, "figures/"), (40_000, "")):
         with files_of_at_most(size), pytest.raises(LoadError) as refusal:
-            build.build(tmp_path)
+            build.build([tmp_path], tmp_path)
         assert f"cannot write {tmp_path / name}" in str(refusal.value)
         assert "File too large" in str(refusal.value)
         assert f"python -m study report {tmp_path}" in str(refusal.value)
@@ -186,7 +186,7 @@ def test_read_only_folders_are_named(reachable, make_study, make_curve, write_st
     study = make_study()
     folder = write_study(reachable, study, [make_curve(study, 0, reaches=20)])
     store.save(folder, make_curve(study, 1))
-    build.build(reachable)
+    build.build([reachable], reachable)
     before = kept(reachable)
     for part in (reachable, *(path for path in reachable.rglob("*") if path.is_dir())):
         part.chmod(0o777)  # all but the one to be tested
@@ -207,7 +207,7 @@ def test_read_only_folders_are_named(reachable, make_study, make_curve, write_st
     assert [curve.trial.index for curve in store.load(folder)] == [0, 1]
     for part in ("tables", "figures", "."):
         with read_only(reachable / part), pytest.raises(LoadError, match=f"cannot write {reachable / part}.*denied"):
-            build.build(reachable)
+            build.build([reachable], reachable)
     store.compact(folder)
     assert not list((folder / "trials").iterdir())
 
