@@ -29,6 +29,7 @@ from analysis.counting import (
     least_error,
     outcomes,
 )
+from study import interrupts
 from study.records import Curve, Study, Trial
 from study.space import Dimension, values
 
@@ -314,7 +315,10 @@ def point(study: Study, index: int) -> list[float]:
 @lru_cache(maxsize=8)
 def _sobol(seed: int, dimensions: int, log2_points: int) -> np.ndarray:
     """The first 2^log2_points points [2^m, D] of a scrambled Sobol sequence (Owen 1998); prefixes agree."""
-    sequence = qmc.Sobol(dimensions, scramble=True, rng=np.random.default_rng(seed))
+    # SciPy loads its direction numbers at the first use; interrupted there, it would go on without them, and every
+    # point of the sequence would be the same.
+    with interrupts.postponed():
+        sequence = qmc.Sobol(dimensions, scramble=True, rng=np.random.default_rng(seed))
     return np.asarray(sequence.random_base2(log2_points))
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import multiprocessing as mp
 import os
-import signal
 import sys
 import threading
 import time
@@ -20,6 +19,7 @@ from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from study import interrupts
 from study.cost import Cost
 from study.records import Curve, Study, Trial
 from study.tuner import Tuner
@@ -68,7 +68,7 @@ class Workers:
         self._pipes: list[Connection] = []
         self._processes: list[Any] = []
         context = mp.get_context("spawn")
-        with one_thread_environment(), _uninterrupted():
+        with one_thread_environment(), interrupts.ignored():
             for _ in range(count):
                 ours, theirs = context.Pipe()
                 how = (theirs, os.getpid(), device, import_path, checkpoint_minutes)
@@ -293,16 +293,6 @@ def _die_with(parent: int) -> None:
     while os.getppid() == parent:
         time.sleep(0.5)
     os._exit(1)
-
-
-@contextmanager
-def _uninterrupted() -> Iterator[None]:
-    """Processes started in this block never see Ctrl-C, not even while they import: it is the parent's to handle."""
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
 
 
 @contextmanager
