@@ -108,7 +108,7 @@ def warnings(answered: Sequence[tuple[StudyData, Goal]], steps: pd.DataFrame) ->
             found.append((0, f"{name}: the best trials have {where}; {cure}."))
         if not row["reached"]:
             found.append((1, f"{name}: no trial reached the goal within {budget:,} steps."))
-        elif row["steps_to_result"] == study.measurements["step"].min() > 1:
+        elif row["steps_to_result"] in study.rule(goal).grid[:1]:
             found.append((1, f"{name}: the goal was met at the first evaluation; lower evaluation.first to see when."))
         elif row["steps_to_result"] > 0.8 * budget:
             found.append((3, f"{name}: the goal was met after 80 % of the budget; a larger one may find fewer steps."))
@@ -125,10 +125,10 @@ def warnings(answered: Sequence[tuple[StudyData, Goal]], steps: pd.DataFrame) ->
 def stopping_sentences(studies: list[StudyData]) -> list[str]:
     """What stopping early saved or, after full budgets, would have saved and changed; for each study's own goal."""
     found, steps = [], steps_to_result.table(studies)
-    early = steps["stopping"] != "budget"
+    early = steps["stopping"].isin(("goal", "race"))
     ends, full = 0, 0
     for study in studies:
-        if study.question["stopping"] != "budget":
+        if study.stops_early:
             complete = steps_to_result.outcomes(study).query("counted and status == 'COMPLETE'")
             ends, full = ends + int(complete["end"].sum()), full + len(complete) * study.train_steps
     if full:
@@ -137,7 +137,7 @@ def stopping_sentences(studies: list[StudyData]) -> list[str]:
     budget = [study for study in studies if study.question["stopping"] == "budget"]
     if budget:
         raced = steps_to_result.table(budget, stopping="race")
-        ran = steps[~early].reset_index(drop=True)
+        ran = steps[steps["stopping"] == "budget"].reset_index(drop=True)
         share = 1 - raced["steps_trained"].sum() / max(1, ran["steps_trained"].sum())
         other = raced["batch_size"][raced["steps_to_result"].fillna(0) != ran["steps_to_result"].fillna(0)]
         differing = (

@@ -20,6 +20,8 @@ from numpy.typing import ArrayLike
 
 COMPLETE, INFEASIBLE, INCOMPLETE = "COMPLETE", "INFEASIBLE", "INCOMPLETE"
 STOPPING_RULES = ("budget", "goal", "race")
+RECORDED = "recorded"
+"""Of imported studies: trials end where their curves do, with the statuses that came with them."""
 
 OUTER = 0.1
 """The part of a scaled range, from a side inwards, in which an optimum is suspicious."""
@@ -62,11 +64,13 @@ class Measured(NamedTuple):
     Attributes:
         steps, errors: [E], by increasing step; NaN where the metric was not measured.
         first_bad_step: the update that diverged, or None.
+        recorded: the status that came with an imported trial.
     """
 
     steps: ArrayLike
     errors: ArrayLike
     first_bad_step: int | None
+    recorded: str | None = None
 
 
 class Rule(NamedTuple):
@@ -75,7 +79,7 @@ class Rule(NamedTuple):
     Attributes:
         stopping: `budget` (at the step budget), `goal` (at the first measurement below the threshold, if sooner) or
             `race` (also at the last grid point within `race_factor` times the fewest steps to the goal among trials of
-            lower index).
+            lower index); `recorded` for what was measured elsewhere.
         threshold: of the goal.
         grid: the steps at which every trial is measured, the last of them the step budget.
     """
@@ -151,7 +155,7 @@ def outcomes(rule: Rule, trials: Iterable[Measured], best: int | None = None) ->
     """
     found = []
     for trial in trials:
-        result = _outcome(rule, trial, rule.bound(best))
+        result = _recorded(rule, trial) if trial.recorded else _outcome(rule, trial, rule.bound(best))
         if result.status == COMPLETE and result.steps_to_goal is not None:
             best = min(result.steps_to_goal, best or result.steps_to_goal)
         found.append(result)
@@ -167,6 +171,13 @@ def _outcome(rule: Rule, trial: Measured, bound: int) -> Outcome:
         return Outcome(INFEASIBLE, trial.first_bad_step, crossing)
     last = int(steps[-1]) if steps.size else 0
     return Outcome(COMPLETE, end, crossing) if last >= end else Outcome(INCOMPLETE, last, crossing)
+
+
+def _recorded(rule: Rule, trial: Measured) -> Outcome:
+    steps = np.asarray(trial.steps)
+    assert trial.recorded is not None
+    end = int(steps[-1]) if steps.size else 0
+    return Outcome(trial.recorded, end, first_crossing(steps, trial.errors, rule.threshold))
 
 
 def scaled(value: float, scale: str) -> float:

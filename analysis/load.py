@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Hashable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from analysis.counting import Branch, Goal, Rule, evaluation_grid
+from analysis.counting import RECORDED, Branch, Goal, Rule, evaluation_grid
 
 
 class LoadError(Exception):
@@ -21,21 +22,51 @@ class LoadError(Exception):
 
 @dataclass(frozen=True)
 class StudyData:
-    """One search of a study as it stands on disk; most studies have one.
+    """One search of a study as it stands on disk; most studies have one. Measurements stay there until asked for.
 
     Attributes:
         question: what was asked, as recorded when it was asked.
         provenance: one record for each run that worked on it.
         trials: a row a trial, by `trial` (index): seed, first_bad_step (NA if finite), seconds_training,
-            seconds_evaluation, and a column for each hyperparameter.
-        measurements: a row an evaluation: trial, step, and a column for each metric (NaN where not measured).
+            seconds_evaluation, recorded (a status that came with an imported trial, else NA), and a column for each
+            hyperparameter.
+        metrics: what was measured, such as `val/classification_error`.
+        derived: what was computed from the measurements already, by those who computed it.
     """
 
     folder: Path
     question: dict[str, Any]
     provenance: list[dict[str, Any]]
     trials: pd.DataFrame
-    measurements: pd.DataFrame
+    metrics: list[str]
+    derived: dict[Hashable, Any] = field(default_factory=dict, repr=False, compare=False)
+
+    def read(self, metrics: Sequence[str]) -> pd.DataFrame:
+        """A row an evaluation, by trial and step: trial, step, and a column for each of these metrics (NaN where it was
+        not measured). Nothing is kept: studies of millions of rows pass one at a time.
+
+        Raises:
+            LoadError: a file is torn or has been removed.
+        """
+        frames = []
+        seen: set[int] = set()
+        with _reading(self.folder):
+            for path in _files(self.folder):
+                with suppress(FileNotFoundError), pq.ParquetFile(path) as file:
+                    there = [metric for metric in metrics if metric in file.schema_arrow.names]
+                    new = {record["index"] for record in _records(file)} & set(self.trials.index) - seen
+                    frame = file.read(columns=["trial", "step", *there]).to_pandas()
+                    frames.append(frame if seen.isdisjoint(frame["trial"]) else frame[frame["trial"].isin(new)])
+                    seen |= new
+        found = pd.concat(frames, ignore_index=True) if frames else pd.DataFrame({"trial": [], "step": []})
+        found = found.reindex(columns=["trial", "step", *metrics])
+        in_order = (found["trial"] * float(found["step"].max() + 1) + found["step"]).is_monotonic_increasing
+        return found if in_order else found.sort_values(["trial", "step"], ignore_index=True)
+
+    @property
+    def measurements(self) -> pd.DataFrame:
+        """`read` of every metric."""
+        return self.read(self.metrics)
 
     @property
     def workload(self) -> str:
@@ -61,11 +92,19 @@ class StudyData:
     def goal(self) -> Goal:
         return Goal(**self.question["goal"])
 
+    @property
+    def stops_early(self) -> bool:
+        """Whether trials end at their goal: their curves know nothing of tighter goals or other metrics."""
+        return self.question["stopping"] in ("goal", "race")
+
     def rule(self, goal: Goal, stopping: str | None = None) -> Rule:
         """When trials end under a goal: by the study's own stopping rule, or read under another."""
+        stopping = stopping or self.question["stopping"]
+        if stopping == RECORDED:
+            return Rule(stopping, goal.threshold, ())
         evaluation = self.question["evaluation"]
         grid = evaluation_grid(self.train_steps, evaluation["first"], evaluation["ratio"])
-        return Rule(stopping or self.question["stopping"], goal.threshold, grid, self.question["race_factor"])
+        return Rule(stopping, goal.threshold, grid, self.question["race_factor"])
 
     @property
     def hyperparameters(self) -> list[str]:
@@ -90,32 +129,32 @@ def load(results: Path | str) -> Iterator[StudyData]:
 
 def load_study(folder: Path) -> StudyData:
     """One search's folder; a trial that stands in two files is one trial."""
-    try:
+    records: dict[int, dict[str, Any]] = {}
+    metrics: dict[str, None] = {}
+    with _reading(folder):
         held = json.loads((folder / "study.json").read_text())
-        # A trial's own file is newer than the one that gathers them, which holds whatever is gathered meanwhile.
-        files = [*sorted((folder / "trials").glob("[0-9]*.parquet")), folder / "curves.parquet"]
-        tables = [table for path in files if (table := _table(path)) is not None]
+        for path in _files(folder):
+            with suppress(FileNotFoundError), pq.ParquetFile(path) as file:
+                metrics |= dict.fromkeys(file.schema_arrow.names[2:])
+                records = {record["index"]: record for record in _records(file)} | records
+    return StudyData(folder, held["question"], held["provenance"], _trials(records), list(metrics))
+
+
+def _files(folder: Path) -> list[Path]:
+    """A trial's own file is newer than the one that gathers them, which holds whatever is gathered meanwhile."""
+    return [*sorted((folder / "trials").glob("[0-9]*.parquet")), folder / "curves.parquet"]
+
+
+def _records(file: pq.ParquetFile) -> list[dict[str, Any]]:
+    return json.loads(file.schema_arrow.metadata[b"trials"])
+
+
+@contextmanager
+def _reading(folder: Path) -> Iterator[None]:
+    try:
+        yield
     except (OSError, ValueError, pa.ArrowException) as error:
         raise LoadError(f"cannot read {folder}: {error}; remove the torn file and sweep again.") from error
-    records: dict[int, dict[str, Any]] = {}
-    frames = []
-    for table in tables:
-        new = [r for r in json.loads(table.schema.metadata[b"trials"]) if r["index"] not in records]
-        records |= {record["index"]: record for record in new}
-        frame = table.to_pandas()
-        frames.append(frame[frame["trial"].isin([record["index"] for record in new])])
-    measurements = pd.concat(frames, ignore_index=True) if frames else pd.DataFrame({"trial": [], "step": []})
-    return StudyData(
-        folder, held["question"], held["provenance"], _trials(records), measurements.sort_values(["trial", "step"])
-    )
-
-
-def _table(path: Path) -> pa.Table | None:
-    """What a file of curves holds, or None if there is none (any more)."""
-    try:
-        return pq.read_table(path)
-    except FileNotFoundError:
-        return None
 
 
 def _trials(records: dict[int, dict[str, Any]]) -> pd.DataFrame:
@@ -126,10 +165,11 @@ def _trials(records: dict[int, dict[str, Any]]) -> pd.DataFrame:
             "first_bad_step": record["first_bad_step"],
             "seconds_training": record["seconds"]["training"],
             "seconds_evaluation": record["seconds"]["evaluation"],
+            "recorded": record.get("status"),
             **record["hyperparameters"],
         }
         for index, record in sorted(records.items())
     ]
-    columns = ["trial", "seed", "first_bad_step", "seconds_training", "seconds_evaluation"]
+    columns = ["trial", "seed", "first_bad_step", "seconds_training", "seconds_evaluation", "recorded"]
     frame = pd.DataFrame(rows, columns=None if rows else columns)
-    return frame.astype({"trial": "int64", "first_bad_step": "Int64"}).set_index("trial")
+    return frame.astype({"trial": "int64", "first_bad_step": "Int64", "recorded": "string"}).set_index("trial")

@@ -7,9 +7,10 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from numpy.typing import ArrayLike
 
 from analysis import counting, intervals
-from analysis.counting import COMPLETE, INCOMPLETE, INFEASIBLE, Goal, Measured, counted_prefix, fewest_steps
+from analysis.counting import COMPLETE, INCOMPLETE, INFEASIBLE, Goal, Measured, counted_prefix, fewest_steps, least_error
 from analysis.load import StudyData
 
 COLUMNS = ["workload", "optimizer", "batch_size", "goal_metric", "goal_threshold"]
@@ -18,15 +19,16 @@ COLUMNS += ["reached", "steps_to_result", "examples_to_result", "trial"]
 
 def measured(study: StudyData, goal: Goal) -> dict[int, Measured]:
     """What each trial on file measured of a goal's metric, by trial index."""
-    by_trial = dict(iter(study.measurements.groupby("trial"))) if len(study.measurements) else {}
-    nothing = study.measurements.iloc[:0]
-    trials = {}
-    for index, bad in study.trials["first_bad_step"].items():
-        curve = by_trial.get(index, nothing)
-        errors = curve[goal.metric].to_numpy() if len(curve) else []
-        bad_step = None if pd.isna(bad) else int(bad)
-        trials[index] = Measured(curve["step"].to_numpy(dtype=np.int64), errors, bad_step)
-    return trials
+    read = study.read([goal.metric])
+    steps, errors = read["step"].to_numpy(dtype=np.int64), read[goal.metric].to_numpy(dtype=float)
+    indices = study.trials.index.to_numpy()
+    first, last = (np.searchsorted(read["trial"].to_numpy(), indices, side=side) for side in ("left", "right"))
+    columns = (study.trials[name] for name in ("first_bad_step", "recorded"))
+    rows = zip(indices.tolist(), first, last, *columns, strict=True)
+    return {
+        index: Measured(steps[a:b], errors[a:b], None if pd.isna(bad) else int(bad), None if pd.isna(kept) else kept)
+        for index, a, b, bad, kept in rows
+    }
 
 
 def outcomes(study: StudyData, goal: Goal | None = None, stopping: str | None = None) -> pd.DataFrame:
@@ -34,17 +36,36 @@ def outcomes(study: StudyData, goal: Goal | None = None, stopping: str | None = 
 
     Returns:
         A row for each trial index from 0 to the highest on file: status, end (step), steps_to_goal (NA if the goal
-        was not reached), and `counted`: whether it is among the first N feasible trials' prefix. An index with no
-        file is INCOMPLETE.
+        was not reached), step_before (the last one measured before it, 0 if none), least_error (of the goal's metric up
+        to the end; infinite if never measured), and `counted`: whether it is among the first N feasible trials' prefix.
+        An index with no file is INCOMPLETE.
     """
-    goal = goal or study.goal
-    found = counting.outcomes(study.rule(goal, stopping), measured(study, goal).values())
+    goal, stopping = goal or study.goal, stopping or study.question["stopping"]
+    if (goal, stopping) not in study.derived:
+        study.derived[goal, stopping] = _outcomes(study, goal, stopping)
+    return study.derived[goal, stopping]
+
+
+def _outcomes(study: StudyData, goal: Goal, stopping: str) -> pd.DataFrame:
+    trials = measured(study, goal)
+    found = counting.outcomes(study.rule(goal, stopping), trials.values())
     frame = pd.DataFrame(found, columns=["status", "end", "steps_to_goal"], index=study.trials.index)
+    pairs = list(zip(trials.values(), found, strict=True))
+    frame["step_before"] = [_last_before(trial.steps, outcome.steps_to_goal) for trial, outcome in pairs]
+    frame["least_error"] = [least_error(trial, outcome.end) for trial, outcome in pairs]
     frame = frame.reindex(range(max(study.trials.index, default=-1) + 1))
-    frame = frame.fillna({"status": INCOMPLETE, "end": 0}).astype({"end": "int64", "steps_to_goal": "Int64"})
+    frame = frame.fillna({"status": INCOMPLETE, "end": 0, "least_error": np.inf})
+    frame = frame.astype({"end": "int64", "steps_to_goal": "Int64", "step_before": "Int64"})
     frame.index.name = "trial"
     prefix = counted_prefix(list(frame["status"]), study.question["search"]["trials"])
     return frame.assign(counted=frame.index < prefix)
+
+
+def _last_before(steps: ArrayLike, crossing: int | None) -> int | None:
+    if crossing is None:
+        return None
+    earlier = int(np.searchsorted(steps, crossing))
+    return int(np.asarray(steps)[earlier - 1]) if earlier else 0
 
 
 def unanswerable(study: StudyData, goal: Goal) -> str | None:
@@ -52,10 +73,9 @@ def unanswerable(study: StudyData, goal: Goal) -> str | None:
 
     Trials that stopped at their own goal know nothing beyond it: only looser thresholds of its metric.
     """
-    if goal.metric not in study.measurements and len(study.measurements):
+    if study.metrics and goal.metric not in study.metrics:
         return f"{study.workload} does not measure {goal.metric}"
-    stopped = study.question["stopping"] != "budget"
-    if stopped and (goal.metric != study.goal.metric or goal.threshold < study.goal.threshold):
+    if study.stops_early and (goal.metric != study.goal.metric or goal.threshold < study.goal.threshold):
         return (
             f"{study.workload}, {study.optimizer}: {goal} needs stopping=budget, since trials stopped at {study.goal}"
         )
@@ -163,7 +183,7 @@ def cost_table(studies: Iterable[StudyData]) -> pd.DataFrame:
     """
     rows = []
     for study in studies:
-        last_steps = study.measurements.groupby("trial")["step"].max().reindex(study.trials.index)
+        last_steps = study.read([]).groupby("trial")["step"].max().reindex(study.trials.index)
         rows.append(
             {
                 "workload": study.workload,
