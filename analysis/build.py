@@ -8,7 +8,7 @@ from typing import Any
 
 import pandas as pd
 
-from analysis import audits, compare, figures, scaling, searches, steps_to_result
+from analysis import audits, compare, errors, figures, relative, scaling, searches, steps_to_result, tuning
 from analysis.counting import Goal
 from analysis.load import LoadError, StudyData, load
 from analysis.report import ReportData, write_report, write_tables
@@ -37,8 +37,13 @@ def build(results: Sequence[Path], output: Path, goals: Sequence[Goal] = (), bas
     if steps.empty:
         raise LoadError("; ".join(refused))
     cost = steps_to_result.cost_table(made)
-    boxes, reruns = searches.table(made), searches.reruns(made)
+    boxes, runs = searches.table(made), searches.rerun_steps(made)
+    reruns = searches.reruns(runs)
+    trials = tuning.trials(studies, asked)
     pairs = compare.table(studies, asked)
+    fits = scaling.fit_table(steps)
+    related = relative.table(steps, relative.workloads(studies))
+    best, falling = tuning.best_of_n(studies, asked), errors.best_errors(studies)
     found = [*compare.sentences(pairs, limits), *scaling.sentences(steps, limits)]
     data = ReportData(
         title="Steps to result against batch size",
@@ -52,12 +57,27 @@ def build(results: Sequence[Path], output: Path, goals: Sequence[Goal] = (), bas
         pairs=pairs,
         studies=[provenance(study) for study in made],
         command=_command(made),
+        figures={
+            "steps": steps,
+            "scaling": limits,
+            "fits": fits,
+            "relative": related,
+            "seconds": _seconds(steps, cost),
+            "axes": tuning.along_axes(trials, studies),
+            "maps": tuning.maps(trials),
+            "best_of_n": best,
+            "reruns": runs,
+            "errors": falling,
+            "budgets": errors.by_budget(falling),
+            "smoothing": errors.by_label_smoothing(trials),
+        },
     )
     try:
         tables = {"steps_to_result": steps, "scaling": limits, "compare": pairs, "cost": cost}
-        write_tables(output, tables | {"searches": boxes, "reruns": reruns})
-        for name in figures.FIGURES:
-            figures.save(name, {"steps": steps, "scaling": limits}, output / "figures")
+        tables |= {"searches": boxes, "reruns": reruns, "trials": trials, "fits": fits, "best_of_n": best}
+        write_tables(output, tables | {"relative": related, "best_errors": falling})
+        for chart in figures.charts(data.figures):
+            figures.save(chart, output / "figures")
         write_report(output, data)
     except OSError as error:
         raise LoadError(
@@ -65,6 +85,12 @@ def build(results: Sequence[Path], output: Path, goals: Sequence[Goal] = (), bas
             f" or change its permissions, then rebuild the report: python -m study report {' '.join(map(str, results))}"
         ) from error
     return data
+
+
+def _seconds(steps: pd.DataFrame, cost: pd.DataFrame) -> pd.DataFrame:
+    """Steps-to-result with what a step took: drawn, but in no table but that of the cost."""
+    each = cost[["workload", "optimizer", "batch_size", "device", "seconds_per_step"]]
+    return steps.merge(each, on=["workload", "optimizer", "batch_size"], how="left")
 
 
 def _refuse_doubles(studies: Sequence[StudyData]) -> None:

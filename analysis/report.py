@@ -12,7 +12,9 @@ import numpy as np
 import pandas as pd
 
 from analysis import figures
-from analysis.figures import compose, goal_text, panels, render, write_atomically
+from analysis.figures import FIGURES, Chart, canvas, compose, goal_text, render
+from analysis.figures.scaling import BOUNDS, LIMITS
+from analysis.files import write_atomically
 
 DASH = "–"
 KEYS = ["workload", "optimizer", "batch_size", "goal_metric", "goal_threshold", "definition"]
@@ -29,8 +31,18 @@ HEADERS = {
     "evaluation_share": "time spent evaluating",
 }
 # Colours of the figures, by the names under which report.css gives each a light and a dark value.
-VARIABLES = {figures.INK: "ink", figures.MUTED: "muted", figures.GRID: "grid", figures.PAPER: "card"}
-VARIABLES |= {colour: f"curve-{number}" for number, colour in enumerate(figures.COLOURS)}
+VARIABLES = {canvas.INK: "ink", canvas.MUTED: "muted", canvas.GRID: "grid", canvas.PAPER: "card"}
+VARIABLES |= {colour: f"curve-{number}" for number, colour in enumerate(canvas.COLOURS)}
+VARIABLES |= {colour: f"ramp-{number}" for number, colour in enumerate(canvas.RAMP)}
+MOST_FIGURES, MOST_BYTES = 60, 12_000_000
+"""What a page holds; further figures are linked files. With tables and all, it stays below 15 MB."""
+DEFINITIONS = {
+    **{name: label for name, (label, _) in LIMITS.items()},
+    "critical_batch_size_mccandlish": "critical batch size, McCandlish et al. 2018 (hyperbola)",
+    "critical_batch_size_shoulder": "critical batch size, sharp shoulder",
+    "critical_batch_size_zhang": "critical batch size, Zhang et al. 2024",
+}
+"""What limits of scaling are called."""
 SCRIPT = """
 for (const head of document.querySelectorAll("thead button")) head.onclick = () => {
   const cell = head.parentElement, body = cell.closest("table").tBodies[0];
@@ -60,6 +72,7 @@ class ReportData:
         pairs: the table of `analysis.compare`.
         studies: provenance, one record for each study; nested records are shown as `versions torch`.
         command: what reproduces all this.
+        figures: the tables that figures are drawn from.
     """
 
     title: str
@@ -73,6 +86,7 @@ class ReportData:
     pairs: pd.DataFrame
     studies: list[dict[str, Any]]
     command: str
+    figures: figures.Tables
 
 
 @dataclass(frozen=True)
@@ -109,7 +123,7 @@ def page(data: ReportData) -> str:
         *(f"<p>{html.escape(sentence)}</p>" for sentence in others),
         "</header>",
         _warnings(data.warnings),
-        _section("Figures", _figures({"steps": data.steps, "scaling": data.scaling, "cost": data.cost})),
+        _section("Figures", _figures(data.figures)),
         _section("Tables", _tables(data)),
         _section("Provenance", _provenance(data.studies, data.command)),
     ]
@@ -118,7 +132,7 @@ def page(data: ReportData) -> str:
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         # The browser itself is told to fetch nothing.
         '<meta http-equiv="Content-Security-Policy" '
-        "content=\"default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'\">\n"
+        "content=\"default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:\">\n"
         f"<title>{html.escape(data.title)}</title>\n<style>\n{style}</style></head>\n"
         f"<body><main>\n{''.join(parts)}\n</main><script>{SCRIPT}</script></body></html>\n"
     )
@@ -134,22 +148,49 @@ def _warnings(warnings: list[str]) -> str:
 
 
 def _figures(tables: figures.Tables) -> str:
-    """Every figure that has something to show, a panel an SVG, so that narrow pages can stack them."""
+    """Every figure that these tables allow, a panel an SVG so that narrow pages can stack them; what is missing."""
+    drawn = figures.charts(tables)
     shown: list[str] = []
-    for name, drawing in figures.FIGURES.items():
-        drawn = []
-        for number, part in enumerate(panels(name, tables)):
-            workload, metric, threshold = part[drawing.table][figures.PANEL].iloc[0]
-            label = f"{drawing.title}: {workload}, {goal_text(str(metric), float(threshold))}"
-            svg = render(compose(name, [part]), "svg").decode()
-            drawn.append(inline_svg(svg, f"{name}-{number}-", label))
-        if drawn:
-            caption = f"<b>Figure {len(shown) + 1}. {drawing.title}.</b> {html.escape(drawing.caption)}"
-            shown.append(
-                f'<figure{" class=wide" if len(drawn) > 1 else ""}><div class="panels">{"".join(drawn)}</div>'
-                f"<figcaption>{caption}</figcaption></figure>\n"
-            )
-    return f'<div class="figures">{"".join(shown)}</div>' if shown else ""
+    linked: list[Chart] = []
+    for chart in drawn:
+        figure = _figure(chart, len(shown) + 1) if len(shown) < MOST_FIGURES else ""
+        if figure and sum(map(len, shown)) + len(figure) < MOST_BYTES:
+            shown.append(figure)
+        else:
+            linked.append(chart)
+    items = [f"<li>{title}: needs {html.escape(needs)}.</li>" for title, needs in _missing(drawn)]
+    missing = f"<p>Not drawn from these results:</p><ul>{''.join(items)}</ul>" if items else ""
+    return f'<div class="figures">{"".join(shown)}</div>{_links(linked)}<div class="missing">{missing}</div>'
+
+
+def _missing(drawn: list[Chart]) -> list[tuple[str, str]]:
+    """(title, what it needs) of every kind of figure that is not there."""
+    there = {chart.drawing.title for chart in drawn}
+    return [(drawing.title, drawing.needs) for drawing in FIGURES.values() if drawing.title not in there]
+
+
+def _links(charts: list[Chart]) -> str:
+    items = "".join(f'<li><a href="figures/{chart.name}.svg">{_title(chart)}</a></li>' for chart in charts)
+    return f"<p>Further figures, in files of their own:</p><ul>{items}</ul>" if items else ""
+
+
+def _title(chart: Chart) -> str:
+    return html.escape(chart.drawing.title + (f": {chart.about}" if chart.about else ""))
+
+
+def _figure(chart: Chart, number: int) -> str:
+    panels = []
+    for position, panel in enumerate(chart.panels):
+        svg = render(compose(chart._replace(panels=[panel])), "svg").decode()
+        first = panel[chart.drawing.table].iloc[0]
+        about = ", ".join(str(first[name]) for name in chart.drawing.panel)
+        panels.append(inline_svg(svg, f"{chart.name}-{position}-", f"{chart.drawing.title}: {about}"))
+    caption = f"<b>Figure {number}. {_title(chart)}.</b> {html.escape(chart.drawing.caption)}"
+    return (
+        f"<figure{' class=wide' if len(panels) > 1 else ''}>"
+        f'<div class="panels{" small" if chart.drawing.small else ""}">{"".join(panels)}</div>'
+        f"<figcaption>{caption}</figcaption></figure>\n"
+    )
 
 
 def inline_svg(svg: str, prefix: str, label: str) -> str:
@@ -256,9 +297,9 @@ def _steps_shown(steps: pd.DataFrame) -> pd.DataFrame:
 def _scaling_shown(scaling: pd.DataFrame) -> pd.DataFrame:
     """Bounds beside their values, definitions in words, the interval where there is one."""
     shown = scaling.drop(columns=["value", "bound", "low", "high"], errors="ignore")
-    shown["definition"] = [figures.DEFINITIONS.get(d, d.replace("_", " ")) for d in scaling["definition"]]
+    shown["definition"] = [DEFINITIONS.get(d, d.replace("_", " ")) for d in scaling["definition"]]
     pairs = zip(scaling["value"], scaling["bound"], strict=True)
-    limits = [None if pd.isna(v) else Cell(figures.BOUNDS[bound] + _number(v), v) for v, bound in pairs]
+    limits = [None if pd.isna(v) else Cell(BOUNDS[bound] + _number(v), v) for v, bound in pairs]
     shown["batch size (examples)"] = pd.Series(limits, scaling.index, dtype=object)
     if "low" in scaling and scaling["low"].notna().any():
         pairs = zip(scaling["low"], scaling["high"], strict=True)

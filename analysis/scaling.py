@@ -261,3 +261,28 @@ def _critical_sentence(key: tuple[str, str, str, float], limits: pd.DataFrame) -
         if not pd.isna(limit.value)
     ]
     return f"Critical batch size of {_subject(key)}: {', '.join(found)}." if found else ""
+
+
+def fit_table(steps: pd.DataFrame) -> pd.DataFrame:
+    """The curves through steps-to-result that critical batch sizes are read from, and how well each fits.
+
+    Arguments:
+        steps: of `analysis.steps_to_result.table`; batch sizes that missed the goal are left out.
+
+    Returns:
+        A row for each (workload, optimizer, goal, fit: `hyperbola` or `shoulder`): points (batch sizes), steps_min,
+        examples_min, critical_batch_size with the standard error of its logarithm, log_error, sharpness (1 for the
+        hyperbola), residual (root mean square of log S) and information (the lower fits better; NaN with too few
+        points).
+    """
+    keys = ["workload", "optimizer", "goal_metric", "goal_threshold"]
+    columns = [*keys, "fit", "points", "steps_min", "examples_min", "critical_batch_size", "log_error"]
+    rows = []
+    for key, curve in steps[steps["reached"]].groupby(keys, sort=False):
+        reached = dict(zip(curve["batch_size"], curve["steps_to_result"].astype(float), strict=True))
+        for fit, least in ((fits.hyperbola, 3), (fits.shoulder, 4)):
+            if len(reached) >= least:
+                found = fit(reached)
+                numbers = (found.points, found.steps_min, found.examples_min, found.critical, found.log_errors[1])
+                rows.append((*key, fit.__name__, *numbers, found.sharpness, found.residual, found.information))
+    return pd.DataFrame(rows, columns=[*columns, "sharpness", "residual", "information"])

@@ -92,26 +92,47 @@ def in_words(dimension: Mapping[str, Any]) -> str:
     return f"{dimension['low']:.6g} to {dimension['high']:.6g}, {scale}{whole}"
 
 
-def reruns(studies: Sequence[StudyData]) -> pd.DataFrame:
-    """The tuned configurations trained again with fresh seeds.
+def rerun_steps(studies: Sequence[StudyData]) -> pd.DataFrame:
+    """The tuned configurations trained again with fresh seeds, every run.
 
     Returns:
-        A row for each (workload, optimizer, batch_size) that was rerun: the goal, steps_to_result and trial of the
-        search, reruns, infeasible and reached (counts), and the least, median and greatest steps to the goal of the
-        reruns (infinite where it was not reached).
+        A row for each (workload, optimizer, batch_size, rerun): the goal, trial and steps_to_result of the search,
+        status, and steps (to the goal; infinite if it was not reached).
     """
-    rows = []
+    frames = []
     for searches in _by_study(studies):
         answer = steps_to_result.row(chosen := _answer(searches))
         again = searches.get(chosen.branch._replace(rerun=answer["trial"])) if answer["reached"] else None
-        if again is None:
-            continue
-        frame = steps_to_result.outcomes(again)
-        complete = frame["status"] == COMPLETE
-        steps = frame["steps_to_goal"].where(complete).astype("float64").fillna(np.inf)
-        counts = {"reruns": len(frame), "infeasible": int((~complete).sum()), "reached": int(np.isfinite(steps).sum())}
-        spread = {"least": steps.min(), "median": steps.median(), "greatest": steps.max()}
-        kept = {key: answer[key] for key in (*CURVE, *GOAL, "trial", "steps_to_result")}
-        rows.append({**kept, **counts, **spread})
-    last = ["trial", "steps_to_result", "reruns", "infeasible", "reached", "least", "median", "greatest"]
-    return pd.DataFrame(rows, columns=[*CURVE, *GOAL, *last])
+        if again is not None:
+            frame = steps_to_result.outcomes(again).rename_axis("rerun").reset_index()
+            steps = frame["steps_to_goal"].where(frame["status"] == COMPLETE).astype("float64").fillna(np.inf)
+            kept = {key: answer[key] for key in (*CURVE, *GOAL, "trial", "steps_to_result")}
+            frames.append(frame[["rerun", "status"]].assign(steps=steps, **kept))
+    columns = [*CURVE, *GOAL, "trial", "steps_to_result", "rerun", "status", "steps"]
+    return pd.concat(frames, ignore_index=True)[columns] if frames else pd.DataFrame(columns=columns)
+
+
+def reruns(runs: pd.DataFrame) -> pd.DataFrame:
+    """How the tuned configurations fared with fresh seeds.
+
+    Arguments:
+        runs: of `rerun_steps`.
+
+    Returns:
+        A row for each (workload, optimizer, batch_size) that was rerun: the goal, trial and steps_to_result of the
+        search, reruns, infeasible and reached (counts), and the least, median and greatest steps to the goal of the
+        reruns (infinite where it was not reached).
+    """
+    if runs.empty:
+        counts = ["reruns", "infeasible", "reached", "least", "median", "greatest"]
+        return pd.DataFrame(columns=[*CURVE, *GOAL, "trial", "steps_to_result", *counts])
+    by = runs.groupby([*CURVE, *GOAL, "trial", "steps_to_result"], sort=False)
+    table = by.agg(
+        reruns=("steps", "size"),
+        infeasible=("status", lambda status: int((status != COMPLETE).sum())),
+        reached=("steps", lambda steps: int(np.isfinite(steps).sum())),
+        least=("steps", "min"),
+        median=("steps", "median"),
+        greatest=("steps", "max"),
+    )
+    return table.reset_index()

@@ -10,7 +10,16 @@ import pandas as pd
 from numpy.typing import ArrayLike
 
 from analysis import counting, intervals
-from analysis.counting import COMPLETE, INCOMPLETE, INFEASIBLE, Goal, Measured, counted_prefix, fewest_steps, least_error
+from analysis.counting import (
+    COMPLETE,
+    INCOMPLETE,
+    INFEASIBLE,
+    Goal,
+    Measured,
+    counted_prefix,
+    fewest_steps,
+    least_error,
+)
 from analysis.load import StudyData
 
 COLUMNS = ["workload", "optimizer", "batch_size", "goal_metric", "goal_threshold"]

@@ -77,7 +77,8 @@ def report(**changes):
     sentences = ["It scales to 8.", "And no further."]
     warnings = ["The heavier one.", "The lighter one."]
     made = (steps, scaling, cost, searches(steps), reruns(steps), PAIRS)
-    return ReportData("Digits", sentences, warnings, *made, studies, "study sweep workload=digits")
+    drawn = {"steps": steps, "scaling": scaling}
+    return ReportData("Digits", sentences, warnings, *made, studies, "study sweep workload=digits", drawn)
 
 
 def searches(steps):
@@ -199,7 +200,8 @@ def test_names_are_escaped():
     name = "<script>alert('x')</script>&\"quoted\""
     steps, scaling, cost = tables(name, (name,))
     made = (steps, scaling, cost, searches(steps), reruns(steps), PAIRS)
-    text = page(ReportData(name, [name], [name], *made, [{"host": name}, {"host": "b"}], name))
+    drawn = {"steps": steps, "scaling": scaling}
+    text = page(ReportData(name, [name], [name], *made, [{"host": name}, {"host": "b"}], name, drawn))
     assert text.count("<script>") == 1
     assert "<script>alert" not in text
     assert "&lt;script&gt;alert(&#x27;x&#x27;)" in text
@@ -208,7 +210,7 @@ def test_names_are_escaped():
 
 def test_a_report_on_nothing_says_so():
     nothing = pd.DataFrame()
-    text = page(ReportData("Empty", [], [], *[nothing] * 6, [], ""))
+    text = page(ReportData("Empty", [], [], *[nothing] * 6, [], "", {}))
     assert "Nothing has been measured yet." in text
     assert "<table" not in text
     assert "<svg" not in text

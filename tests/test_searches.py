@@ -144,7 +144,7 @@ def test_the_tuned_configuration_is_rerun_with_fresh_seeds(swept, tmp_path):
     assert again.branch.rerun == tuned.index
     assert [curve.trial.hyperparameters for curve in curves] == [tuned.hyperparameters] * 5
     assert len({*(curve.trial.seed for curve in curves), tuned.seed}) == 6
-    [row] = analysis_searches.reruns(list(load(tmp_path))).to_dict("records")
+    [row] = analysis_searches.reruns(analysis_searches.rerun_steps(list(load(tmp_path)))).to_dict("records")
     assert (row["trial"], row["reruns"], row["reached"], row["median"]) == (tuned.index, 5, 0, math.inf)
 
 

@@ -1,0 +1,95 @@
+"""Curves -> the best error that a budget buys, whatever the goal. Needs full budgets (`stopping=budget`)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+import pandas as pd
+
+from analysis.counting import COMPLETE
+from analysis.load import StudyData
+from analysis.steps_to_result import outcomes
+
+CURVE = ["workload", "optimizer", "goal_metric"]
+BUDGETS = 4
+"""Budgets of each kind that `by_budget` reads off, each three times the one before."""
+
+
+def best_errors(studies: Iterable[StudyData]) -> pd.DataFrame:
+    """The least error of the goal's metric that any counted feasible trial had measured by each step.
+
+    Returns:
+        A row for each (workload, optimizer, batch_size, goal_metric, step) at which it fell, and one at the end of the
+        budget: error, and train_examples (in the training set, NaN if not known). Studies that stopped early are left
+        out.
+    """
+    columns = [*CURVE, "batch_size", "train_examples", "step", "error"]
+    frames = [_best_errors(study) for study in studies if not study.stops_early]
+    return pd.concat(frames, ignore_index=True)[columns] if frames else pd.DataFrame(columns=columns)
+
+
+def _best_errors(study: StudyData) -> pd.DataFrame:
+    metric = study.goal.metric
+    counted = outcomes(study).query("counted")
+    rows = study.read([metric]).dropna(subset=metric)
+    rows = rows[rows["trial"].isin(counted.index[counted["status"] == COMPLETE])].sort_values("step", kind="stable")
+    error = np.minimum.accumulate(rows[metric].to_numpy())
+    fell = np.diff(error, prepend=np.inf) < 0
+    if len(fell):
+        fell[-1] = True
+    return pd.DataFrame(
+        {
+            "workload": study.workload,
+            "optimizer": study.optimizer,
+            "goal_metric": metric,
+            "batch_size": study.batch_size,
+            "train_examples": study.question["workload"].get("train_examples") or np.nan,
+            "step": rows["step"].to_numpy()[fell],
+            "error": error[fell],
+        }
+    )
+
+
+def by_budget(errors: pd.DataFrame) -> pd.DataFrame:
+    """The best error that each batch size reaches within the same steps, and within the same examples.
+
+    Budgets are the largest that every batch size was trained for, and thirds of it.
+
+    Arguments:
+        errors: of `best_errors`.
+
+    Returns:
+        A row for each (workload, optimizer, goal_metric, unit: `steps` or `examples`, budget, batch_size): error (NaN
+        where nothing was measured so early), train_examples.
+    """
+    rows = []
+    for key, curve in errors.groupby(CURVE, sort=False):
+        studies = dict(iter(curve.groupby("batch_size")))
+        for unit in ("steps", "examples"):
+            each = {size: size if unit == "examples" else 1 for size in studies}
+            largest = min(study["step"].iloc[-1] * each[size] for size, study in studies.items())
+            for budget in [round(largest / 3**k) for k in range(BUDGETS)]:
+                for size, study in studies.items():
+                    within = study["error"][study["step"] * each[size] <= budget]
+                    error = within.iloc[-1] if len(within) else np.nan
+                    rows.append((*key, unit, budget, size, study["train_examples"].iloc[0], error))
+    return pd.DataFrame(rows, columns=[*CURVE, "unit", "budget", "batch_size", "train_examples", "error"])
+
+
+def by_label_smoothing(trials: pd.DataFrame) -> pd.DataFrame:
+    """The best error under each label smoothing that was tried, everything else tuned, within the step budget.
+
+    Arguments:
+        trials: of `analysis.tuning.trials`; only studies that ran their whole budgets count.
+
+    Returns:
+        A row for each (workload, optimizer, batch_size, goal, label_smoothing): error, trials (how many it is the best
+        of).
+    """
+    keys = ["workload", "optimizer", "batch_size", "goal_metric", "goal_threshold", "label_smoothing"]
+    if "label_smoothing" not in trials:
+        return pd.DataFrame(columns=[*keys, "error", "trials"])
+    full = trials["stopping"].isin(("budget", "recorded")) & (trials["status"] == COMPLETE)
+    rows = trials[full & trials["label_smoothing"].notna()]
+    return rows.groupby(keys, as_index=False).agg(error=("least_error", "min"), trials=("least_error", "size"))

@@ -1,0 +1,359 @@
+"""Draw tables: one function `(ax, table)` for each figure, registered in `FIGURES`.
+
+A drawing computes nothing but positions. `charts` cuts the tables into figures and their panels, `compose` lays panels
+out, `canvas.render` makes bytes of them, `save` writes the files for a paper.
+
+Tables, by the names under which they come: `steps` (`analysis.steps_to_result.table`), `scaling` and `fits`
+(`analysis.scaling.table`, `fit_table`), `relative` (`analysis.relative.table`), `seconds` (steps with the columns
+device and seconds_per_step of `cost_table`), `axes`, `maps` and `best_of_n` (`analysis.tuning`), `reruns`
+(`analysis.searches.rerun_steps`), `errors`, `budgets` and `smoothing` (`analysis.errors`).
+"""
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+import matplotlib
+import pandas as pd
+from matplotlib.figure import Figure
+
+from analysis.figures import errors, scaling, tuning
+from analysis.figures.canvas import STYLE, evenly, goal_text, render, sheet
+from analysis.files import write_atomically
+
+Tables = Mapping[str, pd.DataFrame]
+GOAL = ["goal_metric", "goal_threshold"]
+PANEL = ["workload", *GOAL]
+CURVE = ["workload", "optimizer", *GOAL]
+
+
+def _all(table: pd.DataFrame) -> pd.DataFrame:
+    return table
+
+
+def _with_values(*columns: str) -> Callable[[pd.DataFrame], pd.DataFrame]:
+    """Rows of the panels in which every one of these columns has a value at a batch size that reached the goal."""
+
+    def rows(table: pd.DataFrame) -> pd.DataFrame:
+        if not {*columns} <= set(table):
+            return table.iloc[:0]
+        return table.groupby(PANEL, sort=False).filter(
+            lambda part: all(part.loc[part["reached"].astype(bool), column].notna().any() for column in columns)
+        )
+
+    return rows
+
+
+def _several_goals(table: pd.DataFrame) -> pd.DataFrame:
+    curve = table.groupby(["workload", "optimizer"], sort=False)
+    return curve.filter(lambda part: len(part[GOAL].drop_duplicates()) > 1 and part["reached"].any())
+
+
+def _compared(kind: str) -> Callable[[pd.DataFrame], pd.DataFrame]:
+    return lambda table: table[table["compared"] == kind]
+
+
+def _of_unit(unit: str) -> Callable[[pd.DataFrame], pd.DataFrame]:
+    """Rows of maps at several batch sizes spread over all that there are."""
+    return lambda table: _some_batch_sizes(table[table["unit"] == unit])
+
+
+def _some_batch_sizes(table: pd.DataFrame, most: int = 6) -> pd.DataFrame:
+    curve = [table[name] for name in CURVE]
+    return table[
+        table.groupby(curve, sort=False)["batch_size"].transform(lambda b: b.isin(evenly(sorted(set(b)), most)))
+    ]
+
+
+def _three_batch_sizes(table: pd.DataFrame) -> pd.DataFrame:
+    return _some_batch_sizes(table, 3)
+
+
+def _fitted(table: pd.DataFrame) -> pd.DataFrame:
+    return table.groupby(PANEL, sort=False).filter(lambda part: part["reached"].sum() > 2)
+
+
+def _several_counts(table: pd.DataFrame) -> pd.DataFrame:
+    return table.groupby(CURVE, sort=False).filter(
+        lambda part: part["n"].max() > 3 and (part["steps"] < float("inf")).any()
+    )
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """A kind of figure.
+
+    Attributes:
+        draw: `(ax, table, **overlays)`, a panel's rows onto axes.
+        needs: what must be there for it to be drawn, in words.
+        table, overlays: the names of what it is drawn from.
+        rows: which of the table's rows can be drawn.
+        figure: columns; each combination of their values is a figure of its own.
+        panel: columns; each combination within a figure is a panel.
+        curve: the column that tells curves of a panel apart: each keeps its colour in every panel.
+        small: whether panels are many and simple, three to a row.
+    """
+
+    title: str
+    caption: str
+    draw: Callable[..., None]
+    needs: str
+    table: str = "steps"
+    overlays: tuple[str, ...] = ()
+    rows: Callable[[pd.DataFrame], pd.DataFrame] = _all
+    figure: Sequence[str] = ()
+    panel: Sequence[str] = tuple(PANEL)
+    curve: str = "optimizer"
+    small: bool = False
+
+
+TUNED = "tuned trials"
+FULL_BUDGETS = "studies with stopping=budget, whose trials all ran their whole budgets"
+FIGURES: dict[str, Drawing] = {
+    "steps_to_result": Drawing(
+        "Steps to result",
+        "Fewest training steps S(B) in which any trial met the goal, at each batch size B, with everything "
+        "retuned. Dashed: perfect scaling from the smallest batch size that met the goal (twice the batch, "
+        "half the steps). Open triangles: no trial met the goal within the step budget drawn. Verticals: "
+        "perfect-scaling limit (dotted) and maximum useful batch size (dash-dotted), with an arrowhead where "
+        "the data show no end. Bars: 95 % interval of the median best of a quarter of the trials.",
+        scaling.steps_to_result,
+        "a study",
+        overlays=("scaling",),
+    ),
+    "examples_to_result": Drawing(
+        "Examples to result",
+        "Training examples B · S(B) until the goal is met. Level (dashed) is perfect scaling; a rise is what "
+        "larger batches cost in addition. Other marks as for the steps.",
+        scaling.examples_to_result,
+        "a study",
+        overlays=("scaling",),
+    ),
+    "seconds_to_result": Drawing(
+        "Time to result",
+        "S(B) times the measured time of a training step of one trial among those that were trained at once on the "
+        "device named. It falls with the steps only while a larger batch takes no longer.",
+        scaling.seconds_to_result,
+        "trials whose time was measured",
+        table="seconds",
+        rows=_with_values("seconds_per_step"),
+    ),
+    "time_and_examples": Drawing(
+        "Time against examples",
+        "What a larger batch saves in steps it costs in examples: a point a batch size, the larger ones to the "
+        "left. Dashed: the hyperbola S = S_min + E_min / B; dotted: the sharp shoulder, whose bend is free.",
+        scaling.time_and_examples,
+        "three batch sizes that reached the goal",
+        rows=_fitted,
+        overlays=("fits",),
+    ),
+    "several_goals": Drawing(
+        "Several goals",
+        "S(B) to each goal, with the best trial chosen anew for each. A harder goal moves the curve up; whether its "
+        "shape stays the same is the question.",
+        scaling.by_goal,
+        "two goals: give --goal twice",
+        rows=_several_goals,
+        panel=("workload", "optimizer"),
+        curve="goal_threshold",
+    ),
+    **{
+        f"relative_{name}": Drawing(
+            title,
+            f"S(B) of {what}, each relative to its own steps at one batch size. Dashed: perfect scaling.",
+            scaling.relative_steps,
+            needs,
+            table="relative",
+            rows=_compared(kind),
+            panel=("of", "optimizer", *GOAL) if kind == "models" else ("of", "optimizer"),
+            curve="workload",
+        )
+        for name, kind, title, what, needs in (
+            (
+                "models",
+                "models",
+                "Models",
+                "several models on the same data",
+                "two models on one data set with one goal",
+            ),
+            ("data_sets", "data sets", "Data sets", "one model on several data sets", "one model on two data sets"),
+            (
+                "subsets",
+                "subsets",
+                "Subsets",
+                "one model on parts of one data set",
+                "one model on two parts of a data set",
+            ),
+        )
+    },
+    "best_learning_rate": Drawing(
+        "Best learning rate",
+        "Learning rate η of the trial that met the goal first. Dashed: the linear rule, η ∝ B; dotted: the "
+        "square-root rule, η ∝ √B; both from the smallest batch size that met the goal.",
+        tuning.best_learning_rate,
+        "a learning rate and a batch size that reached the goal",
+        rows=_with_values("learning_rate"),
+    ),
+    "best_effective_learning_rate": Drawing(
+        "Best effective learning rate",
+        "Effective learning rate η / (1 − m) of the same trials; momentum m is 0 where there is none.",
+        tuning.best_effective_learning_rate,
+        "a tuned momentum",
+        rows=_with_values("learning_rate", "momentum"),
+    ),
+    "best_momentum": Drawing(
+        "Best momentum",
+        "1 − m of the same trials on a log scale: half as much averages over twice as many gradients.",
+        tuning.best_momentum,
+        "a tuned momentum",
+        rows=_with_values("momentum"),
+    ),
+    "best_of_n": Drawing(
+        "How many trials it takes",
+        "The median best of n trials drawn from those in hand, for up to six batch sizes. A curve that still falls at "
+        "its right end says that more trials would find fewer steps.",
+        tuning.best_of_n,
+        "four trials a study",
+        table="best_of_n",
+        rows=_several_counts,
+        panel=CURVE,
+    ),
+    "reruns": Drawing(
+        "The tuned configurations with fresh seeds",
+        "Steps to the goal of each batch size's tuned configuration trained again with other seeds, beside the search "
+        "that found it: the best of many trials was lucky, too.",
+        tuning.reruns,
+        "reruns: sweep with search.reruns=10",
+        table="reruns",
+    ),
+    "label_smoothing": Drawing(
+        "Label smoothing",
+        "The best error under each label smoothing with everything else tuned, within each batch size's step budget, "
+        "for up to six batch sizes.",
+        errors.label_smoothing,
+        f"a tuned label_smoothing, and {FULL_BUDGETS}",
+        table="smoothing",
+        panel=CURVE,
+    ),
+    "error_against_budget": Drawing(
+        "Error against budget",
+        "The least error that any trial had reached by each step, for up to six batch sizes.",
+        errors.against_budget,
+        FULL_BUDGETS,
+        table="errors",
+        panel=("workload", "optimizer", "goal_metric"),
+    ),
+    "error_against_batch_size": Drawing(
+        "Error against batch size",
+        "The least error of any trial when all batch sizes have the same step budgets, and when they have the same "
+        "example budgets. Budgets of steps favour large batches, budgets of examples small ones.",
+        errors.against_batch_size,
+        FULL_BUDGETS,
+        table="budgets",
+        panel=("workload", "optimizer", "goal_metric", "unit"),
+    ),
+    "map_at_fixed_examples": Drawing(
+        "What works within the same examples",
+        "Learning rate against 1 − momentum, a point a trial, when every batch size may use the same number of "
+        "training examples. Filled: reached the goal; open: did not; crosses: diverged; star: the fastest. Grey: equal "
+        "effective learning rate. The budget is what the slowest batch size's best trial needed, or all that "
+        "was trained at every batch size.",
+        tuning.working_region,
+        f"a tuned learning rate and momentum, and {FULL_BUDGETS}",
+        table="maps",
+        rows=_of_unit("examples"),
+        figure=CURVE,
+        panel=("batch_size",),
+        small=True,
+    ),
+    "map_at_fixed_steps": Drawing(
+        "What works within the same steps",
+        "As for examples, when every batch size may take the same number of steps.",
+        tuning.working_region,
+        f"a tuned learning rate and momentum, and {FULL_BUDGETS}",
+        table="maps",
+        rows=_of_unit("steps"),
+        figure=CURVE,
+        panel=("batch_size",),
+        small=True,
+    ),
+    "along_axes": Drawing(
+        "Every trial, along each parameter",
+        "Steps to the goal of every trial against the value of one parameter, the others being whatever the search "
+        "drew; at the smallest, a middle and the largest batch size. Filled: reached the goal. Triangles: stopped or "
+        "at the end of the budget without it. Crosses at the top: diverged. The lower edge of the cloud is what that "
+        "parameter allows; if it still falls at a side, the box was too narrow.",
+        tuning.along_axis,
+        "a parameter that was tuned",
+        table="axes",
+        rows=_three_batch_sizes,
+        figure=CURVE,
+        panel=("parameter", "batch_size"),
+        small=True,
+    ),
+}
+
+
+class Chart(NamedTuple):
+    """One figure.
+
+    Attributes:
+        name: of its files; no two have the same.
+        drawing: what kind it is.
+        about: what it shows, where a kind has several figures; else empty.
+        panels: for each its rows, and overlays by name.
+    """
+
+    name: str
+    drawing: Drawing
+    about: str
+    panels: list[dict[str, pd.DataFrame]]
+
+
+def charts(tables: Tables, names: Sequence[str] = tuple(FIGURES)) -> list[Chart]:
+    """Every figure that these tables allow, kind by kind; `FIGURES[name].needs` says what a missing kind needs."""
+    return [chart for name in names for chart in _charts(name, FIGURES[name], tables)]
+
+
+def _charts(name: str, drawing: Drawing, tables: Tables) -> Iterator[Chart]:
+    table = tables.get(drawing.table)
+    if table is None or table.empty or (table := drawing.rows(table)).empty:
+        return
+    curves = table[drawing.curve].astype(str)
+    if drawing.curve == "optimizer":
+        table = table.assign(optimizer=pd.Categorical(curves, categories=list(dict.fromkeys(curves))))
+    for key, part in _groups(table, drawing.figure):
+        about = f"{key[0]}, {key[1]}, {goal_text(key[2], key[3])}" if key else ""
+        slug = re.sub(r"[^A-Za-z0-9.]+", "_", "-".join(map(str, key)))
+        yield Chart(f"{name}-{slug}" if key else name, drawing, about, list(_panels(drawing, part, tables)))
+
+
+def _panels(drawing: Drawing, table: pd.DataFrame, tables: Tables) -> Iterator[dict[str, pd.DataFrame]]:
+    overlays = {name: tables[name] for name in drawing.overlays if name in tables}
+    for key, part in _groups(table, drawing.panel):
+        cut = {name: t[(t[list(drawing.panel)] == list(key)).all(axis=1)] for name, t in overlays.items()}
+        yield {drawing.table: part, **cut}
+
+
+def _groups(table: pd.DataFrame, by: Sequence[str]) -> Iterator[tuple[tuple, pd.DataFrame]]:
+    return table.groupby(list(by), sort=False, observed=True).__iter__() if by else iter([((), table)])
+
+
+def compose(chart: Chart) -> Figure:
+    """Draw a figure's panels side by side, at most three to a row."""
+    with matplotlib.rc_context(STYLE):
+        figure, axes = sheet(len(chart.panels), chart.drawing.small)
+        for ax, panel in zip(axes, chart.panels, strict=True):
+            drawing = chart.drawing
+            drawing.draw(ax, panel[drawing.table], **{name: panel[name] for name in drawing.overlays if name in panel})
+    return figure
+
+
+def save(chart: Chart, folder: Path) -> list[Path]:
+    """Write `folder/NAME.svg` and `.png` (200 dots an inch)."""
+    figure = compose(chart)
+    folder.mkdir(parents=True, exist_ok=True)
+    kinds: tuple[Literal["svg", "png"], ...] = ("svg", "png")
+    return [write_atomically(folder / f"{chart.name}.{kind}", render(figure, kind)) for kind in kinds]

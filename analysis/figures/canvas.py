@@ -1,0 +1,216 @@
+"""The paper that figures are drawn on: colours, axes, ticks, curves, legends, and the bytes of a file.
+
+Nothing here knows what a column means, beyond those that say what a panel is about: workload, goal_metric,
+goal_threshold.
+"""
+
+import io
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from math import ceil, floor, log2, log10
+from typing import Any, Literal
+
+import matplotlib
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.ticker import FixedFormatter, FixedLocator, MaxNLocator, NullLocator
+from matplotlib.transforms import ScaledTranslation
+
+INK, MUTED, GRID, PAPER = "#1b1b1f", "#6e6e73", "#e4e4e7", "#ffffff"
+# Okabe and Ito's palette without yellow, which vanishes on white; no marker resembles the triangle of a missed goal.
+COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", "#5b5b9a")
+MARKERS = ("o", "s", "D", "P", "X", "h", "p")
+# For what has an order, such as batch sizes: dark to light, told apart in grey too.
+RAMP = ("#3b0f70", "#7b2382", "#b5367a", "#e55064", "#fb8761", "#fbb96b")
+STYLE: Any = {
+    "svg.fonttype": "none",  # text stays text: it can be searched, read aloud and restyled
+    "svg.hashsalt": "batch-size-study",  # otherwise ids are random, and files differ from run to run
+    "text.parse_math": False,  # a workload may have a dollar sign in its name
+    "font.family": "DejaVu Sans",  # comes with matplotlib, so that layouts are the same everywhere
+    "font.size": 9.5,
+    "axes.titlesize": 10.5,
+    "axes.titleweight": "bold",
+    "axes.titlelocation": "left",
+    "legend.fontsize": 8.5,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "grid.linewidth": 0.7,
+    "grid.color": GRID,
+    **dict.fromkeys(["axes.spines.top", "axes.spines.right", "legend.frameon"], False),
+    **dict.fromkeys(["text.color", "axes.labelcolor", "xtick.labelcolor", "ytick.labelcolor"], INK),
+    **dict.fromkeys(["axes.edgecolor", "xtick.color", "ytick.color"], MUTED),
+    **dict.fromkeys(["axes.facecolor", "figure.facecolor", "savefig.facecolor"], PAPER),
+}
+DASHED: Any = {"linestyle": (0, (4, 3)), "linewidth": 1.1}
+DOTTED: Any = {"linestyle": ":", "linewidth": 1.4}
+LINE: Any = {"linewidth": 1.6, "markersize": 5, "zorder": 3}
+OPEN: Any = {"marker": "^", "markersize": 7, "markerfacecolor": PAPER, "linestyle": "none"}
+SEVERAL = 6
+"""At most as many batch sizes share axes, or have panels side by side."""
+MOST_POINTS = 2000
+"""A scatter of more is an image inside its figure: a page must not hold a hundred thousand circles."""
+
+Ticks = Callable[[float, float, int], Sequence[float]]
+
+
+def goal_text(metric: str, threshold: float) -> str:
+    """`val/classification_error`, 0.05 -> `validation error < 0.05`; an unknown metric keeps its own name."""
+    return f"{metric_text(metric)} < {threshold:g}"
+
+
+def metric_text(metric: str) -> str:
+    """`val/classification_error` -> `validation error`; an unknown metric keeps its own name."""
+    split, _, error = metric.rpartition("/")
+    splits = {"val": "validation", "train": "training", "test": "test"}
+    errors = {"classification_error": "error", "cross_entropy_error": "cross entropy"}
+    return f"{splits[split]} {errors.get(error, error.replace('_', ' '))}" if split in splits else metric
+
+
+def powers_of_two(low: float, high: float, most: int) -> list[int]:
+    """Powers of two in [low, high], evenly spaced, at most `most`: 1, 2, 4, ... or 1, 4, 16, ..."""
+    exponents = range(max(0, ceil(log2(low))), floor(log2(high)) + 1)
+    strides = ([2**e for e in exponents if e % stride == 0] for stride in range(1, len(exponents) + 2))
+    return next(ticks for ticks in strides if len(ticks) <= max(1, most))
+
+
+def round_decimals(low: float, high: float, most: int) -> list[float]:
+    """At most `most` round numbers in [low, high]: 1, 2, 5, 10 or 1, 3, 10 or some powers of ten."""
+    decades = range(floor(log10(low)), ceil(log10(high)) + 1)
+    choices = [((1, 2, 5), 1), ((1, 3), 1), *(((1,), stride) for stride in range(1, len(decades) + 2))]
+    strides = (
+        [v for d in decades if d % stride == 0 for m in mantissas if low <= (v := float(f"{m}e{d}")) <= high]
+        for mantissas, stride in choices
+    )
+    return next(ticks for ticks in strides if len(ticks) <= max(1, most))
+
+
+def evenly(values: Sequence[Any], most: int = SEVERAL) -> list[Any]:
+    """At most `most` of these values, the first and the last among them.
+
+    >>> evenly([1, 2, 4, 8, 16], 3)
+    [1, 4, 16]
+    """
+    if len(values) <= most:
+        return list(values)
+    return [values[round(i * (len(values) - 1) / (most - 1))] for i in range(most)]
+
+
+def ramp(count: int) -> list[str]:
+    """`count` colours for what has an order, at most SEVERAL."""
+    return [RAMP[0]] if count == 1 else [RAMP[round(i * (len(RAMP) - 1) / (count - 1))] for i in range(count)]
+
+
+def limits(values: pd.Series, pad: float, least: float) -> tuple[float, float]:
+    """Limits of a log axis: the values padded by a factor, and `least` times apart or more."""
+    values = values[(values > 0) & np.isfinite(values)]
+    low, high = (values.min() / pad, values.max() * pad) if len(values) else (1.0, 1.0)
+    widen = max(1.0, least * low / high) ** 0.5
+    return float(low / widen), float(high * widen)
+
+
+def log_axes(
+    ax: Axes,
+    x: pd.Series,
+    y: pd.Series,
+    xlabel: str,
+    ylabel: str,
+    xticks: Ticks = powers_of_two,
+    yticks: Ticks = powers_of_two,
+) -> None:
+    """Log axes around these values; ticks are plain numbers, thinned to the room there is."""
+    letter = ax.figure.dpi * matplotlib.rcParams["font.size"] / 72  # the font size in pixels
+    x_limits, y_limits = limits(x, 1.4, 8), limits(y, 1.7, 10)
+    longest = len(f"{x_limits[1]:,.0f}") if xticks is powers_of_two else 5
+    x_ticks = xticks(*x_limits, int(ax.bbox.width / letter / (0.62 * longest + 1.2)))
+    y_ticks = yticks(*y_limits, int(ax.bbox.height / letter / 2.6))
+    ax.set_xscale("log", base=2)
+    ax.set_yscale("log", base=2)
+    ax.set(xlim=x_limits, ylim=y_limits, xlabel=xlabel)
+    # A long label goes on two lines: the axis is not much taller than one.
+    ax.set_ylabel(ylabel if len(ylabel) <= 42 else ylabel.replace(" to ", " to\n", 1))
+    for axis, values in ((ax.xaxis, x_ticks), (ax.yaxis, y_ticks)):
+        axis.set_major_locator(FixedLocator(values))
+        labels = [f"{v:,}" if isinstance(v, int) else f"{v:g}" for v in values]
+        axis.set_major_formatter(FixedFormatter(labels))
+        axis.set_minor_locator(NullLocator())
+
+
+def batch_size_axes(ax: Axes, table: pd.DataFrame, ylabel: str, yticks: Ticks = powers_of_two) -> None:
+    """Log axes around the columns batch_size and y, headed by the workload and its goal."""
+    log_axes(ax, table["batch_size"], table["y"], "batch size (examples)", ylabel, yticks=yticks)
+    heading(ax, str(table["workload"].iloc[0]), f"goal: {goal(table)}")
+
+
+def linear_x(ax: Axes) -> None:
+    """Make the horizontal axis a linear one that fits what is drawn, with few ticks."""
+    ax.set_xscale("linear")
+    ax.autoscale(axis="x")
+    ax.xaxis.set_major_locator(MaxNLocator(5))
+    ax.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
+
+
+def heading(ax: Axes, title: str, note: str = "") -> None:
+    """A panel's title, and below it in grey what it holds for."""
+    ax.set_title(title if len(title) <= 44 else title[:43] + "…", pad=20)
+    ax.annotate(
+        note if len(note) <= 66 else note[:65] + "…", (0, 1), (0, 6), "axes fraction", "offset points", color=MUTED
+    )
+
+
+def goal(table: pd.DataFrame) -> str:
+    """The one goal of a panel, in words."""
+    return goal_text(str(table["goal_metric"].iloc[0]), float(table["goal_threshold"].iloc[0]))
+
+
+def curves(ax: Axes, table: pd.DataFrame, by: str = "optimizer") -> Iterator[tuple[str, pd.DataFrame, Line2D]]:
+    """Draw y against batch_size, broken where y is NaN; yields (name, rows by batch size, line).
+
+    Where `by` is a categorical, each name keeps its colour and marker in every panel, drawn there or not.
+    """
+    names = table[by].astype("category")
+    for i, name in enumerate(names.cat.categories):
+        rows = table[names == name].sort_values("batch_size")
+        if len(rows):
+            style = ("-", "--", "-.")[i // 7 % 3]
+            (line,) = ax.plot(rows["batch_size"], rows["y"], style, label=str(name), **LINE)
+            line.set(color=COLOURS[i % 7], marker=MARKERS[i % 7])
+            yield str(name), rows, line
+
+
+def legend(ax: Axes, lines: Sequence[Any], notes: Mapping[str, Any]) -> None:
+    """Below the axes, where it hides nothing: the curves, then what the other marks mean, in grey."""
+    marks = [Line2D([], [], label=label, **{"color": MUTED, **look}) for label, look in notes.items()]
+    handles = [*lines, *marks]
+    labels = [str(handle.get_label()) for handle in handles]
+    middle = ceil(len(labels) / 2)
+    widths = [max(map(len, part), default=0) for part in (labels[:middle], labels[middle:])]
+    below = ax.transAxes + ScaledTranslation(-0.1, -0.5, ax.figure.dpi_scale_trans)
+    place: Any = {"loc": "upper left", "bbox_to_anchor": (0, 0), "bbox_transform": below, "borderaxespad": 0}
+    columns = 2 if sum(widths) <= 56 else 1
+    ax.legend(handles, labels, ncols=columns, handlelength=2.4, columnspacing=1.4, **place)
+
+
+def sheet(count: int, small: bool = False) -> tuple[Figure, list[Axes]]:
+    """A figure with room for `count` panels, at most three to a row; for use within `STYLE`."""
+    columns = {1: 1, 2: 2, 4: 2}.get(count, 3)
+    rows = ceil(count / columns)
+    width, height = (4.0, 3.4) if small else (5.2, 4.6)
+    figure = Figure(figsize=(width * columns, height * rows), layout="constrained")
+    axes = list(figure.subplots(rows, columns, squeeze=False).flat)
+    for ax in axes[count:]:
+        ax.remove()
+    return figure, axes[:count]
+
+
+def render(figure: Figure, kind: Literal["svg", "png"]) -> bytes:
+    """The same bytes on every run: no date, no version, no random id."""
+    buffer = io.BytesIO()
+    nothing = ("Date", "Creator", "Format", "Type") if kind == "svg" else ("Software",)
+    with matplotlib.rc_context(STYLE):
+        figure.savefig(buffer, format=kind, dpi=200 if kind == "png" else 72, metadata=dict.fromkeys(nothing))
+    # Laid out in DejaVu Sans, an SVG names fonts every system has; they are narrower: nothing can overlap.
+    fonts = (rb"(style=\"[^\"]*font[^\"]*?)'DejaVu Sans'[^;\"]*", rb"\1Helvetica, Arial, sans-serif")
+    return re.sub(*fonts, buffer.getvalue()) if kind == "svg" else buffer.getvalue()

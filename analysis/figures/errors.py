@@ -1,0 +1,69 @@
+"""Drawings of errors at fixed budgets, whatever the goal."""
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+
+from analysis.figures.canvas import (
+    LINE,
+    MARKERS,
+    evenly,
+    heading,
+    legend,
+    linear_x,
+    log_axes,
+    metric_text,
+    powers_of_two,
+    ramp,
+    round_decimals,
+)
+
+
+def against_budget(ax: Axes, table: pd.DataFrame) -> None:
+    """The best error so far against training steps: a curve a batch size."""
+    sizes = evenly(sorted(table["batch_size"].unique()))
+    shown = table[table["batch_size"].isin(sizes)]
+    label = f"best {metric_text(table['goal_metric'].iloc[0])}"
+    log_axes(ax, shown["step"], shown["error"], "training steps", label, powers_of_two, round_decimals)
+    heading(ax, str(table["workload"].iloc[0]), str(table["optimizer"].iloc[0]))
+    lines = []
+    for size, colour in zip(sizes, ramp(len(sizes)), strict=True):
+        rows = shown[shown["batch_size"] == size].sort_values("step")
+        (line,) = ax.plot(rows["step"], rows["error"], drawstyle="steps-post", color=colour, linewidth=1.6)
+        line.set_label(f"batch size {size:,}")
+        lines.append(line)
+    legend(ax, lines, {})
+
+
+def against_batch_size(ax: Axes, table: pd.DataFrame) -> None:
+    """The best error against batch size: a curve a budget, all in steps or all in examples."""
+    unit = table["unit"].iloc[0]
+    label = f"best {metric_text(table['goal_metric'].iloc[0])}"
+    log_axes(ax, table["batch_size"], table["error"], "batch size (examples)", label, yticks=round_decimals)
+    budgets = sorted(table["budget"].unique())
+    heading(ax, str(table["workload"].iloc[0]), f"{table['optimizer'].iloc[0]}; the same {unit} at every batch size")
+    lines = []
+    for budget, colour, marker in zip(budgets, ramp(len(budgets)), MARKERS, strict=False):
+        rows = table[table["budget"] == budget].sort_values("batch_size")
+        epochs = budget / rows["train_examples"].iloc[0]
+        words = f"{budget:,.0f} steps" if unit == "steps" else f"{budget:,.0f} examples"
+        words += f" ({epochs:.2g} epochs)" if unit == "examples" and np.isfinite(epochs) else ""
+        lines += ax.plot(rows["batch_size"], rows["error"], marker=marker, color=colour, label=words, **LINE)
+    legend(ax, lines, {})
+
+
+def label_smoothing(ax: Axes, table: pd.DataFrame) -> None:
+    """The best error against label smoothing within each batch size's step budget: a curve a batch size."""
+    sizes = evenly(sorted(table["batch_size"].unique()))
+    shown = table[table["batch_size"].isin(sizes) & np.isfinite(table["error"])]
+    label = f"best {metric_text(table['goal_metric'].iloc[0])}"
+    log_axes(ax, shown["label_smoothing"] + 1, shown["error"], "label smoothing", label, yticks=round_decimals)
+    heading(ax, str(table["workload"].iloc[0]), str(table["optimizer"].iloc[0]))
+    lines = []
+    for size, colour in zip(sizes, ramp(len(sizes)), strict=True):
+        rows = shown[shown["batch_size"] == size].sort_values("label_smoothing")
+        lines += ax.plot(
+            rows["label_smoothing"], rows["error"], "o-", color=colour, label=f"batch size {size:,}", **LINE
+        )
+    linear_x(ax)
+    legend(ax, lines, {})

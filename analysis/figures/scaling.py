@@ -1,0 +1,169 @@
+"""Drawings of steps-to-result: against batch size, by goal, by workload, by optimizer, and in seconds."""
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.transforms import ScaledTranslation
+
+from analysis.figures.canvas import (
+    DASHED,
+    DOTTED,
+    MUTED,
+    OPEN,
+    batch_size_axes,
+    curves,
+    goal,
+    goal_text,
+    heading,
+    legend,
+    log_axes,
+    powers_of_two,
+    round_decimals,
+)
+
+NOT_REACHED, PERFECT = "not reached in budget", "perfect scaling"
+INTERVAL = "best of N/4 trials, 95 %"
+BAR: Any = {"linewidth": 4, "alpha": 0.3, "solid_capstyle": "butt", "zorder": 2}
+BOUNDS = {"=": "", ">": "≥ ", "<": "≤ "}
+LIMITS: dict[str, tuple[str, Any]] = {
+    "perfect_scaling_limit": ("perfect-scaling limit", DOTTED),
+    "maximum_useful_batch_size": ("maximum useful batch size", {**DOTTED, "linestyle": (0, (4, 1, 1, 1))}),
+}
+FITS: dict[str, Any] = {"hyperbola": DASHED, "shoulder": DOTTED}
+
+
+def steps_to_result(ax: Axes, table: pd.DataFrame, scaling: pd.DataFrame | None = None) -> None:
+    """S(B) against B for the one workload and goal of `table`: a curve an optimizer, limits as verticals."""
+    _draw_cost(ax, table, "training steps", table["batch_size"] ** 0, scaling)
+
+
+def examples_to_result(ax: Axes, table: pd.DataFrame, scaling: pd.DataFrame | None = None) -> None:
+    """B * S(B) against B, as `steps_to_result`: perfect scaling is level, a rise is what size costs."""
+    _draw_cost(ax, table, "training examples", table["batch_size"], scaling)
+
+
+def seconds_to_result(ax: Axes, table: pd.DataFrame) -> None:
+    """S(B) times the measured seconds of a step against B: perfect scaling pays only while a step costs the same."""
+    _draw_cost(ax, table, "seconds", table["seconds_per_step"], None)
+    devices = ", ".join(dict.fromkeys(table["device"]))
+    ax.annotate(devices, (1, 1), (0, 6), "axes fraction", "offset points", color=MUTED, ha="right")
+
+
+def _draw_cost(ax: Axes, table: pd.DataFrame, unit: str, each: pd.Series, scaling: pd.DataFrame | None) -> None:
+    """Steps times what a step costs; a study that missed its goal stands at its budget."""
+    reached = table["reached"].astype(bool)
+    each = each.astype(float)
+    steps = table["steps_to_result"].astype("Float64").where(reached, table["train_steps"]).astype(float)
+    table = table.assign(each=each, all=steps * each)
+    ends = {end: table[end].where(reached) * each for end in ("low", "high") if end in table}
+    table = table.assign(**ends)
+    shown = [table.assign(y=values[np.isfinite(values)]) for values in (table["all"], *ends.values())]
+    ticks = round_decimals if unit == "seconds" else powers_of_two
+    batch_size_axes(ax, pd.concat(shown), f"{unit} to {goal(table)}", ticks)
+    notes: dict[str, Any] = {INTERVAL: BAR} if ends and table["low"].notna().any() else {}
+    lines, count = [], table["optimizer"].nunique()
+    for name, rows, line in curves(ax, table.assign(y=table["all"].where(reached))):
+        lines.append(line)
+        colour = line.get_color()
+        missed = rows[rows["y"].isna()]
+        for first in rows.dropna(subset="y").head(1).itertuples() if unit != "seconds" else ():
+            notes[PERFECT] = DASHED
+            x = np.array([first.batch_size, table["batch_size"].max()], dtype=float)
+            falls = unit == "training steps"
+            y = first.y * (first.batch_size / x if falls else np.ones(2))
+            ax.plot(x, y, color=colour if count > 1 else MUTED, label=PERFECT, **DASHED)
+        for row in rows.dropna(subset="low").itertuples() if ends else ():
+            top = row.high if np.isfinite(row.high) else ax.get_ylim()[1]
+            # Beside one another, so that those of several curves can be told apart.
+            moved = ScaledTranslation(5 * (len(lines) - (count + 1) / 2) / 72, 0, ax.figure.dpi_scale_trans)
+            place: Any = {"color": colour, "label": INTERVAL, "transform": ax.transData + moved}
+            ax.plot([row.batch_size] * 2, [row.low, top], **place, **BAR)
+        if len(missed):
+            notes[NOT_REACHED] = OPEN
+            ax.plot(missed["batch_size"], missed["all"], color=colour, label=NOT_REACHED, zorder=4, **OPEN)
+        if scaling is not None:
+            limits = scaling[scaling["optimizer"] == name]
+            aside = 1.6 * (len(lines) - (count + 1) / 2) if count > 1 else None
+            notes |= _draw_limits(ax, rows, limits, colour, aside)
+    legend(ax, lines, notes)
+
+
+def _draw_limits(
+    ax: Axes, rows: pd.DataFrame, limits: pd.DataFrame, colour: Any, aside: float | None
+) -> dict[str, Any]:
+    """Drop limits from their curve to the axis, with an arrowhead where the data show no end; returns notes.
+
+    `aside`: where there are several curves, points to move by, so that equal limits do not hide one another.
+    """
+    notes: dict[str, Any] = {}
+    moved = ax.transData + ScaledTranslation((aside or 0) / 72, 0, ax.figure.dpi_scale_trans)
+    bottom, top = ax.get_ylim()
+    seen = limits["definition"].isin(list(LIMITS)) & limits["value"].between(*ax.get_xlim())
+    for limit in limits[seen].itertuples():
+        label, look = LIMITS[limit.definition]
+        heights = rows.loc[rows["batch_size"] == limit.value, "y"].dropna()
+        style: Any = {"color": colour, "transform": moved, "label": label}
+        ax.plot([limit.value] * 2, [bottom, heights.max() if len(heights) else top], **style, **look)
+        if limit.bound in "<>":
+            ax.plot([limit.value], [bottom], limit.bound, markersize=6, clip_on=False, zorder=5, **style)
+        notes[f"{label}: {BOUNDS[limit.bound]}{limit.value:,.0f}" if aside is None else label] = look
+    return notes
+
+
+def by_goal(ax: Axes, table: pd.DataFrame) -> None:
+    """S(B) against B for several goals of one workload and optimizer: a curve a goal."""
+    reached = table["reached"].astype(bool)
+    table = table.assign(y=table["steps_to_result"].astype("Float64").where(reached).astype(float))
+    pairs = zip(table["goal_metric"], table["goal_threshold"], strict=True)
+    table = table.assign(goal=[goal_text(str(metric), float(threshold)) for metric, threshold in pairs])
+    goals = table.sort_values(["goal_metric", "goal_threshold"], ascending=[True, False])["goal"]
+    table["goal"] = pd.Categorical(table["goal"], categories=list(dict.fromkeys(goals)))
+    batch_size_axes(ax, table, "training steps to each goal")
+    ax.texts[-1].set_text(str(table["optimizer"].iloc[0]))
+    legend(ax, [line for _, _, line in curves(ax, table, by="goal")], {})
+
+
+def relative_steps(ax: Axes, table: pd.DataFrame) -> None:
+    """S(B) / S(B_norm) against B of workloads that differ in one thing: a curve a workload and goal."""
+    several = table.groupby("workload")[["goal_metric", "goal_threshold"]].nunique().max().max() > 1
+    pairs = zip(table["workload"], table["goal_metric"], table["goal_threshold"], strict=True)
+    names = [f"{name}, {goal_text(str(m), float(t))}" if several else str(name) for name, m, t in pairs]
+    table = table.assign(curve=names, y=table["relative_steps"])
+    norm = int(table["norm"].iloc[0])
+    log_axes(ax, table["batch_size"], table["y"], "batch size (examples)", f"steps relative to batch size {norm:,}")
+    same_goal = len(table[["goal_metric", "goal_threshold"]].drop_duplicates()) == 1
+    note = f"{table['optimizer'].iloc[0]}{f'; goal: {goal(table)}' if same_goal else ''}"
+    heading(ax, str(table["of"].iloc[0]), note)
+    lines = [line for _, _, line in curves(ax, table, by="curve")]
+    x = np.array([norm, table["batch_size"].max()], dtype=float)
+    ax.plot(x, norm / x, color=MUTED, label=PERFECT, **DASHED)
+    legend(ax, lines, {PERFECT: DASHED})
+
+
+def time_and_examples(ax: Axes, table: pd.DataFrame, fits: pd.DataFrame | None = None) -> None:
+    """Examples against steps to the goal, a point a batch size, with the frontiers that both fits draw."""
+    reached = table[table["reached"].astype(bool)]
+    steps = reached["steps_to_result"].astype(float)
+    examples = reached["examples_to_result"].astype(float)
+    words = f"to {goal(table)}"
+    log_axes(ax, steps, examples, f"training steps {words}", f"training examples {words}")
+    heading(ax, str(table["workload"].iloc[0]), f"goal: {goal(table)}")
+    lines, notes = [], {}
+    few, many = ax.get_xlim()
+    for _, rows, line in curves(ax, reached.assign(y=np.nan)):
+        line.set(xdata=rows["steps_to_result"].astype(float), ydata=rows["examples_to_result"].astype(float))
+        line.set(linestyle="none", label=str(rows["optimizer"].iloc[0]))
+        lines.append(line)
+        for row in (rows.iloc[0], rows.iloc[-1]) if len(lines) == 1 else ():
+            place = (float(row["steps_to_result"]), float(row["examples_to_result"]))
+            ax.annotate(f"{row['batch_size']:,}", place, (5, 5), textcoords="offset points", color=MUTED, fontsize=8)
+        mine = [] if fits is None else fits[fits["optimizer"] == rows["optimizer"].iloc[0]].itertuples()
+        for fit in mine:
+            notes[f"{fit.fit} fit"] = FITS[fit.fit]
+            sizes = np.geomspace(reached["batch_size"].min() / 8, reached["batch_size"].max() * 8, 200)
+            curve = fit.steps_min * (1 + (fit.critical_batch_size / sizes) ** fit.sharpness) ** (1 / fit.sharpness)
+            seen = (curve >= few) & (curve <= many)
+            ax.plot(curve[seen], (sizes * curve)[seen], color=line.get_color(), label=fit.fit, **FITS[fit.fit])
+    legend(ax, lines, notes)

@@ -1,0 +1,159 @@
+"""Drawings of the search: best values against batch size, where trials reached the goal, how many trials it took."""
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+
+from analysis.counting import COMPLETE, INFEASIBLE
+from analysis.figures.canvas import (
+    COLOURS,
+    DASHED,
+    DOTTED,
+    GRID,
+    INK,
+    LINE,
+    MOST_POINTS,
+    MUTED,
+    OPEN,
+    PAPER,
+    batch_size_axes,
+    curves,
+    evenly,
+    goal,
+    heading,
+    legend,
+    linear_x,
+    log_axes,
+    ramp,
+    round_decimals,
+)
+
+RULES = {"linear rule": (1.0, DASHED), "square-root rule": (0.5, DOTTED)}
+REACHED, MISSED, INFEASIBLE_COLOUR = COLOURS[0], MUTED, COLOURS[1]
+STATES: dict[str, Any] = {
+    "reached": {"marker": "o", "markersize": 4.5, "color": REACHED, "linestyle": "none"},
+    "not reached": {"marker": "o", "markersize": 4.5, "color": MISSED, "markerfacecolor": PAPER, "linestyle": "none"},
+    "infeasible": {"marker": "x", "markersize": 4.5, "color": INFEASIBLE_COLOUR, "linestyle": "none"},
+}
+STAR: Any = {"marker": "*", "markersize": 13, "color": COLOURS[5], "markeredgecolor": INK, "linestyle": "none"}
+
+
+def effective_learning_rate(table: pd.DataFrame) -> pd.Series:
+    """learning_rate / (1 - momentum); an optimizer without momentum keeps its learning rate."""
+    return table["learning_rate"] / (1 - (table["momentum"].fillna(0.0) if "momentum" in table else 0.0))
+
+
+def best_learning_rate(ax: Axes, table: pd.DataFrame) -> None:
+    """Learning rate of the fastest trial against B; linear and square-root rules from the smallest B."""
+    _draw_rate(ax, table.assign(y=table["learning_rate"]), "best learning rate", RULES)
+
+
+def best_effective_learning_rate(ax: Axes, table: pd.DataFrame) -> None:
+    """As `best_learning_rate`, for learning_rate / (1 - momentum)."""
+    _draw_rate(ax, table.assign(y=effective_learning_rate(table)), "learning rate / (1 − momentum)", RULES)
+
+
+def best_momentum(ax: Axes, table: pd.DataFrame) -> None:
+    """1 - momentum of the fastest trial against B; the lower, the longer gradients are averaged."""
+    _draw_rate(ax, table.assign(y=1 - table["momentum"]), "1 − best momentum", {})
+
+
+def _draw_rate(ax: Axes, table: pd.DataFrame, label: str, rules: dict[str, Any]) -> None:
+    table = table.assign(y=table["y"].where(table["reached"].astype(bool)))
+    batch_size_axes(ax, table, label, round_decimals)
+    lines, several = [], table.dropna(subset="y")["optimizer"].nunique() > 1
+    for _, rows, line in curves(ax, table):
+        for first in rows.dropna(subset="y").head(1).itertuples():
+            lines.append(line)
+            x = np.array([first.batch_size, table["batch_size"].max()], dtype=float)
+            for rule, (power, look) in rules.items():
+                y = first.y * (x / first.batch_size) ** power
+                ax.plot(x, y, color=line.get_color() if several else MUTED, label=rule, **look)
+    legend(ax, lines, {rule: look for rule, (_, look) in rules.items()})
+
+
+def along_axis(ax: Axes, table: pd.DataFrame) -> None:
+    """Steps to the goal against the value of one parameter at one batch size; every trial is a point."""
+    name, scale = table["parameter"].iloc[0], table["scale"].iloc[0]
+    label = str(name).replace("_", " ")
+    x = 1 - table["value"] if scale == "reverse_log" else table["value"]
+    steps = table["steps_to_goal"].astype("float64").fillna(table["end"])
+    log_axes(
+        ax, x, steps, f"1 − {label}" if scale == "reverse_log" else label, f"steps to {goal(table)}", round_decimals
+    )
+    heading(ax, f"batch size {table['batch_size'].iloc[0]:,}", label)
+    ended, missed = table["status"] == COMPLETE, table["steps_to_goal"].isna()
+    at_top = pd.Series(ax.get_ylim()[1] / 1.15, table.index)
+    for state, rows, y in (
+        ("infeasible", table["status"] == INFEASIBLE, at_top),
+        ("not reached", ended & missed, steps),
+        ("reached", ended & ~missed, steps),
+    ):
+        look = STATES[state] | ({"marker": "^"} if state == "not reached" else {})
+        ax.plot(x[rows], y[rows], label=state, rasterized=len(table) > MOST_POINTS, **look)
+    if scale == "linear":
+        linear_x(ax)
+
+
+def working_region(ax: Axes, table: pd.DataFrame) -> None:
+    """Learning rate against 1 - momentum at one batch size: reached, not reached or infeasible within the budget."""
+    x, y = table["learning_rate"], 1 - table["momentum"]
+    log_axes(ax, x, y, "learning rate", "1 − momentum", round_decimals, round_decimals)
+    heading(
+        ax,
+        f"batch size {table['batch_size'].iloc[0]:,}",
+        f"within {table['budget'].iloc[0]:,.0f} {table['unit'].iloc[0]}",
+    )
+    _draw_contours(ax)
+    for state in ("not reached", "infeasible", "reached"):
+        rows = table["state"] == state
+        ax.plot(x[rows], y[rows], label=state, rasterized=len(table) > MOST_POINTS, **STATES[state])
+    best = table["fastest"].astype(bool)
+    ax.plot(x[best], y[best], label="fastest", zorder=5, **STAR)
+
+
+def _draw_contours(ax: Axes) -> None:
+    """Where learning_rate / (1 - momentum) is a power of ten."""
+    (left, right), (bottom, top) = ax.get_xlim(), ax.get_ylim()
+    for rate in 10.0 ** np.arange(np.ceil(np.log10(left / top)), np.log10(right / bottom)):
+        ends = np.clip([left, right], bottom * rate, top * rate)
+        if ends[0] < ends[1]:
+            ax.plot(ends, ends / rate, color=GRID, linewidth=1.2, zorder=1, label="contour")
+            ax.annotate(f"{rate:g}", (ends[1], ends[1] / rate), (-2, -9), textcoords="offset points", color=MUTED,
+                        fontsize=7.5, ha="right")  # fmt: skip
+
+
+def best_of_n(ax: Axes, table: pd.DataFrame) -> None:
+    """The median best of n trials against n: a curve a batch size; one that falls at its end wants more."""
+    sizes = evenly(sorted(table["batch_size"].unique()))
+    shown = table[table["batch_size"].isin(sizes) & np.isfinite(table["steps"])]
+    log_axes(ax, table["n"], shown["steps"], "trials n", f"median best of n: steps to {goal(table)}")
+    heading(ax, str(table["workload"].iloc[0]), f"{table['optimizer'].iloc[0]}; goal: {goal(table)}")
+    lines = []
+    for size, colour in zip(sizes, ramp(len(sizes)), strict=True):
+        rows = shown[shown["batch_size"] == size].sort_values("n")
+        (line,) = ax.plot(rows["n"], rows["steps"], "o-", color=colour, label=f"batch size {size:,}", **LINE)
+        lines.append(line)
+    legend(ax, lines, {})
+
+
+def reruns(ax: Axes, table: pd.DataFrame) -> None:
+    """Steps to the goal of the tuned configuration with fresh seeds, and of the search that found it."""
+    steps = pd.concat([table["steps"], table["steps_to_result"].astype(float)])
+    both = pd.concat([table, table])
+    batch_size_axes(ax, both.assign(y=steps.where(np.isfinite(steps)).to_numpy()), f"training steps to {goal(table)}")
+    lines = []
+    for name, rows, line in curves(ax, table.drop_duplicates(["optimizer", "batch_size"]).assign(y=np.nan)):
+        mine = table[table["optimizer"] == name]
+        line.set(xdata=rows["batch_size"], ydata=rows["steps_to_result"].astype(float), label=f"{name}: the search")
+        lines.append(line)
+        spread = mine["batch_size"] * 2 ** (0.16 * (mine.groupby("batch_size").cumcount() % 5 - 2) / 2)
+        top = ax.get_ylim()[1] / 1.15
+        reached = np.isfinite(mine["steps"])
+        look: Any = {"color": line.get_color(), "linestyle": "none", "alpha": 0.55, "markersize": 4}
+        ax.plot(spread[reached], mine["steps"][reached], "o", label="rerun", **look)
+        ax.plot(spread[~reached], [top] * int((~reached).sum()), "^", label="rerun missed", **look)
+    legend(ax, lines, {"rerun with fresh seeds": {"marker": "o", "linestyle": "none", "alpha": 0.55, "markersize": 4},
+                       "rerun that missed the goal": OPEN})  # fmt: skip

@@ -1,0 +1,23 @@
+"""Files that a report writes."""
+
+import os
+from contextlib import suppress
+from pathlib import Path
+
+
+def write_atomically(path: Path, data: bytes) -> Path:
+    """Write aside, sync, rename: a reader sees the old file or the whole new one."""
+    aside = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        with aside.open("wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        aside.replace(path)
+    except OSError as error:
+        error.filename = str(path)  # a failed write names no file, and the one aside means nothing to a reader
+        raise
+    finally:
+        with suppress(OSError):
+            aside.unlink(missing_ok=True)
+    return path

@@ -1,0 +1,97 @@
+"""Curves of different workloads on one scale: models, data sets and subsets compared by S(B) / S(B_norm)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from typing import Any
+
+import pandas as pd
+
+from analysis.load import StudyData
+
+SUBSETS = "_subsets"
+"""What the name of a folder of subsets ends with, as `mnist_subsets/mnist_6875` of the published database."""
+ABOUT_DATA = ("name", "dataset", "train_examples", "validation_examples", "split_seed")
+
+
+def workloads(studies: Iterable[StudyData]) -> pd.DataFrame:
+    """What each workload is made of.
+
+    Returns:
+        A row a workload: dataset (without its subsets), part (which examples of it), model (a description that two
+        workloads share if they train the same network in the same way).
+    """
+    rows = {study.workload: _parts(study.question["workload"]) for study in studies}
+    return pd.DataFrame([{"workload": name, **parts} for name, parts in rows.items()])
+
+
+def _parts(workload: dict[str, Any]) -> dict[str, str]:
+    name = str(workload.get("dataset", workload["name"]))
+    folder, _, leaf = name.rpartition("/")
+    of_subsets = folder.endswith(SUBSETS)
+    rest = {key: value for key, value in workload.items() if key not in ABOUT_DATA}
+    return {
+        "dataset": folder.removesuffix(SUBSETS) if of_subsets else name,
+        "part": leaf if of_subsets else str(workload.get("train_examples")),
+        "model": workload.get("model") or json.dumps(rest, sort_keys=True),
+    }
+
+
+def table(steps: pd.DataFrame, made_of: pd.DataFrame, norm: int | None = None) -> pd.DataFrame:
+    """S(B) / S(B_norm) of workloads that differ in one thing only.
+
+    Arguments:
+        steps: of `analysis.steps_to_result.table`.
+        made_of: of `workloads`.
+        norm: B_norm; by default the smallest batch size at which all of those compared reached their goal.
+
+    Returns:
+        A row for each (compared: `models`, `data sets` or `subsets`, of: what they share, optimizer, workload, goal,
+        batch_size): relative_steps (NaN where the goal was not reached) and norm. A workload that has no result at the
+        batch size asked for is left out; so is a comparison that is left with one.
+    """
+    columns = ["compared", "of", "optimizer", "workload", "goal_metric", "goal_threshold", "batch_size"]
+    joined = steps.merge(made_of, on="workload")
+    kinds: dict[str, list[str]] = {
+        # Models must reach the same goal on the same data; other data have other goals.
+        "models": ["dataset", "part", "goal_metric", "goal_threshold"],
+        "data sets": ["model"],
+        "subsets": ["model", "dataset"],
+    }
+    differing = {"models": "model", "data sets": "dataset", "subsets": "part"}
+    parts = []
+    for kind, shared in kinds.items():
+        for key, group in joined.groupby([*shared, "optimizer"], sort=False):
+            if group[differing[kind]].nunique() > 1 and group["workload"].nunique() > 1:
+                of = {"models": _examples(*key[:2]), "data sets": _in_words(key[0]), "subsets": key[1]}[kind]
+                parts.append(_normalised(group, norm).assign(compared=kind, of=of))
+    parts = [part for part in parts if part["workload"].nunique() > 1]
+    shown = [*columns, "relative_steps", "norm"]
+    return pd.concat(parts, ignore_index=True)[shown] if parts else pd.DataFrame(columns=shown)
+
+
+def _examples(dataset: str, part: str) -> str:
+    return f"{dataset}, {int(part):,} examples" if part.isdecimal() else dataset
+
+
+def _in_words(model: str) -> str:
+    """A published model's name; of ours, which has none, what it is made of."""
+    if not model.startswith("{"):
+        return model
+    made = json.loads(model)
+    rest = [f"{key} {value}" for key, value in made.items() if key != "_target_" and "label_smoothing" not in key]
+    return " ".join([str(made.get("_target_", "")).rpartition(".")[2], *rest])
+
+
+def _normalised(group: pd.DataFrame, norm: int | None) -> pd.DataFrame:
+    curve = ["workload", "goal_metric", "goal_threshold"]
+    reached = group[group["reached"]]
+    count = group[curve].drop_duplicates().shape[0]
+    common = reached.groupby("batch_size").size()
+    common = common[common == count].index
+    norm = norm or (min(common) if len(common) else None)
+    at_norm = reached[reached["batch_size"] == norm].set_index(curve)["steps_to_result"].rename("at_norm")
+    joined = group.join(at_norm, on=curve, how="inner")
+    ratio = joined["steps_to_result"].astype("Float64") / joined["at_norm"].astype("Float64")
+    return joined.assign(relative_steps=ratio.astype("float64"), norm=norm)

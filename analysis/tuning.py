@@ -1,0 +1,128 @@
+"""Trials -> tables on how a search went: what was tried, what it took to find the best, where in the box it lay.
+
+All tables hold the counted trials only: the first N feasible ones in index order and those between them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+import numpy as np
+import pandas as pd
+
+from analysis.counting import COMPLETE, INFEASIBLE, Goal
+from analysis.intervals import median_best_of
+from analysis.load import StudyData
+from analysis.steps_to_result import answerable, feasible_steps, outcomes
+
+CURVE = ["workload", "optimizer", "goal_metric", "goal_threshold"]
+KEY = ["workload", "optimizer", "batch_size", "goal_metric", "goal_threshold"]
+
+
+def trials(studies: Iterable[StudyData], goals: Sequence[Goal | None] = (None,)) -> pd.DataFrame:
+    """What became of every counted trial.
+
+    Arguments:
+        goals: read off after the fact; None: each study's own.
+
+    Returns:
+        A row for each (workload, optimizer, batch_size, goal, trial): status, end (step), steps_to_goal (NA if it was
+        not reached), least_error (of the goal's metric), first_bad_step (NA if finite), train_steps (the step budget),
+        stopping, and a column for each tuned parameter (NaN where an optimizer has none).
+    """
+    frames = [_trials(study, goal) for study, goal in answerable(studies, goals)]
+    last = ["trial", "status", "end", "steps_to_goal", "least_error", "first_bad_step", "train_steps", "stopping"]
+    return pd.concat(frames, ignore_index=True) if frames else pd.DataFrame(columns=[*KEY, *last])
+
+
+def _trials(study: StudyData, goal: Goal) -> pd.DataFrame:
+    frame = outcomes(study, goal).query("counted").reset_index()
+    known = study.trials.reindex(frame["trial"]).reset_index(drop=True)
+    names = {
+        "workload": study.workload,
+        "optimizer": study.optimizer,
+        "batch_size": study.batch_size,
+        "goal_metric": goal.metric,
+        "goal_threshold": goal.threshold,
+    }
+    held = {"first_bad_step": known["first_bad_step"], "train_steps": study.train_steps}
+    held |= {"stopping": study.question["stopping"], **{name: known[name] for name in study.hyperparameters}}
+    kept = frame[["trial", "status", "end", "steps_to_goal", "least_error"]].assign(**held)
+    return pd.concat([pd.DataFrame(names, index=kept.index), kept], axis=1)
+
+
+def best_of_n(studies: Iterable[StudyData], goals: Sequence[Goal | None] = (None,)) -> pd.DataFrame:
+    """How many trials it takes: the median best of n trials, n = 1, 2, 4, ... N; a curve still falling wants more.
+
+    Returns:
+        A row for each (workload, optimizer, batch_size, goal, n): steps (the median best of n trials drawn from those
+        in hand; infinite where half of such searches would miss the goal).
+    """
+    rows = []
+    for study, goal in answerable(studies, goals):
+        steps = feasible_steps(study, goal)
+        counts = sorted({*(2**k for k in range(len(steps).bit_length())), len(steps)} - {0})
+        key = (study.workload, study.optimizer, study.batch_size, goal.metric, goal.threshold)
+        rows += [(*key, n, median_best_of(steps, n)) for n in counts]
+    return pd.DataFrame(rows, columns=[*KEY, "n", "steps"])
+
+
+def along_axes(table: pd.DataFrame, studies: Iterable[StudyData]) -> pd.DataFrame:
+    """`trials` by the value of one parameter at a time.
+
+    Returns:
+        A row for each trial that ended and each parameter that had more than one value to take: the columns of
+        `trials`, parameter, value, and the scale that it was searched on (`linear`, `log`, `reverse_log`).
+    """
+    scales: dict[tuple[str, str, str], str] = {}
+    for study in studies:
+        for name, dimension in study.question["search"]["space"].items():
+            if len(dimension.get("choices", (0, 1))) > 1:
+                scales[study.workload, study.optimizer, name] = dimension.get("scale", "linear")
+    ended = table[table["status"].isin([COMPLETE, INFEASIBLE])]
+    parts = []
+    for (workload, optimizer, name), scale in scales.items():
+        rows = ended[(ended["workload"] == workload) & (ended["optimizer"] == optimizer)]
+        parts.append(rows.assign(parameter=name, value=rows[name], scale=scale))
+    columns = [*table.columns, "parameter", "value", "scale"]
+    return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(columns=columns)
+
+
+def maps(table: pd.DataFrame) -> pd.DataFrame:
+    """Which learning rates and momenta work when every batch size may use as many examples, or take as many steps.
+
+    The budget is the least that leaves each batch size that ever reached the goal one trial which did, or as much as
+    was trained at every batch size if that is less. Needs full budgets: trials that were stopped early do not say what
+    they would have done.
+
+    Arguments:
+        table: of `trials`.
+
+    Returns:
+        A row for each (workload, optimizer, goal, unit: `examples` or `steps`, batch_size, trial): budget (in that
+        unit), learning_rate, momentum, state (`reached`, `not reached` or `infeasible` within the budget), and whether
+        it is the fastest at its batch size.
+    """
+    columns = [*KEY, "unit", "budget", "trial", "learning_rate", "momentum", "state", "fastest"]
+    if not {"learning_rate", "momentum"} <= set(table):
+        return pd.DataFrame(columns=columns)
+    full = table["stopping"].isin(("budget", "recorded")) & table["learning_rate"].notna() & table["momentum"].notna()
+    found = list(_maps(table[full & table["status"].isin([COMPLETE, INFEASIBLE])]))
+    return pd.concat(found, ignore_index=True)[columns] if found else pd.DataFrame(columns=columns)
+
+
+def _maps(table: pd.DataFrame) -> Iterator[pd.DataFrame]:
+    for _, curve in table.groupby(CURVE, sort=False):
+        crossing = curve["steps_to_goal"].astype("float64").fillna(np.inf)
+        bad = curve["first_bad_step"].astype("float64").fillna(np.inf)
+        trained = curve["end"].where(curve["status"] == COMPLETE).groupby(curve["batch_size"]).max()
+        for unit, each in (("examples", curve["batch_size"]), ("steps", 1)):
+            fewest = (crossing * each).groupby(curve["batch_size"]).min()
+            if not np.isfinite(fewest).any():
+                continue
+            available = (trained * (trained.index if unit == "examples" else 1)).min()
+            budget = min(fewest[np.isfinite(fewest)].max(), available)
+            reached, diverged = crossing * each <= budget, bad * each <= budget
+            state = np.select([reached, diverged], ["reached", "infeasible"], "not reached")
+            fastest = crossing.where(reached).dropna().groupby(curve["batch_size"]).idxmin()
+            yield curve.assign(unit=unit, budget=budget, state=state, fastest=curve.index.isin(fastest))
