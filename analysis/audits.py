@@ -1,22 +1,199 @@
-"""What could have gone wrong in a search without anybody noticing: optima at the edge of the box that was searched."""
+"""What could have gone wrong in a search without anybody noticing. Definitions and their error rates: docs/methods.md.
+
+Shapes: E evaluations of one trial, N feasible trials of one study. Steps are infinite where a goal was not reached.
+"""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
 import pandas as pd
 
-from analysis import counting
-from analysis.counting import Edge, Outcome
+from analysis import counting, intervals
+from analysis.counting import FEWEST, Edge, Goal, Measured, Outcome
 from analysis.load import StudyData
-from analysis.steps_to_result import measured, outcomes
+from analysis.steps_to_result import feasible_steps, is_complete, measured, outcomes
+
+NEAR = 2.0
+"""Trials within so many times the fewest steps count as near the best; a race with the usual factor knows them all."""
+AROUND = 10
+"""How many evaluations before or after the goal is first met say whether it lies inside the noise."""
+TOO_FEW_AROUND = 3
+SLOWER = 1.2
+"""A general optimizer that needs so many times the steps of a special case of it is under-tuned, if that is shown."""
+
+SPECIAL_CASES: dict[tuple[str, str], dict[str, float]] = {
+    ("momentum", "sgd"): {"momentum": 0.0},
+    ("nesterov", "sgd"): {"momentum": 0.0},
+}
+"""(general, special) optimizer -> the values of the general one's further parameters that make it the special one."""
 
 
-def edges(study: StudyData) -> list[Edge]:
+def edges(study: StudyData, goal: Goal | None = None) -> list[Edge]:
     """Open sides of a search's box at which its best trials lie (`analysis.counting.edges`)."""
-    counted = outcomes(study).query("counted")
+    points = [study.trials.loc[index, study.hyperparameters].to_dict() for index, *_ in _best(study, goal)]
+    return counting.edges(study.question["search"]["space"], points)
+
+
+def _best(study: StudyData, goal: Goal | None) -> list[tuple[int, Outcome, Measured]]:
+    """The best of the counted trials, the best first: index, how it ended, and its curve."""
+    counted = outcomes(study, goal).query("counted")
     known = counted.index.intersection(study.trials.index)
-    trials = measured(study, study.goal)
+    trials = measured(study, goal or study.goal)
     rows = zip(*(counted.loc[known, column] for column in ("status", "end", "steps_to_goal")), strict=True)
     ends = [Outcome(status, end, None if pd.isna(steps) else int(steps)) for status, end, steps in rows]
     best = counting.best_trials(ends, [trials[index] for index in known])
-    points = [study.trials.loc[known[position], study.hyperparameters].to_dict() for position in best]
-    return counting.edges(study.question["search"]["space"], points)
+    return [(known[position], ends[position], trials[known[position]]) for position in best]
+
+
+def near_best(study: StudyData, goal: Goal | None = None) -> tuple[int, float]:
+    """(how many counted feasible trials reached the goal within a factor of the fewest steps, that factor).
+
+    A race cuts trials at `race_factor` times the fewest steps of lower indices, never below that multiple of S(B): the
+    count is the same under every stopping rule, and a trial that was cut is neither a hit nor taken for a miss.
+    """
+    factor = min(NEAR, study.question["race_factor"]) if study.question["stopping"] == "race" else NEAR
+    steps = feasible_steps(study, goal)
+    fewest = np.min(steps, initial=np.inf)
+    return int((steps <= factor * fewest).sum()) if np.isfinite(fewest) else 0, factor
+
+
+def gain_of_doubling(steps: np.ndarray) -> float:
+    """By how much each doubling of the trials still cut the steps: (S_n / S)^(1 / log2(N / n)), n = N / 4.
+
+    S_n is the median best of n of the N trials [N], S the best of all.
+
+    >>> round(gain_of_doubling(np.array([100.0, 121.0, 144.0, 400.0, 500.0, 600.0, 700.0, 800.0])), 2)
+    1.2
+    """
+    n = intervals.draws(len(steps))
+    if len(steps) == n or not np.isfinite(steps).any():
+        return math.nan
+    return float((intervals.median_best_of(steps, n) / np.min(steps)) ** (1 / math.log2(len(steps) / n)))
+
+
+class Noise(NamedTuple):
+    """What the curves of the best trials say of a goal: medians, NaN where too few trials can tell.
+
+    Attributes:
+        missed_again: the share of the evaluations after the goal was first met that are not below it.
+        descent: by how much the error fell up to there, relative to how much it moved.
+    """
+
+    missed_again: float
+    descent: float
+
+
+def noise(study: StudyData, goal: Goal | None = None) -> Noise:
+    """Whether the best trials crossed the goal or fluctuated across it."""
+    goal = goal or study.goal
+    found = []
+    for _, outcome, trial in _best(study, goal):
+        if outcome.steps_to_goal is not None:
+            steps, errors = np.asarray(trial.steps), np.asarray(trial.errors, dtype=float)
+            steps, errors = steps[np.isfinite(errors)], errors[np.isfinite(errors)]
+            crossing = int(np.searchsorted(steps, outcome.steps_to_goal))
+            after = errors[crossing + 1 : np.searchsorted(steps, outcome.end, side="right")]
+            found.append((missed_again(after, goal.threshold), descent(errors[: crossing + 1])))
+    return Noise(*(_median([row[column] for row in found]) for column in (0, 1)))
+
+
+def missed_again(errors: np.ndarray, threshold: float) -> float:
+    """The share of the first evaluations after the goal was met [E] that are not below it.
+
+    >>> missed_again(np.array([0.11, 0.09, 0.12, 0.08]), 0.1)
+    0.5
+    """
+    errors = errors[:AROUND]
+    return float(np.mean(errors >= threshold)) if len(errors) >= TOO_FEW_AROUND else math.nan
+
+
+def descent(errors: np.ndarray) -> float:
+    """How much the error fell over the last evaluations [E] as a share of its way up and down: 1 if it only fell.
+
+    >>> round(descent(np.array([0.5, 0.4, 0.5, 0.4])), 2)
+    0.33
+    """
+    moves = np.diff(errors[-AROUND - 1 :])
+    way = np.abs(moves).sum()
+    return float(-moves.sum() / way) if len(moves) >= TOO_FEW_AROUND and way else math.nan
+
+
+def _median(values: list[float]) -> float:
+    known = [value for value in values if not math.isnan(value)]
+    return float(np.median(known)) if len(known) >= FEWEST else math.nan
+
+
+class Inclusion(NamedTuple):
+    """An optimizer against a special case of it that its own search space contains.
+
+    Attributes:
+        ratio: S(general) / S(special), which a search that is large enough brings to 1 or below.
+        low, high: 95 % interval of the same ratio of S_n.
+    """
+
+    study: StudyData
+    goal: Goal
+    special: str
+    ratio: float
+    low: float
+    high: float
+
+    @property
+    def under_tuned(self) -> bool:
+        """Whether the general one is slower in its best trial by more than a fifth, and in S_n for sure."""
+        return self.ratio > SLOWER and self.low > 1
+
+
+def inclusions(answered: Iterable[tuple[StudyData, Goal]], pairs: pd.DataFrame) -> list[Inclusion]:
+    """Every general optimizer against every special case of it that was tuned beside it.
+
+    Arguments:
+        pairs: of the same studies and goals (`analysis.compare.table`).
+    """
+    studies = {(s.workload, goal.metric, goal.threshold, s.batch_size, s.optimizer): s for s, goal in answered}
+    found = []
+    for row in pairs.itertuples():
+        goal = Goal(row.goal_metric, row.goal_threshold)
+        for general, special, ratio in _both_ways(row):
+            key = (row.workload, goal.metric, goal.threshold, row.batch_size)
+            one, other = studies.get((*key, general)), studies.get((*key, special))
+            if one and other and contains(one, other) and is_complete(one) and is_complete(other):
+                found.append(Inclusion(one, goal, special, *ratio))
+    return found
+
+
+def _both_ways(row: Any) -> Iterator[tuple[str, str, tuple[float, float, float]]]:
+    """(optimizer, against, how many times the steps of the other the one needs: value, low, high), and reversed."""
+    inverse = (1 / value if value else math.inf for value in (row.speed_up, row.high, row.low))
+    yield row.optimizer, row.against, tuple(inverse)  # type: ignore[misc]
+    yield row.against, row.optimizer, (row.speed_up, row.low, row.high)
+
+
+def contains(general: StudyData, special: StudyData) -> bool:
+    """Whether every trial that the special search may make is one that the general search may make too."""
+    further = SPECIAL_CASES.get((general.optimizer, special.optimizer))
+    if further is None or any(_asked(general, key) != _asked(special, key) for key in ALIKE):
+        return False
+    space, inner = (study.question["search"]["space"] for study in (general, special))
+    wanted = inner | {name: {"choices": [value]} for name, value in further.items()}
+    return space.keys() == wanted.keys() and all(_covers(space[name], wanted[name]) for name in wanted)
+
+
+ALIKE = ("workload", "schedule", "batch_size", "budget", "train_steps", "evaluation", "precision", "search.trials")
+"""What two searches must have in common for the one to contain the other."""
+
+
+def _asked(study: StudyData, key: str) -> Any:
+    section, _, name = key.partition(".")
+    return study.question[section][name] if name else study.question.get(key)
+
+
+def _covers(outer: Mapping[str, Any], inner: Mapping[str, Any]) -> bool:
+    if "choices" in outer:
+        return set(inner.get("choices", [math.nan])) <= set(outer["choices"])
+    ends = inner["choices"] if "choices" in inner else (inner["low"], inner["high"])
+    return outer["low"] <= min(ends) and max(ends) <= outer["high"]

@@ -8,7 +8,7 @@ from typing import Any
 
 import pandas as pd
 
-from analysis import audits, compare, errors, figures, relative, scaling, searches, steps_to_result, tuning
+from analysis import cautions, compare, errors, figures, relative, scaling, searches, steps_to_result, tuning
 from analysis.counting import Goal
 from analysis.load import LoadError, StudyData, load
 from analysis.report import ReportData, write_report, write_tables
@@ -48,7 +48,7 @@ def build(results: Sequence[Path], output: Path, goals: Sequence[Goal] = (), bas
     data = ReportData(
         title="Steps to result against batch size",
         sentences=[*found, *stopping_sentences(studies), *grid_sentences(studies)],
-        warnings=[*refused, *warnings(list(answerable(studies, asked)), steps)],
+        warnings=[*refused, *cautions.sentences(list(answerable(studies, asked)), steps, limits, pairs)],
         steps=steps,
         scaling=limits,
         cost=cost,
@@ -105,47 +105,6 @@ def _refuse_doubles(studies: Sequence[StudyData]) -> None:
                 "workload.name."
             )
         seen[key] = study.folder
-
-
-def warnings(answered: Sequence[tuple[StudyData, Goal]], steps: pd.DataFrame) -> list[str]:
-    """What a reader must know before believing the curve, the heaviest first.
-
-    Arguments:
-        answered: study and goal of each row of `steps`.
-    """
-    found = []
-    several = len({goal for _, goal in answered}) > 1
-    for (study, goal), row in zip(answered, steps.to_dict("records"), strict=True):
-        to_goal = f" to {goal}" if several else ""
-        name = f"{study.workload}, {study.optimizer}{to_goal}, batch size {study.batch_size:,}"
-        wanted, budget = study.question["search"]["trials"], row["train_steps"]
-        if row["complete"] < wanted and steps_to_result.is_complete(study):
-            launched = row["complete"] + row["infeasible"]
-            cap = f"only {row['complete']} of {wanted} trials were feasible when {launched} had been launched"
-            found.append((0, f"{name}: {cap}; raise search.max_launches or narrow the box."))
-        elif row["complete"] < wanted:
-            found.append((0, f"{name}: only {row['complete']} of {wanted} feasible trials are there."))
-        for edge in audits.edges(study):
-            name_of_side = f"search.space.{edge.parameter}.{edge.side}"
-            where = f"{edge.parameter} {edge.value:.3g}, at the edge of what was searched ({edge.limit:g})"
-            cure = f"set search.extend=true or widen {name_of_side}"
-            if study.question["search"]["extend"]:
-                cure = f"raise search.extend_limit or widen {name_of_side} (after {study.branch.stage} extensions)"
-            found.append((0, f"{name}: the best trials have {where}; {cure}."))
-        if not row["reached"]:
-            found.append((1, f"{name}: no trial reached the goal within {budget:,} steps."))
-        elif row["steps_to_result"] in study.rule(goal).grid[:1]:
-            found.append((1, f"{name}: the goal was met at the first evaluation; lower evaluation.first to see when."))
-        elif row["steps_to_result"] > 0.8 * budget:
-            found.append((3, f"{name}: the goal was met after 80 % of the budget; a larger one may find fewer steps."))
-    keys = ["workload", "optimizer", "goal_metric", "goal_threshold"]
-    for (workload, optimizer, *_), curve in steps[steps["reached"]].groupby(keys):
-        ratio = curve["examples_to_result"].iloc[0] / curve["examples_to_result"].min()
-        if ratio > scaling.PERFECT_SCALING_TOLERANCE:
-            base = f"{workload}, {optimizer}: batch size {curve['batch_size'].iloc[0]:,}, the base of perfect scaling,"
-            text = f"{base} took {ratio:.2g} times the examples of the best; its limit may be stated too large."
-            found.append((2, text))
-    return list(dict.fromkeys(text for _, text in sorted(found, key=lambda pair: pair[0])))
 
 
 def stopping_sentences(studies: list[StudyData]) -> list[str]:

@@ -1,0 +1,196 @@
+"""What a reader must know before believing the curves, the heaviest first. Definitions: docs/methods.md, "Warnings"."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from analysis import audits, scaling, steps_to_result
+from analysis.counting import Goal
+from analysis.load import StudyData
+
+KINDS = ("edge", "inclusion", "unfinished", "few near", "noise", "never", "coarse", "doubling", "late", "base", "end")
+"""In order of weight."""
+
+FEWEST_NEAR = 5
+"""Trials near the best that its steps must rest on."""
+MISSED_AGAIN = 0.5
+LEAST_DESCENT = 0.25
+COARSEST = 0.75
+"""The least part of S(B) at which the goal may last have been missed; on the usual grid that is 0.91."""
+GAIN = 1.2
+LATE = 0.8
+
+CURVE = ["workload", "optimizer", "goal_metric", "goal_threshold"]
+MORE_TRIALS = "raise search.trials or narrow the box"
+
+Row = Mapping[str, Any]
+Answered = Sequence[tuple[StudyData, Goal]]
+
+
+class Caution(NamedTuple):
+    """A warning about one study or, without a batch size, one curve.
+
+    Attributes:
+        text: the rule that was broken and the cure, with {} for each of the values and no full stop.
+        values: what may differ between batch sizes.
+    """
+
+    kind: str
+    curve: tuple[str, str, Goal]
+    batch_size: int | None
+    text: str
+    values: tuple[str, ...] = ()
+
+
+def sentences(answered: Answered, steps: pd.DataFrame, limits: pd.DataFrame, pairs: pd.DataFrame) -> list[str]:
+    """The warnings, a line for each (kind, workload, optimizer, goal).
+
+    Arguments:
+        answered: study and goal of each row of `steps` (`analysis.steps_to_result.table`).
+        limits, pairs: tables of `analysis.scaling` and `analysis.compare`.
+    """
+    found = []
+    for (study, goal), row in zip(answered, steps.to_dict("records"), strict=True):
+        found += [
+            *_edges(study, goal),
+            *_trials(study, goal, row),
+            *_noise(study, goal, row),
+            *_budget(study, goal, row),
+        ]
+    found += [*_inclusions(answered, pairs), *_bases(steps), *_ends(answered, limits)]
+    return _lines(found, several_goals=len({goal for _, goal in answered}) > 1)
+
+
+def _about(kind: str, study: StudyData, goal: Goal, text: str, *values: str) -> Caution:
+    return Caution(kind, (study.workload, study.optimizer, goal), study.batch_size, text, values)
+
+
+def _edges(study: StudyData, goal: Goal) -> Iterator[Caution]:
+    """The best trials lie at an open side of the box."""
+    for edge in audits.edges(study, goal):
+        side = f"search.space.{edge.parameter}.{edge.side}"
+        text = f"the best trials have {edge.parameter} {{}}, at the edge of what was searched ({{}}); "
+        values = [f"{edge.value:.3g}", f"{edge.limit:g}"]
+        if study.question["search"]["extend"]:
+            text += f"raise search.extend_limit or widen {side} (after {{}} extensions)"
+            values.append(str(study.branch.stage))
+        else:
+            text += f"set search.extend=true or widen {side}"
+        yield _about("edge", study, goal, text, *values)
+
+
+def _trials(study: StudyData, goal: Goal, row: Row) -> Iterator[Caution]:
+    """Too few trials: feasible, near the best, or by the best-of-n curve; the first that holds says it all."""
+    wanted, complete = study.question["search"]["trials"], row["complete"]
+    if complete < wanted and steps_to_result.is_complete(study):
+        text = f"only {{}} of {wanted:,} trials were feasible when {{}} had been launched; "
+        text += "raise search.max_launches or narrow the box"
+        yield _about("unfinished", study, goal, text, f"{complete:,}", f"{complete + row['infeasible']:,}")
+    elif complete < wanted:
+        text = f"only {{}} of {wanted:,} feasible trials are there; sweep again to go on"
+        yield _about("unfinished", study, goal, text, f"{complete:,}")
+    elif row["reached"]:
+        near, factor = audits.near_best(study, goal)
+        gain = audits.gain_of_doubling(steps_to_result.feasible_steps(study, goal))
+        if near < FEWEST_NEAR:
+            text = f"only {{}} of {wanted:,} trials reached the goal within {factor:g} times the fewest steps; "
+            yield _about("few near", study, goal, text + MORE_TRIALS, f"{near:,}")
+        elif gain > GAIN:
+            text = f"each doubling of the trials, up to all {wanted:,}, cut the steps {{}} times; "
+            yield _about("doubling", study, goal, text + MORE_TRIALS, f"{gain:.3g}")
+
+
+def _noise(study: StudyData, goal: Goal, row: Row) -> Iterator[Caution]:
+    """The goal lies inside the noise; what came after it says so best, where curves go on."""
+    noise = audits.noise(study, goal) if row["reached"] else audits.Noise(np.nan, np.nan)
+    cure = "choose a goal that the curves cross steeply or raise workload.validation_examples"
+    if noise.missed_again >= MISSED_AGAIN:
+        text = f"the goal lies inside the noise: once met it was missed again in {{}} of the next evaluations; {cure}"
+        yield _about("noise", study, goal, text, f"{noise.missed_again:.0%}")
+    elif np.isnan(noise.missed_again) and noise.descent < LEAST_DESCENT:
+        text = f"the goal lies inside the noise: over the last {audits.AROUND} evaluations up to it the error fell by "
+        text += f"{{}} of its way up and down; {cure}"
+        yield _about("noise", study, goal, text, f"{noise.descent:.0%}")
+
+
+def _budget(study: StudyData, goal: Goal, row: Row) -> Iterator[Caution]:
+    """How the budget and its evaluation grid bound what was found."""
+    if not row["reached"]:
+        text = "no trial reached the goal within {} steps; raise the budget or choose a looser goal"
+        yield _about("never", study, goal, text, f"{row['train_steps']:,}")
+        return
+    steps = row["steps_to_result"]
+    before = int(steps_to_result.outcomes(study, goal)["step_before"][row["trial"]])
+    if before == 0:
+        text = "the goal was met at the first evaluation; lower evaluation.first to see when"
+        yield _about("coarse", study, goal, text)
+    elif before < COARSEST * steps and steps - before > 1:
+        text = "the goal was met at step {} and the evaluation before it was at step {}; lower evaluation.ratio"
+        yield _about("coarse", study, goal, text, f"{steps:,}", f"{before:,}")
+    if before and steps > LATE * row["train_steps"]:
+        text = f"the goal was met after {100 * LATE:.0f} % of the budget; a larger one may find fewer steps"
+        yield _about("late", study, goal, text)
+
+
+def _inclusions(answered: Answered, pairs: pd.DataFrame) -> Iterator[Caution]:
+    """A general optimizer is slower than a special case of it."""
+    for found in audits.inclusions(answered, pairs):
+        if found.under_tuned:
+            text = (
+                f"it needed {{}} times the steps of {found.special}, which its space contains, and so is under-tuned; "
+            )
+            yield _about("inclusion", found.study, found.goal, text + MORE_TRIALS, f"{found.ratio:.2g}")
+
+
+def _bases(steps: pd.DataFrame) -> Iterator[Caution]:
+    """The base of perfect scaling is not the cheapest in examples."""
+    for (workload, optimizer, metric, threshold), curve in steps[steps["reached"]].groupby(CURVE):
+        curve = curve.sort_values("batch_size")
+        ratio = curve["examples_to_result"].iloc[0] / curve["examples_to_result"].min()
+        if ratio > scaling.PERFECT_SCALING_TOLERANCE:
+            text = (
+                f"batch size {curve['batch_size'].iloc[0]:,}, the base of perfect scaling, took {ratio:.2g} times the "
+            )
+            text += "examples of the best; its limit may be stated too large, so tune the smallest batch sizes further"
+            yield Caution("base", (workload, optimizer, Goal(metric, threshold)), None, text)
+
+
+def _ends(answered: Answered, limits: pd.DataFrame) -> Iterator[Caution]:
+    """The largest batch size still gains, and a larger one can be had."""
+    sizes: dict[tuple[str, str, Goal], dict[int, float]] = {}
+    for study, goal in answered:
+        curve = sizes.setdefault((study.workload, study.optimizer, goal), {})
+        curve[study.batch_size] = study.question["workload"].get("train_examples", np.inf)
+    open_ends = limits[(limits["definition"] == "maximum_useful_batch_size") & (limits["bound"] == ">")]
+    for row in open_ends.itertuples():
+        curve = sizes[row.workload, row.optimizer, Goal(row.goal_metric, row.goal_threshold)]
+        if len(curve) > 1 and row.value < curve[int(row.value)]:
+            text = f"the largest batch size, {row.value:,.0f}, still gains: scaling ends beyond it; sweep larger ones"
+            yield Caution("end", (row.workload, row.optimizer, Goal(row.goal_metric, row.goal_threshold)), None, text)
+
+
+def _lines(found: Iterable[Caution], several_goals: bool) -> list[str]:
+    grouped: dict[tuple[str, tuple[str, str, Goal]], dict[str, list[Caution]]] = {}
+    for caution in sorted(found, key=lambda caution: KINDS.index(caution.kind)):
+        grouped.setdefault((caution.kind, caution.curve), {}).setdefault(caution.text, []).append(caution)
+    lines = []
+    for (_, (workload, optimizer, goal)), by_text in grouped.items():
+        to_goal = f" to {goal}" if several_goals else ""
+        parts = [_part(text, cautions) for text, cautions in by_text.items()]
+        others = [part[2].upper() + part[3:] for part in parts[1:]]
+        lines.append(" ".join([f"{workload}, {optimizer}{to_goal}{parts[0]}", *others]))
+    return lines
+
+
+def _part(text: str, cautions: Sequence[Caution]) -> str:
+    """One text about every batch size that it holds for; where values differ they stand in the same order."""
+    columns = zip(*(caution.values for caution in cautions), strict=True)
+    said = text.format(*(", ".join(column if len(set(column)) > 1 else column[:1]) for column in columns))
+    sizes = [f"{caution.batch_size:,}" for caution in cautions if caution.batch_size is not None]
+    if not sizes:
+        return f": {said}."
+    return f", batch size{'s' if len(sizes) > 1 else ''} {', '.join(sizes)}: {said}."
