@@ -30,6 +30,8 @@ SPECIAL_CASES: dict[tuple[str, str], dict[str, float]] = {
     ("nesterov", "sgd"): {"momentum": 0.0},
 }
 """(general, special) optimizer -> the values of the general one's further parameters that make it the special one."""
+ALIKE = ("workload", "schedule", "batch_size", "budget", "train_steps", "evaluation", "precision", "search.trials")
+"""What two searches must have in common for the one to contain the other."""
 
 
 def edges(study: StudyData, goal: Goal | None = None) -> list[Edge]:
@@ -168,8 +170,8 @@ def inclusions(answered: Iterable[tuple[StudyData, Goal]], pairs: pd.DataFrame) 
 
 def _both_ways(row: Any) -> Iterator[tuple[str, str, tuple[float, float, float]]]:
     """(optimizer, against, how many times the steps of the other the one needs: value, low, high), and reversed."""
-    inverse = (1 / value if value else math.inf for value in (row.speed_up, row.high, row.low))
-    yield row.optimizer, row.against, tuple(inverse)  # type: ignore[misc]
+    value, low, high = (1 / ratio if ratio else math.inf for ratio in (row.speed_up, row.high, row.low))
+    yield row.optimizer, row.against, (value, low, high)
     yield row.against, row.optimizer, (row.speed_up, row.low, row.high)
 
 
@@ -181,10 +183,6 @@ def contains(general: StudyData, special: StudyData) -> bool:
     space, inner = (study.question["search"]["space"] for study in (general, special))
     wanted = inner | {name: {"choices": [value]} for name, value in further.items()}
     return space.keys() == wanted.keys() and all(_covers(space[name], wanted[name]) for name in wanted)
-
-
-ALIKE = ("workload", "schedule", "batch_size", "budget", "train_steps", "evaluation", "precision", "search.trials")
-"""What two searches must have in common for the one to contain the other."""
 
 
 def _asked(study: StudyData, key: str) -> Any:

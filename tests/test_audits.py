@@ -7,8 +7,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from analysis import audits, compare
 from analysis.audits import Edge, edges
 from analysis.build import build
+from analysis.counting import Goal, evaluation_grid
 from analysis.load import load_study
 
 SPACE = {
@@ -78,3 +80,92 @@ def test_the_report_says_so(searched, tmp_path):
     assert "learning_rate 0.9, at the edge of what was searched (1); set search.extend=true or widen" in said
     assert said.endswith("search.space.learning_rate.high.")
     assert "widen search.space.learning_rate.high" in (tmp_path / "report.html").read_text()
+
+
+def ranged(low, high):
+    return {"low": low, "high": high, "scale": "log"}
+
+
+@pytest.fixture
+def tuned(tmp_path, make_study, make_curve, write_study):
+    """A study of an optimizer over a space, whose trials reach the goal at these steps; with its goal."""
+
+    def write(optimizer, space, ends=(20, 22, 24, 26, 28, 30, 40, 50), **fields):
+        study = make_study(optimizer=optimizer, space=space, trials=len(ends), **fields)
+        curves = [make_curve(study, index, reaches=end) for index, end in enumerate(ends)]
+        loaded = load_study(write_study(tmp_path / str(len(list(tmp_path.iterdir()))), study, curves))
+        return loaded, loaded.goal
+
+    return write
+
+
+@pytest.mark.parametrize(
+    ("momentum", "rates", "fields", "expected"),
+    [
+        (SPACE["momentum"], ranged(1e-4, 10.0), {}, True),
+        ([0.0, 0.9], ranged(1e-3, 1.0), {}, True),
+        ([0.9], ranged(1e-4, 10.0), {}, False),
+        ({"low": 0.5, "high": 0.999, "scale": "reverse_log"}, ranged(1e-4, 10.0), {}, False),
+        (SPACE["momentum"], ranged(1e-2, 10.0), {}, False),
+        (SPACE["momentum"], [0.1], {}, False),
+        (SPACE["momentum"], ranged(1e-4, 10.0), {"batch_size": 16}, False),
+        (SPACE["momentum"], ranged(1e-4, 10.0), {"ends": (20, 30)}, False),  # fewer trials
+    ],
+)
+def test_which_space_contains_which(tuned, momentum, rates, fields, expected):
+    special, _ = tuned("sgd", {"learning_rate": ranged(1e-3, 1.0)})
+    general, _ = tuned("nesterov", {"learning_rate": rates, "momentum": momentum}, **fields)
+    assert audits.contains(general, special) == expected
+    assert not audits.contains(special, general)
+
+
+@pytest.mark.parametrize(
+    ("ends", "under_tuned"),
+    [
+        ((40, 44, 48, 52, 56, 60, 80, 90), True),
+        ((20, 44, 48, 52, 56, 60, 80, 90), False),  # the best trial is as good: the larger space costs trials, not S(B)
+        ((26, 26, 26, 30, 31, 35, 60, 90), False),  # slower, but other searches may have found the reverse
+        ((10, 11, 12, 13, 14, 15, 20, 25), False),
+        ((None,) * 8, True),
+    ],
+)
+def test_a_general_optimizer_must_not_be_slower(tuned, ends, under_tuned):
+    special = tuned("sgd", {"learning_rate": ranged(1e-3, 1.0)})
+    general = tuned("momentum", {"learning_rate": ranged(1e-3, 1.0), "momentum": SPACE["momentum"]}, ends)
+    [found] = audits.inclusions([special, general], compare.table([special[0], general[0]]))
+    assert (found.study.optimizer, found.special, found.goal) == (
+        "momentum",
+        "sgd",
+        Goal("val/classification_error", 0.1),
+    )
+    assert found.ratio == pytest.approx(np.inf if ends[0] is None else min(ends) / 20)
+    assert found.under_tuned == under_tuned
+
+
+@pytest.mark.parametrize("name", ["adam", "zero"])
+def test_names_may_come_in_either_order(tuned, monkeypatch, name):
+    monkeypatch.setitem(audits.SPECIAL_CASES, (name, "sgd"), {"momentum": 0.0})
+    special = tuned("sgd", {"learning_rate": ranged(1e-3, 1.0)})
+    general, goal = tuned("momentum", {"learning_rate": ranged(1e-3, 1.0), "momentum": [0.0]}, (60,) * 8)
+    general = replace(general, question=general.question | {"optimizer": name}, derived={})
+    [found] = audits.inclusions([(general, goal), special], compare.table([general, special[0]]))
+    assert found.ratio == 3
+    assert found.under_tuned
+
+
+def test_near_best_is_the_same_under_every_stopping_rule(tuned):
+    grid = np.array(evaluation_grid(100, first=0.02, ratio=1.1))
+    ends = [int(grid[grid <= step][-1]) for step in (40, 90, 60, 20, 30, 45, 40, 99)]
+    space = {"learning_rate": ranged(1e-3, 1.0), "momentum": [0.9]}
+    found = {audits.near_best(tuned("momentum", space, ends, stopping=rule)[0]) for rule in ("budget", "goal", "race")}
+    assert found == {(4, 2.0)}
+
+
+def test_noise_tells_curves_that_cross_from_those_that_wander():
+    assert audits.descent(np.linspace(0.5, 0.1, 12)) == pytest.approx(1)
+    assert np.isnan(audits.descent(np.array([0.5, 0.1])))  # too short to tell
+    generator = np.random.default_rng(0)
+    wandering = [audits.descent(0.1 + 0.01 * generator.standard_normal(11)) for _ in range(200)]
+    assert abs(np.median(wandering)) < 0.05
+    assert audits.missed_again(np.full(20, 0.1), 0.1) == 1  # a goal is strict
+    assert np.isnan(audits.missed_again(np.array([0.2, 0.2]), 0.1))

@@ -1,0 +1,209 @@
+"""A healthy sweep raises no warning; one with a planted defect raises that warning and no other."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from analysis import audits, cautions, compare, scaling, steps_to_result
+from analysis.counting import Goal
+from analysis.load import load
+from analysis.steps_to_result import answerable
+from study.records import Budget, Evaluation
+
+RANGE = {"low": 1e-3, "high": 1.0, "scale": "log"}
+SPACES = {
+    "momentum": {"learning_rate": RANGE, "momentum": {"low": 0.0, "high": 0.999, "scale": "reverse_log"}},
+    "sgd": {"learning_rate": RANGE},
+}
+HEALTHY = {8: 1000, 16: 500, 32: 250, 64: 250}
+SPREAD = (1.0, 1.03, 1.06, 1.1, 1.2, 1.5, 2.5, None)
+"""Of the trials of a healthy search, in units of the fewest steps."""
+
+
+def ends(fewest, spread=SPREAD):
+    return [None if factor is None or factor * fewest > 2000 else round(factor * fewest) for factor in spread]
+
+
+def flat(study, index, curve):
+    return curve
+
+
+@pytest.fixture
+def warned(tmp_path, make_study, make_curve, write_study):
+    """The warnings about sweeps that were written so far and one more, of which some batch sizes are not as usual.
+
+    Arguments:
+        fewest: batch size -> S(B).
+        odd: batch size -> what is different there: `ends` (of its trials), `learning_rate`, `written` (how many
+            trials), `shape` (a change of each curve) and fields of the study.
+    """
+
+    def write(fewest=HEALTHY, odd=None, optimizer="momentum", goals=(), **fields):
+        for size, steps in fewest.items():
+            changes = dict((odd or {}).get(size, {}))
+            ended = changes.pop("ends", ends(steps))
+            rate, written = changes.pop("learning_rate", 0.03), changes.pop("written", len(ended))
+            shape = changes.pop("shape", flat)
+            usual = {"examples": 4096, "budget": Budget(0, 2000), "stopping": "budget", "trials": len(SPREAD)}
+            space = {"space": SPACES[optimizer], "optimizer": optimizer, "batch_size": size}
+            study = make_study(**usual | space | fields | changes)
+            curves = []
+            for index, end in enumerate(ended[:written]):
+                curve = make_curve(study, index, **({"bad": 7} if end == "bad" else {"reaches": end}))
+                tuned = {"learning_rate": rate, "momentum": 0.9} if optimizer == "momentum" else {"learning_rate": rate}
+                curves.append(shape(study, index, replace(curve, trial=replace(curve.trial, hyperparameters=tuned))))
+            write_study(tmp_path, study, curves)
+        studies, asked = list(load(tmp_path)), goals or (None,)
+        tables = (steps_to_result.table(studies, goals=asked), scaling.table(studies, asked))
+        return cautions.sentences(list(answerable(studies, asked)), *tables, compare.table(studies, asked))
+
+    return write
+
+
+def to_and_fro(study, index, curve):
+    """Once met, the goal is missed at every other evaluation, or more often."""
+    errors = curve.errors[study.goal.metric].copy()
+    crossing = int(np.argmax(errors < 0.1))
+    errors[crossing + 1 :: 2] = 0.12
+    return replace(curve, errors=curve.errors | {study.goal.metric: errors})
+
+
+def wandering(study, index, curve):
+    """Errors that went up and down, and no further down, when one of them happened to meet the goal."""
+    errors = np.where(np.arange(len(curve.steps)) % 2, 0.13, 0.11)
+    errors[curve.errors[study.goal.metric] < 0.1] = 0.098
+    return replace(curve, errors=curve.errors | {study.goal.metric: errors})
+
+
+def falling(study, index, curve):
+    """As errors should fall that crossed the goal for good: with little noise, and hardly below it at first."""
+    noise = 0.01 * np.random.default_rng(index).standard_normal(len(curve.steps))
+    errors = curve.errors[study.goal.metric]
+    crossing = curve.steps[np.argmax(errors < 0.1)] if (errors < 0.1).any() else 5000
+    found = 0.1 * (curve.steps / crossing) ** -0.7 * (1 + noise)
+    found = np.where(curve.steps < crossing, np.maximum(found, 0.1), np.minimum(found, 0.0999))
+    return replace(curve, errors=curve.errors | {study.goal.metric: found})
+
+
+def test_a_healthy_sweep_raises_none(warned):
+    assert warned() == []
+    assert warned(optimizer="sgd") == []
+
+
+@pytest.mark.parametrize("stopping", ["budget", "goal", "race"])
+def test_nor_does_one_whose_curves_fall_slowly(warned, stopping):
+    assert warned(stopping=stopping, odd={size: {"shape": falling} for size in HEALTHY}) == []
+
+
+FEW = [None, 1010, 1000, 1020, None, None, None, None]
+PLANTED = {
+    "edge": ({16: {"learning_rate": 0.9}}, {}, "batch size 16: the best trials have learning_rate 0.9, at the edge"),
+    "unfinished": ({8: {"written": 6}}, {}, "batch size 8: only 6 of 8 feasible trials are there; sweep again"),
+    "few feasible": (
+        {8: {"ends": [*ends(1000)[:7], "bad", "bad"], "max_launches": 9}},
+        {},
+        "batch size 8: only 7 of 8 trials were feasible when 9 had been launched; raise search.max_launches",
+    ),
+    "few near": ({8: {"ends": FEW}}, {}, "batch size 8: only 3 of 8 trials reached the goal within 2 times the fewest"),
+    "noise after": ({16: {"shape": to_and_fro}}, {}, "batch size 16: the goal lies inside the noise: once met it was"),
+    "noise before": (
+        {16: {"shape": wandering}},
+        {"stopping": "goal"},
+        "batch size 16: the goal lies inside the noise: over the last 10 evaluations up to it the error fell by",
+    ),
+    "never": ({64: {"ends": [None] * 8}}, {}, "batch size 64: no trial reached the goal within 2,000 steps; raise"),
+    "first": (
+        {},
+        {"evaluation": Evaluation(first=0.3)},
+        "batch sizes 16, 32, 64: the goal was met at the first evaluation; lower evaluation.first",
+    ),
+    "coarse": (
+        {},
+        {"evaluation": Evaluation(ratio=3)},
+        "batch sizes 8, 16, 32, 64: the goal was met at step 1,000, 500, 250, 250 and the evaluation before it was at "
+        "step 360, 360, 120, 120; lower evaluation.ratio",
+    ),
+    "doubling": (
+        {8: {"ends": ends(800, (1, 1.6, 1.65, 1.7, 1.75, 1.8, 1.85, None))}},
+        {},
+        "batch size 8: each doubling of the trials, up to all 8, cut the steps 1.28 times; raise search.trials",
+    ),
+    "late": (
+        {8: {"ends": ends(1700, (1, 1.01, 1.02, 1.03, 1.04, 1.05, 1.06, None))}},
+        {"fewest": {8: 1700, 16: 850, 32: 425, 64: 425}},
+        "batch size 8: the goal was met after 80 % of the budget",
+    ),
+    "base": ({}, {"fewest": HEALTHY | {8: 1500}}, "momentum: batch size 8, the base of perfect scaling, took 1.5 t"),
+    "end": ({}, {"fewest": HEALTHY | {64: 125}}, "momentum: the largest batch size, 64, still gains: scaling ends bey"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", PLANTED)
+def test_a_planted_defect_raises_its_warning_and_no_other(warned, name):
+    odd, fields, expected = PLANTED[name]
+    [said] = warned(odd=odd, **fields)
+    assert expected in said
+    assert said.startswith("tiny, momentum")
+
+
+def test_a_general_optimizer_that_is_slower_than_its_special_case(warned):
+    warned(optimizer="sgd")
+    [said] = warned({size: round(1.5 * steps) for size, steps in HEALTHY.items()})
+    expected = (
+        "tiny, momentum, batch sizes 8, 16, 32, 64: it needed 1.5 times the steps of sgd, which its space contains"
+    )
+    assert said.startswith(expected)
+
+
+def test_it_is_not_judged_where_its_space_leaves_the_special_case_out(warned):
+    warned(optimizer="sgd")
+    narrow = SPACES["momentum"] | {"momentum": {"low": 0.5, "high": 0.999, "scale": "reverse_log"}}
+    assert warned({size: round(1.5 * steps) for size, steps in HEALTHY.items()}, space=narrow) == []
+
+
+def test_nothing_is_larger_than_the_training_set(warned):
+    assert warned(HEALTHY | {64: 125}, examples=64) == []
+
+
+def test_batch_sizes_that_raise_the_same_share_a_line(warned):
+    odd = {8: {"ends": FEW}, 16: {"ends": [*ends(500)[:4], *[None] * 4]}, 64: {"ends": [None] * 8}}
+    few, never = warned(odd=odd)
+    assert few.startswith("tiny, momentum, batch sizes 8, 16: only 3, 4 of 8 trials reached the goal within 2 times")
+    assert never.startswith("tiny, momentum, batch size 64: no trial")
+
+
+def test_so_do_those_that_differ_in_more_than_numbers(warned):
+    odd = {16: {"learning_rate": 0.9}, 32: {"learning_rate": 0.0011}}
+    [said] = warned(odd=odd)
+    high, low = said.split(" Batch size 32: ")
+    assert high.endswith("widen search.space.learning_rate.high.")
+    assert low.endswith("widen search.space.learning_rate.low.")
+
+
+def test_several_goals_are_told_apart(warned):
+    goals = [Goal("val/classification_error", threshold) for threshold in (0.04, 0.2)]
+    [said] = warned(goals=goals)
+    assert said.startswith("tiny, momentum to val/classification_error < 0.04, batch sizes 8, 16, 32, 64: no trial")
+
+
+def test_the_heaviest_come_first(warned):
+    said = warned(odd={8: {"written": 6}, 64: {"ends": [None] * 8}, 32: {"learning_rate": 0.9}})
+    assert [text.split(": ")[1].split(" ")[:3] for text in said] == [
+        ["the", "best", "trials"],
+        ["only", "6", "of"],
+        ["no", "trial", "reached"],
+    ]
+    assert len(set(cautions.KINDS)) == len(cautions.KINDS)
+
+
+@pytest.mark.parametrize(("trials", "most"), [(20, 0.1), (100, 0.04)])
+def test_how_often_chance_looks_like_too_few_trials(trials, most):
+    """In a search whose steps are lognormal with a spread of 20 %, or that has an optimum well inside of its box."""
+    generator = np.random.default_rng(0)
+    log_steps = 0.2 * generator.standard_normal((300, trials)), generator.exponential(0.5, (300, trials))
+    for steps in np.exp(log_steps):
+        alarms = [audits.gain_of_doubling(row) > cautions.GAIN for row in steps]
+        assert np.mean(alarms) <= most
