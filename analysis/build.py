@@ -14,6 +14,9 @@ from analysis.load import LoadError, StudyData, load
 from analysis.report import ReportData, write_report, write_tables
 from analysis.steps_to_result import answerable, unanswerable
 
+ONLY_DRAWN = ("axes", "maps", "budgets", "smoothing", "seconds")
+"""Other arrangements of what stands in files already; times stand in that of the cost alone."""
+
 
 def build(results: Sequence[Path], output: Path, goals: Sequence[Goal] = (), base: float | None = None) -> ReportData:
     """Rebuild `tables/`, `figures/` and `report.html` in a folder; returns what the report says.
@@ -32,52 +35,23 @@ def build(results: Sequence[Path], output: Path, goals: Sequence[Goal] = (), bas
     studies = searches.answers(made)
     asked: Sequence[Goal | None] = goals or (None,)
     refused = {reason: None for study in studies for goal in goals if (reason := unanswerable(study, goal))}
-    steps = steps_to_result.table(studies, goals=asked)
-    limits = scaling.table(studies, asked, base)
-    if steps.empty:
+    if not any(answerable(studies, asked)):
         raise LoadError("; ".join(refused))
-    cost = steps_to_result.cost_table(made)
-    boxes, runs = searches.table(made), searches.rerun_steps(made)
-    reruns = searches.reruns(runs)
-    trials = tuning.trials(studies, asked)
-    pairs = compare.table(studies, asked)
-    fits = scaling.fit_table(steps)
-    related = relative.table(steps, relative.workloads(studies))
-    best, falling = tuning.best_of_n(studies, asked), errors.best_errors(studies)
-    found = [*compare.sentences(pairs, limits), *scaling.sentences(steps, limits)]
-    data = ReportData(
-        title="Steps to result against batch size",
-        sentences=[*found, *stopping_sentences(studies), *grid_sentences(studies)],
-        warnings=[*refused, *cautions.sentences(list(answerable(studies, asked)), steps, limits, pairs)],
-        steps=steps,
-        scaling=limits,
-        cost=cost,
-        searches=boxes,
-        reruns=reruns,
-        pairs=pairs,
-        studies=[provenance(study) for study in made],
-        command=_command(made),
-        figures={
-            "steps": steps,
-            "scaling": limits,
-            "fits": fits,
-            "relative": related,
-            "seconds": _seconds(steps, cost),
-            "axes": tuning.along_axes(trials, studies),
-            "maps": tuning.maps(trials),
-            "best_of_n": best,
-            "reruns": runs,
-            "errors": falling,
-            "budgets": errors.by_budget(falling),
-            "smoothing": errors.by_label_smoothing(trials),
-        },
-    )
+    found = tables(made, studies, asked, base)
+    steps, limits, pairs = found["steps_to_result"], found["scaling"], found["compare"]
+    sentences = [*compare.sentences(pairs, limits), *scaling.sentences(steps, limits)]
     try:
-        tables = {"steps_to_result": steps, "scaling": limits, "compare": pairs, "cost": cost}
-        tables |= {"searches": boxes, "reruns": reruns, "trials": trials, "fits": fits, "best_of_n": best}
-        write_tables(output, tables | {"relative": related, "best_errors": falling})
-        for chart in figures.charts(data.figures):
-            figures.save(chart, output / "figures")
+        write_tables(output, {name: table for name, table in found.items() if name not in ONLY_DRAWN})
+        drawn = [(chart, figures.save(chart, output / "figures")) for chart in figures.charts(found)]
+        data = ReportData(
+            title="Steps to result against batch size",
+            sentences=[*sentences, *stopping_sentences(studies), *grid_sentences(studies)],
+            warnings=[*refused, *cautions.sentences(list(answerable(studies, asked)), steps, limits, pairs)],
+            tables=found,
+            studies=[provenance(study) for study in made],
+            command=_command(made),
+            figures=drawn,
+        )
         write_report(output, data)
     except OSError as error:
         raise LoadError(
@@ -87,10 +61,39 @@ def build(results: Sequence[Path], output: Path, goals: Sequence[Goal] = (), bas
     return data
 
 
-def _seconds(steps: pd.DataFrame, cost: pd.DataFrame) -> pd.DataFrame:
-    """Steps-to-result with what a step took: drawn, but in no table but that of the cost."""
+def tables(
+    made: Sequence[StudyData], studies: Sequence[StudyData], goals: Sequence[Goal | None], base: float | None
+) -> dict[str, pd.DataFrame]:
+    """Every table by its name.
+
+    Arguments:
+        made, studies: all searches, and those that answer (`analysis.searches.answers`).
+    """
+    steps = steps_to_result.table(studies, goals=goals)
+    cost = steps_to_result.cost_table(made)
+    trials = tuning.trials(studies, goals)
+    falling = errors.best_errors(studies)
+    reruns = searches.rerun_steps(made)
     each = cost[["workload", "optimizer", "batch_size", "device", "seconds_per_step"]]
-    return steps.merge(each, on=["workload", "optimizer", "batch_size"], how="left")
+    return {
+        "steps_to_result": steps,
+        "scaling": scaling.table(studies, goals, base),
+        "fits": scaling.fit_table(steps),
+        "compare": compare.table(studies, goals),
+        "relative": relative.table(steps, relative.workloads(studies)),
+        "searches": searches.table(made),
+        "reruns": searches.reruns(reruns),
+        "trials": trials,
+        "best_of_n": tuning.best_of_n(studies, goals),
+        "best_errors": falling,
+        "cost": cost,
+        "rerun_steps": reruns,
+        "axes": tuning.along_axes(trials, studies),
+        "maps": tuning.maps(trials),
+        "budgets": errors.by_budget(falling),
+        "smoothing": errors.by_label_smoothing(trials),
+        "seconds": steps.merge(each, on=["workload", "optimizer", "batch_size"], how="left"),
+    }
 
 
 def _refuse_doubles(studies: Sequence[StudyData]) -> None:

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 from scipy.optimize import OptimizeResult, least_squares
 from scipy.stats import t as student
 
+STARTS = 8
 ZHANG_OVERHEAD = 0.2
 """The extra data over linear scaling from the base batch size at which Zhang et al. call a batch size critical."""
 
@@ -112,10 +114,15 @@ def zhang_critical(fit: Fit, base: float) -> float:
 
 
 def _fit(steps: Mapping[int, float], parameters: int) -> Fit:
-    reached = {size: float(value) for size, value in sorted(steps.items()) if np.isfinite(value)}
+    reached = tuple((size, float(value)) for size, value in sorted(steps.items()) if np.isfinite(value))
     if len(reached) < parameters:
         raise ValueError(f"a fit needs {parameters} batch sizes that reached the goal, but got {len(reached)}.")
-    sizes, log_steps = np.log(list(reached)), np.log(list(reached.values()))
+    return _fitted(reached, parameters)
+
+
+@lru_cache(maxsize=256)  # limits and fits are read from the same curve
+def _fitted(reached: tuple[tuple[int, float], ...], parameters: int) -> Fit:
+    sizes, log_steps = np.log(np.array(reached, dtype=float)).T
     # Beyond these limits the curve through the points is a straight line, whatever the values are.
     low = np.array([log_steps.min() - 12, sizes.min() - 7, np.log(0.2)])[:parameters]
     high = np.array([log_steps.max() + 1, sizes.max() + 12, np.log(50.0)])[:parameters]
@@ -146,10 +153,14 @@ def _fit(steps: Mapping[int, float], parameters: int) -> Fit:
 
 
 def _starts(sizes: np.ndarray, log_steps: np.ndarray, parameters: int) -> list[np.ndarray]:
-    """Shoulders at every measured batch size, blunt and sharp: the fit is not convex."""
+    """Shoulders at measured batch sizes all along, blunt and sharp: the fit is not convex."""
     sharpnesses = (0.0, 1.0, 2.5) if parameters == 3 else (0.0,)
     least = log_steps.min()
-    return [np.array([least, size, sharpness])[:parameters] for size in sizes for sharpness in sharpnesses]
+    return [
+        np.array([least, size, sharpness])[:parameters]
+        for size in sizes[:: -(-len(sizes) // STARTS)]
+        for sharpness in sharpnesses
+    ]
 
 
 def _log_steps(log_sizes: np.ndarray, x: np.ndarray) -> np.ndarray:

@@ -1,8 +1,7 @@
 """Tables, figures and warnings -> one HTML page that needs nothing beside it: no network, no server."""
 
 import html
-import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import floor, log10
 from pathlib import Path
@@ -11,8 +10,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from analysis import figures
-from analysis.figures import FIGURES, Chart, canvas, compose, goal_text, render
+from analysis.figures import FIGURES, Chart, canvas, goal_text
 from analysis.figures.scaling import BOUNDS, LIMITS
 from analysis.files import write_atomically
 
@@ -67,26 +65,19 @@ class ReportData:
     Attributes:
         sentences: the findings in plain words, the conclusion first.
         warnings: the heaviest first.
-        steps, scaling, cost: the tables of `analysis.steps_to_result` and `analysis.scaling`.
-        searches, reruns: the tables of `analysis.searches`.
-        pairs: the table of `analysis.compare`.
+        tables: by name (`analysis.build.tables`); shown are steps_to_result, scaling, compare, searches, reruns, cost.
         studies: provenance, one record for each study; nested records are shown as `versions torch`.
         command: what reproduces all this.
-        figures: the tables that figures are drawn from.
+        figures: with an SVG for each panel.
     """
 
     title: str
     sentences: list[str]
     warnings: list[str]
-    steps: pd.DataFrame
-    scaling: pd.DataFrame
-    cost: pd.DataFrame
-    searches: pd.DataFrame
-    reruns: pd.DataFrame
-    pairs: pd.DataFrame
+    tables: Mapping[str, pd.DataFrame]
     studies: list[dict[str, Any]]
     command: str
-    figures: figures.Tables
+    figures: Sequence[tuple[Chart, list[bytes]]]
 
 
 @dataclass(frozen=True)
@@ -124,7 +115,7 @@ def page(data: ReportData) -> str:
         "</header>",
         _warnings(data.warnings),
         _section("Figures", _figures(data.figures)),
-        _section("Tables", _tables(data)),
+        _section("Tables", _tables(data.tables)),
         _section("Provenance", _provenance(data.studies, data.command)),
     ]
     return (
@@ -147,25 +138,24 @@ def _warnings(warnings: list[str]) -> str:
     return f'<section class="warnings"><h2>Warnings</h2><ol>{items}</ol></section>\n' if items else ""
 
 
-def _figures(tables: figures.Tables) -> str:
-    """Every figure that these tables allow, a panel an SVG so that narrow pages can stack them; what is missing."""
-    drawn = figures.charts(tables)
+def _figures(drawn: Sequence[tuple[Chart, list[bytes]]]) -> str:
+    """The figures, a panel an SVG so that narrow pages can stack them; those that are too many; what is missing."""
     shown: list[str] = []
     linked: list[Chart] = []
-    for chart in drawn:
-        figure = _figure(chart, len(shown) + 1) if len(shown) < MOST_FIGURES else ""
+    for chart, svgs in drawn:
+        figure = _figure(chart, svgs, len(shown) + 1) if len(shown) < MOST_FIGURES else ""
         if figure and sum(map(len, shown)) + len(figure) < MOST_BYTES:
             shown.append(figure)
         else:
             linked.append(chart)
-    items = [f"<li>{title}: needs {html.escape(needs)}.</li>" for title, needs in _missing(drawn)]
+    items = [f"<li>{title}: needs {html.escape(needs)}.</li>" for title, needs in _missing(drawn)] if drawn else []
     missing = f"<p>Not drawn from these results:</p><ul>{''.join(items)}</ul>" if items else ""
     return f'<div class="figures">{"".join(shown)}</div>{_links(linked)}<div class="missing">{missing}</div>'
 
 
-def _missing(drawn: list[Chart]) -> list[tuple[str, str]]:
+def _missing(drawn: Sequence[tuple[Chart, list[bytes]]]) -> list[tuple[str, str]]:
     """(title, what it needs) of every kind of figure that is not there."""
-    there = {chart.drawing.title for chart in drawn}
+    there = {chart.drawing.title for chart, _ in drawn}
     return [(drawing.title, drawing.needs) for drawing in FIGURES.values() if drawing.title not in there]
 
 
@@ -178,13 +168,12 @@ def _title(chart: Chart) -> str:
     return html.escape(chart.drawing.title + (f": {chart.about}" if chart.about else ""))
 
 
-def _figure(chart: Chart, number: int) -> str:
+def _figure(chart: Chart, svgs: list[bytes], number: int) -> str:
     panels = []
-    for position, panel in enumerate(chart.panels):
-        svg = render(compose(chart._replace(panels=[panel])), "svg").decode()
+    for position, (panel, svg) in enumerate(zip(chart.panels, svgs, strict=True)):
         first = panel[chart.drawing.table].iloc[0]
         about = ", ".join(str(first[name]) for name in chart.drawing.panel)
-        panels.append(inline_svg(svg, f"{chart.name}-{position}-", f"{chart.drawing.title}: {about}"))
+        panels.append(inline_svg(svg.decode(), f"{chart.name}-{position}-", f"{chart.drawing.title}: {about}"))
     caption = f"<b>Figure {number}. {_title(chart)}.</b> {html.escape(chart.drawing.caption)}"
     return (
         f"<figure{' class=wide' if len(panels) > 1 else ''}>"
@@ -195,30 +184,28 @@ def _figure(chart: Chart, number: int) -> str:
 
 def inline_svg(svg: str, prefix: str, label: str) -> str:
     """An SVG file as an element of a page: ids prefixed, colours by name to follow the page's, no size."""
-    svg = svg[svg.index("<svg") :]
-    box = re.search(r'viewBox="[^"]*"', svg)
-    body = re.sub(r"<style.*?</style>", "", svg[svg.index(">") + 1 :], count=1, flags=re.DOTALL)
-    body = re.sub(r'(\bid="|xlink:href="#|url\(#)', lambda match: match[1] + prefix, body)
+    body = canvas.element(svg, prefix).replace("xlink:href", "href")
     for colour, variable in VARIABLES.items():
         body = body.replace(f": {colour}", f": var(--{variable})")
-    body = body.replace("xlink:href", "href")
-    return f'<svg role="img" aria-label="{html.escape(label)}" {box[0] if box else ""}>{body.strip()}\n'
+    return f'<svg role="img" aria-label="{html.escape(label)}" {body}'
 
 
-def _tables(data: ReportData) -> str:
+def _tables(tables: Mapping[str, pd.DataFrame]) -> str:
     """A table for each workload and goal, as the figures have panels; columns without any value are left out."""
-    steps, scaling = _with_goal(data.steps), _with_goal(data.scaling)
+    if not tables:
+        return ""
+    steps, scaling = _with_goal(tables["steps_to_result"]), _with_goal(tables["scaling"])
     names = [name for name in ("workload", "optimizer", "goal", "batch_size") if name in steps]
     counts = [status for status in STATUSES if status in steps]
     shown = [
         *(("Steps to result", _steps_shown(part)) for part in _parts(steps.drop(columns=counts))),
         *([("Limits of scaling", _scaling_shown(scaling))] if len(scaling) else []),
-        *(("Optimizers compared", _pairs_shown(part)) for part in _parts(_with_goal(data.pairs))),
+        *(("Optimizers compared", _pairs_shown(part)) for part in _parts(_with_goal(tables["compare"]))),
         *(("Trials by status", part) for part in _parts(steps[[*names, *counts]])),
-        *(("What was searched", _boxes_shown(part)) for part in _parts(data.searches)),
-        *(("All searches", _steps_shown(part)) for part in _parts(_with_goal(data.searches)) if _several(part)),
-        *(("The tuned configurations with fresh seeds", part) for part in _parts(_with_goal(data.reruns))),
-        *(("Cost", part) for part in _parts(data.cost)),
+        *(("What was searched", _boxes_shown(part)) for part in _parts(tables["searches"])),
+        *(("All searches", _steps_shown(part)) for part in _parts(_with_goal(tables["searches"])) if _several(part)),
+        *(("The tuned configurations with fresh seeds", part) for part in _parts(_with_goal(tables["reruns"]))),
+        *(("Cost", part) for part in _parts(tables["cost"])),
     ]
     return "".join(
         table_html(table.dropna(axis=1, how="all"), f"Table {number}. {title}.")

@@ -120,7 +120,14 @@ def feasible_steps(study: StudyData, goal: Goal | None = None) -> np.ndarray:
 
 def row(study: StudyData, goal: Goal | None = None, stopping: str | None = None) -> dict[str, Any]:
     """One study's row of `table`."""
-    goal = goal or study.goal
+    goal, stopping = goal or study.goal, stopping or study.question["stopping"]
+    key = ("row", goal, stopping)
+    if key not in study.derived:
+        study.derived[key] = _row(study, goal, stopping)
+    return study.derived[key]
+
+
+def _row(study: StudyData, goal: Goal, stopping: str) -> dict[str, Any]:
     counted = outcomes(study, goal, stopping).query("counted")
     complete = counted[counted["status"] == COMPLETE]
     steps = [None if pd.isna(s) else int(s) for s in complete["steps_to_goal"]]
@@ -151,7 +158,7 @@ def row(study: StudyData, goal: Goal | None = None, stopping: str | None = None)
         "train_steps": study.train_steps,
         "budget_multiple": study.branch.budget,
         "stage": study.branch.stage,
-        "stopping": stopping or study.question["stopping"],
+        "stopping": stopping,
         "steps_trained": int(counted["end"].sum()),
     }
 

@@ -91,7 +91,7 @@ def write_report(
     from study import show
 
     data = build(results, output, goals, base_batch_size)
-    show.results(console, data.steps, data.sentences)
+    show.results(console, data.tables["steps_to_result"], data.sentences)
     console.print(f"\nReport: {output / 'report.html'}", highlight=False)
 
 

@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 from matplotlib.axes import Axes
 
-from analysis.figures import FIGURES, canvas, charts, compose, goal_text, render, save
+from analysis.figures import FIGURES, canvas, charts, draw, goal_text, save
 from analysis.figures.scaling import NOT_REACHED, PERFECT
 from analysis.scaling import fit_table
 
@@ -45,8 +45,8 @@ def limits(optimizer="nesterov", workload="digits", perfect=(16.0, "="), useful=
 
 
 def drawn(name, steps, scaling=None) -> Axes:
-    tables = {"steps": steps} | ({} if scaling is None else {"scaling": scaling})
-    return compose(only(name, tables)).axes[0]
+    tables = {"steps_to_result": steps} | ({} if scaling is None else {"scaling": scaling})
+    return draw(only(name, tables))[0].axes[0]
 
 
 def only(name, tables):
@@ -104,7 +104,7 @@ def test_a_missed_goal_breaks_the_curve_and_stands_open_at_its_budget():
 def test_a_study_without_any_result_is_drawn():
     steps = table(missed=(1, 4, 16, 64, 256))
     assert len(line(drawn("steps_to_result", steps), NOT_REACHED).get_xdata()) == 5
-    assert charts({"steps": steps}, ["best_learning_rate"]) == []
+    assert charts({"steps_to_result": steps}, ["best_learning_rate"]) == []
 
 
 def test_limits_drop_from_the_curve_and_point_on_where_no_end_is_shown():
@@ -129,7 +129,7 @@ def test_a_limit_that_was_not_found_or_lies_outside_is_not_drawn():
 def test_optimizers_share_axes_and_keep_their_colours_in_every_panel():
     first = pd.concat([table("sgd"), table("nesterov")])
     steps = pd.concat([first, table("nesterov", workload="other")])
-    one, other = compose(only("steps_to_result", {"steps": steps})).axes
+    one, other = (figure.axes[0] for figure in draw(only("steps_to_result", {"steps_to_result": steps})))
     assert legend(one) == ["sgd", "nesterov", PERFECT]
     named = {line.get_label(): line for line in one.lines}
     assert named["sgd"].get_color() != named["nesterov"].get_color()
@@ -140,8 +140,8 @@ def test_optimizers_share_axes_and_keep_their_colours_in_every_panel():
 
 def test_each_goal_has_its_panel():
     steps = pd.concat([table(), table().assign(goal_threshold=0.1)])
-    panels = only("steps_to_result", {"steps": steps}).panels
-    assert [panel["steps"]["goal_threshold"].iloc[0] for panel in panels] == [0.05, 0.1]
+    panels = only("steps_to_result", {"steps_to_result": steps}).panels
+    assert [panel["steps_to_result"]["goal_threshold"].iloc[0] for panel in panels] == [0.05, 0.1]
 
 
 def test_learning_rates_and_the_rules_they_are_compared_with():
@@ -157,24 +157,24 @@ def test_without_momentum_the_effective_learning_rate_is_the_learning_rate():
     steps = pd.concat([table("sgd", momentum=np.nan), table("nesterov")])
     sgd = drawn("best_effective_learning_rate", steps).lines[0]
     np.testing.assert_allclose(sgd.get_ydata(), [0.01, 0.02, 0.04, 0.08, 0.16])
-    assert charts({"steps": steps[steps["optimizer"] == "sgd"]}, ["best_effective_learning_rate"]) == []
+    assert charts({"steps_to_result": steps[steps["optimizer"] == "sgd"]}, ["best_effective_learning_rate"]) == []
     plain = table("sgd").drop(columns="momentum")
-    assert charts({"steps": plain}, ["best_effective_learning_rate"]) == []
-    assert len(only("best_learning_rate", {"steps": plain}).panels) == 1
+    assert charts({"steps_to_result": plain}, ["best_effective_learning_rate"]) == []
+    assert len(only("best_learning_rate", {"steps_to_result": plain}).panels) == 1
 
 
 @pytest.mark.parametrize(
-    "name", [name for name in FIGURES if FIGURES[name].table == "steps" and name != "several_goals"]
+    "name", [name for name in FIGURES if FIGURES[name].table == "steps_to_result" and name != "several_goals"]
 )
 @pytest.mark.parametrize("sizes", [(64,), (1, 2), tuple(2**i for i in range(17)), (2, 55000)])
 def test_ticks_are_plain_and_never_overlap(name, sizes):
     steps = pd.concat([table("sgd", sizes), table("nesterov", sizes, missed=sizes[-1:])])
-    found = charts({"steps": steps, "scaling": limits(), "fits": fit_table(steps)}, [name])
+    found = charts({"steps_to_result": steps, "scaling": limits(), "fits": fit_table(steps)}, [name])
     if not found:
         assert name == "time_and_examples"
         assert len(sizes) < 3
         return
-    figure = compose(found[0])
+    (figure,) = draw(found[0])
     with matplotlib.rc_context(canvas.STYLE):
         figure.draw_without_rendering()
     (ax,) = figure.axes
@@ -202,19 +202,19 @@ def test_goals_in_words():
 
 
 def test_files_are_whole_and_the_same_on_every_run(tmp_path):
-    tables = {"steps": pd.concat([table("sgd", missed=(256,)), table()]), "scaling": limits()}
+    tables = {"steps_to_result": pd.concat([table("sgd", missed=(256,)), table()]), "scaling": limits()}
     for name in ("steps_to_result", "best_effective_learning_rate"):
-        first = save(only(name, tables), tmp_path / "one")
-        assert [path.name for path in first] == [f"{name}.svg", f"{name}.png"]
-        second = save(only(name, tables), tmp_path / "two")
-        assert [path.read_bytes() for path in first] == [path.read_bytes() for path in second]
+        assert save(only(name, tables), tmp_path / "one") == save(only(name, tables), tmp_path / "two")
+        for kind in ("svg", "png"):
+            one, two = (tmp_path / folder / f"{name}.{kind}" for folder in ("one", "two"))
+            assert one.read_bytes() == two.read_bytes()
     assert not [path for path in (tmp_path / "one").iterdir() if path.name.startswith(".")]
-    assert charts({"steps": table().iloc[:0]}) == []
+    assert charts({"steps_to_result": table().iloc[:0]}) == []
 
 
 def test_names_are_text_and_not_markup():
     name = "a<b>&$x$_{y}"
-    svg = render(compose(only("steps_to_result", {"steps": table(name, workload=name)})), "svg")
+    svg = canvas.svg(draw(only("steps_to_result", {"steps_to_result": table(name, workload=name)}))[0])
     assert b"a&lt;b&gt;&amp;$x$_{y}" in svg
     assert b"<b>" not in svg
 

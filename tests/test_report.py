@@ -10,6 +10,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from analysis import figures
+from analysis.figures import canvas
 from analysis.report import ReportData, _duration, _number, page, write_report, write_tables
 
 METRIC = "val/classification_error"
@@ -76,9 +78,20 @@ def report(**changes):
     ]
     sentences = ["It scales to 8.", "And no further."]
     warnings = ["The heavier one.", "The lighter one."]
-    made = (steps, scaling, cost, searches(steps), reruns(steps), PAIRS)
-    drawn = {"steps": steps, "scaling": scaling}
-    return ReportData("Digits", sentences, warnings, *made, studies, "study sweep workload=digits", drawn)
+    made = made_of(steps, scaling, cost)
+    return ReportData("Digits", sentences, warnings, made, studies, "study sweep workload=digits", drawn(made))
+
+
+def made_of(steps, scaling, cost):
+    """Tables by name, as of `analysis.build.tables`."""
+    more = {"searches": searches(steps), "reruns": reruns(steps), "compare": PAIRS}
+    return {"steps_to_result": steps, "scaling": scaling, "cost": cost, **more}
+
+
+def drawn(tables):
+    """What can be drawn from steps and limits."""
+    kinds = ["steps_to_result", "examples_to_result", "best_learning_rate", "best_effective_learning_rate"]
+    return [(c, [canvas.svg(f) for f in figures.draw(c)]) for c in figures.charts(tables, kinds)]
 
 
 def searches(steps):
@@ -153,7 +166,7 @@ def test_the_same_data_give_the_same_bytes(text):
 
 def test_ids_are_unique_and_every_reference_finds_its_own():
     steps = pd.concat([tables("one", ("sgd", "nesterov"))[0], tables("two")[0]])
-    read = Page(page(replace(report(), steps=steps)))
+    read = Page(page(replace(report(), figures=drawn({"steps_to_result": steps, "scaling": tables()[1]}))))
     assert len(read.ids) == len(set(read.ids))
     assert len(read.references) > 50
     assert {reference.removeprefix("#") for reference in read.references} <= set(read.ids)
@@ -191,17 +204,18 @@ def test_what_is_the_same_in_all_rows_goes_into_the_caption(text):
 def test_intervals_are_shown_once_there_are_any(text):
     data = report()
     assert "<button>95 % interval" not in text
-    scaling = data.scaling.assign(low=[4.0, np.nan], high=[16.0, np.nan])
-    shown = replace(data, scaling=scaling, steps=data.steps.iloc[:0])
+    scaling = data.tables["scaling"].assign(low=[4.0, np.nan], high=[16.0, np.nan])
+    shown = replace(
+        data, tables={**data.tables, "scaling": scaling, "steps_to_result": data.tables["steps_to_result"].iloc[:0]}
+    )
     assert ["perfect-scaling limit", "8", "4 to 16"] in Page(page(shown)).rows
 
 
 def test_names_are_escaped():
     name = "<script>alert('x')</script>&\"quoted\""
     steps, scaling, cost = tables(name, (name,))
-    made = (steps, scaling, cost, searches(steps), reruns(steps), PAIRS)
-    drawn = {"steps": steps, "scaling": scaling}
-    text = page(ReportData(name, [name], [name], *made, [{"host": name}, {"host": "b"}], name, drawn))
+    made = made_of(steps, scaling, cost)
+    text = page(ReportData(name, [name], [name], made, [{"host": name}, {"host": "b"}], name, drawn(made)))
     assert text.count("<script>") == 1
     assert "<script>alert" not in text
     assert "&lt;script&gt;alert(&#x27;x&#x27;)" in text
@@ -209,8 +223,7 @@ def test_names_are_escaped():
 
 
 def test_a_report_on_nothing_says_so():
-    nothing = pd.DataFrame()
-    text = page(ReportData("Empty", [], [], *[nothing] * 6, [], "", {}))
+    text = page(ReportData("Empty", [], [], {}, [], "", []))
     assert "Nothing has been measured yet." in text
     assert "<table" not in text
     assert "<svg" not in text

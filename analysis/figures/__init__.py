@@ -1,26 +1,24 @@
 """Draw tables: one function `(ax, table)` for each figure, registered in `FIGURES`.
 
-A drawing computes nothing but positions. `charts` cuts the tables into figures and their panels, `compose` lays panels
-out, `canvas.render` makes bytes of them, `save` writes the files for a paper.
+A drawing computes nothing but positions. `charts` cuts the tables into figures and their panels, `draw` makes a
+figure of each panel, `save` writes the files for a paper.
 
-Tables, by the names under which they come: `steps` (`analysis.steps_to_result.table`), `scaling` and `fits`
-(`analysis.scaling.table`, `fit_table`), `relative` (`analysis.relative.table`), `seconds` (steps with the columns
-device and seconds_per_step of `cost_table`), `axes`, `maps` and `best_of_n` (`analysis.tuning`), `reruns`
-(`analysis.searches.rerun_steps`), `errors`, `budgets` and `smoothing` (`analysis.errors`).
+Tables come by the names of `analysis.build.tables`, where each is made.
 """
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
-import matplotlib
 import pandas as pd
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from analysis.figures import errors, scaling, tuning
-from analysis.figures.canvas import STYLE, evenly, goal_text, render, sheet
+from analysis.figures import canvas, errors, scaling, tuning
+from analysis.figures.canvas import evenly, goal_text, png_side_by_side, svg, svg_side_by_side
 from analysis.files import write_atomically
 
 Tables = Mapping[str, pd.DataFrame]
@@ -100,7 +98,7 @@ class Drawing:
     caption: str
     draw: Callable[..., None]
     needs: str
-    table: str = "steps"
+    table: str = "steps_to_result"
     overlays: tuple[str, ...] = ()
     rows: Callable[[pd.DataFrame], pd.DataFrame] = _all
     figure: Sequence[str] = ()
@@ -226,7 +224,7 @@ FIGURES: dict[str, Drawing] = {
         "that found it: the best of many trials was lucky, too.",
         tuning.reruns,
         "reruns: sweep with search.reruns=10",
-        table="reruns",
+        table="rerun_steps",
     ),
     "label_smoothing": Drawing(
         "Label smoothing",
@@ -242,7 +240,7 @@ FIGURES: dict[str, Drawing] = {
         "The least error that any trial had reached by each step, for up to six batch sizes.",
         errors.against_budget,
         FULL_BUDGETS,
-        table="errors",
+        table="best_errors",
         panel=("workload", "optimizer", "goal_metric"),
     ),
     "error_against_batch_size": Drawing(
@@ -341,19 +339,21 @@ def _groups(table: pd.DataFrame, by: Sequence[str]) -> Iterator[tuple[tuple, pd.
     return table.groupby(list(by), sort=False, observed=True).__iter__() if by else iter([((), table)])
 
 
-def compose(chart: Chart) -> Figure:
-    """Draw a figure's panels side by side, at most three to a row."""
-    with matplotlib.rc_context(STYLE):
-        figure, axes = sheet(len(chart.panels), chart.drawing.small)
-        for ax, panel in zip(axes, chart.panels, strict=True):
-            drawing = chart.drawing
-            drawing.draw(ax, panel[drawing.table], **{name: panel[name] for name in drawing.overlays if name in panel})
-    return figure
+def draw(chart: Chart) -> list[Figure]:
+    """A figure for each of its panels."""
+    return [canvas.draw(partial(_draw_panel, chart.drawing, panel), chart.drawing.small) for panel in chart.panels]
 
 
-def save(chart: Chart, folder: Path) -> list[Path]:
-    """Write `folder/NAME.svg` and `.png` (200 dots an inch)."""
-    figure = compose(chart)
+def _draw_panel(drawing: Drawing, panel: Tables, ax: Axes) -> None:
+    overlays = {name: panel[name] for name in drawing.overlays if name in panel}
+    drawing.draw(ax, panel[drawing.table], **overlays)
+
+
+def save(chart: Chart, folder: Path) -> list[bytes]:
+    """Write `folder/NAME.svg` and `.png` (200 dots an inch), panels side by side; returns an SVG for each panel."""
+    figures = draw(chart)
+    svgs = [svg(figure) for figure in figures]
     folder.mkdir(parents=True, exist_ok=True)
-    kinds: tuple[Literal["svg", "png"], ...] = ("svg", "png")
-    return [write_atomically(folder / f"{chart.name}.{kind}", render(figure, kind)) for kind in kinds]
+    write_atomically(folder / f"{chart.name}.svg", svg_side_by_side(svgs))
+    write_atomically(folder / f"{chart.name}.png", png_side_by_side(figures))
+    return svgs

@@ -8,16 +8,18 @@ import io
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from math import ceil, floor, log2, log10
-from typing import Any, Literal
+from typing import Any
 
 import matplotlib
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedFormatter, FixedLocator, MaxNLocator, NullLocator
-from matplotlib.transforms import ScaledTranslation
+from matplotlib.transforms import Bbox, ScaledTranslation
+from PIL import Image
 
 INK, MUTED, GRID, PAPER = "#1b1b1f", "#6e6e73", "#e4e4e7", "#ffffff"
 # Okabe and Ito's palette without yellow, which vanishes on white; no marker resembles the triangle of a missed goal.
@@ -50,6 +52,8 @@ LINE: Any = {"linewidth": 1.6, "markersize": 5, "zorder": 3}
 OPEN: Any = {"marker": "^", "markersize": 7, "markerfacecolor": PAPER, "linestyle": "none"}
 SEVERAL = 6
 """At most as many batch sizes share axes, or have panels side by side."""
+DOTS = 200
+"""An inch of a PNG."""
 MOST_POINTS = 2000
 """A scatter of more is an image inside its figure: a page must not hold a hundred thousand circles."""
 
@@ -193,24 +197,92 @@ def legend(ax: Axes, lines: Sequence[Any], notes: Mapping[str, Any]) -> None:
     ax.legend(handles, labels, ncols=columns, handlelength=2.4, columnspacing=1.4, **place)
 
 
-def sheet(count: int, small: bool = False) -> tuple[Figure, list[Axes]]:
-    """A figure with room for `count` panels, at most three to a row; for use within `STYLE`."""
-    columns = {1: 1, 2: 2, 4: 2}.get(count, 3)
-    rows = ceil(count / columns)
-    width, height = (4.0, 3.4) if small else (5.2, 4.6)
-    figure = Figure(figsize=(width * columns, height * rows), layout="constrained")
-    axes = list(figure.subplots(rows, columns, squeeze=False).flat)
-    for ax in axes[count:]:
-        ax.remove()
-    return figure, axes[:count]
+def draw(panel: Callable[[Axes], None], small: bool = False) -> Figure:
+    """A figure with one panel: axes of a fixed size, so that those of several line up, and room below for its legend.
+
+    Matplotlib's own layouts measure every label, which takes longer than drawing them.
+    """
+    width, height = (3.0, 2.3) if small else (4.0, 3.0)
+    left, right, above, below = 1.08, 0.12, 0.5, 0.6  # inches, as all here
+    with matplotlib.rc_context(STYLE):
+        figure = Figure(figsize=(left + width + right, above + height + below))
+        ax = figure.add_axes(_share(figure, left, below, width, height).bounds)
+        panel(ax)
+        if (key := ax.get_legend()) is not None:
+            below += key.get_window_extent().height / figure.dpi + 0.05
+            figure.set_figheight(above + height + below)
+            ax.set_position(_share(figure, left, below, width, height))
+    return figure
 
 
-def render(figure: Figure, kind: Literal["svg", "png"]) -> bytes:
+def _share(figure: Figure, left: float, bottom: float, width: float, height: float) -> Bbox:
+    """Inches as parts of a figure's width and height."""
+    across, up = figure.get_size_inches()
+    return Bbox.from_bounds(left / across, bottom / up, width / across, height / up)
+
+
+def svg(figure: Figure) -> bytes:
     """The same bytes on every run: no date, no version, no random id."""
     buffer = io.BytesIO()
-    nothing = ("Date", "Creator", "Format", "Type") if kind == "svg" else ("Software",)
+    nothing = dict.fromkeys(("Date", "Creator", "Format", "Type"))
     with matplotlib.rc_context(STYLE):
-        figure.savefig(buffer, format=kind, dpi=200 if kind == "png" else 72, metadata=dict.fromkeys(nothing))
+        figure.savefig(buffer, format="svg", dpi=72, metadata=nothing)
     # Laid out in DejaVu Sans, an SVG names fonts every system has; they are narrower: nothing can overlap.
     fonts = (rb"(style=\"[^\"]*font[^\"]*?)'DejaVu Sans'[^;\"]*", rb"\1Helvetica, Arial, sans-serif")
-    return re.sub(*fonts, buffer.getvalue()) if kind == "svg" else buffer.getvalue()
+    return re.sub(*fonts, buffer.getvalue())
+
+
+def svg_side_by_side(panels: Sequence[bytes]) -> bytes:
+    """One SVG of several, in rows of at most three."""
+    boxes = [tuple(map(float, re.findall(rb'viewBox="0 0 ([\d.]+) ([\d.]+)"', panel)[0])) for panel in panels]
+    places, (width, height) = _places(boxes)
+    nested = [
+        f'<svg x="{x:g}" y="{y:g}" width="{box[0]:g}" height="{box[1]:g}" {element(panel.decode(), f"panel-{i}-")}'
+        for i, (panel, box, (x, y)) in enumerate(zip(panels, boxes, places, strict=True))
+    ]
+    size = f'width="{width:g}pt" height="{height:g}pt" viewBox="0 0 {width:g} {height:g}"'
+    names = 'xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink"'
+    text = f'<svg {size} {names}>\n<rect width="100%" height="100%" fill="{PAPER}"/>\n{"".join(nested)}</svg>\n'
+    return b'<?xml version="1.0" encoding="utf-8"?>\n' + text.encode()
+
+
+def element(svg: str, prefix: str) -> str:
+    """An SVG file from its `viewBox` on, without its size and style, every id prefixed: to be put into something."""
+    box = re.search(r'viewBox="[^"]*"', svg)
+    assert box is not None
+    svg = svg[svg.index("<svg") :]
+    body = re.sub(r"<style.*?</style>", "", svg[svg.index(">") + 1 :], count=1, flags=re.DOTALL)
+    body = re.sub(r'(\bid="|xlink:href="#|url\(#)', lambda match: match[1] + prefix, body)
+    return f"{box[0]}>{body.strip()}\n"
+
+
+def png_side_by_side(panels: Sequence[Figure]) -> bytes:
+    """One PNG of several figures, in rows of at most three; the same bytes on every run."""
+    images = [_image(figure) for figure in panels]
+    places, size = _places([image.size for image in images])
+    sheet = Image.new("RGB", (round(size[0]), round(size[1])), PAPER)
+    for image, (x, y) in zip(images, places, strict=True):
+        sheet.paste(image, (round(x), round(y)))
+    buffer = io.BytesIO()
+    sheet.save(buffer, "png", dpi=(DOTS, DOTS), compress_level=3)
+    return buffer.getvalue()
+
+
+def _image(figure: Figure) -> Image.Image:
+    figure.set_dpi(DOTS)
+    with matplotlib.rc_context(STYLE):
+        canvas = FigureCanvasAgg(figure)
+        canvas.draw()
+    return Image.fromarray(np.asarray(canvas.buffer_rgba())).convert("RGB")
+
+
+def _places(sizes: Sequence[tuple[float, ...]]) -> tuple[list[tuple[float, float]], tuple[float, float]]:
+    """Where the corners of these boxes go in rows of at most three, and the size of them all."""
+    columns = {1: 1, 2: 2, 4: 2}.get(len(sizes), 3)
+    width, y = max(box[0] for box in sizes), 0.0
+    places = []
+    for first in range(0, len(sizes), columns):
+        row = sizes[first : first + columns]
+        places += [(i * width, y) for i in range(len(row))]
+        y += max(box[1] for box in row)
+    return places, (width * min(columns, len(sizes)), y)
