@@ -15,7 +15,7 @@ import pandas as pd
 from analysis import counting, intervals
 from analysis.counting import FEWEST, Edge, Goal, Measured, Outcome
 from analysis.load import StudyData
-from analysis.steps_to_result import feasible_steps, is_complete, measured, outcomes
+from analysis.steps_to_result import counted_trials, feasible_steps, is_complete, measured
 
 NEAR = 2.0
 """Trials within so many times the fewest steps count as near the best; a race with the usual factor knows them all."""
@@ -36,13 +36,17 @@ ALIKE = ("workload", "schedule", "batch_size", "budget", "train_steps", "evaluat
 
 def edges(study: StudyData, goal: Goal | None = None) -> list[Edge]:
     """Open sides of a search's box at which its best trials lie (`analysis.counting.edges`)."""
+    return study.once(("edges", goal or study.goal), lambda: _edges(study, goal))
+
+
+def _edges(study: StudyData, goal: Goal | None) -> list[Edge]:
     points = [study.trials.loc[index, study.hyperparameters].to_dict() for index, *_ in _best(study, goal)]
     return counting.edges(study.question["search"]["space"], points)
 
 
 def _best(study: StudyData, goal: Goal | None) -> list[tuple[int, Outcome, Measured]]:
     """The best of the counted trials, the best first: index, how it ended, and its curve."""
-    counted = outcomes(study, goal).query("counted")
+    counted = counted_trials(study, goal)
     known = counted.index.intersection(study.trials.index)
     trials = measured(study, goal or study.goal)
     rows = zip(*(counted.loc[known, column] for column in ("status", "end", "steps_to_goal")), strict=True)
@@ -92,6 +96,10 @@ class Noise(NamedTuple):
 def noise(study: StudyData, goal: Goal | None = None) -> Noise:
     """Whether the best trials crossed the goal or fluctuated across it."""
     goal = goal or study.goal
+    return study.once(("noise", goal), lambda: _noise(study, goal))
+
+
+def _noise(study: StudyData, goal: Goal) -> Noise:
     found = []
     for _, outcome, trial in _best(study, goal):
         if outcome.steps_to_goal is not None:

@@ -8,8 +8,8 @@ from typing import Any
 
 import pandas as pd
 
-from analysis import cautions, compare, errors, figures, relative, scaling, searches, steps_to_result, tuning
-from analysis.counting import Goal
+from analysis import audits, cautions, compare, errors, figures, relative, scaling, searches, steps_to_result, tuning
+from analysis.counting import COMPLETE, Goal
 from analysis.load import LoadError, StudyData, load
 from analysis.report import ReportData, write_report, write_tables
 from analysis.steps_to_result import answerable, unanswerable
@@ -30,7 +30,7 @@ def build(results: Sequence[Path], output: Path, goals: Sequence[Goal] = (), bas
     Raises:
         LoadError: a folder holds no studies or a torn file, two hold the same study, or the report cannot be written.
     """
-    made = [study for folder in results for study in load(folder)]
+    made = [_reduced(study, goals or (None,)) for folder in results for study in load(folder)]
     _refuse_doubles(made)
     studies = searches.answers(made)
     asked: Sequence[Goal | None] = goals or (None,)
@@ -42,7 +42,7 @@ def build(results: Sequence[Path], output: Path, goals: Sequence[Goal] = (), bas
     sentences = [*compare.sentences(pairs, limits), *scaling.sentences(steps, limits)]
     try:
         write_tables(output, {name: table for name, table in found.items() if name not in ONLY_DRAWN})
-        drawn = [(chart, figures.save(chart, output / "figures")) for chart in figures.charts(found)]
+        drawn = figures.save_all(figures.charts(found), output / "figures")
         data = ReportData(
             title="Steps to result against batch size",
             sentences=[*sentences, *stopping_sentences(studies), *grid_sentences(studies)],
@@ -59,6 +59,20 @@ def build(results: Sequence[Path], output: Path, goals: Sequence[Goal] = (), bas
             f" or change its permissions, then rebuild the report: python -m study report {' '.join(map(str, results))}"
         ) from error
     return data
+
+
+def _reduced(study: StudyData, goals: Sequence[Goal | None]) -> StudyData:
+    """Derive what is needed of a study's measurements while they are read, so that no two studies are in memory."""
+    with study.held():
+        for goal in {study.goal, *(goal for _, goal in answerable([study], goals))}:
+            steps_to_result.row(study, goal)
+            audits.edges(study, goal)
+            audits.noise(study, goal)
+        if study.question["stopping"] == "budget":
+            steps_to_result.row(study, stopping="race")
+        steps_to_result.last_steps(study)
+        errors.best_errors([study])
+    return study
 
 
 def tables(
@@ -117,7 +131,8 @@ def stopping_sentences(studies: list[StudyData]) -> list[str]:
     ends, full = 0, 0
     for study in studies:
         if study.stops_early:
-            complete = steps_to_result.outcomes(study).query("counted and status == 'COMPLETE'")
+            counted = steps_to_result.counted_trials(study)
+            complete = counted[counted["status"] == COMPLETE]
             ends, full = ends + int(complete["end"].sum()), full + len(complete) * study.train_steps
     if full:
         rules = " and ".join(sorted(set(steps["stopping"][early])))

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import partial
 
 import numpy as np
 import pandas as pd
 
 from analysis.counting import COMPLETE
 from analysis.load import StudyData
-from analysis.steps_to_result import outcomes
+from analysis.steps_to_result import counted_trials
 
 CURVE = ["workload", "optimizer", "goal_metric"]
 BUDGETS = 4
@@ -25,13 +26,13 @@ def best_errors(studies: Iterable[StudyData]) -> pd.DataFrame:
         out.
     """
     columns = [*CURVE, "batch_size", "train_examples", "step", "error"]
-    frames = [_best_errors(study) for study in studies if not study.stops_early]
+    frames = [study.once("best errors", partial(_best_errors, study)) for study in studies if not study.stops_early]
     return pd.concat(frames, ignore_index=True)[columns] if frames else pd.DataFrame(columns=columns)
 
 
 def _best_errors(study: StudyData) -> pd.DataFrame:
     metric = study.goal.metric
-    counted = outcomes(study).query("counted")
+    counted = counted_trials(study)
     rows = study.read([metric]).dropna(subset=metric)
     rows = rows[rows["trial"].isin(counted.index[counted["status"] == COMPLETE])].sort_values("step", kind="stable")
     error = np.minimum.accumulate(rows[metric].to_numpy())

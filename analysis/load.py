@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from analysis.counting import RECORDED, Branch, Goal, Rule, evaluation_grid
+
+T = TypeVar("T")
+_HELD = "held"
 
 
 class LoadError(Exception):
@@ -31,7 +34,7 @@ class StudyData:
             seconds_evaluation, recorded (a status that came with an imported trial, else NA), and a column for each
             hyperparameter.
         metrics: what was measured, such as `val/classification_error`.
-        derived: what was computed from the measurements already, by those who computed it.
+        derived: what was computed from the measurements already (`once`).
     """
 
     folder: Path
@@ -48,6 +51,13 @@ class StudyData:
         Raises:
             LoadError: a file is torn or has been removed.
         """
+        held = self.derived.get(_HELD, {})
+        key = tuple(metrics)
+        if key not in held:
+            held[key] = self._read(metrics)
+        return held[key]
+
+    def _read(self, metrics: Sequence[str]) -> pd.DataFrame:
         frames = []
         seen: set[int] = set()
         with _reading(self.folder):
@@ -56,12 +66,27 @@ class StudyData:
                     there = [metric for metric in metrics if metric in file.schema_arrow.names]
                     new = {record["index"] for record in _records(file)} & set(self.trials.index) - seen
                     frame = file.read(columns=["trial", "step", *there]).to_pandas()
-                    frames.append(frame if seen.isdisjoint(frame["trial"]) else frame[frame["trial"].isin(new)])
+                    frames.append(frame[frame["trial"].isin(new)] if seen else frame)
                     seen |= new
         found = pd.concat(frames, ignore_index=True) if frames else pd.DataFrame({"trial": [], "step": []})
         found = found.reindex(columns=["trial", "step", *metrics])
         in_order = (found["trial"] * float(found["step"].max() + 1) + found["step"]).is_monotonic_increasing
         return found if in_order else found.sort_values(["trial", "step"], ignore_index=True)
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Read each metric from disk at most once in this block."""
+        self.derived[_HELD] = {}
+        try:
+            yield
+        finally:
+            del self.derived[_HELD]
+
+    def once(self, key: Hashable, make: Callable[[], T]) -> T:
+        """What `make` returned the first time that it was asked for under this key; must be small."""
+        if key not in self.derived:
+            self.derived[key] = make()
+        return self.derived[key]
 
     @property
     def measurements(self) -> pd.DataFrame:

@@ -61,7 +61,9 @@ def perfect_scaling_limit(steps: Mapping[int, float]) -> Limit:
     return Limit(float(limit), _bound(limit, steps, sizes))
 
 
-def maximum_useful_batch_size(trials: Mapping[int, np.ndarray], seed: int = 0) -> Limit:
+def maximum_useful_batch_size(
+    trials: Mapping[int, np.ndarray], seed: int = 0, samples: Mapping[int, np.ndarray] | None = None
+) -> Limit:
     """The smallest B such that no larger measured batch size is shown to be faster.
 
     B' is shown to be faster than B if the 5 % bootstrap quantile of S_n(B) / S_n(B') exceeds 1.05, S_n being the
@@ -69,8 +71,9 @@ def maximum_useful_batch_size(trials: Mapping[int, np.ndarray], seed: int = 0) -
 
     Arguments:
         trials: batch size -> steps to the goal of its feasible trials [N], infinite if not reached.
+        samples: of `resamples` with this seed, if they are there already.
     """
-    samples = _samples(trials, seed)
+    samples = resamples(trials, seed) if samples is None else samples
     sizes = sorted(samples)
     for size in sizes:
         if not any(_shown_faster(samples[size], samples[other]) for other in sizes if other > size):
@@ -78,19 +81,18 @@ def maximum_useful_batch_size(trials: Mapping[int, np.ndarray], seed: int = 0) -
     return Limit(np.nan, "=")
 
 
-def intervals(trials: Mapping[int, np.ndarray], seed: int = 0) -> dict[str, tuple[float, float]]:
+def intervals(samples: Mapping[int, np.ndarray]) -> dict[str, tuple[float, float]]:
     """What other searches of the same size might have found, by resampling trials: 95 % of the limits of S_n's curve.
 
     In a resample the maximum useful batch size is the smallest B that no larger one beats by more than 5 %.
 
     Arguments:
-        trials: as of `maximum_useful_batch_size`.
+        samples: of `resamples`.
 
     Returns:
         (low, high) [examples] of the perfect-scaling limit and of the maximum useful batch size; NaN if no batch size
         reached the goal.
     """
-    samples = _samples(trials, seed)
     if not samples:
         return dict.fromkeys(("perfect_scaling_limit", "maximum_useful_batch_size"), (np.nan, np.nan))
     sizes = np.array(sorted(samples))
@@ -102,7 +104,7 @@ def intervals(trials: Mapping[int, np.ndarray], seed: int = 0) -> dict[str, tupl
     return {"perfect_scaling_limit": _middle(perfect), "maximum_useful_batch_size": _middle(useful)}
 
 
-def _samples(trials: Mapping[int, np.ndarray], seed: int) -> dict[int, np.ndarray]:
+def resamples(trials: Mapping[int, np.ndarray], seed: int = 0) -> dict[int, np.ndarray]:
     """S_n of resamples [R] at each batch size that reached the goal."""
     reached = {size: steps for size, steps in sorted(trials.items()) if np.isfinite(steps).any()}
     return {size: resampled(steps, seed=(seed, size)) for size, steps in reached.items()}
@@ -187,11 +189,12 @@ def table(
     rows = []
     for key, trials in sorted(curves.items()):
         fewest = {size: float(np.min(steps, initial=np.inf)) for size, steps in trials.items()}
+        samples = resamples(trials)
         limits = {
             "perfect_scaling_limit": perfect_scaling_limit(fewest),
-            "maximum_useful_batch_size": maximum_useful_batch_size(trials),
+            "maximum_useful_batch_size": maximum_useful_batch_size(trials, samples=samples),
         }
-        for name, (low, high) in intervals(trials).items():
+        for name, (low, high) in intervals(samples).items():
             limits[name] = replace(limits[name], low=low, high=high)
         limits |= critical_batch_sizes(fewest, base)
         rows += [(*key, name, limit.value, limit.low, limit.high, limit.bound) for name, limit in limits.items()]

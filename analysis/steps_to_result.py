@@ -50,9 +50,13 @@ def outcomes(study: StudyData, goal: Goal | None = None, stopping: str | None = 
         An index with no file is INCOMPLETE.
     """
     goal, stopping = goal or study.goal, stopping or study.question["stopping"]
-    if (goal, stopping) not in study.derived:
-        study.derived[goal, stopping] = _outcomes(study, goal, stopping)
-    return study.derived[goal, stopping]
+    return study.once(("outcomes", goal, stopping), lambda: _outcomes(study, goal, stopping))
+
+
+def counted_trials(study: StudyData, goal: Goal | None = None, stopping: str | None = None) -> pd.DataFrame:
+    """The rows of `outcomes` of the first N feasible trials and those between them."""
+    frame = outcomes(study, goal, stopping)
+    return frame[frame["counted"]]
 
 
 def _outcomes(study: StudyData, goal: Goal, stopping: str) -> pd.DataFrame:
@@ -113,22 +117,18 @@ def is_complete(study: StudyData) -> bool:
 
 def feasible_steps(study: StudyData, goal: Goal | None = None) -> np.ndarray:
     """Steps to the goal of the counted feasible trials [N] in index order, infinite where it was not reached."""
-    frame = outcomes(study, goal)
-    counted = frame[frame["counted"] & (frame["status"] == COMPLETE)]
-    return counted["steps_to_goal"].astype("float64").fillna(np.inf).to_numpy()
+    counted = counted_trials(study, goal)
+    return counted[counted["status"] == COMPLETE]["steps_to_goal"].astype("float64").fillna(np.inf).to_numpy()
 
 
 def row(study: StudyData, goal: Goal | None = None, stopping: str | None = None) -> dict[str, Any]:
     """One study's row of `table`."""
     goal, stopping = goal or study.goal, stopping or study.question["stopping"]
-    key = ("row", goal, stopping)
-    if key not in study.derived:
-        study.derived[key] = _row(study, goal, stopping)
-    return study.derived[key]
+    return study.once(("row", goal, stopping), lambda: _row(study, goal, stopping))
 
 
 def _row(study: StudyData, goal: Goal, stopping: str) -> dict[str, Any]:
-    counted = outcomes(study, goal, stopping).query("counted")
+    counted = counted_trials(study, goal, stopping)
     complete = counted[counted["status"] == COMPLETE]
     steps = [None if pd.isna(s) else int(s) for s in complete["steps_to_goal"]]
     best = fewest_steps(steps)
@@ -189,6 +189,14 @@ def table(
     return frame.astype(integers)
 
 
+def last_steps(study: StudyData) -> pd.Series:
+    """The last step measured of each trial, by trial; NaN if none was."""
+    return study.once(
+        "last steps",
+        lambda: study.read([study.goal.metric]).groupby("trial")["step"].max().reindex(study.trials.index),
+    )
+
+
 def cost_table(studies: Iterable[StudyData]) -> pd.DataFrame:
     """What each study took, all its searches together: all timings live in this table, so that every other can be
     compared byte for byte.
@@ -197,21 +205,7 @@ def cost_table(studies: Iterable[StudyData]) -> pd.DataFrame:
         A row for each (workload, optimizer, batch_size): device, trials and steps (all that ran, counted or not),
         seconds_training, seconds_evaluation, seconds_per_step, evaluation_share (of the time).
     """
-    rows = []
-    for study in studies:
-        last_steps = study.read([]).groupby("trial")["step"].max().reindex(study.trials.index)
-        rows.append(
-            {
-                "workload": study.workload,
-                "optimizer": study.optimizer,
-                "batch_size": study.batch_size,
-                "device": study.provenance[-1].get("device", "") if study.provenance else "",
-                "trials": len(study.trials),
-                "steps": int(study.trials["first_bad_step"].astype("float64").fillna(last_steps).fillna(0).sum()),
-                "seconds_training": float(study.trials["seconds_training"].sum()),
-                "seconds_evaluation": float(study.trials["seconds_evaluation"].sum()),
-            }
-        )
+    rows = [_cost(study) for study in studies]
     names = ["workload", "optimizer", "batch_size"]
     frame = pd.DataFrame(rows).groupby(names, as_index=False, sort=False)
     cost = frame.agg(
@@ -222,3 +216,17 @@ def cost_table(studies: Iterable[StudyData]) -> pd.DataFrame:
         seconds_per_step=cost["seconds_training"] / cost["steps"].replace(0, np.nan),
         evaluation_share=cost["seconds_evaluation"] / seconds.replace(0.0, np.nan),
     )
+
+
+def _cost(study: StudyData) -> dict[str, Any]:
+    steps = study.trials["first_bad_step"].astype("float64").fillna(last_steps(study)).fillna(0)
+    return {
+        "workload": study.workload,
+        "optimizer": study.optimizer,
+        "batch_size": study.batch_size,
+        "device": study.provenance[-1].get("device", "") if study.provenance else "",
+        "trials": len(study.trials),
+        "steps": int(steps.sum()),
+        "seconds_training": float(study.trials["seconds_training"].sum()),
+        "seconds_evaluation": float(study.trials["seconds_evaluation"].sum()),
+    }

@@ -13,7 +13,7 @@ import pandas as pd
 from analysis.counting import COMPLETE, INFEASIBLE, Goal
 from analysis.intervals import median_best_of
 from analysis.load import StudyData
-from analysis.steps_to_result import answerable, feasible_steps, outcomes
+from analysis.steps_to_result import answerable, counted_trials, feasible_steps
 
 CURVE = ["workload", "optimizer", "goal_metric", "goal_threshold"]
 KEY = ["workload", "optimizer", "batch_size", "goal_metric", "goal_threshold"]
@@ -36,7 +36,7 @@ def trials(studies: Iterable[StudyData], goals: Sequence[Goal | None] = (None,))
 
 
 def _trials(study: StudyData, goal: Goal) -> pd.DataFrame:
-    frame = outcomes(study, goal).query("counted").reset_index()
+    frame = counted_trials(study, goal).reset_index()
     known = study.trials.reindex(frame["trial"]).reset_index(drop=True)
     names = {
         "workload": study.workload,

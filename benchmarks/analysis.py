@@ -59,7 +59,7 @@ def write(results: Path, number: int) -> None:
     """One complete study, as the store writes it."""
     per_curve, rest = divmod(number, len(WORKLOADS) * len(OPTIMIZERS))
     workload, optimizer = WORKLOADS[rest % len(WORKLOADS)], OPTIMIZERS[rest // len(WORKLOADS)]
-    batch_size = 2 ** (per_curve % 16) + per_curve // 16
+    batch_size = (1 + 2 * (per_curve // 16)) * 2 ** (per_curve % 16)
     folder = results / "studies" / workload / optimizer / str(batch_size)
     (folder / "trials").mkdir(parents=True, exist_ok=True)
     rng = np.random.default_rng(number)
