@@ -9,7 +9,7 @@ from typing import Any
 import pandas as pd
 
 from analysis import audits, cautions, compare, errors, figures, relative, scaling, searches, steps_to_result, tuning
-from analysis.counting import COMPLETE, Goal
+from analysis.counting import COMPLETE, RECORDED, Goal
 from analysis.load import LoadError, StudyData, load
 from analysis.report import ReportData, write_report, write_tables
 from analysis.steps_to_result import answerable, unanswerable
@@ -46,7 +46,11 @@ def build(results: Sequence[Path], output: Path, goals: Sequence[Goal] = (), bas
         data = ReportData(
             title="Steps to result against batch size",
             sentences=[*sentences, *stopping_sentences(studies), *grid_sentences(studies)],
-            warnings=[*refused, *cautions.sentences(list(answerable(studies, asked)), steps, limits, pairs)],
+            warnings=[
+                *refused,
+                *cautions.sentences(list(answerable(studies, asked)), steps, limits, pairs),
+                *imported(studies),
+            ],
             tables=found,
             studies=[provenance(study) for study in made],
             command=_command(made),
@@ -110,6 +114,11 @@ def tables(
     }
 
 
+def imported(studies: Sequence[StudyData]) -> list[str]:
+    """What was odd about studies when they were imported."""
+    return [text for study in studies for run in study.provenance for text in run.get("warnings", [])]
+
+
 def _refuse_doubles(studies: Sequence[StudyData]) -> None:
     """One study in two folders would be one point of a curve measured twice."""
     seen: dict[tuple[object, ...], Path] = {}
@@ -154,6 +163,10 @@ def grid_sentences(studies: list[StudyData]) -> list[str]:
     """How long trials may run, and how finely their steps are known."""
     found: dict[str, str] = {}
     for study in studies:
+        if study.question["stopping"] == RECORDED:
+            text = "Imported: trials ended, and errors were measured, where they were recorded."
+            found.setdefault(text, study.workload)
+            continue
         budget, grid = study.question["budget"], study.question["evaluation"]
         capped = "" if budget["max_steps"] is None else f", at most {budget['max_steps']:,}"
         steps = f"the larger of {budget['epochs']:g} epochs and {budget['steps']:,} steps{capped}"
@@ -176,7 +189,7 @@ def provenance(study: StudyData) -> dict[str, Any]:
         "stopping": study.question["stopping"],
         "seeds": study.question["seeds"],
         "runs": len(study.provenance),
-        **{key: value for key, value in last.items() if key != "command"},
+        **{key: value for key, value in last.items() if key not in ("command", "warnings")},
     }
 
 

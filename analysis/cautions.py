@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from analysis import audits, scaling, steps_to_result
-from analysis.counting import Goal
+from analysis.counting import RECORDED, Goal
 from analysis.load import StudyData
 
 KINDS = ("edge", "inclusion", "unfinished", "few near", "noise", "never", "coarse", "doubling", "late", "base", "end")
@@ -75,7 +75,9 @@ def _edges(study: StudyData, goal: Goal) -> Iterator[Caution]:
         side = f"search.space.{edge.parameter}.{edge.side}"
         text = f"the best trials have {edge.parameter} {{}}, at the edge of what was searched ({{}}); "
         values = [f"{edge.value:.3g}", f"{edge.limit:g}"]
-        if study.question["search"]["extend"]:
+        if study.question["stopping"] == RECORDED:
+            text += "a wider search may find fewer steps"
+        elif study.question["search"]["extend"]:
             text += f"raise search.extend_limit or widen {side} (after {{}} extensions)"
             values.append(str(study.branch.stage))
         else:
@@ -86,7 +88,10 @@ def _edges(study: StudyData, goal: Goal) -> Iterator[Caution]:
 def _trials(study: StudyData, goal: Goal, row: Row) -> Iterator[Caution]:
     """Too few trials: feasible, near the best, or by the best-of-n curve; the first that holds says it all."""
     wanted, complete = study.question["search"]["trials"], row["complete"]
-    if complete < wanted and steps_to_result.is_complete(study):
+    if complete < wanted and study.question["stopping"] == RECORDED:
+        text = f"only {{}} of the {wanted:,} trials to count are COMPLETE; import with a lower --trials, or all"
+        yield _about("unfinished", study, goal, text, f"{complete:,}")
+    elif complete < wanted and steps_to_result.is_complete(study):
         text = f"only {{}} of {wanted:,} trials were feasible when {{}} had been launched; "
         text += "raise search.max_launches or narrow the box"
         yield _about("unfinished", study, goal, text, f"{complete:,}", f"{complete + row['infeasible']:,}")
@@ -150,7 +155,8 @@ def _bases(steps: pd.DataFrame) -> Iterator[Caution]:
     """The base of perfect scaling is not the cheapest in examples."""
     for (workload, optimizer, metric, threshold), curve in steps[steps["reached"]].groupby(CURVE):
         curve = curve.sort_values("batch_size")
-        ratio = curve["examples_to_result"].iloc[0] / curve["examples_to_result"].min()
+        # Imported curves may meet a goal untrained, at step 0.
+        ratio = curve["examples_to_result"].iloc[0] / max(1, curve["examples_to_result"].min())
         if ratio > scaling.PERFECT_SCALING_TOLERANCE:
             text = (
                 f"batch size {curve['batch_size'].iloc[0]:,}, the base of perfect scaling, took {ratio:.2g} times the "
@@ -164,7 +170,7 @@ def _ends(answered: Answered, limits: pd.DataFrame) -> Iterator[Caution]:
     sizes: dict[tuple[str, str, Goal], dict[int, float]] = {}
     for study, goal in answered:
         curve = sizes.setdefault((study.workload, study.optimizer, goal), {})
-        curve[study.batch_size] = study.question["workload"].get("train_examples", np.inf)
+        curve[study.batch_size] = study.question["workload"].get("train_examples") or np.inf
     open_ends = limits[(limits["definition"] == "maximum_useful_batch_size") & (limits["bound"] == ">")]
     for row in open_ends.itertuples():
         curve = sizes[row.workload, row.optimizer, Goal(row.goal_metric, row.goal_threshold)]

@@ -22,6 +22,8 @@ COMPLETE, INFEASIBLE, INCOMPLETE = "COMPLETE", "INFEASIBLE", "INCOMPLETE"
 STOPPING_RULES = ("budget", "goal", "race")
 RECORDED = "recorded"
 """Of imported studies: trials end where their curves do, with the statuses that came with them."""
+AS_ERRORS = {"average_precision": "average_precision_error"}
+"""Metrics of which more is better -> the errors, 1 - metric, that they are kept as."""
 
 OUTER = 0.1
 """The part of a scaled range, from a side inwards, in which an optimum is suspicious."""
@@ -176,7 +178,7 @@ def _outcome(rule: Rule, trial: Measured, bound: int) -> Outcome:
 def _recorded(rule: Rule, trial: Measured) -> Outcome:
     steps = np.asarray(trial.steps)
     assert trial.recorded is not None
-    end = int(steps[-1]) if steps.size else 0
+    end = trial.first_bad_step or (int(steps[-1]) if steps.size else 0)
     return Outcome(trial.recorded, end, first_crossing(steps, trial.errors, rule.threshold))
 
 

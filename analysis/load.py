@@ -31,8 +31,8 @@ class StudyData:
         question: what was asked, as recorded when it was asked.
         provenance: one record for each run that worked on it.
         trials: a row a trial, by `trial` (index): seed, first_bad_step (NA if finite), seconds_training,
-            seconds_evaluation, recorded (a status that came with an imported trial, else NA), and a column for each
-            hyperparameter.
+            seconds_evaluation (NaN if unknown), recorded (a status that came with an imported trial, else NA),
+            trial_id (as it was released; else the index), and a column for each hyperparameter.
         metrics: what was measured, such as `val/classification_error`.
         derived: what was computed from the measurements already (`once`).
     """
@@ -191,10 +191,12 @@ def _trials(records: dict[int, dict[str, Any]]) -> pd.DataFrame:
             "seconds_training": record["seconds"]["training"],
             "seconds_evaluation": record["seconds"]["evaluation"],
             "recorded": record.get("status"),
+            "trial_id": record.get("trial_id", index),
             **record["hyperparameters"],
         }
         for index, record in sorted(records.items())
     ]
-    columns = ["trial", "seed", "first_bad_step", "seconds_training", "seconds_evaluation", "recorded"]
-    frame = pd.DataFrame(rows, columns=None if rows else columns)
-    return frame.astype({"trial": "int64", "first_bad_step": "Int64", "recorded": "string"}).set_index("trial")
+    seconds = dict.fromkeys(("seconds_training", "seconds_evaluation"), "float64")
+    types = {"trial": "int64", "first_bad_step": "Int64", "recorded": "string", "trial_id": "int64"} | seconds
+    frame = pd.DataFrame(rows, columns=None if rows else ["seed", *types])
+    return frame.astype(types).set_index("trial")

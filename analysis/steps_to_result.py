@@ -14,6 +14,7 @@ from analysis.counting import (
     COMPLETE,
     INCOMPLETE,
     INFEASIBLE,
+    RECORDED,
     Goal,
     Measured,
     counted_prefix,
@@ -106,8 +107,10 @@ def answerable(
 
 
 def is_complete(study: StudyData) -> bool:
-    """Whether a search has its N feasible trials, or launched as many as it may, with no gap."""
+    """Whether a search has its N feasible trials, or launched as many as it may, with no gap; or was imported."""
     frame = outcomes(study)
+    if study.question["stopping"] == RECORDED:
+        return True
     search = study.question["search"]
     launches = search["max_launches"] or 10 * search["trials"]
     counted = frame["status"][frame["counted"]]
@@ -203,14 +206,14 @@ def cost_table(studies: Iterable[StudyData]) -> pd.DataFrame:
 
     Returns:
         A row for each (workload, optimizer, batch_size): device, trials and steps (all that ran, counted or not),
-        seconds_training, seconds_evaluation, seconds_per_step, evaluation_share (of the time).
+        seconds_training, seconds_evaluation, seconds_per_step, evaluation_share (of the time); times are NaN where
+        they were not measured.
     """
     rows = [_cost(study) for study in studies]
     names = ["workload", "optimizer", "batch_size"]
     frame = pd.DataFrame(rows).groupby(names, as_index=False, sort=False)
-    cost = frame.agg(
-        {"device": "first", **dict.fromkeys(("trials", "steps", "seconds_training", "seconds_evaluation"), "sum")}
-    )
+    counts, times = ("trials", "steps"), ("seconds_training", "seconds_evaluation")
+    cost = frame.agg({"device": "first", **dict.fromkeys(counts, "sum"), **dict.fromkeys(times, _known_sum)})
     seconds = cost["seconds_training"] + cost["seconds_evaluation"]
     return cost.assign(
         seconds_per_step=cost["seconds_training"] / cost["steps"].replace(0, np.nan),
@@ -227,6 +230,11 @@ def _cost(study: StudyData) -> dict[str, Any]:
         "device": study.provenance[-1].get("device", "") if study.provenance else "",
         "trials": len(study.trials),
         "steps": int(steps.sum()),
-        "seconds_training": float(study.trials["seconds_training"].sum()),
-        "seconds_evaluation": float(study.trials["seconds_evaluation"].sum()),
+        "seconds_training": float(_known_sum(study.trials["seconds_training"])),
+        "seconds_evaluation": float(_known_sum(study.trials["seconds_evaluation"])),
     }
+
+
+def _known_sum(seconds: pd.Series) -> float:
+    """NaN, not 0, where nothing is known."""
+    return seconds.sum(min_count=1)

@@ -1,4 +1,4 @@
-"""`python -m study VERB`: sweep, plan, status, report, compare, data."""
+"""`python -m study VERB`: sweep, plan, status, report, compare, export, import, data."""
 
 from __future__ import annotations
 
@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 REPORT = Path("results/report")
 """Where a report on several results folders goes."""
+FORMATS = ("batch_science", "csv", "parquet")
+"""Those of `analysis.export`, which takes a while to load."""
 USAGE = """\
   python -m study sweep                               the default job: digits, eleven batch sizes
   python -m study sweep workload=resnet_cifar         any workload of conf/workload, or your own with --config-dir
@@ -27,6 +29,8 @@ USAGE = """\
   python -m study report results/mlp_digits           tables, figures and report.html from the files alone
   python -m study report results/a results/b          one report on several
   python -m study compare results/sgd results/momentum   which optimizer needs fewer steps, where
+  python -m study export results/mlp_digits released/ --format csv
+  python -m study import batch_science/lm1b results/lm1b --goal 'val/cross_entropy_error<3.9'
   python -m study data list"""
 
 
@@ -120,6 +124,36 @@ def comparison(options: argparse.Namespace, console: Console) -> None:
     report(options, console)
 
 
+def export(options: argparse.Namespace, console: Console) -> None:
+    """`study export`: a results folder in the released layout of the paper's data, or as two tables."""
+    from analysis.export import export
+    from study import show
+
+    with show.StudiesProgress(console, "exporting") as progress:
+        export(options.results, options.folder, options.format, progress.watch, progress.begin)
+    console.print(f"Exported: {options.folder}", highlight=False)
+
+
+def import_released(options: argparse.Namespace, console: Console) -> None:
+    """`study import`: a released tree into a results folder, then the status of what came."""
+    from study import show
+    from study.interchange import import_released
+
+    with show.StudiesProgress(console, "importing") as progress:
+        warnings = import_released(
+            options.folder,
+            options.results,
+            options.goal,
+            options.trials,
+            options.command,
+            progress.watch,
+            progress.begin,
+        )
+    for warning in warnings:
+        console.print(warning, style="yellow", markup=False, highlight=False)
+    console.print(f"{progress.done}\nNow: python -m study report {options.results}", highlight=False)
+
+
 def data(options: argparse.Namespace, console: Console) -> None:
     """`study data list` and `study data fetch NAME`."""
     from rich.table import Table
@@ -185,6 +219,27 @@ def parser() -> argparse.ArgumentParser:
         verb.add_argument("--base-batch-size", type=float, metavar="B", help="of Zhang et al.'s critical batch size")
         verb.set_defaults(run=run)
 
+    verb = verbs.add_parser("export", help="results for others: the layout of the paper's released data, or two tables")
+    verb.add_argument("results", type=Path)
+    verb.add_argument("folder", type=Path, metavar="DIR", help="new or empty")
+    verb.add_argument("--format", choices=FORMATS, default=FORMATS[0], help=f"default: {FORMATS[0]}")
+    verb.set_defaults(run=export)
+
+    verb = verbs.add_parser("import", help="read measurements in the layout of the paper's released data")
+    verb.add_argument("folder", type=Path, metavar="DIR", help="of dataset/model/optimizer/batch_size/study.json")
+    verb.add_argument("results", type=Path)
+    verb.add_argument(
+        "--goal",
+        action="append",
+        default=[],
+        metavar="[WORKLOAD:]GOAL",
+        help="'val/cross_entropy_error<3.9', for all or for a WORKLOAD such as 'fc_*'; default: as published",
+    )
+    verb.add_argument(
+        "--trials", type=int, metavar="N", help="COMPLETE trials that count; default: the published, or all"
+    )
+    verb.set_defaults(run=import_released)
+
     verb = verbs.add_parser("data", help="list or fetch data sets")
     verb.add_argument("action", choices=["list", "fetch"])
     verb.add_argument("names", nargs="*", metavar="NAME")
@@ -211,15 +266,17 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(options: argparse.Namespace, console: Console, errors: Console) -> int:
+    from analysis.export import ExportError
     from analysis.load import LoadError
     from study.config import UsageError
+    from study.interchange import ImportRefused
     from study.store import StoreError
     from study.workers import TrialTooLarge, WorkerError
     from workloads.datasets import DataError
 
     try:
         options.run(options, console)
-    except (UsageError, StoreError, LoadError, DataError) as error:
+    except (UsageError, StoreError, LoadError, DataError, ExportError, ImportRefused) as error:
         errors.print(f"study: {error}", markup=False, highlight=False)
         return 2
     except (WorkerError, TrialTooLarge) as error:

@@ -140,6 +140,38 @@ class SweepProgress:
         return f"{prefix}batch size {study.batch_size:,}{f', {study.branch.path}' if study.branch.path else ''}"
 
 
+class StudiesProgress:
+    """A live bar over studies that are read or written; `done` says in words what came."""
+
+    def __init__(self, console: Console, doing: str) -> None:
+        self.doing, self.studies, self.rows = doing, 0, 0
+        self.started = time.monotonic()
+        columns = (TextColumn("{task.description}"), BarColumn(bar_width=24), TextColumn("{task.fields[status]}"))
+        self.bars = Progress(*columns, console=console, transient=True)
+
+    def __enter__(self) -> StudiesProgress:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.bars.stop()
+
+    def begin(self, studies: int) -> None:
+        """So many are to come."""
+        self.bars.start()
+        self.task = self.bars.add_task(self.doing, total=studies, status="")
+
+    def watch(self, study: object, rows: int = 0) -> None:
+        """One more is done."""
+        self.studies, self.rows = self.studies + 1, self.rows + rows
+        self.bars.update(self.task, completed=self.studies, status=f"{study}")
+
+    @property
+    def done(self) -> str:
+        """In words."""
+        took = time.monotonic() - self.started
+        return f"{self.studies:,} studies with {self.rows:,} measurements in {duration(took)}."
+
+
 def results(console: Console, steps: pd.DataFrame, sentences: Sequence[str]) -> None:
     """The table of steps to result (frame of `analysis.steps_to_result.table`) and what was found."""
     several = len(steps[["goal_metric", "goal_threshold"]].drop_duplicates()) > 1
@@ -148,7 +180,8 @@ def results(console: Console, steps: pd.DataFrame, sentences: Sequence[str]) -> 
         goal = f" to {metric} < {threshold:g}" if several else ""
         console.print(f"\n[bold]{workload}, {optimizer}{goal}[/]", highlight=False)
         # The schedule's own parameters are in the report; here the line must fit a terminal.
-        tuned = [name for name in OPTIMIZERS[optimizer].hyperparameters if name in curve]
+        known = OPTIMIZERS[optimizer if optimizer in OPTIMIZERS else "momentum"].hyperparameters
+        tuned = [name for name in known if name in curve]
         counts = ["complete", *(["incomplete"] if curve["incomplete"].any() else []), "infeasible"]
         varied = [name for name in tuned if name in tuned[:2] or curve[name].nunique() > 1]
         table = Table(box=None, pad_edge=False)

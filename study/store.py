@@ -10,8 +10,9 @@
                                 wider boxes, and likewise budget-2/, repeat-1/ and, for reruns of trial 17, rerun-17/
 
 A curves file holds a row per measurement (`trial`, `step` and one column per metric, NaN where not measured); its
-`trials` metadata is a JSON list with a record per trial. Everything is written aside under a name that begins with a
-dot, flushed to disk, and renamed: a reader sees a whole file or none.
+`trials` metadata is a JSON list with a record per trial. An imported study is the first and the last of these files,
+and its records have `status` and `trial_id` as they were released. Everything is written aside under a name that begins
+with a dot, flushed to disk, and renamed: a reader sees a whole file or none.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ import json
 import os
 import shutil
 import socket
-from collections.abc import Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -60,10 +61,7 @@ def check(results: Path, studies: Sequence[Study]) -> None:
     Raises:
         StoreError: with the differences, old -> new.
     """
-    # Not `Path.exists`, which raises in a folder that may not be entered.
-    nearest = next(p for p in (results, *results.absolute().parents) if os.path.exists(p))
-    if not nearest.is_dir() or not os.access(nearest, os.W_OK | os.X_OK):
-        raise StoreError(f"cannot write to {results}: {nearest} is not a writable folder; choose another results=DIR.")
+    _check_writable(results)
     for study in studies:
         folder = study_folder(results, study)
         # Studies of one workload and optimizer are one curve: they must ask the same at every batch size.
@@ -75,9 +73,67 @@ def check(results: Path, studies: Sequence[Study]) -> None:
             if path.parent != folder:
                 differing = {k: v for k, v in differing.items() if k not in OF_ONE_SIZE}
             differing = {key: pair for key, pair in differing.items() if key not in EXTENDABLE + SETTLED}
-            if differing:
-                changed = ", ".join(f"{key}: {old} -> {new}" for key, (old, new) in differing.items())
-                raise StoreError(f"{results} holds another question ({changed}); choose another results=DIR.")
+            _refuse(results, differing, "choose another results=DIR")
+
+
+def _check_writable(results: Path) -> None:
+    # Not `Path.exists`, which raises in a folder that may not be entered.
+    nearest = next(p for p in (results, *results.absolute().parents) if os.path.exists(p))
+    if not nearest.is_dir() or not os.access(nearest, os.W_OK | os.X_OK):
+        raise StoreError(f"cannot write to {results}: {nearest} is not a writable folder; choose another results=DIR.")
+
+
+def _refuse(results: Path, differing: Mapping[str, tuple[Any, Any]], cure: str) -> None:
+    if differing:
+        changed = ", ".join(f"{key}: {old} -> {new}" for key, (old, new) in differing.items())
+        raise StoreError(f"{results} holds another question ({changed}); {cure}.")
+
+
+def _imported_folder(results: Path, question: Mapping[str, Any]) -> Path:
+    return results / "studies" / question["workload"]["name"] / question["optimizer"] / str(question["batch_size"])
+
+
+def check_imported(results: Path, questions: Iterable[Mapping[str, Any]]) -> None:
+    """`check` for imported studies, which differ in space and trials from batch size to batch size.
+
+    Arguments:
+        questions: with at least those keys that are compared, and the batch size.
+
+    Raises:
+        StoreError: with the differences, old -> new.
+    """
+    _check_writable(results)
+    compared = ("workload", "optimizer", "goal", "stopping")
+    for question in questions:
+        asked = {key: question[key] for key in compared}
+        for path in sorted(_imported_folder(results, question).parent.glob("*/study.json")):
+            held = {key: value for key, value in _read(path)["question"].items() if key in compared}
+            _refuse(results, differences(held, asked), "import into another folder, or read goals with report --goal")
+
+
+def save_imported(
+    results: Path,
+    question: Mapping[str, Any],
+    provenance: Mapping[str, Any],
+    trials: Sequence[Mapping[str, Any]],
+    columns: Mapping[str, np.ndarray],
+) -> Path:
+    """Write one study that was measured elsewhere, in place of what an earlier import of it wrote.
+
+    Arguments:
+        trials: a record for each, by index, with the keys of `save` and `status`.
+        columns: `trial`, `step` and the metrics [all measurements], by trial and step.
+
+    Raises:
+        StoreError: the folder holds another question, is being worked on, or cannot be written.
+    """
+    folder = _imported_folder(results, question)
+    with claimed(folder):
+        check_imported(results, [question])
+        # Readers look for the question: it comes last.
+        _write_table(folder / COMPACTED, columns, trials)
+        _write_json(folder / "study.json", {"format": FORMAT, "question": question, "provenance": [provenance]})
+    return folder
 
 
 @contextmanager
@@ -290,7 +346,11 @@ def _write_curves(path: Path, curves: Sequence[Curve]) -> None:
         }
         for c in curves
     ]
-    table = pa.table(columns).replace_schema_metadata({"trials": json.dumps(trials)})
+    _write_table(path, columns, trials)
+
+
+def _write_table(path: Path, columns: Mapping[str, np.ndarray], trials: Sequence[Mapping[str, Any]]) -> None:
+    table = pa.table(dict(columns)).replace_schema_metadata({"trials": json.dumps(trials)})
     _replace(path, lambda aside: pq.write_table(table, aside, compression="zstd"))
 
 

@@ -1,0 +1,234 @@
+"""A results folder -> files for others: the released layout of Shallue et al. (`batch_science`), or two tidy tables.
+
+`csv` and `parquet` write these, a study after the other (of parquet a row group each), NaN and NA empty:
+
+    trials          a row a trial: workload, dataset, model, optimizer, batch_size [examples]; repeat, budget_multiple,
+                    stage and rerun (empty: none), which tell a study's searches apart; trial (index) and trial_id (as
+                    released); status, end [step], steps_to_goal, least_error (of the goal's metric), counted (among
+                    the first N feasible trials), goal_metric, goal_threshold, train_steps (the budget), first_bad_step,
+                    seconds_training, seconds_evaluation; and a column for each hyperparameter.
+    measurements    a row an evaluation: workload, optimizer, batch_size, repeat, budget_multiple, stage, rerun, trial;
+                    step and a column for each metric.
+
+`batch_science` writes the one search of each study that its S(B) is read from, each trial up to its end, with three
+fields in study.json beside the released ones: `workload`, `goal` and `trials` (N), so that it reads back as it was.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyarrow import csv
+
+from analysis import searches
+from analysis.counting import AS_ERRORS, INCOMPLETE
+from analysis.load import StudyData, load
+from analysis.steps_to_result import outcomes
+
+FORMATS = ("batch_science", "csv", "parquet")
+SEARCH = {"workload": pa.string(), "optimizer": pa.string(), "batch_size": pa.int64(), "repeat": pa.int64()}
+SEARCH |= {"budget_multiple": pa.float64(), "stage": pa.int64(), "rerun": pa.int64()}
+TRIAL = {"trial": pa.int64(), "trial_id": pa.int64(), "dataset": pa.string(), "model": pa.string()}
+TRIAL |= {"goal_metric": pa.string(), "goal_threshold": pa.float64(), "status": pa.string(), "end": pa.int64()}
+TRIAL |= {"steps_to_goal": pa.int64(), "least_error": pa.float64(), "counted": pa.bool_(), "train_steps": pa.int64()}
+TRIAL |= {"first_bad_step": pa.int64(), "seconds_training": pa.float64(), "seconds_evaluation": pa.float64()}
+
+Watch = Callable[[str], None]
+"""Told the name of every search that was written."""
+
+
+class ExportError(Exception):
+    """The export cannot be written; the message says why and what to do."""
+
+
+def export(
+    results: Path,
+    folder: Path,
+    form: str,
+    watch: Watch = lambda name: None,
+    begin: Callable[[int], None] = lambda searches: None,
+) -> None:
+    """Write a results folder to an empty or new folder, whole or not at all.
+
+    Arguments:
+        form: `batch_science`, `csv` or `parquet`.
+        begin: told how many searches there are to write.
+
+    Raises:
+        ExportError: the folder holds something or cannot be written.
+        LoadError: there are no results, or a file is torn.
+    """
+    if form not in FORMATS:
+        raise ExportError(f"the format must be one of {', '.join(FORMATS)}, but got {form!r}.")
+    folder = folder.absolute()
+    studies = list(load(results))
+    aside = folder.with_name(f".{folder.name}.{os.getpid()}")
+    try:
+        if folder.exists() and any(folder.iterdir()):
+            raise ExportError(f"an export goes into an empty folder, but {folder} holds files; choose another DIR.")
+        aside.mkdir(parents=True)
+        if form == "batch_science":
+            studies = searches.answers(studies)
+            begin(len(studies))
+            for study in studies:
+                _write_released(aside, study)
+                watch(_name(study))
+        else:
+            begin(len(studies))
+            _write_tables(aside, studies, form, watch)
+        aside.replace(folder)
+    except OSError as error:
+        raise ExportError(
+            f"cannot write to {folder}: {error.strerror or error}; make room, change its permissions or choose another "
+            "DIR."
+        ) from error
+    finally:
+        shutil.rmtree(aside, ignore_errors=True)
+
+
+def _write_tables(folder: Path, studies: Sequence[StudyData], form: str, watch: Watch) -> None:
+    tuned = _in_order(study.hyperparameters for study in studies)
+    metrics = _in_order(study.metrics for study in studies)
+    schemas = {
+        "trials": pa.schema(
+            SEARCH | TRIAL | dict.fromkeys((name for name in tuned if name not in TRIAL), pa.float64())
+        ),
+        "measurements": pa.schema(
+            SEARCH | {"trial": pa.int64(), "step": pa.int64()} | dict.fromkeys(metrics, pa.float64())
+        ),
+    }
+    kind: Any = pq.ParquetWriter if form == "parquet" else csv.CSVWriter
+    with ExitStack() as files:
+        writers = {n: files.enter_context(kind(folder / f"{n}.{form}", schema)) for n, schema in schemas.items()}
+        for study in studies:
+            for name, frame in (("trials", trials(study)), ("measurements", measurements(study))):
+                frame = frame.reindex(columns=schemas[name].names)
+                writers[name].write_table(pa.Table.from_pandas(frame, schemas[name], preserve_index=False))
+            watch(_name(study))
+
+
+def _name(study: StudyData) -> str:
+    return f"{study.workload}/{study.optimizer}/{study.batch_size} {study.branch}".strip()
+
+
+def _in_order(names: Iterable[Iterable[str]]) -> list[str]:
+    return list(dict.fromkeys(name for some in names for name in some))
+
+
+def trials(study: StudyData) -> pd.DataFrame:
+    """A row for each trial on file; columns as in the module's description."""
+    ended = outcomes(study).drop(columns="step_before").loc[study.trials.index]
+    workload = study.question["workload"]
+    frame = pd.concat([ended, study.trials.drop(columns=["seed", "recorded"])], axis=1).reset_index()
+    return frame.replace({"least_error": {np.inf: np.nan}}).assign(
+        **_search(study),
+        dataset=workload.get("dataset"),
+        model=workload.get("model"),
+        goal_metric=study.goal.metric,
+        goal_threshold=study.goal.threshold,
+        train_steps=study.train_steps,
+    )
+
+
+def measurements(study: StudyData) -> pd.DataFrame:
+    """A row for each evaluation on file, by trial and step; columns as in the module's description."""
+    return study.measurements.assign(**_search(study))
+
+
+def _search(study: StudyData) -> dict[str, Any]:
+    branch = study.branch
+    return {
+        "workload": study.workload,
+        "optimizer": study.optimizer,
+        "batch_size": study.batch_size,
+        "repeat": branch.repeat,
+        "budget_multiple": branch.budget,
+        "stage": branch.stage,
+        "rerun": branch.rerun,
+    }
+
+
+def _write_released(folder: Path, study: StudyData) -> None:
+    workload, space = study.question["workload"], study.question["search"]["space"]
+    dataset, model = workload.get("dataset") or study.workload, workload.get("model") or study.workload
+    target = folder.joinpath(*str(dataset).split("/"), model, study.optimizer, str(study.batch_size))
+    target.mkdir(parents=True)
+    described = {
+        "batch_size": study.batch_size,
+        "dataset": str(dataset).rpartition("/")[2],
+        "early_stopping": study.question.get("early_stopping", study.stops_early),
+        "goal": study.question["goal"],
+        "model": model,
+        "optimizer": study.optimizer,
+        "parameter_configs": {name: _parameter_config(dimension) for name, dimension in sorted(space.items())},
+        "train_steps": 0 if study.question.get("time_budget") else study.train_steps,
+        "trials": study.question["search"]["trials"],
+        "workload": study.workload,
+    }
+    _write_json(target / "study.json", described)
+    ended = outcomes(study)
+    names, columns = _released_columns(study)
+    table = pa.table({"step": columns["step"], **{names[metric]: columns[metric] for metric in names}})
+    steps = columns["step"]
+    first, after = (np.searchsorted(columns["trial"], study.trials.index, side=side) for side in ("left", "right"))
+    for (index, trial), begin, stop in zip(study.trials.iterrows(), first, after, strict=True):
+        status, end = ended.at[index, "status"], int(ended.at[index, "end"])
+        if status != INCOMPLETE:  # what was measured beyond its end does not count
+            stop = begin + int(np.searchsorted(steps[begin:stop], end, side="right"))
+        parameters = {name: trial[name] for name in study.trials.columns.intersection(study.hyperparameters)}
+        place = target / str(int(trial["trial_id"]))
+        place.mkdir()
+        metadata = {
+            "parameters": {n: _plain(value, space[n]) for n, value in parameters.items() if pd.notna(value)},
+            "status": status,
+            "steps": end,
+            "trial_id": int(trial["trial_id"]),
+        }
+        _write_json(place / "metadata.json", metadata)
+        with (place / "measurements.csv").open("wb") as file:
+            file.write(f"{','.join(table.column_names)}\n".encode())  # Arrow would quote it
+            csv.write_csv(table.slice(begin, stop - begin), file, csv.WriteOptions(include_header=False))
+
+
+def _released_columns(study: StudyData) -> tuple[dict[str, str], dict[str, Any]]:
+    """(metric -> its released name, the columns; NaN is null, written as an empty cell). Errors that stand for a metric
+    of which more is better are turned back."""
+    read = study.measurements
+    columns: dict[str, Any] = {"trial": read["trial"].to_numpy(), "step": read["step"].to_numpy(dtype=np.int64)}
+    back = {error: metric for metric, error in AS_ERRORS.items()}
+    names = {}
+    for metric in study.metrics:
+        split, _, error = metric.rpartition("/")
+        names[metric] = f"{split}/{back[error]}" if error in back else metric
+        values = read[metric].to_numpy()
+        columns[metric] = pa.array(1 - values if error in back else values, from_pandas=True)
+    return names, columns
+
+
+def _parameter_config(dimension: dict[str, Any]) -> dict[str, Any]:
+    if "choices" in dimension:
+        return {"type": "DISCRETE", "feasible_points": dimension["choices"]}
+    return {
+        "type": "INTEGER" if dimension["integer"] else "DOUBLE",
+        "min_value": dimension["low"],
+        "max_value": dimension["high"],
+        "scale": f"{dimension['scale'].upper()}_SCALE",
+    }
+
+
+def _plain(value: Any, dimension: dict[str, Any]) -> float:
+    return int(value) if dimension.get("integer") else float(value)
+
+
+def _write_json(path: Path, tree: dict[str, Any]) -> None:
+    path.write_text(json.dumps(tree, indent=2) + "\n")
