@@ -236,7 +236,10 @@ def parser() -> argparse.ArgumentParser:
         help="'val/cross_entropy_error<3.9', for all or for a WORKLOAD such as 'fc_*'; default: as published",
     )
     verb.add_argument(
-        "--trials", type=int, metavar="N", help="COMPLETE trials that count; default: the published, or all"
+        "--trials",
+        type=lambda text: 0 if text == "all" else int(text),
+        metavar="N",
+        help="COMPLETE trials that count, or `all`; default: as published, else all",
     )
     verb.set_defaults(run=import_released)
 

@@ -112,7 +112,7 @@ def import_released(
     Arguments:
         goals: `[WORKLOAD:]METRIC<X` each; WORKLOAD may have `*`, and the last that fits a workload counts. By default
             the goal that an export of ours holds, else the published one.
-        trials: N, the COMPLETE trials that count; by default as exported or published, else all of them.
+        trials: N, the COMPLETE trials that count, 0 for all; by default as exported or published, else all.
         begin: told how many studies there are.
 
     Returns:
@@ -124,8 +124,8 @@ def import_released(
     """
     found, warnings = find(folder)
     chosen = _goals(found, goals)
-    if trials is not None and trials < 1:
-        raise ImportRefused(f"--trials must be at least 1, but got {trials}.")
+    if trials is not None and trials < 0:
+        raise ImportRefused(f"--trials must be at least 1, or all, but got {trials}.")
     store.check_imported(results, [_question(study, chosen[study.workload], {}) for study in found])
     begin(len(found))
     for study in found:
@@ -136,7 +136,8 @@ def import_released(
         said = [f"{study}: {text}" for text in (*study.warnings, *odd_space, *odd)]
         complete = sum(record["status"] == COMPLETE for record in records)
         steps = study.train_steps or int(columns["step"].max(initial=1))
-        asked = {"trials": trials or _trials(study) or max(1, complete), "space": space, "train_steps": steps}
+        wanted = _trials(study) if trials is None else trials
+        asked = {"trials": wanted or max(1, complete), "space": space, "train_steps": steps}
         provenance = {
             "command": command,
             "started": started,

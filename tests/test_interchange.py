@@ -1,0 +1,397 @@
+"""The released layout, there and back: what is read counts as it was released, what is broken is named."""
+
+import csv
+import json
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pyarrow.parquet as pq
+import pytest
+
+from analysis import build, steps_to_result
+from analysis.counting import COMPLETE, INCOMPLETE, INFEASIBLE, Goal
+from analysis.export import FORMATS, ExportError, export
+from analysis.load import load
+from analysis.status import table as status
+from study import __main__ as command_line
+from study.__main__ import main
+from study.interchange import PUBLISHED, ImportRefused, import_released, parse_goal
+from study.store import StoreError
+
+COUNTS = Path(__file__).parent / "data" / "batch_science_study_counts.csv"
+GOAL = "val/classification_error<0.3"
+CONFIGS = {
+    "learning_rate": {"type": "DOUBLE", "min_value": 1e-4, "max_value": 10.0, "scale": "LOG_SCALE"},
+    "momentum": {"type": "DOUBLE", "min_value": 0.0, "max_value": 0.999, "scale": "REVERSE_LOG_SCALE"},
+    "learning_rate_decay_steps": {"type": "INTEGER", "min_value": 50, "max_value": 100, "scale": ""},
+    "label_smoothing": {"type": "DISCRETE", "feasible_points": [0.0, 0.1]},
+}
+PARAMETERS = {"learning_rate": 0.1, "momentum": 0.9, "learning_rate_decay_steps": 75, "label_smoothing": 0.0}
+
+
+@pytest.fixture
+def tree(tmp_path):
+    return tmp_path / "released"
+
+
+def release(tree, curves, path="cifar_10/resnet_8/sgd/64", metric="val/classification_error", **fields):
+    """Write a study of trials {trial id: (status, errors at steps 10, 20, ...)}; returns its folder."""
+    *_, dataset, model, optimizer, batch_size = path.split("/")
+    study = {"batch_size": int(batch_size), "dataset": dataset, "early_stopping": False, "model": model}
+    study |= {"optimizer": optimizer, "parameter_configs": CONFIGS, "train_steps": 100} | fields
+    folder = tree / path
+    folder.mkdir(parents=True)
+    (folder / "study.json").write_text(json.dumps(study))
+    for trial_id, (ended, errors) in curves.items():
+        steps = [10 * number for number in range(1, len(errors) + 1)]
+        last = steps[-1] if steps else 0
+        trial = {"parameters": PARAMETERS, "status": ended, "steps": last, "trial_id": trial_id}
+        (folder / str(trial_id)).mkdir()
+        (folder / str(trial_id) / "metadata.json").write_text(json.dumps(trial))
+        rows = "".join(f"{step},{error}\n" for step, error in zip(steps, errors, strict=True))
+        (folder / str(trial_id) / "measurements.csv").write_text(f"step,{metric}\n{rows}")
+    return folder
+
+
+def imported(tree, **options):
+    """(the one study that comes out, the warnings)."""
+    results = tree.parent / "results"
+    warnings = import_released(tree, results, **options)
+    [study] = load(results)
+    return study, warnings
+
+
+def test_the_first_complete_trials_by_number_count_strictly_and_ties_go_to_the_lower(tree):
+    release(
+        tree,
+        {
+            2: (COMPLETE, [0.9, 0.3, 0.2]),  # 0.3 is not below 0.3
+            10: (COMPLETE, [0.9, 0.2, 0.2]),  # as text, 10 comes before 2
+            1: (INFEASIBLE, [0.1]),
+            3: (INCOMPLETE, [0.1]),
+            4: (COMPLETE, [0.9, 0.9, 0.2]),
+        },
+    )
+    study, warnings = imported(tree, trials=2)
+    row = steps_to_result.row(study)
+    assert not warnings
+    assert (row["steps_to_result"], row["trial"]) == (30, 1)
+    assert (row["complete"], row["incomplete"], row["infeasible"]) == (2, 1, 1)
+    assert study.trials["trial_id"].tolist() == [1, 2, 3, 4, 10]
+    assert list(steps_to_result.outcomes(study)["status"][:3]) == [INFEASIBLE, COMPLETE, INCOMPLETE]
+
+
+def test_all_complete_trials_count_where_nothing_else_is_known(tree):
+    release(tree, {1: (COMPLETE, [0.9]), 2: (COMPLETE, [0.2])}, path="somewhere/net/sgd/8")
+    study, _ = imported(tree, goals=[GOAL])
+    assert study.question["search"]["trials"] == 2
+    assert steps_to_result.row(study)["steps_to_result"] == 10
+
+
+def test_goal_and_number_of_trials_are_the_published_ones(tree):
+    release(tree, {1: (COMPLETE, [0.29])})
+    release(tree, {1: (COMPLETE, [3.8])}, "lm1b/lstm/nesterov_momentum/16", metric="val/cross_entropy_error")
+    import_released(tree, tree.parent / "results")
+    first, second = load(tree.parent / "results")
+    assert (first.workload, str(first.goal), first.question["search"]["trials"]) == ("lstm_lm1b", *PUBLISHED_LSTM)
+    assert (second.workload, str(second.goal)) == ("resnet_8_cifar_10", "val/classification_error < 0.3")
+    assert second.question["search"]["trials"] == 100
+    assert second.question["workload"]["train_examples"] == 45000
+
+
+PUBLISHED_LSTM = ("val/cross_entropy_error < 3.9", 50)
+
+
+def test_every_published_goal_can_be_read():
+    for text, trials in PUBLISHED.values():
+        assert parse_goal(text).metric.startswith("val/")
+        assert trials in (50, 100)
+
+
+def test_leading_folders_join_the_name_of_the_data_set(tree):
+    release(tree, {1: (COMPLETE, [0.005])}, "mnist_subsets/mnist_55000/simple_cnn_base/nesterov_momentum/1")
+    study, _ = imported(tree)
+    assert study.workload == "simple_cnn_base_mnist_subsets_mnist_55000"
+    workload = study.question["workload"]
+    assert (workload["dataset"], workload["model"]) == ("mnist_subsets/mnist_55000", "simple_cnn_base")
+    assert study.goal == Goal("val/classification_error", 0.01)
+
+
+def test_a_part_of_the_tree_is_read_by_what_its_files_say(tree):
+    release(tree, {1: (COMPLETE, [0.2])})
+    study, _ = imported(tree / "cifar_10" / "resnet_8", goals=[GOAL])
+    assert (study.workload, study.optimizer, study.batch_size) == ("resnet_8_cifar_10", "sgd", 64)
+
+
+def test_a_space_is_read_and_what_is_legal_has_hard_ends(tree):
+    release(tree, {1: (COMPLETE, [0.2])})
+    study, _ = imported(tree)
+    space = study.question["search"]["space"]
+    common = {"scale": "linear", "hard": [], "integer": False}
+    assert space["learning_rate"] == common | {"low": 1e-4, "high": 10.0, "scale": "log"}
+    assert space["momentum"] == common | {"low": 0.0, "high": 0.999, "scale": "reverse_log", "hard": ["low"]}
+    decay = common | {"low": 50, "high": 100, "hard": ["high"], "integer": True}  # T = train_steps
+    assert space["learning_rate_decay_steps"] == decay
+    assert space["label_smoothing"] == {"choices": [0.0, 0.1]}
+
+
+def test_average_precision_enters_as_an_error_and_leaves_as_it_was(tree, tmp_path):
+    path, metric = "open_images_v4/resnet_50/nesterov_momentum/64", "val/average_precision"
+    release(tree, {1: (COMPLETE, [0.25, 0.31, 0.5])}, path, metric)
+    study, warnings = imported(tree)
+    assert study.goal == Goal("val/average_precision_error", 0.69) == parse_goal("val/average_precision > 0.31")
+    assert steps_to_result.row(study)["steps_to_result"] == 30  # 0.31 is not above 0.31
+    assert np.allclose(study.measurements["val/average_precision_error"], [0.75, 0.69, 0.5])
+    export(tmp_path / "results", tmp_path / "again", "batch_science")
+    back = pd.read_csv(tmp_path / "again" / path / "1" / "measurements.csv")
+    assert list(back) == ["step", metric]
+    assert np.allclose(back[metric], [0.25, 0.31, 0.5])
+    assert not warnings
+
+
+def test_under_a_time_budget_all_that_did_not_diverge_is_complete(tree):
+    release(tree, {1: (COMPLETE, [0.9] * 7), 2: (INCOMPLETE, [0.2]), 3: (INFEASIBLE, [0.2])}, train_steps=0)
+    study, [warning] = imported(tree)
+    assert warning.endswith("INCOMPLETE under a time budget (train_steps 0): counted as COMPLETE (1 trial: 2)")
+    assert steps_to_result.row(study)["complete"] == 2
+    assert (study.train_steps, study.question["time_budget"]) == (70, True)
+
+
+def replace(name, old, new):
+    def change(folder):
+        text = (folder / "2" / name).read_text()
+        assert old in text
+        (folder / "2" / name).write_text(text.replace(old, new))
+
+    return change
+
+
+def remove(name):
+    return lambda folder: (folder / "2" / name).unlink()
+
+
+BROKEN = {
+    "no metadata.json: left out": (remove("metadata.json"), None),
+    "malformed metadata.json: left out": (replace("metadata.json", "}", ""), None),
+    "no measurements.csv: taken as empty": (remove("measurements.csv"), INCOMPLETE),
+    "COMPLETE without measurements: counted as INCOMPLETE": (remove("measurements.csv"), INCOMPLETE),
+    "malformed measurements.csv: taken as empty": (replace("measurements.csv", "0.9", "many"), INCOMPLETE),
+    "malformed measurements.csv: taken as empty ": (replace("measurements.csv", "20,", ","), INCOMPLETE),
+    "malformed measurements.csv: taken as empty  ": (replace("measurements.csv", "step", "steps"), INCOMPLETE),
+    "odd status 'DONE': counted as INCOMPLETE": (replace("metadata.json", "COMPLETE", "DONE"), INCOMPLETE),
+    "odd status None: counted as INCOMPLETE": (replace("metadata.json", '"COMPLETE"', "null"), INCOMPLETE),
+    "odd parameters: those that are no numbers are left out": (replace("metadata.json", "0.9", "null"), COMPLETE),
+    "metadata.json has another trial_id: taken by its folder": (replace("metadata.json", ": 2}", ": 9}"), COMPLETE),
+    "NaN cells: taken as not measured": (replace("measurements.csv", "0.9", "nan"), COMPLETE),
+    "NaN cells: taken as not measured ": (replace("measurements.csv", "0.9", ""), COMPLETE),
+    "unsorted steps: sorted": (replace("measurements.csv", "10,", "99,"), COMPLETE),
+    "duplicate steps: the lesser errors count": (replace("measurements.csv", "10,", "20,"), COMPLETE),
+}
+
+
+@pytest.mark.parametrize("rule", BROKEN)
+def test_a_broken_trial_is_named_and_the_others_count(tree, rule):
+    change, status = BROKEN[rule]
+    folder = release(tree, {n: (COMPLETE, [0.9, 0.25, 0.5]) for n in (1, 2, 3)})
+    change(folder)
+    study, warnings = imported(tree, trials=3)
+    assert f"cifar_10/resnet_8/sgd/64: {rule.strip()} (1 trial: 2)" in warnings
+    assert study.trials["trial_id"].tolist() == ([1, 3] if status is None else [1, 2, 3])
+    found = list(steps_to_result.outcomes(study)["status"])
+    assert found == [COMPLETE, *([status] if status else []), COMPLETE]
+    assert steps_to_result.row(study)["steps_to_result"] == 20
+    steps = study.measurements.groupby("trial")["step"]
+    assert steps.apply(lambda trial: trial.is_monotonic_increasing and trial.is_unique).all()
+    shown = build.warnings([(study, study.goal)], steps_to_result.table([study]))
+    assert set(warnings) <= set(shown)
+
+
+def test_nothing_is_odd_about_nan_where_training_diverged_or_about_what_was_not_measured(tree):
+    folder = release(tree, {1: (INFEASIBLE, [0.9, "nan"]), 2: (COMPLETE, [0.2])})
+    (folder / "2" / "measurements.csv").write_text("step,val/classification_error,test/loss\n10,0.2,\n20,0.1,0.5\n")
+    study, warnings = imported(tree)
+    assert not warnings
+    assert study.measurements["test/loss"].isna().tolist() == [True, True, True, False]
+    assert study.trials["first_bad_step"].tolist() == [20, pd.NA]
+
+
+def test_a_broken_study_is_named_and_the_others_are_read(tree):
+    for name in ("absent", "torn", "other"):
+        release(tree, {1: (COMPLETE, [0.2])}, f"{name}/net/sgd/8")
+    (tree / "absent/net/sgd/8/study.json").unlink()
+    (tree / "torn/net/sgd/8/study.json").write_text("{")
+    (tree / "other/net/sgd/8/study.json").write_text("[]")
+    release(tree, {1: (COMPLETE, [0.2])}, train_steps="long", parameter_configs={"momentum": {"type": "COLOUR"}})
+    study, warnings = imported(tree)
+    assert study.workload == "resnet_8_cifar_10"
+    assert study.train_steps == 10
+    text = "\n".join(warnings)
+    for said in (
+        "absent/net/sgd/8: no study.json: left out",
+        "torn/net/sgd/8: malformed study.json: left out",
+        "other/net/sgd/8: malformed study.json: left out",
+        "resnet_8/sgd/64: odd train_steps 'long': taken as those of the longest trial",
+        "resnet_8/sgd/64: odd parameter_configs of momentum: left out of the space (type 'COLOUR')",
+    ):
+        assert said in text
+
+
+def test_a_goal_can_be_given_for_all_and_for_some(tree):
+    for path in ("a/fc_1/sgd/8", "a/fc_2/sgd/8", "a/cnn/sgd/8"):
+        release(tree, {1: (COMPLETE, [0.2])}, path)
+    goals = [GOAL, "fc_*:val/classification_error < 0.2", "a/fc_1:val/classification_error<0.25"]
+    import_released(tree, tree.parent / "results", goals)
+    thresholds = {study.workload: study.goal.threshold for study in load(tree.parent / "results")}
+    assert thresholds == {"fc_1_a": 0.25, "fc_2_a": 0.2, "cnn_a": 0.3}
+
+
+REFUSED = {
+    "Add --goal 'net_a:val/classification_error<X'": {},
+    "fits no workload; there are net_a": {"goals": ["nest_a:" + GOAL]},
+    "a goal must read 'SPLIT/ERROR < NUMBER'": {"goals": ["low"]},
+    "net_a does not measure val/loss, but val/classification_error": {"goals": ["val/loss<3"]},
+    "--trials must be at least 1, or all, but got -1": {"goals": [GOAL], "trials": -1},
+}
+
+
+@pytest.mark.parametrize("said", REFUSED)
+def test_what_cannot_be_imported_is_refused_before_anything_is_written(tree, said):
+    release(tree, {1: (COMPLETE, [0.2])}, "a/net/sgd/8")
+    with pytest.raises(ImportRefused, match=said.replace("*", r"\*")):
+        import_released(tree, tree.parent / "results", **REFUSED[said])
+    assert not (tree.parent / "results").exists()
+
+
+def test_a_folder_without_studies_is_refused(tmp_path):
+    with pytest.raises(ImportRefused, match="no studies to import"):
+        import_released(tmp_path, tmp_path / "results")
+
+
+def test_another_question_is_refused_and_the_same_is_read_anew(tree, make_study, write_study):
+    release(tree, {1: (COMPLETE, [0.2])})
+    imported(tree)
+    release(tree, {1: (COMPLETE, [0.2])}, "cifar_10/resnet_8/sgd/128")
+    with pytest.raises(StoreError, match=r"another question \(goal.threshold: 0.3 -> 0.2\)"):
+        imported(tree, goals=["val/classification_error<0.2"])
+    import_released(tree, tree.parent / "results")
+    assert [study.batch_size for study in load(tree.parent / "results")] == [64, 128]
+    write_study(tree.parent / "own", make_study(name="resnet_8_cifar_10", optimizer="momentum"), [])
+    release(tree, {1: (COMPLETE, [0.2])}, "cifar_10/resnet_8/momentum/8")
+    with pytest.raises(StoreError, match="another question"):
+        import_released(tree, tree.parent / "own")
+
+
+def test_the_published_counts_come_back(tree):
+    with COUNTS.open() as file:
+        counts = [{k: int(v) if v.isdigit() else v for k, v in row.items()} for row in csv.DictReader(file)]
+    assert len(counts) == 454
+    columns = ("complete", "incomplete", "infeasible")
+    curves = {}
+    for row in sorted(counts, key=lambda row: -sum(row[c] for c in columns)):
+        curves[row["dataset"], row["model"], row["optimizer"]] = row  # the smallest study of each
+    assert len(curves) == 35
+    curves = dict(list(curves.items())[-12:])
+    for row in curves.values():
+        statuses = [s for s in (COMPLETE, INCOMPLETE, INFEASIBLE) for _ in range(row[s.lower()])]
+        trials = {n: (s, [0.5]) for n, s in enumerate(np.random.default_rng(0).permutation(statuses), start=1)}
+        release(tree, trials, "/".join(str(row[k]) for k in ("dataset", "model", "optimizer", "batch_size")))
+    assert not import_released(tree, tree.parent / "results", [GOAL], trials=0)
+    found = {}
+    for study in load(tree.parent / "results"):
+        [row] = status([study]).to_dict("records")
+        workload = study.question["workload"]
+        assert (row["state"], row["wanted"]) == ("done", max(1, row["complete"]))
+        found[workload["dataset"], workload["model"], study.optimizer] = tuple(row[c] for c in columns)
+    assert found == {key: tuple(row[c] for c in columns) for key, row in curves.items()}
+
+
+@pytest.fixture
+def own(tmp_path, make_study, make_curve, write_study):
+    """Studies of our own: two batch sizes, trials that reach the goal, miss it, diverge or fell behind."""
+
+    def write(stopping):
+        for batch_size, ends in {8: [90, "bad", 40, None, 90, 20, None], 16: ["bad", None, None, None, None]}.items():
+            study = make_study(batch_size=batch_size, stopping=stopping, name="tiny", examples=64)
+            curves = [
+                make_curve(study, n, **({"bad": 7} if end == "bad" else {"reaches": end} if end else {}))
+                for n, end in enumerate(ends)
+            ]
+            write_study(tmp_path / "own", study, curves)
+        return tmp_path / "own"
+
+    return write
+
+
+@pytest.mark.parametrize("stopping", ["budget", "goal", "race"])
+def test_a_round_trip_changes_no_answer(own, tmp_path, stopping):
+    results = own(stopping)
+    export(results, tmp_path / "released", "batch_science")
+    assert not import_released(tmp_path / "released", tmp_path / "back")
+    before, after = (steps_to_result.table(load(folder)) for folder in (results, tmp_path / "back"))
+    assert set(after["stopping"]) == {"recorded"}
+    pd.testing.assert_frame_equal(before.drop(columns="stopping"), after.drop(columns="stopping"), check_dtype=False)
+    for study, again in zip(load(results), load(tmp_path / "back"), strict=True):
+        assert again.question["search"]["space"] == study.question["search"]["space"]
+        assert again.question["early_stopping"] == study.stops_early
+        assert again.trials[again.hyperparameters].equals(study.trials[study.hyperparameters])
+    export(tmp_path / "back", tmp_path / "again", "batch_science")
+    first, second = (
+        {path.relative_to(top): path.read_bytes() for path in top.rglob("*.*")}
+        for top in (tmp_path / "released", tmp_path / "again")
+    )
+    assert first == second
+
+
+@pytest.mark.parametrize("form", ["csv", "parquet"])
+def test_tidy_tables_hold_every_search_and_every_measurement(own, tmp_path, form):
+    results = own("budget")
+    export(results, tmp_path / "out", form)
+    read = pd.read_csv if form == "csv" else pd.read_parquet
+    trials, rows = (read(tmp_path / "out" / f"{name}.{form}") for name in ("trials", "measurements"))
+    studies = list(load(results))
+    assert len(trials) == sum(len(study.trials) for study in studies)
+    assert len(rows) == sum(len(study.measurements) for study in studies)
+    assert list(trials["status"][:2]) == [COMPLETE, INFEASIBLE]
+    assert trials["steps_to_goal"].min() == 20
+    assert trials["learning_rate"].tolist() == [v for study in studies for v in study.trials["learning_rate"]]
+    keys = ["workload", "optimizer", "batch_size", "repeat", "budget_multiple", "stage", "trial"]
+    assert not trials.duplicated(keys).any()
+    assert len(rows.merge(trials, on=keys)) == len(rows)
+    if form == "parquet":
+        assert pq.ParquetFile(tmp_path / "out" / "measurements.parquet").num_row_groups == 2
+
+
+def test_an_export_is_whole_or_not_there_and_never_among_other_files(own, tmp_path, monkeypatch):
+    results = own("race")
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "mine.txt").write_text("")
+    with pytest.raises(ExportError, match="empty folder"):
+        export(results, tmp_path / "out", "csv")
+    with pytest.raises(ExportError, match="batch_science, csv, parquet, but got 'xml'"):
+        export(results, tmp_path / "new", "xml")
+
+    def full(study):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("analysis.export.measurements", full)
+    with pytest.raises(ExportError, match="No space left on device; make room"):
+        export(results, tmp_path / "new", "csv")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "own"]
+
+
+def test_from_the_command_line(own, tmp_path, capsys):
+    assert command_line.FORMATS == FORMATS
+    assert main(["export", str(own("race")), str(tmp_path / "released")]) == 0
+    (tmp_path / "released/tiny/tiny/momentum/8/0/metadata.json").unlink()
+    assert main(["import", str(tmp_path / "released"), str(tmp_path / "back")]) == 0
+    said = capsys.readouterr().out
+    assert "no metadata.json: left out (1 trial: 0)" in said
+    assert "2 studies with" in said
+    assert main(["status", str(tmp_path / "back")]) == 0
+    assert main(["report", str(tmp_path / "back")]) == 0
+    page = (tmp_path / "back" / "report.html").read_text()
+    assert "no metadata.json: left out (1 trial: 0)" in page
+    assert "only 4 of the 4" not in page
+    assert main(["import", str(tmp_path / "released"), str(tmp_path / "other"), "--goal", "x:y"]) == 2
+    assert "a goal must read" in capsys.readouterr().err
