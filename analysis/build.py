@@ -139,7 +139,7 @@ def stopping_sentences(studies: list[StudyData]) -> list[str]:
     early = steps["stopping"].isin(("goal", "race"))
     ends, full = 0, 0
     for study in studies:
-        if study.stops_early:
+        if study.stops_early and study.question["stopping"] != RECORDED:
             counted = steps_to_result.counted_trials(study)
             complete = counted[counted["status"] == COMPLETE]
             ends, full = ends + int(complete["end"].sum()), full + len(complete) * study.train_steps

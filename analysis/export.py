@@ -10,8 +10,9 @@
     measurements    a row an evaluation: workload, optimizer, batch_size, repeat, budget_multiple, stage, rerun, trial;
                     step and a column for each metric.
 
-`batch_science` writes the one search of each study that its S(B) is read from, each trial up to its end, with three
-fields in study.json beside the released ones: `workload`, `goal` and `trials` (N), so that it reads back as it was.
+`batch_science` writes the one search of each study that its S(B) is read from, each trial up to its end, with four
+fields in study.json beside the released ones, so that it reads back as it was: `workload`, `goal`, `trials` (N) and
+`stopping`.
 """
 
 from __future__ import annotations
@@ -170,6 +171,7 @@ def _write_released(folder: Path, study: StudyData) -> None:
         "goal": study.question["goal"],
         "model": model,
         "optimizer": study.optimizer,
+        "stopping": study.stopped_by,
         "parameter_configs": {name: _parameter_config(dimension) for name, dimension in sorted(space.items())},
         "train_steps": 0 if study.question.get("time_budget") else study.train_steps,
         "trials": study.question["search"]["trials"],

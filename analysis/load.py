@@ -118,9 +118,14 @@ class StudyData:
         return Goal(**self.question["goal"])
 
     @property
+    def stopped_by(self) -> str:
+        """The stopping rule that its trials ended by when they were run; `recorded` where that is not known."""
+        return str(self.question.get("recorded_stopping") or self.question["stopping"])
+
+    @property
     def stops_early(self) -> bool:
         """Whether trials end at their goal: their curves know nothing of tighter goals or other metrics."""
-        return self.question["stopping"] in ("goal", "race")
+        return self.stopped_by in ("goal", "race")
 
     def rule(self, goal: Goal, stopping: str | None = None) -> Rule:
         """When trials end under a goal: by the study's own stopping rule, or read under another."""

@@ -46,7 +46,7 @@ def _trials(study: StudyData, goal: Goal) -> pd.DataFrame:
         "goal_threshold": goal.threshold,
     }
     held = {"first_bad_step": known["first_bad_step"], "train_steps": study.train_steps}
-    held |= {"stopping": study.question["stopping"], **{name: known[name] for name in study.hyperparameters}}
+    held |= {"stopping": study.stopped_by, **{name: known[name] for name in study.hyperparameters}}
     kept = frame[["trial", "status", "end", "steps_to_goal", "least_error"]].assign(**held)
     return pd.concat([pd.DataFrame(names, index=kept.index), kept], axis=1)
 

@@ -25,7 +25,7 @@ import pandas as pd
 import pyarrow as pa
 from pyarrow import csv
 
-from analysis.counting import AS_ERRORS, COMPLETE, INCOMPLETE, INFEASIBLE, RECORDED, Goal
+from analysis.counting import AS_ERRORS, COMPLETE, INCOMPLETE, INFEASIBLE, RECORDED, STOPPING_RULES, Goal
 from study import store
 from study.optimizers import OPTIMIZERS
 from study.records import LEGAL_IN_WORKLOADS
@@ -246,6 +246,11 @@ def _goals(studies: Iterable[Released], asked: Sequence[str]) -> dict[str, Goal]
                 f"{workload} does not measure {chosen.metric}, but {', '.join(metrics)}; choose one with "
                 f"--goal '{workload}:METRIC<X'."
             )
+        elif study.fields.get("stopping") in ("goal", "race") and _is_beyond(chosen, _default_goal(study)):
+            raise ImportRefused(
+                f"{workload}: {chosen} needs stopping=budget, since trials stopped at {_default_goal(study)}; give a "
+                "looser goal of that metric."
+            )
         else:
             found[workload] = chosen
     if missing:
@@ -254,6 +259,11 @@ def _goals(studies: Iterable[Released], asked: Sequence[str]) -> dict[str, Goal]
             f"with report --goal. Add {' '.join(missing)}, or one --goal 'METRIC<X' for all."
         )
     return found
+
+
+def _is_beyond(goal: Goal, stopped_at: Goal | None) -> bool:
+    """Whether trials that stopped at one goal know nothing of another."""
+    return stopped_at is not None and (goal.metric != stopped_at.metric or goal.threshold < stopped_at.threshold)
 
 
 def parse_goal(text: str) -> Goal:
@@ -506,7 +516,7 @@ def _question(study: Released, goal: Goal, asked: Mapping[str, Any]) -> dict[str
     Arguments:
         asked: trials, space and train_steps, which are known once the study is read.
     """
-    leaf = study.dataset.rpartition("/")[2]
+    leaf, stopping = study.dataset.rpartition("/")[2], study.fields.get("stopping")
     names = {"name": study.workload, "dataset": study.dataset, "model": study.model}
     return {
         "workload": names | {"train_examples": TRAIN_EXAMPLES.get(leaf)},
@@ -514,6 +524,7 @@ def _question(study: Released, goal: Goal, asked: Mapping[str, Any]) -> dict[str
         "batch_size": study.batch_size,
         "goal": {"metric": goal.metric, "threshold": goal.threshold},
         "stopping": RECORDED,
+        "recorded_stopping": stopping if stopping in STOPPING_RULES else None,
         "early_stopping": bool(study.fields.get("early_stopping")),
         "time_budget": study.train_steps == 0,
         "train_steps": asked.get("train_steps"),

@@ -9,7 +9,7 @@ import pandas as pd
 import pyarrow.parquet as pq
 import pytest
 
-from analysis import build, steps_to_result
+from analysis import build, steps_to_result, tuning
 from analysis.counting import COMPLETE, INCOMPLETE, INFEASIBLE, Goal
 from analysis.export import FORMATS, ExportError, export
 from analysis.load import load
@@ -329,10 +329,11 @@ def test_a_round_trip_changes_no_answer(own, tmp_path, stopping):
     assert not import_released(tmp_path / "released", tmp_path / "back")
     before, after = (steps_to_result.table(load(folder)) for folder in (results, tmp_path / "back"))
     assert set(after["stopping"]) == {"recorded"}
+    pd.testing.assert_frame_equal(*(tuning.trials(load(folder)) for folder in (results, tmp_path / "back")))
     pd.testing.assert_frame_equal(before.drop(columns="stopping"), after.drop(columns="stopping"), check_dtype=False)
     for study, again in zip(load(results), load(tmp_path / "back"), strict=True):
         assert again.question["search"]["space"] == study.question["search"]["space"]
-        assert again.question["early_stopping"] == study.stops_early
+        assert again.question["early_stopping"] == again.stops_early == study.stops_early
         assert again.trials[again.hyperparameters].equals(study.trials[study.hyperparameters])
     export(tmp_path / "back", tmp_path / "again", "batch_science")
     first, second = (
@@ -340,6 +341,13 @@ def test_a_round_trip_changes_no_answer(own, tmp_path, stopping):
         for top in (tmp_path / "released", tmp_path / "again")
     )
     assert first == second
+
+
+def test_trials_that_stopped_at_their_goal_do_not_answer_a_tighter_one(own, tmp_path):
+    export(own("race"), tmp_path / "released", "batch_science")
+    with pytest.raises(ImportRefused, match=r"< 0.05 needs stopping=budget, since trials stopped at .* < 0.1"):
+        import_released(tmp_path / "released", tmp_path / "back", ["val/classification_error<0.05"])
+    import_released(tmp_path / "released", tmp_path / "back", ["val/classification_error<0.2"])
 
 
 @pytest.mark.parametrize("form", ["csv", "parquet"])
