@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,26 +19,39 @@ ONLY_DRAWN = ("axes", "maps", "budgets", "smoothing", "seconds")
 """Other arrangements of what stands in files already; times stand in that of the cost alone."""
 
 
-def build(results: Sequence[Path], output: Path, goals: Sequence[Goal] = (), base: float | None = None) -> ReportData:
+@dataclass(frozen=True)
+class Asked:
+    """How results are to be read.
+
+    Attributes:
+        goals: read off after the fact instead of each study's own.
+        base_batch_size: of `critical_batch_size_zhang`; the smallest measured by default.
+        normalise_at: batch size at which workloads are set to 1 where they are compared (`analysis.relative.table`).
+    """
+
+    goals: Sequence[Goal] = ()
+    base_batch_size: float | None = None
+    normalise_at: int | None = None
+
+
+def build(results: Sequence[Path], output: Path, asked: Asked = Asked()) -> ReportData:
     """Rebuild `tables/`, `figures/` and `report.html` in a folder; returns what the report says.
 
     Arguments:
         results: the folders whose curves go into the report.
         output: where it goes.
-        goals: read off after the fact instead of each study's own.
-        base: base batch size of `critical_batch_size_zhang`; the smallest measured by default.
 
     Raises:
         LoadError: a folder holds no studies or a torn file, two hold the same study, or the report cannot be written.
     """
-    made = [_reduced(study, goals or (None,)) for folder in results for study in load(folder)]
+    goals: Sequence[Goal | None] = asked.goals or (None,)
+    made = [_reduced(study, goals) for folder in results for study in load(folder)]
     _refuse_doubles(made)
     studies = searches.answers(made)
-    asked: Sequence[Goal | None] = goals or (None,)
-    refused = {reason: None for study in studies for goal in goals if (reason := unanswerable(study, goal))}
-    if not any(answerable(studies, asked)):
+    refused = {reason: None for study in studies for goal in asked.goals if (reason := unanswerable(study, goal))}
+    if not any(answerable(studies, goals)):
         raise LoadError("; ".join(refused))
-    found = tables(made, studies, asked, base)
+    found = tables(made, studies, asked)
     steps, limits, pairs = found["steps_to_result"], found["scaling"], found["compare"]
     sentences = [*compare.sentences(pairs, limits), *scaling.sentences(steps, limits)]
     try:
@@ -48,7 +62,7 @@ def build(results: Sequence[Path], output: Path, goals: Sequence[Goal] = (), bas
             sentences=[*sentences, *stopping_sentences(studies), *grid_sentences(studies)],
             warnings=[
                 *refused,
-                *cautions.sentences(list(answerable(studies, asked)), steps, limits, pairs),
+                *cautions.sentences(list(answerable(studies, goals)), steps, limits, pairs),
                 *imported(studies),
             ],
             tables=found,
@@ -79,14 +93,13 @@ def _reduced(study: StudyData, goals: Sequence[Goal | None]) -> StudyData:
     return study
 
 
-def tables(
-    made: Sequence[StudyData], studies: Sequence[StudyData], goals: Sequence[Goal | None], base: float | None
-) -> dict[str, pd.DataFrame]:
+def tables(made: Sequence[StudyData], studies: Sequence[StudyData], asked: Asked) -> dict[str, pd.DataFrame]:
     """Every table by its name.
 
     Arguments:
         made, studies: all searches, and those that answer (`analysis.searches.answers`).
     """
+    goals = asked.goals or (None,)
     steps = steps_to_result.table(studies, goals=goals)
     cost = steps_to_result.cost_table(made)
     trials = tuning.trials(studies, goals)
@@ -95,10 +108,10 @@ def tables(
     each = cost[["workload", "optimizer", "batch_size", "device", "seconds_per_step"]]
     return {
         "steps_to_result": steps,
-        "scaling": scaling.table(studies, goals, base),
+        "scaling": scaling.table(studies, goals, asked.base_batch_size),
         "fits": scaling.fit_table(steps),
         "compare": compare.table(studies, goals),
-        "relative": relative.table(steps, relative.workloads(studies)),
+        "relative": relative.table(steps, relative.workloads(studies), asked.normalise_at),
         "searches": searches.table(made),
         "reruns": searches.reruns(reruns),
         "trials": trials,

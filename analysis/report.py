@@ -13,6 +13,7 @@ import pandas as pd
 from analysis.figures import FIGURES, Chart, canvas, goal_text
 from analysis.figures.scaling import BOUNDS, LIMITS
 from analysis.files import write_atomically
+from analysis.methods import linked, rendered, title
 
 DASH = "–"
 KEYS = ["workload", "optimizer", "batch_size", "goal_metric", "goal_threshold", "definition"]
@@ -53,6 +54,10 @@ for (const head of document.querySelectorAll("thead button")) head.onclick = () 
     if (x === "" || y === "") return (x === "") - (y === "");
     return (down ? -1 : 1) * (isNaN(x) || isNaN(y) ? x.localeCompare(y) : x - y);
   }));
+};
+onhashchange = () => {
+  const target = location.hash && document.getElementById(location.hash.slice(1)), fold = target?.closest("details");
+  if (fold && !fold.open) { fold.open = true; target.scrollIntoView(); }
 };
 onbeforeprint = () => { for (const part of document.querySelectorAll("details")) part.open = true; };
 """
@@ -110,13 +115,14 @@ def page(data: ReportData) -> str:
     style = Path(__file__).with_name("report.css").read_text(encoding="utf-8")
     lead, *others = data.sentences or ["Nothing has been measured yet."]
     parts = [
-        f"<header><h1>{html.escape(data.title)}</h1><p class=lead>{html.escape(lead)}</p>",
-        *(f"<p>{html.escape(sentence)}</p>" for sentence in others),
+        f"<header><h1>{html.escape(data.title)}</h1><p class=lead>{linked(html.escape(lead))}</p>",
+        *(f"<p>{linked(html.escape(sentence))}</p>" for sentence in others),
         "</header>",
         _warnings(data.warnings),
         _section("Figures", _figures(data.figures)),
         _section("Tables", _tables(data.tables)),
         _section("Provenance", _provenance(data.studies, data.command)),
+        _section("Methods", f"<details><summary>What each number means</summary>{rendered()}</details>"),
     ]
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">\n'
@@ -174,7 +180,8 @@ def _figure(chart: Chart, svgs: list[bytes], number: int) -> str:
         first = panel[chart.drawing.table].iloc[0]
         about = ", ".join(str(first[name]) for name in chart.drawing.panel)
         panels.append(inline_svg(svg.decode(), f"{chart.name}-{position}-", f"{chart.drawing.title}: {about}"))
-    caption = f"<b>Figure {number}. {_title(chart)}.</b> {html.escape(chart.drawing.caption)}"
+    heading = title(html.escape(chart.drawing.title)) + html.escape(f": {chart.about}" if chart.about else "")
+    caption = f"<b>Figure {number}. {heading}.</b> {linked(html.escape(chart.drawing.caption))}"
     return (
         f"<figure{' class=wide' if len(panels) > 1 else ''}>"
         f'<div class="panels{" small" if chart.drawing.small else ""}">{"".join(panels)}</div>'
@@ -213,14 +220,15 @@ def _tables(tables: Mapping[str, pd.DataFrame]) -> str:
     )
 
 
-def _interval_shown(value: float, low: float, high: float) -> Cell | None:
-    """A value with its interval in brackets, open above where the data do not bound it."""
+def _interval_shown(value: float, low: float, high: float, censored_at: float) -> Cell | None:
+    """A value with its interval in brackets; what is infinite is known to be more than trials without the goal ran."""
     if pd.isna(value):
         return None
     if np.isinf(low):
         return Cell("not reached", np.inf)
-    top = "…" if np.isinf(high) else _number(high)
-    return Cell(f"{'not reached' if np.isinf(value) else _number(value)} ({_number(low)} to {top})", value)
+    beyond = "…" if pd.isna(censored_at) else f"> {_number(censored_at)}"
+    shown, top = (beyond if np.isinf(end) else _number(end) for end in (value, high))
+    return Cell(f"{shown} ({_number(low)} to {top})", value)
 
 
 def _pairs_shown(pairs: pd.DataFrame) -> pd.DataFrame:
@@ -271,10 +279,11 @@ def _steps_shown(steps: pd.DataFrame) -> pd.DataFrame:
     """A study without a result says so in words, and is sorted after every number."""
     steps = _usual_dropped(steps.drop(columns=[name for name in steps if str(name).startswith("searched_")]))
     if "steps_n" in steps:
-        columns = (steps[name] for name in ("steps_n", "low", "high"))
+        interval = ["steps_n", "low", "high", "censored_at"]
+        columns = (steps[name] for name in interval)
         sure = [_interval_shown(*row) for row in zip(*columns, strict=True)]
         at = steps.columns.get_loc("steps_n")
-        steps = steps.drop(columns=["steps_n", "low", "high"])
+        steps = steps.drop(columns=interval)
         steps.insert(at, "median best of N/4 trials", pd.Series(sure, steps.index, dtype=object))
     pairs = zip(steps["steps_to_result"], steps["reached"], strict=True)
     cells = [value if reached else Cell("not reached", np.inf) for value, reached in pairs]

@@ -140,6 +140,7 @@ def _row(study: StudyData, goal: Goal, stopping: str) -> dict[str, Any]:
     n = intervals.draws(len(steps))
     s_n = intervals.median_best_of(all_steps, n) if steps else np.nan
     low, high = intervals.interval(all_steps, n) if steps else (np.nan, np.nan)
+    missed = complete["end"][complete["steps_to_goal"].isna()]
     tuned = {name: np.nan if trial is None else study.trials.at[trial, name] for name in study.hyperparameters}
     return {
         "workload": study.workload,
@@ -155,6 +156,7 @@ def _row(study: StudyData, goal: Goal, stopping: str) -> dict[str, Any]:
         "steps_n": s_n,
         "low": low,
         "high": high,
+        "censored_at": np.nan if missed.empty else float(missed.min()),
         "complete": len(complete),
         "incomplete": int((counted["status"] == INCOMPLETE).sum()),
         "infeasible": int((counted["status"] == INFEASIBLE).sum()),
@@ -179,13 +181,16 @@ def table(
         A row for each (workload, optimizer, batch_size, goal): reached, steps_to_result and examples_to_result (NA if
         not reached), the trial that gave them and its tuned parameters (NaN where an optimizer has none), steps_n (S_n,
         the median best of n = N/4 trials) with its 95 % interval low and high (infinite where the trials do not bound
-        it), the counts complete, incomplete and infeasible of the first N feasible trials' prefix, train_steps (the
-        step budget) and budget_multiple (of the study's own), the stage (how often the box was widened), the stopping
-        rule, and steps_trained: by all trials of that prefix, up to where each ends.
+        it), censored_at (the fewest steps that a counted feasible trial ran without reaching the goal: whatever is
+        infinite is known to be more; NaN if all reached it), the counts complete, incomplete and infeasible of the
+        first N feasible trials' prefix, train_steps (the step budget) and budget_multiple (of the study's own), the
+        stage (how often the box was widened), the stopping rule, and steps_trained: by all trials of that prefix, up to
+        where each ends.
     """
     rows = [row(study, goal, stopping) for study, goal in answerable(studies, goals)]
     counts = ("complete", "incomplete", "infeasible")
-    last = ("steps_n", "low", "high", *counts, "train_steps", "budget_multiple", "stage", "stopping", "steps_trained")
+    interval = ("steps_n", "low", "high", "censored_at")
+    last = (*interval, *counts, "train_steps", "budget_multiple", "stage", "stopping", "steps_trained")
     columns = list(dict.fromkeys(key for r in rows for key in r if key not in last)) + list(last)
     integers = dict.fromkeys(("steps_to_result", "examples_to_result", "trial"), "Int64")
     frame = pd.DataFrame(rows, columns=columns) if rows else pd.DataFrame(columns=[*COLUMNS, *last])

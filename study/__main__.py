@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 
 if TYPE_CHECKING:
-    from analysis.counting import Goal
+    from analysis.build import Asked
     from study.config import Job
 
 REPORT = Path("results/report")
@@ -83,24 +83,19 @@ def status(options: argparse.Namespace, console: Console) -> None:
         show.status(console, table)
 
 
-def write_report(
-    results: Sequence[Path],
-    output: Path,
-    console: Console,
-    goals: Sequence[Goal] = (),
-    base_batch_size: float | None = None,
-) -> None:
+def write_report(results: Sequence[Path], output: Path, console: Console, asked: Asked | None = None) -> None:
     """Rebuild tables, figures and page from the files alone, and show the table."""
-    from analysis.build import build
+    from analysis.build import Asked, build
     from study import show
 
-    data = build(results, output, goals, base_batch_size)
+    data = build(results, output, asked or Asked())
     show.results(console, data.tables["steps_to_result"], data.sentences)
     console.print(f"\nReport: {output / 'report.html'}", highlight=False)
 
 
 def report(options: argparse.Namespace, console: Console) -> None:
     """`study report`."""
+    from analysis.build import Asked
     from analysis.counting import Goal
     from study.config import UsageError
 
@@ -109,7 +104,8 @@ def report(options: argparse.Namespace, console: Console) -> None:
     except ValueError as error:
         raise UsageError(str(error)) from error
     output = options.output or (options.results[0] if len(options.results) == 1 else REPORT)
-    write_report(options.results, output, console, goals, options.base_batch_size)
+    asked = Asked(tuple(goals), options.base_batch_size, options.normalise_at)
+    write_report(options.results, output, console, asked)
 
 
 def comparison(options: argparse.Namespace, console: Console) -> None:
@@ -217,6 +213,9 @@ def parser() -> argparse.ArgumentParser:
         )
         verb.add_argument("--output", type=Path, metavar="DIR", help=f"default: RESULTS, or {REPORT} for several")
         verb.add_argument("--base-batch-size", type=float, metavar="B", help="of Zhang et al.'s critical batch size")
+        verb.add_argument(
+            "--normalise-at", type=int, metavar="B", help="where compared workloads have relative steps 1"
+        )
         verb.set_defaults(run=run)
 
     verb = verbs.add_parser("export", help="results for others: the layout of the paper's released data, or two tables")

@@ -13,7 +13,7 @@ ROOMS = ("study", "workloads", "analysis")
 FILES = sorted(str(path.relative_to(ROOT)) for room in ROOMS for path in (ROOT / room).rglob("*.py"))
 # Import names of the distributions in pyproject.toml; omegaconf comes with Hydra, PIL with matplotlib.
 DECLARED = {"torch", "optuna", "hydra", "omegaconf", "pandas", "pyarrow", "numpy", "scipy", "matplotlib", "PIL"}
-DECLARED |= {"sklearn", "joblib", "pooch", "rich", "yaml"}  # yaml comes with omegaconf
+DECLARED |= {"sklearn", "joblib", "markdown_it", "pooch", "rich", "yaml"}  # yaml comes with omegaconf
 
 
 def imports(file: str) -> set[str]:

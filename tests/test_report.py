@@ -5,12 +5,13 @@ import io
 import re
 from dataclasses import replace
 from html.parser import HTMLParser
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
 
-from analysis import figures
+from analysis import figures, methods
 from analysis.figures import canvas
 from analysis.report import ReportData, _duration, _number, page, write_report, write_tables
 
@@ -269,3 +270,17 @@ def test_numbers(value, text):
 )  # fmt: skip
 def test_durations(seconds, text):
     assert _duration(seconds) == text
+
+
+def test_every_term_and_every_title_is_defined_in_the_methods(text):
+    defined = set(re.findall(r'id="(method-[^"]*)"', methods.rendered()))
+    assert {methods.anchor(term) for term in methods.TERMS.values()} <= defined
+    assert {methods.anchor(drawing.title) for drawing in figures.FIGURES.values()} <= defined
+    targets = re.findall(r'href="#(method-[^"]*)"', text)
+    assert len(targets) > 10
+    assert all(text.count(f'id="{target}"') == 1 for target in targets)
+
+
+def test_the_methods_in_the_page_are_those_of_the_documents():
+    root = Path(__file__).parent.parent
+    assert (root / "analysis" / "methods.md").read_text() == (root / "docs" / "methods.md").read_text()

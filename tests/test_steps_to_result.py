@@ -62,6 +62,7 @@ def test_one_study(results):
         "steps_n": 300.0,
         "low": 300.0,
         "high": INF,  # of four trials, two cannot be said to lie above their median
+        "censored_at": 2000.0,
         "complete": 4,
         "incomplete": 0,
         "infeasible": 1,

@@ -209,6 +209,8 @@ def draw(panel: Callable[[Axes], None], small: bool = False) -> Figure:
         ax = figure.add_axes(_share(figure, left, below, width, height).bounds)
         panel(ax)
         if (key := ax.get_legend()) is not None:
+            if key.get_window_extent().x1 > figure.bbox.x1:
+                key.set_ncols(1)
             below += key.get_window_extent().height / figure.dpi + 0.05
             figure.set_figheight(above + height + below)
             ax.set_position(_share(figure, left, below, width, height))
