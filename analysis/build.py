@@ -53,7 +53,8 @@ def build(results: Sequence[Path], output: Path, asked: Asked = Asked()) -> Repo
         raise LoadError("; ".join(refused))
     found = tables(made, studies, asked)
     steps, limits, pairs = found["steps_to_result"], found["scaling"], found["compare"]
-    sentences = [*compare.sentences(pairs, limits), *scaling.sentences(steps, limits)]
+    by_workload = compare.sentences(found["compare_workloads"], limits, by="workload")
+    sentences = [*compare.sentences(pairs, limits), *by_workload, *scaling.sentences(steps, limits)]
     try:
         write_tables(output, {name: table for name, table in found.items() if name not in ONLY_DRAWN})
         drawn = figures.save_all(figures.charts(found), output / "figures")
@@ -111,6 +112,7 @@ def tables(made: Sequence[StudyData], studies: Sequence[StudyData], asked: Asked
         "scaling": scaling.table(studies, goals, asked.base_batch_size),
         "fits": scaling.fit_table(steps),
         "compare": compare.table(studies, goals),
+        "compare_workloads": compare.table(studies, goals, by="workload"),
         "relative": relative.table(steps, relative.workloads(studies), asked.normalise_at),
         "searches": searches.table(made),
         "reruns": searches.reruns(reruns),

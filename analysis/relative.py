@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
+from itertools import combinations
 from typing import Any
 
 import pandas as pd
@@ -24,6 +25,16 @@ def workloads(studies: Iterable[StudyData]) -> pd.DataFrame:
     """
     rows = {study.workload: _parts(study.question["workload"]) for study in studies}
     return pd.DataFrame([{"workload": name, **parts} for name, parts in rows.items()])
+
+
+def related(studies: Iterable[StudyData]) -> set[frozenset[str]]:
+    """The pairs of workloads whose steps can be compared: they share the examples or the model."""
+    made = workloads(studies).to_dict("records")
+    return {
+        frozenset((one["workload"], other["workload"]))
+        for one, other in combinations(made, 2)
+        if one["model"] == other["model"] or (one["dataset"], one["part"]) == (other["dataset"], other["part"])
+    }
 
 
 def _parts(workload: dict[str, Any]) -> dict[str, str]:

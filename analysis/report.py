@@ -208,6 +208,10 @@ def _tables(tables: Mapping[str, pd.DataFrame]) -> str:
         *(("Steps to result", _steps_shown(part)) for part in _parts(steps.drop(columns=counts))),
         *([("Limits of scaling", _scaling_shown(scaling))] if len(scaling) else []),
         *(("Optimizers compared", _pairs_shown(part)) for part in _parts(_with_goal(tables["compare"]))),
+        *(
+            ("Workloads compared", _pairs_shown(part))
+            for part in _parts(_with_goal(tables["compare_workloads"]), "optimizer")
+        ),
         *(("Trials by status", part) for part in _parts(steps[[*names, *counts]])),
         *(("What was searched", _boxes_shown(part)) for part in _parts(tables["searches"])),
         *(("All searches", _steps_shown(part)) for part in _parts(_with_goal(tables["searches"])) if _several(part)),
@@ -262,8 +266,8 @@ def _usual_dropped(table: pd.DataFrame) -> pd.DataFrame:
     return table.drop(columns=[name for name, usual in USUAL.items() if name in table and (table[name] == usual).all()])
 
 
-def _parts(table: pd.DataFrame) -> list[pd.DataFrame]:
-    names = [name for name in ("workload", "goal") if name in table]
+def _parts(table: pd.DataFrame, by: str = "workload") -> list[pd.DataFrame]:
+    names = [name for name in (by, "goal") if name in table]
     return [part for _, part in table.groupby(names, sort=False)] if len(table) else []
 
 

@@ -7,6 +7,7 @@ import json
 import shlex
 import sys
 from collections.abc import Sequence
+from itertools import combinations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -109,14 +110,17 @@ def report(options: argparse.Namespace, console: Console) -> None:
 
 
 def comparison(options: argparse.Namespace, console: Console) -> None:
-    """`study compare`: a report that needs two optimizers."""
+    """`study compare`: a report that needs two curves with something in common."""
     from analysis.load import LoadError
 
     paths = (path for results in options.results for path in results.glob("studies/*/*/*/study.json"))
-    curves = {(path.parts[-4], path.parts[-3]) for path in paths}
-    if curves and len(curves) == len({workload for workload, _ in curves}):
-        there = ", ".join(f"{workload} with {optimizer}" for workload, optimizer in sorted(curves))
-        raise LoadError(f"nothing to compare: a workload must be swept with two optimizers, but there is {there}.")
+    curves = sorted({(path.parts[-4], path.parts[-3]) for path in paths})
+    if curves and not any(one[0] == other[0] or one[1] == other[1] for one, other in combinations(curves, 2)):
+        there = ", ".join(f"{workload} with {optimizer}" for workload, optimizer in curves)
+        raise LoadError(
+            "nothing to compare: it takes a workload that was swept with two optimizers, or two workloads with one, "
+            f"but there is {there}."
+        )
     report(options, console)
 
 
@@ -204,7 +208,11 @@ def parser() -> argparse.ArgumentParser:
 
     for name, what, run in (
         ("report", "rebuild tables, figures and report.html of a results folder, or make one of several", report),
-        ("compare", "a report on optimizers side by side: which needs fewer steps at which batch size", comparison),
+        (
+            "compare",
+            "a report on optimizers, models or data sets side by side: which needs fewer steps where",
+            comparison,
+        ),
     ):
         verb = verbs.add_parser(name, help=what)
         verb.add_argument("results", nargs="+", type=Path)

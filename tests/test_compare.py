@@ -44,7 +44,7 @@ def test_ahead_behind_and_missed(raced):
     [said] = compare.sentences(pairs, scaling.table(studies))
     assert "momentum needs fewer steps than sgd at batch size 16 (where the other missed the goal)" in said
     assert "sgd needs fewer steps than momentum at batch size 1 (up to 2 times)" in said
-    assert said.endswith("Maximum useful batch sizes: 16 with momentum, 256 with sgd.")
+    assert said.endswith("Maximum useful batch sizes: 16 with momentum, 256 with sgd (16 times).")
 
 
 def test_nothing_is_shown_where_nothing_differs(raced):
@@ -72,3 +72,22 @@ def test_how_often_a_difference_is_shown(factor, least, most):
 
 def test_trials_that_never_ran():
     assert compare.speed_up(np.array([]), np.array([10.0]))[0] == 0
+
+
+def test_workloads_under_one_optimizer(tmp_path, make_study, make_curve, write_study):
+    """Two models on the same data are compared; one on other data that shares nothing with them is not."""
+    made = {"small": ("Small", 4096), "large": ("Large", 4096), "other": ("Other", 64)}
+    for name, (target, examples) in made.items():
+        workload = {"_target_": target, "name": name, "dataset": f"{examples}", "train_examples": examples}
+        for size, steps in {1: 800, 4: 200 if name == "small" else 100}.items():
+            fields = {"space": {"learning_rate": 0.1, "momentum": 0.9}, "budget": Budget(0, 2000)}
+            study = make_study(batch_size=size, trials=8, **fields, workload=workload)
+            write_study(tmp_path, study, [make_curve(study, i, reaches=steps) for i in range(8)])
+    studies = list(load(tmp_path))
+    pairs = compare.table(studies, by="workload")
+    assert pairs[["optimizer", "workload", "against", "batch_size", "speed_up"]].to_numpy().tolist() == [
+        ["momentum", "large", "small", 1, 1.0],
+        ["momentum", "large", "small", 4, 2.0],
+    ]
+    [said] = compare.sentences(pairs, scaling.table(studies), by="workload")
+    assert "large needs fewer steps than small at batch size 4 (up to 2 times)" in said

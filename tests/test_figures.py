@@ -1,5 +1,7 @@
 """Figures: the data on the axes, what stands for a missing result, and files that are the same on every run."""
 
+import io
+import re
 from itertools import pairwise
 
 import matplotlib
@@ -7,10 +9,13 @@ import numpy as np
 import pandas as pd
 import pytest
 from matplotlib.axes import Axes
+from PIL import Image
 
+from analysis.errors import by_budget
 from analysis.figures import FIGURES, canvas, charts, draw, goal_text, save
 from analysis.figures.scaling import NOT_REACHED, PERFECT
 from analysis.scaling import fit_table
+from analysis.tuning import maps
 
 METRIC = "val/classification_error"
 
@@ -223,3 +228,153 @@ def test_drawing_leaves_the_settings_of_matplotlib_alone():
     before = dict(matplotlib.rcParams)
     drawn("steps_to_result", table())
     assert dict(matplotlib.rcParams) == before
+
+
+def panels_of(name, tables):
+    """Axes of the one figure of this kind."""
+    return [figure.axes[0] for figure in draw(only(name, tables))]
+
+
+def points(ax, label):
+    return {(float(x), float(y)) for x, y in zip(*line(ax, label).get_data(), strict=True)}
+
+
+def test_several_goals_share_axes():
+    steps = pd.concat([table(), table().assign(goal_threshold=0.1, steps_to_result=pd.array([500, 90, 30, 20, 9]))])
+    (ax,) = panels_of("several_goals", {"steps_to_result": steps})
+    assert legend(ax) == ["validation error < 0.1", "validation error < 0.05"]  # the easier first
+    assert list(line(ax, "validation error < 0.1").get_ydata()) == [500, 90, 30, 20, 9]
+    assert charts({"steps_to_result": table()}, ["several_goals"]) == []
+
+
+def test_relative_steps_are_one_where_they_are_normalised():
+    rows = [("mlp", 1, 2.0), ("mlp", 2, 1.0), ("cnn", 2, 1.0), ("cnn", 4, np.nan)]
+    relative = pd.DataFrame(rows, columns=["workload", "batch_size", "relative_steps"])
+    relative = relative.assign(compared="models", of="digits", optimizer="sgd", norm=2)
+    relative = relative.assign(goal_metric=METRIC, goal_threshold=0.05)
+    (ax,) = panels_of("relative_models", {"relative": relative})
+    assert legend(ax) == ["cnn", "mlp", PERFECT]
+    np.testing.assert_array_equal(line(ax, "cnn").get_ydata(), [1, np.nan])
+    (x0, x1), (y0, y1) = line(ax, PERFECT).get_data()
+    assert (x0, y0, x1, y1) == (2, 1, 4, 0.5)
+    assert charts({"relative": relative}, ["relative_data_sets", "relative_subsets"]) == []
+
+
+def test_time_and_examples_has_a_point_a_batch_size_and_both_fits():
+    steps = table()
+    (ax,) = panels_of("time_and_examples", {"steps_to_result": steps, "fits": fit_table(steps)})
+    expected = {(float(s), float(s * b)) for s, b in zip(steps["steps_to_result"], steps["batch_size"], strict=True)}
+    assert points(ax, "nesterov") == expected
+    x, y = line(ax, "hyperbola").get_data()
+    fit = fit_table(steps).set_index("fit").loc["hyperbola"]
+    np.testing.assert_allclose((x / fit["steps_min"] - 1) * (y / fit["examples_min"] - 1), 1)
+    assert "shoulder fit" in legend(ax)
+
+
+def test_seconds_are_steps_times_what_a_step_took():
+    seconds = table().assign(device="cpu", seconds_per_step=[0.1, 0.1, 0.2, 0.4, np.nan])
+    (ax,) = panels_of("seconds_to_result", {"seconds": seconds})
+    np.testing.assert_allclose(line(ax, "nesterov").get_ydata(), [102, 27, 16.4, 14.4, np.nan])
+    assert "cpu" in [text.get_text() for text in ax.texts]
+    assert PERFECT not in legend(ax)
+    assert charts({"seconds": seconds.assign(seconds_per_step=np.nan)}, ["seconds_to_result"]) == []
+
+
+def trials(batch_size=8):
+    """One trial of each fate; the learning rate tells them apart."""
+    rows = [(0.1, "COMPLETE", 300, 300, None), (0.2, "COMPLETE", 2000, None, None), (0.4, "INFEASIBLE", 7, None, 7)]
+    found = pd.DataFrame(rows, columns=["learning_rate", "status", "end", "steps_to_goal", "first_bad_step"])
+    found = found.astype({"steps_to_goal": "Int64", "first_bad_step": "Int64"}).assign(momentum=0.9)
+    return found.assign(
+        **{"workload": "digits", "optimizer": "nesterov", "goal_metric": METRIC, "goal_threshold": 0.05},
+        batch_size=batch_size, trial=found.index, stopping="budget", train_steps=2000,
+    )  # fmt: skip
+
+
+def test_every_trial_is_a_point_along_an_axis():
+    axes = pd.concat([trials(b).assign(parameter=p, scale=s) for p, s in SCALES.items() for b in (2, 8, 32, 128)])
+    axes["value"] = np.where(axes["parameter"] == "learning_rate", axes["learning_rate"], axes["momentum"])
+    found = panels_of("along_axes", {"axes": axes})
+    assert [ax.get_title("left") for ax in found] == ["batch size 2", "batch size 32", "batch size 128"] * 2
+    assert [ax.get_xlabel() for ax in found] == ["learning rate"] * 3 + ["1 − momentum"] * 3
+    assert points(found[0], "reached") == {(0.1, 300)}
+    assert points(found[0], "not reached") == {(0.2, 2000)}
+    assert list(line(found[0], "infeasible").get_xdata()) == [0.4]
+    assert list(line(found[3], "reached").get_xdata()) == pytest.approx([0.1])
+
+
+SCALES = {"learning_rate": "log", "momentum": "reverse_log"}
+
+
+def test_a_map_shows_what_became_of_each_trial_within_the_budget():
+    (ax,) = panels_of("map_at_fixed_examples", {"maps": maps(trials())})
+    assert ax.get_xlabel() == "learning rate"
+    assert ax.get_ylabel() == "1 − momentum"
+    for state, rate in (("reached", 0.1), ("not reached", 0.2), ("infeasible", 0.4), ("fastest", 0.1)):
+        assert list(line(ax, state).get_xdata()) == [rate]
+    assert any("within 2,400 examples" in text.get_text() for text in ax.texts)
+    (steps,) = panels_of("map_at_fixed_steps", {"maps": maps(trials())})
+    assert any("within 300 steps" in text.get_text() for text in steps.texts)
+
+
+def test_best_of_n_has_a_curve_for_up_to_six_batch_sizes():
+    rows = [(2**b, n, 1000 / n if n > 1 else np.inf) for b in range(10) for n in (1, 2, 4)]
+    best = pd.DataFrame(rows, columns=["batch_size", "n", "steps"])
+    best = best.assign(workload="digits", optimizer="sgd", goal_metric=METRIC, goal_threshold=0.05)
+    (ax,) = panels_of("best_of_n", {"best_of_n": best})
+    assert len(legend(ax)) == 6
+    assert legend(ax)[0] == "batch size 1"
+    assert legend(ax)[-1] == "batch size 512"
+    assert points(ax, "batch size 1") == {(2, 500), (4, 250)}  # what is infinite has no point
+
+
+def test_reruns_stand_beside_the_search_that_they_repeat():
+    runs = pd.DataFrame({"rerun": [0, 1, 2], "steps": [120.0, 150.0, np.inf], "status": "COMPLETE"})
+    names = {"workload": "digits", "optimizer": "sgd", "batch_size": 8, "trial": 3, "steps_to_result": 100}
+    runs = runs.assign(**names, goal_metric=METRIC, goal_threshold=0.05)
+    (ax,) = panels_of("reruns", {"rerun_steps": runs})
+    assert points(ax, "sgd: the search") == {(8, 100)}
+    assert sorted(line(ax, "rerun").get_ydata()) == [120, 150]
+    assert len(line(ax, "rerun missed").get_xdata()) == 1
+
+
+def errors_at(size, falls):
+    rows = pd.DataFrame(falls, columns=["step", "error"])
+    names = {"workload": "digits", "optimizer": "sgd", "goal_metric": METRIC, "train_examples": 1000}
+    return rows.assign(**names, batch_size=size)
+
+
+def test_errors_against_budgets_and_batch_sizes():
+    falling = pd.concat([errors_at(8, [(10, 0.5), (100, 0.2)]), errors_at(64, [(10, 0.3), (100, 0.1)])])
+    (ax,) = panels_of("error_against_budget", {"best_errors": falling})
+    assert points(ax, "batch size 8") == {(10, 0.5), (100, 0.2)}
+    by_steps, by_examples = panels_of("error_against_batch_size", {"budgets": by_budget(falling)})
+    assert points(by_steps, "100 steps") == {(8, 0.2), (64, 0.1)}
+    assert points(by_examples, "800 examples (0.8 epochs)") == {(8, 0.2), (64, 0.3)}
+
+
+def test_label_smoothing_has_a_linear_axis_from_zero():
+    smoothing = pd.DataFrame({"label_smoothing": [0.0, 0.01, 0.1], "error": [0.3, 0.28, 0.25], "trials": 5})
+    names = {"workload": "digits", "optimizer": "sgd", "batch_size": 8, "goal_metric": METRIC, "goal_threshold": 0.05}
+    (ax,) = panels_of("label_smoothing", {"smoothing": smoothing.assign(**names)})
+    assert ax.get_xscale() == "linear"
+    assert points(ax, "batch size 8") == {(0, 0.3), (0.01, 0.28), (0.1, 0.25)}
+
+
+def test_scatters_of_many_points_are_images():
+    many = pd.concat([trials()] * 1000).assign(parameter="learning_rate", scale="log")
+    [chart] = charts({"axes": many.assign(value=many["learning_rate"])}, ["along_axes"])
+    assert b"<image" in canvas.svg(draw(chart)[0])
+
+
+def test_panels_lie_side_by_side_in_one_file(tmp_path):
+    steps = pd.concat([table(workload=name) for name in "abcd"])
+    panels = save(only("steps_to_result", {"steps_to_result": steps}), tmp_path)
+    assert len(panels) == 4
+    whole = (tmp_path / "steps_to_result.svg").read_text()
+    ids = re.findall(r'\bid="([^"]+)"', whole)
+    assert len(ids) == len(set(ids))
+    assert len(re.findall(r"<svg ", whole)) == 5
+    alone = canvas.png_side_by_side(draw(only("steps_to_result", {"steps_to_result": table()})))
+    with Image.open(tmp_path / "steps_to_result.png") as four, Image.open(io.BytesIO(alone)) as one:
+        assert four.size[0] == 2 * one.size[0]

@@ -86,6 +86,7 @@ def report(**changes):
 def made_of(steps, scaling, cost):
     """Tables by name, as of `analysis.build.tables`."""
     more = {"searches": searches(steps), "reruns": reruns(steps), "compare": PAIRS}
+    more["compare_workloads"] = PAIRS.iloc[:0].rename(columns={"workload": "optimizer", "optimizer": "workload"})
     return {"steps_to_result": steps, "scaling": scaling, "cost": cost, **more}
 
 
