@@ -1,10 +1,11 @@
 """A report on millions of measurements: how long it takes and how much memory it needs.
 
-    python -m benchmarks.analysis [--rows 10_000_000] [--keep DIR]
+    python -m benchmarks.analysis [--rows 10_000_000] [--trials 100] [--keep DIR]
 
-Makes a results folder of that many rows, 400 measurements a trial and 100 trials a study: four workloads, three
-optimizers, as many batch sizes as it takes; then runs `python -m study report` on it. Limits: 10 million rows in 30 s
-and 2 GB, 71 million in 4 minutes and 8 GB, on two cores.
+Makes a results folder of that many rows: 400 measurements a trial, 17 batch sizes a curve, three optimizers a workload,
+as many workloads as it takes; then runs `python -m study report` on it. Limits: 10 million rows in 30 s and 2 GB, 71
+million in 4 minutes and 8 GB, on two cores. `--rows 71_000_000 --trials 391` has the shape of the published database,
+454 studies.
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-TRIALS, EVALUATIONS, TRAIN_STEPS = 100, 400, 40_000
-WORKLOADS, OPTIMIZERS = [f"model_{i}" for i in range(4)], ["sgd", "momentum", "nesterov"]
+EVALUATIONS, TRAIN_STEPS, BATCH_SIZES = 400, 40_000, 17
+OPTIMIZERS = ["sgd", "momentum", "nesterov"]
 ERRORS = [
     f"{split}/{error}"
     for split in ("train", "val", "test")
@@ -39,14 +40,16 @@ def main() -> None:
     """Make the data, report on it in a process of its own, and say what that took."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", type=lambda text: int(text.replace("_", "")), default=10_000_000)
+    parser.add_argument("--trials", type=int, default=100, help="of each study")
     parser.add_argument("--keep", type=Path, help="make the data here and leave it")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as scratch:
         results = options.keep or Path(scratch)
-        studies = max(1, options.rows // (TRIALS * EVALUATIONS))
+        studies = max(1, round(options.rows / (options.trials * EVALUATIONS)))
         for number in range(studies):
-            write(results, number)
-        print(f"{studies * TRIALS * EVALUATIONS:,} measurements of {studies * TRIALS:,} trials in {studies} studies")
+            write(results, number, options.trials)
+        trials = studies * options.trials
+        print(f"{trials * EVALUATIONS:,} measurements of {trials:,} trials in {studies} studies")
         start = time.perf_counter()
         subprocess.run([sys.executable, "-m", "study", "report", str(results)], check=True, stdout=subprocess.DEVNULL)
         seconds = time.perf_counter() - start
@@ -55,11 +58,11 @@ def main() -> None:
         print(f"report: {seconds:.1f} s, at most {peak:.2f} GB a process, page {page:.1f} MB")
 
 
-def write(results: Path, number: int) -> None:
+def write(results: Path, number: int, wanted: int) -> None:
     """One complete study, as the store writes it."""
-    per_curve, rest = divmod(number, len(WORKLOADS) * len(OPTIMIZERS))
-    workload, optimizer = WORKLOADS[rest % len(WORKLOADS)], OPTIMIZERS[rest // len(WORKLOADS)]
-    batch_size = (1 + 2 * (per_curve // 16)) * 2 ** (per_curve % 16)
+    curve, position = divmod(number, BATCH_SIZES)
+    workload, optimizer = f"model_{curve // len(OPTIMIZERS)}", OPTIMIZERS[curve % len(OPTIMIZERS)]
+    batch_size = 2**position
     folder = results / "studies" / workload / optimizer / str(batch_size)
     (folder / "trials").mkdir(parents=True, exist_ok=True)
     rng = np.random.default_rng(number)
@@ -77,7 +80,7 @@ def write(results: Path, number: int) -> None:
         "branch": {"repeat": 0, "budget": 1.0, "widened": [], "rerun": None},
         "search": {
             "sampler": "sobol",
-            "trials": TRIALS,
+            "trials": wanted,
             "space": SPACE,
             "max_launches": None,
             "extend": False,
@@ -92,9 +95,9 @@ def write(results: Path, number: int) -> None:
     run = {"command": "made up", "device": "cpu", "workers": 2, "ended": "now"}
     (folder / "study.json").write_text(json.dumps({"format": 1, "question": question, "provenance": [run]}))
     steps = np.linspace(TRAIN_STEPS / EVALUATIONS, TRAIN_STEPS, EVALUATIONS).astype(np.int64)
-    half_life = 1500 * (1 / batch_size + 1 / 512) * 64 * rng.lognormal(0.7, 0.8, TRIALS)
-    error = 0.9 * 0.5 ** (steps / half_life[:, None]) + 0.02 + 0.003 * rng.random((TRIALS, EVALUATIONS))
-    columns = {"trial": np.repeat(np.arange(TRIALS, dtype=np.int32), EVALUATIONS), "step": np.tile(steps, TRIALS)}
+    half_life = 1500 * (1 / batch_size + 1 / 512) * 64 * rng.lognormal(0.7, 0.8, wanted)
+    error = 0.9 * 0.5 ** (steps / half_life[:, None]) + 0.02 + 0.003 * rng.random((wanted, EVALUATIONS))
+    columns = {"trial": np.repeat(np.arange(wanted, dtype=np.int32), EVALUATIONS), "step": np.tile(steps, wanted)}
     columns |= {name: (error * (1 + 0.1 * i)).ravel() for i, name in enumerate(ERRORS[::-1])}
     trials = [
         {
@@ -106,7 +109,7 @@ def write(results: Path, number: int) -> None:
             "seconds": {"training": 30.0, "evaluation": 3.0},
             "micro_batch": None,
         }
-        for i in range(TRIALS)
+        for i in range(wanted)
     ]
     table = pa.table(columns).replace_schema_metadata({"trials": json.dumps(trials)})
     pq.write_table(table, folder / "curves.parquet", compression="zstd")
