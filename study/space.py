@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
-from typing import Any
+from typing import Any, TypeGuard
 
 from analysis.counting import scaled
 from workloads.suggest import suggest
@@ -37,10 +37,10 @@ class Dimension:
         if self.choices is not None:
             if self.low is not None or self.high is not None:
                 raise ValueError("a dimension has either `choices` or `low` and `high`, but got both.")
-            if not self.choices or not all(map(_finite, self.choices)):
+            if not self.choices or not all(map(finite, self.choices)):
                 raise ValueError(f"`choices` must be one or more numbers, but got {list(self.choices)}.")
             return
-        if not (_finite(self.low) and _finite(self.high)):
+        if not (finite(self.low) and finite(self.high)):
             raise ValueError(f"`low` and `high` must be numbers, but got low={self.low}, high={self.high}.")
         assert self.low is not None
         assert self.high is not None
@@ -63,7 +63,7 @@ class Dimension:
     @classmethod
     def parse(cls, config: Any) -> Dimension:
         """From YAML: a mapping of this class's fields, a list of choices, or one number that fixes the parameter."""
-        if _finite(config):
+        if finite(config):
             return cls(choices=(float(config),))
         if isinstance(config, Sequence) and not isinstance(config, str):
             return cls(choices=tuple(config))
@@ -207,5 +207,6 @@ def _three_digits(value: float) -> float:
     return float(f"{value:.3g}")
 
 
-def _finite(value: Any) -> bool:
+def finite(value: Any) -> TypeGuard[float]:
+    """Whether it is a number, and no truth value."""
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)

@@ -1,0 +1,199 @@
+"""The released tree of Shallue et al.'s measurements (`batch_science`) -> its studies as plain records.
+
+    [leading folders/]dataset/model/optimizer/batch_size/study.json
+    ...                                                 /trial_id/metadata.json
+    ...                                                 /trial_id/measurements.csv
+
+What breaks a rule of the layout is named in a warning and left out, or taken as said there. Trials are read by
+`study/released_trials.py`; `analysis/export.py` writes the same layout.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from analysis.counting import AS_ERRORS, Goal
+from study.optimizers import OPTIMIZERS
+from study.records import LEGAL_IN_WORKLOADS
+from study.schedules import SCHEDULES
+from study.space import Dimension, Legal, finite
+
+LEGAL = LEGAL_IN_WORKLOADS | {
+    name: legal
+    for kind in (OPTIMIZERS, SCHEDULES)
+    for one in kind.values()
+    for name, legal in one.hyperparameters.items()
+}
+
+
+@dataclass(frozen=True)
+class Released:
+    """One study of a released tree.
+
+    Attributes:
+        workload: one name for data set and model.
+        dataset: with the leading folders, such as `mnist_subsets/mnist_6875`.
+        train_steps: the step budget; 0: a time budget; None: not known.
+        parameter_configs: the search space as released; see `space`.
+        goal, trials, stopping: what an export of ours says of it, else None; trials is N.
+        warnings: what is odd about it.
+    """
+
+    folder: Path
+    workload: str
+    dataset: str
+    model: str
+    optimizer: str
+    batch_size: int
+    train_steps: int | None
+    early_stopping: bool
+    parameter_configs: Any
+    goal: Goal | None
+    trials: int | None
+    stopping: str | None
+    warnings: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return f"{self.dataset}/{self.model}/{self.optimizer}/{self.batch_size}"
+
+
+def find(folder: Path) -> tuple[list[Released], list[str]]:
+    """(the studies of a tree, warnings on those that are left out), by path, batch sizes in order."""
+    paths, lacking = [], set()
+    for place, folders, files in os.walk(folder, followlinks=True):
+        if "study.json" in files:
+            paths.append(Path(place))
+        if "metadata.json" in files:
+            lacking.add(Path(place).parent)
+        if {"study.json", "metadata.json"} & set(files):
+            folders.clear()
+    warnings = [f"{path.relative_to(folder)}: no study.json: left out" for path in sorted(lacking)]
+    studies: dict[tuple[str, str, int], Released] = {}
+    for path in sorted(paths):
+        try:
+            study = _study(path, path.relative_to(folder).parts)
+        except (OSError, TypeError, ValueError) as error:
+            warnings.append(f"{path.relative_to(folder)}: malformed study.json: left out ({error})")
+            continue
+        same = studies.setdefault((study.workload, study.optimizer, study.batch_size), study)
+        if same is not study:
+            other = same.folder.relative_to(folder)
+            warnings.append(f"{path.relative_to(folder)}: the same study as {other}: left out")
+    return [studies[key] for key in sorted(studies)], warnings
+
+
+def _study(folder: Path, parts: tuple[str, ...]) -> Released:
+    """A study by its path below the tree; where only a part of the tree was given, by what study.json says."""
+    fields = json.loads((folder / "study.json").read_text())
+    if not isinstance(fields, dict):
+        raise ValueError(f"it holds {fields!r:.40}")
+    if len(parts) >= 4:
+        dataset, model, optimizer = "/".join(parts[:-3]), parts[-3], parts[-2]
+    elif all(fields.get(key) for key in ("dataset", "model", "optimizer")):
+        dataset, model, optimizer = (str(fields[key]) for key in ("dataset", "model", "optimizer"))
+    else:
+        raise ValueError("it lacks dataset, model or optimizer, and so does the path")
+    size = folder.name if folder.name.isdecimal() else str(fields.get("batch_size"))
+    if not size.isdecimal() or int(size) < 1:
+        raise ValueError(f"batch_size is {size}")
+    odd = []
+    if fields.get("batch_size", int(size)) != int(size):
+        odd.append(f"study.json says batch_size {fields['batch_size']}: taken as {size} by its folder")
+    steps = fields.get("train_steps")
+    if not finite(steps) or steps < 0:
+        odd.append(f"odd train_steps {steps!r}: taken as those of the longest trial")
+        steps = None
+    return Released(
+        folder=folder,
+        workload=_component(fields.get("workload") or f"{model}_{dataset}"),
+        dataset=dataset,
+        model=model,
+        optimizer=_component(optimizer),
+        batch_size=int(size),
+        train_steps=None if steps is None else int(steps),
+        early_stopping=bool(fields.get("early_stopping")),
+        parameter_configs=fields.get("parameter_configs"),
+        goal=Goal(**fields["goal"]) if "goal" in fields else None,
+        trials=fields.get("trials"),
+        stopping=fields.get("stopping"),
+        warnings=tuple(odd),
+    )
+
+
+def _component(name: str) -> str:
+    """A name that is one folder."""
+    return re.sub(r"[^\w+=-]+", "_", name).strip("_+=-") or "unnamed"
+
+
+def space(study: Released, given: Collection[str]) -> tuple[dict[str, Any], list[str]]:
+    """(the search space in our terms, warnings). Sides at the end of what is legal are hard.
+
+    Arguments:
+        given: the parameters that its trials have.
+    """
+    if not isinstance(study.parameter_configs, dict):
+        return {}, [f"odd parameter_configs {study.parameter_configs!r:.40}: taken as empty"]
+    legal = LEGAL | {"learning_rate_decay_steps": Legal(f"(0, {study.train_steps or 'inf'}]")}
+    found, odd = {}, []
+    for name, config in sorted(study.parameter_configs.items()):
+        try:
+            dimension = _dimension(config)
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            odd.append(f"odd parameter_configs of {name}: left out of the space ({error})")
+            continue
+        if name in given:
+            found[name] = dimension.hardened(legal.get(name, Legal("(-inf, inf)"))).to_dict()
+        elif given:
+            odd.append(f"no trial has a value of {name}: left out of the space")
+    return found, odd
+
+
+def _dimension(config: Mapping[str, Any]) -> Dimension:
+    if config["type"] == "DISCRETE":
+        return Dimension(choices=tuple(config["feasible_points"]))
+    if config["type"] not in ("DOUBLE", "INTEGER"):
+        raise ValueError(f"type {config['type']!r}")
+    low, high = config["min_value"], config["max_value"]
+    if low == high:
+        return Dimension(choices=(low,))
+    scale = (config.get("scale") or "LINEAR_SCALE").removesuffix("_SCALE").lower()
+    whole = config["type"] == "INTEGER" and scale != "reverse_log"
+    return Dimension(low=low, high=high, scale=scale, integer=whole)
+
+
+def trial_folders(study: Released) -> list[tuple[int, str]]:
+    """(trial id, its folder), by number: as text, 10 would come before 2."""
+    with os.scandir(study.folder) as entries:
+        return sorted((int(entry.name), entry.path) for entry in entries if entry.name.isdecimal() and entry.is_dir())
+
+
+def metrics(study: Released) -> list[str]:
+    """What its first readable trial measures, as errors; none if there is none."""
+    for _, folder in trial_folders(study):
+        try:
+            with open(f"{folder}/measurements.csv") as file:
+                return [as_error(name) for name in columns_of(file.readline()) if name != "step"]
+        except (OSError, ValueError):
+            continue
+    return []
+
+
+def columns_of(header: str) -> list[str]:
+    """The names in the first line of a measurements.csv."""
+    return [name.strip().strip('"') for name in header.split(",")]
+
+
+def as_error(metric: str) -> str:
+    """The error that a metric is kept as.
+
+    >>> as_error("val/average_precision"), as_error("val/classification_error")
+    ('val/average_precision_error', 'val/classification_error')
+    """
+    split, _, name = metric.rpartition("/")
+    return f"{split}/{AS_ERRORS[name]}" if name in AS_ERRORS else metric
