@@ -1,4 +1,4 @@
-"""The released layout, there and back: what is read counts as it was released, what is broken is named."""
+"""The released layout: what is read counts as it was released, what is broken is named."""
 
 import csv
 import json
@@ -6,16 +6,13 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
-import pyarrow.parquet as pq
 import pytest
 
-from analysis import build, steps_to_result, tuning
+from analysis import build, steps_to_result
 from analysis.counting import COMPLETE, INCOMPLETE, INFEASIBLE, Goal
-from analysis.export import FORMATS, ExportError, export
+from analysis.export import export
 from analysis.load import load
 from analysis.status import table as status
-from study import __main__ as command_line
-from study.__main__ import main
 from study.interchange import PUBLISHED, ImportRefused, import_released, parse_goal
 from study.store import StoreError
 
@@ -206,6 +203,31 @@ def test_a_broken_trial_is_named_and_the_others_count(tree, rule):
     assert set(warnings) <= set(build.imported([study]))
 
 
+@pytest.mark.parametrize("broken", [{2}, {1, 9}, {3, 4, 5}, set(range(1, 10))])
+def test_files_are_parsed_together_and_those_that_cannot_be_are_told_apart(tree, broken):
+    folder = release(tree, {n: (COMPLETE, [0.9, 0.1 * n]) for n in range(1, 10)})
+    for n in broken:
+        (folder / str(n) / "measurements.csv").write_text("step,val/classification_error\n10,many\n")
+    others = {  # no newline at the end, blank lines, another header
+        6: "step,val/classification_error\n10,0.9\n20,0.6",
+        7: "step,val/classification_error\n\n10,0.9\n\n20,0.7\n",
+        8: '"val/classification_error","step","test/loss"\r\n0.9,10,0.5\r\n0.8,20,0.5\r\n',
+    }
+    for n in others.keys() - broken:
+        (folder / str(n) / "measurements.csv").write_text(others[n])
+    study, warnings = imported(tree, goals=["val/classification_error<0.95"], trials=1)
+    malformed = [text for text in warnings if "malformed measurements.csv" in text]
+    assert len(malformed) == 1
+    assert f"({len(broken)} trial{'s' if len(broken) > 1 else ''}: " in malformed[0]
+    rows = study.measurements
+    read = [n for n in range(1, 10) if n not in broken]
+    assert rows["trial"].tolist() == [n - 1 for n in read for _ in range(2)]
+    assert rows["step"].tolist() == [10, 20] * len(read)
+    if read:
+        assert np.allclose(rows["val/classification_error"][1::2], [0.1 * n for n in read])
+        assert np.allclose(rows.loc[rows["trial"] == 7, "test/loss"], 0.5)
+
+
 def test_nothing_is_odd_about_nan_where_training_diverged_or_about_what_was_not_measured(tree):
     folder = release(tree, {1: (INFEASIBLE, [0.9, "nan"]), 2: (COMPLETE, [0.2])})
     (folder / "2" / "measurements.csv").write_text("step,val/classification_error,test/loss\n10,0.2,\n20,0.1,0.5\n")
@@ -303,102 +325,3 @@ def test_the_published_counts_come_back(tree):
         assert (row["state"], row["wanted"]) == ("done", max(1, row["complete"]))
         found[workload["dataset"], workload["model"], study.optimizer] = tuple(row[c] for c in columns)
     assert found == {key: tuple(row[c] for c in columns) for key, row in curves.items()}
-
-
-@pytest.fixture
-def own(tmp_path, make_study, make_curve, write_study):
-    """Studies of our own: two batch sizes, trials that reach the goal, miss it, diverge or fell behind."""
-
-    def write(stopping):
-        for batch_size, ends in {8: [90, "bad", 40, None, 90, 20, None], 16: ["bad", None, None, None, None]}.items():
-            study = make_study(batch_size=batch_size, stopping=stopping, name="tiny", examples=64)
-            curves = [
-                make_curve(study, n, **({"bad": 7} if end == "bad" else {"reaches": end} if end else {}))
-                for n, end in enumerate(ends)
-            ]
-            write_study(tmp_path / "own", study, curves)
-        return tmp_path / "own"
-
-    return write
-
-
-@pytest.mark.parametrize("stopping", ["budget", "goal", "race"])
-def test_a_round_trip_changes_no_answer(own, tmp_path, stopping):
-    results = own(stopping)
-    export(results, tmp_path / "released", "batch_science")
-    assert not import_released(tmp_path / "released", tmp_path / "back")
-    before, after = (steps_to_result.table(load(folder)) for folder in (results, tmp_path / "back"))
-    assert set(after["stopping"]) == {"recorded"}
-    pd.testing.assert_frame_equal(*(tuning.trials(load(folder)) for folder in (results, tmp_path / "back")))
-    pd.testing.assert_frame_equal(before.drop(columns="stopping"), after.drop(columns="stopping"), check_dtype=False)
-    for study, again in zip(load(results), load(tmp_path / "back"), strict=True):
-        assert again.question["search"]["space"] == study.question["search"]["space"]
-        assert again.question["early_stopping"] == again.stops_early == study.stops_early
-        assert again.trials[again.hyperparameters].equals(study.trials[study.hyperparameters])
-    export(tmp_path / "back", tmp_path / "again", "batch_science")
-    first, second = (
-        {path.relative_to(top): path.read_bytes() for path in top.rglob("*.*")}
-        for top in (tmp_path / "released", tmp_path / "again")
-    )
-    assert first == second
-
-
-def test_trials_that_stopped_at_their_goal_do_not_answer_a_tighter_one(own, tmp_path):
-    export(own("race"), tmp_path / "released", "batch_science")
-    with pytest.raises(ImportRefused, match=r"< 0.05 needs stopping=budget, since trials stopped at .* < 0.1"):
-        import_released(tmp_path / "released", tmp_path / "back", ["val/classification_error<0.05"])
-    import_released(tmp_path / "released", tmp_path / "back", ["val/classification_error<0.2"])
-
-
-@pytest.mark.parametrize("form", ["csv", "parquet"])
-def test_tidy_tables_hold_every_search_and_every_measurement(own, tmp_path, form):
-    results = own("budget")
-    export(results, tmp_path / "out", form)
-    read = pd.read_csv if form == "csv" else pd.read_parquet
-    trials, rows = (read(tmp_path / "out" / f"{name}.{form}") for name in ("trials", "measurements"))
-    studies = list(load(results))
-    assert len(trials) == sum(len(study.trials) for study in studies)
-    assert len(rows) == sum(len(study.measurements) for study in studies)
-    assert list(trials["status"][:2]) == [COMPLETE, INFEASIBLE]
-    assert trials["steps_to_goal"].min() == 20
-    assert trials["learning_rate"].tolist() == [v for study in studies for v in study.trials["learning_rate"]]
-    keys = ["workload", "optimizer", "batch_size", "repeat", "budget_multiple", "stage", "trial"]
-    assert not trials.duplicated(keys).any()
-    assert len(rows.merge(trials, on=keys)) == len(rows)
-    if form == "parquet":
-        assert pq.ParquetFile(tmp_path / "out" / "measurements.parquet").num_row_groups == 2
-
-
-def test_an_export_is_whole_or_not_there_and_never_among_other_files(own, tmp_path, monkeypatch):
-    results = own("race")
-    (tmp_path / "out").mkdir()
-    (tmp_path / "out" / "mine.txt").write_text("")
-    with pytest.raises(ExportError, match="empty folder"):
-        export(results, tmp_path / "out", "csv")
-    with pytest.raises(ExportError, match="batch_science, csv, parquet, but got 'xml'"):
-        export(results, tmp_path / "new", "xml")
-
-    def full(study):
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr("analysis.export.measurements", full)
-    with pytest.raises(ExportError, match="No space left on device; make room"):
-        export(results, tmp_path / "new", "csv")
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "own"]
-
-
-def test_from_the_command_line(own, tmp_path, capsys):
-    assert command_line.FORMATS == FORMATS
-    assert main(["export", str(own("race")), str(tmp_path / "released")]) == 0
-    (tmp_path / "released/tiny/tiny/momentum/8/0/metadata.json").unlink()
-    assert main(["import", str(tmp_path / "released"), str(tmp_path / "back")]) == 0
-    said = capsys.readouterr().out
-    assert "no metadata.json: left out (1 trial: 0)" in said
-    assert "2 studies with" in said
-    assert main(["status", str(tmp_path / "back")]) == 0
-    assert main(["report", str(tmp_path / "back")]) == 0
-    page = (tmp_path / "back" / "report.html").read_text()
-    assert "no metadata.json: left out (1 trial: 0)" in page
-    assert "only 4 of the 4" not in page
-    assert main(["import", str(tmp_path / "released"), str(tmp_path / "other"), "--goal", "x:y"]) == 2
-    assert "a goal must read" in capsys.readouterr().err
