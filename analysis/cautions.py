@@ -26,6 +26,14 @@ LATE = 0.8
 
 CURVE = ["workload", "optimizer", "goal_metric", "goal_threshold"]
 MORE_TRIALS = "raise search.trials or narrow the box"
+OF_IMPORTED = {
+    "edge": "a wider search may find fewer steps",
+    "unfinished": "import with a lower --trials, or all",
+    "few near": "choose a looser goal",
+    "noise": "choose a goal that the curves cross steeply",
+    "never": "choose a looser goal or leave it out",
+}
+"""Kind -> the cure where nothing can be measured again; the others have none."""
 
 Row = Mapping[str, Any]
 Answered = Sequence[tuple[StudyData, Goal]]
@@ -35,15 +43,22 @@ class Caution(NamedTuple):
     """A warning about one study or, without a batch size, one curve.
 
     Attributes:
-        text: the rule that was broken and the cure, with {} for each of the values and no full stop.
-        values: what may differ between batch sizes.
+        text: the rule that was broken, with {} for each of the values and no full stop.
+        cure: what to change in the sweep; may have {} too.
+        values: what may differ between batch sizes, those of the text first.
     """
 
     kind: str
     curve: tuple[str, str, Goal]
     batch_size: int | None
     text: str
+    cure: str
     values: tuple[str, ...] = ()
+
+    @property
+    def sentence(self) -> str:
+        """The text and, where there is one, the cure."""
+        return "; ".join(filter(None, (self.text, self.cure)))
 
 
 def sentences(answered: Answered, steps: pd.DataFrame, limits: pd.DataFrame, pairs: pd.DataFrame) -> list[str]:
@@ -62,51 +77,55 @@ def sentences(answered: Answered, steps: pd.DataFrame, limits: pd.DataFrame, pai
             *_budget(study, goal, row),
         ]
     found += [*_inclusions(answered, pairs), *_bases(steps), *_ends(answered, limits)]
+    imported = {(s.workload, s.optimizer) for s, _ in answered if s.question["stopping"] == RECORDED}
+    found = [_cured(caution, imported=caution.curve[:2] in imported) for caution in found]
     return _lines(found, several_goals=len({goal for _, goal in answered}) > 1)
 
 
-def _about(kind: str, study: StudyData, goal: Goal, text: str, *values: str) -> Caution:
-    return Caution(kind, (study.workload, study.optimizer, goal), study.batch_size, text, values)
+def _cured(caution: Caution, imported: bool) -> Caution:
+    """With the cure that its reader can apply: who reads published measurements cannot sweep further."""
+    return caution._replace(cure=OF_IMPORTED.get(caution.kind, "")) if imported else caution
+
+
+def _about(kind: str, study: StudyData, goal: Goal, text: str, cure: str, *values: str) -> Caution:
+    return Caution(kind, (study.workload, study.optimizer, goal), study.batch_size, text, cure, values)
 
 
 def _edges(study: StudyData, goal: Goal) -> Iterator[Caution]:
     """The best trials lie at an open side of the box."""
     for edge in audits.edges(study, goal):
         side = f"search.space.{edge.parameter}.{edge.side}"
-        text = f"the best trials have {edge.parameter} {{}}, at the edge of what was searched ({{}}); "
+        text = f"the best trials have {edge.parameter} {{}}, at the edge of what was searched ({{}})"
         values = [f"{edge.value:.3g}", f"{edge.limit:g}"]
-        if study.question["stopping"] == RECORDED:
-            text += "a wider search may find fewer steps"
-        elif study.question["search"]["extend"]:
-            text += f"raise search.extend_limit or widen {side} (after {{}} extensions)"
+        cure = f"set search.extend=true or widen {side}"
+        if study.question["search"]["extend"]:
+            cure = f"raise search.extend_limit or widen {side} (after {{}} extensions)"
             values.append(str(study.branch.stage))
-        else:
-            text += f"set search.extend=true or widen {side}"
-        yield _about("edge", study, goal, text, *values)
+        yield _about("edge", study, goal, text, cure, *values)
 
 
 def _trials(study: StudyData, goal: Goal, row: Row) -> Iterator[Caution]:
     """Too few trials: feasible, near the best, or by the best-of-n curve; the first that holds says it all."""
     wanted, complete = study.question["search"]["trials"], row["complete"]
     if complete < wanted and study.question["stopping"] == RECORDED:
-        text = f"only {{}} of the {wanted:,} trials to count are COMPLETE; import with a lower --trials, or all"
-        yield _about("unfinished", study, goal, text, f"{complete:,}")
+        text = f"only {{}} of the {wanted:,} trials to count are COMPLETE"
+        yield _about("unfinished", study, goal, text, "", f"{complete:,}")
     elif complete < wanted and steps_to_result.is_complete(study):
-        text = f"only {{}} of {wanted:,} trials were feasible when {{}} had been launched; "
-        text += "raise search.max_launches or narrow the box"
-        yield _about("unfinished", study, goal, text, f"{complete:,}", f"{complete + row['infeasible']:,}")
+        text = f"only {{}} of {wanted:,} trials were feasible when {{}} had been launched"
+        cure = "raise search.max_launches or narrow the box"
+        yield _about("unfinished", study, goal, text, cure, f"{complete:,}", f"{complete + row['infeasible']:,}")
     elif complete < wanted:
-        text = f"only {{}} of {wanted:,} feasible trials are there; sweep again to go on"
-        yield _about("unfinished", study, goal, text, f"{complete:,}")
+        text = f"only {{}} of {wanted:,} feasible trials are there"
+        yield _about("unfinished", study, goal, text, "sweep again to go on", f"{complete:,}")
     elif row["reached"]:
         near, factor = audits.near_best(study, goal)
         gain = audits.gain_of_doubling(steps_to_result.feasible_steps(study, goal))
         if near < FEWEST_NEAR:
-            text = f"only {{}} of {wanted:,} trials reached the goal within {factor:g} times the fewest steps; "
-            yield _about("few near", study, goal, text + MORE_TRIALS, f"{near:,}")
+            text = f"only {{}} of {wanted:,} trials reached the goal within {factor:g} times the fewest steps"
+            yield _about("few near", study, goal, text, MORE_TRIALS, f"{near:,}")
         elif gain > GAIN:
-            text = f"each doubling of the trials, up to all {wanted:,}, cut the steps {{}} times; "
-            yield _about("doubling", study, goal, text + MORE_TRIALS, f"{gain:.3g}")
+            text = f"each doubling of the trials, up to all {wanted:,}, cut the steps {{}} times"
+            yield _about("doubling", study, goal, text, MORE_TRIALS, f"{gain:.3g}")
 
 
 def _noise(study: StudyData, goal: Goal, row: Row) -> Iterator[Caution]:
@@ -114,41 +133,39 @@ def _noise(study: StudyData, goal: Goal, row: Row) -> Iterator[Caution]:
     noise = audits.noise(study, goal) if row["reached"] else audits.Noise(np.nan, np.nan)
     cure = "choose a goal that the curves cross steeply or raise workload.validation_examples"
     if noise.missed_again >= MISSED_AGAIN:
-        text = f"the goal lies inside the noise: once met it was missed again in {{}} of the next evaluations; {cure}"
-        yield _about("noise", study, goal, text, f"{noise.missed_again:.0%}")
+        text = "the goal lies inside the noise: once met it was missed again in {} of the next evaluations"
+        yield _about("noise", study, goal, text, cure, f"{noise.missed_again:.0%}")
     elif np.isnan(noise.missed_again) and noise.descent < LEAST_DESCENT:
         text = f"the goal lies inside the noise: over the last {audits.AROUND} evaluations up to it the error fell by "
-        text += f"{{}} of its way up and down; {cure}"
-        yield _about("noise", study, goal, text, f"{noise.descent:.0%}")
+        text += "{} of its way up and down"
+        yield _about("noise", study, goal, text, cure, f"{noise.descent:.0%}")
 
 
 def _budget(study: StudyData, goal: Goal, row: Row) -> Iterator[Caution]:
     """How the budget and its evaluation grid bound what was found."""
     if not row["reached"]:
-        text = "no trial reached the goal within {} steps; raise the budget or choose a looser goal"
-        yield _about("never", study, goal, text, f"{row['train_steps']:,}")
+        text, cure = "no trial reached the goal within {} steps", "raise the budget or choose a looser goal"
+        yield _about("never", study, goal, text, cure, f"{row['train_steps']:,}")
         return
     steps = row["steps_to_result"]
     before = int(steps_to_result.outcomes(study, goal)["step_before"][row["trial"]])
     if before == 0:
-        text = "the goal was met at the first evaluation; lower evaluation.first to see when"
-        yield _about("coarse", study, goal, text)
+        text = "the goal was met at the first evaluation"
+        yield _about("coarse", study, goal, text, "lower evaluation.first to see when")
     elif before < COARSEST * steps and steps - before > 1:
-        text = "the goal was met at step {} and the evaluation before it was at step {}; lower evaluation.ratio"
-        yield _about("coarse", study, goal, text, f"{steps:,}", f"{before:,}")
+        text = "the goal was met at step {} and the evaluation before it was at step {}"
+        yield _about("coarse", study, goal, text, "lower evaluation.ratio", f"{steps:,}", f"{before:,}")
     if before and steps > LATE * row["train_steps"]:
-        text = f"the goal was met after {100 * LATE:.0f} % of the budget; a larger one may find fewer steps"
-        yield _about("late", study, goal, text)
+        text = f"the goal was met after {100 * LATE:.0f} % of the budget"
+        yield _about("late", study, goal, text, "a larger one may find fewer steps")
 
 
 def _inclusions(answered: Answered, pairs: pd.DataFrame) -> Iterator[Caution]:
     """A general optimizer is slower than a special case of it."""
     for found in audits.inclusions(answered, pairs):
         if found.under_tuned:
-            text = (
-                f"it needed {{}} times the steps of {found.special}, which its space contains, and so is under-tuned; "
-            )
-            yield _about("inclusion", found.study, found.goal, text + MORE_TRIALS, f"{found.ratio:.2g}")
+            text = f"it needed {{}} times the steps of {found.special}, which its space contains, and so is under-tuned"
+            yield _about("inclusion", found.study, found.goal, text, MORE_TRIALS, f"{found.ratio:.2g}")
 
 
 def _bases(steps: pd.DataFrame) -> Iterator[Caution]:
@@ -161,8 +178,9 @@ def _bases(steps: pd.DataFrame) -> Iterator[Caution]:
             text = (
                 f"batch size {curve['batch_size'].iloc[0]:,}, the base of perfect scaling, took {ratio:.2g} times the "
             )
-            text += "examples of the best; its limit may be stated too large, so tune the smallest batch sizes further"
-            yield Caution("base", (workload, optimizer, Goal(metric, threshold)), None, text)
+            text += "examples of the best; its limit may be stated too large"
+            cure = "tune the smallest batch sizes further"
+            yield Caution("base", (workload, optimizer, Goal(metric, threshold)), None, text, cure)
 
 
 def _ends(answered: Answered, limits: pd.DataFrame) -> Iterator[Caution]:
@@ -175,14 +193,15 @@ def _ends(answered: Answered, limits: pd.DataFrame) -> Iterator[Caution]:
     for row in open_ends.itertuples():
         curve = sizes[row.workload, row.optimizer, Goal(row.goal_metric, row.goal_threshold)]
         if len(curve) > 1 and row.value < curve[int(row.value)]:
-            text = f"the largest batch size, {row.value:,.0f}, still gains: scaling ends beyond it; sweep larger ones"
-            yield Caution("end", (row.workload, row.optimizer, Goal(row.goal_metric, row.goal_threshold)), None, text)
+            text = f"the largest batch size, {row.value:,.0f}, still gains: scaling ends beyond it"
+            about = row.workload, row.optimizer, Goal(row.goal_metric, row.goal_threshold)
+            yield Caution("end", about, None, text, "sweep larger ones")
 
 
 def _lines(found: Iterable[Caution], several_goals: bool) -> list[str]:
     grouped: dict[tuple[str, tuple[str, str, Goal]], dict[str, list[Caution]]] = {}
     for caution in sorted(found, key=lambda caution: KINDS.index(caution.kind)):
-        grouped.setdefault((caution.kind, caution.curve), {}).setdefault(caution.text, []).append(caution)
+        grouped.setdefault((caution.kind, caution.curve), {}).setdefault(caution.sentence, []).append(caution)
     lines = []
     for (_, (workload, optimizer, goal)), by_text in grouped.items():
         to_goal = f" to {goal}" if several_goals else ""

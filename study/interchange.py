@@ -87,8 +87,7 @@ def import_released(
         said = [f"{study}: {text}" for text in (*study.warnings, *odd_space, *odd)]
         complete = sum(record["status"] == COMPLETE for record in records)
         wanted = (study.trials or _published(study)[1]) if trials is None else trials
-        # No stage follows: whatever was searched is there.
-        search = {"trials": wanted or max(1, complete), "space": space, "extend_limit": 0}
+        search = {"trials": wanted or max(1, complete), "space": space, "extend": False, "extend_limit": 0}
         question |= {"search": search, "train_steps": study.train_steps or int(columns["step"].max(initial=1))}
         provenance = {
             "command": command,

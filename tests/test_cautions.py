@@ -9,8 +9,10 @@ import pytest
 
 from analysis import audits, cautions, compare, scaling, steps_to_result
 from analysis.counting import Goal
+from analysis.export import export
 from analysis.load import load
 from analysis.steps_to_result import answerable
+from study.interchange import import_released
 from study.records import Budget, Evaluation
 
 RANGE = {"low": 1e-3, "high": 1.0, "scale": "log"}
@@ -147,6 +149,33 @@ def test_a_planted_defect_raises_its_warning_and_no_other(warned, name):
     [said] = warned(odd=odd, **fields)
     assert expected in said
     assert said.startswith("tiny, momentum")
+
+
+NOT_ANY_MORE = (
+    "search.",
+    "evaluation.first",
+    "evaluation.ratio",
+    "workload.",
+    "sweep",
+    "the budget or",
+    "larger one",
+    "tune the",
+)
+
+
+@pytest.mark.parametrize("name", PLANTED)
+def test_who_reads_published_measurements_is_not_told_to_measure(warned, name, tmp_path):
+    odd, fields, expected = PLANTED[name]
+    warned(odd=odd, **fields)
+    export(tmp_path, tmp_path / "released", "batch_science")
+    import_released(tmp_path / "released", tmp_path / "back")
+    studies = list(load(tmp_path / "back"))
+    tables = steps_to_result.table(studies), scaling.table(studies), compare.table(studies)
+    [said] = cautions.sentences(list(answerable(studies)), *tables)
+    if name not in ("unfinished", "few feasible"):  # which read otherwise there
+        assert expected.split(";")[0] in said
+    assert not any(words in said for words in NOT_ANY_MORE)
+    assert said.endswith(".")
 
 
 def test_a_general_optimizer_that_is_slower_than_its_special_case(warned):
