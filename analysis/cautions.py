@@ -31,7 +31,7 @@ OF_IMPORTED = {
     "unfinished": "import with a lower --trials, or all",
     "few near": "choose a looser goal",
     "noise": "choose a goal that the curves cross steeply",
-    "never": "choose a looser goal or leave it out",
+    "never": "choose a looser goal or leave out the batch size",
 }
 """Kind -> the cure where nothing can be measured again; the others have none."""
 

@@ -55,7 +55,7 @@ def read(study: Released, metric: str) -> tuple[list[dict[str, Any]], dict[str, 
         records.append(_record(len(records), trial_id, metadata, study.train_steps == 0, odd))
     ids = [record["trial_id"] for record in records]
     table = _table(files, ids, odd)
-    measured, with_gaps = set(table["trial"].to_pylist()), _with_gaps(table, metric)
+    measured, with_gaps = set(np.unique(table["trial"]).tolist()), _with_gaps(table, metric)
     for record in records:
         if record["status"] == COMPLETE and record["index"] not in measured:
             odd["COMPLETE without measurements: counted as INCOMPLETE"].append(record["trial_id"])
