@@ -10,6 +10,7 @@ import pytest
 
 from analysis import intervals
 from analysis.scaling import intervals as intervals_of_limits
+from analysis.scaling import resamples
 
 
 @pytest.mark.parametrize(("trials", "least"), [(100, 0.90), (40, 0.90), (20, 0.90)])
@@ -55,11 +56,11 @@ def test_limits_of_a_curve_that_bends_in_one_place():
     generator = np.random.default_rng(0)
     steps = {size: 6400 / min(size, 64) for size in (1, 4, 16, 64, 256, 1024)}
     trials = {size: value * np.exp(generator.exponential(0.5, 100)) for size, value in steps.items()}
-    found = intervals_of_limits(trials)
+    found = intervals_of_limits(resamples(trials))
     low, high = found["maximum_useful_batch_size"]
     assert low == 64 <= high
     low, high = found["perfect_scaling_limit"]
     assert low <= 64
     assert high < 1024
     never = dict.fromkeys(trials, np.full(100, math.inf))
-    assert all(math.isnan(end) for ends in intervals_of_limits(never).values() for end in ends)
+    assert all(math.isnan(end) for ends in intervals_of_limits(resamples(never)).values() for end in ends)

@@ -13,7 +13,8 @@ import pytest
 
 from analysis import figures, methods
 from analysis.figures import canvas
-from analysis.report import ReportData, _duration, _number, page, write_report, write_tables
+from analysis.report import ReportData, page, write_report, write_tables
+from analysis.shown import _duration, _number
 
 METRIC = "val/classification_error"
 PAIRS = pd.DataFrame(

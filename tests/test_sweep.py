@@ -247,7 +247,7 @@ def test_one_report_on_several_folders(tmp_path: Path, capsys: pytest.CaptureFix
     assert "Optimizers compared" in page
     assert "Maximum useful batch sizes: " in capsys.readouterr().out
     assert main(["compare", both[0]]) == 2
-    assert "two optimizers, but there is mlp_digits with sgd" in capsys.readouterr().err
+    assert "two workloads with one, but there is mlp_digits with sgd" in capsys.readouterr().err
     assert main(["report", both[0], both[0], "--output", str(tmp_path / "twice")]) == 2
     assert "both hold mlp_digits, sgd, batch size 64" in capsys.readouterr().err
     assert not (tmp_path / "twice").exists()
