@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +12,12 @@ import pandas as pd
 
 from analysis import audits, cautions, compare, errors, figures, relative, scaling, searches, steps_to_result, tuning
 from analysis.counting import COMPLETE, RECORDED, Goal
-from analysis.load import LoadError, StudyData, load
+from analysis.load import LoadError, StudyData, folders, load_study
 from analysis.report import ReportData, write_report, write_tables
+from analysis.spread import spread
 from analysis.steps_to_result import answerable, unanswerable
 
+MANY_STUDIES = 100
 ONLY_DRAWN = ("axes", "maps", "budgets", "smoothing", "seconds")
 """Other arrangements of what stands in files already; times stand in that of the cost alone."""
 
@@ -45,19 +48,20 @@ def build(results: Sequence[Path], output: Path, asked: Asked = Asked()) -> Repo
         LoadError: a folder holds no studies or a torn file, two hold the same study, or the report cannot be written.
     """
     goals: Sequence[Goal | None] = asked.goals or (None,)
-    made = [_reduced(study, goals) for folder in results for study in load(folder)]
+    found = [folder for result in results for folder in folders(result)]
+    made = spread(partial(_reduced, goals=goals), found, if_at_least=MANY_STUDIES, size=len(found))
     _refuse_doubles(made)
     studies = searches.answers(made)
     refused = {reason: None for study in studies for goal in asked.goals if (reason := unanswerable(study, goal))}
     if not any(answerable(studies, goals)):
         raise LoadError("; ".join(refused))
-    found = tables(made, studies, asked)
-    steps, limits, pairs = found["steps_to_result"], found["scaling"], found["compare"]
-    by_workload = compare.sentences(found["compare_workloads"], limits, by="workload")
+    derived = tables(made, studies, asked)
+    steps, limits, pairs = derived["steps_to_result"], derived["scaling"], derived["compare"]
+    by_workload = compare.sentences(derived["compare_workloads"], limits, by="workload")
     sentences = [*compare.sentences(pairs, limits), *by_workload, *scaling.sentences(steps, limits)]
     try:
-        write_tables(output, {name: table for name, table in found.items() if name not in ONLY_DRAWN})
-        drawn = figures.save_all(figures.charts(found), output / "figures")
+        write_tables(output, {name: table for name, table in derived.items() if name not in ONLY_DRAWN})
+        drawn = figures.save_all(figures.charts(derived), output / "figures")
         data = ReportData(
             title="Steps to result against batch size",
             sentences=[*sentences, *stopping_sentences(studies), *grid_sentences(studies)],
@@ -66,7 +70,7 @@ def build(results: Sequence[Path], output: Path, asked: Asked = Asked()) -> Repo
                 *cautions.sentences(list(answerable(studies, goals)), steps, limits, pairs),
                 *imported(studies),
             ],
-            tables=found,
+            tables=derived,
             studies=[provenance(study) for study in made],
             command=_command(made),
             figures=drawn,
@@ -80,8 +84,9 @@ def build(results: Sequence[Path], output: Path, asked: Asked = Asked()) -> Repo
     return data
 
 
-def _reduced(study: StudyData, goals: Sequence[Goal | None]) -> StudyData:
+def _reduced(folder: Path, goals: Sequence[Goal | None]) -> StudyData:
     """Derive what is needed of a study's measurements while they are read, so that no two studies are in memory."""
+    study = load_study(folder)
     with study.held():
         for goal in {study.goal, *(goal for _, goal in answerable([study], goals))}:
             steps_to_result.row(study, goal)

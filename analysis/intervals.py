@@ -24,17 +24,24 @@ def draws(trials: int) -> int:
 def median_best_of(steps: np.ndarray, draws: int) -> np.ndarray | float:
     """S_n: the median of the best of n = `draws` trials drawn from the N in hand [..., N], exactly.
 
-    The best of n draws lies at or below the k-th smallest value with probability 1 - (1 - k / N)^n; the least k for
-    which that is at least one half is an order statistic, so no simulation is needed.
-
     >>> median_best_of(np.array([40.0, 10.0, 30.0, 20.0]), draws=1)
     20.0
     """
-    trials = np.shape(steps)[-1]
-    reaches_half = 1 - (1 - np.arange(1, trials + 1) / trials) ** draws >= 0.5
-    rank = int(np.argmax(reaches_half))
+    rank = median_rank(np.shape(steps)[-1], draws)
     found = np.partition(steps, rank, axis=-1)[..., rank]
     return float(found) if np.ndim(found) == 0 else found
+
+
+def median_rank(trials: int, draws: int) -> int:
+    """How many of N trials lie below S_n, which is an order statistic: no simulation is needed.
+
+    The best of n draws lies at or below the k-th smallest value with probability 1 - (1 - k / N)^n; S_n is the first
+    for which that is at least one half.
+
+    >>> median_rank(100, 25)
+    2
+    """
+    return int(np.argmax(1 - (1 - np.arange(1, trials + 1) / trials) ** draws >= 0.5))
 
 
 def interval(steps: np.ndarray, draws: int, confidence: float = 0.95) -> tuple[float, float]:
@@ -57,6 +64,12 @@ def interval(steps: np.ndarray, draws: int, confidence: float = 0.95) -> tuple[f
 
 
 def resampled(steps: np.ndarray, seed: tuple[int, int]) -> np.ndarray:
-    """S_n of R resamples [R] of the trials [N]."""
-    picks = np.random.default_rng(seed).integers(len(steps), size=(RESAMPLES, len(steps)))
-    return np.asarray(median_best_of(steps[picks], draws(len(steps))))
+    """S_n of R resamples [R] of the trials [N], each of N drawn with replacement.
+
+    S_n is the r-th smallest of a resample; that of N uniform numbers follows Beta(r, N - r + 1), and its part of N says
+    which of the sorted trials it is. So one number stands for each resample, exactly.
+    """
+    trials = len(steps)
+    rank = median_rank(trials, draws(trials)) + 1
+    quantiles = np.random.default_rng(seed).beta(rank, trials - rank + 1, size=RESAMPLES)
+    return np.sort(steps)[np.minimum((trials * quantiles).astype(int), trials - 1)]

@@ -148,13 +148,21 @@ def load(results: Path | str) -> Iterator[StudyData]:
     Raises:
         LoadError: no results are there, or a file is torn.
     """
+    return map(load_study, folders(results))
+
+
+def folders(results: Path | str) -> list[Path]:
+    """Where those searches are.
+
+    Raises:
+        LoadError: no results are there.
+    """
     top = Path(results) / "studies"
     below = [path.parent.relative_to(top).parts for path in top.rglob("study.json")]
-    folders = [parts for parts in below if len(parts) >= 3 and parts[2].isdigit()]
-    if not folders:
+    found = [parts for parts in below if len(parts) >= 3 and parts[2].isdigit()]
+    if not found:
         raise LoadError(f"no studies in {results}; a results folder is what `python -m study sweep` wrote to.")
-    for parts in sorted(folders, key=lambda parts: (*parts[:2], int(parts[2]), parts[3:])):
-        yield load_study(top.joinpath(*parts))
+    return [top.joinpath(*p) for p in sorted(found, key=lambda parts: (*parts[:2], int(parts[2]), parts[3:]))]
 
 
 def load_study(folder: Path) -> StudyData:

@@ -64,3 +64,13 @@ def test_limits_of_a_curve_that_bends_in_one_place():
     assert high < 1024
     never = dict.fromkeys(trials, np.full(100, math.inf))
     assert all(math.isnan(end) for ends in intervals_of_limits(resamples(never)).values() for end in ends)
+
+
+def test_resamples_are_distributed_as_if_every_trial_had_been_drawn():
+    generator = np.random.default_rng(1)
+    steps = np.append(generator.lognormal(size=30), [math.inf] * 10)
+    drawn = steps[generator.integers(40, size=(20_000, 40))]
+    expected = np.sort(np.asarray(intervals.median_best_of(drawn, intervals.draws(40))))
+    found = np.sort(np.concatenate([intervals.resampled(steps, (0, run)) for run in range(10)]))
+    for value in np.sort(steps)[:12]:
+        assert np.mean(found <= value) == pytest.approx(np.mean(expected <= value), abs=0.012)

@@ -6,7 +6,6 @@ figure of each panel, `save` writes the files for a paper.
 Tables come by the names of `analysis.build.tables`, where each is made.
 """
 
-import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,16 +14,15 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pandas as pd
-from joblib import Parallel, delayed
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from analysis.figures import canvas, errors, scaling, tuning
 from analysis.figures.canvas import evenly, goal_text, png_side_by_side, svg, svg_side_by_side
 from analysis.files import write_atomically
+from analysis.spread import spread
 
 MANY_PANELS = 48
-"""So many take longer to draw than two further processes take to start."""
 Tables = Mapping[str, pd.DataFrame]
 GOAL = ["goal_metric", "goal_threshold"]
 PANEL = ["workload", *GOAL]
@@ -58,19 +56,13 @@ def _compared(kind: str) -> Callable[[pd.DataFrame], pd.DataFrame]:
 
 
 def _of_unit(unit: str) -> Callable[[pd.DataFrame], pd.DataFrame]:
-    """Rows of maps at several batch sizes spread over all that there are."""
-    return lambda table: _some_batch_sizes(table[table["unit"] == unit])
-
-
-def _some_batch_sizes(table: pd.DataFrame, most: int = 6) -> pd.DataFrame:
-    curve = [table[name] for name in CURVE]
-    return table[
-        table.groupby(curve, sort=False)["batch_size"].transform(lambda b: b.isin(evenly(sorted(set(b)), most)))
-    ]
+    return lambda table: _three_batch_sizes(table[table["unit"] == unit])
 
 
 def _three_batch_sizes(table: pd.DataFrame) -> pd.DataFrame:
-    return _some_batch_sizes(table, 3)
+    """Of each curve: the smallest, one in the middle, the largest."""
+    curve = [table[name] for name in CURVE]
+    return table[table.groupby(curve, sort=False)["batch_size"].transform(lambda b: b.isin(evenly(sorted(set(b)), 3)))]
 
 
 def _fitted(table: pd.DataFrame) -> pd.DataFrame:
@@ -257,10 +249,10 @@ FIGURES: dict[str, Drawing] = {
     ),
     "map_at_fixed_examples": Drawing(
         "What works within the same examples",
-        "Learning rate against 1 − momentum, a point a trial, when every batch size may use the same number of "
-        "training examples. Filled: reached the goal; open: did not; crosses: diverged; star: the fastest. Grey: equal "
-        "effective learning rate. The budget is what the slowest batch size's best trial needed, or all that "
-        "was trained at every batch size.",
+        "Learning rate against 1 − momentum, a point a trial, at three batch sizes, when every batch size may use the "
+        "same number of training examples. Filled: reached the goal; open: did not; crosses: diverged; star: the "
+        "fastest. Grey: equal effective learning rate. The budget is what the slowest batch size's best trial needed, "
+        "or all that was trained at every batch size.",
         tuning.working_region,
         f"a tuned learning rate and momentum, and {FULL_BUDGETS}",
         table="maps",
@@ -353,9 +345,9 @@ def _draw_panel(drawing: Drawing, panel: Tables, ax: Axes) -> None:
 
 
 def save_all(found: Sequence[Chart], folder: Path) -> list[tuple[Chart, list[bytes]]]:
-    """`save` each, on several processors where that pays for their start."""
-    parallel = sum(len(chart.panels) for chart in found) >= MANY_PANELS
-    drawn = Parallel(n_jobs=min(4, os.cpu_count() or 1) if parallel else 1)(delayed(save)(c, folder) for c in found)
+    """`save` each, on several processors if they are many."""
+    panels = sum(len(chart.panels) for chart in found)
+    drawn = spread(partial(save, folder=folder), found, if_at_least=MANY_PANELS, size=panels)
     return list(zip(found, drawn, strict=True))
 
 

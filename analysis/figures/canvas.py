@@ -36,6 +36,7 @@ STYLE: Any = {
     "axes.titlesize": 10.5,
     "axes.titleweight": "bold",
     "axes.titlelocation": "left",
+    "axes.titley": 1.0,  # otherwise every draw measures all tick labels to place it
     "legend.fontsize": 8.5,
     "axes.grid": True,
     "axes.axisbelow": True,

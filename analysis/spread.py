@@ -1,0 +1,22 @@
+"""Work that is spread over processors."""
+
+import os
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+from joblib import Parallel, delayed
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+MOST = 4
+"""Processes: each holds the libraries, some 200 MB."""
+
+
+def spread(function: Callable[[Item], Result], items: Sequence[Item], if_at_least: int, size: int) -> list[Result]:
+    """`function` of each item, in order; in several processes if the work's size pays for their start, two seconds.
+
+    >>> spread(abs, [-1, 2], if_at_least=10, size=2)
+    [1, 2]
+    """
+    jobs = min(MOST, os.cpu_count() or 1) if size >= if_at_least else 1
+    return Parallel(n_jobs=jobs)(delayed(function)(item) for item in items)
