@@ -11,6 +11,7 @@ from functools import lru_cache
 
 import numpy as np
 from scipy.optimize import OptimizeResult, least_squares
+from scipy.special import expit
 from scipy.stats import t as student
 
 STARTS = 8
@@ -130,15 +131,19 @@ def _fitted(reached: tuple[tuple[int, float], ...], parameters: int) -> Fit:
     def residuals(x: np.ndarray) -> np.ndarray:
         return _log_steps(sizes, x) - log_steps
 
+    def slopes(x: np.ndarray) -> np.ndarray:
+        return _slopes(sizes, x)
+
     def descend(start: np.ndarray) -> OptimizeResult:
         inside = np.clip(start, low + 1e-6, high - 1e-6)
-        return least_squares(residuals, inside, bounds=(low, high), xtol=1e-12, ftol=1e-14, gtol=1e-12)
+        return least_squares(residuals, inside, slopes, bounds=(low, high), xtol=1e-12, ftol=1e-14, gtol=1e-12)
 
     best = min(map(descend, _starts(sizes, log_steps, parameters)), key=lambda found: found.cost)
     spare = len(reached) - parameters
     variance = 2 * best.cost / spare if spare else np.nan
     try:
-        errors = np.sqrt(np.diag(np.linalg.inv(best.jac.T @ best.jac)) * variance)
+        spread = np.diag(np.linalg.inv(best.jac.T @ best.jac)) * variance
+        errors = np.where(spread < 0, np.inf, np.sqrt(np.abs(spread)))  # as good as singular
     except np.linalg.LinAlgError:  # a curve that does not bend says nothing of where it would
         errors = np.full(parameters, np.inf if spare else np.nan)
     x = [*best.x, 0.0][:3]
@@ -167,3 +172,12 @@ def _log_steps(log_sizes: np.ndarray, x: np.ndarray) -> np.ndarray:
     """log S at log B [M], for x = (log S_min, log B_c[, log p])."""
     sharpness = np.exp(x[2]) if len(x) > 2 else 1.0
     return x[0] + np.logaddexp(0, sharpness * (x[1] - log_sizes)) / sharpness
+
+
+def _slopes(log_sizes: np.ndarray, x: np.ndarray) -> np.ndarray:
+    """Derivatives of `_log_steps` by x [M, parameters]."""
+    sharpness = np.exp(x[2]) if len(x) > 2 else 1.0
+    distance = x[1] - log_sizes
+    bent = expit(sharpness * distance)
+    by_sharpness = bent * distance - np.logaddexp(0, sharpness * distance) / sharpness
+    return np.stack([np.ones_like(bent), bent, by_sharpness][: len(x)], axis=1)
