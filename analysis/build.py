@@ -37,7 +37,7 @@ class Asked:
     normalise_at: int | None = None
 
 
-def build(results: Sequence[Path], output: Path, asked: Asked = Asked()) -> ReportData:
+def build(results: Sequence[Path | str], output: Path | str, asked: Asked = Asked()) -> ReportData:
     """Rebuild `tables/`, `figures/` and `report.html` in a folder; returns what the report says.
 
     Arguments:
@@ -47,6 +47,7 @@ def build(results: Sequence[Path], output: Path, asked: Asked = Asked()) -> Repo
     Raises:
         LoadError: a folder holds no studies or a torn file, two hold the same study, or the report cannot be written.
     """
+    output = Path(output)
     goals: Sequence[Goal | None] = asked.goals or (None,)
     found = [folder for result in results for folder in folders(result)]
     made = spread(partial(_reduced, goals=goals), found, if_at_least=MANY_STUDIES, size=len(found))

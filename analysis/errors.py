@@ -34,8 +34,9 @@ def _best_errors(study: StudyData) -> pd.DataFrame:
     metric = study.goal.metric
     counted = counted_trials(study)
     rows = study.read([metric]).dropna(subset=metric)
-    rows = rows[rows["trial"].isin(counted.index[counted["status"] == COMPLETE])].sort_values("step", kind="stable")
-    error = np.minimum.accumulate(rows[metric].to_numpy())
+    rows = rows[rows["trial"].isin(counted.index[counted["status"] == COMPLETE])]
+    least = rows.groupby("step")[metric].min()
+    error = np.minimum.accumulate(least.to_numpy())
     fell = np.diff(error, prepend=np.inf) < 0
     if len(fell):
         fell[-1] = True
@@ -46,7 +47,7 @@ def _best_errors(study: StudyData) -> pd.DataFrame:
             "goal_metric": metric,
             "batch_size": study.batch_size,
             "train_examples": study.question["workload"].get("train_examples") or np.nan,
-            "step": rows["step"].to_numpy()[fell],
+            "step": least.index.to_numpy()[fell],
             "error": error[fell],
         }
     )

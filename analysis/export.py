@@ -53,8 +53,8 @@ class ExportError(Exception):
 
 
 def export(
-    results: Path,
-    folder: Path,
+    results: Path | str,
+    folder: Path | str,
     form: str,
     watch: Watch = lambda name: None,
     begin: Callable[[int], None] = lambda searches: None,
@@ -71,7 +71,7 @@ def export(
     """
     if form not in FORMATS:
         raise ExportError(f"the format must be one of {', '.join(FORMATS)}, but got {form!r}.")
-    folder = folder.absolute()
+    folder = Path(folder).absolute()
     studies = list(load(results))
     aside = folder.with_name(f".{folder.name}.{os.getpid()}")
     try:

@@ -165,8 +165,13 @@ def folders(results: Path | str) -> list[Path]:
     return [top.joinpath(*p) for p in sorted(found, key=lambda parts: (*parts[:2], int(parts[2]), parts[3:]))]
 
 
-def load_study(folder: Path) -> StudyData:
-    """One search's folder; a trial that stands in two files is one trial."""
+def load_study(folder: Path | str) -> StudyData:
+    """One search's folder; a trial that stands in two files is one trial.
+
+    Raises:
+        LoadError: a file is missing or torn.
+    """
+    folder = Path(folder)
     records: dict[int, dict[str, Any]] = {}
     metrics: dict[str, None] = {}
     with _reading(folder):

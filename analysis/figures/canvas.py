@@ -159,7 +159,7 @@ def linear_x(ax: Axes) -> None:
 
 def heading(ax: Axes, title: str, note: str = "") -> None:
     """A panel's title, and below it in grey what it holds for."""
-    ax.set_title(title if len(title) <= 44 else title[:43] + "…", pad=20)
+    ax.set_title(title if len(title) <= 44 else title[:43] + "…", loc="left", pad=20)
     ax.annotate(
         note if len(note) <= 66 else note[:65] + "…", (0, 1), (0, 6), "axes fraction", "offset points", color=MUTED
     )
