@@ -35,7 +35,14 @@ ALIKE = ("workload", "schedule", "batch_size", "budget", "train_steps", "evaluat
 
 
 def edges(study: StudyData, goal: Goal | None = None) -> list[Edge]:
-    """Open sides of a search's box at which its best trials lie (`analysis.counting.edges`)."""
+    """Open sides of a search's box at which its best trials lie (`analysis.counting.edges`).
+
+    >>> from analysis.load import load_study
+    >>> study = load_study("results/published/mlp_digits/studies/mlp_digits/sgd/64")
+    >>> study.question["search"]["space"]["learning_rate"]["high"] = 1.0  # as if no more had been searched
+    >>> [(edge.parameter, edge.side, edge.limit) for edge in edges(study)]
+    [('learning_rate', 'high', 1.0)]
+    """
     return study.once(("edges", goal or study.goal), lambda: _edges(study, goal))
 
 
@@ -60,6 +67,10 @@ def near_best(study: StudyData, goal: Goal | None = None) -> tuple[int, float]:
 
     A race cuts trials at `race_factor` times the fewest steps of lower indices, never below that multiple of S(B): the
     count is the same under every stopping rule, and a trial that was cut is neither a hit nor taken for a miss.
+
+    >>> from analysis.load import load_study
+    >>> near_best(load_study("results/published/mlp_digits/studies/mlp_digits/sgd/64"))
+    (3, 2.0)
     """
     factor = min(NEAR, study.question["race_factor"]) if study.question["stopping"] == "race" else NEAR
     steps = feasible_steps(study, goal)
@@ -94,7 +105,13 @@ class Noise(NamedTuple):
 
 
 def noise(study: StudyData, goal: Goal | None = None) -> Noise:
-    """Whether the best trials crossed the goal or fluctuated across it."""
+    """Whether the best trials crossed the goal or fluctuated across it.
+
+    >>> from analysis.load import load_study
+    >>> found = noise(load_study("results/published/mlp_digits/studies/mlp_digits/momentum/8"))
+    >>> f"{found.missed_again:.0%}, {found.descent:.0%}"
+    '50%, 35%'
+    """
     goal = goal or study.goal
     return study.once(("noise", goal), lambda: _noise(study, goal))
 
@@ -163,6 +180,15 @@ def inclusions(answered: Iterable[tuple[StudyData, Goal]], pairs: pd.DataFrame) 
 
     Arguments:
         pairs: of the same studies and goals (`analysis.compare.table`).
+
+    >>> from analysis import compare
+    >>> from analysis.load import load_study
+    >>> folder = "results/published/mlp_digits/studies/mlp_digits"
+    >>> momentum, sgd = (load_study(f"{folder}/{optimizer}/256") for optimizer in ("momentum", "sgd"))
+    >>> sgd.question["search"]["space"]["learning_rate"]["high"] = 3.0  # as far as momentum was searched
+    >>> (found,) = inclusions([(momentum, momentum.goal), (sgd, sgd.goal)], compare.table([momentum, sgd]))
+    >>> found.special, round(found.ratio, 2), found.under_tuned
+    ('sgd', 0.83, False)
     """
     studies = {(s.workload, goal.metric, goal.threshold, s.batch_size, s.optimizer): s for s, goal in answered}
     found = []
@@ -184,7 +210,17 @@ def _both_ways(row: Any) -> Iterator[tuple[str, str, tuple[float, float, float]]
 
 
 def contains(general: StudyData, special: StudyData) -> bool:
-    """Whether every trial that the special search may make is one that the general search may make too."""
+    """Whether every trial that the special search may make is one that the general search may make too.
+
+    >>> from analysis.load import load_study
+    >>> folder = "results/published/mlp_digits/studies/mlp_digits"
+    >>> momentum, sgd = (load_study(f"{folder}/{optimizer}/64") for optimizer in ("momentum", "sgd"))
+    >>> contains(momentum, sgd)
+    False
+    >>> sgd.question["search"]["space"]["learning_rate"]["high"] = 3.0  # as far as momentum was searched
+    >>> contains(momentum, sgd)
+    True
+    """
     further = SPECIAL_CASES.get((general.optimizer, special.optimizer))
     if further is None or any(_asked(general, key) != _asked(special, key) for key in ALIKE):
         return False

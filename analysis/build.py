@@ -46,6 +46,16 @@ def build(results: Sequence[Path | str], output: Path | str, asked: Asked = Aske
 
     Raises:
         LoadError: a folder holds no studies or a torn file, two hold the same study, or the report cannot be written.
+
+    >>> from shutil import copytree
+    >>> from tempfile import TemporaryDirectory
+    >>> study = "studies/mlp_digits/sgd/64"  # one of those published; usually a folder is given whole
+    >>> with TemporaryDirectory() as folder:
+    ...     _ = copytree(f"results/published/mlp_digits/{study}", f"{folder}/{study}")
+    ...     print(build([folder], folder, Asked([Goal("val/classification_error", 0.1)])).sentences[0])
+    ...     print(*sorted(path.name for path in Path(folder).iterdir()))
+    mlp_digits with sgd to val/classification_error < 0.1: reached at batch size 64 alone, in 9 steps.
+    figures report.html studies tables
     """
     output = Path(output)
     goals: Sequence[Goal | None] = asked.goals or (None,)
@@ -105,6 +115,14 @@ def tables(made: Sequence[StudyData], studies: Sequence[StudyData], asked: Asked
 
     Arguments:
         made, studies: all searches, and those that answer (`analysis.searches.answers`).
+
+    >>> from analysis.load import load_study
+    >>> made = [load_study(f"results/published/mlp_digits/studies/mlp_digits/sgd/{size}") for size in (32, 64, 128)]
+    >>> found = tables(made, searches.answers(made), Asked())
+    >>> found["scaling"][["definition", "value", "bound"]].head(2)
+                      definition  value bound
+    0      perfect_scaling_limit   32.0     <
+    1  maximum_useful_batch_size   32.0     <
     """
     goals = asked.goals or (None,)
     steps = steps_to_result.table(studies, goals=goals)
@@ -136,7 +154,12 @@ def tables(made: Sequence[StudyData], studies: Sequence[StudyData], asked: Asked
 
 
 def imported(studies: Sequence[StudyData]) -> list[str]:
-    """What was odd about studies when they were imported."""
+    """What was odd about studies when they were imported.
+
+    >>> from analysis.load import load_study
+    >>> imported([load_study("results/published/mlp_digits/studies/mlp_digits/sgd/64")])
+    []
+    """
     return [text for study in studies for run in study.provenance for text in run.get("warnings", [])]
 
 
@@ -155,7 +178,12 @@ def _refuse_doubles(studies: Sequence[StudyData]) -> None:
 
 
 def stopping_sentences(studies: list[StudyData]) -> list[str]:
-    """What stopping early saved or, after full budgets, would have saved and changed; for each study's own goal."""
+    """What stopping early saved or, after full budgets, would have saved and changed; for each study's own goal.
+
+    >>> from analysis.load import load_study
+    >>> stopping_sentences([load_study("results/published/mlp_digits/studies/mlp_digits/sgd/64")])
+    ['Under stopping=race 86% of the steps would have been left out, with the same steps throughout.']
+    """
     found, steps = [], steps_to_result.table(studies)
     early = steps["stopping"].isin(("goal", "race"))
     ends, full = 0, 0
@@ -181,7 +209,15 @@ def stopping_sentences(studies: list[StudyData]) -> list[str]:
 
 
 def grid_sentences(studies: list[StudyData]) -> list[str]:
-    """How long trials may run, and how finely their steps are known."""
+    """How long trials may run, and how finely their steps are known.
+
+    >>> from analysis.load import load_study
+    >>> (found,) = grid_sentences([load_study("results/published/mlp_digits/studies/mlp_digits/sgd/64")])
+    >>> for part in found.split(". "):
+    ...     print(part)
+    Step budget: the larger of 20 epochs and 200 steps, at most 10,000
+    Errors are measured first at 2% of it, then every 10% more steps: a steps-to-result may be too large by as much.
+    """
     found: dict[str, str] = {}
     for study in studies:
         if study.question["stopping"] == RECORDED:
@@ -200,7 +236,13 @@ def grid_sentences(studies: list[StudyData]) -> list[str]:
 
 
 def provenance(study: StudyData) -> dict[str, Any]:
-    """What the report shows of how one study was made: the question's seeds, and its latest run."""
+    """What the report shows of how one study was made: the question's seeds, and its latest run.
+
+    >>> from analysis.load import load_study
+    >>> made = provenance(load_study("results/published/mlp_digits/studies/mlp_digits/sgd/64"))
+    >>> made["stopping"], made["seeds"], made["device"]
+    ('budget', {'search': 0, 'trial': 0, 'data_order': 0}, 'cpu')
+    """
     last = study.provenance[-1] if study.provenance else {}
     return {
         "workload": study.workload,

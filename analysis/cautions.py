@@ -67,6 +67,16 @@ def sentences(answered: Answered, steps: pd.DataFrame, limits: pd.DataFrame, pai
     Arguments:
         answered: study and goal of each row of `steps` (`analysis.steps_to_result.table`).
         limits, pairs: tables of `analysis.scaling` and `analysis.compare`.
+
+    >>> from analysis import compare, scaling, steps_to_result
+    >>> from analysis.load import load_study
+    >>> studies = [load_study("results/published/mlp_digits/studies/mlp_digits/sgd/64")]
+    >>> steps, limits, pairs = steps_to_result.table(studies), scaling.table(studies), compare.table(studies)
+    >>> (found,) = sentences(list(steps_to_result.answerable(studies)), steps, limits, pairs)
+    >>> for part in found.split("; "):
+    ...     print(part)
+    mlp_digits, sgd, batch size 64: only 3 of 20 trials reached the goal within 2 times the fewest steps
+    raise search.trials or narrow the box.
     """
     found = []
     for (study, goal), row in zip(answered, steps.to_dict("records"), strict=True):

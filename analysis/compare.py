@@ -35,6 +35,13 @@ def table(
         A row for each (workload or optimizer, goal, `by`, against, batch_size): speed_up, S(against) / S(by) (infinite
         where only the first reached the goal, 0 where only the other did, NaN where neither), with low and high: the
         95 % interval of the same ratio of S_n by resampling trials.
+
+    >>> from analysis.load import load_study
+    >>> folder = "results/published/mlp_digits/studies/mlp_digits"
+    >>> studies = [load_study(f"{folder}/{optimizer}/256") for optimizer in ("momentum", "sgd")]
+    >>> table(studies)[["optimizer", "against", "batch_size", "speed_up", "low"]]
+      optimizer against  batch_size  speed_up       low
+    0  momentum     sgd         256       1.2  0.827586
     """
     fixed = FIXED[by]
     curves: dict[tuple[str, str, float], dict[str, dict[int, np.ndarray]]] = {}
@@ -78,7 +85,15 @@ def _ratio(numerator: np.ndarray | float, denominator: np.ndarray | float) -> np
 
 
 def sentences(pairs: pd.DataFrame, limits: pd.DataFrame, by: str = "optimizer") -> list[str]:
-    """Which is ahead where, a sentence for each pair (tables of `table` and `analysis.scaling.table`)."""
+    """Which is ahead where, a sentence for each pair (tables of `table` and `analysis.scaling.table`).
+
+    >>> pairs = pd.DataFrame({"workload": "digits", "goal_metric": "val/classification_error", "goal_threshold": 0.05,
+    ...     "optimizer": "adam", "against": "sgd", "batch_size": [64, 256],
+    ...     "speed_up": [1.1, 2.0], "low": [0.9, 1.4], "high": [1.3, 2.5]})
+    >>> limits = pd.read_csv("results/published/mlp_digits/tables/scaling.csv")  # of other curves: adds nothing here
+    >>> sentences(pairs, limits)
+    ['digits to val/classification_error < 0.05: adam needs fewer steps than sgd at batch size 256 (up to 2 times).']
+    """
     return [
         _sentence(key, part.sort_values("batch_size"), limits, by)
         for key, part in pairs.groupby([FIXED[by], *GOAL, by, "against"], sort=True)

@@ -49,7 +49,15 @@ class Goal:
 
     @classmethod
     def parse(cls, text: str) -> Goal:
-        """Read `val/classification_error < 0.05`."""
+        """Read `val/classification_error < 0.05`.
+
+        Raises:
+            ValueError: it does not read so, or the threshold is none that an error can fall below.
+
+        >>> goal = Goal.parse("val/classification_error < 0.05")
+        >>> goal.metric, goal.threshold
+        ('val/classification_error', 0.05)
+        """
         match = _GOAL.fullmatch(text.strip())
         if match is None:
             wanted = "'SPLIT/ERROR < NUMBER' such as 'val/classification_error < 0.05'"
@@ -92,7 +100,12 @@ class Rule(NamedTuple):
     race_factor: float = 2.0
 
     def bound(self, best: int | None) -> int:
-        """The step at which a trial ends if it has not met the goal; `best`: of trials of lower index, if any."""
+        """The step at which a trial ends if it has not met the goal; `best`: of trials of lower index, if any.
+
+        >>> rule = Rule("race", threshold=0.05, grid=[10, 20, 40, 80], race_factor=2.0)
+        >>> rule.bound(None), rule.bound(25)
+        (80, 40)
+        """
         if self.stopping != "race" or best is None:
             return self.grid[-1]
         return self.grid[max(0, bisect_right(self.grid, self.race_factor * best) - 1)]
@@ -114,13 +127,21 @@ class Outcome(NamedTuple):
 
 
 def first_crossing(steps: ArrayLike, errors: ArrayLike, threshold: float) -> int | None:
-    """The first measured step [E] whose error [E] is below the threshold; NaN (not measured) never is."""
+    """The first measured step [E] whose error [E] is below the threshold; NaN (not measured) never is.
+
+    >>> first_crossing([10, 20, 30], [0.3, math.nan, 0.04], threshold=0.05)
+    30
+    """
     below = np.flatnonzero(np.asarray(errors, dtype=float) < threshold)
     return int(np.asarray(steps)[below[0]]) if below.size else None
 
 
 def least_error(trial: Measured, end: int) -> float:
-    """The least error measured up to a trial's end; infinite if there is none."""
+    """The least error measured up to a trial's end; infinite if there is none.
+
+    >>> least_error(Measured(steps=[10, 20, 30], errors=[0.3, 0.1, 0.05], first_bad_step=None), end=20)
+    0.1
+    """
     errors = np.asarray(trial.errors, dtype=float)[np.asarray(trial.steps) <= end]
     return float(np.nanmin(errors)) if np.isfinite(errors).any() else math.inf
 
@@ -129,6 +150,13 @@ def best_trials(outcomes: Sequence[Outcome], trials: Sequence[Measured]) -> list
     """Positions of the best feasible trials [at most BEST], the best first; those given are all that count.
 
     By steps to the goal; where no trial reached it (and so each ran its whole budget) by least error.
+
+    >>> trials = [Measured([10, 20], [0.3, error], None) for error in (0.08, 0.2, 0.04)]
+    >>> rule = Rule("budget", threshold=0.1, grid=[10, 20])
+    >>> best_trials(outcomes(rule, trials), trials)  # of equal steps the lower index
+    [0, 2]
+    >>> best_trials(outcomes(rule._replace(threshold=0.01), trials), trials)  # not reached: by least error
+    [2, 0, 1]
     """
     complete = [position for position, outcome in enumerate(outcomes) if outcome.status == COMPLETE]
     reached = [(outcomes[i].steps_to_goal, i) for i in complete if outcomes[i].steps_to_goal is not None]
@@ -137,7 +165,11 @@ def best_trials(outcomes: Sequence[Outcome], trials: Sequence[Measured]) -> list
 
 
 def evaluation_grid(train_steps: int, first: float, ratio: float) -> list[int]:
-    """Increasing steps from `first` of the budget on, each about `ratio` times the one before; the last: the budget."""
+    """Increasing steps from `first` of the budget on, each about `ratio` times the one before; the last: the budget.
+
+    >>> evaluation_grid(100, first=0.1, ratio=1.5)
+    [10, 15, 22, 34, 51, 76, 100]
+    """
     steps = []
     step = max(1.0, first * train_steps)
     while round(step) < train_steps:
@@ -154,6 +186,14 @@ def outcomes(rule: Rule, trials: Iterable[Measured], best: int | None = None) ->
 
     Arguments:
         best: fewest steps to the goal among trials before these.
+
+    >>> rule = Rule("goal", threshold=0.1, grid=[10, 20, 40])
+    >>> reaches, diverges = Measured([10, 20], [0.5, 0.09], None), Measured([10], [0.5], first_bad_step=12)
+    >>> for outcome in outcomes(rule, [reaches, diverges, Measured([10, 20], [0.5, 0.4], None)]):
+    ...     print(*outcome)
+    COMPLETE 20 20
+    INFEASIBLE 12 None
+    INCOMPLETE 20 None
     """
     found = []
     for trial in trials:
@@ -187,6 +227,9 @@ def scaled(value: float, scale: str) -> float:
 
     Arguments:
         scale: `linear`, `log` or `reverse_log` (log of 1 - x, for momenta near 1).
+
+    >>> [round(scaled(0.99, scale), 2) for scale in ("linear", "log", "reverse_log")]
+    [0.99, -0.01, 4.61]
     """
     if scale == "log":
         return math.log(value)
@@ -216,6 +259,10 @@ def edges(space: Mapping[str, Mapping[str, Any]], best: Sequence[Mapping[str, fl
     Arguments:
         space: parameter name -> `low`, `high`, `scale` and `hard` sides, or `choices`, which have no edges.
         best: hyperparameters of the best trials, the best first (see `best_trials`).
+
+    >>> space = {"learning_rate": {"low": 0.001, "high": 1.0, "scale": "log", "hard": []}}
+    >>> edges(space, [{"learning_rate": rate} for rate in (0.9, 0.8, 0.05)])
+    [Edge(parameter='learning_rate', side='high', value=0.9, limit=1.0)]
     """
     found = []
     for name, dimension in sorted(space.items()) if len(best) >= FEWEST else ():
@@ -237,6 +284,9 @@ class Branch(NamedTuple):
         budget: the multiple of the step budget.
         widened: how the box was widened, stage by stage, such as `learning_rate.high` (see `widening`).
         rerun: the trial whose configuration is trained again with fresh seeds; None: a search.
+
+    >>> Branch(budget=2.0, widened=("learning_rate.high",)).path
+    'budget-2/stage-1-learning_rate.high'
     """
 
     repeat: int = 0
@@ -246,7 +296,11 @@ class Branch(NamedTuple):
 
     @classmethod
     def of(cls, question: Mapping[str, Any]) -> Branch:
-        """The branch that a question on file is of."""
+        """The branch that a question on file is of.
+
+        >>> str(Branch.of({"branch": {"repeat": 0, "budget": 2.0, "widened": ["learning_rate.high"], "rerun": None}}))
+        '2 x budget, stage 1'
+        """
         held = question["branch"]
         return cls(**{**held, "widened": tuple(held["widened"])})
 
@@ -285,12 +339,20 @@ class Branch(NamedTuple):
 
 
 def widening(found: Sequence[Edge]) -> str:
-    """The name of the stage that follows where a search ended at these edges, such as `learning_rate.high`."""
+    """The name of the stage that follows where a search ended at these edges, such as `learning_rate.high`.
+
+    >>> widening([Edge("learning_rate", "high", 0.9, 1.0), Edge("momentum", "high", 0.99, 0.99)])
+    'learning_rate.high+momentum.high'
+    """
     return "+".join(f"{edge.parameter}.{edge.side}" for edge in found)
 
 
 def counted_prefix(statuses: Sequence[str], wanted: int) -> int:
-    """How many leading trials (statuses [T] in index order) hold the first `wanted` feasible ones; all T if too few."""
+    """How many leading trials (statuses [T] in index order) hold the first `wanted` feasible ones; all T if too few.
+
+    >>> counted_prefix([COMPLETE, INFEASIBLE, COMPLETE, COMPLETE], wanted=2)
+    3
+    """
     feasible = 0
     for position, status in enumerate(statuses):
         feasible += status == COMPLETE
@@ -300,7 +362,11 @@ def counted_prefix(statuses: Sequence[str], wanted: int) -> int:
 
 
 def fewest_steps(steps_to_goal: Sequence[int | None]) -> tuple[int, int] | None:
-    """(position, steps) of the trial that reached the goal first; ties go to the lower position; None if none did."""
+    """(position, steps) of the trial that reached the goal first; ties go to the lower position; None if none did.
+
+    >>> fewest_steps([None, 300, 200, 200])
+    (2, 200)
+    """
     reached = [(steps, position) for position, steps in enumerate(steps_to_goal) if steps is not None]
     if not reached:
         return None

@@ -24,6 +24,13 @@ def best_errors(studies: Iterable[StudyData]) -> pd.DataFrame:
         A row for each (workload, optimizer, batch_size, goal_metric, step) at which it fell, and one at the end of the
         budget: error, and train_examples (in the training set, NaN if not known). Studies that stopped early are left
         out.
+
+    >>> from analysis.load import load_study
+    >>> best_errors([load_study("results/published/mlp_digits/studies/mlp_digits/sgd/64")])[["step", "error"]].head(3)
+       step     error
+    0     8  0.123333
+    1     9  0.086667
+    2    10  0.083333
     """
     columns = [*CURVE, "batch_size", "train_examples", "step", "error"]
     frames = [study.once("best errors", partial(_best_errors, study)) for study in studies if not study.stops_early]
@@ -64,6 +71,15 @@ def by_budget(errors: pd.DataFrame) -> pd.DataFrame:
     Returns:
         A row for each (workload, optimizer, goal_metric, unit: `steps` or `examples`, budget, batch_size): error (NaN
         where nothing was measured so early), train_examples.
+
+    >>> errors = pd.read_csv("results/published/mlp_digits/tables/best_errors.csv")
+    >>> found = by_budget(errors)
+    >>> same = (found["optimizer"] == "sgd") & (found["unit"] == "steps") & (found["budget"] == 67)
+    >>> found[same].tail(3)[["unit", "budget", "batch_size", "error"]]
+          unit  budget  batch_size     error
+    107  steps      67         256  0.016667
+    108  steps      67         512  0.020000
+    109  steps      67        1024  0.020000
     """
     rows = []
     for key, curve in errors.groupby(CURVE, sort=False):
@@ -88,6 +104,14 @@ def by_label_smoothing(trials: pd.DataFrame) -> pd.DataFrame:
     Returns:
         A row for each (workload, optimizer, batch_size, goal, label_smoothing): error, trials (how many it is the best
         of).
+
+    >>> trials = pd.DataFrame({"workload": "digits", "optimizer": "sgd", "batch_size": 64,
+    ...     "goal_metric": "val/classification_error", "goal_threshold": 0.05, "stopping": "budget",
+    ...     "status": "COMPLETE", "label_smoothing": [0.0, 0.0, 0.1], "least_error": [0.07, 0.06, 0.05]})
+    >>> by_label_smoothing(trials)[["label_smoothing", "error", "trials"]]
+       label_smoothing  error  trials
+    0              0.0   0.06       2
+    1              0.1   0.05       1
     """
     keys = ["workload", "optimizer", "batch_size", "goal_metric", "goal_threshold", "label_smoothing"]
     if "label_smoothing" not in trials:

@@ -68,6 +68,13 @@ def export(
     Raises:
         ExportError: the folder holds something or cannot be written.
         LoadError: there are no results, or a file is torn.
+
+    >>> from tempfile import TemporaryDirectory
+    >>> with TemporaryDirectory() as folder:
+    ...     export("results/published/mlp_digits", f"{folder}/tables", "parquet")
+    ...     trials = pd.read_parquet(f"{folder}/tables/trials.parquet")
+    >>> len(trials), int(trials["rerun"].notna().sum())  # all trials, those of reruns
+    (551, 110)
     """
     if form not in FORMATS:
         raise ExportError(f"the format must be one of {', '.join(FORMATS)}, but got {form!r}.")
@@ -127,7 +134,15 @@ def _in_order(names: Iterable[Iterable[str]]) -> list[str]:
 
 
 def trials(study: StudyData) -> pd.DataFrame:
-    """A row for each trial on file; columns as in the module's description."""
+    """A row for each trial on file; columns as in the module's description.
+
+    >>> from analysis.load import load_study
+    >>> study = load_study("results/published/mlp_digits/studies/mlp_digits/sgd/64")
+    >>> trials(study)[["trial", "learning_rate", "status", "steps_to_goal"]].head(2)
+       trial  learning_rate    status  steps_to_goal
+    0      0       0.043631  COMPLETE            144
+    1      1       1.033845  COMPLETE             35
+    """
     ended = outcomes(study).drop(columns="step_before").loc[study.trials.index]
     workload = study.question["workload"]
     frame = pd.concat([ended, study.trials.drop(columns=["seed", "recorded"])], axis=1).reset_index()
@@ -142,7 +157,15 @@ def trials(study: StudyData) -> pd.DataFrame:
 
 
 def measurements(study: StudyData) -> pd.DataFrame:
-    """A row for each evaluation on file, by trial and step; columns as in the module's description."""
+    """A row for each evaluation on file, by trial and step; columns as in the module's description.
+
+    >>> from analysis.load import load_study
+    >>> study = load_study("results/published/mlp_digits/studies/mlp_digits/sgd/64")
+    >>> measurements(study)[["batch_size", "trial", "step", "val/classification_error"]].head(2)
+       batch_size  trial  step  val/classification_error
+    0          64      0     8                      0.50
+    1          64      0     9                      0.44
+    """
     return study.measurements.assign(**_search(study))
 
 

@@ -6,7 +6,13 @@ from pathlib import Path
 
 
 def write_atomically(path: Path, data: bytes) -> Path:
-    """Write aside, sync, rename: a reader sees the old file or the whole new one."""
+    """Write aside, sync, rename: a reader sees the old file or the whole new one.
+
+    >>> from tempfile import TemporaryDirectory
+    >>> with TemporaryDirectory() as folder:
+    ...     write_atomically(Path(folder) / "note.txt", b"whole").read_bytes()
+    b'whole'
+    """
     aside = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         with aside.open("wb") as file:

@@ -45,11 +45,21 @@ class Fit:
         return self.steps_min * self.critical
 
     def steps(self, batch_sizes: np.ndarray) -> np.ndarray:
-        """The curve S(B) at these batch sizes [M]."""
+        """The curve S(B) at these batch sizes [M].
+
+        >>> fit = hyperbola({size: 100 * (1 + 64 / size) for size in (4, 16, 64, 256, 1024)})
+        >>> fit.steps(np.array([8, 64, 128])).round(1).tolist()
+        [900.0, 200.0, 150.0]
+        """
         return np.exp(_log_steps(np.log(batch_sizes), np.log([self.steps_min, self.critical, self.sharpness])))
 
     def interval(self, confidence: float = 0.95) -> tuple[float, float]:
-        """B_c's confidence interval, by Student's t on its logarithm; NaN with no point to spare."""
+        """B_c's confidence interval, by Student's t on its logarithm; NaN with no point to spare.
+
+        >>> fit = hyperbola({4: 1650, 16: 510, 64: 205, 256: 124, 1024: 107})
+        >>> [round(end) for end in fit.interval()], round(fit.critical)
+        ([57, 70], 63)
+        """
         spare = self.points - len(self.log_errors)
         if spare < 1:
             return np.nan, np.nan

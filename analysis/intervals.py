@@ -17,7 +17,11 @@ PART = 4
 
 
 def draws(trials: int) -> int:
-    """n, the trials whose best S_n is the median of, for a search of N = `trials`."""
+    """n, the trials whose best S_n is the median of, for a search of N = `trials`.
+
+    >>> draws(100)
+    25
+    """
     return max(1, trials // PART)
 
 
@@ -68,6 +72,10 @@ def resampled(steps: np.ndarray, seed: tuple[int, int]) -> np.ndarray:
 
     S_n is the r-th smallest of a resample; that of N uniform numbers follows Beta(r, N - r + 1), and its part of N says
     which of the sorted trials it is. So one number stands for each resample, exactly.
+
+    >>> best = resampled(np.arange(1.0, 101.0), seed=(0, 64))
+    >>> best.shape, float(np.median(best))
+    ((2000,), 3.0)
     """
     trials = len(steps)
     rank = median_rank(trials, draws(trials)) + 1

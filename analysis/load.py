@@ -35,6 +35,10 @@ class StudyData:
             trial_id (as it was released; else the index), and a column for each hyperparameter.
         metrics: what was measured, such as `val/classification_error`.
         derived: what was computed from the measurements already (`once`).
+
+    >>> study = load_study("results/published/mlp_digits/studies/mlp_digits/sgd/64")
+    >>> study.optimizer, study.batch_size, study.train_steps, str(study.goal), study.hyperparameters
+    ('sgd', 64, 375, 'val/classification_error < 0.05', ['learning_rate'])
     """
 
     folder: Path
@@ -50,6 +54,12 @@ class StudyData:
 
         Raises:
             LoadError: a file is torn or has been removed.
+
+        >>> study = load_study("results/published/mlp_digits/studies/mlp_digits/sgd/64")
+        >>> study.read(["val/classification_error"]).head(2)
+           trial  step  val/classification_error
+        0      0     8                      0.50
+        1      0     9                      0.44
         """
         held = self.derived.get(_HELD, {})
         key = tuple(metrics)
@@ -75,7 +85,13 @@ class StudyData:
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """Read each metric from disk at most once in this block."""
+        """Read each metric from disk at most once in this block.
+
+        >>> study = load_study("results/published/mlp_digits/studies/mlp_digits/sgd/64")
+        >>> with study.held():
+        ...     study.read(["val/classification_error"]) is study.read(["val/classification_error"])
+        True
+        """
         self.derived[_HELD] = {}
         try:
             yield
@@ -83,7 +99,14 @@ class StudyData:
             del self.derived[_HELD]
 
     def once(self, key: Hashable, make: Callable[[], T]) -> T:
-        """What `make` returned the first time that it was asked for under this key; must be small."""
+        """What `make` returned the first time that it was asked for under this key; must be small.
+
+        >>> study = load_study("results/published/mlp_digits/studies/mlp_digits/sgd/64")
+        >>> study.once("evaluations", lambda: len(study.measurements))
+        840
+        >>> study.once("evaluations", lambda: 0)  # not asked again
+        840
+        """
         if key not in self.derived:
             self.derived[key] = make()
         return self.derived[key]
@@ -128,7 +151,12 @@ class StudyData:
         return self.stopped_by in ("goal", "race")
 
     def rule(self, goal: Goal, stopping: str | None = None) -> Rule:
-        """When trials end under a goal: by the study's own stopping rule, or read under another."""
+        """When trials end under a goal: by the study's own stopping rule, or read under another.
+
+        >>> study = load_study("results/published/mlp_digits/studies/mlp_digits/sgd/64")
+        >>> study.rule(study.goal, stopping="race").bound(best=24)
+        46
+        """
         stopping = stopping or self.question["stopping"]
         if stopping == RECORDED:
             return Rule(stopping, goal.threshold, ())
@@ -147,6 +175,10 @@ def load(results: Path | str) -> Iterator[StudyData]:
 
     Raises:
         LoadError: no results are there, or a file is torn.
+
+    >>> studies = list(load("results/published/mlp_digits"))
+    >>> len(studies), studies[0].workload, studies[0].optimizer, studies[0].batch_size
+    (44, 'mlp_digits', 'momentum', 1)
     """
     return map(load_study, folders(results))
 
@@ -170,6 +202,10 @@ def load_study(folder: Path | str) -> StudyData:
 
     Raises:
         LoadError: a file is missing or torn.
+
+    >>> study = load_study("results/published/mlp_digits/studies/mlp_digits/sgd/64")
+    >>> study.trials["learning_rate"].head(3).round(3).to_dict()
+    {0: 0.044, 1: 1.034, 2: 0.174}
     """
     folder = Path(folder)
     records: dict[int, dict[str, Any]] = {}

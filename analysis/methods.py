@@ -33,7 +33,11 @@ _OUTSIDE_TAGS = re.compile(r"(<[^>]*>)")
 
 @cache
 def rendered() -> str:
-    """The methods as HTML; what is bold at the start of a paragraph or an item has an id: see `anchor`."""
+    """The methods as HTML; what is bold at the start of a paragraph or an item has an id: see `anchor`.
+
+    >>> '<span id="method-goal"></span><strong>Goal' in rendered()
+    True
+    """
     text = Path(__file__).with_name("methods.md").read_text(encoding="utf-8")
     body = MarkdownIt("commonmark").enable("table").render(text)
     body = re.sub(r"<h1>.*?</h1>", "", body, count=1)
@@ -77,6 +81,10 @@ def linked(escaped: str) -> str:
 
 
 def title(name: str) -> str:
-    """The title of a figure or table, linked to its definition if it has one of its own."""
+    """The title of a figure or table, linked to its definition if it has one of its own.
+
+    >>> title("Examples to result")
+    '<a href="#method-examples-to-result">Examples to result</a>'
+    """
     target = anchor(name)
     return f'<a href="#{target}">{name}</a>' if f'id="{target}"' in rendered() else name

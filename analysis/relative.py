@@ -22,13 +22,27 @@ def workloads(studies: Iterable[StudyData]) -> pd.DataFrame:
     Returns:
         A row a workload: dataset (without its subsets), part (which examples of it), model (a description that two
         workloads share if they train the same network in the same way).
+
+    >>> from analysis.load import load_study
+    >>> made = workloads([load_study("results/published/mlp_digits/studies/mlp_digits/sgd/64")])
+    >>> made[["workload", "dataset", "part"]]
+         workload dataset  part
+    0  mlp_digits  digits  1197
     """
     rows = {study.workload: _parts(study.question["workload"]) for study in studies}
     return pd.DataFrame([{"workload": name, **parts} for name, parts in rows.items()])
 
 
 def related(studies: Iterable[StudyData]) -> set[frozenset[str]]:
-    """The pairs of workloads whose steps can be compared: they share the examples or the model."""
+    """The pairs of workloads whose steps can be compared: they share the examples or the model.
+
+    >>> from dataclasses import replace
+    >>> from analysis.load import load_study
+    >>> study = load_study("results/published/mlp_digits/studies/mlp_digits/sgd/64")
+    >>> wider = study.question["workload"] | {"name": "wide", "widths": [512]}
+    >>> [sorted(pair) for pair in related([study, replace(study, question=study.question | {"workload": wider})])]
+    [['mlp_digits', 'wide']]
+    """
     made = workloads(studies).to_dict("records")
     return {
         frozenset((one["workload"], other["workload"]))
@@ -61,6 +75,18 @@ def table(steps: pd.DataFrame, made_of: pd.DataFrame, norm: int | None = None) -
         A row for each (compared: `models`, `data sets` or `subsets`, of: what they share, optimizer, workload, goal,
         batch_size): relative_steps (NaN where the goal was not reached) and norm. A workload that has no result at the
         batch size asked for is left out; so is a comparison that is left with one.
+
+    >>> steps = pd.DataFrame({"workload": ["narrow", "narrow", "wide", "wide"], "optimizer": "sgd",
+    ...     "goal_metric": "val/classification_error", "goal_threshold": 0.05, "batch_size": [8, 16, 8, 16],
+    ...     "reached": True, "steps_to_result": [100, 50, 60, 45]})
+    >>> made_of = pd.DataFrame({"workload": ["narrow", "wide"], "dataset": "digits", "part": "1197",
+    ...     "model": ["MLP 128", "MLP 512"]})
+    >>> table(steps, made_of)[["of", "workload", "batch_size", "relative_steps"]]
+                           of workload  batch_size  relative_steps
+    0  digits, 1,197 examples   narrow           8            1.00
+    1  digits, 1,197 examples   narrow          16            0.50
+    2  digits, 1,197 examples     wide           8            1.00
+    3  digits, 1,197 examples     wide          16            0.75
     """
     columns = ["compared", "of", "optimizer", "workload", "goal_metric", "goal_threshold", "batch_size"]
     joined = steps.merge(made_of, on="workload")

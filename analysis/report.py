@@ -65,13 +65,26 @@ class ReportData:
 
 
 def write_report(folder: Path, data: ReportData) -> Path:
-    """Write `folder/report.html`, whole or not at all. The same data give the same bytes."""
+    """Write `folder/report.html`, whole or not at all. The same data give the same bytes.
+
+    >>> from tempfile import TemporaryDirectory
+    >>> with TemporaryDirectory() as folder:
+    ...     write_report(Path(folder), ReportData("Digits", ["Scaling ends."], [], {}, [], "", [])).name
+    'report.html'
+    """
     folder.mkdir(parents=True, exist_ok=True)
     return write_atomically(folder / "report.html", page(data).encode())
 
 
 def write_tables(folder: Path, tables: Mapping[str, pd.DataFrame]) -> list[Path]:
-    """Write each as `folder/tables/NAME.csv`: full precision, rows sorted by names."""
+    """Write each as `folder/tables/NAME.csv`: full precision, rows sorted by names.
+
+    >>> from tempfile import TemporaryDirectory
+    >>> with TemporaryDirectory() as folder:
+    ...     (path,) = write_tables(Path(folder), {"cost": pd.DataFrame({"batch_size": [64, 8], "steps": [18, 106]})})
+    ...     print(path.name, path.read_text().split())
+    cost.csv ['batch_size,steps', '8,106', '64,18']
+    """
     (folder / "tables").mkdir(parents=True, exist_ok=True)
     written = []
     for name, table in tables.items():
@@ -82,7 +95,12 @@ def write_tables(folder: Path, tables: Mapping[str, pd.DataFrame]) -> list[Path]
 
 
 def page(data: ReportData) -> str:
-    """The report as HTML; all that comes from outside is escaped."""
+    """The report as HTML; all that comes from outside is escaped.
+
+    >>> data = ReportData("Digits", ["Scaling ends at 64 < 128."], [], {}, [], "", [])
+    >>> "Scaling ends at 64 &lt; 128." in page(data)
+    True
+    """
     style = Path(__file__).with_name("report.css").read_text(encoding="utf-8")
     lead, *others = data.sentences or ["Nothing has been measured yet."]
     parts = [
@@ -161,7 +179,12 @@ def _figure(chart: Chart, svgs: list[bytes], number: int) -> str:
 
 
 def inline_svg(svg: str, prefix: str, label: str) -> str:
-    """An SVG file as an element of a page: ids prefixed, colours by name to follow the page's, no size."""
+    """An SVG file as an element of a page: ids prefixed, colours by name to follow the page's, no size.
+
+    >>> svg = '<svg width="9pt" viewBox="0 0 9 9"><g id="line" style="stroke: #1b1b1f"/></svg>'
+    >>> inline_svg(svg, "figure-1-", "Steps").strip()
+    '<svg role="img" aria-label="Steps" viewBox="0 0 9 9"><g id="figure-1-line" style="stroke: var(--ink)"/></svg>'
+    """
     body = canvas.element(svg, prefix).replace("xlink:href", "href")
     for colour, variable in VARIABLES.items():
         body = body.replace(f": {colour}", f": var(--{variable})")

@@ -72,6 +72,10 @@ def maximum_useful_batch_size(
     Arguments:
         trials: batch size -> steps to the goal of its feasible trials [N], infinite if not reached.
         samples: of `resamples` with this seed, if they are there already.
+
+    >>> trials = {8: np.full(20, 400.0), 16: np.full(20, 200.0), 32: np.full(20, 195.0)}
+    >>> maximum_useful_batch_size(trials).value
+    16.0
     """
     samples = resamples(trials, seed) if samples is None else samples
     sizes = sorted(samples)
@@ -92,6 +96,10 @@ def intervals(samples: Mapping[int, np.ndarray]) -> dict[str, tuple[float, float
     Returns:
         (low, high) [examples] of the perfect-scaling limit and of the maximum useful batch size; NaN if no batch size
         reached the goal.
+
+    >>> trials = {8: np.full(20, 400.0), 16: np.full(20, 200.0), 32: np.full(20, 195.0)}
+    >>> intervals(resamples(trials))
+    {'perfect_scaling_limit': (16.0, 16.0), 'maximum_useful_batch_size': (16.0, 16.0)}
     """
     if not samples:
         return dict.fromkeys(("perfect_scaling_limit", "maximum_useful_batch_size"), (np.nan, np.nan))
@@ -105,7 +113,11 @@ def intervals(samples: Mapping[int, np.ndarray]) -> dict[str, tuple[float, float
 
 
 def resamples(trials: Mapping[int, np.ndarray], seed: int = 0) -> dict[int, np.ndarray]:
-    """S_n of resamples [R] at each batch size that reached the goal."""
+    """S_n of resamples [R] at each batch size that reached the goal.
+
+    >>> {size: s.shape for size, s in resamples({8: np.full(20, 400.0), 16: np.full(20, np.inf)}).items()}
+    {8: (2000,)}
+    """
     reached = {size: steps for size, steps in sorted(trials.items()) if np.isfinite(steps).any()}
     return {size: resampled(steps, seed=(seed, size)) for size, steps in reached.items()}
 
@@ -181,6 +193,14 @@ def table(
     Returns:
         A row for each (workload, optimizer, goal, definition): value, low and high (batch size, examples; 95 %
         intervals, NaN where there is none), bound (`=`, `<` or `>`).
+
+    >>> from analysis import load, scaling, searches
+    >>> studies = searches.answers(load.load("results/published/mlp_digits"))
+    >>> scaling.table(studies)[["optimizer", "definition", "value", "bound"]].head(3).round(1)
+      optimizer                      definition  value bound
+    0  momentum           perfect_scaling_limit    2.0     =
+    1  momentum       maximum_useful_batch_size   64.0     =
+    2  momentum  critical_batch_size_mccandlish   65.5     =
     """
     curves: dict[tuple[str, str, str, float], dict[int, np.ndarray]] = {}
     for study, goal in answerable(studies, goals):
@@ -203,7 +223,15 @@ def table(
 
 
 def sentences(steps: pd.DataFrame, limits: pd.DataFrame) -> list[str]:
-    """What was found, a plain sentence or two for each curve (tables of `steps_to_result.table` and `table`)."""
+    """What was found, a plain sentence or two for each curve (tables of `steps_to_result.table` and `table`).
+
+    >>> steps = pd.read_csv("results/published/mlp_digits/tables/steps_to_result.csv")
+    >>> limits = pd.read_csv("results/published/mlp_digits/tables/scaling.csv")
+    >>> for part in sentences(steps, limits)[0].split("; "):
+    ...     print(part)
+    mlp_digits with momentum to val/classification_error < 0.05: perfect scaling up to about 2 (1 to 256)
+    no gain shown beyond 64 (64 to 1,024): 18 steps there, 38.3 times fewer than the 690 at batch size 1.
+    """
     found = []
     for key, curve in steps.groupby(["workload", "optimizer", "goal_metric", "goal_threshold"], sort=True):
         mine = limits[(limits[["workload", "optimizer", "goal_metric", "goal_threshold"]] == list(key)).all(axis=1)]
@@ -277,6 +305,14 @@ def fit_table(steps: pd.DataFrame) -> pd.DataFrame:
         examples_min, critical_batch_size with the standard error of its logarithm, log_error, sharpness (1 for the
         hyperbola), residual (root mean square of log S) and information (the lower fits better; NaN with too few
         points).
+
+    >>> steps = pd.read_csv("results/published/mlp_digits/tables/steps_to_result.csv")
+    >>> fit_table(steps)[["optimizer", "fit", "steps_min", "critical_batch_size"]].round(1)
+      optimizer        fit  steps_min  critical_batch_size
+    0  momentum  hyperbola       11.9                 65.5
+    1  momentum   shoulder        9.3                 71.8
+    2       sgd  hyperbola       15.5                 47.0
+    3       sgd   shoulder       17.9                 46.2
     """
     keys = ["workload", "optimizer", "goal_metric", "goal_threshold"]
     columns = [*keys, "fit", "points", "steps_min", "examples_min", "critical_batch_size", "log_error"]

@@ -21,6 +21,11 @@ def answers(studies: Iterable[StudyData]) -> list[StudyData]:
 
     That is the last stage of the search with the study's own seeds; of several step budgets, the one that needed the
     fewest steps. A search that is still under way counts only where there is no other.
+
+    >>> from analysis import load, searches
+    >>> made = list(load.load("results/published/mlp_digits"))
+    >>> len(made), len(searches.answers(made))  # without the reruns
+    (44, 22)
     """
     return [_answer(searches) for searches in _by_study(studies)]
 
@@ -44,7 +49,13 @@ def _answer(searches: Mapping[Branch, StudyData]) -> StudyData:
 
 
 def last_stage(search: StudyData, searches: Mapping[Branch, StudyData]) -> StudyData:
-    """The last complete stage that follows from a search; the search itself where it is not complete."""
+    """The last complete stage that follows from a search; the search itself where it is not complete.
+
+    >>> from analysis.load import load_study
+    >>> study = load_study("results/published/mlp_digits/studies/mlp_digits/sgd/64")
+    >>> last_stage(study, {study.branch: study}) is study  # there is no wider one
+    True
+    """
     while steps_to_result.is_complete(search) and search.branch.stage < search.question["search"]["extend_limit"]:
         widened = (*search.branch.widened, widening(audits.edges(search)))
         following = searches.get(search.branch._replace(widened=widened))
@@ -61,6 +72,12 @@ def table(studies: Sequence[StudyData]) -> pd.DataFrame:
         A row for each (workload, optimizer, batch_size, repeat, budget_multiple, stage): the goal, whether S(B) is read
         from it (`answer`), reached, steps_to_result (NA if not reached), complete, infeasible, incomplete, train_steps,
         and `searched_NAME` for each tuned parameter, in words.
+
+    >>> from analysis.load import load_study
+    >>> found = table([load_study("results/published/mlp_digits/studies/mlp_digits/sgd/64")])
+    >>> found[["batch_size", "stage", "answer", "steps_to_result", "searched_learning_rate"]]
+       batch_size  stage  answer  steps_to_result searched_learning_rate
+    0          64      0    True               24       0.001 to 10, log
     """
     chosen = {study.folder for study in answers(studies)}
     rows: list[dict[str, Any]] = []
@@ -98,6 +115,15 @@ def rerun_steps(studies: Sequence[StudyData]) -> pd.DataFrame:
     Returns:
         A row for each (workload, optimizer, batch_size, rerun): the goal, trial and steps_to_result of the search,
         status, and steps (to the goal; infinite if it was not reached).
+
+    >>> from analysis.load import load_study
+    >>> folder = "results/published/mlp_digits/studies/mlp_digits/sgd/64"
+    >>> search = load_study(folder)
+    >>> found = rerun_steps([search, load_study(f"{folder}/rerun-5")])
+    >>> found[["trial", "steps_to_result", "rerun", "steps"]].head(2)
+       trial  steps_to_result  rerun  steps
+    0      5               24      0   42.0
+    1      5               24      1   24.0
     """
     frames = []
     for searches in _by_study(studies):
@@ -122,6 +148,12 @@ def reruns(runs: pd.DataFrame) -> pd.DataFrame:
         A row for each (workload, optimizer, batch_size) that was rerun: the goal, trial and steps_to_result of the
         search, reruns, infeasible and reached (counts), and the least, median and greatest steps to the goal of the
         reruns (infinite where it was not reached).
+
+    >>> runs = pd.read_csv("results/published/mlp_digits/tables/rerun_steps.csv")
+    >>> reruns(runs)[["batch_size", "steps_to_result", "reruns", "reached", "least", "median"]].head(2)
+       batch_size  steps_to_result  reruns  reached  least  median
+    0           1              690       5        5  919.0  1345.0
+    1           2              293       5        5  519.0   628.0
     """
     if runs.empty:
         counts = ["reruns", "infeasible", "reached", "least", "median", "greatest"]

@@ -23,6 +23,12 @@ def table(studies: Iterable[StudyData]) -> pd.DataFrame:
         (`done`, `running`, `running elsewhere or stopped`, `stopped` or `waiting`), the trials wanted, complete,
         infeasible and incomplete (gaps before finished ones), best (fewest steps to the goal so far, NA if none) and
         seconds_left (0 when done, NaN while nothing is known).
+
+    >>> from analysis.load import load_study
+    >>> found = table([load_study("results/published/mlp_digits/studies/mlp_digits/sgd/64")])
+    >>> found[["batch_size", "state", "wanted", "complete", "best", "seconds_left"]]
+       batch_size state  wanted  complete  best  seconds_left
+    0          64  done      20        20    24           0.0
     """
     return pd.DataFrame([_row(study) for study in studies]).astype({"best": "Int64"})
 

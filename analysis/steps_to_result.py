@@ -28,7 +28,14 @@ COLUMNS += ["reached", "steps_to_result", "examples_to_result", "trial"]
 
 
 def measured(study: StudyData, goal: Goal) -> dict[int, Measured]:
-    """What each trial on file measured of a goal's metric, by trial index."""
+    """What each trial on file measured of a goal's metric, by trial index.
+
+    >>> from analysis.load import load_study
+    >>> study = load_study("results/published/mlp_digits/studies/mlp_digits/sgd/64")
+    >>> trial = measured(study, study.goal)[0]
+    >>> trial.steps[:3].tolist(), trial.errors[:3].round(3).tolist()
+    ([8, 9, 10], [0.5, 0.44, 0.387])
+    """
     read = study.read([goal.metric])
     steps, errors = read["step"].to_numpy(dtype=np.int64), read[goal.metric].to_numpy(dtype=float)
     indices = study.trials.index.to_numpy()
@@ -49,13 +56,24 @@ def outcomes(study: StudyData, goal: Goal | None = None, stopping: str | None = 
         was not reached), step_before (the last one measured before it, 0 if none), least_error (of the goal's metric up
         to the end; infinite if never measured), and `counted`: whether it is among the first N feasible trials' prefix.
         An index with no file is INCOMPLETE.
+
+    >>> from analysis.load import load_study
+    >>> study = load_study("results/published/mlp_digits/studies/mlp_digits/sgd/64")
+    >>> outcomes(study).loc[1, ["status", "end", "steps_to_goal", "counted"]].to_dict()
+    {'status': 'COMPLETE', 'end': 375, 'steps_to_goal': 35, 'counted': True}
     """
     goal, stopping = goal or study.goal, stopping or study.question["stopping"]
     return study.once(("outcomes", goal, stopping), lambda: _outcomes(study, goal, stopping))
 
 
 def counted_trials(study: StudyData, goal: Goal | None = None, stopping: str | None = None) -> pd.DataFrame:
-    """The rows of `outcomes` of the first N feasible trials and those between them."""
+    """The rows of `outcomes` of the first N feasible trials and those between them.
+
+    >>> from analysis.load import load_study
+    >>> study = load_study("results/published/mlp_digits/studies/mlp_digits/momentum/1")
+    >>> counted_trials(study)["status"].value_counts().to_dict()
+    {'COMPLETE': 20, 'INFEASIBLE': 1}
+    """
     frame = outcomes(study, goal, stopping)
     return frame[frame["counted"]]
 
@@ -86,6 +104,12 @@ def unanswerable(study: StudyData, goal: Goal) -> str | None:
     """Why a study's curves cannot answer a goal that was set after the fact; None if they can.
 
     Trials that stopped at their own goal know nothing beyond it: only looser thresholds of its metric.
+
+    >>> from analysis.load import load_study
+    >>> study = load_study("results/published/mlp_digits/studies/mlp_digits/sgd/64")
+    >>> unanswerable(study, Goal("val/classification_error", 0.01))  # trials ran their whole budgets
+    >>> unanswerable(study, Goal("val/perplexity", 0.01))
+    'mlp_digits does not measure val/perplexity'
     """
     if study.metrics and goal.metric not in study.metrics:
         return f"{study.workload} does not measure {goal.metric}"
@@ -99,7 +123,14 @@ def unanswerable(study: StudyData, goal: Goal) -> str | None:
 def answerable(
     studies: Iterable[StudyData], goals: Sequence[Goal | None] = (None,)
 ) -> Iterator[tuple[StudyData, Goal]]:
-    """Every study with every goal that its curves can answer; None stands for each study's own."""
+    """Every study with every goal that its curves can answer; None stands for each study's own.
+
+    >>> from analysis.load import load_study
+    >>> study = load_study("results/published/mlp_digits/studies/mlp_digits/sgd/64")
+    >>> goals = [None, Goal("val/classification_error", 0.1), Goal("val/perplexity", 20)]
+    >>> [str(goal) for _, goal in answerable([study], goals)]
+    ['val/classification_error < 0.05', 'val/classification_error < 0.1']
+    """
     for study in studies:
         for goal in goals:
             if goal is None or unanswerable(study, goal) is None:
@@ -107,7 +138,12 @@ def answerable(
 
 
 def is_complete(study: StudyData) -> bool:
-    """Whether a search has its N feasible trials, or launched as many as it may, with no gap; or was imported."""
+    """Whether a search has its N feasible trials, or launched as many as it may, with no gap; or was imported.
+
+    >>> from analysis.load import load_study
+    >>> is_complete(load_study("results/published/mlp_digits/studies/mlp_digits/sgd/64"))
+    True
+    """
     frame = outcomes(study)
     if study.question["stopping"] == RECORDED:
         return True
@@ -119,13 +155,24 @@ def is_complete(study: StudyData) -> bool:
 
 
 def feasible_steps(study: StudyData, goal: Goal | None = None) -> np.ndarray:
-    """Steps to the goal of the counted feasible trials [N] in index order, infinite where it was not reached."""
+    """Steps to the goal of the counted feasible trials [N] in index order, infinite where it was not reached.
+
+    >>> from analysis.load import load_study
+    >>> feasible_steps(load_study("results/published/mlp_digits/studies/mlp_digits/sgd/64"))[:6].tolist()
+    [144.0, 35.0, 67.0, inf, inf, 24.0]
+    """
     counted = counted_trials(study, goal)
     return counted[counted["status"] == COMPLETE]["steps_to_goal"].astype("float64").fillna(np.inf).to_numpy()
 
 
 def row(study: StudyData, goal: Goal | None = None, stopping: str | None = None) -> dict[str, Any]:
-    """One study's row of `table`."""
+    """One study's row of `table`.
+
+    >>> from analysis.load import load_study
+    >>> answer = row(load_study("results/published/mlp_digits/studies/mlp_digits/sgd/64"))
+    >>> answer["steps_to_result"], answer["trial"], answer["steps_n"]
+    (24, 5, 35.0)
+    """
     goal, stopping = goal or study.goal, stopping or study.question["stopping"]
     return study.once(("row", goal, stopping), lambda: _row(study, goal, stopping))
 
@@ -186,6 +233,14 @@ def table(
         first N feasible trials' prefix, train_steps (the step budget) and budget_multiple (of the study's own), the
         stage (how often the box was widened), the stopping rule, and steps_trained: by all trials of that prefix, up to
         where each ends.
+
+    >>> from analysis import load, searches, steps_to_result
+    >>> studies = searches.answers(load.load("results/published/mlp_digits"))
+    >>> steps_to_result.table(studies)[["optimizer", "batch_size", "steps_to_result", "learning_rate"]].head(3)
+      optimizer  batch_size  steps_to_result  learning_rate
+    0  momentum           1              690       0.010022
+    1  momentum           2              293       0.002044
+    2  momentum           4              257       0.014328
     """
     rows = [row(study, goal, stopping) for study, goal in answerable(studies, goals)]
     counts = ("complete", "incomplete", "infeasible")
@@ -198,7 +253,12 @@ def table(
 
 
 def last_steps(study: StudyData) -> pd.Series:
-    """The last step measured of each trial, by trial; NaN if none was."""
+    """The last step measured of each trial, by trial; NaN if none was.
+
+    >>> from analysis.load import load_study
+    >>> last_steps(load_study("results/published/mlp_digits/studies/mlp_digits/sgd/64")).head(3).to_dict()
+    {0: 375, 1: 375, 2: 375}
+    """
     return study.once(
         "last steps",
         lambda: study.read([study.goal.metric]).groupby("trial")["step"].max().reindex(study.trials.index),
@@ -213,6 +273,12 @@ def cost_table(studies: Iterable[StudyData]) -> pd.DataFrame:
         A row for each (workload, optimizer, batch_size): device, trials and steps (all that ran, counted or not),
         seconds_training, seconds_evaluation, seconds_per_step, evaluation_share (of the time); times are NaN where
         they were not measured.
+
+    >>> from analysis.load import load_study
+    >>> cost = cost_table([load_study("results/published/mlp_digits/studies/mlp_digits/sgd/64")])
+    >>> cost[["batch_size", "device", "trials", "steps"]]
+       batch_size device  trials  steps
+    0          64    cpu      20   7500
     """
     rows = [_cost(study) for study in studies]
     names = ["workload", "optimizer", "batch_size"]

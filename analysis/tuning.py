@@ -29,6 +29,14 @@ def trials(studies: Iterable[StudyData], goals: Sequence[Goal | None] = (None,))
         A row for each (workload, optimizer, batch_size, goal, trial): status, end (step), steps_to_goal (NA if it was
         not reached), least_error (of the goal's metric), first_bad_step (NA if finite), train_steps (the step budget),
         stopping, and a column for each tuned parameter (NaN where an optimizer has none).
+
+    >>> from analysis.load import load_study
+    >>> study = load_study("results/published/mlp_digits/studies/mlp_digits/sgd/64")
+    >>> trials([study])[["trial", "status", "steps_to_goal", "learning_rate"]].head(3)
+       trial    status  steps_to_goal  learning_rate
+    0      0  COMPLETE            144       0.043631
+    1      1  COMPLETE             35       1.033845
+    2      2  COMPLETE             67       0.173725
     """
     frames = [_trials(study, goal) for study, goal in answerable(studies, goals)]
     last = ["trial", "status", "end", "steps_to_goal", "least_error", "first_bad_step", "train_steps", "stopping"]
@@ -57,6 +65,16 @@ def best_of_n(studies: Iterable[StudyData], goals: Sequence[Goal | None] = (None
     Returns:
         A row for each (workload, optimizer, batch_size, goal, n): steps (the median best of n trials drawn from those
         in hand; infinite where half of such searches would miss the goal).
+
+    >>> from analysis.load import load_study
+    >>> best_of_n([load_study("results/published/mlp_digits/studies/mlp_digits/sgd/64")])[["n", "steps"]]
+        n  steps
+    0   1  309.0
+    1   2   67.0
+    2   4   56.0
+    3   8   35.0
+    4  16   24.0
+    5  20   24.0
     """
     rows = []
     for study, goal in answerable(studies, goals):
@@ -73,6 +91,12 @@ def along_axes(table: pd.DataFrame, studies: Iterable[StudyData]) -> pd.DataFram
     Returns:
         A row for each trial that ended and each parameter that had more than one value to take: the columns of
         `trials`, parameter, value, and the scale that it was searched on (`linear`, `log`, `reverse_log`).
+
+    >>> from analysis.load import load_study
+    >>> studies = [load_study("results/published/mlp_digits/studies/mlp_digits/momentum/64")]
+    >>> found = along_axes(trials(studies), studies)
+    >>> found.groupby(["parameter", "scale"]).size().to_dict()
+    {('learning_rate', 'log'): 20, ('momentum', 'reverse_log'): 20}
     """
     scales: dict[tuple[str, str, str], str] = {}
     for study in studies:
@@ -102,6 +126,12 @@ def maps(table: pd.DataFrame) -> pd.DataFrame:
         A row for each (workload, optimizer, goal, unit: `examples` or `steps`, batch_size, trial): budget (in that
         unit), learning_rate, momentum, state (`reached`, `not reached` or `infeasible` within the budget), and whether
         it is the fastest at its batch size.
+
+    >>> found = maps(pd.read_csv("results/published/mlp_digits/tables/trials.csv"))
+    >>> found[found["fastest"] & (found["unit"] == "examples")][["batch_size", "budget", "trial", "state"]].head(2)
+        batch_size   budget  trial    state
+    7            1  10000.0      7  reached
+    25           2  10000.0      4  reached
     """
     columns = [*KEY, "unit", "budget", "trial", "learning_rate", "momentum", "state", "fastest"]
     if not {"learning_rate", "momentum"} <= set(table):

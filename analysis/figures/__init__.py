@@ -306,7 +306,12 @@ class Chart(NamedTuple):
 
 
 def charts(tables: Tables, names: Sequence[str] = tuple(FIGURES)) -> list[Chart]:
-    """Every figure that these tables allow, kind by kind; `FIGURES[name].needs` says what a missing kind needs."""
+    """Every figure that these tables allow, kind by kind; `FIGURES[name].needs` says what a missing kind needs.
+
+    >>> steps = pd.read_csv("results/published/mlp_digits/tables/steps_to_result.csv")
+    >>> [chart.name for chart in charts({"steps_to_result": steps})][:3]
+    ['steps_to_result', 'examples_to_result', 'time_and_examples']
+    """
     return [chart for name in names for chart in _charts(name, FIGURES[name], tables)]
 
 
@@ -335,7 +340,13 @@ def _groups(table: pd.DataFrame, by: Sequence[str]) -> Iterator[tuple[tuple, pd.
 
 
 def draw(chart: Chart) -> list[Figure]:
-    """A figure for each of its panels."""
+    """A figure for each of its panels.
+
+    >>> steps = pd.read_csv("results/published/mlp_digits/tables/steps_to_result.csv")
+    >>> (chart,) = charts({"steps_to_result": steps}, ["steps_to_result"])
+    >>> draw(chart)[0].axes[0].get_xlabel()
+    'batch size (examples)'
+    """
     return [canvas.draw(partial(_draw_panel, chart.drawing, panel), chart.drawing.small) for panel in chart.panels]
 
 
@@ -345,14 +356,30 @@ def _draw_panel(drawing: Drawing, panel: Tables, ax: Axes) -> None:
 
 
 def save_all(found: Sequence[Chart], folder: Path) -> list[tuple[Chart, list[bytes]]]:
-    """`save` each, on several processors if they are many."""
+    """`save` each, on several processors if they are many.
+
+    >>> from tempfile import TemporaryDirectory
+    >>> steps = pd.read_csv("results/published/mlp_digits/tables/steps_to_result.csv")
+    >>> with TemporaryDirectory() as folder:
+    ...     drawn = save_all(charts({"steps_to_result": steps}, ["steps_to_result", "best_momentum"]), Path(folder))
+    >>> [(chart.name, len(svgs)) for chart, svgs in drawn]
+    [('steps_to_result', 1), ('best_momentum', 1)]
+    """
     panels = sum(len(chart.panels) for chart in found)
     drawn = spread(partial(save, folder=folder), found, if_at_least=MANY_PANELS, size=panels)
     return list(zip(found, drawn, strict=True))
 
 
 def save(chart: Chart, folder: Path) -> list[bytes]:
-    """Write `folder/NAME.svg` and `.png` (200 dots an inch), panels side by side; returns an SVG for each panel."""
+    """Write `folder/NAME.svg` and `.png` (200 dots an inch), panels side by side; returns an SVG for each panel.
+
+    >>> from tempfile import TemporaryDirectory
+    >>> steps = pd.read_csv("results/published/mlp_digits/tables/steps_to_result.csv")
+    >>> with TemporaryDirectory() as folder:
+    ...     svgs = save(charts({"steps_to_result": steps}, ["steps_to_result"])[0], Path(folder))
+    ...     print(len(svgs), *sorted(path.name for path in Path(folder).iterdir()))
+    1 steps_to_result.png steps_to_result.svg
+    """
     figures = draw(chart)
     svgs = [svg(figure) for figure in figures]
     folder.mkdir(parents=True, exist_ok=True)

@@ -2,6 +2,18 @@
 
 Nothing here knows what a column means, beyond those that say what a panel is about: workload, goal_metric,
 goal_threshold.
+
+>>> table = pd.DataFrame({"workload": "digits", "goal_metric": "val/classification_error", "goal_threshold": 0.05,
+...     "optimizer": "sgd", "batch_size": [8, 64, 512], "y": [117, 24, 18]})
+>>> def panel(ax):
+...     batch_size_axes(ax, table, f"training steps to {goal(table)}")
+...     legend(ax, [line for _, _, line in curves(ax, table)], {"perfect scaling": DASHED})
+>>> figure = draw(panel)
+>>> ax = figure.axes[0]
+>>> ax.get_title("left"), ax.get_ylabel(), [text.get_text() for text in ax.get_legend().get_texts()]
+('digits', 'training steps to validation error < 0.05', ['sgd', 'perfect scaling'])
+>>> svg(figure)[:5], svg_side_by_side([svg(figure)] * 2).count(b"<svg"), png_side_by_side([figure, figure])[1:4]
+(b'<?xml', 3, b'PNG')
 """
 
 import io
@@ -62,12 +74,20 @@ Ticks = Callable[[float, float, int], Sequence[float]]
 
 
 def goal_text(metric: str, threshold: float) -> str:
-    """`val/classification_error`, 0.05 -> `validation error < 0.05`; an unknown metric keeps its own name."""
+    """`val/classification_error`, 0.05 -> `validation error < 0.05`; an unknown metric keeps its own name.
+
+    >>> goal_text("val/classification_error", 0.05)
+    'validation error < 0.05'
+    """
     return f"{metric_text(metric)} < {threshold:g}"
 
 
 def metric_text(metric: str) -> str:
-    """`val/classification_error` -> `validation error`; an unknown metric keeps its own name."""
+    """`val/classification_error` -> `validation error`; an unknown metric keeps its own name.
+
+    >>> metric_text("train/cross_entropy_error"), metric_text("perplexity")
+    ('training cross entropy', 'perplexity')
+    """
     split, _, error = metric.rpartition("/")
     splits = {"val": "validation", "train": "training", "test": "test"}
     errors = {"classification_error": "error", "cross_entropy_error": "cross entropy"}
@@ -75,14 +95,22 @@ def metric_text(metric: str) -> str:
 
 
 def powers_of_two(low: float, high: float, most: int) -> list[int]:
-    """Powers of two in [low, high], evenly spaced, at most `most`: 1, 2, 4, ... or 1, 4, 16, ..."""
+    """Powers of two in [low, high], evenly spaced, at most `most`: 1, 2, 4, ... or 1, 4, 16, ...
+
+    >>> powers_of_two(3, 300, most=4)
+    [4, 16, 64, 256]
+    """
     exponents = range(max(0, ceil(log2(low))), floor(log2(high)) + 1)
     strides = ([2**e for e in exponents if e % stride == 0] for stride in range(1, len(exponents) + 2))
     return next(ticks for ticks in strides if len(ticks) <= max(1, most))
 
 
 def round_decimals(low: float, high: float, most: int) -> list[float]:
-    """At most `most` round numbers in [low, high]: 1, 2, 5, 10 or 1, 3, 10 or some powers of ten."""
+    """At most `most` round numbers in [low, high]: 1, 2, 5, 10 or 1, 3, 10 or some powers of ten.
+
+    >>> round_decimals(0.03, 2, most=6), round_decimals(0.03, 2, most=4)
+    ([0.05, 0.1, 0.2, 0.5, 1.0, 2.0], [0.03, 0.1, 0.3, 1.0])
+    """
     decades = range(floor(log10(low)), ceil(log10(high)) + 1)
     choices = [((1, 2, 5), 1), ((1, 3), 1), *(((1,), stride) for stride in range(1, len(decades) + 2))]
     strides = (
@@ -104,12 +132,20 @@ def evenly(values: Sequence[Any], most: int = SEVERAL) -> list[Any]:
 
 
 def ramp(count: int) -> list[str]:
-    """`count` colours for what has an order, at most SEVERAL."""
+    """`count` colours for what has an order, at most SEVERAL.
+
+    >>> ramp(3)
+    ['#3b0f70', '#b5367a', '#fbb96b']
+    """
     return [RAMP[0]] if count == 1 else [RAMP[round(i * (len(RAMP) - 1) / (count - 1))] for i in range(count)]
 
 
 def limits(values: pd.Series, pad: float, least: float) -> tuple[float, float]:
-    """Limits of a log axis: the values padded by a factor, and `least` times apart or more."""
+    """Limits of a log axis: the values padded by a factor, and `least` times apart or more.
+
+    >>> limits(pd.Series([2.0, 200.0, np.inf]), pad=2, least=10), limits(pd.Series([4.0]), pad=1, least=16)
+    ((1.0, 400.0), (1.0, 16.0))
+    """
     values = values[(values > 0) & np.isfinite(values)]
     low, high = (values.min() / pad, values.max() * pad) if len(values) else (1.0, 1.0)
     widen = max(1.0, least * low / high) ** 0.5
@@ -125,7 +161,13 @@ def log_axes(
     xticks: Ticks = powers_of_two,
     yticks: Ticks = powers_of_two,
 ) -> None:
-    """Log axes around these values; ticks are plain numbers, thinned to the room there is."""
+    """Log axes around these values; ticks are plain numbers, thinned to the room there is.
+
+    >>> ax = Figure().subplots()
+    >>> log_axes(ax, pd.Series([1, 1024]), pd.Series([20, 1000]), "batch size (examples)", "steps")
+    >>> [text.get_text() for text in ax.get_xticklabels()]
+    ['1', '4', '16', '64', '256', '1,024']
+    """
     letter = ax.figure.dpi * matplotlib.rcParams["font.size"] / 72  # the font size in pixels
     x_limits, y_limits = limits(x, 1.4, 8), limits(y, 1.7, 10)
     longest = len(f"{x_limits[1]:,.0f}") if xticks is powers_of_two else 5
@@ -150,7 +192,14 @@ def batch_size_axes(ax: Axes, table: pd.DataFrame, ylabel: str, yticks: Ticks = 
 
 
 def linear_x(ax: Axes) -> None:
-    """Make the horizontal axis a linear one that fits what is drawn, with few ticks."""
+    """Make the horizontal axis a linear one that fits what is drawn, with few ticks.
+
+    >>> ax = Figure().subplots()
+    >>> _ = ax.semilogx([0.0, 0.1, 0.2], [3, 2, 1])
+    >>> linear_x(ax)
+    >>> ax.get_xscale()
+    'linear'
+    """
     ax.set_xscale("linear")
     ax.autoscale(axis="x")
     ax.xaxis.set_major_locator(MaxNLocator(5))
@@ -158,7 +207,13 @@ def linear_x(ax: Axes) -> None:
 
 
 def heading(ax: Axes, title: str, note: str = "") -> None:
-    """A panel's title, and below it in grey what it holds for."""
+    """A panel's title, and below it in grey what it holds for.
+
+    >>> ax = Figure().subplots()
+    >>> heading(ax, "digits", "goal: validation error < 0.05")
+    >>> ax.get_title("left"), ax.texts[0].get_text()
+    ('digits', 'goal: validation error < 0.05')
+    """
     ax.set_title(title if len(title) <= 44 else title[:43] + "…", loc="left", pad=20)
     ax.annotate(
         note if len(note) <= 66 else note[:65] + "…", (0, 1), (0, 6), "axes fraction", "offset points", color=MUTED
@@ -250,7 +305,11 @@ def svg_side_by_side(panels: Sequence[bytes]) -> bytes:
 
 
 def element(svg: str, prefix: str) -> str:
-    """An SVG file from its `viewBox` on, without its size and style, every id prefixed: to be put into something."""
+    """An SVG file from its `viewBox` on, without its size and style, every id prefixed: to be put into something.
+
+    >>> element('<svg width="9pt" viewBox="0 0 9 9"><g id="line"/></svg>', "panel-0-").strip()
+    'viewBox="0 0 9 9"><g id="panel-0-line"/></svg>'
+    """
     box = re.search(r'viewBox="[^"]*"', svg)
     assert box is not None
     svg = svg[svg.index("<svg") :]

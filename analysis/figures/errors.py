@@ -1,4 +1,8 @@
-"""Drawings of errors at fixed budgets, whatever the goal."""
+"""Drawings of errors at fixed budgets, whatever the goal.
+
+Each draws `table`, the rows of one panel (`analysis.figures.FIGURES` says of which table, and what makes a panel), onto
+axes and returns nothing; the examples read such tables from a report's files.
+"""
 
 import numpy as np
 import pandas as pd
@@ -20,7 +24,15 @@ from analysis.figures.canvas import (
 
 
 def against_budget(ax: Axes, table: pd.DataFrame) -> None:
-    """The best error so far against training steps: a curve a batch size."""
+    """The best error so far against training steps: a curve a batch size.
+
+    >>> from matplotlib.figure import Figure
+    >>> table = pd.read_csv("results/published/mlp_digits/tables/best_errors.csv")
+    >>> ax = Figure().subplots()
+    >>> against_budget(ax, table[table["optimizer"] == "sgd"])
+    >>> ax.get_ylabel(), [line.get_label() for line in ax.lines][:2]
+    ('best validation error', ['batch size 1', 'batch size 4'])
+    """
     sizes = evenly(sorted(table["batch_size"].unique()))
     shown = table[table["batch_size"].isin(sizes)]
     label = f"best {metric_text(table['goal_metric'].iloc[0])}"
@@ -36,7 +48,16 @@ def against_budget(ax: Axes, table: pd.DataFrame) -> None:
 
 
 def against_batch_size(ax: Axes, table: pd.DataFrame) -> None:
-    """The best error against batch size: a curve a budget, all in steps or all in examples."""
+    """The best error against batch size: a curve a budget, all in steps or all in examples.
+
+    >>> from matplotlib.figure import Figure
+    >>> from analysis.errors import by_budget
+    >>> found = by_budget(pd.read_csv("results/published/mlp_digits/tables/best_errors.csv"))
+    >>> ax = Figure().subplots()
+    >>> against_batch_size(ax, found[(found["optimizer"] == "sgd") & (found["unit"] == "examples")])
+    >>> [line.get_label() for line in ax.lines][-1]
+    '10,000 examples (8.4 epochs)'
+    """
     unit = table["unit"].iloc[0]
     label = f"best {metric_text(table['goal_metric'].iloc[0])}"
     log_axes(ax, table["batch_size"], table["error"], "batch size (examples)", label, yticks=round_decimals)
@@ -53,7 +74,16 @@ def against_batch_size(ax: Axes, table: pd.DataFrame) -> None:
 
 
 def label_smoothing(ax: Axes, table: pd.DataFrame) -> None:
-    """The best error against label smoothing within each batch size's step budget: a curve a batch size."""
+    """The best error against label smoothing within each batch size's step budget: a curve a batch size.
+
+    >>> from matplotlib.figure import Figure
+    >>> table = pd.DataFrame({"workload": "digits", "optimizer": "sgd", "batch_size": 64,
+    ...     "goal_metric": "val/classification_error", "label_smoothing": [0.0, 0.1], "error": [0.06, 0.05]})
+    >>> ax = Figure().subplots()
+    >>> label_smoothing(ax, table)
+    >>> ax.get_xlabel(), ax.lines[0].get_label()
+    ('label smoothing', 'batch size 64')
+    """
     sizes = evenly(sorted(table["batch_size"].unique()))
     shown = table[table["batch_size"].isin(sizes) & np.isfinite(table["error"])]
     label = f"best {metric_text(table['goal_metric'].iloc[0])}"

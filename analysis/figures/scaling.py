@@ -1,4 +1,8 @@
-"""Drawings of steps-to-result: against batch size, by goal, by workload, by optimizer, and in seconds."""
+"""Drawings of steps-to-result: against batch size, by goal, by workload, by optimizer, and in seconds.
+
+Each draws `table`, the rows of one panel (`analysis.figures.FIGURES` says of which table, and what makes a panel), onto
+axes and returns nothing; the examples read such tables from a report's files.
+"""
 
 from typing import Any
 
@@ -35,17 +39,40 @@ FITS: dict[str, Any] = {"hyperbola": DASHED, "shoulder": DOTTED}
 
 
 def steps_to_result(ax: Axes, table: pd.DataFrame, scaling: pd.DataFrame | None = None) -> None:
-    """S(B) against B for the one workload and goal of `table`: a curve an optimizer, limits as verticals."""
+    """S(B) against B for the one workload and goal of `table`: a curve an optimizer, limits as verticals.
+
+    >>> from matplotlib.figure import Figure
+    >>> table = pd.read_csv("results/published/mlp_digits/tables/steps_to_result.csv")
+    >>> ax = Figure().subplots()
+    >>> steps_to_result(ax, table, scaling=pd.read_csv("results/published/mlp_digits/tables/scaling.csv"))
+    >>> ax.get_ylabel(), [text.get_text() for text in ax.get_legend().get_texts()][:2]
+    ('training steps to validation error < 0.05', ['momentum', 'sgd'])
+    """
     _draw_cost(ax, table, "training steps", table["batch_size"] ** 0, scaling)
 
 
 def examples_to_result(ax: Axes, table: pd.DataFrame, scaling: pd.DataFrame | None = None) -> None:
-    """B * S(B) against B, as `steps_to_result`: perfect scaling is level, a rise is what size costs."""
+    """B * S(B) against B, as `steps_to_result`: perfect scaling is level, a rise is what size costs.
+
+    >>> from matplotlib.figure import Figure
+    >>> ax = Figure().subplots()
+    >>> examples_to_result(ax, pd.read_csv("results/published/mlp_digits/tables/steps_to_result.csv"))
+    >>> ax.get_ylabel().split()[:2]
+    ['training', 'examples']
+    """
     _draw_cost(ax, table, "training examples", table["batch_size"], scaling)
 
 
 def seconds_to_result(ax: Axes, table: pd.DataFrame) -> None:
-    """S(B) times the measured seconds of a step against B: perfect scaling pays only while a step costs the same."""
+    """S(B) times the measured seconds of a step against B: perfect scaling pays only while a step costs the same.
+
+    >>> from matplotlib.figure import Figure
+    >>> table = pd.read_csv("results/published/mlp_digits/tables/steps_to_result.csv")
+    >>> ax = Figure().subplots()
+    >>> seconds_to_result(ax, table.assign(seconds_per_step=0.001, device="cpu"))
+    >>> ax.get_ylabel()
+    'seconds to validation error < 0.05'
+    """
     _draw_cost(ax, table, "seconds", table["seconds_per_step"], None)
     devices = ", ".join(dict.fromkeys(table["device"]))
     ax.annotate(devices, (1, 1), (0, 6), "axes fraction", "offset points", color=MUTED, ha="right")
@@ -113,7 +140,16 @@ def _draw_limits(
 
 
 def by_goal(ax: Axes, table: pd.DataFrame) -> None:
-    """S(B) against B for several goals of one workload and optimizer: a curve a goal."""
+    """S(B) against B for several goals of one workload and optimizer: a curve a goal.
+
+    >>> from matplotlib.figure import Figure
+    >>> table = pd.read_csv("results/published/mlp_digits/tables/steps_to_result.csv")
+    >>> sgd = table[table["optimizer"] == "sgd"]
+    >>> ax = Figure().subplots()
+    >>> by_goal(ax, pd.concat([sgd, sgd.assign(goal_threshold=0.1, steps_to_result=sgd["steps_to_result"] / 2)]))
+    >>> [line.get_label() for line in ax.lines]
+    ['validation error < 0.1', 'validation error < 0.05']
+    """
     reached = table["reached"].astype(bool)
     table = table.assign(y=table["steps_to_result"].astype("Float64").where(reached).astype(float))
     pairs = zip(table["goal_metric"], table["goal_threshold"], strict=True)
@@ -126,7 +162,17 @@ def by_goal(ax: Axes, table: pd.DataFrame) -> None:
 
 
 def relative_steps(ax: Axes, table: pd.DataFrame) -> None:
-    """S(B) / S(B_norm) against B of workloads that differ in one thing: a curve a workload and goal."""
+    """S(B) / S(B_norm) against B of workloads that differ in one thing: a curve a workload and goal.
+
+    >>> from matplotlib.figure import Figure
+    >>> table = pd.DataFrame({"of": "digits", "optimizer": "sgd", "workload": ["narrow", "narrow", "wide", "wide"],
+    ...     "goal_metric": "val/classification_error", "goal_threshold": 0.05, "batch_size": [8, 16, 8, 16],
+    ...     "relative_steps": [1.0, 0.5, 1.0, 0.75], "norm": 8})
+    >>> ax = Figure().subplots()
+    >>> relative_steps(ax, table)
+    >>> ax.get_ylabel(), [line.get_label() for line in ax.lines]
+    ('steps relative to batch size 8', ['narrow', 'wide', 'perfect scaling'])
+    """
     several = table.groupby("workload")[["goal_metric", "goal_threshold"]].nunique().max().max() > 1
     pairs = zip(table["workload"], table["goal_metric"], table["goal_threshold"], strict=True)
     names = [f"{name}, {goal_text(str(m), float(t))}" if several else str(name) for name, m, t in pairs]
@@ -143,7 +189,15 @@ def relative_steps(ax: Axes, table: pd.DataFrame) -> None:
 
 
 def time_and_examples(ax: Axes, table: pd.DataFrame, fits: pd.DataFrame | None = None) -> None:
-    """Examples against steps to the goal, a point a batch size, with the frontiers that both fits draw."""
+    """Examples against steps to the goal, a point a batch size, with the frontiers that both fits draw.
+
+    >>> from matplotlib.figure import Figure
+    >>> tables = "results/published/mlp_digits/tables"
+    >>> ax = Figure().subplots()
+    >>> time_and_examples(ax, pd.read_csv(f"{tables}/steps_to_result.csv"), fits=pd.read_csv(f"{tables}/fits.csv"))
+    >>> ax.get_xlabel(), [line.get_label() for line in ax.lines][:3]
+    ('training steps to validation error < 0.05', ['momentum', 'hyperbola', 'shoulder'])
+    """
     reached = table[table["reached"].astype(bool)]
     steps = reached["steps_to_result"].astype(float)
     examples = reached["examples_to_result"].astype(float)

@@ -1,4 +1,8 @@
-"""Drawings of the search: best values against batch size, where trials reached the goal, how many trials it took."""
+"""Drawings of the search: best values against batch size, where trials reached the goal, how many trials it took.
+
+Each draws `table`, the rows of one panel (`analysis.figures.FIGURES` says of which table, and what makes a panel), onto
+axes and returns nothing; the examples read such tables from a report's files.
+"""
 
 from typing import Any
 
@@ -41,22 +45,48 @@ STAR: Any = {"marker": "*", "markersize": 13, "color": COLOURS[5], "markeredgeco
 
 
 def effective_learning_rate(table: pd.DataFrame) -> pd.Series:
-    """learning_rate / (1 - momentum); an optimizer without momentum keeps its learning rate."""
+    """learning_rate / (1 - momentum); an optimizer without momentum keeps its learning rate.
+
+    >>> table = pd.DataFrame({"learning_rate": [0.1, 0.1], "momentum": [0.9, np.nan]})
+    >>> effective_learning_rate(table).round(3).tolist()
+    [1.0, 0.1]
+    """
     return table["learning_rate"] / (1 - (table["momentum"].fillna(0.0) if "momentum" in table else 0.0))
 
 
 def best_learning_rate(ax: Axes, table: pd.DataFrame) -> None:
-    """Learning rate of the fastest trial against B; linear and square-root rules from the smallest B."""
+    """Learning rate of the fastest trial against B; linear and square-root rules from the smallest B.
+
+    >>> from matplotlib.figure import Figure
+    >>> ax = Figure().subplots()
+    >>> best_learning_rate(ax, pd.read_csv("results/published/mlp_digits/tables/steps_to_result.csv"))
+    >>> [text.get_text() for text in ax.get_legend().get_texts()]
+    ['momentum', 'sgd', 'linear rule', 'square-root rule']
+    """
     _draw_rate(ax, table.assign(y=table["learning_rate"]), "best learning rate", RULES)
 
 
 def best_effective_learning_rate(ax: Axes, table: pd.DataFrame) -> None:
-    """As `best_learning_rate`, for learning_rate / (1 - momentum)."""
+    """As `best_learning_rate`, for learning_rate / (1 - momentum).
+
+    >>> from matplotlib.figure import Figure
+    >>> ax = Figure().subplots()
+    >>> best_effective_learning_rate(ax, pd.read_csv("results/published/mlp_digits/tables/steps_to_result.csv"))
+    >>> ax.get_ylabel()
+    'learning rate / (1 − momentum)'
+    """
     _draw_rate(ax, table.assign(y=effective_learning_rate(table)), "learning rate / (1 − momentum)", RULES)
 
 
 def best_momentum(ax: Axes, table: pd.DataFrame) -> None:
-    """1 - momentum of the fastest trial against B; the lower, the longer gradients are averaged."""
+    """1 - momentum of the fastest trial against B; the lower, the longer gradients are averaged.
+
+    >>> from matplotlib.figure import Figure
+    >>> ax = Figure().subplots()
+    >>> best_momentum(ax, pd.read_csv("results/published/mlp_digits/tables/steps_to_result.csv"))
+    >>> ax.get_ylabel(), [text.get_text() for text in ax.get_legend().get_texts()]
+    ('1 − best momentum', ['momentum'])
+    """
     _draw_rate(ax, table.assign(y=1 - table["momentum"]), "1 − best momentum", {})
 
 
@@ -75,7 +105,18 @@ def _draw_rate(ax: Axes, table: pd.DataFrame, label: str, rules: dict[str, Any])
 
 
 def along_axis(ax: Axes, table: pd.DataFrame) -> None:
-    """Steps to the goal against the value of one parameter at one batch size; every trial is a point."""
+    """Steps to the goal against the value of one parameter at one batch size; every trial is a point.
+
+    >>> from matplotlib.figure import Figure
+    >>> from analysis.load import load_study
+    >>> from analysis.tuning import along_axes, trials
+    >>> studies = [load_study("results/published/mlp_digits/studies/mlp_digits/momentum/64")]
+    >>> table = along_axes(trials(studies), studies)
+    >>> ax = Figure().subplots()
+    >>> along_axis(ax, table[table["parameter"] == "momentum"])
+    >>> ax.get_xlabel(), ax.get_title("left"), [line.get_label() for line in ax.lines]
+    ('1 − momentum', 'batch size 64', ['infeasible', 'not reached', 'reached'])
+    """
     name, scale = table["parameter"].iloc[0], table["scale"].iloc[0]
     label = str(name).replace("_", " ")
     x = 1 - table["value"] if scale == "reverse_log" else table["value"]
@@ -98,7 +139,16 @@ def along_axis(ax: Axes, table: pd.DataFrame) -> None:
 
 
 def working_region(ax: Axes, table: pd.DataFrame) -> None:
-    """Learning rate against 1 - momentum at one batch size: reached, not reached or infeasible within the budget."""
+    """Learning rate against 1 - momentum at one batch size: reached, not reached or infeasible within the budget.
+
+    >>> from matplotlib.figure import Figure
+    >>> from analysis.tuning import maps
+    >>> table = maps(pd.read_csv("results/published/mlp_digits/tables/trials.csv"))
+    >>> ax = Figure().subplots()
+    >>> working_region(ax, table[(table["batch_size"] == 64) & (table["unit"] == "steps")])
+    >>> ax.get_title("left"), [len(line.get_xdata()) for line in ax.lines if line.get_label() == "reached"]
+    ('batch size 64', [11])
+    """
     x, y = table["learning_rate"], 1 - table["momentum"]
     log_axes(ax, x, y, "learning rate", "1 − momentum", round_decimals, round_decimals)
     heading(
@@ -126,7 +176,15 @@ def _draw_contours(ax: Axes) -> None:
 
 
 def best_of_n(ax: Axes, table: pd.DataFrame) -> None:
-    """The median best of n trials against n: a curve a batch size; one that falls at its end wants more."""
+    """The median best of n trials against n: a curve a batch size; one that falls at its end wants more.
+
+    >>> from matplotlib.figure import Figure
+    >>> table = pd.read_csv("results/published/mlp_digits/tables/best_of_n.csv")
+    >>> ax = Figure().subplots()
+    >>> best_of_n(ax, table[table["optimizer"] == "sgd"])
+    >>> ax.get_xlabel(), [line.get_label() for line in ax.lines][-1]
+    ('trials n', 'batch size 1,024')
+    """
     sizes = evenly(sorted(table["batch_size"].unique()))
     shown = table[table["batch_size"].isin(sizes) & np.isfinite(table["steps"])]
     log_axes(ax, table["n"], shown["steps"], "trials n", f"median best of n: steps to {goal(table)}")
@@ -140,7 +198,14 @@ def best_of_n(ax: Axes, table: pd.DataFrame) -> None:
 
 
 def reruns(ax: Axes, table: pd.DataFrame) -> None:
-    """Steps to the goal of the tuned configuration with fresh seeds, and of the search that found it."""
+    """Steps to the goal of the tuned configuration with fresh seeds, and of the search that found it.
+
+    >>> from matplotlib.figure import Figure
+    >>> ax = Figure().subplots()
+    >>> reruns(ax, pd.read_csv("results/published/mlp_digits/tables/rerun_steps.csv"))
+    >>> [text.get_text() for text in ax.get_legend().get_texts()]
+    ['momentum: the search', 'sgd: the search', 'rerun with fresh seeds', 'rerun that missed the goal']
+    """
     steps = pd.concat([table["steps"], table["steps_to_result"].astype(float)])
     both = pd.concat([table, table])
     batch_size_axes(ax, both.assign(y=steps.where(np.isfinite(steps)).to_numpy()), f"training steps to {goal(table)}")
