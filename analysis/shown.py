@@ -42,7 +42,15 @@ class Cell:
 
 
 def sections(tables: Mapping[str, pd.DataFrame]) -> str:
-    """A table for each workload and goal, as the figures have panels; columns without any value are left out."""
+    """A table for each workload and goal, as the figures have panels; columns without any value are left out.
+
+    >>> from analysis.build import Asked, tables
+    >>> from analysis.load import load_study
+    >>> studies = [load_study("results/published/mlp_digits/studies/mlp_digits/sgd/64")]
+    >>> found = sections(tables(studies, studies, Asked()))
+    >>> found.count("<table>"), "Table 1. Steps to result." in found
+    (5, True)
+    """
     if not tables:
         return ""
     steps, scaling = _with_goal(tables["steps_to_result"]), _with_goal(tables["scaling"])
@@ -152,7 +160,12 @@ def _scaling_shown(scaling: pd.DataFrame) -> pd.DataFrame:
 
 
 def table_html(table: pd.DataFrame, title: str) -> str:
-    """A table that can be sorted and scrolls by itself; names the same in all rows go into the caption."""
+    """A table that can be sorted and scrolls by itself; names the same in all rows go into the caption.
+
+    >>> shown = table_html(pd.DataFrame({"optimizer": ["sgd", "sgd"], "steps_to_result": [1725, 24]}), "Table 1.")
+    >>> "optimizer sgd" in shown, "steps to goal" in shown, "1,725" in shown
+    (True, True, True)
+    """
     names = [name for name in ("workload", "optimizer", "goal", "device") if name in table]
     same = [name for name in names if table[name].nunique() == 1]
     facts = [f"{header(name)} {html.escape(str(table[name].iloc[0]))}" for name in same]
@@ -172,6 +185,11 @@ def table_html(table: pd.DataFrame, title: str) -> str:
 
 
 def header(name: Any) -> str:
+    """What a column is called, escaped.
+
+    >>> header("steps_to_result"), header("batch_size")
+    ('steps to goal', 'batch size')
+    """
     return html.escape(HEADERS.get(str(name), str(name).replace("_", " ")))
 
 

@@ -1,13 +1,14 @@
 """Tables on how a search went: known answers on results folders written by the store, and on frames made by hand."""
 
 import math
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
 
 from analysis import errors, relative, tuning
-from analysis.load import load
+from analysis.load import load, load_study
 from study.records import Budget
 
 INF = math.inf
@@ -97,6 +98,13 @@ def test_the_best_error_falls_and_ends_at_the_budget(results):
     assert list(eight["step"])[1:] == [900, 2000]
     assert set(table["train_examples"]) == {4096}
     assert list(table[table["batch_size"] == 64]["error"]) == [0.9, 0.9]
+
+
+def test_the_best_error_has_one_row_a_step_however_many_trials_lower_it():
+    published = Path(__file__).parent.parent / "results/published/mlp_digits/studies/mlp_digits"
+    table = errors.best_errors([load_study(published / "sgd/64")])
+    assert table["step"].is_unique
+    assert table["error"].is_monotonic_decreasing
 
 
 def test_budgets_are_those_that_all_batch_sizes_had(results):
