@@ -184,10 +184,13 @@ def load(results: Path | str) -> Iterator[StudyData]:
 
 
 def folders(results: Path | str) -> list[Path]:
-    """Where those searches are.
+    """Where those searches are, in that order.
 
     Raises:
         LoadError: no results are there.
+
+    >>> str(folders("results/published/mlp_digits")[0].relative_to("results/published/mlp_digits"))
+    'studies/mlp_digits/momentum/1'
     """
     top = Path(results) / "studies"
     below = [path.parent.relative_to(top).parts for path in top.rglob("study.json")]

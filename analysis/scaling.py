@@ -215,7 +215,10 @@ def table(
             "maximum_useful_batch_size": maximum_useful_batch_size(trials, samples=samples),
         }
         for name, (low, high) in intervals(samples).items():
-            limits[name] = replace(limits[name], low=low, high=high)
+            # Resamples that differ by chance alone put the maximum useful batch size anywhere on a plateau, which the
+            # value, by what is shown to be faster, is the beginning of.
+            value = limits[name].value
+            limits[name] = replace(limits[name], low=float(np.fmin(low, value)), high=float(np.fmax(high, value)))
         limits |= critical_batch_sizes(fewest, base)
         rows += [(*key, name, limit.value, limit.low, limit.high, limit.bound) for name, limit in limits.items()]
     columns = ["workload", "optimizer", "goal_metric", "goal_threshold", "definition", "value", "low", "high", "bound"]
