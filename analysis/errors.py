@@ -83,15 +83,16 @@ def by_budget(errors: pd.DataFrame) -> pd.DataFrame:
     """
     rows = []
     for key, curve in errors.groupby(CURVE, sort=False):
-        studies = dict(iter(curve.groupby("batch_size")))
+        studies = dict(iter(curve.groupby("batch_size")[["step", "error", "train_examples"]]))
+        arrays = {size: study.to_numpy(dtype=float).T for size, study in studies.items()}
         for unit in ("steps", "examples"):
-            each = {size: size if unit == "examples" else 1 for size in studies}
-            largest = min(study["step"].iloc[-1] * each[size] for size, study in studies.items())
+            each = {size: size if unit == "examples" else 1 for size in arrays}
+            largest = min(steps[-1] * each[size] for size, (steps, *_) in arrays.items())
             for budget in [round(largest / 3**k) for k in range(BUDGETS)]:
-                for size, study in studies.items():
-                    within = study["error"][study["step"] * each[size] <= budget]
-                    error = within.iloc[-1] if len(within) else np.nan
-                    rows.append((*key, unit, budget, size, study["train_examples"].iloc[0], error))
+                for size, (steps, error, train_examples) in arrays.items():
+                    within = np.searchsorted(steps * each[size], budget, side="right")
+                    found = error[within - 1] if within else np.nan
+                    rows.append((*key, unit, budget, size, train_examples[0], found))
     return pd.DataFrame(rows, columns=[*CURVE, "unit", "budget", "batch_size", "train_examples", "error"])
 
 

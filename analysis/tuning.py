@@ -44,19 +44,22 @@ def trials(studies: Iterable[StudyData], goals: Sequence[Goal | None] = (None,))
 
 
 def _trials(study: StudyData, goal: Goal) -> pd.DataFrame:
-    frame = counted_trials(study, goal).reset_index()
-    known = study.trials.reindex(frame["trial"]).reset_index(drop=True)
-    names = {
+    frame = counted_trials(study, goal)
+    known = study.trials.reindex(frame.index)
+    columns = {
         "workload": study.workload,
         "optimizer": study.optimizer,
         "batch_size": study.batch_size,
         "goal_metric": goal.metric,
         "goal_threshold": goal.threshold,
+        "trial": frame.index,
+        **{name: frame[name] for name in ("status", "end", "steps_to_goal", "least_error")},
+        "first_bad_step": known["first_bad_step"],
+        "train_steps": study.train_steps,
+        "stopping": study.stopped_by,
+        **{name: known[name] for name in study.hyperparameters},
     }
-    held = {"first_bad_step": known["first_bad_step"], "train_steps": study.train_steps}
-    held |= {"stopping": study.stopped_by, **{name: known[name] for name in study.hyperparameters}}
-    kept = frame[["trial", "status", "end", "steps_to_goal", "least_error"]].assign(**held)
-    return pd.concat([pd.DataFrame(names, index=kept.index), kept], axis=1)
+    return pd.DataFrame(columns)
 
 
 def best_of_n(studies: Iterable[StudyData], goals: Sequence[Goal | None] = (None,)) -> pd.DataFrame:

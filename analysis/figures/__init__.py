@@ -371,7 +371,7 @@ def save_all(found: Sequence[Chart], folder: Path) -> list[tuple[Chart, list[byt
 
 
 def save(chart: Chart, folder: Path) -> list[bytes]:
-    """Write `folder/NAME.svg` and `.png` (200 dots an inch), panels side by side; returns an SVG for each panel.
+    """Write `folder/NAME.svg` and `.png` (150 dots an inch), panels side by side; returns an SVG for each panel.
 
     >>> from tempfile import TemporaryDirectory
     >>> steps = pd.read_csv("results/published/mlp_digits/tables/steps_to_result.csv")

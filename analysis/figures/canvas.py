@@ -65,7 +65,7 @@ LINE: Any = {"linewidth": 1.6, "markersize": 5, "zorder": 3}
 OPEN: Any = {"marker": "^", "markersize": 7, "markerfacecolor": PAPER, "linestyle": "none"}
 SEVERAL = 6
 """At most as many batch sizes share axes, or have panels side by side."""
-DOTS = 200
+DOTS = 150
 """An inch of a PNG."""
 MOST_POINTS = 2000
 """A scatter of more is an image inside its figure: a page must not hold a hundred thousand circles."""
@@ -326,7 +326,7 @@ def png_side_by_side(panels: Sequence[Figure]) -> bytes:
     for image, (x, y) in zip(images, places, strict=True):
         sheet.paste(image, (round(x), round(y)))
     buffer = io.BytesIO()
-    sheet.save(buffer, "png", dpi=(DOTS, DOTS), compress_level=3)
+    sheet.save(buffer, "png", dpi=(DOTS, DOTS), compress_level=1)
     return buffer.getvalue()
 
 
