@@ -11,8 +11,7 @@ from functools import lru_cache
 
 import numpy as np
 from scipy.optimize import OptimizeResult, least_squares
-from scipy.special import expit
-from scipy.stats import t as student
+from scipy.special import expit, stdtrit
 
 STARTS = 8
 ZHANG_OVERHEAD = 0.2
@@ -63,7 +62,7 @@ class Fit:
         spare = self.points - len(self.log_errors)
         if spare < 1:
             return np.nan, np.nan
-        width = student.ppf((1 + confidence) / 2, spare) * self.log_errors[1]
+        width = stdtrit(spare, (1 + confidence) / 2) * self.log_errors[1]
         with np.errstate(over="ignore"):
             return float(self.critical * np.exp(-width)), float(self.critical * np.exp(width))
 

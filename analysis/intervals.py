@@ -9,7 +9,7 @@ Shapes: N feasible trials of one study, R resamples. Steps are infinite where a 
 from __future__ import annotations
 
 import numpy as np
-from scipy.stats import binom
+from scipy.special import bdtr
 
 RESAMPLES = 2000
 PART = 4
@@ -62,9 +62,10 @@ def interval(steps: np.ndarray, draws: int, confidence: float = 0.95) -> tuple[f
     (1.0, 7.0)
     """
     trials, tail = len(steps), (1 - confidence) / 2
-    below = binom(trials, 1 - 0.5 ** (1 / draws))
+    at_most = bdtr(np.arange(trials + 1), trials, 1 - 0.5 ** (1 / draws))  # how many trials lie below: its distribution
     ranked = np.append(np.sort(steps), np.inf)
-    return float(ranked[max(0, int(below.ppf(tail)) - 1)]), float(ranked[min(trials, int(below.ppf(1 - tail)))])
+    few, many = np.searchsorted(at_most, (tail, 1 - tail))
+    return float(ranked[max(0, few - 1)]), float(ranked[min(trials, many)])
 
 
 def resampled(steps: np.ndarray, seed: tuple[int, int]) -> np.ndarray:

@@ -188,6 +188,9 @@ def test_ticks_are_plain_and_never_overlap(name, sizes):
         assert len(boxes) >= 2
         boxes.sort(key=lambda box: getattr(box, start))
         assert all(getattr(a, end) < getattr(b, start) for a, b in pairwise(boxes))
+        title = axis.label.get_window_extent()
+        assert not any(title.overlaps(box) for box in boxes)
+        assert figure.bbox.padded(1).x0 <= title.x0
     inside = figure.bbox.padded(1)
     assert all(inside.contains(*corner) for corner in ax.get_legend().get_window_extent().corners())
 
