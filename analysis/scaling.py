@@ -19,6 +19,8 @@ from analysis.steps_to_result import answerable, feasible_steps
 
 PERFECT_SCALING_TOLERANCE = 1.2
 USEFUL_GAIN = 1.05
+NO_DIFFERENCE = 2
+"""Of Akaike's criterion (Burnham and Anderson 2002, section 2.6)."""
 CRITICAL = ("critical_batch_size_mccandlish", "critical_batch_size_shoulder", "critical_batch_size_zhang")
 
 
@@ -239,7 +241,8 @@ def sentences(steps: pd.DataFrame, limits: pd.DataFrame) -> list[str]:
     for key, curve in steps.groupby(["workload", "optimizer", "goal_metric", "goal_threshold"], sort=True):
         mine = limits[(limits[["workload", "optimizer", "goal_metric", "goal_threshold"]] == list(key)).all(axis=1)]
         by_name = mine.set_index("definition")
-        found += [_sentence(key, curve.sort_values("batch_size"), by_name), _critical_sentence(key, by_name)]
+        critical = _critical_sentence(key, by_name, fit_table(curve))
+        found += [_sentence(key, curve.sort_values("batch_size"), by_name), critical]
     return [sentence for sentence in found if sentence]
 
 
@@ -284,8 +287,8 @@ def _interval(limit: pd.Series) -> str:
     return f" ({limit.low:,.0f} to {limit.high:,.0f})" if limit.low < limit.high else f" ({limit.low:,.0f} throughout)"
 
 
-def _critical_sentence(key: tuple[str, str, str, float], limits: pd.DataFrame) -> str:
-    """The critical batch size by each definition that the data allow; empty if there is none."""
+def _critical_sentence(key: tuple[str, str, str, float], limits: pd.DataFrame, fitted: pd.DataFrame) -> str:
+    """The critical batch size by each definition that the data allow, and which fit is better; empty if none is."""
     names = {"mccandlish": "McCandlish et al. (2018)", "shoulder": "sharp shoulder", "zhang": "Zhang et al. (2024)"}
     words = {"=": "", "<": "at most ", ">": "at least "}
     known = {name: limits.loc[f"critical_batch_size_{name}"] for name in names}
@@ -294,7 +297,15 @@ def _critical_sentence(key: tuple[str, str, str, float], limits: pd.DataFrame) -
         for name, limit in known.items()
         if not pd.isna(limit.value)
     ]
-    return f"Critical batch size of {_subject(key)}: {', '.join(found)}." if found else ""
+    text = f"Critical batch size of {_subject(key)}: {', '.join(found)}." if found else ""
+    information = fitted["information"].dropna()
+    if len(information) < 2:
+        return text
+    ahead = float(information.max() - information.min())
+    better = fitted.loc[information.idxmin(), "fit"]
+    if ahead < NO_DIFFERENCE:
+        return f"{text} The hyperbola and the sharp shoulder fit alike."
+    return f"{text} The {'sharp shoulder' if better == 'shoulder' else better} fits better (AICc lower by {ahead:.3g})."
 
 
 def fit_table(steps: pd.DataFrame) -> pd.DataFrame:

@@ -23,6 +23,8 @@ HEADERS = {
     "seconds_evaluation": "evaluation time",
     "seconds_per_step": "time per step",
     "evaluation_share": "time spent evaluating",
+    "log_error": "standard error of its log",
+    "information": "AICc",
 }
 DEFINITIONS = {
     **{name: label for name, (label, _) in LIMITS.items()},
@@ -59,6 +61,7 @@ def sections(tables: Mapping[str, pd.DataFrame]) -> str:
     shown = [
         *(("Steps to result", _steps_shown(part)) for part in _parts(steps.drop(columns=counts))),
         *([("Limits of scaling", _scaling_shown(scaling))] if len(scaling) else []),
+        *(("Fits of steps to result", part) for part in _parts(_with_goal(tables["fits"]))),
         *(("Optimizers compared", _pairs_shown(part)) for part in _parts(_with_goal(tables["compare"]))),
         *(
             ("Workloads compared", _pairs_shown(part))

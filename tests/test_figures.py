@@ -12,7 +12,7 @@ from matplotlib.axes import Axes
 from PIL import Image
 
 from analysis.errors import by_budget
-from analysis.figures import FIGURES, canvas, charts, draw, goal_text, save
+from analysis.figures import FIGURES, canvas, charts, draw, goal_text, save, save_all
 from analysis.figures.scaling import NOT_REACHED, PERFECT
 from analysis.scaling import fit_table
 from analysis.tuning import maps
@@ -381,3 +381,15 @@ def test_panels_lie_side_by_side_in_one_file(tmp_path):
     alone = canvas.png_side_by_side(draw(only("steps_to_result", {"steps_to_result": table()})))
     with Image.open(tmp_path / "steps_to_result.png") as four, Image.open(io.BytesIO(alone)) as one:
         assert four.size[0] == 2 * one.size[0]
+
+
+def test_figures_of_an_earlier_report_go_and_strangers_stay(tmp_path):
+    everything = charts({"steps_to_result": table()}, ["steps_to_result", "best_momentum"])
+    save_all(everything, tmp_path)
+    (tmp_path / "mine.svg").write_text("<svg/>")
+    save_all(everything[:1], tmp_path)
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "mine.svg",
+        "steps_to_result.png",
+        "steps_to_result.svg",
+    ]

@@ -14,6 +14,7 @@ import pytest
 from analysis import figures, methods
 from analysis.figures import canvas
 from analysis.report import ReportData, page, write_report, write_tables
+from analysis.scaling import fit_table
 from analysis.shown import _duration, _number
 
 METRIC = "val/classification_error"
@@ -87,6 +88,7 @@ def report(**changes):
 def made_of(steps, scaling, cost):
     """Tables by name, as of `analysis.build.tables`."""
     more = {"searches": searches(steps), "reruns": reruns(steps), "compare": PAIRS}
+    more["fits"] = fit_table(steps)
     more["compare_workloads"] = PAIRS.iloc[:0].rename(columns={"workload": "optimizer", "optimizer": "workload"})
     return {"steps_to_result": steps, "scaling": scaling, "cost": cost, **more}
 

@@ -367,7 +367,15 @@ def save_all(found: Sequence[Chart], folder: Path) -> list[tuple[Chart, list[byt
     """
     panels = sum(len(chart.panels) for chart in found)
     drawn = spread(partial(save, folder=folder), found, if_at_least=MANY_PANELS, size=panels)
+    _remove_others(folder, {chart.name for chart in found})
     return list(zip(found, drawn, strict=True))
+
+
+def _remove_others(folder: Path, names: set[str]) -> None:
+    """Figures of an earlier report that this one does not have: nobody would know that they are old."""
+    for path in folder.glob("*"):
+        if path.suffix in (".svg", ".png") and path.stem.partition("-")[0] in FIGURES and path.stem not in names:
+            path.unlink()
 
 
 def save(chart: Chart, folder: Path) -> list[bytes]:
