@@ -393,3 +393,12 @@ def test_figures_of_an_earlier_report_go_and_strangers_stay(tmp_path):
         "steps_to_result.png",
         "steps_to_result.svg",
     ]
+
+
+def test_long_legends_stay_inside_their_figure():
+    falling = pd.concat([errors_at(8, [(10, 0.5), (100_000, 0.2)]), errors_at(64, [(10, 0.3), (100_000, 0.1)])])
+    for figure in draw(only("error_against_batch_size", {"budgets": by_budget(falling)})):
+        with matplotlib.rc_context(canvas.STYLE):
+            figure.draw_without_rendering()
+        assert figure.axes[0].get_legend().get_window_extent().x1 <= figure.bbox.x1
+        assert figure.axes[0].get_legend().get_window_extent().y0 >= figure.bbox.y0

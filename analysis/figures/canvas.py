@@ -244,13 +244,11 @@ def legend(ax: Axes, lines: Sequence[Any], notes: Mapping[str, Any]) -> None:
     """Below the axes, where it hides nothing: the curves, then what the other marks mean, in grey."""
     marks = [Line2D([], [], label=label, **{"color": MUTED, **look}) for label, look in notes.items()]
     handles = [*lines, *marks]
-    labels = [str(handle.get_label()) for handle in handles]
-    middle = ceil(len(labels) / 2)
-    widths = [max(map(len, part), default=0) for part in (labels[:middle], labels[middle:])]
     below = ax.transAxes + ScaledTranslation(-0.1, -0.5, ax.figure.dpi_scale_trans)
     place: Any = {"loc": "upper left", "bbox_to_anchor": (0, 0), "bbox_transform": below, "borderaxespad": 0}
-    columns = 2 if sum(widths) <= 56 else 1
-    ax.legend(handles, labels, ncols=columns, handlelength=2.4, columnspacing=1.4, **place)
+    place |= {"handles": handles, "handlelength": 2.4, "columnspacing": 1.4}
+    if ax.legend(ncols=2, **place).get_window_extent().x1 > ax.figure.bbox.x1:
+        ax.legend(ncols=1, **place)
 
 
 def draw(panel: Callable[[Axes], None], small: bool = False) -> Figure:
@@ -270,8 +268,6 @@ def draw(panel: Callable[[Axes], None], small: bool = False) -> Figure:
         ax.yaxis.set_label_coords(-max(0.6, ticks) / width, 0.5)
         left = max(left, ticks + 0.4)
         if (key := ax.get_legend()) is not None:
-            if key.get_window_extent().x1 > figure.bbox.x1:
-                key.set_ncols(1)
             below += key.get_window_extent().height / figure.dpi + 0.05
         figure.set_size_inches(left + width + right, above + height + below)
         ax.set_position(_share(figure, left, below, width, height))

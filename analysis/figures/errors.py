@@ -68,7 +68,11 @@ def against_batch_size(ax: Axes, table: pd.DataFrame) -> None:
         rows = table[table["budget"] == budget].sort_values("batch_size")
         epochs = budget / rows["train_examples"].iloc[0]
         words = f"{budget:,.0f} steps" if unit == "steps" else f"{budget:,.0f} examples"
-        words += f" ({epochs:.2g} epochs)" if unit == "examples" and np.isfinite(epochs) else ""
+        words += (
+            f" ({epochs:{',.0f' if epochs >= 10 else '.2g'}} epochs)"
+            if unit == "examples" and np.isfinite(epochs)
+            else ""
+        )
         lines += ax.plot(rows["batch_size"], rows["error"], marker=marker, color=colour, label=words, **LINE)
     legend(ax, lines, {})
 

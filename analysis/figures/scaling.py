@@ -210,9 +210,6 @@ def time_and_examples(ax: Axes, table: pd.DataFrame, fits: pd.DataFrame | None =
         line.set(xdata=rows["steps_to_result"].astype(float), ydata=rows["examples_to_result"].astype(float))
         line.set(linestyle="none", label=str(rows["optimizer"].iloc[0]))
         lines.append(line)
-        for row in (rows.iloc[0], rows.iloc[-1]) if len(lines) == 1 else ():
-            place = (float(row["steps_to_result"]), float(row["examples_to_result"]))
-            ax.annotate(f"{row['batch_size']:,}", place, (5, 5), textcoords="offset points", color=MUTED, fontsize=8)
         mine = [] if fits is None else fits[fits["optimizer"] == rows["optimizer"].iloc[0]].itertuples()
         for fit in mine:
             notes[f"{fit.fit} fit"] = FITS[fit.fit]

@@ -169,7 +169,7 @@ def _draw_contours(ax: Axes) -> None:
     (left, right), (bottom, top) = ax.get_xlim(), ax.get_ylim()
     for rate in 10.0 ** np.arange(np.ceil(np.log10(left / top)), np.log10(right / bottom)):
         ends = np.clip([left, right], bottom * rate, top * rate)
-        if ends[0] < ends[1]:
+        if ends[1] > 2 * left and ends[0] < ends[1]:  # a corner has no room for its label
             ax.plot(ends, ends / rate, color=GRID, linewidth=1.2, zorder=1, label="contour")
             ax.annotate(f"{rate:g}", (ends[1], ends[1] / rate), (-2, -9), textcoords="offset points", color=MUTED,
                         fontsize=7.5, ha="right")  # fmt: skip
