@@ -402,3 +402,13 @@ def test_long_legends_stay_inside_their_figure():
             figure.draw_without_rendering()
         assert figure.axes[0].get_legend().get_window_extent().x1 <= figure.bbox.x1
         assert figure.axes[0].get_legend().get_window_extent().y0 >= figure.bbox.y0
+
+
+def test_figures_drawn_in_several_processes_are_the_same(tmp_path, monkeypatch):
+    found = charts({"steps_to_result": table()}, ["steps_to_result", "best_momentum"])
+    here = save_all(found, tmp_path / "here")
+    monkeypatch.setattr("analysis.figures.MANY_PANELS", 1)
+    elsewhere = save_all(found, tmp_path / "elsewhere")
+    assert [svgs for _, svgs in here] == [svgs for _, svgs in elsewhere]
+    for path in (tmp_path / "here").iterdir():
+        assert path.read_bytes() == (tmp_path / "elsewhere" / path.name).read_bytes()

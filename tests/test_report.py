@@ -288,3 +288,20 @@ def test_every_term_and_every_title_is_defined_in_the_methods(text):
 def test_the_methods_in_the_page_are_those_of_the_documents():
     root = Path(__file__).parent.parent
     assert (root / "analysis" / "methods.md").read_text() == (root / "docs" / "methods.md").read_text()
+
+
+@pytest.mark.parametrize(("limit", "value"), [("MOST_FIGURES", 2), ("MOST_BYTES", 60_000)])
+def test_figures_beyond_what_a_page_holds_are_links(limit, value, monkeypatch):
+    whole = page(report())
+    monkeypatch.setattr("analysis.report." + limit, value)
+    text = page(report())
+    assert len(text) < len(whole)
+    linked = re.findall(r'<a href="figures/([^"]+)\.svg">', text)
+    assert linked
+    assert "Further figures, in files of their own" in text
+    assert len(linked) + text.count("<figure><div") + text.count("<figure class=wide><div") == len(report().figures)
+
+
+def test_kinds_that_are_missing_say_what_they_need(text):
+    assert "Several goals: needs two goals: give --goal twice." in text
+    assert "Steps to result: needs" not in text
