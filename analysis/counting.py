@@ -129,10 +129,12 @@ class Outcome(NamedTuple):
 def first_crossing(steps: ArrayLike, errors: ArrayLike, threshold: float) -> int | None:
     """The first measured step [E] whose error [E] is below the threshold; NaN (not measured) never is.
 
+    A goal that is met before training (at step 0, which some imported studies measured) was not reached by it.
+
     >>> first_crossing([10, 20, 30], [0.3, math.nan, 0.04], threshold=0.05)
     30
     """
-    below = np.flatnonzero(np.asarray(errors, dtype=float) < threshold)
+    below = np.flatnonzero((np.asarray(errors, dtype=float) < threshold) & (np.asarray(steps) > 0))
     return int(np.asarray(steps)[below[0]]) if below.size else None
 
 
@@ -223,7 +225,7 @@ def _recorded(rule: Rule, trial: Measured) -> Outcome:
 
 
 def scaled(value: float, scale: str) -> float:
-    """A parameter's value on the scale that it is searched on; rises with the value.
+    """A parameter's value on the scale that it is searched on; rises with the value, infinite where the scale ends.
 
     Arguments:
         scale: `linear`, `log` or `reverse_log` (log of 1 - x, for momenta near 1).
@@ -232,8 +234,10 @@ def scaled(value: float, scale: str) -> float:
     [0.99, -0.01, 4.61]
     """
     if scale == "log":
-        return math.log(value)
-    return -math.log(1 - value) if scale == "reverse_log" else value
+        return math.log(value) if value > 0 else -math.inf
+    if scale == "reverse_log":
+        return -math.log(1 - value) if value < 1 else math.inf
+    return value
 
 
 class Edge(NamedTuple):

@@ -22,8 +22,8 @@ def best_errors(studies: Iterable[StudyData]) -> pd.DataFrame:
 
     Returns:
         A row for each (workload, optimizer, batch_size, goal_metric, step) at which it fell, and one at the end of the
-        budget: error, and train_examples (in the training set, NaN if not known). Studies that stopped early are left
-        out.
+        budget: error (NaN if no trial was feasible), and train_examples (in the training set, NaN if not known).
+        Studies that stopped early are left out.
 
     >>> from analysis.load import load_study
     >>> best_errors([load_study("results/published/mlp_digits/studies/mlp_digits/sgd/64")])[["step", "error"]].head(3)
@@ -43,10 +43,11 @@ def _best_errors(study: StudyData) -> pd.DataFrame:
     rows = study.read([metric]).dropna(subset=metric)
     rows = rows[rows["trial"].isin(counted.index[counted["status"] == COMPLETE])]
     least = rows.groupby("step")[metric].min()
+    if least.empty:  # a batch size where all diverged must not vanish
+        least = pd.Series([np.nan], index=[study.train_steps])
     error = np.minimum.accumulate(least.to_numpy())
     fell = np.diff(error, prepend=np.inf) < 0
-    if len(fell):
-        fell[-1] = True
+    fell[-1] = True
     return pd.DataFrame(
         {
             "workload": study.workload,
@@ -87,7 +88,8 @@ def by_budget(errors: pd.DataFrame) -> pd.DataFrame:
         arrays = {size: study.to_numpy(dtype=float).T for size, study in studies.items()}
         for unit in ("steps", "examples"):
             each = {size: size if unit == "examples" else 1 for size in arrays}
-            largest = min(steps[-1] * each[size] for size, (steps, *_) in arrays.items())
+            ends = [steps[-1] * each[size] for size, (steps, error, _) in arrays.items() if np.isfinite(error[-1])]
+            largest = min(ends, default=0)
             for budget in [round(largest / 3**k) for k in range(BUDGETS)]:
                 for size, (steps, error, train_examples) in arrays.items():
                     within = np.searchsorted(steps * each[size], budget, side="right")

@@ -14,6 +14,7 @@ from analysis.load import StudyData
 SUBSETS = "_subsets"
 """What the name of a folder of subsets ends with, as `mnist_subsets/mnist_6875` of the published database."""
 ABOUT_DATA = ("name", "dataset", "train_examples", "validation_examples", "split_seed")
+ABOUT_LABELS = ("label_smoothing", "label_smoothing_convention")
 
 
 def workloads(studies: Iterable[StudyData]) -> pd.DataFrame:
@@ -55,7 +56,7 @@ def _parts(workload: dict[str, Any]) -> dict[str, str]:
     name = str(workload.get("dataset", workload["name"]))
     folder, _, leaf = name.rpartition("/")
     of_subsets = folder.endswith(SUBSETS)
-    rest = {key: value for key, value in workload.items() if key not in ABOUT_DATA}
+    rest = {key: value for key, value in workload.items() if key not in (*ABOUT_DATA, *ABOUT_LABELS)}
     return {
         "dataset": folder.removesuffix(SUBSETS) if of_subsets else name,
         "part": leaf if of_subsets else str(workload.get("train_examples")),
@@ -117,14 +118,14 @@ def _in_words(model: str) -> str:
     if not model.startswith("{"):
         return model
     made = json.loads(model)
-    rest = [f"{key} {value}" for key, value in made.items() if key != "_target_" and "label_smoothing" not in key]
+    rest = [f"{key} {value}" for key, value in made.items() if key != "_target_"]
     return " ".join([str(made.get("_target_", "")).rpartition(".")[2], *rest])
 
 
 def _normalised(group: pd.DataFrame, norm: int | None) -> pd.DataFrame:
     curve = ["workload", "goal_metric", "goal_threshold"]
-    reached = group[group["reached"]]
-    count = group[curve].drop_duplicates().shape[0]
+    reached = group[group["reached"].astype(bool)]
+    count = reached[curve].drop_duplicates().shape[0]  # a curve that reached its goal nowhere has nothing to compare
     common = reached.groupby("batch_size").size()
     common = common[common == count].index
     norm = norm or (min(common) if len(common) else None)

@@ -178,9 +178,12 @@ def critical_batch_sizes(steps: Mapping[int, float], base: float | None = None) 
 
 
 def _within(sizes: Sequence[int], value: float, low: float, high: float) -> Limit:
+    """The value with its interval; a bound, which has none, where the curve bends outside of what was measured."""
     if value > sizes[-1]:
-        return Limit(float(sizes[-1]), ">", low, high)
-    return Limit(float(sizes[0]), "<", low, high) if value < sizes[0] else Limit(value, "=", low, high)
+        return Limit(float(sizes[-1]), ">")
+    if value < sizes[0]:
+        return Limit(float(sizes[0]), "<")
+    return Limit(value, "=", low, high) if np.isfinite(high) else Limit(value, "=")
 
 
 def table(

@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from numpy.typing import ArrayLike
 
 from analysis import counting, intervals
 from analysis.counting import (
@@ -83,7 +82,7 @@ def _outcomes(study: StudyData, goal: Goal, stopping: str) -> pd.DataFrame:
     found = counting.outcomes(study.rule(goal, stopping), trials.values())
     frame = pd.DataFrame(found, columns=["status", "end", "steps_to_goal"], index=study.trials.index)
     pairs = list(zip(trials.values(), found, strict=True))
-    frame["step_before"] = [_last_before(trial.steps, outcome.steps_to_goal) for trial, outcome in pairs]
+    frame["step_before"] = [_last_before(trial, outcome.steps_to_goal) for trial, outcome in pairs]
     frame["least_error"] = [least_error(trial, outcome.end) for trial, outcome in pairs]
     frame = frame.reindex(range(max(study.trials.index, default=-1) + 1))
     frame = frame.fillna({"status": INCOMPLETE, "end": 0, "least_error": np.inf})
@@ -93,11 +92,13 @@ def _outcomes(study: StudyData, goal: Goal, stopping: str) -> pd.DataFrame:
     return frame.assign(counted=frame.index < prefix)
 
 
-def _last_before(steps: ArrayLike, crossing: int | None) -> int | None:
+def _last_before(trial: Measured, crossing: int | None) -> int | None:
+    """The last step before a crossing at which the metric was measured, too; 0 if there is none."""
     if crossing is None:
         return None
+    steps = np.asarray(trial.steps)[np.isfinite(np.asarray(trial.errors, dtype=float))]
     earlier = int(np.searchsorted(steps, crossing))
-    return int(np.asarray(steps)[earlier - 1]) if earlier else 0
+    return int(steps[earlier - 1]) if earlier else 0
 
 
 def unanswerable(study: StudyData, goal: Goal) -> str | None:

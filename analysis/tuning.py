@@ -45,7 +45,7 @@ def trials(studies: Iterable[StudyData], goals: Sequence[Goal | None] = (None,))
 
 def _trials(study: StudyData, goal: Goal) -> pd.DataFrame:
     frame = counted_trials(study, goal)
-    known = study.trials.reindex(frame.index)
+    known = study.trials.reindex(index=frame.index, columns=["first_bad_step", *study.hyperparameters])
     columns = {
         "workload": study.workload,
         "optimizer": study.optimizer,
@@ -148,14 +148,16 @@ def _maps(table: pd.DataFrame) -> Iterator[pd.DataFrame]:
     for _, curve in table.groupby(CURVE, sort=False):
         crossing = curve["steps_to_goal"].astype("float64").fillna(np.inf)
         bad = curve["first_bad_step"].astype("float64").fillna(np.inf)
-        trained = curve["end"].where(curve["status"] == COMPLETE).groupby(curve["batch_size"]).max()
+        complete = curve["status"] == COMPLETE
+        trained = curve["end"].where(complete).groupby(curve["batch_size"]).max()
         for unit, each in (("examples", curve["batch_size"]), ("steps", 1)):
-            fewest = (crossing * each).groupby(curve["batch_size"]).min()
+            fewest = (crossing.where(complete, np.inf) * each).groupby(curve["batch_size"]).min()
             if not np.isfinite(fewest).any():
                 continue
             available = (trained * (trained.index if unit == "examples" else 1)).min()
             budget = min(fewest[np.isfinite(fewest)].max(), available)
-            reached, diverged = crossing * each <= budget, bad * each <= budget
-            state = np.select([reached, diverged], ["reached", "infeasible"], "not reached")
-            fastest = crossing.where(reached).dropna().groupby(curve["batch_size"]).idxmin()
+            diverged = bad * each <= budget
+            reached = (crossing * each <= budget) & ~diverged
+            state = np.select([diverged, reached], ["infeasible", "reached"], "not reached")
+            fastest = crossing.where(reached & complete).dropna().groupby(curve["batch_size"]).idxmin()
             yield curve.assign(unit=unit, budget=budget, state=state, fastest=curve.index.isin(fastest))

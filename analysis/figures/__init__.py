@@ -69,6 +69,10 @@ def _fitted(table: pd.DataFrame) -> pd.DataFrame:
     return table.groupby(PANEL, sort=False).filter(lambda part: part["reached"].sum() > 2)
 
 
+def _several_smoothings(table: pd.DataFrame) -> pd.DataFrame:
+    return table.groupby(CURVE, sort=False).filter(lambda part: part["label_smoothing"].nunique() > 1)
+
+
 def _several_counts(table: pd.DataFrame) -> pd.DataFrame:
     return table.groupby(CURVE, sort=False).filter(
         lambda part: part["n"].max() > 3 and (part["steps"] < float("inf")).any()
@@ -86,7 +90,6 @@ class Drawing:
         rows: which of the table's rows can be drawn.
         figure: columns; each combination of their values is a figure of its own.
         panel: columns; each combination within a figure is a panel.
-        curve: the column that tells curves of a panel apart: each keeps its colour in every panel.
         small: whether panels are many and simple, three to a row.
     """
 
@@ -99,7 +102,6 @@ class Drawing:
     rows: Callable[[pd.DataFrame], pd.DataFrame] = _all
     figure: Sequence[str] = ()
     panel: Sequence[str] = tuple(PANEL)
-    curve: str = "optimizer"
     small: bool = False
 
 
@@ -150,7 +152,6 @@ FIGURES: dict[str, Drawing] = {
         "two goals: give --goal twice",
         rows=_several_goals,
         panel=("workload", "optimizer"),
-        curve="goal_threshold",
     ),
     **{
         f"relative_{name}": Drawing(
@@ -161,7 +162,6 @@ FIGURES: dict[str, Drawing] = {
             table="relative",
             rows=_compared(kind),
             panel=("of", "optimizer", *GOAL) if kind == "models" else ("of", "optimizer"),
-            curve="workload",
         )
         for name, kind, title, what, needs in (
             (
@@ -193,14 +193,14 @@ FIGURES: dict[str, Drawing] = {
         "Best effective learning rate",
         "Effective learning rate η / (1 − m) of the same trials; momentum m is 0 where there is none.",
         tuning.best_effective_learning_rate,
-        "a tuned momentum",
+        "a momentum",
         rows=_with_values("learning_rate", "momentum"),
     ),
     "best_momentum": Drawing(
         "Best momentum",
         "1 − m of the same trials on a log scale: half as much averages over twice as many gradients.",
         tuning.best_momentum,
-        "a tuned momentum",
+        "a momentum",
         rows=_with_values("momentum"),
     ),
     "best_of_n": Drawing(
@@ -226,8 +226,9 @@ FIGURES: dict[str, Drawing] = {
         "The best error under each label smoothing with everything else tuned, within each batch size's step budget, "
         "for up to six batch sizes.",
         errors.label_smoothing,
-        f"a tuned label_smoothing, and {FULL_BUDGETS}",
+        f"several values of label_smoothing, and {FULL_BUDGETS}",
         table="smoothing",
+        rows=_several_smoothings,
         panel=CURVE,
     ),
     "error_against_budget": Drawing(
@@ -254,7 +255,7 @@ FIGURES: dict[str, Drawing] = {
         "fastest. Grey: equal effective learning rate. The budget is what the slowest batch size's best trial needed, "
         "or all that was trained at every batch size.",
         tuning.working_region,
-        f"a tuned learning rate and momentum, and {FULL_BUDGETS}",
+        f"a learning rate and a momentum, and {FULL_BUDGETS}",
         table="maps",
         rows=_of_unit("examples"),
         figure=CURVE,
@@ -265,7 +266,7 @@ FIGURES: dict[str, Drawing] = {
         "What works within the same steps",
         "As for examples, when every batch size may take the same number of steps.",
         tuning.working_region,
-        f"a tuned learning rate and momentum, and {FULL_BUDGETS}",
+        f"a learning rate and a momentum, and {FULL_BUDGETS}",
         table="maps",
         rows=_of_unit("steps"),
         figure=CURVE,
@@ -319,9 +320,9 @@ def _charts(name: str, drawing: Drawing, tables: Tables) -> Iterator[Chart]:
     table = tables.get(drawing.table)
     if table is None or table.empty or (table := drawing.rows(table)).empty:
         return
-    curves = table[drawing.curve].astype(str)
-    if drawing.curve == "optimizer":
-        table = table.assign(optimizer=pd.Categorical(curves, categories=list(dict.fromkeys(curves))))
+    names = table["optimizer"].astype(str)
+    # Each optimizer keeps its colour in every panel.
+    table = table.assign(optimizer=pd.Categorical(names, categories=list(dict.fromkeys(names))))
     for key, part in _groups(table, drawing.figure):
         about = f"{key[0]}, {key[1]}, {goal_text(key[2], key[3])}" if key else ""
         slug = re.sub(r"[^A-Za-z0-9.]+", "_", "-".join(map(str, key)))

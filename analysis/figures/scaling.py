@@ -178,7 +178,8 @@ def relative_steps(ax: Axes, table: pd.DataFrame) -> None:
     names = [f"{name}, {goal_text(str(m), float(t))}" if several else str(name) for name, m, t in pairs]
     table = table.assign(curve=names, y=table["relative_steps"])
     norm = int(table["norm"].iloc[0])
-    log_axes(ax, table["batch_size"], table["y"], "batch size (examples)", f"steps relative to batch size {norm:,}")
+    label = f"steps relative to batch size {norm:,}"
+    log_axes(ax, table["batch_size"], table["y"], "batch size (examples)", label, yticks=round_decimals)
     same_goal = len(table[["goal_metric", "goal_threshold"]].drop_duplicates()) == 1
     note = f"{table['optimizer'].iloc[0]}{f'; goal: {goal(table)}' if same_goal else ''}"
     heading(ax, str(table["of"].iloc[0]), note)
