@@ -28,7 +28,7 @@ class Asked:
 
     Attributes:
         goals: read off after the fact instead of each study's own.
-        base_batch_size: of `critical_batch_size_zhang`; the smallest measured by default.
+        base_batch_size: of the perfect-scaling limit and `critical_batch_size_zhang`; the smallest measured by default.
         normalise_at: batch size at which workloads are set to 1 where they are compared (`analysis.relative.table`).
     """
 
@@ -145,6 +145,7 @@ def tables(made: Sequence[StudyData], studies: Sequence[StudyData], asked: Asked
         "relative": relative.table(steps, relative.workloads(studies), asked.normalise_at),
         "searches": searches.table(made),
         "reruns": searches.reruns(reruns),
+        "repeats": searches.repeats(made),
         "trials": trials,
         "best_of_n": tuning.best_of_n(studies, goals),
         "best_errors": falling,

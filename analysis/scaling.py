@@ -40,17 +40,19 @@ class Limit:
     high: float = np.nan
 
 
-def perfect_scaling_limit(steps: Mapping[int, float]) -> Limit:
+def perfect_scaling_limit(steps: Mapping[int, float], base: float | None = None) -> Limit:
     """The largest B with B' S(B') <= 1.2 B0 S(B0) for every measured B' from B0 to B.
 
-    B0 is the smallest batch size that reached the goal.
+    B0 is the smallest batch size, from the base on if there is one, that reached the goal.
 
     Arguments:
         steps: batch size -> S(B), infinite if not reached.
+        base: smaller batch sizes are left out [examples].
 
     >>> perfect_scaling_limit({1: 1000, 2: 500, 4: 260, 8: 250}).value
     4.0
     """
+    steps = {size: value for size, value in steps.items() if size >= (base or 0)}
     sizes = sorted(size for size in steps if np.isfinite(steps[size]))
     if not sizes:
         return Limit(np.nan, "=")
@@ -87,13 +89,14 @@ def maximum_useful_batch_size(
     return Limit(np.nan, "=")
 
 
-def intervals(samples: Mapping[int, np.ndarray]) -> dict[str, tuple[float, float]]:
+def intervals(samples: Mapping[int, np.ndarray], base: float | None = None) -> dict[str, tuple[float, float]]:
     """What other searches of the same size might have found, by resampling trials: 95 % of the limits of S_n's curve.
 
     In a resample the maximum useful batch size is the smallest B that no larger one beats by more than 5 %.
 
     Arguments:
         samples: of `resamples`.
+        base: as of `perfect_scaling_limit`.
 
     Returns:
         (low, high) [examples] of the perfect-scaling limit and of the maximum useful batch size; NaN if no batch size
@@ -107,7 +110,7 @@ def intervals(samples: Mapping[int, np.ndarray]) -> dict[str, tuple[float, float
         return dict.fromkeys(("perfect_scaling_limit", "maximum_useful_batch_size"), (np.nan, np.nan))
     sizes = np.array(sorted(samples))
     curves = np.array([samples[size] for size in sizes])  # [sizes, R]
-    perfect = [perfect_scaling_limit(dict(zip(sizes, curve, strict=True))).value for curve in curves.T]
+    perfect = [perfect_scaling_limit(dict(zip(sizes, curve, strict=True)), base).value for curve in curves.T]
     fewest_beyond = np.minimum.accumulate(curves[::-1])[::-1]  # at this batch size or a larger one
     with np.errstate(invalid="ignore"):
         useful = sizes[np.argmax(~(curves > USEFUL_GAIN * fewest_beyond), axis=0)]
@@ -193,7 +196,8 @@ def table(
 
     Arguments:
         goals: read off after the fact; None: each study's own.
-        base: base batch size of `critical_batch_size_zhang`; the smallest measured by default.
+        base: base batch size of the perfect-scaling limit and of `critical_batch_size_zhang`; the smallest measured by
+            default.
 
     Returns:
         A row for each (workload, optimizer, goal, definition): value, low and high (batch size, examples; 95 %
@@ -216,10 +220,10 @@ def table(
         fewest = {size: float(np.min(steps, initial=np.inf)) for size, steps in trials.items()}
         samples = resamples(trials)
         limits = {
-            "perfect_scaling_limit": perfect_scaling_limit(fewest),
+            "perfect_scaling_limit": perfect_scaling_limit(fewest, base),
             "maximum_useful_batch_size": maximum_useful_batch_size(trials, samples=samples),
         }
-        for name, (low, high) in intervals(samples).items():
+        for name, (low, high) in intervals(samples, base).items():
             # Resamples that differ by chance alone put the maximum useful batch size anywhere on a plateau, which the
             # value, by what is shown to be faster, is the beginning of.
             value = limits[name].value

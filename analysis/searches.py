@@ -109,6 +109,35 @@ def in_words(dimension: Mapping[str, Any]) -> str:
     return f"{dimension['low']:.6g} to {dimension['high']:.6g}, {scale}{whole}"
 
 
+def repeats(studies: Sequence[StudyData]) -> pd.DataFrame:
+    """How much S(B) itself moves from one search to the next: the least, median and greatest of all that were made.
+
+    Returns:
+        A row for each (workload, optimizer, batch_size) with `search.repeats`: the goal, searches (the first and its
+        complete repeats, each in its last stage), reached (how many), and the least, median and greatest
+        steps-to-result (infinite where one missed the goal).
+
+    >>> from analysis import load
+    >>> repeats(list(load.load("results/published/mlp_digits"))).empty  # every search was made once
+    True
+    """
+    rows = []
+    for searches in _by_study(studies):
+        starts = [start for branch, start in searches.items() if branch == Branch(repeat=branch.repeat)]
+        found = [
+            steps_to_result.row(last)
+            for start in starts
+            if steps_to_result.is_complete(last := last_stage(start, searches))
+        ]
+        if len(found) > 1:
+            steps = np.array([row["steps_to_result"] if row["reached"] else np.inf for row in found], dtype=float)
+            counts = {"searches": len(found), "reached": int(np.isfinite(steps).sum())}
+            spread = {"least": steps.min(), "median": float(np.median(steps)), "greatest": steps.max()}
+            rows.append({**{key: found[0][key] for key in (*CURVE, *GOAL)}, **counts, **spread})
+    columns = [*CURVE, *GOAL, "searches", "reached", "least", "median", "greatest"]
+    return pd.DataFrame(rows, columns=columns)
+
+
 def rerun_steps(studies: Sequence[StudyData]) -> pd.DataFrame:
     """The tuned configurations trained again with fresh seeds, every run.
 

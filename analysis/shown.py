@@ -70,6 +70,7 @@ def sections(tables: Mapping[str, pd.DataFrame]) -> str:
         *(("Trials by status", part) for part in _parts(steps[[*names, *counts]])),
         *(("What was searched", _boxes_shown(part)) for part in _parts(tables["searches"])),
         *(("All searches", _steps_shown(part)) for part in _parts(_with_goal(tables["searches"])) if _several(part)),
+        *(("The search repeated with other seeds", part) for part in _parts(_with_goal(tables["repeats"]))),
         *(("The tuned configurations with fresh seeds", part) for part in _parts(_with_goal(tables["reruns"]))),
         *(("Cost", part) for part in _parts(tables["cost"])),
     ]

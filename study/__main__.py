@@ -220,7 +220,7 @@ def parser() -> argparse.ArgumentParser:
             "--goal", action="append", default=[], metavar="GOAL", help="'val/classification_error < 0.1'; repeatable"
         )
         verb.add_argument("--output", type=Path, metavar="DIR", help=f"default: RESULTS, or {REPORT} for several")
-        verb.add_argument("--base-batch-size", type=float, metavar="B", help="of Zhang et al.'s critical batch size")
+        verb.add_argument("--base-batch-size", type=float, metavar="B", help="of perfect scaling and Zhang et al.")
         verb.add_argument(
             "--normalise-at", type=int, metavar="B", help="where compared workloads have relative steps 1"
         )

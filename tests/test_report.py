@@ -12,6 +12,7 @@ import pandas as pd
 import pytest
 
 from analysis import figures, methods
+from analysis import searches as analysis_searches
 from analysis.figures import canvas
 from analysis.report import ReportData, page, write_report, write_tables
 from analysis.scaling import fit_table
@@ -88,6 +89,7 @@ def report(**changes):
 def made_of(steps, scaling, cost):
     """Tables by name, as of `analysis.build.tables`."""
     more = {"searches": searches(steps), "reruns": reruns(steps), "compare": PAIRS}
+    more["repeats"] = analysis_searches.repeats([])
     more["fits"] = fit_table(steps)
     more["compare_workloads"] = PAIRS.iloc[:0].rename(columns={"workload": "optimizer", "optimizer": "workload"})
     return {"steps_to_result": steps, "scaling": scaling, "cost": cost, **more}

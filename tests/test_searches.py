@@ -130,6 +130,8 @@ def test_repeats_have_other_seeds_and_never_give_the_answer(swept, tmp_path):
     [answer] = analysis_searches.answers(list(load(tmp_path)))
     assert answer.branch == Branch()
     assert list(analysis_searches.table(list(load(tmp_path)))["steps_to_result"]) == [40, 39, 38]
+    [row] = analysis_searches.repeats(list(load(tmp_path))).to_dict("records")
+    assert (row["searches"], row["reached"], row["least"], row["median"], row["greatest"]) == (3, 3, 38, 39, 40)
 
 
 def test_the_tuned_configuration_is_rerun_with_fresh_seeds(swept, tmp_path):

@@ -180,6 +180,14 @@ def test_perfect_scaling_limit(steps, limit):
     assert perfect_scaling_limit(steps) == limit
 
 
+def test_perfect_scaling_from_a_base():
+    steps = {1: 1000.0, 2: 700.0, 4: 350.0, 8: 190.0, 16: 180.0}
+    assert perfect_scaling_limit(steps) == Limit(1.0, "<")
+    assert perfect_scaling_limit(steps, base=2) == Limit(8.0, "=")
+    assert perfect_scaling_limit(steps, base=3) == Limit(8.0, "=")
+    assert perfect_scaling_limit(steps, base=10) == Limit(16.0, ">")
+
+
 def test_nothing_reached_has_no_limits():
     for limit in (perfect_scaling_limit({1: INF}), maximum_useful_batch_size({1: np.array([INF, INF])})):
         assert math.isnan(limit.value)
