@@ -13,7 +13,7 @@ import numpy as np
 from scipy.optimize import OptimizeResult, least_squares
 from scipy.special import expit, stdtrit
 
-STARTS = 8
+STARTS = 5
 ZHANG_OVERHEAD = 0.2
 """The extra data over linear scaling from the base batch size at which Zhang et al. call a batch size critical."""
 

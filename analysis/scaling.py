@@ -110,11 +110,25 @@ def intervals(samples: Mapping[int, np.ndarray], base: float | None = None) -> d
         return dict.fromkeys(("perfect_scaling_limit", "maximum_useful_batch_size"), (np.nan, np.nan))
     sizes = np.array(sorted(samples))
     curves = np.array([samples[size] for size in sizes])  # [sizes, R]
-    perfect = [perfect_scaling_limit(dict(zip(sizes, curve, strict=True)), base).value for curve in curves.T]
+    perfect = _perfect_scaling_limits(sizes, curves, base)
     fewest_beyond = np.minimum.accumulate(curves[::-1])[::-1]  # at this batch size or a larger one
     with np.errstate(invalid="ignore"):
         useful = sizes[np.argmax(~(curves > USEFUL_GAIN * fewest_beyond), axis=0)]
     return {"perfect_scaling_limit": _middle(perfect), "maximum_useful_batch_size": _middle(useful)}
+
+
+def _perfect_scaling_limits(sizes: np.ndarray, curves: np.ndarray, base: float | None) -> np.ndarray:
+    """`perfect_scaling_limit` of each column of curves [sizes, R]; NaN where no batch size reached the goal."""
+    kept = sizes >= (base or 0)
+    sizes, curves = sizes[kept], curves[kept]
+    if not len(sizes):
+        return np.full(curves.shape[1], np.nan)
+    first = np.argmax(np.isfinite(curves), axis=0)
+    examples = sizes[:, None] * curves
+    allowed = PERFECT_SCALING_TOLERANCE * np.take_along_axis(examples, first[None], axis=0)[0]
+    broken = (np.arange(len(sizes))[:, None] > first) & ~(examples <= allowed)
+    end = np.where(broken.any(axis=0), broken.argmax(axis=0), len(sizes))
+    return np.where(np.isfinite(allowed), sizes[end - 1], np.nan)
 
 
 def resamples(trials: Mapping[int, np.ndarray], seed: int = 0) -> dict[int, np.ndarray]:

@@ -145,6 +145,10 @@ def is_complete(study: StudyData) -> bool:
     >>> is_complete(load_study("results/published/mlp_digits/studies/mlp_digits/sgd/64"))
     True
     """
+    return study.once("complete", lambda: _is_complete(study))
+
+
+def _is_complete(study: StudyData) -> bool:
     frame = outcomes(study)
     if study.question["stopping"] == RECORDED:
         return True
@@ -162,6 +166,10 @@ def feasible_steps(study: StudyData, goal: Goal | None = None) -> np.ndarray:
     >>> feasible_steps(load_study("results/published/mlp_digits/studies/mlp_digits/sgd/64"))[:6].tolist()
     [144.0, 35.0, 67.0, inf, inf, 24.0]
     """
+    return study.once(("feasible", goal or study.goal), lambda: _feasible_steps(study, goal))
+
+
+def _feasible_steps(study: StudyData, goal: Goal | None) -> np.ndarray:
     counted = counted_trials(study, goal)
     return counted[counted["status"] == COMPLETE]["steps_to_goal"].astype("float64").fillna(np.inf).to_numpy()
 

@@ -8,7 +8,7 @@ from statistics import NormalDist
 import numpy as np
 import pytest
 
-from analysis import intervals
+from analysis import intervals, scaling
 from analysis.scaling import intervals as intervals_of_limits
 from analysis.scaling import resamples
 
@@ -74,3 +74,14 @@ def test_resamples_are_distributed_as_if_every_trial_had_been_drawn():
     found = np.sort(np.concatenate([intervals.resampled(steps, (0, run)) for run in range(10)]))
     for value in np.sort(steps)[:12]:
         assert np.mean(found <= value) == pytest.approx(np.mean(expected <= value), abs=0.012)
+
+
+@pytest.mark.parametrize("base", [None, 4, 1000])
+def test_limits_of_many_curves_are_those_of_each(base):
+    generator = np.random.default_rng(2)
+    sizes = np.array([1, 2, 4, 8, 16, 32])
+    curves = np.exp(generator.normal(size=(6, 500))) * 100 / np.minimum(sizes, 8)[:, None]
+    curves[generator.random(curves.shape) < 0.2] = math.inf
+    curves[:, 0] = math.inf
+    each = [scaling.perfect_scaling_limit(dict(zip(sizes, curve, strict=True)), base).value for curve in curves.T]
+    np.testing.assert_array_equal(scaling._perfect_scaling_limits(sizes, curves, base), each)
