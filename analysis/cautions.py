@@ -182,8 +182,7 @@ def _bases(steps: pd.DataFrame) -> Iterator[Caution]:
     """The base of perfect scaling is not the cheapest in examples."""
     for (workload, optimizer, metric, threshold), curve in steps[steps["reached"]].groupby(CURVE):
         curve = curve.sort_values("batch_size")
-        # Imported curves may meet a goal untrained, at step 0.
-        ratio = curve["examples_to_result"].iloc[0] / max(1, curve["examples_to_result"].min())
+        ratio = curve["examples_to_result"].iloc[0] / curve["examples_to_result"].min()
         if ratio > scaling.PERFECT_SCALING_TOLERANCE:
             text = (
                 f"batch size {curve['batch_size'].iloc[0]:,}, the base of perfect scaling, took {ratio:.2g} times the "

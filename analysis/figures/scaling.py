@@ -156,8 +156,8 @@ def by_goal(ax: Axes, table: pd.DataFrame) -> None:
     table = table.assign(goal=[goal_text(str(metric), float(threshold)) for metric, threshold in pairs])
     goals = table.sort_values(["goal_metric", "goal_threshold"], ascending=[True, False])["goal"]
     table["goal"] = pd.Categorical(table["goal"], categories=list(dict.fromkeys(goals)))
-    batch_size_axes(ax, table, "training steps to each goal")
-    ax.texts[-1].set_text(str(table["optimizer"].iloc[0]))
+    log_axes(ax, table["batch_size"], table["y"], "batch size (examples)", "training steps to each goal")
+    heading(ax, str(table["workload"].iloc[0]), str(table["optimizer"].iloc[0]))
     legend(ax, [line for _, _, line in curves(ax, table, by="goal")], {})
 
 
