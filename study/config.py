@@ -29,7 +29,7 @@ from study.engine import lanes_can, refusal
 from study.evaluation import Data, metrics
 from study.memory import device_bytes, micro_batch, most_workers, saved_bytes
 from study.optimizers.base import HALF_LIFE
-from study.records import Budget, Evaluation, Search, Seeds, Study
+from study.records import ADAPTIVE_SAMPLERS, Budget, Evaluation, Search, Seeds, Study
 from study.schema import CheckpointConfig, EngineConfig, SweepConfig
 from study.space import parse_space
 from study.stack import arithmetic
@@ -54,6 +54,7 @@ class Job:
         lanes: trials that a process trains at once; None: as many as pay.
         checkpoint_minutes: from one checkpoint of trials under way to the next; None: never.
         storage: where Optuna keeps its trials (see `study.tuner.Storage`).
+        shards: parts of its trials that several processes can work on at once.
     """
 
     study: Study
@@ -64,6 +65,7 @@ class Job:
     lanes: int | None
     checkpoint_minutes: float | None
     storage: str | None
+    shards: int = 1
 
 
 def jobs(arguments: Sequence[str], config_dir: Path | None = None) -> list[Job]:
@@ -99,7 +101,14 @@ def _jobs_of(config: DictConfig) -> list[Job]:
         raise UsageError("results must name a folder, but got ''.")
     place = placement(config.engine)
     engine, minutes, results = config.engine, checkpoint_minutes(config.checkpoint), Path(config.results)
-    how: tuple[Any, ...] = (engine.name, engine.lanes, minutes, config.search.storage)
+    if config.shards < 1:
+        raise UsageError(f"shards must be at least 1, but got {config.shards}.")
+    if config.shards > 1 and config.search.sampler in ADAPTIVE_SAMPLERS and config.search.storage is None:
+        raise UsageError(
+            f"shards={config.shards} of a search by {config.search.sampler}, which learns from all trials, need a "
+            "storage that they share; add search.storage=journal or a database URL, or choose search=sobol."
+        )
+    how: tuple[Any, ...] = (engine.name, engine.lanes, minutes, config.search.storage, config.shards)
     return [Job(build_study(config, size), results, *place, *how) for size in sizes]
 
 

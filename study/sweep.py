@@ -70,7 +70,8 @@ def train(jobs: Sequence[Job], config_dir: Path | None, command: str, console: C
             for job, cost in costs:
                 try:
                     while (search := searches.next_search(job.study, on_file(job))) is not None:
-                        run(search, workers, job.results, partial(progress.watch, cost), command, storages[job.results])
+                        watch, storage = partial(progress.watch, cost), storages[job.results]
+                        run(search, workers, job.results, watch, command, storage, job.shards)
                 except TrialTooLarge as error:
                     too_large.append(error)
     raise_any(too_large)

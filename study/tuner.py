@@ -6,15 +6,15 @@ import hashlib
 import itertools
 import json
 import math
-import socket
-from collections.abc import Callable, Container, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import optuna
-from optuna.storages.journal import JournalFileBackend
+from optuna.storages.journal import JournalFileBackend, JournalFileSymlinkLock
 from optuna.trial import TrialState
 from scipy.stats import qmc
 
@@ -29,7 +29,8 @@ from analysis.counting import (
     least_error,
     outcomes,
 )
-from study import interrupts
+from study import interrupts, store
+from study.claims import WHOLE, Shard
 from study.records import Curve, Study, Trial
 from study.space import Dimension, values
 
@@ -60,17 +61,17 @@ class Storage:
     """
 
     def __init__(self, where: str | None = None, results: Path = Path()) -> None:
-        self.owner = f"{socket.gethostname()}:{results.resolve()}"
+        self.where, self.owner = where, ""
         self._unfinished: dict[int, int] = {}
         """Trial index -> number in Optuna, of trials that an earlier run of this sweep left under way."""
         self._finished: set[int] = set()
         self._backend: optuna.storages.BaseStorage | None = None
         if where is None:
             return
+        self.owner = store.identity(results)
         try:
             if where == "journal":
                 path = results.resolve() / JOURNAL  # absolute: else Optuna does not break a dead process's lock
-                path.parent.mkdir(parents=True, exist_ok=True)
                 _cut_torn_line(path)
                 backend = JournalFileBackend(str(path))
                 self._backend = optuna.storages.JournalStorage(backend)
@@ -111,17 +112,39 @@ class Storage:
             self._finished.add(index)
         return index in self._finished
 
-    def abandon(self, study: optuna.Study, under_way: Container[int]) -> None:
-        """Fail the trials that an earlier run left: they will be asked for again, but for those still under way."""
-        for index in [index for index in self._unfinished if index not in under_way]:
+    def abandon(self, study: optuna.Study, shard: Shard, under_way: Container[int]) -> None:
+        """Fail those trials of a shard that an earlier run left: they will be asked for again, or are under way."""
+        for index in [index for index in self._unfinished if index in shard and index not in under_way]:
             study.tell(self._unfinished.pop(index), state=TrialState.FAIL)
+
+    @contextmanager
+    def speaking(self) -> Iterator[None]:
+        """Say what to do where a database does not answer.
+
+        Raises:
+            StoreError: it failed, by whatever error its driver raises.
+        """
+        try:
+            yield
+        except Exception as error:
+            if self._backend is None:
+                raise
+            raise store.StoreError(
+                f"search.storage={self.where} failed: {str(error).splitlines()[0]}; finished trials are safe, and the "
+                "same command continues once it answers."
+            ) from error
 
 
 def _cut_torn_line(path: Path) -> None:
     """Cut a journal back to its last whole line; Optuna cannot read past a torn one."""
-    if path.exists() and not (held := path.read_bytes()).endswith(b"\n"):
-        with path.open("r+b") as file:
-            file.truncate(held.rfind(b"\n") + 1)
+    lock = JournalFileSymlinkLock(str(path))  # Optuna's own: another process may be in the middle of a line
+    lock.acquire()
+    try:
+        if path.exists() and not (held := path.read_bytes()).endswith(b"\n"):
+            with path.open("r+b") as file:
+                file.truncate(held.rfind(b"\n") + 1)
+    finally:
+        lock.release()
 
 
 class Tuner:
@@ -132,6 +155,8 @@ class Tuner:
 
     Arguments:
         under_way: trials proposed before that have a checkpoint, and are to be proposed again under their index.
+        shard: the trials that are proposed here; other processes propose the rest.
+        others: what those finished since it was asked last.
     """
 
     def __init__(
@@ -140,8 +165,10 @@ class Tuner:
         finished: Iterable[Curve] = (),
         under_way: Iterable[Trial] = (),
         storage: Storage | None = None,
+        shard: Shard = WHOLE,
+        others: Callable[[], Iterable[Curve]] = tuple,
     ) -> None:
-        self.study = study
+        self.study, self.shard, self._others = study, shard, others
         self._under_way = {trial.index: trial for trial in under_way}
         self.outcomes: dict[int, Outcome] = {}
         """Of finished trials; a race's bounds fall, and statuses with them, while trials of lower index finish."""
@@ -149,7 +176,8 @@ class Tuner:
         self._trials: dict[int, Trial] = {}
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         self._storage = storage or Storage()
-        self._optuna = self._storage.open(study)
+        with self._storage.speaking():
+            self._optuna = self._storage.open(study)
         self._asked: dict[int, optuna.Trial | None] = {}
         self._distributions = {
             _optuna_name(name, dimension): _distribution(dimension) for name, dimension in study.search.space.items()
@@ -158,13 +186,14 @@ class Tuner:
             if self.tell(curve).status == INCOMPLETE:  # as if it had never run
                 for held in (self.outcomes, self._measured, self._trials):
                     del held[curve.trial.index]
-        self._storage.abandon(self._optuna, self._under_way)
+        with self._storage.speaking():
+            self._storage.abandon(self._optuna, shard, self._under_way)
 
     def ask(self) -> Trial | None:
         """The next trial worth starting now, or None: enough are feasible, could yet be feasible, or were launched."""
-        index = next(i for i in itertools.count() if i not in self.outcomes and i not in self._asked)
-        hopeful = sum(i in self._asked or self.outcomes[i].status == COMPLETE for i in range(index))
-        if hopeful >= self.study.search.trials or index >= self.study.search.launch_limit:
+        self._hear()
+        index = self.next_index(self.shard)
+        if index is None:
             return None
         hyperparameters = self._known(index)
         self._asked[index] = None
@@ -172,11 +201,29 @@ class Tuner:
             # Made anew for each point, so that it depends on the history and the index but on no hidden state.
             seed = self.study.seeds.of("search", index, self.study.branch.seed_key)
             self._optuna.sampler = ADAPTIVE[self.study.search.sampler](seed % 2**32)
-            asked = self._asked[index] = self._optuna.ask(self._distributions)
-            for name, value in self._storage.mark(index).items():
-                asked.set_user_attr(name, value)
+            with self._storage.speaking():
+                asked = self._asked[index] = self._optuna.ask(self._distributions)
+                for name, value in self._storage.mark(index).items():
+                    asked.set_user_attr(name, value)
             hyperparameters = self._from_optuna(asked.params)
         return self.study.trial(index, hyperparameters)
+
+    def next_index(self, shard: Shard) -> int | None:
+        """The next trial of a shard that is worth starting now, if there is one.
+
+        What other shards have under way may turn out infeasible: only what they finished counts.
+        """
+        mine = itertools.count(shard.index, shard.count)
+        index = next(i for i in mine if i not in self.outcomes and i not in self._asked)
+        known = self._asked.keys() | {i for i, outcome in self.outcomes.items() if outcome.status == COMPLETE}
+        hopeful = sum(i < index for i in known)
+        return None if hopeful >= self.study.search.trials or index >= self.study.search.launch_limit else index
+
+    def _hear(self) -> None:
+        """Take into account what other processes finished."""
+        for curve in self._others():
+            if curve.trial.index not in self._measured:
+                self.tell(curve)
 
     def _known(self, index: int) -> Mapping[str, float] | None:
         """The point of a trial that its index addresses or that was proposed before; None: the sampler must say.
@@ -200,8 +247,10 @@ class Tuner:
         found = outcomes(self.study.rule, [self._measured[i] for i in later], self._best(before=index))
         self.outcomes |= dict(zip(later, found, strict=True))
         result = self.outcomes[index]
-        if result.status != INCOMPLETE:
-            self._tell_optuna(curve.trial, result)
+        # What others finished they tell a storage that is shared themselves.
+        if result.status != INCOMPLETE and (self._storage.where is None or index in self.shard):
+            with self._storage.speaking():
+                self._tell_optuna(curve.trial, result)
         return result
 
     def _tell_optuna(self, trial: Trial, result: Outcome) -> None:
@@ -228,6 +277,7 @@ class Tuner:
 
     def step_limit(self, index: int) -> int:
         """The step beyond which trial `index` need not run: an upper bound of a race's, from what is known by now."""
+        self._hear()
         return self.study.rule.bound(self._best(before=index))
 
     @property

@@ -26,7 +26,8 @@ def state(tmp_path: Path, make_study, make_curve):
         study = make_study(**fields)
         store.announce(tmp_path, study)
         if provenance is not None:
-            folder = store.open_study(tmp_path, study, provenance)
+            store.open_study(tmp_path, study, provenance)
+            folder = store.study_folder(tmp_path, study)
             for index, curve in curves.items():
                 store.save(folder, make_curve(study, index, **curve))
         [row] = status.table(load(tmp_path)).to_dict("records")

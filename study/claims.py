@@ -1,0 +1,229 @@
+"""Who works on what: a part of a study has one process, on however many machines share the results folder.
+
+A claim is a file `.claim.PART.NUMBER` that names its process, appears exclusively, is locked and is touched every BEAT
+seconds. The lock tells at once whether a process of the same machine lives, and of others where the file system has
+locks that reach them; where it has none, a claim that was not touched for STALE seconds is of a dead process. Ages are
+read off the file system's own clock, so that no two machines' clocks are compared.
+
+A dead process's part is taken over by creating the next number, which one process alone can do. Should it live after
+all (a machine that slept), it finds the higher number before it writes anything, and stops.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import re
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO, NamedTuple
+
+from study import files
+from study.files import StoreError
+
+BEAT = 10.0
+STALE = 120.0  # beyond the minute that network file systems keep a file's times for
+_NAME = re.compile(r"\.claim\.(\d+)-of-(\d+)\.(\d+)")
+
+
+@dataclass(frozen=True)
+class Shard:
+    """Of a study's trials those whose index is `index` modulo `count`.
+
+    >>> [trial for trial in range(10) if trial in Shard(1, count=4)]
+    [1, 5, 9]
+    """
+
+    index: int = 0
+    count: int = 1
+
+    def __contains__(self, trial: object) -> bool:
+        return isinstance(trial, int) and trial % self.count == self.index
+
+    def __str__(self) -> str:
+        return f"{self.index}-of-{self.count}"
+
+
+WHOLE = Shard()
+
+
+class Held(StoreError):
+    """Another process works on it.
+
+    Attributes:
+        touched: when it last said so, by the file system's clock; None: it is certain that it lives.
+    """
+
+    def __init__(self, folder: Path, holder: str, touched: float | None = None) -> None:
+        super().__init__(f"{folder} is being worked on by {holder}; wait for it or choose another results=DIR.")
+        self.touched = touched
+
+
+class Claim:
+    """A part that this process works on.
+
+    Arguments:
+        path: of the claim, whose lock `file` holds for as long as it is open.
+    """
+
+    def __init__(self, path: Path, file: BinaryIO) -> None:
+        self.path, self._file = path, file
+        self.shard, self.number, _ = _parse(path)
+        self._over = threading.Event()
+        threading.Thread(target=self._beat, daemon=True).start()
+
+    def _beat(self) -> None:
+        while not self._over.wait(BEAT):
+            with suppress(OSError):  # what cannot be touched cannot be written either, which is said there
+                os.utime(self.path)
+
+    def check(self) -> None:
+        """Make sure that nobody took this part over.
+
+        Raises:
+            StoreError: somebody did.
+        """
+        if any(each.shard == self.shard and each.number > self.number for each in _claims(self.path.parent)):
+            raise StoreError(
+                f"{self.path.parent} was taken over by another process, since nothing was heard of this one for "
+                f"{STALE:g} s. Finished trials are kept."
+            )
+
+    def release(self) -> None:
+        """Let others work on it."""
+        self._over.set()
+        try:
+            with suppress(OSError):
+                self.path.unlink()
+        finally:
+            self._file.close()
+
+
+@contextmanager
+def claimed(folder: Path, shard: Shard = WHOLE) -> Iterator[Claim]:
+    """Work on a part of a study alone.
+
+    A whole study that may be another machine's is waited for, until that machine is heard of or may be taken for dead.
+
+    Raises:
+        Held: another process works on this part, or on parts of another size.
+        StoreError: the folder cannot be written.
+    """
+    with files.writing(folder / ".claim"):
+        folder.mkdir(parents=True, exist_ok=True)
+    first: Held | None = None
+    while True:
+        try:
+            claim = _take(folder, shard)
+            break
+        except Held as held:
+            first = first or held
+            if held.touched is None or held.touched != first.touched or shard.count > 1:
+                raise
+        time.sleep(1)
+    try:
+        yield claim
+    finally:
+        claim.release()
+
+
+class _Found(NamedTuple):
+    shard: Shard
+    number: int
+    path: Path
+
+
+def _parse(path: Path) -> _Found:
+    match = _NAME.fullmatch(path.name)
+    assert match is not None
+    index, count, number = map(int, match.groups())
+    return _Found(Shard(index, count), number, path)
+
+
+def _claims(folder: Path) -> list[_Found]:
+    return [_parse(path) for path in folder.glob(".claim.*") if _NAME.fullmatch(path.name)]
+
+
+def _take(folder: Path, shard: Shard) -> Claim:
+    dead = [each for each in _claims(folder) if each.shard == shard or each.shard.count != shard.count]
+    for each in dead:
+        _judge(each)
+    number = 1 + max((each.number for each in dead if each.shard == shard), default=0)
+    path = folder / f".claim.{shard}.{number}"
+    aside = files.beside(path)
+    with files.writing(folder / ".claim"):
+        file = aside.open("x+b", buffering=0)
+        try:
+            with suppress(OSError):  # a network's file system may have no locks
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            file.write(json.dumps({"pid": os.getpid(), "host": socket.gethostname(), "boot": _boot()}).encode())
+            mine = files.link(aside, path)
+        except BaseException:
+            file.close()
+            raise
+        finally:
+            aside.unlink(missing_ok=True)
+    if not mine:
+        file.close()
+        raise Held(folder, "another process")
+    claim = Claim(path, file)
+    # Somebody may have taken another part, or this one and have ended, since the dead ones were judged.
+    came = {each for each in _claims(folder) if each.shard == shard or each.shard.count != shard.count}
+    if came - {*dead, _Found(shard, number, path)}:
+        claim.release()
+        raise Held(folder, "another process")
+    for each in dead:
+        each.path.unlink(missing_ok=True)
+    return claim
+
+
+def _judge(claim: _Found) -> None:
+    """Raise Held unless the process of this claim is dead."""
+    folder = claim.path.parent
+    with suppress(FileNotFoundError), claim.path.open("rb") as file:  # opened, so that a network looks at it anew
+        holder = _holder(file)
+        name = f"process {holder.get('pid', '?')} on {holder.get('host', 'another machine')}"
+        try:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise Held(folder, name) from error
+        except OSError:
+            known_dead = False
+        else:
+            known_dead = holder.get("boot") == _boot()
+        touched = os.fstat(file.fileno()).st_mtime
+        if not known_dead and _now(folder) - touched < STALE:
+            raise Held(folder, name, touched)
+
+
+def _holder(file: BinaryIO) -> dict[str, Any]:
+    try:
+        found = json.loads(file.read())
+    except ValueError:  # of a process that died on a full disk
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _now(folder: Path) -> float:
+    """The time by the file system's clock."""
+    probe = files.beside(folder / ".claim")
+    with files.writing(folder / ".claim"):
+        try:
+            probe.touch()
+            return probe.stat().st_mtime
+        finally:
+            probe.unlink(missing_ok=True)
+
+
+def _boot() -> str:
+    """What no other running kernel has: two machines may have one name."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return socket.gethostname()
