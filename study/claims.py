@@ -15,6 +15,7 @@ import fcntl
 import json
 import os
 import re
+import secrets
 import socket
 import threading
 import time
@@ -70,10 +71,11 @@ class Claim:
 
     Arguments:
         path: of the claim, whose lock `file` holds for as long as it is open.
+        content: what is in it; numbers come again, contents do not.
     """
 
-    def __init__(self, path: Path, file: BinaryIO) -> None:
-        self.path, self._file = path, file
+    def __init__(self, path: Path, file: BinaryIO, content: bytes) -> None:
+        self.path, self._file, self._content = path, file, content
         self.shard, self.number, _ = _parse(path)
         self._over = threading.Event()
         threading.Thread(target=self._beat, daemon=True).start()
@@ -89,18 +91,19 @@ class Claim:
         Raises:
             StoreError: somebody did.
         """
-        if any(each.shard == self.shard and each.number > self.number for each in _claims(self.path.parent)):
+        newer = any(each.shard == self.shard and each.number > self.number for each in _claims(self.path.parent))
+        if newer or _content(self.path) != self._content:
             raise StoreError(
                 f"{self.path.parent} was taken over by another process, since nothing was heard of this one for "
-                f"{STALE:g} s. Finished trials are kept."
+                f"{STALE:g} s. Finished trials are kept, and the same command continues."
             )
 
     def release(self) -> None:
         """Let others work on it."""
         self._over.set()
         try:
-            with suppress(OSError):
-                self.path.unlink()
+            if _content(self.path) == self._content:
+                self.path.unlink(missing_ok=True)
         finally:
             self._file.close()
 
@@ -150,44 +153,71 @@ def _claims(folder: Path) -> list[_Found]:
     return [_parse(path) for path in folder.glob(".claim.*") if _NAME.fullmatch(path.name)]
 
 
+def _rivals(folder: Path, shard: Shard) -> list[_Found]:
+    """The claims on this part, or on parts of another size."""
+    return [each for each in _claims(folder) if each.shard == shard or each.shard.count != shard.count]
+
+
+def _content(path: Path) -> bytes | None:
+    try:
+        return path.read_bytes()
+    except OSError:
+        return None
+
+
 def _take(folder: Path, shard: Shard) -> Claim:
-    dead = [each for each in _claims(folder) if each.shard == shard or each.shard.count != shard.count]
-    for each in dead:
-        _judge(each)
+    dead = {each: content for each in _rivals(folder, shard) if (content := _of_the_dead(each)) is not None}
     number = 1 + max((each.number for each in dead if each.shard == shard), default=0)
-    path = folder / f".claim.{shard}.{number}"
-    aside = files.beside(path)
-    with files.writing(folder / ".claim"):
-        file = aside.open("x+b", buffering=0)
-        try:
-            with suppress(OSError):  # a network's file system may have no locks
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            file.write(json.dumps({"pid": os.getpid(), "host": socket.gethostname(), "boot": _boot()}).encode())
-            mine = files.link(aside, path)
-        except BaseException:
-            file.close()
-            raise
-        finally:
-            aside.unlink(missing_ok=True)
-    if not mine:
-        file.close()
-        raise Held(folder, "another process")
-    claim = Claim(path, file)
-    # Somebody may have taken another part, or this one and have ended, since the dead ones were judged.
-    came = {each for each in _claims(folder) if each.shard == shard or each.shard.count != shard.count}
-    if came - {*dead, _Found(shard, number, path)}:
+    claim = _create(folder / f".claim.{shard}.{number}")
+    try:
+        for each in _rivals(folder, shard):
+            now = _content(each.path)
+            if each.path != claim.path and now is not None and now != dead.get(each):
+                raise Held(folder, "another process")  # it came since the dead were found
+        for each in dead:
+            with suppress(OSError):
+                each.path.unlink()
+    except BaseException:
         claim.release()
-        raise Held(folder, "another process")
-    for each in dead:
-        each.path.unlink(missing_ok=True)
+        raise
     return claim
 
 
-def _judge(claim: _Found) -> None:
-    """Raise Held unless the process of this claim is dead."""
+def _create(path: Path) -> Claim:
+    """A claim that appears with its content and its lock in place, unless there is one of this name."""
+    who = {"pid": os.getpid(), "host": socket.gethostname(), "boot": _boot(), "claim": secrets.token_hex(8)}
+    content, aside = json.dumps(who).encode(), files.beside(path)
+    with files.writing(path.with_name(".claim")):
+        file = aside.open("x+b", buffering=0)
+        try:
+            try:
+                with suppress(OSError):  # a network's file system may have no locks
+                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                file.write(content)
+                if not files.link(aside, path):
+                    raise Held(path.parent, "another process")
+            finally:
+                aside.unlink(missing_ok=True)
+        except BaseException:
+            file.close()
+            raise
+    return Claim(path, file, content)
+
+
+def _of_the_dead(claim: _Found) -> bytes | None:
+    """What is in the claim of a process that is dead; None: it is gone.
+
+    Raises:
+        Held: the process lives, or may live.
+    """
     folder = claim.path.parent
-    with suppress(FileNotFoundError), claim.path.open("rb") as file:  # opened, so that a network looks at it anew
-        holder = _holder(file)
+    try:
+        file = claim.path.open("rb")  # opened, so that a network looks at it anew
+    except FileNotFoundError:
+        return None
+    with file:
+        content = file.read()
+        holder = _parsed(content)
         name = f"process {holder.get('pid', '?')} on {holder.get('host', 'another machine')}"
         try:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -200,11 +230,12 @@ def _judge(claim: _Found) -> None:
         touched = os.fstat(file.fileno()).st_mtime
         if not known_dead and _now(folder) - touched < STALE:
             raise Held(folder, name, touched)
+    return content
 
 
-def _holder(file: BinaryIO) -> dict[str, Any]:
+def _parsed(content: bytes) -> dict[str, Any]:
     try:
-        found = json.loads(file.read())
+        found = json.loads(content)
     except ValueError:  # of a process that died on a full disk
         return {}
     return found if isinstance(found, dict) else {}
