@@ -84,7 +84,8 @@ def _train(
         spent["doubled_trials"] += not store.save(folder, curve, replaces=curve.trial.index in unfinished)
         spent.update({f"seconds_{what}": seconds for what, seconds in curve.seconds.items()})
         tuner.tell(curve)
-        watch(study, tuner)
+        if not tuner.complete:  # else whoever looks next says so
+            watch(study, tuner)
     return {what: round(amount, 3) for what, amount in spent.items()}
 
 

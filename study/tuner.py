@@ -211,12 +211,11 @@ class Tuner:
     def next_index(self, shard: Shard) -> int | None:
         """The next trial of a shard that is worth starting now, if there is one.
 
-        What other shards have under way may turn out infeasible: only what they finished counts.
+        It is not while all those before it that are not finished, here or in other shards, could yet be feasible.
         """
         mine = itertools.count(shard.index, shard.count)
         index = next(i for i in mine if i not in self.outcomes and i not in self._asked)
-        known = self._asked.keys() | {i for i, outcome in self.outcomes.items() if outcome.status == COMPLETE}
-        hopeful = sum(i < index for i in known)
+        hopeful = index - sum(i < index and found.status != COMPLETE for i, found in self.outcomes.items())
         return None if hopeful >= self.study.search.trials or index >= self.study.search.launch_limit else index
 
     def _hear(self) -> None:
