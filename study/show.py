@@ -259,7 +259,7 @@ def status(console: Console, progress: pd.DataFrame) -> None:
             table.add_row(
                 f"{row['batch_size']:,}",
                 *(row[name] for name in searches),
-                row["state"],
+                row["state"] + (f" in {row['processes']} processes" if row["processes"] > 1 else ""),
                 f"{row['complete']} of {row['wanted']}",
                 str(row["infeasible"]),
                 "" if pd.isna(row["best"]) else f"{row['best']:,} steps",
@@ -267,6 +267,11 @@ def status(console: Console, progress: pd.DataFrame) -> None:
             )
         console.print(table)
         console.print()
+    if doubled := progress["doubled"].sum():
+        console.print(
+            f"Discarded: {doubled} trial{'s' if doubled > 1 else ''} that a process which was taken for dead made too.",
+            highlight=False,
+        )
     left, unknown = progress["seconds_left"].sum(), progress["seconds_left"].isna().sum()
     more = f" for those begun; {unknown} not begun" if unknown else ""
     console.print("Done." if not left and not unknown else f"About {duration(left)} left{more}.", highlight=False)
