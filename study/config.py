@@ -53,7 +53,7 @@ class Job:
         engine: `auto`, `serial` or `lanes`.
         lanes: trials that a process trains at once; None: as many as pay.
         checkpoint_minutes: from one checkpoint of trials under way to the next; None: never.
-        storage: where Optuna keeps its trials (see `study.tuner.Storage`).
+        storage: where Optuna keeps its trials (see `study.storage.Storage`).
         shards: parts of its trials that several processes can work on at once.
     """
 
@@ -280,9 +280,9 @@ def compositions(arguments: Sequence[str], config_dir: Path | None = None) -> It
 
 
 def _readable(override: str) -> str:
-    """What people type, as Hydra's grammar wants it: goals need quotes, and choices a name."""
+    """What people type, as Hydra's grammar wants it: goals and addresses need quotes, and choices a name."""
     key, _, value = override.partition("=")
-    if key.lstrip("+") == "goal" and value[:1] not in ("'", '"'):
+    if (key.lstrip("+") == "goal" or "://" in value) and value[:1] not in ("'", '"'):
         return f"{key}='{value}'"
     if re.fullmatch(r"\+*search\.space\.\w+", key) and value.startswith("["):
         return f"{key}={{choices: {value}}}"

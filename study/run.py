@@ -19,7 +19,8 @@ from study import checkpoints, store
 from study.claims import WHOLE, Claim, Held, Shard
 from study.curve_files import Reader
 from study.records import Curve, Study
-from study.tuner import Storage, Tuner
+from study.storage import Storage
+from study.tuner import Tuner
 from study.workers import Workers
 
 Watch = Callable[[Study, Tuner], None]

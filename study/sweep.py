@@ -16,7 +16,7 @@ from study.config import Job
 from study.cost import Cost
 from study.records import ADAPTIVE_SAMPLERS
 from study.run import run
-from study.tuner import Storage
+from study.storage import Storage
 from study.workers import TrialTooLarge, Workers
 
 

@@ -18,7 +18,8 @@ from study.__main__ import main
 from study.claims import Shard
 from study.curve_files import Reader
 from study.records import Curve, Study, Trial
-from study.tuner import Storage, Tuner
+from study.storage import Storage
+from study.tuner import Tuner
 
 SWEEP = ["sweep", "batch_size=32,256", "search.trials=6", "budget.epochs=5"]
 

@@ -10,7 +10,8 @@ import pytest
 from optuna.trial import TrialState
 
 from study.__main__ import main
-from study.tuner import JOURNAL, Storage, Tuner
+from study.storage import JOURNAL, Storage
+from study.tuner import Tuner
 
 
 def held(results: Path) -> list[optuna.trial.FrozenTrial]:
