@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import hashlib
 import json
 import time
@@ -15,7 +16,7 @@ from optuna.storages.journal import JournalFileBackend, JournalFileSymlinkLock
 from optuna.trial import TrialState
 
 from study import store
-from study.claims import Shard
+from study.claims import STALE, Shard
 from study.records import Study
 
 JOURNAL = "optuna.journal"
@@ -70,7 +71,13 @@ class Storage:
         found = optuna.create_study(
             study_name=", ".join(filter(None, names)), storage=self._backend, direction="minimize", load_if_exists=True
         )
-        mine = [t for t in found.get_trials(deepcopy=False) if t.user_attrs.get("owner") == self.owner]
+        trials = found.get_trials(deepcopy=False)
+        unsigned = [t for t in trials if not t.state.is_finished() and "owner" not in t.user_attrs]
+        for trial in unsigned:  # of a process that died before it could say whose it is, or is about to
+            begun = trial.datetime_start
+            if begun is not None and (datetime.datetime.now() - begun).total_seconds() > STALE:
+                found.tell(trial.number, state=TrialState.FAIL)
+        mine = [trial for trial in trials if trial.user_attrs.get("owner") == self.owner]
         self._finished = {t.user_attrs["index"] for t in mine if t.state.is_finished()}
         self._unfinished = {t.user_attrs["index"]: t.number for t in mine if not t.state.is_finished()}
         return found
