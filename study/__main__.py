@@ -1,4 +1,4 @@
-"""`python -m study VERB`: sweep, plan, status, report, compare, rules, calibrate, export, import, data."""
+"""`python -m study VERB`: sweep, plan, status, report, compare, rules, advise, calibrate, export, import, data."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from study.arguments import REPORT, parser
 
 if TYPE_CHECKING:
     from analysis.build import Asked
+    from analysis.load import StudyData
     from study.config import Job
 
 
@@ -127,6 +128,57 @@ def rules(options: argparse.Namespace, console: Console) -> None:
     console.print(f"\nReport: {options.results / 'report.html'}", highlight=False)
 
 
+def advise(options: argparse.Namespace, console: Console) -> None:
+    """`study advise`: the batch size and its split over devices that reach the goal first, and at the least cost."""
+    from analysis import searches, split_tables, splits, step_times
+    from analysis.advise import notes, sentences
+    from study import show
+    from study.advise import Asked, facts
+
+    asked = Asked.of(options)
+    advised, refused = [], []
+    for made in _curves(options):
+        studies = searches.answers(made)
+        sizes = [study.batch_size for study in studies]
+        known = facts(asked, studies[0].question, sizes)
+        given = known.step_seconds
+        try:
+            times = step_times.recorded(made) if given is None else step_times.StepTimes(given, known.source)
+            exchange = (asked.exchange, known.gradient_bytes, asked.bandwidth)
+            machine = splits.Machine(asked.devices, times, known.largest, *exchange, asked.price)
+            found = splits.table(studies, machine, asked.goal)
+        except splits.AdviceError as error:
+            refused.append(str(error))
+        else:
+            advised.append((found, sentences(found), [*notes(found, machine, sizes), *known.notes]))
+    if not advised:
+        raise splits.AdviceError(" ".join(refused))
+    if options.json:
+        print(json.dumps([split_tables.plain(*each) for each in advised], indent=1))
+        return
+    for found, said, doubts in advised:
+        show.advice(console, split_tables.overview(found), split_tables.alternatives(found), said, doubts)
+    for text in refused:
+        console.print(text, style="yellow", markup=False, highlight=False)
+
+
+def _curves(options: argparse.Namespace) -> list[list[StudyData]]:
+    """The searches of each curve that is asked for."""
+    from analysis.load import load
+    from study.config import UsageError
+    from workloads.suggest import suggest
+
+    curves: dict[tuple[str, str], list[StudyData]] = {}
+    for study in load(options.results):
+        curves.setdefault((study.workload, study.optimizer), []).append(study)
+    for place, what in enumerate(("workload", "optimizer")):
+        name, there = getattr(options, what), {curve[place] for curve in curves}
+        if name is not None and name not in there:
+            raise UsageError(f"no {what} {name!r} in {options.results}{suggest(name, there)}")
+        curves = {curve: made for curve, made in curves.items() if name in (None, curve[place])}
+    return list(curves.values())
+
+
 def calibration(options: argparse.Namespace, console: Console) -> int:
     """`study calibrate`: sweep the noisy quadratic model, then hold what is on file against its exact solution."""
     from study import calibrate, calibration_facts, show_calibration
@@ -207,6 +259,7 @@ VERBS: Mapping[str, Callable[[argparse.Namespace, Console], int | None]] = {
     "report": report,
     "compare": comparison,
     "rules": rules,
+    "advise": advise,
     "calibrate": calibration,
     "export": export,
     "import": import_released,
@@ -235,6 +288,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _run(options: argparse.Namespace, console: Console, errors: Console) -> int:
     from analysis.export import ExportError
     from analysis.load import LoadError
+    from analysis.splits import AdviceError
     from study.config import UsageError
     from study.interchange import ImportRefused
     from study.store import StoreError
@@ -243,7 +297,7 @@ def _run(options: argparse.Namespace, console: Console, errors: Console) -> int:
 
     try:
         return VERBS[options.verb](options, console) or 0
-    except (UsageError, StoreError, LoadError, DataError, ExportError, ImportRefused) as error:
+    except (UsageError, StoreError, LoadError, DataError, ExportError, AdviceError, ImportRefused) as error:
         errors.print(f"study: {error}", markup=False, highlight=False)
         return 2
     except (WorkerError, TrialTooLarge) as error:

@@ -20,6 +20,7 @@ USAGE = """\
   python -m study report results/a results/b          one report on several
   python -m study compare results/sgd results/momentum   which optimizer needs fewer steps, where
   python -m study rules results/mlp_digits --base-batch-size 32   tuning anew against moving what was tuned at 32
+  python -m study advise results/mlp_digits --gpus 8 --memory 80   how to split which batch over devices
   python -m study calibrate                           this instrument against exact answers
   python -m study export results/mlp_digits released/ --format csv
   python -m study import batch_science/lm1b results/lm1b --goal 'val/cross_entropy_error<3.9'
@@ -87,6 +88,8 @@ def parser() -> argparse.ArgumentParser:
     verb.add_argument("--device", default="auto", help="cpu, cuda, cuda:1; default: a GPU if there is one")
     verb.add_argument("--workers", type=int, metavar="N", help="processes; default: one for each core, one on a GPU")
 
+    _advise(verbs.add_parser("advise", help="the batch size and its split over devices that are fastest and cheapest"))
+
     verb = verbs.add_parser("calibrate", help="this instrument against the noisy quadratic model, solved exactly")
     verb.add_argument("overrides", nargs="*", metavar="key=value", help="anything in conf/, to make it another sweep")
     verb.add_argument("--results", type=Path, metavar="DIR", default=CALIBRATION, help=f"default: {CALIBRATION}")
@@ -118,3 +121,32 @@ def parser() -> argparse.ArgumentParser:
     verb.add_argument("action", choices=["list", "fetch"])
     verb.add_argument("names", nargs="*", metavar="NAME")
     return top
+
+
+def _advise(verb: argparse.ArgumentParser) -> None:
+    verb.add_argument("results", type=Path)
+    verb.add_argument(
+        "--gpus", default="1", metavar="N", help="8: any number of devices up to 8; 1,2,4,8: one of these; default: 1"
+    )
+    room = verb.add_mutually_exclusive_group()
+    room.add_argument("--memory", type=float, metavar="GIB", help="of each device; the model is built to see what fits")
+    room.add_argument("--max-per-device-batch", type=int, metavar="N", help="examples that fit on a device at once")
+    times = verb.add_mutually_exclusive_group()
+    times.add_argument(
+        "--step-ms",
+        metavar="b:ms,...",
+        help="of steps on b examples, such as 32:12.5,64:20; default: as recorded",
+    )
+    times.add_argument("--measure", action="store_true", help="time the steps of one training alone, here and now")
+    exchange = verb.add_mutually_exclusive_group()
+    exchange.add_argument("--allreduce-ms", type=float, metavar="MS", help="to exchange gradients after an update")
+    exchange.add_argument("--bandwidth", type=float, metavar="GB/S", help="between devices, to estimate that from")
+    verb.add_argument("--price", type=float, metavar="P", help="of a device for an hour, in any currency")
+    verb.add_argument("--goal", metavar="GOAL", help="'val/classification_error < 0.1'; default: the study's own")
+    verb.add_argument("--workload", metavar="NAME", help="only this one; default: each")
+    verb.add_argument("--optimizer", metavar="NAME", help="only this one; default: each")
+    verb.add_argument(
+        "--device", default="auto", help="to --measure on: cpu, cuda, cuda:1; default: a GPU if there is one"
+    )
+    verb.add_argument("--config-dir", type=Path, help="folder of your own workload, as for its sweep")
+    verb.add_argument("--json", action="store_true", help="every split, for programs")

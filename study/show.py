@@ -233,6 +233,24 @@ def rules(console: Console, moved: pd.DataFrame, sentences: Sequence[str]) -> No
         console.print(sentence, style="bold", highlight=False)
 
 
+def advice(
+    console: Console, overview: pd.DataFrame, alternatives: pd.DataFrame, sentences: Sequence[str], notes: Sequence[str]
+) -> None:
+    """Which batch size to train with on which devices (frames of words of `analysis.advise`)."""
+    for frame in (overview, alternatives):
+        console.print(f"\n[bold]{frame.attrs['title']}[/]", highlight=False)
+        table = columns(*frame.columns, left=[""])
+        for row in frame.itertuples(index=False):
+            table.add_row(*row, style="bold" if row[-1].startswith(("fastest", "cheapest")) else None)
+        console.print(table)
+    console.print()
+    for sentence in sentences:
+        console.print(sentence, style="bold", highlight=False)
+    console.print()
+    for note in notes:
+        console.print(note, style="dim", markup=False, highlight=False)
+
+
 def _lost(row: pd.Series) -> str:
     lost = (
         "" if pd.isna(row["steps_lost"]) else ">" if row["steps_lost"] == float("inf") else f"{row['steps_lost']:.2f}"
