@@ -99,7 +99,7 @@ def _rivals(found: pd.DataFrame, fastest: pd.Series, cheapest: pd.Series) -> str
     if least.name == cheapest.name:
         return f"{text}, the cheapest split included."
     if least["device_hours"] < (1 - TOLD_APART) * fastest["device_hours"]:
-        return f"{text}; of what cannot, {split_in_words(least)} is cheapest: {_time(least)}, {_spent(least)}."
+        return f"{text}; the cheapest split that cannot is {split_in_words(least)}: {_time(least)}, {_spent(least)}."
     return f"{text}."
 
 
@@ -122,8 +122,10 @@ def _accumulation(found: pd.DataFrame, fastest: pd.Series) -> str:
         f"{split_in_words(several)} needs {_times(more)} the steps of {split_in_words(one)}, each {_times(longer)} as "
         f"long, and so {_times(longer * more)} its time"
     )
-    if pays:
+    if pays and one["shown_slower"]:
         return f"Accumulation pays {on}: {numbers}."
+    if pays:
+        return f"Accumulation may pay {on}, which these trials do not show: {numbers}."
     return f"Accumulation buys nothing {on}: {numbers}. It pays only where steps fall faster than their time grows."
 
 
@@ -139,7 +141,7 @@ def notes(found: pd.DataFrame, machine: Machine, measured: Sequence[int]) -> lis
     >>> studies = [load_study("results/published/mlp_digits/studies/mlp_digits/sgd/64")]
     >>> machine = Machine([1], step_times.StepTimes({32: 0.010, 64: 0.013}), largest=64)
     >>> print(notes(splits.table(studies, machine), machine, [64])[0].replace("; ", ";\\n"))
-    Step times: as entered, at 32, 64 examples on a device, linear between;
+    Step times: as entered, of per-device batches of 32, 64, linear between;
     accumulation takes as many of them.
     """
     return [*_on_times(found, machine), *_on_machine(found, machine, measured), *_on_steps(found)]
@@ -147,9 +149,9 @@ def notes(found: pd.DataFrame, machine: Machine, measured: Sequence[int]) -> lis
 
 def _on_times(found: pd.DataFrame, machine: Machine) -> Iterable[str]:
     times = machine.times
-    text = f"Step times: {times.source}, at {_sizes(times)} examples on a device, linear between"
+    text = f"Step times: {times.source}, of per-device batches of {_sizes(times)}, linear between"
     if np.isfinite(times.error):
-        text += f" (a timed one lies up to {times.error:.0%} off what its neighbours say)"
+        text += f" (up to {times.error:.0%} off where one is left out)"
     yield f"{text}; accumulation takes as many of them."
     if times.fused > 1:
         yield (
@@ -200,7 +202,7 @@ def _on_steps(found: pd.DataFrame) -> Iterable[str]:
 
 def _sizes(times: StepTimes) -> str:
     sizes = times.sizes
-    return _listed(sizes) if len(sizes) <= 4 else f"{len(sizes)} numbers of from {sizes[0]:,} to {sizes[-1]:,}"
+    return _listed(sizes) if len(sizes) <= 4 else f"{sizes[0]:,} to {sizes[-1]:,} ({len(sizes)} timed)"
 
 
 def _time(row: pd.Series) -> str:

@@ -61,10 +61,8 @@ def _with(row: pd.Series) -> dict[str, str]:
 
 
 def _without(row: pd.Series) -> dict[str, str]:
-    """Of a batch size that has no split to be advised: why."""
-    why = "not reached" if not row["reached"] else "not timed" if row["fits"] else "does not fit"
-    steps = number(row["steps"]) if row["reached"] else f"> {row['train_steps']:,}"
-    return {"batch size": f"{row['batch_size']:,}", "steps": steps, "": why}
+    """Of a batch size that cannot be advised."""
+    return {"batch size": f"{row['batch_size']:,}", "steps": f"> {row['train_steps']:,}", "": "not reached"}
 
 
 def _bound(row: pd.Series) -> str:

@@ -116,7 +116,7 @@ def table(studies: Sequence[StudyData], machine: Machine, goal: Goal | None = No
     if not steps["reached"].any():
         raise AdviceError(_unreached(studies, goal))
     shares = [(size, *split) for size in steps["batch_size"] for split in factorisations(size, machine.devices)]
-    found = pd.DataFrame(shares, columns=["batch_size", *SPLIT])
+    found = pd.DataFrame(shares, columns=["batch_size", *SPLIT], dtype="int64")
     found = _of_curve(steps).merge(found, on="batch_size").sort_values(["batch_size", "devices", "accumulation_steps"])
     found = _timed(found.reset_index(drop=True), machine)
     if able(found).empty:
@@ -211,18 +211,8 @@ def _unreached(studies: Sequence[StudyData], goal: Goal | None) -> str:
 
 
 def _impossible(found: pd.DataFrame, machine: Machine) -> str:
-    """Why no split is left, and the cure."""
-    reached = found[found["reached"]]
-    if reached.empty:
-        counts = ", ".join(f"{count:,}" for count in machine.devices)
-        return f"no batch size that reached the goal can be shared evenly by {counts} devices; give other --gpus."
-    if not reached["fits"].any():
-        return (
-            f"no split fits: a device takes {machine.largest:,} examples at once, and the least that a split needs is "
-            f"{reached['per_device_batch'].min():,}; give more --memory, or a larger --max-per-device-batch."
-        )
-    least = reached.loc[reached["fits"], "per_device_batch"].min()
-    return (
-        f"steps were timed up to {machine.times.sizes[-1]:,} examples on a device, and every split that fits takes "
-        f"{least:,} or more; give more devices, or the time of more examples in --step-ms."
-    )
+    """Why no split is left, and the cure: with enough parts any batch size fits where one example does."""
+    if found["reached"].any():
+        return "not even one example fits on a device; give more --memory, or enter --max-per-device-batch."
+    counts = " or ".join(f"{count:,}" for count in machine.devices)
+    return f"no batch size that reached the goal can be shared evenly by {counts} devices; give other --gpus."

@@ -243,8 +243,8 @@ def device_counts(text: str) -> Sequence[int]:
     words = text.split(",")
     if not all(word.strip().isdecimal() and 1 <= int(word) <= MOST_DEVICES for word in words):
         raise UsageError(
-            f"--gpus takes a number of at least 1, up to which any may work together, or the numbers to choose from, "
-            f"such as 1,2,4,8, but got {text!r}."
+            "--gpus takes a number of at least 1, up to which any number may work together, or the numbers to choose "
+            f"from, such as 1,2,4,8, and at most {MOST_DEVICES:,}, but got {text!r}."
         )
     return range(1, int(text) + 1) if len(words) == 1 else sorted({int(word) for word in words})
 

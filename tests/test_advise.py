@@ -1,0 +1,394 @@
+"""`study advise`: splits of a batch size, their times and costs in closed form, what is said of them, and refusals."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from shutil import copytree
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from analysis import advise, splits
+from analysis.load import load
+from analysis.split_tables import overview
+from analysis.splits import SPLIT, Machine, factorisations
+from analysis.step_times import AdviceError, StepTimes, recorded
+from study import advise as asked
+from study import config, memory
+from study.__main__ import main
+from study.records import Budget
+
+PUBLISHED = Path(__file__).parent.parent / "results/published/mlp_digits"
+EXAMPLES, FLAT_FROM = 8192, 64
+STEPS = {size: max(EXAMPLES // size, EXAMPLES // FLAT_FROM) for size in (8, 16, 32, 64, 128, 256)}
+START, EACH = 0.010, 0.001
+"""Seconds of a step: START + EACH for each example."""
+AFFINE = StepTimes({size: START + EACH * size for size in (1, 256)})
+
+
+@pytest.fixture(scope="module")
+def write(tmp_path_factory, make_study, make_curve, write_study):
+    """Write a curve of {batch size: the steps of every trial, None where it missed}; returns its searches."""
+
+    def write(steps, trials=8, **fields):
+        folder = tmp_path_factory.mktemp("curve")
+        for size, reaches in steps.items():
+            fields = {"examples": EXAMPLES, "budget": Budget(0, 4000), "stopping": "budget"} | fields
+            study = make_study(batch_size=size, trials=trials, **fields)
+            each = reaches if isinstance(reaches, list) else [reaches] * trials
+            write_study(folder, study, [make_curve(study, index, reaches=end) for index, end in enumerate(each)])
+        return list(load(folder))
+
+    return write
+
+
+@pytest.fixture(scope="module")
+def scaling(write):
+    """Scales perfectly up to FLAT_FROM, and not at all from there on."""
+    return write(STEPS)
+
+
+def best(studies, machine, which="fastest"):
+    found = splits.table(studies, machine)
+    return found[found[which]].iloc[0]
+
+
+def test_the_four_ways_of_32():
+    """32 = 1 x 32 x 1 = 4 x 8 x 1 = 2 x 8 x 2 = 1 x 8 x 4."""
+    found = factorisations(32, [1, 2, 4])
+    assert {split for split in found if split[1] == 8} == {(4, 8, 1), (2, 8, 2), (1, 8, 4)}
+    assert [split for split in found if split[1] == 32] == [(1, 32, 1)]
+    assert len(found) == 6 + 5 + 4
+
+
+@given(st.integers(1, 2000), st.sets(st.integers(1, 40)))
+def test_every_split_is_there_once(batch_size, devices):
+    found = factorisations(batch_size, devices)
+    assert all(d * b * a == batch_size and d in devices for d, b, a in found)
+    ways = sum(1 for d in devices for a in range(1, batch_size + 1) if batch_size % (d * a) == 0)
+    assert len(found) == len(set(found)) == ways
+
+
+@pytest.mark.parametrize("devices", [1, 2, 8])
+def test_where_scaling_ends_is_fastest_and_cheapest(scaling, devices):
+    """S(B) (t0 + t1 B / d) falls up to the bend and grows from there; d times as much is least on one device."""
+    machine = Machine(range(1, devices + 1), AFFINE)
+    fastest, cheapest = (best(scaling, machine, which) for which in ("fastest", "cheapest"))
+    assert fastest[["batch_size", *SPLIT]].tolist() == [FLAT_FROM, devices, FLAT_FROM // devices, 1]
+    assert cheapest[["batch_size", *SPLIT]].tolist() == [FLAT_FROM, 1, FLAT_FROM, 1]
+    assert fastest["seconds"] == pytest.approx(STEPS[FLAT_FROM] * (START + EACH * FLAT_FROM / devices))
+    assert cheapest["device_hours"] == pytest.approx(STEPS[FLAT_FROM] * (START + EACH * FLAT_FROM) / 3600)
+    assert fastest["seconds_low"] == fastest["seconds"] == fastest["seconds_high"]  # all trials took the same steps
+
+
+def test_one_device_is_fastest_where_exchanging_takes_longer_than_it_saves(scaling):
+    saved = EACH * FLAT_FROM / 2
+    for exchange, devices in ((0.9 * saved, 2), (1.1 * saved, 1)):
+        assert best(scaling, Machine([1, 2], AFFINE, exchange=exchange))["devices"] == devices
+
+
+def test_accumulation_on_given_devices_breaks_even_at_best(scaling):
+    """One device that takes 8 examples: a batch of 8 a takes a times as long a step, for 1 / a of the steps."""
+    machine = Machine([1], AFFINE, largest=8)
+    found = splits.table(scaling, machine)
+    within = found[(found["per_device_batch"] == 8) & (found["batch_size"] <= FLAT_FROM)]
+    np.testing.assert_allclose(within["seconds"], STEPS[8] * (START + EACH * 8))
+    assert best(scaling, machine)[["batch_size", *SPLIT]].tolist() == [8, 1, 8, 1]
+    text = advise.sentences(found)[-1]
+    assert text.startswith("Accumulation buys nothing on 1 device: 16 = 1 x 8 x 2 needs 0.500 times the steps of 8 = ")
+    assert "each 2 times as long, and so 1 times its time" in text
+
+
+def test_accumulation_pays_where_it_saves_exchanges(scaling):
+    machine = Machine([2], AFFINE, largest=8, exchange=0.050)
+    row = best(scaling, machine)
+    assert row[["batch_size", *SPLIT]].tolist() == [FLAT_FROM, 2, 8, 4]
+    assert row["seconds_per_step"] == pytest.approx(4 * (START + 8 * EACH) + 0.050)
+    assert advise.sentences(splits.table(scaling, machine))[-1].startswith("Accumulation pays on 2 devices: 64 = 2 x 8")
+
+
+def test_accumulation_that_pays_by_luck_alone_is_not_said_to_pay(write):
+    lucky = {8: [400] * 8, 16: [190, *[420] * 7]}
+    text = advise.sentences(splits.table(write(lucky), Machine([1], AFFINE, largest=8)))[-1]
+    assert text.startswith("Accumulation may pay on 1 device, which these trials do not show: 16 = 1 x 8 x 2")
+
+
+def test_accumulation_that_cannot_be_avoided(scaling):
+    found = splits.table(scaling, Machine([1], AFFINE, largest=4))
+    assert advise.sentences(found)[-1].startswith("Accumulation cannot be avoided on 1 device")
+
+
+def test_what_trials_cannot_tell_apart(write):
+    apart = write({8: [400] * 8, 16: [100] * 8})
+    assert "Every other batch size is shown to be slower." in advise.sentences(
+        splits.table(apart, Machine([1], AFFINE))
+    )
+    scattered = write({8: [50, 60, 400, 420, 500, 520, 700, 800], 16: [40, 70, 300, 420, 500, 520, 700, 800]})
+    text = " ".join(advise.sentences(splits.table(scattered, Machine([1], StepTimes({8: 0.1, 16: 0.1})))))
+    assert "By these trials batch size 8 cannot be told from it in time" in text
+
+
+def test_what_step_times_cannot_tell_apart(write):
+    """Two batch sizes 10 % apart are alike where a step time is off by half when it is left out."""
+    studies = write({8: [100] * 8, 16: [110] * 8})
+    exact, rough = ({8: 0.1, 16: 0.1} | more for more in ({}, {4: 0.05, 32: 0.5}))
+    for timed, slower in ((exact, True), (rough, False)):
+        found = splits.table(studies, Machine([1], StepTimes(timed)))
+        assert found[(found["batch_size"] == 16) & (found["accumulation_steps"] == 1)]["shown_slower"].tolist() == [
+            slower
+        ]
+
+
+machines = st.builds(
+    Machine,
+    devices=st.lists(st.integers(1, 16), max_size=6).map(lambda counts: [1, *counts]),
+    times=st.dictionaries(st.integers(1, 300), st.floats(1e-6, 10), min_size=1, max_size=8).map(StepTimes),
+    largest=st.integers(1, 300),
+    exchange=st.floats(0, 1),
+    gradient_bytes=st.floats(0, 1e10),
+    bandwidth=st.floats(1e6, 1e12),
+    price=st.floats(0.01, 100),
+)
+
+
+@settings(max_examples=40)
+@given(machine=machines)
+def test_every_row_holds_the_formula(scaling, machine):
+    found = splits.table(scaling, machine)
+    assert (found[SPLIT].prod(axis=1) == found["batch_size"]).all()
+    assert set(found["batch_size"]) == set(STEPS)
+    assert found["fastest"].sum() == found["cheapest"].sum() == 1
+    advised = found[found["fastest"] | found["cheapest"]]
+    assert (advised["per_device_batch"] <= machine.largest).all()
+    assert (advised["seconds_bound"] != ">").all()
+    assert not found[found["fastest"]]["shown_slower"].any()
+    np.testing.assert_allclose(found["cost"], found["devices"] * found["seconds"] / 3600 * machine.price)
+
+
+@settings(max_examples=20)
+@given(machine=machines, more=st.integers(1, 500))
+def test_more_never_makes_the_best_worse(scaling, machine, more):
+    seconds, hours = (best(scaling, machine, which) for which in ("fastest", "cheapest"))
+    for richer in (
+        replace(machine, largest=machine.largest + more),
+        replace(machine, devices=[*machine.devices, more]),
+    ):
+        assert best(scaling, richer)["seconds"] <= seconds["seconds"]
+        assert best(scaling, richer, "cheapest")["device_hours"] <= hours["device_hours"]
+
+
+@given(st.dictionaries(st.integers(1, 5000), st.floats(1e-6, 100), min_size=1, max_size=10), st.integers(1, 9999))
+def test_more_examples_never_take_less(timed, examples):
+    times = StepTimes(timed)
+    less, more = times.at(np.array([examples, examples + 1]))
+    assert min(timed.values()) * (1 - 1e-9) <= less <= more <= max(timed.values()) * (1 + 1e-9)
+
+
+def test_step_times_between_those_timed():
+    np.testing.assert_allclose(AFFINE.at(np.array([1, 100, 256])), [START + EACH * b for b in (1, 100, 256)])
+    assert np.isnan(AFFINE.error)
+    assert StepTimes({1: 1.0, 2: 2.0, 3: 3.0}).error == 0
+    assert StepTimes({1: 1.0, 2: 4.0, 3: 3.0}).error == 0.5
+    assert StepTimes({1: 1.0, 2: 4.0, 4: 2.0}).seconds.tolist() == [1.0, 3.0, 3.0]
+
+
+def test_recorded_step_times_are_of_the_parts_that_were_taken_at_once(write):
+    """Trials of conftest train for 2 s, here in 400 steps of 16 examples, or of 4 parts of 8."""
+    budget = Budget(0, 400)
+    assert recorded(write({16: 100}, budget=budget)).timed == {16: pytest.approx(2 / 400)}
+    assert recorded(write({32: 100}, budget=budget, micro_batch=8)).timed == {8: pytest.approx(2 / 400 / 4)}
+
+
+def test_a_batch_size_without_the_goal_stays_and_is_not_advised(write):
+    studies = write({8: 400, 16: None})
+    found = splits.table(studies, Machine([1, 2], AFFINE))
+    assert set(found[found["fastest"] | found["cheapest"]]["batch_size"]) == {8}
+    last = overview(found).iloc[-1]
+    assert last[["batch size", "steps", ""]].tolist() == ["16", "> 4,000", "not reached"]
+    assert "No trial reached the goal at batch size 16: never advised." in advise.notes(
+        found, Machine([1], AFFINE), [8, 16]
+    )
+
+
+def test_what_the_advice_rests_on_is_said(scaling):
+    machine = Machine([1, 3], StepTimes({16: 0.1, 32: 0.2, 64: 0.3}, "recorded", fused=4))
+    text = "\n".join(advise.notes(splits.table(scaling, machine), machine, list(STEPS)))
+    for part in (
+        "of per-device batches of 16, 32, 64, linear between (up to 17% off where one is left out)",
+        "one training alone takes 1 to 4 times as long",
+        "steps of fewer than 16 examples were not timed, and take at most as long as those of 16",
+        "Splits with more than 64 examples on a device were not timed and are left out.",
+        "Every per-device batch is taken to fit",
+    ):
+        assert part in text
+    alone = replace(machine, devices=[3, 8], exchange=0.5)
+    text = "\n".join(advise.notes(splits.table(scaling, alone), alone, [*STEPS, 100]))
+    assert "Batch size 100 cannot be shared evenly by 3 or 8 devices, and is left out." in text
+    assert "8 devices exchange gradients in 500 ms after each update" in text
+
+
+@pytest.mark.parametrize(
+    ("machine", "why"),
+    [
+        (Machine([3, 7], AFFINE), "no batch size that reached the goal can be shared evenly by 3 or 7 devices"),
+        (Machine([1], AFFINE, largest=0), "not even one example fits on a device; give more --memory"),
+    ],
+)
+def test_impossible_machines(scaling, machine, why):
+    with pytest.raises(AdviceError, match=why):
+        splits.table(scaling, machine)
+
+
+PARAMETERS = 64 * 128 + 128 + 128 * 10 + 10
+
+
+@pytest.mark.parametrize(("optimizer", "copies"), [("sgd", 3), ("momentum", 4), ("adam", 5)])
+def test_the_bytes_of_a_training(optimizer, copies):
+    """Weights, gradients twice, and the optimizer's state, in four bytes each; a step counter may come on top."""
+    [job] = config.jobs([f"optimizer={optimizer}", "batch_size=64"])
+    run = asked.rebuilt(job.study.question(), "cpu")
+    takes = asked.footprint(run)
+    assert takes.gradient == 4 * PARAMETERS
+    assert copies * 4 * PARAMETERS <= takes.held <= copies * 4 * PARAMETERS + 64
+    inputs, targets = run.workload.splits(torch.device("cpu")).train
+    assert takes.example == memory.WORKING_SET * memory.saved_bytes(run.workload, inputs, targets)
+    averaged = config.jobs([f"optimizer={optimizer}", "batch_size=64", "search.space.ema_decay=0.9"])[
+        0
+    ].study.question()
+    assert asked.footprint(asked.rebuilt(averaged, "cpu")).held == takes.held + 4 * PARAMETERS
+
+
+@given(st.floats(1, 1e9), st.floats(0, 1e12), st.floats(1, 1e13))
+def test_what_is_said_to_fit_does(example, held, room):
+    largest = asked.Footprint(example, held, 0).largest(room)
+    assert largest == 0 or held + largest * example <= asked.WHOLE_SHARE * room * (1 + 1e-9)
+    assert held + (largest + 1) * example > asked.WHOLE_SHARE * room * (1 - 1e-9)
+
+
+def test_steps_are_measured_as_far_as_they_fit(monkeypatch):
+    [job] = config.jobs(["batch_size=64"])
+    run = asked.rebuilt(job.study.question(), "cpu")
+    losses = type(run).losses
+
+    def bounded(self, index, first):
+        if len(index) > 4:
+            raise torch.OutOfMemoryError("no room")
+        return losses(self, index, first)
+
+    monkeypatch.setattr(type(run), "losses", bounded)
+    found = asked.step_seconds(run, [1, 4, 8])
+    assert list(found) == [1, 4]
+    assert all(seconds > 0 for seconds in found.values())
+
+
+def test_device_counts_are_a_limit_or_a_list():
+    assert list(asked.device_counts("8")) == [1, 2, 3, 4, 5, 6, 7, 8]
+    assert asked.device_counts("8,1, 2,4") == [1, 2, 4, 8]
+
+
+def advised(capsys, *arguments, results=PUBLISHED):
+    assert main(["advise", str(results), *arguments, "--json"]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+STEP_MS = "1:1,64:1.2,1024:4.2"
+
+
+def test_the_published_digits_end_to_end(capsys):
+    curves = advised(capsys, "--gpus", "8", "--memory", "80", "--step-ms", STEP_MS, "--price", "2", "--bandwidth", "10")
+    assert {row["optimizer"] for curve in curves for row in curve["splits"]} == {"momentum", "sgd"}
+    for curve in curves:
+        [fastest] = [row for row in curve["splits"] if row["fastest"]]
+        least = min(row["seconds"] for row in curve["splits"])
+        assert fastest["seconds"] == least
+        assert len({row["batch_size"] for row in curve["splits"]}) == 11
+        assert len(curve["sentences"]) == 4
+        assert any("31," in note and "examples fit at once" in note for note in curve["notes"])
+        ring = 2 * (7 / 8) * 4 * PARAMETERS / 10e9
+        eight = next(row for row in curve["splits"] if (row["devices"], row["per_device_batch"]) == (8, 1))
+        assert eight["seconds_per_step"] == pytest.approx(0.001 * eight["accumulation_steps"] + ring)
+    assert main(["advise", str(PUBLISHED), "--gpus", "2", "--optimizer", "sgd"]) == 0
+    out = " ".join(capsys.readouterr().out.split())
+    assert "fastest is batch size" in out
+    assert "recorded by the sweep on cpu" in out
+    assert "momentum" not in out
+
+
+def test_a_goal_after_the_fact(capsys):
+    goal = ["--goal", "val/classification_error < 0.1", "--step-ms", STEP_MS, "--optimizer", "sgd"]
+    [curve] = advised(capsys, *goal)
+    [own] = advised(capsys, *goal[2:])
+    assert {row["goal_threshold"] for row in curve["splits"]} == {0.1}
+    assert all(a["seconds"] <= b["seconds"] for a, b in zip(curve["splits"], own["splits"], strict=True))
+
+
+@pytest.mark.slow
+def test_steps_measured_here(capsys):
+    [curve] = advised(capsys, "--gpus", "2", "--optimizer", "sgd", "--measure", "--device", "cpu")
+    assert "of one training alone, measured now on cpu" in curve["notes"][0]
+    assert {row["seconds_bound"] for row in curve["splits"]} == {"="}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "why"),
+    [
+        (["--gpus", "0"], "--gpus takes a number of at least 1"),
+        (["--gpus", "2,x"], "--gpus takes a number of at least 1"),
+        (["--gpus", "1000000"], "at most 100,000"),
+        (["--gpus", "3,7"], "can be shared evenly by 3 or 7 devices; give other --gpus"),
+        (["--step-ms", "32"], "--step-ms takes the milliseconds of a step"),
+        (["--step-ms", "32:1,32:2"], "each once"),
+        (["--step-ms", "32:0"], "--step-ms takes the milliseconds of a step"),
+        (["--memory", "0"], "--memory must be above 0 (GiB), but got 0."),
+        (["--memory", "nan"], "--memory must be above 0 (GiB), but got nan."),
+        (["--memory", "0.0001"], "not even one example fits on a device; give more --memory"),
+        (["--max-per-device-batch", "0"], "--max-per-device-batch must be above 0 (examples), but got 0."),
+        (["--allreduce-ms", "-1"], "--allreduce-ms must be at least 0 milliseconds, but got -1."),
+        (["--bandwidth", "-1"], "--bandwidth must be above 0 (GB/s)"),
+        (["--price", "0"], "--price must be above 0 (of a device-hour)"),
+        (["--optimizer", "sgdd"], "no optimizer 'sgdd'"),
+        (["--workload", "digits"], "no workload 'digits'"),
+        (["--goal", "soon"], "a goal must read"),
+        (["--goal", "val/x<1"], "mlp_digits does not measure val/x"),
+        (["--goal", "val/classification_error<0.0001"], "give a looser --goal, or sweep with a larger budget"),
+    ],
+)
+def test_refusals(arguments, why, capsys):
+    assert main(["advise", str(PUBLISHED), *arguments]) == 2
+    assert why in capsys.readouterr().err
+
+
+def test_no_results(tmp_path, capsys):
+    assert main(["advise", str(tmp_path)]) == 2
+    assert "no studies in" in capsys.readouterr().err
+
+
+def test_a_workload_that_cannot_be_built_again(write, capsys):
+    results = write({8: 100})[0].folder.parents[3]
+    assert main(["advise", str(results), "--memory", "80"]) == 2
+    assert "tiny with momentum cannot be built again: workload._target_ must be an importable class" in (
+        err := " ".join(capsys.readouterr().err.split())
+    )
+    assert "Enter --max-per-device-batch instead of --memory" in err
+    assert advised(capsys, "--max-per-device-batch", "8", results=results)
+
+
+def test_imported_measurements_take_entered_step_times(tmp_path, capsys):
+    released, results = tmp_path / "released", tmp_path / "results"
+    study = "studies/mlp_digits/momentum/64"
+    copytree(PUBLISHED / study, tmp_path / "own" / study)
+    assert main(["export", str(tmp_path / "own"), str(released)]) == 0
+    assert main(["import", str(released), str(results)]) == 0
+    for arguments, why in (
+        ([], "no step of mlp_digits with momentum was timed; enter --step-ms, or --measure."),
+        (["--memory", "80"], "was imported: its files do not say how its model is built"),
+    ):
+        assert main(["advise", str(results), *arguments]) == 2
+        assert why in capsys.readouterr().err
+    imported, own = (advised(capsys, "--step-ms", STEP_MS, results=folder) for folder in (results, tmp_path / "own"))
+    assert [row["seconds"] for row in imported[0]["splits"]] == [row["seconds"] for row in own[0]["splits"]]
