@@ -11,6 +11,8 @@ from analysis.shown import duration, number
 from analysis.splits import HOUR, Machine, able, ranked
 from analysis.step_times import StepTimes
 
+NEARLY = 1.05
+"""Times the least time that are called nearly as fast."""
 TOLD_APART = 0.005
 """Relative differences below this are none to a reader."""
 
@@ -36,6 +38,7 @@ def sentences(found: pd.DataFrame) -> list[str]:
     texts = [
         _fastest(fastest),
         _cheapest(fastest, cheapest),
+        _nearly(found, fastest, cheapest),
         _rivals(found, fastest, cheapest),
         _accumulation(found, fastest),
     ]
@@ -86,6 +89,16 @@ def _cheapest(fastest: pd.Series, cheapest: pd.Series) -> str:
         f"Cheapest is batch size {split_in_words(cheapest)}: {_time(cheapest)}, {_spent(cheapest)}. The fastest is "
         f"{number(faster)} times as fast and takes {number(dearer)} times the device time."
     )
+
+
+def _nearly(found: pd.DataFrame, fastest: pd.Series, cheapest: pd.Series) -> str:
+    """The cheapest split that is nearly as fast."""
+    near = able(found)[lambda rows: rows["seconds"] <= NEARLY * fastest["seconds"]]
+    least = near.loc[near["device_hours"].idxmin()]
+    longer, spent = (least[name] / fastest[name] for name in ("seconds", "device_hours"))
+    if least.name == cheapest.name or spent > 1 / NEARLY:
+        return ""
+    return f"{split_in_words(least)} takes {_times(longer)} as long for {_times(spent)} the device time."
 
 
 def _rivals(found: pd.DataFrame, fastest: pd.Series, cheapest: pd.Series) -> str:
@@ -195,8 +208,9 @@ def _on_steps(found: pd.DataFrame) -> Iterable[str]:
     if fastest["batch_size"] == each["batch_size"].max():
         yield "The fastest is the largest batch size that was measured: a larger one may be faster."
     yield (
-        "Steps are S(B), the fewest of any trial, with the interval of the median best of a quarter of them; only "
-        "measured batch sizes are advised. Evaluating, loading and starting take time of their own."
+        "Steps are S(B), the fewest of any trial; up to: by the 95 % interval of the median best of a quarter of them; "
+        "alike: not shown to be slower than the fastest. Only batch sizes that were tuned are advised. Evaluating, "
+        "loading and starting take time of their own."
     )
 
 

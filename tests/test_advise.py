@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import shlex
 from dataclasses import replace
 from pathlib import Path
 from shutil import copytree
@@ -121,6 +123,14 @@ def test_accumulation_that_pays_by_luck_alone_is_not_said_to_pay(write):
 def test_accumulation_that_cannot_be_avoided(scaling):
     found = splits.table(scaling, Machine([1], AFFINE, largest=4))
     assert advise.sentences(found)[-1].startswith("Accumulation cannot be avoided on 1 device")
+
+
+def test_fewer_devices_that_are_nearly_as_fast(scaling):
+    times = StepTimes({16: 0.100, 32: 0.101, 64: 0.2})
+    text = advise.sentences(splits.table(scaling, Machine([1, 2, 4], times)))[2]
+    assert text == "64 = 2 x 32 x 1 takes 1.01 times as long for 0.505 times the device time."
+    texts = advise.sentences(splits.table(scaling, Machine([1, 4], times)))  # one device is no 5 % slower, but twice
+    assert not any("as long for" in text for text in texts)
 
 
 def test_what_trials_cannot_tell_apart(write):
@@ -307,7 +317,7 @@ def test_the_published_digits_end_to_end(capsys):
         least = min(row["seconds"] for row in curve["splits"])
         assert fastest["seconds"] == least
         assert len({row["batch_size"] for row in curve["splits"]}) == 11
-        assert len(curve["sentences"]) == 4
+        assert len(curve["sentences"]) >= 4
         assert any("31," in note and "examples fit at once" in note for note in curve["notes"])
         ring = 2 * (7 / 8) * 4 * PARAMETERS / 10e9
         eight = next(row for row in curve["splits"] if (row["devices"], row["per_device_batch"]) == (8, 1))
@@ -317,6 +327,18 @@ def test_the_published_digits_end_to_end(capsys):
     assert "fastest is batch size" in out
     assert "recorded by the sweep on cpu" in out
     assert "momentum" not in out
+
+
+def test_the_readmes_example(capsys, monkeypatch):
+    monkeypatch.chdir(PUBLISHED.parents[2])
+    monkeypatch.setenv("COLUMNS", "80")
+    text = Path("README.md").read_text().partition("## Which batch size to train with")[2]
+    block = re.search(r"```\n\$ python -m study (.*?)\n\n(.*?)```", text, re.DOTALL)
+    assert block is not None
+    assert main(shlex.split(block[1].replace("\\\n", ""))) == 0
+    out = [line.rstrip() for line in capsys.readouterr().out.strip().splitlines()]
+    shown = block[2].rstrip().splitlines()
+    assert out[: len(shown)] == shown
 
 
 def test_a_goal_after_the_fact(capsys):
