@@ -7,6 +7,8 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 import pandas as pd
 
+from analysis import steps_to_result
+from analysis.load import StudyData
 from analysis.shown import duration, number
 from analysis.splits import HOUR, Machine, able, ranked
 from analysis.step_times import StepTimes
@@ -105,6 +107,8 @@ def _rivals(found: pd.DataFrame, fastest: pd.Series, cheapest: pd.Series) -> str
     """What is not shown to be slower, and the cheapest of it."""
     near = able(found)[lambda rows: ~rows["shown_slower"]]
     others = sorted({*near["batch_size"]} - {fastest["batch_size"]})
+    if found.loc[found["reached"], "batch_size"].nunique() == 1:
+        return ""
     if not others:
         return "Every other batch size is shown to be slower."
     text = f"By these trials batch size {_listed(others)} cannot be told from it in time"
@@ -142,22 +146,21 @@ def _accumulation(found: pd.DataFrame, fastest: pd.Series) -> str:
     return f"Accumulation buys nothing {on}: {numbers}. It pays only where steps fall faster than their time grows."
 
 
-def notes(found: pd.DataFrame, machine: Machine, measured: Sequence[int]) -> list[str]:
+def notes(found: pd.DataFrame, machine: Machine, studies: Sequence[StudyData]) -> list[str]:
     """What the advice rests on and what it leaves out.
 
     Arguments:
-        found: of `analysis.splits.table`, for this machine.
-        measured: every batch size of the curve.
+        found: of `analysis.splits.table`, for this machine and these studies.
 
     >>> from analysis.load import load_study
     >>> from analysis import splits, step_times
     >>> studies = [load_study("results/published/mlp_digits/studies/mlp_digits/sgd/64")]
     >>> machine = Machine([1], step_times.StepTimes({32: 0.010, 64: 0.013}), largest=64)
-    >>> print(notes(splits.table(studies, machine), machine, [64])[0].replace("; ", ";\\n"))
+    >>> print(notes(splits.table(studies, machine), machine, studies)[0].replace("; ", ";\\n"))
     Step times: as entered, of per-device batches of 32, 64, linear between;
     accumulation takes as many of them.
     """
-    return [*_on_times(found, machine), *_on_machine(found, machine, measured), *_on_steps(found)]
+    return [*_on_times(found, machine), *_on_machine(found, machine), *_on_steps(found, studies)]
 
 
 def _on_times(found: pd.DataFrame, machine: Machine) -> Iterable[str]:
@@ -179,10 +182,7 @@ def _on_times(found: pd.DataFrame, machine: Machine) -> Iterable[str]:
         yield f"Splits with more than {times.sizes[-1]:,} examples on a device were not timed and are left out."
 
 
-def _on_machine(found: pd.DataFrame, machine: Machine, measured: Sequence[int]) -> Iterable[str]:
-    if uneven := sorted({*measured} - {*found["batch_size"]}):
-        counts = " or ".join(f"{count:,}" for count in machine.devices)
-        yield f"Batch size {_listed(uneven)} cannot be shared evenly by {counts} devices, and is left out."
+def _on_machine(found: pd.DataFrame, machine: Machine) -> Iterable[str]:
     if machine.largest is None:
         yield "Every per-device batch is taken to fit: --memory or --max-per-device-batch bounds it."
     most = found["devices"].max()
@@ -195,8 +195,12 @@ def _on_machine(found: pd.DataFrame, machine: Machine, measured: Sequence[int]) 
             yield f"{on} exchange gradients in {duration(seconds)} after each update, not hidden behind computation."
 
 
-def _on_steps(found: pd.DataFrame) -> Iterable[str]:
+def _on_steps(found: pd.DataFrame, studies: Sequence[StudyData]) -> Iterable[str]:
     each = found.drop_duplicates("batch_size")
+    if uneven := sorted({study.batch_size for study in studies} - {*each["batch_size"]}):
+        yield f"Batch size {_listed(uneven)} cannot be shared evenly by so many devices, and is left out."
+    if unfinished := [study.batch_size for study in studies if not steps_to_result.is_complete(study)]:
+        yield f"The search at batch size {_listed(unfinished)} is not complete: it may find fewer steps."
     missed = each[~each["reached"]]
     if len(missed):
         yield f"No trial reached the goal at batch size {_listed(missed['batch_size'])}: never advised."

@@ -139,18 +139,23 @@ def advise(options: argparse.Namespace, console: Console) -> None:
     advised, refused = [], []
     for made in _curves(options):
         studies = searches.answers(made)
-        sizes = [study.batch_size for study in studies]
-        known = facts(asked, studies[0].question, sizes)
+        known = facts(asked, studies[0].question, max(study.batch_size for study in studies))
         given = known.step_seconds
         try:
-            times = step_times.recorded(made) if given is None else step_times.StepTimes(given, known.source)
-            exchange = (asked.exchange, known.gradient_bytes, asked.bandwidth)
-            machine = splits.Machine(asked.devices, times, known.largest, *exchange, asked.price)
+            machine = splits.Machine(
+                devices=asked.devices,
+                times=step_times.recorded(made) if given is None else step_times.StepTimes(given, known.source),
+                largest=known.largest,
+                exchange=asked.exchange,
+                gradient_bytes=known.gradient_bytes,
+                bandwidth=asked.bandwidth,
+                price=asked.price,
+            )
             found = splits.table(studies, machine, asked.goal)
         except splits.AdviceError as error:
             refused.append(str(error))
         else:
-            advised.append((found, sentences(found), [*notes(found, machine, sizes), *known.notes]))
+            advised.append((found, sentences(found), [*notes(found, machine, studies), *known.notes]))
     if not advised:
         raise splits.AdviceError(" ".join(refused))
     if options.json:

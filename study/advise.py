@@ -109,10 +109,7 @@ def rebuilt(question: Mapping[str, Any], device: str) -> Run:
         UsageError: the workload cannot be built or its data cannot be had.
     """
     name = f"{question['workload']['name']} with {question['optimizer']}"
-    cure = (
-        "Enter --max-per-device-batch instead of --memory, --step-ms instead of --measure, --allreduce-ms instead of "
-    )
-    cure += "--bandwidth."
+    cure = "Enter --max-per-device-batch for --memory, --step-ms for --measure, --allreduce-ms for --bandwidth."
     if question["stopping"] == RECORDED:
         raise UsageError(f"{name} was imported: its files do not say how its model is built. {cure}")
     try:
@@ -203,11 +200,11 @@ class Facts:
     notes: Sequence[str] = ()
 
 
-def facts(asked: Asked, question: Mapping[str, Any], batch_sizes: Sequence[int]) -> Facts:
+def facts(asked: Asked, question: Mapping[str, Any], largest: int) -> Facts:
     """What holds for the curve of a question; its model is built only where that is needed.
 
     Arguments:
-        batch_sizes: of the curve.
+        largest: batch size of the curve.
 
     Raises:
         UsageError: the model cannot be built, or one example does not fit where steps are to be measured.
@@ -222,7 +219,7 @@ def facts(asked: Asked, question: Mapping[str, Any], batch_sizes: Sequence[int])
             found = replace(found, largest=takes.largest(asked.memory), notes=[takes.in_words(asked.memory)])
     if asked.measure is not None:
         run = rebuilt(question, asked.measure)
-        sizes = {2**power for power in range(max(batch_sizes).bit_length())} | {max(batch_sizes)}
+        sizes = {2**power for power in range(largest.bit_length())} | {largest}
         seconds = step_seconds(run, sorted(sizes))
         if not seconds:
             raise UsageError(too_large(run.study, asked.measure))

@@ -218,16 +218,17 @@ def test_a_batch_size_without_the_goal_stays_and_is_not_advised(write):
     studies = write({8: 400, 16: None})
     found = splits.table(studies, Machine([1, 2], AFFINE))
     assert set(found[found["fastest"] | found["cheapest"]]["batch_size"]) == {8}
+    assert "shown to be slower" not in " ".join(advise.sentences(found))  # there is no other
     last = overview(found).iloc[-1]
     assert last[["batch size", "steps", ""]].tolist() == ["16", "> 4,000", "not reached"]
     assert "No trial reached the goal at batch size 16: never advised." in advise.notes(
-        found, Machine([1], AFFINE), [8, 16]
+        found, Machine([1], AFFINE), studies
     )
 
 
-def test_what_the_advice_rests_on_is_said(scaling):
+def test_what_the_advice_rests_on_is_said(scaling, write):
     machine = Machine([1, 3], StepTimes({16: 0.1, 32: 0.2, 64: 0.3}, "recorded", fused=4))
-    text = "\n".join(advise.notes(splits.table(scaling, machine), machine, list(STEPS)))
+    text = "\n".join(advise.notes(splits.table(scaling, machine), machine, scaling))
     for part in (
         "of per-device batches of 16, 32, 64, linear between (up to 17% off where one is left out)",
         "one training alone takes 1 to 4 times as long",
@@ -236,9 +237,11 @@ def test_what_the_advice_rests_on_is_said(scaling):
         "Every per-device batch is taken to fit",
     ):
         assert part in text
-    alone = replace(machine, devices=[3, 8], exchange=0.5)
-    text = "\n".join(advise.notes(splits.table(scaling, alone), alone, [*STEPS, 100]))
-    assert "Batch size 100 cannot be shared evenly by 3 or 8 devices, and is left out." in text
+    apart = replace(machine, devices=[3, 8], exchange=0.5)
+    more = [*scaling, *write({100: [100, 110]}, trials=2), *write({512: [100, 110]}, trials=3)]
+    text = "\n".join(advise.notes(splits.table(more, apart), apart, more))
+    assert "Batch size 100 cannot be shared evenly by so many devices, and is left out." in text
+    assert "The search at batch size 512 is not complete: it may find fewer steps." in text
     assert "8 devices exchange gradients in 500 ms after each update" in text
 
 
@@ -396,7 +399,7 @@ def test_a_workload_that_cannot_be_built_again(write, capsys):
     assert "tiny with momentum cannot be built again: workload._target_ must be an importable class" in (
         err := " ".join(capsys.readouterr().err.split())
     )
-    assert "Enter --max-per-device-batch instead of --memory" in err
+    assert "Enter --max-per-device-batch for --memory" in err
     assert advised(capsys, "--max-per-device-batch", "8", results=results)
 
 
