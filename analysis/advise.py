@@ -105,16 +105,17 @@ def _nearly(found: pd.DataFrame, fastest: pd.Series, cheapest: pd.Series) -> str
 
 def _rivals(found: pd.DataFrame, fastest: pd.Series, cheapest: pd.Series) -> str:
     """What is not shown to be slower, and the cheapest of it."""
-    near = able(found)[lambda rows: ~rows["shown_slower"]]
-    others = sorted({*near["batch_size"]} - {fastest["batch_size"]})
     if found.loc[found["reached"], "batch_size"].nunique() == 1:
         return ""
+    near = able(found)[lambda rows: ~rows["shown_slower"]]
+    others = sorted({*near["batch_size"]} - {fastest["batch_size"]})
     if not others:
         return "Every other batch size is shown to be slower."
     text = f"By these trials batch size {_listed(others)} cannot be told from it in time"
-    least = near.loc[near["device_hours"].idxmin()]
-    if least.name == cheapest.name:
+    if not cheapest["shown_slower"]:
         return f"{text}, the cheapest split included."
+    useful = near[near["seconds"] < cheapest["seconds"]]  # what is slower than the cheapest is no choice
+    least = useful.loc[useful["device_hours"].idxmin()]
     if least["device_hours"] < (1 - TOLD_APART) * fastest["device_hours"]:
         return f"{text}; the cheapest split that cannot is {split_in_words(least)}: {_time(least)}, {_spent(least)}."
     return f"{text}."
@@ -135,9 +136,10 @@ def _accumulation(found: pd.DataFrame, fastest: pd.Series) -> str:
     if not pays and len(larger):  # which is what people accumulate for
         several = larger.iloc[0]
     longer, more = (several[name] / one[name] for name in ("seconds_per_step", "steps"))
+    steps = "as many steps as" if more == 1 else f"{_times(more)} the steps of"
     numbers = (
-        f"{split_in_words(several)} needs {_times(more)} the steps of {split_in_words(one)}, each {_times(longer)} as "
-        f"long, and so {_times(longer * more)} its time"
+        f"{split_in_words(several)} needs {steps} {split_in_words(one)}, each {_times(longer)} as long, and so "
+        f"{_times(longer * more)} its time"
     )
     if pays and one["shown_slower"]:
         return f"Accumulation pays {on}: {numbers}."

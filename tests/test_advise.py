@@ -143,6 +143,19 @@ def test_what_trials_cannot_tell_apart(write):
     assert "By these trials batch size 8 cannot be told from it in time" in text
 
 
+def test_the_cheapest_that_cannot_be_told_apart(write):
+    """16 = 4 x 4 x 1 takes 4 s; 1 x 16 x 1, the cheapest, 4.4 s for sure; 8 = 2 x 4 x 1 takes 4.2 s, or so."""
+    early, late = ([best, 70, 300, 420, 500, 520, 700, 800] for best in (42, 40))
+    studies, times = write({8: early, 16: late}), {4: 0.100, 8: 0.109, 16: 0.110}
+    text = advise.sentences(splits.table(studies, Machine([1, 2, 4], StepTimes(times))))[-2]
+    assert text == (
+        "By these trials batch size 8 cannot be told from it in time; the cheapest split that cannot is "
+        "8 = 2 x 4 x 1: 4.2 s, 8.4 s of device time."
+    )
+    text = advise.sentences(splits.table(studies, Machine([1, 4], StepTimes(times | {8: 0.100, 16: 0.130}))))[-2]
+    assert text == "By these trials batch size 8 cannot be told from it in time, the cheapest split included."
+
+
 def test_what_step_times_cannot_tell_apart(write):
     """Two batch sizes 10 % apart are alike where a step time is off by half when it is left out."""
     studies = write({8: [100] * 8, 16: [110] * 8})
