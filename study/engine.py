@@ -171,7 +171,7 @@ def _fused_cost(study: Study, workload: Workload, data: Data, heights: Sequence[
 
 def _plain_cost(study: Study, workload: Workload, data: Data, micro_batch: int | None) -> Cost:
     run = Run(study, workload, data, _trial(study, 0), micro_batch)
-    return _cost(run.log, least_seconds(_stepper(run)), run.predict)
+    return _cost(run.log, least_seconds(stepper(run)), run.predict)
 
 
 def _cost(
@@ -205,7 +205,9 @@ def _trial(study: Study, index: int) -> Trial:
     return study.trial(index, values(study.search.space, point(study, index)))
 
 
-def _stepper(run: Run) -> Callable[[], None]:
+def stepper(run: Run) -> Callable[[], None]:
+    """A call that makes one update and waits for it, to be timed."""
+
     def step() -> None:
         run.update(run.hyperparameters["learning_rate"]).item()  # waits for the device
         run.step += 1
