@@ -7,19 +7,21 @@ import json
 import shlex
 import sys
 from collections.abc import Sequence
-from itertools import combinations
+from itertools import chain, combinations
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
 if TYPE_CHECKING:
     from analysis.build import Asked
+    from study.cluster import Cluster
     from study.config import Job
 
 REPORT = Path("results/report")
 """Where a report on several results folders goes."""
 CALIBRATION = Path("results/calibration")
+STUDIES = "studies/*/*/*/study.json"
 FORMATS = ("batch_science", "csv", "parquet")
 """Those of `analysis.export`, which takes a while to load."""
 USAGE = """\
@@ -40,25 +42,52 @@ USAGE = """\
 
 def sweep(options: argparse.Namespace, console: Console) -> None:
     """Run every study that the overrides ask for, as far as it is not done, then write the report."""
-    from study import config
+    from study import cluster, composition
     from study import sweep as studies
 
     if options.cfg:
-        console.print(config.as_yaml(options.overrides, options.config_dir), markup=False, highlight=False)
+        console.print(composition.as_yaml(options.overrides, options.config_dir), markup=False, highlight=False)
         return
-    jobs, missing = studies.jobs_of(options.overrides, options.config_dir)
+    where = cluster.chosen(options.overrides, options.config_dir)
+    jobs, missing = studies.jobs_of(options.overrides, options.config_dir, where.here)
     try:
-        if missing:
+        if missing and where.kind == "none":
             studies.train(missing, options.config_dir, options.command, console)
-    except studies.TrialTooLarge:
+        elif missing:
+            _launch(missing, where, options, console)
+    except (studies.TrialTooLarge, cluster.JobsFailed):
         _write_reports(jobs, console)
         raise
     _write_reports(jobs, console)
 
 
+def _launch(jobs: Sequence[Job], where: Cluster, options: argparse.Namespace, console: Console) -> None:
+    """Train these jobs on a cluster, showing what their files say until the last has ended."""
+    from analysis import status as progress
+    from analysis.load import load
+    from study import cluster, show
+
+    with (
+        cluster.launched(jobs, where, options.config_dir, options.command) as looks,
+        show.JobsProgress(console) as shown,
+    ):
+        for states in looks:
+            there = {job.results: None for job in jobs if any(job.results.glob(STUDIES))}
+            rows = {results: progress.table(load(results)).to_dict("records") for results in there}
+            shown.watch([(job.study, cluster.of(job, states), _rows(job, rows)) for job in jobs])
+    if failed := cluster.failures(jobs):
+        raise cluster.JobsFailed("\n".join([*failed, "The same command continues."]))
+
+
+def _rows(job: Job, rows: dict[Path, list[dict[str, Any]]]) -> list[dict[str, Any]]:
+    """Of the searches of one study."""
+    key = {"workload": job.study.name, "optimizer": job.study.optimizer, "batch_size": job.study.batch_size}
+    return [row for row in rows.get(job.results, []) if key.items() <= row.items()]
+
+
 def _write_reports(jobs: Sequence[Job], console: Console) -> None:
     for results in {job.results: None for job in jobs}:
-        if any(results.glob("studies/*/*/*/study.json")):
+        if any(results.glob(STUDIES)):
             write_report([results], results, console)
 
 
@@ -116,7 +145,7 @@ def comparison(options: argparse.Namespace, console: Console) -> None:
     """`study compare`: a report that needs two curves with something in common."""
     from analysis.load import LoadError
 
-    paths = (path for results in options.results for path in results.glob("studies/*/*/*/study.json"))
+    paths = (path for results in options.results for path in results.glob(STUDIES))
     curves = sorted({(path.parts[-4], path.parts[-3]) for path in paths})
     if curves and not any(one[0] == other[0] or one[1] == other[1] for one, other in combinations(curves, 2)):
         there = ", ".join(f"{workload} with {optimizer}" for workload, optimizer in curves)
@@ -345,6 +374,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _run(options: argparse.Namespace, console: Console, errors: Console) -> int:
     from analysis.export import ExportError
     from analysis.load import LoadError
+    from study.cluster import JobsFailed
     from study.config import UsageError
     from study.interchange import ImportRefused
     from study.store import StoreError
@@ -356,7 +386,7 @@ def _run(options: argparse.Namespace, console: Console, errors: Console) -> int:
     except (UsageError, StoreError, LoadError, DataError, ExportError, ImportRefused) as error:
         errors.print(f"study: {error}", markup=False, highlight=False)
         return 2
-    except (WorkerError, TrialTooLarge) as error:
+    except (WorkerError, TrialTooLarge, JobsFailed) as error:
         errors.print(f"study: {error}", markup=False, highlight=False)
         return 1
 
