@@ -139,7 +139,7 @@ def failures(jobs: Sequence[Job]) -> list[str]:
         status = node.status(log)
         if status == 0 and job.shards > 1:  # another shard of it failed
             continue
-        how = "was killed" if status is None else f"ended with exit status {status}"
+        how = "was killed" if status is None or status < 0 else f"ended with exit status {status}"
         said = "".join(f"\n    {line}" for line in _last_lines(log))
         found.append(f"{show.study_name(job.study)} {how}:{said}\n    log: {log}")
     if not found:
@@ -167,8 +167,9 @@ def _looks(
     ends: list[Exception | None] = []
     waiting = threading.Thread(target=_hand_over, args=(tasks, launcher, folder, ends), daemon=True)
     waiting.start()
-    idle = 0
+    idle, queue = 0, None
     while tasks:
+        yield {log_of(job): (queue or {}).get(number) or _state(job) for number, job in enumerate(shards)}
         waiting.join(SECONDS)
         submitted = cluster.kind == "slurm" and slurm.submitted(folder)
         queue = slurm.queued(folder) if submitted else None
@@ -176,21 +177,25 @@ def _looks(
         idle = idle + 1 if queue == {} else 0
         if idle > 1 or (not waiting.is_alive() and not (submitted and ends[0])):
             break
-        yield {log_of(job): (queue or {}).get(number) or _state(job) for number, job in enumerate(shards)}
     if cluster.kind == "slurm" and not submitted and ends[0]:
         raise UsageError(f"cluster=slurm refused the jobs: {str(ends[0]).strip().splitlines()[-1]}")
+    yield {log_of(job): _state(job) for job in shards}
     for number, task in enumerate(tasks):
         if node.status(task.log) is None:
             _blame(task.log, ends, [*folder.glob(f"*_{number}_0_log.out"), *folder.glob("[0-9]*_0_log.out")])
 
 
 def _divided(jobs: list[Job], cluster: Cluster) -> tuple[dict[str, Any], list[Job]]:
-    """(the launcher's settings, jobs): on one machine those at work at once share its workers."""
-    if cluster.kind != "local" or not jobs:
-        return cluster.launcher, jobs
-    workers, asked = min(job.workers or 1 for job in jobs), cluster.launcher["n_jobs"]
-    at_once = min(len(jobs), workers if asked == -1 else asked)
-    return cluster.launcher | {"n_jobs": at_once}, [replace(job, workers=max(1, workers // at_once)) for job in jobs]
+    """(the launcher's settings, jobs): on one machine those at work at once share its workers; Ray limits no process."""
+    settings = cluster.launcher
+    if cluster.kind == "local" and jobs:
+        workers, asked = min(job.workers or 1 for job in jobs), settings["n_jobs"]
+        at_once = min(len(jobs), workers if asked == -1 else asked)
+        return settings | {"n_jobs": at_once}, [replace(job, workers=max(1, workers // at_once)) for job in jobs]
+    if cluster.kind == "ray" and not settings["ray"]["remote"].get("num_gpus"):
+        granted = max(1, int(settings["ray"]["remote"].get("num_cpus", 1)))
+        return settings, [replace(job, workers=job.workers or granted) for job in jobs]
+    return settings, jobs
 
 
 def _task(job: Job, config_dir: Path | None, command: str, cluster: Cluster) -> node.Task:
@@ -208,7 +213,8 @@ def _hand_over(
     quiet = ["hydra.sweep.subdir=.", "hydra.output_subdir=null", "hydra/hydra_logging=none", "hydra/job_logging=none"]
     if "submitit_folder" in settings:
         settings = settings | {"submitit_folder": str(folder)}
-        importlib.import_module("submitit")
+        submitit = importlib.import_module("submitit")
+        submitit.SlurmJob.watcher._make_command = lambda: None  # `sacct`; ends are seen by `squeue`, and by the results
         logging.getLogger("submitit").setLevel(logging.CRITICAL)
     try:
         with initialize_config_dir(str(CONF), version_base="1.3"):

@@ -88,7 +88,7 @@ def _jobs_of(config: DictConfig) -> list[Job]:
     judge(config.engine)
     engine, minutes, results = config.engine, checkpoint_minutes(config.checkpoint), Path(config.results)
     how: tuple[Any, ...] = (engine.device, engine.workers, engine.name, engine.lanes, minutes, config.search.storage)
-    return [Job(build_study(config, size), results, *how, shards=config.shards) for size in sizes]
+    return [Job(build_study(config, size), results, *how, 0, config.shards) for size in sizes]
 
 
 def build_study(config: DictConfig, batch_size: int) -> Study:
