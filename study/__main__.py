@@ -7,7 +7,7 @@ import json
 import shlex
 import sys
 from collections.abc import Sequence
-from itertools import chain, combinations
+from itertools import combinations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -51,30 +51,30 @@ def sweep(options: argparse.Namespace, console: Console) -> None:
     where = cluster.chosen(options.overrides, options.config_dir)
     jobs, missing = studies.jobs_of(options.overrides, options.config_dir, where.here)
     try:
-        if missing and where.kind == "none":
-            studies.train(missing, options.config_dir, options.command, console)
-        elif missing:
-            _launch(missing, where, options, console)
+        _train(missing, where, options.config_dir, options.command, console)
     except (studies.TrialTooLarge, cluster.JobsFailed):
         _write_reports(jobs, console)
         raise
     _write_reports(jobs, console)
 
 
-def _launch(jobs: Sequence[Job], where: Cluster, options: argparse.Namespace, console: Console) -> None:
-    """Train these jobs on a cluster, showing what their files say until the last has ended."""
+def _train(jobs: Sequence[Job], where: Cluster, config_dir: Path | None, command: str, console: Console) -> None:
+    """Train these jobs here, or on a cluster and show what their files say until the last has ended."""
     from analysis import status as progress
     from analysis.load import load
     from study import cluster, show
+    from study import sweep as studies
 
-    with (
-        cluster.launched(jobs, where, options.config_dir, options.command) as looks,
-        show.JobsProgress(console) as shown,
-    ):
+    if not jobs:
+        return
+    if where.kind == "none":
+        studies.train(jobs, config_dir, command, console)
+        return
+    with cluster.launched(jobs, where, config_dir, command) as looks, show.JobsProgress(console) as shown:
         for states in looks:
             there = {job.results: None for job in jobs if any(job.results.glob(STUDIES))}
             rows = {results: progress.table(load(results)).to_dict("records") for results in there}
-            shown.watch([(job.study, cluster.of(job, states), _rows(job, rows)) for job in jobs])
+            shown.watch([(job.study, cluster.states_of(job, states), _rows(job, rows)) for job in jobs])
     if failed := cluster.failures(jobs):
         raise cluster.JobsFailed("\n".join([*failed, "The same command continues."]))
 
@@ -176,13 +176,14 @@ def rules(options: argparse.Namespace, console: Console) -> None:
 
 def calibration(options: argparse.Namespace, console: Console) -> int:
     """`study calibrate`: sweep the noisy quadratic model, then hold what is on file against its exact solution."""
-    from study import calibrate, calibration_facts, show_calibration
+    from study import calibrate, calibration_facts, cluster, show_calibration
     from study import sweep as studies
 
-    jobs, missing = studies.jobs_of([*calibrate.OVERRIDES, *options.overrides, f"results={options.results}"], None)
+    overrides = [*calibrate.OVERRIDES, *options.overrides, f"results={options.results}"]
+    where = cluster.chosen(overrides, None)
+    jobs, missing = studies.jobs_of(overrides, None, where.here)
     calibrate.check(jobs)
-    if missing:
-        studies.train(missing, None, options.command, console)
+    _train(missing, where, None, options.command, console)
     write_report([options.results], options.results, console)
     with console.status("Solving the model exactly ..."):
         comparisons = calibrate.compare(jobs)
@@ -366,8 +367,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     console, errors = Console(), Console(stderr=True, soft_wrap=True)
     try:
         return _run(options, console, errors)
-    except KeyboardInterrupt:
-        errors.print("study: interrupted; the same command continues where this one stopped.", highlight=False)
+    except KeyboardInterrupt as interrupt:
+        said = str(interrupt) or "the same command continues where this one stopped"
+        errors.print(f"study: interrupted; {said}.", highlight=False)
         return 130
 
 

@@ -1,4 +1,4 @@
-"""Where the studies of a sweep are trained: jobs that one of Hydra's launchers starts, followed by the files they write."""
+"""Where the studies of a sweep are trained: jobs that a launcher of Hydra starts, followed by what they write."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import importlib
 import logging
 import os
 import pickle
+import re
 import shutil
 import threading
 import time
@@ -61,28 +62,25 @@ def chosen(arguments: Sequence[str], config_dir: Path | None) -> Cluster:
     Raises:
         UsageError: it cannot be had, or not with these settings.
     """
+    if not any(re.match(r"\+*(cluster=|hydra\b)", text) for text in arguments):
+        return Cluster("none", {})  # composing takes a while, and `compositions` refuses a file that chooses another
     launcher = composition.launcher(arguments, config_dir)
     kind = KINDS.get(launcher["_target_"].rpartition(".")[2])
     if kind is None:
-        raise UsageError(
-            f"cluster= must choose a launcher for one machine, SLURM or Ray, but got {launcher['_target_']}."
-        )
+        raise UsageError(f"a cluster is one machine, SLURM or Ray, but its file chooses {launcher['_target_']}.")
     if kind == "local" and launcher["n_jobs"] < 1 and launcher["n_jobs"] != -1:
+        raise UsageError(f"hydra.launcher.n_jobs must be 1 or more, or -1 for all cores, but got {launcher['n_jobs']}.")
+    if kind == "slurm" and launcher["timeout_min"] < LEAST_MINUTES:
         raise UsageError(
-            f"hydra.launcher.n_jobs must be at least 1, or -1 for as many as there are cores, but got {launcher['n_jobs']}."
+            f"hydra.launcher.timeout_min must be at least {LEAST_MINUTES}, for a job prepares for its end two minutes "
+            f"before it, but got {launcher['timeout_min']}."
         )
-    if kind == "slurm":
-        if launcher["timeout_min"] < LEAST_MINUTES:
+    for name in ("nodes", "tasks_per_node"):
+        if launcher.get(name, 1) != 1:
             raise UsageError(
-                f"hydra.launcher.timeout_min must be at least {LEAST_MINUTES}, for a job ends itself two minutes "
-                f"before its time is over, but got {launcher['timeout_min']}."
+                f"hydra.launcher.{name} must be 1, for a job is one task on one node, but got {launcher[name]}; "
+                "shards=N trains each study in N jobs."
             )
-        for name in ("nodes", "tasks_per_node"):
-            if launcher[name] != 1:
-                raise UsageError(
-                    f"hydra.launcher.{name} must be 1, for a job is one process on one node, but got {launcher[name]}; "
-                    "shards=N trains each study in N jobs."
-                )
     return Cluster(kind, launcher)
 
 
@@ -109,6 +107,11 @@ def launched(
     folder = jobs[0].results.absolute() / node.FOLDER / cluster.kind
     try:
         yield _looks(jobs, cluster, folder, config_dir, command)
+    except KeyboardInterrupt as error:
+        if left := slurm.submitted(folder):
+            cure = f"scancel {' '.join(sorted(left))}"
+            raise KeyboardInterrupt(f"its jobs go on, and the same command waits for them; {cure} ends them") from error
+        raise
     finally:
         if cluster.kind == "ray":
             ray.shutdown()
@@ -126,22 +129,21 @@ def log_of(job: Job) -> Path:
     return job.results.absolute() / node.FOLDER / name
 
 
-def of(job: Job, states: dict[Path, str]) -> list[str]:
-    """The states of the jobs of a study; one that had to start no more has ended."""
+def states_of(job: Job, states: dict[Path, str]) -> list[str]:
+    """Of a study's jobs; one that there was no need to start has ended."""
     return [states.get(log_of(shard), "ended") for shard in each_shard([job])]
 
 
 def failures(jobs: Sequence[Job]) -> list[str]:
-    """Of jobs that have ended, what those said last whose studies are not done; where none is left, logs are removed."""
+    """What the jobs that have ended said last, of studies that are not done; if all are, the logs are removed."""
     found = []
-    for job in each_shard(sweep.missing(jobs)):
-        log = log_of(job)
-        status = node.status(log)
-        if status == 0 and job.shards > 1:  # another shard of it failed
-            continue
-        how = "was killed" if status is None or status < 0 else f"ended with exit status {status}"
-        said = "".join(f"\n    {line}" for line in _last_lines(log))
-        found.append(f"{show.study_name(job.study)} {how}:{said}\n    log: {log}")
+    for job in sweep.missing(jobs):
+        logs = [log_of(shard) for shard in each_shard([job])]
+        for log in [log for log in logs if node.status(log) != 0] or logs:
+            status = node.status(log)
+            how = f"ended with exit status {status}" if status is not None and status >= 0 else "was killed"
+            said = "".join(f"\n    {line}" for line in _last_lines(log))
+            found.append(f"{show.study_name(job.study)} {how}:{said}\n    log: {log}")
     if not found:
         for folder in {job.results / node.FOLDER for job in jobs}:
             shutil.rmtree(folder, ignore_errors=True)
@@ -167,17 +169,21 @@ def _looks(
     ends: list[Exception | None] = []
     waiting = threading.Thread(target=_hand_over, args=(tasks, launcher, folder, ends), daemon=True)
     waiting.start()
-    idle, queue = 0, None
+    idle = 0
+    queue: dict[int, str] = {}
     while tasks:
-        yield {log_of(job): (queue or {}).get(number) or _state(job) for number, job in enumerate(shards)}
+        yield {log_of(job): queue.get(number) or _state(job) for number, job in enumerate(shards)}
         waiting.join(SECONDS)
         submitted = cluster.kind == "slurm" and slurm.submitted(folder)
-        queue = slurm.queued(folder) if submitted else None
+        queue = slurm.queued(folder) if submitted else {}
         # Of jobs killed hard submitit learns from `sacct` alone, if at all, and of the first of them it hears last.
-        idle = idle + 1 if queue == {} else 0
+        idle = idle + 1 if submitted and not queue else 0
         if idle > 1 or (not waiting.is_alive() and not (submitted and ends[0])):
             break
     if cluster.kind == "slurm" and not submitted and ends[0]:
+        for path in (folder, folder.parent, folder.parent.parent):
+            if path == folder or not any(path.iterdir()):  # as if nothing had been written
+                shutil.rmtree(path)
         raise UsageError(f"cluster=slurm refused the jobs: {str(ends[0]).strip().splitlines()[-1]}")
     yield {log_of(job): _state(job) for job in shards}
     for number, task in enumerate(tasks):
@@ -186,7 +192,7 @@ def _looks(
 
 
 def _divided(jobs: list[Job], cluster: Cluster) -> tuple[dict[str, Any], list[Job]]:
-    """(the launcher's settings, jobs): on one machine those at work at once share its workers; Ray limits no process."""
+    """(the launcher's settings, jobs): on one machine those at work share its workers, and Ray limits no process."""
     settings = cluster.launcher
     if cluster.kind == "local" and jobs:
         workers, asked = min(job.workers or 1 for job in jobs), settings["n_jobs"]
@@ -224,7 +230,7 @@ def _hand_over(
             context = HydraContext(GlobalHydra.instance().config_loader(), Callbacks())
             launcher = Plugins.instance().instantiate_launcher(context, partial(node.run, tasks), config)
             for each in launcher.launch([[f"+job={number}"] for number in range(len(tasks))], initial_job_idx=0):
-                assert each.return_value is not None
+                _ = each.return_value  # raises what kept a job from being started
         ends.append(None)
     except Exception as error:
         ends.append(error)

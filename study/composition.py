@@ -27,12 +27,14 @@ from workloads.suggest import suggest
 CONF = Path(importlib.import_module("conf").__file__ or "").parent
 EXTRAS = {"submitit_slurm": "slurm", "ray": "ray"}
 """Launchers of Hydra that come with an extra of this package."""
+BASIC = "hydra._internal.core_plugins.basic_launcher.BasicLauncher"
 OURS = re.compile(r"hydra\.launcher\.[^_]")
 """What of Hydra's own keys is for the command line: how a cluster is used."""
 OPEN = re.compile(
-    r"(search\.space|optimizer\.arguments)\.\w+|hydra\.launcher\.(additional_parameters|ray\.(init|remote))\.[\w.-]+"
+    r"(search\.space|optimizer\.arguments)\.\w+|"
+    r"hydra\.launcher\.(additional_parameters|ray\.init|ray\.remote)\.[\w.-]+"
 )
-"""Keys that no schema knows: the study judges whether anything asks for a parameter, a cluster whether it knows a key."""
+"""Keys that no schema knows: studies judge whether anything asks for them, clusters whether they know them."""
 
 
 class UsageError(Exception):
@@ -136,7 +138,9 @@ def _compose(extra: list[str], overrides: Sequence[Override]) -> DictConfig:
         # `+key=value` of a declared key means what `key=value` does; an undeclared one was just refused.
         final.append(f"++{text}" if undeclared else text)
     config = compose("sweep", overrides=[*extra, *choices, *final], return_hydra_config=True)
-    given = {override.key_or_group for override in values}
+    given = {override.key_or_group for override in overrides}
+    if "cluster" not in given and config.hydra.launcher._target_ != BASIC:
+        raise UsageError("a cluster is chosen on the command line, cluster=NAME, and by no other file.")
     for name in list(config.search.space):
         stem = name.removesuffix(HALF_LIFE)  # which takes the place of the beta that a file gave
         if stem != name and f"search.space.{stem}" not in given:

@@ -87,8 +87,9 @@ def _jobs_of(config: DictConfig) -> list[Job]:
         raise UsageError("results must name a folder, but got ''.")
     judge(config.engine)
     engine, minutes, results = config.engine, checkpoint_minutes(config.checkpoint), Path(config.results)
-    how: tuple[Any, ...] = (engine.device, engine.workers, engine.name, engine.lanes, minutes, config.search.storage)
-    return [Job(build_study(config, size), results, *how, 0, config.shards) for size in sizes]
+    how = {"engine": engine.name, "lanes": engine.lanes, "checkpoint_minutes": minutes, "shards": config.shards}
+    where = {"device": engine.device, "workers": engine.workers, "storage": config.search.storage}
+    return [Job(build_study(config, size), results, **where, **how) for size in sizes]
 
 
 def build_study(config: DictConfig, batch_size: int) -> Study:

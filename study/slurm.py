@@ -1,4 +1,4 @@
-"""What SLURM says of the jobs whose scripts lie in a folder; by `squeue`, for `sacct` needs accounts, which not all keep."""
+"""What SLURM says of jobs whose scripts lie in a folder. By `squeue`: not every SLURM keeps accounts for `sacct`."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ def submitted(folder: Path) -> set[str]:
     return {path.name.partition("_")[0] for path in folder.glob("[0-9]*_submission.sh")}
 
 
-def queued(folder: Path) -> dict[int, str] | None:
-    """Index in its array -> state of each job of a folder that has not ended; None if SLURM does not answer."""
+def queued(folder: Path) -> dict[int, str]:
+    """Index in its array -> state of each job of a folder that has not ended; -1 if SLURM does not answer."""
     asked = subprocess.run(QUEUE, capture_output=True, text=True)
     if asked.returncode:
-        return None
+        return {-1: "unknown"}  # a controller that is started anew takes a while
     found, ours = {}, submitted(folder)
     for line in asked.stdout.splitlines():
         number, index, state, reason = line.split(maxsplit=3)

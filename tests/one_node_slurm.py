@@ -2,8 +2,8 @@
 
     python -m tests.one_node_slurm python -m study sweep cluster=slurm      # any command, with it around
 
-Needs Debian's slurm-wlm and munge, and root. It asks nothing of systemd or cgroups, and keeps no accounts: `sacct` fails
-there, as it does on small clusters.
+Needs Debian's slurm-wlm and munge, and root. It asks nothing of systemd or cgroups, and keeps no accounts: `sacct`
+fails there, as it does on small clusters.
 """
 
 from __future__ import annotations
