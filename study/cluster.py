@@ -11,7 +11,7 @@ import shutil
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -159,7 +159,9 @@ def _looks(
             yield {log_of(job): _state(job) for job in each_shard(jobs)}
             time.sleep(SECONDS)
         jobs = sweep.missing(jobs)
-    launcher, shards = _divided(each_shard(jobs), cluster)
+    if not jobs:
+        return
+    settings, shards = _divided(each_shard(jobs), cluster)
     tasks = [_task(job, config_dir, command, cluster) for job in shards]
     for task in tasks:
         task.log.unlink(missing_ok=True)
@@ -167,28 +169,32 @@ def _looks(
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     ends: list[Exception | None] = []
-    waiting = threading.Thread(target=_hand_over, args=(tasks, launcher, folder, ends), daemon=True)
-    waiting.start()
-    idle = 0
+    launcher = threading.Thread(target=_hand_over, args=(tasks, settings, folder, ends), daemon=True)
+    launcher.start()
+    idle, submitted = 0, False
     queue: dict[int, str] = {}
-    while tasks:
+    # Of jobs that are killed hard submitit never hears, and at the first that fails it stops to wait for the others.
+    while idle < 2 and (launcher.is_alive() or (submitted and ends[0])):
         yield {log_of(job): queue.get(number) or _state(job) for number, job in enumerate(shards)}
-        waiting.join(SECONDS)
-        submitted = cluster.kind == "slurm" and slurm.submitted(folder)
+        launcher.join(SECONDS)
+        submitted = cluster.kind == "slurm" and bool(slurm.submitted(folder))
         queue = slurm.queued(folder) if submitted else {}
-        # Of jobs killed hard submitit learns from `sacct` alone, if at all, and of the first of them it hears last.
         idle = idle + 1 if submitted and not queue else 0
-        if idle > 1 or (not waiting.is_alive() and not (submitted and ends[0])):
-            break
-    if cluster.kind == "slurm" and not submitted and ends[0]:
-        for path in (folder, folder.parent, folder.parent.parent):
-            if path == folder or not any(path.iterdir()):  # as if nothing had been written
-                shutil.rmtree(path)
+    if cluster.kind == "slurm" and not submitted:
+        _as_if_nothing_were(folder)
         raise UsageError(f"cluster=slurm refused the jobs: {str(ends[0]).strip().splitlines()[-1]}")
-    yield {log_of(job): _state(job) for job in shards}
     for number, task in enumerate(tasks):
         if node.status(task.log) is None:
             _blame(task.log, ends, [*folder.glob(f"*_{number}_0_log.out"), *folder.glob("[0-9]*_0_log.out")])
+    yield {log_of(job): _state(job) for job in shards}
+
+
+def _as_if_nothing_were(folder: Path) -> None:
+    """Remove what was made for jobs that were refused; a results folder that held something else stays."""
+    shutil.rmtree(folder)
+    with suppress(OSError):
+        for path in (folder.parent, folder.parent.parent):
+            path.rmdir()
 
 
 def _divided(jobs: list[Job], cluster: Cluster) -> tuple[dict[str, Any], list[Job]]:
