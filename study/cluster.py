@@ -100,6 +100,11 @@ def launched(
     Raises:
         UsageError: the cluster cannot be reached, or refuses the jobs.
     """
+    if any(job.storage == "journal" for job in jobs):
+        raise UsageError(
+            f"search.storage=journal is a file for one process, and cluster={cluster.kind} has several; "
+            "give the URL of a database, or null."
+        )
     if cluster.kind == "slurm":
         slurm.check()
     if cluster.kind == "ray":
@@ -185,7 +190,7 @@ def _looks(
         raise UsageError(f"cluster=slurm refused the jobs: {str(ends[0]).strip().splitlines()[-1]}")
     for number, task in enumerate(tasks):
         if node.status(task.log) is None:
-            _blame(task.log, ends, [*folder.glob(f"*_{number}_0_log.out"), *folder.glob("[0-9]*_0_log.out")])
+            _blame(task.log, ends, [*folder.glob(f"*_{number}_0_log.out" if len(tasks) > 1 else "*_0_log.out")])
     yield {log_of(job): _state(job) for job in shards}
 
 

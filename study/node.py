@@ -44,7 +44,7 @@ def run(tasks: Sequence[Task], config: Any) -> int:
         threading.Thread(target=die_with, args=(task.parent,), daemon=True).start()
     status_file(task.log).unlink(missing_ok=True)  # of an earlier run, if this one was queued again
     task.log.parent.mkdir(parents=True, exist_ok=True)
-    with task.log.open("wb") as log:
+    with task.log.open("ab") as log:  # after what it said before it was queued again
         command = [sys.executable, "-u", "-m", "study.node"]
         # In a session of its own, for a Ctrl-C is its parent's to handle.
         process = subprocess.Popen(

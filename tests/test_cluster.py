@@ -24,6 +24,7 @@ REFUSED = [
     (["cluster=local", "hydra.launcher.n_jobs=0"], ["hydra.launcher.n_jobs must be", "0"]),
     (["cluster=local", "hydra.launcher.n_jobs=many"], ["hydra.launcher.n_jobs", "'many'"]),
     (["cluster=local", "hydra.launcher._target_=x"], ["unknown key 'hydra.launcher._target_'"]),
+    (["cluster=local", "search.storage=journal", "batch_size=64"], ["search.storage=journal", "null"]),
     (["hydra.launcher.n_jobs=2"], ["unknown key 'hydra.launcher.n_jobs'"]),
     (["hydra.sweep.dir=x"], ["unknown key 'hydra.sweep.dir'"]),
     (["hydra/launcher=joblib"], ["hydra/launcher=joblib cannot be chosen here"]),
@@ -223,7 +224,7 @@ def test_a_job_that_fails_leaves_the_others_alone(tmp_path, monkeypatch, capsys)
     (mine / "made_broken.py").write_text(BROKEN)
     (mine / "workload/images.yaml").write_text(YAML)
     (mine / "workload/broken.yaml").write_text(
-        YAML.replace("made_images.Images, name: i", "made_broken.Broken, name: bro")
+        YAML.replace("made_images.Images, name: images", "made_broken.Broken, name: broken")
     )
     results = tmp_path / "results"
     command = ["sweep", "--config-dir", str(mine), "workload=broken,images", "batch_size=8", "cluster=local"]
