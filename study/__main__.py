@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from itertools import combinations
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
@@ -18,30 +18,60 @@ from study.arguments import REPORT, parser
 if TYPE_CHECKING:
     from analysis.build import Asked
     from analysis.load import StudyData
+    from study.cluster import Cluster
     from study.config import Job
+
+STUDIES = "studies/*/*/*/study.json"
 
 
 def sweep(options: argparse.Namespace, console: Console) -> None:
     """Run every study that the overrides ask for, as far as it is not done, then write the report."""
-    from study import config
+    from study import cluster, composition
     from study import sweep as studies
 
     if options.cfg:
-        console.print(config.as_yaml(options.overrides, options.config_dir), markup=False, highlight=False)
+        console.print(composition.as_yaml(options.overrides, options.config_dir), markup=False, highlight=False)
         return
-    jobs, missing = studies.jobs_of(options.overrides, options.config_dir)
+    where = cluster.chosen(options.overrides, options.config_dir)
+    jobs, missing = studies.jobs_of(options.overrides, options.config_dir, where.here)
     try:
-        if missing:
-            studies.train(missing, options.config_dir, options.command, console)
-    except studies.TrialTooLarge:
+        _train(missing, where, options.config_dir, options.command, console)
+    except (studies.TrialTooLarge, cluster.JobsFailed):
         _write_reports(jobs, console)
         raise
     _write_reports(jobs, console)
 
 
+def _train(jobs: Sequence[Job], where: Cluster, config_dir: Path | None, command: str, console: Console) -> None:
+    """Train these jobs here, or on a cluster and show what their files say until the last has ended."""
+    from analysis import status as progress
+    from analysis.load import load
+    from study import cluster, show
+    from study import sweep as studies
+
+    if not jobs:
+        return
+    if where.kind == "none":
+        studies.train(jobs, config_dir, command, console)
+        return
+    with cluster.launched(jobs, where, config_dir, command) as looks, show.JobsProgress(console) as shown:
+        for states in looks:
+            there = {job.results: None for job in jobs if any(job.results.glob(STUDIES))}
+            rows = {results: progress.table(load(results)).to_dict("records") for results in there}
+            shown.watch([(job.study, cluster.states_of(job, states), _rows(job, rows)) for job in jobs])
+    if failed := cluster.failures(jobs):
+        raise cluster.JobsFailed("\n".join([*failed, "The same command continues."]))
+
+
+def _rows(job: Job, rows: dict[Path, list[dict[str, Any]]]) -> list[dict[str, Any]]:
+    """Of the searches of one study."""
+    key = {"workload": job.study.name, "optimizer": job.study.optimizer, "batch_size": job.study.batch_size}
+    return [row for row in rows.get(job.results, []) if key.items() <= row.items()]
+
+
 def _write_reports(jobs: Sequence[Job], console: Console) -> None:
     for results in {job.results: None for job in jobs}:
-        if any(results.glob("studies/*/*/*/study.json")):
+        if any(results.glob(STUDIES)):
             write_report([results], results, console)
 
 
@@ -99,7 +129,7 @@ def comparison(options: argparse.Namespace, console: Console) -> None:
     """`study compare`: a report that needs two curves with something in common."""
     from analysis.load import LoadError
 
-    paths = (path for results in options.results for path in results.glob("studies/*/*/*/study.json"))
+    paths = (path for results in options.results for path in results.glob(STUDIES))
     curves = sorted({(path.parts[-4], path.parts[-3]) for path in paths})
     if curves and not any(one[0] == other[0] or one[1] == other[1] for one, other in combinations(curves, 2)):
         there = ", ".join(f"{workload} with {optimizer}" for workload, optimizer in curves)
@@ -186,13 +216,14 @@ def _curves(options: argparse.Namespace) -> list[list[StudyData]]:
 
 def calibration(options: argparse.Namespace, console: Console) -> int:
     """`study calibrate`: sweep the noisy quadratic model, then hold what is on file against its exact solution."""
-    from study import calibrate, calibration_facts, show_calibration
+    from study import calibrate, calibration_facts, cluster, show_calibration
     from study import sweep as studies
 
-    jobs, missing = studies.jobs_of([*calibrate.OVERRIDES, *options.overrides, f"results={options.results}"], None)
+    overrides = [*calibrate.OVERRIDES, *options.overrides, f"results={options.results}"]
+    where = cluster.chosen(overrides, None)
+    jobs, missing = studies.jobs_of(overrides, None, where.here)
     calibrate.check(jobs)
-    if missing:
-        studies.train(missing, None, options.command, console)
+    _train(missing, where, None, options.command, console)
     write_report([options.results], options.results, console)
     with console.status("Solving the model exactly ..."):
         comparisons = calibrate.compare(jobs)
@@ -285,8 +316,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     console, errors = Console(), Console(stderr=True, soft_wrap=True)
     try:
         return _run(options, console, errors)
-    except KeyboardInterrupt:
-        errors.print("study: interrupted; the same command continues where this one stopped.", highlight=False)
+    except KeyboardInterrupt as interrupt:
+        said = str(interrupt) or "the same command continues where this one stopped"
+        errors.print(f"study: interrupted; {said}.", highlight=False)
         return 130
 
 
@@ -294,6 +326,7 @@ def _run(options: argparse.Namespace, console: Console, errors: Console) -> int:
     from analysis.export import ExportError
     from analysis.load import LoadError
     from analysis.splits import AdviceError
+    from study.cluster import JobsFailed
     from study.config import UsageError
     from study.interchange import ImportRefused
     from study.store import StoreError
@@ -305,7 +338,7 @@ def _run(options: argparse.Namespace, console: Console, errors: Console) -> int:
     except (UsageError, StoreError, LoadError, DataError, ExportError, AdviceError, ImportRefused) as error:
         errors.print(f"study: {error}", markup=False, highlight=False)
         return 2
-    except (WorkerError, TrialTooLarge) as error:
+    except (WorkerError, TrialTooLarge, JobsFailed) as error:
         errors.print(f"study: {error}", markup=False, highlight=False)
         return 1
 

@@ -17,13 +17,12 @@ import torch
 from torch import Tensor
 
 from analysis.counting import RECORDED, Goal
-from study.config import UsageError, placement
+from study.config import UsageError, usable
 from study.cost import least_seconds
 from study.engine import stepper
 from study.evaluation import Data
 from study.memory import WORKING_SET, out_of_memory, saved_bytes, too_large
 from study.records import NUMERICS_VERSION, Study
-from study.schema import EngineConfig
 from study.serial import Run
 from study.space import values
 from workloads.base import build
@@ -170,7 +169,7 @@ class Asked:
         return cls(
             devices=device_counts(options.gpus),
             step_seconds=None if options.step_ms is None else entered_times(options.step_ms),
-            measure=placement(EngineConfig(device=options.device))[0] if options.measure else None,
+            measure=usable(options.device) if options.measure else None,
             memory=None if options.memory is None else GIB * options.memory,
             largest=options.max_per_device_batch,
             exchange=(options.allreduce_ms or 0.0) / 1000,

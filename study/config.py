@@ -1,47 +1,33 @@
-"""From the command line to Studies: composition by Hydra, and the one function that builds a Study from it."""
+"""From the composed command line to Jobs: the one function that builds a Study, and what a machine settles of it."""
 
 from __future__ import annotations
 
-import importlib
 import math
 import os
-import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
-from hydra import compose, initialize_config_dir
-from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
-from hydra.core.config_store import ConfigStore
-from hydra.core.global_hydra import GlobalHydra
-from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import Override
-from hydra.errors import HydraException
-from omegaconf import DictConfig, OmegaConf, open_dict
-from omegaconf.errors import OmegaConfBaseException
-from yaml import YAMLError
+from omegaconf import DictConfig, OmegaConf
 
 from analysis.counting import Goal
 from study import store
+from study.composition import UsageError, compositions, in_words
 from study.engine import lanes_can, refusal
 from study.evaluation import Data, metrics
 from study.memory import device_bytes, micro_batch, most_workers, saved_bytes
-from study.optimizers.base import HALF_LIFE
 from study.records import ADAPTIVE_SAMPLERS, Budget, Evaluation, Search, Seeds, Study
-from study.schema import CheckpointConfig, EngineConfig, SweepConfig
+from study.schema import CheckpointConfig, EngineConfig
 from study.space import parse_space
 from study.stack import arithmetic
 from workloads.base import Splits, Workload, build
 from workloads.suggest import suggest
 
 ENGINES = ("auto", "serial", "lanes")
-CONF = Path(importlib.import_module("conf").__file__ or "").parent
-
-
-class UsageError(Exception):
-    """The command line asks for something impossible; the message names the rule, the value and the cure."""
+GRANTED = ("SLURM_CPUS_PER_TASK", "SLURM_CPUS_ON_NODE")
+"""Environment variables with the cores that a job was given, which not every SLURM enforces."""
 
 
 @dataclass(frozen=True)
@@ -49,22 +35,25 @@ class Job:
     """One study to run, where its results go, and how it is run.
 
     Attributes:
-        device, workers: `workers` processes train on `device`.
+        device, workers: `workers` processes train on `device`; as asked for, `auto` and None, until the machine that
+            trains it settles them (`materialise`).
         engine: `auto`, `serial` or `lanes`.
         lanes: trials that a process trains at once; None: as many as pay.
         checkpoint_minutes: from one checkpoint of trials under way to the next; None: never.
         storage: where Optuna keeps its trials (see `study.storage.Storage`).
-        shards: parts of its trials that several processes can work on at once.
+        shards: parts of the study's trials that processes can work on at once.
+        shard: the one that this job takes first.
     """
 
     study: Study
     results: Path
     device: str
-    workers: int
+    workers: int | None
     engine: str
     lanes: int | None
     checkpoint_minutes: float | None
     storage: str | None
+    shard: int = 0
     shards: int = 1
 
 
@@ -77,7 +66,7 @@ def jobs(arguments: Sequence[str], config_dir: Path | None = None) -> list[Job]:
         UsageError: anything that the schema or a record refuses.
     """
     found: dict[tuple[Path, str, str, int], Job] = {}
-    try:
+    with in_words():
         for config in compositions(arguments, config_dir):
             for job in _jobs_of(config):
                 study = job.study
@@ -86,8 +75,6 @@ def jobs(arguments: Sequence[str], config_dir: Path | None = None) -> list[Job]:
                         f"two studies would share the folder of {study.name}, {study.optimizer}, batch size "
                         f"{study.batch_size} in {job.results}; give each its own results=DIR or workload.name=NAME."
                     )
-    except (HydraException, OmegaConfBaseException, YAMLError) as error:
-        raise UsageError(_first_line(error)) from error
     if len({(job.device, job.workers, job.engine, job.lanes, job.checkpoint_minutes) for job in found.values()}) > 1:
         raise UsageError("engine and checkpoint settings cannot be swept: they are how a sweep runs, not what it asks.")
     return list(found.values())
@@ -99,7 +86,7 @@ def _jobs_of(config: DictConfig) -> list[Job]:
         raise UsageError("batch_sizes is empty; name at least one, such as batch_size=64.")
     if not config.results:
         raise UsageError("results must name a folder, but got ''.")
-    place = placement(config.engine)
+    judge(config.engine)
     engine, minutes, results = config.engine, checkpoint_minutes(config.checkpoint), Path(config.results)
     if config.shards < 1:
         raise UsageError(f"shards must be at least 1, but got {config.shards}.")
@@ -108,8 +95,9 @@ def _jobs_of(config: DictConfig) -> list[Job]:
             f"shards={config.shards} of a search by {config.search.sampler}, which learns from all trials, need a "
             "storage that they share; add search.storage=journal or a database URL, or choose search=sobol."
         )
-    how: tuple[Any, ...] = (engine.name, engine.lanes, minutes, config.search.storage, config.shards)
-    return [Job(build_study(config, size), results, *place, *how) for size in sizes]
+    how = {"engine": engine.name, "lanes": engine.lanes, "checkpoint_minutes": minutes, "shards": config.shards}
+    where = {"device": engine.device, "workers": engine.workers, "storage": config.search.storage}
+    return [Job(build_study(config, size), results, **where, **how) for size in sizes]
 
 
 def build_study(config: DictConfig, batch_size: int) -> Study:
@@ -153,25 +141,39 @@ def _optimizer(name: str, target: str | None, arguments: dict[str, Any]) -> str:
     return name if target is None else target
 
 
-def placement(engine: EngineConfig) -> tuple[str, int]:
-    """(device, processes): a GPU if there is one and one process on it, else the CPU and a process for each core."""
-    device, workers = engine.device, engine.workers
+def judge(engine: EngineConfig) -> None:
+    """Refuse what no machine could do.
+
+    Raises:
+        UsageError: of the engine's name, device, workers or lanes.
+    """
     if engine.name not in ENGINES:
         raise UsageError(f"unknown engine.name {engine.name!r}{suggest(engine.name, ENGINES)}")
-    if engine.lanes is not None and engine.lanes < 1:
-        raise UsageError(f"engine.lanes must be at least 1, but got {engine.lanes}.")
-    if device == "auto":
-        device = "cuda" if torch.cuda.is_available() else "cpu"
+    for name, count in (("lanes", engine.lanes), ("workers", engine.workers)):
+        if count is not None and count < 1:
+            raise UsageError(f"engine.{name} must be at least 1, but got {count}.")
+    if engine.device.partition(":")[0] not in ("auto", "cpu", "cuda"):
+        raise UsageError(f"engine.device must be auto, cpu, cuda or one such as cuda:1, but got {engine.device!r}.")
+
+
+def usable(device: str) -> str:
+    """The device of this machine that is asked for; `auto` is a GPU if there is one.
+
+    Raises:
+        UsageError: it cannot be used.
+    """
+    device = ("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device
     try:
-        kind = torch.device(device).type
-        if kind not in ("cpu", "cuda"):
-            raise RuntimeError("only cpu and cuda devices can be")
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError) as error:
         raise UsageError(f"engine.device {device!r} cannot be used: {str(error).splitlines()[0]}") from error
-    if workers is not None and workers < 1:
-        raise UsageError(f"engine.workers must be at least 1, but got {workers}.")
-    return device, workers or (1 if kind == "cuda" else cores())
+    return device
+
+
+def _placed(job: Job) -> Job:
+    """On this machine: one process on a GPU, or one on each core."""
+    device = usable(job.device)
+    return replace(job, device=device, workers=job.workers or (1 if device.startswith("cuda") else cores()))
 
 
 def checkpoint_minutes(checkpoint: CheckpointConfig) -> float | None:
@@ -184,14 +186,19 @@ def checkpoint_minutes(checkpoint: CheckpointConfig) -> float | None:
 
 def cores() -> int:
     """Cores this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    granted = [os.environ[name] for name in GRANTED if os.environ.get(name, "").isdecimal()]
+    return max(1, min(allowed, *map(int, granted))) if granted else allowed
 
 
-def materialise(jobs: Sequence[Job]) -> list[Job]:
+def materialise(jobs: Sequence[Job], here: bool = True) -> list[Job]:
     """Build every workload and load its data once, so that whatever is wrong is known before anything is written.
 
+    Arguments:
+        here: this machine trains them; else it looks at no device of its own, and only judges what is asked.
+
     Returns:
-        The same jobs, their studies' micro-batch and arithmetic settled.
+        The same jobs; here with the device and the workers, and their studies' micro-batch and arithmetic, settled.
 
     Raises:
         UsageError: a workload refuses its arguments, or lacks an error or a parameter that the study wants.
@@ -201,7 +208,7 @@ def materialise(jobs: Sequence[Job]) -> list[Job]:
     saved: dict[str, float] = {}
     probes: dict[str, Data] = {}
     settled = []
-    for job in jobs:
+    for job in map(_placed, jobs) if here else jobs:
         key = str(job.study.workload)
         try:
             if key not in built:
@@ -223,22 +230,39 @@ def materialise(jobs: Sequence[Job]) -> list[Job]:
                 )
         except ValueError as error:
             raise UsageError(str(error)) from error
-        memory = device_bytes(job.device)
-        fits = micro_batch(job.study.batch_size, saved[key], memory)
-        workers = min(job.workers, most_workers(fits, saved[key], memory))
-        study = replace(job.study, micro_batch=None if fits == job.study.batch_size else fits)
-        begun = store.held(job.results, study)
-        if begun:  # what the memory there was has settled stays; so does the arithmetic, on another device too
-            study = replace(study, micro_batch=begun[0]["micro_batch"])
-        if begun and job.engine == "auto":
-            study = replace(study, arithmetic=begun[0]["arithmetic"])
-        elif job.engine != "serial":
-            how = arithmetic(built[key].model(), study, job.device, forced=job.engine == "lanes")
-            fused = replace(study, arithmetic=how)
-            if how == "bmm" or (how == "vmap" and lanes_can(fused, built[key], probes[key])):
-                study = fused
-        settled.append(replace(job, study=study, workers=workers))
+        settled.append(_settled(job, built[key], saved[key], probes[key]) if here else _as_begun(job))
     return settled
+
+
+def _as_begun(job: Job) -> Job:
+    """With what an earlier run settled for good; what it did not is for the machine to settle that trains it."""
+    begun = store.held(job.results, job.study)
+    settled = {name: begun[0][name] for name in ("micro_batch", "arithmetic")} if begun else {}
+    return replace(job, study=replace(job.study, **settled))
+
+
+def _settled(job: Job, workload: Workload, saved: float, probe: Data) -> Job:
+    """With micro-batch and arithmetic for this machine, and no more workers than its memory holds.
+
+    Arguments:
+        saved: bytes that each example's forward pass saves.
+        probe: a few examples.
+    """
+    memory = device_bytes(job.device)
+    fits = micro_batch(job.study.batch_size, saved, memory)
+    workers = min(job.workers or 1, most_workers(fits, saved, memory))
+    study = replace(job.study, micro_batch=None if fits == job.study.batch_size else fits)
+    begun = store.held(job.results, study)
+    if begun:  # what the memory there was has settled stays; so does the arithmetic, on another device too
+        study = replace(study, micro_batch=begun[0]["micro_batch"])
+    if begun and job.engine == "auto":
+        study = replace(study, arithmetic=begun[0]["arithmetic"])
+    elif job.engine != "serial":
+        how = arithmetic(workload.model(), study, job.device, forced=job.engine == "lanes")
+        fused = replace(study, arithmetic=how)
+        if how == "bmm" or (how == "vmap" and lanes_can(fused, workload, probe)):
+            study = fused
+    return replace(job, study=study, workers=workers)
 
 
 def check(study: Study, workload: Workload) -> None:
@@ -257,97 +281,3 @@ def check(study: Study, workload: Workload) -> None:
                 f"search.space.{name} is asked for by none of optimizer {study.optimizer}, schedule "
                 f"{study.schedule} and workload {study.name}{suggest(name, asked)}"
             )
-
-
-def compositions(arguments: Sequence[str], config_dir: Path | None = None) -> Iterator[DictConfig]:
-    """One composed configuration for each combination of the swept overrides.
-
-    Raises:
-        UsageError: an override that does not parse, names an unknown choice or key, or has a value of another type.
-    """
-    ConfigStore.instance().store(name="schema", node=SweepConfig)
-    if config_dir is not None and not config_dir.is_dir():
-        raise UsageError(f"--config-dir must be a folder, but got {config_dir}.")
-    extra = [] if config_dir is None else [f"hydra.searchpath=[file://{config_dir.resolve()}]"]
-    with initialize_config_dir(str(CONF), version_base="1.3"):
-        try:
-            overrides = OverridesParser.create().parse_overrides([_readable(text) for text in arguments])
-            points = BasicSweeper.split_arguments(overrides, max_batch_size=None)[0]
-            for point in points:
-                yield _compose(extra, OverridesParser.create().parse_overrides(point))
-        except (HydraException, OmegaConfBaseException) as error:
-            raise UsageError(_first_line(error)) from error
-
-
-def _readable(override: str) -> str:
-    """What people type, as Hydra's grammar wants it: goals and addresses need quotes, and choices a name."""
-    key, _, value = override.partition("=")
-    if (key.lstrip("+") == "goal" or "://" in value) and value[:1] not in ("'", '"'):
-        return f"{key}='{value}'"
-    if re.fullmatch(r"\+*search\.space\.\w+", key) and value.startswith("["):
-        return f"{key}={{choices: {value}}}"
-    return override
-
-
-def _compose(extra: list[str], overrides: Sequence[Override]) -> DictConfig:
-    loader = GlobalHydra.instance().config_loader()
-    choices: list[str] = []
-    values: list[Override] = []
-    for override in overrides:
-        name = override.key_or_group
-        options = [*loader.get_group_options(name), *_options_beside(extra, name)]
-        if override.is_delete():
-            raise UsageError(f"{name} cannot be removed; give it another value.")
-        if not options:
-            values.append(override)
-            continue
-        if "/" in name or override.package is not None:
-            raise UsageError(f"{override.input_line} cannot be chosen here; the groups are the folders of conf/.")
-        if override.value() not in options:
-            raise UsageError(f"unknown {name} {override.value()!r}{suggest(str(override.value()), options)}")
-        choices.append(f"{name}={override.value()}")
-    known = compose("sweep", overrides=[*extra, *choices])
-    keys = _keys(OmegaConf.to_container(known))
-    final = []
-    for override in values:
-        key, text = override.key_or_group, str(override.input_line).lstrip("+")
-        # The study judges whether anything asks for it.
-        parameter = re.fullmatch(r"(search\.space|optimizer\.arguments)\.\w+", key)
-        if key not in keys and not parameter:
-            raise UsageError(f"unknown key {key!r}{suggest(key, keys)}")
-        # `+key=value` of a declared key means what `key=value` does; an undeclared one was just refused.
-        final.append(f"++{text}" if parameter else text)
-    config = compose("sweep", overrides=[*extra, *choices, *final])
-    given = {override.key_or_group for override in values}
-    for name in list(config.search.space):
-        stem = name.removesuffix(HALF_LIFE)  # which takes the place of the beta that a file gave
-        if stem != name and f"search.space.{stem}" not in given:
-            with open_dict(config):
-                config.search.space.pop(stem, None)
-    return config
-
-
-def _options_beside(extra: Sequence[str], group: str) -> list[str]:
-    """The choices of a group in the user's own --config-dir, which Hydra's loader learns of only while composing."""
-    folders = [Path(text.partition("file://")[2].rstrip("]")) for text in extra]
-    return [path.stem for folder in folders for path in (folder / group).glob("*.yaml")]
-
-
-def _keys(tree: Any, prefix: str = "") -> list[str]:
-    """Every dotted key of a plain configuration, branches included."""
-    if not isinstance(tree, dict):
-        return []
-    return [key for name, branch in tree.items() for key in (f"{prefix}{name}", *_keys(branch, f"{prefix}{name}."))]
-
-
-def _first_line(error: Exception) -> str:
-    """What Hydra and OmegaConf say of a value, without their hints for developers."""
-    cause = error.__cause__ or error
-    lines = [line.strip() for line in str(cause).splitlines() if line.strip()]
-    key = next((line.removeprefix("full_key: ") for line in lines if line.startswith("full_key: ")), None)
-    return lines[0] if key is None else f"{key}: {lines[0]}"
-
-
-def as_yaml(arguments: Sequence[str], config_dir: Path | None = None) -> str:
-    """The first composed configuration, as YAML."""
-    return OmegaConf.to_yaml(next(iter(compositions(arguments, config_dir))), resolve=True)

@@ -84,9 +84,9 @@ def arrivals(
         sys.path.insert(0, str(config_dir.resolve()))  # where the user's workloads are imported from
     studies = _studies(results)
     store.check(results, studies)
-    device, workers = config.placement(engine)
-    how = (engine.name, engine.lanes, CheckpointConfig().minutes, None)
-    jobs = config.materialise([Job(study, results, device, workers, *how) for study in studies])
+    config.judge(engine)
+    how = (engine.device, engine.workers, engine.name, engine.lanes, CheckpointConfig().minutes, None)
+    jobs = config.materialise([Job(study, results, *how) for study in studies])
     found: list[Arrivals] = []
     left_out: list[str] = []
     for key, curve in groupby(jobs, key=lambda job: (job.study.name, job.study.optimizer)):

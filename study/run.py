@@ -37,10 +37,12 @@ def run(
     command: str = "",
     storage: Storage | None = None,
     shards: int = 1,
+    first: int = 0,
 ) -> None:
     """Train what is missing of one search of a study, or what other processes leave of it.
 
-    Of several shards this process takes one that nobody works on, then the next, and returns once all of it is there.
+    Of several shards this process takes one that nobody works on, from number `first` on, then the next, and returns
+    once all of it is there.
 
     Raises:
         StoreError: the results folder holds another question, is being worked on, or cannot be written.
@@ -52,7 +54,7 @@ def run(
         watch(study, view)
         if view.complete:
             break
-        for shard in (Shard(index, shards) for index in range(shards)):
+        for shard in (Shard((first + index) % shards, shards) for index in range(shards)):
             if view.next_index(shard) is None:
                 continue
             try:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Sequence
 from itertools import groupby
+from typing import Any
 
 import pandas as pd
 from rich.console import Console
+from rich.live import Live
 from rich.progress import BarColumn, Progress, TaskID, TextColumn
 from rich.table import Table
 
@@ -148,6 +151,52 @@ class SweepProgress:
         prefix = f"{study.name}, {study.optimizer}, " if len(self.curves) > 1 else ""
         search = study.branch.path if study.branch.rule is None else str(study.branch)
         return f"{prefix}batch size {study.batch_size:,}{f', {search}' if search else ''}"
+
+
+class JobsProgress:
+    """Studies that are trained elsewhere: a live table on a terminal, else a line whenever one has got further."""
+
+    def __init__(self, console: Console) -> None:
+        self.console = console
+        self.said: dict[str, object] = {}
+        self.live = Live(console=console, transient=True, auto_refresh=False)
+
+    def __enter__(self) -> JobsProgress:
+        if self.console.is_terminal:
+            self.live.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.live.stop()
+
+    def watch(self, studies: Sequence[tuple[Study, Sequence[str], Sequence[dict[str, Any]]]]) -> None:
+        """Show how far each is.
+
+        Arguments:
+            studies: each with the states of its jobs and the rows of `analysis.status.table` of its searches.
+        """
+        table = Table(box=None, pad_edge=False)
+        for heading in ("study", "jobs", "complete", "infeasible", "best so far"):
+            table.add_column(heading, justify="left" if heading in ("study", "jobs") else "right")
+        for study, states, rows in studies:
+            row = next((row for row in rows if row["state"] != "done"), rows[-1]) if rows else {}
+            counts = Counter("done" if row.get("state") == "done" else state for state in states)
+            how = ", ".join(f"{count} {state}" if len(states) > 1 else state for state, count in counts.items())
+            complete, wanted = row.get("complete", 0), row.get("wanted", study.search.trials)
+            search = f", {row['search']}" if row.get("search") else ""
+            best = "" if pd.isna(row.get("best")) else f"{row['best']:,} steps"
+            cells = study_name(study), how, f"{complete} of {wanted}{search}", str(row.get("infeasible", 0)), best
+            table.add_row(*cells)
+            far = (how, search, 4 * complete // wanted)
+            if not self.console.is_terminal and self.said.get(cells[0]) != far:
+                self.said[cells[0]] = far
+                self.console.print(f"{cells[0]}: {how}, {cells[2]} trials{best and f', best {best}'}", highlight=False)
+        self.live.update(table, refresh=self.console.is_terminal)
+
+
+def study_name(study: Study) -> str:
+    """In a line of its own."""
+    return f"{study.name}, {study.optimizer}, batch size {study.batch_size:,}"
 
 
 class StudiesProgress:

@@ -43,9 +43,9 @@ class Storage:
         self._backend: optuna.storages.BaseStorage | None = None
         if where is None:
             return
-        self.owner = store.identity(results)
         try:
             if where == "journal":
+                results.mkdir(parents=True, exist_ok=True)
                 path = results.resolve() / JOURNAL  # absolute: else Optuna does not break a dead process's lock
                 _cut_torn_line(path)
                 backend = JournalFileBackend(str(path))
@@ -58,6 +58,7 @@ class Storage:
                 f"search.storage={where} cannot be used: {reason}; give journal, a database URL such as "
                 "sqlite:///optuna.db, or null."
             ) from error
+        self.owner = store.identity(results)
 
     def open(self, study: Study) -> optuna.Study:
         """Optuna's study of one search; sweeps that ask the same question share it."""

@@ -20,23 +20,33 @@ from study.storage import Storage
 from study.workers import TrialTooLarge, Workers
 
 
-def jobs_of(overrides: Sequence[str], config_dir: Path | None) -> tuple[list[Job], list[Job]]:
+def jobs_of(overrides: Sequence[str], config_dir: Path | None, here: bool = True) -> tuple[list[Job], list[Job]]:
     """(every job that the overrides ask for, those that are not done); nothing is written.
+
+    Arguments:
+        here: this machine trains them; else what depends on the machine is left as asked.
 
     Raises:
         UsageError, DataError: the overrides ask for something impossible, or the data cannot be had.
         StoreError: a results folder holds another question or cannot be written.
     """
+    jobs = ready(config.jobs(overrides, config_dir), config_dir, here)
+    return jobs, missing(jobs)
+
+
+def ready(jobs: Sequence[Job], config_dir: Path | None, here: bool = True) -> list[Job]:
+    """The jobs as this machine, or one that is not known yet, can train them; raises as `jobs_of` does."""
     if config_dir is not None:
         sys.path.insert(0, str(config_dir.resolve()))  # where the user's workloads are imported from
-    jobs = config.materialise(config.jobs(overrides, config_dir))
+    jobs = config.materialise(jobs, here)
     for folder in {job.results: None for job in jobs}:
         store.check(folder, [job.study for job in jobs if job.results == folder])
-    return jobs, [job for job in jobs if not _is_done(job)]
+    return jobs
 
 
-def _is_done(job: Job) -> bool:
-    return searches.next_search(job.study, on_file(job)) is None
+def missing(jobs: Sequence[Job]) -> list[Job]:
+    """Those that are not done, by what is on file."""
+    return [job for job in jobs if searches.next_search(job.study, on_file(job)) is not None]
 
 
 def on_file(job: Job) -> searches.Load:
@@ -53,8 +63,8 @@ def train(jobs: Sequence[Job], config_dir: Path | None, command: str, console: C
     storages = {job.results: _storage(job) for job in jobs}
     with workers_for(jobs, config_dir) as workers:
         costs, too_large = _measured(jobs, workers, console)
-        missing = [(search, cost) for job, cost in costs for search in searches.missing(job.study, on_file(job))]
-        show.costs(console, missing, workers.device, workers.count)
+        left = [(search, cost) for job, cost in costs for search in searches.missing(job.study, on_file(job))]
+        show.costs(console, left, workers.device, workers.count)
         adaptive = [job.study.search.sampler for job, _ in costs if job.study.search.sampler in ADAPTIVE_SAMPLERS]
         if adaptive and (workers.count > 1 or any(cost.lanes > 1 for _, cost in costs)):
             console.print(
@@ -66,12 +76,12 @@ def train(jobs: Sequence[Job], config_dir: Path | None, command: str, console: C
         for job, _ in costs:
             for known in searches.planned(job.study):
                 store.announce(job.results, known)
-        with show.SweepProgress(console, missing) as progress:
+        with show.SweepProgress(console, left) as progress:
             for job, cost in costs:
                 try:
                     while (search := searches.next_search(job.study, on_file(job))) is not None:
                         watch, storage = partial(progress.watch, cost), storages[job.results]
-                        run(search, workers, job.results, watch, command, storage, job.shards)
+                        run(search, workers, job.results, watch, command, storage, job.shards, job.shard)
                 except TrialTooLarge as error:
                     too_large.append(error)
     raise_any(too_large)
@@ -108,17 +118,17 @@ def plan(jobs: Sequence[Job], config_dir: Path | None, console: Console | None) 
     """
     with workers_for(jobs, config_dir) as workers:
         costs, too_large = _measured(jobs, workers, console)
-        missing = [(search, cost) for job, cost in costs for search in searches.missing(job.study, on_file(job))]
+        left = [(search, cost) for job, cost in costs for search in searches.missing(job.study, on_file(job))]
         if console is not None:
-            show.costs(console, missing, workers.device, workers.count)
+            show.costs(console, left, workers.device, workers.count)
     raise_any(too_large)
-    return [cost.plan(search, workers.count) for search, cost in missing]
+    return [cost.plan(search, workers.count) for search, cost in left]
 
 
 def workers_for(jobs: Sequence[Job], config_dir: Path | None) -> Workers:
     """The pool that trains them all."""
     first = jobs[0]
-    count = min(job.workers for job in jobs)
+    count = min(job.workers or 1 for job in jobs)
     return Workers(count, first.device, first.lanes, config_dir, first.checkpoint_minutes)
 
 

@@ -15,6 +15,7 @@ FILES = sorted(str(path.relative_to(ROOT)) for room in ROOMS for path in (ROOT /
 # Import names of the distributions in pyproject.toml; omegaconf comes with Hydra, PIL with matplotlib.
 DECLARED = {"torch", "optuna", "hydra", "omegaconf", "pandas", "pyarrow", "numpy", "scipy", "matplotlib", "PIL"}
 DECLARED |= {"sklearn", "joblib", "markdown_it", "pooch", "rich", "yaml"}  # yaml comes with omegaconf
+DECLARED |= {"ray", "submitit"}  # extras
 
 
 def imports(file: str) -> set[str]:
@@ -51,8 +52,12 @@ def test_import_rules(file):
         assert all(f"{module}.".startswith("analysis.counting.") for module in of("analysis", file) - {"analysis"})
     if file not in ("study/tuner.py", "study/storage.py"):
         assert not of("optuna", file)
-    if file not in ("study/config.py", "study/__main__.py"):
-        assert not of("hydra", file) | of("omegaconf", file)
+    if file not in ("study/composition.py", "study/cluster.py"):
+        assert not of("hydra", file)
+    if file not in ("study/composition.py", "study/config.py", "study/cluster.py"):
+        assert not of("omegaconf", file)
+    if file != "study/cluster.py":
+        assert not of("submitit", file) | of("ray", file)
 
 
 @pytest.mark.parametrize("file", FILES)

@@ -1,0 +1,279 @@
+"""Where the studies of a sweep are trained: jobs that a launcher of Hydra starts, followed by what they write."""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import os
+import pickle
+import re
+import shutil
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from hydra import compose, initialize_config_dir
+from hydra._internal.callbacks import Callbacks
+from hydra.core.global_hydra import GlobalHydra
+from hydra.core.plugins import Plugins
+from hydra.types import HydraContext
+from omegaconf import open_dict
+
+from study import composition, node, show, slurm, sweep
+from study.composition import CONF, UsageError
+from study.config import Job
+
+KINDS = {"BasicLauncher": "none", "JoblibLauncher": "local", "SlurmLauncher": "slurm", "RayLauncher": "ray"}
+"""By the class of the launcher, for users may have files of their own in cluster/."""
+SECONDS = 5.0
+"""From one look at the jobs to the next."""
+LEAST_MINUTES = 5
+"""Of a SLURM job: it is told of its end two minutes before it."""
+LINES = 5
+"""Of a log, to say why a job failed."""
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """What `cluster=` chose.
+
+    Attributes:
+        kind: `none`, `local`, `slurm` or `ray`.
+        launcher: Hydra's settings of its launcher.
+    """
+
+    kind: str
+    launcher: dict[str, Any]
+
+    @property
+    def here(self) -> bool:
+        """Whether this machine trains."""
+        return self.kind in ("none", "local")
+
+
+def chosen(arguments: Sequence[str], config_dir: Path | None) -> Cluster:
+    """The cluster that the command line asks for.
+
+    Raises:
+        UsageError: it cannot be had, or not with these settings.
+    """
+    if not any(re.match(r"\+*(cluster=|hydra\b)", text) for text in arguments):
+        return Cluster("none", {})  # composing takes a while, and `compositions` refuses a file that chooses another
+    launcher = composition.launcher(arguments, config_dir)
+    kind = KINDS.get(launcher["_target_"].rpartition(".")[2])
+    if kind is None:
+        raise UsageError(f"a cluster is one machine, SLURM or Ray, but its file chooses {launcher['_target_']}.")
+    if kind == "local" and launcher["n_jobs"] < 1 and launcher["n_jobs"] != -1:
+        raise UsageError(f"hydra.launcher.n_jobs must be 1 or more, or -1 for all cores, but got {launcher['n_jobs']}.")
+    if kind == "slurm" and launcher["timeout_min"] < LEAST_MINUTES:
+        raise UsageError(
+            f"hydra.launcher.timeout_min must be at least {LEAST_MINUTES}, for a job prepares for its end two minutes "
+            f"before it, but got {launcher['timeout_min']}."
+        )
+    for name in ("nodes", "tasks_per_node"):
+        if launcher.get(name, 1) != 1:
+            raise UsageError(
+                f"hydra.launcher.{name} must be 1, for a job is one task on one node, but got {launcher[name]}; "
+                "shards=N trains each study in N jobs."
+            )
+    return Cluster(kind, launcher)
+
+
+class JobsFailed(Exception):
+    """Jobs ended before their studies were done; the message says which, and what each said last."""
+
+
+@contextmanager
+def launched(
+    jobs: Sequence[Job], cluster: Cluster, config_dir: Path | None, command: str
+) -> Iterator[Iterator[dict[Path, str]]]:
+    """Train studies that are not done, each shard of them in a job; iterate over their states until all have ended.
+
+    Yields:
+        Every few seconds: log of a job (`log_of`) -> `queued`, `running`, `ended` or `failed`, and SLURM's reasons.
+
+    Raises:
+        UsageError: the cluster cannot be reached, or refuses the jobs.
+    """
+    if cluster.kind == "slurm":
+        slurm.check()
+    if cluster.kind == "ray":
+        ray = _ray(cluster.launcher["ray"]["init"])
+    folder = jobs[0].results.absolute() / node.FOLDER / cluster.kind
+    try:
+        yield _looks(jobs, cluster, folder, config_dir, command)
+    except KeyboardInterrupt as error:
+        if left := slurm.submitted(folder):
+            cure = f"scancel {' '.join(sorted(left))}"
+            raise KeyboardInterrupt(f"its jobs go on, and the same command waits for them; {cure} ends them") from error
+        raise
+    finally:
+        if cluster.kind == "ray":
+            ray.shutdown()
+
+
+def each_shard(jobs: Sequence[Job]) -> list[Job]:
+    """A job for each study and shard, in the order in which they are launched."""
+    return [replace(job, shard=shard) for job in jobs for shard in range(job.shards)]
+
+
+def log_of(job: Job) -> Path:
+    """What the training says, on whatever machine it runs."""
+    shard = f"-{job.shard}" if job.shards > 1 else ""
+    name = f"{job.study.name}-{job.study.optimizer}-{job.study.batch_size}{shard}.log"
+    return job.results.absolute() / node.FOLDER / name
+
+
+def states_of(job: Job, states: dict[Path, str]) -> list[str]:
+    """Of a study's jobs; one that there was no need to start has ended."""
+    return [states.get(log_of(shard), "ended") for shard in each_shard([job])]
+
+
+def failures(jobs: Sequence[Job]) -> list[str]:
+    """What the jobs that have ended said last, of studies that are not done; if all are, the logs are removed."""
+    found = []
+    for job in sweep.missing(jobs):
+        logs = [log_of(shard) for shard in each_shard([job])]
+        for log in [log for log in logs if node.status(log) != 0] or logs:
+            status = node.status(log)
+            how = f"ended with exit status {status}" if status is not None and status >= 0 else "was killed"
+            said = "".join(f"\n    {line}" for line in _last_lines(log))
+            found.append(f"{show.study_name(job.study)} {how}:{said}\n    log: {log}")
+    if not found:
+        for folder in {job.results / node.FOLDER for job in jobs}:
+            shutil.rmtree(folder, ignore_errors=True)
+    return found
+
+
+def _looks(
+    jobs: Sequence[Job], cluster: Cluster, folder: Path, config_dir: Path | None, command: str
+) -> Iterator[dict[Path, str]]:
+    """See `launched`; what the launcher itself writes goes to `folder`."""
+    if cluster.kind == "slurm":
+        while slurm.queued(folder):  # of an earlier command, which did not wait for them
+            yield {log_of(job): _state(job) for job in each_shard(jobs)}
+            time.sleep(SECONDS)
+        jobs = sweep.missing(jobs)
+    if not jobs:
+        return
+    settings, shards = _divided(each_shard(jobs), cluster)
+    tasks = [_task(job, config_dir, command, cluster) for job in shards]
+    for task in tasks:
+        task.log.unlink(missing_ok=True)
+        node.status_file(task.log).unlink(missing_ok=True)
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    ends: list[Exception | None] = []
+    launcher = threading.Thread(target=_hand_over, args=(tasks, settings, folder, ends), daemon=True)
+    launcher.start()
+    idle, submitted = 0, False
+    queue: dict[int, str] = {}
+    # Of jobs that are killed hard submitit never hears, and at the first that fails it stops to wait for the others.
+    while idle < 2 and (launcher.is_alive() or (submitted and ends[0])):
+        yield {log_of(job): queue.get(number) or _state(job) for number, job in enumerate(shards)}
+        launcher.join(SECONDS)
+        submitted = cluster.kind == "slurm" and bool(slurm.submitted(folder))
+        queue = slurm.queued(folder) if submitted else {}
+        idle = idle + 1 if submitted and not queue else 0
+    if cluster.kind == "slurm" and not submitted:
+        _as_if_nothing_were(folder)
+        raise UsageError(f"cluster=slurm refused the jobs: {str(ends[0]).strip().splitlines()[-1]}")
+    for number, task in enumerate(tasks):
+        if node.status(task.log) is None:
+            _blame(task.log, ends, [*folder.glob(f"*_{number}_0_log.out" if len(tasks) > 1 else "*_0_log.out")])
+    yield {log_of(job): _state(job) for job in shards}
+
+
+def _as_if_nothing_were(folder: Path) -> None:
+    """Remove what was made for jobs that were refused; a results folder that held something else stays."""
+    shutil.rmtree(folder)
+    with suppress(OSError):
+        for path in (folder.parent, folder.parent.parent):
+            path.rmdir()
+
+
+def _divided(jobs: list[Job], cluster: Cluster) -> tuple[dict[str, Any], list[Job]]:
+    """(the launcher's settings, jobs): on one machine those at work share its workers, and Ray limits no process."""
+    settings = cluster.launcher
+    if cluster.kind == "local" and jobs:
+        workers, asked = min(job.workers or 1 for job in jobs), settings["n_jobs"]
+        at_once = min(len(jobs), workers if asked == -1 else asked)
+        return settings | {"n_jobs": at_once}, [replace(job, workers=max(1, workers // at_once)) for job in jobs]
+    if cluster.kind == "ray" and not settings["ray"]["remote"].get("num_gpus"):
+        granted = max(1, int(settings["ray"]["remote"].get("num_cpus", 1)))
+        return settings, [replace(job, workers=job.workers or granted) for job in jobs]
+    return settings, jobs
+
+
+def _task(job: Job, config_dir: Path | None, command: str, cluster: Cluster) -> node.Task:
+    moved = replace(job, results=job.results.absolute())
+    what = pickle.dumps((moved, config_dir and config_dir.resolve(), command))
+    return node.Task(log_of(job), what, parent=os.getpid() if cluster.kind == "local" else None)
+
+
+def _hand_over(
+    tasks: Sequence[node.Task], settings: dict[str, Any], folder: Path, ends: list[Exception | None]
+) -> None:
+    """Have the launcher start all tasks and wait for them; appends what it raised, or None."""
+    path = str(folder).replace("\\", "\\\\").replace("'", "\\'")
+    # Else Hydra leaves a folder for each job with its configuration, and lines on the terminal.
+    quiet = ["hydra.sweep.subdir=.", "hydra.output_subdir=null", "hydra/hydra_logging=none", "hydra/job_logging=none"]
+    if "submitit_folder" in settings:
+        settings = settings | {"submitit_folder": str(folder)}
+        submitit = importlib.import_module("submitit")
+        submitit.SlurmJob.watcher._make_command = lambda: None  # `sacct`; ends are seen by `squeue`, and by the results
+        logging.getLogger("submitit").setLevel(logging.CRITICAL)
+    try:
+        with initialize_config_dir(str(CONF), version_base="1.3"):
+            config = compose(overrides=[f"hydra.sweep.dir='{path}'", *quiet], return_hydra_config=True)
+            with open_dict(config):
+                config.hydra.launcher = settings
+            context = HydraContext(GlobalHydra.instance().config_loader(), Callbacks())
+            launcher = Plugins.instance().instantiate_launcher(context, partial(node.run, tasks), config)
+            for each in launcher.launch([[f"+job={number}"] for number in range(len(tasks))], initial_job_idx=0):
+                _ = each.return_value  # raises what kept a job from being started
+        ends.append(None)
+    except Exception as error:
+        ends.append(error)
+
+
+def _state(job: Job) -> str:
+    """By the files of the job alone."""
+    status = node.status(log_of(job))
+    if status is not None:
+        return "failed" if status else "ended"
+    return "running" if log_of(job).exists() else "queued"
+
+
+def _blame(log: Path, ends: Sequence[Exception | None], launchers: Sequence[Path]) -> None:
+    """Add to the log of a job that was killed what its launcher says of it."""
+    said = [str(error) for error in ends if error] + [line for path in launchers[:1] for line in _last_lines(path)]
+    with log.open("a") as file:
+        file.writelines(f"{line}\n" for line in said)
+
+
+def _last_lines(log: Path) -> list[str]:
+    lines = log.read_text(errors="replace").splitlines() if log.exists() else []
+    return [line for line in lines if line.strip()][-LINES:]
+
+
+def _ray(init: dict[str, Any]) -> Any:
+    """Ray, connected; the launcher then leaves it as it is.
+
+    Raises:
+        UsageError: it cannot be reached.
+    """
+    ray = importlib.import_module("ray")
+    try:
+        ray.init(**init)
+    except Exception as error:  # of many kinds
+        raise UsageError(
+            f"cluster=ray found no Ray at hydra.launcher.ray.init.address={init.get('address')}: "
+            f"{str(error).strip().splitlines()[0]} Start one with `ray start --head`."
+        ) from error
+    return ray

@@ -1,0 +1,173 @@
+"""The command line composed by Hydra: what can be set, and the refusal in words of what cannot."""
+
+from __future__ import annotations
+
+import importlib
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from hydra import compose, initialize_config_dir
+from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
+from hydra.core.config_store import ConfigStore
+from hydra.core.global_hydra import GlobalHydra
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override
+from hydra.errors import HydraException
+from omegaconf import DictConfig, OmegaConf, open_dict
+from omegaconf.errors import OmegaConfBaseException
+from yaml import YAMLError
+
+from study.optimizers.base import HALF_LIFE
+from study.schema import SweepConfig
+from workloads.suggest import suggest
+
+CONF = Path(importlib.import_module("conf").__file__ or "").parent
+EXTRAS = {"submitit_slurm": "slurm", "ray": "ray"}
+"""Launchers of Hydra that come with an extra of this package."""
+BASIC = "hydra._internal.core_plugins.basic_launcher.BasicLauncher"
+OURS = re.compile(r"hydra\.launcher\.[^_]")
+"""What of Hydra's own keys is for the command line: how a cluster is used."""
+OPEN = re.compile(
+    r"(search\.space|optimizer\.arguments)\.\w+|"
+    r"hydra\.launcher\.(additional_parameters|ray\.init|ray\.remote)\.[\w.-]+"
+)
+"""Keys that no schema knows: studies judge whether anything asks for them, clusters whether they know them."""
+
+
+class UsageError(Exception):
+    """The command line asks for something impossible; the message names the rule, the value and the cure."""
+
+
+@contextmanager
+def in_words() -> Iterator[None]:
+    """What Hydra refuses in this block is refused in one line, without its hints for developers."""
+    try:
+        yield
+    except (HydraException, OmegaConfBaseException, YAMLError) as error:
+        raise UsageError(_first_line(error)) from error
+
+
+def compositions(arguments: Sequence[str], config_dir: Path | None = None) -> Iterator[DictConfig]:
+    """One composed configuration for each combination of the swept overrides.
+
+    Raises:
+        UsageError: an override that does not parse, names an unknown choice or key, or has a value of another type.
+    """
+    for config in _with_hydra(arguments, config_dir):
+        with open_dict(config):
+            del config["hydra"]
+        yield config
+
+
+def launcher(arguments: Sequence[str], config_dir: Path | None = None) -> dict[str, Any]:
+    """The settings of the launcher that `cluster=` chose, by Hydra's own names; `_target_` is its class.
+
+    Raises:
+        UsageError: see `compositions`.
+    """
+    config = next(_with_hydra(arguments, config_dir))
+    with in_words():
+        settings: Any = OmegaConf.to_container(config.hydra.launcher, resolve=True)
+    return settings
+
+
+def as_yaml(arguments: Sequence[str], config_dir: Path | None = None) -> str:
+    """The first composed configuration, as YAML; with what a cluster can be told."""
+    config = next(_with_hydra(arguments, config_dir))
+    with open_dict(config):
+        where = config.pop("hydra").launcher
+    asked = OmegaConf.to_yaml(config, resolve=True)
+    return f"{asked}{OmegaConf.to_yaml({'hydra': {'launcher': where}})}" if len(where) > 1 else asked
+
+
+def _with_hydra(arguments: Sequence[str], config_dir: Path | None) -> Iterator[DictConfig]:
+    ConfigStore.instance().store(name="schema", node=SweepConfig)
+    if config_dir is not None and not config_dir.is_dir():
+        raise UsageError(f"--config-dir must be a folder, but got {config_dir}.")
+    extra = [] if config_dir is None else [f"hydra.searchpath=[file://{config_dir.resolve()}]"]
+    with initialize_config_dir(str(CONF), version_base="1.3"), in_words():
+        overrides = OverridesParser.create().parse_overrides([_readable(text) for text in arguments])
+        for override in overrides:
+            if override.is_sweep_override() and re.match(r"cluster$|hydra\b", override.key_or_group):
+                raise UsageError(
+                    f"{override.input_line}: where a sweep runs cannot be swept, it is no part of what it asks."
+                )
+        points = BasicSweeper.split_arguments(overrides, max_batch_size=None)[0]
+        for point in points:
+            yield _compose(extra, OverridesParser.create().parse_overrides(point))
+
+
+def _readable(override: str) -> str:
+    """What people type, as Hydra's grammar wants it: goals and addresses need quotes, and choices a name."""
+    key, _, value = override.partition("=")
+    if (key.lstrip("+") == "goal" or "://" in value) and value[:1] not in ("'", '"'):
+        return f"{key}='{value}'"
+    if re.fullmatch(r"\+*search\.space\.\w+", key) and value.startswith("["):
+        return f"{key}={{choices: {value}}}"
+    return override
+
+
+def _compose(extra: list[str], overrides: Sequence[Override]) -> DictConfig:
+    loader = GlobalHydra.instance().config_loader()
+    choices: list[str] = []
+    values: list[Override] = []
+    for override in overrides:
+        name = override.key_or_group
+        options = [*loader.get_group_options(name), *_options_beside(extra, name)]
+        if override.is_delete():
+            raise UsageError(f"{name} cannot be removed; give it another value.")
+        if not options:
+            values.append(override)
+            continue
+        if "/" in name or override.package is not None:
+            raise UsageError(f"{override.input_line} cannot be chosen here; the groups are the folders of conf/.")
+        if override.value() not in options:
+            raise UsageError(f"unknown {name} {override.value()!r}{suggest(str(override.value()), options)}")
+        choices.append(f"{name}={override.value()}")
+    known = compose("sweep", overrides=[*extra, *choices], return_hydra_config=True)
+    keys = [key for key in _keys(OmegaConf.to_container(known)) if not key.startswith("hydra") or OURS.match(key)]
+    final = []
+    for override in values:
+        key, text = override.key_or_group, str(override.input_line).lstrip("+")
+        undeclared = OPEN.fullmatch(key)
+        if key not in keys and not undeclared:
+            raise UsageError(f"unknown key {key!r}{suggest(key, keys)}")
+        # `+key=value` of a declared key means what `key=value` does; an undeclared one was just refused.
+        final.append(f"++{text}" if undeclared else text)
+    config = compose("sweep", overrides=[*extra, *choices, *final], return_hydra_config=True)
+    given = {override.key_or_group for override in overrides}
+    if "cluster" not in given and config.hydra.launcher._target_ != BASIC:
+        raise UsageError("a cluster is chosen on the command line, cluster=NAME, and by no other file.")
+    for name in list(config.search.space):
+        stem = name.removesuffix(HALF_LIFE)  # which takes the place of the beta that a file gave
+        if stem != name and f"search.space.{stem}" not in given:
+            with open_dict(config):
+                config.search.space.pop(stem, None)
+    return config
+
+
+def _options_beside(extra: Sequence[str], group: str) -> list[str]:
+    """The choices of a group in the user's own --config-dir, which Hydra's loader learns of only while composing."""
+    folders = [Path(text.partition("file://")[2].rstrip("]")) for text in extra]
+    return [path.stem for folder in folders for path in (folder / group).glob("*.yaml")]
+
+
+def _keys(tree: Any, prefix: str = "") -> list[str]:
+    """Every dotted key of a plain configuration, branches included."""
+    if not isinstance(tree, dict):
+        return []
+    return [key for name, branch in tree.items() for key in (f"{prefix}{name}", *_keys(branch, f"{prefix}{name}."))]
+
+
+def _first_line(error: Exception) -> str:
+    """What Hydra and OmegaConf say of a value, without their hints for developers."""
+    cause = error.__cause__ or error
+    lines = [line.strip() for line in str(cause).splitlines() if line.strip()]
+    absent = re.search(r"Could not find 'hydra/launcher/(\w+)'", lines[0])
+    if absent and (extra := EXTRAS.get(absent[1])):
+        return f"cluster={extra} needs a package that is not installed: pip install 'batch-size-study[{extra}]'"
+    key = next((line.removeprefix("full_key: ") for line in lines if line.startswith("full_key: ")), None)
+    return lines[0] if key is None else f"{key}: {lines[0]}"

@@ -1,0 +1,105 @@
+"""One job where a launcher put it: a process that trains it, its log and its exit status beside the results.
+
+The launcher's own process only waits for that one. So it is small; what kills a training, such as the want of memory,
+leaves the launcher to start the next; and every launcher's jobs leave the same files:
+
+    results/.cluster/<workload>-<optimizer>-<batch size>-<shard>.log     what the training says
+    results/.cluster/<workload>-<optimizer>-<batch size>-<shard>.exit    its exit status, once it has ended
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+FOLDER = ".cluster"
+"""Of what launchers write, below a results folder."""
+
+
+@dataclass(frozen=True)
+class Task:
+    """A job as it travels: `what` is a pickled (Job, config_dir, command), read only by the process that trains it.
+
+    `parent` is the process on this machine that must live for it to go on; None: the launcher sees to that.
+    """
+
+    log: Path
+    what: bytes
+    parent: int | None = None
+
+
+def run(tasks: Sequence[Task], config: Any) -> int:
+    """Train the task numbered `config.job`; returns its exit status. Called by a launcher."""
+    task = tasks[config.job]
+    if task.parent is not None:
+        threading.Thread(target=die_with, args=(task.parent,), daemon=True).start()
+    status_file(task.log).unlink(missing_ok=True)  # of an earlier run, if this one was queued again
+    task.log.parent.mkdir(parents=True, exist_ok=True)
+    with task.log.open("ab") as log:  # after what it said before it was queued again
+        command = [sys.executable, "-u", "-m", "study.node"]
+        # In a session of its own, for a Ctrl-C is its parent's to handle.
+        process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
+        )
+        try:
+            process.communicate(task.what)
+        finally:
+            process.kill()
+            process.wait()
+    status_file(task.log).write_text(f"{process.returncode}\n")
+    return process.returncode
+
+
+def status_file(log: Path) -> Path:
+    """Where the exit status stands beside a log."""
+    return log.with_suffix(".exit")
+
+
+def status(log: Path) -> int | None:
+    """The exit status of the job with this log; None until it has ended, and if it was killed with its launcher's."""
+    try:
+        return int(status_file(log).read_text())
+    except (OSError, ValueError):
+        return None
+
+
+def die_with(parent: int) -> None:
+    """End this process once it is not a child of `parent` any more."""
+    while os.getppid() == parent:
+        time.sleep(0.5)
+    os._exit(1)
+
+
+def main() -> None:
+    """Train the job on stdin as far as it is not done."""
+    # SLURM warns all processes of a job that is out of time; the launcher's own knows what to do.
+    signal.signal(signal.SIGUSR2, signal.SIG_IGN)
+    threading.Thread(target=die_with, args=(os.getppid(),), daemon=True).start()
+    job, config_dir, command = pickle.load(sys.stdin.buffer)
+
+    from rich.console import Console
+
+    from study import sweep
+    from study.composition import UsageError
+    from study.store import StoreError
+    from study.workers import TrialTooLarge, WorkerError
+    from workloads.datasets import DataError
+
+    try:
+        if missing := sweep.missing(sweep.ready([job], config_dir)):
+            sweep.train(missing, config_dir, command, Console(width=120))
+    except (UsageError, DataError, StoreError, TrialTooLarge, WorkerError) as error:
+        sys.exit(f"study: {error}")
+
+
+if __name__ == "__main__":
+    main()
