@@ -57,11 +57,18 @@ class Cost:
         }
 
 
-def least_seconds(call: Callable[[], object], budget: float = 0.25) -> float:
-    """The least of several timings after a first, untimed call; the least, since noise only ever adds."""
+def least_seconds(
+    call: Callable[[], object], budget: float = 0.25, hear: Callable[[Callable[[], bool]], bool] = lambda call: call()
+) -> float:
+    """The least of several timings after a first, untimed call; the least, since noise only ever adds.
+
+    Arguments:
+        budget: seconds to spend.
+        hear: calls what decides whether to go on; the processes of a team decide alike (`study.team.Team.hear`).
+    """
     call()
     least, spent = float("inf"), 0.0
-    while spent <= budget:
+    while hear(lambda: spent <= budget):
         start = time.perf_counter()
         call()
         elapsed = time.perf_counter() - start
