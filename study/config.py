@@ -21,10 +21,11 @@ from hydra.core.override_parser.types import Override
 from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
+from torch import nn
 from yaml import YAMLError
 
 from analysis.counting import Goal
-from study import store
+from study import store, streaming, team
 from study.engine import lanes_can, refusal
 from study.evaluation import Data, metrics
 from study.memory import device_bytes, micro_batch, most_workers, saved_bytes
@@ -34,6 +35,7 @@ from study.schema import CheckpointConfig, EngineConfig, SweepConfig
 from study.space import parse_space
 from study.stack import arithmetic
 from workloads.base import Splits, Workload, build
+from workloads.layers import whole_batch_layers
 from workloads.suggest import suggest
 
 ENGINES = ("auto", "serial", "lanes")
@@ -49,11 +51,12 @@ class Job:
     """One study to run, where its results go, and how it is run.
 
     Attributes:
-        device, workers: `workers` processes train on `device`.
+        device, workers, devices: `workers` processes, or teams of `devices` processes, train on `device`.
         engine: `auto`, `serial` or `lanes`.
         lanes: trials that a process trains at once; None: as many as pay.
         checkpoint_minutes: from one checkpoint of trials under way to the next; None: never.
         storage: where Optuna keeps its trials (see `study.tuner.Storage`).
+        data_memory, loaders: how data that do not fit are read (see `study.workers.Workers`).
     """
 
     study: Study
@@ -64,6 +67,15 @@ class Job:
     lanes: int | None
     checkpoint_minutes: float | None
     storage: str | None
+    devices: int = 1
+    data_memory: float | None = None
+    loaders: int = 0
+
+    @property
+    def engine_settings(self) -> tuple[Any, ...]:
+        """What all jobs of a sweep have in common."""
+        place = (self.device, self.workers, self.devices, self.data_memory, self.loaders)
+        return (*place, self.engine, self.lanes, self.checkpoint_minutes)
 
 
 def jobs(arguments: Sequence[str], config_dir: Path | None = None) -> list[Job]:
@@ -86,7 +98,7 @@ def jobs(arguments: Sequence[str], config_dir: Path | None = None) -> list[Job]:
                     )
     except (HydraException, OmegaConfBaseException, YAMLError) as error:
         raise UsageError(_first_line(error)) from error
-    if len({(job.device, job.workers, job.engine, job.lanes, job.checkpoint_minutes) for job in found.values()}) > 1:
+    if len({job.engine_settings for job in found.values()}) > 1:
         raise UsageError("engine and checkpoint settings cannot be swept: they are how a sweep runs, not what it asks.")
     return list(found.values())
 
@@ -97,10 +109,11 @@ def _jobs_of(config: DictConfig) -> list[Job]:
         raise UsageError("batch_sizes is empty; name at least one, such as batch_size=64.")
     if not config.results:
         raise UsageError("results must name a folder, but got ''.")
-    place = placement(config.engine)
+    device, workers, devices = placement(config.engine)
     engine, minutes, results = config.engine, checkpoint_minutes(config.checkpoint), Path(config.results)
-    how: tuple[Any, ...] = (engine.name, engine.lanes, minutes, config.search.storage)
-    return [Job(build_study(config, size), results, *place, *how) for size in sizes]
+    how: tuple[Any, ...] = (engine.name, engine.lanes, minutes, config.search.storage, devices)
+    how = (device, workers, *how, engine.data_memory, engine.loaders)
+    return [Job(build_study(config, size), results, *how) for size in sizes]
 
 
 def build_study(config: DictConfig, batch_size: int) -> Study:
@@ -144,8 +157,12 @@ def _optimizer(name: str, target: str | None, arguments: dict[str, Any]) -> str:
     return name if target is None else target
 
 
-def placement(engine: EngineConfig) -> tuple[str, int]:
-    """(device, processes): a GPU if there is one and one process on it, else the CPU and a process for each core."""
+def placement(engine: EngineConfig) -> tuple[str, int, int]:
+    """(device, workers, devices of each): a GPU if there is one and a worker on it, else as many as the CPU has cores.
+
+    Raises:
+        UsageError: an engine setting that is impossible, here or at all.
+    """
     device, workers = engine.device, engine.workers
     if engine.name not in ENGINES:
         raise UsageError(f"unknown engine.name {engine.name!r}{suggest(engine.name, ENGINES)}")
@@ -162,7 +179,37 @@ def placement(engine: EngineConfig) -> tuple[str, int]:
         raise UsageError(f"engine.device {device!r} cannot be used: {str(error).splitlines()[0]}") from error
     if workers is not None and workers < 1:
         raise UsageError(f"engine.workers must be at least 1, but got {workers}.")
-    return device, workers or (1 if kind == "cuda" else cores())
+    if engine.data_memory is not None and not engine.data_memory >= 0:
+        raise UsageError(f"engine.data_memory must be a number of GiB of at least 0, but got {engine.data_memory}.")
+    if engine.loaders < 0:
+        raise UsageError(f"engine.loaders must be at least 0, but got {engine.loaders}.")
+    started = team.launched()
+    devices = _devices(engine, device, started)
+    if started is not None and workers not in (None, 1):
+        raise UsageError(f"torchrun starts one worker, on {devices} devices, but got engine.workers={workers}.")
+    most = 1 if kind == "cuda" or started is not None else max(1, cores() // devices)
+    return device, workers or most, devices
+
+
+def _devices(engine: EngineConfig, device: str, started: team.Seat | None) -> int:
+    """On how many devices each trial is trained: as asked for, or as torchrun has started processes."""
+    devices = engine.devices or (1 if started is None else started.size)
+    if engine.devices is not None and engine.devices < 1:
+        raise UsageError(f"engine.devices must be at least 1, but got {engine.devices}.")
+    if started is not None and devices != started.size:
+        raise UsageError(f"torchrun started {started.size} processes, but got engine.devices={devices}; leave it out.")
+    if devices == 1:
+        return 1
+    if engine.name == "lanes":
+        raise UsageError(f"fused lanes train on one device, but got {devices}; leave out engine=lanes.")
+    if device not in ("cpu", "cuda"):
+        raise UsageError(f"{devices} devices are the first ones of their kind, but got engine.device={device}.")
+    if device == "cuda" and started is None and devices > torch.cuda.device_count():
+        raise UsageError(
+            f"engine.devices must be at most the {torch.cuda.device_count()} GPUs there are, but got {devices}; "
+            "engine.device=cpu takes processes instead."
+        )
+    return devices
 
 
 def checkpoint_minutes(checkpoint: CheckpointConfig) -> float | None:
@@ -190,6 +237,7 @@ def materialise(jobs: Sequence[Job]) -> list[Job]:
     """
     built: dict[str, Workload] = {}
     saved: dict[str, float] = {}
+    streamed: dict[str, bool] = {}
     probes: dict[str, Data] = {}
     settled = []
     for job in jobs:
@@ -197,15 +245,17 @@ def materialise(jobs: Sequence[Job]) -> list[Job]:
         try:
             if key not in built:
                 built[key] = build(job.study.workload)
-                inputs, targets = built[key].splits(torch.device("cpu")).train
-                wanted = job.study.workload["train_examples"]
-                if len(targets) != wanted:
+                splits = built[key].splits(torch.device("cpu"))
+                examples = streaming.Examples(splits)
+                wanted, got = job.study.workload["train_examples"], examples.count("train")
+                if got != wanted:
                     raise UsageError(
-                        f"workload.train_examples is {wanted}, but {job.study.name}.splits() returns {len(targets)}."
+                        f"workload.train_examples is {wanted}, but {job.study.name}.splits() returns {got}."
                     )
-                saved[key] = saved_bytes(built[key], inputs, targets)
-                few = inputs[:8].clone(), targets[:8].clone()
+                few = examples["train", range(min(8, got))]
+                saved[key] = saved_bytes(built[key], *few)
                 probes[key] = Data.of(Splits(few, few, few))
+                streamed[key] = streaming.needed(splits, job.device, job.data_memory)
             check(job.study, built[key])
             if job.study.algorithm.update is None and (why := refusal(job.study, built[key], probes[key])):
                 raise UsageError(
@@ -216,20 +266,50 @@ def materialise(jobs: Sequence[Job]) -> list[Job]:
             raise UsageError(str(error)) from error
         memory = device_bytes(job.device)
         fits = micro_batch(job.study.batch_size, saved[key], memory)
-        workers = min(job.workers, most_workers(fits, saved[key], memory))
+        processes = job.devices if job.device == "cpu" else 1  # of a team, on a device that they share
+        workers = min(job.workers, most_workers(fits * processes, saved[key], memory))
         study = replace(job.study, micro_batch=None if fits == job.study.batch_size else fits)
         begun = store.held(job.results, study)
         if begun:  # what the memory there was has settled stays; so does the arithmetic, on another device too
             study = replace(study, micro_batch=begun[0]["micro_batch"])
+        model = built[key].model()
+        check_parts(study, model, job.devices)
+        alone = job.devices > 1 or streamed[key]
         if begun and job.engine == "auto":
             study = replace(study, arithmetic=begun[0]["arithmetic"])
-        elif job.engine != "serial":
-            how = arithmetic(built[key].model(), study, job.device, forced=job.engine == "lanes")
+            if alone and study.arithmetic != "plain":
+                raise UsageError(
+                    f"{job.results} was begun with fused lanes ({study.arithmetic}), which take one device that holds "
+                    "all data; leave out engine.devices and engine.data_memory, or choose another results=DIR."
+                )
+        elif job.engine != "serial" and not alone:
+            how = arithmetic(model, study, job.device, forced=job.engine == "lanes")
             fused = replace(study, arithmetic=how)
             if how == "bmm" or (how == "vmap" and lanes_can(fused, built[key], probes[key])):
                 study = fused
         settled.append(replace(job, study=study, workers=workers))
     return settled
+
+
+def check_parts(study: Study, model: nn.Module, devices: int) -> None:
+    """A batch that comes in parts, on several devices or one after the other, must mean what it does in one.
+
+    Raises:
+        UsageError: the model or the optimizer would see the parts.
+    """
+    if devices == 1 and study.micro_batch is None:
+        return
+    parts = f"{devices} devices" if devices > 1 else f"parts of {study.micro_batch} examples, by the memory there is"
+    if whole_batch_layers(model):
+        raise UsageError(
+            f"{study.name} has batch norm over a whole batch, but batches of {study.batch_size} come in {parts}; "
+            "workloads.layers.GhostBatchNorm(channels, group=32) means the same however a batch comes."
+        )
+    if devices > 1 and study.algorithm.sees_examples:
+        raise UsageError(
+            f"{study.optimizer} collects the gradients of single examples, of which each of {devices} devices has only "
+            "its own; leave out engine.devices or choose another optimizer."
+        )
 
 
 def check(study: Study, workload: Workload) -> None:

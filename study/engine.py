@@ -174,7 +174,9 @@ def _fused_cost(study: Study, workload: Workload, data: Data, heights: Sequence[
 
 def _plain_cost(study: Study, workload: Workload, data: Source, micro_batch: int | None) -> Cost:
     run = Run(study, workload, data, _trial(study, 0), micro_batch)
-    return _cost(run.log, least_seconds(_stepper(run), hear=data.team.hear), run.predict)
+    cost = _cost(run.log, least_seconds(_stepper(run), hear=data.team.hear), run.predict)
+    parts = tuple(tuple(part.stop - part.start for part in taken) for taken in run.shares)
+    return cost if parts == ((study.batch_size,),) else replace(cost, parts=parts)
 
 
 def _cost(

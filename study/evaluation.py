@@ -9,7 +9,7 @@ import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 import numpy as np
@@ -45,6 +45,7 @@ class Source(Protocol):
     def examples(self) -> int: ...
     @property
     def counts(self) -> Mapping[str, int]: ...
+    def shared(self, team: Team) -> Source: ...
     def reader(self, batches: Batches, parts: Sequence[slice], steps: int) -> Reader: ...
     def chunks(self, split: str, examples: range) -> Iterator[tuple[Tensor, Tensor]]: ...
 
@@ -66,12 +67,18 @@ class Data:
     team: Team = field(default_factory=Team)
 
     @classmethod
-    def of(cls, splits: Splits) -> Data:
-        """The training set is itself a fixed permutation: its first examples, as many as validate, are the subset."""
-        train, val, test = ((channels_last(inputs), targets) for inputs, targets in splits)
+    def of(cls, splits: Splits, device: torch.device | None = None) -> Data:
+        """The training set is itself a fixed permutation: its first examples, as many as validate, are the subset.
+
+        Arguments:
+            splits: tensors, none of them a data set.
+            device: where they go; None: they stay where they are.
+        """
+        held = [tuple(tensor.to(device) for tensor in split) for split in splits if isinstance(split, tuple)]
+        train, val, test = ((channels_last(inputs), targets) for inputs, targets in held)
         subset = len(val[1])
         evaluated = {"val": val, "train": (train[0][:subset], train[1][:subset]), "test": test}
-        return cls(*train, evaluated, images=splits.train[0].dim() == 4)
+        return cls(*train, evaluated, images=held[0][0].dim() == 4)
 
     @property
     def device(self) -> torch.device:
@@ -87,6 +94,10 @@ class Data:
     def counts(self) -> dict[str, int]:
         """How many examples each split is measured on."""
         return {split: len(targets) for split, (_, targets) in self.evaluated.items()}
+
+    def shared(self, team: Team) -> Data:
+        """The same, trained on with these."""
+        return replace(self, team=team)
 
     def reader(self, batches: Batches, parts: Sequence[slice], steps: int) -> Reader:
         """What a trial of so many steps reads its micro-batches through."""

@@ -84,8 +84,8 @@ def arrivals(
         sys.path.insert(0, str(config_dir.resolve()))  # where the user's workloads are imported from
     studies = _studies(results)
     store.check(results, studies)
-    device, workers = config.placement(engine)
-    how = (engine.name, engine.lanes, CheckpointConfig().minutes, None)
+    device, workers, devices = config.placement(engine)
+    how = (engine.name, engine.lanes, CheckpointConfig().minutes, None, devices, engine.data_memory, engine.loaders)
     jobs = config.materialise([Job(study, results, device, workers, *how) for study in studies])
     found: list[Arrivals] = []
     left_out: list[str] = []
@@ -197,7 +197,8 @@ def train(found: Sequence[Arrivals], config_dir: Path | None, command: str, cons
         too_large = [cost for cost in measured if isinstance(cost, TrialTooLarge)]
         pairs = zip(waiting, measured, strict=True)
         fitting = [(job, missing, cost) for (job, missing), cost in pairs if isinstance(cost, Cost)]
-        show.costs(console, [_together(*each) for each in fitting], workers.device, workers.count, SMALLER)
+        together = [_together(*each) for each in fitting]
+        show.costs(console, together, workers.place, workers.count, SMALLER)
         sweep.warn_of_devices([(job, cost) for job, _, cost in fitting], console)
         for job, missing, _ in fitting:
             for study in missing:

@@ -59,7 +59,10 @@ class EngineConfig:
     name: str = "auto"
     device: str = "auto"
     workers: int | None = None
+    devices: int | None = None
     lanes: int | None = None
+    data_memory: float | None = None
+    loaders: int = 2
 
 
 @dataclass

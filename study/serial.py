@@ -98,7 +98,8 @@ class Run:
     """One trial under way, as one process of its team sees it.
 
     Attributes:
-        parts: the micro-batches of this process, as places in the global batch.
+        shares: the micro-batches of each process, as places in the global batch.
+        parts: those of this one.
         trained: the model, through which a team's gradients become one.
     """
 
@@ -117,7 +118,8 @@ class Run:
         self.average = copy.deepcopy(self.model).eval() if study.averages else None
         batches = Batches(trial.order_seed, data.examples, study.batch_size, data.device)
         unit = together(self.model, study.batch_size)
-        self.parts = places(study.batch_size, self.team.size, micro_batch, unit)[self.team.rank]
+        self.shares = places(study.batch_size, self.team.size, micro_batch, unit)
+        self.parts = self.shares[self.team.rank]
         self.read = data.reader(batches, self.parts, study.train_steps)
         self.loss_hyperparameters = {
             name: value for name, value in trial.hyperparameters.items() if name in workload.hyperparameters
@@ -169,7 +171,8 @@ class Run:
                     # Some optimizers count their steps in the groups.
                     groups = [{k: v for k, v in group.items() if k != "params"} for group in held["param_groups"]]
                     state = {"state": held["state"], "groups": groups}
-                    content = checkpoints.pack(log, Checkpoint(self.step, self.weights, state))
+                    checkpoint = Checkpoint(self.step, self.weights, state)
+                    content = checkpoints.pack(log, checkpoint) if self.team.rank == 0 else b""
                     proposals.keep(self.trial.index, content)
             if log.first_bad_step is not None:
                 break

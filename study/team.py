@@ -121,9 +121,8 @@ class Team:
         # Buffers alike without it; torch 2.13 gave the switch another name.
         known = inspect.signature(nn.parallel.DistributedDataParallel).parameters
         switch = "forward_sync_buffers" if "forward_sync_buffers" in known else "broadcast_buffers"
-        return nn.parallel.DistributedDataParallel(
-            model, process_group=self.group, find_unused_parameters=unused, **{switch: False}
-        )
+        how: dict[str, Any] = {"process_group": self.group, "find_unused_parameters": unused, switch: False}
+        return nn.parallel.DistributedDataParallel(model, **how)
 
 
 def seats(count: int, size: int) -> tuple[object, list[list[Seat]]]:
@@ -160,6 +159,13 @@ class Launch:
         self.store.set(OVER, "")
 
 
+def lost(error: BaseException) -> bool:
+    """Whether an error is one of a process whose team is gone."""
+    return isinstance(error, dist.DistError) or any(
+        text in str(error) for text in ("Connection closed by peer", "Connection reset by peer", "Broken pipe")
+    )
+
+
 def end_with(seat: Seat) -> None:
     """From now on, end this process in peace as soon as the first that torchrun started is done."""
     store = dist.PrefixStore(seat.name, dist.TCPStore(seat.host, seat.port, is_master=False, timeout=PATIENCE))
@@ -175,7 +181,7 @@ def end_with(seat: Seat) -> None:
 
 
 def die_with(parent: int) -> None:
-    """From now on, end this process as soon as its parent is dead: a restart must never race orphans."""
+    """From now on, end this process soon after its parent is dead: a restart must never race orphans."""
 
     def watch() -> None:
         while os.getppid() == parent:

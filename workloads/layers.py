@@ -121,9 +121,14 @@ class GhostBatchNorm(nn.Module):
 
 def together(model: nn.Module, batch_size: int) -> int:
     """How many consecutive examples of a batch this model must see at once: all where it has plain batch norm."""
-    if any(isinstance(layer, nn.modules.batchnorm._BatchNorm) for layer in model.modules()):
+    if whole_batch_layers(model):
         return batch_size
     return math.lcm(*(layer.group for layer in ghost_layers(model)))
+
+
+def whole_batch_layers(model: nn.Module) -> list[nn.Module]:
+    """The layers whose statistics are those of all examples that they are given."""
+    return [layer for layer in model.modules() if isinstance(layer, nn.modules.batchnorm._BatchNorm)]
 
 
 def ghost_layers(model: nn.Module) -> list[GhostBatchNorm]:
