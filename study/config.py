@@ -204,9 +204,10 @@ def _devices(engine: EngineConfig, device: str, started: team.Seat | None) -> in
         raise UsageError(f"fused lanes train on one device, but got {devices}; leave out engine=lanes.")
     if device not in ("cpu", "cuda"):
         raise UsageError(f"{devices} devices are the first ones of their kind, but got engine.device={device}.")
-    if device == "cuda" and started is None and devices > torch.cuda.device_count():
+    here = devices if started is None else int(os.environ.get("LOCAL_WORLD_SIZE", devices))
+    if device == "cuda" and here > torch.cuda.device_count():
         raise UsageError(
-            f"engine.devices must be at most the {torch.cuda.device_count()} GPUs there are, but got {devices}; "
+            f"engine.devices must be at most the {torch.cuda.device_count()} GPUs there are, but got {here}; "
             "engine.device=cpu takes processes instead."
         )
     return devices

@@ -46,7 +46,7 @@ class Source(Protocol):
     @property
     def counts(self) -> Mapping[str, int]: ...
     def shared(self, team: Team) -> Source: ...
-    def reader(self, batches: Batches, parts: Sequence[slice], steps: int) -> Reader: ...
+    def reader(self, batches: Batches, parts: Sequence[slice]) -> Reader: ...
     def chunks(self, split: str, examples: range) -> Iterator[tuple[Tensor, Tensor]]: ...
 
 
@@ -99,8 +99,8 @@ class Data:
         """The same, trained on with these."""
         return replace(self, team=team)
 
-    def reader(self, batches: Batches, parts: Sequence[slice], steps: int) -> Reader:
-        """What a trial of so many steps reads its micro-batches through."""
+    def reader(self, batches: Batches, parts: Sequence[slice]) -> Reader:
+        """What a trial reads its micro-batches through."""
         return lambda step, part: self.examples_of(batches(step)[parts[part]])
 
     def chunks(self, split: str, examples: range) -> Iterator[tuple[Tensor, Tensor]]:

@@ -120,7 +120,7 @@ class Run:
         unit = together(self.model, study.batch_size)
         self.shares = places(study.batch_size, self.team.size, micro_batch, unit)
         self.parts = self.shares[self.team.rank]
-        self.read = data.reader(batches, self.parts, study.train_steps)
+        self.read = data.reader(batches, self.parts)
         self.loss_hyperparameters = {
             name: value for name, value in trial.hyperparameters.items() if name in workload.hyperparameters
         }

@@ -8,6 +8,7 @@ Shapes: B examples in a micro-batch, N examples in a split.
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -34,13 +35,17 @@ class Examples(Dataset):
     """All splits as one map-style data set, whose items are whole batches: inputs [B, ...] and targets [B, ...]."""
 
     def __init__(self, splits: Splits) -> None:
-        self.splits = splits._asdict()
+        # On the host, where loaders can read them.
+        self.splits = {
+            name: tuple(tensor.cpu() for tensor in split) if isinstance(split, tuple) else split
+            for name, split in splits._asdict().items()
+        }
 
     def __getitem__(self, request: Request) -> tuple[Tensor, Tensor]:
         split, indices = request
         held = self.splits[split]
         if isinstance(held, tuple):
-            inputs, targets = (tensor[torch.as_tensor(indices, device=tensor.device)] for tensor in held)
+            inputs, targets = (tensor[torch.as_tensor(indices)] for tensor in held)
             return inputs, targets
         fetch = getattr(held, "__getitems__", None)
         inputs, targets = default_collate(fetch(list(indices)) if fetch else [held[index] for index in indices])
@@ -120,15 +125,15 @@ class Streamed:
         """The same, trained on with these."""
         return replace(self, team=team)
 
-    def reader(self, batches: Batches, parts: Sequence[slice], steps: int) -> Reader:
-        """What a trial of so many steps reads its micro-batches through: in order, or anew from where it is asked."""
+    def reader(self, batches: Batches, parts: Sequence[slice]) -> Reader:
+        """What a trial reads its micro-batches through: in order, or anew from where it is asked."""
         order = Batches(batches.seed, batches.examples, batches.batch_size, torch.device("cpu"))
         latest: tuple[Tensor, Tensor] | None = None
         coming: Iterator[tuple[Tensor, Tensor]] = iter(())
         place = -1
 
         def requests(first: int) -> Iterator[Request]:
-            for number in range(first, steps * len(parts)):
+            for number in itertools.count(first):
                 step, part = divmod(number, len(parts))
                 yield "train", order(step)[parts[part]].tolist()
 

@@ -11,6 +11,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from study import interrupts
 from study.records import Trial
 
 if TYPE_CHECKING:
@@ -101,7 +102,8 @@ def follow(seat: Seat) -> int:
 
     end_with(seat)
     try:
-        _obey(None, None, seat.join(), seat)
+        with interrupts.ignored():
+            _obey(None, None, seat.join(), seat)
     except Exception as error:
         if not lost(error):
             traceback.print_exc()

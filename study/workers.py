@@ -215,9 +215,10 @@ class Workers:
         with self._alive(pipe):
             kind, content = pipe.recv()
         if kind == "error":
-            for other in self._processes:  # whose death this may be the consequence of
-                if other is not pipe and self.devices > 1:
-                    self._raise_if_dead(other)
+            for other, process in self._processes.items():
+                process.join(timeout=0.5 if self.devices > 1 and other is not pipe else 0)
+                if process.exitcode:  # of whose death this is the consequence
+                    raise self._died(other)
             raise WorkerError(content)
         return kind, content
 
@@ -230,18 +231,16 @@ class Workers:
         """Talk to a worker, or say that it died."""
         try:
             yield
-        except (EOFError, ConnectionError):
-            self._raise_if_dead(pipe, seconds=5)
-            raise
+        except (EOFError, ConnectionError) as error:
+            raise self._died(pipe) from error
 
-    def _raise_if_dead(self, pipe: Connection, seconds: float = 0.5) -> None:
+    def _died(self, pipe: Connection) -> WorkerError:
         process = self._processes[pipe]
-        process.join(timeout=seconds)
-        if process.exitcode is not None:
-            raise WorkerError(
-                f"a worker process died (exit code {process.exitcode}), most likely for want of memory; "
-                "try fewer with engine.workers=1. Finished trials are kept, and the same command continues."
-            )
+        process.join(timeout=5)
+        return WorkerError(
+            f"a worker process died (exit code {process.exitcode}), most likely for want of memory; "
+            "try fewer with engine.workers=1. Finished trials are kept, and the same command continues."
+        )
 
 
 def place(device: str, devices: int) -> str:

@@ -21,7 +21,7 @@ from test_workers import alive, children, started, wait_until
 from torch import nn
 
 from analysis.counting import Goal
-from study import config, serial, streaming
+from study import config, serial, store, streaming
 from study.__main__ import main
 from study.batches import places
 from study.checkpoints import Pace
@@ -293,11 +293,15 @@ def test_batch_norm_over_a_batch_that_comes_in_parts_is_refused(make_study):
         config.check_parts(asked, nn.Sequential(nn.Linear(24, 5), GhostBatchNorm(5, group=4)), devices)
 
 
-def test_a_study_begun_with_lanes_is_not_gone_on_with_on_several_devices(tmp_path, capsys):
-    small = ["sweep", "batch_size=256", "search.trials=1", "budget.epochs=1", f"results={tmp_path}", "engine.workers=1"]
-    assert main(small) == 0
-    assert main([*small, "search.trials=2", "engine.devices=2"]) == 2
-    assert "was begun with fused lanes (bmm)" in " ".join(capsys.readouterr().err.split())
+def test_a_study_begun_with_lanes_is_not_gone_on_with_on_several_devices(tmp_path):
+    small = ["batch_size=256", "engine.device=cpu", f"results={tmp_path}"]
+    [job] = config.materialise(config.jobs(small))
+    store.open_study(tmp_path, job.study, {"device": "cpu"})
+    for asked in (["engine.devices=2"], ["engine.data_memory=0"]):
+        with pytest.raises(UsageError, match=r"was begun with fused lanes \(bmm\)"):
+            config.materialise(config.jobs([*small, *asked]))
+        [other] = config.materialise(config.jobs([*small[:2], *asked, f"results={tmp_path / 'other'}"]))
+        assert (job.study.arithmetic, other.study.arithmetic) == ("bmm", "plain")
 
 
 SWEEP = ["batch_size=48,1", "search.trials=2", "budget.epochs=0", "budget.steps=30", "stopping=budget", "engine=serial"]
