@@ -342,7 +342,7 @@ def _launched(argv: Sequence[str]) -> int:
         return _main(argv)
     if seat.rank > 0:
         return worker.follow(seat)
-    with team.Launch(seat):
+    with team.leading(seat):
         return _main(argv)
 
 

@@ -12,8 +12,8 @@ import inspect
 import os
 import threading
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, TypeVar
@@ -145,19 +145,15 @@ def launched() -> Seat | None:
     return Seat(*address, f"torchrun {attempt}", rank, size, int(environment.get("LOCAL_RANK", rank)))
 
 
-class Launch:
-    """What torchrun started, from the first of its processes: the others live until this one is done."""
-
-    def __init__(self, seat: Seat) -> None:
-        agents = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"  # else nobody serves the store yet
-        held = dist.TCPStore(seat.host, seat.port, is_master=not agents, wait_for_workers=False, timeout=PATIENCE)
-        self.store = dist.PrefixStore(seat.name, held)
-
-    def __enter__(self) -> Launch:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.store.set(OVER, "")
+@contextmanager
+def leading(seat: Seat) -> Iterator[None]:
+    """What the first process does that torchrun started; the others live until it is done (`end_with`)."""
+    agents = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"  # else nobody serves the store yet
+    store = dist.TCPStore(seat.host, seat.port, is_master=not agents, wait_for_workers=False, timeout=PATIENCE)
+    try:
+        yield
+    finally:
+        dist.PrefixStore(seat.name, store).set(OVER, "")
 
 
 def lost(error: BaseException) -> bool:
