@@ -20,6 +20,7 @@ from analysis.counting import RECORDED, TUNED, Branch
 from study import config, searches, show, store, sweep
 from study.config import Job, UsageError
 from study.cost import Cost
+from study.placement import placement
 from study.records import NUMERICS_VERSION, Study
 from study.rules import RULES, Move, Values
 from study.run import run
@@ -84,7 +85,7 @@ def arrivals(
         sys.path.insert(0, str(config_dir.resolve()))  # where the user's workloads are imported from
     studies = _studies(results)
     store.check(results, studies)
-    device, workers, devices = config.placement(engine)
+    device, workers, devices = placement(engine)
     how = (engine.name, engine.lanes, CheckpointConfig().minutes, None, devices, engine.data_memory, engine.loaders)
     jobs = config.materialise([Job(study, results, device, workers, *how) for study in studies])
     found: list[Arrivals] = []

@@ -21,13 +21,14 @@ from test_workers import alive, children, started, wait_until
 from torch import nn
 
 from analysis.counting import Goal
-from study import config, serial, store, streaming
+from study import config, placement, serial, store, streaming
 from study.__main__ import main
 from study.batches import places
 from study.checkpoints import Pace
 from study.config import UsageError
 from study.evaluation import Data
 from study.records import Budget, Curve, Evaluation, Study, Trial
+from study.schema import EngineConfig
 from study.serial import Proposals
 from study.team import Team
 from workloads.layers import GhostBatchNorm
@@ -276,11 +277,11 @@ def test_refusals(tmp_path, capsys, asked, message):
 
 def test_no_more_gpus_than_there_are(monkeypatch):
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    engine = config.EngineConfig(devices=4)
+    engine = EngineConfig(devices=4)
     with pytest.raises(UsageError, match="at most the 2 GPUs there are, but got 4"):
-        config._devices(engine, "cuda", None)
+        placement._devices(engine, "cuda", None)
     with pytest.raises(UsageError, match="the first ones of their kind"):
-        config._devices(engine, "cuda:1", None)
+        placement._devices(engine, "cuda:1", None)
 
 
 def test_batch_norm_over_a_batch_that_comes_in_parts_is_refused(make_study):
