@@ -21,6 +21,8 @@ Its modules, in the order in which data flow through them:
     fits                curves through S(B)
     scaling             limits of scaling and critical batch sizes, with what to say of them
     relative, compare   workloads on one scale; optimizers and workloads side by side
+    step_times, splits  how long a step takes; batch sizes as devices x per-device batch x accumulation steps
+    advise              which of these is fastest and cheapest, in words; split_tables: the same as tables of words
     cautions            warnings in words
     figures             tables -> axes: `figures.FIGURES` names every drawing
     shown, methods      tables as people read them; definitions, linked from where they are used

@@ -228,6 +228,19 @@ def _recorded(rule: Rule, trial: Measured) -> Outcome:
     return Outcome(trial.recorded, end, first_crossing(steps, trial.errors, rule.threshold))
 
 
+def all_runs(gathered: Sequence[dict[str, Any]], apart: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The records of runs in a study's file and in files of their own, each once, by when they started.
+
+    >>> all_runs([{"run": "a", "started": 1}], [{"run": "c", "started": 3}, {"run": "a"}, {"run": "b", "started": 2}])
+    [{'run': 'a', 'started': 1}, {'run': 'b', 'started': 2}, {'run': 'c', 'started': 3}]
+    """
+    there = {run.get("run") for run in gathered}
+    return [
+        *gathered,
+        *sorted((run for run in apart if run["run"] not in there), key=lambda run: run.get("started", "")),
+    ]
+
+
 def scaled(value: float, scale: str) -> float:
     """A parameter's value on the scale that it is searched on; rises with the value, infinite where the scale ends.
 

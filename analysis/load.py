@@ -13,7 +13,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from analysis.counting import HALF_LIFE, RECORDED, Branch, Goal, Rule, evaluation_grid
+from analysis.counting import HALF_LIFE, RECORDED, Branch, Goal, Rule, all_runs, evaluation_grid
 
 GOAL = ["goal_metric", "goal_threshold"]
 CURVE = ["workload", "optimizer", *GOAL]
@@ -228,12 +228,20 @@ def load_study(folder: Path | str) -> StudyData:
     records: dict[int, dict[str, Any]] = {}
     metrics: dict[str, None] = {}
     with _reading(folder):
+        apart = list(_runs(folder))  # first, since what is gathered meanwhile stands in what is read next
         held = json.loads((folder / "study.json").read_text())
         for path in _files(folder):
             with suppress(FileNotFoundError), pq.ParquetFile(path) as file:
                 metrics |= dict.fromkeys(file.schema_arrow.names[2:])
                 records = {record["index"]: record for record in _records(file)} | records
-    return StudyData(folder, held["question"], held["provenance"], _trials(records), list(metrics))
+    provenance = all_runs(held["provenance"], apart)
+    return StudyData(folder, held["question"], provenance, _trials(records), list(metrics))
+
+
+def _runs(folder: Path) -> Iterator[dict[str, Any]]:
+    for path in (folder / "runs").glob("[!.]*.json"):
+        with suppress(FileNotFoundError):
+            yield json.loads(path.read_text())
 
 
 def _files(folder: Path) -> list[Path]:

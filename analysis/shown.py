@@ -88,9 +88,9 @@ def _interval_shown(value: float, low: float, high: float, censored_at: float) -
         return None
     if np.isinf(low):
         return Cell("not reached", np.inf)
-    beyond = "…" if pd.isna(censored_at) else f"> {_number(censored_at)}"
-    shown, top = (beyond if np.isinf(end) else _number(end) for end in (value, high))
-    return Cell(f"{shown} ({_number(low)} to {top})", value)
+    beyond = "…" if pd.isna(censored_at) else f"> {number(censored_at)}"
+    shown, top = (beyond if np.isinf(end) else number(end) for end in (value, high))
+    return Cell(f"{shown} ({number(low)} to {top})", value)
 
 
 def _pairs_shown(pairs: pd.DataFrame) -> pd.DataFrame:
@@ -134,7 +134,7 @@ def _base_shown(rules: pd.DataFrame, names: list[str]) -> pd.DataFrame:
 
 
 def _times(value: float) -> str:
-    return "∞" if np.isinf(value) else _number(value)
+    return "∞" if np.isinf(value) else number(value)
 
 
 def _several(searches: pd.DataFrame) -> bool:
@@ -189,11 +189,11 @@ def _scaling_shown(scaling: pd.DataFrame) -> pd.DataFrame:
     shown = scaling.drop(columns=["value", "bound", "low", "high"], errors="ignore")
     shown["definition"] = [DEFINITIONS.get(d, d.replace("_", " ")) for d in scaling["definition"]]
     pairs = zip(scaling["value"], scaling["bound"], strict=True)
-    limits = [None if pd.isna(v) else Cell(BOUNDS[bound] + _number(v), v) for v, bound in pairs]
+    limits = [None if pd.isna(v) else Cell(BOUNDS[bound] + number(v), v) for v, bound in pairs]
     shown["batch size (examples)"] = pd.Series(limits, scaling.index, dtype=object)
     if "low" in scaling and scaling["low"].notna().any():
         pairs = zip(scaling["low"], scaling["high"], strict=True)
-        shown["95 % interval"] = [None if pd.isna(a) else f"{_number(a)} to {_number(b)}" for a, b in pairs]
+        shown["95 % interval"] = [None if pd.isna(a) else f"{number(a)} to {number(b)}" for a, b in pairs]
     return shown
 
 
@@ -251,16 +251,16 @@ def _cell(value: Any, column: str) -> Cell:
     if value == np.inf:  # steps to a goal
         return Cell("not reached", value)
     if column.startswith("seconds_"):
-        return Cell(_duration(float(value)), float(value))
+        return Cell(duration(float(value)), float(value))
     if column.endswith("_share"):
         return Cell(f"{value:.1%}", float(value))
-    return Cell(_number(value), float(value))
+    return Cell(number(value), float(value))
 
 
-def _number(value: float) -> str:
+def number(value: float) -> str:
     """Whole numbers in full, others to three digits; just below 1 the digits count from 1: 0.9987, not 0.999.
 
-    >>> _number(1725), _number(0.02134), _number(0.9987), _number(0.0000123)
+    >>> number(1725), number(0.02134), number(0.9987), number(0.0000123)
     ('1,725', '0.0213', '0.9987', '1.23e-05')
     """
     if isinstance(value, int | np.integer) or (float(value).is_integer() and abs(value) >= 1):
@@ -270,8 +270,12 @@ def _number(value: float) -> str:
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:#.3g}".removesuffix(".")
 
 
-def _duration(seconds: float) -> str:
-    """Three digits or two units: 3.2 µs, 41 ms, 7.5 s, 4 min 05 s, 2 h 05 min."""
+def duration(seconds: float) -> str:
+    """Seconds as a person reads them, in three digits or two units.
+
+    >>> duration(3.2e-6), duration(0.0412), duration(245), duration(7500)
+    ('3.2 µs', '41.2 ms', '4 min 05 s', '2 h 05 min')
+    """
     if seconds < 59.95:
         units = {1e-6: "µs", 1e-3: "ms", 1.0: "s"}
         size = next(size for size in units if seconds < 999.5 * size)

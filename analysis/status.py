@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 import socket
+import time
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,15 +17,19 @@ from analysis.counting import COMPLETE, INCOMPLETE, INFEASIBLE
 from analysis.load import StudyData
 from analysis.steps_to_result import is_complete, outcomes
 
+SILENCE = 120.0
+"""Seconds after which a process of another machine that works on a study, and says so six times a minute, is dead."""
+
 
 def table(studies: Iterable[StudyData]) -> pd.DataFrame:
     """Where every study stands.
 
     Returns:
         A row for each search on file (workload, optimizer, batch_size, search: empty for a study's first): state
-        (`done`, `running`, `running elsewhere or stopped`, `stopped` or `waiting`), the trials wanted, complete,
-        infeasible and incomplete (gaps before finished ones), best (fewest steps to the goal so far, NA if none) and
-        seconds_left (0 when done, NaN while nothing is known).
+        (`done`, `running`, `stopped` or `waiting`), processes that work on it, the trials wanted, complete, infeasible
+        and incomplete (gaps before finished ones), doubled (made once more by a process that was taken for dead, and
+        discarded), best (fewest steps to the goal so far, NA if none) and seconds_left (0 when done, NaN while nothing
+        is known).
 
     >>> from analysis.load import load_study
     >>> found = table([load_study("results/published/mlp_digits/studies/mlp_digits/sgd/64")])
@@ -37,42 +44,54 @@ def _row(study: StudyData) -> dict[str, Any]:
     frame = outcomes(study)
     wanted = int(study.question["search"]["trials"])
     counts = {s: int((frame["status"] == s).sum()) for s in (COMPLETE, INFEASIBLE, INCOMPLETE)}
-    done = is_complete(study)
+    done, processes = is_complete(study), at_work(study.folder)
     best = frame["steps_to_goal"][frame["status"] == COMPLETE].min()
     return {
         "workload": study.workload,
         "optimizer": study.optimizer,
         "batch_size": study.batch_size,
         "search": str(study.branch),
-        "state": "done" if done else _state(study),
+        "state": "done" if done else _state(study, processes),
+        "processes": processes,
         "wanted": wanted,
         "complete": counts[COMPLETE],
         "infeasible": counts[INFEASIBLE],
         "incomplete": counts[INCOMPLETE],
+        "doubled": sum(run.get("doubled_trials", 0) for run in study.provenance),
         "best": best,
-        "seconds_left": 0.0 if done else _seconds_left(study, counts[COMPLETE], wanted),
+        "seconds_left": 0.0 if done else _seconds_left(study, counts[COMPLETE], wanted, processes),
     }
 
 
-def _state(study: StudyData) -> str:
-    """Of a study that is not done: does the process of its latest run live?"""
-    if not study.provenance:
-        return "waiting"
-    last = study.provenance[-1]
-    if "ended" in last:
-        return "stopped"
-    if last.get("host") != socket.gethostname():
-        return "running elsewhere or stopped"
+def at_work(folder: Path) -> int:
+    """How many processes work on a search: those that say so in a claim, and live or were heard of lately."""
+    return sum(_lives(path) for path in folder.glob(".claim.*"))
+
+
+def _lives(claim: Path) -> bool:
     try:
-        os.kill(last["pid"], 0)
-    except (KeyError, OSError):
-        return "stopped"
-    return "running"
+        holder, touched = json.loads(claim.read_text()), claim.stat().st_mtime
+        if holder["host"] == socket.gethostname():
+            os.kill(holder["pid"], 0)
+            return True
+    except PermissionError:  # somebody else's process
+        return True
+    except (OSError, ValueError, KeyError):
+        return False
+    return time.time() - touched < SILENCE
 
 
-def _seconds_left(study: StudyData, complete: int, wanted: int) -> float:
+def _state(study: StudyData, processes: int) -> str:
+    """Of a study that is not done."""
+    if processes:
+        return "running"
+    return "stopped" if study.provenance else "waiting"
+
+
+def _seconds_left(study: StudyData, complete: int, wanted: int, processes: int) -> float:
     """At the pace of the trials so far, infeasible ones included."""
     if not complete or not study.provenance:
         return np.nan
     seconds = float((study.trials["seconds_training"] + study.trials["seconds_evaluation"]).sum())
-    return seconds / complete * max(0, wanted - complete) / study.provenance[-1]["workers"]
+    workers = study.provenance[-1]["workers"] * max(1, processes)
+    return seconds / complete * max(0, wanted - complete) / workers

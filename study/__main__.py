@@ -1,4 +1,4 @@
-"""`python -m study VERB`: sweep, plan, status, report, compare, rules, calibrate, export, import, data."""
+"""`python -m study VERB`: sweep, plan, status, report, compare, rules, advise, calibrate, export, import, data."""
 
 from __future__ import annotations
 
@@ -7,36 +7,19 @@ import json
 import os
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import combinations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rich.console import Console
 
+from study.arguments import REPORT, parser
+
 if TYPE_CHECKING:
     from analysis.build import Asked
+    from analysis.load import StudyData
     from study.config import Job
-
-REPORT = Path("results/report")
-"""Where a report on several results folders goes."""
-CALIBRATION = Path("results/calibration")
-FORMATS = ("batch_science", "csv", "parquet")
-"""Those of `analysis.export`, which takes a while to load."""
-USAGE = """\
-  python -m study sweep                               the default job: digits, eleven batch sizes
-  python -m study sweep workload=resnet_cifar         any workload of conf/workload, or your own with --config-dir
-  python -m study sweep optimizer=sgd,momentum batch_size=64,256 search.trials=10
-  python -m study plan workload=resnet_cifar          what that sweep would cost; trains nothing
-  python -m study status results/mlp_digits           how far a running or interrupted sweep is
-  python -m study report results/mlp_digits           tables, figures and report.html from the files alone
-  python -m study report results/a results/b          one report on several
-  python -m study compare results/sgd results/momentum   which optimizer needs fewer steps, where
-  python -m study rules results/mlp_digits --base-batch-size 32   tuning anew against moving what was tuned at 32
-  python -m study calibrate                           this instrument against exact answers
-  python -m study export results/mlp_digits released/ --format csv
-  python -m study import batch_science/lm1b results/lm1b --goal 'val/cross_entropy_error<3.9'
-  python -m study data list"""
 
 
 def sweep(options: argparse.Namespace, console: Console) -> None:
@@ -146,6 +129,62 @@ def rules(options: argparse.Namespace, console: Console) -> None:
     console.print(f"\nReport: {options.results / 'report.html'}", highlight=False)
 
 
+def advise(options: argparse.Namespace, console: Console) -> None:
+    """`study advise`: the batch size and its split over devices that reach the goal first, and at the least cost."""
+    from analysis import searches, split_tables, splits, step_times
+    from analysis.advise import notes, sentences
+    from study import show
+    from study.advise import Asked, facts
+
+    asked = Asked.of(options)
+    advised, refused = [], []
+    for made in _curves(options):
+        studies = searches.answers(made)
+        known = facts(asked, studies[0].question, max(study.batch_size for study in studies))
+        given = known.step_seconds
+        try:
+            machine = splits.Machine(
+                devices=asked.devices,
+                times=step_times.recorded(made) if given is None else step_times.StepTimes(given, known.source),
+                largest=known.largest,
+                exchange=asked.exchange,
+                gradient_bytes=known.gradient_bytes,
+                bandwidth=asked.bandwidth,
+                price=asked.price,
+            )
+            found = splits.table(studies, machine, asked.goal)
+        except splits.AdviceError as error:
+            refused.append(str(error))
+        else:
+            advised.append((found, sentences(found), [*notes(found, machine, studies), *known.notes]))
+    if not advised:
+        raise splits.AdviceError(" ".join(refused))
+    if options.json:
+        print(json.dumps([split_tables.plain(*each) for each in advised], indent=1))
+        return
+    for found, said, doubts in advised:
+        show.advice(console, split_tables.overview(found), split_tables.alternatives(found), said, doubts)
+    for text in refused:
+        console.print(text, style="yellow", markup=False, highlight=False)
+
+
+def _curves(options: argparse.Namespace) -> list[list[StudyData]]:
+    """The searches of each curve that is asked for."""
+    from analysis.load import load
+    from study.config import UsageError
+    from workloads.suggest import suggest
+
+    curves: dict[tuple[str, str], list[StudyData]] = {}
+    for study in load(options.results):
+        curves.setdefault((study.workload, study.optimizer), []).append(study)
+    for place, what in enumerate(("workload", "optimizer")):
+        name, there = getattr(options, what), {curve[place] for curve in curves}
+        if name is not None and name not in there:
+            raise UsageError(f"no {what} {name!r} in {options.results}{suggest(name, there)}")
+        curves = {curve: made for curve, made in curves.items() if name in (None, curve[place])}
+    return list(curves.values())
+
+
 def calibration(options: argparse.Namespace, console: Console) -> int:
     """`study calibrate`: sweep the noisy quadratic model, then hold what is on file against its exact solution."""
     from study import calibrate, calibration_facts, show_calibration
@@ -219,110 +258,19 @@ def data(options: argparse.Namespace, console: Console) -> None:
     console.print(table)
 
 
-def parser() -> argparse.ArgumentParser:
-    """The verbs and their arguments."""
-    top = argparse.ArgumentParser(
-        prog="python -m study",
-        description="How far does a larger batch size cut the number of training steps, and where does it stop paying?",
-        epilog=USAGE,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    verbs = top.add_subparsers(dest="verb", required=True, metavar="VERB")
-
-    for name, what, run in (
-        ("sweep", "tune and train at every batch size, then report", sweep),
-        ("plan", "what that sweep would cost, by a few real steps; trains nothing", plan),
-    ):
-        verb = verbs.add_parser(name, help=what)
-        verb.add_argument("overrides", nargs="*", metavar="key=value", help="anything in conf/, a,b sweeps both")
-        verb.add_argument("--config-dir", type=Path, help="folder with your own workload/NAME.yaml and its Python file")
-        verb.set_defaults(run=run)
-        if name == "sweep":
-            verb.add_argument("--cfg", action="store_true", help="print the composed configuration and stop")
-        else:
-            verb.add_argument("--json", action="store_true", help="for programs")
-
-    verb = verbs.add_parser("status", help="how far a running or interrupted sweep is")
-    verb.add_argument("results", type=Path)
-    verb.add_argument("--json", action="store_true", help="for programs")
-    verb.set_defaults(run=status)
-
-    for name, what, run in (
-        ("report", "rebuild tables, figures and report.html of a results folder, or make one of several", report),
-        (
-            "compare",
-            "a report on optimizers, models or data sets side by side: which needs fewer steps where",
-            comparison,
-        ),
-    ):
-        verb = verbs.add_parser(name, help=what)
-        verb.add_argument("results", nargs="+", type=Path)
-        verb.add_argument(
-            "--goal", action="append", default=[], metavar="GOAL", help="'val/classification_error < 0.1'; repeatable"
-        )
-        verb.add_argument("--output", type=Path, metavar="DIR", help=f"default: RESULTS, or {REPORT} for several")
-        verb.add_argument("--base-batch-size", type=float, metavar="B", help="of perfect scaling and Zhang et al.")
-        verb.add_argument(
-            "--normalise-at", type=int, metavar="B", help="where compared workloads have relative steps 1"
-        )
-        verb.set_defaults(run=run)
-
-    verb = verbs.add_parser(
-        "rules", help="what tuning anew saves: move tuned configurations to other batch sizes and train"
-    )
-    verb.add_argument("results", type=Path, help="of a finished sweep")
-    verb.add_argument(
-        "--base-batch-size",
-        action="append",
-        default=[],
-        type=int,
-        metavar="B",
-        help="where it was tuned; repeatable; default: the smallest that reached the goal and the middle one",
-    )
-    verb.add_argument(
-        "--rules", metavar="a,b", help="constant, square_root, linear; with _half_life for Adam; default: all"
-    )
-    verb.add_argument("--seeds", type=int, default=10, metavar="N", help="trainings of each; default: 10")
-    verb.add_argument("--config-dir", type=Path, help="folder of your own workload, as for its sweep")
-    verb.add_argument("--device", default="auto", help="cpu, cuda, cuda:1; default: a GPU if there is one")
-    verb.add_argument("--workers", type=int, metavar="N", help="processes; default: one for each core, one on a GPU")
-    verb.set_defaults(run=rules)
-
-    verb = verbs.add_parser("calibrate", help="this instrument against the noisy quadratic model, solved exactly")
-    verb.add_argument("overrides", nargs="*", metavar="key=value", help="anything in conf/, to make it another sweep")
-    verb.add_argument("--results", type=Path, metavar="DIR", default=CALIBRATION, help=f"default: {CALIBRATION}")
-    verb.add_argument("--json", type=Path, metavar="FILE", help="write what was found there, for programs")
-    verb.set_defaults(run=calibration)
-
-    verb = verbs.add_parser("export", help="results for others: the layout of the paper's released data, or two tables")
-    verb.add_argument("results", type=Path)
-    verb.add_argument("folder", type=Path, metavar="DIR", help="new or empty")
-    verb.add_argument("--format", choices=FORMATS, default=FORMATS[0], help=f"default: {FORMATS[0]}")
-    verb.set_defaults(run=export)
-
-    verb = verbs.add_parser("import", help="read measurements in the layout of the paper's released data")
-    verb.add_argument("folder", type=Path, metavar="DIR", help="of dataset/model/optimizer/batch_size/study.json")
-    verb.add_argument("results", type=Path)
-    verb.add_argument(
-        "--goal",
-        action="append",
-        default=[],
-        metavar="[WORKLOAD:]GOAL",
-        help="'val/cross_entropy_error<3.9', for all or for a WORKLOAD such as 'fc_*'; default: as published",
-    )
-    verb.add_argument(
-        "--trials",
-        type=lambda text: 0 if text == "all" else int(text),
-        metavar="N",
-        help="COMPLETE trials that count, or `all`; default: as published, else all",
-    )
-    verb.set_defaults(run=import_released)
-
-    verb = verbs.add_parser("data", help="list or fetch data sets")
-    verb.add_argument("action", choices=["list", "fetch"])
-    verb.add_argument("names", nargs="*", metavar="NAME")
-    verb.set_defaults(run=data)
-    return top
+VERBS: Mapping[str, Callable[[argparse.Namespace, Console], int | None]] = {
+    "sweep": sweep,
+    "plan": plan,
+    "status": status,
+    "report": report,
+    "compare": comparison,
+    "rules": rules,
+    "advise": advise,
+    "calibrate": calibration,
+    "export": export,
+    "import": import_released,
+    "data": data,
+}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -365,6 +313,7 @@ def _main(argv: Sequence[str]) -> int:
 def _run(options: argparse.Namespace, console: Console, errors: Console) -> int:
     from analysis.export import ExportError
     from analysis.load import LoadError
+    from analysis.splits import AdviceError
     from study.config import UsageError
     from study.interchange import ImportRefused
     from study.store import StoreError
@@ -372,8 +321,8 @@ def _run(options: argparse.Namespace, console: Console, errors: Console) -> int:
     from workloads.datasets import DataError
 
     try:
-        return options.run(options, console) or 0
-    except (UsageError, StoreError, LoadError, DataError, ExportError, ImportRefused) as error:
+        return VERBS[options.verb](options, console) or 0
+    except (UsageError, StoreError, LoadError, DataError, ExportError, AdviceError, ImportRefused) as error:
         errors.print(f"study: {error}", markup=False, highlight=False)
         return 2
     except (WorkerError, TrialTooLarge) as error:

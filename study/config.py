@@ -30,7 +30,7 @@ from study.evaluation import Data, metrics
 from study.memory import device_bytes, micro_batch, most_workers, saved_bytes
 from study.optimizers.base import HALF_LIFE
 from study.placement import placement
-from study.records import Budget, Evaluation, Search, Seeds, Study
+from study.records import ADAPTIVE_SAMPLERS, Budget, Evaluation, Search, Seeds, Study
 from study.schema import CheckpointConfig, SweepConfig, UsageError
 from study.space import parse_space
 from study.stack import arithmetic
@@ -50,7 +50,8 @@ class Job:
         engine: `auto`, `serial` or `lanes`.
         lanes: trials that a process trains at once; None: as many as pay.
         checkpoint_minutes: from one checkpoint of trials under way to the next; None: never.
-        storage: where Optuna keeps its trials (see `study.tuner.Storage`).
+        storage: where Optuna keeps its trials (see `study.storage.Storage`).
+        shards: parts of its trials that several processes can work on at once.
         data_memory, loaders: how data that do not fit are read (see `study.workers.Workers`).
     """
 
@@ -62,6 +63,7 @@ class Job:
     lanes: int | None
     checkpoint_minutes: float | None
     storage: str | None
+    shards: int = 1
     devices: int = 1
     data_memory: float | None = None
     loaders: int = 0
@@ -106,8 +108,15 @@ def _jobs_of(config: DictConfig) -> list[Job]:
         raise UsageError("results must name a folder, but got ''.")
     device, workers, devices = placement(config.engine)
     engine, minutes, results = config.engine, checkpoint_minutes(config.checkpoint), Path(config.results)
-    how: tuple[Any, ...] = (engine.name, engine.lanes, minutes, config.search.storage, devices)
-    how = (device, workers, *how, engine.data_memory, engine.loaders)
+    if config.shards < 1:
+        raise UsageError(f"shards must be at least 1, but got {config.shards}.")
+    if config.shards > 1 and config.search.sampler in ADAPTIVE_SAMPLERS and config.search.storage is None:
+        raise UsageError(
+            f"shards={config.shards} of a search by {config.search.sampler}, which learns from all trials, need a "
+            "storage that they share; add search.storage=journal or a database URL, or choose search=sobol."
+        )
+    how: tuple[Any, ...] = (engine.name, engine.lanes, minutes, config.search.storage, config.shards)
+    how = (device, workers, *how, devices, engine.data_memory, engine.loaders)
     return [Job(build_study(config, size), results, *how) for size in sizes]
 
 
@@ -286,9 +295,9 @@ def compositions(arguments: Sequence[str], config_dir: Path | None = None) -> It
 
 
 def _readable(override: str) -> str:
-    """What people type, as Hydra's grammar wants it: goals need quotes, and choices a name."""
+    """What people type, as Hydra's grammar wants it: goals and addresses need quotes, and choices a name."""
     key, _, value = override.partition("=")
-    if key.lstrip("+") == "goal" and value[:1] not in ("'", '"'):
+    if (key.lstrip("+") == "goal" or "://" in value) and value[:1] not in ("'", '"'):
         return f"{key}='{value}'"
     if re.fullmatch(r"\+*search\.space\.\w+", key) and value.startswith("["):
         return f"{key}={{choices: {value}}}"

@@ -174,7 +174,7 @@ def _fused_cost(study: Study, workload: Workload, data: Data, heights: Sequence[
 
 def _plain_cost(study: Study, workload: Workload, data: Source, micro_batch: int | None) -> Cost:
     run = Run(study, workload, data, _trial(study, 0), micro_batch)
-    cost = _cost(run.log, least_seconds(_stepper(run), hear=data.team.hear), run.predict)
+    cost = _cost(run.log, least_seconds(stepper(run), hear=data.team.hear), run.predict)
     parts = tuple(tuple(part.stop - part.start for part in taken) for taken in run.shares)
     return cost if parts == ((study.batch_size,),) else replace(cost, parts=parts)
 
@@ -210,7 +210,9 @@ def _trial(study: Study, index: int) -> Trial:
     return study.trial(index, values(study.search.space, point(study, index)))
 
 
-def _stepper(run: Run) -> Callable[[], None]:
+def stepper(run: Run) -> Callable[[], None]:
+    """A call that makes one update and waits for it, to be timed."""
+
     def step() -> None:
         run.update(run.hyperparameters["learning_rate"]).item()  # waits for the device
         run.step += 1

@@ -86,8 +86,9 @@ def arrivals(
     studies = _studies(results)
     store.check(results, studies)
     device, workers, devices = placement(engine)
-    how = (engine.name, engine.lanes, CheckpointConfig().minutes, None, devices, engine.data_memory, engine.loaders)
-    jobs = config.materialise([Job(study, results, device, workers, *how) for study in studies])
+    how = (engine.name, engine.lanes, CheckpointConfig().minutes, None, 1)
+    reading = (devices, engine.data_memory, engine.loaders)
+    jobs = config.materialise([Job(study, results, device, workers, *how, *reading) for study in studies])
     found: list[Arrivals] = []
     left_out: list[str] = []
     for key, curve in groupby(jobs, key=lambda job: (job.study.name, job.study.optimizer)):

@@ -8,6 +8,7 @@ import platform
 import socket
 import subprocess
 import sys
+import time
 from collections import Counter
 from collections.abc import Callable
 from importlib.metadata import packages_distributions, version
@@ -15,40 +16,95 @@ from pathlib import Path
 from typing import Any
 
 from study import checkpoints, store
-from study.records import Study
-from study.tuner import Storage, Tuner
+from study.claims import WHOLE, Claim, Held, Shard
+from study.curve_files import Reader
+from study.records import Curve, Study
+from study.storage import Storage
+from study.tuner import Tuner
 from study.workers import Workers
 
 Watch = Callable[[Study, Tuner], None]
 """Told after every finished trial, and once at the start of a study."""
+POLL = 2.0
+"""Seconds from one look at what other processes do to the next."""
 
 
 def run(
-    study: Study, workers: Workers, results: Path, watch: Watch, command: str = "", storage: Storage | None = None
+    study: Study,
+    workers: Workers,
+    results: Path,
+    watch: Watch,
+    command: str = "",
+    storage: Storage | None = None,
+    shards: int = 1,
 ) -> None:
-    """Train what is missing of one search of a study.
+    """Train what is missing of one search of a study, or what other processes leave of it.
+
+    Of several shards this process takes one that nobody works on, then the next, and returns once all of it is there.
 
     Raises:
         StoreError: the results folder holds another question, is being worked on, or cannot be written.
         WorkerError: a worker process failed.
     """
     folder = store.study_folder(results, study)
-    with store.claimed(folder):
-        kept = store.Checkpoints(folder)
-        tuner = Tuner(study, store.load(folder), checkpoints.trials(kept), storage)
-        watch(study, tuner)
-        store.open_study(results, study, provenance(study, workers, command))
-        seconds: Counter[str] = Counter()
-        for curve in workers.train(study, tuner, kept):
-            store.save(folder, curve)
-            seconds.update(curve.seconds)
-            tuner.tell(curve)
+    while True:
+        view = Tuner(study, store.load(folder))
+        watch(study, view)
+        if view.complete:
+            break
+        for shard in (Shard(index, shards) for index in range(shards)):
+            if view.next_index(shard) is None:
+                continue
+            try:
+                with store.claimed(folder, shard) as claim:
+                    record = store.open_study(results, study, provenance(study, workers, command, shard))
+                    spent = _train(study, workers, folder, watch, storage, claim)
+                    store.end_run(record, {"ended": _now(), **spent})
+                break
+            except Held:
+                if shards == 1:
+                    raise
+        else:
+            time.sleep(POLL)  # others train what is missing
+    store.gather(folder)
+
+
+def _train(
+    study: Study, workers: Workers, folder: Path, watch: Watch, storage: Storage | None, claim: Claim
+) -> dict[str, float]:
+    """Train what is missing of a claimed shard; returns the seconds spent, and how many trials were made twice."""
+    shard = claim.shard
+    kept = store.Checkpoints(folder, shard)
+    reader = Reader(folder)
+    finished = reader.new()
+    tuner = Tuner(study, finished, checkpoints.trials(kept), storage, shard, _now_and_then(reader.new, shard))
+    unfinished = {curve.trial.index for curve in finished} - tuner.outcomes.keys()
+    spent: Counter[str] = Counter(doubled_trials=0)
+    for curve in workers.train(study, tuner, kept):
+        claim.check()
+        spent["doubled_trials"] += not store.save(folder, curve, replaces=curve.trial.index in unfinished)
+        spent.update({f"seconds_{what}": seconds for what, seconds in curve.seconds.items()})
+        tuner.tell(curve)
+        if not tuner.complete:  # else whoever looks next says so
             watch(study, tuner)
-        spent = {f"seconds_{what}": round(amount, 3) for what, amount in seconds.items()}
-        store.close_study(folder, {"ended": _now(), **spent})
+    return {what: round(amount, 3) for what, amount in spent.items()}
 
 
-def provenance(study: Study, workers: Workers, command: str) -> dict[str, Any]:
+def _now_and_then(read: Callable[[], list[Curve]], shard: Shard) -> Callable[[], list[Curve]]:
+    """What others finished, looked up every POLL seconds at most; there are no others where the shard is the whole."""
+    last = time.monotonic()
+
+    def news() -> list[Curve]:
+        nonlocal last
+        if shard == WHOLE or time.monotonic() < last + POLL:
+            return []
+        last = time.monotonic()
+        return read()
+
+    return news
+
+
+def provenance(study: Study, workers: Workers, command: str, shard: Shard) -> dict[str, Any]:
     """Where and how this run was made; nothing here alters a number."""
     theirs = packages_distributions().get(study.optimizer.partition(".")[0], [])  # of an optimizer by its import path
     packages = ("torch", "optuna", "numpy", "scipy", "pandas", "hydra-core", *theirs)
@@ -66,6 +122,7 @@ def provenance(study: Study, workers: Workers, command: str) -> dict[str, Any]:
         "threads_per_worker": 1,
         "engine": "serial" if study.arithmetic == "plain" else "lanes",
         "lanes": workers.cost_of(study).lanes,
+        "shard": str(shard),
         "tf32": False,
         "python": sys.version.split()[0],
         "versions": {name: version(name) for name in packages},

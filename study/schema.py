@@ -81,6 +81,7 @@ class SweepConfig:
     schedule: str = MISSING
     batch_sizes: list[int] = field(default_factory=list)
     batch_size: int | None = None
+    shards: int = 1
     goal: str = MISSING
     stopping: str = "race"
     race_factor: float = 2.0

@@ -32,10 +32,8 @@ def costs(
         console.print(f"[bold]{workload}, {optimizer}[/]: what it will cost", highlight=False)
         rows = list(group)
         searches = ["search"] if any(study.branch.path for study, _ in rows) else []
-        table = Table(box=None, pad_edge=False)
         headings = ("trials", "steps each", "examples", "ms a step", "evaluating", "at full budget")
-        for heading in ("batch size", *searches, *headings):
-            table.add_column(heading, justify="right")
+        table = columns("batch size", *searches, *headings)
         for study, cost in rows:
             plan = cost.plan(study, workers)
             table.add_row(
@@ -192,9 +190,7 @@ def results(console: Console, steps: pd.DataFrame, sentences: Sequence[str]) -> 
         tuned = [name for name in known if name in curve]
         counts = ["complete", *(["incomplete"] if curve["incomplete"].any() else []), "infeasible"]
         varied = [name for name in tuned if name in tuned[:2] or curve[name].nunique() > 1]
-        table = Table(box=None, pad_edge=False)
-        for heading in ("batch size", "steps", "examples", *varied, *counts):
-            table.add_column(heading.replace("_", " "), justify="right")
+        table = columns("batch size", "steps", "examples", *varied, *counts)
         for row in curve.to_dict("records"):
             table.add_row(
                 f"{row['batch_size']:,}",
@@ -219,9 +215,7 @@ def rules(console: Console, moved: pd.DataFrame, sentences: Sequence[str]) -> No
             f"\n[bold]{workload}, {optimizer}, tuned at batch size {base:,}[/]: times the steps of tuning anew"
         )
         names = list(dict.fromkeys(part["rule"]))
-        table = Table(box=None, pad_edge=False)
-        for heading in ("batch size", "tuned steps", *names):
-            table.add_column(heading.replace("_", " "), justify="right")
+        table = columns("batch size", "tuned steps", *names)
         for size, rows in part.groupby("batch_size"):
             by_rule = rows.set_index("rule")
             steps = by_rule["tuned_steps"].iloc[0]
@@ -233,6 +227,24 @@ def rules(console: Console, moved: pd.DataFrame, sentences: Sequence[str]) -> No
     console.print()
     for sentence in sentences:
         console.print(sentence, style="bold", highlight=False)
+
+
+def advice(
+    console: Console, overview: pd.DataFrame, alternatives: pd.DataFrame, sentences: Sequence[str], notes: Sequence[str]
+) -> None:
+    """Which batch size to train with on which devices (frames of words of `analysis.advise`)."""
+    for frame in (overview, alternatives):
+        console.print(f"\n[bold]{frame.attrs['title']}[/]", highlight=False)
+        table = columns(*frame.columns, left=[""])
+        for row in frame.itertuples(index=False):
+            table.add_row(*row, style="bold" if row[-1].startswith(("fastest", "cheapest")) else None)
+        console.print(table)
+    console.print()
+    for sentence in sentences:
+        console.print(sentence, style="bold", highlight=False)
+    console.print()
+    for note in notes:
+        console.print(note, style="dim", markup=False, highlight=False)
 
 
 def _lost(row: pd.Series) -> str:
@@ -247,15 +259,14 @@ def status(console: Console, progress: pd.DataFrame) -> None:
     for (workload, optimizer), curve in progress.groupby(["workload", "optimizer"]):
         console.print(f"[bold]{workload}, {optimizer}[/]", highlight=False)
         searches = ["search"] if curve["search"].any() else []
-        table = Table(box=None, pad_edge=False)
-        for heading in ("batch size", *searches, "state", "complete", "infeasible", "best so far", "time left"):
-            table.add_column(heading, justify="left" if heading in ("search", "state") else "right")
+        headings = ("state", "complete", "infeasible", "best so far", "time left")
+        table = columns("batch size", *searches, *headings, left=("search", "state"))
         for row in curve.to_dict("records"):
             left = row["seconds_left"]
             table.add_row(
                 f"{row['batch_size']:,}",
                 *(row[name] for name in searches),
-                row["state"],
+                row["state"] + (f" in {row['processes']} processes" if row["processes"] > 1 else ""),
                 f"{row['complete']} of {row['wanted']}",
                 str(row["infeasible"]),
                 "" if pd.isna(row["best"]) else f"{row['best']:,} steps",
@@ -263,9 +274,22 @@ def status(console: Console, progress: pd.DataFrame) -> None:
             )
         console.print(table)
         console.print()
+    if doubled := progress["doubled"].sum():
+        console.print(
+            f"Discarded: {doubled} trial{'s' if doubled > 1 else ''} that a process which was taken for dead made too.",
+            highlight=False,
+        )
     left, unknown = progress["seconds_left"].sum(), progress["seconds_left"].isna().sum()
     more = f" for those begun; {unknown} not begun" if unknown else ""
     console.print("Done." if not left and not unknown else f"About {duration(left)} left{more}.", highlight=False)
+
+
+def columns(*headings: str, left: Sequence[str] = ()) -> Table:
+    """An empty table without lines, its columns right-aligned but for those named in `left`."""
+    table = Table(box=None, pad_edge=False)
+    for heading in headings:
+        table.add_column(heading.replace("_", " "), justify="left" if heading in left else "right")
+    return table
 
 
 def rounded(count: float) -> str:

@@ -13,6 +13,7 @@ from rich.table import Table
 
 from study.calibrate import FALSE_ALARM, Comparison, Interval
 from study.calibration_facts import Fact
+from study.show import columns
 
 
 def calibration(console: Console, comparisons: Sequence[Comparison], facts: Sequence[Fact]) -> None:
@@ -42,7 +43,7 @@ def calibration(console: Console, comparisons: Sequence[Comparison], facts: Sequ
 
 def _reruns(rows: Sequence[Comparison]) -> Table:
     tuned = list(rows[0].tuned)
-    table = _table("batch size", *(_words(name) for name in tuned), "reruns", "exact", "measured", "ratio", "expected")
+    table = columns("batch size", *tuned, "reruns", "exact", "measured", "ratio", "expected")
     for one in rows:
         table.add_row(
             f"{one.batch_size:,}",
@@ -57,7 +58,7 @@ def _reruns(rows: Sequence[Comparison]) -> Table:
 def _searches(rows: Sequence[Comparison]) -> Table:
     tuned = list(rows[0].optimum_at)
     headings = ("batch size", "exact", "measured", "ratio", "expected", "best", "ratio", "at rate")
-    table = _table(*headings, *tuned[1:])
+    table = columns(*headings, *tuned[1:])
     for one in rows:
         table.add_row(
             f"{one.batch_size:,}",
@@ -80,13 +81,6 @@ def _facts(facts: Sequence[Fact]) -> Table:
     return table
 
 
-def _table(*headings: str) -> Table:
-    table = Table(box=None, pad_edge=False)
-    for heading in headings:
-        table.add_column(heading, justify="right")
-    return table
-
-
 def _held(measured: float, exact: float, expected: Interval) -> tuple[str, str, str]:
     """What was measured, over the exact number if there is one, and the steps between which it was expected."""
     shown = f"{measured:,.0f}" if measured in expected else f"[red]{measured:,.0f}[/]"
@@ -100,10 +94,6 @@ def _range(low: float, high: float) -> str:
 
 def _steps(exact: float) -> str:
     return f"{exact:,.0f}" if math.isfinite(exact) else "never"
-
-
-def _words(name: str) -> str:
-    return name.replace("_", " ")
 
 
 def plain(comparisons: Sequence[Comparison], facts: Sequence[Fact]) -> dict[str, Any]:

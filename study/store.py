@@ -1,41 +1,48 @@
 """Keeps every curve with its question beside it. The only file that writes measurements under a results folder.
 
     results/studies/<workload>/<optimizer>/<batch_size>/
-        study.json              the question, and the provenance of every run that worked on it
+        study.json              the question, and the provenance of the runs that worked on it
+        runs/3f9ac1d2.json      of one run that works on it
         trials/000017.parquet   one finished trial; it exists if and only if the trial is finished
         checkpoints/000017.pt   where an unfinished long trial goes on; gone once it is finished
         curves.parquet          all of them in one file, once the study is complete
-        .claim                  locked by the process that works on the study, and naming it
+        .claim.0-of-1.1         of the process that works on it (`study.claims`); gone once it does not
         stage-1-momentum.high/  further searches of the same study, with the same files (`analysis.counting.Branch`):
                                 wider boxes; also budget-2/, repeat-1/, rerun-17/ and rule-linear-from-32-trial-5/
 
 A curves file holds a row per measurement (`trial`, `step` and one column per metric, NaN where not measured); its
 `trials` metadata is a JSON list with a record per trial. An imported study is the first and the last of these files,
 and its records have `status` and `trial_id` as they were released. Everything is written aside under a name that begins
-with a dot, flushed to disk, and renamed: a reader sees a whole file or none.
+with a dot, flushed to disk, and renamed: a reader sees a whole file or none (`study.files`).
+
+Several processes may work on one study, each on its shard of the trials. They write files of their own, but for the
+question, which they agree on; one of them, once all is there and nobody works on it, gathers the files.
 """
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
+import secrets
 import shutil
-import socket
+import time
 from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 
-from study.records import Curve, Search, Study, Trial
+from analysis.counting import all_runs
+from study import files
+from study.claims import STALE, WHOLE, Held, Shard, claimed
+from study.curve_files import COMPACTED, load, write_curves, write_table
+from study.files import StoreError
+from study.records import Curve, Search, Study
 
 FORMAT = 1
-COMPACTED = "curves.parquet"
 OF_ONE_SIZE = ("batch_size", "train_steps", "arithmetic")
 """What may differ between the batch sizes of one curve."""
 EXTENDABLE = tuple(
@@ -44,10 +51,6 @@ EXTENDABLE = tuple(
 """Asking for more of these is the same question, taken further."""
 SETTLED = ("micro_batch",)
 """Fixed when a study starts, by the memory there was; a later run keeps to it."""
-
-
-class StoreError(Exception):
-    """The results folder cannot take this study; the message says why and what to do."""
 
 
 def study_folder(results: Path, study: Study) -> Path:
@@ -131,39 +134,10 @@ def save_imported(
     with claimed(folder):
         check_imported(results, [question])
         # Readers look for the question: it comes last.
-        _write_table(folder / COMPACTED, columns, trials)
-        _write_json(folder / "study.json", {"format": FORMAT, "question": question, "provenance": [provenance]})
+        files.replace(folder / COMPACTED, partial(write_table, columns, trials))
+        held = {"format": FORMAT, "question": question, "provenance": [provenance]}
+        files.replace(folder / "study.json", partial(_write_json, held))
     return folder
-
-
-@contextmanager
-def claimed(folder: Path) -> Iterator[None]:
-    """Work on a study alone; its finished trials are those that are read in here.
-
-    The lock is the kernel's, which gives it up with the process: a kill leaves a file behind but no claim. Where the
-    file system has no locks, nothing is claimed.
-
-    Raises:
-        StoreError: another process holds the study, or its folder cannot be written.
-    """
-    with _writing(folder / ".claim"):
-        folder.mkdir(parents=True, exist_ok=True)
-        file = (folder / ".claim").open("a+b", buffering=0)
-    with file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            file.seek(0)
-            holder = file.read().decode(errors="replace") or "another process"
-            raise StoreError(
-                f"{folder} is being worked on by {holder}; wait for it or choose another results=DIR."
-            ) from error
-        except OSError:
-            pass  # a network's file system may have none
-        with _writing(folder / ".claim"):
-            file.truncate(0)
-            file.write(f"process {os.getpid()} on {socket.gethostname()}".encode())
-        yield
 
 
 def held(results: Path, study: Study) -> tuple[dict[str, Any], list[dict[str, Any]]] | None:
@@ -172,35 +146,69 @@ def held(results: Path, study: Study) -> tuple[dict[str, Any], list[dict[str, An
     if not os.path.exists(path):
         return None
     found = read(path)
-    return found["question"], found["provenance"]
+    return found["question"], runs(path.parent)
+
+
+def identity(results: Path) -> str:
+    """What tells a results folder from others wherever it is seen from; made at the first call."""
+    path = results / ".identity"
+    with files.writing(path):
+        results.mkdir(parents=True, exist_ok=True)
+    if not path.exists():
+        files.create(path, lambda aside: aside.write_text(secrets.token_hex(8)))
+    return path.read_text()
 
 
 def announce(results: Path, study: Study) -> None:
     """Record the question of a search that is to come, so that a sweep's files say how far it is.
 
     Raises:
-        StoreError: the folder holds another question, is being worked on, or cannot be written.
+        StoreError: the folder holds another question, or cannot be written.
     """
-    folder = study_folder(results, study)
-    if not (folder / "study.json").exists():
-        with claimed(folder):
-            check(results, [study])
-            if not (folder / "study.json").exists():
-                _record(results, study, [])
+    path = study_folder(results, study) / "study.json"
+    if not path.exists():
+        check(results, [study])
+        with files.writing(path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+        files.create(path, partial(_write_json, {"format": FORMAT, "question": study.question(), "provenance": []}))
 
 
 def open_study(results: Path, study: Study, provenance: Mapping[str, Any]) -> Path:
-    """Make or reopen the study's folder and record this run in it.
+    """Make or reopen the study's folder and record this run in it; whoever does has claimed a part of the study.
+
+    Returns:
+        The run's own file, for `end_run`.
 
     Raises:
         StoreError: the folder holds another question, or cannot be written.
     """
+    announce(results, study)
     check(results, [study])
-    path = study_folder(results, study) / "study.json"
-    held = read(path) if path.exists() else None
-    if held is not None:
-        study = replace(study, search=_most(study.search, held["question"]["search"]))
-    return _record(results, study, [*(held["provenance"] if held else []), dict(provenance)])
+    folder = study_folder(results, study)
+    held = read(folder / "study.json")
+    asked = replace(study, search=_most(study.search, held["question"]["search"])).question()
+    if differences(held["question"], asked):
+        files.replace(folder / "study.json", partial(_write_json, held | {"question": asked}))
+    for name in ("trials", "runs"):
+        with files.writing(folder / name):
+            (folder / name).mkdir(exist_ok=True)
+    path = folder / "runs" / f"{secrets.token_hex(4)}.json"
+    files.replace(path, partial(_write_json, {"run": path.stem, **provenance}))
+    return path
+
+
+def end_run(path: Path, ended: Mapping[str, Any]) -> None:
+    """Complete the record of a run."""
+    files.replace(path, partial(_write_json, {**read(path), **ended}))
+
+
+def runs(folder: Path) -> list[dict[str, Any]]:
+    """The record of every run that worked on a search, by when it started."""
+    apart = []
+    for path in (folder / "runs").glob("[!.]*.json"):
+        with suppress(FileNotFoundError):  # gathered meanwhile: what is read next holds it
+            apart.append(json.loads(path.read_text()))
+    return all_runs(read(folder / "study.json")["provenance"], apart)
 
 
 def _most(search: Search, held: Mapping[str, Any]) -> Search:
@@ -212,39 +220,49 @@ def _most(search: Search, held: Mapping[str, Any]) -> Search:
     return replace(search, trials=trials, max_launches=launches, budgets=budgets, **counts)
 
 
-def _record(results: Path, study: Study, provenance: Sequence[Mapping[str, Any]]) -> Path:
-    folder = study_folder(results, study)
-    with _writing(folder / "trials"):
-        (folder / "trials").mkdir(parents=True, exist_ok=True)
-    held = {"format": FORMAT, "question": study.question(), "provenance": provenance}
-    _write_json(folder / "study.json", held)
-    return folder
+def gather(folder: Path) -> None:
+    """Gather the files of a search of which nothing is missing, unless somebody works on it still.
+
+    Raises:
+        StoreError: something cannot be written; finished trials are safe.
+    """
+    with suppress(Held), claimed(folder):
+        compact(folder)
+        gathered = {**read(folder / "study.json"), "provenance": runs(folder)}
+        files.replace(folder / "study.json", partial(_write_json, gathered))
+        for name in ("runs", "checkpoints"):  # of trials that are not wanted any more
+            shutil.rmtree(folder / name, ignore_errors=True)
+        left = [path for part in (folder, folder / "trials") for path in part.glob(".*") if path.is_file()]
+        for path in left:  # by processes that were killed
+            with suppress(OSError):
+                if time.time() - path.stat().st_mtime > STALE:
+                    path.unlink()
 
 
-def close_study(folder: Path, ended: Mapping[str, Any]) -> None:
-    """Complete the provenance of the latest run, and gather the trials in one file."""
-    held = read(folder / "study.json")
-    held["provenance"][-1].update(ended)
-    _write_json(folder / "study.json", held)
-    compact(folder)
-    shutil.rmtree(Checkpoints(folder).folder, ignore_errors=True)  # of trials that are not wanted any more
-
-
-def save(folder: Path, curve: Curve) -> None:
+def save(folder: Path, curve: Curve, replaces: bool = False) -> bool:
     """Keep a finished trial, which needs its checkpoint no more.
+
+    Arguments:
+        replaces: a file of this trial is there that does not count.
+
+    Returns:
+        False if a process whose part was taken over had kept it meanwhile: this one is discarded.
 
     Raises:
         StoreError: it cannot be written.
     """
-    _write_curves(folder / "trials" / f"{curve.trial.index:06d}.parquet", [curve])
+    path = folder / "trials" / f"{curve.trial.index:06d}.parquet"
+    put = files.replace if replaces else files.create
+    kept = put(path, partial(write_curves, [curve])) is not False
     del Checkpoints(folder)[curve.trial.index]
+    return kept
 
 
 class Checkpoints(MutableMapping[int, bytes]):
-    """Index of a trial -> its latest checkpoint, a file each that is read when it is asked for."""
+    """Index of a trial of one shard -> its latest checkpoint, a file each that is read when it is asked for."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder / "checkpoints"
+    def __init__(self, folder: Path, shard: Shard = WHOLE) -> None:
+        self.folder, self.shard = folder / "checkpoints", shard
 
     def _path(self, index: int) -> Path:
         return self.folder / f"{index:06d}.pt"
@@ -260,30 +278,20 @@ class Checkpoints(MutableMapping[int, bytes]):
 
     def __setitem__(self, index: int, content: bytes) -> None:
         path = self._path(index)
-        with _writing(path):
+        with files.writing(path):
             self.folder.mkdir(exist_ok=True)
-        _replace(path, lambda aside: aside.write_bytes(content))
+        files.replace(path, lambda aside: aside.write_bytes(content))
 
     def __delitem__(self, index: int) -> None:
         with suppress(OSError):  # none of a finished trial is ever asked for
             self._path(index).unlink()
 
     def __iter__(self) -> Iterator[int]:
-        return (int(path.stem) for path in sorted(self.folder.glob("*.pt")) if path.stem.isdecimal())
+        indices = (int(path.stem) for path in sorted(self.folder.glob("*.pt")) if path.stem.isdecimal())
+        return (index for index in indices if index in self.shard)
 
     def __len__(self) -> int:
         return sum(1 for _ in self)
-
-
-def load(folder: Path) -> list[Curve]:
-    """All finished trials in index order."""
-    curves: dict[int, Curve] = {}
-    # A trial's own file is newer than the one that gathers them. That is read last, since it holds whatever a
-    # compaction removes in the meantime.
-    for path in [*sorted((folder / "trials").glob("[0-9]*.parquet")), folder / COMPACTED]:
-        with suppress(FileNotFoundError):
-            curves = {curve.trial.index: curve for curve in _read_curves(path)} | curves
-    return [curves[index] for index in sorted(curves)]
 
 
 def compact(folder: Path) -> None:
@@ -291,10 +299,10 @@ def compact(folder: Path) -> None:
     curves = load(folder)
     if not curves or not any((folder / "trials").glob("*.parquet")):
         return
-    _write_curves(folder / COMPACTED, curves)
+    files.replace(folder / COMPACTED, partial(write_curves, curves))
     for curve in curves:
         path = folder / "trials" / f"{curve.trial.index:06d}.parquet"
-        with _writing(path):
+        with files.writing(path):
             path.unlink(missing_ok=True)
 
 
@@ -324,77 +332,5 @@ def read(path: Path) -> dict[str, Any]:
         raise StoreError(f"cannot read {path}: {error}; restore or remove that study's folder.") from error
 
 
-def _write_json(path: Path, tree: Mapping[str, Any]) -> None:
-    _replace(path, lambda aside: aside.write_text(json.dumps(tree, indent=1) + "\n"))
-
-
-def _write_curves(path: Path, curves: Sequence[Curve]) -> None:
-    metrics = list(curves[0].errors)
-    columns = {
-        "trial": np.concatenate([np.full(len(c.steps), c.trial.index, dtype=np.int32) for c in curves]),
-        "step": np.concatenate([c.steps for c in curves]).astype(np.int64),
-        **{metric: np.concatenate([c.errors[metric] for c in curves]).astype(np.float64) for metric in metrics},
-    }
-    trials = [
-        {
-            "index": c.trial.index,
-            "seed": c.trial.seed,
-            "order_seed": c.trial.order_seed,
-            "hyperparameters": dict(c.trial.hyperparameters),
-            "first_bad_step": c.first_bad_step,
-            "seconds": dict(c.seconds),
-            "micro_batch": c.micro_batch,
-        }
-        for c in curves
-    ]
-    _write_table(path, columns, trials)
-
-
-def _write_table(path: Path, columns: Mapping[str, np.ndarray], trials: Sequence[Mapping[str, Any]]) -> None:
-    table = pa.table(dict(columns)).replace_schema_metadata({"trials": json.dumps(trials)})
-    _replace(path, lambda aside: pq.write_table(table, aside, compression="zstd"))
-
-
-def _read_curves(path: Path) -> list[Curve]:
-    try:
-        table = pq.read_table(path)
-    except FileNotFoundError:
-        raise
-    except (OSError, pa.ArrowInvalid) as error:
-        raise StoreError(f"cannot read {path}: {error}; remove it, and its trials are run again.") from error
-    trials = json.loads(table.schema.metadata[b"trials"])
-    columns = {name: table[name].to_numpy() for name in table.column_names}
-    curves = []
-    for record in trials:
-        rows = columns["trial"] == record["index"]
-        trial = Trial(record["index"], record["seed"], record["order_seed"], record["hyperparameters"])
-        errors = {name: values[rows] for name, values in columns.items() if name not in ("trial", "step")}
-        steps, seconds = columns["step"][rows], record["seconds"]
-        curves.append(Curve(trial, record["first_bad_step"], steps, errors, seconds, record["micro_batch"]))
-    return curves
-
-
-def _replace(path: Path, write: Any) -> None:
-    """Write aside, flush to disk, rename. The dot keeps readers, which look for other names, off an unfinished file."""
-    aside = path.with_name(f".{path.name}.{os.getpid()}")
-    with _writing(path):
-        try:
-            write(aside)
-            with aside.open("rb") as file:
-                os.fsync(file.fileno())
-            os.replace(aside, path)
-        finally:
-            aside.unlink(missing_ok=True)
-
-
-@contextmanager
-def _writing(path: Path) -> Iterator[None]:
-    """Say what cannot be written, why, and what to do: a full disk, a read-only folder."""
-    try:
-        yield
-    except OSError as error:
-        reason = os.strerror(error.errno) if error.errno else error
-        raise StoreError(
-            f"cannot write to {path}: {reason}; finished trials are safe, and the same command continues once it can "
-            "be written. Make room or change its permissions, or choose another results=DIR."
-        ) from error
+def _write_json(tree: Mapping[str, Any], path: Path) -> None:
+    path.write_text(json.dumps(tree, indent=1) + "\n")

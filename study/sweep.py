@@ -16,7 +16,7 @@ from study.config import Job
 from study.cost import Cost
 from study.records import ADAPTIVE_SAMPLERS
 from study.run import run
-from study.tuner import Storage
+from study.storage import Storage
 from study.workers import TrialTooLarge, Workers, place
 
 
@@ -70,7 +70,8 @@ def train(jobs: Sequence[Job], config_dir: Path | None, command: str, console: C
             for job, cost in costs:
                 try:
                     while (search := searches.next_search(job.study, on_file(job))) is not None:
-                        run(search, workers, job.results, partial(progress.watch, cost), command, storages[job.results])
+                        watch, storage = partial(progress.watch, cost), storages[job.results]
+                        run(search, workers, job.results, watch, command, storage, job.shards)
                 except TrialTooLarge as error:
                     too_large.append(error)
     raise_any(too_large)

@@ -1,20 +1,14 @@
-"""Proposes trials and knows when a study has enough: Optuna behind ask/tell. The only file that knows Optuna."""
+"""Proposes trials and knows when a study has enough: Optuna behind ask/tell; only this and `storage` know Optuna."""
 
 from __future__ import annotations
 
-import hashlib
 import itertools
-import json
 import math
-import socket
-from collections.abc import Callable, Container, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import optuna
-from optuna.storages.journal import JournalFileBackend
 from optuna.trial import TrialState
 from scipy.stats import qmc
 
@@ -30,10 +24,11 @@ from analysis.counting import (
     outcomes,
 )
 from study import interrupts
+from study.claims import WHOLE, Shard
 from study.records import Curve, Study, Trial
 from study.space import Dimension, values
+from study.storage import Storage
 
-JOURNAL = "optuna.journal"
 STARTUP = 10
 ADAPTIVE: dict[str, Callable[[int], optuna.samplers.BaseSampler]] = {
     # Tree-structured Parzen estimators (Bergstra et al. 2011), jointly over all parameters (Falkner et al. 2018).
@@ -46,84 +41,6 @@ ADAPTIVE: dict[str, Callable[[int], optuna.samplers.BaseSampler]] = {
 """Name -> from a seed, Optuna's sampler."""
 
 
-class Storage:
-    """Where Optuna keeps its trials: in memory, or where other processes and optuna-dashboard see them live.
-
-    The curves in the results folder stay the truth; this is their image, mended from them when a search is opened.
-
-    Arguments:
-        where: `journal` (a file in the results folder), a database URL such as `sqlite:///optuna.db`, or None: memory.
-        results: the results folder; its trials are told from those of other sweeps that share a search.
-
-    Raises:
-        ValueError: the storage cannot be used.
-    """
-
-    def __init__(self, where: str | None = None, results: Path = Path()) -> None:
-        self.owner = f"{socket.gethostname()}:{results.resolve()}"
-        self._unfinished: dict[int, int] = {}
-        """Trial index -> number in Optuna, of trials that an earlier run of this sweep left under way."""
-        self._finished: set[int] = set()
-        self._backend: optuna.storages.BaseStorage | None = None
-        if where is None:
-            return
-        try:
-            if where == "journal":
-                path = results.resolve() / JOURNAL  # absolute: else Optuna does not break a dead process's lock
-                path.parent.mkdir(parents=True, exist_ok=True)
-                _cut_torn_line(path)
-                backend = JournalFileBackend(str(path))
-                self._backend = optuna.storages.JournalStorage(backend)
-            else:
-                self._backend = optuna.storages.RDBStorage(where)
-        except Exception as error:  # whatever the driver of a database raises
-            reason = str(error).splitlines()[0]
-            raise ValueError(
-                f"search.storage={where} cannot be used: {reason}; give journal, a database URL such as "
-                "sqlite:///optuna.db, or null."
-            ) from error
-
-    def open(self, study: Study) -> optuna.Study:
-        """Optuna's study of one search; sweeps that ask the same question share it."""
-        if self._backend is None:
-            return optuna.create_study(direction="minimize")
-        question = study.question()
-        asked = {key: value for key, value in question.items() if key not in ("micro_batch", "arithmetic")}
-        asked["search"] = {key: question["search"][key] for key in ("sampler", "space")}  # not how many trials
-        digest = hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()[:8]
-        names = (study.name, study.optimizer, f"batch size {study.batch_size}", study.branch.path, digest)
-        found = optuna.create_study(
-            study_name=", ".join(filter(None, names)), storage=self._backend, direction="minimize", load_if_exists=True
-        )
-        mine = [t for t in found.get_trials(deepcopy=False) if t.user_attrs.get("owner") == self.owner]
-        self._finished = {t.user_attrs["index"] for t in mine if t.state.is_finished()}
-        self._unfinished = {t.user_attrs["index"]: t.number for t in mine if not t.state.is_finished()}
-        return found
-
-    def mark(self, index: int) -> dict[str, Any]:
-        """What tells trial `index` of this sweep from others in the same storage."""
-        return {"index": index, "owner": self.owner} if self._backend is not None else {}
-
-    def finish(self, study: optuna.Study, index: int, value: float | None, state: TrialState) -> bool:
-        """Take note of a trial that an earlier run finished; returns whether the storage holds it."""
-        if index in self._unfinished:
-            study.tell(self._unfinished.pop(index), value, state=state)
-            self._finished.add(index)
-        return index in self._finished
-
-    def abandon(self, study: optuna.Study, under_way: Container[int]) -> None:
-        """Fail the trials that an earlier run left: they will be asked for again, but for those still under way."""
-        for index in [index for index in self._unfinished if index not in under_way]:
-            study.tell(self._unfinished.pop(index), state=TrialState.FAIL)
-
-
-def _cut_torn_line(path: Path) -> None:
-    """Cut a journal back to its last whole line; Optuna cannot read past a torn one."""
-    if path.exists() and not (held := path.read_bytes()).endswith(b"\n"):
-        with path.open("r+b") as file:
-            file.truncate(held.rfind(b"\n") + 1)
-
-
 class Tuner:
     """The search of one study: what is finished, what is under way, what comes next.
 
@@ -132,6 +49,8 @@ class Tuner:
 
     Arguments:
         under_way: trials proposed before that have a checkpoint, and are to be proposed again under their index.
+        shard: the trials that are proposed here; other processes propose the rest.
+        others: what those finished since it was asked last.
     """
 
     def __init__(
@@ -140,8 +59,10 @@ class Tuner:
         finished: Iterable[Curve] = (),
         under_way: Iterable[Trial] = (),
         storage: Storage | None = None,
+        shard: Shard = WHOLE,
+        others: Callable[[], Iterable[Curve]] = tuple,
     ) -> None:
-        self.study = study
+        self.study, self.shard, self._others = study, shard, others
         self._under_way = {trial.index: trial for trial in under_way}
         self.outcomes: dict[int, Outcome] = {}
         """Of finished trials; a race's bounds fall, and statuses with them, while trials of lower index finish."""
@@ -149,7 +70,8 @@ class Tuner:
         self._trials: dict[int, Trial] = {}
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         self._storage = storage or Storage()
-        self._optuna = self._storage.open(study)
+        with self._storage.speaking():
+            self._optuna = self._storage.open(study)
         self._asked: dict[int, optuna.Trial | None] = {}
         self._distributions = {
             _optuna_name(name, dimension): _distribution(dimension) for name, dimension in study.search.space.items()
@@ -158,13 +80,14 @@ class Tuner:
             if self.tell(curve).status == INCOMPLETE:  # as if it had never run
                 for held in (self.outcomes, self._measured, self._trials):
                     del held[curve.trial.index]
-        self._storage.abandon(self._optuna, self._under_way)
+        with self._storage.speaking():
+            self._storage.abandon(self._optuna, shard, self._under_way)
 
     def ask(self) -> Trial | None:
         """The next trial worth starting now, or None: enough are feasible, could yet be feasible, or were launched."""
-        index = next(i for i in itertools.count() if i not in self.outcomes and i not in self._asked)
-        hopeful = sum(i in self._asked or self.outcomes[i].status == COMPLETE for i in range(index))
-        if hopeful >= self.study.search.trials or index >= self.study.search.launch_limit:
+        self._hear()
+        index = self.next_index(self.shard)
+        if index is None:
             return None
         hyperparameters = self._known(index)
         self._asked[index] = None
@@ -172,11 +95,28 @@ class Tuner:
             # Made anew for each point, so that it depends on the history and the index but on no hidden state.
             seed = self.study.seeds.of("search", index, self.study.branch.seed_key)
             self._optuna.sampler = ADAPTIVE[self.study.search.sampler](seed % 2**32)
-            asked = self._asked[index] = self._optuna.ask(self._distributions)
-            for name, value in self._storage.mark(index).items():
-                asked.set_user_attr(name, value)
+            with self._storage.speaking():
+                asked = self._asked[index] = self._optuna.ask(self._distributions)
+                for name, value in self._storage.mark(index).items():
+                    asked.set_user_attr(name, value)
             hyperparameters = self._from_optuna(asked.params)
         return self.study.trial(index, hyperparameters)
+
+    def next_index(self, shard: Shard) -> int | None:
+        """The next trial of a shard that is worth starting now, if there is one.
+
+        It is not while all those before it that are not finished, here or in other shards, could yet be feasible.
+        """
+        mine = itertools.count(shard.index, shard.count)
+        index = next(i for i in mine if i not in self.outcomes and i not in self._asked)
+        hopeful = index - sum(i < index and found.status != COMPLETE for i, found in self.outcomes.items())
+        return None if hopeful >= self.study.search.trials or index >= self.study.search.launch_limit else index
+
+    def _hear(self) -> None:
+        """Take into account what other processes finished."""
+        for curve in self._others():
+            if curve.trial.index not in self._measured:
+                self.tell(curve)
 
     def _known(self, index: int) -> Mapping[str, float] | None:
         """The point of a trial that its index addresses or that was proposed before; None: the sampler must say.
@@ -200,8 +140,10 @@ class Tuner:
         found = outcomes(self.study.rule, [self._measured[i] for i in later], self._best(before=index))
         self.outcomes |= dict(zip(later, found, strict=True))
         result = self.outcomes[index]
-        if result.status != INCOMPLETE:
-            self._tell_optuna(curve.trial, result)
+        # What others finished they tell a storage that is shared themselves.
+        if result.status != INCOMPLETE and (self._storage.where is None or index in self.shard):
+            with self._storage.speaking():
+                self._tell_optuna(curve.trial, result)
         return result
 
     def _tell_optuna(self, trial: Trial, result: Outcome) -> None:
@@ -228,6 +170,7 @@ class Tuner:
 
     def step_limit(self, index: int) -> int:
         """The step beyond which trial `index` need not run: an upper bound of a race's, from what is known by now."""
+        self._hear()
         return self.study.rule.bound(self._best(before=index))
 
     @property

@@ -65,11 +65,13 @@ def _curve(study, index, reaches=None, bad=None, until=None):
 
 
 def _write(results, study, curves, close=True):
-    folder = store.open_study(results, study, {"device": "cpu"})
+    run = store.open_study(results, study, {"device": "cpu"})
+    folder = store.study_folder(results, study)
     for curve in curves:
-        store.save(folder, curve)
+        store.save(folder, curve, replaces=True)
     if close:
-        store.close_study(folder, {"ended": "now"})
+        store.end_run(run, {"ended": "now"})
+        store.gather(folder)
     return folder
 
 

@@ -48,7 +48,7 @@ def finished(results: Path) -> list[int]:
 
 
 def asides(folder: Path) -> list[Path]:
-    return [path for path in folder.rglob(".*") if path.name != ".claim"]
+    return [path for path in folder.rglob(".*") if not path.name.startswith(".claim.")]
 
 
 def child(*arguments: str, prefix: list[str] | None = None) -> subprocess.CompletedProcess[str]:
@@ -115,7 +115,7 @@ def test_a_disk_that_is_full_at_one_write_after_another(undisturbed: Path, tmp_p
     one = tmp_path / "one.parquet"
     sizes = []
     for curve in store.load(study):
-        store._write_curves(one, [curve])
+        store.write_curves([curve], one)
         sizes.append(one.stat().st_size)
     question, gathered = (study / "study.json").stat().st_size, (study / store.COMPACTED).stat().st_size
     page = (undisturbed / "report.html").stat().st_size
@@ -153,7 +153,7 @@ def test_what_does_not_fit_is_named_and_nothing_changes(tmp_path, make_study, ma
 
     steps = {
         ".claim": (0, claim),
-        "study.json": (1000, lambda: store.open_study(tmp_path, study, {})),
+        "study.json": (1000, lambda: store.open_study(tmp_path, make_study(trials=5), {})),
         "trials/000002.parquet": (3000, lambda: store.save(folder, make_curve(study, 2))),
         "curves.parquet": (3000, lambda: store.compact(folder)),
     }
@@ -195,10 +195,10 @@ def test_read_only_folders_are_named(reachable, make_study, make_curve, write_st
         (lambda: store.check(reachable, [study]), reachable),
         (lambda: store.announce(reachable, make_study(batch_size=16)), reachable),
         (lambda: store.open_study(reachable, study, {}), reachable),
-        (lambda: store._record(reachable, study, []), folder),
+        (lambda: store.open_study(reachable, study, {}), folder),
         (lambda: store.save(folder, make_curve(study, 2)), folder / "trials"),
         (lambda: store.compact(folder), folder),
-        (lambda: store.close_study(folder, {}), folder),
+        (lambda: store.gather(folder), folder),
     ):
         with read_only(part), pytest.raises(store.StoreError, match=f"cannot write to {part}"):
             step()

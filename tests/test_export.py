@@ -8,7 +8,7 @@ from analysis import steps_to_result, tuning
 from analysis.counting import COMPLETE, INFEASIBLE
 from analysis.export import FORMATS, ExportError, export
 from analysis.load import load
-from study import __main__ as command_line
+from study import arguments
 from study.__main__ import main
 from study.interchange import ImportRefused, import_released
 
@@ -96,7 +96,7 @@ def test_an_export_is_whole_or_not_there_and_never_among_other_files(own, tmp_pa
 
 
 def test_from_the_command_line(own, tmp_path, capsys):
-    assert command_line.FORMATS == FORMATS
+    assert arguments.FORMATS == FORMATS
     assert main(["export", str(own("race")), str(tmp_path / "released")]) == 0
     (tmp_path / "released/tiny/tiny/momentum/8/0/metadata.json").unlink()
     assert main(["import", str(tmp_path / "released"), str(tmp_path / "back")]) == 0

@@ -16,7 +16,7 @@ from analysis import searches as analysis_searches
 from analysis.figures import canvas
 from analysis.report import ReportData, page, write_report, write_tables
 from analysis.scaling import fit_table
-from analysis.shown import _duration, _number
+from analysis.shown import duration, number
 
 METRIC = "val/classification_error"
 PAIRS = pd.DataFrame(
@@ -267,7 +267,7 @@ def test_csv_files_keep_full_precision_and_do_not_depend_on_the_order_of_rows(tm
      (1.5, "1.50"), (12345.6, "12,346"), (0.0000123, "1.23e-05"), (0, "0"), (-3, "-3"), (123.4, "123")],
 )  # fmt: skip
 def test_numbers(value, text):
-    assert _number(value) == text
+    assert number(value) == text
 
 
 @pytest.mark.parametrize(
@@ -276,7 +276,7 @@ def test_numbers(value, text):
      (245, "4 min 05 s"), (3599.7, "1 h 00 min"), (7500, "2 h 05 min"), (1e7, "2,777 h 47 min")],
 )  # fmt: skip
 def test_durations(seconds, text):
-    assert _duration(seconds) == text
+    assert duration(seconds) == text
 
 
 def test_every_term_and_every_title_is_defined_in_the_methods(text):

@@ -44,7 +44,8 @@ def swept(tmp_path, make_study, make_curve):
                 break
             made.append(search)
             tuner = Tuner(search, on_file(search))
-            folder = store.open_study(tmp_path, search, {"device": "cpu"})
+            run = store.open_study(tmp_path, search, {"device": "cpu"})
+            folder = store.study_folder(tmp_path, search)
             while (trial := tuner.ask()) is not None:
                 steps = formula(search, trial.hyperparameters)
                 curve = make_curve(search, trial.index, reaches=None if steps is None else max(1, round(steps)))
@@ -53,7 +54,8 @@ def swept(tmp_path, make_study, make_curve):
                     curve.errors["val/classification_error"][:] = missed(trial.hyperparameters)
                 store.save(folder, curve)
                 tuner.tell(curve)
-            store.close_study(folder, {"ended": "now"})
+            store.end_run(run, {"ended": "now"})
+            store.gather(folder)
         return made
 
     return make

@@ -14,19 +14,23 @@ from analysis.load import load
 from study import store
 from study.__main__ import main
 
-HERE = {"host": socket.gethostname(), "pid": os.getpid(), "workers": 2}
+HERE = {"host": socket.gethostname(), "pid": os.getpid()}
+RUN = {"workers": 2}
 SMALL = ["batch_size=64,256", "search.trials=3", "budget.epochs=2"]
 
 
 @pytest.fixture
 def state(tmp_path: Path, make_study, make_curve):
-    """The row of `status` after these trials (keywords of make_curve, by index) and with this provenance."""
+    """The row of `status` after these trials (keywords of make_curve, by index), while these processes work on it."""
 
-    def make(curves, provenance=HERE, **fields):
+    def make(curves, *processes, begun=True, **fields):
         study = make_study(**fields)
         store.announce(tmp_path, study)
-        if provenance is not None:
-            folder = store.open_study(tmp_path, study, provenance)
+        if begun:
+            store.open_study(tmp_path, study, RUN)
+            folder = store.study_folder(tmp_path, study)
+            for number, process in enumerate(processes):
+                (folder / f".claim.{number}-of-{len(processes)}.1").write_text(json.dumps(process))
             for index, curve in curves.items():
                 store.save(folder, make_curve(study, index, **curve))
         [row] = status.table(load(tmp_path)).to_dict("records")
@@ -36,36 +40,60 @@ def state(tmp_path: Path, make_study, make_curve):
 
 
 def test_a_study_that_is_announced_waits(state, tmp_path: Path) -> None:
-    row = state({}, provenance=None)
+    row = state({}, begun=False)
     assert (row["state"], row["complete"], row["wanted"]) == ("waiting", 0, 4)
     assert row["seconds_left"] != row["seconds_left"]  # unknown
     assert not steps_to_result.table(load(tmp_path))["reached"].any()
 
 
 def test_counts_best_and_time_left(state) -> None:
-    row = state({0: {"reaches": 30}, 1: {"bad": 9}, 3: {"reaches": 20}})
-    assert row["state"] == "running"  # this process lives
+    row = state({0: {"reaches": 30}, 1: {"bad": 9}, 3: {"reaches": 20}}, HERE)
+    assert (row["state"], row["processes"]) == ("running", 1)
     assert (row["complete"], row["infeasible"], row["incomplete"], row["best"]) == (2, 1, 1, 20)
     seconds = 3 * (2.0 + 0.5)  # of every curve made by hand
     assert row["seconds_left"] == pytest.approx(seconds / 2 * 2 / 2)  # two trials made, two to go, two workers
 
 
+DEAD = {**HERE, "pid": 2**22 + 1}  # above every process number
+ELSEWHERE = {"host": "another", "pid": os.getpid()}
+
+
 @pytest.mark.parametrize(
-    ("provenance", "expected"),
+    ("processes", "expected", "living"),
     [
-        ({**HERE, "pid": 2**22 + 1}, "stopped"),  # above every process number
-        ({**HERE, "ended": "now"}, "stopped"),
-        ({**HERE, "host": "another"}, "running elsewhere or stopped"),
+        ([], "stopped", 0),
+        ([DEAD], "stopped", 0),
+        ([ELSEWHERE], "running", 1),
+        ([HERE, DEAD, ELSEWHERE], "running", 2),
+        ([{}], "stopped", 0),
     ],
 )
-def test_whether_it_runs(state, provenance, expected) -> None:
-    assert state({0: {}}, provenance)["state"] == expected
+def test_whether_it_runs(state, processes, expected, living) -> None:
+    row = state({0: {}}, *processes)
+    assert (row["state"], row["processes"]) == (expected, living)
+
+
+def test_a_process_elsewhere_that_is_silent_is_dead(tmp_path: Path, state) -> None:
+    state({0: {}}, ELSEWHERE)
+    [claim] = tmp_path.rglob(".claim*")
+    os.utime(claim, (0, 0))
+    [row] = status.table(load(tmp_path)).to_dict("records")
+    assert row["state"] == "stopped"
+
+
+def test_trials_that_were_made_twice_are_told(tmp_path: Path, make_study, capsys: pytest.CaptureFixture[str]) -> None:
+    for doubled in (0, 2, 1):
+        run = store.open_study(tmp_path, make_study(), RUN)
+        store.end_run(run, {"doubled_trials": doubled})
+    assert main(["status", str(tmp_path)]) == 0
+    out = " ".join(capsys.readouterr().out.split())
+    assert "Discarded: 3 trials that a process which was taken for dead made too." in out
 
 
 @pytest.mark.parametrize("fields", [{"trials": 2}, {"trials": 2, "max_launches": 3}])
 def test_done(state, fields) -> None:
     trials = {0: {"bad": 5}, 1: {}, 2: {} if "max_launches" not in fields else {"bad": 5}}
-    row = state(trials, HERE, **fields)
+    row = state(trials, **fields)
     assert row["state"] == "done"
     assert row["seconds_left"] == 0
 

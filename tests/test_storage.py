@@ -10,7 +10,8 @@ import pytest
 from optuna.trial import TrialState
 
 from study.__main__ import main
-from study.tuner import JOURNAL, Storage, Tuner
+from study.storage import JOURNAL, Storage
+from study.tuner import Tuner
 
 
 def held(results: Path) -> list[optuna.trial.FrozenTrial]:
@@ -54,6 +55,17 @@ def test_what_died_is_mended_from_the_curves(interrupted, tmp_path, make_curve):
     assert states(tmp_path) == ["COMPLETE", "COMPLETE", "FAIL", "FAIL"]
     Tuner(study, [*curves, make_curve(study, 2)], storage=Storage("journal", tmp_path))
     assert states(tmp_path) == ["COMPLETE", "COMPLETE", "FAIL", "FAIL"]  # nothing is entered twice
+
+
+def test_a_trial_that_nobody_owns_is_failed_after_a_while(interrupted, tmp_path, monkeypatch):
+    """Its process died between asking for it and signing it."""
+    study, curves = interrupted
+    Storage("journal", tmp_path).open(study).ask()
+    Tuner(study, curves, storage=Storage("journal", tmp_path))
+    assert states(tmp_path) == ["COMPLETE", "FAIL", "FAIL", "RUNNING"]  # it may be signed any moment
+    monkeypatch.setattr("study.storage.STALE", 0)
+    Tuner(study, curves, storage=Storage("journal", tmp_path))
+    assert states(tmp_path) == ["COMPLETE", "FAIL", "FAIL", "FAIL"]
 
 
 def test_a_torn_line_is_cut_off(interrupted, tmp_path, make_curve):

@@ -4,16 +4,15 @@ import errno
 import json
 import os
 import shutil
-import socket
-import subprocess
-import sys
 
 import numpy as np
 import pytest
 
 from analysis import load as analysis_load
 from analysis.counting import Goal
-from study import store
+from study import files, store
+from study.claims import Shard
+from study.curve_files import Reader
 from study.records import Curve, Seeds
 
 
@@ -112,8 +111,81 @@ def test_every_run_is_recorded(tmp_path, make_study, write_study):
     for _ in range(2):
         folder = write_study(tmp_path, study, [])
     held = json.loads((folder / "study.json").read_text())
-    assert held["provenance"] == [{"device": "cpu", "ended": "now"}] * 2
+    assert [run | {"run": ""} for run in held["provenance"]] == [{"device": "cpu", "ended": "now", "run": ""}] * 2
     assert held["question"] == json.loads(json.dumps(study.question()))
+
+
+def test_runs_that_work_at_once_are_all_recorded(tmp_path, make_study):
+    """Also when gathering was interrupted between the two places."""
+    study = make_study()
+    started = [{"started": when, "device": "cpu"} for when in ("2", "1", "3")]
+    files = [store.open_study(tmp_path, study, run) for run in started]
+    folder = store.study_folder(tmp_path, study)
+    store.end_run(files[1], {"ended": "4"})
+    before = store.runs(folder)
+    assert [run["started"] for run in before] == ["1", "2", "3"]
+    assert ["ended" in run for run in before] == [True, False, False]
+    contents = {path: path.read_bytes() for path in files}
+    store.gather(folder)
+    assert not (folder / "runs").exists()
+    for again in (False, True):
+        assert store.runs(folder) == analysis_load.load_study(folder).provenance == before
+        if not again:
+            (folder / "runs").mkdir()
+            files[0].write_bytes(contents[files[0]])
+
+
+def test_a_trial_that_was_kept_meanwhile_is_kept_once(tmp_path, make_study, make_curve, write_study):
+    study = make_study()
+    folder = write_study(tmp_path, study, [], close=False)
+    assert store.save(folder, make_curve(study, 0))
+    before = snapshot(folder)
+    assert not store.save(folder, make_curve(study, 0))
+    assert snapshot(folder) == before
+    assert store.save(folder, make_curve(study, 0), replaces=True)
+
+
+def test_where_links_cannot_be_made_a_file_is_still_created_once(tmp_path, monkeypatch):
+    def refuse(*_):
+        raise OSError(errno.EPERM, os.strerror(errno.EPERM))
+
+    monkeypatch.setattr(os, "link", refuse)
+    path = tmp_path / "file"
+    assert files.create(path, lambda aside: aside.write_text("first"))
+    assert not files.create(path, lambda aside: aside.write_text("second"))
+    assert path.read_text() == "first"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_folder_that_somebody_works_in_is_not_gathered(tmp_path, make_study, make_curve, write_study):
+    study = make_study()
+    folder = write_study(tmp_path, study, [make_curve(study, 0)], close=False)
+    with store.claimed(folder, Shard(1, 2)):
+        store.gather(folder)
+        assert (folder / "trials" / "000000.parquet").exists()
+    (folder / ".study.json.1234").write_text("half a fi")
+    os.utime(folder / ".study.json.1234", (0, 0))
+    (folder / "trials" / ".000001.parquet.5678").write_text("under way")
+    store.gather(folder)
+    assert sorted(path.name for path in folder.rglob("*") if path.is_file()) == [
+        ".000001.parquet.5678",
+        "curves.parquet",
+        "study.json",
+    ]
+
+
+def test_a_reader_reads_what_came_since(tmp_path, make_study, make_curve, write_study):
+    study = make_study()
+    folder = write_study(tmp_path, study, [make_curve(study, 1)], close=False)
+    reader = Reader(folder)
+    assert [curve.trial.index for curve in reader.new()] == [1]
+    assert reader.new() == []
+    store.save(folder, make_curve(study, 0))
+    store.save(folder, make_curve(study, 2))
+    assert [curve.trial.index for curve in reader.new()] == [0, 2]
+    store.save(folder, make_curve(study, 3))
+    store.gather(folder)
+    assert [curve.trial.index for curve in reader.new()] == [3]
 
 
 def test_unfinished_files_are_ignored(tmp_path, make_study, make_curve, write_study):
@@ -221,61 +293,6 @@ def test_a_study_folder_that_cannot_be_written_is_refused(tmp_path, make_study, 
     shutil.rmtree(folder / "trials")
     with pytest.raises(store.StoreError, match=r"cannot write to .*000003\.parquet"):
         store.save(folder, make_curve(study, 3))
-
-
-def test_a_study_has_one_writer(tmp_path, make_study, make_curve, write_study):
-    study = make_study()
-    folder = write_study(tmp_path, study, [make_curve(study, 0)])
-    held = f"{folder} is being worked on by process {os.getpid()} on {socket.gethostname()}; wait for it or choose"
-    for _ in range(2):  # given up again
-        with store.claimed(folder):
-            with pytest.raises(store.StoreError, match=held), store.claimed(folder):
-                pytest.fail("claimed twice")
-            with store.claimed(store.study_folder(tmp_path, make_study(batch_size=16))):
-                pass  # another study of the same folder
-    assert [curve.trial.index for curve in store.load(folder)] == [0]
-
-
-def test_a_study_that_is_worked_on_is_not_announced_anew(tmp_path, make_study):
-    with store.claimed(store.study_folder(tmp_path, make_study())), pytest.raises(store.StoreError, match="worked on"):
-        store.announce(tmp_path, make_study())
-    assert not list(tmp_path.rglob("study.json"))
-
-
-HOLDER = """
-import sys
-from pathlib import Path
-from study import store
-
-with store.claimed(Path(sys.argv[1])):
-    print("held", flush=True)
-    sys.stdin.read()
-"""
-
-
-@pytest.mark.parametrize("killed", [True, False])
-def test_another_process_that_works_on_a_study_is_named_and_its_claim_ends_with_it(tmp_path, killed):
-    command = [sys.executable, "-c", HOLDER, str(tmp_path)]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout.readline() == "held\n"
-        with pytest.raises(store.StoreError, match=f"by process {process.pid} on "), store.claimed(tmp_path):
-            pytest.fail("claimed twice")
-        if killed:
-            process.kill()
-        else:
-            process.stdin.close()
-        assert process.wait() == (-9 if killed else 0)
-    with store.claimed(tmp_path):
-        pass
-
-
-def test_where_a_file_system_has_no_locks_nothing_is_claimed(tmp_path, monkeypatch):
-    def refuse(*_):
-        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
-
-    monkeypatch.setattr(store.fcntl, "flock", refuse)
-    with store.claimed(tmp_path), store.claimed(tmp_path):
-        pass
 
 
 def test_checking_a_new_folder_creates_nothing(tmp_path, make_study):

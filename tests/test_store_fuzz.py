@@ -111,11 +111,16 @@ def process_number() -> int:
     return process.number if isinstance(process, Process) else real_getpid()
 
 
+def nothing_is_left(_: float) -> None:
+    """Instead of waiting for the shards of others."""
+    raise store.StoreError("all the rest is being worked on by others")
+
+
 @pytest.fixture(scope="module")
 def taking_turns() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         for owner, name in (
-            *((os, name) for name in ("replace", "truncate")),
+            *((os, name) for name in ("replace", "truncate", "link")),
             *((Path, name) for name in ("unlink", "mkdir", "glob", "read_text", "read_bytes")),
             (pq, "read_table"),
             (fcntl, "flock"),
@@ -126,14 +131,15 @@ def taking_turns() -> Iterator[None]:
         patch.setattr(pq, "write_table", stopping(pq.write_table, half_a_table))
         patch.setattr(os, "getpid", process_number)
         patch.setattr(run, "provenance", lambda *_: {"device": "cpu"})
+        patch.setattr(run.time, "sleep", nothing_is_left)
         yield
 
 
 class World:
     """One study's folder, who works on it, and what was seen in it."""
 
-    def __init__(self, results: Path, study: Study) -> None:
-        self.results, self.study = results, study
+    def __init__(self, results: Path, study: Study, shards: int) -> None:
+        self.results, self.study, self.shards = results, study, shards
         self.folder = store.study_folder(results, study)
         self.kept: Contents = {}
         """Of trials whose `save` returned."""
@@ -149,7 +155,7 @@ class World:
         def work() -> None:
             try:
                 store.announce(self.results, study)
-                run.run(study, self, self.results, lambda *_: None)  # type: ignore[arg-type]
+                run.run(study, self, self.results, lambda *_: None, shards=self.shards)  # type: ignore[arg-type]
             except store.StoreError as error:
                 if "is being worked on by " not in str(error):
                     raise
@@ -236,7 +242,7 @@ class Leg(NamedTuple):
 THE_END = Leg("the end", 1, False)
 PARTS = st.builds(
     Leg,
-    st.sampled_from(["flock", "glob", "read_table", "write_table", "write_text", "replace", "unlink"]),
+    st.sampled_from(["flock", "link", "glob", "read_table", "write_table", "write_text", "replace", "unlink"]),
     st.sampled_from([1, 1, 2, 3, 4]),
     st.booleans(),
 )
@@ -264,18 +270,20 @@ MEETINGS = st.lists(
 )
 SAVED = Meeting("writer", Leg("replace", 4, True), Leg("flock", 1, True), THE_END)  # and not gathered
 GATHERED = Meeting("writer", THE_END, THE_END, THE_END)
+SIDE_BY_SIDE = Meeting("writer", Leg("write_table", 1, False), THE_END, Leg("write_table", 1, False))
 
 
 @settings(max_examples=25)
-@given(meetings=MEETINGS)
-@example(meetings=[Meeting("writer", Leg("replace", 1, False), THE_END, THE_END)])  # two that begin at once
-@example(meetings=[GATHERED, Meeting("writer", Leg("flock", 1, False), THE_END, THE_END)])  # one after the other
-@example(meetings=[SAVED, Meeting("by_the_store", Leg("read_table", 2, False), THE_END, THE_END)])
-@example(meetings=[SAVED, Meeting("by_the_analysis", Leg("read_table", 2, False), THE_END, THE_END)])
-def test_no_finished_trial_is_lost(taking_turns: None, make_study: Any, meetings: list[Meeting]) -> None:
+@given(meetings=MEETINGS, shards=st.sampled_from([1, 1, 2, 3]))
+@example(meetings=[Meeting("writer", Leg("replace", 1, False), THE_END, THE_END)], shards=1)  # two that begin at once
+@example(meetings=[GATHERED, Meeting("writer", Leg("flock", 1, False), THE_END, THE_END)], shards=1)  # one by one
+@example(meetings=[SAVED, Meeting("by_the_store", Leg("read_table", 2, False), THE_END, THE_END)], shards=1)
+@example(meetings=[SAVED, Meeting("by_the_analysis", Leg("read_table", 2, False), THE_END, THE_END)], shards=1)
+@example(meetings=[SAVED, SIDE_BY_SIDE, SAVED, SIDE_BY_SIDE], shards=2)
+def test_no_finished_trial_is_lost(taking_turns: None, make_study: Any, meetings: list[Meeting], shards: int) -> None:
     study = make_study(stopping="budget", evaluation=Evaluation(first=0.5, ratio=2))
     with tempfile.TemporaryDirectory() as results:
-        world = World(Path(results), study)
+        world = World(Path(results), study, shards)
         staying: list[Process] = []
 
         def go(process: Process, operation: str, times: int, dies: bool) -> None:

@@ -1,0 +1,111 @@
+"""The splits of a curve as people read them in a terminal: frames of words; and as programs do: plain data."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from analysis.advise import curve_in_words, devices_in_words
+from analysis.shown import duration, number
+from analysis.splits import HOUR, SPLIT, best_of_each
+
+
+def overview(found: pd.DataFrame) -> pd.DataFrame:
+    """The fastest split of each batch size, and the cheapest of all, in words (frame of `analysis.splits.table`).
+
+    >>> from analysis.load import load_study
+    >>> from analysis.splits import Machine, table
+    >>> from analysis.step_times import StepTimes
+    >>> studies = [load_study("results/published/mlp_digits/studies/mlp_digits/sgd/64")]
+    >>> overview(table(studies, Machine([1, 2], StepTimes({32: 0.010, 64: 0.013})))).T
+                          0           1
+    batch size           64          64
+    split        1 x 64 x 1  2 x 32 x 1
+    steps                24          24
+    a step            13 ms       10 ms
+    time             312 ms      240 ms
+    up to            871 ms      670 ms
+    device time      312 ms      480 ms
+                   cheapest     fastest
+    """
+    best = best_of_each(found)
+    others = found[~found["batch_size"].isin(best["batch_size"])].drop_duplicates("batch_size")
+    rows = found.loc[sorted({*best.index, *others.index, *found.index[found["cheapest"]]})]
+    frame = pd.DataFrame([_without(row) if row.name in others.index else _with(row) for _, row in rows.iterrows()])
+    if found["cost"].isna().all():
+        frame = frame.drop(columns="cost")
+    frame.attrs["title"] = (
+        f"{curve_in_words(rows.iloc[0])}: batch size = devices x per-device batch x accumulation steps"
+    )
+    return frame.fillna("")
+
+
+def _with(row: pd.Series) -> dict[str, str]:
+    bound = _bound(row)
+    said = [name for name in ("fastest", "cheapest") if row[name]]
+    return {
+        "batch size": f"{row['batch_size']:,}",
+        "split": " x ".join(f"{row[name]:,}" for name in SPLIT),
+        "steps": number(row["steps"]),
+        "a step": bound + duration(row["seconds_per_step"]),
+        "time": bound + duration(row["seconds"]),
+        "up to": duration(row["seconds_high"]) if np.isfinite(row["seconds_high"]) else "?",
+        "device time": bound + duration(row["device_hours"] * HOUR),
+        "cost": number(row["cost"]),
+        "": ", ".join(said) or ("" if row["shown_slower"] else "alike"),
+    }
+
+
+def _without(row: pd.Series) -> dict[str, str]:
+    """Of a batch size that cannot be advised."""
+    return {"batch size": f"{row['batch_size']:,}", "steps": f"> {row['train_steps']:,}", "": "not reached"}
+
+
+def _bound(row: pd.Series) -> str:
+    return "< " if row["seconds_bound"] == "<" else ""
+
+
+def alternatives(found: pd.DataFrame) -> pd.DataFrame:
+    """Every split of the fastest batch size in words: a row for each number of accumulation steps, a column for each of
+    devices, and in it `per-device batch: time` (frame of `analysis.splits.table`).
+
+    >>> from analysis.load import load_study
+    >>> from analysis.splits import Machine, table
+    >>> from analysis.step_times import StepTimes
+    >>> studies = [load_study("results/published/mlp_digits/studies/mlp_digits/sgd/64")]
+    >>> machine = Machine([1, 2], StepTimes({16: 0.008, 32: 0.010, 64: 0.013}), largest=32)
+    >>> print(alternatives(table(studies, machine)).head(3).to_csv(index=False, sep="|"), end="")
+    accumulation|1 device|2 devices
+    1|64: does not fit|32: 240 ms *
+    2|32: 480 ms|16: 384 ms
+    4|16: 768 ms|8: < 768 ms
+    """
+    fastest = found[found["fastest"]].iloc[0]
+    rows = found[found["batch_size"] == fastest["batch_size"]]
+    cells = rows.assign(cell=[_cell(row) for _, row in rows.iterrows()])
+    frame = cells.pivot(index="accumulation_steps", columns="devices", values="cell").fillna("")
+    frame = frame.rename(columns=devices_in_words).rename_axis("accumulation").rename_axis(columns=None).reset_index()
+    frame["accumulation"] = frame["accumulation"].map("{:,}".format)
+    frame.attrs["title"] = (
+        f"Batch size {fastest['batch_size']:,}: per-device batch and time of each split; *: the fastest"
+    )
+    return frame
+
+
+def _cell(row: pd.Series) -> str:
+    if not row["fits"] or row["seconds_bound"] == ">":
+        return f"{row['per_device_batch']:,}: {'not timed' if row['fits'] else 'does not fit'}"
+    return f"{row['per_device_batch']:,}: {_bound(row)}{duration(row['seconds'])}{' *' if row['fastest'] else ''}"
+
+
+def plain(found: pd.DataFrame, sentences: Sequence[str], notes: Sequence[str]) -> dict[str, Any]:
+    """All of it as plain data for JSON, which knows no infinity: null there.
+
+    >>> plain(pd.DataFrame({"seconds": [1.5, np.inf]}), ["It pays."], [])
+    {'splits': [{'seconds': 1.5}, {'seconds': None}], 'sentences': ['It pays.'], 'notes': []}
+    """
+    return {"splits": json.loads(found.to_json(orient="records")), "sentences": [*sentences], "notes": [*notes]}

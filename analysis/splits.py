@@ -1,0 +1,218 @@
+"""From steps to result and the time of a step: which batch size, on how many devices, in how many parts.
+
+    global batch size = devices x per-device batch x accumulation steps
+
+A split is one way to write a batch size so. Its time to the goal is S(B) times the time of an update, which is that of
+as many parts as there are accumulation steps, and of one exchange of gradients. Only batch sizes that were measured are
+advised. Shapes: A splits of one curve, R resamples.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+
+from analysis import scaling, steps_to_result
+from analysis.counting import Goal
+from analysis.load import CURVE, StudyData
+from analysis.step_times import AdviceError, StepTimes
+
+SPLIT = ["devices", "per_device_batch", "accumulation_steps"]
+HOUR = 3600.0
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What there is to train on.
+
+    Arguments:
+        devices: how many may work together: these counts.
+        times: of a step on one of them.
+        largest: the most examples that one can take at once; None: any number.
+        exchange: seconds in which devices exchange gradients, once an update and after the last part's gradients.
+        gradient_bytes, bandwidth: to which a ring's transfers add 2 (d - 1) / d x bytes / bandwidth on d devices, in
+            bytes and bytes a second (Patarasuk and Yuan 2009).
+        price: of a device for an hour; None: not known.
+    """
+
+    devices: Sequence[int]
+    times: StepTimes
+    largest: int | None = None
+    exchange: float = 0.0
+    gradient_bytes: float = 0.0
+    bandwidth: float = np.inf
+    price: float | None = None
+
+    def update_seconds(self, splits: pd.DataFrame) -> np.ndarray:
+        """The time of an update of each split [A].
+
+        >>> machine = Machine([1, 2], StepTimes({8: 0.010, 32: 0.016}), exchange=0.001)
+        >>> machine.update_seconds(pd.DataFrame(factorisations(32, [1, 2]), columns=SPLIT))[:3].tolist()
+        [0.016, 0.024, 0.04]
+        """
+        devices, examples, parts = (splits[name].to_numpy() for name in SPLIT)
+        return parts * self.times.at(examples) + self.exchange_seconds(devices)
+
+    def exchange_seconds(self, devices: np.ndarray) -> np.ndarray:
+        """The part of it in which so many devices [A] exchange gradients.
+
+        >>> machine = Machine([1, 2, 4], StepTimes({8: 0.010}), exchange=0.001, gradient_bytes=4e6, bandwidth=1e9)
+        >>> machine.exchange_seconds(np.array([1, 2, 4])).tolist()
+        [0.0, 0.005, 0.007]
+        """
+        ring = 2 * (devices - 1) / devices * self.gradient_bytes / self.bandwidth
+        return np.where(devices > 1, self.exchange + ring, 0.0)
+
+
+def factorisations(batch_size: int, devices: Iterable[int]) -> list[tuple[int, int, int]]:
+    """Every (devices, per-device batch, accumulation steps) whose product is the batch size.
+
+    Arguments:
+        devices: the counts to choose from; those that do not divide the batch size have no split.
+
+    >>> factorisations(6, [1, 2, 4])
+    [(1, 6, 1), (1, 3, 2), (1, 2, 3), (1, 1, 6), (2, 3, 1), (2, 1, 3)]
+    """
+    shares = [(count, batch_size // count) for count in sorted(set(devices)) if batch_size % count == 0]
+    parts = {share: [p for p in range(1, share + 1) if share % p == 0] for _, share in shares}
+    return [(count, share // part, part) for count, share in shares for part in parts[share]]
+
+
+def table(studies: Sequence[StudyData], machine: Machine, goal: Goal | None = None) -> pd.DataFrame:
+    """Every split of every measured batch size of one curve.
+
+    Arguments:
+        studies: the searches that answer (`analysis.searches.answers`) of one workload and optimizer.
+        goal: read off after the fact; None: the study's own.
+
+    Returns:
+        A row for each (batch_size, devices, per_device_batch, accumulation_steps), with workload, optimizer and goal:
+        reached, steps (S(B); infinite if the goal was not reached) with steps_low and steps_high (S_n's 95 % interval),
+        seconds_per_step and its bound (`<`: at most so long, since so few examples were not timed; `>`: at least),
+        seconds to the goal with seconds_low and seconds_high, device_hours, cost (NaN without a price); fits (on a
+        device, by Machine.largest), fastest and cheapest (one row each, of those that reached the goal, fit, and whose
+        time is known or bounded above), and shown_slower: than the fastest, by 97.5 % of resamples of both batch sizes'
+        S_n and beyond the error of step times.
+
+    Raises:
+        AdviceError: the curves cannot answer the goal, or there is no row that could be the fastest.
+
+    >>> from analysis.load import load_study
+    >>> folder = "results/published/mlp_digits/studies/mlp_digits/sgd"
+    >>> studies = [load_study(f"{folder}/{size}") for size in (16, 64, 256)]
+    >>> found = table(studies, Machine([1, 2, 4], StepTimes({16: 0.010, 64: 0.013, 256: 0.040})))
+    >>> found[found["fastest"] | found["cheapest"]][["batch_size", *SPLIT, "steps", "seconds"]]
+        batch_size  devices  per_device_batch  accumulation_steps  steps  seconds
+    12          64        1                64                   1   24.0    0.312
+    47         256        4                64                   1   18.0    0.234
+    """
+    for study in studies:
+        if reason := steps_to_result.unanswerable(study, goal or study.goal):
+            raise AdviceError(f"{reason}.")
+    steps = steps_to_result.table(studies, goals=(goal,))
+    if not steps["reached"].any():
+        raise AdviceError(_unreached(studies, goal))
+    shares = [(size, *split) for size in steps["batch_size"] for split in factorisations(size, machine.devices)]
+    found = pd.DataFrame(shares, columns=["batch_size", *SPLIT], dtype="int64")
+    found = _of_curve(steps).merge(found, on="batch_size").sort_values(["batch_size", "devices", "accumulation_steps"])
+    found = _timed(found.reset_index(drop=True), machine)
+    if able(found).empty:
+        raise AdviceError(_impossible(found, machine))
+    found["fastest"] = found.index == ranked(found, "seconds", "device_hours").index[0]
+    found["cheapest"] = found.index == ranked(found, "device_hours", "seconds").index[0]
+    reached = {study.batch_size: steps_to_result.feasible_steps(study, goal) for study in studies}
+    found["shown_slower"] = _shown_slower(found, scaling.resamples(reached), machine.times.error)
+    return found
+
+
+def _of_curve(steps: pd.DataFrame) -> pd.DataFrame:
+    """The columns that all splits of a batch size share."""
+    interval = {"steps_low": steps["low"], "steps_high": steps["high"]}
+    kept = steps[[*CURVE, "batch_size", "reached", "train_steps"]]
+    known = steps["steps_to_result"].astype("Float64").astype(float).fillna(np.inf)
+    return kept.assign(steps=known, **{name: ends.fillna(np.inf) for name, ends in interval.items()})
+
+
+def _timed(found: pd.DataFrame, machine: Machine) -> pd.DataFrame:
+    each = machine.update_seconds(found)
+    seconds = {f"seconds{end}": found[f"steps{end}"] * each for end in ("", "_low", "_high")}
+    hours = found["devices"] * seconds["seconds"] / HOUR
+    return found.assign(
+        seconds_per_step=each,
+        seconds_bound=machine.times.bounds(found["per_device_batch"].to_numpy()),
+        **seconds,
+        device_hours=hours,
+        cost=np.nan if machine.price is None else machine.price * hours,
+        fits=machine.largest is None or found["per_device_batch"] <= machine.largest,
+    )
+
+
+def able(found: pd.DataFrame) -> pd.DataFrame:
+    """The rows of `table` that could be advised: they reached the goal, fit, and take a time that is known or bounded.
+
+    >>> found = pd.DataFrame({"reached": [True, True, False], "fits": [True, False, True], "seconds_bound": "="})
+    >>> able(found).index.tolist()
+    [0]
+    """
+    return found[found["reached"] & found["fits"] & (found["seconds_bound"] != ">")]
+
+
+def ranked(found: pd.DataFrame, first: str, second: str) -> pd.DataFrame:
+    """Those rows by one column, then by another; of equal ones those with the fewest parts come first.
+
+    >>> found = pd.DataFrame({"reached": True, "fits": True, "seconds_bound": "=", "seconds": [2.0, 2.0, 3.0],
+    ...     "device_hours": 1.0, "accumulation_steps": [2, 1, 1], "devices": 1})
+    >>> ranked(found, "seconds", "device_hours").index.tolist()
+    [1, 0, 2]
+    """
+    return able(found).sort_values([first, second, "accumulation_steps", "devices"], kind="stable")
+
+
+def best_of_each(found: pd.DataFrame) -> pd.DataFrame:
+    """The fastest split of each batch size, where there is any that reaches the goal, fits and is timed.
+
+    Arguments:
+        found: of `analysis.splits.table`.
+
+    >>> found = pd.DataFrame({"batch_size": [8, 8, 16], "seconds": [3.0, 2.0, 1.0], "device_hours": [1.0, 2.0, 3.0],
+    ...     "accumulation_steps": 1, "devices": [1, 2, 3], "reached": True, "fits": [True, True, False],
+    ...     "seconds_bound": "="})
+    >>> best_of_each(found).index.tolist()
+    [1]
+    """
+    best = ranked(found, "seconds", "device_hours").drop_duplicates("batch_size")
+    return best.sort_values("batch_size")
+
+
+def _shown_slower(found: pd.DataFrame, samples: Mapping[int, np.ndarray], error: float) -> np.ndarray:
+    """Whether each split [A] takes longer than the fastest by the 2.5 % quantile of S_n's ratio [R] times that of the
+    updates' times, which are known to a relative error."""
+    fastest = found[found["fastest"]].iloc[0]
+    low = dict.fromkeys(found["batch_size"], np.inf) | {fastest["batch_size"]: 1.0}
+    for size, steps in samples.items():
+        if size != fastest["batch_size"]:  # one search has one S(B), however the batch is split
+            with np.errstate(invalid="ignore"):
+                ratios = steps / samples[fastest["batch_size"]]
+            ratios[np.isnan(ratios)] = 1.0  # neither resample reached the goal, and nothing is shown
+            low[size] = float(np.quantile(ratios, 0.025, method="lower"))
+    ratio = found["batch_size"].map(low) * found["seconds_per_step"] / fastest["seconds_per_step"]
+    return (ratio > 1 + np.nan_to_num(error)).to_numpy()
+
+
+def _unreached(studies: Sequence[StudyData], goal: Goal | None) -> str:
+    first = studies[0]
+    return (
+        f"no trial of {first.workload} with {first.optimizer} reached {goal or first.goal}, so no batch size can be "
+        "advised; give a looser --goal, or sweep with a larger budget."
+    )
+
+
+def _impossible(found: pd.DataFrame, machine: Machine) -> str:
+    """Why no split is left, and the cure: with enough parts any batch size fits where one example does."""
+    if found["reached"].any():
+        return "not even one example fits on a device; give more --memory, or enter --max-per-device-batch."
+    counts = " or ".join(f"{count:,}" for count in machine.devices)
+    return f"no batch size that reached the goal can be shared evenly by {counts} devices; give other --gpus."

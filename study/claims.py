@@ -1,0 +1,260 @@
+"""Who works on what: a part of a study has one process, on however many machines share the results folder.
+
+A claim is a file `.claim.PART.NUMBER` that names its process, appears exclusively, is locked and is touched every BEAT
+seconds. The lock tells at once whether a process of the same machine lives, and of others where the file system has
+locks that reach them; where it has none, a claim that was not touched for STALE seconds is of a dead process. Ages are
+read off the file system's own clock, so that no two machines' clocks are compared.
+
+A dead process's part is taken over by creating the next number, which one process alone can do. Should it live after
+all (a machine that slept), it finds the higher number before it writes anything, and stops.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import re
+import secrets
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO, NamedTuple
+
+from study import files
+from study.files import StoreError
+
+BEAT = 10.0
+STALE = 120.0  # beyond the minute that network file systems keep a file's times for
+_NAME = re.compile(r"\.claim\.(\d+)-of-(\d+)\.(\d+)")
+
+
+@dataclass(frozen=True)
+class Shard:
+    """Of a study's trials those whose index is `index` modulo `count`.
+
+    >>> [trial for trial in range(10) if trial in Shard(1, count=4)]
+    [1, 5, 9]
+    """
+
+    index: int = 0
+    count: int = 1
+
+    def __contains__(self, trial: object) -> bool:
+        return isinstance(trial, int) and trial % self.count == self.index
+
+    def __str__(self) -> str:
+        return f"{self.index}-of-{self.count}"
+
+
+WHOLE = Shard()
+
+
+class Held(StoreError):
+    """Another process works on it.
+
+    Attributes:
+        touched: when it last said so, by the file system's clock; None: it is certain that it lives.
+    """
+
+    def __init__(self, folder: Path, holder: str, touched: float | None = None) -> None:
+        super().__init__(f"{folder} is being worked on by {holder}; wait for it or choose another results=DIR.")
+        self.touched = touched
+
+
+class Claim:
+    """A part that this process works on.
+
+    Arguments:
+        path: of the claim, whose lock `file` holds for as long as it is open.
+        content: what is in it; numbers come again, contents do not.
+    """
+
+    def __init__(self, path: Path, file: BinaryIO, content: bytes) -> None:
+        self.path, self._file, self._content = path, file, content
+        self.shard, self.number, _ = _parse(path)
+        self._over = threading.Event()
+        threading.Thread(target=self._beat, daemon=True).start()
+
+    def _beat(self) -> None:
+        while not self._over.wait(BEAT):
+            with suppress(OSError):  # what cannot be touched cannot be written either, which is said there
+                os.utime(self.path)
+
+    def check(self) -> None:
+        """Make sure that nobody took this part over.
+
+        Raises:
+            StoreError: somebody did.
+        """
+        newer = any(each.shard == self.shard and each.number > self.number for each in _claims(self.path.parent))
+        if newer or _content(self.path) != self._content:
+            raise StoreError(
+                f"{self.path.parent} was taken over by another process, since nothing was heard of this one for "
+                f"{STALE:g} s. Finished trials are kept, and the same command continues."
+            )
+
+    def release(self) -> None:
+        """Let others work on it."""
+        self._over.set()
+        try:
+            if _content(self.path) == self._content:
+                self.path.unlink(missing_ok=True)
+        finally:
+            self._file.close()
+
+
+@contextmanager
+def claimed(folder: Path, shard: Shard = WHOLE) -> Iterator[Claim]:
+    """Work on a part of a study alone.
+
+    A whole study that may be another machine's is waited for, until that machine is heard of or may be taken for dead.
+
+    Raises:
+        Held: another process works on this part, or on parts of another size.
+        StoreError: the folder cannot be written.
+    """
+    with files.writing(folder / ".claim"):
+        folder.mkdir(parents=True, exist_ok=True)
+    first: Held | None = None
+    while True:
+        try:
+            claim = _take(folder, shard)
+            break
+        except Held as held:
+            first = first or held
+            if held.touched is None or held.touched != first.touched or shard.count > 1:
+                raise
+        time.sleep(1)
+    try:
+        yield claim
+    finally:
+        claim.release()
+
+
+class _Found(NamedTuple):
+    shard: Shard
+    number: int
+    path: Path
+
+
+def _parse(path: Path) -> _Found:
+    match = _NAME.fullmatch(path.name)
+    assert match is not None
+    index, count, number = map(int, match.groups())
+    return _Found(Shard(index, count), number, path)
+
+
+def _claims(folder: Path) -> list[_Found]:
+    return [_parse(path) for path in folder.glob(".claim.*") if _NAME.fullmatch(path.name)]
+
+
+def _rivals(folder: Path, shard: Shard) -> list[_Found]:
+    """The claims on this part, or on parts of another size."""
+    return [each for each in _claims(folder) if each.shard == shard or each.shard.count != shard.count]
+
+
+def _content(path: Path) -> bytes | None:
+    try:
+        return path.read_bytes()
+    except OSError:
+        return None
+
+
+def _take(folder: Path, shard: Shard) -> Claim:
+    dead = {each: content for each in _rivals(folder, shard) if (content := _of_the_dead(each)) is not None}
+    number = 1 + max((each.number for each in dead if each.shard == shard), default=0)
+    claim = _create(folder / f".claim.{shard}.{number}")
+    try:
+        for each in _rivals(folder, shard):
+            now = _content(each.path)
+            if each.path != claim.path and now is not None and now != dead.get(each):
+                raise Held(folder, "another process")  # it came since the dead were found
+        for each in dead:
+            with suppress(OSError):
+                each.path.unlink()
+    except BaseException:
+        claim.release()
+        raise
+    return claim
+
+
+def _create(path: Path) -> Claim:
+    """A claim that appears with its content and its lock in place, unless there is one of this name."""
+    who = {"pid": os.getpid(), "host": socket.gethostname(), "boot": _boot(), "claim": secrets.token_hex(8)}
+    content, aside = json.dumps(who).encode(), files.beside(path)
+    with files.writing(path.with_name(".claim")):
+        file = aside.open("x+b", buffering=0)
+        try:
+            try:
+                with suppress(OSError):  # a network's file system may have no locks
+                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                file.write(content)
+                if not files.link(aside, path):
+                    raise Held(path.parent, "another process")
+            finally:
+                aside.unlink(missing_ok=True)
+        except BaseException:
+            file.close()
+            raise
+    return Claim(path, file, content)
+
+
+def _of_the_dead(claim: _Found) -> bytes | None:
+    """What is in the claim of a process that is dead; None: it is gone.
+
+    Raises:
+        Held: the process lives, or may live.
+    """
+    folder = claim.path.parent
+    try:
+        file = claim.path.open("rb")  # opened, so that a network looks at it anew
+    except FileNotFoundError:
+        return None
+    with file:
+        content = file.read()
+        holder = _parsed(content)
+        name = f"process {holder.get('pid', '?')} on {holder.get('host', 'another machine')}"
+        try:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise Held(folder, name) from error
+        except OSError:
+            known_dead = False
+        else:
+            known_dead = holder.get("boot") == _boot()
+        touched = os.fstat(file.fileno()).st_mtime
+        if not known_dead and _now(folder) - touched < STALE:
+            raise Held(folder, name, touched)
+    return content
+
+
+def _parsed(content: bytes) -> dict[str, Any]:
+    try:
+        found = json.loads(content)
+    except ValueError:  # of a process that died on a full disk
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _now(folder: Path) -> float:
+    """The time by the file system's clock."""
+    probe = files.beside(folder / ".claim")
+    with files.writing(folder / ".claim"):
+        try:
+            probe.touch()
+            return probe.stat().st_mtime
+        finally:
+            probe.unlink(missing_ok=True)
+
+
+def _boot() -> str:
+    """What no other running kernel has: two machines may have one name."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return socket.gethostname()

@@ -1,0 +1,95 @@
+"""Curves in parquet files: the trials of one search, a file each or all in one; what is in them says `study.store`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from study.files import StoreError
+from study.records import Curve, Trial
+
+COMPACTED = "curves.parquet"
+
+
+def load(folder: Path) -> list[Curve]:
+    """All finished trials in index order."""
+    return Reader(folder).new()
+
+
+class Reader:
+    """Reads the finished trials of a search, and later those that came since."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._read: set[tuple[str, int, int]] = set()
+        self._known: set[int] = set()
+
+    def new(self) -> list[Curve]:
+        """Finished trials in index order, without those that were returned before."""
+        curves: dict[int, Curve] = {}
+        # A trial's own file is newer than the one that gathers them. That is read last, since it holds whatever a
+        # compaction removes in the meantime.
+        for path in [*sorted((self.folder / "trials").glob("[0-9]*.parquet")), self.folder / COMPACTED]:
+            with suppress(FileNotFoundError):
+                stat = path.stat()
+                if (file := (path.name, stat.st_ino, stat.st_mtime_ns)) not in self._read:
+                    curves = {curve.trial.index: curve for curve in _read_curves(path)} | curves
+                    self._read.add(file)
+        new = sorted(curves.keys() - self._known)
+        self._known |= curves.keys()
+        return [curves[index] for index in new]
+
+
+def write_curves(curves: Sequence[Curve], path: Path) -> None:
+    """Write at least one curve."""
+    metrics = list(curves[0].errors)
+    columns = {
+        "trial": np.concatenate([np.full(len(c.steps), c.trial.index, dtype=np.int32) for c in curves]),
+        "step": np.concatenate([c.steps for c in curves]).astype(np.int64),
+        **{metric: np.concatenate([c.errors[metric] for c in curves]).astype(np.float64) for metric in metrics},
+    }
+    trials = [
+        {
+            "index": c.trial.index,
+            "seed": c.trial.seed,
+            "order_seed": c.trial.order_seed,
+            "hyperparameters": dict(c.trial.hyperparameters),
+            "first_bad_step": c.first_bad_step,
+            "seconds": dict(c.seconds),
+            "micro_batch": c.micro_batch,
+        }
+        for c in curves
+    ]
+    write_table(columns, trials, path)
+
+
+def write_table(columns: Mapping[str, np.ndarray], trials: Sequence[Mapping[str, Any]], path: Path) -> None:
+    """Write the columns of measurements [all], and a record for each trial."""
+    table = pa.table(dict(columns)).replace_schema_metadata({"trials": json.dumps(trials)})
+    pq.write_table(table, path, compression="zstd")
+
+
+def _read_curves(path: Path) -> list[Curve]:
+    try:
+        table = pq.read_table(path)
+    except FileNotFoundError:
+        raise
+    except (OSError, pa.ArrowInvalid) as error:
+        raise StoreError(f"cannot read {path}: {error}; remove it, and its trials are run again.") from error
+    trials = json.loads(table.schema.metadata[b"trials"])
+    columns = {name: table[name].to_numpy() for name in table.column_names}
+    curves = []
+    for record in trials:
+        rows = columns["trial"] == record["index"]
+        trial = Trial(record["index"], record["seed"], record["order_seed"], record["hyperparameters"])
+        errors = {name: values[rows] for name, values in columns.items() if name not in ("trial", "step")}
+        steps, seconds = columns["step"][rows], record["seconds"]
+        curves.append(Curve(trial, record["first_bad_step"], steps, errors, seconds, record["micro_batch"]))
+    return curves

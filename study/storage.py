@@ -1,0 +1,137 @@
+"""Where Optuna keeps a search's trials: in memory, in a file or in a database that several processes share."""
+
+from __future__ import annotations
+
+import datetime
+import hashlib
+import json
+import time
+from collections.abc import Container, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import optuna
+from optuna.storages.journal import JournalFileBackend, JournalFileSymlinkLock
+from optuna.trial import TrialState
+
+from study import store
+from study.claims import STALE, Shard
+from study.records import Study
+
+JOURNAL = "optuna.journal"
+
+
+class Storage:
+    """Where Optuna keeps its trials: in memory, or where other processes and optuna-dashboard see them live.
+
+    The curves in the results folder stay the truth; this is their image, mended from them when a search is opened.
+
+    Arguments:
+        where: `journal` (a file in the results folder), a database URL such as `sqlite:///optuna.db`, or None: memory.
+        results: the results folder; its trials are told from those of other sweeps that share a search.
+
+    Raises:
+        ValueError: the storage cannot be used.
+    """
+
+    def __init__(self, where: str | None = None, results: Path = Path()) -> None:
+        self.where, self.owner = where, ""
+        self._unfinished: dict[int, int] = {}
+        """Trial index -> number in Optuna, of trials that an earlier run of this sweep left under way."""
+        self._finished: set[int] = set()
+        self._backend: optuna.storages.BaseStorage | None = None
+        if where is None:
+            return
+        self.owner = store.identity(results)
+        try:
+            if where == "journal":
+                path = results.resolve() / JOURNAL  # absolute: else Optuna does not break a dead process's lock
+                _cut_torn_line(path)
+                backend = JournalFileBackend(str(path))
+                self._backend = optuna.storages.JournalStorage(backend)
+            else:
+                self._backend = _database(where)
+        except Exception as error:  # whatever the driver of a database raises
+            reason = str(error).splitlines()[0]
+            raise ValueError(
+                f"search.storage={where} cannot be used: {reason}; give journal, a database URL such as "
+                "sqlite:///optuna.db, or null."
+            ) from error
+
+    def open(self, study: Study) -> optuna.Study:
+        """Optuna's study of one search; sweeps that ask the same question share it."""
+        if self._backend is None:
+            return optuna.create_study(direction="minimize")
+        question = study.question()
+        asked = {key: value for key, value in question.items() if key not in ("micro_batch", "arithmetic")}
+        asked["search"] = {key: question["search"][key] for key in ("sampler", "space")}  # not how many trials
+        digest = hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()[:8]
+        names = (study.name, study.optimizer, f"batch size {study.batch_size}", study.branch.path, digest)
+        found = optuna.create_study(
+            study_name=", ".join(filter(None, names)), storage=self._backend, direction="minimize", load_if_exists=True
+        )
+        trials = found.get_trials(deepcopy=False)
+        unsigned = [t for t in trials if not t.state.is_finished() and "owner" not in t.user_attrs]
+        for trial in unsigned:  # of a process that died before it could say whose it is, or is about to
+            begun = trial.datetime_start
+            if begun is not None and (datetime.datetime.now() - begun).total_seconds() > STALE:
+                found.tell(trial.number, state=TrialState.FAIL)
+        mine = [trial for trial in trials if trial.user_attrs.get("owner") == self.owner]
+        self._finished = {t.user_attrs["index"] for t in mine if t.state.is_finished()}
+        self._unfinished = {t.user_attrs["index"]: t.number for t in mine if not t.state.is_finished()}
+        return found
+
+    def mark(self, index: int) -> dict[str, Any]:
+        """What tells trial `index` of this sweep from others in the same storage."""
+        return {"index": index, "owner": self.owner} if self._backend is not None else {}
+
+    def finish(self, study: optuna.Study, index: int, value: float | None, state: TrialState) -> bool:
+        """Take note of a trial that an earlier run finished; returns whether the storage holds it."""
+        if index in self._unfinished:
+            study.tell(self._unfinished.pop(index), value, state=state)
+            self._finished.add(index)
+        return index in self._finished
+
+    def abandon(self, study: optuna.Study, shard: Shard, under_way: Container[int]) -> None:
+        """Fail those trials of a shard that an earlier run left: they will be asked for again, or are under way."""
+        for index in [index for index in self._unfinished if index in shard and index not in under_way]:
+            study.tell(self._unfinished.pop(index), state=TrialState.FAIL)
+
+    @contextmanager
+    def speaking(self) -> Iterator[None]:
+        """Say what to do where a database does not answer.
+
+        Raises:
+            StoreError: it failed, by whatever error its driver raises.
+        """
+        try:
+            yield
+        except Exception as error:
+            if self._backend is None:
+                raise
+            raise store.StoreError(
+                f"search.storage={self.where} failed: {str(error).splitlines()[0]}; finished trials are safe, and the "
+                "same command continues once it answers."
+            ) from error
+
+
+def _database(url: str) -> optuna.storages.RDBStorage:
+    """A database, in which the first to come makes tables: of several who do so at once, only one can."""
+    try:
+        return optuna.storages.RDBStorage(url)
+    except Exception:  # whatever its driver raises
+        time.sleep(1)
+        return optuna.storages.RDBStorage(url)
+
+
+def _cut_torn_line(path: Path) -> None:
+    """Cut a journal back to its last whole line; Optuna cannot read past a torn one."""
+    lock = JournalFileSymlinkLock(str(path))  # Optuna's own: another process may be in the middle of a line
+    lock.acquire()
+    try:
+        if path.exists() and not (held := path.read_bytes()).endswith(b"\n"):
+            with path.open("r+b") as file:
+                file.truncate(held.rfind(b"\n") + 1)
+    finally:
+        lock.release()

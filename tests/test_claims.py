@@ -1,0 +1,201 @@
+"""A part of a study has one process: who holds a claim, for how long, and who may take it over."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from study import claims
+from study.claims import STALE, WHOLE, Claim, Held, Shard, claimed
+from study.files import StoreError
+
+HERE = f"process {os.getpid()} on {socket.gethostname()}"
+
+
+def of_another_machine(folder: Path, shard: Shard = WHOLE, age: float = 0, number: int = 1) -> Path:
+    """The claim of a process whose lock does not reach this machine, touched so many seconds ago."""
+    path = folder / f".claim.{shard}.{number}"
+    path.write_text(json.dumps({"pid": 7, "host": "another", "boot": "another"}))
+    os.utime(path, (time.time() - age,) * 2)
+    return path
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+@pytest.fixture
+def beating(monkeypatch) -> None:
+    monkeypatch.setattr(claims, "BEAT", 0.05)
+
+
+def test_shards_part_the_trials() -> None:
+    shards = [Shard(index, 3) for index in range(3)]
+    assert [[i for i in range(7) if i in shard] for shard in shards] == [[0, 3, 6], [1, 4], [2, 5]]
+    assert all(i in WHOLE for i in range(7))
+
+
+def test_a_part_has_one_process(tmp_path: Path) -> None:
+    for _ in range(2):  # given up again
+        with claimed(tmp_path / "study"):
+            refusal = f"study is being worked on by {HERE}; wait for it or choose another"
+            with pytest.raises(Held, match=refusal), claimed(tmp_path / "study"):
+                pytest.fail("claimed twice")
+            with claimed(tmp_path / "other"):
+                pass
+        assert names(tmp_path / "study") == []
+
+
+def test_parts_of_one_size_are_claimed_apart(tmp_path: Path) -> None:
+    with claimed(tmp_path, Shard(0, 2)), claimed(tmp_path, Shard(1, 2)):
+        for shard in (Shard(0, 2), Shard(1, 2), WHOLE, Shard(1, 3)):
+            with pytest.raises(Held), claimed(tmp_path, shard):
+                pytest.fail(f"{shard} was claimed too")
+    with claimed(tmp_path, WHOLE), pytest.raises(Held), claimed(tmp_path, Shard(0, 2)):
+        pytest.fail("part of a whole that is held")
+
+
+HOLDER = """
+import sys
+from pathlib import Path
+from study.claims import claimed
+
+with claimed(Path(sys.argv[1])):
+    print("held", flush=True)
+    sys.stdin.read()
+"""
+
+
+@pytest.mark.parametrize("killed", [True, False])
+def test_a_claim_ends_with_its_process(tmp_path: Path, killed: bool) -> None:
+    command = [sys.executable, "-c", HOLDER, str(tmp_path)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdin
+        assert process.stdout
+        assert process.stdout.readline() == "held\n"
+        with pytest.raises(Held, match=f"by process {process.pid} on "), claimed(tmp_path):
+            pytest.fail("claimed twice")
+        if killed:
+            process.kill()
+        else:
+            process.stdin.close()
+        assert process.wait() == (-9 if killed else 0)
+    with claimed(tmp_path) as claim:  # at once
+        assert names(tmp_path) == [claim.path.name]
+        assert claim.number == (2 if killed else 1)
+
+
+@pytest.mark.parametrize("shard", [WHOLE, Shard(1, 4)])
+def test_a_claim_that_nobody_touched_for_long_is_taken_over(tmp_path: Path, shard: Shard) -> None:
+    of_another_machine(tmp_path, shard, age=STALE + 1)
+    with claimed(tmp_path, shard) as claim:
+        assert names(tmp_path) == [f".claim.{shard}.2"] == [claim.path.name]
+
+
+def test_a_whole_study_that_another_machine_may_work_on_is_waited_for(tmp_path: Path) -> None:
+    of_another_machine(tmp_path, age=STALE - 2)
+    start = time.monotonic()
+    with claimed(tmp_path):
+        assert 1 < time.monotonic() - start < 30
+
+
+def test_another_machine_that_is_heard_of_lives(tmp_path: Path) -> None:
+    path = of_another_machine(tmp_path, age=STALE - 60)
+    touch = threading.Timer(0.2, os.utime, [path])
+    touch.start()
+    with pytest.raises(Held, match="process 7 on another"), claimed(tmp_path):
+        pytest.fail("claimed twice")
+    touch.join()
+
+
+def test_a_shard_of_another_machine_is_left_alone_at_once(tmp_path: Path) -> None:
+    of_another_machine(tmp_path, Shard(0, 2))
+    start = time.monotonic()
+    with pytest.raises(Held), claimed(tmp_path, Shard(0, 2)):
+        pytest.fail("claimed twice")
+    assert time.monotonic() - start < 5
+
+
+def test_claims_are_touched(tmp_path: Path, beating: None) -> None:
+    with claimed(tmp_path) as claim:
+        os.utime(claim.path, (0, 0))
+        deadline = time.monotonic() + 30
+        while claim.path.stat().st_mtime == 0 and time.monotonic() < deadline:
+            time.sleep(0.02)
+        assert claim.path.stat().st_mtime > time.time() - 60
+
+
+def test_who_was_taken_for_dead_stops_before_it_writes(tmp_path: Path) -> None:
+    with claimed(tmp_path) as claim:
+        claim.check()
+        of_another_machine(tmp_path, Shard(1, 2), number=9)  # another part
+        claim.check()
+        of_another_machine(tmp_path, number=2)
+        with pytest.raises(StoreError, match=f"{tmp_path} was taken over by another process"):
+            claim.check()
+
+
+def test_where_a_file_system_has_no_locks_claims_age(tmp_path: Path, monkeypatch) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr(claims.fcntl, "flock", refuse)
+    shard = Shard(0, 2)
+    with claimed(tmp_path, shard) as claim:
+        with pytest.raises(Held), claimed(tmp_path, shard):
+            pytest.fail("claimed twice")
+        os.utime(claim.path, (0, 0))
+        with claimed(tmp_path, shard), pytest.raises(StoreError, match="taken over"):
+            claim.check()
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]"])
+def test_a_claim_without_a_name_is_judged_by_its_age(tmp_path: Path, content: str) -> None:
+    path = of_another_machine(tmp_path, Shard(0, 2))
+    path.write_text(content)
+    with pytest.raises(Held, match=r"process \? on another machine"), claimed(tmp_path, Shard(0, 2)):
+        pytest.fail("claimed twice")
+
+
+@pytest.mark.parametrize("dead", [0, 1])
+def test_of_many_that_come_at_once_one_gets_it(tmp_path: Path, dead: int) -> None:
+    if dead:
+        of_another_machine(tmp_path, Shard(0, 2), age=STALE + 1)
+    start, held, refused = threading.Barrier(8), list[Claim](), list[BaseException]()
+    leave = threading.Event()
+
+    def take() -> None:
+        start.wait()
+        try:
+            with claimed(tmp_path, Shard(0, 2)) as claim:
+                held.append(claim)
+                leave.wait()
+        except Held as error:
+            refused.append(error)
+
+    threads = [threading.Thread(target=take) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    wait_until(lambda: len(held) + len(refused) == 8)
+    leave.set()
+    for thread in threads:
+        thread.join()
+    assert len(held) == 1
+    assert names(tmp_path) == []
+
+
+def wait_until(done: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 30
+    while not done():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)

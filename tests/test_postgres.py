@@ -1,0 +1,146 @@
+"""Processes that share an adaptive search through a PostgreSQL server, a real one that the tests start."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import optuna
+import pytest
+from optuna.trial import TrialState
+
+from study import store
+from study.__main__ import main
+
+NOBODY = 65534
+SWEEP = ["sweep", "batch_size=64", "search=tpe", "search.trials=24", "budget.epochs=0", "budget.steps=1500"]
+
+
+class Server:
+    """A PostgreSQL server in a folder, reached by a socket there; it refuses to run as root."""
+
+    def __init__(self, folder: Path, binaries: Path) -> None:
+        self.folder, self.binaries = folder, binaries
+        self.url = f"postgresql+psycopg://postgres@/postgres?host={folder}"
+        if os.geteuid() == 0:
+            os.chown(folder, NOBODY, NOBODY)
+        self.run("initdb", "--auth=trust", "--username=postgres", "--no-sync")
+        self.start()
+
+    def run(self, program: str, *arguments: str) -> None:
+        command = [str(self.binaries / program), "-D", str(self.folder / "data"), *arguments]
+        who: dict[str, Any] = {"user": NOBODY, "group": NOBODY, "extra_groups": []} if os.geteuid() == 0 else {}
+        subprocess.run(command, check=True, cwd=self.folder, timeout=60, stdout=subprocess.DEVNULL, **who)
+
+    def start(self) -> None:
+        options = f"-c listen_addresses= -c unix_socket_directories={self.folder} -c fsync=off"
+        self.run("pg_ctl", "start", "--wait", "--log", str(self.folder / "log"), "--options", options)
+
+    def stop(self) -> None:
+        self.run("pg_ctl", "stop", "--mode=immediate")
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    found = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"))
+    binaries = found[-1].parent if found else Path(shutil.which("initdb") or "/").parent
+    if not (binaries / "initdb").exists():
+        pytest.skip("no PostgreSQL server is installed (Debian: postgresql)")
+    if importlib.util.find_spec("psycopg") is None:
+        pytest.skip("no driver is installed: pip install 'batch-size-study[postgres]'")
+    with tempfile.TemporaryDirectory() as folder:  # short: the path of a socket has 107 characters at most
+        Path(folder).chmod(0o755)
+        made = Server(Path(folder), binaries)
+        try:
+            yield made
+        finally:
+            if (made.folder / "data" / "postmaster.pid").exists():
+                made.stop()
+
+
+def held(url: str) -> list[optuna.trial.FrozenTrial]:
+    storage = optuna.storages.RDBStorage(url)
+    [name] = optuna.get_all_study_names(storage)
+    return optuna.load_study(study_name=name, storage=storage).trials
+
+
+@pytest.mark.slow
+def test_processes_share_a_search_and_take_up_what_the_dead_leave(server: Server, tmp_path: Path) -> None:
+    results = tmp_path / "results"
+    arguments = [*SWEEP, f"search.storage={server.url}", "shards=3", "engine.workers=1", f"results={results}"]
+    command = [sys.executable, "-m", "study", *arguments]
+    quiet: Any = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE, "text": True, "start_new_session": True}
+    processes = [subprocess.Popen(command, **quiet) for _ in range(3)]
+    deadline = time.monotonic() + 240
+    while not (running := [path for path in results.rglob(".claim.*") if _asked_optuna(server.url)]):
+        assert time.monotonic() < deadline
+        assert any(process.poll() is None for process in processes), processes[0].communicate()[1]
+        time.sleep(0.1)
+    victims = {json.loads(path.read_text())["pid"] for path in running if path.exists()}
+    victim = next(process for process in processes if process.pid in victims)
+    os.killpg(victim.pid, signal.SIGKILL)
+    for process in processes:
+        _, said = process.communicate()
+        assert process.returncode == (-signal.SIGKILL if process is victim else 0), said
+    [folder] = results.glob("studies/*/*/*")
+    curves = store.load(folder)
+    assert [curve.trial.index for curve in curves] == list(range(len(curves)))
+    trials = held(server.url)
+    finished = [t for t in trials if t.state == TrialState.COMPLETE or (t.state == TrialState.FAIL and t.params)]
+    assert not [t for t in trials if t.state == TrialState.RUNNING and "owner" in t.user_attrs]
+    complete = Counter(trial.user_attrs["index"] for trial in trials if trial.state == TrialState.COMPLETE)
+    assert set(complete.values()) == {1}
+    assert sum(complete.values()) == 24
+    assert {trial.user_attrs["index"] for trial in finished} >= {curve.trial.index for curve in curves}
+    # Every point stands in the search as it was trained.
+    points = {t.user_attrs["index"]: t.params["learning_rate"] for t in trials if t.state == TrialState.COMPLETE}
+    trained = {curve.trial.index: curve.trial.hyperparameters["learning_rate"] for curve in curves}
+    assert all(trained[index] == pytest.approx(rate) for index, rate in points.items())
+    shards = {run["shard"] for run in store.runs(folder)}
+    assert shards == {"0-of-3", "1-of-3", "2-of-3"}
+
+
+def _asked_optuna(url: str) -> bool:
+    """Whether a trial is under way that the sampler proposed."""
+    try:
+        return any(trial.state == TrialState.RUNNING for trial in held(url))
+    except Exception:  # no tables yet, or no study
+        return False
+
+
+@pytest.mark.slow
+def test_a_server_that_goes_away_is_named_and_nothing_is_lost(
+    server: Server, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    command = [*SWEEP, f"search.storage={server.url}", f"results={tmp_path}", "engine.workers=1"]
+    real, saved = store.save, list[int]()
+
+    def stopping(folder: Path, curve: Any, **how: Any) -> bool:
+        saved.append(curve.trial.index)
+        if len(saved) == 5:
+            server.stop()
+        return real(folder, curve, **how)
+
+    monkeypatch.setattr(store, "save", stopping)
+    assert main(command) == 2
+    said = " ".join(capsys.readouterr().err.split())
+    assert f"search.storage={server.url} failed" in said
+    assert "finished trials are safe, and the same command continues once it answers" in said
+    assert main(command) == 2
+    assert "cannot be used" in " ".join(capsys.readouterr().err.split())
+    server.start()
+    assert main(command) == 0
+    [folder] = tmp_path.glob("studies/*/*/*")
+    assert {curve.trial.index for curve in store.load(folder)} >= set(saved)
+    assert len(saved) == len(set(saved))  # none was trained twice

@@ -1,0 +1,204 @@
+"""Several processes on one study: together they make what one makes, whoever is first and whoever dies."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from study import run, store
+from study.__main__ import main
+from study.claims import Shard
+from study.cost import Cost
+from study.curve_files import Reader
+from study.records import Curve, Study, Trial
+from study.storage import Storage
+from study.tuner import Tuner
+
+SWEEP = ["sweep", "batch_size=32,256", "search.trials=6", "budget.epochs=5"]
+
+
+@pytest.fixture(scope="session")
+def drawn(make_study, make_curve):
+    """How each trial ends, by index: it reaches the goal at a step, misses it (0) or diverges (a negative step)."""
+
+    def curves(study: Study, ends: Sequence[int]) -> list[Curve]:
+        return [
+            make_curve(study, index, reaches=end if end > 0 else None, bad=-end if end < 0 else None)
+            for index, end in enumerate(ends)
+        ]
+
+    return curves
+
+
+@settings(max_examples=60)
+@given(
+    ends=st.lists(st.sampled_from([-9, -9, 0, 20, 51, 97]), min_size=40, max_size=40),
+    count=st.integers(1, 4),
+    order=st.randoms(use_true_random=False),
+)
+def test_shards_launch_what_one_process_launches(make_study, drawn, ends, count, order) -> None:
+    """Whatever they know of each other, and when."""
+    study = make_study(trials=5, max_launches=40, stopping="race", batch_size=8)
+    curves = drawn(study, ends)
+    alone = Tuner(study)
+    while (trial := alone.ask()) is not None:
+        alone.tell(curves[trial.index])
+    made: list[Curve] = []
+    heard = [0] * count
+
+    def news(number: int) -> list[Curve]:
+        since = made[heard[number] :] if order.random() < 0.5 else []
+        heard[number] += len(since)
+        return since
+
+    tuners = [Tuner(study, shard=Shard(i, count), others=lambda i=i: news(i)) for i in range(count)]
+    under_way: list[tuple[Tuner, Trial]] = []
+    for _ in range(2000):
+        tuner = order.choice(tuners)
+        if under_way and order.random() < 0.5:
+            tuner, trial = under_way.pop(order.randrange(len(under_way)))
+            tuner.tell(curves[trial.index])
+            made.append(curves[trial.index])
+        elif (trial := tuner.ask()) is not None:
+            assert trial.index in tuner.shard
+            under_way.append((tuner, trial))
+        if Tuner(study, made).complete:
+            break
+    together = Tuner(study, made)
+    assert together.complete
+    counted = [trial.index for trial in alone.counted_trials]
+    assert [trial.index for trial in together.counted_trials] == counted
+    assert {i: together.outcomes[i] for i in counted} == {i: alone.outcomes[i] for i in counted}
+    # What is under way beside a divergence that nobody knows yet is all that can be too much.
+    launched = {curve.trial.index for curve in made} | {trial.index for _, trial in under_way}
+    assert len(launched) <= len(counted)
+
+
+def test_a_shard_hears_of_the_goals_of_others(tmp_path: Path, make_study, make_curve) -> None:
+    study = make_study(stopping="race", trials=8)
+    store.open_study(tmp_path, study, {})
+    folder = store.study_folder(tmp_path, study)
+    reader = Reader(folder)
+    tuner = Tuner(study, shard=Shard(1, 2), others=reader.new)
+    trial = tuner.ask()
+    assert trial is not None
+    assert trial.index == 1
+    assert tuner.step_limit(1) == study.train_steps
+    store.save(folder, make_curve(study, 0, reaches=10))
+    assert tuner.step_limit(1) == study.rule.bound(10) < study.train_steps
+    assert tuner.best == 10
+
+
+class Trainer:
+    """A pool that trains by hand, and leaves after so many trials."""
+
+    count, device, devices = 1, "cpu", 1
+
+    def __init__(self, make_curve: Any, leaves_after: int | None = None) -> None:
+        self.make_curve, self.left, self.made = make_curve, leaves_after, list[int]()
+
+    def cost_of(self, _: Study) -> Cost:
+        return Cost(0, 0, 0)
+
+    def train(self, study: Study, tuner: Tuner, _: object):
+        while (trial := tuner.ask()) is not None:
+            if self.left == 0:
+                raise InterruptedError
+            self.left = None if self.left is None else self.left - 1
+            self.made.append(trial.index)
+            yield self.make_curve(study, trial.index, reaches=30)
+
+
+def test_a_process_takes_the_shards_that_nobody_works_on(tmp_path: Path, make_study, make_curve) -> None:
+    study = make_study(trials=6)
+    folder = store.study_folder(tmp_path, study)
+    first, second = Trainer(make_curve, leaves_after=1), Trainer(make_curve)
+    with pytest.raises(InterruptedError):
+        run.run(study, first, tmp_path, lambda *_: None, shards=3)  # type: ignore[arg-type]
+    run.run(study, second, tmp_path, lambda *_: None, shards=3)  # type: ignore[arg-type]
+    assert (first.made, second.made) == ([0], [3, 1, 4, 2, 5])
+    assert [curve.trial.index for curve in store.load(folder)] == list(range(6))
+    provenance = store.runs(folder)
+    assert sorted(record["shard"] for record in provenance) == ["0-of-3", "0-of-3", "1-of-3", "2-of-3"]
+    assert sum(record.get("doubled_trials", 0) for record in provenance) == 0
+    assert sorted(path.name for path in folder.iterdir()) == ["curves.parquet", "study.json", "trials"]
+
+
+def test_a_trial_that_another_process_kept_meanwhile_is_counted_once(
+    tmp_path: Path, make_study, make_curve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process that was taken for dead had just kept what its heir trained too."""
+    study = make_study(trials=2)
+    folder = store.study_folder(tmp_path, study)
+    trainer = Trainer(make_curve)
+    real = store.save
+
+    def late(folder: Path, curve: Curve, **how: Any) -> bool:
+        if curve.trial.index == 1:
+            real(folder, curve)
+        return real(folder, curve, **how)
+
+    monkeypatch.setattr(store, "save", late)
+    run.run(study, trainer, tmp_path, lambda *_: None)  # type: ignore[arg-type]
+    assert [curve.trial.index for curve in store.load(folder)] == [0, 1]
+    assert [record["doubled_trials"] for record in store.runs(folder)] == [1]
+
+
+def test_an_adaptive_search_in_shards_needs_a_storage(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    command = ["sweep", "search=tpe", "shards=2", f"results={tmp_path / 'results'}"]
+    assert main(command) == 2
+    assert "shards=2 of a search by tpe" in (message := " ".join(capsys.readouterr().err.split()))
+    assert "add search.storage=journal or a database URL, or choose search=sobol" in message
+    assert main([*SWEEP, "shards=0"]) == 2
+    assert "shards must be at least 1, but got 0" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
+def test_shards_tell_a_shared_storage_their_own_trials(tmp_path: Path, make_study, make_curve) -> None:
+    study = make_study(sampler="tpe", trials=6)
+    store.open_study(tmp_path, study, {})
+    folder = store.study_folder(tmp_path, study)
+    tuners = []
+    for index in range(2):
+        storage = Storage("journal", tmp_path)
+        tuners.append(Tuner(study, storage=storage, shard=Shard(index, 2), others=Reader(folder).new))
+    for turn in range(4):
+        trial = tuners[turn % 2].ask()
+        assert trial is not None
+        curve = make_curve(study, trial.index, reaches=30 + trial.index)
+        store.save(folder, curve)
+        tuners[turn % 2].tell(curve)
+    found = Storage("journal", tmp_path).open(study).get_trials()
+    assert sorted(trial.user_attrs["index"] for trial in found) == [0, 1, 2, 3]
+
+
+def tables(results: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in (results / "tables").glob("*.csv") if path.name != "cost.csv"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("shards", [1, 4])
+def test_processes_that_share_a_folder_make_the_tables_of_one(tmp_path: Path, shards: int) -> None:
+    """One of them is killed on the way; with a single shard the others are told who works on it."""
+    assert main([*SWEEP, f"results={tmp_path / 'alone'}"]) == 0
+    together = tmp_path / "together"
+    command = [sys.executable, "-m", "study", *SWEEP, f"results={together}", f"shards={shards}"]
+    quiet: Any = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE, "text": True}
+    processes = [subprocess.Popen([*command, "engine.workers=1"], **quiet) for _ in range(3)]
+    while not any(together.rglob("trials/*.parquet")) and processes[0].poll() is None:
+        time.sleep(0.05)
+    processes[0].kill()
+    said = [process.communicate()[1] for process in processes]
+    for process, text in zip(processes[1:], said[1:], strict=True):
+        assert process.returncode == 0 or (shards == 1 and "is being worked on by process" in text), text
+    assert main([*SWEEP, f"results={together}", f"shards={shards}"]) == 0
+    assert tables(together) == tables(tmp_path / "alone")
+    assert not list(together.rglob(".claim*"))
