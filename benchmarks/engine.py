@@ -181,7 +181,7 @@ def loop_c(study: Study, workers: Workers, step_seconds: float) -> float:
 
     Longer than A and B, since it starts its trials within the time and they do not.
     """
-    lanes = workers.lanes_of(study)
+    lanes = workers.cost_of(study).lanes
     steps = max(2, round(5 * SECONDS / step_seconds / lanes))
     bounded = replace(
         study,

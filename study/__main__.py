@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import shlex
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -306,6 +307,25 @@ VERBS: Mapping[str, Callable[[argparse.Namespace, Console], int | None]] = {
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one verb; returns the exit status: 0 done, 1 failed, 2 refused, 130 interrupted."""
     argv = sys.argv[1:] if argv is None else list(argv)
+    if "WORLD_SIZE" in os.environ:
+        return _launched(argv)
+    return _main(argv)
+
+
+def _launched(argv: Sequence[str]) -> int:
+    """One of several processes that torchrun started: the first does what is asked, the others train with it."""
+    from study import team, worker
+
+    seat = team.launched()
+    if seat is None:
+        return _main(argv)
+    if seat.rank > 0:
+        return worker.follow(seat)
+    with team.leading(seat):
+        return _main(argv)
+
+
+def _main(argv: Sequence[str]) -> int:
     options, rest = parser().parse_known_args(argv)
     if options.verb in ("sweep", "plan", "calibrate"):  # argparse wants overrides in one piece; people do not
         options.overrides += [word for word in rest if not word.startswith("-")]

@@ -17,12 +17,13 @@ import torch
 from torch import Tensor
 
 from analysis.counting import RECORDED, Goal
-from study.config import UsageError, usable
+from study import streaming
 from study.cost import least_seconds
 from study.engine import stepper
-from study.evaluation import Data
-from study.memory import WORKING_SET, out_of_memory, saved_bytes, too_large
+from study.memory import PROBE_EXAMPLES, WORKING_SET, out_of_memory, saved_bytes, too_large
+from study.placement import usable
 from study.records import NUMERICS_VERSION, Study
+from study.schema import UsageError
 from study.serial import Run
 from study.space import values
 from workloads.base import build
@@ -68,7 +69,8 @@ class Footprint:
 def footprint(run: Run) -> Footprint:
     """What a training takes, counted after an update of it, on a CPU as on any device."""
     run.update(run.hyperparameters["learning_rate"])
-    example = WORKING_SET * saved_bytes(run.workload, run.data.as_model_wants(run.data.inputs), run.data.targets)
+    few = next(run.data.chunks("train", range(min(PROBE_EXAMPLES, run.data.counts["train"]))))
+    example = WORKING_SET * saved_bytes(run.workload, *few)
     gradient = sum(p.numel() * p.element_size() for p in run.model.parameters() if p.requires_grad)
     held = [*run.weights.values(), *_tensors(run.optimizer.state_dict()["state"])]
     return Footprint(example, 2 * gradient + sum(tensor.nbytes for tensor in held), gradient)
@@ -115,7 +117,7 @@ def rebuilt(question: Mapping[str, Any], device: str) -> Run:
         study = Study.from_question({**question, "numerics_version": NUMERICS_VERSION})
         alone = replace(study, batch_size=min(2, study.batch_size), micro_batch=None, arithmetic="plain")
         workload = build(alone.workload)
-        data = Data.of(workload.splits(torch.device(device)))
+        data = streaming.source(workload.splits(torch.device(device)), device, gigabytes=None, loaders=0)
         trial = alone.trial(0, values(alone.search.space, [0.5] * len(alone.search.space)))
         return Run(alone, workload, data, trial)
     except (ValueError, TypeError, KeyError, DataError) as error:

@@ -7,6 +7,7 @@ update sees exactly B examples.
 from __future__ import annotations
 
 import hashlib
+import itertools
 
 import torch
 from torch import Tensor
@@ -43,6 +44,32 @@ class Batches:
             self._epochs = {e: p for e, p in self._epochs.items() if e == epoch - 1}
             self._epochs[epoch] = epoch_permutation(self.seed, epoch, self.examples).to(self.device)
         return self._epochs[epoch]
+
+
+def places(batch_size: int, devices: int, micro_batch: int | None = None, together: int = 1) -> list[list[slice]]:
+    """For each device that takes part, the micro-batches that it takes of a batch, as places in the global batch.
+
+    Global batch = devices x per-device batch x accumulation steps, to within the equal parts that whole numbers allow.
+    There are no more devices than there is something to share out.
+
+    Arguments:
+        micro_batch: the most that a device takes at once; None: its whole share.
+        together: so many consecutive examples are never parted; what is left over stays with the last ones.
+
+    >>> places(10, devices=2, micro_batch=3)
+    [[slice(0, 3, None), slice(3, 5, None)], [slice(5, 8, None), slice(8, 10, None)]]
+    """
+    groups = max(1, batch_size // together)
+    edges = [together * group for group in range(groups)] + [batch_size]
+    most = groups if micro_batch is None else max(1, micro_batch // together)
+    devices = min(devices, groups)
+    bounds = [groups * device // devices for device in range(devices + 1)]
+    found = [
+        [slice(edges[first], edges[min(first + most, stop)]) for first in range(start, stop, most)]
+        for start, stop in itertools.pairwise(bounds)
+    ]
+    assert sum(part.stop - part.start for parts in found for part in parts) == batch_size
+    return found
 
 
 def epoch_permutation(seed: int, epoch: int, examples: int) -> Tensor:

@@ -26,9 +26,11 @@ class Pace:
 
     Arguments:
         minutes: from one checkpoint to the next; 0: after every step; None: never, and nothing is cut.
+        hear: calls what reads the clock; the processes of a team must all go by one (`study.team.Team.hear`).
     """
 
-    def __init__(self, minutes: float | None) -> None:
+    def __init__(self, minutes: float | None, hear: Callable[[Callable[[], Any]], Any] = lambda call: call()) -> None:
+        self.hear = hear
         self.seconds = None if minutes is None else 60 * minutes
         self.last = time.monotonic()
         self.step = float("inf")
@@ -38,15 +40,18 @@ class Pace:
         """Make `most` steps, or fewer where the time comes before."""
         start, steps = time.monotonic(), most
         if self.seconds is not None:
-            steps = int(min(most, max(1, (self.last + self.seconds - start) / self.step)))
+            left = self.last + self.seconds - start
+            steps = self.hear(lambda: int(min(most, max(1, left / self.step))))
         advance(steps)
         if steps:
             self.step = max(1e-9, (time.monotonic() - start) / steps)
 
     def due(self) -> bool:
         """Whether the time has come; if so it starts anew."""
-        now = time.monotonic()
-        if self.seconds is None or now < self.last + self.seconds:
+        if self.seconds is None:
+            return False
+        now, next_one = time.monotonic(), self.last + self.seconds
+        if not self.hear(lambda: now >= next_one):
             return False
         self.last = now
         return True

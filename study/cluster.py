@@ -66,6 +66,8 @@ def chosen(arguments: Sequence[str], config_dir: Path | None) -> Cluster:
         return Cluster("none", {})  # composing takes a while, and `compositions` refuses a file that chooses another
     launcher = composition.launcher(arguments, config_dir)
     kind = KINDS.get(launcher["_target_"].rpartition(".")[2])
+    if kind != "none" and "TORCHELASTIC_RUN_ID" in os.environ:
+        raise UsageError(f"torchrun starts the processes of one trial, and cluster={kind} those of many; choose one.")
     if kind is None:
         raise UsageError(f"a cluster is one machine, SLURM or Ray, but its file chooses {launcher['_target_']}.")
     if kind == "local" and launcher["n_jobs"] < 1 and launcher["n_jobs"] != -1:

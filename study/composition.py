@@ -21,7 +21,7 @@ from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
 from study.optimizers.base import HALF_LIFE
-from study.schema import SweepConfig
+from study.schema import SweepConfig, UsageError
 from workloads.suggest import suggest
 
 CONF = Path(importlib.import_module("conf").__file__ or "").parent
@@ -35,10 +35,6 @@ OPEN = re.compile(
     r"hydra\.launcher\.(additional_parameters|ray\.init|ray\.remote)\.[\w.-]+"
 )
 """Keys that no schema knows: studies judge whether anything asks for them, clusters whether they know them."""
-
-
-class UsageError(Exception):
-    """The command line asks for something impossible; the message names the rule, the value and the cure."""
 
 
 @contextmanager

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -11,23 +10,21 @@ from typing import Any
 
 import torch
 from omegaconf import DictConfig, OmegaConf
+from torch import nn
 
 from analysis.counting import Goal
-from study import store
+from study import placement, store, streaming
 from study.composition import UsageError, compositions, in_words
 from study.engine import lanes_can, refusal
 from study.evaluation import Data, metrics
 from study.memory import device_bytes, micro_batch, most_workers, saved_bytes
 from study.records import ADAPTIVE_SAMPLERS, Budget, Evaluation, Search, Seeds, Study
-from study.schema import CheckpointConfig, EngineConfig
+from study.schema import CheckpointConfig
 from study.space import parse_space
 from study.stack import arithmetic
 from workloads.base import Splits, Workload, build
+from workloads.layers import whole_batch_layers
 from workloads.suggest import suggest
-
-ENGINES = ("auto", "serial", "lanes")
-GRANTED = ("SLURM_CPUS_PER_TASK", "SLURM_CPUS_ON_NODE")
-"""Environment variables with the cores that a job was given, which not every SLURM enforces."""
 
 
 @dataclass(frozen=True)
@@ -35,14 +32,15 @@ class Job:
     """One study to run, where its results go, and how it is run.
 
     Attributes:
-        device, workers: `workers` processes train on `device`; as asked for, `auto` and None, until the machine that
-            trains it settles them (`materialise`).
+        device, workers, devices: `workers` processes, or teams of `devices` processes, train on `device`; as asked for,
+            `auto` and None, until the machine that trains it settles them (`materialise`).
         engine: `auto`, `serial` or `lanes`.
         lanes: trials that a process trains at once; None: as many as pay.
         checkpoint_minutes: from one checkpoint of trials under way to the next; None: never.
         storage: where Optuna keeps its trials (see `study.storage.Storage`).
         shards: parts of the study's trials that processes can work on at once.
         shard: the one that this job takes first.
+        data_memory, loaders: how data that do not fit are read (see `study.workers.Workers`).
     """
 
     study: Study
@@ -55,6 +53,15 @@ class Job:
     storage: str | None
     shard: int = 0
     shards: int = 1
+    devices: int | None = None
+    data_memory: float | None = None
+    loaders: int = 0
+
+    @property
+    def engine_settings(self) -> tuple[Any, ...]:
+        """What all jobs of a sweep have in common."""
+        place = (self.device, self.workers, self.devices, self.data_memory, self.loaders)
+        return (*place, self.engine, self.lanes, self.checkpoint_minutes)
 
 
 def jobs(arguments: Sequence[str], config_dir: Path | None = None) -> list[Job]:
@@ -75,7 +82,7 @@ def jobs(arguments: Sequence[str], config_dir: Path | None = None) -> list[Job]:
                         f"two studies would share the folder of {study.name}, {study.optimizer}, batch size "
                         f"{study.batch_size} in {job.results}; give each its own results=DIR or workload.name=NAME."
                     )
-    if len({(job.device, job.workers, job.engine, job.lanes, job.checkpoint_minutes) for job in found.values()}) > 1:
+    if len({job.engine_settings for job in found.values()}) > 1:
         raise UsageError("engine and checkpoint settings cannot be swept: they are how a sweep runs, not what it asks.")
     return list(found.values())
 
@@ -86,7 +93,7 @@ def _jobs_of(config: DictConfig) -> list[Job]:
         raise UsageError("batch_sizes is empty; name at least one, such as batch_size=64.")
     if not config.results:
         raise UsageError("results must name a folder, but got ''.")
-    judge(config.engine)
+    placement.judge(config.engine)
     engine, minutes, results = config.engine, checkpoint_minutes(config.checkpoint), Path(config.results)
     if config.shards < 1:
         raise UsageError(f"shards must be at least 1, but got {config.shards}.")
@@ -96,8 +103,9 @@ def _jobs_of(config: DictConfig) -> list[Job]:
             "storage that they share; add search.storage=journal or a database URL, or choose search=sobol."
         )
     how = {"engine": engine.name, "lanes": engine.lanes, "checkpoint_minutes": minutes, "shards": config.shards}
-    where = {"device": engine.device, "workers": engine.workers, "storage": config.search.storage}
-    return [Job(build_study(config, size), results, **where, **how) for size in sizes]
+    where = {"device": engine.device, "workers": engine.workers, "devices": engine.devices}
+    data = {"storage": config.search.storage, "data_memory": engine.data_memory, "loaders": engine.loaders}
+    return [Job(build_study(config, size), results, **where, **how, **data) for size in sizes]
 
 
 def build_study(config: DictConfig, batch_size: int) -> Study:
@@ -141,39 +149,10 @@ def _optimizer(name: str, target: str | None, arguments: dict[str, Any]) -> str:
     return name if target is None else target
 
 
-def judge(engine: EngineConfig) -> None:
-    """Refuse what no machine could do.
-
-    Raises:
-        UsageError: of the engine's name, device, workers or lanes.
-    """
-    if engine.name not in ENGINES:
-        raise UsageError(f"unknown engine.name {engine.name!r}{suggest(engine.name, ENGINES)}")
-    for name, count in (("lanes", engine.lanes), ("workers", engine.workers)):
-        if count is not None and count < 1:
-            raise UsageError(f"engine.{name} must be at least 1, but got {count}.")
-    if engine.device.partition(":")[0] not in ("auto", "cpu", "cuda"):
-        raise UsageError(f"engine.device must be auto, cpu, cuda or one such as cuda:1, but got {engine.device!r}.")
-
-
-def usable(device: str) -> str:
-    """The device of this machine that is asked for; `auto` is a GPU if there is one.
-
-    Raises:
-        UsageError: it cannot be used.
-    """
-    device = ("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device
-    try:
-        torch.empty(0, device=device)
-    except (RuntimeError, AssertionError) as error:
-        raise UsageError(f"engine.device {device!r} cannot be used: {str(error).splitlines()[0]}") from error
-    return device
-
-
 def _placed(job: Job) -> Job:
-    """On this machine: one process on a GPU, or one on each core."""
-    device = usable(job.device)
-    return replace(job, device=device, workers=job.workers or (1 if device.startswith("cuda") else cores()))
+    """On this machine."""
+    device, workers, devices = placement.settled(job.device, job.workers, job.devices)
+    return replace(job, device=device, workers=workers, devices=devices)
 
 
 def checkpoint_minutes(checkpoint: CheckpointConfig) -> float | None:
@@ -182,13 +161,6 @@ def checkpoint_minutes(checkpoint: CheckpointConfig) -> float | None:
     if minutes is not None and not (math.isfinite(minutes) and minutes >= 0):
         raise UsageError(f"checkpoint.minutes must be a number of at least 0, or null for never, but got {minutes:g}.")
     return minutes
-
-
-def cores() -> int:
-    """Cores this process may use."""
-    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    granted = [os.environ[name] for name in GRANTED if os.environ.get(name, "").isdecimal()]
-    return max(1, min(allowed, *map(int, granted))) if granted else allowed
 
 
 def materialise(jobs: Sequence[Job], here: bool = True) -> list[Job]:
@@ -206,6 +178,7 @@ def materialise(jobs: Sequence[Job], here: bool = True) -> list[Job]:
     """
     built: dict[str, Workload] = {}
     saved: dict[str, float] = {}
+    streamed: dict[str, bool] = {}
     probes: dict[str, Data] = {}
     settled = []
     for job in map(_placed, jobs) if here else jobs:
@@ -213,15 +186,17 @@ def materialise(jobs: Sequence[Job], here: bool = True) -> list[Job]:
         try:
             if key not in built:
                 built[key] = build(job.study.workload)
-                inputs, targets = built[key].splits(torch.device("cpu")).train
-                wanted = job.study.workload["train_examples"]
-                if len(targets) != wanted:
+                splits = built[key].splits(torch.device("cpu"))
+                examples = streaming.Examples(splits)
+                wanted, got = job.study.workload["train_examples"], examples.count("train")
+                if got != wanted:
                     raise UsageError(
-                        f"workload.train_examples is {wanted}, but {job.study.name}.splits() returns {len(targets)}."
+                        f"workload.train_examples is {wanted}, but {job.study.name}.splits() returns {got}."
                     )
-                saved[key] = saved_bytes(built[key], inputs, targets)
-                few = inputs[:8].clone(), targets[:8].clone()
+                few = examples["train", range(min(8, got))]
+                saved[key] = saved_bytes(built[key], *few)
                 probes[key] = Data.of(Splits(few, few, few))
+                streamed[key] = here and streaming.needed(splits, job.device, job.data_memory)
             check(job.study, built[key])
             if job.study.algorithm.update is None and (why := refusal(job.study, built[key], probes[key])):
                 raise UsageError(
@@ -230,7 +205,7 @@ def materialise(jobs: Sequence[Job], here: bool = True) -> list[Job]:
                 )
         except ValueError as error:
             raise UsageError(str(error)) from error
-        settled.append(_settled(job, built[key], saved[key], probes[key]) if here else _as_begun(job))
+        settled.append(_settled(job, built[key], saved[key], probes[key], streamed[key]) if here else _as_begun(job))
     return settled
 
 
@@ -241,28 +216,59 @@ def _as_begun(job: Job) -> Job:
     return replace(job, study=replace(job.study, **settled))
 
 
-def _settled(job: Job, workload: Workload, saved: float, probe: Data) -> Job:
+def _settled(job: Job, workload: Workload, saved: float, probe: Data, streamed: bool) -> Job:
     """With micro-batch and arithmetic for this machine, and no more workers than its memory holds.
 
     Arguments:
         saved: bytes that each example's forward pass saves.
         probe: a few examples.
+        streamed: the data do not fit on the device.
     """
-    memory = device_bytes(job.device)
+    memory, devices = device_bytes(job.device), job.devices or 1
     fits = micro_batch(job.study.batch_size, saved, memory)
-    workers = min(job.workers or 1, most_workers(fits, saved, memory))
+    processes = devices if job.device == "cpu" else 1  # of a team, on a device that they share
+    workers = min(job.workers or 1, most_workers(fits * processes, saved, memory))
     study = replace(job.study, micro_batch=None if fits == job.study.batch_size else fits)
     begun = store.held(job.results, study)
     if begun:  # what the memory there was has settled stays; so does the arithmetic, on another device too
         study = replace(study, micro_batch=begun[0]["micro_batch"])
+    model = workload.model()
+    check_parts(study, model, devices)
+    alone = devices > 1 or streamed
     if begun and job.engine == "auto":
         study = replace(study, arithmetic=begun[0]["arithmetic"])
-    elif job.engine != "serial":
-        how = arithmetic(workload.model(), study, job.device, forced=job.engine == "lanes")
+        if alone and study.arithmetic != "plain":
+            raise UsageError(
+                f"{job.results} was begun with fused lanes ({study.arithmetic}), which take one device that holds "
+                "all data; leave out engine.devices and engine.data_memory, or choose another results=DIR."
+            )
+    elif job.engine != "serial" and not alone:
+        how = arithmetic(model, study, job.device, forced=job.engine == "lanes")
         fused = replace(study, arithmetic=how)
         if how == "bmm" or (how == "vmap" and lanes_can(fused, workload, probe)):
             study = fused
     return replace(job, study=study, workers=workers)
+
+
+def check_parts(study: Study, model: nn.Module, devices: int) -> None:
+    """A batch that comes in parts, on several devices or one after the other, must mean what it does in one.
+
+    Raises:
+        UsageError: the model or the optimizer would see the parts.
+    """
+    if devices == 1 and study.micro_batch is None:
+        return
+    parts = f"{devices} devices" if devices > 1 else f"parts of {study.micro_batch} examples, by the memory there is"
+    if whole_batch_layers(model):
+        raise UsageError(
+            f"{study.name} has batch norm over a whole batch, but batches of {study.batch_size} come in {parts}; "
+            "workloads.layers.GhostBatchNorm(channels, group=32) means the same however a batch comes."
+        )
+    if devices > 1 and study.algorithm.sees_examples:
+        raise UsageError(
+            f"{study.optimizer} collects the gradients of single examples, of which each of {devices} devices has only "
+            "its own; leave out engine.devices or choose another optimizer."
+        )
 
 
 def check(study: Study, workload: Workload) -> None:

@@ -19,6 +19,7 @@ class Cost:
         validation, others: one evaluation of the validation set; of the training subset and the test set together.
         heights: the stack heights that may be computed.
         lanes: trials that a worker trains at once; 1 where they are not fused.
+        parts: examples of each micro-batch of each device; none where one device takes the batch at once.
     """
 
     step: float
@@ -26,6 +27,20 @@ class Cost:
     others: float
     heights: tuple[int, ...] = (1,)
     lanes: int = 1
+    parts: tuple[tuple[int, ...], ...] = ()
+
+    def composition(self, batch_size: int) -> str:
+        """What a global batch is made of, for people.
+
+        >>> Cost(0, 0, 0, parts=((100, 100, 50), (100, 100, 50))).composition(500)
+        '500 = 2 devices x 3 accumulation steps of at most 100 examples'
+        """
+        parts = self.parts or ((batch_size,),)
+        assert sum(map(sum, parts)) == batch_size
+        steps = max(map(len, parts))
+        devices = f"{len(parts)} device{'s' if len(parts) > 1 else ''}"
+        each = f"{steps} accumulation step{'s' if steps > 1 else ''} of at most {max(map(max, parts)):,} examples"
+        return f"{batch_size:,} = {devices} x {each}"
 
     def trial(self, study: Study) -> float:
         """Seconds that one trial takes when it runs its whole step budget: an upper bound under early stopping."""
@@ -57,13 +72,19 @@ class Cost:
         }
 
 
-def least_seconds(call: Callable[[], object], budget: float = 0.25) -> float:
-    """The least of several timings after a first, untimed call; the least, since noise only ever adds."""
+def least_seconds(
+    call: Callable[[], object], budget: float = 0.25, hear: Callable[[Callable[[], bool]], bool] = lambda call: call()
+) -> float:
+    """The least of several timings after a first, untimed call; the least, since noise only ever adds.
+
+    Arguments:
+        budget: seconds to spend.
+        hear: calls what decides whether to go on; the processes of a team decide alike (`study.team.Team.hear`).
+    """
     call()
-    least, spent = float("inf"), 0.0
-    while spent <= budget:
+    timings: list[float] = []
+    while hear(lambda: sum(timings) <= budget):
         start = time.perf_counter()
         call()
-        elapsed = time.perf_counter() - start
-        least, spent = min(least, elapsed), spent + elapsed
-    return least
+        timings.append(time.perf_counter() - start)
+    return min(timings)

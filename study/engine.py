@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from study.cost import Cost, least_seconds
-from study.evaluation import EVALUATION_CHUNK, Data, Log, initial_model
+from study.evaluation import EVALUATION_CHUNK, Data, Log, Source, initial_model
 from study.evaluation import measure as measure_errors
 from study.lanes import Lanes
 from study.lanes import train as train_lanes
@@ -37,21 +37,24 @@ GIVE_UP = 1.25
 
 
 def train(
-    study: Study, workload: Workload, data: Data, proposals: Proposals, heights: Sequence[int], lanes: int
+    study: Study, workload: Workload, data: Source, proposals: Proposals, heights: Sequence[int], lanes: int
 ) -> Iterator[Curve]:
     """Train a study's proposed trials in its recorded arithmetic, `lanes` at once where it fuses them."""
     if study.arithmetic == "plain":
         return train_serially(study, workload, data, proposals)
+    assert isinstance(data, Data)
     return train_lanes(study, workload, data, proposals, heights, lanes)
 
 
-def measure(study: Study, workload: Workload, data: Data, most: int, lanes: int | None = None) -> Cost:
+def measure(study: Study, workload: Workload, data: Source, most: int, lanes: int | None = None) -> Cost:
     """What a trial costs with the number of lanes that is fastest among the admitted heights up to `most`.
 
     `lanes` forces their number, as far as a height for it is admitted.
     """
     if study.arithmetic == "plain":
-        return fitting(study, study.micro_batch, lambda size: _plain_cost(study, workload, data, size))[0]
+        attempt = partial(_plain_cost, study, workload, data)
+        return fitting(study, workload, data.team, study.micro_batch, attempt)[0]
+    assert isinstance(data, Data)
     if lanes is None:
         return _fastest(study, workload, data, admitted(study, workload, data, most))
     highest = next(height for height in HEIGHTS if height >= min(lanes, HEIGHTS[-1]))
@@ -169,9 +172,11 @@ def _fused_cost(study: Study, workload: Workload, data: Data, heights: Sequence[
     return _cost(fused.lanes[0].log, step, fused.predictor(range(measured)), measured, heights, lanes)
 
 
-def _plain_cost(study: Study, workload: Workload, data: Data, micro_batch: int | None) -> Cost:
+def _plain_cost(study: Study, workload: Workload, data: Source, micro_batch: int | None) -> Cost:
     run = Run(study, workload, data, _trial(study, 0), micro_batch)
-    return _cost(run.log, least_seconds(stepper(run)), run.predict)
+    cost = _cost(run.log, least_seconds(stepper(run), hear=data.team.hear), run.predict)
+    parts = tuple(tuple(part.stop - part.start for part in taken) for taken in run.shares)
+    return cost if parts == ((study.batch_size,),) else replace(cost, parts=parts)
 
 
 def _cost(
@@ -183,7 +188,7 @@ def _cost(
     lanes: int = 1,
 ) -> Cost:
     """With evaluation measured on one chunk of examples, by a predictor of `models` models."""
-    examples = {split: len(targets) for split, (_, targets) in log.data.evaluated.items()}
+    examples = log.data.counts
     chunk = min(EVALUATION_CHUNK, examples["val"])
     seconds = least_seconds(lambda: measure_errors(log, "val", predict, chunk), budget=0) / models / chunk
     validation = seconds * examples["val"]

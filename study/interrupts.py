@@ -1,9 +1,11 @@
-"""Ctrl-C, held back where it would do harm."""
+"""When a process ends: Ctrl-C held back where it would do harm, and orphans that follow their parents."""
 
 from __future__ import annotations
 
+import os
 import signal
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -35,3 +37,14 @@ def ignored() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGINT, before)
+
+
+def die_with(parent: int) -> None:
+    """From now on, end this process soon after its parent is dead: a restart must never race orphans."""
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(0.5)
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()

@@ -20,6 +20,7 @@ from analysis.counting import RECORDED, TUNED, Branch
 from study import config, searches, show, store, sweep
 from study.config import Job, UsageError
 from study.cost import Cost
+from study.placement import judge
 from study.records import NUMERICS_VERSION, Study
 from study.rules import RULES, Move, Values
 from study.run import run
@@ -84,9 +85,10 @@ def arrivals(
         sys.path.insert(0, str(config_dir.resolve()))  # where the user's workloads are imported from
     studies = _studies(results)
     store.check(results, studies)
-    config.judge(engine)
+    judge(engine)
     how = (engine.device, engine.workers, engine.name, engine.lanes, CheckpointConfig().minutes, None)
-    jobs = config.materialise([Job(study, results, *how) for study in studies])
+    more = (0, 1, engine.devices, engine.data_memory, engine.loaders)
+    jobs = config.materialise([Job(study, results, *how, *more) for study in studies])
     found: list[Arrivals] = []
     left_out: list[str] = []
     for key, curve in groupby(jobs, key=lambda job: (job.study.name, job.study.optimizer)):
@@ -197,7 +199,8 @@ def train(found: Sequence[Arrivals], config_dir: Path | None, command: str, cons
         too_large = [cost for cost in measured if isinstance(cost, TrialTooLarge)]
         pairs = zip(waiting, measured, strict=True)
         fitting = [(job, missing, cost) for (job, missing), cost in pairs if isinstance(cost, Cost)]
-        show.costs(console, [_together(*each) for each in fitting], workers.device, workers.count, SMALLER)
+        together = [_together(*each) for each in fitting]
+        show.costs(console, together, workers.place, workers.count, SMALLER)
         sweep.warn_of_devices([(job, cost) for job, _, cost in fitting], console)
         for job, missing, _ in fitting:
             for study in missing:

@@ -14,12 +14,12 @@ import pickle
 import signal
 import subprocess
 import sys
-import threading
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from study.interrupts import die_with
 
 FOLDER = ".cluster"
 """Of what launchers write, below a results folder."""
@@ -41,7 +41,7 @@ def run(tasks: Sequence[Task], config: Any) -> int:
     """Train the task numbered `config.job`; returns its exit status. Called by a launcher."""
     task = tasks[config.job]
     if task.parent is not None:
-        threading.Thread(target=die_with, args=(task.parent,), daemon=True).start()
+        die_with(task.parent)
     status_file(task.log).unlink(missing_ok=True)  # of an earlier run, if this one was queued again
     task.log.parent.mkdir(parents=True, exist_ok=True)
     with task.log.open("ab") as log:  # after what it said before it was queued again
@@ -72,18 +72,11 @@ def status(log: Path) -> int | None:
         return None
 
 
-def die_with(parent: int) -> None:
-    """End this process once it is not a child of `parent` any more."""
-    while os.getppid() == parent:
-        time.sleep(0.5)
-    os._exit(1)
-
-
 def main() -> None:
     """Train the job on stdin as far as it is not done."""
     # SLURM warns all processes of a job that is out of time; the launcher's own knows what to do.
     signal.signal(signal.SIGUSR2, signal.SIG_IGN)
-    threading.Thread(target=die_with, args=(os.getppid(),), daemon=True).start()
+    die_with(os.getppid())
     job, config_dir, command = pickle.load(sys.stdin.buffer)
 
     from rich.console import Console

@@ -11,6 +11,10 @@ from typing import Any
 MISSING: Any = "???"  # how OmegaConf marks what must be given
 
 
+class UsageError(Exception):
+    """The command line asks for something impossible; the message names the rule, the value and the cure."""
+
+
 @dataclass
 class OptimizerConfig:
     name: str = MISSING
@@ -59,7 +63,10 @@ class EngineConfig:
     name: str = "auto"
     device: str = "auto"
     workers: int | None = None
+    devices: int | None = None
     lanes: int | None = None
+    data_memory: float | None = None
+    loaders: int = 2
 
 
 @dataclass

@@ -5,22 +5,24 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any, Protocol, TypeVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from study import checkpoints
-from study.batches import Batches
+from study.batches import Batches, places
 from study.checkpoints import Checkpoint, Pace
-from study.evaluation import Data, Log, evaluate, forward, initial_model, timed
+from study.evaluation import Log, Source, evaluate, forward, initial_model, timed
 from study.memory import out_of_memory
 from study.optimizers.base import Plain, decay_
 from study.records import Curve, Study, Trial
 from study.schedules import SCHEDULES
+from study.team import Team
 from workloads.base import Workload
-from workloads.layers import keyed_layers, layer_key, set_keys
+from workloads.layers import ghost_layers, keyed_layers, layer_key, set_keys, together
 
 T = TypeVar("T")
 
@@ -52,28 +54,30 @@ class Proposals(Protocol):
         """Keep this as the latest checkpoint of trial `index`."""
 
 
-def train(study: Study, workload: Workload, data: Data, proposals: Proposals) -> Iterator[Curve]:
-    """Train proposed trials one after the other on the device that holds the data.
+def train(study: Study, workload: Workload, data: Source, proposals: Proposals) -> Iterator[Curve]:
+    """Train proposed trials one after the other, on the device of the data or with the team that shares them.
 
     Raises:
-        RuntimeError: out of memory with a single example.
+        RuntimeError, MemoryError: out of memory with as few examples as the model can take.
     """
     micro_batch = study.micro_batch
     while (trial := proposals.ask(wait=True)) is not None:
         attempt = partial(_curve, study, workload, data, proposals, trial)
-        curve, micro_batch = fitting(study, micro_batch, attempt)
+        curve, micro_batch = fitting(study, workload, data.team, micro_batch, attempt)
         yield curve
 
 
 def _curve(
-    study: Study, workload: Workload, data: Data, proposals: Proposals, trial: Trial, micro_batch: int | None
+    study: Study, workload: Workload, data: Source, proposals: Proposals, trial: Trial, micro_batch: int | None
 ) -> Curve:
     run = Run(study, workload, data, trial, micro_batch)
     run.restore(proposals.checkpoint(trial.index))
     return run.finish(proposals)
 
 
-def fitting(study: Study, micro_batch: int | None, attempt: Callable[[int | None], T]) -> tuple[T, int | None]:
+def fitting(
+    study: Study, workload: Workload, team: Team, micro_batch: int | None, attempt: Callable[[int | None], T]
+) -> tuple[T, int | None]:
     """(the result of an attempt, its micro-batch), halving the micro-batch for as long as memory runs out.
 
     Another size changes the last bits, so each attempt starts from step 0 or from a checkpoint of its own size.
@@ -82,34 +86,59 @@ def fitting(study: Study, micro_batch: int | None, attempt: Callable[[int | None
         try:
             return attempt(micro_batch), micro_batch
         except (RuntimeError, MemoryError) as error:
-            examples = micro_batch or study.batch_size
-            if examples == 1 or not out_of_memory(error):
+            share = -(-study.batch_size // team.size)
+            examples = min(share, micro_batch or share)
+            least = together(workload.model(), study.batch_size)
+            if examples <= least or not (out_of_memory(error) and team.agreed(error)):
                 raise
             micro_batch = -(-examples // 2)
 
 
 class Run:
-    """One trial under way."""
+    """One trial under way, as one process of its team sees it.
+
+    Attributes:
+        shares: the micro-batches of each process, as places in the global batch.
+        parts: those of this one.
+        trained: the model, through which a team's gradients become one.
+    """
 
     def __init__(
-        self, study: Study, workload: Workload, data: Data, trial: Trial, micro_batch: int | None = None
+        self, study: Study, workload: Workload, data: Source, trial: Trial, micro_batch: int | None = None
     ) -> None:
         self.study, self.workload, self.data, self.trial = study, workload, data, trial
-        self.micro_batch = micro_batch or study.batch_size
-        device = data.inputs.device
+        self.team = data.team
         self.log = Log(study, workload, data, trial, micro_batch)
-        self.model = initial_model(workload, trial, device)
-        self.keyed = keyed_layers(self.model)
+        self.model = initial_model(workload, trial, data.device)
+        self.keyed, self.ghosts = keyed_layers(self.model), ghost_layers(self.model)
         self.hyperparameters = study.resolved(trial.hyperparameters)
         algorithm = study.algorithm
         build = algorithm.build or (lambda model, h: Plain(model, algorithm, h))
         self.algorithm, self.optimizer = algorithm, build(self.model, self.hyperparameters)
         self.average = copy.deepcopy(self.model).eval() if study.averages else None
-        self.batches = Batches(trial.order_seed, len(data.targets), study.batch_size, device)
+        batches = Batches(trial.order_seed, data.examples, study.batch_size, data.device)
+        unit = together(self.model, study.batch_size)
+        self.shares = places(study.batch_size, self.team.size, micro_batch, unit)
+        self.parts = self.shares[self.team.rank]
+        self.read = data.reader(batches, self.parts)
         self.loss_hyperparameters = {
             name: value for name, value in trial.hyperparameters.items() if name in workload.hyperparameters
         }
         self.step = 0
+        self.trained: nn.Module = self.model
+        if self.team.size > 1:
+            self.trained = self.team.parallel(self.model, unused=self._rehearse())
+
+    def _rehearse(self) -> bool:
+        """Whether some parameters have no part in the loss, found out on a copy.
+
+        Each process alone, since one that runs out of memory later would leave the others waiting for it.
+        """
+        self.trained = copy.deepcopy(self.model)
+        largest = max(range(len(self.parts)), key=lambda part: self.parts[part].stop - self.parts[part].start)
+        self.team.agree(lambda: self.losses(largest).sum().backward())
+        unused = any(p.requires_grad and p.grad is None for p in self.trained.parameters())
+        return bool(self.team.sum(torch.tensor(float(unused))))
 
     def restore(self, content: bytes | None) -> None:
         """Go on from a checkpoint, if it is one of this trial."""
@@ -142,7 +171,8 @@ class Run:
                     # Some optimizers count their steps in the groups.
                     groups = [{k: v for k, v in group.items() if k != "params"} for group in held["param_groups"]]
                     state = {"state": held["state"], "groups": groups}
-                    content = checkpoints.pack(log, Checkpoint(self.step, self.weights, state))
+                    checkpoint = Checkpoint(self.step, self.weights, state)
+                    content = checkpoints.pack(log, checkpoint) if self.team.rank == 0 else b""
                     proposals.keep(self.trial.index, content)
             if log.first_bad_step is not None:
                 break
@@ -177,7 +207,7 @@ class Run:
         """Make `steps` updates, or as many as leave the training loss finite."""
         study, schedule = self.study, SCHEDULES[self.study.schedule]
         learning_rate = self.hyperparameters["learning_rate"]
-        check_every_step = self.data.inputs.device.type == "cpu"  # elsewhere reading a loss stalls the device
+        check_every_step = self.data.device.type == "cpu"  # elsewhere reading a loss stalls the device
         losses: list[Tensor] = []
         for _ in range(steps):
             factor = schedule.at(self.step, study.train_steps, study.batch_size, self.hyperparameters)
@@ -197,11 +227,10 @@ class Run:
         """One parameter update; returns the mean training loss, on the device."""
         for group in self.optimizer.param_groups:
             group["lr"] = learning_rate
-        index = self.batches(self.step)
         losses: list[Tensor] = []
 
         def closure() -> Any:
-            losses.append(self._descend(index, learning_rate))
+            losses.append(self._descend(learning_rate))
             return losses[-1]
 
         if self.algorithm.update is None:  # somebody else's may be random, and trials share the process
@@ -213,29 +242,40 @@ class Run:
                     average.lerp_(weight, 1 - self.hyperparameters["ema_decay"])
         return losses[0]
 
-    def _descend(self, index: Tensor, learning_rate: float) -> Tensor:
-        """Leave the gradient of the mean loss on these examples behind, penalised; returns that loss.
+    def _descend(self, learning_rate: float) -> Tensor:
+        """Leave the gradient of the mean loss on the step's batch behind, penalised; returns that loss.
 
-        A batch taken in micro-batches weights each by its examples, so that unequal ones make the same mean.
+        A batch taken in parts, one after the other or each on its device, weights each by its examples, so that
+        unequal ones make the same mean.
         """
         self.optimizer.zero_grad(set_to_none=True)
-        if self.micro_batch >= len(index):
-            mean = self.losses(index, first=0).mean()
+        if self.team.size == len(self.parts) == 1:
+            mean = self.losses(0).mean()
             mean.backward()
             total = mean.detach()
         else:
-            total = torch.zeros((), device=index.device)
-            for first in range(0, len(index), self.micro_batch):
-                part = self.losses(index[first : first + self.micro_batch], first).sum() / len(index)
-                part.backward()
+            total = torch.zeros((), device=self.data.device)
+            for number in range(len(self.parts)):
+                with self._alone() if number < len(self.parts) - 1 else nullcontext():
+                    part = self.losses(number).sum() / self.study.batch_size
+                    (part * self.team.size).backward()  # of which the team takes the mean
                 total += part.detach()
+            self.team.sum(total)
         with torch.no_grad():
+            for layer in self.ghosts:
+                layer.end_step(self.team.sum)
             pairs = [(weight, weight.grad) for weight in self.model.parameters() if weight.grad is not None]
             decay_(self.algorithm, pairs, learning_rate, self.hyperparameters)
         return total
 
-    def losses(self, index: Tensor, first: int) -> Tensor:
-        """The training loss of each of these examples, the batch's own from number `first` on."""
-        set_keys(self.keyed, self.trial.seed, self.step, first)
-        outputs = forward(self.study, self.model, self.data.gather(index))
-        return self.workload.loss(outputs, self.data.targets[index], **self.loss_hyperparameters)
+    def _alone(self) -> AbstractContextManager[None]:
+        """Backward passes that leave the gradients of this process alone."""
+        trained = self.trained
+        return trained.no_sync() if isinstance(trained, nn.parallel.DistributedDataParallel) else nullcontext()
+
+    def losses(self, part: int) -> Tensor:
+        """The training loss of each example of a part of the step's batch."""
+        set_keys(self.keyed, self.trial.seed, self.step, self.parts[part].start)
+        inputs, targets = self.read(self.step, part)
+        outputs = forward(self.study, self.trained, inputs)
+        return self.workload.loss(outputs, targets, **self.loss_hyperparameters)

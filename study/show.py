@@ -24,7 +24,7 @@ SMALLER = "preset=quick, search.trials=10, batch_size=64,256 or budget.epochs=5"
 
 
 def costs(
-    console: Console, measured: Sequence[tuple[Study, Cost]], device: str, workers: int, smaller: str = SMALLER
+    console: Console, measured: Sequence[tuple[Study, Cost]], place: str, workers: int, smaller: str = SMALLER
 ) -> None:
     """What these searches will take if every trial runs its whole budget, and how to make it smaller."""
     if not measured:
@@ -50,20 +50,16 @@ def costs(
                 duration(plan["seconds"]),
             )
         console.print(table)
-    for batch_size, part in sorted({(s.batch_size, s.micro_batch) for s, _ in measured if s.micro_batch is not None}):
-        console.print(
-            f"Batch size {batch_size:,} = 1 device x {-(-batch_size // part)} accumulation steps of at most "
-            f"{part:,} examples, by the memory there is.",
-            highlight=False,
-        )
+    for batch_size, cost in {study.batch_size: cost for study, cost in measured if cost.parts}.items():
+        console.print(f"Batch size {cost.composition(batch_size)}.", highlight=False)
     early = {
         "budget": "",
         "goal": " Trials that reach the goal or diverge stop early.",
         "race": " Trials that reach the goal, fall behind or diverge stop early.",
     }[measured[0][0].stopping]
     console.print(
-        f"\nAbout {duration(total)} at full budget with {workers} worker{'s' if workers > 1 else ''} on {device}, "
-        f"by a few real steps.{early}",
+        f"\nAbout {duration(total)} at full budget with {workers} worker{'s' if workers > 1 else ''} on "
+        f"{place}, by a few real steps.{early}",
         highlight=False,
     )
     search = measured[0][0].search

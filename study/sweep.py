@@ -17,7 +17,7 @@ from study.cost import Cost
 from study.records import ADAPTIVE_SAMPLERS
 from study.run import run
 from study.storage import Storage
-from study.workers import TrialTooLarge, Workers
+from study.workers import TrialTooLarge, Workers, place
 
 
 def jobs_of(overrides: Sequence[str], config_dir: Path | None, here: bool = True) -> tuple[list[Job], list[Job]]:
@@ -64,7 +64,7 @@ def train(jobs: Sequence[Job], config_dir: Path | None, command: str, console: C
     with workers_for(jobs, config_dir) as workers:
         costs, too_large = _measured(jobs, workers, console)
         left = [(search, cost) for job, cost in costs for search in searches.missing(job.study, on_file(job))]
-        show.costs(console, left, workers.device, workers.count)
+        show.costs(console, left, workers.place, workers.count)
         adaptive = [job.study.search.sampler for job, _ in costs if job.study.search.sampler in ADAPTIVE_SAMPLERS]
         if adaptive and (workers.count > 1 or any(cost.lanes > 1 for _, cost in costs)):
             console.print(
@@ -88,14 +88,15 @@ def train(jobs: Sequence[Job], config_dir: Path | None, command: str, console: C
 
 
 def warn_of_devices(costs: Sequence[tuple[Job, Cost]], console: Console) -> None:
-    """Trials are the same bit for bit on one kind of device only."""
+    """Trials are the same bit for bit on one kind and number of devices only."""
     for job, _ in costs:
         begun = store.held(job.results, job.study)
-        kinds = {run["device"].partition(":")[0] for run in begun[1] if "device" in run} if begun else set()
-        if other := kinds - {job.device.partition(":")[0]}:
+        runs = begun[1] if begun else []
+        kinds = {place(run["device"].partition(":")[0], run.get("devices", 1)) for run in runs if "device" in run}
+        if other := kinds - {place(job.device.partition(":")[0], job.devices or 1)}:
             console.print(
                 f"[yellow]{job.results} holds trials that were trained on {' and '.join(sorted(other))}; those on "
-                f"{job.device} agree with them to a tolerance only.[/]\n",
+                f"{place(job.device, job.devices or 1)} agree with them to a tolerance only.[/]\n",
                 highlight=False,
             )
             return
@@ -120,7 +121,7 @@ def plan(jobs: Sequence[Job], config_dir: Path | None, console: Console | None) 
         costs, too_large = _measured(jobs, workers, console)
         left = [(search, cost) for job, cost in costs for search in searches.missing(job.study, on_file(job))]
         if console is not None:
-            show.costs(console, left, workers.device, workers.count)
+            show.costs(console, left, workers.place, workers.count)
     raise_any(too_large)
     return [cost.plan(search, workers.count) for search, cost in left]
 
@@ -129,7 +130,8 @@ def workers_for(jobs: Sequence[Job], config_dir: Path | None) -> Workers:
     """The pool that trains them all."""
     first = jobs[0]
     count = min(job.workers or 1 for job in jobs)
-    return Workers(count, first.device, first.lanes, config_dir, first.checkpoint_minutes)
+    how = (first.checkpoint_minutes, first.devices or 1, first.data_memory, first.loaders)
+    return Workers(count, first.device, first.lanes, config_dir, *how)
 
 
 def _measured(

@@ -9,10 +9,6 @@ from __future__ import annotations
 import json
 import multiprocessing as mp
 import os
-import sys
-import threading
-import time
-import traceback
 from collections.abc import Iterator, MutableMapping, Sequence
 from contextlib import contextmanager
 from multiprocessing.connection import Connection, wait
@@ -23,9 +19,10 @@ from study import interrupts
 from study.cost import Cost
 from study.records import Curve, Study, Trial
 from study.tuner import Tuner
+from study.worker import Setting, work
 
 if TYPE_CHECKING:
-    from study.checkpoints import Pace
+    from study.team import Seat
 
 _ENVIRONMENT = {
     "OMP_NUM_THREADS": "1",
@@ -53,6 +50,9 @@ class Workers:
         lanes: trials that each trains at once; None: as many as pay.
         import_path: extra folder from which workloads are imported.
         checkpoint_minutes: from one checkpoint of the trials under way to the next; None: never.
+        devices: on which each trial is trained; above 1 a worker is a team of as many processes (`study.team`).
+        data_memory: GiB of data that a process may hold on its device; None: a share of the device's memory.
+        loaders: processes with which each reads data that do not fit.
     """
 
     def __init__(
@@ -62,29 +62,54 @@ class Workers:
         lanes: int | None = None,
         import_path: Path | None = None,
         checkpoint_minutes: float | None = None,
+        devices: int = 1,
+        data_memory: float | None = None,
+        loaders: int = 0,
     ) -> None:
-        self.device, self.lanes = device, lanes
+        self.device, self.lanes, self.devices = device, lanes, devices
         self._costs: dict[str, Cost] = {}
         self._pipes: list[Connection] = []
-        self._processes: list[Any] = []
+        self._followers: list[Connection] = []
+        self._processes: dict[Connection, Any] = {}
+        setting = Setting(device, import_path, checkpoint_minutes, data_memory, loaders)
+        try:
+            for seats in self._seats(count):
+                self._pipes.append(self._start(setting, seats[0]))
+                self._followers += [self._start(setting, seat) for seat in seats[1:]]
+        except BaseException:
+            self.__exit__()
+            raise
+
+    def _seats(self, count: int) -> Sequence[Sequence[Seat | None]]:
+        """Of the processes to be started for each worker; torchrun has started all but the leader's."""
+        if self.devices == 1:
+            return [[None]] * count
+        from study import team
+
+        if (seat := team.launched()) is not None:
+            return [[seat]]
+        self._meeting, seats = team.seats(count, self.devices)
+        return seats
+
+    def _start(self, setting: Setting, seat: Seat | None) -> Connection:
+        """A process of the pool, by the pipe to it."""
         context = mp.get_context("spawn")
+        ours, theirs = context.Pipe()
+        # No daemon, since those may have no children, which read data; it ends with us by itself.
+        process = context.Process(target=work, args=(theirs, os.getpid(), setting, seat))
         with one_thread_environment(), interrupts.ignored():
-            for _ in range(count):
-                ours, theirs = context.Pipe()
-                how = (theirs, os.getpid(), device, import_path, checkpoint_minutes)
-                process = context.Process(target=_work, args=how, daemon=True)
-                process.start()
-                theirs.close()
-                self._pipes.append(ours)
-                self._processes.append(process)
+            process.start()
+        theirs.close()
+        self._processes[ours] = process
+        return ours
 
     def __enter__(self) -> Workers:
         return self
 
     def __exit__(self, *_: object) -> None:
-        for process in self._processes:
+        for process in self._processes.values():
             process.kill()  # workers own no files: there is nothing to save
-        for process in self._processes:
+        for process in self._processes.values():
             process.join()
 
     def _measurement(self, study: Study) -> tuple[object, ...]:
@@ -93,8 +118,8 @@ class Workers:
 
     @property
     def count(self) -> int:
-        """Worker processes."""
-        return len(self._processes)
+        """Workers, each of one process or a team of them."""
+        return len(self._pipes)
 
     def train(self, study: Study, tuner: Tuner, kept: MutableMapping[int, bytes]) -> Iterator[Curve]:
         """Curves of finished trials, in the order in which they end; the caller tells each to the tuner.
@@ -146,9 +171,14 @@ class Workers:
         if too_large:
             raise too_large
 
-    def lanes_of(self, study: Study) -> int:
-        """How many trials of a measured study each worker trains at once."""
-        return self._costs[_key(study)].lanes
+    @property
+    def place(self) -> str:
+        """Where a trial is trained, for people."""
+        return place(self.device, self.devices)
+
+    def cost_of(self, study: Study) -> Cost:
+        """What was measured of a study."""
+        return self._costs[_key(study)]
 
     def measure(self, studies: Sequence[Study]) -> list[Cost | TrialTooLarge]:
         """What a trial of each study costs, all workers busy as they will be in earnest."""
@@ -171,14 +201,24 @@ class Workers:
         return [found[number] for number in range(len(studies))]
 
     def _ready(self, pipes: list[Connection]) -> list[Connection]:
-        """Those with something to say, waiting until there is one; in the pool's order."""
-        ready = wait(pipes)
+        """Those with something to say, waiting until there is one; in the pool's order.
+
+        Whatever a follower says, or its death, is the end.
+        """
+        ready = wait([*pipes, *self._followers])
+        for pipe in self._followers:
+            if pipe in ready:
+                self._receive(pipe)
         return [pipe for pipe in pipes if pipe in ready]
 
     def _receive(self, pipe: Connection) -> tuple[str, Any]:
         with self._alive(pipe):
             kind, content = pipe.recv()
         if kind == "error":
+            for other, process in self._processes.items():
+                process.join(timeout=0.5 if self.devices > 1 and other is not pipe else 0)
+                if process.exitcode:  # of whose death this is the consequence
+                    raise self._died(other)
             raise WorkerError(content)
         return kind, content
 
@@ -192,12 +232,20 @@ class Workers:
         try:
             yield
         except (EOFError, ConnectionError) as error:
-            process = self._processes[self._pipes.index(pipe)]
-            process.join(timeout=5)
-            raise WorkerError(
-                f"a worker process died (exit code {process.exitcode}), most likely for want of memory; "
-                "try fewer with engine.workers=1. Finished trials are kept, and the same command continues."
-            ) from error
+            raise self._died(pipe) from error
+
+    def _died(self, pipe: Connection) -> WorkerError:
+        process = self._processes[pipe]
+        process.join(timeout=5)
+        return WorkerError(
+            f"a worker process died (exit code {process.exitcode}), most likely for want of memory; "
+            "try fewer with engine.workers=1. Finished trials are kept, and the same command continues."
+        )
+
+
+def place(device: str, devices: int) -> str:
+    """On what a trial is trained, for people."""
+    return device if devices == 1 else f"{devices} x {device}"
 
 
 def _key(study: Study) -> str:
@@ -210,89 +258,6 @@ def _proposal(tuner: Tuner, kept: MutableMapping[int, bytes]) -> tuple[Trial, bo
     """The next trial and whether it has a checkpoint, if there is one."""
     trial = tuner.ask()
     return None if trial is None else (trial, trial.index in kept)
-
-
-class _Remote:
-    """The tuner and the store, seen from a worker through its pipe."""
-
-    def __init__(self, pipe: Connection, pace: Pace) -> None:
-        self.pipe, self.pace = pipe, pace
-        self.kept: set[int] = set()
-        """Trials that have a checkpoint: nobody is asked for those of others."""
-
-    def ask(self, wait: bool) -> Trial | None:
-        self.pipe.send(("ask", wait))
-        proposal = self.pipe.recv()
-        if proposal is None:
-            return None
-        trial, kept = proposal
-        if kept:
-            self.kept.add(trial.index)
-        return trial
-
-    def step_limit(self, index: int) -> int:
-        self.pipe.send(("limit", index))
-        return self.pipe.recv()
-
-    def checkpoint(self, index: int) -> bytes | None:
-        if index not in self.kept:
-            return None
-        self.pipe.send(("checkpoint", index))
-        return self.pipe.recv()
-
-    def keep(self, index: int, checkpoint: bytes) -> None:
-        self.kept.add(index)
-        self.pipe.send(("keep", (index, checkpoint)))
-
-
-def _work(
-    pipe: Connection, parent: int, device: str, import_path: Path | None, checkpoint_minutes: float | None
-) -> None:
-    """The life of a worker: import torch, then train or measure whatever study it is handed."""
-    threading.Thread(target=_die_with, args=(parent,), daemon=True).start()
-    if import_path is not None:
-        sys.path.insert(0, str(import_path.resolve()))
-    import torch
-
-    from study import engine
-    from study.checkpoints import Pace
-    from study.evaluation import Data
-    from study.memory import out_of_memory, too_large
-    from workloads.base import Workload, build
-
-    torch.set_num_threads(1)
-    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False  # fp32 means fp32
-    torch.set_flush_denormal(True)  # dead units' velocities decay into denormals, which are very slow
-    loaded: dict[str, tuple[Workload, Data]] = {}
-    while True:
-        try:
-            kind, study, *how = pipe.recv()
-            key = json.dumps(study.workload, sort_keys=True)
-            if key not in loaded:
-                loaded.clear()  # one data set at a time on the device
-                workload = build(study.workload)
-                loaded[key] = workload, Data.of(workload.splits(torch.device(device)))
-            workload, data = loaded[key]
-            if kind == "measure":
-                pipe.send(("measured", engine.measure(study, workload, data, *how)))
-                continue
-            remote = _Remote(pipe, Pace(checkpoint_minutes))
-            for curve in engine.train(study, workload, data, remote, *how):
-                pipe.send(("curve", curve))
-        except (EOFError, ConnectionError):
-            return
-        except Exception as error:
-            if out_of_memory(error):
-                pipe.send(("too large", too_large(study, device)))
-            else:
-                pipe.send(("error", traceback.format_exc()))
-
-
-def _die_with(parent: int) -> None:
-    """A restart must never race the orphans of a killed parent."""
-    while os.getppid() == parent:
-        time.sleep(0.5)
-    os._exit(1)
 
 
 @contextmanager

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from workloads.base import Splits, classification_error, cross_entropy_error, smoothed_cross_entropy
-from workloads.layers import Dropout
+from workloads.layers import Dropout, GhostBatchNorm
 
 
 @dataclass
@@ -42,7 +42,7 @@ class Blobs:
         if not self.images:
             return nn.Sequential(nn.Flatten(), nn.Linear(24, 32), nn.ReLU(), Dropout(0.3), nn.Linear(32, 5))
         convolution = nn.Conv2d(2, self.width, 3, padding=1)
-        norm = [nn.BatchNorm2d(self.width)] if self.normed else []  # whose statistics are state, too
+        norm = [GhostBatchNorm(self.width, group=1)] if self.normed else []  # whose statistics are state, too
         last = nn.Linear(12 * self.width, 5)
         return nn.Sequential(convolution, *norm, nn.ReLU(), Dropout(0.2), nn.Flatten(), Dropout(0.5), last)
 

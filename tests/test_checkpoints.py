@@ -405,10 +405,10 @@ def test_a_checkpoint_holds_for_its_own_micro_batch_only(question, monkeypatch):
     asked = trial(study, 0)
     losses = serial.Run.losses
 
-    def bounded(self: serial.Run, index: torch.Tensor, first: int) -> torch.Tensor:
-        if len(index) > 4 and (self.step == 5 or desk.taken == []):
+    def bounded(self: serial.Run, part: int) -> torch.Tensor:
+        if self.parts[part].stop - self.parts[part].start > 4 and (self.step == 5 or desk.taken == []):
             raise torch.OutOfMemoryError("no room")
-        return losses(self, index, first)
+        return losses(self, part)
 
     desk = Desk([asked], minutes=0)
     desk.taken.append((0, b""))  # the whole batch fits at first

@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 from hydra.core.config_store import ConfigStore
 
-from study import cluster, composition, config, node, slurm, sweep
+from study import cluster, composition, config, node, placement, slurm, sweep
 from study.__main__ import main
 from study.composition import EXTRAS, UsageError
 
@@ -135,11 +135,11 @@ def test_a_ray_task_has_a_worker_for_each_core_it_was_given(jobs):
 
 def test_slurm_grants_cores(monkeypatch):
     monkeypatch.delenv("SLURM_CPUS_PER_TASK", raising=False)
-    allowed = config.cores()
+    allowed = placement.cores()
     monkeypatch.setenv("SLURM_CPUS_ON_NODE", "1")
-    assert config.cores() == 1
+    assert placement.cores() == 1
     monkeypatch.setenv("SLURM_CPUS_ON_NODE", "4096")
-    assert config.cores() == allowed
+    assert placement.cores() == allowed
 
 
 def test_elsewhere_no_device_is_looked_at(tmp_path, monkeypatch):

@@ -26,15 +26,15 @@ def test_workers_that_scale_their_loss_by_1_over_k_make_one_device(make_study, w
     space = {"learning_rate": 0.1, "momentum": 0.9}
     study = make_study(space=space, examples=64, batch_size=16)
     data = Data.of(Blobs().splits(CPU))
-    run = Run(study, Blobs(), data, study.trial(0, space))
-    index = run.batches(0)
+    trial = study.trial(0, space)
+    shared, whole = (Run(study, Blobs(), data, trial, micro_batch) for micro_batch in (16 // workers, None))
     gradients = []
-    for worker, share in enumerate(index.chunk(workers)):
-        run.model.zero_grad()
-        (run.losses(share, first=worker * len(share)).mean() / workers).backward()
-        gradients.append([p.grad.clone() for p in run.model.parameters()])
-    run._descend(index, learning_rate=0.1)
-    for p, *parts in zip(run.model.parameters(), *gradients, strict=True):
+    for worker in range(workers):
+        shared.model.zero_grad()
+        (shared.losses(worker).mean() / workers).backward()
+        gradients.append([p.grad.clone() for p in shared.model.parameters()])
+    whole._descend(learning_rate=0.1)
+    for p, *parts in zip(whole.model.parameters(), *gradients, strict=True):
         torch.testing.assert_close(p.grad, torch.stack(parts).sum(0))
 
 

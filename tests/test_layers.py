@@ -1,4 +1,4 @@
-"""Dropout masks and gradient noise: random enough, and a pure function of (seed, step, layer)."""
+"""Dropout masks and gradient noise: random enough, and a pure function of (seed, step, layer); ghost batch norm."""
 
 import itertools
 
@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from torch.func import functional_call
 
-from workloads.layers import Dropout, GradientNoise, keyed_layers, layer_key, set_keys
+from workloads.layers import Dropout, GhostBatchNorm, GradientNoise, keyed_layers, layer_key, set_keys, together
 
 EXAMPLES = 100_000
 
@@ -114,3 +114,45 @@ def test_every_layer_of_a_model_gets_its_own_key():
     set_keys(keyed_layers(model), seed=1, step=2)
     assert [int(layer.key) for layer in (model[0], model[1][1])] == [layer_key(1, 2, 0), layer_key(1, 2, 1)]
     assert not model.state_dict()
+
+
+def test_ghost_batch_norm_is_batch_norm_of_each_group():
+    """Groups of four in a batch of eleven: what is left over joins the last."""
+    x = torch.randn(11, 3, 2, 5, generator=torch.Generator().manual_seed(0)) * 3 + 1
+    ghost, plain = GhostBatchNorm(3, group=4), nn.BatchNorm2d(3, momentum=1.0)
+    groups = [x[:4], x[4:]]
+    expected, statistics = [], []
+    for group in groups:
+        expected.append(plain(group))
+        statistics.append(len(group) * torch.stack([plain.running_mean, plain.running_var]))
+    torch.testing.assert_close(ghost(x), torch.cat(expected))
+    ghost.end_step(lambda seen: seen)
+    mean, variance = sum(statistics) / 11
+    torch.testing.assert_close(ghost.running_mean, 0.1 * mean)
+    torch.testing.assert_close(ghost.running_variance, 0.9 + 0.1 * variance)
+    by_hand = (x - ghost.running_mean.view(3, 1, 1)) / (ghost.running_variance.view(3, 1, 1) + 1e-5).sqrt()
+    torch.testing.assert_close(ghost.eval()(x), by_hand)
+
+
+def test_ghost_batch_norm_sees_no_parts():
+    """Outputs and gradients to the last bit, running averages to rounding."""
+    x = torch.randn(24, 3, generator=torch.Generator().manual_seed(0))
+    whole, parts = GhostBatchNorm(3, group=4), GhostBatchNorm(3, group=4)
+    one, other = x.clone().requires_grad_(), x.clone().requires_grad_()
+    outputs = whole(one), torch.cat([parts(part) for part in other.split([8, 4, 12])])
+    assert torch.equal(*outputs)
+    for found in outputs:
+        found.pow(3).sum().backward()
+    assert torch.equal(one.grad, other.grad)
+    for layer in (whole, parts):
+        layer.end_step(lambda seen: seen)
+    torch.testing.assert_close(whole.running_variance, parts.running_variance)
+
+
+def test_what_must_stay_together():
+    linear = nn.Linear(2, 2)
+    assert together(linear, 64) == 1
+    assert together(nn.Sequential(linear, GhostBatchNorm(2, group=4), GhostBatchNorm(2, group=6)), 64) == 12
+    assert together(nn.Sequential(linear, nn.BatchNorm1d(2)), 64) == 64
+    with pytest.raises(ValueError, match="at least one example, but got group=0"):
+        GhostBatchNorm(2, group=0)

@@ -83,10 +83,10 @@ def test_accumulation_equals_the_large_batch(question, micro_batch):
 def test_running_out_of_memory_restarts_the_trial_with_half_the_micro_batch(question, monkeypatch):
     losses = serial.Run.losses
 
-    def bounded(self, index, first):
-        if len(index) > 10:
+    def bounded(self, part):
+        if self.parts[part].stop - self.parts[part].start > 10:
             raise torch.OutOfMemoryError("no room")
-        return losses(self, index, first)
+        return losses(self, part)
 
     monkeypatch.setattr(serial.Run, "losses", bounded)
     curve = run(question)
@@ -98,7 +98,7 @@ def test_running_out_of_memory_restarts_the_trial_with_half_the_micro_batch(ques
 
 
 def test_a_single_example_that_does_not_fit_ends_the_study(question, monkeypatch):
-    def full(self, index, first):
+    def full(self, part):
         raise torch.OutOfMemoryError("no room")
 
     monkeypatch.setattr(serial.Run, "losses", full)
@@ -109,7 +109,7 @@ def test_a_single_example_that_does_not_fit_ends_the_study(question, monkeypatch
 
 
 def test_other_errors_are_not_taken_for_want_of_memory(question, monkeypatch):
-    def broken(self, index, first):
+    def broken(self, part):
         raise RuntimeError("shapes differ")
 
     monkeypatch.setattr(serial.Run, "losses", broken)

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from study import run, store
 from study.__main__ import main
 from study.claims import Shard
+from study.cost import Cost
 from study.curve_files import Reader
 from study.records import Curve, Study, Trial
 from study.storage import Storage
@@ -99,13 +100,13 @@ def test_a_shard_hears_of_the_goals_of_others(tmp_path: Path, make_study, make_c
 class Trainer:
     """A pool that trains by hand, and leaves after so many trials."""
 
-    count, device = 1, "cpu"
+    count, device, devices = 1, "cpu", 1
 
     def __init__(self, make_curve: Any, leaves_after: int | None = None) -> None:
         self.make_curve, self.left, self.made = make_curve, leaves_after, list[int]()
 
-    def lanes_of(self, _: Study) -> int:
-        return 1
+    def cost_of(self, _: Study) -> Cost:
+        return Cost(0, 0, 0)
 
     def train(self, study: Study, tuner: Tuner, _: object):
         while (trial := tuner.ask()) is not None:

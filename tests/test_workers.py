@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -50,9 +51,9 @@ def wait_until(condition, seconds: float = 60.0) -> None:
         time.sleep(0.05)
 
 
-def started(results: Path) -> subprocess.Popen[str]:
+def started(results: Path, sweep: Sequence[str] = SWEEP) -> subprocess.Popen[str]:
     """A sweep in a process of its own, from its first finished trial or, at least, its folder on."""
-    command = [sys.executable, "-m", "study", *SWEEP, f"results={results}"]
+    command = [sys.executable, "-m", "study", *sweep, f"results={results}"]
     process = subprocess.Popen(
         command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, preexec_fn=_heed_interrupts
     )

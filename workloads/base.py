@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, Protocol
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.utils.data import Dataset
 
 from workloads.suggest import suggest
 
@@ -21,12 +22,16 @@ PerExample = Callable[[Tensor, Tensor], Tensor]
 """(outputs [B, ...], targets [B, ...]) -> one float per example [B]; lower is better."""
 
 
-class Splits(NamedTuple):
-    """(inputs [N, ...], targets [N, ...]) of the training, validation and test set, on one device."""
+Split = tuple[Tensor, Tensor] | Dataset
+"""(inputs [N, ...], targets [N, ...]), or a map-style data set of (input, target): the same one for a number always."""
 
-    train: tuple[Tensor, Tensor]
-    val: tuple[Tensor, Tensor]
-    test: tuple[Tensor, Tensor]
+
+class Splits(NamedTuple):
+    """The training, validation and test set: on one device, or on the host where they would not fit there."""
+
+    train: Split
+    val: Split
+    test: Split
 
 
 class Workload(Protocol):
@@ -50,7 +55,7 @@ class Workload(Protocol):
         ...
 
     def splits(self, device: torch.device) -> Splits:
-        """The data, on `device`; called once per process."""
+        """The data, on `device` if they fit; called once per process."""
         ...
 
     def model(self) -> nn.Module:

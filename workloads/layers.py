@@ -1,8 +1,15 @@
-"""Layers whose randomness is a pure function of (trial seed, step, layer, element): trials can share a process."""
+"""Layers that mean the same whatever shares their process, and whatever parts a batch comes in.
+
+Randomness is a pure function of (trial seed, step, layer, element); statistics are those of fixed groups of examples.
+"""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
+
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 _LAYER_STRIDE = 0x9E3779B9  # 2^32 / golden ratio: spreads consecutive numbers over the 32-bit range
@@ -54,6 +61,79 @@ class GradientNoise(Keyed):
         hashed = _hashed(torch.Size([-(-shape.numel() // 4)]), self.key + _signed(self.first * _LAYER_STRIDE))
         levels = hashed.view(torch.int8)[..., : shape.numel()].unflatten(-1, shape)
         return (levels + 0.5) * (deviation / self.LEVELS)
+
+
+class GhostBatchNorm(nn.Module):
+    """Batch norm whose statistics are those of ghost batches (Hoffer et al. 2017): `group` consecutive examples each.
+
+    So a model means the same at every batch size, and whatever parts a batch comes in; the engines never part a group.
+    What is left over at the end of a batch joins its last group. Evaluations use running averages of the groups'
+    means and unbiased variances, moved once a step by `end_step`.
+
+    Arguments:
+        channels: C, of inputs [B, C, ...].
+        group: examples; where there is nothing but channels, at least 2.
+        momentum: weight of a step in the running averages.
+    """
+
+    running_mean: Tensor
+    running_variance: Tensor
+    seen: Tensor
+
+    def __init__(self, channels: int, group: int = 32, momentum: float = 0.1, epsilon: float = 1e-5) -> None:
+        super().__init__()
+        if group < 1:
+            raise ValueError(f"a ghost batch has at least one example, but got group={group}.")
+        self.group, self.momentum, self.epsilon = group, momentum, epsilon
+        self.weight, self.bias = nn.Parameter(torch.ones(channels)), nn.Parameter(torch.zeros(channels))
+        self.register_buffer("running_mean", torch.zeros(channels))
+        self.register_buffer("running_variance", torch.ones(channels))
+        # Sums over the examples of this step; empty between steps, and so no state.
+        self.register_buffer("seen", torch.zeros(2 * channels + 1), persistent=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not self.training:
+            return self._normalised(x, self.running_mean, self.running_variance)
+        whole = max(0, len(x) // self.group - 1) * self.group
+        groups = [*x[:whole].split(self.group), x[whole:]] if whole else [x]
+        return torch.cat([self._with_its_own(group) for group in groups])
+
+    def _with_its_own(self, group: Tensor) -> Tensor:
+        mean, variance = torch.zeros_like(self.running_mean), torch.zeros_like(self.running_variance)
+        normalised = self._normalised(group, mean, variance)
+        self.seen += len(group) * torch.cat([mean, variance, mean.new_ones(1)])
+        return normalised
+
+    def _normalised(self, x: Tensor, mean: Tensor, variance: Tensor) -> Tensor:
+        """In training, a momentum of 1 leaves the statistics of x behind."""
+        return F.batch_norm(x, mean, variance, self.weight, self.bias, self.training, 1.0, self.epsilon)
+
+    def end_step(self, total: Callable[[Tensor], Tensor]) -> None:
+        """Move the running averages by what this step has seen, in `total` over the devices that shared it."""
+        *sums, examples = total(self.seen).split([len(self.bias), len(self.bias), 1])
+        for running, seen in zip((self.running_mean, self.running_variance), sums, strict=True):
+            running.lerp_(seen / examples, self.momentum)
+        self.seen.zero_()
+
+    def extra_repr(self) -> str:
+        return f"{len(self.bias)}, group={self.group}"
+
+
+def together(model: nn.Module, batch_size: int) -> int:
+    """How many consecutive examples of a batch this model must see at once: all where it has plain batch norm."""
+    if whole_batch_layers(model):
+        return batch_size
+    return math.lcm(*(layer.group for layer in ghost_layers(model)))
+
+
+def whole_batch_layers(model: nn.Module) -> list[nn.Module]:
+    """The layers whose statistics are those of all examples that they are given."""
+    return [layer for layer in model.modules() if isinstance(layer, nn.modules.batchnorm._BatchNorm)]
+
+
+def ghost_layers(model: nn.Module) -> list[GhostBatchNorm]:
+    """The layers whose running averages move at the end of a step."""
+    return [layer for layer in model.modules() if isinstance(layer, GhostBatchNorm)]
 
 
 def keep_mask(shape: torch.Size, key: Tensor, p: float, first: int = 0) -> Tensor:

@@ -60,7 +60,7 @@ OPTIMIZERS: dict[str, Optimizer] = {
     ),
     "muon": Optimizer(_MOMENTUM | _ADAM | _DECAY, matrices.muon, matrices.muon_state, elementwise=False),
     "soap": Optimizer(_SOAP, matrices.soap, matrices.soap_state, elementwise=False, refresh=matrices.refresh_soap),
-    "kfac": Optimizer(_KFAC, build=kfac.KFAC),
+    "kfac": Optimizer(_KFAC, build=kfac.KFAC, sees_examples=True),
 }
 
 

@@ -51,6 +51,7 @@ class Optimizer:
         build: (model, hyperparameters) -> the `torch.optim` optimizer of the serial engine; else the rule is wrapped.
         optional: what else it takes where it is searched; to which `optional_hyperparameters` adds half-lives.
         own: of DECAYS, those that are no business of the engine's: the rule sees to them.
+        sees_examples: it needs more than the mean gradient, which is all that several devices share.
     """
 
     hyperparameters: Mapping[str, Legal]
@@ -62,6 +63,7 @@ class Optimizer:
     build: Callable[[nn.Module, Values], torch.optim.Optimizer] | None = None
     optional: Mapping[str, Legal] = field(default_factory=lambda: DECAYS | AVERAGE)
     own: tuple[str, ...] = ()
+    sees_examples: bool = False
 
     @property
     def optional_hyperparameters(self) -> dict[str, Legal]:

@@ -1,0 +1,171 @@
+"""The life of a worker process: it trains or measures whatever study it is handed, alone or as one of a team."""
+
+from __future__ import annotations
+
+import json
+import sys
+import traceback
+from contextlib import suppress
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from study import interrupts
+from study.records import Trial
+
+if TYPE_CHECKING:
+    from study.checkpoints import Pace
+    from study.team import Seat, Team
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What every process of a pool is told when it starts; see `study.workers.Workers`."""
+
+    device: str
+    import_path: Path | None
+    checkpoint_minutes: float | None
+    data_memory: float | None
+    loaders: int
+
+
+class _Remote:
+    """The tuner and the store, seen through the pipe of a team's leader: whatever they answer, all its processes hear.
+
+    Arguments:
+        pipe: used by the leader alone.
+    """
+
+    def __init__(self, pipe: Connection | None, team: Team, pace: Pace) -> None:
+        self.pipe, self.team, self.pace = pipe, team, pace
+        self.kept: set[int] = set()
+        """Trials that have a checkpoint: nobody is asked for those of others."""
+
+    def ask(self, wait: bool) -> Trial | None:
+        proposal = self._answer("ask", wait)
+        if proposal is None:
+            return None
+        trial, kept = proposal
+        if kept:
+            self.kept.add(trial.index)
+        return trial
+
+    def step_limit(self, index: int) -> int:
+        return self._answer("limit", index)
+
+    def checkpoint(self, index: int) -> bytes | None:
+        return self._answer("checkpoint", index) if index in self.kept else None
+
+    def keep(self, index: int, checkpoint: bytes) -> None:
+        self.kept.add(index)
+        self.tell("keep", (index, checkpoint))
+
+    def tell(self, kind: str, content: object) -> None:
+        """Say something that asks for no answer."""
+        if self.team.rank == 0:
+            assert self.pipe is not None
+            self.pipe.send((kind, content))
+
+    def _answer(self, kind: str, content: object) -> Any:
+        def asked() -> Any:
+            assert self.pipe is not None
+            self.pipe.send((kind, content))
+            return self.pipe.recv()
+
+        return self.team.hear(asked)
+
+
+def work(pipe: Connection, parent: int, setting: Setting, seat: Seat | None) -> None:
+    """What a process of the pool does, from its start on.
+
+    Arguments:
+        pipe: to the parent, whom a follower in a team tells of its errors only.
+        parent: its process id.
+        seat: in a team; None: it trains alone.
+    """
+    from study.team import Team
+
+    interrupts.die_with(parent)
+    try:
+        _obey(pipe, setting, seat.join() if seat else Team(), seat)
+    except (EOFError, ConnectionError):
+        return
+    except Exception:
+        with suppress(ConnectionError):
+            pipe.send(("error", traceback.format_exc()))
+
+
+def follow(seat: Seat) -> int:
+    """What the processes do that torchrun started beside the first; returns the exit status."""
+    from study.team import end_with, lost
+
+    end_with(seat)
+    try:
+        with interrupts.ignored():
+            _obey(None, None, seat.join(), seat)
+    except Exception as error:
+        if not lost(error):
+            traceback.print_exc()
+            return 1
+    return 0
+
+
+def _obey(pipe: Connection | None, setting: Setting | None, team: Team, seat: Seat | None) -> None:
+    """Do what the parent orders, for as long as it lives.
+
+    Arguments:
+        setting: None where only the leader of the team was told.
+    """
+    import torch
+
+    from study import engine, streaming
+    from study.batches import places
+    from study.checkpoints import Pace
+    from study.evaluation import Source
+    from study.memory import out_of_memory, too_large
+    from workloads.base import Workload, build
+    from workloads.layers import together
+
+    setting = team.hear(lambda: setting)
+    assert setting is not None
+    if setting.import_path is not None:
+        sys.path.insert(0, str(setting.import_path.resolve()))
+    device = setting.device
+    if seat is not None and device == "cuda":
+        device = f"cuda:{seat.device}"
+        torch.cuda.set_device(device)
+    torch.set_num_threads(1)
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False  # fp32 means fp32
+    torch.set_flush_denormal(True)  # dead units' velocities decay into denormals, which are very slow
+    teams: dict[int, Team | None] = {}
+    loaded: dict[str, tuple[Workload, Source]] = {}
+    while True:
+        kind, study, *how = team.hear(pipe.recv if pipe else tuple)
+        key = json.dumps(study.workload, sort_keys=True)
+        remote = _Remote(pipe, team, Pace(None))
+        try:
+            if key not in loaded:
+                loaded.clear()  # one data set at a time on the device
+                workload = build(study.workload)
+                reading = (device, setting.data_memory, setting.loaders)
+                loaded[key] = workload, streaming.source(workload.splits(torch.device(device)), *reading)
+            workload, data = loaded[key]
+            size = 1
+            if team.size > 1:
+                size = len(places(study.batch_size, team.size, together=together(workload.model(), study.batch_size)))
+            if size not in teams:
+                teams[size] = team.first(size)
+            if (taking := teams[size]) is None:
+                continue  # a batch too small to be shared with this process
+            data = data.shared(taking)
+            remote = _Remote(pipe, taking, Pace(setting.checkpoint_minutes, taking.hear))
+            if kind == "measure":
+                remote.tell("measured", engine.measure(study, workload, data, *how))
+                continue
+            for curve in engine.train(study, workload, data, remote, *how):
+                remote.tell("curve", curve)
+        except Exception as error:
+            if not (out_of_memory(error) and remote.team.agreed(error)):
+                raise
+            remote.tell("too large", too_large(study, device))

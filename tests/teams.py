@@ -1,0 +1,65 @@
+"""Processes that form a team, for tests: each makes the same call, on its own data."""
+
+from __future__ import annotations
+
+import multiprocessing as mp
+import os
+import traceback
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any
+
+import torch
+
+from study import team
+from study.interrupts import die_with, ignored
+from study.team import Seat
+from study.workers import one_thread_environment
+
+
+def _obey(pipe: Any, parent: int, seat: Seat) -> None:
+    die_with(parent)
+    torch.set_num_threads(1)
+    joined = seat.join()
+    teams = {}
+    while True:
+        size, call, arguments = pipe.recv()
+        try:
+            if size not in teams:
+                teams[size] = joined.first(size)
+            pipe.send(None if teams[size] is None else call(teams[size], *arguments))
+        except Exception:
+            pipe.send(traceback.format_exc())
+
+
+class Crew:
+    """`size` processes of one team."""
+
+    def __init__(self, size: int) -> None:
+        context = mp.get_context("spawn")
+        self.store, [seats] = team.seats(1, size)
+        self.pipes, self.processes = [], []
+        with one_thread_environment(), ignored():
+            for seat in seats:
+                ours, theirs = context.Pipe()
+                process = context.Process(target=_obey, args=(theirs, os.getpid(), seat))
+                process.start()
+                self.pipes.append(ours)
+                self.processes.append(process)
+
+    def __enter__(self) -> Crew:
+        return self
+
+    def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        for process in self.processes:
+            process.kill()
+            process.join()
+
+    def run(self, size: int, call: Callable[..., Any], *arguments: Any) -> list[Any]:
+        """What `call(team, *arguments)` returns in each of the first `size` processes, which form the team."""
+        for pipe in self.pipes:
+            pipe.send((size, call, arguments))
+        answers = [pipe.recv() for pipe in self.pipes]
+        for answer in answers:
+            assert not (isinstance(answer, str) and "Traceback" in answer), answer
+        return answers[:size]
