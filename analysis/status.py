@@ -64,7 +64,11 @@ def _row(study: StudyData) -> dict[str, Any]:
 
 
 def at_work(folder: Path) -> int:
-    """How many processes work on a search: those that say so in a claim, and live or were heard of lately."""
+    """How many processes work on a search: those that say so in a claim, and live or were heard of lately.
+
+    >>> at_work(Path("results/published/mlp_digits/studies/mlp_digits/sgd/64"))
+    0
+    """
     return sum(_lives(path) for path in folder.glob(".claim.*"))
 
 

@@ -28,7 +28,6 @@ from study.checkpoints import Pace
 from study.config import UsageError
 from study.evaluation import Data
 from study.records import Budget, Curve, Evaluation, Study, Trial
-from study.schema import EngineConfig
 from study.serial import Proposals
 from study.team import Team
 from workloads.layers import GhostBatchNorm
@@ -277,11 +276,10 @@ def test_refusals(tmp_path, capsys, asked, message):
 
 def test_no_more_gpus_than_there_are(monkeypatch):
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    engine = EngineConfig(devices=4)
     with pytest.raises(UsageError, match="at most the 2 GPUs there are, but got 4"):
-        placement._devices(engine, "cuda", None)
+        placement._devices("cuda", 4, None)
     with pytest.raises(UsageError, match="the first ones of their kind"):
-        placement._devices(engine, "cuda:1", None)
+        placement._devices("cuda:1", 4, None)
 
 
 def test_batch_norm_over_a_batch_that_comes_in_parts_is_refused(make_study):
