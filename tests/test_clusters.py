@@ -174,3 +174,17 @@ def test_jobs_on_this_machine_end_with_who_sent_them_and_the_same_command_contin
     wait_until(lambda: not alive(set(jobs)), seconds=10)
     assert main([*SWEEP, "cluster=local", f"results={tmp_path}"]) == 0
     assert tables(tmp_path) == undisturbed
+
+
+@pytest.mark.parametrize("cluster", ["local", "slurm", "ray"])
+def test_of_a_study_in_shards_others_take_over_what_the_killed_leave(
+    cluster: str, tmp_path: Path, undisturbed, request: pytest.FixtureRequest
+) -> None:
+    if cluster != "local":
+        request.getfixturevalue(cluster)
+    process = started(tmp_path, f"cluster={cluster}", "shards=2", "engine.workers=1")
+    os.kill(next(iter(training(tmp_path))), signal.SIGKILL)
+    status, out, err = finish(process)
+    assert (status, err) == (0, "")
+    assert out.count("done, 40 of 40") == 2
+    assert tables(tmp_path) == undisturbed
