@@ -24,7 +24,7 @@ from hydra.core.plugins import Plugins
 from hydra.types import HydraContext
 from omegaconf import open_dict
 
-from study import composition, node, show, slurm, sweep
+from study import composition, node, placement, show, slurm, sweep
 from study.composition import CONF, UsageError
 from study.config import Job
 
@@ -203,9 +203,11 @@ def _divided(jobs: list[Job], cluster: Cluster) -> tuple[dict[str, Any], list[Jo
     """(the launcher's settings, jobs): on one machine those at work share its workers, and Ray limits no process."""
     settings = cluster.launcher
     if cluster.kind == "local" and jobs:
-        workers, asked = min(job.workers or 1 for job in jobs), settings["n_jobs"]
-        at_once = min(len(jobs), workers if asked == -1 else asked)
-        return settings | {"n_jobs": at_once}, [replace(job, workers=max(1, workers // at_once)) for job in jobs]
+        cores, workers, asked = placement.cores(), min(job.workers or 1 for job in jobs), settings["n_jobs"]
+        room = cores if workers >= cores else cores // workers  # fewer than the cores were asked for, for each
+        at_once = min(len(jobs), room if asked == -1 else asked)
+        each = max(1, min(workers, cores // at_once))
+        return settings | {"n_jobs": at_once}, [replace(job, workers=each) for job in jobs]
     if cluster.kind == "ray" and not settings["ray"]["remote"].get("num_gpus"):
         granted = max(1, int(settings["ray"]["remote"].get("num_cpus", 1)))
         return settings, [replace(job, workers=job.workers or granted) for job in jobs]

@@ -40,7 +40,7 @@ class Task:
 def run(tasks: Sequence[Task], config: Any) -> int:
     """Train the task numbered `config.job`; returns its exit status. Called by a launcher."""
     task = tasks[config.job]
-    if task.parent is not None:
+    if task.parent not in (None, os.getpid()):  # joblib starts no process for a single one
         die_with(task.parent)
     status_file(task.log).unlink(missing_ok=True)  # of an earlier run, if this one was queued again
     task.log.parent.mkdir(parents=True, exist_ok=True)

@@ -118,13 +118,18 @@ def test_a_job_for_each_study_and_shard_in_order(jobs, tmp_path, monkeypatch):
     assert not list((tmp_path / "it's here").iterdir())
 
 
-@pytest.mark.parametrize(("n_jobs", "at_once", "each"), [(-1, 6, 1), (2, 2, 3), (4, 4, 1), (50, 8, 1)])
-def test_jobs_on_one_machine_share_its_workers(jobs, n_jobs, at_once, each):
-    shards = cluster.each_shard(jobs)
+@pytest.mark.parametrize(
+    ("workers", "n_jobs", "at_once", "each"),
+    [(6, -1, 6, 1), (6, 2, 2, 3), (6, 4, 4, 1), (6, 50, 8, 1), (1, -1, 6, 1), (2, -1, 3, 2), (2, 1, 1, 2)],
+)
+def test_jobs_on_one_machine_share_its_cores(jobs, monkeypatch, workers, n_jobs, at_once, each):
+    """All of them where nobody asked for fewer workers than there are cores."""
+    monkeypatch.setattr(placement, "cores", lambda: 6)
+    shards = [replace(job, workers=workers) for job in cluster.each_shard(jobs)]
     settings, divided = cluster._divided(shards, cluster.Cluster("local", {"n_jobs": n_jobs}))
     assert settings["n_jobs"] == at_once
     assert {job.workers for job in divided} == {each}
-    assert [replace(job, workers=6) for job in divided] == shards
+    assert [replace(job, workers=workers) for job in divided] == shards
 
 
 def test_a_ray_task_has_a_worker_for_each_core_it_was_given(jobs):

@@ -182,9 +182,16 @@ def test_of_a_study_in_shards_others_take_over_what_the_killed_leave(
 ) -> None:
     if cluster != "local":
         request.getfixturevalue(cluster)
-    process = started(tmp_path, f"cluster={cluster}", "shards=2", "engine.workers=1")
+    process = started(tmp_path, f"cluster={cluster}", "shards=2", "engine.workers=1", "engine.lanes=2")
     os.kill(next(iter(training(tmp_path))), signal.SIGKILL)
     status, out, err = finish(process)
     assert (status, err) == (0, "")
     assert out.count("done, 40 of 40") == 2
     assert tables(tmp_path) == undisturbed
+
+
+def test_one_job_at_a_time_on_this_machine(tmp_path: Path) -> None:
+    """Joblib then starts no process for it."""
+    one = ["batch_size=64", "search.trials=2", "cluster=local", "hydra.launcher.n_jobs=1"]
+    assert main(["sweep", *one, f"results={tmp_path}"]) == 0
+    assert (tmp_path / "report.html").exists()
