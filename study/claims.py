@@ -136,6 +136,20 @@ def claimed(folder: Path, shard: Shard = WHOLE) -> Iterator[Claim]:
         claim.release()
 
 
+def refuse_held(folder: Path) -> None:
+    """Say at once what `claimed` would say of a whole study, without claiming it.
+
+    Raises:
+        Held: a process that certainly lives works on a part of it.
+    """
+    for each in _claims(folder):
+        try:
+            _of_the_dead(each)
+        except Held as held:
+            if held.touched is None:
+                raise
+
+
 class _Found(NamedTuple):
     shard: Shard
     number: int

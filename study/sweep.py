@@ -12,6 +12,7 @@ from typing import Any
 from rich.console import Console
 
 from study import config, searches, show, store
+from study.claims import refuse_held
 from study.config import Job
 from study.cost import Cost
 from study.records import ADAPTIVE_SAMPLERS
@@ -60,6 +61,10 @@ def train(jobs: Sequence[Job], config_dir: Path | None, command: str, console: C
     Raises:
         TrialTooLarge: after everything that does fit, with a line for each study that does not.
     """
+    for job in jobs:
+        search = searches.next_search(job.study, on_file(job))
+        if search is not None and job.shards == 1:  # before minutes are spent on measuring
+            refuse_held(store.study_folder(job.results, search))
     storages = {job.results: _storage(job) for job in jobs}
     with workers_for(jobs, config_dir) as workers:
         costs, too_large = _measured(jobs, workers, console)

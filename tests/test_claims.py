@@ -15,8 +15,9 @@ from pathlib import Path
 
 import pytest
 
-from study import claims
-from study.claims import STALE, WHOLE, Claim, Held, Shard, claimed
+from study import claims, sweep
+from study.__main__ import main
+from study.claims import STALE, WHOLE, Claim, Held, Shard, claimed, refuse_held
 from study.files import StoreError
 
 HERE = f"process {os.getpid()} on {socket.gethostname()}"
@@ -124,6 +125,18 @@ def test_a_shard_of_another_machine_is_left_alone_at_once(tmp_path: Path) -> Non
     with pytest.raises(Held), claimed(tmp_path, Shard(0, 2)):
         pytest.fail("claimed twice")
     assert time.monotonic() - start < 5
+
+
+def test_a_study_that_is_held_is_refused_before_anything_is_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sweep, "workers_for", lambda *_: pytest.fail("measured first"))
+    folder = tmp_path / "studies/mlp_digits/momentum/64"
+    with claimed(folder, Shard(0, 2)):
+        assert main(["sweep", "batch_size=32,64", f"results={tmp_path}"]) == 2
+    assert f"{folder} is being worked on by {HERE}" in capsys.readouterr().err.replace("\n", " ")
+    of_another_machine(folder)
+    refuse_held(folder)  # which may be dead: that is waited for, once it is the study's turn
 
 
 def test_claims_are_touched(tmp_path: Path, beating: None) -> None:
