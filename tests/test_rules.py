@@ -231,11 +231,11 @@ def test_interrupted_and_resumed_is_as_if_it_had_not_been(
 ) -> None:
     saved: list[Path] = []
 
-    def save(place, curve, keep=store.save):
+    def save(place, curve, keep=store.save, **how):
         saved.append(place)
         if len(saved) > 5:  # inside the second
             raise KeyboardInterrupt
-        keep(place, curve)
+        return keep(place, curve, **how)
 
     shutil.copytree(swept / "studies/mlp_digits/momentum", tmp_path / "studies/mlp_digits/momentum")
     command = ["rules", str(tmp_path), *BASES, "--rules", "constant,linear", "--seeds", "3", "--workers", "1"]
