@@ -320,7 +320,7 @@ def _launched(argv: Sequence[str]) -> int:
     if seat is None:
         return _main(argv)
     if seat.rank > 0:
-        return worker.follow(seat)
+        worker.follow(seat)
     with team.leading(seat):
         return _main(argv)
 

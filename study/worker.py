@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 import traceback
 from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from study import interrupts
 from study.records import Trial
@@ -96,19 +97,21 @@ def work(pipe: Connection, parent: int, setting: Setting, seat: Seat | None) -> 
             pipe.send(("error", traceback.format_exc()))
 
 
-def follow(seat: Seat) -> int:
-    """What the processes do that torchrun started beside the first; returns the exit status."""
+def follow(seat: Seat) -> NoReturn:
+    """What the processes do that torchrun started beside the first, to their end."""
     from study.team import end_with, lost
 
     end_with(seat)
+    status = 0
     try:
         with interrupts.ignored():
             _obey(None, None, seat.join(), seat)
     except Exception as error:
         if not lost(error):
             traceback.print_exc()
-            return 1
-    return 0
+            status = 1
+    sys.stderr.flush()
+    os._exit(status)  # torch aborts an interpreter that ends in order while a thread waits for a store that is gone
 
 
 def _obey(pipe: Connection | None, setting: Setting | None, team: Team, seat: Seat | None) -> None:

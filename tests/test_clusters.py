@@ -115,14 +115,15 @@ def test_slurm_after_a_job_was_killed_hard(slurm, tmp_path: Path, undisturbed) -
 def test_slurm_jobs_go_on_without_who_sent_them_and_the_same_command_waits(
     slurm, tmp_path: Path, undisturbed, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    process = started(tmp_path, "cluster=slurm")
+    slowly = "engine.lanes=1"  # so that they are at work when the second command comes
+    process = started(tmp_path, "cluster=slurm", slowly)
     process.send_signal(signal.SIGINT)
     status, _, err = finish(process)
     assert status == 130
     assert "its jobs go on, and the same command waits for them; scancel " in err
     jobs = training(tmp_path)
     assert jobs
-    assert main([*SWEEP, "cluster=slurm", f"results={tmp_path}"]) == 0
+    assert main([*SWEEP, "cluster=slurm", slowly, f"results={tmp_path}"]) == 0
     assert "running" in capsys.readouterr().out
     assert not alive(set(jobs))
     runs = [path.read_text().count('"started"') for path in tmp_path.glob("studies/*/*/*/study.json")]
