@@ -223,7 +223,7 @@ def main() -> None:
     for model in options.models.split(","):
         for batch_size in map(int, options.batch_sizes.split(",")):
             study, job = study_of(model, batch_size, options.optimizer)
-            with Workers(job.workers, job.device) as workers:
+            with Workers(job.engine) as workers:
                 [cost] = workers.measure([study])
                 # Once untimed, so that every process has loaded its data.
                 plain.total(loop_a, study)

@@ -97,7 +97,7 @@ def main() -> None:
         results = Path(folder)
         start = time.perf_counter()
         jobs = config.materialise(config.jobs([*arguments, f"results={results}"]))
-        with Workers(jobs[0].workers, jobs[0].device) as workers:
+        with Workers(jobs[0].engine) as workers:
             workers.measure([job.study for job in jobs])
             sweep = [time.perf_counter() - start]  # starting processes and measuring is part of the price
             script = []

@@ -146,10 +146,10 @@ def rules(options: argparse.Namespace, console: Console) -> None:
     from analysis.build import build
     from analysis.rules import sentences
     from study import moves, show
-    from study.schema import EngineConfig
+    from study.placement import Engine
 
     asked = moves.Asked(options.base_batch_size, options.rules.split(",") if options.rules else (), options.seeds)
-    engine = EngineConfig(device=options.device, workers=options.workers)
+    engine = Engine(device=options.device, workers=options.workers)
     found, left_out = moves.arrivals(options.results, asked, engine, options.config_dir)
     for text in left_out:
         console.print(text, style="yellow", markup=False, highlight=False)

@@ -119,6 +119,11 @@ def launched(
             ray.shutdown()
 
 
+def with_workers(job: Job, count: int | None) -> Job:
+    """The job with so many workers."""
+    return replace(job, engine=replace(job.engine, workers=count))
+
+
 def each_shard(jobs: Sequence[Job]) -> list[Job]:
     """A job for each study and shard, in the order in which they are launched."""
     return [replace(job, shard=shard) for job in jobs for shard in range(job.shards)]
@@ -203,14 +208,14 @@ def _divided(jobs: list[Job], cluster: Cluster) -> tuple[dict[str, Any], list[Jo
     """(the launcher's settings, jobs): on one machine those at work share its workers, and Ray limits no process."""
     settings = cluster.launcher
     if cluster.kind == "local" and jobs:
-        cores, workers, asked = placement.cores(), min(job.workers or 1 for job in jobs), settings["n_jobs"]
+        cores, workers, asked = placement.cores(), min(job.engine.workers or 1 for job in jobs), settings["n_jobs"]
         room = cores if workers >= cores else cores // workers  # fewer than the cores were asked for, for each
         at_once = min(len(jobs), room if asked == -1 else asked)
         each = max(1, min(workers, cores // at_once))
-        return settings | {"n_jobs": at_once}, [replace(job, workers=each) for job in jobs]
+        return settings | {"n_jobs": at_once}, [with_workers(job, each) for job in jobs]
     if cluster.kind == "ray" and not settings["ray"]["remote"].get("num_gpus"):
         granted = max(1, int(settings["ray"]["remote"].get("num_cpus", 1)))
-        return settings, [replace(job, workers=job.workers or granted) for job in jobs]
+        return settings, [with_workers(job, job.engine.workers or granted) for job in jobs]
     return settings, jobs
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,13 +12,13 @@ from omegaconf import DictConfig, OmegaConf
 from torch import nn
 
 from analysis.counting import Goal
-from study import placement, store, streaming
+from study import store, streaming
 from study.composition import UsageError, compositions, in_words
 from study.engine import lanes_can, refusal
 from study.evaluation import Data, metrics
 from study.memory import device_bytes, micro_batch, most_workers, saved_bytes
+from study.placement import Engine
 from study.records import ADAPTIVE_SAMPLERS, Budget, Evaluation, Search, Seeds, Study
-from study.schema import CheckpointConfig
 from study.space import parse_space
 from study.stack import arithmetic
 from workloads.base import Splits, Workload, build
@@ -32,36 +31,18 @@ class Job:
     """One study to run, where its results go, and how it is run.
 
     Attributes:
-        device, workers, devices: `workers` processes, or teams of `devices` processes, train on `device`; as asked for,
-            `auto` and None, until the machine that trains it settles them (`materialise`).
-        engine: `auto`, `serial` or `lanes`.
-        lanes: trials that a process trains at once; None: as many as pay.
-        checkpoint_minutes: from one checkpoint of trials under way to the next; None: never.
+        engine: as asked for, until the machine that trains it settles it (`materialise`); one for all jobs of a sweep.
         storage: where Optuna keeps its trials (see `study.storage.Storage`).
         shards: parts of the study's trials that processes can work on at once.
         shard: the one that this job takes first.
-        data_memory, loaders: how data that do not fit are read (see `study.workers.Workers`).
     """
 
     study: Study
     results: Path
-    device: str
-    workers: int | None
-    engine: str
-    lanes: int | None
-    checkpoint_minutes: float | None
-    storage: str | None
-    shard: int = 0
+    engine: Engine
+    storage: str | None = None
     shards: int = 1
-    devices: int | None = None
-    data_memory: float | None = None
-    loaders: int = 0
-
-    @property
-    def engine_settings(self) -> tuple[Any, ...]:
-        """What all jobs of a sweep have in common."""
-        place = (self.device, self.workers, self.devices, self.data_memory, self.loaders)
-        return (*place, self.engine, self.lanes, self.checkpoint_minutes)
+    shard: int = 0
 
 
 def jobs(arguments: Sequence[str], config_dir: Path | None = None) -> list[Job]:
@@ -82,7 +63,7 @@ def jobs(arguments: Sequence[str], config_dir: Path | None = None) -> list[Job]:
                         f"two studies would share the folder of {study.name}, {study.optimizer}, batch size "
                         f"{study.batch_size} in {job.results}; give each its own results=DIR or workload.name=NAME."
                     )
-    if len({job.engine_settings for job in found.values()}) > 1:
+    if len({job.engine for job in found.values()}) > 1:
         raise UsageError("engine and checkpoint settings cannot be swept: they are how a sweep runs, not what it asks.")
     return list(found.values())
 
@@ -93,8 +74,7 @@ def _jobs_of(config: DictConfig) -> list[Job]:
         raise UsageError("batch_sizes is empty; name at least one, such as batch_size=64.")
     if not config.results:
         raise UsageError("results must name a folder, but got ''.")
-    placement.judge(config.engine)
-    engine, minutes, results = config.engine, checkpoint_minutes(config.checkpoint), Path(config.results)
+    engine = Engine(**config.engine, checkpoint_minutes=config.checkpoint.minutes)
     if config.shards < 1:
         raise UsageError(f"shards must be at least 1, but got {config.shards}.")
     if config.shards > 1 and config.search.sampler in ADAPTIVE_SAMPLERS and config.search.storage is None:
@@ -102,10 +82,8 @@ def _jobs_of(config: DictConfig) -> list[Job]:
             f"shards={config.shards} of a search by {config.search.sampler}, which learns from all trials, need a "
             "storage that they share; add search.storage=journal or a database URL, or choose search=sobol."
         )
-    how = {"engine": engine.name, "lanes": engine.lanes, "checkpoint_minutes": minutes, "shards": config.shards}
-    where = {"device": engine.device, "workers": engine.workers, "devices": engine.devices}
-    data = {"storage": config.search.storage, "data_memory": engine.data_memory, "loaders": engine.loaders}
-    return [Job(build_study(config, size), results, **where, **how, **data) for size in sizes]
+    how = (Path(config.results), engine, config.search.storage, config.shards)
+    return [Job(build_study(config, size), *how) for size in sizes]
 
 
 def build_study(config: DictConfig, batch_size: int) -> Study:
@@ -149,20 +127,6 @@ def _optimizer(name: str, target: str | None, arguments: dict[str, Any]) -> str:
     return name if target is None else target
 
 
-def _placed(job: Job) -> Job:
-    """On this machine."""
-    device, workers, devices = placement.settled(job.device, job.workers, job.devices)
-    return replace(job, device=device, workers=workers, devices=devices)
-
-
-def checkpoint_minutes(checkpoint: CheckpointConfig) -> float | None:
-    """Minutes from one checkpoint to the next, or None for never."""
-    minutes = checkpoint.minutes
-    if minutes is not None and not (math.isfinite(minutes) and minutes >= 0):
-        raise UsageError(f"checkpoint.minutes must be a number of at least 0, or null for never, but got {minutes:g}.")
-    return minutes
-
-
 def materialise(jobs: Sequence[Job], here: bool = True) -> list[Job]:
     """Build every workload and load its data once, so that whatever is wrong is known before anything is written.
 
@@ -170,7 +134,7 @@ def materialise(jobs: Sequence[Job], here: bool = True) -> list[Job]:
         here: this machine trains them; else it looks at no device of its own, and only judges what is asked.
 
     Returns:
-        The same jobs; here with the device and the workers, and their studies' micro-batch and arithmetic, settled.
+        The same jobs; here with the engine, and their studies' micro-batch and arithmetic, settled.
 
     Raises:
         UsageError: a workload refuses its arguments, or lacks an error or a parameter that the study wants.
@@ -181,7 +145,9 @@ def materialise(jobs: Sequence[Job], here: bool = True) -> list[Job]:
     streamed: dict[str, bool] = {}
     probes: dict[str, Data] = {}
     settled = []
-    for job in map(_placed, jobs) if here else jobs:
+    for job in jobs:
+        if here:
+            job = replace(job, engine=job.engine.settled())
         key = str(job.study.workload)
         try:
             if key not in built:
@@ -196,7 +162,7 @@ def materialise(jobs: Sequence[Job], here: bool = True) -> list[Job]:
                 few = examples["train", range(min(8, got))]
                 saved[key] = saved_bytes(built[key], *few)
                 probes[key] = Data.of(Splits(few, few, few))
-                streamed[key] = here and streaming.needed(splits, job.device, job.data_memory)
+                streamed[key] = here and streaming.needed(splits, job.engine.device, job.engine.data_memory)
             check(job.study, built[key])
             if job.study.algorithm.update is None and (why := refusal(job.study, built[key], probes[key])):
                 raise UsageError(
@@ -224,10 +190,10 @@ def _settled(job: Job, workload: Workload, saved: float, probe: Data, streamed: 
         probe: a few examples.
         streamed: the data do not fit on the device.
     """
-    memory, devices = device_bytes(job.device), job.devices or 1
+    engine, memory, devices = job.engine, device_bytes(job.engine.device), job.engine.devices or 1
     fits = micro_batch(job.study.batch_size, saved, memory)
-    processes = devices if job.device == "cpu" else 1  # of a team, on a device that they share
-    workers = min(job.workers or 1, most_workers(fits * processes, saved, memory))
+    processes = devices if engine.device == "cpu" else 1  # of a team, on a device that they share
+    workers = min(engine.workers or 1, most_workers(fits * processes, saved, memory))
     study = replace(job.study, micro_batch=None if fits == job.study.batch_size else fits)
     begun = store.held(job.results, study)
     if begun:  # what the memory there was has settled stays; so does the arithmetic, on another device too
@@ -235,19 +201,19 @@ def _settled(job: Job, workload: Workload, saved: float, probe: Data, streamed: 
     model = workload.model()
     check_parts(study, model, devices)
     alone = devices > 1 or streamed
-    if begun and job.engine == "auto":
+    if begun and engine.name == "auto":
         study = replace(study, arithmetic=begun[0]["arithmetic"])
         if alone and study.arithmetic != "plain":
             raise UsageError(
                 f"{job.results} was begun with fused lanes ({study.arithmetic}), which take one device that holds "
                 "all data; leave out engine.devices and engine.data_memory, or choose another results=DIR."
             )
-    elif job.engine != "serial" and not alone:
-        how = arithmetic(model, study, job.device, forced=job.engine == "lanes")
+    elif engine.name != "serial" and not alone:
+        how = arithmetic(model, study, engine.device, forced=engine.name == "lanes")
         fused = replace(study, arithmetic=how)
         if how == "bmm" or (how == "vmap" and lanes_can(fused, workload, probe)):
             study = fused
-    return replace(job, study=study, workers=workers)
+    return replace(job, study=study, engine=replace(engine, workers=workers))
 
 
 def check_parts(study: Study, model: nn.Module, devices: int) -> None:

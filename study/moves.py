@@ -20,11 +20,10 @@ from analysis.counting import RECORDED, TUNED, Branch
 from study import config, searches, show, store, sweep
 from study.config import Job, UsageError
 from study.cost import Cost
-from study.placement import judge
+from study.placement import Engine
 from study.records import NUMERICS_VERSION, Study
 from study.rules import RULES, Move, Values
 from study.run import run
-from study.schema import CheckpointConfig, EngineConfig
 from study.tuner import Tuner
 from study.workers import TrialTooLarge
 from workloads.base import build
@@ -72,7 +71,7 @@ class Arrivals:
 
 
 def arrivals(
-    results: Path, asked: Asked, engine: EngineConfig, config_dir: Path | None = None
+    results: Path, asked: Asked, engine: Engine, config_dir: Path | None = None
 ) -> tuple[list[Arrivals], list[str]]:
     """(what is to be trained at each batch size of a finished sweep, what was left out and why); nothing is written.
 
@@ -85,10 +84,7 @@ def arrivals(
         sys.path.insert(0, str(config_dir.resolve()))  # where the user's workloads are imported from
     studies = _studies(results)
     store.check(results, studies)
-    judge(engine)
-    how = (engine.device, engine.workers, engine.name, engine.lanes, CheckpointConfig().minutes, None)
-    more = (0, 1, engine.devices, engine.data_memory, engine.loaders)
-    jobs = config.materialise([Job(study, results, *how, *more) for study in studies])
+    jobs = config.materialise([Job(study, results, engine) for study in studies])
     found: list[Arrivals] = []
     left_out: list[str] = []
     for key, curve in groupby(jobs, key=lambda job: (job.study.name, job.study.optimizer)):
@@ -200,7 +196,7 @@ def train(found: Sequence[Arrivals], config_dir: Path | None, command: str, cons
         pairs = zip(waiting, measured, strict=True)
         fitting = [(job, missing, cost) for (job, missing), cost in pairs if isinstance(cost, Cost)]
         together = [_together(*each) for each in fitting]
-        show.costs(console, together, workers.place, workers.count, SMALLER)
+        show.costs(console, together, workers.engine.place, workers.count, SMALLER)
         sweep.warn_of_devices([(job, cost) for job, _, cost in fitting], console)
         for job, missing, _ in fitting:
             for study in missing:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import os
+from dataclasses import dataclass, replace
 
 import torch
 
 from study import team
-from study.schema import EngineConfig, UsageError
+from study.schema import UsageError
 from workloads.suggest import suggest
 
 ENGINES = ("auto", "serial", "lanes")
@@ -15,28 +17,81 @@ GRANTED = ("SLURM_CPUS_PER_TASK", "SLURM_CPUS_ON_NODE")
 """Environment variables with the cores that a job was given, which not every SLURM enforces."""
 
 
-def judge(engine: EngineConfig) -> None:
-    """Refuse what no machine could do.
+@dataclass(frozen=True)
+class Engine:
+    """How trials are run, as asked for or as a machine has `settled` it.
+
+    Attributes:
+        name: `auto`, `serial` or `lanes`.
+        device: such as `cpu` or `cuda:1`; `auto`: a GPU if there is one.
+        workers: processes that train; None: one for each core of a CPU, one on a GPU.
+        devices: on which each trial is trained; above 1 a worker is a team of as many processes (`study.team`). None:
+            one, or as many as torchrun has started processes.
+        lanes: trials that a worker trains at once; None: as many as pay.
+        data_memory: GiB of data that a process may hold on its device; None: a share of the device's memory.
+        loaders: processes with which each reads data that do not fit.
+        checkpoint_minutes: from one checkpoint of the trials under way to the next; None: never.
 
     Raises:
-        UsageError: of the engine's name, or of how many of something there are to be.
+        UsageError: no machine could do what is asked.
     """
-    if engine.name not in ENGINES:
-        raise UsageError(f"unknown engine.name {engine.name!r}{suggest(engine.name, ENGINES)}")
-    for name in ("lanes", "workers", "devices"):
-        count = getattr(engine, name)
-        if count is not None and count < 1:
-            raise UsageError(f"engine.{name} must be at least 1, but got {count}.")
-    if engine.device.partition(":")[0] not in ("auto", "cpu", "cuda"):
-        raise UsageError(f"engine.device must be auto, cpu, cuda or one such as cuda:1, but got {engine.device!r}.")
-    if engine.data_memory is not None and not engine.data_memory >= 0:
-        raise UsageError(f"engine.data_memory must be a number of GiB of at least 0, but got {engine.data_memory}.")
-    if engine.loaders < 0:
-        raise UsageError(f"engine.loaders must be at least 0, but got {engine.loaders}.")
-    started = team.launched()
-    devices = engine.devices or (started.size if started else 1)
-    if devices > 1 and engine.name == "lanes":
-        raise UsageError(f"fused lanes train on one device, but got {devices}; leave out engine=lanes.")
+
+    name: str = "auto"
+    device: str = "auto"
+    workers: int | None = None
+    devices: int | None = None
+    lanes: int | None = None
+    data_memory: float | None = None
+    loaders: int = 2
+    checkpoint_minutes: float | None = 10.0
+
+    def __post_init__(self) -> None:
+        if self.name not in ENGINES:
+            raise UsageError(f"unknown engine.name {self.name!r}{suggest(self.name, ENGINES)}")
+        for name in ("lanes", "workers", "devices"):
+            count = getattr(self, name)
+            if count is not None and count < 1:
+                raise UsageError(f"engine.{name} must be at least 1, but got {count}.")
+        if self.device.partition(":")[0] not in ("auto", "cpu", "cuda"):
+            raise UsageError(f"engine.device must be auto, cpu, cuda or one such as cuda:1, but got {self.device!r}.")
+        if self.data_memory is not None and not self.data_memory >= 0:
+            raise UsageError(f"engine.data_memory must be a number of GiB of at least 0, but got {self.data_memory}.")
+        if self.loaders < 0:
+            raise UsageError(f"engine.loaders must be at least 0, but got {self.loaders}.")
+        minutes = self.checkpoint_minutes
+        if minutes is not None and not (math.isfinite(minutes) and minutes >= 0):
+            raise UsageError(
+                f"checkpoint.minutes must be a number of at least 0, or null for never, but got {minutes:g}."
+            )
+        started = team.launched()
+        devices = self.devices or (started.size if started else 1)
+        if devices > 1 and self.name == "lanes":
+            raise UsageError(f"fused lanes train on one device, but got {devices}; leave out engine=lanes.")
+
+    @property
+    def place(self) -> str:
+        """On what a trial is trained, for people."""
+        return place(self.device, self.devices or 1)
+
+    def settled(self) -> Engine:
+        """On this machine, with device, workers and devices known.
+
+        Raises:
+            UsageError: this machine has not what is asked for.
+        """
+        device, started = usable(self.device), team.launched()
+        devices = _devices(device, self.devices, started)
+        if started is not None and self.workers not in (None, 1):
+            raise UsageError(
+                f"torchrun starts one worker, on {devices} devices, but got engine.workers={self.workers}."
+            )
+        most = 1 if device.startswith("cuda") or started is not None else max(1, cores() // devices)
+        return replace(self, device=device, workers=self.workers or most, devices=devices)
+
+
+def place(device: str, devices: int) -> str:
+    """So many devices, for people."""
+    return device if devices == 1 else f"{devices} x {device}"
 
 
 def usable(device: str) -> str:
@@ -51,20 +106,6 @@ def usable(device: str) -> str:
     except (RuntimeError, AssertionError) as error:
         raise UsageError(f"engine.device {device!r} cannot be used: {str(error).splitlines()[0]}") from error
     return device
-
-
-def settled(device: str, workers: int | None, devices: int | None) -> tuple[str, int, int]:
-    """(device, workers, devices of each) on this machine: a worker on its GPU, else as many as the CPU has cores.
-
-    Raises:
-        UsageError: this machine has not what is asked for.
-    """
-    device, started = usable(device), team.launched()
-    devices = _devices(device, devices, started)
-    if started is not None and workers not in (None, 1):
-        raise UsageError(f"torchrun starts one worker, on {devices} devices, but got engine.workers={workers}.")
-    most = 1 if device.startswith("cuda") or started is not None else max(1, cores() // devices)
-    return device, workers or most, devices
 
 
 def _devices(device: str, asked: int | None, started: team.Seat | None) -> int:

@@ -15,10 +15,11 @@ from study import config, searches, show, store
 from study.claims import refuse_held
 from study.config import Job
 from study.cost import Cost
+from study.placement import place
 from study.records import ADAPTIVE_SAMPLERS
 from study.run import run
 from study.storage import Storage
-from study.workers import TrialTooLarge, Workers, place
+from study.workers import TrialTooLarge, Workers
 
 
 def jobs_of(overrides: Sequence[str], config_dir: Path | None, here: bool = True) -> tuple[list[Job], list[Job]]:
@@ -69,7 +70,7 @@ def train(jobs: Sequence[Job], config_dir: Path | None, command: str, console: C
     with workers_for(jobs, config_dir) as workers:
         costs, too_large = _measured(jobs, workers, console)
         left = [(search, cost) for job, cost in costs for search in searches.missing(job.study, on_file(job))]
-        show.costs(console, left, workers.place, workers.count)
+        show.costs(console, left, workers.engine.place, workers.count)
         adaptive = [job.study.search.sampler for job, _ in costs if job.study.search.sampler in ADAPTIVE_SAMPLERS]
         if adaptive and (workers.count > 1 or any(cost.lanes > 1 for _, cost in costs)):
             console.print(
@@ -97,11 +98,12 @@ def warn_of_devices(costs: Sequence[tuple[Job, Cost]], console: Console) -> None
     for job, _ in costs:
         begun = store.held(job.results, job.study)
         runs = begun[1] if begun else []
+        mine = place(job.engine.device.partition(":")[0], job.engine.devices or 1)
         kinds = {place(run["device"].partition(":")[0], run.get("devices", 1)) for run in runs if "device" in run}
-        if other := kinds - {place(job.device.partition(":")[0], job.devices or 1)}:
+        if other := kinds - {mine}:
             console.print(
                 f"[yellow]{job.results} holds trials that were trained on {' and '.join(sorted(other))}; those on "
-                f"{place(job.device, job.devices or 1)} agree with them to a tolerance only.[/]\n",
+                f"{mine} agree with them to a tolerance only.[/]\n",
                 highlight=False,
             )
             return
@@ -126,17 +128,15 @@ def plan(jobs: Sequence[Job], config_dir: Path | None, console: Console | None) 
         costs, too_large = _measured(jobs, workers, console)
         left = [(search, cost) for job, cost in costs for search in searches.missing(job.study, on_file(job))]
         if console is not None:
-            show.costs(console, left, workers.place, workers.count)
+            show.costs(console, left, workers.engine.place, workers.count)
     raise_any(too_large)
     return [cost.plan(search, workers.count) for search, cost in left]
 
 
 def workers_for(jobs: Sequence[Job], config_dir: Path | None) -> Workers:
     """The pool that trains them all."""
-    first = jobs[0]
-    count = min(job.workers or 1 for job in jobs)
-    how = (first.checkpoint_minutes, first.devices or 1, first.data_memory, first.loaders)
-    return Workers(count, first.device, first.lanes, config_dir, *how)
+    fewest = min((job.engine for job in jobs), key=lambda engine: engine.workers or 1)
+    return Workers(fewest, config_dir)
 
 
 def _measured(

@@ -17,6 +17,7 @@ from study.records import Trial
 
 if TYPE_CHECKING:
     from study.checkpoints import Pace
+    from study.placement import Engine
     from study.team import Seat, Team
 
 
@@ -24,11 +25,8 @@ if TYPE_CHECKING:
 class Setting:
     """What every process of a pool is told when it starts; see `study.workers.Workers`."""
 
-    device: str
+    engine: Engine
     import_path: Path | None
-    checkpoint_minutes: float | None
-    data_memory: float | None
-    loaders: int
 
 
 class _Remote:
@@ -134,7 +132,7 @@ def _obey(pipe: Connection | None, setting: Setting | None, team: Team, seat: Se
     assert setting is not None
     if setting.import_path is not None:
         sys.path.insert(0, str(setting.import_path.resolve()))
-    device = setting.device
+    device = setting.engine.device
     if seat is not None and device == "cuda":
         device = f"cuda:{seat.device}"
         torch.cuda.set_device(device)
@@ -151,7 +149,7 @@ def _obey(pipe: Connection | None, setting: Setting | None, team: Team, seat: Se
             if key not in loaded:
                 loaded.clear()  # one data set at a time on the device
                 workload = build(study.workload)
-                reading = (device, setting.data_memory, setting.loaders)
+                reading = (device, setting.engine.data_memory, setting.engine.loaders)
                 loaded[key] = workload, streaming.source(workload.splits(torch.device(device)), *reading)
             workload, data = loaded[key]
             size = 1
@@ -162,7 +160,7 @@ def _obey(pipe: Connection | None, setting: Setting | None, team: Team, seat: Se
             if (taking := teams[size]) is None:
                 continue  # a batch too small to be shared with this process
             data = data.shared(taking)
-            remote = _Remote(pipe, taking, Pace(setting.checkpoint_minutes, taking.hear))
+            remote = _Remote(pipe, taking, Pace(setting.engine.checkpoint_minutes, taking.hear))
             if kind == "measure":
                 remote.tell("measured", engine.measure(study, workload, data, *how))
                 continue

@@ -22,6 +22,7 @@ from study.tuner import Tuner
 from study.worker import Setting, work
 
 if TYPE_CHECKING:
+    from study.placement import Engine
     from study.team import Seat
 
 _ENVIRONMENT = {
@@ -45,35 +46,19 @@ class Workers:
     """A pool that outlives studies, so that torch is imported and data loaded once per process.
 
     Arguments:
-        count: processes.
-        device: where they train, such as `cpu` or `cuda`.
-        lanes: trials that each trains at once; None: as many as pay.
+        engine: settled on this machine; its name is no matter, since each study's arithmetic is.
         import_path: extra folder from which workloads are imported.
-        checkpoint_minutes: from one checkpoint of the trials under way to the next; None: never.
-        devices: on which each trial is trained; above 1 a worker is a team of as many processes (`study.team`).
-        data_memory: GiB of data that a process may hold on its device; None: a share of the device's memory.
-        loaders: processes with which each reads data that do not fit.
     """
 
-    def __init__(
-        self,
-        count: int,
-        device: str,
-        lanes: int | None = None,
-        import_path: Path | None = None,
-        checkpoint_minutes: float | None = None,
-        devices: int = 1,
-        data_memory: float | None = None,
-        loaders: int = 0,
-    ) -> None:
-        self.device, self.lanes, self.devices = device, lanes, devices
+    def __init__(self, engine: Engine, import_path: Path | None = None) -> None:
+        self.engine = engine
         self._costs: dict[str, Cost] = {}
         self._pipes: list[Connection] = []
         self._followers: list[Connection] = []
         self._processes: dict[Connection, Any] = {}
-        setting = Setting(device, import_path, checkpoint_minutes, data_memory, loaders)
+        setting = Setting(engine, import_path)
         try:
-            for seats in self._seats(count):
+            for seats in self._seats(engine.workers or 1):
                 self._pipes.append(self._start(setting, seats[0]))
                 self._followers += [self._start(setting, seat) for seat in seats[1:]]
         except BaseException:
@@ -82,13 +67,13 @@ class Workers:
 
     def _seats(self, count: int) -> Sequence[Sequence[Seat | None]]:
         """Of the processes to be started for each worker; torchrun has started all but the leader's."""
-        if self.devices == 1:
+        if self.engine.devices in (None, 1):
             return [[None]] * count
         from study import team
 
         if (seat := team.launched()) is not None:
             return [[seat]]
-        self._meeting, seats = team.seats(count, self.devices)
+        self._meeting, seats = team.seats(count, self.engine.devices)
         return seats
 
     def _start(self, setting: Setting, seat: Seat | None) -> Connection:
@@ -114,7 +99,7 @@ class Workers:
 
     def _measurement(self, study: Study) -> tuple[object, ...]:
         """The order to measure a study, with no more lanes than leave each worker its share of the trials."""
-        return ("measure", study, -(-study.search.trials // self.count), self.lanes)
+        return ("measure", study, -(-study.search.trials // self.count), self.engine.lanes)
 
     @property
     def count(self) -> int:
@@ -171,11 +156,6 @@ class Workers:
         if too_large:
             raise too_large
 
-    @property
-    def place(self) -> str:
-        """Where a trial is trained, for people."""
-        return place(self.device, self.devices)
-
     def cost_of(self, study: Study) -> Cost:
         """What was measured of a study."""
         return self._costs[_key(study)]
@@ -216,7 +196,7 @@ class Workers:
             kind, content = pipe.recv()
         if kind == "error":
             for other, process in self._processes.items():
-                process.join(timeout=0.5 if self.devices > 1 and other is not pipe else 0)
+                process.join(timeout=0.5 if self._followers and other is not pipe else 0)
                 if process.exitcode:  # of whose death this is the consequence
                     raise self._died(other)
             raise WorkerError(content)
@@ -241,11 +221,6 @@ class Workers:
             f"a worker process died (exit code {process.exitcode}), most likely for want of memory; "
             "try fewer with engine.workers=1. Finished trials are kept, and the same command continues."
         )
-
-
-def place(device: str, devices: int) -> str:
-    """On what a trial is trained, for people."""
-    return device if devices == 1 else f"{devices} x {device}"
 
 
 def _key(study: Study) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-from dataclasses import replace
 from types import SimpleNamespace
 
 import pandas as pd
@@ -125,17 +124,18 @@ def test_a_job_for_each_study_and_shard_in_order(jobs, tmp_path, monkeypatch):
 def test_jobs_on_one_machine_share_its_cores(jobs, monkeypatch, workers, n_jobs, at_once, each):
     """All of them where nobody asked for fewer workers than there are cores."""
     monkeypatch.setattr(placement, "cores", lambda: 6)
-    shards = [replace(job, workers=workers) for job in cluster.each_shard(jobs)]
+    shards = [cluster.with_workers(job, workers) for job in cluster.each_shard(jobs)]
     settings, divided = cluster._divided(shards, cluster.Cluster("local", {"n_jobs": n_jobs}))
     assert settings["n_jobs"] == at_once
-    assert {job.workers for job in divided} == {each}
-    assert [replace(job, workers=workers) for job in divided] == shards
+    assert {job.engine.workers for job in divided} == {each}
+    assert [cluster.with_workers(job, workers) for job in divided] == shards
 
 
 def test_a_ray_task_has_a_worker_for_each_core_it_was_given(jobs):
-    [job] = [replace(jobs[0], workers=None)]
+    job = cluster.with_workers(jobs[0], None)
     for remote, expected in (({"num_cpus": 3}, 3), ({"num_cpus": 3, "num_gpus": 1}, None)):
-        assert cluster._divided([job], cluster.Cluster("ray", {"ray": {"remote": remote}}))[1][0].workers == expected
+        _, [divided] = cluster._divided([job], cluster.Cluster("ray", {"ray": {"remote": remote}}))
+        assert divided.engine.workers == expected
 
 
 def test_slurm_grants_cores(monkeypatch):
@@ -148,10 +148,10 @@ def test_slurm_grants_cores(monkeypatch):
 
 
 def test_elsewhere_no_device_is_looked_at(tmp_path, monkeypatch):
-    monkeypatch.setattr(config, "_placed", lambda job: pytest.fail("looked at this machine"))
+    monkeypatch.setattr(placement.Engine, "settled", lambda engine: pytest.fail("looked at this machine"))
     asked = ["batch_size=64", "engine.device=cuda:3", f"results={tmp_path}"]
     [job], _ = sweep.jobs_of(asked, None, here=False)
-    assert (job.device, job.workers) == ("cuda:3", None)
+    assert (job.engine.device, job.engine.workers) == ("cuda:3", None)
     with pytest.raises(UsageError, match=r"search\.space\.beta9"):
         sweep.jobs_of([*asked, "search.space.beta9=1"], None, here=False)
 

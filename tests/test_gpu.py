@@ -45,4 +45,4 @@ def test_the_gpu_agrees_with_the_cpus_serial_engine(tmp_path: Path, engine: str,
 
 def test_a_gpu_is_used_without_being_told() -> None:
     [job] = config.materialise(config.jobs(["batch_size=32"]))
-    assert job.device == "cuda"
+    assert job.engine.device == "cuda"
