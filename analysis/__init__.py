@@ -11,6 +11,7 @@ In a notebook, in the repository's root:
 Its modules, in the order in which data flow through them:
 
     counting            what counts: goals, first crossings, statuses, which trials enter the answer
+    edges               sides of the box that is searched, beyond which better trials may lie
     load                folders -> studies, whose curves stay on disk until asked for
     steps_to_result     a study -> how its trials ended -> S(B), a row for each study
     intervals           how sure S(B) is: the median best of n trials

@@ -13,7 +13,8 @@ import numpy as np
 import pandas as pd
 
 from analysis import counting, intervals
-from analysis.counting import FEWEST, Edge, Goal, Measured, Outcome
+from analysis.counting import Goal, Measured, Outcome
+from analysis.edges import FEWEST, Edge, open_edges
 from analysis.load import StudyData
 from analysis.steps_to_result import counted_trials, feasible_steps, is_complete, measured
 
@@ -35,7 +36,7 @@ ALIKE = ("workload", "schedule", "batch_size", "budget", "train_steps", "evaluat
 
 
 def edges(study: StudyData, goal: Goal | None = None) -> list[Edge]:
-    """Open sides of a search's box at which its best trials lie (`analysis.counting.edges`).
+    """Open sides of a search's box at which its best trials lie (`analysis.edges.open_edges`).
 
     >>> from analysis.load import load_study
     >>> study = load_study("results/published/mlp_digits/studies/mlp_digits/sgd/64")
@@ -48,7 +49,7 @@ def edges(study: StudyData, goal: Goal | None = None) -> list[Edge]:
 
 def _edges(study: StudyData, goal: Goal | None) -> list[Edge]:
     points = [study.trials.loc[index, study.hyperparameters].to_dict() for index, *_ in _best(study, goal)]
-    return counting.edges(study.question["search"]["space"], points)
+    return open_edges(study.question["search"]["space"], points)
 
 
 def _best(study: StudyData, goal: Goal | None) -> list[tuple[int, Outcome, Measured]]:

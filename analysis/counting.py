@@ -29,11 +29,7 @@ HALF_LIFE = "_half_life_examples"
 AS_ERRORS = {"average_precision": "average_precision_error"}
 """Metrics of which more is better -> the errors, 1 - metric, that they are kept as."""
 
-OUTER = 0.1
-"""The part of a scaled range, from a side inwards, in which an optimum is suspicious."""
 BEST = 5
-FEWEST = 3
-"""Trials that an edge audit needs: one alone is at some edge by chance too often."""
 
 _GOAL = re.compile(r"(?P<metric>(?:train|val|test)/\w+)\s*<\s*(?P<threshold>[-+]?[\d.]+(?:[eE][-+]?\d+)?)")
 
@@ -241,62 +237,6 @@ def all_runs(gathered: Sequence[dict[str, Any]], apart: Iterable[dict[str, Any]]
     ]
 
 
-def scaled(value: float, scale: str) -> float:
-    """A parameter's value on the scale that it is searched on; rises with the value, infinite where the scale ends.
-
-    Arguments:
-        scale: `linear`, `log` or `reverse_log` (log of 1 - x, for momenta near 1).
-
-    >>> [round(scaled(0.99, scale), 2) for scale in ("linear", "log", "reverse_log")]
-    [0.99, -0.01, 4.61]
-    """
-    if scale == "log":
-        return math.log(value) if value > 0 else -math.inf
-    if scale == "reverse_log":
-        return -math.log(1 - value) if value < 1 else math.inf
-    return value
-
-
-class Edge(NamedTuple):
-    """A side of the box beyond which better trials may lie.
-
-    Attributes:
-        parameter, side: which, and `low` or `high`.
-        value: of the best trial.
-        limit: where the search ended.
-    """
-
-    parameter: str
-    side: str
-    value: float
-    limit: float
-
-
-def edges(space: Mapping[str, Mapping[str, Any]], best: Sequence[Mapping[str, float]]) -> list[Edge]:
-    """Open sides where the best trial and the median of the best few lie in the outer tenth of the scaled range.
-
-    The best trial alone would alarm by chance: in 36 % of studies with two parameters that do not matter.
-
-    Arguments:
-        space: parameter name -> `low`, `high`, `scale` and `hard` sides, or `choices`, which have no edges.
-        best: hyperparameters of the best trials, the best first (see `best_trials`).
-
-    >>> space = {"learning_rate": {"low": 0.001, "high": 1.0, "scale": "log", "hard": []}}
-    >>> edges(space, [{"learning_rate": rate} for rate in (0.9, 0.8, 0.05)])
-    [Edge(parameter='learning_rate', side='high', value=0.9, limit=1.0)]
-    """
-    found = []
-    for name, dimension in sorted(space.items()) if len(best) >= FEWEST else ():
-        if "choices" in dimension:
-            continue
-        low, high = (scaled(dimension[side], dimension["scale"]) for side in ("low", "high"))
-        inwards = np.array([scaled(point[name], dimension["scale"]) - low for point in best]) / (high - low)
-        for side, distances in (("low", inwards), ("high", 1 - inwards)):
-            if side not in dimension["hard"] and max(distances[0], np.median(distances)) < OUTER:
-                found.append(Edge(name, side, float(best[0][name]), float(dimension[side])))
-    return found
-
-
 class Branch(NamedTuple):
     """Which of a study's searches; the first is what all others start from.
 
@@ -372,15 +312,6 @@ class Branch(NamedTuple):
             *([again] if self.rerun is not None else []),
         ]
         return ", ".join(words)
-
-
-def widening(found: Sequence[Edge]) -> str:
-    """The name of the stage that follows where a search ended at these edges, such as `learning_rate.high`.
-
-    >>> widening([Edge("learning_rate", "high", 0.9, 1.0), Edge("momentum", "high", 0.99, 0.99)])
-    'learning_rate.high+momentum.high'
-    """
-    return "+".join(f"{edge.parameter}.{edge.side}" for edge in found)
 
 
 def counted_prefix(statuses: Sequence[str], wanted: int) -> int:

@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from analysis.counting import Branch, edges, widening
+from analysis.counting import Branch
+from analysis.edges import open_edges, widening
 from study.records import Curve, Search, Study
 from study.space import Dimension
 from study.tuner import Tuner
@@ -78,7 +79,7 @@ def extended(tuner: Tuner) -> Study | None:
         return None
     space = dict(search.space)
     points = [trial.hyperparameters for trial in tuner.best_trials]
-    found = edges({name: dimension.to_dict() for name, dimension in space.items()}, points)
+    found = open_edges({name: dimension.to_dict() for name, dimension in space.items()}, points)
     for name, side, *_ in found:
         space[name] = space[name].widened(side, search.extend_factor, study.legal(name))
     branch = study.branch._replace(widened=(*study.branch.widened, widening(found)))

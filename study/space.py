@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, TypeGuard
 
-from analysis.counting import scaled
+from analysis.edges import scaled
 from workloads.suggest import suggest
 
 SCALES = ("linear", "log", "reverse_log")

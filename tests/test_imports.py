@@ -49,7 +49,8 @@ def test_import_rules(file):
     if room == "analysis":
         assert not of("study", file) | of("workloads", file) | of("torch", file)
     if room == "study" and file != "study/__main__.py":
-        assert all(f"{module}.".startswith("analysis.counting.") for module in of("analysis", file) - {"analysis"})
+        rules = ("analysis.counting.", "analysis.edges.")
+        assert all(f"{module}.".startswith(rules) for module in of("analysis", file) - {"analysis"})
     if file not in ("study/tuner.py", "study/storage.py"):
         assert not of("optuna", file)
     if file not in ("study/composition.py", "study/cluster.py"):

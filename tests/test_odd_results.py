@@ -8,7 +8,8 @@ import pytest
 
 from analysis import errors, relative, scaling, steps_to_result, tuning
 from analysis.build import Asked, build
-from analysis.counting import Goal, Measured, first_crossing, scaled
+from analysis.counting import Goal, Measured, first_crossing
+from analysis.edges import scaled
 from analysis.load import load
 from study.records import Budget
 
