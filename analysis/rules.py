@@ -54,7 +54,7 @@ def steps(studies: Sequence[StudyData]) -> pd.DataFrame:
     rows: list[dict[str, Any]] = []
     for searches in found:
         for branch, study in searches.items():
-            if branch.rule is not None and branch in current[study.workload, study.optimizer]:
+            if branch.rule is not None and branch in current.get((study.workload, study.optimizer), ()):
                 own = steps_to_result.row(answer(searches))
                 ran = steps_to_result.outcomes(study)
                 for run, outcome in ran[ran["status"] != INCOMPLETE].iterrows():

@@ -287,7 +287,10 @@ def _sentence(key: tuple[str, str, str, float], curve: pd.DataFrame, limits: pd.
         ">": f"the largest batch size, {useful.value:,.0f}, still gains",
     }[useful.bound]
     first, last = reached.iloc[0], reached.loc[reached["batch_size"] == useful.value].iloc[0]
-    found = f"{subject}: {scaling}{_interval(perfect)}; {gain}{_interval(useful)}"
+    said = [f"{gain}{_interval(useful)}"]
+    if not np.isnan(perfect.value):  # as it is where no batch size from the base on reached the goal
+        said.insert(0, f"{scaling}{_interval(perfect)}")
+    found = f"{subject}: {'; '.join(said)}"
     if useful.value != first.batch_size:
         speed_up = first.steps_to_result / last.steps_to_result
         found += (

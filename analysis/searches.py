@@ -9,7 +9,8 @@ import numpy as np
 import pandas as pd
 
 from analysis import audits, steps_to_result
-from analysis.counting import COMPLETE, Branch, widening
+from analysis.counting import COMPLETE, Branch
+from analysis.edges import widening
 from analysis.load import GOAL, STUDY, StudyData
 
 
@@ -41,17 +42,17 @@ def by_study(studies: Iterable[StudyData]) -> list[dict[Branch, StudyData]]:
     return list(found.values())
 
 
-def answer(searches: Mapping[Branch, StudyData]) -> StudyData:
-    """Of one study's searches the one that S(B) is read from.
+def answer(searches: Mapping[Branch, StudyData], repeat: int = 0) -> StudyData:
+    """Of one study's searches the one that S(B) is read from, or would be with the seeds of a repeat.
 
     >>> from analysis.load import load_study
     >>> study = load_study("results/published/mlp_digits/studies/mlp_digits/sgd/64")
     >>> answer({study.branch: study}) is study
     True
     """
-    best, fewest = last_stage(searches[Branch()], searches), (np.inf, np.inf)
+    best, fewest = last_stage(searches[Branch(repeat)], searches), (np.inf, np.inf)
     for branch, start in searches.items():
-        if branch == Branch(budget=branch.budget):  # no other seeds, not a later stage
+        if branch == Branch(repeat, branch.budget):  # no other seeds, not a later stage
             last = last_stage(start, searches)
             row = steps_to_result.row(last)
             if steps_to_result.is_complete(last) and row["reached"]:
@@ -125,7 +126,7 @@ def repeats(studies: Sequence[StudyData]) -> pd.DataFrame:
 
     Returns:
         A row for each (workload, optimizer, batch_size) with `search.repeats`: the goal, searches (the first and its
-        complete repeats, each in its last stage), reached (how many), and the least, median and greatest
+        complete repeats, each as S(B) is read from it), reached (how many), and the least, median and greatest
         steps-to-result (infinite where one missed the goal).
 
     >>> from analysis import load
@@ -134,12 +135,8 @@ def repeats(studies: Sequence[StudyData]) -> pd.DataFrame:
     """
     rows = []
     for searches in by_study(studies):
-        starts = [start for branch, start in searches.items() if branch == Branch(repeat=branch.repeat)]
-        found = [
-            steps_to_result.row(last)
-            for start in starts
-            if steps_to_result.is_complete(last := last_stage(start, searches))
-        ]
+        made = [answer(searches, branch.repeat) for branch in searches if branch == Branch(branch.repeat)]
+        found = [steps_to_result.row(search) for search in made if steps_to_result.is_complete(search)]
         if len(found) > 1:
             steps = np.array([row["steps_to_result"] if row["reached"] else np.inf for row in found], dtype=float)
             counts = {"searches": len(found), "reached": int(np.isfinite(steps).sum())}

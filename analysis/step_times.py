@@ -80,13 +80,14 @@ def recorded(studies: Sequence[StudyData]) -> StepTimes:
     """What trials of one curve took on the device that they ran on.
 
     All seconds that trials of a batch size spent in training, over all their steps. A batch that was accumulated from
-    parts counts as so many steps of a part. Fused trials share a step's time evenly.
+    parts counts as so many steps of a part. Fused trials share a step's time evenly. What several devices did together,
+    the exchange of gradients included, is left out.
 
     Arguments:
         studies: searches of one workload and optimizer.
 
     Raises:
-        AdviceError: nothing was timed.
+        AdviceError: nothing was timed on one device.
 
     >>> from analysis.load import load_study
     >>> folder = "results/published/mlp_digits/studies/mlp_digits/sgd"
@@ -94,15 +95,16 @@ def recorded(studies: Sequence[StudyData]) -> StepTimes:
     >>> times.sizes.tolist(), times.fused, times.source
     ([64, 256, 1024], 8, 'recorded by the sweep on cpu (AMD EPYC, 2 cores)')
     """
-    cost = steps_to_result.cost_table(studies).set_index("batch_size")["seconds_per_step"].dropna()
+    name = f"{studies[0].workload} with {studies[0].optimizer}"
+    studies = [study for study in studies if all(run.get("devices") in (None, 1) for run in study.provenance)]
     found: dict[int, list[float]] = {}
+    cost = steps_to_result.cost_table(studies).set_index("batch_size")["seconds_per_step"].dropna() if studies else ()
     for study in studies:
         if study.batch_size in cost:
             part = study.question.get("micro_batch") or study.batch_size
             found.setdefault(part, []).append(cost[study.batch_size] / -(-study.batch_size // part))
     if not found:
-        name = f"{studies[0].workload} with {studies[0].optimizer}"
-        raise AdviceError(f"no step of {name} was timed; enter --step-ms, or --measure.")
+        raise AdviceError(f"no step of {name} was timed on one device; enter --step-ms, or --measure.")
     runs = [run for study in studies for run in study.provenance]
     places = dict.fromkeys(f"{run.get('device')} ({run.get('processor', 'unknown processor')})" for run in runs)
     fused = max((run.get("lanes") or 1 for run in runs), default=1)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import argparse
 import math
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -26,7 +25,7 @@ from study.records import NUMERICS_VERSION, Study
 from study.schema import UsageError
 from study.serial import Run
 from study.space import values
-from workloads.base import build
+from workloads.base import build, importable
 from workloads.datasets import DataError
 
 GIB = 2**30
@@ -70,7 +69,7 @@ def footprint(run: Run) -> Footprint:
     """What a training takes, counted after an update of it, on a CPU as on any device."""
     run.update(run.hyperparameters["learning_rate"])
     few = next(run.data.chunks("train", range(min(PROBE_EXAMPLES, run.data.counts["train"]))))
-    example = WORKING_SET * saved_bytes(run.workload, *few)
+    example = WORKING_SET * saved_bytes(run.workload, *few, run.loss_hyperparameters)
     gradient = sum(p.numel() * p.element_size() for p in run.model.parameters() if p.requires_grad)
     held = [*run.weights.values(), *_tensors(run.optimizer.state_dict()["state"])]
     return Footprint(example, 2 * gradient + sum(tensor.nbytes for tensor in held), gradient)
@@ -210,8 +209,7 @@ def facts(asked: Asked, question: Mapping[str, Any], largest: int) -> Facts:
     Raises:
         UsageError: the model cannot be built, or one example does not fit where steps are to be measured.
     """
-    if asked.config_dir is not None:
-        sys.path.insert(0, str(asked.config_dir.resolve()))  # where the user's workloads are imported from
+    importable(asked.config_dir)
     found = Facts(asked.step_seconds, asked.largest)
     if asked.memory is not None or math.isfinite(asked.bandwidth):
         takes = footprint(rebuilt(question, "cpu"))

@@ -22,7 +22,7 @@ USAGE = """\
   python -m study rules results/mlp_digits --base-batch-size 32   tuning anew against moving what was tuned at 32
   python -m study advise results/mlp_digits --gpus 8 --memory 80   how to split which batch over devices
   python -m study calibrate                           this instrument against exact answers
-  python -m study export results/mlp_digits released/ --format csv
+  python -m study export results/mlp_digits tables/ --format csv
   python -m study import batch_science/lm1b results/lm1b --goal 'val/cross_entropy_error<3.9'
   python -m study data list"""
 
@@ -112,7 +112,7 @@ def parser() -> argparse.ArgumentParser:
     )
     verb.add_argument(
         "--trials",
-        type=lambda text: 0 if text == "all" else int(text),
+        type=_trials,
         metavar="N",
         help="COMPLETE trials that count, or `all`; default: as published, else all",
     )
@@ -121,6 +121,14 @@ def parser() -> argparse.ArgumentParser:
     verb.add_argument("action", choices=["list", "fetch"])
     verb.add_argument("names", nargs="*", metavar="NAME")
     return top
+
+
+def _trials(text: str) -> int:
+    """How many trials of an imported study count; 0 stands for all."""
+    count = 0 if text == "all" else int(text)
+    if count < 1 and text != "all":
+        raise argparse.ArgumentTypeError(f"must be at least 1, or all, but got {text}.")
+    return count
 
 
 def _advise(verb: argparse.ArgumentParser) -> None:

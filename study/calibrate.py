@@ -32,8 +32,6 @@ WINDOW = 0.6
 FINEST = 1 / 256
 """Of each range, to which the exact optimum is searched."""
 
-Chances = tuple[np.ndarray, np.ndarray]
-
 
 @dataclass(frozen=True)
 class Interval:
@@ -97,6 +95,13 @@ def check(jobs: Sequence[Job]) -> None:
             raise UsageError(
                 "only the noisy quadratic model, under sgd or momentum at a constant learning rate, is solved exactly, "
                 f"but got {study.name} under {study.optimizer} with schedule {study.schedule}."
+            )
+        tuned = {*study.search.space} - {"learning_rate", "momentum"}
+        if tuned or study.goal.metric != "val/loss" or study.search.budgets != (1.0,):
+            got = f"{', '.join(sorted(study.search.space))}, {study.goal} and {list(study.search.budgets)}"
+            raise UsageError(
+                "the exact solution is of learning_rate and momentum alone, a goal of val/loss, and "
+                f"search.budgets=[1], but got {got}."
             )
         if not study.search.reruns:
             raise UsageError("search.reruns must be at least 1: tuned configurations are trained again.")

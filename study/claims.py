@@ -1,9 +1,10 @@
 """Who works on what: a part of a study has one process, on however many machines share the results folder.
 
 A claim is a file `.claim.PART.NUMBER` that names its process, appears exclusively, is locked and is touched every BEAT
-seconds. The lock tells at once whether a process of the same machine lives, and of others where the file system has
-locks that reach them; where it has none, a claim that was not touched for STALE seconds is of a dead process. Ages are
-read off the file system's own clock, so that no two machines' clocks are compared.
+seconds. The lock tells at once whether a process of the same machine lives. Of another machine a lock that is held says
+that its process lives, one that is free says nothing, since the file system's locks may not reach so far: there a claim
+that was not touched for STALE seconds is of a dead process. Ages are read off the file system's own clock, so that no
+two machines' clocks are compared.
 
 A dead process's part is taken over by creating the next number, which one process alone can do. Should it live after
 all (a machine that slept), it finds the higher number before it writes anything, and stops.

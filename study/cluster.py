@@ -110,7 +110,7 @@ def launched(
     try:
         yield _looks(jobs, cluster, folder, config_dir, command)
     except KeyboardInterrupt as error:
-        if left := slurm.submitted(folder):
+        if left := {number for each in _launches(jobs, folder) for number in slurm.submitted(each)}:
             cure = f"scancel {' '.join(sorted(left))}"
             raise KeyboardInterrupt(f"its jobs go on, and the same command waits for them; {cure} ends them") from error
         raise
@@ -162,7 +162,7 @@ def _looks(
 ) -> Iterator[dict[Path, str]]:
     """See `launched`; what the launcher itself writes goes to `folder`."""
     if cluster.kind == "slurm":
-        while slurm.queued(folder):  # of an earlier command, which did not wait for them
+        while any(map(slurm.queued, _launches(jobs, folder))):  # of an earlier command, which did not wait for them
             yield {log_of(job): _state(job) for job in each_shard(jobs)}
             time.sleep(SECONDS)
         jobs = sweep.missing(jobs)
@@ -175,6 +175,9 @@ def _looks(
         node.status_file(task.log).unlink(missing_ok=True)
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
+    for note in _notes(jobs) if cluster.kind == "slurm" else ():
+        note.parent.mkdir(parents=True, exist_ok=True)
+        note.write_text(str(folder))
     ends: list[Exception | None] = []
     launcher = threading.Thread(target=_hand_over, args=(tasks, settings, folder, ends), daemon=True)
     launcher.start()
@@ -188,7 +191,7 @@ def _looks(
         queue = slurm.queued(folder) if submitted else {}
         idle = idle + 1 if submitted and not queue else 0
     if cluster.kind == "slurm" and not submitted:
-        _as_if_nothing_were(folder)
+        _as_if_nothing_were(folder, _notes(jobs))
         raise UsageError(f"cluster=slurm refused the jobs: {str(ends[0]).strip().splitlines()[-1]}")
     for number, task in enumerate(tasks):
         if node.status(task.log) is None:
@@ -196,22 +199,37 @@ def _looks(
     yield {log_of(job): _state(job) for job in shards}
 
 
-def _as_if_nothing_were(folder: Path) -> None:
+def _notes(jobs: Sequence[Job]) -> list[Path]:
+    """In each results folder, the file that says where the launcher's own files about its jobs lie."""
+    return [results / node.FOLDER / "launched" for results in {job.results.absolute(): None for job in jobs}]
+
+
+def _launches(jobs: Sequence[Job], folder: Path) -> list[Path]:
+    """Where the files of launchers lie that were given these jobs: `folder`, and what earlier commands noted."""
+    noted = [Path(note.read_text()) for note in _notes(jobs) if note.exists()]
+    return list(dict.fromkeys([folder, *noted]))
+
+
+def _as_if_nothing_were(folder: Path, notes: Sequence[Path]) -> None:
     """Remove what was made for jobs that were refused; a results folder that held something else stays."""
     shutil.rmtree(folder)
-    with suppress(OSError):
-        for path in (folder.parent, folder.parent.parent):
-            path.rmdir()
+    for note in notes:
+        note.unlink()
+        with suppress(OSError):
+            for path in (note.parent, note.parent.parent):
+                path.rmdir()
 
 
 def _divided(jobs: list[Job], cluster: Cluster) -> tuple[dict[str, Any], list[Job]]:
     """(the launcher's settings, jobs): on one machine those at work share its workers, and Ray limits no process."""
     settings = cluster.launcher
     if cluster.kind == "local" and jobs:
-        cores, workers, asked = placement.cores(), min(job.engine.workers or 1 for job in jobs), settings["n_jobs"]
-        room = cores if workers >= cores else cores // workers  # fewer than the cores were asked for, for each
+        workers, asked = min(job.engine.workers or 1 for job in jobs), settings["n_jobs"]
+        on_gpu = jobs[0].engine.device.startswith("cuda")
+        most = workers if on_gpu else placement.cores() // (jobs[0].engine.devices or 1)
+        room = most // workers if workers < most else max(1, most)  # fewer than there could be were asked for, for each
         at_once = min(len(jobs), room if asked == -1 else asked)
-        each = max(1, min(workers, cores // at_once))
+        each = max(1, min(workers, most // at_once))
         return settings | {"n_jobs": at_once}, [with_workers(job, each) for job in jobs]
     if cluster.kind == "ray" and not settings["ray"]["remote"].get("num_gpus"):
         granted = max(1, int(settings["ray"]["remote"].get("num_cpus", 1)))

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 from omegaconf import DictConfig, OmegaConf
-from torch import nn
+from torch import Tensor, nn
 
 from analysis.counting import Goal
 from study import store, streaming
@@ -19,7 +19,7 @@ from study.evaluation import Data, metrics
 from study.memory import device_bytes, micro_batch, most_workers, saved_bytes
 from study.placement import Engine
 from study.records import ADAPTIVE_SAMPLERS, Budget, Evaluation, Search, Seeds, Study
-from study.space import parse_space
+from study.space import parse_space, values
 from study.stack import arithmetic
 from workloads.base import Splits, Workload, build
 from workloads.layers import whole_batch_layers
@@ -160,7 +160,8 @@ def materialise(jobs: Sequence[Job], here: bool = True) -> list[Job]:
                         f"workload.train_examples is {wanted}, but {job.study.name}.splits() returns {got}."
                     )
                 few = examples["train", range(min(8, got))]
-                saved[key] = saved_bytes(built[key], *few)
+                check_loss(job.study, built[key], *few)
+                saved[key] = saved_bytes(built[key], *few, in_the_loss(job.study, built[key]))
                 probes[key] = Data.of(Splits(few, few, few))
                 streamed[key] = here and streaming.needed(splits, job.engine.device, job.engine.data_memory)
             check(job.study, built[key])
@@ -178,8 +179,11 @@ def materialise(jobs: Sequence[Job], here: bool = True) -> list[Job]:
 def _as_begun(job: Job) -> Job:
     """With what an earlier run settled for good; what it did not is for the machine to settle that trains it."""
     begun = store.held(job.results, job.study)
-    settled = {name: begun[0][name] for name in ("micro_batch", "arithmetic")} if begun else {}
-    return replace(job, study=replace(job.study, **settled))
+    if not begun:
+        return job
+    settled = {name: begun[0][name] for name in ("micro_batch", "arithmetic")}
+    search = store.most(job.study.search, begun[0]["search"])
+    return replace(job, study=replace(job.study, search=search, **settled))
 
 
 def _settled(job: Job, workload: Workload, saved: float, probe: Data, streamed: bool) -> Job:
@@ -197,7 +201,8 @@ def _settled(job: Job, workload: Workload, saved: float, probe: Data, streamed: 
     study = replace(job.study, micro_batch=None if fits == job.study.batch_size else fits)
     begun = store.held(job.results, study)
     if begun:  # what the memory there was has settled stays; so does the arithmetic, on another device too
-        study = replace(study, micro_batch=begun[0]["micro_batch"])
+        search = store.most(study.search, begun[0]["search"])
+        study = replace(study, micro_batch=begun[0]["micro_batch"], search=search)
     model = workload.model()
     check_parts(study, model, devices)
     alone = devices > 1 or streamed
@@ -211,7 +216,7 @@ def _settled(job: Job, workload: Workload, saved: float, probe: Data, streamed: 
     elif engine.name != "serial" and not alone:
         how = arithmetic(model, study, engine.device, forced=engine.name == "lanes")
         fused = replace(study, arithmetic=how)
-        if how == "bmm" or (how == "vmap" and lanes_can(fused, workload, probe)):
+        if how != "plain" and lanes_can(fused, workload, probe):
             study = fused
     return replace(job, study=study, engine=replace(engine, workers=workers))
 
@@ -235,6 +240,35 @@ def check_parts(study: Study, model: nn.Module, devices: int) -> None:
             f"{study.optimizer} collects the gradients of single examples, of which each of {devices} devices has only "
             "its own; leave out engine.devices or choose another optimizer."
         )
+
+
+def in_the_loss(study: Study, workload: Workload) -> dict[str, float]:
+    """What the study tunes of the workload's loss, in the middle of its space."""
+    middle = values(study.search.space, [0.5] * len(study.search.space))
+    return {name: value for name, value in middle.items() if name in workload.hyperparameters}
+
+
+def check_loss(study: Study, workload: Workload, inputs: Tensor, targets: Tensor) -> None:
+    """The loss and every error must be a number for each example [B]: engines weight and add them up.
+
+    Raises:
+        UsageError: one is not, or the loss cannot be called.
+    """
+    with torch.no_grad(), torch.random.fork_rng(devices=[]):
+        outputs = workload.model().train()(inputs)
+        try:
+            found = {"loss": workload.loss(outputs, targets, **in_the_loss(study, workload))}
+        except TypeError as error:
+            raise UsageError(
+                f"{study.name}: {error}; what is tuned of a loss is named in `hyperparameters` and has a default."
+            ) from error
+        found |= {f"errors[{name!r}]": error(outputs, targets) for name, error in workload.errors.items()}
+    for name, each in found.items():
+        if each.shape != (len(targets),):
+            raise UsageError(
+                f"{study.name}'s {name} must be a number for each example, of shape [{len(targets)}] for as many, but "
+                f"got {list(each.shape)}; take the mean over outputs yourself and none over examples."
+            )
 
 
 def check(study: Study, workload: Workload) -> None:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from study.cost import Cost, least_seconds
-from study.evaluation import EVALUATION_CHUNK, Data, Log, Source, initial_model
+from study.evaluation import EVALUATION_CHUNK, Data, Log, Source, initial_model, kinds
 from study.evaluation import measure as measure_errors
 from study.lanes import Lanes
 from study.lanes import train as train_lanes
@@ -190,7 +190,8 @@ def _cost(
     """With evaluation measured on one chunk of examples, by a predictor of `models` models."""
     examples = log.data.counts
     chunk = min(EVALUATION_CHUNK, examples["val"])
-    seconds = least_seconds(lambda: measure_errors(log, "val", predict, chunk), budget=0) / models / chunk
+    once = least_seconds(lambda: measure_errors(log, "val", predict, chunk), budget=0) / models / chunk
+    seconds = once * len(kinds(log.study))
     validation = seconds * examples["val"]
     return Cost(step, validation, seconds * (examples["train"] + examples["test"]), tuple(heights), lanes)
 

@@ -133,10 +133,10 @@ def in_chunks(examples: range) -> Iterator[range]:
 
 def metrics(study: Study, workload: Workload) -> list[str]:
     """The names of all that is measured, such as `val/classification_error`."""
-    return [_metric(split, e, a) for a in _kinds(study) for split in ("train", "val", "test") for e in workload.errors]
+    return [_metric(split, e, a) for a in kinds(study) for split in ("train", "val", "test") for e in workload.errors]
 
 
-def _kinds(study: Study) -> Sequence[bool]:
+def kinds(study: Study) -> Sequence[bool]:
     """What is measured: the weights and, where that is asked for, their average."""
     return (False, True) if study.averages else (False,)
 
@@ -196,7 +196,7 @@ def evaluate(logs: Sequence[Log], steps: Sequence[int], predictors: Predictors) 
     errors: list[dict[str, float]] = [{} for _ in logs]
 
     def add(split: str, chosen: Sequence[int]) -> None:
-        for averaged in _kinds(logs[0].study):
+        for averaged in kinds(logs[0].study):
             for i, measured in zip(chosen, measure(logs[0], split, predictors(chosen, averaged)), strict=True):
                 errors[i] |= {_metric(split, name, averaged): value for name, value in measured.items()}
 

@@ -140,10 +140,11 @@ class _Product(torch.autograd.Function):
 
 
 def is_linear_chain(model: nn.Module) -> bool:
-    """Whether every layer of the model is known here."""
+    """Whether the model is a sequence of layers that are all known here, and nothing else happens in it."""
     known = (nn.Linear, nn.ReLU, nn.Flatten, Dropout)
     return (
-        isinstance(model, nn.Sequential)
+        type(model) is nn.Sequential  # a class of its own may do more than one layer after the other
+        and not any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())
         and all(type(layer) in known for layer in model)
         and any(isinstance(layer, nn.Linear) for layer in model)
         and all(layer.bias is not None for layer in model if isinstance(layer, nn.Linear))

@@ -5,7 +5,6 @@ A released study says neither its goal nor how many trials count: those are aske
 
 from __future__ import annotations
 
-import datetime
 import re
 from collections.abc import Callable, Sequence
 from fnmatch import fnmatchcase
@@ -74,14 +73,12 @@ def import_released(
     if not found:
         reasons = [f"no studies to import in {folder}: there is no readable study.json", *warnings]
         raise ImportRefused("; ".join(reasons))
-    if trials is not None and trials < 0:
-        raise ImportRefused(f"--trials must be at least 1, or all, but got {trials}.")
     chosen = _goals(found, goals)
     questions = [_question(study, chosen[study.workload]) for study in found]
     store.check_imported(results, questions)
     begin(len(found))
     for study, question in zip(found, questions, strict=True):
-        started = _now()
+        started = store.now()
         records, columns, odd = released_trials.read(study, question["goal"]["metric"])
         space, odd_space = released.space(study, {name for record in records for name in record["hyperparameters"]})
         said = [f"{study}: {text}" for text in (*study.warnings, *odd_space, *odd)]
@@ -92,7 +89,7 @@ def import_released(
         provenance = {
             "command": command,
             "started": started,
-            "ended": _now(),
+            "ended": store.now(),
             "source": str(study),
             "measurements": len(columns["step"]),
             "warnings": said,
@@ -197,7 +194,3 @@ def _question(study: Released, goal: Goal) -> dict[str, Any]:
         "seeds": None,
         "branch": Branch()._asdict(),
     }
-
-
-def _now() -> str:
-    return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")

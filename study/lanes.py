@@ -195,7 +195,8 @@ class Lanes:
         train_steps, batch_size = self.study.train_steps, self.study.batch_size
         rates = [
             lane.hyperparameters["learning_rate"]
-            * self.schedule.at(lane.step + i, train_steps, batch_size, lane.hyperparameters)
+            # Steps that are made to be timed may go beyond the budget.
+            * self.schedule.at(min(lane.step + i, train_steps - 1), train_steps, batch_size, lane.hyperparameters)
             for i in range(steps)
             for lane in lanes
         ]

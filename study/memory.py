@@ -7,6 +7,7 @@ in accumulation steps of at most one micro-batch, each weighted by its examples,
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 
 import torch
 from torch import Tensor
@@ -23,19 +24,25 @@ STEP_SHARE = 1 / 8
 """Of the device's memory that one step may take: fixed, so that the number of workers alters no micro-batch."""
 
 
-def saved_bytes(workload: Workload, inputs: Tensor, targets: Tensor) -> float:
+def saved_bytes(
+    workload: Workload, inputs: Tensor, targets: Tensor, hyperparameters: Mapping[str, float] | None = None
+) -> float:
     """Bytes that each further example's forward pass saves for the backward pass, parameters aside.
 
     What a batch saves once, whatever its size, is no reason to take it in parts.
+
+    Arguments:
+        hyperparameters: of the loss, where they are tuned.
     """
+    tuned = hyperparameters or {}
     examples = min(PROBE_EXAMPLES, len(targets))
     # Copied: a slice would count the storage of the whole data set.
     few = inputs[:examples].clone(), targets[:examples].clone()
     more = torch.cat([few[0], few[0]]), torch.cat([few[1], few[1]])
-    return (_saved(workload, *more) - _saved(workload, *few)) / examples
+    return (_saved(workload, *more, tuned) - _saved(workload, *few, tuned)) / examples
 
 
-def _saved(workload: Workload, inputs: Tensor, targets: Tensor) -> int:
+def _saved(workload: Workload, inputs: Tensor, targets: Tensor, hyperparameters: Mapping[str, float]) -> int:
     model = workload.model().train()
     parameters = {p.untyped_storage().data_ptr() for p in model.parameters()}
     saved: dict[int, int] = {}
@@ -49,7 +56,7 @@ def _saved(workload: Workload, inputs: Tensor, targets: Tensor) -> int:
         return tensor
 
     with torch.random.fork_rng(devices=[]), torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-        workload.loss(model(inputs), targets).mean()
+        workload.loss(model(inputs), targets, **hyperparameters).mean()
     return sum(saved.values())
 
 

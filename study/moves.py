@@ -7,7 +7,6 @@ with them, too: the best of a search was lucky, and a rule must not be blamed fo
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -26,7 +25,7 @@ from study.rules import RULES, Move, Values
 from study.run import run
 from study.tuner import Tuner
 from study.workers import TrialTooLarge
-from workloads.base import build
+from workloads.base import build, importable
 from workloads.suggest import suggest
 
 SEEDS = 10
@@ -80,11 +79,8 @@ def arrivals(
         StoreError: the results cannot be read or gone on with.
         DataError: the data cannot be had.
     """
-    if config_dir is not None:
-        sys.path.insert(0, str(config_dir.resolve()))  # where the user's workloads are imported from
-    studies = _studies(results)
-    store.check(results, studies)
-    jobs = config.materialise([Job(study, results, engine) for study in studies])
+    importable(config_dir)  # studies import their optimizers when they are made
+    jobs = sweep.ready([Job(study, results, engine) for study in _studies(results)], config_dir)
     found: list[Arrivals] = []
     left_out: list[str] = []
     for key, curve in groupby(jobs, key=lambda job: (job.study.name, job.study.optimizer)):

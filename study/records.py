@@ -135,6 +135,12 @@ class Search:
     def __post_init__(self) -> None:
         if self.sampler not in SAMPLERS:
             raise ValueError(f"unknown search.sampler {self.sampler!r}{suggest(self.sampler, SAMPLERS)}")
+        ranges = sorted(name for name, dimension in self.space.items() if dimension.choices is None)
+        if self.sampler == "cmaes" and len(ranges) < 2:
+            raise ValueError(
+                f"search=cmaes needs two ranges or more in search.space, but got {', '.join(ranges) or 'none'}; choose "
+                "search=tpe or gp."
+            )
         _at_least("search.trials", self.trials, 1)
         if self.max_launches is not None and self.max_launches < self.trials:
             raise ValueError(
@@ -224,7 +230,8 @@ class Study:
                 asking = f"optimizer {self.optimizer} with schedule {self.schedule}"
                 raise ValueError(f"{asking} needs search.space.{name}, but it is missing.")
         space = self.search.space
-        self._check_warmup(space)
+        if self.branch.rerun is None:  # else it is what was tuned, a warmup of 0 though others were searched
+            self._check_warmup(space)
         for name, dimension in space.items():
             stem = name.removesuffix(HALF_LIFE)
             if stem != name and stem in space:

@@ -132,7 +132,7 @@ def _study(folder: Path, parts: tuple[str, ...]) -> Released:
 
 def _component(name: str) -> str:
     """A name that is one folder."""
-    return re.sub(r"[^\w+=-]+", "_", name).strip("_+=-") or "unnamed"
+    return re.sub(r"[^\w.,+=-]+", "_", name).strip("_.,+=-") or "unnamed"
 
 
 def space(study: Released, given: Collection[str]) -> tuple[dict[str, Any], list[str]]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime
 import os
 import platform
 import socket
@@ -61,7 +60,7 @@ def run(
                 with store.claimed(folder, shard) as claim:
                     record = store.open_study(results, study, provenance(study, workers, command, shard))
                     spent = _train(study, workers, folder, watch, storage, claim)
-                    store.end_run(record, {"ended": _now(), **spent})
+                    store.end_run(record, {"ended": store.now(), **spent})
                 break
             except Held:
                 if shards == 1:
@@ -112,7 +111,7 @@ def provenance(study: Study, workers: Workers, command: str, shard: Shard) -> di
     packages = ("torch", "optuna", "numpy", "scipy", "pandas", "hydra-core", *theirs)
     return {
         "command": command,
-        "started": _now(),
+        "started": store.now(),
         "host": socket.gethostname(),
         "pid": os.getpid(),
         "platform": platform.platform(),
@@ -130,10 +129,6 @@ def provenance(study: Study, workers: Workers, command: str, shard: Shard) -> di
         "versions": {name: version(name) for name in packages},
         "git_commit": _git_commit(),
     }
-
-
-def _now() -> str:
-    return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
 
 
 def _processor() -> str:

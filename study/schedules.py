@@ -58,7 +58,7 @@ def constant(step: float, train_steps: float) -> float:
 def linear_decay(
     step: float, train_steps: float, *, learning_rate_decay_fraction: float, end_learning_rate_factor: float
 ) -> float:
-    """1 - (1 - alpha) min(t, D) / D with D = fraction * T (Shallue et al. 2019, section 3.2).
+    """1 - (1 - alpha) min(t, D) / D with D = fraction * T (Shallue et al. 2019).
 
     Arguments:
         learning_rate_decay_fraction: D / T, in (0, 1].

@@ -19,12 +19,12 @@ from study.optimizers import OPTIMIZERS
 from study.records import Study
 from study.tuner import Tuner
 
-SMALLER = "preset=quick, search.trials=10, batch_size=64,256 or budget.epochs=5"
-"""What makes a sweep cost less."""
+QUICK_TRIALS = 8
+"""Of preset=quick, which makes nothing smaller that asks for as few."""
 
 
 def costs(
-    console: Console, measured: Sequence[tuple[Study, Cost]], place: str, workers: int, smaller: str = SMALLER
+    console: Console, measured: Sequence[tuple[Study, Cost]], place: str, workers: int, smaller: str | None = None
 ) -> None:
     """What these searches will take if every trial runs its whole budget, and how to make it smaller."""
     if not measured:
@@ -67,8 +67,23 @@ def costs(
     if more:
         console.print(f"Not counted: {' and '.join(more)}, which depend on what is found.", highlight=False)
     if total > 600:
-        console.print(f"To make it smaller: {smaller}.", highlight=False)
+        console.print(
+            f"To make it smaller: {smaller or ways_to_less([study for study, _ in measured])}.", highlight=False
+        )
     console.print()
+
+
+def ways_to_less(studies: Sequence[Study]) -> str:
+    """What makes a sweep of these searches cost less."""
+    search, epochs = studies[0].search, studies[0].budget.epochs
+    sizes = sorted({study.batch_size for study in studies})
+    ways = [
+        *(["preset=quick"] if search.trials > QUICK_TRIALS else []),
+        *([f"search.trials={search.trials // 2}"] if search.trials > 1 else []),
+        *([f"batch_size={sizes[len(sizes) // 4]},{sizes[3 * len(sizes) // 4]}"] if len(sizes) > 2 else []),
+        *([f"budget.epochs={epochs / 2:g}"] if epochs else []),
+    ]
+    return " or ".join([text for text in (", ".join(ways[:-1]), *ways[-1:]) if text]) or "a smaller model"
 
 
 class SweepProgress:

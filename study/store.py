@@ -21,6 +21,7 @@ question, which they agree on; one of them, once all is there and nobody works o
 
 from __future__ import annotations
 
+import datetime
 import json
 import os
 import secrets
@@ -35,7 +36,7 @@ from typing import Any
 
 import numpy as np
 
-from analysis.counting import all_runs
+from analysis.counting import RECORDED, all_runs
 from study import files
 from study.claims import STALE, WHOLE, Held, Shard, claimed
 from study.curve_files import COMPACTED, load, write_curves, write_table
@@ -141,12 +142,12 @@ def save_imported(
 
 
 def held(results: Path, study: Study) -> tuple[dict[str, Any], list[dict[str, Any]]] | None:
-    """(the question, the provenance of every run) of a search as it stands on file; None if it was never begun."""
+    """(the question, the provenance of every run) of a search as it stands on file; None if it was never begun here."""
     path = study_folder(results, study) / "study.json"
     if not os.path.exists(path):
         return None
     found = read(path)
-    return found["question"], runs(path.parent)
+    return None if found["question"]["stopping"] == RECORDED else (found["question"], runs(path.parent))
 
 
 def identity(results: Path) -> str:
@@ -162,11 +163,19 @@ def identity(results: Path) -> str:
 def announce(results: Path, study: Study) -> None:
     """Record the question of a search that is to come, so that a sweep's files say how far it is.
 
+    One that is there already is told how far it is asked for by now, unless somebody works on it and has said so.
+
     Raises:
         StoreError: the folder holds another question, or cannot be written.
     """
-    path = study_folder(results, study) / "study.json"
-    if not path.exists():
+    folder = study_folder(results, study)
+    path = folder / "study.json"
+    if path.exists():
+        if _asks_for_more(folder, study):
+            check(results, [study])
+            with suppress(Held), claimed(folder):
+                _ask(folder, study)
+    else:
         check(results, [study])
         with files.writing(path):
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -185,16 +194,31 @@ def open_study(results: Path, study: Study, provenance: Mapping[str, Any]) -> Pa
     announce(results, study)
     check(results, [study])
     folder = study_folder(results, study)
-    held = read(folder / "study.json")
-    asked = replace(study, search=_most(study.search, held["question"]["search"])).question()
-    if differences(held["question"], asked):
-        files.replace(folder / "study.json", partial(_write_json, held | {"question": asked}))
+    _ask(folder, study)
     for name in ("trials", "runs"):
         with files.writing(folder / name):
             (folder / name).mkdir(exist_ok=True)
     path = folder / "runs" / f"{secrets.token_hex(4)}.json"
     files.replace(path, partial(_write_json, {"run": path.stem, **provenance}))
     return path
+
+
+def _as_asked(held: Mapping[str, Any], study: Study) -> dict[str, Any]:
+    """The question of a search as far as it was ever asked for."""
+    return replace(study, search=most(study.search, held["search"])).question()
+
+
+def _asks_for_more(folder: Path, study: Study) -> bool:
+    held = read(folder / "study.json")["question"]
+    return bool(differences(held, _as_asked(held, study)))
+
+
+def _ask(folder: Path, study: Study) -> None:
+    """Let the file of a search say how far it is asked for."""
+    if _asks_for_more(folder, study):
+        held = read(folder / "study.json")
+        asked = held | {"question": _as_asked(held["question"], study)}
+        files.replace(folder / "study.json", partial(_write_json, asked))
 
 
 def end_run(path: Path, ended: Mapping[str, Any]) -> None:
@@ -211,10 +235,14 @@ def runs(folder: Path) -> list[dict[str, Any]]:
     return all_runs(read(folder / "study.json")["provenance"], apart)
 
 
-def _most(search: Search, held: Mapping[str, Any]) -> Search:
+def most(search: Search, held: Mapping[str, Any]) -> Search:
     """A search as far as it was ever asked for: asking for less takes nothing back."""
     trials = max(search.trials, held["trials"])
-    launches = None if search.max_launches is None else max(search.max_launches, trials)
+    launches = search.max_launches
+    if launches is not None and held["max_launches"] is not None:
+        launches = max(launches, held["max_launches"], trials)
+    elif launches is not None or held["max_launches"] is not None:  # the other being ten times the trials
+        launches = max(search.launch_limit, held["max_launches"] or 10 * held["trials"], trials)
     counts = {name: max(getattr(search, name), held[name]) for name in ("extend", "extend_limit", "repeats", "reruns")}
     budgets = tuple(sorted({*search.budgets, *held["budgets"]}))
     return replace(search, trials=trials, max_launches=launches, budgets=budgets, **counts)
@@ -330,6 +358,11 @@ def read(path: Path) -> dict[str, Any]:
         return json.loads(path.read_text())
     except (OSError, ValueError) as error:
         raise StoreError(f"cannot read {path}: {error}; restore or remove that study's folder.") from error
+
+
+def now() -> str:
+    """The time, as records of runs hold it."""
+    return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
 
 
 def _write_json(tree: Mapping[str, Any], path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from contextlib import nullcontext
 from functools import partial
@@ -20,6 +19,7 @@ from study.records import ADAPTIVE_SAMPLERS
 from study.run import run
 from study.storage import Storage
 from study.workers import TrialTooLarge, Workers
+from workloads.base import importable
 
 
 def jobs_of(overrides: Sequence[str], config_dir: Path | None, here: bool = True) -> tuple[list[Job], list[Job]]:
@@ -32,14 +32,14 @@ def jobs_of(overrides: Sequence[str], config_dir: Path | None, here: bool = True
         UsageError, DataError: the overrides ask for something impossible, or the data cannot be had.
         StoreError: a results folder holds another question or cannot be written.
     """
+    importable(config_dir)  # studies import their optimizers when they are made
     jobs = ready(config.jobs(overrides, config_dir), config_dir, here)
     return jobs, missing(jobs)
 
 
 def ready(jobs: Sequence[Job], config_dir: Path | None, here: bool = True) -> list[Job]:
     """The jobs as this machine, or one that is not known yet, can train them; raises as `jobs_of` does."""
-    if config_dir is not None:
-        sys.path.insert(0, str(config_dir.resolve()))  # where the user's workloads are imported from
+    importable(config_dir)
     jobs = config.materialise(jobs, here)
     for folder in {job.results: None for job in jobs}:
         store.check(folder, [job.study for job in jobs if job.results == folder])

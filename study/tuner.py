@@ -105,7 +105,7 @@ class Tuner:
     def next_index(self, shard: Shard) -> int | None:
         """The next trial of a shard that is worth starting now, if there is one.
 
-        It is not while all those before it that are not finished, here or in other shards, could yet be feasible.
+        It is while fewer trials of lower index than are wanted are feasible or, here or in other shards, unfinished.
         """
         mine = itertools.count(shard.index, shard.count)
         index = next(i for i in mine if i not in self.outcomes and i not in self._asked)

@@ -125,13 +125,12 @@ def _obey(pipe: Connection | None, setting: Setting | None, team: Team, seat: Se
     from study.checkpoints import Pace
     from study.evaluation import Source
     from study.memory import out_of_memory, too_large
-    from workloads.base import Workload, build
+    from workloads.base import Workload, build, importable
     from workloads.layers import together
 
     setting = team.hear(lambda: setting)
     assert setting is not None
-    if setting.import_path is not None:
-        sys.path.insert(0, str(setting.import_path.resolve()))
+    importable(setting.import_path)
     device = setting.engine.device
     if seat is not None and device == "cuda":
         device = f"cuda:{seat.device}"

@@ -225,7 +225,7 @@ class Workers:
 
 def _key(study: Study) -> str:
     """What decides the cost of a step; its searches, stages and reruns share it."""
-    how = (study.optimizer, study.batch_size, study.arithmetic, study.precision, study.micro_batch)
+    how = (study.optimizer, study.batch_size, study.arithmetic, study.precision, study.micro_batch, study.averages)
     return json.dumps([study.workload, how], sort_keys=True)
 
 

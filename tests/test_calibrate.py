@@ -162,6 +162,19 @@ def test_what_is_not_solved_is_refused_before_training(tmp_path, asked):
         calibrate.check(found)
 
 
+@pytest.mark.parametrize(
+    "asked",
+    [["search.space.momentum_half_life_examples=80"], ["search.space.l2=0.1"], ["search.budgets=[0.5,1]"]],
+)
+def test_what_the_solution_does_not_know_is_refused_before_training(tmp_path, asked):
+    usual = ["workload=nqm", "optimizer=sgd", "search.reruns=3", "batch_size=64", f"results={tmp_path}"]
+    if "momentum" in asked[0]:
+        usual[1] = "optimizer=momentum"
+    found, _ = sweep.jobs_of([*usual, *asked], None)
+    with pytest.raises(UsageError, match="the exact solution is of learning_rate and momentum alone"):
+        calibrate.check(found)
+
+
 def test_facts_are_recognised():
     momentum, preconditioned = {"optimizer": "momentum"}, {"workload": "nqm_preconditioned"}
     facts = found(

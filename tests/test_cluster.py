@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pandas as pd
@@ -131,6 +132,18 @@ def test_jobs_on_one_machine_share_its_cores(jobs, monkeypatch, workers, n_jobs,
     assert [cluster.with_workers(job, workers) for job in divided] == shards
 
 
+@pytest.mark.parametrize(
+    ("device", "devices", "workers", "at_once"),
+    [("cuda", 1, 1, 1), ("cuda:1", 1, 4, 4), ("cpu", 4, 2, 2), ("cpu", 4, 1, 2), ("cpu", 16, 1, 1)],
+)
+def test_jobs_share_a_gpu_and_teams_the_cores(jobs, monkeypatch, device, devices, workers, at_once):
+    monkeypatch.setattr(placement, "cores", lambda: 8)
+    engine = placement.Engine(device=device, devices=devices, workers=workers)
+    asked = [replace(job, engine=engine) for job in jobs]
+    settings, divided = cluster._divided(asked, cluster.Cluster("local", {"n_jobs": -1}))
+    assert (settings["n_jobs"], {job.engine.workers for job in divided}) == (at_once, {1})
+
+
 def test_a_ray_task_has_a_worker_for_each_core_it_was_given(jobs):
     job = cluster.with_workers(jobs[0], None)
     for remote, expected in (({"num_cpus": 3}, 3), ({"num_cpus": 3, "num_gpus": 1}, None)):
@@ -185,6 +198,19 @@ def test_what_is_in_the_queue(squeue):
     assert slurm.queued(squeue("echo '13 N/A COMPLETING None'")) == {0: "completing"}
     assert slurm.queued(squeue("true")) == {}
     assert slurm.queued(squeue("exit 1"))  # no answer is no end
+
+
+def test_jobs_of_one_command_are_found_from_any_of_its_results_folders(jobs, squeue, tmp_path):
+    """What is missing when it is given again may lie in another folder than what was missing first."""
+    folder = squeue("echo '12 0 RUNNING None'")
+    other = [replace(job, results=tmp_path / "other") for job in jobs]
+    assert cluster._launches(other, tmp_path / "none") == [tmp_path / "none"]
+    for note in cluster._notes([*jobs, *other]):
+        note.parent.mkdir(parents=True)
+        note.write_text(str(folder))
+    assert cluster._launches(other, tmp_path / "none") == [tmp_path / "none", folder]
+    looks = cluster._looks(other, cluster.Cluster("slurm", {}), tmp_path / "none", None, "")
+    assert set(next(looks).values()) == {"queued"}  # waits
 
 
 def test_a_slurm_that_does_not_answer_is_refused(squeue):

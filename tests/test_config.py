@@ -1,22 +1,45 @@
 """conf/ composes, overrides do what they say, and what cannot be asked is refused before anything is written."""
 
+import dataclasses
 import itertools
 import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 import conf
 from analysis.counting import Goal
+from study import placement, records, schema, sweep
 from study.__main__ import main
 from study.config import UsageError, build_study, compositions, jobs
 from study.optimizers import OPTIMIZERS
 from study.records import SAMPLERS
 from study.schedules import SCHEDULES
 from study.space import Dimension
+from workloads.base import cross_entropy_error
+from workloads.fully_connected import FullyConnected
 
 CONF = Path(conf.__file__).parent
 FILES = sorted(str(path.relative_to(CONF)) for path in CONF.rglob("*.yaml"))
+
+
+@pytest.mark.parametrize(
+    ("config", "record"),
+    [
+        (schema.EvaluationConfig, records.Evaluation),
+        (schema.SeedsConfig, records.Seeds),
+        (schema.SearchConfig, records.Search),
+        (schema.EngineConfig, placement.Engine),
+        (schema.SweepConfig, records.Study),
+    ],
+)
+def test_the_schema_has_the_defaults_of_the_records(config, record):
+    ours = {field.name: field.default for field in dataclasses.fields(record)}
+    theirs = {field.name: field.default for field in dataclasses.fields(config)}
+    compared = [name for name in ours.keys() & theirs.keys() if dataclasses.MISSING not in (ours[name], theirs[name])]
+    assert compared
+    assert {name: theirs[name] for name in compared} == {name: ours[name] for name in compared}
 
 
 def names(group):
@@ -43,7 +66,7 @@ def test_every_registered_thing_has_its_file():
 def test_every_workload_composes_with_every_optimizer_and_schedule(workload):
     found = set()
     sweeps = [f"optimizer={','.join(OPTIMIZERS)}", "schedule=constant"], [f"schedule={','.join(SCHEDULES)}"]
-    for config in itertools.chain(*(compositions([f"workload={workload}", *sweep]) for sweep in sweeps)):
+    for config in itertools.chain(*(compositions([f"workload={workload}", *overrides]) for overrides in sweeps)):
         study = build_study(config, 64)
         asked = set(study.asked_hyperparameters)
         assert asked <= set(study.search.space) <= asked | set(study.optional_hyperparameters)
@@ -216,6 +239,7 @@ REFUSED = [
     (["seeds.trial=x"], ["seeds.trial", "'x'"]),
     (["search.trials=0"], ["search.trials must be", "at least 1", "0"]),
     (["search.trials=null"], ["search.trials"]),
+    (["search=cmaes", "optimizer=sgd"], ["search=cmaes needs two ranges or more", "learning_rate", "search=tpe"]),
     (["search.max_launches=3"], ["`search.trials <= search.max_launches` must hold", "3"]),
     (["search.extend_factor=1"], ["search.extend_factor must be at least 1.1", "1"]),
     (["search.extend_limit=-1"], ["search.extend_limit must be", "at least 0", "-1"]),
@@ -337,6 +361,7 @@ def test_a_folder_with_another_question_is_refused_and_left_alone(tmp_path, monk
         (["sweep", "--nope"], "--nope"),
         (["report"], "results"),
         (["data", "lst"], "'lst'"),
+        (["import", "there", "here", "--trials", "0"], "--trials: must be at least 1, or all, but got 0"),
     ],
 )
 def test_an_unknown_verb_or_option_is_refused(capsys, arguments, word):
@@ -347,3 +372,67 @@ def test_an_unknown_verb_or_option_is_refused(capsys, arguments, word):
     usage, *_, wrong = err.splitlines()
     assert usage.startswith("usage: ")
     assert word in wrong
+
+
+@pytest.mark.parametrize(
+    ("loss", "said"),
+    [
+        (lambda self, outputs, targets: outputs**2, r"loss must be a number for each example.*\[8\].*\[8, 10\]"),
+        (lambda self, outputs, targets: outputs.mean(), r"loss must be a number for each example.*\[8\].*\[\]"),
+        (lambda self, outputs, targets, margin: outputs.mean(1), "'margin'; what is tuned of a loss .* has a default"),
+    ],
+)
+def test_a_loss_that_is_no_number_for_each_example_is_refused(tmp_path, monkeypatch, loss, said):
+    """Lanes, accumulated batches and plain ones would each make something else of it."""
+    monkeypatch.setattr(FullyConnected, "loss", loss)
+    with pytest.raises(UsageError, match=said):
+        sweep.jobs_of(["batch_size=64", f"results={tmp_path}"], None)
+
+
+def test_a_tuned_loss_needs_no_default_that_is_used(tmp_path, monkeypatch):
+    def loss(self, outputs, targets, label_smoothing):
+        return cross_entropy_error(outputs, targets) * (1 - label_smoothing)
+
+    monkeypatch.setattr(FullyConnected, "loss", loss)
+    asked = ["batch_size=64", "search.space.label_smoothing=[0,0.1]", f"results={tmp_path}"]
+    [job], _ = sweep.jobs_of(asked, None)
+    assert job.study.arithmetic == "bmm"
+
+
+def test_a_loss_that_takes_plain_numbers_only_is_not_fused(tmp_path, monkeypatch):
+    def loss(self, outputs, targets, label_smoothing=0.0):
+        return torch.nn.functional.cross_entropy(outputs, targets, reduction="none", label_smoothing=label_smoothing)
+
+    monkeypatch.setattr(FullyConnected, "loss", loss)
+    asked = ["batch_size=64", "search.space.label_smoothing=[0,0.1]", f"results={tmp_path}"]
+    [job], _ = sweep.jobs_of(asked, None)
+    assert job.study.arithmetic == "plain"
+
+
+MINE = """
+import torch
+
+
+class Sgd(torch.optim.SGD):
+    pass
+"""
+
+
+def test_an_optimizer_of_the_users_folder(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    (tmp_path / "made_optimizer.py").write_text(MINE)
+    asked = ["batch_size=64", "optimizer=torch", "optimizer.target=made_optimizer.Sgd"]
+    asked += ["search.space.learning_rate={low: 0.01, high: 1, scale: log}", f"results={tmp_path / 'results'}"]
+    [job], _ = sweep.jobs_of(asked, tmp_path)
+    assert job.study.optimizer == "made_optimizer.Sgd"
+
+
+def test_asking_for_less_goes_on_with_what_was_asked_before(tmp_path, write_study):
+    """What follows from a search, such as its reruns, follows from all of it."""
+    asked = ["batch_size=64", f"results={tmp_path}"]
+    [job], _ = sweep.jobs_of([*asked, "search.trials=30"], None)
+    write_study(tmp_path, job.study, [])
+    [less], _ = sweep.jobs_of([*asked, "search.trials=6", "search.reruns=2"], None)
+    assert (less.study.search.trials, less.study.search.reruns) == (30, 2)
+    [elsewhere], _ = sweep.jobs_of([*asked, "search.trials=6"], None, here=False)
+    assert elsewhere.study.search.trials == 30

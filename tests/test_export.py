@@ -51,6 +51,15 @@ def test_a_round_trip_changes_no_answer(own, tmp_path, stopping):
     assert first == second
 
 
+def test_names_survive_a_round_trip(tmp_path, make_study, make_curve, write_study):
+    space = {"learning_rate": {"low": 1e-3, "high": 1.0, "scale": "log"}}
+    study = make_study(name="net.v2,b", optimizer="torch.optim.RAdam", space=space)
+    write_study(tmp_path / "own", study, [make_curve(study, index, reaches=20) for index in range(4)])
+    export(tmp_path / "own", tmp_path / "released", "batch_science")
+    import_released(tmp_path / "released", tmp_path / "back")
+    assert [(each.workload, each.optimizer) for each in load(tmp_path / "back")] == [("net.v2,b", "torch.optim.RAdam")]
+
+
 def test_trials_that_stopped_at_their_goal_do_not_answer_a_tighter_one(own, tmp_path):
     export(own("race"), tmp_path / "released", "batch_science")
     with pytest.raises(ImportRefused, match=r"< 0.05 needs stopping=budget, since trials stopped at .* < 0.1"):

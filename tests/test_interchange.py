@@ -13,6 +13,7 @@ from analysis.counting import COMPLETE, INCOMPLETE, INFEASIBLE, Goal
 from analysis.export import export
 from analysis.load import load
 from analysis.status import table as status
+from study.__main__ import main
 from study.interchange import PUBLISHED, ImportRefused, import_released, parse_goal
 from study.store import StoreError
 
@@ -272,7 +273,6 @@ REFUSED = {
     "fits no workload; there are net_a": {"goals": ["nest_a:" + GOAL]},
     "a goal must read 'SPLIT/ERROR < NUMBER'": {"goals": ["low"]},
     "net_a does not measure val/loss, but val/classification_error": {"goals": ["val/loss<3"]},
-    "--trials must be at least 1, or all, but got -1": {"goals": [GOAL], "trials": -1},
 }
 
 
@@ -287,6 +287,13 @@ def test_what_cannot_be_imported_is_refused_before_anything_is_written(tree, sai
 def test_a_folder_without_studies_is_refused(tmp_path):
     with pytest.raises(ImportRefused, match="no studies to import"):
         import_released(tmp_path, tmp_path / "results")
+
+
+def test_a_sweep_does_not_go_on_with_what_was_imported(tree, capsys):
+    release(tree, {1: (COMPLETE, [0.2])}, "digits/mlp/momentum/64")
+    imported(tree, goals=["val/classification_error<0.05"])
+    assert main(["sweep", "batch_size=64", f"results={tree.parent / 'results'}"]) == 2
+    assert "holds another question" in capsys.readouterr().err
 
 
 def test_another_question_is_refused_and_the_same_is_read_anew(tree, make_study, write_study):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,7 @@ from study.optimizers import OPTIMIZERS
 from study.records import Budget, Curve, Study, Trial
 from study.schedules import SCHEDULES
 from study.serial import Proposals
+from study.space import Dimension
 from workloads.base import Splits
 
 STEPS = 30
@@ -200,6 +202,17 @@ def test_a_height_that_computes_other_bits_is_not_admitted(question, monkeypatch
     assert 4 not in admitted(study)
 
 
+class Residual(nn.Sequential):
+    """More than one layer after the other."""
+
+    def forward(self, x):
+        return x + super().forward(x)
+
+
+HOOKED = nn.Linear(2, 3)
+HOOKED.register_forward_hook(lambda module, inputs, outputs: outputs * 2)
+
+
 @pytest.mark.parametrize(
     ("model", "fields", "device", "how"),
     [
@@ -218,6 +231,8 @@ def test_a_height_that_computes_other_bits_is_not_admitted(question, monkeypatch
         (nn.Sequential(TWICE, TWICE), {"batch_size": 8}, "cpu", "plain"),  # one layer, two places
         (nn.Sequential(nn.Linear(2, 3).requires_grad_(False)), {"batch_size": 4}, "cpu", "plain"),
         (nn.LSTM(2, 3), {"batch_size": 4}, "cpu", "plain"),
+        (Residual(nn.Linear(3, 3)), {"batch_size": 64}, "cpu", "plain"),
+        (nn.Sequential(HOOKED), {"batch_size": 64}, "cpu", "plain"),
     ],
 )
 def test_the_rule_of_arithmetic(make_study, model, fields, device, how):
@@ -243,6 +258,29 @@ def test_what_lanes_cannot_train_is_found_out_beforehand(question, monkeypatch, 
     monkeypatch.setattr(workload, "model", lambda: spoilt(model()), raising=False)
     data = Data.of(workload.splits(torch.device("cpu")))
     assert engine.lanes_can(question("vmap"), workload, data) == can
+
+
+@pytest.mark.parametrize("name", SCHEDULES)
+@pytest.mark.parametrize("warmup", [40, 50, 60])
+def test_lanes_are_timed_beyond_a_short_budget(question, name, warmup):
+    study = question("bmm", schedule=name)
+    space = {**study.search.space, "warmup_steps": Dimension(choices=(warmup,))}
+    study = replace(study, budget=Budget(0, 50), search=replace(study.search, space=space))
+    workload = CASES["bmm"]
+    lanes_ = engine._started(study, workload, Data.of(workload.splits(torch.device("cpu"))), range(4))
+    lanes_.advance(80)
+    assert all(lane.log.first_bad_step is None for lane in lanes_.lanes)
+
+
+def test_averages_double_what_an_evaluation_costs(question, monkeypatch):
+    monkeypatch.setattr(engine, "least_seconds", lambda *_, **__: 1.0)
+    workload = CASES["bmm"]
+    data = Data.of(workload.splits(torch.device("cpu")))
+    study = question("bmm")
+    averaged = replace(study.search, space={**study.search.space, "ema_decay": Dimension(choices=(0.9,))})
+    costs = [engine.measure(each, workload, data, 4) for each in (study, replace(study, search=averaged))]
+    assert costs[1].validation == 2 * costs[0].validation
+    assert costs[1].step == costs[0].step
 
 
 def test_volumes_keep_their_axes():

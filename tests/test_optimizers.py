@@ -8,6 +8,7 @@ from dataclasses import replace
 from functools import cache, partial
 from typing import Any
 
+import numpy as np
 import pytest
 import pytorch_optimizer
 import torch
@@ -316,6 +317,12 @@ def test_half_lives_are_kept_between_batch_sizes():
     assert [found[size]["beta1"] for size in (64, 256)] == [0.5, 0.5**4]
     assert found[16]["beta1"] ** 4 == pytest.approx(0.5)
     assert all(each["learning_rate"] == 0.1 for each in found.values())
+
+
+def test_a_half_life_beyond_all_examples_is_no_beta_of_1():
+    """Updates divide by 1 - beta, in float32."""
+    beta = resolved({"beta2_half_life_examples": 1e12}, batch_size=1)["beta2"]
+    assert torch.tensor(beta, dtype=torch.float32) == np.nextafter(np.float32(1), np.float32(0))
 
 
 def test_scalars_are_trained_too():

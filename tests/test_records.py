@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from analysis.counting import Goal
 from study.records import Budget, Curve, Evaluation, Search, Seeds, Study
+from study.searches import trained_again
 from study.space import parse_space
 
 
@@ -179,6 +180,13 @@ def test_a_trial_is_named_by_its_index_alone(make_study):
     one, other = study.trial(3, {"learning_rate": 0.1}), study.trial(3, {"learning_rate": 0.2})
     assert (one.seed, one.order_seed) == (other.seed, other.order_seed)
     assert len({one.seed, one.order_seed, study.trial(4, {}).seed, study.trial(4, {}).order_seed}) == 4
+
+
+def test_a_tuned_warmup_of_0_is_trained_again_with_its_initial_factor(make_study):
+    space = {"learning_rate": 0.1, "momentum": 0.9, "warmup_steps": [0, 20], "warmup_initial_factor": [0.1, 0.5]}
+    tuned = {"learning_rate": 0.1, "momentum": 0.9, "warmup_steps": 0.0, "warmup_initial_factor": 0.5}
+    study = make_study(space=space)
+    assert trained_again(study, tuned, 2, study.branch._replace(rerun=0)).trial(0, tuned).hyperparameters == tuned
 
 
 def test_launch_limit():

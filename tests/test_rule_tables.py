@@ -102,6 +102,20 @@ def test_what_was_moved_from_a_trial_that_was_beaten_since_is_left_out(planted):
     assert line in build([folder], folder).warnings
 
 
+def test_nothing_is_current_where_a_wider_search_missed_the_goal(planted, make_study, make_curve, write_study):
+    folder = planted("constant", 8, 32, [30, 30], trial=1)
+    studies = list(load(folder))
+    missing = [study for study in studies if study.branch.rule is not None]
+    for study in studies:
+        if study.branch.rule is None:
+            wide = make_study(batch_size=study.batch_size, trials=3, name="wide")
+            write_study(folder / "wide", wide, [make_curve(wide, index) for index in range(3)])
+    missed = list(load(folder / "wide"))
+    for study in missed:
+        study.question["workload"]["name"] = "tiny"
+    assert rules.steps([*missed, *missing]).empty
+
+
 def test_a_page_with_rules_says_so(planted):
     planted("tuned", 32, 32, [20, 20, 20])
     data = build([folder := planted("square_root", 8, 32, [50, 60, None])], planted("tuned", 8, 8, [40, 40, 40]))

@@ -136,6 +136,12 @@ def test_repeats_have_other_seeds_and_never_give_the_answer(swept, tmp_path):
     assert (row["searches"], row["reached"], row["least"], row["median"], row["greatest"]) == (3, 3, 38, 39, 40)
 
 
+def test_repeats_answer_as_the_first_search_does_by_the_best_of_their_budgets(swept, tmp_path):
+    swept(lambda study, h: (40 - study.branch.repeat) * study.branch.budget, repeats=2, budgets=(0.5, 1.0))
+    [row] = analysis_searches.repeats(list(load(tmp_path))).to_dict("records")
+    assert (row["searches"], row["least"], row["median"], row["greatest"]) == (3, 19, 20, 20)
+
+
 def test_the_tuned_configuration_is_rerun_with_fresh_seeds(swept, tmp_path):
     def steps(study, h):
         return None if study.branch.rerun is not None else best_at(0.03)(study, h)

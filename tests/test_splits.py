@@ -217,6 +217,14 @@ def test_recorded_step_times_are_of_the_parts_that_were_taken_at_once(write):
     assert recorded(write({32: 100}, budget=budget, micro_batch=8)).timed == {8: pytest.approx(2 / 400 / 4)}
 
 
+def test_what_several_devices_took_together_is_no_step_of_one(write):
+    together, alone = write({16: 100}), write({32: 100})
+    together[0].provenance[0]["devices"] = 2
+    assert list(recorded([*together, *alone]).timed) == [32]
+    with pytest.raises(AdviceError, match="no step of tiny with momentum was timed on one device"):
+        recorded(together)
+
+
 def test_a_batch_size_without_the_goal_stays_and_is_not_advised(write):
     studies = write({8: 400, 16: None})
     found = splits.table(studies, Machine([1, 2], AFFINE))

@@ -264,6 +264,13 @@ def test_a_goal_reached_nowhere_or_once_still_has_its_sentence(results):
     assert "reached at batch size 4 alone, in 300 steps" in sentence(studies)
 
 
+def test_a_base_beyond_all_batch_sizes_says_nothing_of_perfect_scaling(results):
+    studies = results({1: [1600] * 4, 4: [400] * 4})
+    said = scaling.sentences(steps_to_result.table(studies), scaling.table(studies, base=64))[0]
+    assert ": the largest batch size, 4, still gains (4 throughout): 400 steps there, 4.0 times fewer" in said
+    assert "perfect" not in said
+
+
 def test_an_unfinished_study_does_not_break_the_limits(results):
     studies = results({1: [1600] * 4, 2: ["missing", 800, "missing", 800], 4: [400, "missing", "missing", "missing"]})
     assert limits(studies) == {"perfect_scaling_limit": (4, ">"), "maximum_useful_batch_size": (4, ">")}

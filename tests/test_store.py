@@ -322,3 +322,17 @@ def test_batch_sizes_of_one_curve_may_differ_in_arithmetic(tmp_path, make_study)
     store.open_study(tmp_path, make_study(batch_size=8, arithmetic="plain"), {})
     with pytest.raises(store.StoreError, match="arithmetic: vmap -> plain"):
         store.check(tmp_path, [make_study(batch_size=4, arithmetic="plain")])
+
+
+def test_a_finished_search_is_told_what_more_is_asked_for(tmp_path, make_study, make_curve, write_study):
+    """Else `study rules`, which goes by it, would look at fewer searches than the report."""
+    study = make_study(trials=2, max_launches=8)
+    folder = write_study(tmp_path, study, [make_curve(study, index, reaches=20) for index in range(2)])
+    runs = store.runs(folder)
+    store.announce(tmp_path, make_study(trials=1, budgets=(0.5, 1.0), extend=True, max_launches=4))
+    search = store.read(folder / "study.json")["question"]["search"]
+    assert (search["trials"], search["budgets"], search["extend"], search["max_launches"]) == (2, [0.5, 1.0], True, 8)
+    assert store.runs(folder) == runs
+    with store.claimed(folder):  # whoever works on it says so when it starts
+        store.announce(tmp_path, make_study(trials=5))
+    assert store.read(folder / "study.json")["question"]["search"]["trials"] == 2

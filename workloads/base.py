@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 import torch
@@ -165,6 +167,12 @@ def require_fraction(name: str, value: Any) -> None:
     """Refuse what is not a number in [0, 1)."""
     if not isinstance(value, int | float) or not 0 <= value < 1:
         raise ValueError(f"{name} must be a number in [0, 1), but got {value!r}.")
+
+
+def importable(folder: Path | None) -> None:
+    """Let workloads and optimizers be imported from a folder of the user's, if there is one."""
+    if folder is not None and str(folder.resolve()) not in sys.path:
+        sys.path.insert(0, str(folder.resolve()))
 
 
 def build(config: Mapping[str, Any]) -> Workload:

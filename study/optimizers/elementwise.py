@@ -27,7 +27,7 @@ def momentum(w: Tensor, g: Tensor, s: State, h: Scalars, t: Tensor) -> tuple[Ten
 
 
 def nesterov(w: Tensor, g: Tensor, s: State, h: Scalars, t: Tensor) -> tuple[Tensor, State]:
-    """v <- m v + g; w <- w - lr (g + m v) (Nesterov 1983; Sutskever et al. 2013)."""
+    """v <- m v + g; w <- w - lr (g + m v) (Sutskever et al. 2013, in the variables of Bengio et al. 2013)."""
     v = h["momentum"] * s["velocity"] + g
     return w - h["learning_rate"] * (g + h["momentum"] * v), {"velocity": v}
 
