@@ -223,14 +223,20 @@ def contains(general: StudyData, special: StudyData) -> bool:
     True
     """
     further = SPECIAL_CASES.get((general.optimizer, special.optimizer))
-    if further is None or any(_asked(general, key) != _asked(special, key) for key in ALIKE):
+    if further is None or any(asked(general, key) != asked(special, key) for key in ALIKE):
         return False
     space, inner = (study.question["search"]["space"] for study in (general, special))
     wanted = inner | {name: {"choices": [value]} for name, value in further.items()}
     return space.keys() == wanted.keys() and all(_covers(space[name], wanted[name]) for name in wanted)
 
 
-def _asked(study: StudyData, key: str) -> Any:
+def asked(study: StudyData, key: str) -> Any:
+    """What a study's question holds under a key such as `search.trials`.
+
+    >>> from analysis.load import load_study
+    >>> asked(load_study("results/published/mlp_digits/studies/mlp_digits/sgd/64"), "search.trials")
+    20
+    """
     section, _, name = key.partition(".")
     return study.question[section][name] if name else study.question.get(key)
 

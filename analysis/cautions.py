@@ -12,9 +12,24 @@ from analysis import audits, scaling, steps_to_result
 from analysis.counting import RECORDED, Goal
 from analysis.load import CURVE, StudyData
 
-KINDS = ("edge", "inclusion", "unfinished", "few near", "noise", "never", "coarse", "doubling", "late", "base", "end")
+KINDS = (
+    "edge",
+    "inclusion",
+    "unequal",
+    "unfinished",
+    "few near",
+    "noise",
+    "never",
+    "coarse",
+    "doubling",
+    "late",
+    "base",
+    "end",
+)
 """In order of weight."""
 
+EQUAL = ("budget", "evaluation", "precision", "search.trials")
+"""What two optimizers should be given alike to be compared."""
 FEWEST_NEAR = 5
 """Trials near the best that its steps must rest on."""
 MISSED_AGAIN = 0.5
@@ -85,7 +100,7 @@ def sentences(answered: Answered, steps: pd.DataFrame, limits: pd.DataFrame, pai
             *_noise(study, goal, row),
             *_budget(study, goal, row),
         ]
-    found += [*_inclusions(answered, pairs), *_bases(steps), *_ends(answered, limits)]
+    found += [*_inclusions(answered, pairs), *_unequal(answered, pairs), *_bases(steps), *_ends(answered, limits)]
     imported = {(s.workload, s.optimizer) for s, _ in answered if s.question["stopping"] == RECORDED}
     found = [_cured(caution, imported=caution.curve[:2] in imported) for caution in found]
     return _lines(found, several_goals=len({goal for _, goal in answered}) > 1)
@@ -175,6 +190,22 @@ def _inclusions(answered: Answered, pairs: pd.DataFrame) -> Iterator[Caution]:
         if found.under_tuned:
             text = f"it needed {{}} times the steps of {found.special}, which its space contains, and so is under-tuned"
             yield _about("inclusion", found.study, found.goal, text, MORE_TRIALS, f"{found.ratio:.2g}")
+
+
+def _unequal(answered: Answered, pairs: pd.DataFrame) -> Iterator[Caution]:
+    """Two optimizers were not given the same."""
+    studies = {(s.workload, goal, s.batch_size, s.optimizer): s for s, goal in answered}
+    differing: dict[tuple[str, str, Goal], dict[str, set[str]]] = {}
+    for row in pairs.itertuples():
+        goal = Goal(row.goal_metric, row.goal_threshold)
+        one, other = (studies[row.workload, goal, row.batch_size, name] for name in (row.optimizer, row.against))
+        keys = {key for key in EQUAL if audits.asked(one, key) != audits.asked(other, key)}
+        differing.setdefault((row.workload, row.optimizer, goal), {}).setdefault(row.against, set()).update(keys)
+    for curve, against in differing.items():
+        for name, keys in against.items():
+            if keys:
+                text = f"it is compared with {name}, which was given another {' and another '.join(sorted(keys))}"
+                yield Caution("unequal", curve, None, text, "sweep both alike")
 
 
 def _bases(steps: pd.DataFrame) -> Iterator[Caution]:

@@ -168,18 +168,23 @@ def announce(results: Path, study: Study) -> None:
     Raises:
         StoreError: the folder holds another question, or cannot be written.
     """
+    folder = _made(results, study)
+    if _asks_for_more(folder, study):
+        check(results, [study])
+        with suppress(Held), claimed(folder):
+            _ask(folder, study)
+
+
+def _made(results: Path, study: Study) -> Path:
+    """The folder of a search, with its question in it from the first call on."""
     folder = study_folder(results, study)
     path = folder / "study.json"
-    if path.exists():
-        if _asks_for_more(folder, study):
-            check(results, [study])
-            with suppress(Held), claimed(folder):
-                _ask(folder, study)
-    else:
+    if not path.exists():
         check(results, [study])
         with files.writing(path):
-            path.parent.mkdir(parents=True, exist_ok=True)
+            folder.mkdir(parents=True, exist_ok=True)
         files.create(path, partial(_write_json, {"format": FORMAT, "question": study.question(), "provenance": []}))
+    return folder
 
 
 def open_study(results: Path, study: Study, provenance: Mapping[str, Any]) -> Path:
@@ -191,9 +196,8 @@ def open_study(results: Path, study: Study, provenance: Mapping[str, Any]) -> Pa
     Raises:
         StoreError: the folder holds another question, or cannot be written.
     """
-    announce(results, study)
+    folder = _made(results, study)
     check(results, [study])
-    folder = study_folder(results, study)
     _ask(folder, study)
     for name in ("trials", "runs"):
         with files.writing(folder / name):

@@ -172,7 +172,7 @@ def test_imported_measurements_take_entered_step_times(tmp_path, capsys):
     assert main(["export", str(tmp_path / "own"), str(released)]) == 0
     assert main(["import", str(released), str(results)]) == 0
     for arguments, why in (
-        ([], "no step of mlp_digits with momentum was timed; enter --step-ms, or --measure."),
+        ([], "no step of mlp_digits with momentum was timed on one device; enter --step-ms, or --measure."),
         (["--memory", "80"], "was imported: its files do not say how its model is built"),
     ):
         assert main(["advise", str(results), *arguments]) == 2

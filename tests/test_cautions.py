@@ -193,6 +193,15 @@ def test_it_is_not_judged_where_its_space_leaves_the_special_case_out(warned):
     assert warned({size: round(1.5 * steps) for size, steps in HEALTHY.items()}, space=narrow) == []
 
 
+def test_optimizers_that_were_not_given_the_same_are_no_fair_comparison(warned):
+    assert warned() == []
+    [line] = warned(optimizer="sgd", budget=Budget(0, 1999), evaluation=Evaluation(ratio=1.09))
+    assert line == (
+        "tiny, momentum: it is compared with sgd, which was given another budget and another evaluation; "
+        "sweep both alike."
+    )
+
+
 def test_nothing_is_larger_than_the_training_set(warned):
     assert warned(HEALTHY | {64: 125}, examples=64) == []
 

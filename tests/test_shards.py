@@ -18,6 +18,7 @@ from study.__main__ import main
 from study.claims import Shard
 from study.cost import Cost
 from study.curve_files import Reader
+from study.placement import Engine
 from study.records import Curve, Study, Trial
 from study.storage import Storage
 from study.tuner import Tuner
@@ -100,7 +101,7 @@ def test_a_shard_hears_of_the_goals_of_others(tmp_path: Path, make_study, make_c
 class Trainer:
     """A pool that trains by hand, and leaves after so many trials."""
 
-    count, device, devices = 1, "cpu", 1
+    count, engine = 1, Engine(device="cpu", workers=1, devices=1)
 
     def __init__(self, make_curve: Any, leaves_after: int | None = None) -> None:
         self.make_curve, self.left, self.made = make_curve, leaves_after, list[int]()
