@@ -314,6 +314,15 @@ class Branch(NamedTuple):
         return ", ".join(words)
 
 
+def launch_limit(wanted: int, most: int | None) -> int:
+    """Trials launched at most for so many feasible ones wanted: `most`, else ten times as many.
+
+    >>> launch_limit(20, None)
+    200
+    """
+    return 10 * wanted if most is None else most
+
+
 def counted_prefix(statuses: Sequence[str], wanted: int) -> int:
     """How many leading trials (statuses [T] in index order) hold the first `wanted` feasible ones; all T if too few.
 

@@ -18,6 +18,7 @@ from analysis.counting import (
     Measured,
     counted_prefix,
     fewest_steps,
+    launch_limit,
     least_error,
 )
 from analysis.load import StudyData
@@ -153,7 +154,7 @@ def _is_complete(study: StudyData) -> bool:
     if study.question["stopping"] == RECORDED:
         return True
     search = study.question["search"]
-    launches = search["max_launches"] or 10 * search["trials"]
+    launches = launch_limit(search["trials"], search["max_launches"])
     counted = frame["status"][frame["counted"]]
     enough = (counted == COMPLETE).sum() == search["trials"] or len(frame) >= launches
     return bool(len(frame) and enough and not (counted == INCOMPLETE).any())

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from analysis.counting import STOPPING_RULES, Branch, Goal, Rule, evaluation_grid
+from analysis.counting import STOPPING_RULES, Branch, Goal, Rule, evaluation_grid, launch_limit
 from study import optimizers
 from study.optimizers.base import HALF_LIFE, Optimizer, resolved
 from study.schedules import SCHEDULES
@@ -159,7 +159,7 @@ class Search:
     @property
     def launch_limit(self) -> int:
         """Trials launched at most."""
-        return 10 * self.trials if self.max_launches is None else self.max_launches
+        return launch_limit(self.trials, self.max_launches)
 
 
 @dataclass(frozen=True)

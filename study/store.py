@@ -36,7 +36,7 @@ from typing import Any
 
 import numpy as np
 
-from analysis.counting import RECORDED, all_runs
+from analysis.counting import RECORDED, all_runs, launch_limit
 from study import files
 from study.claims import STALE, WHOLE, Held, Shard, claimed
 from study.curve_files import COMPACTED, load, write_curves, write_table
@@ -242,11 +242,9 @@ def runs(folder: Path) -> list[dict[str, Any]]:
 def most(search: Search, held: Mapping[str, Any]) -> Search:
     """A search as far as it was ever asked for: asking for less takes nothing back."""
     trials = max(search.trials, held["trials"])
-    launches = search.max_launches
-    if launches is not None and held["max_launches"] is not None:
-        launches = max(launches, held["max_launches"], trials)
-    elif launches is not None or held["max_launches"] is not None:  # the other being ten times the trials
-        launches = max(search.launch_limit, held["max_launches"] or 10 * held["trials"], trials)
+    launches = None
+    if search.max_launches is not None or held["max_launches"] is not None:
+        launches = max(search.launch_limit, launch_limit(held["trials"], held["max_launches"]), trials)
     counts = {name: max(getattr(search, name), held[name]) for name in ("extend", "extend_limit", "repeats", "reruns")}
     budgets = tuple(sorted({*search.budgets, *held["budgets"]}))
     return replace(search, trials=trials, max_launches=launches, budgets=budgets, **counts)
