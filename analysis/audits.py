@@ -32,7 +32,7 @@ SPECIAL_CASES: dict[tuple[str, str], dict[str, float]] = {
 }
 """(general, special) optimizer -> the values of the general one's further parameters that make it the special one."""
 ALIKE = ("workload", "schedule", "batch_size", "budget", "train_steps", "evaluation", "precision", "search.trials")
-"""What two searches must have in common for the one to contain the other."""
+"""What two searches must have in common for the one to contain the best of the other."""
 
 
 def edges(study: StudyData, goal: Goal | None = None) -> list[Edge]:
@@ -48,8 +48,12 @@ def edges(study: StudyData, goal: Goal | None = None) -> list[Edge]:
 
 
 def _edges(study: StudyData, goal: Goal | None) -> list[Edge]:
-    points = [study.trials.loc[index, study.hyperparameters].to_dict() for index, *_ in _best(study, goal)]
-    return open_edges(study.question["search"]["space"], points)
+    return open_edges(study.question["search"]["space"], _best_points(study, goal))
+
+
+def _best_points(study: StudyData, goal: Goal | None) -> list[dict[str, float]]:
+    """Hyperparameters of the best of the counted trials, the best first."""
+    return [study.trials.loc[index, study.hyperparameters].to_dict() for index, *_ in _best(study, goal)]
 
 
 def _best(study: StudyData, goal: Goal | None) -> list[tuple[int, Outcome, Measured]]:
@@ -186,7 +190,6 @@ def inclusions(answered: Iterable[tuple[StudyData, Goal]], pairs: pd.DataFrame) 
     >>> from analysis.load import load_study
     >>> folder = "results/published/mlp_digits/studies/mlp_digits"
     >>> momentum, sgd = (load_study(f"{folder}/{optimizer}/256") for optimizer in ("momentum", "sgd"))
-    >>> sgd.question["search"]["space"]["learning_rate"]["high"] = 3.0  # as far as momentum was searched
     >>> (found,) = inclusions([(momentum, momentum.goal), (sgd, sgd.goal)], compare.table([momentum, sgd]))
     >>> found.special, round(found.ratio, 2), found.under_tuned
     ('sgd', 0.83, False)
@@ -198,7 +201,7 @@ def inclusions(answered: Iterable[tuple[StudyData, Goal]], pairs: pd.DataFrame) 
         for general, special, ratio in _both_ways(row):
             key = (row.workload, goal.metric, goal.threshold, row.batch_size)
             one, other = studies.get((*key, general)), studies.get((*key, special))
-            if one and other and contains(one, other) and is_complete(one) and is_complete(other):
+            if one and other and contains(one, other, goal) and is_complete(one) and is_complete(other):
                 found.append(Inclusion(one, goal, special, *ratio))
     return found
 
@@ -210,24 +213,27 @@ def _both_ways(row: Any) -> Iterator[tuple[str, str, tuple[float, float, float]]
     yield row.against, row.optimizer, (row.speed_up, row.low, row.high)
 
 
-def contains(general: StudyData, special: StudyData) -> bool:
-    """Whether every trial that the special search may make is one that the general search may make too.
+def contains(general: StudyData, special: StudyData, goal: Goal | None = None) -> bool:
+    """Whether the best trials of the special search are such as the general search may make too.
 
     >>> from analysis.load import load_study
     >>> folder = "results/published/mlp_digits/studies/mlp_digits"
     >>> momentum, sgd = (load_study(f"{folder}/{optimizer}/64") for optimizer in ("momentum", "sgd"))
     >>> contains(momentum, sgd)
-    False
-    >>> sgd.question["search"]["space"]["learning_rate"]["high"] = 3.0  # as far as momentum was searched
-    >>> contains(momentum, sgd)
     True
+    >>> momentum.question["search"]["space"]["momentum"]["low"] = 0.5
+    >>> contains(momentum, sgd)
+    False
     """
     further = SPECIAL_CASES.get((general.optimizer, special.optimizer))
     if further is None or any(asked(general, key) != asked(special, key) for key in ALIKE):
         return False
-    space, inner = (study.question["search"]["space"] for study in (general, special))
-    wanted = inner | {name: {"choices": [value]} for name, value in further.items()}
-    return space.keys() == wanted.keys() and all(_covers(space[name], wanted[name]) for name in wanted)
+    space = general.question["search"]["space"]
+    points = [point | further for point in _best_points(special, goal)]
+    return bool(points) and all(
+        space.keys() == point.keys() and all(_holds(space[name], value) for name, value in point.items())
+        for point in points
+    )
 
 
 def asked(study: StudyData, key: str) -> Any:
@@ -241,8 +247,7 @@ def asked(study: StudyData, key: str) -> Any:
     return study.question[section][name] if name else study.question.get(key)
 
 
-def _covers(outer: Mapping[str, Any], inner: Mapping[str, Any]) -> bool:
-    if "choices" in outer:
-        return set(inner.get("choices", [math.nan])) <= set(outer["choices"])
-    ends = inner["choices"] if "choices" in inner else (inner["low"], inner["high"])
-    return outer["low"] <= min(ends) and max(ends) <= outer["high"]
+def _holds(dimension: Mapping[str, Any], value: float) -> bool:
+    if "choices" in dimension:
+        return value in dimension["choices"]
+    return bool(dimension["low"] <= value <= dimension["high"])
