@@ -30,6 +30,7 @@ AS_ERRORS = {"average_precision": "average_precision_error"}
 """Metrics of which more is better -> the errors, 1 - metric, that they are kept as."""
 
 BEST = 5
+"""Trials that are the best few of a search."""
 
 _GOAL = re.compile(r"(?P<metric>(?:train|val|test)/\w+)\s*<\s*(?P<threshold>[-+]?[\d.]+(?:[eE][-+]?\d+)?)")
 

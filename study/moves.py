@@ -80,7 +80,7 @@ def arrivals(
         DataError: the data cannot be had.
     """
     importable(config_dir)  # studies import their optimizers when they are made
-    jobs = sweep.ready([Job(study, results, engine) for study in _studies(results)], config_dir)
+    jobs = sweep.ready([Job(study, results, engine) for study in _studies(results)])
     found: list[Arrivals] = []
     left_out: list[str] = []
     for key, curve in groupby(jobs, key=lambda job: (job.study.name, job.study.optimizer)):

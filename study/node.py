@@ -85,10 +85,12 @@ def main() -> None:
     from study.composition import UsageError
     from study.store import StoreError
     from study.workers import TrialTooLarge, WorkerError
+    from workloads.base import importable
     from workloads.datasets import DataError
 
     try:
-        if missing := sweep.missing(sweep.ready([job], config_dir)):
+        importable(config_dir)
+        if missing := sweep.missing(sweep.ready([job])):
             sweep.train(missing, config_dir, command, Console(width=120))
     except (UsageError, DataError, StoreError, TrialTooLarge, WorkerError) as error:
         sys.exit(f"study: {error}")

@@ -33,13 +33,12 @@ def jobs_of(overrides: Sequence[str], config_dir: Path | None, here: bool = True
         StoreError: a results folder holds another question or cannot be written.
     """
     importable(config_dir)  # studies import their optimizers when they are made
-    jobs = ready(config.jobs(overrides, config_dir), config_dir, here)
+    jobs = ready(config.jobs(overrides, config_dir), here)
     return jobs, missing(jobs)
 
 
-def ready(jobs: Sequence[Job], config_dir: Path | None, here: bool = True) -> list[Job]:
+def ready(jobs: Sequence[Job], here: bool = True) -> list[Job]:
     """The jobs as this machine, or one that is not known yet, can train them; raises as `jobs_of` does."""
-    importable(config_dir)
     jobs = config.materialise(jobs, here)
     for folder in {job.results: None for job in jobs}:
         store.check(folder, [job.study for job in jobs if job.results == folder])

@@ -1,0 +1,75 @@
+"""Losses, optimizers and earlier requests of the user's own: what a sweep makes of them before it trains."""
+
+import sys
+
+import pytest
+import torch
+
+from study import sweep
+from study.schema import UsageError
+from workloads.base import cross_entropy_error
+from workloads.fully_connected import FullyConnected
+
+
+@pytest.mark.parametrize(
+    ("loss", "said"),
+    [
+        (lambda self, outputs, targets: outputs**2, r"loss must be a number for each example.*\[8\].*\[8, 10\]"),
+        (lambda self, outputs, targets: outputs.mean(), r"loss must be a number for each example.*\[8\].*\[\]"),
+        (lambda self, outputs, targets, margin: outputs.mean(1), "'margin'; what is tuned of a loss .* has a default"),
+    ],
+)
+def test_a_loss_that_is_no_number_for_each_example_is_refused(tmp_path, monkeypatch, loss, said):
+    """Lanes, accumulated batches and plain ones would each make something else of it."""
+    monkeypatch.setattr(FullyConnected, "loss", loss)
+    with pytest.raises(UsageError, match=said):
+        sweep.jobs_of(["batch_size=64", f"results={tmp_path}"], None)
+
+
+def test_a_tuned_loss_needs_no_default_that_is_used(tmp_path, monkeypatch):
+    def loss(self, outputs, targets, label_smoothing):
+        return cross_entropy_error(outputs, targets) * (1 - label_smoothing)
+
+    monkeypatch.setattr(FullyConnected, "loss", loss)
+    asked = ["batch_size=64", "search.space.label_smoothing=[0,0.1]", f"results={tmp_path}"]
+    [job], _ = sweep.jobs_of(asked, None)
+    assert job.study.arithmetic == "bmm"
+
+
+def test_a_loss_that_takes_plain_numbers_only_is_not_fused(tmp_path, monkeypatch):
+    def loss(self, outputs, targets, label_smoothing=0.0):
+        return torch.nn.functional.cross_entropy(outputs, targets, reduction="none", label_smoothing=label_smoothing)
+
+    monkeypatch.setattr(FullyConnected, "loss", loss)
+    asked = ["batch_size=64", "search.space.label_smoothing=[0,0.1]", f"results={tmp_path}"]
+    [job], _ = sweep.jobs_of(asked, None)
+    assert job.study.arithmetic == "plain"
+
+
+MINE = """
+import torch
+
+
+class Sgd(torch.optim.SGD):
+    pass
+"""
+
+
+def test_an_optimizer_of_the_users_folder(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    (tmp_path / "made_optimizer.py").write_text(MINE)
+    asked = ["batch_size=64", "optimizer=torch", "optimizer.target=made_optimizer.Sgd"]
+    asked += ["search.space.learning_rate={low: 0.01, high: 1, scale: log}", f"results={tmp_path / 'results'}"]
+    [job], _ = sweep.jobs_of(asked, tmp_path)
+    assert job.study.optimizer == "made_optimizer.Sgd"
+
+
+def test_asking_for_less_goes_on_with_what_was_asked_before(tmp_path, write_study):
+    """What follows from a search, such as its reruns, follows from all of it."""
+    asked = ["batch_size=64", f"results={tmp_path}"]
+    [job], _ = sweep.jobs_of([*asked, "search.trials=30"], None)
+    write_study(tmp_path, job.study, [])
+    [less], _ = sweep.jobs_of([*asked, "search.trials=6", "search.reruns=2"], None)
+    assert (less.study.search.trials, less.study.search.reruns) == (30, 2)
+    [elsewhere], _ = sweep.jobs_of([*asked, "search.trials=6"], None, here=False)
+    assert elsewhere.study.search.trials == 30
