@@ -260,7 +260,8 @@ def check_loss(study: Study, workload: Workload, inputs: Tensor, targets: Tensor
             found = {"loss": workload.loss(outputs, targets, **in_the_loss(study, workload))}
         except TypeError as error:
             raise UsageError(
-                f"{study.name}: {error}; what is tuned of a loss is named in `hyperparameters`, and has a default where it is not searched."
+                f"{study.name}: {error}; what is tuned of a loss is named in `hyperparameters`, and has a default "
+                "where it is not searched."
             ) from error
         found |= {f"errors[{name!r}]": error(outputs, targets) for name, error in workload.errors.items()}
     for name, each in found.items():
