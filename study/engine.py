@@ -103,6 +103,8 @@ def _computed(
     if len(indices) > REFERENCE and lanes.stack.bytes > _most_bytes(data):
         return None
     lanes.advance(CHECKED_STEPS)
+    for row in rows:
+        lanes.stack.settle(row)
     found = {row: lanes.stack.weights[row].clone() for row in rows}
     if not lanes.stack.predicts_alone:
         inputs = data.as_model_wants(data.evaluated["val"][0][:EVALUATION_CHUNK])
@@ -165,8 +167,9 @@ def _fastest(study: Study, workload: Workload, data: Data, heights: Iterable[int
 
 def _fused_cost(study: Study, workload: Workload, data: Data, heights: Sequence[int], lanes: int) -> Cost:
     fused = _started(study, workload, data, range(lanes), heights)
-    once = least_seconds(partial(fused.advance, 1), budget=0)
-    steps = max(1, min(32, int(TIMED_SECONDS / once)))
+    period = fused.stack.period
+    once = least_seconds(partial(fused.advance, period), budget=0)
+    steps = period * max(1, min(32 // period, int(TIMED_SECONDS / once)))
     step = least_seconds(partial(fused.advance, steps), budget=3 * TIMED_SECONDS) / steps / lanes
     measured = 1 if fused.stack.predicts_alone else lanes
     return _cost(fused.lanes[0].log, step, fused.predictor(range(measured)), measured, heights, lanes)

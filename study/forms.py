@@ -9,7 +9,7 @@ Shapes: l lanes, B examples in a batch, N inputs that all lanes share, P paramet
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import accumulate
 from typing import Any, Protocol
@@ -153,11 +153,17 @@ def is_linear_chain(model: nn.Module) -> bool:
     )
 
 
+def first_linear(chain: nn.Module) -> nn.Linear | None:
+    """The linear layer of a chain that sees the examples as they are; None if another layer sees them first."""
+    first = next(layer for layer in chain.children() if not isinstance(layer, nn.Flatten))
+    return first if isinstance(first, nn.Linear) else None
+
+
 class LinearChain:
     """Linear layers by batched matrix products; one buffer takes the gradients of all parameters.
 
     Arguments:
-        template: a model for which `is_linear_chain` holds.
+        template: a model for which `is_linear_chain` holds, or one that begins with a `Combination`.
         weights: rows [l, P].
     """
 
@@ -171,9 +177,9 @@ class LinearChain:
         self.first: _Linear | None = None
         dropouts = 0
         for name, layer in template.named_children():
-            if isinstance(layer, nn.Linear):
-                names = f"{name}.weight", f"{name}.bias"
-                linear = _Linear(*(parameters[n] for n in names), *(gradients[n] for n in names))
+            if isinstance(layer, nn.Linear | Combination):
+                own = {key: (parameters[f"{name}.{key}"], gradients[f"{name}.{key}"]) for key in layer._parameters}
+                linear = _Linear(own) if isinstance(layer, nn.Linear) else _Combination(own)
                 self.first = self.first or linear
                 self.layers.append(linear)
             elif isinstance(layer, Dropout):
@@ -212,9 +218,16 @@ class _Layer(Protocol):
 
 
 class _Linear:
-    def __init__(self, weight: Tensor, bias: Tensor, weight_gradient: Tensor, bias_gradient: Tensor) -> None:
-        self.weight, self.transposed, self.bias = weight, weight.mT, bias.unsqueeze(1)
-        self.weight_gradient, self.bias_gradient = weight_gradient, bias_gradient
+    """One linear layer of every lane.
+
+    Arguments:
+        own: name -> (parameter, gradient), each [l, *shape].
+    """
+
+    def __init__(self, own: Mapping[str, tuple[Tensor, Tensor]]) -> None:
+        self.weight, self.weight_gradient = own["weight"]
+        bias, self.bias_gradient = own["bias"]
+        self.transposed, self.bias = self.weight.mT, bias.unsqueeze(1)
 
     def forward(self, x: Tensor, keys: Tensor | None) -> Tensor:
         self.x = x
@@ -227,6 +240,42 @@ class _Linear:
     def write_gradients(self, dy: Tensor) -> None:
         torch.bmm(dy.mT, self.x, out=self.weight_gradient)
         torch.sum(dy, dim=1, out=self.bias_gradient)
+
+
+class Combination(nn.Module):
+    """A linear layer whose weight is a combination: `mix` [S] times S known matrices, and `weight` [H, n] times n known
+    inputs.
+
+    Its own inputs [B, 2 n + S H] are what is known of the layer's: which of the n they are (one-hot), their products
+    with each of the n, and what each of the S matrices makes of them. The gradient of its parameters is that of the
+    combined matrix, in the same coordinates.
+    """
+
+    def __init__(self, inputs: int, matrices: int, bias: nn.Parameter) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(len(bias), inputs))
+        self.mix = nn.Parameter(torch.zeros(matrices))
+        self.bias = bias
+
+
+class _Combination(_Linear):
+    def __init__(self, own: Mapping[str, tuple[Tensor, Tensor]]) -> None:
+        super().__init__(own)
+        mix, self.mix_gradient = own["mix"]
+        self.mix = mix[:, :, None, None].unbind(1)
+        [_, outputs, inputs] = self.weight.shape
+        self.widths = [inputs, inputs, *[outputs] * len(self.mix)]
+
+    def forward(self, x: Tensor, keys: Tensor | None) -> Tensor:
+        self.x, products, *made = x.split(self.widths, dim=2)
+        y = torch.baddbmm(self.bias, products, self.transposed)
+        for share, by_matrix in zip(self.mix, made, strict=True):
+            y.addcmul_(by_matrix, share)
+        return y
+
+    def write_gradients(self, dy: Tensor) -> None:
+        super().write_gradients(dy)
+        self.mix_gradient.zero_()
 
 
 class _ReLU:

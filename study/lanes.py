@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from study import checkpoints
 from study.batches import Batches
 from study.checkpoints import Checkpoint
+from study.deferred import Deferred
 from study.evaluation import Data, Log, evaluate, initial_model, timed
 from study.memory import out_of_memory
 from study.records import Curve, Study, Trial
@@ -106,8 +107,14 @@ class Lanes:
         self.schedule = SCHEDULES[study.schedule]
         template = initial_model(workload, study.trial(0, {}), self.device)
         self.keyed = len(keyed_layers(template))
-        self.stack = Stack(template, study.algorithm, heights[-1], study.arithmetic, study.averages)
+        self.stack = self._stack(template)
         self.lanes: list[Lane] = []
+
+    def _stack(self, template: nn.Module) -> Stack:
+        study, rows = self.study, self.heights[-1]
+        if study.arithmetic == "deferred":
+            return Deferred(template, study.algorithm, rows, study.batch_size)
+        return Stack(template, study.algorithm, rows, study.arithmetic, study.averages)
 
     def start(self, trial: Trial, model: nn.Module | None = None) -> None:
         """Give the next free row to a trial, with its own initial model or the given one."""
@@ -140,7 +147,7 @@ class Lanes:
                 yield lane.log.curve()
         if proposals.pace.due():
             for row, lane in enumerate(self.lanes):
-                checkpoint = Checkpoint(lane.step, self.stack.row(row), {})
+                checkpoint = Checkpoint(lane.step - self.stack.pending(row), self.stack.row(row), {})
                 proposals.keep(lane.trial.index, checkpoints.pack(lane.log, checkpoint))
 
     def end(self, row: int) -> None:
@@ -220,12 +227,28 @@ class Lanes:
         step, losses = self.stack.step(len(lanes)), []
         with torch.no_grad():
             for i, (chosen, y, keys, rate, count) in enumerate(zip(*(t.unbind() for t in tables), strict=True)):
-                x = self.data.gather(chosen, len(lanes))
+                x = self._inputs(chosen, i)
                 now = hyperparameters | {"learning_rate": rate}
                 losses.append(step(x, partial(self._loss, y, each), keys, now, count))
                 for row, lane in enumerate(self.lanes) if self.stack.optimizer.refresh else ():
                     self.stack.refresh(row, lane.hyperparameters, lane.step + i + 1)
         return torch.stack(losses).view(steps, len(lanes), -1).mean(2)[:, : len(self.lanes)]
+
+    def _inputs(self, chosen: Tensor, made: int) -> Tensor:
+        """What every row learns from next: these examples [L * B], or what is known of them.
+
+        Where it begins a block, a lane's own steps alone settle how long that is: at most up to its next evaluation.
+        """
+        rows = len(chosen) // self.study.batch_size
+        if not isinstance(self.stack, Deferred):
+            return self.data.gather(chosen, rows)
+        for row, lane in enumerate(self.lanes):
+            if not self.stack.pending(row):
+                step = lane.step + made
+                left = lane.next_evaluation - step
+                steps = left if 0 < left < self.stack.period else self.stack.period
+                self.stack.begin(row, self.data.gather(lane.batches.range(step, steps).flatten()))
+        return self.stack.next_inputs(rows)
 
     def _loss(self, targets: Tensor, hyperparameters: Mapping[str, Tensor], outputs: Tensor) -> Tensor:
         """The loss of every example [l * B], with each lane's own tuned parameters of the loss."""

@@ -29,7 +29,7 @@ INDEXED_SAMPLERS = ("sobol", "random")
 ADAPTIVE_SAMPLERS = ("tpe", "gp", "cmaes")
 """Learn from the trials that are finished, and so depend on which those are."""
 SAMPLERS = INDEXED_SAMPLERS + ADAPTIVE_SAMPLERS
-ARITHMETICS = ("plain", "bmm", "vmap")
+ARITHMETICS = ("plain", "bmm", "deferred", "vmap")
 PRECISIONS = ("fp32", "bf16")
 LEGAL_IN_WORKLOADS = {"label_smoothing": Legal("[0, 1)")}
 """Parameters of a loss whose legal values are known; those of a user's own workload are the user's to judge."""
@@ -174,7 +174,7 @@ class Study:
         stopping: `budget` (run all steps), `goal` (stop once the goal is measured) or `race` (stop also where
             `race_factor` times the fewest steps to the goal of any trial of lower index were made).
         precision: `fp32`, or `bf16`: matrix products and convolutions under bfloat16 autocast, weights in fp32.
-        arithmetic: `plain`, `bmm` or `vmap`: how a step is computed, which settles its last bits.
+        arithmetic: `plain`, `bmm`, `deferred` or `vmap`: how a step is computed, which settles its last bits.
         micro_batch: examples taken at once where the batch must be accumulated to fit; None: all of them.
         branch: which of the searches for an answer this is.
     """

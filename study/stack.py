@@ -10,10 +10,15 @@ from collections.abc import Callable, Mapping, Sequence
 import torch
 from torch import Tensor, nn
 
-from study.forms import Form, Layout, LinearChain, Loss, Vmapped, can_vmap, is_linear_chain
+from study.forms import Form, Layout, LinearChain, Loss, Vmapped, can_vmap, first_linear, is_linear_chain
 from study.optimizers.base import Optimizer, Scalars, Values, decay_, in_place
 from study.records import Study
 
+DEFERRED_BATCH_SIZE = 8
+"""First layers gain from being written once in a block of steps up to this batch size on a CPU; beyond it the products
+take longer than the passes over memory that they save."""
+DEFERRED_WEIGHTS = 2**14
+"""The least first layer that gains is one of so many weights for each example of a batch."""
 VMAP_BATCH_SIZE = 4
 """Convolutions gain from lanes up to this batch size on a CPU; beyond it grouped kernels lose to the library's own."""
 VMAP_PARAMETERS = 2**19
@@ -24,7 +29,8 @@ def arithmetic(model: nn.Module, study: Study, device: str, forced: bool = False
     """The arithmetic that a study of this model is computed in; part of its question.
 
     `plain`, one model at a time, where batches are accumulated or in bf16 and for optimizers that update whole models;
-    else `bmm` for chains of linear layers, and `vmap` where one model alone would leave the device idle. A rule and no
+    else `bmm` for chains of linear layers, `deferred` where their first layer's memory is all that a step costs, and
+    `vmap` where one model alone would leave the device idle. A rule and no
     measurement, since each differs from the others in the last bits. `forced` lanes (`engine=lanes`) are taken wherever
     the model allows them.
     """
@@ -32,13 +38,21 @@ def arithmetic(model: nn.Module, study: Study, device: str, forced: bool = False
     alone = study.algorithm.update is None
     if study.micro_batch is not None or study.precision != "fp32" or frozen or alone:
         return "plain"
-    if is_linear_chain(model):
-        return "bmm"
+    cpu = torch.device(device).type == "cpu"
     parameters = sum(parameter.numel() for parameter in model.parameters())
+    if is_linear_chain(model):
+        first = first_linear(model)
+        great = first is not None and first.weight.numel() >= max(DEFERRED_WEIGHTS * study.batch_size, parameters / 2)
+        linear = study.algorithm.linear and not study.averages
+        return "deferred" if cpu and great and linear and study.batch_size <= DEFERRED_BATCH_SIZE else "bmm"
     small = study.batch_size <= VMAP_BATCH_SIZE and parameters <= VMAP_PARAMETERS
-    if torch.device(device).type == "cpu" and not small and not forced:
+    if cpu and not small and not forced:
         return "plain"
     return "vmap" if can_vmap(model) else "plain"
+
+
+Update = Callable[[Tensor, Loss, Tensor, Scalars, Tensor], Tensor]
+"""One update of some rows, with the arguments of `Step`."""
 
 
 class Stack:
@@ -49,7 +63,10 @@ class Stack:
         state: name -> [L, ...], the optimizer's memory: [L, P] where its rule is elementwise, else of each parameter
             by "parameter.name"; and `ema` [L, P] where an average of the weights is wanted.
         views: parameter name -> [L, *shape], into `weights`.
+        period: steps after which what they cost repeats.
     """
+
+    period = 1
 
     def __init__(self, template: nn.Module, optimizer: Optimizer, lanes: int, how: str, averages: bool = False) -> None:
         self.template, self.optimizer, self.how = template.train(), optimizer, how
@@ -101,7 +118,14 @@ class Stack:
         """Copy one row over another."""
         self.fill(target, self.row(source))
 
-    def step(self, rows: int) -> Step:
+    def pending(self, row: int) -> int:
+        """How many of a row's latest steps it does not hold yet."""
+        return 0
+
+    def settle(self, row: int) -> None:
+        """Bring into a row what is pending."""
+
+    def step(self, rows: int) -> Update:
         """The update of the first `rows` rows, sliced once and not at every step."""
         if rows not in self._steps:
             self._steps[rows] = Step(self, rows)

@@ -63,6 +63,7 @@ CASES = {
     "softmax bmm": Case(SOFTMAX, "bmm", 0.0005),
     "softmax plain": Case(SOFTMAX, "plain", 0.0005),
     "mlp bmm": Case(MLP, "bmm", 0.01),
+    "mlp deferred": Case(MLP, "deferred", 0.01),
     "mlp plain": Case(MLP, "plain", 0.01),
     "mlp bmm decay": Case(MLP, "bmm", 0.05, schedule="linear_decay", hyperparameters={"momentum": 0.5, **DECAY}),
     "simple_cnn plain": Case(CNN, "plain", 0.01),

@@ -22,6 +22,7 @@ from study.schedules import SCHEDULES
 from study.serial import Proposals
 from study.space import Dimension
 from workloads.base import Splits
+from workloads.layers import Dropout
 
 STEPS = 30
 TOLERANCE = 1e-4  # relative, of every measured error after STEPS updates, across arithmetics
@@ -45,9 +46,16 @@ HYPERPARAMETERS = {
 }
 
 
+ADAM = ("learning_rate", "beta1", "beta2", "epsilon")
+MOMENTUM = {name: {"choices": [0.1]} for name in ("learning_rate", "momentum")}
 FUSING = [name for name, optimizer in OPTIMIZERS.items() if optimizer.update is not None]
 TWICE = nn.Linear(3, 3)
-CASES = {"bmm": Blobs(), "vmap": Blobs(images=True)}
+CASES = {"bmm": Blobs(), "deferred": Blobs(), "vmap": Blobs(images=True)}
+
+
+def fusing(optimizer: str) -> list[str]:
+    """The arithmetics with lanes that take it."""
+    return [how for how in CASES if how != "deferred" or OPTIMIZERS[optimizer].linear]
 
 
 class Queue(Proposals):
@@ -107,11 +115,17 @@ def assert_same_bits(a: dict[int, Curve], b: dict[int, Curve]) -> None:
             np.testing.assert_array_equal(a[index].errors[metric], b[index].errors[metric], err_msg=f"{index} {metric}")
 
 
-@pytest.mark.parametrize("how", CASES)
 @pytest.mark.parametrize(
-    ("optimizer", "schedule"),
-    # SOAP's path is a matter of rounding, see its docstring; test_optimizers compares its lanes where it is not.
-    [(name, "linear_decay") for name in FUSING if name != "soap"] + [("momentum", name) for name in SCHEDULES],
+    ("optimizer", "schedule", "how"),
+    [
+        (optimizer, schedule, how)
+        for optimizer, schedule in [
+            # SOAP's path is a matter of rounding, see its docstring; test_optimizers compares lanes where it is not.
+            *((name, "linear_decay") for name in FUSING if name != "soap"),
+            *(("momentum", name) for name in SCHEDULES),
+        ]
+        for how in fusing(optimizer)
+    ],
 )
 def test_a_lane_equals_the_serial_engine(question, optimizer, schedule, how):
     study = question(how, optimizer, schedule)
@@ -125,13 +139,13 @@ def test_a_lane_equals_the_serial_engine(question, optimizer, schedule, how):
             np.testing.assert_allclose(fused[index].errors[name], curve.errors[name], rtol=TOLERANCE, err_msg=name)
 
 
-@pytest.mark.parametrize("how", CASES)
 @pytest.mark.parametrize(
-    "optimizer",
+    ("optimizer", "how"),
     # One of each kind: in place, by the fused kernel, by norms of layers, and by products and factors of matrices.
     [
-        pytest.param(name, marks=[] if name in ("momentum", "adam", "lamb", "soap") else pytest.mark.slow)
+        pytest.param(name, how, marks=[] if name in ("momentum", "adam", "lamb", "soap") else pytest.mark.slow)
         for name in FUSING
+        for how in fusing(name)
     ],
 )
 def test_slot_height_neighbours_and_refill_order_change_no_bit(question, optimizer, how):
@@ -217,6 +231,19 @@ HOOKED.register_forward_hook(lambda module, inputs, outputs: outputs * 2)
     ("model", "fields", "device", "how"),
     [
         (nn.Sequential(nn.Linear(2, 3)), {"batch_size": 64}, "cpu", "bmm"),
+        (
+            great := nn.Sequential(nn.Flatten(), nn.Linear(256, 512), nn.ReLU(), nn.Linear(512, 3)),
+            {},
+            "cpu",
+            "deferred",
+        ),
+        (great, {"batch_size": 9}, "cpu", "bmm"),  # products would take longer than memory does
+        (great, {}, "cuda", "bmm"),
+        (great, {"optimizer": "adam", "space": {name: {"choices": [0.1]} for name in ADAM}}, "cpu", "bmm"),
+        (great, {"space": MOMENTUM | {"ema_decay": {"choices": [0.9]}}}, "cpu", "bmm"),
+        (nn.Sequential(nn.Linear(256, 500), nn.ReLU(), nn.Linear(500, 3)), {}, "cpu", "bmm"),  # stays in the caches
+        (nn.Sequential(Dropout(0.2), *great), {}, "cpu", "bmm"),  # which inputs there will be is not known before
+        (nn.Sequential(*great[:-1], nn.Linear(512, 512)), {}, "cpu", "bmm"),  # as much memory in another layer
         (nn.Sequential(nn.Linear(2, 3)), {"precision": "bf16"}, "cpu", "plain"),
         (nn.Sequential(nn.Linear(2, 3)), {"micro_batch": 3}, "cpu", "plain"),
         (nn.Sequential(nn.Conv2d(1, 2, 3)), {"batch_size": 4}, "cpu", "vmap"),

@@ -108,7 +108,7 @@ def test_averages_are_measured_beside_the_weights(question, how):
     assert np.abs(weights - average).max() > 0.1
 
 
-@pytest.mark.parametrize("how", ["plain", "bmm", "vmap"])
+@pytest.mark.parametrize("how", ["plain", "bmm", "deferred", "vmap"])
 @pytest.mark.parametrize("decay", [{"l2": 0.5}, {"weight_decay": 0.5}])
 def test_decay_reaches_the_engines(question, how, decay):
     study = question(FIXED | decay, how)

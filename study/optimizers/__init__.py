@@ -24,12 +24,22 @@ _SOAP = _ADAM | {"precondition_frequency": _WHOLE}
 _KFAC = _MOMENTUM | {"damping": _POSITIVE, "factor_decay": _FRACTION, "inverse_frequency": _WHOLE}
 
 OPTIMIZERS: dict[str, Optimizer] = {
-    "sgd": Optimizer(_RATE, elementwise.sgd, stacked=fast.sgd_, build=fast.torch_sgd),
+    "sgd": Optimizer(_RATE, elementwise.sgd, linear=True, stacked=fast.sgd_, build=fast.torch_sgd),
     "momentum": Optimizer(
-        _MOMENTUM, elementwise.momentum, elementwise.momentum_state, stacked=fast.momentum_, build=fast.torch_sgd
+        _MOMENTUM,
+        elementwise.momentum,
+        elementwise.momentum_state,
+        linear=True,
+        stacked=fast.momentum_,
+        build=fast.torch_sgd,
     ),
     "nesterov": Optimizer(
-        _MOMENTUM, elementwise.nesterov, elementwise.momentum_state, stacked=fast.nesterov_, build=fast.torch_nesterov
+        _MOMENTUM,
+        elementwise.nesterov,
+        elementwise.momentum_state,
+        linear=True,
+        stacked=fast.nesterov_,
+        build=fast.torch_nesterov,
     ),
     "folded_momentum": Optimizer(
         _MOMENTUM | {"momentum_correction": Legal("[0, 1]")},

@@ -47,6 +47,8 @@ class Optimizer:
             where only a whole model can be updated: then `build` says how, and there are no lanes.
         init: parameter -> the state it starts with.
         elementwise: the rule treats each number alike, so that all parameters can be one.
+        linear: the rule is linear in parameter, gradient and state, with the same factors for all numbers: coordinates
+            of parameters are trained as parameters are.
         refresh: (state, hyperparameters, step) -> state, after each update, lane by lane: for what is done now and
             then, and is too dear to be done by all lanes whenever one wants it.
         stacked: the rule for many lanes in place; else it is made by `torch.vmap`.
@@ -60,6 +62,7 @@ class Optimizer:
     update: Rule | None = None
     init: Callable[[Tensor], State] = _nothing
     elementwise: bool = True
+    linear: bool = False
     refresh: Callable[[State, Values, int], State] | None = None
     stacked: Stacked | None = None
     build: Callable[[nn.Module, Values], torch.optim.Optimizer] | None = None

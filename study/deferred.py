@@ -1,0 +1,160 @@
+"""The arithmetic `deferred`: as `bmm`, but the first layer's weights are written once in a block of steps.
+
+At small batch sizes a step is all memory: it reads and writes every weight, gradient and velocity of a first layer,
+though the gradient is a sum of no more than B outer products with inputs that are known beforehand. So for a block of
+steps, with n inputs X [n, D] between them, the weight [H, D] and each tensor of the optimizer's memory are held as
+
+    W = mix_0 W_0 + mix_1 V_0 + A X
+
+combinations of what they were when the block began, and of its inputs. An optimizer that is linear in weights,
+gradients and memory does to the coordinates (mix, A) what it would do to W, and a gradient's coordinates are those of
+the outputs, in the columns of the step's inputs. What a step needs of W are its outputs, and those follow from X X^T,
+X W_0^T and X V_0^T: a few products for the whole block instead of passes over memory in each step. It equals `bmm` but
+for rounding.
+
+Shapes: L rows of the stack, l of them in a step, B examples in a batch, n = BLOCK inputs of a block, D features of
+one, H outputs of the first layer, S tensors that are combined: the weight and the optimizer's memory of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from study.forms import Combination, first_linear
+from study.optimizers.base import Optimizer
+from study.stack import Stack, Update
+
+BLOCK = 64
+"""Examples of a block: with fewer, memory still takes most of the time, and with more the products do."""
+
+
+class Halves(NamedTuple):
+    """A tensor of rows, the weights or a memory of the optimizer: as it was when the block began, and as it goes on.
+
+    Attributes:
+        matrix, rest: what belongs to the first layer's weight [L, H, D], and to the other parameters [L, p], then.
+        mix, coordinates, updated: the combination [L, S], [L, H, n] that it is, and the others [L, p], now.
+    """
+
+    matrix: Tensor
+    rest: Tensor
+    mix: Tensor
+    coordinates: Tensor
+    updated: Tensor
+
+
+class Deferred(Stack):
+    """A stack of linear chains in which each row is true as of the beginning of its block.
+
+    Rows begin and end their blocks each for itself, one row at a time, so that nothing beside a row can touch its bits.
+    """
+
+    def __init__(self, template: nn.Module, optimizer: Optimizer, lanes: int, batch_size: int) -> None:
+        super().__init__(template, optimizer, lanes, "bmm")
+        self.batch_size, self.period = batch_size, BLOCK // batch_size
+        first, tensors = first_linear(template), 1 + len(self.state)
+        assert first is not None
+        layers = list(template.children())
+        stand_in = Combination(BLOCK, tensors, first.bias)
+        self.short = Stack(nn.Sequential(stand_in, *layers[layers.index(first) + 1 :]), optimizer, lanes, "bmm")
+        """What a step sees and updates: a combination in place of the first layer."""
+        weight, bias, *_ = self.layout.columns
+        coordinates, mix, updated, *_ = self.short.layout.columns
+        self.halves = [
+            Halves(
+                then[:, weight].unflatten(1, first.weight.shape),
+                then[:, bias.start :],
+                now[:, mix],
+                now[:, coordinates].unflatten(1, (-1, BLOCK)),
+                now[:, updated.start :],
+            )
+            for then, now in [
+                (self.weights, self.short.weights),
+                *((tensor, self.short.state[name]) for name, tensor in self.state.items()),
+            ]
+        ]
+        self.inputs = self.weights.new_zeros(lanes, BLOCK, first.in_features)
+        self.widths = [BLOCK, BLOCK, *[first.out_features] * tensors]
+        self.known = self.weights.new_zeros(lanes, BLOCK, sum(self.widths))
+        """Of each input of a row's block: which it is, its products with the others, what each matrix makes of it."""
+        self.known[:, :, :BLOCK] = torch.eye(BLOCK)
+        self.place, self.length = [0] * lanes, [0] * lanes
+        device = self.weights.device
+        self._rows, self._batch = torch.arange(lanes, device=device)[:, None], torch.arange(batch_size, device=device)
+
+    @property
+    def bytes(self) -> int:
+        held = self.inputs.numel() + self.known.numel()
+        return super().bytes + self.short.bytes + held * self.weights.element_size()
+
+    def pending(self, row: int) -> int:
+        return self.place[row]
+
+    def load(self, row: int, model: nn.Module) -> None:
+        super().load(row, model)
+        self.place[row] = self.length[row] = 0
+
+    def fill(self, row: int, held: Mapping[str, Tensor]) -> None:
+        super().fill(row, held)
+        self.place[row] = self.length[row] = 0
+
+    def move(self, source: int, target: int) -> None:
+        super().move(source, target)
+        self.short.move(source, target)
+        for tensor in (self.inputs, self.known):
+            tensor[target] = tensor[source]
+        self.place[target], self.length[target] = self.place[source], self.length[source]
+
+    def begin(self, row: int, inputs: Tensor) -> None:
+        """Begin a block of as many steps as these inputs [m * B, ...] are for, at most `period`."""
+        self.length[row] = len(inputs) // self.batch_size
+        x = self.inputs[row]
+        x[: len(inputs)] = inputs.flatten(1)
+        x[len(inputs) :] = 0  # products are of one size, and what is not there adds nothing to them
+        _, products, *made = self.known[row].split(self.widths, dim=1)
+        torch.mm(x, x.mT, out=products)
+        for number, (half, outputs) in enumerate(zip(self.halves, made, strict=True)):
+            torch.mm(x, half.matrix[row].mT, out=outputs)
+            half.mix[row] = 0
+            half.mix[row, number] = 1
+            half.coordinates[row] = 0
+            half.updated[row] = half.rest[row]
+
+    def settle(self, row: int) -> None:
+        if not self.pending(row):
+            return
+        mixes = [half.mix[row].tolist() for half in self.halves]
+        others = [self._others(row, number, mix) for number, mix in enumerate(mixes)]  # before any is written
+        for number, half in enumerate(self.halves):
+            matrix = half.matrix[row].addmm_(half.coordinates[row], self.inputs[row], beta=mixes[number][number])
+            for other in others[number]:
+                matrix += other
+            half.rest[row] = half.updated[row]
+        self.place[row] = self.length[row] = 0
+
+    def _others(self, row: int, number: int, mix: Sequence[float]) -> list[Tensor]:
+        """The shares of the other matrices in this one."""
+        shares = [(half.matrix[row], share) for half, share in zip(self.halves, mix, strict=True)]
+        return [matrix * share for matrix, share in shares[:number] + shares[number + 1 :] if share]
+
+    def next_inputs(self, rows: int) -> Tensor:
+        """What is known of the inputs of the next step of the first `rows` rows [l, B, 2 n + S H]."""
+        first = torch.tensor(self.place[:rows], device=self._batch.device)[:, None] * self.batch_size
+        return self.known[self._rows[:rows], first + self._batch]
+
+    def step(self, rows: int) -> Update:
+        return partial(self._step, rows)
+
+    def _step(self, rows: int, *arguments: Any) -> Tensor:
+        losses = self.short.step(rows)(*arguments)
+        for row in range(rows):
+            if self.length[row]:  # else nobody's
+                self.place[row] += 1
+                if self.place[row] == self.length[row]:
+                    self.settle(row)
+        return losses

@@ -1,0 +1,166 @@
+"""Deferred updates of a first layer are those of `bmm`, wherever lanes are in their blocks, whatever disturbs them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from blobs import Blobs
+
+from analysis.counting import Goal
+from study import engine, lanes
+from study.checkpoints import Pace
+from study.deferred import BLOCK, Deferred
+from study.evaluation import Data
+from study.optimizers import OPTIMIZERS
+from study.records import Budget, Curve, Evaluation, Study
+from study.serial import Proposals
+
+LINEAR = [name for name, optimizer in OPTIMIZERS.items() if optimizer.linear]
+STEPS = 90
+BATCH_SIZE = 3  # 21 steps a block, and one example too few to fill it
+GRID = Evaluation(first=0.3, ratio=1.5)
+BEGINNINGS = {0, 21, 27, 40, 61, 82}  # of blocks, which evaluations after steps 27, 40, 61 and 90 end, too
+RATES, MOMENTA = [0.02, 0.05, 0.01, 0.03, 0.04, 0.015], [0.5, 0.0, 0.9, 0.7, 0.3, 0.8]
+WORKLOAD = Blobs()
+DATA = Data.of(WORKLOAD.splits(torch.device("cpu")))
+
+
+class Desk(Proposals):
+    """Trials of these numbers, some with a checkpoint to go on from; all that are taken are kept."""
+
+    def __init__(self, study: Study, order: Sequence[int], minutes: float | None = None, kept: Any = None) -> None:
+        self.study, self.order, self.pace = study, list(order), Pace(minutes)
+        self.kept: Mapping[int, bytes] = kept or {}
+        self.taken: list[tuple[int, bytes]] = []
+
+    def ask(self, wait: bool) -> Any:
+        if not self.order:
+            return None
+        index = self.order.pop(0)
+        chosen = {"learning_rate": RATES[index], "momentum": MOMENTA[index]}
+        held = {name: dimension.choices[0] for name, dimension in self.study.search.space.items()}
+        return self.study.trial(index, held | {name: chosen[name] for name in held if name in chosen})
+
+    def step_limit(self, index: int) -> int:
+        return STEPS
+
+    def checkpoint(self, index: int) -> bytes | None:
+        return self.kept.get(index)
+
+    def keep(self, index: int, checkpoint: bytes) -> None:
+        self.taken.append((index, checkpoint))
+
+
+@pytest.fixture
+def question(make_study: Any) -> Any:
+    def make(
+        how: str = "deferred", optimizer: str = "momentum", decay: Mapping[str, float] = {}, **fields: Any
+    ) -> Study:
+        fixed = dict.fromkeys(OPTIMIZERS[optimizer].hyperparameters, 0.1) | decay
+        schedule = {"learning_rate_decay_fraction": 0.8, "end_learning_rate_factor": 0.1}
+        return make_study(
+            space={name: {"choices": [value]} for name, value in {**fixed, **schedule}.items()},
+            examples=64,
+            optimizer=optimizer,
+            arithmetic=how,
+            schedule="linear_decay",
+            batch_size=BATCH_SIZE,
+            evaluation=GRID,
+            budget=Budget(epochs=0, steps=STEPS),
+            **{"stopping": "budget"} | fields,
+        )
+
+    return make
+
+
+def trained(study: Study, desk: Desk, heights: Sequence[int] = (4,)) -> dict[int, Curve]:
+    found = lanes.train(study, WORKLOAD, DATA, desk, heights, heights[-1])
+    return {curve.trial.index: curve for curve in found}
+
+
+def assert_same_bits(one: Curve, other: Curve) -> None:
+    assert (one.first_bad_step, one.steps.tolist()) == (other.first_bad_step, other.steps.tolist())
+    for metric in one.errors:
+        assert one.errors[metric].tobytes() == other.errors[metric].tobytes(), metric
+
+
+@pytest.mark.parametrize("decay", [{}, {"l2": 0.1}, {"weight_decay": 0.1}, {"l2": 0.05, "weight_decay": 0.2}])
+@pytest.mark.parametrize("optimizer", LINEAR)
+def test_blocks_of_steps_are_steps(question, optimizer, decay):
+    """`l2` mixes the weights of a block's beginning into its velocities, too."""
+    found, expected = (
+        trained(study, Desk(study, range(4)))
+        for study in (question(how, optimizer, decay) for how in ("deferred", "bmm"))
+    )
+    for index, curve in expected.items():
+        for metric in ("val/loss", "train/loss", "test/loss"):
+            np.testing.assert_allclose(found[index].errors[metric], curve.errors[metric], rtol=1e-4, err_msg=metric)
+    losses = expected[0].errors["val/loss"]
+    assert losses[-1] < 0.95 * losses[0]  # something was learned that could have gone wrong
+
+
+def test_lanes_in_other_places_of_their_blocks_change_no_bit(question):
+    study = question(stopping="goal", goal=Goal("val/loss", 0.9))
+    heights = list(engine.admitted(study, WORKLOAD, DATA, most=8))
+    assert len(heights) >= 3
+    alone = {index: trained(study, Desk(study, [index]), heights[:1])[index] for index in range(6)}
+    assert len({len(curve.steps) for curve in alone.values()}) > 1  # so that rows are refilled, and the tail compacted
+    for chosen in (heights[:2], heights):
+        for order in (range(6), range(5, -1, -1), [3, 0, 5, 2, 1, 4]):
+            for index, curve in trained(study, Desk(study, order), chosen).items():
+                assert_same_bits(curve, alone[index])
+
+
+def test_a_trial_goes_on_from_the_beginning_of_the_block_it_was_interrupted_in(question):
+    study = question()
+    undisturbed = trained(study, Desk(study, [2]))[2]
+    beside = Desk(study, [0, 2, 1], minutes=0)
+    assert_same_bits(trained(study, beside)[2], undisturbed)
+    taken = [content for index, content in beside.taken if index == 2]
+    assert {step_of(study, content) for content in taken} == BEGINNINGS
+    assert len(taken) > 80
+    for content in taken[:: len(taken) // 12]:
+        assert_same_bits(trained(study, Desk(study, [2, 0], kept={2: content}))[2], undisturbed)
+
+
+def step_of(study: Study, content: bytes) -> int:
+    fused = lanes.Lanes(study, WORKLOAD, DATA, (4,), 4)
+    fused.start(Desk(study, [2]).ask(wait=False))
+    fused.restore(content)
+    return fused.lanes[0].step
+
+
+def test_a_step_is_timed_over_whole_blocks(question, monkeypatch):
+    study, timed = question(), []
+    real = lanes.Lanes.advance
+
+    def noted(self, steps):
+        timed.append(steps)
+        real(self, steps)
+
+    monkeypatch.setattr(lanes.Lanes, "advance", noted)
+    engine._fused_cost(study, WORKLOAD, DATA, (4,), 4)
+    assert timed
+    assert all(steps % (BLOCK // BATCH_SIZE) == 0 for steps in timed)
+
+
+def test_a_row_is_true_once_it_is_settled(question):
+    study = question()
+    fused = engine._started(study, WORKLOAD, DATA, range(4))
+    assert isinstance(fused.stack, Deferred)
+    before = fused.stack.weights.clone()
+    fused.advance(5)
+    assert fused.stack.pending(1) == 5
+    assert torch.equal(fused.stack.weights, before)
+    fused.stack.settle(1)
+    assert fused.stack.pending(1) == 0
+    whole = engine._started(question("bmm"), WORKLOAD, DATA, range(4))
+    whole.advance(5)
+    torch.testing.assert_close(fused.stack.weights[1], whole.stack.weights[1], rtol=1e-4, atol=1e-6)
+    settled = fused.stack.weights.clone()
+    fused.stack.settle(1)  # nothing is pending any more
+    assert torch.equal(fused.stack.weights, settled)
