@@ -45,6 +45,7 @@ from workloads.base import Splits, Workload, build
 MODELS = {
     "softmax": ["workload=softmax_mnist"],
     "mlp": ["workload=fc_mnist", "workload.widths=[128]"],
+    "mlp1024": ["workload=fc_mnist"],
     "cnn": ["workload=simple_cnn_mnist"],
     "resnet8": ["workload=resnet_cifar", "schedule=constant"],
 }

@@ -51,24 +51,33 @@ class Cost:
             + (evaluations // study.evaluation.every + 1) * self.others
         )
 
-    def study(self, study: Study, workers: int) -> float:
-        """Seconds for all the feasible trials wanted; diverging ones come on top, early stopping takes off."""
-        return self.trial(study) * study.search.trials / workers
 
-    def plan(self, study: Study, workers: int) -> dict[str, Any]:
-        """What a search will take at full budget, as plain data."""
-        steps = study.search.trials * study.train_steps
+@dataclass(frozen=True)
+class Work:
+    """Training that is still to be done: the feasible `trials` that a search wants, with the cost of one."""
+
+    study: Study
+    cost: Cost
+    trials: int
+
+    def seconds(self, workers: int) -> float:
+        """At full budget; diverging trials come on top, early stopping takes off."""
+        return self.cost.trial(self.study) * self.trials / workers
+
+    def plan(self, workers: int) -> dict[str, Any]:
+        """What it will take at full budget, as plain data."""
+        steps = self.trials * self.study.train_steps
         return {
-            "workload": study.name,
-            "optimizer": study.optimizer,
-            "batch_size": study.batch_size,
-            "search": study.branch.path,
-            "trials": study.search.trials,
+            "workload": self.study.name,
+            "optimizer": self.study.optimizer,
+            "batch_size": self.study.batch_size,
+            "search": self.study.branch.path,
+            "trials": self.trials,
             "steps": steps,
-            "examples": steps * study.batch_size,
-            "seconds": self.study(study, workers),
-            "seconds_per_step": self.step,
-            "evaluation_share": 1 - study.train_steps * self.step / self.trial(study),
+            "examples": steps * self.study.batch_size,
+            "seconds": self.seconds(workers),
+            "seconds_per_step": self.cost.step,
+            "evaluation_share": 1 - self.study.train_steps * self.cost.step / self.cost.trial(self.study),
         }
 
 

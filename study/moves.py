@@ -18,7 +18,7 @@ from rich.console import Console
 from analysis.counting import RECORDED, TUNED, Branch
 from study import config, searches, show, store, sweep
 from study.config import Job, UsageError
-from study.cost import Cost
+from study.cost import Cost, Work
 from study.placement import Engine
 from study.records import NUMERICS_VERSION, Study
 from study.rules import RULES, Move, Values
@@ -197,9 +197,8 @@ def train(found: Sequence[Arrivals], config_dir: Path | None, command: str, cons
         for job, missing, _ in fitting:
             for study in missing:
                 store.announce(job.results, study)
-        with show.SweepProgress(
-            console, [(study, cost) for _, missing, cost in fitting for study in missing]
-        ) as progress:
+        each = [Work(study, cost, study.search.trials) for _, missing, cost in fitting for study in missing]
+        with show.SweepProgress(console, each) as progress:
             for job, missing, cost in fitting:
                 try:
                     for study in missing:
@@ -212,11 +211,9 @@ def train(found: Sequence[Arrivals], config_dir: Path | None, command: str, cons
     sweep.raise_any(too_large)
 
 
-def _together(job: Job, missing: Sequence[Study], cost: Cost) -> tuple[Study, Cost]:
+def _together(job: Job, missing: Sequence[Study], cost: Cost) -> Work:
     """All that is to be trained at one batch size, as if it were one search: for people, who want one line."""
-    trials = sum(study.search.trials for study in missing)
     longest = max(missing, key=lambda study: study.train_steps)
-    search = replace(longest.search, trials=trials, max_launches=trials)
-    return replace(
-        job.study, search=search, stopping=longest.stopping, branch=Branch(budget=longest.branch.budget)
-    ), cost
+    branch = Branch(budget=longest.branch.budget)
+    one = replace(job.study, search=longest.search, stopping=longest.stopping, branch=branch)
+    return Work(one, cost, sum(study.search.trials for study in missing))

@@ -24,11 +24,12 @@ def planned(study: Study) -> list[Study]:
     return [_on_budget(study, repeat, budget) for repeat in repeats for budget in _budgets(study)]
 
 
-def missing(study: Study, load: Load) -> list[Study]:
+def missing(study: Study, load: Load) -> list[Tuner]:
     """The searches that are known by now and not complete, the one under way or next first."""
-    following = next_search(study, load)
-    known = [search for search in planned(study) if not Tuner(search, load(search)).complete]
-    return known if following is None or following in known else [following, *known]
+    following, known = next_search(study, load), planned(study)
+    if following is not None and following not in known:
+        known.insert(0, following)
+    return [tuner for search in known if not (tuner := Tuner(search, load(search))).complete]
 
 
 def next_search(study: Study, load: Load) -> Study | None:

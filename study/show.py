@@ -14,7 +14,7 @@ from rich.live import Live
 from rich.progress import BarColumn, Progress, TaskID, TextColumn
 from rich.table import Table
 
-from study.cost import Cost
+from study.cost import Cost, Work
 from study.optimizers import OPTIMIZERS
 from study.records import Study
 from study.tuner import Tuner
@@ -23,53 +23,52 @@ QUICK_TRIALS = 8
 """Of preset=quick, which makes nothing smaller that asks for as few."""
 
 
-def costs(
-    console: Console, measured: Sequence[tuple[Study, Cost]], place: str, workers: int, smaller: str | None = None
-) -> None:
-    """What these searches will take if every trial runs its whole budget, and how to make it smaller."""
-    if not measured:
+def costs(console: Console, left: Sequence[Work], place: str, workers: int, smaller: str | None = None) -> None:
+    """What this will take if every trial runs its whole budget, and how to make it smaller."""
+    if not left:
         return
-    total = sum(cost.study(study, workers) for study, cost in measured)
-    by_curve = sorted(measured, key=lambda pair: (pair[0].name, pair[0].optimizer))
-    for (workload, optimizer), group in groupby(by_curve, key=lambda pair: (pair[0].name, pair[0].optimizer)):
+
+    def curve(work: Work) -> tuple[str, str]:
+        return work.study.name, work.study.optimizer
+
+    total = sum(work.seconds(workers) for work in left)
+    for (workload, optimizer), group in groupby(sorted(left, key=curve), key=curve):
         console.print(f"[bold]{workload}, {optimizer}[/]: what it will cost", highlight=False)
         rows = list(group)
-        searches = ["search"] if any(study.branch.path for study, _ in rows) else []
+        searches = ["search"] if any(work.study.branch.path for work in rows) else []
         headings = ("trials", "steps each", "examples", "ms a step", "evaluating", "at full budget")
         table = columns("batch size", *searches, *headings)
-        for study, cost in rows:
-            plan = cost.plan(study, workers)
+        for work in rows:
+            plan = work.plan(workers)
             table.add_row(
-                f"{study.batch_size:,}",
-                *(study.branch.path for _ in searches),
-                f"{study.search.trials:,}",
-                f"{study.train_steps:,}",
+                f"{work.study.batch_size:,}",
+                *(work.study.branch.path for _ in searches),
+                f"{work.trials:,}",
+                f"{work.study.train_steps:,}",
                 rounded(plan["examples"]),
-                f"{1000 * cost.step:,.2f}",
+                f"{1000 * work.cost.step:,.2f}",
                 f"{plan['evaluation_share']:.0%}",
                 duration(plan["seconds"]),
             )
         console.print(table)
-    for batch_size, cost in {study.batch_size: cost for study, cost in measured if cost.parts}.items():
+    for batch_size, cost in {work.study.batch_size: work.cost for work in left if work.cost.parts}.items():
         console.print(f"Batch size {cost.composition(batch_size)}.", highlight=False)
     early = {
         "budget": "",
         "goal": " Trials that reach the goal or diverge stop early.",
         "race": " Trials that reach the goal, fall behind or diverge stop early.",
-    }[measured[0][0].stopping]
+    }[left[0].study.stopping]
     console.print(
         f"\nAbout {duration(total)} at full budget with {workers} worker{'s' if workers > 1 else ''} on "
         f"{place}, by a few real steps.{early}",
         highlight=False,
     )
-    search = measured[0][0].search
+    search = left[0].study.search
     more = [*(["wider boxes"] if search.extend else []), *(["reruns"] if search.reruns else [])]
     if more:
         console.print(f"Not counted: {' and '.join(more)}, which depend on what is found.", highlight=False)
     if total > 600:
-        console.print(
-            f"To make it smaller: {smaller or ways_to_less([study for study, _ in measured])}.", highlight=False
-        )
+        console.print(f"To make it smaller: {smaller or ways_to_less([work.study for work in left])}.", highlight=False)
     console.print()
 
 
@@ -90,14 +89,14 @@ class SweepProgress:
     """A live bar for the search under way and one for the whole sweep; a line for each search that is done.
 
     Arguments:
-        missing: the searches known by now, with the cost of a trial.
+        left: of the searches known by now.
     """
 
-    def __init__(self, console: Console, missing: Sequence[tuple[Study, Cost]]) -> None:
+    def __init__(self, console: Console, left: Sequence[Work]) -> None:
         self.console = console
-        self.known = [study for study, _ in missing]
+        self.known = [work.study for work in left]
         self.curves = {(study.name, study.optimizer) for study in self.known}
-        self.total = sum(cost.study(study, workers=1) for study, cost in missing)
+        self.total = sum(work.cost.trial(work.study) * work.study.search.trials for work in left)
         self.done_before = self.held = 0.0
         self.started = time.monotonic()
         self.bars = Progress(

@@ -13,7 +13,7 @@ from rich.console import Console
 from study import config, searches, show, store
 from study.claims import refuse_held
 from study.config import Job
-from study.cost import Cost
+from study.cost import Cost, Work
 from study.placement import place
 from study.records import ADAPTIVE_SAMPLERS
 from study.run import run
@@ -68,7 +68,7 @@ def train(jobs: Sequence[Job], config_dir: Path | None, command: str, console: C
     storages = {job.results: _storage(job) for job in jobs}
     with workers_for(jobs, config_dir) as workers:
         costs, too_large = _measured(jobs, workers, console)
-        left = [(search, cost) for job, cost in costs for search in searches.missing(job.study, on_file(job))]
+        left = _left(costs)
         show.costs(console, left, workers.engine.place, workers.count)
         adaptive = [job.study.search.sampler for job, _ in costs if job.study.search.sampler in ADAPTIVE_SAMPLERS]
         if adaptive and (workers.count > 1 or any(cost.lanes > 1 for _, cost in costs)):
@@ -120,16 +120,25 @@ def plan(jobs: Sequence[Job], config_dir: Path | None, console: Console | None) 
 
     Returns:
         For each search that is known by now: workload, optimizer, batch_size, search (empty for the first of a study),
-        trials and their sum of steps, examples and seconds at full budget, and the seconds a step and an evaluation
-        take.
+        the trials that it still wants and their sum of steps, examples and seconds at full budget, the seconds that a
+        step takes, and the share of evaluations.
     """
     with workers_for(jobs, config_dir) as workers:
         costs, too_large = _measured(jobs, workers, console)
-        left = [(search, cost) for job, cost in costs for search in searches.missing(job.study, on_file(job))]
+        left = _left(costs)
         if console is not None:
             show.costs(console, left, workers.engine.place, workers.count)
     raise_any(too_large)
-    return [cost.plan(search, workers.count) for search, cost in left]
+    return [work.plan(workers.count) for work in left]
+
+
+def _left(costs: Sequence[tuple[Job, Cost]]) -> list[Work]:
+    """What is not on file yet."""
+    return [
+        Work(tuner.study, cost, max(1, tuner.study.search.trials - tuner.feasible))
+        for job, cost in costs
+        for tuner in searches.missing(job.study, on_file(job))
+    ]
 
 
 def workers_for(jobs: Sequence[Job], config_dir: Path | None) -> Workers:

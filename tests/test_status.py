@@ -117,6 +117,9 @@ def test_status_and_plan_of_a_finished_sweep(tmp_path: Path, capsys: pytest.Capt
     assert "Done." in capsys.readouterr().out
     assert main(["plan", *SMALL, f"results={tmp_path}"]) == 0
     assert "Nothing is left to do." in capsys.readouterr().out
+    assert main(["plan", *SMALL, "search.trials=5", "--json", f"results={tmp_path}"]) == 0
+    rows = json.loads(capsys.readouterr().out)
+    assert [(row["trials"], row["steps"]) for row in rows] == [(2, 400), (2, 400)]  # what is on file costs nothing
 
 
 def test_status_of_nothing_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
