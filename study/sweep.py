@@ -78,6 +78,7 @@ def train(jobs: Sequence[Job], config_dir: Path | None, command: str, console: C
                 highlight=False,
             )
         warn_of_devices(costs, console)
+        warn_of_lanes(jobs, console)
         for job, _ in costs:
             for known in searches.planned(job.study):
                 store.announce(job.results, known)
@@ -108,6 +109,19 @@ def warn_of_devices(costs: Sequence[tuple[Job, Cost]], console: Console) -> None
             return
 
 
+def warn_of_lanes(jobs: Sequence[Job], console: Console) -> None:
+    """Trials that are asked to be fused may be of a kind that cannot be."""
+    alone = [job.study for job in jobs if job.engine.name == "lanes" and job.study.arithmetic == "plain"]
+    if alone:
+        told = ", ".join(dict.fromkeys(f"{study.name} with {study.optimizer}" for study in alone))
+        console.print(
+            f"[yellow]engine=lanes, but {told} cannot be fused at batch size "
+            f"{', '.join(f'{size:,}' for size in sorted({study.batch_size for study in alone}))}: trials are trained "
+            "one at a time (docs/methods.md, Arithmetic).[/]\n",
+            highlight=False,
+        )
+
+
 def _storage(job: Job) -> Storage:
     try:
         return Storage(job.storage, job.results)
@@ -128,6 +142,7 @@ def plan(jobs: Sequence[Job], config_dir: Path | None, console: Console | None) 
         left = _left(costs)
         if console is not None:
             show.costs(console, left, workers.engine.place, workers.count)
+            warn_of_lanes(jobs, console)
     raise_any(too_large)
     return [work.plan(workers.count) for work in left]
 

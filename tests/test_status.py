@@ -107,6 +107,14 @@ def test_plan_writes_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize("engine", ["lanes", "auto"])
+def test_lanes_that_cannot_be_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[str], engine: str) -> None:
+    assert main(["plan", *SMALL, "precision=bf16", f"engine={engine}", f"results={tmp_path}"]) == 0
+    out = " ".join(capsys.readouterr().out.split())
+    told = "engine=lanes, but mlp_digits with momentum cannot be fused at batch size 64, 256: trials are trained one at"
+    assert (told in out) == (engine == "lanes")
+
+
 def test_status_and_plan_of_a_finished_sweep(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["sweep", *SMALL, f"results={tmp_path}"]) == 0
     capsys.readouterr()
