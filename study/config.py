@@ -206,12 +206,13 @@ def _settled(job: Job, workload: Workload, saved: float, probe: Data, streamed: 
     model = workload.model()
     check_parts(study, model, devices)
     alone = devices > 1 or streamed
-    if begun and engine.name == "auto":
-        study = replace(study, arithmetic=begun[0]["arithmetic"])
-        if alone and study.arithmetic != "plain":
+    recorded = begun[0]["arithmetic"] if begun else None
+    if recorded and (engine.name == "auto" or (engine.name == "lanes" and recorded != "plain")):
+        study = replace(study, arithmetic=recorded)
+        if alone and recorded != "plain":
             raise UsageError(
-                f"{job.results} was begun with fused lanes ({study.arithmetic}), which take one device that holds "
-                "all data; leave out engine.devices and engine.data_memory, or choose another results=DIR."
+                f"{job.results} was begun with fused lanes ({recorded}), which take one device that holds all data; "
+                "leave out engine.devices and engine.data_memory, or choose another results=DIR."
             )
     elif engine.name != "serial" and not alone:
         how = arithmetic(model, study, engine.device, forced=engine.name == "lanes")

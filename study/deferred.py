@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from study.forms import Combination, first_linear
+from study.forms import CACHE_LINE, Combination, first_linear
 from study.optimizers.base import Optimizer
 from study.stack import Stack, Update
 
@@ -33,19 +33,20 @@ BLOCK = 64
 """Examples of a block: with fewer, memory still takes most of the time, and with more the products do."""
 
 
-class Halves(NamedTuple):
+class Parts(NamedTuple):
     """A tensor of rows, the weights or a memory of the optimizer: as it was when the block began, and as it goes on.
 
     Attributes:
         matrix, rest: what belongs to the first layer's weight [L, H, D], and to the other parameters [L, p], then.
-        mix, coordinates, updated: the combination [L, S], [L, H, n] that it is, and the others [L, p], now.
+        mix, coordinates: the combination [L, S], [L, H, n] that the matrix is now.
+        rest_now: what belongs to the others [L, p] now.
     """
 
     matrix: Tensor
     rest: Tensor
     mix: Tensor
     coordinates: Tensor
-    updated: Tensor
+    rest_now: Tensor
 
 
 class Deferred(Stack):
@@ -61,36 +62,38 @@ class Deferred(Stack):
         assert first is not None
         layers = list(template.children())
         stand_in = Combination(BLOCK, tensors, first.bias)
-        self.short = Stack(nn.Sequential(stand_in, *layers[layers.index(first) + 1 :]), optimizer, lanes, "bmm")
+        self.combined = Stack(nn.Sequential(stand_in, *layers[layers.index(first) + 1 :]), optimizer, lanes, "bmm")
         """What a step sees and updates: a combination in place of the first layer."""
         weight, bias, *_ = self.layout.columns
-        coordinates, mix, updated, *_ = self.short.layout.columns
-        self.halves = [
-            Halves(
+        coordinates, mix, bias_now, *_ = self.combined.layout.columns
+        self.parts = [
+            Parts(
                 then[:, weight].unflatten(1, first.weight.shape),
                 then[:, bias.start :],
                 now[:, mix],
                 now[:, coordinates].unflatten(1, (-1, BLOCK)),
-                now[:, updated.start :],
+                now[:, bias_now.start :],
             )
             for then, now in [
-                (self.weights, self.short.weights),
-                *((tensor, self.short.state[name]) for name, tensor in self.state.items()),
+                (self.weights, self.combined.weights),
+                *((tensor, self.combined.state[name]) for name, tensor in self.state.items()),
             ]
         ]
         self.inputs = self.weights.new_zeros(lanes, BLOCK, first.in_features)
         self.widths = [BLOCK, BLOCK, *[first.out_features] * tensors]
-        self.known = self.weights.new_zeros(lanes, BLOCK, sum(self.widths))
+        # Whole cache lines: kernels peel unaligned heads, which would make bits depend on the row.
+        self.known = self.weights.new_zeros(lanes, BLOCK, -(-sum(self.widths) // CACHE_LINE) * CACHE_LINE)
         """Of each input of a row's block: which it is, its products with the others, what each matrix makes of it."""
         self.known[:, :, :BLOCK] = torch.eye(BLOCK)
         self.place, self.length = [0] * lanes, [0] * lanes
+        """Steps made of each row's block, and steps that it has; 0: none is under way."""
         device = self.weights.device
         self._rows, self._batch = torch.arange(lanes, device=device)[:, None], torch.arange(batch_size, device=device)
 
     @property
     def bytes(self) -> int:
-        held = self.inputs.numel() + self.known.numel()
-        return super().bytes + self.short.bytes + held * self.weights.element_size()
+        own = (self.weights, *self.state.values(), self.inputs, self.known)  # gradients are those of coordinates
+        return sum(tensor.nbytes for tensor in own) + self.combined.bytes
 
     def pending(self, row: int) -> int:
         return self.place[row]
@@ -105,7 +108,7 @@ class Deferred(Stack):
 
     def move(self, source: int, target: int) -> None:
         super().move(source, target)
-        self.short.move(source, target)
+        self.combined.move(source, target)
         for tensor in (self.inputs, self.known):
             tensor[target] = tensor[source]
         self.place[target], self.length[target] = self.place[source], self.length[source]
@@ -116,44 +119,44 @@ class Deferred(Stack):
         x = self.inputs[row]
         x[: len(inputs)] = inputs.flatten(1)
         x[len(inputs) :] = 0  # products are of one size, and what is not there adds nothing to them
-        _, products, *made = self.known[row].split(self.widths, dim=1)
+        _, products, *made = self.known[row, :, : sum(self.widths)].split(self.widths, dim=1)
         torch.mm(x, x.mT, out=products)
-        for number, (half, outputs) in enumerate(zip(self.halves, made, strict=True)):
-            torch.mm(x, half.matrix[row].mT, out=outputs)
-            half.mix[row] = 0
-            half.mix[row, number] = 1
-            half.coordinates[row] = 0
-            half.updated[row] = half.rest[row]
+        for number, (part, outputs) in enumerate(zip(self.parts, made, strict=True)):
+            torch.mm(x, part.matrix[row].mT, out=outputs)
+            part.mix[row] = 0
+            part.mix[row, number] = 1
+            part.coordinates[row] = 0
+            part.rest_now[row] = part.rest[row]
 
     def settle(self, row: int) -> None:
         if not self.pending(row):
             return
-        mixes = [half.mix[row].tolist() for half in self.halves]
+        mixes = [part.mix[row].tolist() for part in self.parts]
         others = [self._others(row, number, mix) for number, mix in enumerate(mixes)]  # before any is written
-        for number, half in enumerate(self.halves):
-            matrix = half.matrix[row].addmm_(half.coordinates[row], self.inputs[row], beta=mixes[number][number])
+        for number, part in enumerate(self.parts):
+            matrix = part.matrix[row].addmm_(part.coordinates[row], self.inputs[row], beta=mixes[number][number])
             for other in others[number]:
                 matrix += other
-            half.rest[row] = half.updated[row]
+            part.rest[row] = part.rest_now[row]
         self.place[row] = self.length[row] = 0
 
     def _others(self, row: int, number: int, mix: Sequence[float]) -> list[Tensor]:
         """The shares of the other matrices in this one."""
-        shares = [(half.matrix[row], share) for half, share in zip(self.halves, mix, strict=True)]
+        shares = [(part.matrix[row], share) for part, share in zip(self.parts, mix, strict=True)]
         return [matrix * share for matrix, share in shares[:number] + shares[number + 1 :] if share]
 
     def next_inputs(self, rows: int) -> Tensor:
         """What is known of the inputs of the next step of the first `rows` rows [l, B, 2 n + S H]."""
         first = torch.tensor(self.place[:rows], device=self._batch.device)[:, None] * self.batch_size
-        return self.known[self._rows[:rows], first + self._batch]
+        return self.known[self._rows[:rows], first + self._batch][:, :, : sum(self.widths)]
 
     def step(self, rows: int) -> Update:
         return partial(self._step, rows)
 
     def _step(self, rows: int, *arguments: Any) -> Tensor:
-        losses = self.short.step(rows)(*arguments)
+        losses = self.combined.step(rows)(*arguments)
         for row in range(rows):
-            if self.length[row]:  # else nobody's
+            if self.length[row]:
                 self.place[row] += 1
                 if self.place[row] == self.length[row]:
                     self.settle(row)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -26,6 +26,8 @@ HEIGHTS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 REFERENCE = 4
 """The stack height whose bits are those of the study; higher ones were always found to agree with it."""
 CHECKED_STEPS = 3
+CHECKED_EXAMPLES = 64
+"""Of chains of linear layers, whose steps are cheap: the fewer examples are in them, the later other bits show."""
 CPU_STACK_BYTES = 2**28
 """Of weights, gradients and optimizer state in one stack; far beyond what a CPU's caches still serve."""
 GPU_TOLERANCE = 1e-4
@@ -63,61 +65,61 @@ def measure(study: Study, workload: Workload, data: Source, most: int, lanes: in
 
 
 def admitted(study: Study, workload: Workload, data: Data, most: int) -> Iterator[int]:
-    """Stack heights up to `most` at which the first and the last row compute what they do in the reference stack.
+    """Stack heights up to `most` of which every row computes what the first one of the reference stack does.
 
     On a CPU that means bit for bit, after some updates and in an evaluation; on other devices, whose kernels promise
-    less, to GPU_TOLERANCE. Kernels choose their blocking by shape, so this is found out with the real model and batch
-    size, not assumed. Lower stacks than the reference (a matrix times a vector, groups of few channels) may fall into
-    kernels that no other height uses; then a trial alone has idle rows beside it.
+    less, to GPU_TOLERANCE. Kernels choose their blocking by shape and by where in a cache line a row begins, so this is
+    found out with the real model and batch size, not assumed. Lower stacks than the reference (a matrix times a vector,
+    groups of few channels) may fall into kernels that no other height uses; then a trial alone has idle rows beside it.
+    Where not even rows of one stack agree, trials are trained one at a time.
     """
-    reference: dict[int, Tensor] = {}
-    none = True
+    alike = _computed(study, workload, data, REFERENCE)
+    assert alike is not None
+    reference, none = [tensor[:1].clone() for tensor in alike], True
     for height in HEIGHTS:
         if height > max(most, REFERENCE):
             break
-        rows = {0, height - 1}
         try:
-            together = _computed(study, workload, data, range(height), rows)
+            together = _computed(study, workload, data, height)
         except RuntimeError as error:
             if not out_of_memory(error):
                 raise
             break  # fewer lanes
         if together is None:
             break
-        for row in rows - set(reference):
-            alike = _computed(study, workload, data, [row] * REFERENCE, {0})
-            assert alike is not None
-            reference[row] = alike[0]
-        if all(_agree(together[row], reference[row]) for row in rows):
+        if all(_agree(rows, row.expand_as(rows)) for rows, row in zip(together, reference, strict=True)):
             none = False
             yield height
     if none:
-        yield REFERENCE
+        yield 1
 
 
-def _computed(
-    study: Study, workload: Workload, data: Data, indices: Sequence[int], rows: Collection[int]
-) -> dict[int, Tensor] | None:
-    """Weights and outputs of these rows after some updates of these trials together; None: too large a stack."""
-    lanes = _started(study, workload, data, indices)
-    if len(indices) > REFERENCE and lanes.stack.bytes > _most_bytes(data):
+def _computed(study: Study, workload: Workload, data: Data, height: int) -> list[Tensor] | None:
+    """Weights and outputs [height, ...] after some updates of one trial in every row; None: too high a stack."""
+    lanes = _started(study, workload, data, [0] * height)
+    if height > REFERENCE and lanes.stack.bytes > _most_bytes(data):
         return None
-    lanes.advance(CHECKED_STEPS)
-    for row in rows:
+    chain = study.arithmetic != "vmap"
+    lanes.advance(max(CHECKED_STEPS, CHECKED_EXAMPLES // study.batch_size + 1 if chain else 0))
+    for row in range(height):
         lanes.stack.settle(row)
-    found = {row: lanes.stack.weights[row].clone() for row in rows}
+    found = [lanes.stack.weights]
     if not lanes.stack.predicts_alone:
         inputs = data.as_model_wants(data.evaluated["val"][0][:EVALUATION_CHUNK])
         with torch.no_grad():
-            outputs = lanes.predictor(range(len(indices)))(inputs)
-        found = {row: torch.cat([weights, outputs[row].flatten()]) for row, weights in found.items()}
+            found.append(lanes.predictor(range(height))(inputs))
     return found
 
 
 def lanes_can(study: Study, workload: Workload, data: Data) -> bool:
-    """Whether two lanes of this model can take a step: `vmap` refuses randomness, unused parameters and much else."""
+    """Whether two lanes of this model can take a step and be measured: `vmap` refuses randomness, unused parameters and
+    much else.
+    """
     try:
-        _started(replace(study, batch_size=2), workload, data, range(2)).advance(1)
+        lanes = _started(replace(study, batch_size=2), workload, data, range(2))
+        lanes.advance(1)
+        with torch.no_grad():
+            lanes.predictor(range(2))(data.as_model_wants(data.inputs[:2]))
     except (RuntimeError, ValueError, KeyError, IndexError, TypeError, NotImplementedError):
         return False
     return True

@@ -23,7 +23,8 @@ from workloads.layers import Dropout, keep_mask, keyed_layers
 Loss = Callable[[Tensor], Tensor]
 """Outputs [l, B, ...] -> the loss of every example [l * B]."""
 
-_CACHE_LINE = 16  # floats
+CACHE_LINE = 16
+"""Floats."""
 
 
 class Form(Protocol):
@@ -55,7 +56,7 @@ class Layout:
 
     def __init__(self, model: nn.Module) -> None:
         self.shapes = {name: p.shape for name, p in model.named_parameters()}
-        ends = list(accumulate(-(-shape.numel() // _CACHE_LINE) * _CACHE_LINE for shape in self.shapes.values()))
+        ends = list(accumulate(-(-shape.numel() // CACHE_LINE) * CACHE_LINE for shape in self.shapes.values()))
         self.width = ends[-1]
         self.columns = [
             slice(start, start + shape.numel()) for start, shape in zip([0, *ends], self.shapes.values(), strict=False)
@@ -248,17 +249,19 @@ class Combination(nn.Module):
 
     Its own inputs [B, 2 n + S H] are what is known of the layer's: which of the n they are (one-hot), their products
     with each of the n, and what each of the S matrices makes of them. The gradient of its parameters is that of the
-    combined matrix, in the same coordinates.
+    combined matrix, in the same coordinates. It holds parameters; `LinearChain` computes with them.
     """
 
     def __init__(self, inputs: int, matrices: int, bias: nn.Parameter) -> None:
         super().__init__()
-        self.weight = nn.Parameter(torch.zeros(len(bias), inputs))
-        self.mix = nn.Parameter(torch.zeros(matrices))
+        self.weight = nn.Parameter(bias.new_zeros(len(bias), inputs))
+        self.mix = nn.Parameter(bias.new_zeros(matrices))
         self.bias = bias
 
 
 class _Combination(_Linear):
+    """One `Combination` of every lane."""
+
     def __init__(self, own: Mapping[str, tuple[Tensor, Tensor]]) -> None:
         super().__init__(own)
         mix, self.mix_gradient = own["mix"]
@@ -275,7 +278,7 @@ class _Combination(_Linear):
 
     def write_gradients(self, dy: Tensor) -> None:
         super().write_gradients(dy)
-        self.mix_gradient.zero_()
+        self.mix_gradient.zero_()  # penalties and rules write into gradients
 
 
 class _ReLU:

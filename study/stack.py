@@ -29,10 +29,9 @@ def arithmetic(model: nn.Module, study: Study, device: str, forced: bool = False
     """The arithmetic that a study of this model is computed in; part of its question.
 
     `plain`, one model at a time, where batches are accumulated or in bf16 and for optimizers that update whole models;
-    else `bmm` for chains of linear layers, `deferred` where their first layer's memory is all that a step costs, and
-    `vmap` where one model alone would leave the device idle. A rule and no
-    measurement, since each differs from the others in the last bits. `forced` lanes (`engine=lanes`) are taken wherever
-    the model allows them.
+    else `bmm` for chains of linear layers, `deferred` where what their first layer moves in memory is all that a step
+    costs, and `vmap` where one model alone would leave the device idle. A rule and no measurement, since each differs
+    from the others in the last bits. `forced` lanes (`engine=lanes`) are taken wherever the model allows them.
     """
     frozen = not all(parameter.requires_grad for parameter in model.parameters())
     alone = study.algorithm.update is None
@@ -81,8 +80,7 @@ class Stack:
     @property
     def bytes(self) -> int:
         """Of weights, gradients and state together."""
-        held = sum(tensor.numel() for tensor in self.state.values())
-        return (2 * self.weights.numel() + held) * self.weights.element_size()
+        return 2 * self.weights.nbytes + sum(tensor.nbytes for tensor in self.state.values())
 
     @property
     def predicts_alone(self) -> bool:
@@ -123,7 +121,7 @@ class Stack:
         return 0
 
     def settle(self, row: int) -> None:
-        """Bring into a row what is pending."""
+        """Bring into a row what is pending, for it to be read; steps that follow would have other last bits."""
 
     def step(self, rows: int) -> Update:
         """The update of the first `rows` rows, sliced once and not at every step."""

@@ -164,3 +164,10 @@ def test_a_row_is_true_once_it_is_settled(question):
     settled = fused.stack.weights.clone()
     fused.stack.settle(1)  # nothing is pending any more
     assert torch.equal(fused.stack.weights, settled)
+
+
+def test_a_stack_is_all_on_one_device(question):
+    model = WORKLOAD.model().to("meta")
+    stack = Deferred(model, OPTIMIZERS["momentum"], 4, BATCH_SIZE)
+    held = [stack.weights, stack.combined.weights, stack.known, stack.inputs, *stack.combined.state.values()]
+    assert {tensor.device.type for tensor in held} == {"meta"}

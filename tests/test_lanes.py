@@ -17,7 +17,7 @@ from study import engine, lanes, serial, stack
 from study.batches import Batches
 from study.evaluation import Data
 from study.optimizers import OPTIMIZERS
-from study.records import Budget, Curve, Study, Trial
+from study.records import Budget, Curve, Evaluation, Study, Trial
 from study.schedules import SCHEDULES
 from study.serial import Proposals
 from study.space import Dimension
@@ -201,6 +201,46 @@ def test_admitted_heights_hold_for_every_row(question, how, batch_size):
     assert_same_bits(run(study, Queue(study, range(7)), heights), alone)
 
 
+class Odd(Blobs):
+    """Layers whose rows of a stack begin anywhere in a cache line, which tells in the last bits."""
+
+    def __init__(self, features: int, width: int) -> None:
+        super().__init__()
+        self.features, self.hidden = features, width
+
+    def splits(self, device: torch.device) -> Splits:
+        generator = torch.Generator().manual_seed(0)
+        return Splits(
+            *(
+                (
+                    torch.randn(count, self.features, generator=generator),
+                    torch.randint(5, (count,), generator=generator),
+                )
+                for count in (64, 40, 20)
+            )
+        )
+
+    def model(self) -> nn.Module:
+        return nn.Sequential(nn.Linear(self.features, self.hidden), nn.ReLU(), nn.Linear(self.hidden, 5))
+
+
+@pytest.mark.parametrize(
+    ("how", "workload", "batch_size"),
+    [("deferred", Odd(784, 50), 1), ("deferred", Odd(1024, 50), 3), ("bmm", Odd(784, 90), 1)],
+)
+def test_rows_that_are_not_of_whole_cache_lines(question, how, workload, batch_size):
+    grid = Evaluation(first=0.5, ratio=2)
+    study = question(how, "sgd", batch_size=batch_size, budget=Budget(epochs=0, steps=140), evaluation=grid)
+    data = Data.of(workload.splits(torch.device("cpu")))
+
+    def found(order: Sequence[int], heights: Sequence[int], most: int) -> dict[int, Curve]:
+        return {c.trial.index: c for c in lanes.train(study, workload, data, Queue(study, order), heights, most)}
+
+    heights = list(engine.admitted(study, workload, data, most=8))
+    together = found(range(7), heights, heights[-1])
+    assert_same_bits(together, {i: found([i], heights[:1], 1)[i] for i in range(7)})
+
+
 def test_a_height_that_computes_other_bits_is_not_admitted(question, monkeypatch):
     study = question("bmm")
     assert 4 in admitted(study)
@@ -285,6 +325,17 @@ def test_what_lanes_cannot_train_is_found_out_beforehand(question, monkeypatch, 
     monkeypatch.setattr(workload, "model", lambda: spoilt(model()), raising=False)
     data = Data.of(workload.splits(torch.device("cpu")))
     assert engine.lanes_can(question("vmap"), workload, data) == can
+
+
+@pytest.mark.parametrize("how", ["bmm", "deferred"])
+def test_what_lanes_cannot_measure_is_found_out_beforehand(question, monkeypatch, how):
+    workload = CASES[how]
+    model = nn.Sequential(nn.Linear(24, 32), nn.ReLU(), nn.Flatten(), nn.Linear(32, 5))
+    monkeypatch.setattr(workload, "model", lambda: model, raising=False)
+    splits = workload.splits(torch.device("cpu"))
+    assert engine.lanes_can(question(how), workload, Data.of(splits))
+    rows = Splits(*((inputs.unsqueeze(1), targets) for inputs, targets in splits))
+    assert not engine.lanes_can(question(how), workload, Data.of(rows))
 
 
 @pytest.mark.parametrize("name", SCHEDULES)

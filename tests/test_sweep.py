@@ -215,6 +215,16 @@ def test_goals_after_the_fact(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     assert "a goal must read" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("engine", ["auto", "lanes"])
+def test_fused_trials_stay_fused_as_they_were(tmp_path: Path, engine: str) -> None:
+    """Whatever the rule says today, here or on another device."""
+    small = ["batch_size=64", f"results={tmp_path}"]
+    [job] = config.materialise(config.jobs(small))
+    store.open_study(tmp_path, replace(job.study, arithmetic="deferred"), {"device": "cpu"})
+    [again] = config.materialise(config.jobs([*small, f"engine={engine}"]))
+    assert again.study.arithmetic == "deferred"
+
+
 def test_a_study_begun_on_another_device_goes_on_in_its_arithmetic(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
