@@ -215,13 +215,12 @@ def test_goals_after_the_fact(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     assert "a goal must read" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("engine", ["auto", "lanes"])
-def test_fused_trials_stay_fused_as_they_were(tmp_path: Path, engine: str) -> None:
+def test_fused_trials_that_are_forced_stay_fused_as_they_were(tmp_path: Path) -> None:
     """Whatever the rule says today, here or on another device."""
     small = ["batch_size=64", f"results={tmp_path}"]
     [job] = config.materialise(config.jobs(small))
     store.open_study(tmp_path, replace(job.study, arithmetic="deferred"), {"device": "cpu"})
-    [again] = config.materialise(config.jobs([*small, f"engine={engine}"]))
+    [again] = config.materialise(config.jobs([*small, "engine=lanes"]))
     assert again.study.arithmetic == "deferred"
 
 
