@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
@@ -35,7 +36,8 @@ TIMED_SECONDS = 0.02
 WORTH = 1.04
 """How much slower than the fastest stack a lower one may be and still be preferred: it needs less memory."""
 GIVE_UP = 1.25
-"""How much slower than the fastest so far a stack may be before higher ones are not tried any more."""
+"""How much slower than the fastest so far a stack may be before higher ones are not tried any more; nor are they where
+two in a row gained less than WORTH."""
 
 
 def train(
@@ -158,21 +160,31 @@ def _most_bytes(data: Data) -> float:
 
 def _fastest(study: Study, workload: Workload, data: Data, heights: Iterable[int]) -> Cost:
     """The cost in the lowest stack that is about as fast as the fastest."""
-    costs: list[Cost] = []
+    seconds: dict[int, float] = {}
     for height in heights:
-        costs.append(_fused_cost(study, workload, data, [*(cost.lanes for cost in costs), height], height))
-        if costs[-1].step > GIVE_UP * min(cost.step for cost in costs):
+        seconds[height] = _step_seconds(_started(study, workload, data, range(height)))
+        *before, last_but_one, last = [math.inf, *seconds.values()]
+        if last > GIVE_UP * min(seconds.values()) or min(last_but_one, last) * WORTH > min(before, default=math.inf):
             break
-    least = min(cost.step for cost in costs)
-    return next(cost for cost in costs if cost.step <= WORTH * least)
+    least = min(seconds.values())
+    lanes = next(height for height, step in seconds.items() if step <= WORTH * least)
+    return _fused_cost(study, workload, data, [height for height in seconds if height <= lanes], lanes)
+
+
+def _step_seconds(fused: Lanes) -> float:
+    """What an update of one of these lanes takes."""
+    steps = fused.stack.period
+    seconds = least_seconds(partial(fused.advance, steps), budget=0)
+    if seconds < TIMED_SECONDS:
+        steps *= max(1, min(32 // steps, int(TIMED_SECONDS / seconds)))
+    if seconds < 3 * TIMED_SECONDS:
+        seconds = least_seconds(partial(fused.advance, steps), budget=3 * TIMED_SECONDS)
+    return seconds / steps / len(fused.lanes)
 
 
 def _fused_cost(study: Study, workload: Workload, data: Data, heights: Sequence[int], lanes: int) -> Cost:
     fused = _started(study, workload, data, range(lanes), heights)
-    period = fused.stack.period
-    once = least_seconds(partial(fused.advance, period), budget=0)
-    steps = period * max(1, min(32 // period, int(TIMED_SECONDS / once)))
-    step = least_seconds(partial(fused.advance, steps), budget=3 * TIMED_SECONDS) / steps / lanes
+    step = _step_seconds(fused)
     measured = 1 if fused.stack.predicts_alone else lanes
     return _cost(fused.lanes[0].log, step, fused.predictor(range(measured)), measured, heights, lanes)
 
