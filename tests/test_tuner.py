@@ -214,7 +214,9 @@ def searched(study, make_curve, trials):
     return proposed
 
 
-@adaptive
+@pytest.mark.parametrize(
+    "sampler", [pytest.param(name, marks=[pytest.mark.slow] if name == "gp" else []) for name in ADAPTIVE_SAMPLERS]
+)
 def test_adaptive_samplers_find_what_is_fast_and_are_reproducible(make_study, make_curve, sampler):
     def found(seed=0):
         study = make_study(sampler=sampler, trials=40, stopping="budget", seeds=Seeds(search=seed))
