@@ -168,7 +168,7 @@ def _fastest(study: Study, workload: Workload, data: Data, heights: Iterable[int
             break
     least = min(seconds.values())
     lanes = next(height for height, step in seconds.items() if step <= WORTH * least)
-    return _fused_cost(study, workload, data, [height for height in seconds if height <= lanes], lanes)
+    return _fused_cost(study, workload, data, [h for h in seconds if h <= lanes], lanes, seconds[lanes])
 
 
 def _step_seconds(fused: Lanes) -> float:
@@ -182,9 +182,12 @@ def _step_seconds(fused: Lanes) -> float:
     return seconds / steps / len(fused.lanes)
 
 
-def _fused_cost(study: Study, workload: Workload, data: Data, heights: Sequence[int], lanes: int) -> Cost:
+def _fused_cost(
+    study: Study, workload: Workload, data: Data, heights: Sequence[int], lanes: int, step: float | None = None
+) -> Cost:
+    """The cost with so many lanes; `step` is that of an update, where it was measured before."""
     fused = _started(study, workload, data, range(lanes), heights)
-    step = _step_seconds(fused)
+    step = step or _step_seconds(fused)
     measured = 1 if fused.stack.predicts_alone else lanes
     return _cost(fused.lanes[0].log, step, fused.predictor(range(measured)), measured, heights, lanes)
 

@@ -237,7 +237,10 @@ class Lanes:
     def _inputs(self, chosen: Tensor, made: int) -> Tensor:
         """What every row learns from next: these examples [L * B], or what is known of them.
 
-        Where it begins a block, a lane's own steps alone settle how long that is: at most up to its next evaluation.
+        Where a lane begins a block, its own steps alone settle how long that is: at most up to its next evaluation.
+
+        Arguments:
+            made: steps of the segment that were made before.
         """
         rows = len(chosen) // self.study.batch_size
         if not isinstance(self.stack, Deferred):
