@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import functools
+
 import numpy as np
 import pytest
 import torch
+from fused import asked
 from hypothesis import settings
 
 from analysis.counting import Goal
@@ -79,6 +82,12 @@ def _write(results, study, curves, close=True):
 def make_study():
     """A tiny Study of 100 steps; keywords replace its fields or those of its search and workload."""
     return _study
+
+
+@pytest.fixture(scope="session")
+def question():
+    """A study whose trials can be fused, in an arithmetic: see `fused.asked`."""
+    return functools.partial(asked, _study)
 
 
 @pytest.fixture(scope="session")

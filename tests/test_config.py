@@ -90,6 +90,16 @@ def test_every_preset_space_belongs_to_a_preset_and_an_optimizer(preset_space):
     assert optimizer in OPTIMIZERS
 
 
+@pytest.mark.parametrize("preset_workload", names("preset_workload"))
+def test_a_preset_may_ask_a_workload_for_an_easier_goal(preset_workload):
+    preset, workload = preset_workload.split("_", 1)
+    asked, alone = ([f"workload={workload}", f"preset={chosen}"] for chosen in (preset, "none"))
+    [easier], [goal] = ({job.study.goal for job in jobs(each)} for each in (asked, alone))
+    assert easier.metric == goal.metric
+    assert easier.threshold > goal.threshold
+    assert {job.study.goal for job in jobs([*asked, f"goal='{goal}'"])} == {goal}
+
+
 def test_each_workload_of_a_sweep_brings_its_own_batch_sizes():
     workloads = ["mlp_digits", "resnet_cifar", "simple_cnn_fashion_mnist"]
     found = jobs([f"workload={','.join(workloads)}"])

@@ -1,0 +1,197 @@
+"""Which arithmetic, how many lanes: what is settled by rule, what by checks of bits, and what by the stopwatch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+import torch
+from blobs import Blobs
+from fused import CASES, Queue, admitted, assert_same_bits, data_of, run
+from torch import nn
+
+from study import engine, lanes, stack
+from study.evaluation import Data
+from study.records import Budget, Curve, Evaluation
+from study.schedules import SCHEDULES
+from study.space import Dimension
+from workloads.base import Splits
+from workloads.layers import Dropout
+
+ADAM = ("learning_rate", "beta1", "beta2", "epsilon")
+MOMENTUM = {name: {"choices": [0.1]} for name in ("learning_rate", "momentum")}
+TWICE = nn.Linear(3, 3)
+
+
+@pytest.mark.parametrize("batch_size", [1, 2, 6, 33])
+@pytest.mark.parametrize("how", CASES)
+def test_admitted_heights_hold_for_every_row(question, how, batch_size):
+    study = question(how, batch_size=batch_size)
+    heights = admitted(study)
+    assert set(heights) <= set(engine.HEIGHTS)
+    alone = {i: run(study, Queue(study, [i]), heights[:1])[i] for i in range(7)}
+    assert_same_bits(run(study, Queue(study, range(7)), heights), alone)
+
+
+class Odd(Blobs):
+    """Layers whose rows of a stack begin anywhere in a cache line, which tells in the last bits."""
+
+    def __init__(self, features: int, width: int) -> None:
+        super().__init__()
+        self.features, self.hidden = features, width
+
+    def splits(self, device: torch.device) -> Splits:
+        generator = torch.Generator().manual_seed(0)
+        return Splits(
+            *(
+                (
+                    torch.randn(count, self.features, generator=generator),
+                    torch.randint(5, (count,), generator=generator),
+                )
+                for count in (64, 40, 20)
+            )
+        )
+
+    def model(self) -> nn.Module:
+        return nn.Sequential(nn.Linear(self.features, self.hidden), nn.ReLU(), nn.Linear(self.hidden, 5))
+
+
+@pytest.mark.parametrize(
+    ("how", "workload", "batch_size"),
+    [("deferred", Odd(784, 50), 1), ("deferred", Odd(1024, 50), 3), ("bmm", Odd(784, 90), 1)],
+)
+def test_rows_that_are_not_of_whole_cache_lines(question, how, workload, batch_size):
+    grid = Evaluation(first=0.5, ratio=2)
+    study = question(how, "sgd", batch_size=batch_size, budget=Budget(epochs=0, steps=140), evaluation=grid)
+    data = Data.of(workload.splits(torch.device("cpu")))
+
+    def found(order: Sequence[int], heights: Sequence[int], most: int) -> dict[int, Curve]:
+        return {c.trial.index: c for c in lanes.train(study, workload, data, Queue(study, order), heights, most)}
+
+    heights = list(engine.admitted(study, workload, data, most=8))
+    together = found(range(7), heights, heights[-1])
+    assert_same_bits(together, {i: found([i], heights[:1], 1)[i] for i in range(7)})
+
+
+def test_a_height_that_computes_other_bits_is_not_admitted(question, monkeypatch):
+    study = question("bmm")
+    assert 4 in admitted(study)
+    step = stack.Step.__call__
+
+    def unsteady(self, inputs, *rest):
+        losses = step(self, inputs, *rest)
+        if len(inputs) == 4:
+            self.weights[0][3] += 1e-7
+        return losses
+
+    monkeypatch.setattr(stack.Step, "__call__", unsteady)
+    assert 4 not in admitted(study)
+
+
+class Residual(nn.Sequential):
+    """More than one layer after the other."""
+
+    def forward(self, x):
+        return x + super().forward(x)
+
+
+HOOKED = nn.Linear(2, 3)
+HOOKED.register_forward_hook(lambda module, inputs, outputs: outputs * 2)
+
+
+@pytest.mark.parametrize(
+    ("model", "fields", "device", "how"),
+    [
+        (nn.Sequential(nn.Linear(2, 3)), {"batch_size": 64}, "cpu", "bmm"),
+        (
+            great := nn.Sequential(nn.Flatten(), nn.Linear(256, 512), nn.ReLU(), nn.Linear(512, 3)),
+            {},
+            "cpu",
+            "deferred",
+        ),
+        (great, {"batch_size": 9}, "cpu", "bmm"),  # products would take longer than memory does
+        (great, {}, "cuda", "bmm"),
+        (great, {"optimizer": "adam", "space": {name: {"choices": [0.1]} for name in ADAM}}, "cpu", "bmm"),
+        (great, {"space": MOMENTUM | {"ema_decay": {"choices": [0.9]}}}, "cpu", "bmm"),
+        (nn.Sequential(nn.Linear(256, 500), nn.ReLU(), nn.Linear(500, 3)), {}, "cpu", "bmm"),  # stays in the caches
+        (nn.Sequential(Dropout(0.2), *great), {}, "cpu", "bmm"),  # which inputs there will be is not known before
+        (nn.Sequential(*great[:-1], nn.Linear(512, 512)), {}, "cpu", "bmm"),  # as much memory in another layer
+        (nn.Sequential(nn.Linear(2, 3)), {"precision": "bf16"}, "cpu", "plain"),
+        (nn.Sequential(nn.Linear(2, 3)), {"micro_batch": 3}, "cpu", "plain"),
+        (nn.Sequential(nn.Conv2d(1, 2, 3)), {"batch_size": 4}, "cpu", "vmap"),
+        (nn.Sequential(nn.Conv2d(1, 2, 3)), {"batch_size": 8}, "cpu", "plain"),
+        (nn.Sequential(nn.Conv2d(1, 2, 3)), {"batch_size": 8}, "cuda", "vmap"),
+        (nn.Sequential(nn.Conv2d(1, 2, 600)), {"batch_size": 4}, "cpu", "plain"),  # parameters fill the caches anyway
+        (nn.Sequential(nn.Conv2d(1, 2, 600)), {"batch_size": 4}, "cuda", "vmap"),
+        (nn.Sequential(nn.BatchNorm2d(2)), {"batch_size": 4}, "cpu", "plain"),  # running statistics: not of the step
+        (nn.Sequential(nn.Dropout(0.5)), {"batch_size": 4}, "cpu", "plain"),  # one global stream for all lanes
+        (nn.Sequential(nn.Conv2d(1, 2, 3)), {"batch_size": 8}, "cpu:0", "plain"),
+        (nn.Sequential(nn.Linear(2, 3, bias=False)), {"batch_size": 8}, "cpu", "plain"),
+        (nn.Sequential(TWICE, TWICE), {"batch_size": 8}, "cpu", "plain"),  # one layer, two places
+        (nn.Sequential(nn.Linear(2, 3).requires_grad_(False)), {"batch_size": 4}, "cpu", "plain"),
+        (nn.LSTM(2, 3), {"batch_size": 4}, "cpu", "plain"),
+        (Residual(nn.Linear(3, 3)), {"batch_size": 64}, "cpu", "plain"),
+        (nn.Sequential(HOOKED), {"batch_size": 64}, "cpu", "plain"),
+    ],
+)
+def test_the_rule_of_arithmetic(make_study, model, fields, device, how):
+    assert stack.arithmetic(model, make_study(**fields), device) == how
+
+
+@pytest.mark.parametrize(
+    ("spoilt", "can"),
+    [
+        (lambda model: model, True),
+        (lambda model: nn.Sequential(model, nn.Dropout(0.5)), False),  # one global stream of randomness
+        (lambda model: model.register_parameter("unused", nn.Parameter(torch.zeros(2))) or model, False),
+    ],
+)
+def test_what_lanes_cannot_train_is_found_out_beforehand(question, monkeypatch, spoilt, can):
+    workload, model = CASES["vmap"], CASES["vmap"].model
+    monkeypatch.setattr(workload, "model", lambda: spoilt(model()), raising=False)
+    data = Data.of(workload.splits(torch.device("cpu")))
+    assert engine.lanes_can(question("vmap"), workload, data) == can
+
+
+@pytest.mark.parametrize("how", ["bmm", "deferred"])
+def test_what_lanes_cannot_measure_is_found_out_beforehand(question, monkeypatch, how):
+    workload = CASES[how]
+    model = nn.Sequential(nn.Linear(24, 32), nn.ReLU(), nn.Flatten(), nn.Linear(32, 5))
+    monkeypatch.setattr(workload, "model", lambda: model, raising=False)
+    splits = workload.splits(torch.device("cpu"))
+    assert engine.lanes_can(question(how), workload, Data.of(splits))
+    rows = Splits(*((inputs.unsqueeze(1), targets) for inputs, targets in splits))
+    assert not engine.lanes_can(question(how), workload, Data.of(rows))
+
+
+@pytest.mark.parametrize("name", SCHEDULES)
+@pytest.mark.parametrize("warmup", [40, 50, 60])
+def test_lanes_are_timed_beyond_a_short_budget(question, name, warmup):
+    study = question("bmm", schedule=name)
+    space = {**study.search.space, "warmup_steps": Dimension(choices=(warmup,))}
+    study = replace(study, budget=Budget(0, 50), search=replace(study.search, space=space))
+    fused = engine._started(study, CASES["bmm"], data_of(study), range(4))
+    fused.advance(80)
+    assert all(lane.log.first_bad_step is None for lane in fused.lanes)
+
+
+def test_averages_double_what_an_evaluation_costs(question, monkeypatch):
+    monkeypatch.setattr(engine, "least_seconds", lambda *_, **__: 1.0)
+    study = question("bmm")
+    averaged = replace(study.search, space={**study.search.space, "ema_decay": Dimension(choices=(0.9,))})
+    costs = [engine.measure(each, CASES["bmm"], data_of(each), 4) for each in (study, replace(study, search=averaged))]
+    assert costs[1].validation == 2 * costs[0].validation
+    assert costs[1].step == costs[0].step
+
+
+@pytest.mark.parametrize(("forced", "lanes_at_once"), [(1, 1), (3, 3), (4, 4), (None, 4)])
+def test_lanes_can_be_forced(question, forced, lanes_at_once):
+    study = question("bmm")
+    data = data_of(study)
+    cost = engine.measure(study, CASES["bmm"], data, most=4, lanes=forced)
+    assert cost.heights[-1] >= cost.lanes
+    assert cost.lanes == lanes_at_once if forced else cost.lanes <= lanes_at_once
+    curves = lanes.train(study, CASES["bmm"], data, Queue(study, range(7)), cost.heights, cost.lanes)
+    found = {curve.trial.index: curve for curve in curves}
+    assert_same_bits(found, run(study, Queue(study, range(7)), admitted(study)[:1]))
