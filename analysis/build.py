@@ -62,7 +62,8 @@ def build(results: Sequence[Path | str], output: Path | str, asked: Asked = Aske
         output: where it goes.
 
     Raises:
-        LoadError: a folder holds no studies or a torn file, two hold the same study, or the report cannot be written.
+        LoadError: a folder holds no studies or a torn file, no trial has ended, two hold the same study, or the report
+            cannot be written.
 
     >>> from shutil import copytree
     >>> from tempfile import TemporaryDirectory
@@ -80,10 +81,13 @@ def build(results: Sequence[Path | str], output: Path | str, asked: Asked = Aske
     made = spread(partial(_reduced, goals=goals), found, if_at_least=MANY_STUDIES, size=len(found))
     _refuse_doubles(made)
     studies = searches.answers(made)
-    refused = {reason: None for study in studies for goal in asked.goals if (reason := unanswerable(study, goal))}
-    if not any(answerable(studies, goals)):
+    begun = [study for study in studies if len(study.trials)]
+    if not begun:
+        raise LoadError(f"no trial in {', '.join(map(str, results))} has ended yet; sweep again to go on.")
+    refused = {reason: None for study in begun for goal in asked.goals if (reason := unanswerable(study, goal))}
+    if not any(answerable(begun, goals)):
         raise LoadError("; ".join(refused))
-    derived = tables(made, studies, asked)
+    derived = tables(made, begun, asked)
     steps, limits, pairs = derived["steps_to_result"], derived["scaling"], derived["compare"]
     by_workload = compare.sentences(derived["compare_workloads"], limits, by="workload")
     sentences = [*compare.sentences(pairs, limits), *by_workload, *scaling.sentences(steps, limits)]
@@ -95,14 +99,15 @@ def build(results: Sequence[Path | str], output: Path | str, asked: Asked = Aske
             sentences=[
                 *sentences,
                 *rules.sentences(derived["rules"]),
-                *stopping_sentences(studies),
-                *grid_sentences(studies),
+                *stopping_sentences(begun),
+                *grid_sentences(begun),
             ],
             warnings=[
                 *refused,
-                *cautions.sentences(list(answerable(studies, goals)), steps, limits, pairs),
+                *cautions.waiting(study for study in studies if not len(study.trials)),
+                *cautions.sentences(list(answerable(begun, goals)), steps, limits, pairs),
                 *rules.stale(made),
-                *imported(studies),
+                *imported(begun),
             ],
             tables=derived,
             studies=[provenance(study) for study in made],

@@ -13,6 +13,7 @@ from analysis.counting import RECORDED, Goal
 from analysis.load import CURVE, StudyData
 
 KINDS = (
+    "waiting",
     "edge",
     "inclusion",
     "unequal",
@@ -104,6 +105,12 @@ def sentences(answered: Answered, steps: pd.DataFrame, limits: pd.DataFrame, pai
     imported = {(s.workload, s.optimizer) for s, _ in answered if s.question["stopping"] == RECORDED}
     found = [_cured(caution, imported=caution.curve[:2] in imported) for caution in found]
     return _lines(found, several_goals=len({goal for _, goal in answered}) > 1)
+
+
+def waiting(studies: Iterable[StudyData]) -> list[str]:
+    """That nothing is known of these studies yet: none of their trials has ended."""
+    text, cure = "no trial has ended yet", "sweep again to go on"
+    return _lines([_about("waiting", study, study.goal, text, cure) for study in studies], several_goals=False)
 
 
 def _cured(caution: Caution, imported: bool) -> Caution:

@@ -84,7 +84,10 @@ def _ratio(numerator: np.ndarray | float, denominator: np.ndarray | float) -> np
 
 
 def sentences(pairs: pd.DataFrame, limits: pd.DataFrame, by: str = "optimizer") -> list[str]:
-    """Which is ahead where, a sentence for each pair (tables of `table` and `analysis.scaling.table`).
+    """Which is ahead where, a sentence for each pair that is shown to differ, and one about all the others.
+
+    Arguments:
+        pairs, limits: of `table` and `analysis.scaling.table`.
 
     >>> pairs = pd.DataFrame({"workload": "digits", "goal_metric": "val/classification_error", "goal_threshold": 0.05,
     ...     "optimizer": "adam", "against": "sgd", "batch_size": [64, 256],
@@ -93,38 +96,47 @@ def sentences(pairs: pd.DataFrame, limits: pd.DataFrame, by: str = "optimizer") 
     >>> sentences(pairs, limits)
     ['digits to val/classification_error < 0.05: adam needs fewer steps than sgd at batch size 256 (up to 2 times).']
     """
-    return [
-        _sentence(key, part.sort_values("batch_size"), limits, by)
-        for key, part in pairs.groupby([FIXED[by], *GOAL, by, "against"], sort=True)
-    ]
+    found = []
+    for (held, metric, threshold), group in pairs.groupby([FIXED[by], *GOAL], sort=True):
+        subject = f"{held} to {metric} < {threshold:g}"
+        ahead = [_ahead(one, other, pair) for (one, other), pair in group.groupby([by, "against"], sort=True)]
+        said = [f"{subject}: {words}." for words in ahead if words]
+        names = sorted({*group[by], *group["against"]})
+        if not said:
+            said = [f"{subject}: no batch size at which {_listed(names, 'or')} is shown to need fewer steps."]
+        elif not all(ahead):
+            said.append(f"{subject}: no other two of {_listed(names, 'and')} are shown to differ.")
+        mine = limits[(limits[[FIXED[by], *GOAL]] == [held, metric, threshold]).all(axis=1)]
+        found += [*said[:-1], f"{said[-1]} {_useful(names, mine, by)}".strip()]
+    return found
 
 
-def _sentence(key: tuple[str, str, float, str, str], pair: pd.DataFrame, limits: pd.DataFrame, by: str) -> str:
-    held, metric, threshold, one, against = key
-    shown = pair[(pair["low"] > 1) | (pair["high"] < 1)]
+def _ahead(one: str, other: str, pair: pd.DataFrame) -> str:
+    """Which of two needs fewer steps at which batch sizes, as far as it is shown; empty where it is not."""
     parts = []
-    for name, rows, other in (
-        (one, shown[shown["low"] > 1], against),
-        (against, shown[shown["high"] < 1], one),
+    for name, behind, low, ratio in (
+        (one, other, pair["low"], pair["speed_up"]),
+        (other, one, 1 / pair["high"], 1 / pair["speed_up"]),
     ):
-        ratios = rows["speed_up"] if name == one else 1 / rows["speed_up"]
-        if len(rows):
-            sizes = ", ".join(f"{size:,}" for size in rows["batch_size"])
-            best = "where the other missed the goal" if np.isinf(ratios.max()) else f"up to {ratios.max():.2g} times"
-            parts.append(f"{name} needs fewer steps than {other} at batch size {sizes} ({best})")
-    ahead = "; ".join(parts) or f"no batch size at which {one} or {against} is shown to need fewer steps"
-    goal = f"{metric} < {threshold:g}"
-    return f"{held} to {goal}: {ahead}. {_useful(key, limits, by)}".strip()
+        if (low > 1).any():
+            sizes = ", ".join(f"{size:,}" for size in pair["batch_size"][low > 1].sort_values())
+            most = ratio[low > 1].max()
+            best = "where the other missed the goal" if np.isinf(most) else f"up to {most:.2g} times"
+            parts.append(f"{name} needs fewer steps than {behind} at batch size {sizes} ({best})")
+    return "; ".join(parts)
 
 
-def _useful(key: tuple[str, str, float, str, str], limits: pd.DataFrame, by: str) -> str:
-    """Both maximum useful batch sizes, and by how much the one is larger."""
-    held, metric, threshold, *names = key
-    mine = limits[(limits[[FIXED[by], *GOAL]] == [held, metric, threshold]).all(axis=1)]
-    useful = mine[mine["definition"] == "maximum_useful_batch_size"].set_index(by)["value"]
-    values = [useful.get(name, np.nan) for name in names]
-    if np.isnan(values).any():
+def _useful(names: Sequence[str], limits: pd.DataFrame, by: str) -> str:
+    """The maximum useful batch sizes of those that have one, and how many times they differ."""
+    useful = limits[limits["definition"] == "maximum_useful_batch_size"].set_index(by)["value"]
+    values = {name: useful[name] for name in names if name in useful and not np.isnan(useful[name])}
+    if len(values) < 2:
         return ""
-    listed = ", ".join(f"{value:,.0f} with {name}" for name, value in zip(names, values, strict=True))
-    ratio = max(values) / min(values)
+    listed = ", ".join(f"{value:,.0f} with {name}" for name, value in values.items())
+    ratio = max(values.values()) / min(values.values())
     return f"Maximum useful batch sizes: {listed}{f' ({ratio:.3g} times)' if ratio > 1 else ''}."
+
+
+def _listed(names: Sequence[str], last: str) -> str:
+    """In words: a, b and c."""
+    return f" {last} ".join([", ".join(names[:-1]), names[-1]])

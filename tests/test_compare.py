@@ -53,6 +53,24 @@ def test_nothing_is_shown_where_nothing_differs(raced):
     assert "no batch size at which momentum or sgd is shown to need fewer steps" in said
 
 
+SAME = {1: [100, 200, 300, 400], 4: [50, 60, 70, 80]}
+
+
+def test_where_nothing_is_shown_of_any_pair_it_is_said_once(raced):
+    studies = raced({"momentum": SAME, "nesterov": SAME, "sgd": SAME})
+    [said] = compare.sentences(compare.table(studies), scaling.table(studies))
+    assert ": no batch size at which momentum, nesterov or sgd is shown to need fewer steps." in said
+    assert said.endswith("Maximum useful batch sizes: 4 with momentum, 4 with nesterov, 4 with sgd.")
+
+
+def test_pairs_of_which_nothing_is_shown_come_last(raced):
+    studies = raced({"momentum": {1: [10] * 4, 4: [5] * 4}, "nesterov": SAME, "sgd": SAME})
+    *ahead, rest = compare.sentences(compare.table(studies), scaling.table(studies))
+    for words, slower in zip(ahead, ("nesterov", "sgd"), strict=True):
+        assert f": momentum needs fewer steps than {slower} at batch size 1, 4 (up to 10 times)." in words
+    assert ": no other two of momentum, nesterov and sgd are shown to differ. Maximum" in rest
+
+
 def test_one_optimizer_has_no_pair(raced):
     assert compare.table(raced({"sgd": {1: [100]}})).empty
     assert compare.sentences(compare.table([]), scaling.table([])) == []

@@ -10,7 +10,7 @@ from analysis import errors, relative, scaling, steps_to_result, tuning
 from analysis.build import Asked, build
 from analysis.counting import Goal, Measured, first_crossing
 from analysis.edges import scaled
-from analysis.load import load
+from analysis.load import LoadError, load
 from study.records import Budget
 
 FIELDS = {"examples": 4096, "budget": Budget(0, 2000), "stopping": "budget"}
@@ -29,12 +29,19 @@ def written(tmp_path, make_study, make_curve, write_study):
     return write
 
 
-def test_a_study_without_trials_beside_finished_ones(written):
-    folder = written({8: [{"reaches": 400}, {"reaches": 500}], 64: []})
-    build([folder], folder)
-    table = pd.read_csv(folder / "tables/steps_to_result.csv")
-    assert list(table["batch_size"]) == [8, 64]
-    assert list(table["reached"]) == [True, False]
+def test_a_study_without_trials_has_not_missed_its_goal(written):
+    folder = written({8: [{"reaches": 400}, {"reaches": 500}], 64: [], 128: []})
+    data = build([folder], folder)
+    assert list(pd.read_csv(folder / "tables/steps_to_result.csv")["batch_size"]) == [8]
+    assert list(pd.read_csv(folder / "tables/searches.csv")["batch_size"]) == [8, 64, 128]
+    assert "tiny, momentum, batch sizes 64, 128: no trial has ended yet; sweep again to go on." in data.warnings
+    assert "not reached" not in " ".join(data.sentences)
+
+
+def test_a_sweep_of_which_no_trial_has_ended(written):
+    folder = written({8: [], 64: []})
+    with pytest.raises(LoadError, match=r"no trial in .* has ended yet; sweep again to go on"):
+        build([folder], folder)
 
 
 @pytest.mark.parametrize("trial", [{"bad": 7}, {"reaches": None}], ids=["diverged", "missed"])
