@@ -132,9 +132,11 @@ def _useful(names: Sequence[str], limits: pd.DataFrame, by: str) -> str:
     values = {name: useful[name] for name in names if name in useful and not np.isnan(useful[name])}
     if len(values) < 2:
         return ""
+    least, most = min(values.values()), max(values.values())
+    if least == most and len(values) == len(names):
+        return f"Maximum useful batch size: {most:,.0f} with each."
     listed = ", ".join(f"{value:,.0f} with {name}" for name, value in values.items())
-    ratio = max(values.values()) / min(values.values())
-    return f"Maximum useful batch sizes: {listed}{f' ({ratio:.3g} times)' if ratio > 1 else ''}."
+    return f"Maximum useful batch sizes: {listed} ({most / least:.3g} times)."
 
 
 def _listed(names: Sequence[str], last: str) -> str:

@@ -14,7 +14,10 @@ import matplotlib.pyplot as plt
 import pandas as pd
 import pytest
 
+from analysis.build import build
+
 ROOT = Path(__file__).parent.parent
+PUBLISHED = ROOT / "results/published"
 FILES = sorted(path.relative_to(ROOT) for path in (ROOT / "analysis").rglob("*.py"))
 NAMES = [".".join(file.with_suffix("").parts).removesuffix(".__init__") for file in FILES]
 Documented = ast.Module | ast.ClassDef | ast.FunctionDef
@@ -106,7 +109,21 @@ def test_results_are_read_and_reported_without_torch(tmp_path):
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "report.html").stat().st_size > 100_000
-    published = ROOT / "results/published/mlp_digits"
+    assert_same_tables(tmp_path, PUBLISHED / "mlp_digits")
+
+
+def assert_same_tables(rebuilt, published):
     for file in sorted((published / "tables").iterdir()):
-        rebuilt, kept = pd.read_csv(tmp_path / "tables" / file.name), pd.read_csv(file)
-        pd.testing.assert_frame_equal(rebuilt, kept, rtol=1e-3, obj=file.name)
+        found, kept = pd.read_csv(rebuilt / "tables" / file.name), pd.read_csv(file)
+        pd.testing.assert_frame_equal(found, kept, rtol=1e-3, obj=file.name)
+
+
+def test_the_comparison_of_optimizers_in_the_readme_is_the_published_one(tmp_path):
+    published = PUBLISHED / "simple_cnn_fashion_mnist"
+    build([published], tmp_path)
+    assert_same_tables(tmp_path, published)
+    steps = pd.read_csv(tmp_path / "tables/steps_to_result.csv")
+    found = steps.pivot(index="optimizer", columns="batch_size", values="steps_to_result")
+    rows = re.findall(r"^\| `(\w+)` \| (\d+) \| (\d+) \| (\d+) \|$", (ROOT / "README.md").read_text(), re.MULTILINE)
+    assert {name: [int(each) for each in row] for name, *row in rows} == found.T.to_dict("list")
+    assert steps[["complete", "infeasible"]].sum().tolist() == [120, 10]
