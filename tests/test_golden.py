@@ -85,7 +85,9 @@ def test_the_writer_refuses_other_numbers_under_the_same_version(monkeypatch, tm
     monkeypatch.setattr(golden, "CASES", few)
     golden.write(path)  # a new case is no change
     before = json.loads(path.read_text())
-    assert before == {"numerics_version": records.NUMERICS_VERSION, "curves": {n: HELD["curves"][n] for n in few}}
+    # As measured here: on another CPU than that of the file the last bits may differ.
+    here = {name: golden.measured(case) for name, case in few.items()}
+    assert before == {"numerics_version": records.NUMERICS_VERSION, "curves": here}
 
     other = replace(few["mlp bmm"], learning_rate=0.0101)
     monkeypatch.setattr(golden, "CASES", few | {"mlp bmm": other})
