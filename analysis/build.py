@@ -81,7 +81,7 @@ def build(results: Sequence[Path | str], output: Path | str, asked: Asked = Aske
     made = spread(partial(_reduced, goals=goals), found, if_at_least=MANY_STUDIES, size=len(found))
     _refuse_doubles(made)
     studies = searches.answers(made)
-    begun = [study for study in studies if len(study.trials)]
+    begun = [study for study in studies if study.begun]
     if not begun:
         raise LoadError(f"no trial in {', '.join(map(str, results))} has ended yet; sweep again to go on.")
     refused = {reason: None for study in begun for goal in asked.goals if (reason := unanswerable(study, goal))}
@@ -104,7 +104,7 @@ def build(results: Sequence[Path | str], output: Path | str, asked: Asked = Aske
             ],
             warnings=[
                 *refused,
-                *cautions.waiting(study for study in studies if not len(study.trials)),
+                *cautions.waiting(studies),
                 *cautions.sentences(list(answerable(begun, goals)), steps, limits, pairs),
                 *rules.stale(made),
                 *imported(begun),

@@ -52,6 +52,15 @@ class StudyData:
     metrics: list[str]
     derived: dict[Hashable, Any] = field(default_factory=dict, repr=False, compare=False)
 
+    @property
+    def begun(self) -> bool:
+        """Whether any trial has ended.
+
+        >>> load_study("results/published/mlp_digits/studies/mlp_digits/sgd/64").begun
+        True
+        """
+        return len(self.trials) > 0
+
     def read(self, metrics: Sequence[str]) -> pd.DataFrame:
         """A row an evaluation, by trial and step: trial, step, and a column for each of these metrics (NaN where it was
         not measured). Nothing is kept: studies of millions of rows pass one at a time.

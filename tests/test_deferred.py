@@ -9,15 +9,14 @@ import numpy as np
 import pytest
 import torch
 from blobs import Blobs
+from checkpointed import Desk, assert_same_bits
 
 from analysis.counting import Goal
 from study import engine, lanes
-from study.checkpoints import Pace
 from study.deferred import BLOCK, Deferred
 from study.evaluation import Data
 from study.optimizers import OPTIMIZERS
 from study.records import Budget, Curve, Evaluation, Study
-from study.serial import Proposals
 
 LINEAR = [name for name, optimizer in OPTIMIZERS.items() if optimizer.linear]
 STEPS = 90
@@ -29,30 +28,14 @@ WORKLOAD = Blobs()
 DATA = Data.of(WORKLOAD.splits(torch.device("cpu")))
 
 
-class Desk(Proposals):
-    """Trials of these numbers, some with a checkpoint to go on from; all that are taken are kept."""
-
-    def __init__(self, study: Study, order: Sequence[int], minutes: float | None = None, kept: Any = None) -> None:
-        self.study, self.order, self.pace = study, list(order), Pace(minutes)
-        self.kept: Mapping[int, bytes] = kept or {}
-        self.taken: list[tuple[int, bytes]] = []
-
-    def ask(self, wait: bool) -> Any:
-        if not self.order:
-            return None
-        index = self.order.pop(0)
+def desk(study: Study, order: Sequence[int], minutes: float | None = None, kept: Any = None) -> Desk:
+    """Trials of these numbers."""
+    held = {name: dimension.choices[0] for name, dimension in study.search.space.items()}
+    trials = []
+    for index in order:
         chosen = {"learning_rate": RATES[index], "momentum": MOMENTA[index]}
-        held = {name: dimension.choices[0] for name, dimension in self.study.search.space.items()}
-        return self.study.trial(index, held | {name: chosen[name] for name in held if name in chosen})
-
-    def step_limit(self, index: int) -> int:
-        return STEPS
-
-    def checkpoint(self, index: int) -> bytes | None:
-        return self.kept.get(index)
-
-    def keep(self, index: int, checkpoint: bytes) -> None:
-        self.taken.append((index, checkpoint))
+        trials.append(study.trial(index, held | {name: chosen[name] for name in held if name in chosen}))
+    return Desk(trials, minutes, kept)
 
 
 @pytest.fixture
@@ -82,18 +65,12 @@ def trained(study: Study, desk: Desk, heights: Sequence[int] = (4,)) -> dict[int
     return {curve.trial.index: curve for curve in found}
 
 
-def assert_same_bits(one: Curve, other: Curve) -> None:
-    assert (one.first_bad_step, one.steps.tolist()) == (other.first_bad_step, other.steps.tolist())
-    for metric in one.errors:
-        assert one.errors[metric].tobytes() == other.errors[metric].tobytes(), metric
-
-
 @pytest.mark.parametrize("decay", [{}, {"l2": 0.1}, {"weight_decay": 0.1}, {"l2": 0.05, "weight_decay": 0.2}])
 @pytest.mark.parametrize("optimizer", LINEAR)
 def test_blocks_of_steps_are_steps(question, optimizer, decay):
     """`l2` mixes the weights of a block's beginning into its velocities, too."""
     found, expected = (
-        trained(study, Desk(study, range(4)))
+        trained(study, desk(study, range(4)))
         for study in (question(how, optimizer, decay) for how in ("deferred", "bmm"))
     )
     for index, curve in expected.items():
@@ -107,29 +84,29 @@ def test_lanes_in_other_places_of_their_blocks_change_no_bit(question):
     study = question(stopping="goal", goal=Goal("val/loss", 0.9))
     heights = list(engine.admitted(study, WORKLOAD, DATA, most=8))
     assert len(heights) >= 3
-    alone = {index: trained(study, Desk(study, [index]), heights[:1])[index] for index in range(6)}
+    alone = {index: trained(study, desk(study, [index]), heights[:1])[index] for index in range(6)}
     assert len({len(curve.steps) for curve in alone.values()}) > 1  # so that rows are refilled, and the tail compacted
     for chosen in (heights[:2], heights):
         for order in (range(6), range(5, -1, -1), [3, 0, 5, 2, 1, 4]):
-            for index, curve in trained(study, Desk(study, order), chosen).items():
+            for index, curve in trained(study, desk(study, order), chosen).items():
                 assert_same_bits(curve, alone[index])
 
 
 def test_a_trial_goes_on_from_the_beginning_of_the_block_it_was_interrupted_in(question):
     study = question()
-    undisturbed = trained(study, Desk(study, [2]))[2]
-    beside = Desk(study, [0, 2, 1], minutes=0)
+    undisturbed = trained(study, desk(study, [2]))[2]
+    beside = desk(study, [0, 2, 1], minutes=0)
     assert_same_bits(trained(study, beside)[2], undisturbed)
     taken = [content for index, content in beside.taken if index == 2]
     assert {step_of(study, content) for content in taken} == BEGINNINGS
     assert len(taken) > 80
     for content in taken[:: len(taken) // 12]:
-        assert_same_bits(trained(study, Desk(study, [2, 0], kept={2: content}))[2], undisturbed)
+        assert_same_bits(trained(study, desk(study, [2, 0], kept={2: content}))[2], undisturbed)
 
 
 def step_of(study: Study, content: bytes) -> int:
     fused = lanes.Lanes(study, WORKLOAD, DATA, (4,), 4)
-    fused.start(Desk(study, [2]).ask(wait=False))
+    fused.start(desk(study, [2]).ask(wait=False))
     fused.restore(content)
     return fused.lanes[0].step
 
