@@ -7,8 +7,10 @@ A   `DataLoader` + `nn.Module` + a library's optimizer (momentum unless told oth
 B   one tuned plain process per core: data in memory, `channels_last`, fused updates, one thread (the serial engine)
 C   this engine through its public interface: `Workers` training a study proposed by its `Tuner`
 
-Rounds go A, B, C, A, B, C, ...; each figure is the median over rounds. The peak is that of an fp32 matrix product in
-one one-thread process per core. Takes about twenty minutes for everything on two cores.
+Rounds go A, B, C, A, B, C, ...; each figure is the median over rounds. B and C both make their steps until the slower
+core is done with its own: where cores differ, neither is given what the faster one could have done meanwhile. The peak
+is that of an fp32 matrix product in one one-thread process per core. Takes about half an hour for everything on two
+cores.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ import time
 from collections.abc import Callable, Iterable
 from contextlib import nullcontext, suppress
 from dataclasses import replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -58,6 +60,8 @@ WRITTEN: dict[str, tuple[dict[str, float], Callable[[Iterable[torch.nn.Parameter
 """Optimizer -> what is fixed of its search space beside the learning rate, and what a user would write."""
 BATCH_SIZES = (2, 8, 32, 128, 512, 2048)
 SECONDS = 1.0
+LONG = 5
+"""So many times longer are B and C measured, so that starting trials and unlike cores matter less."""
 TRIALS = 128  # enough lanes for any worker
 
 
@@ -129,8 +133,8 @@ def loop_a(study: Study) -> float:
     return rate(step)
 
 
-def loop_b(study: Study) -> float:
-    """Steps per second of one tuned plain process."""
+def step_b(study: Study) -> Callable[[], None]:
+    """A step of a tuned plain process."""
     workload, splits = loaded(json.dumps(study.workload))
     data = Data.of(splits)
     run = Run(study, workload, data, study.trial(0, values(study.search.space, point(study, 0))))
@@ -139,7 +143,34 @@ def loop_b(study: Study) -> float:
         run.update(RATE)
         run.step += 1
 
-    return rate(step)
+    return step
+
+
+def briefly_b(study: Study) -> float:
+    """Steps per second of one tuned plain process, measured for a moment."""
+    return rate(step_b(study))
+
+
+def seconds_b(steps: int, study: Study) -> float:
+    """What so many steps take one tuned plain process."""
+    step = step_b(study)
+    step()
+    step()
+    start = time.perf_counter()
+    for _ in range(steps):
+        step()
+    return time.perf_counter() - start
+
+
+def loop_b(study: Study, tuned: Pool, brief: float) -> float:
+    """Steps per second of one tuned plain process per core, until the slower one has made as many as the other.
+
+    Arguments:
+        brief: what they make in a second, about.
+    """
+    count = len(tuned.pipes)
+    steps = max(2, round(LONG * SECONDS * brief / count))
+    return count * steps / max(tuned.each(partial(seconds_b, steps), study))
 
 
 def peak(_: Study) -> float:
@@ -170,20 +201,20 @@ class Pool:
                 context.Process(target=_serve, args=(theirs, threads), daemon=True).start()
                 self.pipes.append(ours)
 
-    def total(self, call: Callable[[Study], float], study: Study) -> float:
-        """The sum of what the processes measure."""
+    def each(self, call: Callable[[Study], float], study: Study) -> list[float]:
+        """What each of the processes measures."""
         for pipe in self.pipes:
             pipe.send((call, study))
-        return sum(pipe.recv() for pipe in self.pipes)
+        return [pipe.recv() for pipe in self.pipes]
 
 
 def loop_c(study: Study, workers: Workers, step_seconds: float) -> float:
     """Trial-steps per second of the engine: wall time from the first trial asked for to the last curve.
 
-    Longer than A and B, since it starts its trials within the time and they do not.
+    It starts its trials within the time, and B does not.
     """
     lanes = workers.cost_of(study).lanes
-    steps = max(2, round(5 * SECONDS / step_seconds / lanes))
+    steps = max(2, round(LONG * SECONDS / step_seconds / lanes))
     bounded = replace(
         study,
         budget=replace(study.budget, epochs=0, steps=steps),
@@ -227,15 +258,15 @@ def main() -> None:
             with Workers(job.engine) as workers:
                 [cost] = workers.measure([study])
                 # Once untimed, so that every process has loaded its data.
-                plain.total(loop_a, study)
-                tuned.total(loop_b, study)
+                plain.each(loop_a, study)
+                brief = sum(tuned.each(briefly_b, study))
                 loop_c(study, workers, cost.step)
                 rounds = [
                     (
-                        plain.total(loop_a, study),
-                        tuned.total(loop_b, study),
+                        sum(plain.each(loop_a, study)),
+                        loop_b(study, tuned, brief),
                         loop_c(study, workers, cost.step),
-                        tuned.total(peak, study),
+                        sum(tuned.each(peak, study)),
                     )
                     for _ in range(options.rounds)
                 ]
