@@ -24,7 +24,7 @@ from study.placement import usable
 from study.records import NUMERICS_VERSION, Study
 from study.schema import UsageError
 from study.serial import Run
-from study.space import values
+from study.space import middle
 from workloads.base import build, importable
 from workloads.datasets import DataError
 
@@ -117,7 +117,7 @@ def rebuilt(question: Mapping[str, Any], device: str) -> Run:
         alone = replace(study, batch_size=min(2, study.batch_size), micro_batch=None, arithmetic="plain")
         workload = build(alone.workload)
         data = streaming.source(workload.splits(torch.device(device)), device, gigabytes=None, loaders=0)
-        trial = alone.trial(0, values(alone.search.space, [0.5] * len(alone.search.space)))
+        trial = alone.trial(0, middle(alone.search.space))
         return Run(alone, workload, data, trial)
     except (ValueError, TypeError, KeyError, DataError) as error:
         raise UsageError(f"{name} cannot be built again: {error} {cure}") from error

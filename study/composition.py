@@ -28,8 +28,8 @@ CONF = Path(importlib.import_module("conf").__file__ or "").parent
 EXTRAS = {"submitit_slurm": "slurm", "ray": "ray"}
 """Launchers of Hydra that come with an extra of this package."""
 BASIC = "hydra._internal.core_plugins.basic_launcher.BasicLauncher"
-OURS = re.compile(r"hydra\.launcher\.[^_]")
-"""What of Hydra's own keys is for the command line: how a cluster is used."""
+FOREIGN = re.compile(r"hydra(?!\.launcher\.[^_])")
+"""What of Hydra's own keys is not for the command line: all but how a cluster is used."""
 OPEN = re.compile(
     r"(search\.space|optimizer\.arguments)\.\w+|"
     r"hydra\.launcher\.(additional_parameters|ray\.init|ray\.remote)\.[\w.-]+"
@@ -123,17 +123,17 @@ def _compose(extra: list[str], overrides: Sequence[Override]) -> DictConfig:
         if override.value() not in options:
             raise UsageError(f"unknown {name} {override.value()!r}{suggest(str(override.value()), options)}")
         choices.append(f"{name}={override.value()}")
-    known = compose("sweep", overrides=[*extra, *choices], return_hydra_config=True)
-    keys = [key for key in _keys(OmegaConf.to_container(known)) if not key.startswith("hydra") or OURS.match(key)]
-    final = []
-    for override in values:
-        key, text = override.key_or_group, str(override.input_line).lstrip("+")
-        undeclared = OPEN.fullmatch(key)
-        if key not in keys and not undeclared:
-            raise UsageError(f"unknown key {key!r}{suggest(key, keys)}")
-        # `+key=value` of a declared key means what `key=value` does; an undeclared one was just refused.
-        final.append(f"++{text}" if undeclared else text)
-    config = compose("sweep", overrides=[*extra, *choices, *final], return_hydra_config=True)
+    names = [override.key_or_group for override in values]
+    if any(map(FOREIGN.match, names)):
+        _refuse_unknown(names, [*extra, *choices])
+    # `+key=value` of a declared key means what `key=value` does; Hydra refuses one that nothing declares.
+    texts = [str(override.input_line).lstrip("+") for override in values]
+    final = [f"++{text}" if OPEN.fullmatch(name) else text for name, text in zip(names, texts, strict=True)]
+    try:
+        config = compose("sweep", overrides=[*extra, *choices, *final], return_hydra_config=True)
+    except HydraException:
+        _refuse_unknown(names, [*extra, *choices])
+        raise
     given = {override.key_or_group for override in overrides}
     if "cluster" not in given and config.hydra.launcher._target_ != BASIC:
         raise UsageError("a cluster is chosen on the command line, cluster=NAME, and by no other file.")
@@ -143,6 +143,15 @@ def _compose(extra: list[str], overrides: Sequence[Override]) -> DictConfig:
             with open_dict(config):
                 config.search.space.pop(stem, None)
     return config
+
+
+def _refuse_unknown(names: Sequence[str], choices: Sequence[str]) -> None:
+    """Refuse a key that neither the schema nor a chosen file declares, with the one that was meant."""
+    known = compose("sweep", overrides=[*choices], return_hydra_config=True)
+    keys = [key for key in _keys(OmegaConf.to_container(known)) if not FOREIGN.match(key)]
+    for name in names:
+        if name not in keys and not OPEN.fullmatch(name):
+            raise UsageError(f"unknown key {name!r}{suggest(name, keys)}")
 
 
 def _options_beside(extra: Sequence[str], group: str) -> list[str]:

@@ -19,7 +19,7 @@ from study.evaluation import Data, metrics
 from study.memory import device_bytes, micro_batch, most_workers, saved_bytes
 from study.placement import Engine
 from study.records import ADAPTIVE_SAMPLERS, Budget, Evaluation, Search, Seeds, Study
-from study.space import parse_space, values
+from study.space import middle, parse_space
 from study.stack import arithmetic
 from workloads.base import Splits, Workload, build
 from workloads.layers import whole_batch_layers
@@ -245,8 +245,7 @@ def check_parts(study: Study, model: nn.Module, devices: int) -> None:
 
 def in_the_loss(study: Study, workload: Workload) -> dict[str, float]:
     """What the study tunes of the workload's loss, in the middle of its space."""
-    middle = values(study.search.space, [0.5] * len(study.search.space))
-    return {name: value for name, value in middle.items() if name in workload.hyperparameters}
+    return {name: value for name, value in middle(study.search.space).items() if name in workload.hyperparameters}
 
 
 def check_loss(study: Study, workload: Workload, inputs: Tensor, targets: Tensor) -> None:

@@ -107,7 +107,8 @@ def _now_and_then(read: Callable[[], list[Curve]], shard: Shard) -> Callable[[],
 
 def provenance(study: Study, workers: Workers, command: str, shard: Shard) -> dict[str, Any]:
     """Where and how this run was made; nothing here alters a number."""
-    theirs = packages_distributions().get(study.optimizer.partition(".")[0], [])  # of an optimizer by its import path
+    package, by_import_path, _ = study.optimizer.partition(".")
+    theirs = packages_distributions().get(package, []) if by_import_path else []
     packages = ("torch", "optuna", "numpy", "scipy", "pandas", "hydra-core", *theirs)
     return {
         "command": command,

@@ -203,6 +203,11 @@ def values(space: Space, point: Sequence[float]) -> dict[str, float]:
     return {name: space[name].value(unit) for name, unit in zip(sorted(space), point, strict=True)}
 
 
+def middle(space: Space) -> dict[str, float]:
+    """The hyperparameters in the middle of every scale: for trying out what a study asks, where no trial is meant."""
+    return values(space, [0.5] * len(space))
+
+
 def _three_digits(value: float) -> float:
     return float(f"{value:.3g}")
 

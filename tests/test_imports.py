@@ -61,6 +61,19 @@ def test_import_rules(file):
         assert not of("submitit", file) | of("ray", file)
 
 
+def test_a_worker_process_imports_what_trains_and_no_more():
+    """Each of many starts anew, and searching, reading and composing take as long to import as torch does."""
+    found: set[str] = set()
+    left = {"study.worker"}
+    while left:
+        found |= left
+        files = [f"{module.replace('.', '/')}{end}" for module in left for end in (".py", "/__init__.py")]
+        left = {module for file in files if file in FILES for module in imports(file)} - found
+    assert {"study.engine", "torch"} <= found
+    roots = {module.split(".")[0] for module in found}
+    assert not roots & {"optuna", "scipy", "pandas", "pyarrow", "hydra", "omegaconf", "matplotlib"}
+
+
 @pytest.mark.parametrize("file", FILES)
 def test_only_what_is_declared_is_imported(file):
     roots = {module.split(".")[0] for module in imports(file)}
