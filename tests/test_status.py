@@ -121,16 +121,17 @@ def test_lanes_that_cannot_be_are_told(tmp_path: Path, engine: str, precision: s
 
 
 def test_status_and_plan_of_a_finished_sweep(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["sweep", *SMALL, f"results={tmp_path}"]) == 0
+    small = [*SMALL, "engine.workers=1", f"results={tmp_path}"]
+    assert main(["sweep", *small]) == 0
     capsys.readouterr()
     assert main(["status", str(tmp_path), "--json"]) == 0
     rows = json.loads(capsys.readouterr().out)
     assert [(row["batch_size"], row["state"], row["complete"]) for row in rows] == [(64, "done", 3), (256, "done", 3)]
     assert main(["status", str(tmp_path)]) == 0
     assert "Done." in capsys.readouterr().out
-    assert main(["plan", *SMALL, f"results={tmp_path}"]) == 0
+    assert main(["plan", *small]) == 0
     assert "Nothing is left to do." in capsys.readouterr().out
-    assert main(["plan", *SMALL, "search.trials=5", "--json", f"results={tmp_path}"]) == 0
+    assert main(["plan", *small, "search.trials=5", "--json"]) == 0
     rows = json.loads(capsys.readouterr().out)
     assert [(row["trials"], row["steps"]) for row in rows] == [(2, 400), (2, 400)]  # what is on file costs nothing
 

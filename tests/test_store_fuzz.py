@@ -273,14 +273,29 @@ GATHERED = Meeting("writer", THE_END, THE_END, THE_END)
 SIDE_BY_SIDE = Meeting("writer", Leg("write_table", 1, False), THE_END, Leg("write_table", 1, False))
 
 
-@settings(max_examples=25)
-@given(meetings=MEETINGS, shards=st.sampled_from([1, 1, 2, 3]))
+SHARDS = st.sampled_from([1, 1, 2, 3])
+
+
+@settings(max_examples=6)
+@given(meetings=MEETINGS, shards=SHARDS)
 @example(meetings=[Meeting("writer", Leg("replace", 1, False), THE_END, THE_END)], shards=1)  # two that begin at once
 @example(meetings=[GATHERED, Meeting("writer", Leg("flock", 1, False), THE_END, THE_END)], shards=1)  # one by one
 @example(meetings=[SAVED, Meeting("by_the_store", Leg("read_table", 2, False), THE_END, THE_END)], shards=1)
 @example(meetings=[SAVED, Meeting("by_the_analysis", Leg("read_table", 2, False), THE_END, THE_END)], shards=1)
 @example(meetings=[SAVED, SIDE_BY_SIDE, SAVED, SIDE_BY_SIDE], shards=2)
 def test_no_finished_trial_is_lost(taking_turns: None, make_study: Any, meetings: list[Meeting], shards: int) -> None:
+    nothing_is_lost(make_study, meetings, shards)
+
+
+@pytest.mark.slow
+@settings(max_examples=60)
+@given(meetings=MEETINGS, shards=SHARDS)
+def test_however_processes_meet(taking_turns: None, make_study: Any, meetings: list[Meeting], shards: int) -> None:
+    nothing_is_lost(make_study, meetings, shards)
+
+
+def nothing_is_lost(make_study: Any, meetings: list[Meeting], shards: int) -> None:
+    """Processes that meet so, and one more at the end, which finds all trials that any of them finished."""
     study = make_study(stopping="budget", evaluation=Evaluation(first=0.5, ratio=2))
     with tempfile.TemporaryDirectory() as results:
         world = World(Path(results), study, shards)

@@ -93,7 +93,7 @@ def test_a_race_equals_full_budgets_read_as_a_race(tmp_path: Path) -> None:
 
 def test_optimizers_swept_together_are_curves_of_one_figure(tmp_path: Path) -> None:
     command = ["sweep", "optimizer=sgd,adam", "schedule=linear_decay", "batch_size=256", "search.trials=2"]
-    assert main([*command, f"results={tmp_path}"]) == 0
+    assert main([*command, "engine.workers=1", f"results={tmp_path}"]) == 0
     steps = pd.read_csv(tmp_path / "tables/steps_to_result.csv")
     assert sorted(steps["optimizer"]) == ["adam", "sgd"]
     figure = (tmp_path / "figures/steps_to_result.svg").read_text()
@@ -182,7 +182,7 @@ def test_a_study_that_does_not_fit_fails_alone(tmp_path: Path, capsys: pytest.Ca
         YAML.replace("made_images.Images, name: i", "made_too_large.TooLarge, name: large_i")
     )
     command = ["sweep", "--config-dir", str(mine), "workload=too_large,images", "batch_size=8"]
-    assert main([*command, f"results={tmp_path / 'results'}"]) == 1
+    assert main([*command, "engine.workers=1", f"results={tmp_path / 'results'}"]) == 1
     assert (
         "one trial of large_images at batch size 8 does not fit on cpu: choose a smaller model"
         in capsys.readouterr().err
@@ -227,7 +227,7 @@ def test_fused_trials_that_are_forced_stay_fused_as_they_were(tmp_path: Path) ->
 def test_a_study_begun_on_another_device_goes_on_in_its_arithmetic(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    small = ["batch_size=64", "search.trials=2", "budget.epochs=2", f"results={tmp_path}"]
+    small = ["batch_size=64", "search.trials=2", "budget.epochs=2", "engine.workers=1", f"results={tmp_path}"]
     [job] = config.materialise(config.jobs(small))
     assert job.study.arithmetic == "bmm"
     store.open_study(tmp_path, replace(job.study, arithmetic="plain"), {"device": "cuda:0"})
