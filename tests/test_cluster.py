@@ -242,6 +242,7 @@ class Broken(Images):
 """
 
 
+@pytest.mark.slow
 def test_a_job_that_fails_leaves_the_others_alone(tmp_path, monkeypatch, capsys):
     """On this machine, two jobs at once."""
     from tests.test_sweep import IMAGES, YAML
