@@ -30,7 +30,7 @@ class FullyConnected(Classification):
         sizes = (math.prod(data.shape), *self.widths, data.classes)
         layers: list[nn.Module] = [nn.Flatten()]
         for inputs, outputs in itertools.pairwise(sizes):
-            layers += [he_linear(inputs, outputs), nn.ReLU()]
+            layers += [he_linear(inputs, outputs), nn.ReLU(inplace=True)]
         return nn.Sequential(*layers[:-1])
 
 

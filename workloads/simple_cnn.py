@@ -33,14 +33,14 @@ class SimpleCNN(Classification):
         channels, height, width = DATASETS[self.dataset].shape
         return nn.Sequential(
             nn.Conv2d(channels, first, 5, padding=2),
-            nn.ReLU(),
+            nn.ReLU(inplace=True),
             nn.MaxPool2d(2),
             nn.Conv2d(first, second, 5, padding=2),
-            nn.ReLU(),
+            nn.ReLU(inplace=True),
             nn.MaxPool2d(2),
             nn.Flatten(),
             nn.Linear(second * (height // 4) * (width // 4), units),
-            nn.ReLU(),
+            nn.ReLU(inplace=True),
             Dropout(self.dropout),
             nn.Linear(units, DATASETS[self.dataset].classes),
         )
