@@ -87,9 +87,10 @@ class StudyData:
             for path in _files(self.folder):
                 with suppress(FileNotFoundError), pq.ParquetFile(path) as file:
                     there = [metric for metric in metrics if metric in file.schema_arrow.names]
-                    new = {record["index"] for record in _records(file)} & set(self.trials.index) - seen
+                    written = {record["index"] for record in _records(file)}
+                    new = written & set(self.trials.index) - seen  # some may have been gathered since those were read
                     frame = file.read(columns=["trial", "step", *there]).to_pandas()
-                    frames.append(frame[frame["trial"].isin(new)] if seen else frame)
+                    frames.append(frame if new == written else frame[frame["trial"].isin(new)])
                     seen |= new
         found = pd.concat(frames, ignore_index=True) if frames else pd.DataFrame({"trial": [], "step": []})
         found = found.reindex(columns=["trial", "step", *metrics])

@@ -282,6 +282,7 @@ SHARDS = st.sampled_from([1, 1, 2, 3])
 @example(meetings=[GATHERED, Meeting("writer", Leg("flock", 1, False), THE_END, THE_END)], shards=1)  # one by one
 @example(meetings=[SAVED, Meeting("by_the_store", Leg("read_table", 2, False), THE_END, THE_END)], shards=1)
 @example(meetings=[SAVED, Meeting("by_the_analysis", Leg("read_table", 2, False), THE_END, THE_END)], shards=1)
+@example(meetings=[GATHERED, Meeting("by_the_analysis", Leg("glob", 3, False), THE_END, THE_END)], shards=1)
 @example(meetings=[SAVED, SIDE_BY_SIDE, SAVED, SIDE_BY_SIDE], shards=2)
 def test_no_finished_trial_is_lost(taking_turns: None, make_study: Any, meetings: list[Meeting], shards: int) -> None:
     nothing_is_lost(make_study, meetings, shards)
