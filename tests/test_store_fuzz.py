@@ -268,12 +268,10 @@ MEETINGS = st.lists(
     min_size=3,
     max_size=6,
 )
+SHARDS = st.sampled_from([1, 1, 2, 3])
 SAVED = Meeting("writer", Leg("replace", 4, True), Leg("flock", 1, True), THE_END)  # and not gathered
 GATHERED = Meeting("writer", THE_END, THE_END, THE_END)
 SIDE_BY_SIDE = Meeting("writer", Leg("write_table", 1, False), THE_END, Leg("write_table", 1, False))
-
-
-SHARDS = st.sampled_from([1, 1, 2, 3])
 
 
 @settings(max_examples=6)
