@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from study.__main__ import main
+from study.workers import one_thread_environment
 
 SWEEP = ["sweep", "batch_size=32", "search.trials=12", "budget.steps=3000", "budget.max_steps=3000", "stopping=budget"]
 
@@ -125,3 +126,13 @@ def test_interrupting_says_how_to_go_on(tmp_path: Path) -> None:
     assert process.returncode == 130
     assert "the same command continues" in said
     assert not list(tmp_path.rglob(".*.parquet*"))
+
+
+def test_what_workers_are_told_joins_what_the_user_told_and_ends_with_them(monkeypatch):
+    monkeypatch.setenv("GLIBC_TUNABLES", "glibc.malloc.check=0")
+    monkeypatch.delenv("MALLOC_MMAP_MAX_", raising=False)
+    with one_thread_environment():
+        assert os.environ["GLIBC_TUNABLES"] == "glibc.malloc.check=0:glibc.malloc.hugetlb=1"
+        assert os.environ["MALLOC_MMAP_MAX_"] == "0"
+    assert os.environ["GLIBC_TUNABLES"] == "glibc.malloc.check=0"
+    assert "MALLOC_MMAP_MAX_" not in os.environ
