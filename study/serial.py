@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any, Protocol, TypeVar
@@ -16,6 +16,7 @@ from study import checkpoints
 from study.batches import Batches, places
 from study.checkpoints import Checkpoint, Pace
 from study.evaluation import Log, Source, evaluate, forward, initial_model, timed
+from study.factored import factored
 from study.memory import out_of_memory
 from study.optimizers.base import Plain, decay_
 from study.records import Curve, Study, Trial
@@ -101,6 +102,7 @@ class Run:
         shares: the micro-batches of each process, as places in the global batch.
         parts: those of this one.
         trained: the model, through which a team's gradients become one.
+        factored: the layers whose gradients are never written out.
     """
 
     def __init__(
@@ -125,6 +127,8 @@ class Run:
             name: value for name, value in trial.hyperparameters.items() if name in workload.hyperparameters
         }
         self.step = 0
+        alone = self.team.size == len(self.parts) == 1 and study.precision == "fp32" and algorithm.update is not None
+        self.factored = factored(self.model, self.optimizer, study.batch_size) if alone else []
         self.trained: nn.Module = self.model
         if self.team.size > 1:
             self.trained = self.team.parallel(self.model, unused=self._rehearse())
@@ -236,6 +240,8 @@ class Run:
         if self.algorithm.update is None:  # somebody else's may be random, and trials share the process
             torch.manual_seed(layer_key(self.trial.seed, self.step, -1))
         self.optimizer.step(closure)
+        for layer in self.factored:
+            layer.update_(self.optimizer, partial(self._decay, learning_rate))
         if self.average is not None:
             with torch.no_grad():
                 for average, weight in zip(self.average.parameters(), self.model.parameters(), strict=True):
@@ -264,9 +270,14 @@ class Run:
         with torch.no_grad():
             for layer in self.ghosts:
                 layer.end_step(self.team.sum)
-            pairs = [(weight, weight.grad) for weight in self.model.parameters() if weight.grad is not None]
-            decay_(self.algorithm, pairs, learning_rate, self.hyperparameters)
+            for weight in self.factored:
+                weight.write_out()
+            self._decay(learning_rate, [(p, p.grad) for p in self.model.parameters() if p.grad is not None])
         return total
+
+    def _decay(self, learning_rate: float, pairs: Sequence[tuple[Tensor, Tensor]]) -> None:
+        """Penalise and decay these (weights, gradient), as the search asks for."""
+        decay_(self.algorithm, pairs, learning_rate, self.hyperparameters)
 
     def _alone(self) -> AbstractContextManager[None]:
         """Backward passes that leave the gradients of this process alone."""

@@ -1,0 +1,170 @@
+"""Gradients of large linear layers, held as their factors until the update.
+
+The gradient of a weight is a sum of outer products, one for each example. Where those are few it is written out for
+nothing: as large as the weight, it goes to memory and comes back from there, and the update takes as long as memory
+does. Here the factors are kept, and a few rows of the gradient at a time are made, which stay in cache, and used up.
+Weights are those of the gradient written out.
+
+Shapes: n examples of a batch, [H, D] a weight, h rows of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+MOST_EXAMPLES = 8
+"""With more, products take what memory did before: at 32 nothing is won."""
+LEAST_WEIGHTS = 2**20
+"""Smaller ones stay in cache as they are."""
+ROWS_OF = 2**18
+"""Numbers in the rows that are updated together: 1 MB, and as much of weights and of each memory of the optimizer."""
+
+Update = Callable[[slice, Tensor], None]
+"""Update these rows by their gradient [h, D]."""
+
+
+class Factored:
+    """A linear layer that leaves no gradient of its weight behind, but the factors that update it.
+
+    Attributes:
+        held: (gradients of outputs [n, H], inputs [n, D]) of each pass since the latest update.
+    """
+
+    def __init__(self, layer: nn.Linear) -> None:
+        self.weight = layer.weight
+        self.held: list[tuple[Tensor, Tensor]] = []
+        layer.forward = partial(_keeping, layer, self.held)  # type: ignore[method-assign]
+
+    def write_out(self) -> None:
+        """Where the weight has a gradient from elsewhere, let it have all of it."""
+        if self.weight.grad is not None:
+            for dy, x in self.held:
+                self.weight.grad += dy.mT @ x
+            self.held.clear()
+
+    @torch.no_grad()
+    def update_(
+        self, optimizer: torch.optim.Optimizer, penalise: Callable[[list[tuple[Tensor, Tensor]]], None]
+    ) -> None:
+        """Do to the weight what this optimizer does to others.
+
+        Arguments:
+            penalise: adds what is no business of the optimizer's, to (weights, gradient) of the same rows.
+        """
+        if not self.held:
+            return
+        weight = self.weight.detach()
+        update = _rule(optimizer)(optimizer.param_groups[0], optimizer.state[self.weight], weight)
+        for rows, gradient in self._parts():
+            penalise([(weight[rows], gradient)])
+            update(rows, gradient)
+        self.held.clear()
+
+    def _parts(self) -> Iterator[tuple[slice, Tensor]]:
+        rows, inputs = self.weight.shape
+        height = max(1, ROWS_OF // inputs)
+        (dy, x), *others = self.held
+        buffer = x.new_empty(height, inputs)  # one for all parts, or each would push the one before out of cache
+        for start in range(0, rows, height):
+            part = slice(start, min(start + height, rows))
+            gradient = torch.mm(dy[:, part].mT, x, out=buffer[: part.stop - start])
+            for more, inputs_of_more in others:
+                gradient.addmm_(more[:, part].mT, inputs_of_more)
+            yield part, gradient
+
+
+def factored(model: nn.Module, optimizer: torch.optim.Optimizer, batch_size: int) -> list[Factored]:
+    """The layers of a model that gain from it, on a CPU and by an optimizer that is known here; they change now."""
+    if batch_size > MOST_EXAMPLES or not _known(optimizer):
+        return []
+    used = [id(p) for module in model.modules() for p in module._parameters.values()]
+    return [
+        Factored(layer)
+        for layer in model.modules()
+        if type(layer) is nn.Linear
+        and layer.weight.numel() >= LEAST_WEIGHTS
+        and layer.weight.requires_grad
+        and layer.weight.device.type == "cpu"
+        and used.count(id(layer.weight)) == 1
+    ]
+
+
+def _known(optimizer: torch.optim.Optimizer) -> bool:
+    fused = len(optimizer.param_groups) == 1 and optimizer.param_groups[0].get("fused")
+    return bool(fused) and type(optimizer) in (torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW)
+
+
+def _rule(optimizer: torch.optim.Optimizer) -> Callable[[dict[str, Any], dict[str, Any], Tensor], Update]:
+    return _sgd if type(optimizer) is torch.optim.SGD else _adam
+
+
+def _sgd(group: dict[str, Any], state: dict[str, Any], weight: Tensor) -> Update:
+    """As `torch.optim.SGD(fused=True)`, with its memory."""
+    first = group["momentum"] != 0 and "momentum_buffer" not in state
+    if first:
+        state["momentum_buffer"] = torch.empty_like(weight)
+
+    def update(rows: slice, gradient: Tensor) -> None:
+        torch._fused_sgd_(
+            [weight[rows]],
+            [gradient],
+            [state["momentum_buffer"][rows]] if group["momentum"] else [],
+            **{name: group[name] for name in ("weight_decay", "momentum", "lr", "dampening", "nesterov", "maximize")},
+            is_first_step=first,
+        )
+
+    return update
+
+
+def _adam(group: dict[str, Any], state: dict[str, Any], weight: Tensor) -> Update:
+    """As `torch.optim.Adam(fused=True)` or AdamW, with its memory."""
+    if not state:
+        state["step"] = torch.zeros((), dtype=torch.float32)
+        state["exp_avg"], state["exp_avg_sq"] = torch.zeros_like(weight), torch.zeros_like(weight)
+    state["step"] += 1
+    kernel = torch._fused_adamw_ if group["decoupled_weight_decay"] else torch._fused_adam_
+
+    def update(rows: slice, gradient: Tensor) -> None:
+        kernel(
+            [weight[rows]],
+            [gradient],
+            [state["exp_avg"][rows]],
+            [state["exp_avg_sq"][rows]],
+            [],
+            [state["step"]],
+            **{name: group[name] for name in ("lr", "weight_decay", "eps", "amsgrad", "maximize")},
+            beta1=group["betas"][0],
+            beta2=group["betas"][1],
+        )
+
+    return update
+
+
+def _keeping(layer: nn.Linear, held: list[tuple[Tensor, Tensor]], x: Tensor) -> Tensor:
+    return _Kept.apply(x, layer.weight, layer.bias, held)
+
+
+class _Kept(torch.autograd.Function):
+    """x W^T + b, which leaves behind the factors of W's gradient where the examples are few."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, held: list[tuple[Tensor, Tensor]]) -> Tensor:
+        ctx.save_for_backward(x, weight)
+        ctx.held = held
+        return nn.functional.linear(x, weight, bias)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None, None]:
+        x, weight = ctx.saved_tensors
+        rows, inputs = gradients[0].flatten(0, -2), x.detach().flatten(0, -2)
+        needs_x, _, needs_bias, _ = ctx.needs_input_grad
+        dx = gradients[0] @ weight if needs_x else None
+        few = len(rows) <= MOST_EXAMPLES
+        if few:
+            ctx.held.append((rows, inputs))
+        return dx, None if few else rows.mT @ inputs, rows.sum(0) if needs_bias else None, None
