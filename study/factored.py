@@ -2,8 +2,8 @@
 
 The gradient of a weight is a sum of outer products, one for each example. Where those are few it is written out for
 nothing: as large as the weight, it goes to memory and comes back from there, and the update takes as long as memory
-does. Here the factors are kept, and a few rows of the gradient at a time are made, which stay in cache, and used up.
-Weights are those of the gradient written out.
+does. Here the factors are kept, and some rows of the gradient at a time are made, which stay in cache, and used up.
+The weights are those that the gradient written out would make, but for rounding on processors where kernels differ.
 
 Shapes: n examples of a batch, [H, D] a weight, h rows of it.
 """
@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import partial
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -23,29 +24,25 @@ LEAST_WEIGHTS = 2**20
 """Smaller ones stay in cache as they are."""
 ROWS_OF = 2**18
 """Numbers in the rows that are updated together: 1 MB, and as much of weights and of each memory of the optimizer."""
+ALIGNED = 16
+"""Floats of a cache line."""
 
 Update = Callable[[slice, Tensor], None]
 """Update these rows by their gradient [h, D]."""
 
 
 class Factored:
-    """A linear layer that leaves no gradient of its weight behind, but the factors that update it.
+    """A linear layer that keeps the factors of its weight's gradient, for this to update the weight by.
 
     Attributes:
-        held: (gradients of outputs [n, H], inputs [n, D]) of each pass since the latest update.
+        held: since the latest backward pass: gradients of outputs [n, H] and inputs [n, D].
     """
 
     def __init__(self, layer: nn.Linear) -> None:
         self.weight = layer.weight
-        self.held: list[tuple[Tensor, Tensor]] = []
-        layer.forward = partial(_keeping, layer, self.held)  # type: ignore[method-assign]
-
-    def write_out(self) -> None:
-        """Where the weight has a gradient from elsewhere, let it have all of it."""
-        if self.weight.grad is not None:
-            for dy, x in self.held:
-                self.weight.grad += dy.mT @ x
-            self.held.clear()
+        self.held: list[Tensor] = []
+        # Not a method of the layer: a cycle would keep models of ended trials alive.
+        layer.forward = partial(_keeping, layer.weight, layer.bias, self.held)  # type: ignore[method-assign]
 
     @torch.no_grad()
     def update_(
@@ -66,32 +63,53 @@ class Factored:
         self.held.clear()
 
     def _parts(self) -> Iterator[tuple[slice, Tensor]]:
+        """The gradient, some rows at a time.
+
+        Kernels treat the ends of what they are given otherwise than the rest, and products of few rows otherwise than
+        those of many: parts are of whole multiples of ALIGNED rows, and the last one is no smaller.
+        """
+        dy, x = self.held
         rows, inputs = self.weight.shape
-        height = max(1, ROWS_OF // inputs)
-        (dy, x), *others = self.held
-        buffer = x.new_empty(height, inputs)  # one for all parts, or each would push the one before out of cache
-        for start in range(0, rows, height):
-            part = slice(start, min(start + height, rows))
-            gradient = torch.mm(dy[:, part].mT, x, out=buffer[: part.stop - start])
-            for more, inputs_of_more in others:
-                gradient.addmm_(more[:, part].mT, inputs_of_more)
-            yield part, gradient
+        height = max(1, ROWS_OF // inputs // ALIGNED) * ALIGNED
+        edges = [*range(0, max(1, rows - ALIGNED + 1), height), rows]
+        buffer = x.new_empty(height + ALIGNED, inputs)  # one for all, or each would push the one before out of cache
+        for start, stop in pairwise(edges):
+            yield slice(start, stop), torch.mm(dy[:, start:stop].mT, x, out=buffer[: stop - start])
 
 
 def factored(model: nn.Module, optimizer: torch.optim.Optimizer, batch_size: int) -> list[Factored]:
-    """The layers of a model that gain from it, on a CPU and by an optimizer that is known here; they change now."""
-    if batch_size > MOST_EXAMPLES or not _known(optimizer):
+    """The layers of a model that gain from it, which change now.
+
+    That is on a CPU, by an optimizer that is known here, in a sequence of layers of which none can do anything to
+    another's weight or see its gradient.
+    """
+    if batch_size > MOST_EXAMPLES or not (_known(optimizer) and _plain(model)):
         return []
-    used = [id(p) for module in model.modules() for p in module._parameters.values()]
+    layers, used = list(model.children()), [id(p) for m in model.modules() for p in m._parameters.values()]
     return [
         Factored(layer)
-        for layer in model.modules()
+        for layer in layers
         if type(layer) is nn.Linear
         and layer.weight.numel() >= LEAST_WEIGHTS
         and layer.weight.requires_grad
+        and layer.weight.is_contiguous()
         and layer.weight.device.type == "cpu"
+        and not layer.weight._backward_hooks
         and used.count(id(layer.weight)) == 1
     ]
+
+
+def _plain(model: nn.Module) -> bool:
+    """Whether a model is a sequence of different layers, each torch's or this project's own and as it was made."""
+    layers = list(model.modules())
+    ours = ("torch.nn.modules.", "workloads.layers.")
+    hooks = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+    return (
+        type(model) is nn.Sequential
+        and len({id(layer) for layer in model}) == len(model)
+        and all(f"{type(layer).__module__}.".startswith(ours) for layer in layers)
+        and not any("forward" in vars(layer) or any(getattr(layer, name) for name in hooks) for layer in layers)
+    )
 
 
 def _known(optimizer: torch.optim.Optimizer) -> bool:
@@ -145,15 +163,15 @@ def _adam(group: dict[str, Any], state: dict[str, Any], weight: Tensor) -> Updat
     return update
 
 
-def _keeping(layer: nn.Linear, held: list[tuple[Tensor, Tensor]], x: Tensor) -> Tensor:
-    return _Kept.apply(x, layer.weight, layer.bias, held)
+def _keeping(weight: Tensor, bias: Tensor | None, held: list[Tensor], x: Tensor) -> Tensor:
+    return _Kept.apply(x, weight, bias, held)
 
 
 class _Kept(torch.autograd.Function):
-    """x W^T + b, which leaves behind the factors of W's gradient where the examples are few."""
+    """x W^T + b, which leaves behind the factors of W's gradient where the rows of x are few."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, held: list[tuple[Tensor, Tensor]]) -> Tensor:
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, held: list[Tensor]) -> Tensor:
         ctx.save_for_backward(x, weight)
         ctx.held = held
         return nn.functional.linear(x, weight, bias)
@@ -163,8 +181,8 @@ class _Kept(torch.autograd.Function):
         x, weight = ctx.saved_tensors
         rows, inputs = gradients[0].flatten(0, -2), x.detach().flatten(0, -2)
         needs_x, _, needs_bias, _ = ctx.needs_input_grad
-        dx = gradients[0] @ weight if needs_x else None
         few = len(rows) <= MOST_EXAMPLES
         if few:
-            ctx.held.append((rows, inputs))
+            ctx.held[:] = rows, inputs
+        dx = gradients[0] @ weight if needs_x else None
         return dx, None if few else rows.mT @ inputs, rows.sum(0) if needs_bias else None, None

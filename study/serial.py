@@ -270,8 +270,6 @@ class Run:
         with torch.no_grad():
             for layer in self.ghosts:
                 layer.end_step(self.team.sum)
-            for weight in self.factored:
-                weight.write_out()
             self._decay(learning_rate, [(p, p.grad) for p in self.model.parameters() if p.grad is not None])
         return total
 

@@ -2,73 +2,102 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import pytest
 import torch
 from blobs import Blobs
-from torch import Tensor, nn
+from torch import nn
 
 from study import checkpoints, serial
 from study.checkpoints import Checkpoint
 from study.evaluation import Data
-from study.factored import MOST_EXAMPLES
+from study.factored import MOST_EXAMPLES, Factored
 from study.optimizers import OPTIMIZERS
 from study.records import Evaluation
 from study.serial import Run
+from workloads.layers import Dropout
 
-SIDE = 1024
+INPUTS, OUTPUTS = 1000, 1066  # in parts of 256 rows the last one is ragged
 FIXED = {"learning_rate": 0.01, "momentum": 0.9, "beta1": 0.9, "beta2": 0.99, "epsilon": 1e-6, "weight_decay": 0.1}
+FIXED |= {"damping": 0.1, "factor_decay": 0.9, "inverse_frequency": 3}
 STEPS = 5
 
 
-class Large(nn.Module):
-    """A large layer, of which no whole number of parts is made, between two small ones.
+class Own(nn.Sequential):
+    """Might do anything."""
 
-    Arguments:
-        passes: how often inputs go through it.
-        besides: its weight is used outside of it, too.
-        places: of each example, which all go through it.
-    """
 
-    def __init__(self, passes: int, besides: bool, places: int) -> None:
-        super().__init__()
-        self.passes, self.besides, self.places = passes, besides, places
-        self.first, self.large = nn.Linear(24 // places, SIDE), nn.Linear(SIDE, SIDE)
-        self.last = nn.Linear(SIDE, 5)
+def rotated(layers: list[nn.Module]) -> nn.Module:
+    """A model whose large weight [OUTPUTS, INPUTS] lies column by column in memory."""
+    layers[4].weight = nn.Parameter(layers[4].weight.detach().T.contiguous().T)
+    return nn.Sequential(*layers)
 
-    def forward(self, x: Tensor) -> Tensor:
-        x = self.first(x.unflatten(1, (self.places, -1))).relu()
-        for _ in range(self.passes):
-            x = self.large(x).relu()
-        if self.besides:
-            x = nn.functional.linear(x, self.large.weight)
-        return self.last(x.sum(1))
+
+def shared(layers: list[nn.Module]) -> nn.Module:
+    again = nn.Linear(INPUTS, OUTPUTS)
+    again.weight = layers[4].weight
+    return nn.Sequential(*layers, nn.Flatten(), nn.Sequential(nn.Linear(5, INPUTS), again, nn.Linear(OUTPUTS, 5)))
+
+
+def hooked(layers: list[nn.Module]) -> nn.Module:
+    layers[4].register_forward_hook(lambda layer, inputs, output: 2 * output)
+    return nn.Sequential(*layers)
+
+
+def watched(layers: list[nn.Module]) -> nn.Module:
+    layers[4].weight.register_hook(lambda gradient: 2 * gradient)
+    return nn.Sequential(*layers)
+
+
+def replaced(layers: list[nn.Module]) -> nn.Module:
+    layers[4].forward = lambda x, layer=layers[4]: nn.functional.linear(3 * x, layer.weight)
+    return nn.Sequential(*layers)
 
 
 @dataclass
 class Workload(Blobs):
-    passes: int = 1
-    besides: bool = False
+    """A chain with a large layer between two small ones.
+
+    Arguments:
+        places: of each example, which all go through it.
+        chain: makes the model of its layers.
+    """
+
     places: int = 1
+    chain: Callable[[list[nn.Module]], nn.Module] = lambda layers: nn.Sequential(*layers)
 
     def model(self) -> nn.Module:
-        return Large(self.passes, self.besides, self.places)
+        places, first = nn.Unflatten(1, (self.places, -1)), nn.Linear(24 // self.places, INPUTS)
+        last = [nn.ReLU(), nn.Flatten(), nn.Linear(self.places * OUTPUTS, 5)]
+        return self.chain([places, first, nn.ReLU(), Dropout(0.2), nn.Linear(INPUTS, OUTPUTS), *last])
 
 
 @pytest.fixture
 def begun(make_study, monkeypatch):
     """A trial of a Workload; `written`: whose gradients are written out."""
 
-    def begin(workload=None, optimizer="momentum", batch_size=2, written=False, **space) -> Run:
+    def begin(
+        workload=None, optimizer="momentum", batch_size=2, written=False, precision="fp32", micro_batch=None, **space
+    ):
         workload = workload or Workload()
         fixed = {name: FIXED[name] for name in OPTIMIZERS[optimizer].hyperparameters} | space
-        asked = {"batch_size": batch_size, "arithmetic": "plain", "evaluation": Evaluation(first=1.0)}
+        asked = {
+            "batch_size": batch_size,
+            "arithmetic": "plain",
+            "precision": precision,
+            "evaluation": Evaluation(first=1.0),
+        }
         study = make_study(optimizer=optimizer, space=fixed, **asked)
         with monkeypatch.context() as patch:
             if written:
                 patch.setattr(serial, "factored", lambda *_: [])
-            return Run(study, workload, Data.of(workload.splits(torch.device("cpu"))), study.trial(0, fixed))
+            return Run(
+                study, workload, Data.of(workload.splits(torch.device("cpu"))), study.trial(0, fixed), micro_batch
+            )
 
     return begin
 
@@ -93,7 +122,7 @@ def assert_same(a: Run, b: Run) -> None:
 def test_the_weights_are_those_of_gradients_written_out(begun, optimizer, batch_size, decays):
     held = begun(optimizer=optimizer, batch_size=batch_size, **decays)
     [layer] = held.factored
-    assert layer.weight is held.model.large.weight
+    assert layer.weight is held.model[4].weight
     before = layer.weight.detach().clone()
     advanced(held)
     assert layer.weight.grad is None
@@ -101,13 +130,12 @@ def test_the_weights_are_those_of_gradients_written_out(begun, optimizer, batch_
     assert_same(held, advanced(begun(optimizer=optimizer, batch_size=batch_size, written=True, **decays)))
 
 
-@pytest.mark.parametrize(
-    "workload", [Workload(passes=2), Workload(besides=True), Workload(passes=2, besides=True), Workload(places=3)]
-)
-def test_however_the_layer_is_used(begun, workload):
-    held = begun(workload)
+@pytest.mark.parametrize("batch_size", [2, 4])
+def test_rows_of_inputs_count_and_not_examples(begun, batch_size):
+    held = advanced(begun(Workload(places=3), batch_size=batch_size))
     assert held.factored
-    assert_same(advanced(held), advanced(begun(workload, written=True)))
+    assert (held.factored[0].weight.grad is None) == (3 * batch_size <= MOST_EXAMPLES)
+    assert_same(held, advanced(begun(Workload(places=3), batch_size=batch_size, written=True)))
 
 
 def test_the_average_of_the_weights_sees_them(begun):
@@ -139,21 +167,42 @@ def test_nothing_is_held_between_steps(begun):
     assert not held.factored[0].held
 
 
-@pytest.mark.parametrize(("optimizer", "batch_size"), [("momentum", MOST_EXAMPLES + 1), ("lion", 2), ("kfac", 2)])
-def test_gradients_are_written_out_elsewhere(begun, monkeypatch, optimizer, batch_size):
-    monkeypatch.setitem(FIXED, "damping", 0.1)
-    monkeypatch.setitem(FIXED, "factor_decay", 0.9)
-    monkeypatch.setitem(FIXED, "inverse_frequency", 3)
-    assert not begun(optimizer=optimizer, batch_size=batch_size).factored
+@pytest.mark.parametrize(
+    "asked",
+    [
+        *(
+            {"workload": Workload(chain=chain)}
+            for chain in (lambda x: Own(*x), rotated, shared, hooked, watched, replaced)
+        ),
+        {"batch_size": MOST_EXAMPLES + 1},
+        {"micro_batch": 1},
+        {"precision": "bf16"},
+        {"optimizer": "lion"},
+        {"optimizer": "kfac"},
+    ],
+)
+def test_elsewhere_gradients_are_written_out(begun, asked):
+    assert not begun(**asked).factored
 
 
-def test_small_and_shared_weights_are_left_alone(begun):
-    class Shared(Workload):
-        def model(self) -> nn.Module:
-            model = super().model()
-            model.again = nn.Linear(SIDE, SIDE)
-            model.again.weight = model.large.weight
-            return model
+def test_a_trial_that_ended_leaves_no_model_behind(begun):
+    held = advanced(begun())
+    assert held.factored
+    model = weakref.ref(held.model)
+    gc.disable()
+    try:
+        del held
+        assert model() is None
+    finally:
+        gc.enable()
 
-    assert not begun(Shared()).factored
-    assert [layer.weight.shape for layer in begun().factored] == [(SIDE, SIDE)]  # of three layers
+
+@pytest.mark.parametrize("rows", [1, 15, 16, 17, 262, 1030, 1041])
+def test_parts_make_up_the_gradient(rows):
+    layer = Factored(nn.Linear(INPUTS, rows))
+    layer.held[:] = dy, x = torch.randn(3, rows), torch.randn(3, INPUTS)
+    found = torch.full((rows, INPUTS), torch.nan)
+    for part, gradient in layer._parts():
+        assert found[part].isnan().all()
+        found[part] = gradient
+    torch.testing.assert_close(found, dy.T @ x)
