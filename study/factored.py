@@ -18,14 +18,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from study.forms import CACHE_LINE
+
 MOST_EXAMPLES = 8
-"""With more, products take what memory did before: at 32 nothing is won."""
+"""With more, products take what memory did before: by a layer of 3.2 million weights nothing is won at 32."""
 LEAST_WEIGHTS = 2**20
-"""Smaller ones stay in cache as they are."""
+"""4 MB, which a core's own caches do not hold; smaller ones were not measured."""
 ROWS_OF = 2**18
 """Numbers in the rows that are updated together: 1 MB, and as much of weights and of each memory of the optimizer."""
-ALIGNED = 16
-"""Floats of a cache line."""
 
 Update = Callable[[slice, Tensor], None]
 """Update these rows by their gradient [h, D]."""
@@ -56,7 +56,7 @@ class Factored:
         if not self.held:
             return
         weight = self.weight.detach()
-        update = _rule(optimizer)(optimizer.param_groups[0], optimizer.state[self.weight], weight)
+        update = RULES[type(optimizer)](optimizer.param_groups[0], optimizer.state[self.weight], weight)
         for rows, gradient in self._parts():
             penalise([(weight[rows], gradient)])
             update(rows, gradient)
@@ -66,13 +66,13 @@ class Factored:
         """The gradient, some rows at a time.
 
         Kernels treat the ends of what they are given otherwise than the rest, and products of few rows otherwise than
-        those of many: parts are of whole multiples of ALIGNED rows, and the last one is no smaller.
+        those of many: parts are of whole multiples of CACHE_LINE rows, and the last one is no smaller.
         """
         dy, x = self.held
         rows, inputs = self.weight.shape
-        height = max(1, ROWS_OF // inputs // ALIGNED) * ALIGNED
-        edges = [*range(0, max(1, rows - ALIGNED + 1), height), rows]
-        buffer = x.new_empty(height + ALIGNED, inputs)  # one for all, or each would push the one before out of cache
+        height = max(1, ROWS_OF // inputs // CACHE_LINE) * CACHE_LINE
+        edges = [*range(0, max(1, rows - CACHE_LINE + 1), height), rows]
+        buffer = x.new_empty(height + CACHE_LINE, inputs)  # one for all, or each would push the one before out of cache
         for start, stop in pairwise(edges):
             yield slice(start, stop), torch.mm(dy[:, start:stop].mT, x, out=buffer[: stop - start])
 
@@ -83,7 +83,7 @@ def factored(model: nn.Module, optimizer: torch.optim.Optimizer, batch_size: int
     That is on a CPU, by an optimizer that is known here, in a sequence of layers of which none can do anything to
     another's weight or see its gradient.
     """
-    if batch_size > MOST_EXAMPLES or not (_known(optimizer) and _plain(model)):
+    if batch_size > MOST_EXAMPLES or not (_fused(optimizer) and _plain(model)):
         return []
     layers, used = list(model.children()), [id(p) for m in model.modules() for p in m._parameters.values()]
     return [
@@ -99,6 +99,11 @@ def factored(model: nn.Module, optimizer: torch.optim.Optimizer, batch_size: int
     ]
 
 
+def _fused(optimizer: torch.optim.Optimizer) -> bool:
+    groups = optimizer.param_groups
+    return type(optimizer) in RULES and len(groups) == 1 and bool(groups[0]["fused"])
+
+
 def _plain(model: nn.Module) -> bool:
     """Whether a model is a sequence of different layers, each torch's or this project's own and as it was made."""
     layers = list(model.modules())
@@ -110,15 +115,6 @@ def _plain(model: nn.Module) -> bool:
         and all(f"{type(layer).__module__}.".startswith(ours) for layer in layers)
         and not any("forward" in vars(layer) or any(getattr(layer, name) for name in hooks) for layer in layers)
     )
-
-
-def _known(optimizer: torch.optim.Optimizer) -> bool:
-    fused = len(optimizer.param_groups) == 1 and optimizer.param_groups[0].get("fused")
-    return bool(fused) and type(optimizer) in (torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW)
-
-
-def _rule(optimizer: torch.optim.Optimizer) -> Callable[[dict[str, Any], dict[str, Any], Tensor], Update]:
-    return _sgd if type(optimizer) is torch.optim.SGD else _adam
 
 
 def _sgd(group: dict[str, Any], state: dict[str, Any], weight: Tensor) -> Update:
@@ -161,6 +157,10 @@ def _adam(group: dict[str, Any], state: dict[str, Any], weight: Tensor) -> Updat
         )
 
     return update
+
+
+RULES = {torch.optim.SGD: _sgd, torch.optim.Adam: _adam, torch.optim.AdamW: _adam}
+"""Optimizer -> (its group, its memory of a weight, the weight) -> how rows of it are updated."""
 
 
 def _keeping(weight: Tensor, bias: Tensor | None, held: list[Tensor], x: Tensor) -> Tensor:
