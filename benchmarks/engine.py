@@ -9,8 +9,8 @@ C   this engine through its public interface: `Workers` training a study propose
 
 Rounds go A, B, C, A, B, C, ...; each figure is the median over rounds. B and C both make their steps until the slower
 core is done with its own: where cores differ, neither is given what the faster one could have done meanwhile. The peak
-is that of an fp32 matrix product in one one-thread process per core. Takes about half an hour for everything on two
-cores.
+is that of an fp32 matrix product in one one-thread process per core. Takes about three quarters of an hour for
+everything on two cores.
 """
 
 from __future__ import annotations
@@ -62,6 +62,8 @@ BATCH_SIZES = (2, 8, 32, 128, 512, 2048)
 SECONDS = 1.0
 LONG = 5
 """So many times longer are B and C measured, so that starting trials and unlike cores matter less."""
+LEAST_STEPS = 30
+"""Of each process, since a trial's first step is slower than the hundreds or thousands that follow it in a sweep."""
 TRIALS = 128  # enough lanes for any worker
 
 
@@ -169,7 +171,7 @@ def loop_b(study: Study, tuned: Pool, brief: float) -> float:
         brief: what they make in a second, about.
     """
     count = len(tuned.pipes)
-    steps = max(2, round(LONG * SECONDS * brief / count))
+    steps = max(LEAST_STEPS, round(LONG * SECONDS * brief / count))
     return count * steps / max(tuned.each(partial(seconds_b, steps), study))
 
 
@@ -214,7 +216,7 @@ def loop_c(study: Study, workers: Workers, step_seconds: float) -> float:
     It starts its trials within the time, and B does not.
     """
     lanes = workers.cost_of(study).lanes
-    steps = max(2, round(LONG * SECONDS / step_seconds / lanes))
+    steps = max(LEAST_STEPS, round(LONG * SECONDS / step_seconds / lanes))
     bounded = replace(
         study,
         budget=replace(study.budget, epochs=0, steps=steps),

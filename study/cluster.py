@@ -225,12 +225,17 @@ def _divided(jobs: list[Job], cluster: Cluster) -> tuple[dict[str, Any], list[Jo
     settings = cluster.launcher
     if cluster.kind == "local" and jobs:
         workers, asked = min(job.engine.workers or 1 for job in jobs), settings["n_jobs"]
+        devices = jobs[0].engine.devices or 1
         on_gpu = jobs[0].engine.device.startswith("cuda")
-        most = workers if on_gpu else placement.cores() // (jobs[0].engine.devices or 1)
+        most = workers if on_gpu else placement.cores() // devices
         room = most // workers if workers < most else max(1, most)  # fewer than there could be were asked for, for each
         at_once = min(len(jobs), room if asked == -1 else asked)
         each = max(1, min(workers, most // at_once))
-        return settings | {"n_jobs": at_once}, [with_workers(job, each) for job in jobs]
+        divided = [with_workers(job, each) for job in jobs]
+        if on_gpu:  # of which those at work take others than their neighbours
+            taken = [number % at_once * each * devices for number in range(len(jobs))]
+            divided = [replace(j, engine=replace(j.engine, first_gpu=n)) for j, n in zip(divided, taken, strict=True)]
+        return settings | {"n_jobs": at_once}, divided
     if cluster.kind == "ray" and not settings["ray"]["remote"].get("num_gpus"):
         granted = max(1, int(settings["ray"]["remote"].get("num_cpus", 1)))
         return settings, [with_workers(job, job.engine.workers or granted) for job in jobs]

@@ -24,9 +24,10 @@ class Engine:
     Attributes:
         name: `auto`, `serial` or `lanes`.
         device: such as `cpu` or `cuda:1`; `auto`: a GPU if there is one.
-        workers: processes that train; None: one for each core of a CPU, one on a GPU.
+        workers: processes that train; None: as many as there are cores or GPUs for. On GPUs they take turns.
         devices: on which each trial is trained; above 1 a worker is a team of as many processes (`study.team`). None:
             one, or as many as torchrun has started processes.
+        first_gpu: of the first worker, where jobs share the GPUs of a machine; nobody sets it by hand.
         lanes: trials that a worker trains at once; None: as many as pay.
         data_memory: GiB of data that a process may hold on its device; None: a share of the device's memory.
         loaders: processes with which each reads data that do not fit.
@@ -40,6 +41,7 @@ class Engine:
     device: str = "auto"
     workers: int | None = None
     devices: int | None = None
+    first_gpu: int = 0
     lanes: int | None = None
     data_memory: float | None = None
     loaders: int = 2
@@ -85,8 +87,14 @@ class Engine:
             raise UsageError(
                 f"torchrun starts one worker, on {devices} devices, but got engine.workers={self.workers}."
             )
-        most = 1 if device.startswith("cuda") or started is not None else max(1, cores() // devices)
+        most = 1 if started is not None else max(1, units(device) // devices)
         return replace(self, device=device, workers=self.workers or most, devices=devices)
+
+    def device_of(self, number: int) -> str:
+        """The device of process `number` of this machine, of settled workers: of several GPUs each takes the next."""
+        if self.device != "cuda":
+            return self.device
+        return f"cuda:{(self.first_gpu + number) % torch.cuda.device_count()}"
 
 
 def place(device: str, devices: int) -> str:
@@ -124,6 +132,13 @@ def _devices(device: str, asked: int | None, started: team.Seat | None) -> int:
             "engine.device=cpu takes processes instead."
         )
     return devices
+
+
+def units(device: str) -> int:
+    """How many processes this device has room for: as many as it has cores, or as there are GPUs."""
+    if device == "cpu":
+        return cores()
+    return torch.cuda.device_count() if device == "cuda" else 1
 
 
 def cores() -> int:

@@ -14,6 +14,8 @@ from importlib.metadata import packages_distributions, version
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from study import checkpoints, store
 from study.claims import WHOLE, Claim, Held, Shard
 from study.curve_files import Reader
@@ -118,6 +120,7 @@ def provenance(study: Study, workers: Workers, command: str, shard: Shard) -> di
         "platform": platform.platform(),
         "processor": _processor(),
         "device": workers.engine.device,
+        "gpu": torch.cuda.get_device_name(workers.engine.device) if workers.engine.device != "cpu" else None,
         "devices": workers.engine.devices,
         "batch": workers.cost_of(study).composition(study.batch_size),
         "workers": workers.count,

@@ -40,7 +40,7 @@ class Seat:
 
     Attributes:
         name: of the team, among those that meet there.
-        device: number of its device on its machine.
+        device: number of its process on its machine, which takes the device of that number.
     """
 
     host: str
@@ -128,8 +128,11 @@ class Team:
 def seats(count: int, size: int) -> tuple[object, list[list[Seat]]]:
     """(a store on this machine, to be kept for as long as they meet there, the seats of `count` teams)."""
     store = dist.TCPStore("localhost", 0, is_master=True, wait_for_workers=False)
-    names = [f"team {number}" for number in range(count)]
-    return store, [[Seat("localhost", store.port, name, rank, size, rank) for rank in range(size)] for name in names]
+    teams = [
+        [Seat("localhost", store.port, f"team {team}", rank, size, device=team * size + rank) for rank in range(size)]
+        for team in range(count)
+    ]
+    return store, teams
 
 
 def launched() -> Seat | None:

@@ -23,10 +23,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Setting:
-    """What every process of a pool is told when it starts; see `study.workers.Workers`."""
+    """What a worker is told when it starts; see `study.workers.Workers`. `number` is its own, from 0."""
 
     engine: Engine
     import_path: Path | None
+    number: int
 
 
 class _Remote:
@@ -131,9 +132,8 @@ def _obey(pipe: Connection | None, setting: Setting | None, team: Team, seat: Se
     setting = team.hear(lambda: setting)
     assert setting is not None
     importable(setting.import_path)
-    device = setting.engine.device
-    if seat is not None and device == "cuda":
-        device = f"cuda:{seat.device}"
+    device = setting.engine.device_of(setting.number if seat is None else seat.device)
+    if device != "cpu":
         torch.cuda.set_device(device)
     torch.set_num_threads(1)
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False  # fp32 means fp32

@@ -58,9 +58,9 @@ class Workers:
         self._pipes: list[Connection] = []
         self._followers: list[Connection] = []
         self._processes: dict[Connection, Any] = {}
-        setting = Setting(engine, import_path)
         try:
-            for seats in self._seats(engine.workers or 1):
+            for number, seats in enumerate(self._seats(engine.workers or 1)):
+                setting = Setting(engine, import_path, number)
                 self._pipes.append(self._start(setting, seats[0]))
                 self._followers += [self._start(setting, seat) for seat in seats[1:]]
         except BaseException:
