@@ -1,16 +1,18 @@
 """Trial-steps per second: this engine beside what a user would write, measured in one interleaved run.
 
     python -m benchmarks.engine [--json FILE] [--models softmax,mlp] [--batch-sizes 2,8] [--optimizer adam] [--rounds 3]
+        [--device cpu]
 
 A   `DataLoader` + `nn.Module` + a library's optimizer (momentum unless told otherwise), one trial at a time, torch's
-    default threads
-B   one tuned plain process per core: data in memory, `channels_last`, fused updates, one thread (the serial engine)
+    defaults: on a CPU all its threads, on a GPU TF32 in convolutions
+B   one tuned plain process per core, or one on the GPU: data in memory, `channels_last`, fused updates, one thread (the
+    serial engine)
 C   this engine through its public interface: `Workers` training a study proposed by its `Tuner`
 
 Rounds go A, B, C, A, B, C, ...; each figure is the median over rounds. B and C both make their steps until the slower
 core is done with its own: where cores differ, neither is given what the faster one could have done meanwhile. The peak
-is that of an fp32 matrix product in one one-thread process per core. Takes about three quarters of an hour for
-everything on two cores.
+is that of an fp32 matrix product in as many processes as B has. Takes about three quarters of an hour for everything on
+two cores.
 """
 
 from __future__ import annotations
@@ -18,7 +20,6 @@ from __future__ import annotations
 import argparse
 import json
 import multiprocessing as mp
-import os
 import platform
 import statistics
 import time
@@ -36,6 +37,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from study import config
 from study.evaluation import Data, initial_model
+from study.placement import cores, one_thread, usable
 from study.records import Study
 from study.run import _processor
 from study.serial import Run
@@ -81,12 +83,13 @@ class HardlyEvaluated:
         return Splits(train, (val[0][:8], val[1][:8]), (test[0][:8], test[1][:8]))
 
 
-def study_of(model: str, batch_size: int, optimizer: str = "momentum") -> tuple[Study, config.Job]:
+def study_of(model: str, batch_size: int, optimizer: str, device: str) -> tuple[Study, config.Job]:
     """A study whose trials never stop early and are measured once, at their end, on next to nothing."""
     held = {"learning_rate": RATE, **WRITTEN[optimizer][0]}
     fixed = [f"search.space.{name}={value}" for name, value in held.items()]
     never = ["evaluation.first=1.0", "stopping=budget", f"search.trials={TRIALS}"]
-    arguments = [*MODELS[model], f"optimizer={optimizer}", *fixed, *never, f"batch_size={batch_size}"]
+    where = [f"batch_size={batch_size}", f"engine.device={device}"]
+    arguments = [*MODELS[model], f"optimizer={optimizer}", *fixed, *never, *where]
     [job] = config.materialise(config.jobs(arguments))
     real = dict(job.study.workload)
     wrapped = {"_target_": "benchmarks.engine.HardlyEvaluated", "workload": real}
@@ -94,15 +97,29 @@ def study_of(model: str, batch_size: int, optimizer: str = "momentum") -> tuple[
     return replace(job.study, workload=wrapped), job
 
 
-def rate(step: Callable[[], object]) -> float:
+def one_device(asked: str) -> str:
+    """Of several GPUs the first: what is compared must have the same."""
+    device = usable(asked)
+    return "cuda:0" if device == "cuda" else device
+
+
+def wait(device: str) -> None:
+    """Until the device has done what it was told."""
+    if device != "cpu":
+        torch.cuda.synchronize(device)
+
+
+def rate(step: Callable[[], object], device: str) -> float:
     """Calls per second over `SECONDS`, after a warm-up."""
     step()
     step()
+    wait(device)
     count, start = 0, time.perf_counter()
-    while (elapsed := time.perf_counter() - start) < SECONDS or count < 2:
+    while time.perf_counter() - start < SECONDS or count < 2:
         step()
         count += 1
-    return count / elapsed
+    wait(device)
+    return count / (time.perf_counter() - start)
 
 
 @lru_cache(maxsize=1)
@@ -112,12 +129,12 @@ def loaded(workload: str) -> tuple[Workload, Splits]:
     return built, built.splits(torch.device("cpu"))
 
 
-def loop_a(study: Study) -> float:
+def loop_a(device: str, study: Study) -> float:
     """Steps per second of the loop a user would write."""
     workload, splits = loaded(json.dumps(study.workload))
-    inputs, targets = splits.train
-    loader = DataLoader(TensorDataset(inputs, targets), batch_size=study.batch_size, shuffle=True, drop_last=True)
-    model = workload.model()
+    dataset, pinned = TensorDataset(*splits.train), device != "cpu"
+    loader = DataLoader(dataset, study.batch_size, shuffle=True, drop_last=True, pin_memory=pinned)
+    model = workload.model().to(device)
     optimizer = WRITTEN[study.optimizer][1](model.parameters())
     batches = iter(loader)
 
@@ -128,17 +145,18 @@ def loop_a(study: Study) -> float:
         except StopIteration:
             batches = iter(loader)
             x, y = next(batches)
+        x, y = x.to(device, non_blocking=True), y.to(device, non_blocking=True)
         optimizer.zero_grad()
         torch.nn.functional.cross_entropy(model(x), y).backward()
         optimizer.step()
 
-    return rate(step)
+    return rate(step, device)
 
 
-def step_b(study: Study) -> Callable[[], None]:
+def step_b(device: str, study: Study) -> Callable[[], None]:
     """A step of a tuned plain process."""
     workload, splits = loaded(json.dumps(study.workload))
-    data = Data.of(splits)
+    data = Data.of(splits, torch.device(device))
     run = Run(study, workload, data, study.trial(0, values(study.search.space, point(study, 0))))
 
     def step() -> None:
@@ -148,23 +166,25 @@ def step_b(study: Study) -> Callable[[], None]:
     return step
 
 
-def briefly_b(study: Study) -> float:
+def briefly_b(device: str, study: Study) -> float:
     """Steps per second of one tuned plain process, measured for a moment."""
-    return rate(step_b(study))
+    return rate(step_b(device, study), device)
 
 
-def seconds_b(steps: int, study: Study) -> float:
+def seconds_b(device: str, steps: int, study: Study) -> float:
     """What so many steps take one tuned plain process."""
-    step = step_b(study)
+    step = step_b(device, study)
     step()
     step()
+    wait(device)
     start = time.perf_counter()
     for _ in range(steps):
         step()
+    wait(device)
     return time.perf_counter() - start
 
 
-def loop_b(study: Study, tuned: Pool, brief: float) -> float:
+def loop_b(study: Study, tuned: Pool, brief: float, device: str) -> float:
     """Steps per second of one tuned plain process per core, until the slower one has made as many as the other.
 
     Arguments:
@@ -172,19 +192,19 @@ def loop_b(study: Study, tuned: Pool, brief: float) -> float:
     """
     count = len(tuned.pipes)
     steps = max(LEAST_STEPS, round(LONG * SECONDS * brief / count))
-    return count * steps / max(tuned.each(partial(seconds_b, steps), study))
+    return count * steps / max(tuned.each(partial(seconds_b, device, steps), study))
 
 
-def peak(_: Study) -> float:
+def peak(device: str, _: Study) -> float:
     """fp32 FLOP per second of one one-thread process."""
-    a, b = torch.randn(1536, 1536), torch.randn(1536, 1536)
-    return rate(lambda: a @ b) * 2 * 1536**3
+    width = 1536 if device == "cpu" else 4096
+    a, b = torch.randn(2, width, width, device=device)
+    return rate(lambda: a @ b, device) * 2 * width**3
 
 
-def _serve(pipe: Any, threads: int | None) -> None:
-    if threads is not None:
-        torch.set_num_threads(threads)
-        torch.set_flush_denormal(True)
+def _serve(pipe: Any, tuned: bool) -> None:
+    if tuned:
+        one_thread()
     with suppress(EOFError):  # the benchmark is over
         while True:
             call, study = pipe.recv()
@@ -194,13 +214,13 @@ def _serve(pipe: Any, threads: int | None) -> None:
 class Pool:
     """Processes that each measure the same thing at the same time."""
 
-    def __init__(self, count: int, threads: int | None) -> None:
+    def __init__(self, count: int, tuned: bool) -> None:
         context = mp.get_context("spawn")
         self.pipes = []
-        with one_thread_environment() if threads == 1 else nullcontext():
+        with one_thread_environment() if tuned else nullcontext():
             for _ in range(count):
                 ours, theirs = context.Pipe()
-                context.Process(target=_serve, args=(theirs, threads), daemon=True).start()
+                context.Process(target=_serve, args=(theirs, tuned), daemon=True).start()
                 self.pipes.append(ours)
 
     def each(self, call: Callable[[Study], float], study: Study) -> list[float]:
@@ -249,26 +269,28 @@ def main() -> None:
     parser.add_argument("--batch-sizes", default=",".join(map(str, BATCH_SIZES)))
     parser.add_argument("--optimizer", choices=WRITTEN, default="momentum")
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--device", default="auto", help="cpu or cuda:1, say; default: a GPU if there is one")
     options = parser.parse_args()
+    device = one_device(options.device)
     torch.set_num_threads(1)
     rows = []
-    plain, tuned = Pool(1, None), Pool(len(os.sched_getaffinity(0)), 1)
+    plain, tuned = Pool(1, tuned=False), Pool(cores() if device == "cpu" else 1, tuned=True)
     print("model      batch   arithmetic lanes   A steps/s   B steps/s   C steps/s     C/A     C/B   of peak")
     for model in options.models.split(","):
         for batch_size in map(int, options.batch_sizes.split(",")):
-            study, job = study_of(model, batch_size, options.optimizer)
+            study, job = study_of(model, batch_size, options.optimizer, device)
             with Workers(job.engine) as workers:
                 [cost] = workers.measure([study])
                 # Once untimed, so that every process has loaded its data.
-                plain.each(loop_a, study)
-                brief = sum(tuned.each(briefly_b, study))
+                plain.each(partial(loop_a, device), study)
+                brief = sum(tuned.each(partial(briefly_b, device), study))
                 loop_c(study, workers, cost.step)
                 rounds = [
                     (
-                        sum(plain.each(loop_a, study)),
-                        loop_b(study, tuned, brief),
+                        sum(plain.each(partial(loop_a, device), study)),
+                        loop_b(study, tuned, brief, device),
                         loop_c(study, workers, cost.step),
-                        sum(tuned.each(peak, study)),
+                        sum(tuned.each(partial(peak, device), study)),
                     )
                     for _ in range(options.rounds)
                 ]
@@ -295,7 +317,8 @@ def main() -> None:
                 flush=True,
             )
     if options.json:
-        machine = {"processor": _processor(), "torch": torch.__version__, "platform": platform.platform()}
+        gpu = None if device == "cpu" else torch.cuda.get_device_name(device)
+        machine = {"processor": _processor(), "gpu": gpu, "torch": torch.__version__, "platform": platform.platform()}
         options.json.write_text(json.dumps({"machine": machine, "rows": rows}, indent=1) + "\n")
 
 

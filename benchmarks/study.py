@@ -1,6 +1,6 @@
 """A whole small study in wall time, beside the obvious script; both must find the same steps-to-result.
 
-    python -m benchmarks.study [--trials 50] [--batch-sizes 2,8,32,128,512]
+    python -m benchmarks.study [--trials 50] [--batch-sizes 2,8,32,128,512] [--device cpu]
 
 The obvious script is Optuna's `study.optimize` around a `DataLoader` loop: one trial at a time, default threads, with
 the same trials, initialisations, order of examples, evaluation grid and stopping rule as this project's sweep. The
@@ -23,6 +23,7 @@ from torch.utils.data import DataLoader, Sampler, TensorDataset
 
 from analysis import steps_to_result
 from analysis.load import load_study
+from benchmarks.engine import one_device
 from study import config
 from study.batches import Batches
 from study.records import Study
@@ -51,21 +52,23 @@ class SameOrder(Sampler[list[int]]):
         return self.steps
 
 
-def obvious_script(study: Study) -> float:
+def obvious_script(study: Study, device: str) -> float:
     """Fewest steps to the goal (infinite if none), by Optuna around a plain loop."""
     workload = build(study.workload)
     splits = workload.splits(torch.device("cpu"))
-    dataset, (val_x, val_y) = TensorDataset(*splits.train), splits.val
+    dataset, (val_x, val_y) = TensorDataset(*splits.train), (tensor.to(device) for tensor in splits.val)
     grid = set(study.evaluation_steps)
 
     def objective(trial: optuna.Trial) -> float:
         mine = study.trial(trial.number, values(study.search.space, point(study, trial.number)))
         torch.manual_seed(mine.seed)
-        model = workload.model()
+        model = workload.model().to(device)
         h = mine.hyperparameters
         optimizer = torch.optim.SGD(model.parameters(), lr=h["learning_rate"], momentum=h["momentum"])
-        loader = DataLoader(dataset, batch_sampler=SameOrder(study, mine.order_seed, len(dataset)))
+        order = SameOrder(study, mine.order_seed, len(dataset))
+        loader = DataLoader(dataset, batch_sampler=order, pin_memory=device != "cpu")
         for step, (x, y) in enumerate(loader, start=1):
+            x, y = x.to(device, non_blocking=True), y.to(device, non_blocking=True)
             optimizer.zero_grad()
             loss = F.cross_entropy(model(x), y)
             if not math.isfinite(loss.item()):
@@ -90,8 +93,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--trials", type=int, default=50)
     parser.add_argument("--batch-sizes", default="2,8,32,128,512")
+    parser.add_argument("--device", default="auto", help="cpu or cuda:1, say; default: a GPU if there is one")
     options = parser.parse_args()
-    search = [f"search.trials={options.trials}", f"batch_size={options.batch_sizes}"]
+    device = one_device(options.device)
+    search = [f"search.trials={options.trials}", f"batch_size={options.batch_sizes}", f"engine.device={device}"]
     arguments = [*MODEL, *QUESTION, *ONLY_VALIDATION, *search]
     with tempfile.TemporaryDirectory() as folder:
         results = Path(folder)
@@ -110,7 +115,7 @@ def main() -> None:
                 [path] = results.glob(f"studies/*/*/{study.batch_size}")
                 found = steps_to_result.row(load_study(path))["steps_to_result"] or math.inf
                 start = time.perf_counter()
-                expected = obvious_script(study)
+                expected = obvious_script(study, device)
                 script.append(time.perf_counter() - start)
                 grid = [*study.evaluation_steps, math.inf]
                 near = abs(grid.index(found) - grid.index(expected)) <= 1

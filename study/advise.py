@@ -17,10 +17,9 @@ from torch import Tensor
 
 from analysis.counting import RECORDED, Goal
 from study import streaming
-from study.cost import least_seconds
-from study.engine import stepper
+from study.engine import update_seconds
 from study.memory import PROBE_EXAMPLES, WORKING_SET, out_of_memory, saved_bytes, too_large
-from study.placement import usable
+from study.placement import one_thread, usable
 from study.records import NUMERICS_VERSION, Study
 from study.schema import UsageError
 from study.serial import Run
@@ -89,12 +88,12 @@ def step_seconds(run: Run, sizes: Sequence[int]) -> dict[int, float]:
     Arguments:
         sizes: increasing; where one does not fit, the larger ones are left out, too.
     """
-    torch.set_num_threads(1)  # as in a sweep's workers
+    one_thread()
     found: dict[int, float] = {}
     for size in sizes:
         try:
             study = replace(run.study, batch_size=size)
-            found[size] = least_seconds(stepper(Run(study, run.workload, run.data, run.trial)))
+            found[size] = update_seconds(Run(study, run.workload, run.data, run.trial))
         except (RuntimeError, MemoryError) as error:
             if not out_of_memory(error):
                 raise
@@ -116,7 +115,7 @@ def rebuilt(question: Mapping[str, Any], device: str) -> Run:
         study = Study.from_question({**question, "numerics_version": NUMERICS_VERSION})
         alone = replace(study, batch_size=min(2, study.batch_size), micro_batch=None, arithmetic="plain")
         workload = build(alone.workload)
-        data = streaming.source(workload.splits(torch.device(device)), device, gigabytes=None, loaders=0)
+        data = streaming.source(workload.splits(torch.device("cpu")), device, gigabytes=None, loaders=0)
         trial = alone.trial(0, middle(alone.search.space))
         return Run(alone, workload, data, trial)
     except (ValueError, TypeError, KeyError, DataError) as error:

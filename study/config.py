@@ -143,7 +143,7 @@ def materialise(jobs: Sequence[Job], here: bool = True) -> list[Job]:
     built: dict[str, Workload] = {}
     saved: dict[str, float] = {}
     streamed: dict[str, bool] = {}
-    probes: dict[str, Data] = {}
+    probes: dict[str, Splits] = {}
     settled = []
     for job in jobs:
         if here:
@@ -162,14 +162,16 @@ def materialise(jobs: Sequence[Job], here: bool = True) -> list[Job]:
                 few = examples["train", range(min(8, got))]
                 check_loss(job.study, built[key], *few)
                 saved[key] = saved_bytes(built[key], *few, in_the_loss(job.study, built[key]))
-                probes[key] = Data.of(Splits(few, few, few))
+                probes[key] = Splits(few, few, few)
                 streamed[key] = here and streaming.needed(splits, job.engine.device, job.engine.data_memory)
             check(job.study, built[key])
-            if job.study.algorithm.update is None and (why := refusal(job.study, built[key], probes[key])):
-                raise UsageError(
-                    f"{job.study.optimizer} cannot train {job.study.name} {why.rstrip('.')}; what it takes is given by "
-                    "search.space and optimizer.arguments."
-                )
+            if job.study.algorithm.update is None:
+                probe = Data.of(probes[key], torch.device(job.engine.device if here else "cpu"))
+                if why := refusal(job.study, built[key], probe):
+                    raise UsageError(
+                        f"{job.study.optimizer} cannot train {job.study.name} {why.rstrip('.')}; what it takes is "
+                        "given by search.space and optimizer.arguments."
+                    )
         except ValueError as error:
             raise UsageError(str(error)) from error
         settled.append(_settled(job, built[key], saved[key], probes[key], streamed[key]) if here else _as_begun(job))
@@ -186,7 +188,7 @@ def _as_begun(job: Job) -> Job:
     return replace(job, study=replace(job.study, search=search, **settled))
 
 
-def _settled(job: Job, workload: Workload, saved: float, probe: Data, streamed: bool) -> Job:
+def _settled(job: Job, workload: Workload, saved: float, probe: Splits, streamed: bool) -> Job:
     """With micro-batch and arithmetic for this machine, and no more workers than its memory holds.
 
     Arguments:
@@ -219,7 +221,7 @@ def _settled(job: Job, workload: Workload, saved: float, probe: Data, streamed: 
     elif engine.name != "serial" and not alone:
         how = arithmetic(model, study, engine.device, forced=engine.name == "lanes")
         fused = replace(study, arithmetic=how)
-        if how != "plain" and lanes_can(fused, workload, probe):
+        if how != "plain" and lanes_can(fused, workload, Data.of(probe)):
             study = fused
     return replace(job, study=study, engine=replace(engine, workers=workers))
 

@@ -74,11 +74,12 @@ class Data:
             splits: tensors, none of them a data set.
             device: where they go; None: they stay where they are.
         """
-        held = [tuple(tensor.to(device) for tensor in split) for split in splits if isinstance(split, tuple)]
-        train, val, test = ((channels_last(inputs), targets) for inputs, targets in held)
+        held = (split for split in splits if isinstance(split, tuple))
+        # One after the other: a device that holds them need not hold them twice.
+        train, val, test = ((channels_last(inputs.to(device)), targets.to(device)) for inputs, targets in held)
         subset = len(val[1])
         evaluated = {"val": val, "train": (train[0][:subset], train[1][:subset]), "test": test}
-        return cls(*train, evaluated, images=held[0][0].dim() == 4)
+        return cls(*train, evaluated, images=train[0].dim() == 4)
 
     @property
     def device(self) -> torch.device:

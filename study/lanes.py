@@ -21,7 +21,7 @@ from study.batches import Batches
 from study.checkpoints import Checkpoint
 from study.deferred import Deferred
 from study.evaluation import Data, Log, evaluate, initial_model, timed
-from study.memory import out_of_memory
+from study.memory import give_back, out_of_memory
 from study.records import Curve, Study, Trial
 from study.schedules import SCHEDULES
 from study.serial import Proposals
@@ -51,8 +51,8 @@ def train(
         RuntimeError: out of memory with a single lane.
     """
     queue: list[Trial] = []
+    fused = None
     while True:
-        fused = None
         try:
             fused = Lanes(study, workload, data, heights, most)
             yield from _refilled(fused, proposals, queue)
@@ -61,6 +61,8 @@ def train(
             if most == 1 or not out_of_memory(error):
                 raise
         queue[:0] = [lane.trial for lane in fused.lanes] if fused else []
+        fused = None
+        give_back()
         most = -(-most // 2)
         heights = [height for height in heights if height < 2 * most] or heights[:1]
 

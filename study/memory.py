@@ -20,6 +20,15 @@ WORKING_SET = 3.0
 """Peak memory of a step over what autograd saves: gradients of activations, layout copies, kernels' workspaces."""
 SHARE = 0.5
 """Of the device's memory that all steps under way may take; data, evaluation and other programs need the rest."""
+NO_ROOM = (
+    "can't allocate memory",
+    "CUDA error: out of memory",
+    "CUBLAS_STATUS_ALLOC_FAILED",
+    "CUDNN_STATUS_ALLOC_FAILED",
+    "unable to find an engine to execute this computation",  # torch tries cuDNN's plans, none of which had room
+    "Unable to find a valid cuDNN algorithm",
+)
+"""How errors of other kinds say that memory ran out: kernels' libraries have words of their own for it."""
 STEP_SHARE = 1 / 8
 """Of the device's memory that one step may take: fixed, so that the number of workers alters no micro-batch."""
 
@@ -85,7 +94,13 @@ def most_workers(examples: int, bytes_per_example: float, device_memory: float) 
 
 def out_of_memory(error: BaseException) -> bool:
     """Whether an error is a device saying that it has no room left."""
-    return isinstance(error, torch.OutOfMemoryError | MemoryError) or "can't allocate memory" in str(error)
+    return isinstance(error, torch.OutOfMemoryError | MemoryError) or any(text in str(error) for text in NO_ROOM)
+
+
+def give_back() -> None:
+    """Return what torch keeps of a GPU's memory for later, so that larger pieces fit and others have room."""
+    if torch.cuda.is_initialized():
+        torch.cuda.empty_cache()
 
 
 def too_large(study: Study, device: str) -> str:

@@ -109,6 +109,8 @@ def usable(device: str) -> str:
         UsageError: it cannot be used.
     """
     device = ("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device
+    if torch.device(device).type == "cpu":
+        return "cpu"  # which has no number
     try:
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError) as error:
@@ -132,6 +134,13 @@ def _devices(device: str, asked: int | None, started: team.Seat | None) -> int:
             "engine.device=cpu takes processes instead."
         )
     return devices
+
+
+def one_thread() -> None:
+    """Let this process compute as every worker does: on one thread, in fp32 that means fp32, without denormals."""
+    torch.set_num_threads(1)
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
+    torch.set_flush_denormal(True)  # dead units' velocities decay into denormals, which are very slow
 
 
 def units(device: str) -> int:

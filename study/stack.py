@@ -153,7 +153,9 @@ class Stack:
 
     def form(self, weights: Tensor) -> Form:
         """Rows [l, P] as models."""
-        return (LinearChain if self.how == "bmm" else Vmapped)(self.template, weights, self.layout)
+        if self.how == "bmm":
+            return LinearChain(self.template, weights, self.layout)
+        return Vmapped(self.template, weights, self.layout, gather=weights.device.type != "cpu")
 
 
 class Step:

@@ -121,11 +121,11 @@ def _obey(pipe: Connection | None, setting: Setting | None, team: Team, seat: Se
     """
     import torch
 
-    from study import engine, streaming
+    from study import engine, placement, streaming
     from study.batches import places
     from study.checkpoints import Pace
     from study.evaluation import Source
-    from study.memory import out_of_memory, too_large
+    from study.memory import give_back, out_of_memory, too_large
     from workloads.base import Workload, build, importable
     from workloads.layers import together
 
@@ -135,9 +135,7 @@ def _obey(pipe: Connection | None, setting: Setting | None, team: Team, seat: Se
     device = setting.engine.device_of(setting.number if seat is None else seat.device)
     if device != "cpu":
         torch.cuda.set_device(device)
-    torch.set_num_threads(1)
-    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False  # fp32 means fp32
-    torch.set_flush_denormal(True)  # dead units' velocities decay into denormals, which are very slow
+    placement.one_thread()
     teams: dict[int, Team | None] = {}
     loaded: dict[str, tuple[Workload, Source]] = {}
     while True:
@@ -149,7 +147,8 @@ def _obey(pipe: Connection | None, setting: Setting | None, team: Team, seat: Se
                 loaded.clear()  # one data set at a time on the device
                 workload = build(study.workload)
                 reading = (device, setting.engine.data_memory, setting.engine.loaders)
-                loaded[key] = workload, streaming.source(workload.splits(torch.device(device)), *reading)
+                splits = workload.splits(torch.device("cpu"))  # a device may not hold them
+                loaded[key] = workload, streaming.source(splits, *reading)
             workload, data = loaded[key]
             size = 1
             if team.size > 1:
@@ -162,6 +161,7 @@ def _obey(pipe: Connection | None, setting: Setting | None, team: Team, seat: Se
             remote = _Remote(pipe, taking, Pace(setting.engine.checkpoint_minutes, taking.hear))
             if kind == "measure":
                 remote.tell("measured", engine.measure(study, workload, data, *how))
+                give_back()
                 continue
             for curve in engine.train(study, workload, data, remote, *how):
                 remote.tell("curve", curve)

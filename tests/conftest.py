@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 
 import numpy as np
 import pytest
@@ -27,6 +28,12 @@ SPACE = {
     "momentum": {"low": 0.0, "high": 0.999, "scale": "reverse_log", "hard": ["low"]},
 }
 METRICS = [f"{split}/{error}" for split in ("train", "val", "test") for error in ("classification_error", "loss")]
+
+
+def pytest_configure(config):
+    """GPUs are for the tests that ask for one; all others hold the CPU's bits to account."""
+    if "gpu" not in config.option.markexpr.replace("not gpu", ""):
+        os.environ["CUDA_VISIBLE_DEVICES"] = ""
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -55,6 +55,14 @@ def test_steps_of_lanes_wait_for_nothing(question, optimizer, how):
     assert few == many  # tables of a segment alone, however long it is
 
 
+@pytest.mark.parametrize("how", ["bmm", "vmap"])
+def test_an_update_of_lanes_is_one_of_all_parameters(question, how):
+    """Else each operation of its rule is a launch for every parameter."""
+    study = question(how, "adam")
+    data = Data.of(CASES[how].splits(torch.device("cpu")), META)
+    assert len(Lanes(study, CASES[how], data, [4], 4).stack.step(4).parts) == 1
+
+
 @pytest.mark.parametrize("optimizer", OURS)
 @pytest.mark.parametrize("micro_batch", [None, 4])
 def test_steps_of_a_trial_alone_wait_for_nothing(question, optimizer, micro_batch):

@@ -89,6 +89,51 @@ def test_a_height_that_computes_other_bits_is_not_admitted(question, monkeypatch
     assert 4 not in admitted(study)
 
 
+@pytest.mark.parametrize("fails", ["_step_seconds", "_cost"])
+@pytest.mark.parametrize("most", [1, 4])
+def test_measuring_that_runs_out_of_memory_settles_for_fewer_lanes(question, monkeypatch, fails, most):
+    cost = engine._cost
+
+    def step_seconds(fused):
+        full(fails == "_step_seconds" and len(fused.lanes) > most)
+        return 1 / len(fused.lanes)  # the more, the faster
+
+    def bounded(log, step, predict, models, heights, lanes):
+        full(fails == "_cost" and lanes > most)
+        return cost(log, step, predict, models, heights, lanes)
+
+    def full(it_is):
+        if it_is:
+            raise torch.OutOfMemoryError("no room")
+
+    monkeypatch.setattr(engine, "_step_seconds", step_seconds)
+    monkeypatch.setattr(engine, "_cost", bounded)
+    study = question("bmm", batch_size=33)
+    found = engine.measure(study, CASES["bmm"], data_of(study), most=16)
+    assert found.lanes == found.heights[-1] == most
+
+
+def test_what_does_not_fit_in_one_lane_does_not_fit(question, monkeypatch):
+    def full(fused):
+        raise torch.OutOfMemoryError("no room")
+
+    monkeypatch.setattr(engine, "_step_seconds", full)
+    study = question("bmm")
+    with pytest.raises(torch.OutOfMemoryError):
+        engine.measure(study, CASES["bmm"], data_of(study), most=4)
+
+
+def test_a_gpu_without_room_for_the_reference_trains_one_at_a_time(question, monkeypatch):
+    def full(*_):
+        raise torch.OutOfMemoryError("no room")
+
+    monkeypatch.setattr(engine, "_computed", full)
+    study, splits = question("vmap"), CASES["vmap"].splits(torch.device("cpu"))
+    assert list(engine.admitted(study, CASES["vmap"], Data.of(splits, torch.device("meta")), most=4)) == [1]
+    with pytest.raises(torch.OutOfMemoryError):  # where the reference settles bits
+        list(engine.admitted(study, CASES["vmap"], Data.of(splits), most=4))
+
+
 class Residual(nn.Sequential):
     """More than one layer after the other."""
 

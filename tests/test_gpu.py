@@ -1,16 +1,25 @@
-"""On a CUDA device: lanes agree with the CPU's serial engine to a tolerance, and a sweep finds the GPU itself."""
+"""On a CUDA device: every way to train agrees with the CPU's serial engine to a tolerance, and sweeps find the GPUs."""
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
+import checkpointed
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
 import torch
+from blobs import Blobs
+from checkpointed import Desk, Killed
 
-from study import config
+from study import config, engine, lanes, memory, serial, streaming
 from study.__main__ import main
+from study.evaluation import Data
+from study.records import Curve, Study
+from study.streaming import Streamed
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
 
@@ -43,6 +52,121 @@ def test_the_gpu_agrees_with_the_cpus_serial_engine(tmp_path: Path, engine: str,
     np.testing.assert_allclose(losses(tmp_path / "gpu"), losses(tmp_path / "cpu"), rtol=TOLERANCE)
 
 
-def test_a_gpu_is_used_without_being_told() -> None:
+@pytest.fixture(scope="module")
+def device() -> torch.device:
+    """The first GPU."""
+    return torch.device("cuda", 0)
+
+
+@pytest.fixture
+def question(make_study: Callable[..., Study]) -> Callable[..., Study]:
+    """A study of a small convolutional net, in an arithmetic."""
+
+    def make(how: str, optimizer: str = "momentum", **fields: Any) -> Study:
+        return checkpointed.asked(make_study, how, optimizer, **fields)
+
+    return make
+
+
+def trained(study: Study, data: Any, desk: Desk | None = None, heights: Sequence[int] = (4,)) -> list[Curve]:
+    """Six trials, in the order of their indices, of what the study's arithmetic trains."""
+    workload = checkpointed.CASES[study.arithmetic]
+    desk = desk or Desk([checkpointed.trial(study, index) for index in range(6)])
+    if study.arithmetic == "plain":
+        curves = serial.train(study, workload, data, desk)
+    else:
+        curves = lanes.train(study, workload, data, desk, heights, heights[-1])
+    return sorted(curves, key=lambda curve: curve.trial.index)
+
+
+def held(how: str, device: torch.device) -> Data:
+    return Data.of(checkpointed.CASES[how].splits(torch.device("cpu")), device)
+
+
+def assert_near(found: Sequence[Curve], expected: Sequence[Curve]) -> None:
+    assert [curve.trial.index for curve in found] == [curve.trial.index for curve in expected]
+    for one, other in zip(found, expected, strict=True):
+        assert one.steps.tolist() == other.steps.tolist()
+        np.testing.assert_allclose(one.errors["val/loss"], other.errors["val/loss"], rtol=TOLERANCE)
+
+
+@pytest.mark.parametrize("optimizer", ["momentum", "adam"])
+@pytest.mark.parametrize("how", ["plain", "bmm", "vmap"])
+def test_curves_are_those_of_the_cpu(question, device, how, optimizer):
+    study = question(how, optimizer)
+    assert_near(trained(study, held(how, device)), trained(study, held(how, torch.device("cpu"))))
+
+
+@pytest.mark.parametrize("how", ["plain", "bmm", "vmap"])
+def test_a_killed_trial_goes_on(question, device, how):
+    study, data = question(how), held(how, device)
+    kept: dict[int, bytes] = {}
+    trials = [checkpointed.trial(study, index) for index in range(3)]
+    with pytest.raises(Killed):
+        trained(study, data, Desk(trials, minutes=0.0, kept=kept, lives=2))
+    again = Desk(trials, kept=kept)
+    assert_near(trained(study, data, again), trained(study, data, Desk(trials)))
+    assert kept
+    assert again.pace.made < 3 * study.train_steps
+
+
+def test_streamed_data_make_the_same_curves(question, device):
+    study, splits = question("plain"), checkpointed.CASES["plain"].splits(torch.device("cpu"))
+    data = streaming.source(splits, str(device), 0.0, loaders=1)
+    assert isinstance(data, Streamed)
+    assert_near(trained(study, data), trained(study, held("plain", device)))
+
+
+def test_bf16_is_near_fp32(question, device):
+    halves = trained(question("plain", precision="bf16", micro_batch=None), held("plain", device))
+    for half, whole in zip(halves, trained(question("plain"), held("plain", device)), strict=True):
+        first, expected = half.errors["val/loss"][0], whole.errors["val/loss"][0]  # later ones are parted by chaos
+        assert first != expected
+        assert first == pytest.approx(expected, rel=0.05)
+
+
+@pytest.mark.parametrize("how", ["bmm", "vmap"])
+def test_several_heights_are_admitted(question, device, how):
+    for optimizer in ("momentum", "adam"):
+        study = question(how, optimizer)
+        heights = list(engine.admitted(study, checkpointed.CASES[how], held(how, device), most=32))
+        assert heights[-1] == 32, optimizer
+
+
+def test_want_of_memory_is_known_for_what_it_is(device):
+    with pytest.raises(RuntimeError) as caught:
+        torch.empty(2**46, dtype=torch.uint8, device=device)
+    assert memory.out_of_memory(caught.value)
+
+
+def test_lanes_that_do_not_fit_are_fewer(question, device, monkeypatch):
+    """Some model's 16 lanes have room, and no more."""
+    study, advance = question("vmap"), lanes.Lanes.advance
+
+    def bounded(self: lanes.Lanes, steps: int) -> None:
+        if len(self.lanes) > 16:
+            torch.empty(2**46, dtype=torch.uint8, device=device)
+        advance(self, steps)
+
+    monkeypatch.setattr(lanes.Lanes, "advance", bounded)
+    cost = engine.measure(study, Blobs(images=True), held("vmap", device), most=64)
+    assert cost.heights[-1] <= 16
+
+
+def test_a_gpu_is_used_without_being_told(tmp_path: Path) -> None:
     [job] = config.materialise(config.jobs(["batch_size=32"]))
     assert job.engine.device == "cuda"
+    assert job.engine.workers == torch.cuda.device_count()
+    assert main(["sweep", *SMALL, f"results={tmp_path}"]) == 0
+    [record] = tmp_path.glob("studies/*/*/*/study.json")
+    [run] = json.loads(record.read_text())["provenance"]
+    assert run["gpu"] == torch.cuda.get_device_name(0)
+
+
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two CUDA devices")
+@pytest.mark.parametrize("how", [["engine.workers=2"], ["engine=serial", "engine.devices=2"]])
+def test_two_gpus_agree_with_one(tmp_path: Path, how: list[str]) -> None:
+    asked = [*SMALL, *TAME["momentum"]]
+    assert main(["sweep", *asked, "engine.device=cuda:1", f"results={tmp_path / 'one'}"]) == 0
+    assert main(["sweep", *asked, *how, f"results={tmp_path / 'two'}"]) == 0
+    np.testing.assert_allclose(losses(tmp_path / "two"), losses(tmp_path / "one"), rtol=TOLERANCE)

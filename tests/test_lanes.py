@@ -8,7 +8,7 @@ import torch
 from fused import CASES, FUSING, STEPS, Queue, admitted, assert_same_bits, data_of, fusing, run
 
 from analysis.counting import Goal
-from study import engine, lanes, serial
+from study import engine, forms, lanes, serial, stack
 from study.batches import Batches
 from study.evaluation import Data
 from study.schedules import SCHEDULES
@@ -82,6 +82,16 @@ def test_the_first_bad_step_is_the_serial_engines(question, how):
     fused = run(study, Queue(study, [2], learning_rate=1e12))[2]
     assert plain.first_bad_step == fused.first_bad_step
     np.testing.assert_array_equal(plain.steps, fused.steps)
+
+
+@pytest.mark.parametrize("optimizer", ["momentum", "adam", "lamb", "muon"])
+def test_gradients_in_one_buffer_are_those_of_each_parameter(question, monkeypatch, optimizer):
+    """As on a GPU."""
+    study = question("vmap", optimizer)
+    apart = run(study, Queue(study, range(4)))
+    monkeypatch.setattr(stack, "Vmapped", lambda *of, gather: forms.Vmapped(*of, gather=True))
+    for index, curve in run(study, Queue(study, range(4))).items():
+        np.testing.assert_allclose(curve.errors["val/loss"], apart[index].errors["val/loss"], rtol=TOLERANCE)
 
 
 def test_segments_bound_memory_and_change_no_bit(question, monkeypatch):

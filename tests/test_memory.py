@@ -108,6 +108,23 @@ def test_a_single_example_that_does_not_fit_ends_the_study(question, monkeypatch
     assert said.startswith("one trial of tiny at batch size 33 does not fit on cuda:0: choose a smaller model")
 
 
+@pytest.mark.parametrize(
+    ("error", "full"),
+    [
+        (torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB."), True),
+        (MemoryError(), True),
+        (RuntimeError("[enforce fail at alloc_cpu.cpp] DefaultCPUAllocator: can't allocate memory"), True),
+        (RuntimeError("GET was unable to find an engine to execute this computation"), True),
+        (RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"), True),
+        (RuntimeError("CUDA error: out of memory"), True),
+        (RuntimeError("CUDA error: an illegal memory access was encountered"), False),
+        (RuntimeError("shapes differ"), False),
+    ],
+)
+def test_want_of_memory_has_many_names(error, full):
+    assert memory.out_of_memory(error) is full
+
+
 def test_other_errors_are_not_taken_for_want_of_memory(question, monkeypatch):
     def broken(self, part):
         raise RuntimeError("shapes differ")

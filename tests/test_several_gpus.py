@@ -39,6 +39,11 @@ def test_a_worker_or_a_team_for_every_gpu(engine, workers):
     assert engine.settled().workers == workers
 
 
+def test_a_cpu_has_no_number(monkeypatch):
+    monkeypatch.undo()
+    assert Engine(device="cpu:0").settled().device == "cpu"
+
+
 @pytest.mark.parametrize(
     ("engine", "devices"),
     [
