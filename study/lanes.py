@@ -201,14 +201,7 @@ class Lanes:
         lanes = self._padded(self.lanes)
         index = torch.stack([lane.batches.range(lane.step, steps) for lane in lanes], dim=1).view(steps, -1)
         targets = self.data.targets.index_select(0, index.view(-1)).view(*index.shape, *self.data.targets.shape[1:])
-        train_steps, batch_size = self.study.train_steps, self.study.batch_size
-        rates = [
-            lane.hyperparameters["learning_rate"]
-            # Steps that are made to be timed may go beyond the budget.
-            * self.schedule.at(min(lane.step + i, train_steps - 1), train_steps, batch_size, lane.hyperparameters)
-            for i in range(steps)
-            for lane in lanes
-        ]
+        rates = self._table([self._rates(lane, steps) for lane in lanes]).T.contiguous()
         counts = torch.arange(1, steps + 1).unsqueeze(1) + torch.tensor([lane.step for lane in lanes])
         hyperparameters = {
             name: self._table([lane.hyperparameters[name] for lane in lanes]).unsqueeze(1)
@@ -223,7 +216,7 @@ class Lanes:
             index,
             targets,
             self._keys(lanes, steps),
-            self._table(rates).view(steps, -1, 1),
+            rates.unsqueeze(2),
             counts.to(self.device, torch.float32).unsqueeze(2),
         )
         step, losses = self.stack.step(len(lanes)), []
@@ -255,6 +248,14 @@ class Lanes:
                 self.stack.begin(row, self.data.gather(lane.batches.range(step, steps).flatten()))
         return self.stack.next_inputs(rows)
 
+    def _rates(self, lane: Lane, steps: int) -> list[float]:
+        """The learning rates of a lane's next steps."""
+        study, last = self.study, self.study.train_steps - 1
+        # Steps that are made to be timed may go beyond the budget.
+        numbers = (min(step, last) for step in range(lane.step, lane.step + steps))
+        factors = self.schedule.factors(numbers, study.train_steps, study.batch_size, lane.hyperparameters)
+        return [lane.hyperparameters["learning_rate"] * factor for factor in factors]
+
     def _loss(self, targets: Tensor, hyperparameters: Mapping[str, Tensor], outputs: Tensor) -> Tensor:
         """The loss of every example [l * B], with each lane's own tuned parameters of the loss."""
         return self.workload.loss(outputs.flatten(0, 1), targets, **hyperparameters)
@@ -269,5 +270,5 @@ class Lanes:
         ]
         return torch.tensor(keys, dtype=torch.int32, device=self.device).view(steps, len(lanes), self.keyed)
 
-    def _table(self, values: list[float]) -> Tensor:
+    def _table(self, values: Sequence[float] | Sequence[Sequence[float]]) -> Tensor:
         return torch.tensor(values, dtype=torch.float32, device=self.device)

@@ -10,7 +10,7 @@ Symbols: t step, T the budget (less the warmup), W the warmup in updates, alpha 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar
 
@@ -35,7 +35,14 @@ class Schedule:
     }
 
     def at(self, step: int, train_steps: int, batch_size: int, hyperparameters: Mapping[str, float]) -> float:
-        """The factor on the learning rate for update number `step`.
+        """The factor on the learning rate for update number `step`."""
+        [factor] = self.factors([step], train_steps, batch_size, hyperparameters)
+        return factor
+
+    def factors(
+        self, steps: Iterable[int], train_steps: int, batch_size: int, hyperparameters: Mapping[str, float]
+    ) -> list[float]:
+        """The factors on the learning rate for the updates of these numbers.
 
         a + (1 - a) min(1, (t + 1) / W) while t < W, then multiplier(t - W) of a budget of train_steps - W (gradual
         warmup, Goyal et al. 2017, section 2.2, who start at a = 1 / workers; here a is 0 unless given).
@@ -44,10 +51,13 @@ class Schedule:
         """
         own = {name: hyperparameters[name] for name in self.hyperparameters}
         warmup = hyperparameters.get("warmup_steps", 0) + hyperparameters.get("warmup_examples", 0) / batch_size
-        if step >= warmup:
-            return self.multiplier(step - warmup, train_steps - warmup, **own)
         initial = hyperparameters.get("warmup_initial_factor", 0)
-        return initial + (1 - initial) * min(1, (step + 1) / warmup)
+        return [
+            self.multiplier(step - warmup, train_steps - warmup, **own)
+            if step >= warmup
+            else initial + (1 - initial) * min(1, (step + 1) / warmup)
+            for step in steps
+        ]
 
 
 def constant(step: float, train_steps: float) -> float:
