@@ -37,7 +37,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from study import config
 from study.evaluation import Data, initial_model
-from study.placement import cores, one_thread, usable
+from study.placement import cores, settle_arithmetic, usable
 from study.records import Study
 from study.run import _processor
 from study.serial import Run
@@ -204,7 +204,7 @@ def peak(device: str, _: Study) -> float:
 
 def _serve(pipe: Any, tuned: bool) -> None:
     if tuned:
-        one_thread()
+        settle_arithmetic()
     with suppress(EOFError):  # the benchmark is over
         while True:
             call, study = pipe.recv()

@@ -19,7 +19,7 @@ from analysis.counting import RECORDED, Goal
 from study import streaming
 from study.engine import update_seconds
 from study.memory import PROBE_EXAMPLES, WORKING_SET, out_of_memory, saved_bytes, too_large
-from study.placement import one_thread, usable
+from study.placement import settle_arithmetic, usable
 from study.records import NUMERICS_VERSION, Study
 from study.schema import UsageError
 from study.serial import Run
@@ -88,7 +88,7 @@ def step_seconds(run: Run, sizes: Sequence[int]) -> dict[int, float]:
     Arguments:
         sizes: increasing; where one does not fit, the larger ones are left out, too.
     """
-    one_thread()
+    settle_arithmetic()
     found: dict[int, float] = {}
     for size in sizes:
         try:

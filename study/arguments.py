@@ -86,7 +86,7 @@ def parser() -> argparse.ArgumentParser:
     verb.add_argument("--seeds", type=int, default=10, metavar="N", help="trainings of each; default: 10")
     verb.add_argument("--config-dir", type=Path, help="folder of your own workload, as for its sweep")
     verb.add_argument("--device", default="auto", help="cpu, cuda, cuda:1; default: a GPU if there is one")
-    verb.add_argument("--workers", type=int, metavar="N", help="processes; default: one for each core, one on a GPU")
+    verb.add_argument("--workers", type=int, metavar="N", help="processes; default: one for each core or GPU")
 
     _advise(verbs.add_parser("advise", help="the batch size and its split over devices that are fastest and cheapest"))
 

@@ -232,7 +232,7 @@ def _divided(jobs: list[Job], cluster: Cluster) -> tuple[dict[str, Any], list[Jo
         at_once = min(len(jobs), room if asked == -1 else asked)
         each = max(1, min(workers, most // at_once))
         divided = [with_workers(job, each) for job in jobs]
-        if on_gpu:  # of which those at work take others than their neighbours
+        if on_gpu:  # in turn, whichever ends first
             taken = [number % at_once * each * devices for number in range(len(jobs))]
             divided = [replace(j, engine=replace(j.engine, first_gpu=n)) for j, n in zip(divided, taken, strict=True)]
         return settings | {"n_jobs": at_once}, divided

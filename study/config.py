@@ -17,7 +17,7 @@ from study.composition import UsageError, compositions, in_words
 from study.engine import lanes_can, refusal
 from study.evaluation import Data, metrics
 from study.memory import device_bytes, micro_batch, most_workers, saved_bytes
-from study.placement import Engine, units
+from study.placement import Engine, slots
 from study.records import ADAPTIVE_SAMPLERS, Budget, Evaluation, Search, Seeds, Study
 from study.space import middle, parse_space
 from study.stack import arithmetic
@@ -200,7 +200,7 @@ def _settled(job: Job, workload: Workload, saved: float, probe: Splits, streamed
     fits = micro_batch(job.study.batch_size, saved, memory)
     on_cpu = engine.device == "cpu"
     processes = devices if on_cpu else 1  # of a team, on a device that they share
-    apart = 1 if on_cpu else max(1, units(engine.device) // devices)  # workers that share none
+    apart = 1 if on_cpu else max(1, slots(engine.device) // devices)  # workers that share none
     workers = min(engine.workers or 1, apart * most_workers(fits * processes, saved, memory))
     study = replace(job.study, micro_batch=None if fits == job.study.batch_size else fits)
     begun = store.held(job.results, study)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TypeVar
@@ -16,7 +16,7 @@ from study.evaluation import EVALUATION_CHUNK, Data, Log, Source, initial_model,
 from study.evaluation import measure as measure_errors
 from study.lanes import Lanes
 from study.lanes import train as train_lanes
-from study.memory import SHARE, device_bytes, give_back, out_of_memory
+from study.memory import SHARE, device_bytes, out_of_memory, release_cached_memory
 from study.records import Curve, Study, Trial
 from study.serial import Proposals, Run, fitting
 from study.serial import train as train_serially
@@ -33,9 +33,9 @@ CHECKED_EXAMPLES = 64
 """Of chains of linear layers, whose steps are cheap: the fewer examples are in them, the later other bits show."""
 CPU_STACK_BYTES = 2**28
 """Of weights, gradients and optimizer state in one stack; far beyond what a CPU's caches still serve."""
-GPU_TOLERANCE = 1e-3
-"""How far rows of a stack may lie apart on other devices than CPUs, by their norms: a sign that rounding turns moves a
-weight by twice the learning rate, and must not matter."""
+GPU_TOLERANCE = 1e-2
+"""How far rows of a stack may lie apart on other devices than CPUs, as a part of how far updates moved them. A sign
+that rounding turns moves a weight by twice the learning rate, and must not matter; a row that went astray must."""
 OVERLAPPING = 8
 """Updates timed at once on such a device, which makes them while the host prepares the next."""
 TIMED_SECONDS = 0.02
@@ -69,7 +69,7 @@ def measure(study: Study, workload: Workload, data: Source, most: int, lanes: in
         return _fastest(study, workload, data, admitted(study, workload, data, most))
     highest = next(height for height in HEIGHTS if height >= min(lanes, HEIGHTS[-1]))
     heights = list(admitted(study, workload, data, highest))
-    return _fused_cost(study, workload, data, heights, min(lanes, heights[-1]))
+    return _fitting_cost(study, workload, data, heights, min(lanes, heights[-1]), {})
 
 
 def admitted(study: Study, workload: Workload, data: Data, most: int) -> Iterator[int]:
@@ -83,18 +83,26 @@ def admitted(study: Study, workload: Workload, data: Data, most: int) -> Iterato
     CPU, which needs no reference of bits, has no room for one.
     """
     compute = partial(_computed, study, workload, data)
-    alike = compute(REFERENCE) if data.device.type == "cpu" else _fitting(partial(compute, REFERENCE))
+    alike = compute(REFERENCE) if data.device.type == "cpu" else _unless_out_of_memory(partial(compute, REFERENCE))
     if alike is None:
         yield 1
         return
     reference, none = [tensor[:1].clone() for tensor in alike], True
+    del alike
+
+    def agrees(height: int) -> bool | None:
+        together = compute(height)
+        if together is None:
+            return None
+        return all(_agree(rows, row) for rows, row in zip(together, reference, strict=True))
+
     for height in HEIGHTS:
         if height > max(most, REFERENCE):
             break
-        together = _fitting(partial(compute, height))
-        if together is None:  # fewer lanes
+        same = _unless_out_of_memory(partial(agrees, height))
+        if same is None:  # fewer lanes
             break
-        if all(_agree(rows, row.expand_as(rows)) for rows, row in zip(together, reference, strict=True)):
+        if same:
             none = False
             yield height
     if none:
@@ -102,15 +110,18 @@ def admitted(study: Study, workload: Workload, data: Data, most: int) -> Iterato
 
 
 def _computed(study: Study, workload: Workload, data: Data, height: int) -> list[Tensor] | None:
-    """Weights and outputs [height, ...] after some updates of one trial in every row; None: too high a stack."""
+    """Weights (on other devices than CPUs how far they went) and outputs [height, ...] after some updates of one trial
+    in every row; None: too high a stack.
+    """
     lanes = _started(study, workload, data, [0] * height)
     if height > REFERENCE and lanes.stack.bytes > _most_bytes(data):
         return None
+    start = lanes.stack.weights[:1].clone()
     chain = study.arithmetic != "vmap"
     lanes.advance(max(CHECKED_STEPS, CHECKED_EXAMPLES // study.batch_size + 1 if chain else 0))
     for row in range(height):
         lanes.stack.settle(row)
-    found = [lanes.stack.weights]
+    found = [lanes.stack.weights if data.device.type == "cpu" else lanes.stack.weights - start]
     if not lanes.stack.predicts_alone:
         inputs = data.as_model_wants(data.evaluated["val"][0][:EVALUATION_CHUNK])
         with torch.no_grad():
@@ -151,13 +162,21 @@ def refusal(study: Study, workload: Workload, data: Data) -> str | None:
     return None
 
 
-def _agree(a: Tensor, b: Tensor) -> bool:
-    if a.device.type != "cpu":
-        a, b = a.nan_to_num().flatten(1), b.nan_to_num().flatten(1)
-        apart, size = (torch.linalg.vector_norm(rows, dim=1) for rows in (a - b, b))
-        return bool((apart <= GPU_TOLERANCE * size).all())
+def _agree(rows: Tensor, row: Tensor) -> bool:
+    """Whether rows [l, ...] are what another row [1, ...] is."""
+    if rows.device.type != "cpu":
+        return _near(rows, row)
     # As integers, NaN equals itself and the two zeros differ.
-    return torch.equal(a.view(torch.int32), b.view(torch.int32))
+    return torch.equal(rows.view(torch.int32), row.expand_as(rows).view(torch.int32))
+
+
+def _near(rows: Tensor, row: Tensor) -> bool:
+    """Whether rows [l, ...] lie near another [1, ...], by norms, and are finite where it is."""
+    if not torch.equal(rows.isfinite(), row.isfinite().expand_as(rows)):
+        return False
+    rows, row = (each.where(each.isfinite(), 0).flatten(1) for each in (rows, row))
+    apart, size = (torch.linalg.vector_norm(each, dim=1) for each in (rows - row, row))
+    return bool((apart <= GPU_TOLERANCE * size).all())
 
 
 def _most_bytes(data: Data) -> float:
@@ -169,33 +188,48 @@ def _fastest(study: Study, workload: Workload, data: Data, heights: Iterable[int
     """The cost in the lowest stack that is about as fast as the fastest."""
     seconds: dict[int, float] = {}
     for height in heights:
-        step = _fitting(partial(_timed, study, workload, data, height))
+        step = _unless_out_of_memory(partial(_timed, study, workload, data, height))
         if step is None:
             break
         seconds[height] = step
         *before, last_but_one, last = [math.inf, *seconds.values()]
         if last > GIVE_UP * min(seconds.values()) or min(last_but_one, last) * WORTH > min(before, default=math.inf):
             break
-    seconds = seconds or {1: _timed(study, workload, data, 1)}  # or that does not fit, either
+    if not seconds:  # nor does this fit, unless something else has ended
+        lowest = height if data.device.type == "cpu" else 1
+        seconds[lowest] = _timed(study, workload, data, lowest)
     best = next(height for height, step in seconds.items() if step <= WORTH * min(seconds.values()))
-    lowest, *higher = [height for height in seconds if height <= best]
-    while higher:  # an evaluation may want more room than a step
-        heights = [lowest, *higher]
-        cost = _fitting(partial(_fused_cost, study, workload, data, heights, heights[-1], seconds[heights[-1]]))
-        if cost is not None:
-            return cost
-        higher.pop()
-    return _fused_cost(study, workload, data, [lowest], lowest, seconds[lowest])
+    return _fitting_cost(study, workload, data, list(seconds), best, seconds)
 
 
-def _fitting(call: Callable[[], T]) -> T | None:
+def _fitting_cost(
+    study: Study, workload: Workload, data: Data, heights: Sequence[int], lanes: int, seconds: Mapping[int, float]
+) -> Cost:
+    """The cost with so many lanes, or fewer where memory runs out: evaluations may want more room than steps.
+
+    Arguments:
+        seconds: that an update takes, by the number of lanes, where it was measured before.
+    """
+    counts = [*(height for height in heights if height < lanes), lanes]
+
+    def cost(lanes: int) -> Cost:
+        fit = [height for height in heights if height < lanes] + [height for height in heights if height >= lanes][:1]
+        return _fused_cost(study, workload, data, fit, lanes, seconds.get(lanes))
+
+    for count in reversed(counts[1:]):
+        if (found := _unless_out_of_memory(partial(cost, count))) is not None:
+            return found
+    return cost(counts[0])
+
+
+def _unless_out_of_memory(call: Callable[[], T]) -> T | None:
     """What this call returns; None where memory runs out."""
     try:
         return call()
     except (RuntimeError, MemoryError) as error:
         if not out_of_memory(error):
             raise
-    give_back()
+    release_cached_memory()
     return None
 
 

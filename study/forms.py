@@ -10,7 +10,7 @@ Shapes: l lanes, B examples in a batch, N inputs that all lanes share, P paramet
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import cached_property, partial
+from functools import partial
 from itertools import accumulate
 from typing import Any, Protocol
 
@@ -61,6 +61,7 @@ class Layout:
         self.columns = [
             slice(start, start + shape.numel()) for start, shape in zip([0, *ends], self.shapes.values(), strict=False)
         ]
+        self.gaps = [end - columns.stop for end, columns in zip(ends, self.columns, strict=True)]
 
     def views(self, rows: Tensor) -> dict[str, Tensor]:
         """Rows [l, P] as parameter name -> [l, *shape]."""
@@ -82,13 +83,13 @@ class Vmapped:
     Arguments:
         template: a module for which `can_vmap` holds.
         weights: rows [l, P].
-        gather: copy all gradients into one buffer: an update then is a call for each operation of its rule, and not for
-            each of every parameter. On a CPU, which waits for memory and not for calls, that costs a pass for nothing.
+        flat: lay all gradients side by side: an update then is a call for each operation of its rule, and not for each
+            of every parameter. On a CPU, which waits for memory and not for calls, that costs a pass for nothing.
     """
 
-    def __init__(self, template: nn.Module, weights: Tensor, layout: Layout, gather: bool = False) -> None:
-        self.template, self.layout, self.gather, self.rows = template, layout, gather, weights
-        self.columns = [slice(None)] if gather else layout.columns
+    def __init__(self, template: nn.Module, weights: Tensor, layout: Layout, flat: bool = False) -> None:
+        self.template, self.columns = template, [slice(None)] if flat else layout.columns
+        self.gaps = [weights.new_zeros(len(weights), gap) for gap in layout.gaps] if flat else []
         self.weights = {name: view.detach().requires_grad_() for name, view in layout.views(weights).items()}
         self.keys = [name for name, _ in template.named_buffers() if name.endswith("key")]
         for layer in template.modules():
@@ -115,17 +116,9 @@ class Vmapped:
             outputs = torch.vmap(forward)(self.weights, buffers, inputs)
         losses, gradients = differentiated(loss, outputs, list(self.weights.values()))
         each = [gradient.flatten(1) for gradient in gradients]
-        if not self.gather:
-            return losses, each
-        gathered, parts = self._buffer
-        torch._foreach_copy_(parts, each)
-        return losses, [gathered]
-
-    @cached_property
-    def _buffer(self) -> tuple[Tensor, list[Tensor]]:
-        """(what takes all gradients [l, P], where in it each goes)."""
-        gathered = torch.zeros_like(self.rows)
-        return gathered, [gathered[:, columns] for columns in self.layout.columns]
+        if self.gaps:
+            each = [torch.cat([part for pair in zip(each, self.gaps, strict=True) for part in pair], dim=1)]
+        return losses, each
 
 
 def _linear(layer: nn.Linear, x: Tensor) -> Tensor:

@@ -21,7 +21,7 @@ from study.batches import Batches
 from study.checkpoints import Checkpoint
 from study.deferred import Deferred
 from study.evaluation import Data, Log, evaluate, initial_model, timed
-from study.memory import give_back, out_of_memory
+from study.memory import out_of_memory, release_cached_memory
 from study.records import Curve, Study, Trial
 from study.schedules import SCHEDULES
 from study.serial import Proposals
@@ -62,7 +62,7 @@ def train(
                 raise
         queue[:0] = [lane.trial for lane in fused.lanes] if fused else []
         fused = None
-        give_back()
+        release_cached_memory()
         most = -(-most // 2)
         heights = [height for height in heights if height < 2 * most] or heights[:1]
 

@@ -20,11 +20,11 @@ WORKING_SET = 3.0
 """Peak memory of a step over what autograd saves: gradients of activations, layout copies, kernels' workspaces."""
 SHARE = 0.5
 """Of the device's memory that all steps under way may take; data, evaluation and other programs need the rest."""
-NO_ROOM = (
+OUT_OF_MEMORY = (
     "can't allocate memory",
     "CUDA error: out of memory",
-    "CUBLAS_STATUS_ALLOC_FAILED",
-    "CUDNN_STATUS_ALLOC_FAILED",
+    "STATUS_ALLOC_FAILED",  # cuBLAS, cuSOLVER, and cuDNN up to version 8
+    "ALLOCATION_FAILED",  # cuDNN since
     "unable to find an engine to execute this computation",  # torch tries cuDNN's plans, none of which had room
     "Unable to find a valid cuDNN algorithm",
 )
@@ -94,18 +94,24 @@ def most_workers(examples: int, bytes_per_example: float, device_memory: float) 
 
 def out_of_memory(error: BaseException) -> bool:
     """Whether an error is a device saying that it has no room left."""
-    return isinstance(error, torch.OutOfMemoryError | MemoryError) or any(text in str(error) for text in NO_ROOM)
+    return isinstance(error, torch.OutOfMemoryError | MemoryError) or any(text in str(error) for text in OUT_OF_MEMORY)
 
 
-def give_back() -> None:
+def release_cached_memory() -> None:
     """Return what torch keeps of a GPU's memory for later, so that larger pieces fit and others have room."""
     if torch.cuda.is_initialized():
         torch.cuda.empty_cache()
 
 
-def too_large(study: Study, device: str) -> str:
-    """What to tell a person whose trials do not fit, not even one at a time and example by example."""
+def too_large(study: Study, device: str, error: BaseException | None = None) -> str:
+    """What to tell a person whose trials do not fit, not even one at a time and example by example.
+
+    Arguments:
+        error: the last; other failures of a library may read like it.
+    """
+    said = str(error).splitlines()[:1] if error else []
     return (
         f"one trial of {study.name} at batch size {study.batch_size} does not fit on {device}: "
         "choose a smaller model, another engine.device or fewer engine.workers."
+        + "".join(f" ({line})" for line in said)
     )

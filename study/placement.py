@@ -24,7 +24,7 @@ class Engine:
     Attributes:
         name: `auto`, `serial` or `lanes`.
         device: such as `cpu` or `cuda:1`; `auto`: a GPU if there is one.
-        workers: processes that train; None: as many as there are cores or GPUs for. On GPUs they take turns.
+        workers: processes that train; None: as many as there are cores or GPUs for. Each takes the next GPU.
         devices: on which each trial is trained; above 1 a worker is a team of as many processes (`study.team`). None:
             one, or as many as torchrun has started processes.
         first_gpu: of the first worker, where jobs share the GPUs of a machine; nobody sets it by hand.
@@ -87,7 +87,7 @@ class Engine:
             raise UsageError(
                 f"torchrun starts one worker, on {devices} devices, but got engine.workers={self.workers}."
             )
-        most = 1 if started is not None else max(1, units(device) // devices)
+        most = 1 if started is not None else max(1, slots(device) // devices)
         return replace(self, device=device, workers=self.workers or most, devices=devices)
 
     def device_of(self, number: int) -> str:
@@ -109,9 +109,9 @@ def usable(device: str) -> str:
         UsageError: it cannot be used.
     """
     device = ("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device
-    if torch.device(device).type == "cpu":
-        return "cpu"  # which has no number
     try:
+        if torch.device(device).type == "cpu":
+            return "cpu"  # which has no number
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError) as error:
         raise UsageError(f"engine.device {device!r} cannot be used: {str(error).splitlines()[0]}") from error
@@ -136,14 +136,14 @@ def _devices(device: str, asked: int | None, started: team.Seat | None) -> int:
     return devices
 
 
-def one_thread() -> None:
+def settle_arithmetic() -> None:
     """Let this process compute as every worker does: on one thread, in fp32 that means fp32, without denormals."""
     torch.set_num_threads(1)
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
     torch.set_flush_denormal(True)  # dead units' velocities decay into denormals, which are very slow
 
 
-def units(device: str) -> int:
+def slots(device: str) -> int:
     """How many processes this device has room for: as many as it has cores, or as there are GPUs."""
     if device == "cpu":
         return cores()

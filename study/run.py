@@ -120,7 +120,7 @@ def provenance(study: Study, workers: Workers, command: str, shard: Shard) -> di
         "platform": platform.platform(),
         "processor": _processor(),
         "device": workers.engine.device,
-        "gpu": torch.cuda.get_device_name(workers.engine.device) if workers.engine.device != "cpu" else None,
+        "gpu": torch.cuda.get_device_name(workers.engine.device_of(0)) if workers.engine.device != "cpu" else None,
         "devices": workers.engine.devices,
         "batch": workers.cost_of(study).composition(study.batch_size),
         "workers": workers.count,

@@ -17,7 +17,7 @@ from study.batches import Batches, places
 from study.checkpoints import Checkpoint, Pace
 from study.evaluation import Log, Source, evaluate, forward, initial_model, timed
 from study.factored import factored
-from study.memory import give_back, out_of_memory
+from study.memory import out_of_memory, release_cached_memory
 from study.optimizers.base import Plain, decay_
 from study.records import Curve, Study, Trial
 from study.schedules import SCHEDULES
@@ -93,7 +93,7 @@ def fitting(
             if examples <= least or not (out_of_memory(error) and team.agreed(error)):
                 raise
             micro_batch = -(-examples // 2)
-        give_back()
+        release_cached_memory()
 
 
 class Run:

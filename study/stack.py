@@ -155,7 +155,7 @@ class Stack:
         """Rows [l, P] as models."""
         if self.how == "bmm":
             return LinearChain(self.template, weights, self.layout)
-        return Vmapped(self.template, weights, self.layout, gather=weights.device.type != "cpu")
+        return Vmapped(self.template, weights, self.layout, flat=weights.device.type != "cpu")
 
 
 class Step:
@@ -174,7 +174,7 @@ class Step:
                 state = {name: stack.state[name][:rows, columns] for name in names}
                 self.parts.append((number, slice(None), self.weights[number], state))
             return
-        alone = len(self.form.columns) == len(stack.views)
+        alone = self.form.columns is stack.layout.columns
         for number, ((name, view), columns) in enumerate(zip(stack.views.items(), stack.layout.columns, strict=True)):
             state = {key: tensor[:rows] for key, tensor in stack.state_of(name).items()}
             where = (number, slice(None)) if alone else (0, columns)

@@ -125,7 +125,7 @@ def _obey(pipe: Connection | None, setting: Setting | None, team: Team, seat: Se
     from study.batches import places
     from study.checkpoints import Pace
     from study.evaluation import Source
-    from study.memory import give_back, out_of_memory, too_large
+    from study.memory import out_of_memory, release_cached_memory, too_large
     from workloads.base import Workload, build, importable
     from workloads.layers import together
 
@@ -135,7 +135,7 @@ def _obey(pipe: Connection | None, setting: Setting | None, team: Team, seat: Se
     device = setting.engine.device_of(setting.number if seat is None else seat.device)
     if device != "cpu":
         torch.cuda.set_device(device)
-    placement.one_thread()
+    placement.settle_arithmetic()
     teams: dict[int, Team | None] = {}
     loaded: dict[str, tuple[Workload, Source]] = {}
     while True:
@@ -147,8 +147,8 @@ def _obey(pipe: Connection | None, setting: Setting | None, team: Team, seat: Se
                 loaded.clear()  # one data set at a time on the device
                 workload = build(study.workload)
                 reading = (device, setting.engine.data_memory, setting.engine.loaders)
-                splits = workload.splits(torch.device("cpu"))  # a device may not hold them
-                loaded[key] = workload, streaming.source(splits, *reading)
+                # From the CPU, since a device may not hold them; no name keeps them beside what is made of them.
+                loaded[key] = workload, streaming.source(workload.splits(torch.device("cpu")), *reading)
             workload, data = loaded[key]
             size = 1
             if team.size > 1:
@@ -161,11 +161,11 @@ def _obey(pipe: Connection | None, setting: Setting | None, team: Team, seat: Se
             remote = _Remote(pipe, taking, Pace(setting.engine.checkpoint_minutes, taking.hear))
             if kind == "measure":
                 remote.tell("measured", engine.measure(study, workload, data, *how))
-                give_back()
+                release_cached_memory()
                 continue
             for curve in engine.train(study, workload, data, remote, *how):
                 remote.tell("curve", curve)
         except Exception as error:
             if not (out_of_memory(error) and remote.team.agreed(error)):
                 raise
-            remote.tell("too large", too_large(study, device))
+            remote.tell("too large", too_large(study, device, error))

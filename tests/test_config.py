@@ -302,6 +302,8 @@ REFUSED = [
     (["workload._target_=workloads.none.None"], ["_target_", "workloads.none.None"]),
     # A place that cannot be used
     (["engine.device=tpu"], ["engine.device", "'tpu'"]),
+    (["engine.device=cuda:x"], ["engine.device", "'cuda:x'", "cannot be used"]),
+    (["engine.device=cpu:x"], ["engine.device", "'cpu:x'", "cannot be used"]),
     (["engine.workers=0"], ["engine.workers must be", "at least 1", "0"]),
     (["checkpoint.minutes=-1"], ["checkpoint.minutes must be", "at least 0", "-1"]),
     (["checkpoint.minutes=nan"], ["checkpoint.minutes must be", "at least 0", "nan"]),

@@ -90,8 +90,8 @@ def test_a_height_that_computes_other_bits_is_not_admitted(question, monkeypatch
 
 
 @pytest.mark.parametrize("fails", ["_step_seconds", "_cost"])
-@pytest.mark.parametrize("most", [1, 4])
-def test_measuring_that_runs_out_of_memory_settles_for_fewer_lanes(question, monkeypatch, fails, most):
+@pytest.mark.parametrize(("most", "forced"), [(4, None), (8, None), (4, 11)])
+def test_measuring_that_runs_out_of_memory_settles_for_fewer_lanes(question, monkeypatch, fails, most, forced):
     cost = engine._cost
 
     def step_seconds(fused):
@@ -109,8 +109,33 @@ def test_measuring_that_runs_out_of_memory_settles_for_fewer_lanes(question, mon
     monkeypatch.setattr(engine, "_step_seconds", step_seconds)
     monkeypatch.setattr(engine, "_cost", bounded)
     study = question("bmm", batch_size=33)
-    found = engine.measure(study, CASES["bmm"], data_of(study), most=16)
+    found = engine.measure(study, CASES["bmm"], data_of(study), most=16, lanes=forced)
     assert found.lanes == found.heights[-1] == most
+    assert set(found.heights) <= set(engine.admitted(study, CASES["bmm"], data_of(study), most=16))
+
+
+@pytest.mark.parametrize(
+    ("change", "near"),
+    [
+        (lambda rows: rows, True),
+        (lambda rows: rows * (1 + 1e-3), True),
+        (lambda rows: rows.index_fill(1, torch.tensor(7), -0.05), True),  # one sign of a thousand
+        (lambda rows: rows * (1 + 5e-2), False),
+        (lambda rows: rows * torch.tensor([[1.0], [1.0], [0.0]]), False),  # a row that was not updated
+        (lambda rows: rows.flip(1), False),
+        (lambda rows: rows.index_fill(1, torch.tensor(7), torch.inf), False),
+        (lambda rows: rows.index_fill(1, torch.tensor(7), torch.nan), False),
+    ],
+)
+def test_rows_on_a_gpu_are_near_each_other_or_not(change, near):
+    row = torch.randn(1, 1000, generator=torch.Generator().manual_seed(0)).index_fill(1, torch.tensor(7), 0.05)
+    assert engine._near(change(row.expand(3, -1)), row) is near
+
+
+def test_what_is_not_finite_in_every_row_is_near():
+    row = torch.tensor([[1.0, torch.nan, torch.inf]])
+    assert engine._near(row.expand(2, -1), row)
+    assert not engine._near(torch.tensor([[1.0, torch.nan, 3.0]]), row)
 
 
 def test_what_does_not_fit_in_one_lane_does_not_fit(question, monkeypatch):

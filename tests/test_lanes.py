@@ -11,6 +11,7 @@ from analysis.counting import Goal
 from study import engine, forms, lanes, serial, stack
 from study.batches import Batches
 from study.evaluation import Data
+from study.optimizers import OPTIMIZERS
 from study.schedules import SCHEDULES
 from workloads.base import Splits
 
@@ -85,13 +86,35 @@ def test_the_first_bad_step_is_the_serial_engines(question, how):
 
 
 @pytest.mark.parametrize("optimizer", ["momentum", "adam", "lamb", "muon"])
-def test_gradients_in_one_buffer_are_those_of_each_parameter(question, monkeypatch, optimizer):
+def test_gradients_side_by_side_are_those_of_each_parameter(question, monkeypatch, optimizer):
     """As on a GPU."""
     study = question("vmap", optimizer)
     apart = run(study, Queue(study, range(4)))
-    monkeypatch.setattr(stack, "Vmapped", lambda *of, gather: forms.Vmapped(*of, gather=True))
+    monkeypatch.setattr(stack, "Vmapped", lambda *of, flat: forms.Vmapped(*of, flat=True))
     for index, curve in run(study, Queue(study, range(4))).items():
         np.testing.assert_allclose(curve.errors["val/loss"], apart[index].errors["val/loss"], rtol=TOLERANCE)
+
+
+@pytest.mark.parametrize("optimizer", ["momentum", "lamb"])
+def test_gradients_side_by_side_may_be_of_one_parameter(question, optimizer):
+    """Whose row is longer than it, up to the next cache line."""
+    template, algorithm = torch.nn.Linear(5, 2, bias=False), OPTIMIZERS[optimizer]
+    alone, flat = (stack.Stack(template, algorithm, 2, "vmap") for _ in range(2))
+    flat.form = lambda weights: forms.Vmapped(template, weights, flat.layout, flat=True)
+    hyperparameters = {name: torch.full((2, 1), 0.1) for name in algorithm.hyperparameters}
+    inputs, targets = torch.randn(2, 3, 5), torch.randint(2, (6,))
+    for each in (alone, flat):
+        for row in range(2):
+            each.load(row, template)
+        each.step(2)(
+            inputs,
+            lambda outputs: torch.nn.functional.cross_entropy(outputs.flatten(0, 1), targets, reduction="none"),
+            torch.zeros(2, 0, dtype=torch.int32),
+            hyperparameters,
+            torch.ones(2, 1),
+        )
+    assert not torch.equal(alone.weights[0, :10], template.weight.flatten())
+    torch.testing.assert_close(flat.weights, alone.weights)
 
 
 def test_segments_bound_memory_and_change_no_bit(question, monkeypatch):

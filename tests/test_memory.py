@@ -106,6 +106,7 @@ def test_a_single_example_that_does_not_fit_ends_the_study(question, monkeypatch
         run(question)
     said = memory.too_large(question, "cuda:0")
     assert said.startswith("one trial of tiny at batch size 33 does not fit on cuda:0: choose a smaller model")
+    assert memory.too_large(question, "cuda:0", RuntimeError("no plan\nat all")) == f"{said} (no plan)"
 
 
 @pytest.mark.parametrize(
@@ -117,11 +118,13 @@ def test_a_single_example_that_does_not_fit_ends_the_study(question, monkeypatch
         (RuntimeError("GET was unable to find an engine to execute this computation"), True),
         (RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"), True),
         (RuntimeError("CUDA error: out of memory"), True),
+        (RuntimeError("cuDNN error: CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED"), True),
+        (RuntimeError("cusolver error: CUSOLVER_STATUS_ALLOC_FAILED, when calling `cusolverDnCreate`"), True),
         (RuntimeError("CUDA error: an illegal memory access was encountered"), False),
         (RuntimeError("shapes differ"), False),
     ],
 )
-def test_want_of_memory_has_many_names(error, full):
+def test_out_of_memory_has_many_names(error, full):
     assert memory.out_of_memory(error) is full
 
 

@@ -61,7 +61,7 @@ def test_processes_take_the_gpus_in_turn(engine, devices):
 def test_a_worker_makes_its_gpu_the_current_one(monkeypatch, seat, device):
     taken = []
     monkeypatch.setattr(torch.cuda, "set_device", taken.append)
-    monkeypatch.setattr(torch, "set_flush_denormal", lambda on: None)  # it would outlive this test
+    monkeypatch.setattr(placement, "settle_arithmetic", lambda: None)  # it would outlive this test
 
     def recv() -> None:
         raise EOFError
@@ -98,7 +98,7 @@ def test_the_memory_of_each_gpu_limits_the_workers_on_it(monkeypatch, asked, roo
         (Engine(device="cpu", workers=2), 1, [0] * 5, 2),
     ],
 )
-def test_jobs_at_work_have_gpus_of_their_own(engine, n_jobs, first, each):
+def test_jobs_take_the_gpus_in_turn(engine, n_jobs, first, each):
     [job] = config.jobs(["batch_size=32", f"results={Path('nowhere')}"])
     jobs = [replace(job, engine=engine)] * 5
     _, divided = cluster._divided(jobs, cluster.Cluster("local", {"n_jobs": n_jobs}))

@@ -57,7 +57,10 @@ class Workload(Protocol):
         ...
 
     def splits(self, device: torch.device) -> Splits:
-        """The data, on `device` if they fit; called once per process."""
+        """The data, as tensors on `device` or as data sets; called once per process.
+
+        Engines ask for the CPU, and move tensors from there to where they train if they fit.
+        """
         ...
 
     def model(self) -> nn.Module:
