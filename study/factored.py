@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from study.forms import CACHE_LINE
+from study.forms import CACHE_LINE, is_plain_sequence
 
 MOST_EXAMPLES = 8
 """With more, products take what memory did before: by a layer of 3.2 million weights nothing is won at 32."""
@@ -83,7 +83,7 @@ def factored(model: nn.Module, optimizer: torch.optim.Optimizer, batch_size: int
     That is on a CPU, by an optimizer that is known here, in a sequence of layers of which none can do anything to
     another's weight or see its gradient.
     """
-    if batch_size > MOST_EXAMPLES or not (_fused(optimizer) and _plain(model)):
+    if batch_size > MOST_EXAMPLES or not (_fused(optimizer) and _known(model)):
         return []
     layers, used = list(model.children()), [id(p) for m in model.modules() for p in m._parameters.values()]
     return [
@@ -104,17 +104,10 @@ def _fused(optimizer: torch.optim.Optimizer) -> bool:
     return type(optimizer) in RULES and len(groups) == 1 and bool(groups[0]["fused"])
 
 
-def _plain(model: nn.Module) -> bool:
-    """Whether a model is a sequence of different layers, each torch's or this project's own and as it was made."""
-    layers = list(model.modules())
-    ours = ("torch.nn.modules.", "workloads.layers.")
-    hooks = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
-    return (
-        type(model) is nn.Sequential
-        and len({id(layer) for layer in model}) == len(model)
-        and all(f"{type(layer).__module__}.".startswith(ours) for layer in layers)
-        and not any("forward" in vars(layer) or any(getattr(layer, name) for name in hooks) for layer in layers)
-    )
+def _known(model: nn.Module) -> bool:
+    """Whether a model is a plain sequence of torch's layers and this project's own."""
+    known = ("torch.nn.modules.", "workloads.layers.")
+    return is_plain_sequence(model) and all(f"{type(layer).__module__}.".startswith(known) for layer in model.modules())
 
 
 def _sgd(group: dict[str, Any], state: dict[str, Any], weight: Tensor) -> Update:

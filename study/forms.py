@@ -147,17 +147,28 @@ class _Product(torch.autograd.Function):
         return dy @ weight, rows.mT @ x.flatten(0, -2), rows.sum(0) if ctx.biased else None
 
 
-def is_linear_chain(model: nn.Module) -> bool:
-    """Whether the model is a sequence of layers that are all known here, and nothing else happens in it."""
-    known = (nn.Linear, nn.ReLU, nn.Flatten, Dropout)
+def is_plain_sequence(model: nn.Module) -> bool:
+    """Whether the model is one layer after the other, each used once and as it was made, and nothing else happens."""
+    hooks = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
     return (
         type(model) is nn.Sequential  # a class of its own may do more than one layer after the other
-        and not any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())
-        and all(type(layer) in known for layer in model)
-        and any(isinstance(layer, nn.Linear) for layer in model)
-        and all(layer.bias is not None for layer in model if isinstance(layer, nn.Linear))
-        and all((layer.start_dim, layer.end_dim) == (1, -1) for layer in model if isinstance(layer, nn.Flatten))
         and len({id(layer) for layer in model}) == len(model)  # a layer used twice shares its parameters
+        and not any("forward" in vars(module) for module in model.modules())
+        and not any(getattr(module, name) for module in model.modules() for name in hooks)
+    )
+
+
+def is_linear_chain(model: nn.Module) -> bool:
+    """Whether the model is a plain sequence of layers that are all known here."""
+    known = (nn.Linear, nn.ReLU, nn.Flatten, Dropout)
+    return (
+        is_plain_sequence(model)
+        and all(type(layer) in known for layer in model.children())
+        and any(isinstance(layer, nn.Linear) for layer in model.children())
+        and all(layer.bias is not None for layer in model.children() if isinstance(layer, nn.Linear))
+        and all(
+            (layer.start_dim, layer.end_dim) == (1, -1) for layer in model.children() if isinstance(layer, nn.Flatten)
+        )
     )
 
 

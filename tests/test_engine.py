@@ -168,6 +168,10 @@ class Residual(nn.Sequential):
 
 HOOKED = nn.Linear(2, 3)
 HOOKED.register_forward_hook(lambda module, inputs, outputs: outputs * 2)
+CLIPPED = nn.Linear(2, 3)
+CLIPPED.register_full_backward_hook(lambda module, inputs, outputs: None)
+REPLACED = nn.Linear(2, 3)
+REPLACED.forward = lambda x: x @ REPLACED.weight.mT
 
 
 @pytest.mark.parametrize(
@@ -203,6 +207,8 @@ HOOKED.register_forward_hook(lambda module, inputs, outputs: outputs * 2)
         (nn.LSTM(2, 3), {"batch_size": 4}, "cpu", "plain"),
         (Residual(nn.Linear(3, 3)), {"batch_size": 64}, "cpu", "plain"),
         (nn.Sequential(HOOKED), {"batch_size": 64}, "cpu", "plain"),
+        (nn.Sequential(CLIPPED), {"batch_size": 64}, "cpu", "plain"),
+        (nn.Sequential(REPLACED), {"batch_size": 64}, "cpu", "plain"),
     ],
 )
 def test_the_rule_of_arithmetic(make_study, model, fields, device, how):
