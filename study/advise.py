@@ -83,7 +83,7 @@ def _tensors(tree: Any) -> Iterator[Tensor]:
 
 
 def step_seconds(run: Run, sizes: Sequence[int]) -> dict[int, float]:
-    """Seconds of a step of one training alone, on one thread of a CPU, by the examples in it.
+    """Seconds of a step of one training alone, computed as in a sweep's workers, by the examples in it.
 
     Arguments:
         sizes: increasing; where one does not fit, the larger ones are left out, too.

@@ -69,7 +69,7 @@ def measure(study: Study, workload: Workload, data: Source, most: int, lanes: in
         return _fastest(study, workload, data, admitted(study, workload, data, most))
     highest = next(height for height in HEIGHTS if height >= min(lanes, HEIGHTS[-1]))
     heights = list(admitted(study, workload, data, highest))
-    return _fitting_cost(study, workload, data, heights, min(lanes, heights[-1]), {})
+    return _fused_cost(study, workload, data, heights, min(lanes, heights[-1]), {})
 
 
 def admitted(study: Study, workload: Workload, data: Data, most: int) -> Iterator[int]:
@@ -199,10 +199,10 @@ def _fastest(study: Study, workload: Workload, data: Data, heights: Iterable[int
         lowest = height if data.device.type == "cpu" else 1
         seconds[lowest] = _timed(study, workload, data, lowest)
     best = next(height for height, step in seconds.items() if step <= WORTH * min(seconds.values()))
-    return _fitting_cost(study, workload, data, list(seconds), best, seconds)
+    return _fused_cost(study, workload, data, list(seconds), best, seconds)
 
 
-def _fitting_cost(
+def _fused_cost(
     study: Study, workload: Workload, data: Data, heights: Sequence[int], lanes: int, seconds: Mapping[int, float]
 ) -> Cost:
     """The cost with so many lanes, or fewer where memory runs out: evaluations may want more room than steps.
@@ -214,7 +214,10 @@ def _fitting_cost(
 
     def cost(lanes: int) -> Cost:
         fit = [height for height in heights if height < lanes] + [height for height in heights if height >= lanes][:1]
-        return _fused_cost(study, workload, data, fit, lanes, seconds.get(lanes))
+        fused = _started(study, workload, data, range(lanes), fit)
+        step = seconds.get(lanes) or _step_seconds(fused)
+        measured = 1 if fused.stack.predicts_alone else lanes
+        return _cost(fused.lanes[0].log, step, fused.predictor(range(measured)), measured, fit, lanes)
 
     for count in reversed(counts[1:]):
         if (found := _unless_out_of_memory(partial(cost, count))) is not None:
@@ -247,16 +250,6 @@ def _step_seconds(fused: Lanes) -> float:
     if seconds < 3 * TIMED_SECONDS:
         seconds = least_seconds(partial(fused.advance, steps), budget=3 * TIMED_SECONDS)
     return seconds / steps / len(fused.lanes)
-
-
-def _fused_cost(
-    study: Study, workload: Workload, data: Data, heights: Sequence[int], lanes: int, step: float | None = None
-) -> Cost:
-    """The cost with so many lanes; `step` is that of an update, where it was measured before."""
-    fused = _started(study, workload, data, range(lanes), heights)
-    step = step or _step_seconds(fused)
-    measured = 1 if fused.stack.predicts_alone else lanes
-    return _cost(fused.lanes[0].log, step, fused.predictor(range(measured)), measured, heights, lanes)
 
 
 def _plain_cost(study: Study, workload: Workload, data: Source, micro_batch: int | None) -> Cost:

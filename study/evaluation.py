@@ -75,7 +75,7 @@ class Data:
             device: where they go; None: they stay where they are.
         """
         held = (split for split in splits if isinstance(split, tuple))
-        # One after the other: a device that holds them need not hold them twice.
+        # Laid out before they are moved: a device that holds them need not hold them twice.
         train, val, test = ((channels_last(inputs).to(device), targets.to(device)) for inputs, targets in held)
         subset = len(val[1])
         evaluated = {"val": val, "train": (train[0][:subset], train[1][:subset]), "test": test}

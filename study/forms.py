@@ -52,6 +52,10 @@ class Layout:
     """Where each parameter of a model lies in a row [P] of its parameters side by side.
 
     Each starts at a cache line: kernels peel unaligned heads, which would make bits depend on the row.
+
+    Attributes:
+        columns: of each parameter.
+        gaps: how many floats come after each, up to the next cache line.
     """
 
     def __init__(self, model: nn.Module) -> None:

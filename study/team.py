@@ -40,7 +40,7 @@ class Seat:
 
     Attributes:
         name: of the team, among those that meet there.
-        device: number of its process on its machine, which takes the device of that number.
+        number: of its process on its machine; see `study.placement.Engine.device_of`.
     """
 
     host: str
@@ -48,7 +48,7 @@ class Seat:
     name: str
     rank: int
     size: int
-    device: int
+    number: int
 
     def join(self) -> Team:
         """Meet the others; waits until all are there."""
@@ -129,7 +129,7 @@ def seats(count: int, size: int) -> tuple[object, list[list[Seat]]]:
     """(a store on this machine, to be kept for as long as they meet there, the seats of `count` teams)."""
     store = dist.TCPStore("localhost", 0, is_master=True, wait_for_workers=False)
     teams = [
-        [Seat("localhost", store.port, f"team {team}", rank, size, device=team * size + rank) for rank in range(size)]
+        [Seat("localhost", store.port, f"team {team}", rank, size, number=team * size + rank) for rank in range(size)]
         for team in range(count)
     ]
     return store, teams

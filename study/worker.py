@@ -23,7 +23,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Setting:
-    """What a worker is told when it starts; see `study.workers.Workers`. `number` is its own, from 0."""
+    """What a worker is told when it starts; see `study.workers.Workers`.
+
+    Attributes:
+        number: of this worker, from 0.
+    """
 
     engine: Engine
     import_path: Path | None
@@ -132,7 +136,7 @@ def _obey(pipe: Connection | None, setting: Setting | None, team: Team, seat: Se
     setting = team.hear(lambda: setting)
     assert setting is not None
     importable(setting.import_path)
-    device = setting.engine.device_of(setting.number if seat is None else seat.device)
+    device = setting.engine.device_of(setting.number if seat is None else seat.number)
     if device != "cpu":
         torch.cuda.set_device(device)
     placement.settle_arithmetic()

@@ -73,7 +73,7 @@ def test_a_worker_makes_its_gpu_the_current_one(monkeypatch, seat, device):
 
 def test_teams_have_gpus_of_their_own():
     _, teams = team.seats(2, 2)
-    assert [[seat.device for seat in seats] for seats in teams] == [[0, 1], [2, 3]]
+    assert [[seat.number for seat in seats] for seats in teams] == [[0, 1], [2, 3]]
 
 
 @pytest.mark.parametrize(
