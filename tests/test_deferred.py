@@ -120,7 +120,7 @@ def test_a_step_is_timed_over_whole_blocks(question, monkeypatch):
         real(self, steps)
 
     monkeypatch.setattr(lanes.Lanes, "advance", noted)
-    engine._fused_cost(study, WORKLOAD, DATA, (4,), 4)
+    engine._fused_cost(study, WORKLOAD, DATA, (4,), 4, {})
     assert timed
     assert all(steps % (BLOCK // BATCH_SIZE) == 0 for steps in timed)
 
