@@ -1,16 +1,17 @@
-"""Gradients of large linear layers, held as their factors until the update.
+"""Large linear layers that are updated in their backward pass, by gradients that are never there as a whole.
 
 The gradient of a weight is a sum of outer products, one for each example. Where those are few it is written out for
 nothing: as large as the weight, it goes to memory and comes back from there, and the update takes as long as memory
-does. Here the factors are kept, and some rows of the gradient at a time are made, which stay in cache, and used up.
-The weights are those that the gradient written out would make, but for rounding on processors where kernels differ.
+does. Here the weight is gone through once, some rows at a time, which stay in cache: their part of the gradient of the
+inputs is taken, that of their own made, and used up. The weights are those that the gradient written out would make,
+but for rounding.
 
 Shapes: n examples of a batch, [H, D] a weight, h rows of it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from itertools import pairwise
 from typing import Any
@@ -25,56 +26,60 @@ MOST_EXAMPLES = 8
 LEAST_WEIGHTS = 2**20
 """4 MB, which a core's own caches do not hold; smaller ones were not measured."""
 ROWS_OF = 2**18
-"""Numbers in the rows that are updated together: 1 MB, and as much of weights and of each memory of the optimizer."""
+"""Numbers in the rows that are updated together: 1 MB, and as much of each memory of the optimizer."""
 
-Update = Callable[[slice, Tensor], None]
-"""Update these rows by their gradient [h, D]."""
+Penalise = Callable[[list[tuple[Tensor, Tensor]]], None]
+"""Adds what is no business of the optimizer's, to (weights, gradient) of the same rows."""
+Update = Callable[[slice, Tensor, Tensor], None]
+"""Update these rows by their gradient, the product of [h, n] and [n, D]."""
+Kernel = Callable[[slice, Tensor], None]
+"""The same, by their gradient [h, D]."""
 
 
 class Factored:
-    """A linear layer that keeps the factors of its weight's gradient, for this to update the weight by.
-
-    Attributes:
-        held: since the latest backward pass: gradients of outputs [n, H] and inputs [n, D].
-    """
+    """A linear layer whose weight the next backward pass updates, once somebody has prepared that."""
 
     def __init__(self, layer: nn.Linear) -> None:
         self.weight = layer.weight
-        self.held: list[Tensor] = []
+        self.prepared: tuple[torch.optim.Optimizer, Penalise] | None = None
         # Not a method of the layer: a cycle would keep models of ended trials alive.
-        layer.forward = partial(_keeping, layer.weight, layer.bias, self.held)  # type: ignore[method-assign]
+        layer.forward = partial(_Updated.apply, self, layer.weight, layer.bias)  # type: ignore[method-assign]
 
-    @torch.no_grad()
-    def update_(
-        self, optimizer: torch.optim.Optimizer, penalise: Callable[[list[tuple[Tensor, Tensor]]], None]
-    ) -> None:
-        """Do to the weight what this optimizer does to others.
+    def prepare(self, optimizer: torch.optim.Optimizer, penalise: Penalise) -> None:
+        """Have the next backward pass do to the weight what this optimizer does to others."""
+        self.prepared = optimizer, penalise
+
+    def descend(self, dy: Tensor, x: Tensor, wanted: bool) -> tuple[Tensor | None, Tensor | None]:
+        """(the gradient of the weight [H, D] if that is left to others, the gradient of the inputs [n, D] if `wanted`).
 
         Arguments:
-            penalise: adds what is no business of the optimizer's, to (weights, gradient) of the same rows.
+            dy: gradient of the outputs [n, H].
+            x: inputs [n, D].
         """
-        if not self.held:
-            return
+        prepared, self.prepared = self.prepared, None
         weight = self.weight.detach()
-        update = RULES[type(optimizer)](optimizer.param_groups[0], optimizer.state[self.weight], weight)
-        for rows, gradient in self._parts():
-            penalise([(weight[rows], gradient)])
-            update(rows, gradient)
-        self.held.clear()
+        if prepared is None or len(x) > MOST_EXAMPLES:
+            return dy.mT @ x, dy @ weight if wanted else None
+        optimizer, penalise = prepared
+        rule = RULES[type(optimizer)]
+        update = rule(optimizer.param_groups[0], optimizer.state[self.weight], weight, penalise)
+        dx = torch.zeros_like(x) if wanted else None
+        # The last rows first: they are what the passes before, forwards through the rows, have left in cache.
+        for rows in reversed(_parts(*weight.shape)):
+            if dx is not None:
+                dx.addmm_(dy[:, rows], weight[rows])
+            update(rows, dy[:, rows].mT, x)
+        return None, dx
 
-    def _parts(self) -> Iterator[tuple[slice, Tensor]]:
-        """The gradient, some rows at a time.
 
-        Kernels treat the ends of what they are given otherwise than the rest, and products of few rows otherwise than
-        those of many: parts are of whole multiples of CACHE_LINE rows, and the last one is no smaller.
-        """
-        dy, x = self.held
-        rows, inputs = self.weight.shape
-        height = max(1, ROWS_OF // inputs // CACHE_LINE) * CACHE_LINE
-        edges = [*range(0, max(1, rows - CACHE_LINE + 1), height), rows]
-        buffer = x.new_empty(height + CACHE_LINE, inputs)  # one for all, or each would push the one before out of cache
-        for start, stop in pairwise(edges):
-            yield slice(start, stop), torch.mm(dy[:, start:stop].mT, x, out=buffer[: stop - start])
+def _parts(rows: int, inputs: int) -> list[slice]:
+    """The rows that are updated together.
+
+    Kernels treat the ends of what they are given otherwise than the rest, and products of few rows otherwise than those
+    of many: parts are of whole multiples of CACHE_LINE rows, and the last one is no smaller.
+    """
+    height = max(1, ROWS_OF // inputs // CACHE_LINE) * CACHE_LINE
+    return [slice(*edges) for edges in pairwise([*range(0, max(1, rows - CACHE_LINE + 1), height), rows])]
 
 
 def factored(model: nn.Module, optimizer: torch.optim.Optimizer, batch_size: int) -> list[Factored]:
@@ -110,13 +115,15 @@ def _known(model: nn.Module) -> bool:
     return is_plain_sequence(model) and all(f"{type(layer).__module__}.".startswith(known) for layer in model.modules())
 
 
-def _sgd(group: dict[str, Any], state: dict[str, Any], weight: Tensor) -> Update:
+def _sgd(group: dict[str, Any], state: dict[str, Any], weight: Tensor, penalise: Penalise) -> Update:
     """As `torch.optim.SGD(fused=True)`, with its memory."""
     first = group["momentum"] != 0 and "momentum_buffer" not in state
     if first:
-        state["momentum_buffer"] = torch.empty_like(weight)
+        state["momentum_buffer"] = torch.zeros_like(weight)
+    if group["momentum"] and not any(group[name] for name in ("nesterov", "dampening", "weight_decay", "maximize")):
+        return _momentum(group["momentum"], group["lr"], state["momentum_buffer"], weight, penalise)
 
-    def update(rows: slice, gradient: Tensor) -> None:
+    def kernel(rows: slice, gradient: Tensor) -> None:
         torch._fused_sgd_(
             [weight[rows]],
             [gradient],
@@ -125,19 +132,30 @@ def _sgd(group: dict[str, Any], state: dict[str, Any], weight: Tensor) -> Update
             is_first_step=first,
         )
 
+    return _written(kernel, weight, penalise)
+
+
+def _momentum(momentum: float, learning_rate: float, velocity: Tensor, weight: Tensor, penalise: Penalise) -> Update:
+    """Heavy-ball momentum wants the gradient for nothing but its velocity, to which factors can be added as they are."""
+
+    def update(rows: slice, left: Tensor, right: Tensor) -> None:
+        moved = velocity[rows].addmm_(left, right, beta=momentum)
+        penalise([(weight[rows], moved)])
+        weight[rows].add_(moved, alpha=-learning_rate)
+
     return update
 
 
-def _adam(group: dict[str, Any], state: dict[str, Any], weight: Tensor) -> Update:
+def _adam(group: dict[str, Any], state: dict[str, Any], weight: Tensor, penalise: Penalise) -> Update:
     """As `torch.optim.Adam(fused=True)` or AdamW, with its memory."""
     if not state:
         state["step"] = torch.zeros((), dtype=torch.float32)
         state["exp_avg"], state["exp_avg_sq"] = torch.zeros_like(weight), torch.zeros_like(weight)
     state["step"] += 1
-    kernel = torch._fused_adamw_ if group["decoupled_weight_decay"] else torch._fused_adam_
+    fused = torch._fused_adamw_ if group["decoupled_weight_decay"] else torch._fused_adam_
 
-    def update(rows: slice, gradient: Tensor) -> None:
-        kernel(
+    def kernel(rows: slice, gradient: Tensor) -> None:
+        fused(
             [weight[rows]],
             [gradient],
             [state["exp_avg"][rows]],
@@ -149,33 +167,43 @@ def _adam(group: dict[str, Any], state: dict[str, Any], weight: Tensor) -> Updat
             beta2=group["betas"][1],
         )
 
+    return _written(kernel, weight, penalise)
+
+
+def _written(kernel: Kernel, weight: Tensor, penalise: Penalise) -> Update:
+    """An update by the gradient of some rows, written out."""
+    most = max(rows.stop - rows.start for rows in _parts(*weight.shape))
+    buffer = weight.new_empty(most, weight.shape[1])  # one for all, or each would push the one before out of cache
+
+    def update(rows: slice, left: Tensor, right: Tensor) -> None:
+        gradient = torch.mm(left, right, out=buffer[: len(left)])
+        penalise([(weight[rows], gradient)])
+        kernel(rows, gradient)
+
     return update
 
 
-RULES = {torch.optim.SGD: _sgd, torch.optim.Adam: _adam, torch.optim.AdamW: _adam}
-"""Optimizer -> (its group, its memory of a weight, the weight) -> how rows of it are updated."""
+RULES: dict[type, Callable[[dict[str, Any], dict[str, Any], Tensor, Penalise], Update]] = {
+    torch.optim.SGD: _sgd,
+    torch.optim.Adam: _adam,
+    torch.optim.AdamW: _adam,
+}
+"""Optimizer -> (its group, its memory of a weight, the weight, penalties) -> how rows of it are updated."""
 
 
-def _keeping(weight: Tensor, bias: Tensor | None, held: list[Tensor], x: Tensor) -> Tensor:
-    return _Kept.apply(x, weight, bias, held)
-
-
-class _Kept(torch.autograd.Function):
-    """x W^T + b, which leaves behind the factors of W's gradient where the rows of x are few."""
+class _Updated(torch.autograd.Function):
+    """x W^T + b, whose backward pass is `Factored.descend`."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, held: list[Tensor]) -> Tensor:
+    def forward(ctx: Any, layer: Factored, weight: Tensor, bias: Tensor | None, x: Tensor) -> Tensor:
         ctx.save_for_backward(x, weight)
-        ctx.held = held
+        ctx.layer = layer
         return nn.functional.linear(x, weight, bias)
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None, None]:
-        x, weight = ctx.saved_tensors
-        rows, inputs = gradients[0].flatten(0, -2), x.detach().flatten(0, -2)
-        needs_x, _, needs_bias, _ = ctx.needs_input_grad
-        few = len(rows) <= MOST_EXAMPLES
-        if few:
-            ctx.held[:] = rows, inputs
-        dx = gradients[0] @ weight if needs_x else None
-        return dx, None if few else rows.mT @ inputs, rows.sum(0) if needs_bias else None, None
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[None, Tensor | None, Tensor | None, Tensor | None]:
+        x, _ = ctx.saved_tensors  # which would tell if the weight had changed since
+        _, _, needs_bias, needs_x = ctx.needs_input_grad
+        dy = gradients[0].flatten(0, -2)
+        gradient, dx = ctx.layer.descend(dy, x.detach().flatten(0, -2), needs_x)
+        return None, gradient, dy.sum(0) if needs_bias else None, None if dx is None else dx.view(x.shape)

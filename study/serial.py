@@ -103,7 +103,7 @@ class Run:
         shares: the micro-batches of each process, as places in the global batch.
         parts: those of this one.
         trained: the model, through which a team's gradients become one.
-        factored: the layers whose gradients are never written out.
+        factored: the layers that are updated in the backward pass.
     """
 
     def __init__(
@@ -240,9 +240,9 @@ class Run:
 
         if self.algorithm.update is None:  # somebody else's may be random, and trials share the process
             torch.manual_seed(layer_key(self.trial.seed, self.step, -1))
-        self.optimizer.step(closure)
         for layer in self.factored:
-            layer.update_(self.optimizer, partial(self._decay, learning_rate))
+            layer.prepare(self.optimizer, partial(self._decay, learning_rate))
+        self.optimizer.step(closure)
         if self.average is not None:
             with torch.no_grad():
                 for average, weight in zip(self.average.parameters(), self.model.parameters(), strict=True):

@@ -1,4 +1,4 @@
-"""Gradients held as their factors: the weights they make are those of gradients written out."""
+"""Layers updated in the backward pass: their weights become those that gradients written out would make."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ from torch import nn
 
 from study import checkpoints, serial
 from study.checkpoints import Checkpoint
-from study.evaluation import Data
-from study.factored import MOST_EXAMPLES, Factored
+from study.evaluation import Data, initial_model
+from study.factored import MOST_EXAMPLES, Factored, _parts
+from study.forms import CACHE_LINE
 from study.optimizers import OPTIMIZERS
 from study.records import Evaluation
 from study.serial import Run
@@ -109,11 +110,12 @@ def advanced(run: Run, steps: int = STEPS) -> Run:
 
 
 def assert_same(a: Run, b: Run) -> None:
+    """By norms: Adam makes whole updates of gradients that are nothing but rounding."""
+    start = initial_model(a.workload, a.trial, torch.device("cpu")).state_dict()
     assert a.weights.keys() == b.weights.keys()
     for name, tensor in a.weights.items():
-        torch.testing.assert_close(
-            tensor, b.weights[name], rtol=1e-5, atol=1e-7, msg=lambda m, name=name: f"{name}: {m}"
-        )
+        moved = (tensor - start[name.removeprefix("ema.")]).norm()
+        assert (tensor - b.weights[name]).norm() <= 1e-4 * moved, name
 
 
 @pytest.mark.parametrize("decays", [{}, {"l2": 0.01, "weight_decay": 0.1}])
@@ -131,11 +133,12 @@ def test_the_weights_are_those_of_gradients_written_out(begun, optimizer, batch_
 
 
 @pytest.mark.parametrize("batch_size", [2, 4])
-def test_rows_of_inputs_count_and_not_examples(begun, batch_size):
-    held = advanced(begun(Workload(places=3), batch_size=batch_size))
+@pytest.mark.parametrize("optimizer", ["momentum", "adam"])
+def test_rows_of_inputs_count_and_not_examples(begun, optimizer, batch_size):
+    held = advanced(begun(Workload(places=3), optimizer, batch_size))
     assert held.factored
     assert (held.factored[0].weight.grad is None) == (3 * batch_size <= MOST_EXAMPLES)
-    assert_same(held, advanced(begun(Workload(places=3), batch_size=batch_size, written=True)))
+    assert_same(held, advanced(begun(Workload(places=3), optimizer, batch_size, written=True)))
 
 
 def test_the_average_of_the_weights_sees_them(begun):
@@ -162,9 +165,9 @@ def test_a_checkpoint_holds_what_the_rest_depends_on(begun, optimizer):
 
 def test_nothing_is_held_between_steps(begun):
     held = advanced(begun())
-    assert not held.factored[0].held
+    assert held.factored[0].prepared is None
     held.predict(torch.zeros(3, 24))
-    assert not held.factored[0].held
+    assert held.factored[0].prepared is None
 
 
 @pytest.mark.parametrize(
@@ -197,12 +200,24 @@ def test_a_trial_that_ended_leaves_no_model_behind(begun):
         gc.enable()
 
 
+@pytest.mark.parametrize("inputs", [1, INPUTS, 2**20])
 @pytest.mark.parametrize("rows", [1, 15, 16, 17, 262, 1030, 1041])
-def test_parts_make_up_the_gradient(rows):
-    layer = Factored(nn.Linear(INPUTS, rows))
-    layer.held[:] = dy, x = torch.randn(3, rows), torch.randn(3, INPUTS)
-    found = torch.full((rows, INPUTS), torch.nan)
-    for part, gradient in layer._parts():
-        assert found[part].isnan().all()
-        found[part] = gradient
-    torch.testing.assert_close(found, dy.T @ x)
+def test_parts_make_up_the_rows(rows, inputs):
+    parts = _parts(rows, inputs)
+    assert [row for part in parts for row in range(rows)[part]] == list(range(rows))
+    assert len(parts) == 1 or all(part.start % CACHE_LINE == 0 for part in parts)
+    assert min(part.stop - part.start for part in parts) >= min(rows, CACHE_LINE)
+
+
+def test_a_layer_that_nobody_prepared_leaves_its_gradient_behind():
+    torch.manual_seed(0)
+    layer, x = nn.Linear(INPUTS, OUTPUTS), torch.randn(3, INPUTS, requires_grad=True)
+    layer(x).square().sum().backward()
+    expected = layer.weight.grad, layer.bias.grad, x.grad
+    layer.weight.grad = layer.bias.grad = x.grad = None
+    before = layer.weight.detach().clone()
+    Factored(layer)
+    layer(x).square().sum().backward()
+    assert torch.equal(layer.weight, before)
+    for found, gradient in zip((layer.weight.grad, layer.bias.grad, x.grad), expected, strict=True):
+        torch.testing.assert_close(found, gradient)

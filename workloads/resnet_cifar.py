@@ -68,6 +68,8 @@ class GlobalMeanPool(nn.Module):
     """[B, C, H, W] -> [B, C]."""
 
     def forward(self, x: Tensor) -> Tensor:
+        if x.stride(1) == 1:  # channels last: the gradient of a mean is laid out in the order of what it is taken of
+            return torch.mean(x.permute(0, 2, 3, 1), dim=(1, 2))
         return torch.mean(x, dim=(-2, -1))
 
 
