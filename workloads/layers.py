@@ -60,7 +60,7 @@ class GradientNoise(Keyed):
         """Numbers [*shape] of mean 0 and this standard deviation."""
         hashed = _hashed(torch.Size([-(-shape.numel() // 4)]), self.key + _signed(self.first * _LAYER_STRIDE))
         levels = hashed.view(torch.int8)[..., : shape.numel()].unflatten(-1, shape)
-        return (levels + 0.5) * (deviation / self.LEVELS)
+        return levels.to(deviation.dtype).add_(0.5).mul_(deviation / self.LEVELS)
 
 
 class GhostBatchNorm(nn.Module):
@@ -138,7 +138,7 @@ def ghost_layers(model: nn.Module) -> list[GhostBatchNorm]:
 
 def keep_mask(shape: torch.Size, key: Tensor, p: float, first: int = 0) -> Tensor:
     """Which elements are kept: bool [*key.shape, *shape], for int32 keys of any shape; examples count from `first`."""
-    return (_hashed(shape, key, first * shape[1:].numel()) & 0x7FFFFFFF) >= int(p * 2**31)
+    return _hashed(shape, key, first * shape[1:].numel()).bitwise_and_(_LOW_31) >= int(p * 2**31)
 
 
 def _hashed(shape: torch.Size, key: Tensor, start: int = 0) -> Tensor:
@@ -150,11 +150,17 @@ def _hashed(shape: torch.Size, key: Tensor, start: int = 0) -> Tensor:
 
 def _mix(x: Tensor) -> Tensor:
     """The 32-bit integer hash `lowbias32` (Wellons 2018), on int32 tensors; masks make the shifts logical."""
-    x = x ^ ((x >> 16) & 0xFFFF)
-    x = x * 0x7FEB352D
-    x = x ^ ((x >> 15) & 0x1FFFF)
-    x = x * (0x846CA68B - 2**32)
-    return x ^ ((x >> 16) & 0xFFFF)
+    x = x ^ (x >> _16).bitwise_and_(_LOW_16)
+    x.mul_(_FIRST)
+    x.bitwise_xor_((x >> _15).bitwise_and_(_LOW_17))
+    x.mul_(_SECOND)
+    return x.bitwise_xor_((x >> _16).bitwise_and_(_LOW_16))
+
+
+def _int32(number: int) -> Tensor:
+    """A constant, ready made: a Python number is made an int64 tensor and that an int32 at each call, which costs more
+    than what is then done to some thousand numbers."""
+    return torch.tensor(_signed(number), dtype=torch.int32, device="cpu")
 
 
 def keyed_layers(model: nn.Module) -> list[Keyed]:
@@ -189,3 +195,8 @@ def _mix_int(x: int) -> int:
     x ^= x >> 15
     x = (x * 0x846CA68B) & 0xFFFFFFFF
     return x ^ (x >> 16)
+
+
+_15, _16 = _int32(15), _int32(16)
+_LOW_16, _LOW_17, _LOW_31 = _int32(0xFFFF), _int32(0x1FFFF), _int32(0x7FFFFFFF)
+_FIRST, _SECOND = _int32(0x7FEB352D), _int32(0x846CA68B)
