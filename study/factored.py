@@ -136,7 +136,7 @@ def _sgd(group: dict[str, Any], state: dict[str, Any], weight: Tensor, penalise:
 
 
 def _momentum(momentum: float, learning_rate: float, velocity: Tensor, weight: Tensor, penalise: Penalise) -> Update:
-    """Heavy-ball momentum wants the gradient for nothing but its velocity, to which factors can be added as they are."""
+    """Momentum wants the gradient for nothing but its velocity, to which the factors can be added as they are."""
 
     def update(rows: slice, left: Tensor, right: Tensor) -> None:
         moved = velocity[rows].addmm_(left, right, beta=momentum)

@@ -7,7 +7,17 @@ import torch
 from torch import nn
 from torch.func import functional_call
 
-from workloads.layers import Dropout, GhostBatchNorm, GradientNoise, keyed_layers, layer_key, set_keys, together
+from workloads.layers import (
+    Dropout,
+    GhostBatchNorm,
+    GradientNoise,
+    _mix,
+    _mix_int,
+    keyed_layers,
+    layer_key,
+    set_keys,
+    together,
+)
 
 EXAMPLES = 100_000
 
@@ -47,6 +57,13 @@ def test_keys_are_distinct_and_fit_32_bits():
     keys = [layer_key(seed, step, layer) for seed in range(10) for step in range(100) for layer in range(3)]
     assert len(set(keys)) == len(keys)
     assert all(-(2**31) <= key < 2**31 for key in keys)
+
+
+def test_tensors_are_hashed_as_python_numbers_are():
+    numbers = torch.randint(-(2**31), 2**31, (1000,), dtype=torch.int32)
+    before = numbers.clone()
+    assert (_mix(numbers).to(torch.int64) % 2**32).tolist() == [_mix_int(number % 2**32) for number in before.tolist()]
+    assert torch.equal(numbers, before)
 
 
 def test_the_same_key_gives_the_same_mask():

@@ -9,6 +9,7 @@ from torch import nn
 from workloads.base import build, classification_error, cross_entropy_error, smoothed_cross_entropy
 from workloads.datasets import DATASETS
 from workloads.layers import Dropout
+from workloads.resnet_cifar import GlobalMeanPool
 
 COMMON = {"name": "x", "train_examples": 100, "validation_examples": 10}
 FC = {"_target_": "workloads.fully_connected.FullyConnected", "dataset": "mnist", "widths": [], **COMMON}
@@ -63,6 +64,18 @@ def test_resnet_shortcuts_pool_and_pad():
     assert out.shape == (2, 32, 4, 4)
     torch.testing.assert_close(out[:, :16], F.avg_pool2d(x, 2))
     assert (out[:, 16:] == 0).all()
+
+
+@pytest.mark.parametrize("layout", [torch.channels_last, torch.contiguous_format])
+def test_the_last_mean_of_resnet_lays_gradients_out_as_what_it_is_taken_of(layout):
+    x = torch.randn(4, 8, 6, 6).contiguous(memory_format=layout).requires_grad_()
+    found = []
+    pooled = GlobalMeanPool()(x)
+    x.register_hook(found.append)
+    pooled.square().sum().backward()
+    assert found[0].stride() == x.stride()
+    assert torch.equal(pooled, x.mean(dim=(-2, -1)))
+    assert torch.equal(found[0], (2 * pooled / 36)[..., None, None].expand_as(x))
 
 
 def test_he_initialisation():
