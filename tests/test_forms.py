@@ -7,7 +7,8 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from study.forms import Layout, Vmapped
+from study import forms
+from study.forms import OWN_RULE_WEIGHTS, Layout, Vmapped
 
 LANES, EXAMPLES = 3, 4
 
@@ -72,9 +73,14 @@ def loss(outputs: Tensor) -> Tensor:
     return outputs.square().sum(-1).flatten()
 
 
+@pytest.fixture(params=[0, 2**15], ids=["own rule", "torch's rule"])
+def rule(request, monkeypatch):
+    monkeypatch.setattr(forms, "OWN_RULE_WEIGHTS", request.param)
+
+
 @pytest.mark.parametrize("flat", [False, True])
 @pytest.mark.parametrize("name", MODELS)
-def test_lanes_under_vmap_have_the_gradients_of_models_that_are_alone(name, flat):
+def test_lanes_under_vmap_have_the_gradients_of_models_that_are_alone(rule, name, flat):
     torch.manual_seed(0)
     model = MODELS[name]()
     layout = Layout(model)
@@ -98,8 +104,8 @@ def test_lanes_under_vmap_have_the_gradients_of_models_that_are_alone(name, flat
     )
 
 
-def test_gradients_of_linear_layers_lie_as_their_weights_do():
-    model = nn.Sequential(nn.Linear(30, 16), nn.Tanh(), nn.Linear(16, 8))
+def test_gradients_of_large_linear_layers_lie_as_their_weights_do():
+    model = nn.Sequential(nn.Linear(30, OWN_RULE_WEIGHTS // 16), nn.Tanh(), nn.Linear(OWN_RULE_WEIGHTS // 16, 16))
     layout = Layout(model)
     form = Vmapped(model, torch.randn(LANES, layout.width), layout)
     found = []
