@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from study.forms import CACHE_LINE, is_plain_sequence
+from study.forms import CACHE_LINE, is_plain_sequence, is_watched
 
 MOST_EXAMPLES = 8
 """With more, products take what memory did before: by a layer of 3.2 million weights nothing is won at 32."""
@@ -43,7 +43,7 @@ class Factored:
         self.weight = layer.weight
         self.prepared: tuple[torch.optim.Optimizer, Penalise] | None = None
         # Not a method of the layer: a cycle would keep models of ended trials alive.
-        layer.forward = partial(_Updated.apply, self, layer.weight, layer.bias)  # type: ignore[method-assign]
+        layer.forward = partial(_forward, self, layer.weight, layer.bias)  # type: ignore[method-assign]
 
     def prepare(self, optimizer: torch.optim.Optimizer, penalise: Penalise) -> None:
         """Have the next backward pass do to the weight what this optimizer does to others."""
@@ -90,16 +90,17 @@ def factored(model: nn.Module, optimizer: torch.optim.Optimizer, batch_size: int
     """
     if batch_size > MOST_EXAMPLES or not (_fused(optimizer) and _known(model)):
         return []
-    layers, used = list(model.children()), [id(p) for m in model.modules() for p in m._parameters.values()]
+    modules = [module for _, module in model.named_modules(remove_duplicate=False)]
+    used = [id(parameter) for module in modules for parameter in module._parameters.values()]
     return [
         Factored(layer)
-        for layer in layers
+        for layer in model.children()
         if type(layer) is nn.Linear
         and layer.weight.numel() >= LEAST_WEIGHTS
         and layer.weight.requires_grad
         and layer.weight.is_contiguous()
         and layer.weight.device.type == "cpu"
-        and not layer.weight._backward_hooks
+        and not is_watched(layer.weight)
         and used.count(id(layer.weight)) == 1
     ]
 
@@ -191,8 +192,15 @@ RULES: dict[type, Callable[[dict[str, Any], dict[str, Any], Tensor, Penalise], U
 """Optimizer -> (its group, its memory of a weight, the weight, penalties) -> how rows of it are updated."""
 
 
+def _forward(layer: Factored, weight: Tensor, bias: Tensor | None, x: Tensor) -> Tensor:
+    if x.dim() == 2:
+        return _Updated.apply(layer, weight, bias, x)
+    # Made here, for views of a function's own may not be changed in place.
+    return _Updated.apply(layer, weight, bias, x.reshape(-1, x.shape[-1])).view(*x.shape[:-1], len(weight))
+
+
 class _Updated(torch.autograd.Function):
-    """x W^T + b, whose backward pass is `Factored.descend`."""
+    """x W^T + b for x [n, D], whose backward pass is `Factored.descend`."""
 
     @staticmethod
     def forward(ctx: Any, layer: Factored, weight: Tensor, bias: Tensor | None, x: Tensor) -> Tensor:
@@ -203,7 +211,7 @@ class _Updated(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[None, Tensor | None, Tensor | None, Tensor | None]:
         x, _ = ctx.saved_tensors  # which would tell if the weight had changed since
+        [dy] = gradients
         _, _, needs_bias, needs_x = ctx.needs_input_grad
-        dy = gradients[0].flatten(0, -2)
-        gradient, dx = ctx.layer.descend(dy, x.detach().flatten(0, -2), needs_x)
-        return None, gradient, dy.sum(0) if needs_bias else None, None if dx is None else dx.view(x.shape)
+        gradient, dx = ctx.layer.descend(dy, x.detach(), needs_x)
+        return None, gradient, dy.sum(0) if needs_bias else None, dx

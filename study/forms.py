@@ -128,6 +128,8 @@ class Vmapped:
 
 
 def _linear(layer: nn.Linear, x: Tensor) -> Tensor:
+    if torch.is_autocast_enabled(x.device.type):
+        return nn.functional.linear(x, layer.weight, layer.bias)
     return _Product.apply(x, layer.weight, layer.bias)
 
 
@@ -140,7 +142,16 @@ class _Product(torch.autograd.Function):
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, Tensor | None], output: Tensor) -> None:
-        """Nothing: only lanes are trained, by `_Products`."""
+        ctx.save_for_backward(*inputs[:2])
+        ctx.biased = inputs[2] is not None
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Of models that take gradients themselves; those of lanes are made by `_Products`."""
+        x, weight = ctx.saved_tensors
+        [dy] = gradients
+        rows = dy.reshape(-1, dy.shape[-1])
+        return dy @ weight, rows.mT @ x.reshape(-1, x.shape[-1]), rows.sum(0) if ctx.biased else None
 
     @staticmethod
     def vmap(
@@ -181,6 +192,11 @@ class _Products(torch.autograd.Function):
             torch.bmm(dy.mT, x) if needs_weight else None,
             dy.sum(1) if needs_bias else None,
         )
+
+
+def is_watched(parameter: Tensor) -> bool:
+    """Whether somebody wants to be told of its gradient, which is nobody's where models are fused."""
+    return bool(parameter._backward_hooks or parameter._post_accumulate_grad_hooks)
 
 
 def is_plain_sequence(model: nn.Module) -> bool:

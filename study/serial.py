@@ -241,7 +241,7 @@ class Run:
         if self.algorithm.update is None:  # somebody else's may be random, and trials share the process
             torch.manual_seed(layer_key(self.trial.seed, self.step, -1))
         for layer in self.factored:
-            layer.prepare(self.optimizer, partial(self._decay, learning_rate))
+            layer.prepare(self.optimizer, self._penalties(learning_rate))
         self.optimizer.step(closure)
         if self.average is not None:
             with torch.no_grad():
@@ -271,12 +271,12 @@ class Run:
         with torch.no_grad():
             for layer in self.ghosts:
                 layer.end_step(self.team.sum)
-            self._decay(learning_rate, [(p, p.grad) for p in self.model.parameters() if p.grad is not None])
+            self._penalties(learning_rate)([(p, p.grad) for p in self.model.parameters() if p.grad is not None])
         return total
 
-    def _decay(self, learning_rate: float, pairs: Sequence[tuple[Tensor, Tensor]]) -> None:
-        """Penalise and decay these (weights, gradient), as the search asks for."""
-        decay_(self.algorithm, pairs, learning_rate, self.hyperparameters)
+    def _penalties(self, learning_rate: float) -> Callable[[Sequence[tuple[Tensor, Tensor]]], None]:
+        """What penalises and decays (weights, gradient) as the search asks for; it knows nothing of the model."""
+        return partial(decay_, self.algorithm, learning_rate=learning_rate, hyperparameters=self.hyperparameters)
 
     def _alone(self) -> AbstractContextManager[None]:
         """Backward passes that leave the gradients of this process alone."""

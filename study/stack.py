@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 import torch
 from torch import Tensor, nn
 
-from study.forms import Form, Layout, LinearChain, Loss, Vmapped, can_vmap, first_linear, is_linear_chain
+from study.forms import Form, Layout, LinearChain, Loss, Vmapped, can_vmap, first_linear, is_linear_chain, is_watched
 from study.optimizers.base import Optimizer, Scalars, Values, decay_, in_place
 from study.records import Study
 
@@ -28,14 +28,16 @@ VMAP_PARAMETERS = 2**19
 def arithmetic(model: nn.Module, study: Study, device: str, forced: bool = False) -> str:
     """The arithmetic that a study of this model is computed in; part of its question.
 
-    `plain`, one model at a time, where batches are accumulated or in bf16 and for optimizers that update whole models;
-    else `bmm` for chains of linear layers, `deferred` where what their first layer moves in memory is all that a step
-    costs, and `vmap` where one model alone would leave the device idle. A rule and no measurement, since each differs
-    from the others in the last bits. `forced` lanes (`engine=lanes`) are taken wherever the model allows them.
+    `plain`, one model at a time, where batches are accumulated or in bf16, for optimizers that update whole models, and
+    for models some of whose weights are frozen or have hooks on their gradients; else `bmm` for chains of linear
+    layers, `deferred` where what their first layer moves in memory is all that a step costs, and `vmap` where one model
+    alone would leave the device idle. A rule and no measurement, since each differs from the others in the last bits.
+    `forced` lanes (`engine=lanes`) are taken wherever the model allows them.
     """
     frozen = not all(parameter.requires_grad for parameter in model.parameters())
+    watched = any(map(is_watched, model.parameters()))
     alone = study.algorithm.update is None
-    if study.micro_batch is not None or study.precision != "fp32" or frozen or alone:
+    if study.micro_batch is not None or study.precision != "fp32" or frozen or watched or alone:
         return "plain"
     cpu = torch.device(device).type == "cpu"
     parameters = sum(parameter.numel() for parameter in model.parameters())

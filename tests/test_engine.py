@@ -172,6 +172,9 @@ CLIPPED = nn.Linear(2, 3)
 CLIPPED.register_full_backward_hook(lambda module, inputs, outputs: None)
 REPLACED = nn.Linear(2, 3)
 REPLACED.forward = lambda x: x @ REPLACED.weight.mT
+WATCHED, TOLD = nn.Linear(2, 3), nn.Linear(2, 3)
+WATCHED.weight.register_hook(lambda gradient: gradient * 2)
+TOLD.weight.register_post_accumulate_grad_hook(lambda weight: None)
 
 
 @pytest.mark.parametrize(
@@ -209,6 +212,8 @@ REPLACED.forward = lambda x: x @ REPLACED.weight.mT
         (nn.Sequential(HOOKED), {"batch_size": 64}, "cpu", "plain"),
         (nn.Sequential(CLIPPED), {"batch_size": 64}, "cpu", "plain"),
         (nn.Sequential(REPLACED), {"batch_size": 64}, "cpu", "plain"),
+        (nn.Sequential(WATCHED), {"batch_size": 64}, "cpu", "plain"),
+        (nn.Sequential(TOLD), {"batch_size": 64}, "cpu", "plain"),
     ],
 )
 def test_the_rule_of_arithmetic(make_study, model, fields, device, how):

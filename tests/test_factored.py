@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import weakref
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 
 import pytest
@@ -54,6 +55,28 @@ def watched(layers: list[nn.Module]) -> nn.Module:
     return nn.Sequential(*layers)
 
 
+def told(layers: list[nn.Module]) -> nn.Module:
+    layers[4].weight.register_post_accumulate_grad_hook(lambda weight: weight.grad.mul_(2))
+    return nn.Sequential(*layers)
+
+
+def nested(layers: list[nn.Module]) -> nn.Module:
+    square = nn.Linear(OUTPUTS, OUTPUTS)
+    return nn.Sequential(
+        *layers[:4],
+        nn.Linear(INPUTS, OUTPUTS // 2),
+        nn.Linear(OUTPUTS // 2, OUTPUTS),
+        square,
+        nn.Sequential(square),
+        *layers[5:],
+    )
+
+
+def unbatched(layers: list[nn.Module]) -> nn.Module:
+    """Of one example at a time."""
+    return nn.Sequential(*layers[:4], nn.Flatten(0), layers[4], layers[5], nn.Unflatten(0, (1, -1)), *layers[6:])
+
+
 def replaced(layers: list[nn.Module]) -> nn.Module:
     layers[4].forward = lambda x, layer=layers[4]: nn.functional.linear(3 * x, layer.weight)
     return nn.Sequential(*layers)
@@ -73,7 +96,7 @@ class Workload(Blobs):
 
     def model(self) -> nn.Module:
         places, first = nn.Unflatten(1, (self.places, -1)), nn.Linear(24 // self.places, INPUTS)
-        last = [nn.ReLU(), nn.Flatten(), nn.Linear(self.places * OUTPUTS, 5)]
+        last = [nn.ReLU(inplace=True), nn.Flatten(), nn.Linear(self.places * OUTPUTS, 5)]
         return self.chain([places, first, nn.ReLU(), Dropout(0.2), nn.Linear(INPUTS, OUTPUTS), *last])
 
 
@@ -141,6 +164,12 @@ def test_rows_of_inputs_count_and_not_examples(begun, optimizer, batch_size):
     assert_same(held, advanced(begun(Workload(places=3), optimizer, batch_size, written=True)))
 
 
+def test_a_layer_may_see_an_example_without_its_batch(begun):
+    held = advanced(begun(Workload(chain=unbatched), batch_size=1))
+    assert held.factored
+    assert_same(held, advanced(begun(Workload(chain=unbatched), batch_size=1, written=True)))
+
+
 def test_the_average_of_the_weights_sees_them(begun):
     held, written = (advanced(begun(ema_decay=0.9, written=written)) for written in (False, True))
     assert held.factored
@@ -175,7 +204,7 @@ def test_nothing_is_held_between_steps(begun):
     [
         *(
             {"workload": Workload(chain=chain)}
-            for chain in (lambda x: Own(*x), rotated, shared, hooked, watched, replaced)
+            for chain in (lambda x: Own(*x), rotated, shared, nested, hooked, watched, told, replaced)
         ),
         {"batch_size": MOST_EXAMPLES + 1},
         {"micro_batch": 1},
@@ -194,6 +223,24 @@ def test_a_trial_that_ended_leaves_no_model_behind(begun):
     model = weakref.ref(held.model)
     gc.disable()
     try:
+        del held
+        assert model() is None
+    finally:
+        gc.enable()
+
+
+def test_a_trial_that_failed_leaves_no_model_behind(begun):
+    class Loss(Workload):
+        def loss(self, outputs, targets, **hyperparameters):
+            raise RuntimeError("no")
+
+    held = begun(Loss())
+    model = weakref.ref(held.model)
+    gc.disable()
+    try:
+        with suppress(RuntimeError):
+            held.advance(1)
+        assert held.factored[0].prepared is not None
         del held
         assert model() is None
     finally:

@@ -60,7 +60,7 @@ class GradientNoise(Keyed):
         """Numbers [*shape] of mean 0 and this standard deviation."""
         hashed = _hashed(torch.Size([-(-shape.numel() // 4)]), self.key + _signed(self.first * _LAYER_STRIDE))
         levels = hashed.view(torch.int8)[..., : shape.numel()].unflatten(-1, shape)
-        return levels.to(deviation.dtype).add_(0.5).mul_(deviation / self.LEVELS)
+        return levels.to(deviation.dtype).add_(0.5) * (deviation / self.LEVELS)
 
 
 class GhostBatchNorm(nn.Module):
