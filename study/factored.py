@@ -11,7 +11,7 @@ Shapes: n examples of a batch, [H, D] a weight, h rows of it.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from itertools import pairwise
 from typing import Any
@@ -28,7 +28,7 @@ LEAST_WEIGHTS = 2**20
 ROWS_OF = 2**18
 """Numbers in the rows that are updated together: 1 MB, and as much of each memory of the optimizer."""
 
-Penalise = Callable[[list[tuple[Tensor, Tensor]]], None]
+Penalise = Callable[[Iterable[tuple[Tensor, Tensor]]], None]
 """Adds what is no business of the optimizer's, to (weights, gradient) of the same rows."""
 Update = Callable[[slice, Tensor, Tensor], None]
 """Update these rows by their gradient, the product of [h, n] and [n, D]."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any, Protocol, TypeVar
@@ -16,7 +16,7 @@ from study import checkpoints
 from study.batches import Batches, places
 from study.checkpoints import Checkpoint, Pace
 from study.evaluation import Log, Source, evaluate, forward, initial_model, timed
-from study.factored import factored
+from study.factored import Penalise, factored
 from study.memory import out_of_memory, release_cached_memory
 from study.optimizers.base import Plain, decay_
 from study.records import Curve, Study, Trial
@@ -271,10 +271,10 @@ class Run:
         with torch.no_grad():
             for layer in self.ghosts:
                 layer.end_step(self.team.sum)
-            self._penalties(learning_rate)([(p, p.grad) for p in self.model.parameters() if p.grad is not None])
+            self._penalties(learning_rate)((p, p.grad) for p in self.model.parameters() if p.grad is not None)
         return total
 
-    def _penalties(self, learning_rate: float) -> Callable[[Sequence[tuple[Tensor, Tensor]]], None]:
+    def _penalties(self, learning_rate: float) -> Penalise:
         """What penalises and decays (weights, gradient) as the search asks for; it knows nothing of the model."""
         return partial(decay_, self.algorithm, learning_rate=learning_rate, hyperparameters=self.hyperparameters)
 
