@@ -10,7 +10,7 @@ import re
 import shutil
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -169,7 +169,8 @@ def _looks(
     if not jobs:
         return
     settings, shards = _divided(each_shard(jobs), cluster)
-    tasks = [_task(job, config_dir, command, cluster) for job in shards]
+    gpus = _gpus(cluster, settings, shards[0].engine, folder)
+    tasks = [_task(job, config_dir, command, cluster, gpus) for job in shards]
     for task in tasks:
         task.log.unlink(missing_ok=True)
         node.status_file(task.log).unlink(missing_ok=True)
@@ -231,21 +232,27 @@ def _divided(jobs: list[Job], cluster: Cluster) -> tuple[dict[str, Any], list[Jo
         room = most // workers if workers < most else max(1, most)  # fewer than there could be were asked for, for each
         at_once = min(len(jobs), room if asked == -1 else asked)
         each = max(1, min(workers, most // at_once))
-        divided = [with_workers(job, each) for job in jobs]
-        if on_gpu:  # in turn, whichever ends first
-            taken = [number % at_once * each * devices for number in range(len(jobs))]
-            divided = [replace(j, engine=replace(j.engine, first_gpu=n)) for j, n in zip(divided, taken, strict=True)]
-        return settings | {"n_jobs": at_once}, divided
+        return settings | {"n_jobs": at_once}, [with_workers(job, each) for job in jobs]
     if cluster.kind == "ray" and not settings["ray"]["remote"].get("num_gpus"):
         granted = max(1, int(settings["ray"]["remote"].get("num_cpus", 1)))
         return settings, [with_workers(job, job.engine.workers or granted) for job in jobs]
     return settings, jobs
 
 
-def _task(job: Job, config_dir: Path | None, command: str, cluster: Cluster) -> node.Task:
+def _gpus(cluster: Cluster, settings: dict[str, Any], engine: placement.Engine, folder: Path) -> dict[Path, str]:
+    """Those that divided jobs take for as long as they hold a lock in `folder`; see `node.Task`."""
+    if cluster.kind != "local" or engine.device != "cuda":
+        return {}
+    apart = placement.gpus_apart(settings["n_jobs"], (engine.workers or 1) * (engine.devices or 1))
+    return {folder / f"gpus-{number}": seen for number, seen in enumerate(apart)}
+
+
+def _task(
+    job: Job, config_dir: Path | None, command: str, cluster: Cluster, gpus: Mapping[Path, str] | None = None
+) -> node.Task:
     moved = replace(job, results=job.results.absolute())
     what = pickle.dumps((moved, config_dir and config_dir.resolve(), command))
-    return node.Task(log_of(job), what, parent=os.getpid() if cluster.kind == "local" else None)
+    return node.Task(log_of(job), what, os.getpid() if cluster.kind == "local" else None, gpus or {})
 
 
 def _hand_over(

@@ -9,32 +9,40 @@ leaves the launcher to start the next; and every launcher's jobs leave the same 
 
 from __future__ import annotations
 
+import fcntl
 import os
 import pickle
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from study.interrupts import die_with
 
 FOLDER = ".cluster"
 """Of what launchers write, below a results folder."""
+TRAINING = [sys.executable, "-u", "-m", "study.node"]
+"""The process that trains."""
 
 
 @dataclass(frozen=True)
 class Task:
     """A job as it travels: `what` is a pickled (Job, config_dir, command), read only by the process that trains it.
 
-    `parent` is the process on this machine that must live for it to go on; None: the launcher sees to that.
+    Attributes:
+        parent: the process on this machine that must live for it to go on; None: the launcher sees to that.
+        gpus: file -> what CUDA_VISIBLE_DEVICES is for the task that has locked it; a file for each of as many as run
+            together, or none: all see what there is.
     """
 
     log: Path
     what: bytes
     parent: int | None = None
+    gpus: Mapping[Path, str] = field(default_factory=dict)
 
 
 def run(tasks: Sequence[Task], config: Any) -> int:
@@ -44,11 +52,14 @@ def run(tasks: Sequence[Task], config: Any) -> int:
         die_with(task.parent)
     status_file(task.log).unlink(missing_ok=True)  # of an earlier run, if this one was queued again
     task.log.parent.mkdir(parents=True, exist_ok=True)
-    with task.log.open("ab") as log:  # after what it said before it was queued again
-        command = [sys.executable, "-u", "-m", "study.node"]
-        # In a session of its own, for a Ctrl-C is its parent's to handle.
+    with task.log.open("ab") as log, _free(task.gpus, config.job) as gpus:  # after what it said if it was queued again
         process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
+            TRAINING,
+            stdin=subprocess.PIPE,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            env=os.environ if gpus is None else os.environ | {"CUDA_VISIBLE_DEVICES": gpus},
+            start_new_session=True,  # for a Ctrl-C is its parent's to handle
         )
         try:
             process.communicate(task.what)
@@ -57,6 +68,31 @@ def run(tasks: Sequence[Task], config: Any) -> int:
             process.wait()
     status_file(task.log).write_text(f"{process.returncode}\n")
     return process.returncode
+
+
+@contextmanager
+def _free(gpus: Mapping[Path, str], number: int) -> Iterator[str | None]:
+    """Those that no other task has, since some take much longer than others; None: there is no choice.
+
+    Where tasks of another command hold them all, or files cannot be locked, they are taken in turn.
+
+    Arguments:
+        number: of the task.
+    """
+    turn = number % max(1, len(gpus))
+    files = [*[*gpus][turn:], *[*gpus][:turn]]
+    with ExitStack() as held:
+        free = (path for path in files if _lock(held.enter_context(path.open("w"))))
+        yield gpus[next(free, files[0])] if gpus else None
+
+
+def _lock(file: TextIO) -> bool:
+    """Whether nobody else holds this file from now on, as far as can be told."""
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        return not isinstance(error, BlockingIOError)
+    return True
 
 
 def status_file(log: Path) -> Path:

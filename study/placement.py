@@ -27,7 +27,6 @@ class Engine:
         workers: processes that train; None: as many as there are cores or GPUs for. Each takes the next GPU.
         devices: on which each trial is trained; above 1 a worker is a team of as many processes (`study.team`). None:
             one, or as many as torchrun has started processes.
-        first_gpu: of the first worker, where jobs share the GPUs of a machine; nobody sets it by hand.
         lanes: trials that a worker trains at once; None: as many as pay.
         data_memory: GiB of data that a process may hold on its device; None: a share of the device's memory.
         loaders: processes with which each reads data that do not fit.
@@ -41,7 +40,6 @@ class Engine:
     device: str = "auto"
     workers: int | None = None
     devices: int | None = None
-    first_gpu: int = 0
     lanes: int | None = None
     data_memory: float | None = None
     loaders: int = 2
@@ -94,7 +92,7 @@ class Engine:
         """The device of process `number` of this machine, of settled workers: of several GPUs each takes the next."""
         if self.device != "cuda":
             return self.device
-        return f"cuda:{(self.first_gpu + number) % torch.cuda.device_count()}"
+        return f"cuda:{number % torch.cuda.device_count()}"
 
 
 def place(device: str, devices: int) -> str:
@@ -134,6 +132,14 @@ def _devices(device: str, asked: int | None, started: team.Seat | None) -> int:
             "engine.device=cpu takes processes instead."
         )
     return devices
+
+
+def gpus_apart(processes: int, each: int) -> list[str]:
+    """What CUDA_VISIBLE_DEVICES is to be for processes that take so many GPUs each, in turn, of those seen here."""
+    count = torch.cuda.device_count()
+    names = os.environ.get("CUDA_VISIBLE_DEVICES", ",".join(map(str, range(count)))).split(",")
+    taken = (range(process * each, (process + 1) * each) for process in range(processes))
+    return [",".join(dict.fromkeys(names[gpu % count] for gpu in gpus)) for gpus in taken]
 
 
 def settle_arithmetic() -> None:

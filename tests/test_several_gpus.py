@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -9,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from study import cluster, config, placement, team, worker
+from study import cluster, config, node, placement, team, worker
 from study.placement import Engine
 
 GPUS = 4
@@ -18,6 +19,7 @@ GPUS = 4
 @pytest.fixture(autouse=True)
 def machine(monkeypatch):
     """One with some GPUs."""
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: GPUS)
     monkeypatch.setattr(placement, "usable", lambda device: "cuda" if device == "auto" else device)
@@ -48,7 +50,6 @@ def test_a_cpu_has_no_number(monkeypatch):
     ("engine", "devices"),
     [
         (Engine(device="cuda"), ["cuda:0", "cuda:1", "cuda:2", "cuda:3", "cuda:0"]),
-        (Engine(device="cuda", first_gpu=3), ["cuda:3", "cuda:0", "cuda:1", "cuda:2", "cuda:3"]),
         (Engine(device="cuda:2"), ["cuda:2"] * 5),
         (Engine(device="cpu"), ["cpu"] * 5),
     ],
@@ -90,17 +91,60 @@ def test_the_memory_of_each_gpu_limits_the_workers_on_it(monkeypatch, asked, roo
 
 
 @pytest.mark.parametrize(
-    ("engine", "n_jobs", "first", "each"),
+    ("engine", "n_jobs", "seen", "each"),
     [
-        (Engine(device="cuda", workers=4), -1, [0, 1, 2, 3, 0], 1),
-        (Engine(device="cuda", workers=4), 2, [0, 2, 0, 2, 0], 2),
-        (Engine(device="cuda", workers=2, devices=2), -1, [0, 2, 0, 2, 0], 1),
-        (Engine(device="cpu", workers=2), 1, [0] * 5, 2),
+        (Engine(device="cuda", workers=4), -1, ["0", "1", "2", "3"], 1),
+        (Engine(device="cuda", workers=4), 2, ["0,1", "2,3"], 2),
+        (Engine(device="cuda", workers=2, devices=2), -1, ["0,1", "2,3"], 1),
+        (Engine(device="cuda", workers=8), -1, ["0", "1", "2", "3", "0"], 1),
+        (Engine(device="cuda", workers=6), 1, ["0,1,2,3"], 6),
+        (Engine(device="cuda:1", workers=4), -1, [], 1),
+        (Engine(device="cpu", workers=2), 1, [], 2),
     ],
 )
-def test_jobs_take_the_gpus_in_turn(engine, n_jobs, first, each):
+def test_jobs_have_gpus_apart(tmp_path, engine, n_jobs, seen, each):
     [job] = config.jobs(["batch_size=32", f"results={Path('nowhere')}"])
-    jobs = [replace(job, engine=engine)] * 5
-    _, divided = cluster._divided(jobs, cluster.Cluster("local", {"n_jobs": n_jobs}))
-    assert [job.engine.first_gpu for job in divided] == first
+    local = cluster.Cluster("local", {"n_jobs": n_jobs})
+    settings, divided = cluster._divided([replace(job, engine=engine)] * 5, local)
+    assert [*cluster._gpus(local, settings, divided[0].engine, tmp_path).values()] == seen
     assert {job.engine.workers for job in divided} == {each}
+
+
+def test_gpus_that_were_granted_keep_their_names(monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "7,5,GPU-2ba3,1")
+    assert placement.gpus_apart(2, 2) == ["7,5", "GPU-2ba3,1"]
+
+
+@pytest.fixture
+def choices(tmp_path):
+    return {tmp_path / str(number): str(number) for number in range(3)}
+
+
+def test_a_job_takes_gpus_that_are_free(choices):
+    """Jobs take their turn, but none waits for one that takes long, nor sits beside it."""
+    with node._free(choices, 0) as long:
+        for number in (1, 2, 3, 4, 5, 3):
+            with node._free(choices, number) as short:
+                assert short != long
+        with node._free(choices, 3) as second, node._free(choices, 4) as third:
+            assert {long, second, third} == {"0", "1", "2"}
+            with node._free(choices, 5) as of_another_command:
+                assert of_another_command == "2"
+    with node._free(choices, 6) as again:
+        assert again == long
+
+
+def test_gpus_are_taken_in_turn_where_files_cannot_be_locked(choices, monkeypatch):
+    monkeypatch.setattr(node.fcntl, "flock", lambda *_: (_ for _ in ()).throw(OSError(37, "No locks available")))
+    with node._free(choices, 3) as first, node._free(choices, 4) as second:
+        assert (first, second) == ("0", "1")
+
+
+@pytest.mark.parametrize("some", [True, False])
+def test_a_training_sees_its_gpus_only(choices, tmp_path, monkeypatch, some):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "all")
+    seen = "import os; print('sees', os.environ['CUDA_VISIBLE_DEVICES'])"
+    monkeypatch.setattr(node, "TRAINING", [sys.executable, "-c", seen])
+    tasks = [node.Task(tmp_path / f"{number}.log", b"", gpus=choices if some else {}) for number in range(2)]
+    assert node.run(tasks, SimpleNamespace(job=1)) == 0
+    assert tasks[1].log.read_text() == f"sees {1 if some else 'all'}\n"
