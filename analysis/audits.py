@@ -83,10 +83,13 @@ def near_best(study: StudyData, goal: Goal | None = None) -> tuple[int, float]:
     return int((steps <= factor * fewest).sum()) if np.isfinite(fewest) else 0, factor
 
 
-def gain_of_doubling(steps: np.ndarray) -> float:
-    """By how much each doubling of the trials still cut the steps: (S_n / S)^(1 / log2(N / n)), n = N / 4.
+def gain_of_doubling(steps: np.ndarray, censored_at: float = math.nan) -> float:
+    """By how much each doubling of the trials still cut the steps, at least: (S_n / S)^(1 / log2(N / n)), n = N / 4.
 
     S_n is the median best of n of the N trials [N], S the best of all.
+
+    Arguments:
+        censored_at: the fewest steps that a trial ended at without the goal, which S_n may lie beyond unseen.
 
     >>> round(gain_of_doubling(np.array([100.0, 121.0, 144.0, 400.0, 500.0, 600.0, 700.0, 800.0])), 2)
     1.2
@@ -94,7 +97,8 @@ def gain_of_doubling(steps: np.ndarray) -> float:
     n = intervals.draws(len(steps))
     if len(steps) == n or not np.isfinite(steps).any():
         return math.nan
-    return float((intervals.median_best_of(steps, n) / np.min(steps)) ** (1 / math.log2(len(steps) / n)))
+    s_n = np.fmin(intervals.median_best_of(steps, n), censored_at)
+    return float((s_n / np.min(steps)) ** (1 / math.log2(len(steps) / n)))
 
 
 class Noise(NamedTuple):

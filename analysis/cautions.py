@@ -10,6 +10,7 @@ import pandas as pd
 
 from analysis import audits, scaling, steps_to_result
 from analysis.counting import RECORDED, Goal
+from analysis.intervals import PART
 from analysis.load import CURVE, StudyData
 
 KINDS = (
@@ -156,9 +157,12 @@ def _trials(study: StudyData, goal: Goal, row: Row) -> Iterator[Caution]:
     elif complete < wanted:
         text = f"only {{}} of {wanted:,} feasible trials are there"
         yield _about("unfinished", study, goal, text, "sweep again to go on", f"{complete:,}")
+    elif row["reached"] and complete < PART:
+        text = "of fewer than {} trials there is a best one, and nothing that it shows"
+        yield _about("few near", study, goal, text, "raise search.trials", str(PART))
     elif row["reached"]:
         near, factor = audits.near_best(study, goal)
-        gain = audits.gain_of_doubling(steps_to_result.feasible_steps(study, goal))
+        gain = audits.gain_of_doubling(steps_to_result.feasible_steps(study, goal), row["censored_at"])
         if near < min(FEWEST_NEAR, wanted):  # of fewer trials, all may be near
             text = f"only {{}} of {wanted:,} trials reached the goal within {factor:g} times the fewest steps"
             yield _about("few near", study, goal, text, MORE_TRIALS, f"{near:,}")

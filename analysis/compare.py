@@ -13,7 +13,7 @@ import pandas as pd
 
 from analysis import relative
 from analysis.counting import Goal
-from analysis.intervals import resampled
+from analysis.intervals import ratios
 from analysis.load import GOAL, StudyData
 from analysis.steps_to_result import answerable, feasible_steps
 
@@ -33,7 +33,7 @@ def table(
     Returns:
         A row for each (workload or optimizer, goal, `by`, against, batch_size): speed_up, S(against) / S(by) (infinite
         where only the first reached the goal, 0 where only the other did, NaN where neither), with low and high: the
-        95 % interval of the same ratio of S_n by resampling trials.
+        95 % interval of the same ratio of S_n by resampling trials (NaN with fewer than 4).
 
     >>> from analysis.load import load_study
     >>> folder = "results/published/mlp_digits/studies/mlp_digits"
@@ -68,19 +68,11 @@ def speed_up(steps: np.ndarray, against: np.ndarray, seed: tuple[int, int] = (0,
     >>> speed_up(np.full(20, 50.0), np.full(20, 100.0))
     (2.0, 2.0, 2.0)
     """
-    found = _ratio(np.min(against, initial=np.inf), np.min(steps, initial=np.inf))
-    if not (len(steps) and len(against)):
-        return float(found), np.nan, np.nan
-    # Two generators, since equal draws on both sides would make the ratio look surer than it is.
-    ratios = _ratio(resampled(against, (seed[0] + 1, seed[1])), resampled(steps, seed))
-    ratios[np.isnan(ratios)] = 1.0  # neither resample reached the goal, and nothing is shown
-    low, high = np.quantile(ratios, 0.025, method="lower"), np.quantile(ratios, 0.975, method="higher")
-    return float(found), float(low), float(high)
-
-
-def _ratio(numerator: np.ndarray | float, denominator: np.ndarray | float) -> np.ndarray:
     with np.errstate(invalid="ignore"):
-        return np.divide(numerator, denominator)
+        found = np.min(against, initial=np.inf) / np.min(steps, initial=np.inf)
+    resampled = ratios(against, steps, (seed[0] + 1, seed[1]), seed)
+    low, high = np.quantile(resampled, 0.025, method="lower"), np.quantile(resampled, 0.975, method="higher")
+    return float(found), float(low), float(high)
 
 
 def sentences(pairs: pd.DataFrame, limits: pd.DataFrame, by: str = "optimizer") -> list[str]:

@@ -119,12 +119,22 @@ class Outcome(NamedTuple):
         status: COMPLETE, INFEASIBLE or INCOMPLETE.
         end: the step at which the trial ends under its stopping rule (what ran beyond does not count); the step it
             diverged at if it is INFEASIBLE, the last step known if it is INCOMPLETE.
-        steps_to_goal: the first measured step below the goal, or None if there is none up to the race's bound.
+        steps_to_goal: the first measured step below the goal, or None if there is none up to the race's bound; a trial
+            that runs its whole budget may diverge after it.
     """
 
     status: str
     end: int
     steps_to_goal: int | None
+
+    @property
+    def result(self) -> int | None:
+        """Steps to the goal of a feasible trial, which is what counts; None if it was not reached, or not feasible.
+
+        >>> Outcome(COMPLETE, 40, 20).result, Outcome(INFEASIBLE, 30, 20).result
+        (20, None)
+        """
+        return self.steps_to_goal if self.status == COMPLETE else None
 
 
 def first_crossing(steps: ArrayLike, errors: ArrayLike, threshold: float) -> int | None:
@@ -162,7 +172,7 @@ def best_trials(outcomes: Sequence[Outcome], trials: Sequence[Measured]) -> list
     [2, 0, 1]
     """
     complete = [position for position, outcome in enumerate(outcomes) if outcome.status == COMPLETE]
-    reached = [(outcomes[i].steps_to_goal, i) for i in complete if outcomes[i].steps_to_goal is not None]
+    reached = [(steps, i) for i in complete if (steps := outcomes[i].result) is not None]
     missed = [(least_error(trials[i], outcomes[i].end), i) for i in complete] if not reached else []
     return [position for _, position in sorted([*reached, *missed])[:BEST]]
 
@@ -200,10 +210,10 @@ def outcomes(rule: Rule, trials: Iterable[Measured], best: int | None = None) ->
     """
     found = []
     for trial in trials:
-        result = _recorded(rule, trial) if trial.recorded else _outcome(rule, trial, rule.bound(best))
-        if result.status == COMPLETE and result.steps_to_goal is not None:
-            best = min(result.steps_to_goal, best or result.steps_to_goal)
-        found.append(result)
+        outcome = _recorded(rule, trial) if trial.recorded else _outcome(rule, trial, rule.bound(best))
+        if (steps := outcome.result) is not None:
+            best = min(steps, best or steps)
+        found.append(outcome)
     return found
 
 

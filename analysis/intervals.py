@@ -13,7 +13,7 @@ from scipy.special import bdtr, betaincinv
 
 RESAMPLES = 2000
 PART = 4
-"""n = N / PART."""
+"""n = N / PART. Of fewer than PART trials S_n is that of a single one, and its intervals would be far too narrow."""
 
 
 def draws(trials: int) -> int:
@@ -23,6 +23,20 @@ def draws(trials: int) -> int:
     25
     """
     return max(1, trials // PART)
+
+
+def known(steps: np.ndarray, censored_at: float) -> np.ndarray:
+    """Steps [N] as far as their order is known: infinite beyond the fewest that a trial ended at without the goal.
+
+    A race cuts trials that might have come before slower ones of lower index, which ran while nobody was fast yet.
+
+    Arguments:
+        censored_at: NaN if all reached the goal.
+
+    >>> known(np.array([1900.0, 200.0, np.inf, 300.0]), censored_at=396.0)
+    array([ inf, 200.,  inf, 300.])
+    """
+    return np.where(steps > censored_at, np.inf, steps)
 
 
 def median_best_of(steps: np.ndarray, draws: int) -> np.ndarray | float:
@@ -80,17 +94,38 @@ def share(count: int, of: int, confidence: float = 0.95) -> tuple[float, float]:
     return low, high
 
 
-def resampled(steps: np.ndarray, seed: tuple[int, int]) -> np.ndarray:
-    """S_n of R resamples [R] of the trials [N], each of N drawn with replacement.
+def resampled(steps: np.ndarray, draws: int, seed: tuple[int, int]) -> np.ndarray:
+    """S_n of R resamples [R] of the trials [N], each of N drawn with replacement; n = `draws`.
 
     S_n is the r-th smallest of a resample; that of N uniform numbers follows Beta(r, N - r + 1), and its part of N says
     which of the sorted trials it is. So one number stands for each resample, exactly.
 
-    >>> best = resampled(np.arange(1.0, 101.0), seed=(0, 64))
+    >>> best = resampled(np.arange(1.0, 101.0), draws=25, seed=(0, 64))
     >>> best.shape, float(np.median(best))
     ((2000,), 3.0)
     """
     trials = len(steps)
-    rank = median_rank(trials, draws(trials)) + 1
+    rank = median_rank(trials, draws) + 1
     quantiles = np.random.default_rng(seed).beta(rank, trials - rank + 1, size=RESAMPLES)
     return np.sort(steps)[np.minimum((trials * quantiles).astype(int), trials - 1)]
+
+
+def ratios(steps: np.ndarray, against: np.ndarray, seed: tuple[int, int], seed_against: tuple[int, int]) -> np.ndarray:
+    """S_n(steps) / S_n(against) of R resamples [R] of either's trials; NaN with fewer than PART trials.
+
+    Both have the same n, a quarter of the fewer trials: each its own quarter would be another quantile of a single
+    trial's steps, and the larger search ahead by that alone. Where neither reached the goal the ratio is 1.
+
+    Arguments:
+        seed, seed_against: must differ, since equal draws on both sides would make the ratio look surer than it is.
+
+    >>> found = ratios(np.full(20, 50.0), np.full(100, 100.0), (0, 64), (1, 64))
+    >>> float(found.min()), float(found.max())
+    (0.5, 0.5)
+    """
+    trials = min(len(steps), len(against))
+    if trials < PART:
+        return np.full(RESAMPLES, np.nan)
+    with np.errstate(invalid="ignore"):
+        found = resampled(steps, draws(trials), seed) / resampled(against, draws(trials), seed_against)
+    return np.where(np.isnan(found), 1.0, found)

@@ -13,7 +13,7 @@ import pandas as pd
 
 from analysis import fits
 from analysis.counting import Goal
-from analysis.intervals import resampled
+from analysis.intervals import PART, draws, ratios, resampled
 from analysis.load import CURVE, StudyData
 from analysis.steps_to_result import answerable, feasible_steps
 
@@ -65,9 +65,7 @@ def perfect_scaling_limit(steps: Mapping[int, float], base: float | None = None)
     return Limit(float(limit), _bound(limit, steps, sizes))
 
 
-def maximum_useful_batch_size(
-    trials: Mapping[int, np.ndarray], seed: int = 0, samples: Mapping[int, np.ndarray] | None = None
-) -> Limit:
+def maximum_useful_batch_size(trials: Mapping[int, np.ndarray], seed: int = 0) -> Limit:
     """The smallest B such that no larger measured batch size is shown to be faster.
 
     B' is shown to be faster than B if the 5 % bootstrap quantile of S_n(B) / S_n(B') exceeds 1.05, S_n being the
@@ -75,16 +73,19 @@ def maximum_useful_batch_size(
 
     Arguments:
         trials: batch size -> steps to the goal of its feasible trials [N], infinite if not reached.
-        samples: of `resamples` with this seed, if they are there already.
 
     >>> trials = {8: np.full(20, 400.0), 16: np.full(20, 200.0), 32: np.full(20, 195.0)}
     >>> maximum_useful_batch_size(trials).value
     16.0
     """
-    samples = resamples(trials, seed) if samples is None else samples
-    sizes = sorted(samples)
+    sizes = sorted(size for size, steps in trials.items() if np.isfinite(steps).any())
+
+    def shown_faster(larger: int, size: int) -> bool:
+        found = ratios(trials[size], trials[larger], (seed, size), (seed, larger))
+        return bool(np.quantile(found, 0.05, method="lower") > USEFUL_GAIN)
+
     for size in sizes:
-        if not any(_shown_faster(samples[size], samples[other]) for other in sizes if other > size):
+        if not any(shown_faster(larger, size) for larger in sizes if larger > size):
             return Limit(float(size), _bound(size, trials, sizes))
     return Limit(np.nan, "=")
 
@@ -132,13 +133,14 @@ def _perfect_scaling_limits(sizes: np.ndarray, curves: np.ndarray, base: float |
 
 
 def resamples(trials: Mapping[int, np.ndarray], seed: int = 0) -> dict[int, np.ndarray]:
-    """S_n of resamples [R] at each batch size that reached the goal.
+    """S_n of resamples [R] at each batch size that reached the goal and has at least 4 trials; n is the same for all.
 
     >>> {size: s.shape for size, s in resamples({8: np.full(20, 400.0), 16: np.full(20, np.inf)}).items()}
     {8: (2000,)}
     """
-    reached = {size: steps for size, steps in sorted(trials.items()) if np.isfinite(steps).any()}
-    return {size: resampled(steps, seed=(seed, size)) for size, steps in reached.items()}
+    known = {size: s for size, s in sorted(trials.items()) if np.isfinite(s).any() and len(s) >= PART}
+    n = draws(min(map(len, known.values()), default=0))
+    return {size: resampled(steps, n, seed=(seed, size)) for size, steps in known.items()}
 
 
 def _middle(values: Sequence[float] | np.ndarray) -> tuple[float, float]:
@@ -147,13 +149,6 @@ def _middle(values: Sequence[float] | np.ndarray) -> tuple[float, float]:
     if not len(known):
         return np.nan, np.nan
     return float(np.quantile(known, 0.025, method="lower")), float(np.quantile(known, 0.975, method="higher"))
-
-
-def _shown_faster(steps: np.ndarray, of_larger: np.ndarray) -> bool:
-    # Where neither resample reached the goal nothing is shown: the ratio counts as 1.
-    neither = np.isinf(steps) & np.isinf(of_larger)
-    ratio = np.where(neither, 1.0, steps / np.where(neither, 1.0, of_larger))
-    return bool(np.quantile(ratio, 0.05, method="lower") > USEFUL_GAIN)
 
 
 def _bound(limit: int, measured: Iterable[int], reached: Iterable[int]) -> str:
@@ -232,12 +227,11 @@ def table(
     rows = []
     for key, trials in sorted(curves.items()):
         fewest = {size: float(np.min(steps, initial=np.inf)) for size, steps in trials.items()}
-        samples = resamples(trials)
         limits = {
             "perfect_scaling_limit": perfect_scaling_limit(fewest, base),
-            "maximum_useful_batch_size": maximum_useful_batch_size(trials, samples=samples),
+            "maximum_useful_batch_size": maximum_useful_batch_size(trials),
         }
-        for name, (low, high) in intervals(samples, base).items():
+        for name, (low, high) in intervals(resamples(trials), base).items():
             # Resamples that differ by chance alone put the maximum useful batch size anywhere on a plateau, which the
             # value, by what is shown to be faster, is the beginning of.
             value = limits[name].value

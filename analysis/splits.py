@@ -15,8 +15,9 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from analysis import scaling, steps_to_result
+from analysis import steps_to_result
 from analysis.counting import Goal
+from analysis.intervals import ratios
 from analysis.load import CURVE, StudyData
 from analysis.step_times import AdviceError, StepTimes
 
@@ -124,7 +125,7 @@ def table(studies: Sequence[StudyData], machine: Machine, goal: Goal | None = No
     found["fastest"] = found.index == ranked(found, "seconds", "device_hours").index[0]
     found["cheapest"] = found.index == ranked(found, "device_hours", "seconds").index[0]
     reached = {study.batch_size: steps_to_result.feasible_steps(study, goal) for study in studies}
-    found["shown_slower"] = _shown_slower(found, scaling.resamples(reached), machine.times.error)
+    found["shown_slower"] = _shown_slower(found, reached, machine.times.error)
     return found
 
 
@@ -187,19 +188,21 @@ def best_of_each(found: pd.DataFrame) -> pd.DataFrame:
     return best.sort_values("batch_size")
 
 
-def _shown_slower(found: pd.DataFrame, samples: Mapping[int, np.ndarray], error: float) -> np.ndarray:
-    """Whether each split [A] takes longer than the fastest by the 2.5 % quantile of S_n's ratio [R] times that of the
+def _shown_slower(found: pd.DataFrame, trials: Mapping[int, np.ndarray], error: float) -> np.ndarray:
+    """Whether each split [A] takes longer than the fastest by the 2.5 % quantile of S_n's ratio times that of the
     updates' times, which are known to a relative error."""
     fastest = found[found["fastest"]].iloc[0]
-    low = dict.fromkeys(found["batch_size"], np.inf) | {fastest["batch_size"]: 1.0}
-    for size, steps in samples.items():
-        if size != fastest["batch_size"]:  # one search has one S(B), however the batch is split
-            with np.errstate(invalid="ignore"):
-                ratios = steps / samples[fastest["batch_size"]]
-            ratios[np.isnan(ratios)] = 1.0  # neither resample reached the goal, and nothing is shown
-            low[size] = float(np.quantile(ratios, 0.025, method="lower"))
+    best = fastest["batch_size"]
+    low = {size: _least_ratio(trials[size], trials[best], size, best) for size in trials if size != best}
+    low[best] = 1.0  # one search has one S(B), however the batch is split
     ratio = found["batch_size"].map(low) * found["seconds_per_step"] / fastest["seconds_per_step"]
     return (ratio > 1 + np.nan_to_num(error)).to_numpy()
+
+
+def _least_ratio(steps: np.ndarray, fastest: np.ndarray, size: int, best: int) -> float:
+    if not np.isfinite(steps).any():
+        return np.inf
+    return float(np.quantile(ratios(steps, fastest, (0, size), (0, best)), 0.025, method="lower"))
 
 
 def _unreached(studies: Sequence[StudyData], goal: Goal | None) -> str:

@@ -45,7 +45,7 @@ def _row(study: StudyData) -> dict[str, Any]:
     wanted = int(study.question["search"]["trials"])
     counts = {s: int((frame["status"] == s).sum()) for s in (COMPLETE, INFEASIBLE, INCOMPLETE)}
     done, processes = is_complete(study), at_work(study.folder)
-    best = frame["steps_to_goal"][frame["status"] == COMPLETE].min()
+    best = frame["steps_to_goal"][frame["counted"] & (frame["status"] == COMPLETE)].min()
     return {
         "workload": study.workload,
         "optimizer": study.optimizer,

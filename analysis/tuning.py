@@ -11,9 +11,9 @@ import numpy as np
 import pandas as pd
 
 from analysis.counting import COMPLETE, INFEASIBLE, Goal
-from analysis.intervals import median_best_of
+from analysis.intervals import known, median_best_of
 from analysis.load import CURVE, GOAL, STUDY, StudyData
-from analysis.steps_to_result import answerable, counted_trials, feasible_steps
+from analysis.steps_to_result import answerable, counted_trials, feasible_steps, row
 
 KEY = [*STUDY, *GOAL]
 
@@ -66,7 +66,7 @@ def best_of_n(studies: Iterable[StudyData], goals: Sequence[Goal | None] = (None
 
     Returns:
         A row for each (workload, optimizer, batch_size, goal, n): steps (the median best of n trials drawn from those
-        in hand; infinite where half of such searches would miss the goal).
+        in hand; infinite where half of such searches would miss the goal, or meet it later than a trial was cut).
 
     >>> from analysis.load import load_study
     >>> best_of_n([load_study("results/published/mlp_digits/studies/mlp_digits/sgd/64")])[["n", "steps"]]
@@ -80,7 +80,7 @@ def best_of_n(studies: Iterable[StudyData], goals: Sequence[Goal | None] = (None
     """
     rows = []
     for study, goal in answerable(studies, goals):
-        steps = feasible_steps(study, goal)
+        steps = known(feasible_steps(study, goal), row(study, goal)["censored_at"])
         counts = sorted({*(2**k for k in range(len(steps).bit_length())), len(steps)} - {0})
         key = (study.workload, study.optimizer, study.batch_size, goal.metric, goal.threshold)
         rows += [(*key, n, median_best_of(steps, n)) for n in counts]

@@ -128,7 +128,7 @@ def _compared(job: Job, alpha: float) -> Comparison:
     again = searches.rerun(tuner)
     ended = Tuner(again, load(again)).outcomes
     reruns = [ended[index] for index in range(study.search.reruns)]
-    steps = sorted(np.inf if outcome.steps_to_goal is None else outcome.steps_to_goal for outcome in reruns)
+    steps = sorted(np.inf if outcome.result is None else outcome.result for outcome in reruns)
     points = [dict(trial.hyperparameters) for trial in tuner.counted_trials]
     tuned = dict(tuner.best_trials[0].hyperparameters)
     middle, grid = (len(steps) + 1) // 2, study.evaluation_steps

@@ -127,7 +127,8 @@ class SweepProgress:
                 self.known.append(study)
                 self.total += weight * wanted
         launched = tuner.feasible + tuner.infeasible
-        best = "goal not reached yet" if tuner.best is None else f"best {tuner.best:,} steps"
+        fewest = tuner.steps_to_result
+        best = "goal not reached yet" if fewest is None else f"best {fewest:,} steps"
         status = f"{launched} done, {tuner.feasible} feasible, {tuner.infeasible} infeasible, {best}"
         self.bars.update(self.current, completed=min(tuner.feasible, wanted), status=status)
         done = self.done_before + weight * min(tuner.feasible, wanted)

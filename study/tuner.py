@@ -173,19 +173,10 @@ class Tuner:
         self._hear()
         return self.study.rule.bound(self._best(before=index))
 
-    @property
-    def best(self) -> int | None:
-        """Fewest steps to the goal among all finished trials."""
-        return self._best()
-
-    def _best(self, before: float = math.inf) -> int | None:
+    def _best(self, before: int) -> int | None:
         """Fewest steps to the goal among finished trials of lower index."""
-        reached = (
-            result.steps_to_goal
-            for index, result in self.outcomes.items()
-            if index < before and result.status == COMPLETE and result.steps_to_goal is not None
-        )
-        return min(reached, default=None)
+        found = (outcome.result for index, outcome in self.outcomes.items() if index < before)
+        return min((steps for steps in found if steps is not None), default=None)
 
     @property
     def feasible(self) -> int:
@@ -225,9 +216,9 @@ class Tuner:
 
     @property
     def steps_to_result(self) -> int | None:
-        """Fewest steps to the goal among the trials that count."""
-        reached = [steps for i in self._counted if (steps := self.outcomes[i].steps_to_goal) is not None]
-        return min(reached, default=None)
+        """Fewest steps to the goal among the feasible trials that count."""
+        found = (self.outcomes[i].result for i in self._counted)
+        return min((steps for steps in found if steps is not None), default=None)
 
     def _from_optuna(self, params: Mapping[str, float]) -> dict[str, float]:
         """Optuna's values as hyperparameters; rounding must not leave the range."""

@@ -35,7 +35,7 @@ def test_an_adaptive_sampler_proposes_a_trial_under_way_again(make_study, make_c
     tuner = Tuner(study, finished, [under_way])
     assert tuner.ask() == under_way
     tuner.tell(replace(make_curve(study, 11, reaches=9), trial=under_way))
-    assert tuner.best == 9
+    assert tuner.steps_to_result == 9
     assert tuner.ask().index == 12
     for forged in (replace(under_way, seed=1), replace(under_way, hyperparameters={"learning_rate": 0.1})):
         assert Tuner(study, finished, [forged]).ask() == Tuner(study, finished).ask()

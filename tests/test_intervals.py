@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from scipy.stats import binom
 
-from analysis import intervals, scaling
+from analysis import compare, intervals, scaling
 from analysis.scaling import intervals as intervals_of_limits
 from analysis.scaling import resamples
 
@@ -72,9 +72,34 @@ def test_resamples_are_distributed_as_if_every_trial_had_been_drawn():
     steps = np.append(generator.lognormal(size=30), [math.inf] * 10)
     drawn = steps[generator.integers(40, size=(20_000, 40))]
     expected = np.sort(np.asarray(intervals.median_best_of(drawn, intervals.draws(40))))
-    found = np.sort(np.concatenate([intervals.resampled(steps, (0, run)) for run in range(10)]))
+    found = np.sort(np.concatenate([intervals.resampled(steps, 10, (0, run)) for run in range(10)]))
     for value in np.sort(steps)[:12]:
         assert np.mean(found <= value) == pytest.approx(np.mean(expected <= value), abs=0.012)
+
+
+@pytest.mark.parametrize("trials", [(20, 20), (20, 5), (100, 20), (100, 10), (10, 100)])
+def test_no_search_is_ahead_by_being_larger(trials):
+    """S_n of n = N / 4 of each its own N would be 2.7 % of 100 trials against 21 % of 12."""
+    generator = np.random.default_rng(3)
+    ahead, useful = [], []
+    for _ in range(300):
+        one, other = (np.exp(0.5 * generator.standard_normal(count)) for count in trials)
+        ahead.append(compare.speed_up(one, other)[1] > 1)
+        useful.append(scaling.maximum_useful_batch_size({1: other, 2: one}).value == 2)
+    assert np.mean(ahead) < 0.06
+    assert np.mean(useful) < 0.09
+
+
+@pytest.mark.parametrize("trials", [1, 2, 3])
+def test_fewer_than_four_trials_show_nothing(trials):
+    few, many = np.full(trials, 100.0), np.full(20, 10_000.0)
+    value, low, high = compare.speed_up(few, many)
+    assert value == 100
+    assert math.isnan(low)
+    assert math.isnan(high)
+    assert scaling.maximum_useful_batch_size({1: many, 2: few}).value == 1
+    assert scaling.maximum_useful_batch_size({1: many, 2: few, 4: many / 2}).value == 2  # 4 beats 1, and not 2
+    assert resamples({1: many, 2: few}).keys() == {1}
 
 
 @pytest.mark.parametrize("base", [None, 4, 1000])

@@ -162,6 +162,19 @@ def test_nothing_is_rerun_where_the_goal_was_missed(swept):
     assert len(swept(lambda study, h: None, reruns=3)) == 1
 
 
+@pytest.mark.parametrize(
+    "curves",
+    [[{"reaches": 20, "bad": 40}] * 3, [{"reaches": 20, "bad": 40}, {}, {}]],
+    ids=["all diverged", "the others missed it"],
+)
+def test_nothing_is_rerun_where_only_trials_that_diverged_later_met_the_goal(make_study, make_curve, curves):
+    """With full budgets a trial goes on beyond its goal, and one that diverges there is not feasible."""
+    study = make_study(stopping="budget", trials=2, max_launches=3, reruns=2)
+    made = [make_curve(study, index, **curve) for index, curve in enumerate(curves)]
+    assert next(searches.stages(study, lambda _: made)).complete
+    assert searches.next_search(study, lambda search: made if search == study else []) is None
+
+
 def test_asking_for_more_goes_on_and_equals_asking_at_once(swept, tmp_path, make_study):
     swept(best_at(30))
     swept(best_at(30), extend=True, repeats=1)

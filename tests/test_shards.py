@@ -95,7 +95,7 @@ def test_a_shard_hears_of_the_goals_of_others(tmp_path: Path, make_study, make_c
     assert tuner.step_limit(1) == study.train_steps
     store.save(folder, make_curve(study, 0, reaches=10))
     assert tuner.step_limit(1) == study.rule.bound(10) < study.train_steps
-    assert tuner.best == 10
+    assert tuner.steps_to_result == 10
 
 
 class Trainer:

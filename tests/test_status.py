@@ -56,6 +56,12 @@ def test_counts_best_and_time_left(state) -> None:
     assert row["seconds_left"] == pytest.approx(seconds / 2 * 2 / 2)  # two trials made, two to go, two workers
 
 
+def test_the_best_is_the_best_of_those_that_count(state) -> None:
+    """A trial was started for one that seemed to have diverged, until a faster one of lower index had ended."""
+    row = state({0: {"reaches": 20}, 1: {"bad": 60}, 2: {"reaches": 10}}, trials=2, stopping="race")
+    assert (row["state"], row["best"]) == ("done", 20)
+
+
 DEAD = {**HERE, "pid": 2**22 + 1}  # above every process number
 ELSEWHERE = {"host": "another", "pid": os.getpid()}
 

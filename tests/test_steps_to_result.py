@@ -272,8 +272,21 @@ def test_a_base_beyond_all_batch_sizes_says_nothing_of_perfect_scaling(results):
 
 
 def test_an_unfinished_study_does_not_break_the_limits(results):
+    """Of fewer than four trials there is a best one, and nothing that it shows."""
     studies = results({1: [1600] * 4, 2: ["missing", 800, "missing", 800], 4: [400, "missing", "missing", "missing"]})
-    assert limits(studies) == {"perfect_scaling_limit": (4, ">"), "maximum_useful_batch_size": (4, ">")}
+    assert limits(studies) == {"perfect_scaling_limit": (4, ">"), "maximum_useful_batch_size": (1, "<")}
+
+
+def test_trials_that_a_race_cut_may_come_before_slower_ones_of_lower_index(results):
+    """Those ran while nobody was fast yet; by full budgets S_n is some 450 steps here."""
+    [study] = results({8: [1900, 1500, 200, *[450] * 17]}, stopping="race")
+    row = steps_to_result.row(study)
+    assert 200 < row["censored_at"] < 450
+    assert (row["steps_to_result"], row["low"]) == (200, 200)
+    assert (row["steps_n"], row["high"]) == (np.inf, np.inf)  # more than what they were cut at
+    curve = tuning.best_of_n([study]).set_index("n")["steps"]
+    assert curve[20] == 200
+    assert np.isinf(curve[[1, 2]]).all()
 
 
 def test_each_optimizer_is_a_curve_of_its_own(results):

@@ -163,10 +163,10 @@ def test_status_is_derived_from_the_curve(make_study, make_curve, curve, status)
 def test_the_best_is_the_fewest_steps_of_a_feasible_trial(make_study, make_curve):
     study = make_study(stopping="budget")
     tuner = Tuner(study, [make_curve(study, 0, reaches=40), make_curve(study, 1, reaches=20, bad=50)])
-    assert tuner.best == 40
+    assert tuner.steps_to_result == 40
     tuner.tell(make_curve(study, 2, reaches=30))
     tuner.tell(make_curve(study, 3))
-    assert tuner.best == 30
+    assert tuner.steps_to_result == 30
 
 
 def cube(study, count=64):
@@ -320,4 +320,4 @@ def test_a_race_stops_those_that_fall_behind(make_study, make_curve):
     assert tuner.tell(make_curve(study, 3, bad=bound + 1)) == Outcome(COMPLETE, bound, None)  # diverged after its end
     tuner.tell(make_curve(study, 0, reaches=grid[2]))  # now trial 1 was too slow to count
     assert tuner.outcomes[1] == Outcome(COMPLETE, max(step for step in grid if step <= 2 * grid[2]), None)
-    assert tuner.best == grid[2]
+    assert tuner.steps_to_result == grid[2]
