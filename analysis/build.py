@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -105,7 +106,8 @@ def build(results: Sequence[Path | str], output: Path | str, asked: Asked = Aske
             warnings=[
                 *refused,
                 *cautions.waiting(studies),
-                *cautions.sentences(list(answerable(begun, goals)), steps, limits, pairs),
+                *searches.orphans(made),
+                *cautions.sentences(list(answerable(begun, goals)), steps, limits, pairs, asked.base_batch_size or 0.0),
                 *rules.stale(made),
                 *imported(begun),
             ],
@@ -154,7 +156,7 @@ def tables(made: Sequence[StudyData], studies: Sequence[StudyData], asked: Asked
     """
     goals = asked.readings
     steps = steps_to_result.table(studies, goals=goals)
-    cost = steps_to_result.cost_table(made)
+    cost = steps_to_result.cost_table([study for study in made if study.begun])
     trials = tuning.trials(studies, goals)
     falling = errors.best_errors(studies)
     reruns = searches.rerun_steps(made)
@@ -248,21 +250,28 @@ def grid_sentences(studies: list[StudyData]) -> list[str]:
     >>> found.split(". ")[0]
     'Step budget: the larger of 20 epochs and 200 steps, at most 10,000'
     """
-    found: dict[str, str] = {}
+    curves: dict[str, dict[tuple[str, str], None]] = {}
     for study in studies:
-        if study.question["stopping"] == RECORDED:
-            text = "Imported: trials ended, and errors were measured, where they were recorded."
-            found.setdefault(text, study.workload)
-            continue
-        budget, grid = study.question["budget"], study.question["evaluation"]
-        capped = "" if budget["max_steps"] is None else f", at most {budget['max_steps']:,}"
-        steps = f"the larger of {budget['epochs']:g} epochs and {budget['steps']:,} steps{capped}"
-        text = (
-            f"Step budget: {steps}. Validation errors are measured first at {grid['first']:.0%} of it, then every "
-            f"{grid['ratio'] - 1:.0%} more steps: a steps-to-result may be too large by as much."
-        )
-        found.setdefault(text, study.workload)
-    return [text if len(found) == 1 else f"{workload}: {text}" for text, workload in found.items()]
+        curves.setdefault(_grid_sentence(study), {})[study.workload, study.optimizer] = None
+    if len(curves) == 1:
+        return list(curves)
+    alike = Counter(workload for found in curves.values() for workload in {workload for workload, _ in found})
+    return [
+        f"{', '.join({w if alike[w] == 1 else f'{w} with {o}': None for w, o in found})}: {text}"
+        for text, found in curves.items()
+    ]
+
+
+def _grid_sentence(study: StudyData) -> str:
+    if study.question["stopping"] == RECORDED:
+        return "Imported: trials ended, and errors were measured, where they were recorded."
+    budget, grid = study.question["budget"], study.question["evaluation"]
+    capped = "" if budget["max_steps"] is None else f", at most {budget['max_steps']:,}"
+    return (
+        f"Step budget: the larger of {budget['epochs']:g} epochs and {budget['steps']:,} steps{capped}. Validation "
+        f"errors are measured first at {grid['first']:.0%} of it, then every {grid['ratio'] - 1:.0%} more steps: a "
+        "steps-to-result may be too large by as much."
+    )
 
 
 def provenance(study: StudyData) -> dict[str, Any]:

@@ -77,12 +77,15 @@ class Caution(NamedTuple):
         return "; ".join(filter(None, (self.text, self.cure)))
 
 
-def sentences(answered: Answered, steps: pd.DataFrame, limits: pd.DataFrame, pairs: pd.DataFrame) -> list[str]:
+def sentences(
+    answered: Answered, steps: pd.DataFrame, limits: pd.DataFrame, pairs: pd.DataFrame, base: float = 0.0
+) -> list[str]:
     """The warnings, a line for each (kind, workload, optimizer, goal).
 
     Arguments:
         answered: study and goal of each row of `steps` (`analysis.steps_to_result.table`).
         limits, pairs: tables of `analysis.scaling` and `analysis.compare`.
+        base: as of `analysis.scaling.perfect_scaling_limit`.
 
     >>> from analysis import compare, scaling, steps_to_result
     >>> from analysis.load import load_study
@@ -102,7 +105,7 @@ def sentences(answered: Answered, steps: pd.DataFrame, limits: pd.DataFrame, pai
             *_noise(study, goal, row),
             *_budget(study, goal, row),
         ]
-    found += [*_inclusions(answered, pairs), *_unequal(answered, pairs), *_bases(steps), *_ends(answered, limits)]
+    found += [*_inclusions(answered, pairs), *_unequal(answered, pairs), *_bases(steps, base), *_ends(answered, limits)]
     imported = {(s.workload, s.optimizer) for s, _ in answered if s.question["stopping"] == RECORDED}
     found = [_cured(caution, imported=caution.curve[:2] in imported) for caution in found]
     return _lines(found, several_goals=len({goal for _, goal in answered}) > 1)
@@ -118,7 +121,11 @@ def waiting(studies: Iterable[StudyData]) -> list[str]:
     ['mlp_digits, sgd, batch size 32: no trial has ended yet; sweep again to go on.']
     """
     text, cure = "no trial has ended yet", "sweep again to go on"
-    found = [_about("waiting", study, study.goal, text, cure) for study in studies if not study.begun]
+    found = [
+        _cured(_about("waiting", study, study.goal, text, cure), imported=study.question["stopping"] == RECORDED)
+        for study in studies
+        if not study.begun
+    ]
     return _lines(found, several_goals=False)
 
 
@@ -192,7 +199,7 @@ def _budget(study: StudyData, goal: Goal, row: Row) -> Iterator[Caution]:
         return
     steps = row["steps_to_result"]
     before = int(steps_to_result.outcomes(study, goal)["step_before"][row["trial"]])
-    if before == 0:
+    if before == 0 and steps > 1:
         text = "the goal was met at the first evaluation"
         yield _about("coarse", study, goal, text, "lower evaluation.first to see when")
     elif before < COARSEST * steps and steps - before > 1:
@@ -227,16 +234,15 @@ def _unequal(answered: Answered, pairs: pd.DataFrame) -> Iterator[Caution]:
                 yield Caution("unequal", curve, None, text, "sweep both alike")
 
 
-def _bases(steps: pd.DataFrame) -> Iterator[Caution]:
+def _bases(steps: pd.DataFrame, base: float) -> Iterator[Caution]:
     """The base of perfect scaling is not the cheapest in examples."""
     for (workload, optimizer, metric, threshold), curve in steps[steps["reached"]].groupby(CURVE):
-        curve = curve.sort_values("batch_size")
-        ratio = curve["examples_to_result"].iloc[0] / curve["examples_to_result"].min()
-        if ratio > scaling.PERFECT_SCALING_TOLERANCE:
-            text = (
-                f"batch size {curve['batch_size'].iloc[0]:,}, the base of perfect scaling, took {ratio:.2g} times the "
-            )
-            text += "examples of the best; its limit may be stated too large"
+        based = curve[curve["batch_size"] >= base].sort_values("batch_size")
+        ratios = based["examples_to_result"] / curve["examples_to_result"].min()
+        if ratios.iloc[:1].gt(scaling.PERFECT_SCALING_TOLERANCE).any():
+            size, ratio = based["batch_size"].iloc[0], ratios.iloc[0]
+            text = f"batch size {size:,}, the base of perfect scaling, took {ratio:.2g} times the examples of the best"
+            text += "; its limit may be stated too large"
             cure = "tune the smallest batch sizes further"
             yield Caution("base", (workload, optimizer, Goal(metric, threshold)), None, text, cure)
 

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from analysis import audits, steps_to_result
-from analysis.counting import COMPLETE, Branch
+from analysis.counting import COMPLETE, INCOMPLETE, Branch
 from analysis.edges import widening
 from analysis.load import GOAL, STUDY, StudyData
 
@@ -29,7 +29,7 @@ def answers(studies: Iterable[StudyData]) -> list[StudyData]:
 
 
 def by_study(studies: Iterable[StudyData]) -> list[dict[Branch, StudyData]]:
-    """The searches made for each (workload, optimizer, batch size), in their order.
+    """The searches made for each (workload, optimizer, batch size) of which the first is on file, in their order.
 
     >>> from analysis.load import load_study
     >>> folder = "results/published/mlp_digits/studies/mlp_digits/sgd/64"
@@ -39,7 +39,25 @@ def by_study(studies: Iterable[StudyData]) -> list[dict[Branch, StudyData]]:
     found: dict[tuple[str, str, int], dict[Branch, StudyData]] = {}
     for study in studies:
         found.setdefault((study.workload, study.optimizer, study.batch_size), {})[study.branch] = study
-    return list(found.values())
+    return [searches for searches in found.values() if Branch() in searches]
+
+
+def orphans(studies: Sequence[StudyData]) -> list[str]:
+    """Of which studies the first search is not on file, so that nothing is read from its others, a line a study.
+
+    >>> from analysis.load import load_study
+    >>> folder = "results/published/mlp_digits/studies/mlp_digits/sgd/64"
+    >>> orphans([load_study(folder), load_study(f"{folder}/rerun-5")])
+    []
+    """
+    known = {(study.workload, study.optimizer, study.batch_size): None for study in studies}
+    held = {(study.workload, study.optimizer, study.batch_size) for study in answers(studies)}
+    return [
+        f"{workload}, {optimizer}, batch size {size:,}: its first search is not on file, and the others are left out; "
+        "sweep again."
+        for workload, optimizer, size in known
+        if (workload, optimizer, size) not in held
+    ]
 
 
 def answer(searches: Mapping[Branch, StudyData], repeat: int = 0) -> StudyData:
@@ -147,7 +165,7 @@ def repeats(studies: Sequence[StudyData]) -> pd.DataFrame:
 
 
 def rerun_steps(studies: Sequence[StudyData]) -> pd.DataFrame:
-    """The tuned configurations trained again with fresh seeds, every run.
+    """The tuned configurations trained again with fresh seeds, every run that has ended.
 
     Returns:
         A row for each (workload, optimizer, batch_size, rerun): the goal, trial and steps_to_result of the search,
@@ -168,6 +186,7 @@ def rerun_steps(studies: Sequence[StudyData]) -> pd.DataFrame:
         again = searches.get(chosen.branch._replace(rerun=row["trial"])) if row["reached"] else None
         if again is not None:
             frame = steps_to_result.outcomes(again).rename_axis("rerun").reset_index()
+            frame = frame[frame["status"] != INCOMPLETE]
             steps = frame["steps_to_goal"].where(frame["status"] == COMPLETE).astype("float64").fillna(np.inf)
             kept = {key: row[key] for key in (*STUDY, *GOAL, "trial", "steps_to_result")}
             frames.append(frame[["rerun", "status"]].assign(steps=steps, **kept))

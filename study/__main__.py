@@ -161,7 +161,7 @@ def rules(options: argparse.Namespace, console: Console) -> None:
 
 def advise(options: argparse.Namespace, console: Console) -> None:
     """`study advise`: the batch size and its split over devices that reach the goal first, and at the least cost."""
-    from analysis import searches, split_tables, splits, step_times
+    from analysis import cautions, searches, split_tables, splits, step_times
     from analysis.advise import notes, sentences
     from study import show
     from study.advise import Asked, facts
@@ -169,7 +169,12 @@ def advise(options: argparse.Namespace, console: Console) -> None:
     asked = Asked.of(options)
     advised, refused = [], []
     for made in _curves(options):
-        studies = searches.answers(made)
+        answers = searches.answers(made)
+        waiting = [*cautions.waiting(answers), *searches.orphans(made)]
+        studies = [study for study in answers if study.begun]
+        if not studies:
+            refused += waiting
+            continue
         known = facts(asked, studies[0].question, max(study.batch_size for study in studies))
         given = known.step_seconds
         try:
@@ -186,7 +191,7 @@ def advise(options: argparse.Namespace, console: Console) -> None:
         except splits.AdviceError as error:
             refused.append(str(error))
         else:
-            advised.append((found, sentences(found), [*notes(found, machine, studies), *known.notes]))
+            advised.append((found, sentences(found), [*notes(found, machine, studies), *known.notes, *waiting]))
     if not advised:
         raise splits.AdviceError(" ".join(refused))
     if options.json:

@@ -110,4 +110,4 @@ def _on_budget(study: Study, repeat: int, budget: float) -> Study:
 
 
 def _budgets(study: Study) -> list[float]:
-    return sorted(study.search.budgets)
+    return sorted(set(study.search.budgets))

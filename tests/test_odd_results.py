@@ -1,17 +1,22 @@
 """Reports on what sweeps leave behind when they go badly: empty studies, divergence, goals never reached."""
 
 import math
+import shutil
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
 import pytest
 
-from analysis import errors, relative, scaling, steps_to_result, tuning
-from analysis.build import Asked, build
-from analysis.counting import Goal, Measured, first_crossing
+from analysis import cautions, errors, relative, scaling, steps_to_result, tuning
+from analysis.build import Asked, build, grid_sentences
+from analysis.counting import RECORDED, Goal, Measured, first_crossing
 from analysis.edges import scaled
 from analysis.load import LoadError, load
+from study import searches
+from study.__main__ import main
 from study.records import Budget
+from study.tuner import Tuner
 
 FIELDS = {"examples": 4096, "budget": Budget(0, 2000), "stopping": "budget"}
 
@@ -119,3 +124,87 @@ def test_a_bound_has_no_interval():
         assert limit.bound == ">"
         assert np.isnan(limit.low)
         assert np.isnan(limit.high)
+
+
+def test_searches_whose_first_is_not_on_file_are_left_out(tmp_path, make_study, make_curve, write_study):
+    """As where its torn file was removed, or a sweep was killed while it announced what it would do."""
+    here, gone = (make_study(batch_size=size, trials=4, reruns=1, **FIELDS) for size in (8, 64))
+    write_study(tmp_path, here, [make_curve(here, index, reaches=400) for index in range(4)])
+    for branch in (gone.branch._replace(budget=0.5), gone.branch._replace(rerun=2)):
+        study = replace(gone, branch=branch)
+        write_study(tmp_path, study, [make_curve(study, 0, reaches=100)])
+    data = build([tmp_path], tmp_path)
+    why = "tiny, momentum, batch size 64: its first search is not on file, and the others are left out; sweep again."
+    assert why in data.warnings
+    assert list(data.tables["steps_to_result"]["batch_size"]) == [8]
+    shutil.rmtree(tmp_path / "studies/tiny/momentum/8")
+    with pytest.raises(LoadError, match="has ended yet; sweep again to go on"):
+        build([tmp_path], tmp_path)
+
+
+def test_reruns_under_way_are_neither_infeasible_nor_missed(tmp_path, make_study, make_curve, write_study):
+    study = make_study(trials=3, reruns=4, **FIELDS)
+    write_study(tmp_path, study, [make_curve(study, index, reaches=400) for index in range(3)])
+    again = searches.rerun(Tuner(study, [make_curve(study, index, reaches=400) for index in range(3)]))
+    write_study(tmp_path, again, [make_curve(again, 1, reaches=420), make_curve(again, 3, reaches=420)], close=False)
+    [row] = build([tmp_path], tmp_path).tables["reruns"].to_dict("records")
+    assert (row["reruns"], row["infeasible"], row["reached"]) == (2, 0, 2)
+
+
+def test_batch_sizes_that_nobody_has_trained_are_neither_advised_against_nor_costed(written, capsys):
+    folder = written({8: [{"reaches": 400}] * 4, 64: []})
+    build([folder], folder)
+    assert list(pd.read_csv(folder / "tables/cost.csv")["batch_size"]) == [8]
+    assert main(["advise", str(folder), "--max-per-device-batch", "64", "--step-ms", "8:1,64:2"]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "No trial reached the goal" not in said
+    assert "batch size 64: no trial has ended yet" in said
+    shutil.rmtree(folder / "studies/tiny/momentum/8")
+    assert main(["advise", str(folder), "--max-per-device-batch", "64", "--step-ms", "8:1,64:2"]) == 2
+    assert "batch size 64: no trial has ended yet; sweep again" in " ".join(capsys.readouterr().err.split())
+
+
+def test_nobody_can_sweep_further_what_was_imported(written):
+    folder = written({8: [{"reaches": 400}] * 4})
+    [study] = load(folder)
+    empty = replace(study, trials=study.trials[:0], question=study.question | {"stopping": RECORDED})
+    assert cautions.waiting([empty]) == ["tiny, momentum, batch size 8: no trial has ended yet."]
+
+
+def test_the_base_that_is_warned_of_is_the_one_that_was_asked_for(written):
+    """Batch size 8 takes 1.5 times the examples of 16, the best, and 32 twice as many."""
+    folder = written({8: [{"reaches": 600}] * 4, 16: [{"reaches": 200}] * 4, 32: [{"reaches": 200}] * 4})
+
+    def warned(base):
+        return [text for text in build([folder], folder, Asked(base_batch_size=base)).warnings if "base of" in text]
+
+    assert "batch size 8, the base of perfect scaling" in warned(None)[0]
+    assert not warned(16)
+    assert "batch size 32, the base of perfect scaling" in warned(32)[0]
+    assert not warned(64)
+
+
+def test_the_budget_and_grid_of_every_curve_are_told(tmp_path, make_study, make_curve, write_study):
+    def told(*curves):
+        studies = [make_study(name=name, optimizer=o, **FIELDS | {"budget": Budget(0, n)}) for name, o, n in curves]
+        for study in studies:
+            write_study(tmp_path, study, [make_curve(study, 0, reaches=400)])
+        texts = grid_sentences(list(load(tmp_path)))
+        shutil.rmtree(tmp_path / "studies")
+        return [text.partition("Step budget: the larger of 0 epochs and ")[::2] for text in texts]
+
+    def steps(text):
+        return text.partition(" ")[0]
+
+    [(label, text)] = told(("a", "momentum", 2000), ("b", "momentum", 2000))
+    assert (label, steps(text)) == ("", "2,000")
+    found = told(("a", "momentum", 2000), ("b", "momentum", 2000), ("c", "momentum", 3000))
+    assert [(label, steps(text)) for label, text in found] == [("a, b: ", "2,000"), ("c: ", "3,000")]
+    found = told(("a", "momentum", 2000), ("a", "nesterov", 3000), ("b", "momentum", 2000))
+    expected = [("a with momentum, b: ", "2,000"), ("a with nesterov: ", "3,000")]
+    assert [(label, steps(text)) for label, text in found] == expected
+
+
+def test_nobody_can_look_before_the_only_step(written):
+    folder = written({8: [{"reaches": 1}] * 4}, budget=Budget(0, 1))
+    assert not [text for text in build([folder], folder).warnings if "evaluation.first" in text]

@@ -118,6 +118,11 @@ def test_budgets_share_points_and_seeds_and_the_least_steps_count(swept, tmp_pat
     assert (row["steps_to_result"], row["budget_multiple"], row["train_steps"]) == (30, 0.5, 50)
 
 
+def test_a_budget_that_is_given_twice_is_one(make_study):
+    study = make_study(**{"space": SPACE, "trials": 40, "budgets": (1.0, 1.0, 2.0)})
+    assert [search.branch.budget for search in searches.planned(study)] == [1.0, 2.0]
+
+
 def test_ties_between_budgets_go_to_the_smaller(swept, tmp_path):
     swept(lambda study, h: 40, budgets=(1.0, 2.0))
     [answer] = analysis_searches.answers(list(load(tmp_path)))
