@@ -82,13 +82,14 @@ class StudyData:
 
     def _read(self, metrics: Sequence[str]) -> pd.DataFrame:
         frames = []
+        known = set(self.trials.index)
         seen: set[int] = set()
         with _reading(self.folder):
             for path in _files(self.folder):
                 with suppress(FileNotFoundError), pq.ParquetFile(path) as file:
                     there = [metric for metric in metrics if metric in file.schema_arrow.names]
                     written = {record["index"] for record in _records(file)}
-                    new = written & set(self.trials.index) - seen  # some may have been gathered since those were read
+                    new = (written & known) - seen  # some may have been gathered since those were read
                     frame = file.read(columns=["trial", "step", *there]).to_pandas()
                     frames.append(frame if new == written else frame[frame["trial"].isin(new)])
                     seen |= new

@@ -68,14 +68,15 @@ def answer(searches: Mapping[Branch, StudyData], repeat: int = 0) -> StudyData:
     >>> answer({study.branch: study}) is study
     True
     """
-    best, fewest = last_stage(searches[Branch(repeat)], searches), (np.inf, np.inf)
-    for branch, start in searches.items():
-        if branch == Branch(repeat, branch.budget):  # no other seeds, not a later stage
-            last = last_stage(start, searches)
-            row = steps_to_result.row(last)
-            if steps_to_result.is_complete(last) and row["reached"]:
-                best, fewest = min((best, fewest), (last, (row["steps_to_result"], branch.budget)), key=lambda b: b[1])
-    return best
+    # Of these seeds, under each budget, without the later stages.
+    starts = [start for branch, start in searches.items() if branch == Branch(repeat, branch.budget)]
+    last = {start.branch.budget: last_stage(start, searches) for start in starts}
+    fewest = {
+        budget: steps_to_result.row(search)["steps_to_result"]
+        for budget, search in last.items()
+        if steps_to_result.is_complete(search) and steps_to_result.row(search)["reached"]
+    }
+    return last[min(fewest, key=lambda budget: (fewest[budget], budget), default=1.0)]
 
 
 def last_stage(search: StudyData, searches: Mapping[Branch, StudyData]) -> StudyData:
