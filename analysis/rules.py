@@ -165,7 +165,7 @@ def _row(moved: pd.DataFrame, tuned: pd.DataFrame | None) -> dict[str, Any]:
     reference = tuned.loc[both, "steps"].to_numpy(dtype=float)
     with np.errstate(invalid="ignore"):
         ratios = moved.loc[both, "steps"].to_numpy(dtype=float) / reference
-    ratios[np.isnan(ratios)] = 1.0  # both missed the goal, and nothing is shown
+    ratios[np.isnan(ratios)] = np.inf  # a move that missed the goal is no good where the tuned one missed it, too
     return {
         **row,
         "tuned_learning_rate": tuned["learning_rate"].iloc[0],

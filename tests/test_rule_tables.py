@@ -72,9 +72,12 @@ def test_seeds_that_only_one_was_trained_with_are_not_compared(planted):
     assert (row["seeds"], row["steps"], row["steps_lost"]) == (5, 90, 1.5)
 
 
-def test_what_both_missed_shows_nothing(planted):
-    planted("tuned", 32, 32, [None, None, 20])
-    assert read(planted("constant", 8, 32, [None, 30, 20])).iloc[0]["steps_lost"] == 1  # ratios 1, 0, 1
+def test_a_run_without_the_goal_counts_as_infinite_whatever_the_tuned_one_did(planted):
+    planted("tuned", 32, 32, [None, None, 20, 25, 20, 20])
+    found = read(planted("constant", 8, 32, [None, 30, 20, 25, 20, None])).iloc[0]
+    assert found["steps_lost"] == 1  # infinite, 0, 1, 1, 1, infinite
+    found = read(planted("constant", 8, 32, [None, None, None, 33, None, None])).iloc[0]
+    assert (found["missed"], found["steps_lost"]) == (5, np.inf)
 
 
 def test_without_its_reference_a_move_still_has_its_misses(planted):

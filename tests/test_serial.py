@@ -1,7 +1,7 @@
 """The serial engine is a plain torch loop, and a trial is a pure function of its configuration."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
@@ -172,6 +172,53 @@ def test_equals_a_plain_torch_loop_step_for_step(tiny_study, optimizer, schedule
     assert expected[-1] < expected[0]
 
 
+class Drawing(Tiny):
+    """A model that draws from torch's own generator, as `nn.Dropout` and much else do."""
+
+    def model(self):
+        return nn.Sequential(nn.Linear(6, 16), nn.Dropout(0.5), nn.ReLU(), nn.Linear(16, 3))
+
+
+@pytest.mark.parametrize("optimizer", ["momentum", "adam"])
+@pytest.mark.parametrize("micro_batch", [None, 3])
+def test_what_a_model_draws_by_itself_is_its_trials_own(tiny_study, optimizer, micro_batch):
+    study = replace(tiny_study(optimizer), micro_batch=micro_batch)
+    expected = curves(study, 0, 1, workload=Drawing())
+    torch.manual_seed(12345)
+    again = curves(study, 1, 0, workload=Drawing())
+    assert all(map(same, expected, reversed(again)))
+    errors = [curve.errors["val/loss"] for curve in expected]
+    assert not np.array_equal(*errors)
+    dry = curves(
+        study,
+        0,
+        workload=type(
+            "Dry",
+            (Drawing,),
+            {
+                "model": lambda self: nn.Sequential(
+                    *(layer for layer in Drawing().model() if not isinstance(layer, nn.Dropout))
+                )
+            },
+        )(),
+    )
+    assert not np.array_equal(errors[0], dry[0].errors["val/loss"])
+
+
+def test_parts_of_a_batch_and_steps_draw_apart(tiny_study):
+    study = tiny_study()
+    workload = Drawing()
+    data = Data.of(workload.splits(torch.device("cpu")))
+    run = serial.Run(study, workload, data, Queue(study, 0).trials[0], 3)
+    drawn = []
+    run.trained.register_forward_hook(lambda *_: drawn.append(torch.rand(4).tolist()))
+    for _ in range(3):
+        run.update(0.1)
+        run.step += 1
+    assert len(drawn) == 3 * -(-study.batch_size // 3)
+    assert len({*map(tuple, drawn)}) == len(drawn)
+
+
 def test_nesterov_without_momentum_is_sgd(tiny_study):
     nesterov = curves(tiny_study("nesterov", fixed=FIXED | {"momentum": 0.0}), 0)[0]
     momentum = curves(tiny_study("momentum", fixed=FIXED | {"momentum": 0.0}), 0)[0]
@@ -269,6 +316,7 @@ def test_a_trial_is_the_same_alone_again_and_after_others(tiny_study, images):
 def test_training_leaves_the_global_generator_alone(tiny_study):
     state = torch.get_rng_state()
     curves(tiny_study(), 0, workload=Tiny(images=True))
+    curves(tiny_study(), 0, workload=Drawing())
     assert torch.equal(torch.get_rng_state(), state)
 
 
