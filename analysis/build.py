@@ -63,8 +63,8 @@ def build(results: Sequence[Path | str], output: Path | str, asked: Asked = Aske
         output: where it goes.
 
     Raises:
-        LoadError: a folder holds no studies or a torn file, no trial has ended, two hold the same study, or the report
-            cannot be written.
+        LoadError: a folder holds no studies or a torn file, no trial has ended, two hold the same study, a batch size
+            that is asked for was not measured, or the report cannot be written.
 
     >>> from shutil import copytree
     >>> from tempfile import TemporaryDirectory
@@ -85,6 +85,7 @@ def build(results: Sequence[Path | str], output: Path | str, asked: Asked = Aske
     begun = [study for study in studies if study.begun]
     if not begun:
         raise LoadError(f"no trial in {', '.join(map(str, results))} has ended yet; sweep again to go on.")
+    _refuse_unmeasured(begun, asked)
     refused = {reason: None for study in begun for goal in asked.goals if (reason := unanswerable(study, goal))}
     if not any(answerable(begun, goals)):
         raise LoadError("; ".join(refused))
@@ -209,6 +210,15 @@ def _refuse_doubles(studies: Sequence[StudyData]) -> None:
                 "workload.name."
             )
         seen[key] = study.folder
+
+
+def _refuse_unmeasured(studies: Sequence[StudyData], asked: Asked) -> None:
+    """No curve can begin, or be set to 1, at a batch size that nobody measured."""
+    measured = sorted({study.batch_size for study in studies})
+    for option, size in (("base-batch-size", asked.base_batch_size), ("normalise-at", asked.normalise_at)):
+        if size is not None and size not in measured:
+            known = ", ".join(f"{each:,}" for each in measured)
+            raise LoadError(f"--{option}: batch size {size:,.12g} was not measured; choose among {known}.")
 
 
 def stopping_sentences(studies: list[StudyData]) -> list[str]:

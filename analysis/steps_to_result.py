@@ -110,11 +110,11 @@ def unanswerable(study: StudyData, goal: Goal) -> str | None:
     >>> from analysis.load import load_study
     >>> study = load_study("results/published/mlp_digits/studies/mlp_digits/sgd/64")
     >>> unanswerable(study, Goal("val/classification_error", 0.01))  # trials ran their whole budgets
-    >>> unanswerable(study, Goal("val/perplexity", 0.01))
-    'mlp_digits does not measure val/perplexity'
+    >>> unanswerable(study, Goal("val/perplexity", 0.01))  # doctest: +ELLIPSIS
+    'mlp_digits does not measure val/perplexity, but test/classification_error, ...'
     """
     if study.metrics and goal.metric not in study.metrics:
-        return f"{study.workload} does not measure {goal.metric}"
+        return f"{study.workload} does not measure {goal.metric}, but {', '.join(sorted(study.metrics))}"
     if study.stops_early and (goal.metric != study.goal.metric or goal.threshold < study.goal.threshold):
         return (
             f"{study.workload}, {study.optimizer}: {goal} needs stopping=budget, since trials stopped at {study.goal}"

@@ -340,7 +340,12 @@ def _main(argv: Sequence[str]) -> int:
     options.command = shlex.join(["python", "-m", "study", *argv])
     console, errors = Console(), Console(stderr=True, soft_wrap=True)
     try:
-        return _run(options, console, errors)
+        status = _run(options, console, errors)
+        sys.stdout.flush()
+        return status
+    except BrokenPipeError:  # whoever reads this has seen enough; Python would complain at its end
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
     except KeyboardInterrupt as interrupt:
         said = str(interrupt) or "the same command continues where this one stopped"
         errors.print(f"study: interrupted; {said}.", highlight=False)

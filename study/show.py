@@ -344,8 +344,9 @@ def status(console: Console, progress: pd.DataFrame) -> None:
             highlight=False,
         )
     left, unknown = progress["seconds_left"].sum(), progress["seconds_left"].isna().sum()
-    more = f" for those begun; {unknown} not begun" if unknown else ""
-    console.print("Done." if not left and not unknown else f"About {duration(left)} left{more}.", highlight=False)
+    about = f"About {duration(left)} left" if left else "Time left: unknown" if unknown else "Done"
+    more = f"; of {unknown} search{'es' if unknown > 1 else ''} no trial has ended yet" if unknown else ""
+    console.print(f"{about}{more}.", highlight=False)
 
 
 def columns(*headings: str, left: Sequence[str] = ()) -> Table:

@@ -181,7 +181,10 @@ def test_the_base_that_is_warned_of_is_the_one_that_was_asked_for(written):
     assert "batch size 8, the base of perfect scaling" in warned(None)[0]
     assert not warned(16)
     assert "batch size 32, the base of perfect scaling" in warned(32)[0]
-    assert not warned(64)
+    with pytest.raises(LoadError, match=r"--base-batch-size: batch size 48 was not measured; choose among 8, 16, 32\."):
+        warned(48)
+    with pytest.raises(LoadError, match="--normalise-at: batch size -7 was not measured"):
+        build([folder], folder, Asked(normalise_at=-7))
 
 
 def test_the_budget_and_grid_of_every_curve_are_told(tmp_path, make_study, make_curve, write_study):

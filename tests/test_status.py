@@ -6,6 +6,8 @@ import io
 import json
 import os
 import socket
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -16,6 +18,7 @@ from analysis.load import load
 from study import config, store, sweep
 from study.__main__ import main
 
+ROOT = Path(__file__).parents[1]
 HERE = {"host": socket.gethostname(), "pid": os.getpid()}
 RUN = {"workers": 2}
 SMALL = ["batch_size=64,256", "search.trials=3", "budget.epochs=2"]
@@ -142,6 +145,24 @@ def test_status_and_plan_of_a_finished_sweep(tmp_path: Path, capsys: pytest.Capt
     assert [(row["trials"], row["steps"]) for row in rows] == [(2, 400), (2, 400)]  # what is on file costs nothing
 
 
+def test_nobody_knows_how_long_it_takes_before_a_trial_has_ended(tmp_path: Path, capsys, make_study) -> None:
+    for size in (8, 64):
+        store.announce(tmp_path, make_study(batch_size=size))
+    store.open_study(tmp_path, make_study(batch_size=8), RUN)
+    assert main(["status", str(tmp_path)]) == 0
+    assert "Time left: unknown; of 2 searches no trial has ended yet." in " ".join(capsys.readouterr().out.split())
+
+
 def test_status_of_nothing_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["status", str(tmp_path)]) == 2
     assert "no studies in" in capsys.readouterr().err
+
+
+def test_whoever_reads_it_may_stop_reading() -> None:
+    """As `head` does; JSON of many studies is more than a pipe holds."""
+    command = [sys.executable, "-m", "study", "status", "results/published/mlp_digits", "--json"]
+    read, write = os.pipe()
+    os.close(read)
+    with os.fdopen(write, "w") as pipe:
+        ended = subprocess.run(command, stdout=pipe, stderr=subprocess.PIPE, text=True, cwd=ROOT)
+    assert (ended.returncode, ended.stderr) == (1, "")
