@@ -291,6 +291,19 @@ def test_errors_against_budgets_and_batch_sizes():
     assert points(by_examples, "800 examples (0.8 epochs)") == {(8, 0.2), (64, 0.3)}
 
 
+def test_errors_of_zero_are_drawn_on_a_log_axis_too():
+    falling = pd.concat([errors_at(8, [(10, 0.5), (100, 0.04)]), errors_at(64, [(10, 0.3), (100, 0.0)])])
+    (ax,) = panels_of("error_against_budget", {"best_errors": falling})
+    assert points(ax, "batch size 64") == {(10, 0.3), (100, 0.02)}
+    assert any("0 drawn at 0.02" in text.get_text() for text in ax.texts)
+    by_steps, _ = panels_of("error_against_batch_size", {"budgets": by_budget(falling)})
+    assert points(by_steps, "100 steps") == {(8, 0.04), (64, 0.02)}
+    names = {"workload": "digits", "optimizer": "sgd", "batch_size": 8, "goal_metric": METRIC, "goal_threshold": 0.05}
+    smoothing = pd.DataFrame({"label_smoothing": [0.0, 0.1], "error": [0.0, 0.0], "trials": 5}).assign(**names)
+    (ax,) = panels_of("label_smoothing", {"smoothing": smoothing})
+    assert points(ax, "batch size 8") == {(0, 0.001), (0.1, 0.001)}
+
+
 def test_label_smoothing_has_a_linear_axis_from_zero():
     smoothing = pd.DataFrame({"label_smoothing": [0.0, 0.01, 0.1], "error": [0.3, 0.28, 0.25], "trials": 5})
     names = {"workload": "digits", "optimizer": "sgd", "batch_size": 8, "goal_metric": METRIC, "goal_threshold": 0.05}

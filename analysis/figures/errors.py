@@ -22,6 +22,9 @@ from analysis.figures.canvas import (
     round_decimals,
 )
 
+LEAST_ERROR = 1e-3
+"""Where errors of 0 are drawn if there are no others."""
+
 
 def against_budget(ax: Axes, table: pd.DataFrame) -> None:
     """The best error so far against training steps: a curve a batch size.
@@ -34,10 +37,10 @@ def against_budget(ax: Axes, table: pd.DataFrame) -> None:
     ('best validation error', ['batch size 1', 'batch size 4'])
     """
     sizes = evenly(sorted(table["batch_size"].unique()))
-    shown = table[table["batch_size"].isin(sizes)]
+    shown, zeros = _above_zero(table[table["batch_size"].isin(sizes)])
     label = f"best {metric_text(table['goal_metric'].iloc[0])}"
     log_axes(ax, shown["step"], shown["error"], "training steps", label, powers_of_two, round_decimals)
-    heading(ax, str(table["workload"].iloc[0]), str(table["optimizer"].iloc[0]))
+    heading(ax, str(table["workload"].iloc[0]), f"{table['optimizer'].iloc[0]}{zeros}")
     lines = []
     for size, colour in zip(sizes, ramp(len(sizes)), strict=True):
         rows = shown[shown["batch_size"] == size].sort_values("step")
@@ -59,10 +62,13 @@ def against_batch_size(ax: Axes, table: pd.DataFrame) -> None:
     '10,000 examples (8.4 epochs)'
     """
     unit = table["unit"].iloc[0]
+    table, zeros = _above_zero(table)
     label = f"best {metric_text(table['goal_metric'].iloc[0])}"
     log_axes(ax, table["batch_size"], table["error"], "batch size (examples)", label, yticks=round_decimals)
     budgets = sorted(table["budget"].unique())
-    heading(ax, str(table["workload"].iloc[0]), f"{table['optimizer'].iloc[0]}; the same {unit} at every batch size")
+    heading(
+        ax, str(table["workload"].iloc[0]), f"{table['optimizer'].iloc[0]}; the same {unit} at every batch size{zeros}"
+    )
     lines = []
     for budget, colour, marker in zip(budgets, ramp(len(budgets)), MARKERS, strict=False):
         rows = table[table["budget"] == budget].sort_values("batch_size")
@@ -89,10 +95,10 @@ def label_smoothing(ax: Axes, table: pd.DataFrame) -> None:
     ('label smoothing', 'batch size 64')
     """
     sizes = evenly(sorted(table["batch_size"].unique()))
-    shown = table[table["batch_size"].isin(sizes) & np.isfinite(table["error"])]
+    shown, zeros = _above_zero(table[table["batch_size"].isin(sizes) & np.isfinite(table["error"])])
     label = f"best {metric_text(table['goal_metric'].iloc[0])}"
     log_axes(ax, shown["label_smoothing"] + 1, shown["error"], "label smoothing", label, yticks=round_decimals)
-    heading(ax, str(table["workload"].iloc[0]), str(table["optimizer"].iloc[0]))
+    heading(ax, str(table["workload"].iloc[0]), f"{table['optimizer'].iloc[0]}{zeros}")
     lines = []
     for size, colour in zip(sizes, ramp(len(sizes)), strict=True):
         rows = shown[shown["batch_size"] == size].sort_values("label_smoothing")
@@ -101,3 +107,12 @@ def label_smoothing(ax: Axes, table: pd.DataFrame) -> None:
         )
     linear_x(ax)
     legend(ax, lines, {})
+
+
+def _above_zero(table: pd.DataFrame) -> tuple[pd.DataFrame, str]:
+    """(the table with errors of 0, which a log axis has no place for, at half the least error above; words for it)."""
+    error = table["error"]
+    if not (error == 0).any():
+        return table, ""
+    floor = error[error > 0].min() / 2 if (error > 0).any() else LEAST_ERROR
+    return table.assign(error=error.mask(error == 0, floor)), f"; 0 drawn at {floor:.1g}"
