@@ -209,7 +209,7 @@ def _on_steps(found: pd.DataFrame, studies: Sequence[StudyData]) -> Iterable[str
     open_above = each[each["reached"] & np.isinf(each["steps_high"])]
     if len(open_above):
         sizes = _listed(open_above["batch_size"])
-        yield f"Too few trials reached the goal to bound the steps above at batch size {sizes}."
+        yield f"Too few trials, or too few that reached the goal, to bound the steps above at batch size {sizes}."
     fastest = found[found["fastest"]].iloc[0]
     if fastest["batch_size"] == each["batch_size"].max():
         yield "The fastest is the largest batch size that was measured: a larger one may be faster."

@@ -15,7 +15,7 @@ from analysis import relative
 from analysis.counting import Goal
 from analysis.intervals import ratios
 from analysis.load import GOAL, StudyData
-from analysis.steps_to_result import answerable, feasible_steps
+from analysis.steps_to_result import answerable, feasible_steps, row
 
 FIXED = {"optimizer": "workload", "workload": "optimizer"}
 """What two curves may differ in -> what they have in common."""
@@ -43,35 +43,42 @@ def table(
     0  momentum     sgd         256       1.2  0.827586
     """
     fixed = FIXED[by]
-    curves: dict[tuple[str, str, float], dict[str, dict[int, np.ndarray]]] = {}
+    curves: dict[tuple[str, str, float], dict[str, dict[int, tuple[np.ndarray, float]]]] = {}
     for study, goal in answerable(studies, goals):
         held, name = (getattr(study, attribute) for attribute in (fixed, by))
         curve = curves.setdefault((held, goal.metric, goal.threshold), {}).setdefault(name, {})
-        curve[study.batch_size] = feasible_steps(study, goal)
+        curve[study.batch_size] = feasible_steps(study, goal), row(study, goal)["censored_at"]
     related = relative.related(studies) if by == "workload" else None
     rows = []
     for key, by_name in sorted(curves.items()):
         for one, other in combinations(sorted(by_name), 2):
             if related is None or frozenset((one, other)) in related:
                 for size in sorted(by_name[one].keys() & by_name[other].keys()):
-                    ratio = speed_up(by_name[one][size], by_name[other][size], seed=(seed, size))
+                    (steps, end), (against, end_against) = by_name[one][size], by_name[other][size]
+                    ratio = speed_up(steps, against, (seed, size), (end, end_against))
                     rows.append((*key, one, other, size, *ratio))
     return pd.DataFrame(rows, columns=[fixed, *GOAL, by, "against", "batch_size", "speed_up", "low", "high"])
 
 
-def speed_up(steps: np.ndarray, against: np.ndarray, seed: tuple[int, int] = (0, 0)) -> tuple[float, float, float]:
+def speed_up(
+    steps: np.ndarray,
+    against: np.ndarray,
+    seed: tuple[int, int] = (0, 0),
+    censored_at: tuple[float, float] = (np.nan, np.nan),
+) -> tuple[float, float, float]:
     """(S(against) / S, low, high): how many times fewer steps the best trial takes, and S_n's 95 % interval of it.
 
     Arguments:
         steps, against: steps to the goal of feasible trials [N], infinite if not reached.
+        censored_at: of either, the fewest steps that a trial ended at without the goal; NaN if all reached it.
 
     >>> speed_up(np.full(20, 50.0), np.full(20, 100.0))
     (2.0, 2.0, 2.0)
     """
     with np.errstate(invalid="ignore"):
         found = np.min(against, initial=np.inf) / np.min(steps, initial=np.inf)
-    resampled = ratios(against, steps, (seed[0] + 1, seed[1]), seed)
-    low, high = np.quantile(resampled, 0.025, method="lower"), np.quantile(resampled, 0.975, method="higher")
+    least, most = ratios(against, steps, ((seed[0] + 1, seed[1]), seed), censored_at[::-1])
+    low, high = np.quantile(least, 0.025, method="lower"), np.quantile(most, 0.975, method="higher")
     return float(found), float(low), float(high)
 
 

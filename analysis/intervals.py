@@ -110,22 +110,34 @@ def resampled(steps: np.ndarray, draws: int, seed: tuple[int, int]) -> np.ndarra
     return np.sort(steps)[np.minimum((trials * quantiles).astype(int), trials - 1)]
 
 
-def ratios(steps: np.ndarray, against: np.ndarray, seed: tuple[int, int], seed_against: tuple[int, int]) -> np.ndarray:
-    """S_n(steps) / S_n(against) of R resamples [R] of either's trials; NaN with fewer than PART trials.
+def ratios(
+    steps: np.ndarray,
+    against: np.ndarray,
+    seeds: tuple[tuple[int, int], tuple[int, int]],
+    censored_at: tuple[float, float] = (np.nan, np.nan),
+) -> tuple[np.ndarray, np.ndarray]:
+    """(at least, at most): S_n(steps) / S_n(against) of R resamples [R] of either's trials; NaN with fewer than PART.
 
     Both have the same n, a quarter of the fewer trials: each its own quarter would be another quantile of a single
-    trial's steps, and the larger search ahead by that alone. Where neither reached the goal the ratio is 1.
+    trial's steps, and the larger search ahead by that alone. An S_n beyond its `known` trials is at least their end.
 
     Arguments:
-        seed, seed_against: must differ, since equal draws on both sides would make the ratio look surer than it is.
+        seeds: of either; must differ, since equal draws on both sides would make the ratio look surer than it is.
+        censored_at: of either, NaN if all reached the goal; as of `known`.
 
-    >>> found = ratios(np.full(20, 50.0), np.full(100, 100.0), (0, 64), (1, 64))
-    >>> float(found.min()), float(found.max())
+    >>> least, most = ratios(np.full(20, 50.0), np.full(100, 100.0), ((0, 64), (1, 64)))
+    >>> float(least.min()), float(most.max())
     (0.5, 0.5)
     """
     trials = min(len(steps), len(against))
     if trials < PART:
-        return np.full(RESAMPLES, np.nan)
+        return np.full(RESAMPLES, np.nan), np.full(RESAMPLES, np.nan)
+    one, other = (
+        resampled(known(each, end), draws(trials), seed)
+        for each, end, seed in zip((steps, against), censored_at, seeds, strict=True)
+    )
     with np.errstate(invalid="ignore"):
-        found = resampled(steps, draws(trials), seed) / resampled(against, draws(trials), seed_against)
-    return np.where(np.isnan(found), 1.0, found)
+        found = np.fmin(one, censored_at[0]) / other, one / np.fmin(other, censored_at[1])
+    # Where neither resample reached the goal, and nobody knows how far they went, nothing is shown.
+    least, most = (np.where(np.isnan(each), 1.0, each) for each in found)
+    return least, most

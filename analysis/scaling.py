@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 
 import numpy as np
 import pandas as pd
@@ -15,7 +16,7 @@ from analysis import fits
 from analysis.counting import Goal
 from analysis.intervals import PART, draws, ratios, resampled
 from analysis.load import CURVE, StudyData
-from analysis.steps_to_result import answerable, feasible_steps
+from analysis.steps_to_result import answerable, feasible_steps, row
 
 PERFECT_SCALING_TOLERANCE = 1.2
 USEFUL_GAIN = 1.05
@@ -65,7 +66,9 @@ def perfect_scaling_limit(steps: Mapping[int, float], base: float | None = None)
     return Limit(float(limit), _bound(limit, steps, sizes))
 
 
-def maximum_useful_batch_size(trials: Mapping[int, np.ndarray], seed: int = 0) -> Limit:
+def maximum_useful_batch_size(
+    trials: Mapping[int, np.ndarray], seed: int = 0, censored_at: Mapping[int, float] = MappingProxyType({})
+) -> Limit:
     """The smallest B such that no larger measured batch size is shown to be faster.
 
     B' is shown to be faster than B if the 5 % bootstrap quantile of S_n(B) / S_n(B') exceeds 1.05, S_n being the
@@ -73,6 +76,7 @@ def maximum_useful_batch_size(trials: Mapping[int, np.ndarray], seed: int = 0) -
 
     Arguments:
         trials: batch size -> steps to the goal of its feasible trials [N], infinite if not reached.
+        censored_at: batch size -> the fewest steps that a trial ended at without the goal, where one did.
 
     >>> trials = {8: np.full(20, 400.0), 16: np.full(20, 200.0), 32: np.full(20, 195.0)}
     >>> maximum_useful_batch_size(trials).value
@@ -81,8 +85,9 @@ def maximum_useful_batch_size(trials: Mapping[int, np.ndarray], seed: int = 0) -
     sizes = sorted(size for size, steps in trials.items() if np.isfinite(steps).any())
 
     def shown_faster(larger: int, size: int) -> bool:
-        found = ratios(trials[size], trials[larger], (seed, size), (seed, larger))
-        return bool(np.quantile(found, 0.05, method="lower") > USEFUL_GAIN)
+        ends = censored_at.get(size, np.nan), censored_at.get(larger, np.nan)
+        least, _ = ratios(trials[size], trials[larger], ((seed, size), (seed, larger)), ends)
+        return bool(np.quantile(least, 0.05, method="lower") > USEFUL_GAIN)
 
     for size in sizes:
         if not any(shown_faster(larger, size) for larger in sizes if larger > size):
@@ -133,14 +138,16 @@ def _perfect_scaling_limits(sizes: np.ndarray, curves: np.ndarray, base: float |
 
 
 def resamples(trials: Mapping[int, np.ndarray], seed: int = 0) -> dict[int, np.ndarray]:
-    """S_n of resamples [R] at each batch size that reached the goal and has at least 4 trials; n is the same for all.
+    """S_n of resamples [R] at each batch size that reached the goal, n the same for all; none if one has fewer than 4.
 
     >>> {size: s.shape for size, s in resamples({8: np.full(20, 400.0), 16: np.full(20, np.inf)}).items()}
     {8: (2000,)}
     """
-    known = {size: s for size, s in sorted(trials.items()) if np.isfinite(s).any() and len(s) >= PART}
-    n = draws(min(map(len, known.values()), default=0))
-    return {size: resampled(steps, n, seed=(seed, size)) for size, steps in known.items()}
+    reached = {size: steps for size, steps in sorted(trials.items()) if np.isfinite(steps).any()}
+    fewest = min(map(len, reached.values()), default=0)
+    if fewest < PART:
+        return {}
+    return {size: resampled(steps, draws(fewest), seed=(seed, size)) for size, steps in reached.items()}
 
 
 def _middle(values: Sequence[float] | np.ndarray) -> tuple[float, float]:
@@ -221,21 +228,24 @@ def table(
     2  momentum  critical_batch_size_mccandlish   65.5     =
     """
     curves: dict[tuple[str, str, str, float], dict[int, np.ndarray]] = {}
+    ends: dict[tuple[str, str, str, float], dict[int, float]] = {}
     for study, goal in answerable(studies, goals):
         key = (study.workload, study.optimizer, goal.metric, goal.threshold)
         curves.setdefault(key, {})[study.batch_size] = feasible_steps(study, goal)
+        ends.setdefault(key, {})[study.batch_size] = row(study, goal)["censored_at"]
     rows = []
     for key, trials in sorted(curves.items()):
         fewest = {size: float(np.min(steps, initial=np.inf)) for size, steps in trials.items()}
         limits = {
             "perfect_scaling_limit": perfect_scaling_limit(fewest, base),
-            "maximum_useful_batch_size": maximum_useful_batch_size(trials),
+            "maximum_useful_batch_size": maximum_useful_batch_size(trials, censored_at=ends[key]),
         }
         for name, (low, high) in intervals(resamples(trials), base).items():
             # Resamples that differ by chance alone put the maximum useful batch size anywhere on a plateau, which the
             # value, by what is shown to be faster, is the beginning of.
-            value = limits[name].value
-            limits[name] = replace(limits[name], low=float(np.fmin(low, value)), high=float(np.fmax(high, value)))
+            if not np.isnan(low):
+                value = limits[name].value
+                limits[name] = replace(limits[name], low=float(np.fmin(low, value)), high=float(np.fmax(high, value)))
         limits |= critical_batch_sizes(fewest, base)
         rows += [(*key, name, limit.value, limit.low, limit.high, limit.bound) for name, limit in limits.items()]
     columns = ["workload", "optimizer", "goal_metric", "goal_threshold", "definition", "value", "low", "high", "bound"]

@@ -51,7 +51,7 @@ def orphans(studies: Sequence[StudyData]) -> list[str]:
     []
     """
     known = {(study.workload, study.optimizer, study.batch_size): None for study in studies}
-    held = {(study.workload, study.optimizer, study.batch_size) for study in answers(studies)}
+    held = {(study.workload, study.optimizer, study.batch_size) for study in studies if study.branch == Branch()}
     return [
         f"{workload}, {optimizer}, batch size {size:,}: its first search is not on file, and the others are left out; "
         "sweep again."

@@ -88,15 +88,24 @@ def _interval_shown(value: float, low: float, high: float, censored_at: float) -
         return None
     if np.isinf(low):
         return Cell("not reached", np.inf)
+    if np.isnan(low):
+        return Cell(number(value), value)
     beyond = "…" if pd.isna(censored_at) else f"> {number(censored_at)}"
     shown, top = (beyond if np.isinf(end) else number(end) for end in (value, high))
     return Cell(f"{shown} ({number(low)} to {top})", value)
 
 
+def _times_shown(value: float, low: float, high: float) -> Cell | None:
+    """How many times, with the interval in brackets where there is one."""
+    if pd.isna(value):
+        return None
+    return Cell(_times(value) + ("" if pd.isna(low) else f" ({_times(low)} to {_times(high)})"), value)
+
+
 def _pairs_shown(pairs: pd.DataFrame) -> pd.DataFrame:
     """How many times fewer steps an optimizer needs than the other, with the interval."""
     rows = zip(pairs["speed_up"], pairs["low"], pairs["high"], strict=True)
-    shown = [None if pd.isna(v) else Cell(f"{_times(v)} ({_times(a)} to {_times(b)})", v) for v, a, b in rows]
+    shown = [_times_shown(*each) for each in rows]
     shown = pd.Series(shown, pairs.index, dtype=object)
     return pairs.drop(columns=["speed_up", "low", "high"]).assign(**{"times fewer steps": shown})
 
@@ -110,7 +119,7 @@ def _rules_shown(rules: pd.DataFrame) -> list[pd.DataFrame]:
 def _base_shown(rules: pd.DataFrame, names: list[str]) -> pd.DataFrame:
     def interval(*columns: str) -> pd.Series:
         rows = rules[list(columns)].itertuples(index=False)
-        shown = [None if pd.isna(v) else Cell(f"{_times(v)} ({_times(a)} to {_times(b)})", v) for v, a, b in rows]
+        shown = [_times_shown(*each) for each in rows]
         return pd.Series(shown, rules.index, dtype=object)
 
     counts = rules[["missed", "seeds", "missed_low", "missed_high"]].itertuples(index=False)

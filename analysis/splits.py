@@ -124,17 +124,18 @@ def table(studies: Sequence[StudyData], machine: Machine, goal: Goal | None = No
         raise AdviceError(_impossible(found, machine))
     found["fastest"] = found.index == ranked(found, "seconds", "device_hours").index[0]
     found["cheapest"] = found.index == ranked(found, "device_hours", "seconds").index[0]
-    reached = {study.batch_size: steps_to_result.feasible_steps(study, goal) for study in studies}
-    found["shown_slower"] = _shown_slower(found, reached, machine.times.error)
+    trials = {study.batch_size: steps_to_result.feasible_steps(study, goal) for study in studies}
+    ends = dict(zip(steps["batch_size"], steps["censored_at"], strict=True))
+    found["shown_slower"] = _shown_slower(found, trials, ends, machine.times.error)
     return found
 
 
 def _of_curve(steps: pd.DataFrame) -> pd.DataFrame:
     """The columns that all splits of a batch size share."""
-    interval = {"steps_low": steps["low"], "steps_high": steps["high"]}
     kept = steps[[*CURVE, "batch_size", "reached", "train_steps"]]
     known = steps["steps_to_result"].astype("Float64").astype(float).fillna(np.inf)
-    return kept.assign(steps=known, **{name: ends.fillna(np.inf) for name, ends in interval.items()})
+    interval = {"steps_low": steps["low"].fillna(0), "steps_high": steps["high"].fillna(np.inf)}
+    return kept.assign(steps=known, **interval)
 
 
 def _timed(found: pd.DataFrame, machine: Machine) -> pd.DataFrame:
@@ -188,21 +189,19 @@ def best_of_each(found: pd.DataFrame) -> pd.DataFrame:
     return best.sort_values("batch_size")
 
 
-def _shown_slower(found: pd.DataFrame, trials: Mapping[int, np.ndarray], error: float) -> np.ndarray:
+def _shown_slower(
+    found: pd.DataFrame, trials: Mapping[int, np.ndarray], ends: Mapping[int, float], error: float
+) -> np.ndarray:
     """Whether each split [A] takes longer than the fastest by the 2.5 % quantile of S_n's ratio times that of the
     updates' times, which are known to a relative error."""
     fastest = found[found["fastest"]].iloc[0]
     best = fastest["batch_size"]
-    low = {size: _least_ratio(trials[size], trials[best], size, best) for size in trials if size != best}
-    low[best] = 1.0  # one search has one S(B), however the batch is split
+    low = {best: 1.0}  # one search has one S(B), however the batch is split
+    for size in trials.keys() - {best}:
+        least, _ = ratios(trials[size], trials[best], ((0, size), (0, best)), (ends[size], ends[best]))
+        low[size] = float(np.quantile(least, 0.025, method="lower")) if np.isfinite(trials[size]).any() else np.inf
     ratio = found["batch_size"].map(low) * found["seconds_per_step"] / fastest["seconds_per_step"]
     return (ratio > 1 + np.nan_to_num(error)).to_numpy()
-
-
-def _least_ratio(steps: np.ndarray, fastest: np.ndarray, size: int, best: int) -> float:
-    if not np.isfinite(steps).any():
-        return np.inf
-    return float(np.quantile(ratios(steps, fastest, (0, size), (0, best)), 0.025, method="lower"))
 
 
 def _unreached(studies: Sequence[StudyData], goal: Goal | None) -> str:

@@ -189,7 +189,7 @@ def advise(options: argparse.Namespace, console: Console) -> None:
             )
             found = splits.table(studies, machine, asked.goal)
         except splits.AdviceError as error:
-            refused.append(str(error))
+            refused += [str(error), *waiting]
         else:
             advised.append((found, sentences(found), [*notes(found, machine, studies), *known.notes, *waiting]))
     if not advised:

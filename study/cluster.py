@@ -8,6 +8,7 @@ import os
 import pickle
 import re
 import shutil
+import tempfile
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -169,7 +170,7 @@ def _looks(
     if not jobs:
         return
     settings, shards = _divided(each_shard(jobs), cluster)
-    gpus = _gpus(cluster, settings, shards[0].engine, folder)
+    gpus = _gpus(cluster, settings, shards[0].engine)
     tasks = [_task(job, config_dir, command, cluster, gpus) for job in shards]
     for task in tasks:
         task.log.unlink(missing_ok=True)
@@ -239,12 +240,14 @@ def _divided(jobs: list[Job], cluster: Cluster) -> tuple[dict[str, Any], list[Jo
     return settings, jobs
 
 
-def _gpus(cluster: Cluster, settings: dict[str, Any], engine: placement.Engine, folder: Path) -> dict[Path, str]:
-    """Those that divided jobs take for as long as they hold a lock in `folder`; see `node.Task`."""
+def _gpus(cluster: Cluster, settings: dict[str, Any], engine: placement.Engine) -> dict[Path, str]:
+    """Those that divided jobs, of whatever results, take for as long as they hold a lock; see `node.Task`."""
     if cluster.kind != "local" or engine.device != "cuda":
         return {}
     apart = placement.gpus_apart(settings["n_jobs"], (engine.workers or 1) * (engine.devices or 1))
-    return {folder / f"gpus-{number}": seen for number, seen in enumerate(apart)}
+    folder = Path(tempfile.gettempdir()) / f"batch-size-study-{os.getuid()}"
+    folder.mkdir(exist_ok=True)
+    return {folder / f"gpus-{seen}-{number}-of-{len(apart)}": seen for number, seen in enumerate(apart)}
 
 
 def _task(

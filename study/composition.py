@@ -6,6 +6,7 @@ import importlib
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -150,8 +151,14 @@ def _refuse_unknown(names: Sequence[str], choices: Sequence[str]) -> None:
     known = compose("sweep", overrides=[*choices], return_hydra_config=True)
     keys = [key for key in _keys(OmegaConf.to_container(known)) if not FOREIGN.match(key)]
     for name in names:
-        if name not in keys and not OPEN.fullmatch(name):
-            raise UsageError(f"unknown key {name!r}{suggest(name, keys)}")
+        if name in keys or OPEN.fullmatch(name):
+            continue
+        hint = suggest(name, keys)
+        group, _, key = name.partition(".")
+        own = [each.removeprefix("workload.") for each in keys if re.fullmatch(r"workload\.(?!_)\w+", each)]
+        if group == "workload" and not get_close_matches(key, own):
+            hint = f"; its file has {', '.join(own)}, and what else its class takes must be listed there."
+        raise UsageError(f"unknown key {name!r}{hint}")
 
 
 def _options_beside(extra: Sequence[str], group: str) -> list[str]:

@@ -58,7 +58,13 @@ def jobs(arguments: Sequence[str], config_dir: Path | None = None) -> list[Job]:
         for config in compositions(arguments, config_dir):
             for job in _jobs_of(config):
                 study = job.study
-                if found.setdefault((job.results, study.name, study.optimizer, study.batch_size), job) is not job:
+                other = found.setdefault((job.results, study.name, study.optimizer, study.batch_size), job)
+                if other == job and other is not job:
+                    raise UsageError(
+                        f"{study.name}, {study.optimizer}, batch size {study.batch_size} is asked for twice; give each "
+                        "value once."
+                    )
+                if other is not job:
                     raise UsageError(
                         f"two studies would share the folder of {study.name}, {study.optimizer}, batch size "
                         f"{study.batch_size} in {job.results}; give each its own results=DIR or workload.name=NAME."
@@ -153,6 +159,7 @@ def materialise(jobs: Sequence[Job], here: bool = True) -> list[Job]:
             if key not in built:
                 built[key] = build(job.study.workload)
                 splits = built[key].splits(torch.device("cpu"))
+                check_splits(job.study, splits)
                 examples = streaming.Examples(splits)
                 wanted, got = job.study.workload["train_examples"], examples.count("train")
                 if got != wanted:
@@ -250,6 +257,28 @@ def check_parts(study: Study, model: nn.Module, devices: int) -> None:
 def in_the_loss(study: Study, workload: Workload) -> dict[str, float]:
     """What the study tunes of the workload's loss, in the middle of its space."""
     return {name: value for name, value in middle(study.search.space).items() if name in workload.hyperparameters}
+
+
+def check_splits(study: Study, splits: object) -> None:
+    """There are three splits, none of them empty, and of tensors as many inputs as targets.
+
+    Raises:
+        UsageError: there are others.
+    """
+    if not isinstance(splits, Splits):
+        raise UsageError(
+            f"{study.name}.splits() must return workloads.base.Splits(train, val, test), but got a "
+            f"{type(splits).__name__}."
+        )
+    for name, split in splits._asdict().items():
+        counts = [len(tensor) for tensor in split] if isinstance(split, tuple) else [len(split)]
+        if len(set(counts)) > 1:
+            raise UsageError(
+                f"each input needs a target, but the {name} split of {study.name} has {counts[0]:,} inputs and "
+                f"{counts[1]:,} targets."
+            )
+        if not counts[0]:
+            raise UsageError(f"no split may be empty, but the {name} split of {study.name} is; give it examples.")
 
 
 def check_loss(study: Study, workload: Workload, inputs: Tensor, targets: Tensor) -> None:

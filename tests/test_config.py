@@ -229,6 +229,7 @@ REFUSED = [
     (["search.trails=5"], ["unknown key 'search.trails'", "did you mean 'search.trials'"]),
     (["+search.trails=5"], ["unknown key 'search.trails'", "did you mean 'search.trials'"]),
     (["++foo.bar=1"], ["unknown key 'foo.bar'"]),
+    (["workload.size=3"], ["unknown key 'workload.size'; its file has name, ", "must be listed there"]),
     (["workload.widhts=[3]"], ["unknown key 'workload.widhts'", "did you mean 'workload.widths'"]),
     (["+workload.widhts=[3]"], ["unknown key 'workload.widhts'", "did you mean 'workload.widths'"]),
     (["hydra.run.dir=x"], ["unknown key 'hydra.run.dir'"]),
@@ -312,7 +313,8 @@ REFUSED = [
     (["--config-dir", "nowhere"], ["--config-dir", "nowhere"]),
     (["results="], ["results"]),
     # Two studies in one folder
-    (["batch_sizes=[8,8]"], ["two studies would share the folder", "batch size 8", "results=DIR"]),
+    (["batch_sizes=[8,8]"], ["batch size 8 is asked for twice; give each value once"]),
+    (["batch_size=8,8"], ["batch size 8 is asked for twice; give each value once"]),
     (["seeds.search=0,1"], ["two studies would share the folder", "results=DIR"]),
     # Not an override at all
     (["optimizer"], ["optimizer"]),

@@ -8,11 +8,12 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from analysis import cautions, errors, relative, scaling, steps_to_result, tuning
+from analysis import cautions, errors, relative, scaling, splits, steps_to_result, tuning
 from analysis.build import Asked, build, grid_sentences
 from analysis.counting import RECORDED, Goal, Measured, first_crossing
 from analysis.edges import scaled
 from analysis.load import LoadError, load
+from analysis.searches import answers as searches_answers
 from study import searches
 from study.__main__ import main
 from study.records import Budget
@@ -211,3 +212,41 @@ def test_the_budget_and_grid_of_every_curve_are_told(tmp_path, make_study, make_
 def test_nobody_can_look_before_the_only_step(written):
     folder = written({8: [{"reaches": 1}] * 4}, budget=Budget(0, 1))
     assert not [text for text in build([folder], folder).warnings if "evaluation.first" in text]
+
+
+def test_fewer_than_four_trials_have_no_interval_anywhere(written, capsys):
+    folder = written({16: [{"reaches": 400}] * 2, 64: [{"reaches": 100}] * 2})
+    write_other = {"optimizer": "sgd", "space": {"learning_rate": {"low": 1e-3, "high": 1.0, "scale": "log"}}}
+    written({16: [{"reaches": 600}] * 2, 64: [{"reaches": 300}] * 2}, **write_other)
+    data = build([folder], folder)
+    limits = data.tables["scaling"].set_index("definition").loc[["perfect_scaling_limit", "maximum_useful_batch_size"]]
+    assert limits["value"].notna().all()
+    assert limits[["low", "high"]].isna().all(axis=None)
+    assert not [text for text in data.sentences if "throughout)" in text or "needs fewer steps" in text]
+    page = (folder / "report.html").read_text()
+    assert "nan to nan" not in page
+    assert "(nan" not in page
+    assert main(["advise", str(folder), "--max-per-device-batch", "64", "--step-ms", "16:1,64:2"]) == 0
+    said = capsys.readouterr().out
+    assert "nan" not in said
+    assert "Too few trials" in said
+    found = splits.table(
+        searches_answers(load(folder))[:2], splits.Machine((1,), splits.StepTimes({16: 1e-3, 64: 2e-3}, "entered"))
+    )
+    assert (found["steps_low"] == 0).all()
+    assert np.isinf(found["steps_high"]).all()
+
+
+def test_nothing_is_said_of_the_limits_of_half_a_curve(written):
+    """The interval would be that of the curve without the batch size that has too few trials."""
+    folder = written({8: [{"reaches": 1600}] * 3, 16: [{"reaches": 400}] * 8, 32: [{"reaches": 200}] * 8})
+    limits = build([folder], folder).tables["scaling"].set_index("definition")
+    assert limits.loc["perfect_scaling_limit", ["low", "high"]].isna().all()
+
+
+def test_what_is_left_out_is_told_where_nothing_can_be_advised(written, capsys):
+    folder = written({8: [{"reaches": None}] * 4, 64: []})
+    assert main(["advise", str(folder), "--max-per-device-batch", "64", "--step-ms", "8:1,64:2"]) == 2
+    said = " ".join(capsys.readouterr().err.split())
+    assert "no trial of tiny with momentum reached" in said
+    assert "batch size 64: no trial has ended yet" in said

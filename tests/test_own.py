@@ -26,6 +26,22 @@ def test_a_loss_that_is_no_number_for_each_example_is_refused(tmp_path, monkeypa
         sweep.jobs_of(["batch_size=64", f"results={tmp_path}"], None)
 
 
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (list, r"must return workloads.base.Splits\(train, val, test\), but got a list"),
+        (lambda s: s._replace(val=(s.val[0], s.val[1][:50])), "the val split of .* has 300 inputs and 50 targets"),
+        (lambda s: s._replace(test=(s.test[0][:0], s.test[1][:0])), "no split may be empty, but the test split"),
+    ],
+    ids=["a list", "inputs without targets", "nothing"],
+)
+def test_splits_that_are_none_are_refused(tmp_path, monkeypatch, change, said):
+    splits = FullyConnected.splits
+    monkeypatch.setattr(FullyConnected, "splits", lambda self, device: change(splits(self, device)))
+    with pytest.raises(UsageError, match=said):
+        sweep.jobs_of(["batch_size=64", f"results={tmp_path}"], None)
+
+
 def test_a_tuned_loss_needs_no_default_that_is_used(tmp_path, monkeypatch):
     def loss(self, outputs, targets, label_smoothing):
         return cross_entropy_error(outputs, targets) * (1 - label_smoothing)

@@ -102,11 +102,12 @@ def test_the_memory_of_each_gpu_limits_the_workers_on_it(monkeypatch, asked, roo
         (Engine(device="cpu", workers=2), 1, [], 2),
     ],
 )
-def test_jobs_have_gpus_apart(tmp_path, engine, n_jobs, seen, each):
+def test_jobs_have_gpus_apart(tmp_path, monkeypatch, engine, n_jobs, seen, each):
+    monkeypatch.setattr(cluster.tempfile, "gettempdir", lambda: str(tmp_path))
     [job] = config.jobs(["batch_size=32", f"results={Path('nowhere')}"])
     local = cluster.Cluster("local", {"n_jobs": n_jobs})
     settings, divided = cluster._divided([replace(job, engine=engine)] * 5, local)
-    assert [*cluster._gpus(local, settings, divided[0].engine, tmp_path).values()] == seen
+    assert [*cluster._gpus(local, settings, divided[0].engine).values()] == seen
     assert {job.engine.workers for job in divided} == {each}
 
 
