@@ -107,7 +107,7 @@ def write_report(results: Sequence[Path], output: Path, console: Console, asked:
     from study import show
 
     data = build(results, output, asked or Asked())
-    show.results(console, data.tables["steps_to_result"], data.sentences)
+    show.results(console, data.tables["steps_to_result"], data.sentences, data.warnings)
     console.print(f"\nReport: {output / 'report.html'}", highlight=False)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import groupby
 from typing import Any
 
@@ -21,6 +21,7 @@ from study.tuner import Tuner
 
 QUICK_TRIALS = 8
 """Of preset=quick, which makes nothing smaller that asks for as few."""
+SHOWN_WARNINGS = 3
 
 
 def costs(console: Console, left: Sequence[Work], place: str, workers: int, smaller: str | None = None) -> None:
@@ -242,8 +243,12 @@ class StudiesProgress:
         return f"{self.studies:,} studies with {self.rows:,} measurements in {duration(took)}."
 
 
-def results(console: Console, steps: pd.DataFrame, sentences: Sequence[str]) -> None:
-    """The table of steps to result (frame of `analysis.steps_to_result.table`) and what was found."""
+def results(console: Console, steps: pd.DataFrame, sentences: Sequence[str], warnings: Sequence[str] = ()) -> None:
+    """The table of steps to result (frame of `analysis.steps_to_result.table`), what was found, and what to know first.
+
+    Arguments:
+        warnings: the heaviest first, of which a terminal has room for some.
+    """
     several = len(steps[["goal_metric", "goal_threshold"]].drop_duplicates()) > 1
     for key, curve in steps.groupby(["workload", "optimizer", "goal_metric", "goal_threshold"]):
         workload, optimizer, metric, threshold = key
@@ -258,17 +263,29 @@ def results(console: Console, steps: pd.DataFrame, sentences: Sequence[str]) -> 
         for row in curve.to_dict("records"):
             table.add_row(
                 f"{row['batch_size']:,}",
-                f"{row['steps_to_result']:,}" if row["reached"] else f"> {row['train_steps']:,}",
+                _steps_or_why_not(row),
                 f"{row['examples_to_result']:,}" if row["reached"] else "",
                 *(f"{row[name]:.4g}" if row["reached"] else "" for name in varied),
                 *(str(row[count]) for count in counts),
             )
         console.print(table)
     console.print()
-    if not steps["reached"].all():
+    if (~steps["reached"] & (steps["complete"] > 0)).any():
         console.print("> n: the goal was not reached within the budget of n steps.", highlight=False)
     for sentence in sentences:
         console.print(sentence, style="bold", highlight=False)
+    if warnings:
+        console.print()
+    for warning in warnings[:SHOWN_WARNINGS]:
+        console.print(f"Warning: {warning}", style="yellow", markup=False, highlight=False)
+    if (more := len(warnings) - SHOWN_WARNINGS) > 0:
+        console.print(f"{more} more warning{'s' if more > 1 else ''} in the report.", style="yellow", highlight=False)
+
+
+def _steps_or_why_not(row: Mapping[str, Any]) -> str:
+    if row["reached"]:
+        return f"{row['steps_to_result']:,}"
+    return f"> {row['train_steps']:,}" if row["complete"] else "diverged" if row["infeasible"] else "unknown"
 
 
 def rules(console: Console, moved: pd.DataFrame, sentences: Sequence[str]) -> None:

@@ -250,3 +250,14 @@ def test_what_is_left_out_is_told_where_nothing_can_be_advised(written, capsys):
     said = " ".join(capsys.readouterr().err.split())
     assert "no trial of tiny with momentum reached" in said
     assert "batch size 64: no trial has ended yet" in said
+
+
+def test_the_terminal_tells_the_heaviest_warnings_and_what_diverged(written, capsys):
+    folder = written({8: [{"reaches": 400}] * 2, 16: [{"bad": 7}] * 2, 32: [{"reaches": None}] * 2, 64: []})
+    assert main(["report", str(folder)]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "16 diverged 0 2" in said
+    assert "32 > 2,000" in said
+    assert "Warning: tiny, momentum, batch size 64: no trial has ended yet" in said
+    assert said.count("Warning: ") == 3
+    assert "more warning" in said
