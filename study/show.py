@@ -243,7 +243,7 @@ class StudiesProgress:
         return f"{self.studies:,} studies with {self.rows:,} measurements in {duration(took)}."
 
 
-def results(console: Console, steps: pd.DataFrame, sentences: Sequence[str], warnings: Sequence[str] = ()) -> None:
+def results(console: Console, steps: pd.DataFrame, sentences: Sequence[str], warnings: Sequence[str]) -> None:
     """The table of steps to result (frame of `analysis.steps_to_result.table`), what was found, and what to know first.
 
     Arguments:
