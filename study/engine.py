@@ -117,7 +117,7 @@ def _computed(study: Study, workload: Workload, data: Data, height: int) -> list
     if height > REFERENCE and lanes.stack.bytes > _most_bytes(data):
         return None
     start = lanes.stack.weights[:1].clone()
-    chain = study.arithmetic != "vmap"
+    chain = study.arithmetic in ("bmm", "deferred")
     lanes.advance(max(CHECKED_STEPS, CHECKED_EXAMPLES // study.batch_size + 1 if chain else 0))
     for row in range(height):
         lanes.stack.settle(row)

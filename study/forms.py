@@ -113,18 +113,22 @@ class Vmapped:
         return found
 
     def backward(self, inputs: Tensor, loss: Loss, keys: Tensor) -> tuple[Tensor, Sequence[Tensor]]:
-        buffers = {name: keys[:, number] for number, name in enumerate(self.keys)}
-
-        def forward(parameters: dict[str, Tensor], buffers: dict[str, Tensor], x: Tensor) -> Tensor:
-            return functional_call(self.template, (parameters, buffers), (x,))
-
         with torch.enable_grad():
-            outputs = torch.vmap(forward)(self.weights, buffers, inputs)
+            outputs = self._forward(inputs, keys)
         losses, gradients = differentiated(loss, outputs, list(self.weights.values()))
         each = [gradient.flatten(1) for gradient in gradients]
         if self.gaps:
             each = [torch.cat([part for pair in zip(each, self.gaps, strict=True) for part in pair], dim=1)]
         return losses, each
+
+    def _forward(self, inputs: Tensor, keys: Tensor) -> Tensor:
+        """What each model computes of its own inputs [l, B, ...]: [l, B, ...]."""
+        buffers = {name: keys[:, number] for number, name in enumerate(self.keys)}
+
+        def forward(parameters: dict[str, Tensor], buffers: dict[str, Tensor], x: Tensor) -> Tensor:
+            return functional_call(self.template, (parameters, buffers), (x,))
+
+        return torch.vmap(forward)(self.weights, buffers, inputs)
 
 
 def _linear(layer: nn.Linear, x: Tensor) -> Tensor:
@@ -182,13 +186,17 @@ def is_watched(parameter: Tensor) -> bool:
 
 def is_plain_sequence(model: nn.Module) -> bool:
     """Whether the model is one layer after the other, each used once and as it was made, and nothing else happens."""
-    hooks = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
     return (
         type(model) is nn.Sequential  # a class of its own may do more than one layer after the other
         and len({id(layer) for layer in model}) == len(model)  # a layer used twice shares its parameters
-        and not any("forward" in vars(module) for module in model.modules())
-        and not any(getattr(module, name) for module in model.modules() for name in hooks)
+        and not has_hooks(model)
     )
+
+
+def has_hooks(model: nn.Module) -> bool:
+    """Whether layers do something besides what their class does."""
+    hooks = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+    return any("forward" in vars(module) or any(getattr(module, name) for name in hooks) for module in model.modules())
 
 
 def is_linear_chain(model: nn.Module) -> bool:

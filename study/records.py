@@ -29,7 +29,7 @@ INDEXED_SAMPLERS = ("sobol", "random")
 ADAPTIVE_SAMPLERS = ("tpe", "gp", "cmaes")
 """Learn from the trials that are finished, and so depend on which those are."""
 SAMPLERS = INDEXED_SAMPLERS + ADAPTIVE_SAMPLERS
-ARITHMETICS = ("plain", "bmm", "deferred", "vmap")
+ARITHMETICS = ("plain", "bmm", "deferred", "grouped", "vmap")
 PRECISIONS = ("fp32", "bf16")
 LEGAL_IN_WORKLOADS = {"label_smoothing": Legal("[0, 1)")}
 """Parameters of a loss whose legal values are known; those of a user's own workload are the user's to judge."""

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from study.forms import Form, Layout, LinearChain, Loss, Vmapped, can_vmap, first_linear, is_linear_chain, is_watched
+from study.grouped import Grouped, can_group
 from study.optimizers.base import Optimizer, Scalars, Values, decay_, in_place
 from study.records import Study
 
@@ -20,7 +21,7 @@ take longer than the passes over memory that they save."""
 DEFERRED_WEIGHTS = 2**14
 """The least first layer that gains is one of so many weights for each example of a batch."""
 VMAP_BATCH_SIZE = 4
-"""Convolutions gain from lanes up to this batch size on a CPU; beyond it grouped kernels lose to the library's own."""
+"""Convolutions gain from lanes up to this batch size on a CPU; beyond it one model's are as fast as many models'."""
 VMAP_PARAMETERS = 2**19
 """Models gain from lanes up to this size on a CPU; beyond it each lane's parameters come from memory all the same."""
 
@@ -31,7 +32,8 @@ def arithmetic(model: nn.Module, study: Study, device: str, forced: bool = False
     `plain`, one model at a time, where batches are accumulated or in bf16, for optimizers that update whole models, and
     for models some of whose weights are frozen or have hooks on their gradients; else `bmm` for chains of linear
     layers, `deferred` where what their first layer moves in memory is all that a step costs, and `vmap` where one model
-    alone would leave the device idle. A rule and no measurement, since each differs from the others in the last bits.
+    alone would leave the device idle, or `grouped` for convolutional networks on a CPU. A rule and no measurement, as
+    each differs from the others in the last bits.
     `forced` lanes (`engine=lanes`) are taken wherever the model allows them.
     """
     frozen = not all(parameter.requires_grad for parameter in model.parameters())
@@ -49,6 +51,8 @@ def arithmetic(model: nn.Module, study: Study, device: str, forced: bool = False
     small = study.batch_size <= VMAP_BATCH_SIZE and parameters <= VMAP_PARAMETERS
     if cpu and not small and not forced:
         return "plain"
+    if cpu and can_group(model):
+        return "grouped"
     return "vmap" if can_vmap(model) else "plain"
 
 
@@ -87,7 +91,7 @@ class Stack:
     @property
     def predicts_alone(self) -> bool:
         """Whether outputs are computed one model after another, so that nothing beside a model can touch its bits."""
-        return self.how == "vmap" and self.weights.device.type == "cpu"
+        return self.how in ("vmap", "grouped") and self.weights.device.type == "cpu"
 
     def load(self, row: int, model: nn.Module) -> None:
         """Start a row anew from a freshly initialised model."""
@@ -157,6 +161,8 @@ class Stack:
         """Rows [l, P] as models."""
         if self.how == "bmm":
             return LinearChain(self.template, weights, self.layout)
+        if self.how == "grouped":
+            return Grouped(self.template, weights, self.layout)
         return Vmapped(self.template, weights, self.layout, flat=weights.device.type != "cpu")
 
 

@@ -53,7 +53,12 @@ SPACES: dict[str, dict[str, Any]] = {
 WHOLE = ("kfac", "pytorch_optimizer.Lamb")
 
 
-CASES = {"plain": Blobs(images=True, normed=True), "bmm": Blobs(), "vmap": Blobs(images=True)}
+CASES = {
+    "plain": Blobs(images=True, normed=True),
+    "bmm": Blobs(),
+    "grouped": Blobs(images=True, width=16, deep=True),
+    "vmap": Blobs(images=True),
+}
 
 
 class Counting(Pace):

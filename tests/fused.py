@@ -36,7 +36,12 @@ HYPERPARAMETERS = {
     "label_smoothing": [0.0, 0.1, 0.2, 0.0, 0.3, 0.05, 0.1],
 }
 FUSING = [name for name, optimizer in OPTIMIZERS.items() if optimizer.update is not None]
-CASES = {"bmm": Blobs(), "deferred": Blobs(), "vmap": Blobs(images=True)}
+CASES = {
+    "bmm": Blobs(),
+    "deferred": Blobs(),
+    "grouped": Blobs(images=True, width=16, deep=True),
+    "vmap": Blobs(images=True),
+}
 
 
 def fusing(optimizer: str) -> list[str]:

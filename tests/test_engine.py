@@ -198,6 +198,9 @@ TOLD.weight.register_post_accumulate_grad_hook(lambda weight: None)
         (nn.Sequential(nn.Linear(2, 3)), {"micro_batch": 3}, "cpu", "plain"),
         (nn.Sequential(nn.Conv2d(1, 2, 3)), {"batch_size": 4}, "cpu", "vmap"),
         (nn.Sequential(nn.Conv2d(1, 2, 3)), {"batch_size": 8}, "cpu", "plain"),
+        (filling := nn.Sequential(nn.Conv2d(1, 16, 3), nn.ReLU()), {"batch_size": 4}, "cpu", "grouped"),
+        (filling, {"batch_size": 4}, "cuda", "vmap"),
+        (filling, {"batch_size": 8}, "cpu", "plain"),
         (nn.Sequential(nn.Conv2d(1, 2, 3)), {"batch_size": 8}, "cuda", "vmap"),
         (nn.Sequential(nn.Conv2d(1, 2, 600)), {"batch_size": 4}, "cpu", "plain"),  # parameters fill the caches anyway
         (nn.Sequential(nn.Conv2d(1, 2, 600)), {"batch_size": 4}, "cuda", "vmap"),

@@ -119,6 +119,15 @@ class GhostBatchNorm(nn.Module):
         return f"{len(self.bias)}, group={self.group}"
 
 
+class GlobalMeanPool(nn.Module):
+    """[B, C, H, W] -> [B, C]."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        if x.stride(1) == 1:  # channels last: the gradient of a mean is laid out in the order of what it is taken of
+            return torch.mean(x.permute(0, 2, 3, 1), dim=(1, 2))
+        return torch.mean(x, dim=(-2, -1))
+
+
 def together(model: nn.Module, batch_size: int) -> int:
     """How many consecutive examples of a batch this model must see at once: all where it has plain batch norm."""
     if whole_batch_layers(model):

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from workloads.base import Classification, require_whole
 from workloads.datasets import DATASETS
+from workloads.layers import GlobalMeanPool
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,15 +62,6 @@ class PreActivationBlock(nn.Module):
         if self.padding:
             x = F.pad(x, (0, 0, 0, 0, 0, self.padding))
         return residual.add_(x)
-
-
-class GlobalMeanPool(nn.Module):
-    """[B, C, H, W] -> [B, C]."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        if x.stride(1) == 1:  # channels last: the gradient of a mean is laid out in the order of what it is taken of
-            return torch.mean(x.permute(0, 2, 3, 1), dim=(1, 2))
-        return torch.mean(x, dim=(-2, -1))
 
 
 def _convolution(inputs: int, filters: int, stride: int = 1, gain: str = "relu") -> nn.Conv2d:
