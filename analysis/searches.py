@@ -87,7 +87,7 @@ def last_stage(search: StudyData, searches: Mapping[Branch, StudyData]) -> Study
     >>> last_stage(study, {study.branch: study}) is study  # there is no wider one
     True
     """
-    while steps_to_result.is_complete(search) and search.branch.stage < search.question["search"]["extend_limit"]:
+    while steps_to_result.is_complete(search):  # whatever limit stages were made under, which may have been raised
         widened = (*search.branch.widened, widening(audits.edges(search)))
         following = searches.get(search.branch._replace(widened=widened))
         if following is None or not steps_to_result.is_complete(following):

@@ -140,10 +140,12 @@ class Dimension:
         return replace(self, hard=tuple(dict.fromkeys((*self.hard, *ended))))
 
     def _last(self, side: str, legal: Legal) -> float:
-        """The end of what is legal on this side; whole numbers on a log scale end at 1."""
-        if side == "high":
-            return legal.ends[1]
-        return max(legal.ends[0], 1.0) if self.integer and self.scale == "log" else legal.ends[0]
+        """The end of what is legal on this side: of whole numbers the last one, which on a log scale is at least 1."""
+        end = legal.ends[SIDES.index(side)]
+        if self.integer and math.isfinite(end):
+            whole, inwards = (math.ceil(end), 1) if side == "low" else (math.floor(end), -1)
+            end = whole if whole in legal else whole + inwards
+        return max(end, 1) if self.integer and (side, self.scale) == ("low", "log") else end
 
     def _unscaled(self, position: float) -> float:
         if self.scale == "log":

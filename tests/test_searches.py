@@ -94,6 +94,14 @@ def test_no_more_often_than_the_limit(swept):
     assert [search.branch.stage for search in made] == [0, 1]
 
 
+def test_stages_beyond_a_limit_that_was_raised_count(swept, tmp_path):
+    """Those that were made before hold the limit of then."""
+    swept(best_at(1e4), extend=True, extend_limit=1)
+    swept(best_at(1e4), extend=True, extend_limit=2)
+    [answer] = analysis_searches.answers(list(load(tmp_path)))
+    assert answer.branch.stage == 2
+
+
 def test_a_search_that_missed_the_goal_is_widened_towards_its_least_errors(swept):
     def error(h):
         return 0.5 - 0.1 * math.log10(h["learning_rate"])

@@ -111,6 +111,9 @@ LEGAL = Legal("[0, 1)")
             Dimension(1, 100, "log", integer=True, hard=("low",)),
         ),
         (Dimension(3, 6, integer=True), "low", Legal("[0, inf)"), Dimension(1, 6, integer=True)),
+        (Dimension(25, 1000, integer=True), "low", Legal("(0, inf)"), Dimension(1, 1000, integer=True, hard=("low",))),
+        (Dimension(2, 8, integer=True), "high", Legal("[0, 10)"), Dimension(2, 9, integer=True, hard=("high",))),
+        (Dimension(2, 8, integer=True), "high", Legal("[0, 9.5]"), Dimension(2, 9, integer=True, hard=("high",))),
     ],
 )
 def test_widened(dimension, side, legal, expected):
