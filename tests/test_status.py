@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import io
 import json
 import os
@@ -9,17 +10,18 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
+from typing import BinaryIO
 
 import pytest
 from rich.console import Console
 
 from analysis import status, steps_to_result
 from analysis.load import load
-from study import config, store, sweep
+from study import claims, config, store, sweep
 from study.__main__ import main
 
 ROOT = Path(__file__).parents[1]
-HERE = {"host": socket.gethostname(), "pid": os.getpid()}
+HERE = {"host": socket.gethostname(), "pid": os.getpid(), "boot": status.machine()}
 RUN = {"workers": 2}
 SMALL = ["batch_size=64,256", "search.trials=3", "budget.epochs=2"]
 
@@ -35,13 +37,20 @@ def state(tmp_path: Path, make_study, make_curve):
             store.open_study(tmp_path, study, RUN)
             folder = store.study_folder(tmp_path, study)
             for number, process in enumerate(processes):
-                (folder / f".claim.{number}-of-{len(processes)}.1").write_text(json.dumps(process))
+                claim = folder / f".claim.{number}-of-{len(processes)}.1"
+                claim.write_text(json.dumps(process))
+                if process is HERE:
+                    held.append(claim.open("rb"))
+                    fcntl.flock(held[-1], fcntl.LOCK_EX)
             for index, curve in curves.items():
                 store.save(folder, make_curve(study, index, **curve))
         [row] = status.table(load(tmp_path)).to_dict("records")
         return row
 
-    return make
+    held: list[BinaryIO] = []
+    yield make
+    for file in held:
+        file.close()
 
 
 def test_a_study_that_is_announced_waits(state, tmp_path: Path) -> None:
@@ -65,8 +74,8 @@ def test_the_best_is_the_best_of_those_that_count(state) -> None:
     assert (row["state"], row["best"]) == ("done", 20)
 
 
-DEAD = {**HERE, "pid": 2**22 + 1}  # above every process number
-ELSEWHERE = {"host": "another", "pid": os.getpid()}
+DEAD = {**HERE}  # its number came again: nobody holds its lock
+ELSEWHERE = {**HERE, "pid": 2**22 + 1, "boot": "another"}  # a machine of the same name
 
 
 @pytest.mark.parametrize(
@@ -166,3 +175,14 @@ def test_whoever_reads_it_may_stop_reading() -> None:
     with os.fdopen(write, "w") as pipe:
         ended = subprocess.run(command, stdout=pipe, stderr=subprocess.PIPE, text=True, cwd=ROOT)
     assert (ended.returncode, ended.stderr) == (1, "")
+
+
+def test_a_process_that_is_killed_is_at_work_no_more(tmp_path: Path, make_study) -> None:
+    """Whatever has its number now."""
+    folder = store.study_folder(tmp_path, make_study())
+    with claims.claimed(folder):
+        assert status.at_work(folder) == 1
+        [claim] = folder.glob(".claim.*")
+        content = claim.read_text()
+    claim.write_text(content)
+    assert status.at_work(folder) == 0
