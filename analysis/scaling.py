@@ -14,7 +14,7 @@ import pandas as pd
 
 from analysis import fits
 from analysis.counting import Goal
-from analysis.intervals import PART, draws, ratios, resampled
+from analysis.intervals import PART, RESAMPLES, draws, ratios, resampled
 from analysis.load import CURVE, StudyData
 from analysis.steps_to_result import answerable, feasible_steps, row
 
@@ -53,17 +53,11 @@ def perfect_scaling_limit(steps: Mapping[int, float], base: float | None = None)
     >>> perfect_scaling_limit({1: 1000, 2: 500, 4: 260, 8: 250}).value
     4.0
     """
-    steps = {size: value for size, value in steps.items() if size >= (base or 0)}
-    sizes = sorted(size for size in steps if np.isfinite(steps[size]))
-    if not sizes:
+    kept = {size: float(steps[size]) for size in sorted(steps) if size >= (base or 0)}
+    [limit] = _perfect_scaling_limits(np.array([*kept]), np.array([*kept.values()]).reshape(-1, 1), base=None)
+    if np.isnan(limit):
         return Limit(np.nan, "=")
-    base = sizes[0]
-    limit = base
-    for size in sorted(size for size in steps if size >= base):
-        if not size * steps[size] <= PERFECT_SCALING_TOLERANCE * base * steps[base]:
-            break
-        limit = size
-    return Limit(float(limit), _bound(limit, steps, sizes))
+    return Limit(float(limit), _bound(int(limit), kept, [size for size in kept if np.isfinite(kept[size])]))
 
 
 def maximum_useful_batch_size(
@@ -138,16 +132,20 @@ def _perfect_scaling_limits(sizes: np.ndarray, curves: np.ndarray, base: float |
 
 
 def resamples(trials: Mapping[int, np.ndarray], seed: int = 0) -> dict[int, np.ndarray]:
-    """S_n of resamples [R] at each batch size that reached the goal, n the same for all; none if one has fewer than 4.
+    """S_n of resamples [R] at each batch size, infinite where none reached the goal; n is the same for all that did, and
+    there is nothing if one of these has fewer than 4 trials.
 
-    >>> {size: s.shape for size, s in resamples({8: np.full(20, 400.0), 16: np.full(20, np.inf)}).items()}
-    {8: (2000,)}
+    >>> found = resamples({8: np.full(20, 400.0), 16: np.full(20, np.inf)})
+    >>> {size: (steps.shape, float(steps.max())) for size, steps in found.items()}
+    {8: ((2000,), 400.0), 16: ((2000,), inf)}
     """
-    reached = {size: steps for size, steps in sorted(trials.items()) if np.isfinite(steps).any()}
+    reached = {size: steps for size, steps in trials.items() if np.isfinite(steps).any()}
     fewest = min(map(len, reached.values()), default=0)
     if fewest < PART:
         return {}
-    return {size: resampled(steps, draws(fewest), seed=(seed, size)) for size, steps in reached.items()}
+    missed = np.full(RESAMPLES, np.inf)
+    found = {size: resampled(steps, draws(fewest), seed=(seed, size)) for size, steps in reached.items()}
+    return {size: found.get(size, missed) for size in sorted(trials)}
 
 
 def _middle(values: Sequence[float] | np.ndarray) -> tuple[float, float]:

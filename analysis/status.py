@@ -81,13 +81,13 @@ def _lives(claim: Path) -> bool:
         with claim.open("rb") as file:
             if _is_locked(file):
                 return True
-            here = json.loads(file.read())["boot"] == machine()
+            here = json.loads(file.read())["boot"] == _machine()
             return not here and time.time() - os.fstat(file.fileno()).st_mtime < SILENCE
     except (OSError, ValueError, KeyError, TypeError):
         return False
 
 
-def machine() -> str:
+def _machine() -> str:
     """What claims call this one (`study.claims`): its running kernel, since names come again."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()

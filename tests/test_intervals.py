@@ -64,6 +64,9 @@ def test_limits_of_a_curve_that_bends_in_one_place():
     assert low <= 64
     assert high < 1024
     never = dict.fromkeys(trials, np.full(100, math.inf))
+    missed = {8: np.full(20, 400.0), 16: np.full(20, math.inf), 32: np.full(20, 100.0)}
+    found = intervals_of_limits(resamples(missed))  # perfect scaling holds for every batch size up to the limit
+    assert found == {"perfect_scaling_limit": (8, 8), "maximum_useful_batch_size": (32, 32)}
     assert all(math.isnan(end) for ends in intervals_of_limits(resamples(never)).values() for end in ends)
 
 

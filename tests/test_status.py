@@ -21,7 +21,7 @@ from study import claims, config, store, sweep
 from study.__main__ import main
 
 ROOT = Path(__file__).parents[1]
-HERE = {"host": socket.gethostname(), "pid": os.getpid(), "boot": status.machine()}
+HERE = {"host": socket.gethostname(), "pid": os.getpid(), "boot": status._machine()}
 RUN = {"workers": 2}
 SMALL = ["batch_size=64,256", "search.trials=3", "budget.epochs=2"]
 
