@@ -246,7 +246,9 @@ def stopping_sentences(studies: list[StudyData]) -> list[str]:
         share = 1 - raced["steps_trained"].sum() / max(1, ran["steps_trained"].sum())
         other = raced["batch_size"][raced["steps_to_result"].fillna(0) != ran["steps_to_result"].fillna(0)]
         differing = (
-            f"other steps at batch size {', '.join(map(str, other))}" if len(other) else "the same steps throughout"
+            f"other steps at batch size {', '.join(f'{size:,}' for size in sorted(set(other)))}"
+            if len(other)
+            else "the same steps throughout"
         )
         found.append(f"Under stopping=race {share:.0%} of the steps would have been left out, with {differing}.")
     return found

@@ -32,7 +32,9 @@ AS_ERRORS = {"average_precision": "average_precision_error"}
 BEST = 5
 """Trials that are the best few of a search."""
 
-_GOAL = re.compile(r"(?P<metric>(?:train|val|test)/\w+)\s*<\s*(?P<threshold>[-+]?[\d.]+(?:[eE][-+]?\d+)?)")
+NUMBER = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"
+"""As a regular expression."""
+_GOAL = re.compile(rf"(?P<metric>(?:train|val|test)/\w+)\s*<\s*(?P<threshold>{NUMBER})")
 
 
 @dataclass(frozen=True)

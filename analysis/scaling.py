@@ -132,8 +132,8 @@ def _perfect_scaling_limits(sizes: np.ndarray, curves: np.ndarray, base: float |
 
 
 def resamples(trials: Mapping[int, np.ndarray], seed: int = 0) -> dict[int, np.ndarray]:
-    """S_n of resamples [R] at each batch size, infinite where none reached the goal; n is the same for all that did, and
-    there is nothing if one of these has fewer than 4 trials.
+    """S_n of resamples [R] at each batch size, infinite where no trial reached the goal; n is the same for all others,
+    and there is nothing if one of these has fewer than 4 trials.
 
     >>> found = resamples({8: np.full(20, 400.0), 16: np.full(20, np.inf)})
     >>> {size: (steps.shape, float(steps.max())) for size, steps in found.items()}

@@ -257,8 +257,8 @@ def _cell(value: Any, column: str) -> Cell:
         return Cell("yes" if value else "no")
     if isinstance(value, str):
         return Cell(value)
-    if value == np.inf:  # steps to a goal
-        return Cell("not reached", value)
+    if value == np.inf:  # steps to a goal, or what no data bound
+        return Cell("∞" if column == "log_error" else "not reached", value)
     if column.startswith("seconds_"):
         return Cell(duration(float(value)), float(value))
     if column.endswith("_share"):
@@ -269,14 +269,14 @@ def _cell(value: Any, column: str) -> Cell:
 def number(value: float) -> str:
     """Whole numbers in full, others to three digits; just below 1 the digits count from 1: 0.9987, not 0.999.
 
-    >>> number(1725), number(0.02134), number(0.9987), number(0.0000123)
-    ('1,725', '0.0213', '0.9987', '1.23e-05')
+    >>> number(1725), number(999.7), number(0.02134), number(0.9987), number(0.0000123)
+    ('1,725', '1,000', '0.0213', '0.9987', '1.23e-05')
     """
     if isinstance(value, int | np.integer) or (float(value).is_integer() and abs(value) >= 1):
         return f"{int(value):,}"
     if 0.9 < value < 1:
         return f"{value:.{1 - floor(log10(1 - value))}f}".rstrip("0")
-    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:#.3g}".removesuffix(".")
+    return f"{value:,.0f}" if abs(value) >= 999.5 else f"{value:#.3g}".removesuffix(".")
 
 
 def duration(seconds: float) -> str:

@@ -169,7 +169,7 @@ class Asked:
         return cls(
             devices=device_counts(options.gpus),
             step_seconds=None if options.step_ms is None else entered_times(options.step_ms),
-            measure=usable(options.device) if options.measure else None,
+            measure=usable(options.device, "--device") if options.measure else None,
             memory=None if options.memory is None else GIB * options.memory,
             largest=options.max_per_device_batch,
             exchange=(options.allreduce_ms or 0.0) / 1000,

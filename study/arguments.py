@@ -125,10 +125,9 @@ def parser() -> argparse.ArgumentParser:
 
 def _trials(text: str) -> int:
     """How many trials of an imported study count; 0 stands for all."""
-    count = 0 if text == "all" else int(text)
-    if count < 1 and text != "all":
-        raise argparse.ArgumentTypeError(f"must be at least 1, or all, but got {text}.")
-    return count
+    if text != "all" and not (text.isdecimal() and int(text)):
+        raise argparse.ArgumentTypeError(f"must be a whole number of at least 1, or all, but got {text}.")
+    return 0 if text == "all" else int(text)
 
 
 def _advise(verb: argparse.ArgumentParser) -> None:

@@ -11,7 +11,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
-from analysis.counting import AS_ERRORS, COMPLETE, RECORDED, Branch, Goal
+from analysis.counting import AS_ERRORS, COMPLETE, NUMBER, RECORDED, Branch, Goal
 from study import released, released_trials, store
 from study.released import Released, as_error
 
@@ -35,7 +35,7 @@ Assumed in addition: the same for every optimizer, and for the runs with very la
 TRAIN_EXAMPLES = {"mnist": 55000, "fashion_mnist": 55000, "cifar_10": 45000}
 TRAIN_EXAMPLES |= {f"mnist_{examples}": examples for examples in (6875, 13750, 27500, 55000)}
 
-_MAXIMISED_GOAL = re.compile(rf"(?P<metric>\w+/(?:{'|'.join(AS_ERRORS)}))\s*>\s*(?P<threshold>[\d.]+)")
+_MAXIMISED_GOAL = re.compile(rf"(?P<metric>\w+/(?:{'|'.join(AS_ERRORS)}))\s*>\s*(?P<threshold>{NUMBER})")
 
 Watch = Callable[[Released, int], None]
 """Told of every study that was read, with its number of measurements."""

@@ -100,8 +100,8 @@ def place(device: str, devices: int) -> str:
     return device if devices == 1 else f"{devices} x {device}"
 
 
-def usable(device: str) -> str:
-    """The device of this machine that is asked for; `auto` is a GPU if there is one.
+def usable(device: str, key: str = "engine.device") -> str:
+    """The device of this machine that is asked for under this key; `auto` is a GPU if there is one.
 
     Raises:
         UsageError: it cannot be used.
@@ -112,7 +112,7 @@ def usable(device: str) -> str:
             return "cpu"  # which has no number
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError) as error:
-        raise UsageError(f"engine.device {device!r} cannot be used: {str(error).splitlines()[0]}") from error
+        raise UsageError(f"{key} {device!r} cannot be used: {str(error).splitlines()[0]}") from error
     return device
 
 

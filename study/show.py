@@ -108,6 +108,7 @@ class SweepProgress:
             transient=True,
         )
         self.current: TaskID | None = None
+        self.study: Study | None = None
         self.overall = self.bars.add_task("whole sweep", total=max(self.total, 1e-9), status="")
 
     def __enter__(self) -> SweepProgress:
@@ -120,10 +121,13 @@ class SweepProgress:
     def watch(self, cost: Cost, study: Study, tuner: Tuner) -> None:
         """Show where a search stands; called at its start and after each of its trials."""
         wanted, weight = study.search.trials, cost.trial(study)
+        if self.current is not None and study != self.study:  # the last one was given up: it does not fit
+            self.bars.remove_task(self.current)
+            self.current = None
         starting = self.current is None
         if self.current is None:
             self.current = self.bars.add_task(self._name(study), total=wanted, status="")
-            self.study_started = time.monotonic()
+            self.study, self.study_started = study, time.monotonic()
             if study not in self.known:  # a stage or a rerun
                 self.known.append(study)
                 self.total += weight * wanted
@@ -256,7 +260,7 @@ def results(console: Console, steps: pd.DataFrame, sentences: Sequence[str], war
         console.print(f"\n[bold]{workload}, {optimizer}{goal}[/]", highlight=False)
         # The schedule's own parameters are in the report; here the line must fit a terminal.
         known = OPTIMIZERS[optimizer if optimizer in OPTIMIZERS else "momentum"].hyperparameters
-        tuned = [name for name in known if name in curve]
+        tuned = [name for name in known if name in curve and curve[name].notna().any()]
         counts = ["complete", *(["incomplete"] if curve["incomplete"].any() else []), "infeasible"]
         varied = [name for name in tuned if name in tuned[:2] or curve[name].nunique() > 1]
         table = columns("batch size", "steps", "examples", *varied, *counts)

@@ -389,7 +389,8 @@ def test_a_folder_with_another_question_is_refused_and_left_alone(tmp_path, monk
         (["sweep", "--nope"], "--nope"),
         (["report"], "results"),
         (["data", "lst"], "'lst'"),
-        (["import", "there", "here", "--trials", "0"], "--trials: must be at least 1, or all, but got 0"),
+        (["import", "there", "here", "--trials", "0"], "--trials: must be a whole number of at least 1, or all"),
+        (["import", "there", "here", "--trials", "abc"], "of at least 1, or all, but got abc"),
     ],
 )
 def test_an_unknown_verb_or_option_is_refused(capsys, arguments, word):

@@ -128,6 +128,7 @@ def test_fewest_steps(steps, expected):
         ("  test/cross_entropy_error<3.9 ", "test/cross_entropy_error", 3.9),
         ("train/classification_error < 1e-2", "train/classification_error", 0.01),
         ("val/classification_error < 1", "val/classification_error", 1.0),
+        ("val/classification_error < .05", "val/classification_error", 0.05),
     ],
 )
 def test_goal_reads(text, metric, threshold):
@@ -148,6 +149,8 @@ def test_goal_reads(text, metric, threshold):
         ("classification_error < 0.05", "must read"),
         ("dev/classification_error < 0.05", "must read"),
         ("val/classification_error < 0.05 0.1", "must read"),
+        ("val/classification_error < 0.0.5", "must read"),
+        ("val/classification_error < .", "must read"),
         ("val/classification_error < 0", "above 0, but got 0"),
         ("val/cross_entropy_error < -1", "above 0, but got -1"),
         ("val/cross_entropy_error < nan", "nan"),

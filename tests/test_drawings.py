@@ -93,6 +93,14 @@ def test_panels_lie_side_by_side_in_one_file(tmp_path):
         assert four.size[0] == 2 * one.size[0]
 
 
+def test_charts_of_names_that_are_alike_have_names_that_differ():
+    curves = [("x_folded", "momentum"), ("x", "folded_momentum"), ("数", "sgd"), ("图", "sgd")]
+    points = pd.concat([trials().assign(workload=workload, optimizer=optimizer) for workload, optimizer in curves])
+    axes = points.assign(parameter="learning_rate", scale="log", value=points["learning_rate"])
+    names = [chart.name for chart in charts({"axes": axes}, ["along_axes"])]
+    assert len(set(names)) == len(names) >= len(curves)
+
+
 def test_figures_of_an_earlier_report_go_and_strangers_stay(tmp_path):
     everything = charts({"steps_to_result": table()}, ["steps_to_result", "best_momentum"])
     save_all(everything, tmp_path)

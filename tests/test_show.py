@@ -1,13 +1,19 @@
 """What the terminal says before a sweep."""
 
+import math
 from pathlib import Path
 
+import pandas as pd
 import pytest
 from omegaconf import OmegaConf
+from rich.console import Console
 
 import conf
+from analysis.shown import number
 from study import show
+from study.cost import Cost, Work
 from study.records import Budget
+from study.tuner import Tuner
 
 
 @pytest.mark.parametrize(
@@ -27,3 +33,30 @@ def test_ways_to_less_are_less_than_what_was_asked(make_study, sizes, fields, sa
 def test_the_quick_preset_is_as_quick_as_is_said():
     quick = OmegaConf.load(Path(conf.__file__).parent / "preset/quick.yaml")
     assert quick.search.trials == show.QUICK_TRIALS
+
+
+def test_a_search_that_was_given_up_makes_room_for_the_next(make_study, make_curve):
+    """A study whose trials do not fit ends before its search is complete; the others go on."""
+    console = Console(record=True, width=120)
+    large, small = (make_study(batch_size=size, trials=1) for size in (64, 8))
+    cost = Cost(0.001, 0.0, 0.0)
+    with show.SweepProgress(console, [Work(study, cost, 1) for study in (large, small)]) as progress:
+        progress.watch(cost, large, Tuner(large))
+        progress.watch(cost, small, Tuner(small))
+        shown = [bar.description for bar in progress.bars.tasks]
+        progress.watch(cost, small, Tuner(small, [make_curve(small, 0, reaches=20)]))
+    assert len(shown) == 2
+    assert "batch size 8" in shown[1]
+    assert "batch size 8: 1 done" in console.export_text()
+
+
+@pytest.mark.parametrize(("value", "said"), [(99.95, "100."), (999.4, "999"), (999.5, "1,000"), (1234.5, "1,234")])
+def test_numbers_near_a_thousand(value, said):
+    assert number(value) == said.removesuffix(".")
+
+
+def test_an_optimizer_without_momentum_has_no_column_for_it(capsys):
+    steps = pd.read_csv("results/published/mlp_digits/tables/steps_to_result.csv")
+    other = steps[steps["optimizer"] == "momentum"].assign(optimizer="torch.optim.RAdam", momentum=math.nan)
+    show.results(Console(width=120), pd.concat([steps, other]), [], [])
+    assert "nan" not in capsys.readouterr().out

@@ -327,7 +327,7 @@ def _charts(name: str, drawing: Drawing, tables: Tables) -> Iterator[Chart]:
     table = table.assign(optimizer=pd.Categorical(names, categories=list(dict.fromkeys(names))))
     for key, part in _groups(table, drawing.figure):
         about = f"{key[0]}, {key[1]}, {goal_text(key[2], key[3])}" if key else ""
-        slug = re.sub(r"[^A-Za-z0-9.]+", "_", "-".join(map(str, key)))
+        slug = "-".join(re.sub(r"[^\w.-]+", "_", str(part)) for part in key)
         yield Chart(f"{name}-{slug}" if key else name, drawing, about, list(_panels(drawing, part, tables)))
 
 
