@@ -88,6 +88,8 @@ def train(jobs: Sequence[Job], config_dir: Path | None, command: str, console: C
                     while (search := searches.next_search(job.study, on_file(job))) is not None:
                         watch, storage = partial(progress.watch, cost), storages[job.results]
                         run(search, workers, job.results, watch, command, storage, job.shards, job.shard)
+                        for said in workers.short:
+                            console.print(f"[yellow]{said} The other workers trained it.[/]", highlight=False)
                 except TrialTooLarge as error:
                     too_large.append(error)
     raise_any(too_large)

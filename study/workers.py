@@ -55,6 +55,8 @@ class Workers:
     def __init__(self, engine: Engine, import_path: Path | None = None) -> None:
         self.engine = engine
         self._costs: dict[str, Cost] = {}
+        self.short: list[str] = []
+        """What each worker said that had too little room for the latest study, which the others trained."""
         self._pipes: list[Connection] = []
         self._followers: list[Connection] = []
         self._processes: dict[Connection, Any] = {}
@@ -111,37 +113,47 @@ class Workers:
     def train(self, study: Study, tuner: Tuner, kept: MutableMapping[int, bytes]) -> Iterator[Curve]:
         """Curves of finished trials, in the order in which they end; the caller tells each to the tuner.
 
-        The study was measured before: lanes are fused as was found best.
+        The study was measured before: lanes are fused as was found best. What a worker has too little room for, others
+        take: their devices may have more, or fewer others on them.
 
         Arguments:
             kept: index -> the checkpoint that a trial goes on from; new ones are put there.
 
         Raises:
-            TrialTooLarge: after the trials that did fit have ended.
+            TrialTooLarge: no worker has room.
             WorkerError: a worker failed.
         """
         cost = self._costs[_key(study)]
-        at_work = list(self._pipes)
+        under_way: dict[Connection, dict[int, Trial]] = {pipe: {} for pipe in self._pipes}
+        returned: list[Trial] = []
         idle: list[Connection] = []
-        too_large = None
-        for pipe in at_work:
+        self.short = []
+
+        def proposal(pipe: Connection) -> tuple[Trial, bool] | None:
+            """The next trial and whether it has a checkpoint, if there is one."""
+            trial = returned.pop(0) if returned else tuner.ask()
+            if trial is None:
+                return None
+            under_way[pipe][trial.index] = trial
+            return trial, trial.index in kept
+
+        for pipe in under_way:
             self._send(pipe, ("train", study, cost.heights, cost.lanes))
         while True:
             waiting, idle = idle, []
             for pipe in waiting:
-                proposal = None if too_large else _proposal(tuner, kept)
-                if proposal is None:
+                if (proposed := proposal(pipe)) is None:
                     idle.append(pipe)
                 else:
-                    self._send(pipe, proposal)
-            if len(idle) == len(at_work):
+                    self._send(pipe, proposed)
+            if len(idle) == len(under_way):
                 break
-            for pipe in self._ready(at_work):
+            for pipe in self._ready(list(under_way)):
                 kind, content = self._receive(pipe)
                 if kind == "ask" and content:  # willing to wait
                     idle.append(pipe)
                 elif kind == "ask":
-                    self._send(pipe, None if too_large else _proposal(tuner, kept))
+                    self._send(pipe, proposal(pipe))
                 elif kind == "limit":
                     self._send(pipe, tuner.step_limit(content))
                 elif kind == "checkpoint":
@@ -149,37 +161,45 @@ class Workers:
                 elif kind == "keep":
                     kept[content[0]] = content[1]
                 elif kind == "too large":
-                    too_large = TrialTooLarge(content)
-                    at_work.remove(pipe)
+                    returned += under_way.pop(pipe).values()
+                    if not under_way:
+                        raise TrialTooLarge(content)
+                    self.short.append(content)
                 else:
+                    del under_way[pipe][content.trial.index]
                     yield content
         for pipe in idle:
             self._send(pipe, None)
-        if too_large:
-            raise too_large
 
     def cost_of(self, study: Study) -> Cost:
         """What was measured of a study."""
         return self._costs[_key(study)]
 
     def measure(self, studies: Sequence[Study]) -> list[Cost | TrialTooLarge]:
-        """What a trial of each study costs, all workers busy as they will be in earnest."""
+        """What a trial of each study costs, all workers busy as they will be in earnest.
+
+        Those for which a worker has too little room are measured by the next.
+        """
         found: dict[int, Cost | TrialTooLarge] = {}
-        todo = list(reversed(range(len(studies))))
-        busy: dict[Connection, int] = {}
-        idle = list(self._pipes)
+        todo = [(number, self._pipes) for number in range(len(studies))]  # and who may have room for it
+        busy: dict[Connection, tuple[int, Sequence[Connection]]] = {}
         while todo or busy:
-            while todo and idle:
-                pipe = idle.pop(0)
-                busy[pipe] = todo.pop()
-                self._send(pipe, self._measurement(studies[busy[pipe]]))
+            for pipe in self._pipes:
+                mine = next((each for each in todo if pipe in each[1]), None)
+                if pipe not in busy and mine is not None:
+                    todo.remove(mine)
+                    busy[pipe] = mine
+                    self._send(pipe, self._measurement(studies[mine[0]]))
             for pipe in self._ready(list(busy)):
                 kind, content = self._receive(pipe)
-                number = busy.pop(pipe)
-                idle.append(pipe)
+                number, able = busy.pop(pipe)
+                others = [other for other in able if other is not pipe]
                 if kind == "measured":
-                    self._costs[_key(studies[number])] = content
-                found[number] = content if kind == "measured" else TrialTooLarge(content)
+                    self._costs[_key(studies[number])] = found[number] = content
+                elif others:
+                    todo.append((number, others))
+                else:
+                    found[number] = TrialTooLarge(content)
         return [found[number] for number in range(len(studies))]
 
     def _ready(self, pipes: list[Connection]) -> list[Connection]:
@@ -229,12 +249,6 @@ def _key(study: Study) -> str:
     """What decides the cost of a step; its searches, stages and reruns share it."""
     how = (study.optimizer, study.batch_size, study.arithmetic, study.precision, study.micro_batch, study.averages)
     return json.dumps([study.workload, how], sort_keys=True)
-
-
-def _proposal(tuner: Tuner, kept: MutableMapping[int, bytes]) -> tuple[Trial, bool] | None:
-    """The next trial and whether it has a checkpoint, if there is one."""
-    trial = tuner.ask()
-    return None if trial is None else (trial, trial.index in kept)
 
 
 @contextmanager

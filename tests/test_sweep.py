@@ -131,8 +131,9 @@ class Images:
     hyperparameters = ()
 
     def splits(self, device):
-        inputs, labels = torch.randn(200, 1, 4, 4), torch.arange(200) % 2
-        return Splits(*zip((inputs + labels.view(-1, 1, 1, 1)).split([100, 50, 50]), labels.split([100, 50, 50])))
+        generator = torch.Generator().manual_seed(0)
+        inputs, labels = torch.randn(200, 1, 4, 4, generator=generator), torch.arange(200) % 2
+        return Splits(*zip((inputs + 0.5 * labels.view(-1, 1, 1, 1)).split([100, 50, 50]), labels.split([100, 50, 50])))
 
     def model(self):
         return torch.nn.Sequential(torch.nn.Conv2d(1, 2, 3), torch.nn.ReLU(), torch.nn.Flatten(), torch.nn.Linear(8, 2))
@@ -149,6 +150,24 @@ from made_images import *
 class TooLarge(Images):
     def loss(self, outputs, targets):
         if parent_process() is not None:  # in a worker
+            raise torch.OutOfMemoryError("no room")
+        return super().loss(outputs, targets)
+"""
+FULL = """
+from multiprocessing import current_process
+
+from made_images import *
+
+CALLS = {CALLS}
+calls = 0
+
+
+class Full(Images):
+    def loss(self, outputs, targets):
+        global calls
+        calls += 1
+        name = current_process().name
+        if calls > CALLS and name.startswith("Spawn") and int(name.rpartition("-")[2]) % 2:
             raise torch.OutOfMemoryError("no room")
         return super().loss(outputs, targets)
 """
@@ -189,6 +208,29 @@ def test_a_study_that_does_not_fit_fails_alone(tmp_path: Path, capsys: pytest.Ca
     )
     steps = pd.read_csv(tmp_path / "results/tables/steps_to_result.csv")
     assert list(steps["workload"]) == ["images"]
+
+
+@pytest.mark.parametrize("calls", [0, 200])
+def test_what_one_worker_has_no_room_for_the_others_train(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], calls: int
+) -> None:
+    """Its device may be filled by somebody else, from the beginning or later."""
+    mine = tmp_path / "mine"
+    (mine / "workload").mkdir(parents=True)
+    (mine / "made_images.py").write_text(IMAGES)
+    (mine / f"made_full_{calls}.py").write_text(FULL.replace("{CALLS}", str(calls)))
+    (mine / "workload/images.yaml").write_text(YAML)
+    (mine / "workload/full.yaml").write_text(YAML.replace("made_images.Images", f"made_full_{calls}.Full"))
+    steps = {}
+    for workload in ("images", "full"):
+        results = tmp_path / workload
+        command = ["sweep", "--config-dir", str(mine), f"workload={workload}", "batch_size=4,16", "search.trials=6"]
+        assert main([*command, "engine.workers=2", f"results={results}"]) == 0
+        steps[workload] = pd.read_csv(results / "tables/steps_to_result.csv")
+    pd.testing.assert_frame_equal(steps["images"], steps["full"])
+    said = " ".join(capsys.readouterr().out.split())
+    assert "images at batch size 16 does not fit on cpu" in said
+    assert "The other workers trained it." in said
 
 
 @pytest.mark.slow
