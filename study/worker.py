@@ -95,9 +95,22 @@ def work(pipe: Connection, parent: int, setting: Setting, seat: Seat | None) -> 
         _obey(pipe, setting, seat.join() if seat else Team(), seat)
     except (EOFError, ConnectionError):
         return
-    except Exception:
+    except Exception as error:
         with suppress(ConnectionError):
-            pipe.send(("error", traceback.format_exc()))
+            pipe.send(("error", _told(error)))
+
+
+def _told(error: Exception) -> str:
+    """What a person is told of a worker's last error."""
+    from study.memory import out_of_memory
+
+    if not out_of_memory(error):
+        return "".join(traceback.format_exception(error))
+    return (
+        "a device of a team ran out of memory in the middle of a trial, when the others could not be told any more: "
+        f"{str(error).partition(chr(10))[0]}. Finished trials are kept, and the same command continues with smaller "
+        "micro-batches where they are needed from the beginning; end other programs on the device."
+    )
 
 
 def follow(seat: Seat) -> NoReturn:

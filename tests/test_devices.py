@@ -370,6 +370,57 @@ def test_whoever_dies_takes_the_team_along(tmp_path, victim):
     assert not alive(team)
 
 
+FILLED = """
+from dataclasses import dataclass
+
+import torch
+
+from workloads.base import Splits, cross_entropy_error
+
+calls = 0
+
+
+@dataclass(frozen=True)
+class Filled:
+    name: str
+    train_examples: int
+    errors = {"cross_entropy_error": cross_entropy_error}
+    hyperparameters = ()
+
+    def splits(self, device):
+        return Splits(*[(torch.ones(40, 3), torch.arange(40) % 2)] * 3)
+
+    def model(self):
+        return torch.nn.Linear(3, 2)
+
+    def loss(self, outputs, targets):
+        global calls
+        calls += torch.distributed.is_initialized() and torch.distributed.get_rank()
+        if calls > 500:
+            raise torch.OutOfMemoryError("no room")
+        return cross_entropy_error(outputs, targets)
+"""
+FILLED_YAML = """# @package _global_
+workload: {_target_: made_filled.Filled, name: filled, train_examples: 40}
+goal: val/cross_entropy_error < 0.001
+batch_sizes: [8]
+budget: {epochs: 0, steps: 4000}
+"""
+
+
+@pytest.mark.slow
+def test_a_device_that_fills_in_the_middle_of_a_trial_ends_the_sweep_in_words(tmp_path, capsys):
+    (tmp_path / "workload").mkdir()
+    (tmp_path / "made_filled.py").write_text(FILLED)
+    (tmp_path / "workload/filled.yaml").write_text(FILLED_YAML)
+    sweep = ["sweep", "--config-dir", str(tmp_path), "workload=filled", "search.trials=1", "engine.devices=2"]
+    assert main([*sweep, "engine.workers=1", f"results={tmp_path / 'results'}"]) == 1
+    said = " ".join(capsys.readouterr().err.split())
+    assert "ran out of memory in the middle of a trial" in said
+    assert "no room. Finished trials are kept, and the same command continues" in said
+    assert "Traceback" not in said
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc").exists(), reason="reads /proc")
 def test_a_team_dies_with_its_parent(tmp_path):
