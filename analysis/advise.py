@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from analysis import steps_to_result
-from analysis.load import StudyData
+from analysis.load import CURVE, StudyData, curve_in_words
 from analysis.shown import duration, number
 from analysis.splits import HOUR, Machine, able, ranked
 from analysis.step_times import StepTimes
@@ -47,16 +47,6 @@ def sentences(found: pd.DataFrame) -> list[str]:
     return [text for text in texts if text]
 
 
-def curve_in_words(row: pd.Series) -> str:
-    """Whose split it is.
-
-    >>> names = {"workload": "digits", "optimizer": "sgd", "goal_metric": "val/loss", "goal_threshold": 0.05}
-    >>> curve_in_words(pd.Series(names))
-    'digits with sgd to val/loss < 0.05'
-    """
-    return f"{row['workload']} with {row['optimizer']} to {row['goal_metric']} < {row['goal_threshold']:g}"
-
-
 def devices_in_words(count: int) -> str:
     """How many devices.
 
@@ -78,7 +68,7 @@ def split_in_words(row: pd.Series) -> str:
 def _fastest(row: pd.Series) -> str:
     high = f"up to {duration(row['seconds_high'])}" if np.isfinite(row["seconds_high"]) else "not bounded above"
     each = f"{number(row['steps'])} steps of {_at_most(row)}{duration(row['seconds_per_step'])}"
-    split = f"{curve_in_words(row)}: fastest is batch size {split_in_words(row)}"
+    split = f"{curve_in_words(*row[CURVE])}: fastest is batch size {split_in_words(row)}"
     return f"{split}, {each}: {_time(row)} ({high} by the trials), {_spent(row)}."
 
 

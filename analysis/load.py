@@ -23,6 +23,15 @@ T = TypeVar("T")
 _HELD = "held"
 
 
+def curve_in_words(workload: str, optimizer: str, metric: str, threshold: float) -> str:
+    """The values of the columns CURVE.
+
+    >>> curve_in_words("digits", "sgd", "val/loss", 0.05)
+    'digits with sgd to val/loss < 0.05'
+    """
+    return f"{workload} with {optimizer} to {Goal(metric, threshold)}"
+
+
 class LoadError(Exception):
     """A results folder cannot be read; the message names the file and what to do."""
 

@@ -13,7 +13,7 @@ import pandas as pd
 
 from analysis import intervals, steps_to_result
 from analysis.counting import COMPLETE, INCOMPLETE, TUNED, Branch
-from analysis.load import CURVE, StudyData
+from analysis.load import CURVE, StudyData, curve_in_words
 from analysis.searches import answer, by_study
 
 ORDER = ("constant", "square_root", "linear", "constant_half_life", "square_root_half_life", "linear_half_life")
@@ -206,15 +206,16 @@ def sentences(moved: pd.DataFrame) -> list[str]:
     >>> moved = pd.DataFrame({"workload": "digits", "optimizer": "sgd", "goal_metric": "val/classification_error",
     ...     "goal_threshold": 0.05, "base_batch_size": 32, "rule": "linear", "batch_size": [16, 64, 128, 256],
     ...     "steps_lost": [1.0, 1.3, 2.5, np.inf], "missed": [0, 0, 1, 7], "seeds": 10})
-    >>> print(sentences(moved)[0].replace(": ", ":\\n"))
-    digits with sgd, moved from batch size 32, stays within 1.5 times the tuned steps:
+    >>> print(sentences(moved)[0].replace(", ", ",\\n", 1).replace(": ", ":\\n"))
+    digits with sgd to val/classification_error < 0.05,
+    moved from batch size 32, stays within 1.5 times the tuned steps:
     linear with warmup from 16 to 64 (at 256 it misses the goal in 7 of 10 trainings).
     """
     found = []
     for key, part in moved.dropna(subset="steps_lost").groupby([*CURVE, "base_batch_size"], sort=False):
-        workload, optimizer, *_, base = key
+        *curve, base = key
         rules = [_reach(rule, rows, int(base)) for rule, rows in part.groupby("rule", sort=False)]
-        moved_from = f"{workload} with {optimizer}, moved from batch size {base:,}"
+        moved_from = f"{curve_in_words(*curve)}, moved from batch size {base:,}"
         found.append(f"{moved_from}, stays within {NEAR:g} times the tuned steps: {'; '.join(rules)}.")
     return found
 

@@ -15,7 +15,7 @@ import pandas as pd
 from analysis import fits
 from analysis.counting import Goal
 from analysis.intervals import PART, RESAMPLES, draws, ratios, resampled
-from analysis.load import CURVE, StudyData
+from analysis.load import CURVE, StudyData, curve_in_words
 from analysis.steps_to_result import answerable, feasible_steps, row
 
 PERFECT_SCALING_TOLERANCE = 1.2
@@ -270,7 +270,7 @@ def sentences(steps: pd.DataFrame, limits: pd.DataFrame) -> list[str]:
 
 
 def _sentence(key: tuple[str, str, str, float], curve: pd.DataFrame, limits: pd.DataFrame) -> str:
-    subject = _subject(key)
+    subject = curve_in_words(*key)
     reached = curve[curve["reached"]]
     if reached.empty:
         return f"{subject}: the goal was not reached at any batch size."
@@ -302,10 +302,6 @@ def _sentence(key: tuple[str, str, str, float], curve: pd.DataFrame, limits: pd.
     return f"{found}."
 
 
-def _subject(key: tuple[str, str, str, float]) -> str:
-    return f"{key[0]} with {key[1]} to {key[2]} < {key[3]:g}"
-
-
 def _interval(limit: pd.Series) -> str:
     """The 95 % interval in brackets, if there is one."""
     if pd.isna(limit.low):
@@ -323,7 +319,7 @@ def _critical_sentence(key: tuple[str, str, str, float], limits: pd.DataFrame, f
         for name, limit in known.items()
         if not pd.isna(limit.value)
     ]
-    text = f"Critical batch size of {_subject(key)}: {', '.join(found)}." if found else ""
+    text = f"Critical batch size of {curve_in_words(*key)}: {', '.join(found)}." if found else ""
     information = fitted["information"].dropna()
     if len(information) < 2:
         return text

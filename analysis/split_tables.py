@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from analysis.advise import curve_in_words, devices_in_words
+from analysis.advise import devices_in_words
+from analysis.load import CURVE, curve_in_words
 from analysis.shown import duration, number
 from analysis.splits import HOUR, SPLIT, best_of_each
 
@@ -39,7 +40,7 @@ def overview(found: pd.DataFrame) -> pd.DataFrame:
     if found["cost"].isna().all():
         frame = frame.drop(columns="cost")
     frame.attrs["title"] = (
-        f"{curve_in_words(rows.iloc[0])}: batch size = devices x per-device batch x accumulation steps"
+        f"{curve_in_words(*rows.iloc[0][CURVE])}: batch size = devices x per-device batch x accumulation steps"
     )
     return frame.fillna("")
 

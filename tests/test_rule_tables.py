@@ -122,7 +122,8 @@ def test_nothing_is_current_where_a_wider_search_missed_the_goal(planted, make_s
 def test_a_page_with_rules_says_so(planted):
     planted("tuned", 32, 32, [20, 20, 20])
     data = build([folder := planted("square_root", 8, 32, [50, 60, None])], planted("tuned", 8, 8, [40, 40, 40]))
-    words = "tiny with momentum, moved from batch size 8, stays within 1.5 times the tuned steps: "
+    curve = "tiny with momentum to val/classification_error < 0.1"
+    words = f"{curve}, moved from batch size 8, stays within 1.5 times the tuned steps: "
     assert f"{words}square root not even at the next batch size (3 times at 32)." in data.sentences
     assert "1 of 3 (1% to 91%)" in (folder / "report.html").read_text()
 
