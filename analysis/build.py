@@ -24,7 +24,7 @@ from analysis import (
     steps_to_result,
     tuning,
 )
-from analysis.counting import COMPLETE, RECORDED, Goal
+from analysis.counting import COMPLETE, EARLY, Goal
 from analysis.load import LoadError, StudyData, folders, load_study
 from analysis.report import ReportData, write_report, write_tables
 from analysis.spread import spread
@@ -229,10 +229,10 @@ def stopping_sentences(studies: list[StudyData]) -> list[str]:
     ['Under stopping=race 86% of the steps would have been left out, with the same steps throughout.']
     """
     found, steps = [], steps_to_result.table(studies)
-    early = steps["stopping"].isin(("goal", "race"))
+    early = steps["stopping"].isin(EARLY)
     ends, full = 0, 0
     for study in studies:
-        if study.stops_early and study.question["stopping"] != RECORDED:
+        if study.stops_early and not study.imported:
             counted = steps_to_result.counted_trials(study)
             complete = counted[counted["status"] == COMPLETE]
             ends, full = ends + int(complete["end"].sum()), full + len(complete) * study.train_steps
@@ -275,7 +275,7 @@ def grid_sentences(studies: list[StudyData]) -> list[str]:
 
 
 def _grid_sentence(study: StudyData) -> str:
-    if study.question["stopping"] == RECORDED:
+    if study.imported:
         return "Imported: trials ended, and errors were measured, where they were recorded."
     budget, grid = study.question["budget"], study.question["evaluation"]
     capped = "" if budget["max_steps"] is None else f", at most {budget['max_steps']:,}"

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from analysis import audits, scaling, steps_to_result
-from analysis.counting import RECORDED, Goal
+from analysis.counting import Goal
 from analysis.intervals import PART
 from analysis.load import CURVE, StudyData
 
@@ -106,7 +106,7 @@ def sentences(
             *_budget(study, goal, row),
         ]
     found += [*_inclusions(answered, pairs), *_unequal(answered, pairs), *_bases(steps, base), *_ends(answered, limits)]
-    imported = {(s.workload, s.optimizer) for s, _ in answered if s.question["stopping"] == RECORDED}
+    imported = {(s.workload, s.optimizer) for s, _ in answered if s.imported}
     found = [_cured(caution, imported=caution.curve[:2] in imported) for caution in found]
     return _lines(found, several_goals=len({goal for _, goal in answered}) > 1)
 
@@ -122,7 +122,7 @@ def waiting(studies: Iterable[StudyData]) -> list[str]:
     """
     text, cure = "no trial has ended yet", "sweep again to go on"
     found = [
-        _cured(_about("waiting", study, study.goal, text, cure), imported=study.question["stopping"] == RECORDED)
+        _cured(_about("waiting", study, study.goal, text, cure), imported=study.imported)
         for study in studies
         if not study.begun
     ]
@@ -154,7 +154,7 @@ def _edges(study: StudyData, goal: Goal) -> Iterator[Caution]:
 def _trials(study: StudyData, goal: Goal, row: Row) -> Iterator[Caution]:
     """Too few trials: feasible, near the best, or by the best-of-n curve; the first that holds says it all."""
     wanted, complete = study.question["search"]["trials"], row["complete"]
-    if complete < wanted and study.question["stopping"] == RECORDED:
+    if complete < wanted and study.imported:
         text = f"only {{}} of the {wanted:,} trials to count are COMPLETE"
         yield _about("unfinished", study, goal, text, "", f"{complete:,}")
     elif complete < wanted and steps_to_result.is_complete(study):

@@ -20,6 +20,8 @@ from numpy.typing import ArrayLike
 
 COMPLETE, INFEASIBLE, INCOMPLETE = "COMPLETE", "INFEASIBLE", "INCOMPLETE"
 STOPPING_RULES = ("budget", "goal", "race")
+EARLY = ("goal", "race")
+"""Those of them by which trials end at their goal."""
 RECORDED = "recorded"
 """Of imported studies: trials end where their curves do, with the statuses that came with them."""
 TUNED = "tuned"
@@ -348,6 +350,41 @@ def counted_prefix(statuses: Sequence[str], wanted: int) -> int:
         if feasible == wanted:
             return position + 1
     return len(statuses)
+
+
+def is_complete(statuses: Sequence[str], wanted: int, most: int) -> bool:
+    """Whether the first `wanted` feasible trials are known, or `most` were launched.
+
+    Arguments:
+        statuses: [T] in index order, INCOMPLETE where one is missing.
+
+    >>> is_complete([COMPLETE, INFEASIBLE, COMPLETE], 2, 20), is_complete([COMPLETE, INCOMPLETE, COMPLETE], 2, 20)
+    (True, False)
+    """
+    counted = statuses[: counted_prefix(statuses, wanted)]
+    enough = list(counted).count(COMPLETE) == wanted or len(statuses) >= most
+    return len(statuses) > 0 and enough and INCOMPLETE not in counted
+
+
+def can_answer(goal: Goal, own: Goal, stopping: str | None) -> bool:
+    """Whether trials that ran under this rule, with a goal of their own, say anything of another goal.
+
+    >>> own = Goal("val/loss", 0.1)
+    >>> can_answer(Goal("val/loss", 0.2), own, "race"), can_answer(Goal("val/loss", 0.05), own, "race")
+    (True, False)
+    """
+    return stopping not in EARLY or (goal.metric == own.metric and goal.threshold >= own.threshold)
+
+
+def beta(half_life: Any, batch_size: int) -> Any:
+    """The decay rate of an average that forgets half in so many examples, for an update on each batch.
+
+    At most the greatest float32 below 1, since updates divide by 1 - beta.
+
+    >>> float(beta(64, batch_size=128))
+    0.25
+    """
+    return np.minimum(0.5 ** (batch_size / half_life), 1 - 2.0**-24)
 
 
 def fewest_steps(steps_to_goal: Sequence[int | None]) -> tuple[int, int] | None:

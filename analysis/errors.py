@@ -8,7 +8,7 @@ from functools import partial
 import numpy as np
 import pandas as pd
 
-from analysis.counting import COMPLETE
+from analysis.counting import COMPLETE, EARLY
 from analysis.load import GOAL, STUDY, StudyData
 from analysis.steps_to_result import counted_trials
 
@@ -119,6 +119,6 @@ def by_label_smoothing(trials: pd.DataFrame) -> pd.DataFrame:
     keys = [*STUDY, *GOAL, "label_smoothing"]
     if "label_smoothing" not in trials:
         return pd.DataFrame(columns=[*keys, "error", "trials"])
-    full = trials["stopping"].isin(("budget", "recorded")) & (trials["status"] == COMPLETE)
+    full = ~trials["stopping"].isin(EARLY) & (trials["status"] == COMPLETE)
     rows = trials[full & trials["label_smoothing"].notna()]
     return rows.groupby(keys, as_index=False).agg(error=("least_error", "min"), trials=("least_error", "size"))

@@ -13,7 +13,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from analysis.counting import HALF_LIFE, RECORDED, Branch, Goal, Rule, all_runs, evaluation_grid
+from analysis.counting import EARLY, HALF_LIFE, RECORDED, Branch, Goal, Rule, all_runs, beta, evaluation_grid
 
 GOAL = ["goal_metric", "goal_threshold"]
 CURVE = ["workload", "optimizer", *GOAL]
@@ -47,7 +47,7 @@ class StudyData:
             seconds_evaluation (NaN if unknown), recorded (a status that came with an imported trial, else NA),
             trial_id (as it was released; else the index), and a column for each hyperparameter.
         metrics: what was measured, such as `val/classification_error`.
-        derived: what was computed from the measurements already (`once`).
+        derived: what was read of the measurements, or computed from them, already (`once`).
 
     >>> study = load_study("results/published/mlp_digits/studies/mlp_digits/sgd/64")
     >>> study.optimizer, study.batch_size, study.train_steps, str(study.goal), study.hyperparameters
@@ -172,7 +172,12 @@ class StudyData:
     @property
     def stops_early(self) -> bool:
         """Whether trials end at their goal: their curves know nothing of tighter goals or other metrics."""
-        return self.stopped_by in ("goal", "race")
+        return self.stopped_by in EARLY
+
+    @property
+    def imported(self) -> bool:
+        """Whether its trials were made elsewhere, by rules of their own."""
+        return self.question["stopping"] == RECORDED
 
     def rule(self, goal: Goal, stopping: str | None = None) -> Rule:
         """When trials end under a goal: by the study's own stopping rule, or read under another.
@@ -197,11 +202,11 @@ class StudyData:
         """Hyperparameters and, of betas searched by their half-life in examples, the betas themselves.
 
         >>> study = load_study("results/published/mlp_digits/studies/mlp_digits/sgd/64")
-        >>> study.with_betas({"momentum_half_life_examples": 32.0})
+        >>> {name: float(value) for name, value in study.with_betas({"momentum_half_life_examples": 32.0}).items()}
         {'momentum_half_life_examples': 32.0, 'momentum': 0.25}
         """
         lives = {name: life for name, life in values.items() if name.endswith(HALF_LIFE)}
-        return {**values, **{n.removesuffix(HALF_LIFE): 0.5 ** (self.batch_size / life) for n, life in lives.items()}}
+        return {**values, **{n.removesuffix(HALF_LIFE): beta(life, self.batch_size) for n, life in lives.items()}}
 
 
 def load(results: Path | str) -> Iterator[StudyData]:

@@ -49,7 +49,7 @@ class ReportData:
     Attributes:
         sentences: the findings in plain words, the conclusion first.
         warnings: the heaviest first.
-        tables: by name (`analysis.build.tables`); shown are steps_to_result, scaling, compare, searches, reruns, cost.
+        tables: by name (`analysis.build.tables`).
         studies: provenance, one record for each study; nested records are shown as `versions torch`.
         command: what reproduces all this.
         figures: with an SVG for each panel.

@@ -13,9 +13,9 @@ from analysis.counting import (
     COMPLETE,
     INCOMPLETE,
     INFEASIBLE,
-    RECORDED,
     Goal,
     Measured,
+    can_answer,
     counted_prefix,
     fewest_steps,
     launch_limit,
@@ -115,7 +115,7 @@ def unanswerable(study: StudyData, goal: Goal) -> str | None:
     """
     if study.metrics and goal.metric not in study.metrics:
         return f"{study.workload} does not measure {goal.metric}, but {', '.join(sorted(study.metrics))}"
-    if study.stops_early and (goal.metric != study.goal.metric or goal.threshold < study.goal.threshold):
+    if not can_answer(goal, study.goal, study.stopped_by):
         return (
             f"{study.workload}, {study.optimizer}: {goal} needs stopping=budget, since trials stopped at {study.goal}"
         )
@@ -150,14 +150,11 @@ def is_complete(study: StudyData) -> bool:
 
 
 def _is_complete(study: StudyData) -> bool:
-    frame = outcomes(study)
-    if study.question["stopping"] == RECORDED:
+    if study.imported:
         return True
     search = study.question["search"]
     launches = launch_limit(search["trials"], search["max_launches"])
-    counted = frame["status"][frame["counted"]]
-    enough = (counted == COMPLETE).sum() == search["trials"] or len(frame) >= launches
-    return bool(len(frame) and enough and not (counted == INCOMPLETE).any())
+    return counting.is_complete(list(outcomes(study)["status"]), search["trials"], launches)
 
 
 def feasible_steps(study: StudyData, goal: Goal | None = None) -> np.ndarray:

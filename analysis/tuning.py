@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 import numpy as np
 import pandas as pd
 
-from analysis.counting import COMPLETE, INFEASIBLE, Goal
+from analysis.counting import COMPLETE, EARLY, INFEASIBLE, Goal
 from analysis.intervals import known, median_best_of
 from analysis.load import CURVE, GOAL, STUDY, StudyData
 from analysis.steps_to_result import answerable, counted_trials, feasible_steps, row
@@ -27,7 +27,8 @@ def trials(studies: Iterable[StudyData], goals: Sequence[Goal | None] = (None,))
     Returns:
         A row for each (workload, optimizer, batch_size, goal, trial): status, end (step), steps_to_goal (NA if it was
         not reached), least_error (of the goal's metric), first_bad_step (NA if finite), train_steps (the step budget),
-        stopping, and a column for each tuned parameter (NaN where an optimizer has none).
+        stopping (the rule that it ended by when it was run), and a column for each tuned parameter (NaN where an
+        optimizer has none).
 
     >>> from analysis.load import load_study
     >>> study = load_study("results/published/mlp_digits/studies/mlp_digits/sgd/64")
@@ -138,7 +139,7 @@ def maps(table: pd.DataFrame) -> pd.DataFrame:
     columns = [*KEY, "unit", "budget", "trial", "learning_rate", "momentum", "state", "fastest"]
     if not {"learning_rate", "momentum"} <= set(table):
         return pd.DataFrame(columns=columns)
-    full = table["stopping"].isin(("budget", "recorded")) & table["learning_rate"].notna() & table["momentum"].notna()
+    full = ~table["stopping"].isin(EARLY) & table["learning_rate"].notna() & table["momentum"].notna()
     found = list(_maps(table[full & table["status"].isin([COMPLETE, INFEASIBLE])]))
     return pd.concat(found, ignore_index=True)[columns] if found else pd.DataFrame(columns=columns)
 

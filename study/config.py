@@ -59,15 +59,13 @@ def jobs(arguments: Sequence[str], config_dir: Path | None = None) -> list[Job]:
             for job in _jobs_of(config):
                 study = job.study
                 other = found.setdefault((job.results, study.name, study.optimizer, study.batch_size), job)
-                if other == job and other is not job:
-                    raise UsageError(
-                        f"{study.name}, {study.optimizer}, batch size {study.batch_size} is asked for twice; give each "
-                        "value once."
-                    )
                 if other is not job:
+                    name = f"{study.name}, {study.optimizer}, batch size {study.batch_size}"
                     raise UsageError(
-                        f"two studies would share the folder of {study.name}, {study.optimizer}, batch size "
-                        f"{study.batch_size} in {job.results}; give each its own results=DIR or workload.name=NAME."
+                        f"{name} is asked for twice; give each value once."
+                        if other == job
+                        else f"two studies would share the folder of {name} in {job.results}; give each its own "
+                        "results=DIR or workload.name=NAME."
                     )
     if len({job.engine for job in found.values()}) > 1:
         raise UsageError("engine and checkpoint settings cannot be swept: they are how a sweep runs, not what it asks.")

@@ -11,7 +11,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
-from analysis.counting import AS_ERRORS, COMPLETE, NUMBER, RECORDED, Branch, Goal
+from analysis.counting import AS_ERRORS, COMPLETE, NUMBER, RECORDED, Branch, Goal, can_answer
 from study import released, released_trials, store
 from study.released import Released, as_error
 
@@ -170,8 +170,7 @@ def _check(goal: Goal, study: Released, metrics: Sequence[str]) -> None:
             f"--goal '{study.workload}:METRIC<X'."
         )
     held = study.goal
-    beyond = held is not None and (goal.metric != held.metric or goal.threshold < held.threshold)
-    if beyond and study.stopping in ("goal", "race"):
+    if held is not None and not can_answer(goal, held, study.stopping):
         raise ImportRefused(
             f"{study.workload}: {goal} needs stopping=budget, since trials stopped at {held}; give a looser goal of "
             "that metric."

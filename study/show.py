@@ -317,7 +317,7 @@ def rules(console: Console, moved: pd.DataFrame, sentences: Sequence[str]) -> No
 def advice(
     console: Console, overview: pd.DataFrame, alternatives: pd.DataFrame, sentences: Sequence[str], notes: Sequence[str]
 ) -> None:
-    """Which batch size to train with on which devices (frames of words of `analysis.advise`)."""
+    """Which batch size to train with on which devices (frames of words of `analysis.split_tables`)."""
     for frame in (overview, alternatives):
         console.print(f"\n[bold]{frame.attrs['title']}[/]", highlight=False)
         table = columns(*frame.columns, left=[""])

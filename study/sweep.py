@@ -65,7 +65,7 @@ def train(jobs: Sequence[Job], config_dir: Path | None, command: str, console: C
         search = searches.next_search(job.study, on_file(job))
         if search is not None and job.shards == 1:  # before minutes are spent on measuring
             refuse_held(store.study_folder(job.results, search))
-    storages = {job.results: _storage(job) for job in jobs}
+    storages = {results: _storage(job) for results, job in {job.results: job for job in jobs}.items()}
     with workers_for(jobs, config_dir) as workers:
         costs, too_large = _measured(jobs, workers, console)
         left = _left(costs)

@@ -20,6 +20,7 @@ from analysis.counting import (
     Outcome,
     best_trials,
     counted_prefix,
+    is_complete,
     least_error,
     outcomes,
 )
@@ -191,10 +192,9 @@ class Tuner:
     @property
     def complete(self) -> bool:
         """Whether the first N feasible trials are known, or as many trials as may be were launched."""
-        counted = self._counted
-        no_gap = counted == list(range(len(counted)))
-        feasible = sum(self.outcomes[i].status == COMPLETE for i in counted)
-        return no_gap and (feasible == self.study.search.trials or len(counted) >= self.study.search.launch_limit)
+        search, known = self.study.search, range(max(self.outcomes, default=-1) + 1)
+        statuses = [self.outcomes[i].status if i in self.outcomes else INCOMPLETE for i in known]
+        return is_complete(statuses, search.trials, search.launch_limit)
 
     @property
     def _counted(self) -> list[int]:

@@ -210,7 +210,7 @@ def test_a_study_that_does_not_fit_fails_alone(tmp_path: Path, capsys: pytest.Ca
     assert list(steps["workload"]) == ["images"]
 
 
-@pytest.mark.parametrize("calls", [0, 200])
+@pytest.mark.parametrize("calls", [0, 60])
 def test_what_one_worker_has_no_room_for_the_others_train(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], calls: int
 ) -> None:
@@ -225,11 +225,12 @@ def test_what_one_worker_has_no_room_for_the_others_train(
     for workload in ("images", "full"):
         results = tmp_path / workload
         command = ["sweep", "--config-dir", str(mine), f"workload={workload}", "batch_size=4,16", "search.trials=6"]
+        command += ["stopping=budget"]
         assert main([*command, "engine.workers=2", f"results={results}"]) == 0
         steps[workload] = pd.read_csv(results / "tables/steps_to_result.csv")
     pd.testing.assert_frame_equal(steps["images"], steps["full"])
     said = " ".join(capsys.readouterr().out.split())
-    assert "images at batch size 16 does not fit on cpu" in said
+    assert re.search(r"images at batch size (4|16) does not fit on cpu", said)
     assert "The other workers trained it." in said
 
 

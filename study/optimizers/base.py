@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from analysis.counting import HALF_LIFE
+from analysis.counting import HALF_LIFE, beta
 from study.space import Legal
 
 State = Mapping[str, Tensor]
@@ -29,8 +29,6 @@ DECAYS = {"l2": Legal("[0, inf)"), "weight_decay": Legal("[0, inf)")}
 AVERAGE = {"ema_decay": Legal("[0, 1)")}
 """Of the average of weights that is measured beside them."""
 BETAS = ("momentum", "beta1", "beta2", "ema_decay")
-BELOW_ONE = 1 - 2.0**-24
-"""The greatest float32 below 1."""
 
 
 def _nothing(parameter: Tensor) -> State:
@@ -152,13 +150,12 @@ def decay_(
 def resolved(hyperparameters: Values, batch_size: int) -> dict[str, float]:
     """Hyperparameters as optimizers take them: betas given by their half-life in examples, at this batch size.
 
-    beta = 0.5^(B / half-life): the same average over examples at every batch size; at most the greatest float32 below
-    1, since updates divide by 1 - beta.
+    They are the same average over examples at every batch size.
 
     >>> resolved({"learning_rate": 0.1, "beta2_half_life_examples": 64.0}, batch_size=128)
     {'learning_rate': 0.1, 'beta2': 0.25}
     """
     return {
-        name.removesuffix(HALF_LIFE): min(0.5 ** (batch_size / value), BELOW_ONE) if name.endswith(HALF_LIFE) else value
+        name.removesuffix(HALF_LIFE): float(beta(value, batch_size)) if name.endswith(HALF_LIFE) else value
         for name, value in hyperparameters.items()
     }
