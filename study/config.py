@@ -225,9 +225,9 @@ def _settled(job: Job, workload: Workload, saved: float, probe: Splits, streamed
             )
     elif engine.name != "serial" and not alone:
         how = arithmetic(model, study, engine.device, forced=engine.name == "lanes")
-        fused = replace(study, arithmetic=how)
-        if how != "plain" and lanes_can(fused, workload, Data.of(probe)):
-            study = fused
+        choices = [how, "vmap"] if how == "grouped" else [how] if how != "plain" else []
+        fused = (replace(study, arithmetic=choice) for choice in choices)
+        study = next((each for each in fused if lanes_can(each, workload, Data.of(probe))), study)
     return replace(job, study=study, engine=replace(engine, workers=workers))
 
 

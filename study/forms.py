@@ -194,9 +194,14 @@ def is_plain_sequence(model: nn.Module) -> bool:
 
 
 def has_hooks(model: nn.Module) -> bool:
-    """Whether layers do something besides what their class does."""
+    """Whether layers do something besides what the `forward` of their class does."""
     hooks = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
-    return any("forward" in vars(module) or any(getattr(module, name) for name in hooks) for module in model.modules())
+    return nn.modules.module._has_any_global_hook() or any(
+        "forward" in vars(module)
+        or type(module).__call__ is not nn.Module.__call__
+        or any(getattr(module, name) for name in hooks)
+        for module in model.modules()
+    )
 
 
 def is_linear_chain(model: nn.Module) -> bool:

@@ -2,7 +2,8 @@
 
 A CPU's convolutions are oneDNN's, which computes in blocks of channels: before each call torch brings tensors into that
 layout, and back into order after it. Here they stay in blocks from one convolution to the next, with what lies between.
-What `torch.vmap` does to a model is done to the graph of its operations, each of which must be known.
+What `torch.vmap` does to a model is done to the graph of its operations, each of which must be known. In blocks ReLU
+and maxima drop NaN, and infinite gradients differ: a lane that has come so far is computed as a model alone.
 
 Shapes: l lanes in a step, B examples in a batch, C channels, F features. Images are [B, l * C, height, width], in order
 or in blocks (`torch._mkldnn`), and vectors [l, B, F].
@@ -10,17 +11,22 @@ or in blocks (`torch._mkldnn`), and vectors [l, B, F].
 
 from __future__ import annotations
 
+import copy
 import operator
-from collections.abc import Callable, Mapping
+import pickle
+import random
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, fx, nn
+from torch.func import functional_call
 
-from study.forms import Layout, Vmapped, has_hooks
+from study.forms import Layout, Loss, Vmapped, can_vmap, differentiated, has_hooks
 from workloads.layers import Dropout, GlobalMeanPool, keep_mask, keyed_layers
 
 BLOCK = 16
@@ -28,8 +34,8 @@ BLOCK = 16
 RELU = (F.relu, torch.relu, "relu", "relu_")
 SUM = (operator.add, operator.iadd, torch.add, "add", "add_")
 """As functions and as methods."""
-ALIASES = (nn.Identity, nn.Flatten)
-"""What they return is their input."""
+ALIASES = (nn.Identity, nn.Flatten, Dropout)
+"""What they return is their input, at times."""
 
 
 @dataclass(frozen=True)
@@ -39,11 +45,13 @@ class Lanes:
     Attributes:
         weights: parameter name -> [l, *shape].
         keys: of each keyed layer [l, layers].
+        seen: sums for each lane [l] of what went into operations that drop NaN.
     """
 
     count: int
     weights: Mapping[str, Tensor]
     keys: Tensor
+    seen: list[Tensor]
 
 
 Operation = Callable[..., Tensor]
@@ -61,11 +69,33 @@ class Grouped(Vmapped):
     def __init__(self, template: nn.Module, weights: Tensor, layout: Layout) -> None:
         super().__init__(template, weights, layout)
         self.operations = _operations(template)
+        layers = {name.rpartition(".")[0]: number for number, name in enumerate(self.weights)}
+        self.telling = list(layers.values())
+        """The last parameter of each layer, a bias where it has one: its gradient tells whether all is finite."""
 
-    def _forward(self, inputs: Tensor, keys: Tensor) -> Tensor:
+    def backward(self, inputs: Tensor, loss: Loss, keys: Tensor) -> tuple[Tensor, Sequence[Tensor]]:
+        lanes = Lanes(len(inputs), self.weights, keys, [])
+        with torch.enable_grad():
+            outputs = self._outputs(inputs, lanes)
+        losses, found = differentiated(loss, outputs, list(self.weights.values()))
+        gradients = [gradient.flatten(1) for gradient in found]
+        sums = torch.stack([*lanes.seen, *(gradients[number].sum(1) for number in self.telling)])
+        for lane in sums.isfinite().all(0).logical_not().nonzero().flatten().tolist():
+            alone = {name: weight[lane].detach().requires_grad_() for name, weight in self.weights.items()}
+            buffers = {name: keys[lane, number] for number, name in enumerate(self.keys)}
+            mixed = list(outputs.detach())
+            with torch.enable_grad():
+                mixed[lane] = functional_call(self.template, (alone, buffers), (inputs[lane].clone(),))
+                each, slopes = differentiated(loss, torch.stack(mixed), list(alone.values()))
+            losses.view(lanes.count, -1)[lane] = each.view(lanes.count, -1)[lane]
+            for gradient, slope in zip(gradients, slopes, strict=True):
+                gradient[lane] = slope.flatten()
+        return losses, gradients
+
+    def _outputs(self, inputs: Tensor, lanes: Lanes) -> Tensor:
+        """What each model computes of its own inputs [l, B, C, H, W]: [l, B, ...]."""
         if inputs.dim() != 5:
             raise NotImplementedError(f"`grouped` takes images [B, C, H, W], but got inputs {list(inputs.shape[1:])}.")
-        lanes = Lanes(len(inputs), self.weights, keys)
         values: dict[fx.Node, Tensor] = {}
         for node, operation in self.operations.items():
             assert operation is not None
@@ -74,12 +104,25 @@ class Grouped(Vmapped):
         return values[node]
 
 
+def has_blocks() -> bool:
+    """Whether this machine's convolutions are oneDNN's."""
+    return torch.backends.mkldnn.is_available()
+
+
 def can_group(model: nn.Module) -> bool:
-    """Whether this is a convolutional network all of whose operations are known here, on a machine with oneDNN."""
-    if not torch.backends.mkldnn.is_available() or has_hooks(model):
+    """Whether this is a convolutional network all of whose operations are known here.
+
+    What a graph does not show (gradients switched off, other precisions) is for a comparison with models alone to find
+    (`study.engine.lanes_can`).
+    """
+    if not has_blocks() or has_hooks(model) or not can_vmap(model):
         return False
+    before = _drawn()
     try:
-        operations = _operations(model)
+        with torch.random.fork_rng(devices=[]):
+            operations = _operations(copy.deepcopy(model))
+            if _drawn() != before:
+                return False
     except Exception:  # a model that looks at its inputs refuses stand-ins by whatever error it likes
         return False
     layers = {str(node.target): _layer(node, model) for node in operations if node.op == "call_module"}
@@ -90,6 +133,11 @@ def can_group(model: nn.Module) -> bool:
         and any(isinstance(layer, nn.Conv2d) for layer in layers.values())
         and used == {name for name, _ in model.named_parameters()}  # none is tied to another, or left over
     )
+
+
+def _drawn() -> tuple[object, ...]:
+    """Where the generators stand that a model may draw from."""
+    return torch.get_rng_state().tolist(), random.getstate(), pickle.dumps(np.random.get_state())  # noqa: NPY002
 
 
 class _Tracer(fx.Tracer):
@@ -173,7 +221,15 @@ def _same(lanes: Lanes, x: Tensor) -> Tensor:
     return x
 
 
+def _watch(lanes: Lanes, x: Tensor) -> None:
+    """Note what goes into an operation that drops NaN, or mixes channels that a model alone does not mix."""
+    if x.is_mkldnn:
+        means = F.avg_pool2d(x.detach(), x.shape[2:], 1).to_dense()
+        lanes.seen.append(means.view(len(x), lanes.count, -1).sum((0, 2)))
+
+
 def _relu(lanes: Lanes, x: Tensor) -> Tensor:
+    _watch(lanes, x)
     return torch.relu(x)
 
 
@@ -186,6 +242,8 @@ def _sum(lanes: Lanes, x: Tensor, y: Tensor) -> Tensor:
 
 
 def _pooled(pool: Callable[..., Tensor], size: Any, stride: Any, lanes: Lanes, x: Tensor) -> Tensor:
+    if pool is F.max_pool2d:
+        _watch(lanes, x)
     return pool(x, size, stride or size)
 
 
@@ -198,6 +256,7 @@ def _padded(channels: int, lanes: Lanes, x: Tensor) -> Tensor:
     """With further channels, of zeros: a convolution by ones and zeros leaves in blocks what is in blocks."""
     if not x.is_mkldnn:
         return F.pad(x.unflatten(1, (lanes.count, -1)), (0, 0, 0, 0, 0, channels)).flatten(1, 2)
+    _watch(lanes, x)
     own = x.shape[1] // lanes.count
     kept = torch.eye(own + channels, own).repeat(lanes.count, 1)
     return F.conv2d(x, kept[:, :, None, None], groups=lanes.count)

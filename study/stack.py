@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from study.forms import Form, Layout, LinearChain, Loss, Vmapped, can_vmap, first_linear, is_linear_chain, is_watched
-from study.grouped import Grouped, can_group
+from study.grouped import Grouped, can_group, has_blocks
 from study.optimizers.base import Optimizer, Scalars, Values, decay_, in_place
 from study.records import Study
 
@@ -161,9 +161,10 @@ class Stack:
         """Rows [l, P] as models."""
         if self.how == "bmm":
             return LinearChain(self.template, weights, self.layout)
-        if self.how == "grouped":
+        cpu = weights.device.type == "cpu"
+        if self.how == "grouped" and cpu and has_blocks():  # else a study that was begun elsewhere
             return Grouped(self.template, weights, self.layout)
-        return Vmapped(self.template, weights, self.layout, flat=weights.device.type != "cpu")
+        return Vmapped(self.template, weights, self.layout, flat=not cpu)
 
 
 class Step:

@@ -238,6 +238,30 @@ def test_what_lanes_cannot_train_is_found_out_beforehand(question, monkeypatch, 
     assert engine.lanes_can(question("vmap"), workload, data) == can
 
 
+@pytest.mark.parametrize("rate", [0.01, 1e6])
+def test_a_check_that_diverges_checks_nothing(make_study, monkeypatch, rate):
+    """NaN is alike in all rows: steps are made smaller until they tell heights apart."""
+    study = make_study(
+        space={"learning_rate": {"choices": [rate]}, "momentum": {"choices": [0.9]}},
+        examples=64,
+        batch_size=4,
+        arithmetic="bmm",
+    )
+    workload, compute = Blobs(), engine._computed
+
+    def differing(study, workload, data, height, **more):
+        found = compute(study, workload, data, height, **more)
+        return [found[0] * 1.001, *found[1:]] if height == 8 else found
+
+    monkeypatch.setattr(engine, "_computed", differing)
+    assert 8 not in engine.admitted(study, workload, Data.of(workload.splits(torch.device("cpu"))), most=8)
+
+
+def test_one_group_alone_is_not_grouped(question):
+    assert 1 not in admitted(question("grouped"))
+    assert 2 in admitted(question("grouped"))
+
+
 @pytest.mark.parametrize("how", ["bmm", "deferred"])
 def test_what_lanes_cannot_measure_is_found_out_beforehand(question, monkeypatch, how):
     workload = CASES[how]

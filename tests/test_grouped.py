@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
+from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import functional_call
 
+from analysis.counting import Goal
+from study import engine, lanes, serial, stack
+from study.evaluation import Data
 from study.forms import Layout
 from study.grouped import Grouped, can_group
+from study.records import Budget, Evaluation
+from workloads.base import Splits, cross_entropy_error
 from workloads.layers import Dropout, GlobalMeanPool, keyed_layers, layer_key
 from workloads.resnet_cifar import ResNetCifar
 
@@ -143,8 +151,81 @@ def with_more() -> nn.Module:
     return model
 
 
+class Called(Branching):
+    """Does more when it is called than its `forward`."""
+
+    def __call__(self, x: Tensor) -> Tensor:  # type: ignore[override]
+        return 2 * super().__call__(x)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.model(x)
+
+
+class Drawing(Branching):
+    """Draws what it does."""
+
+    def __init__(self, draw: Callable[[], float]) -> None:
+        super().__init__()
+        self.draw = draw
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.model(F.relu(x) if self.draw() < 0.5 else x)
+
+
+class WithoutGradient(Branching):
+    """Trains a part of itself."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.model = nn.Conv2d(CHANNELS, 16, 1), nn.Sequential(GlobalMeanPool(), nn.Linear(16, 5))
+
+    def forward(self, x: Tensor) -> Tensor:
+        with torch.no_grad():
+            x = self.first(x)
+        return self.model(x)
+
+
+class InHalf(Branching):
+    """Computes in bfloat16."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        with torch.autocast("cpu", torch.bfloat16):
+            return self.model(x)
+
+
+class NeverDropping(nn.Sequential):
+    """Its dropout is off in training, too."""
+
+    def train(self, mode: bool = True) -> NeverDropping:
+        super().train(mode)
+        self[1].eval()
+        return self
+
+
+class Spoiling(Branching):
+    """Overwrites what it uses later in a way that tracing does not see."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.same = nn.Conv2d(CHANNELS, 16, 3), Dropout(0.0)
+        self.last = nn.Sequential(GlobalMeanPool(), nn.Linear(16, 5))
+        del self.model
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.first(x)
+        y = self.same(x)
+        y += y
+        return self.last(x + y)
+
+
 UNKNOWN = {
     "looks at values": Branching,
+    "does more when called": Called,
+    "draws by torch": lambda: Drawing(lambda: float(torch.rand(()))),
+    "draws by Python": lambda: Drawing(random.random),
+    "draws by numpy": lambda: Drawing(np.random.rand),
+    "running statistics": lambda: between(nn.InstanceNorm2d(16, track_running_stats=True)),
+    "overwritten after dropout": lambda: between(Dropout(0.0), nn.ReLU(inplace=True)),
     "two arguments": Scaled,
     "two outputs": Both,
     "hooks": hooked,
@@ -237,3 +318,111 @@ def test_what_is_no_image_or_vector_is_refused(model: nn.Module, shape: tuple[in
     form = Grouped(model, torch.randn(LANES, layout.width), layout)
     with pytest.raises(NotImplementedError, match="`grouped` takes"):
         form.backward(torch.randn(LANES, EXAMPLES, *shape), loss, torch.zeros(LANES, 0, dtype=torch.int32))
+
+
+def test_global_hooks_are_hooks() -> None:
+    handle = torch.nn.modules.module.register_module_forward_hook(lambda *_: None)
+    try:
+        assert not can_group(resnet_8())
+    finally:
+        handle.remove()
+    assert can_group(resnet_8())
+
+
+class Images:
+    """Made-up images for a model."""
+
+    name = "images"
+    train_examples = 64
+    hyperparameters = ()
+
+    def __init__(self, model: Callable[[], nn.Module]) -> None:
+        self.model, self.errors = model, {"loss": cross_entropy_error}
+
+    def splits(self, device: torch.device) -> Splits:
+        generator = torch.Generator().manual_seed(0)
+        inputs = torch.randn(64, CHANNELS, SIDE, SIDE, generator=generator)
+        targets = torch.randint(5, (64,), generator=generator)
+        return Splits((inputs, targets), (inputs[:20], targets[:20]), (inputs[:10], targets[:10]))
+
+    def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        return F.cross_entropy(outputs.flatten(1), targets, reduction="none")
+
+
+@pytest.mark.parametrize(
+    ("model", "can"),
+    [
+        (resnet_8, True),
+        (KNOWN["dropout"], True),
+        (WithoutGradient, False),
+        (InHalf, False),
+        (lambda: NeverDropping(nn.Conv2d(CHANNELS, 16, 3), Dropout(0.5), nn.Flatten(), nn.Linear(576, 5)), False),
+        (Spoiling, False),
+    ],
+)
+def test_what_the_graph_does_not_show_is_found_by_comparison(make_study, model, can) -> None:
+    workload = Images(model)
+    assert can_group(model())
+    data = Data.of(workload.splits(torch.device("cpu")))
+    assert engine.lanes_can(make_study(arithmetic="grouped", examples=64, batch_size=4), workload, data) is can
+
+
+@pytest.mark.parametrize(
+    ("momentum", "maxima", "rate", "biases", "depth"),
+    [
+        (0.0, True, 1e5, True, 3),
+        (0.0, True, 1e12, True, 8),
+        (0.0, False, 1e3, False, 8),
+        (0.0, False, 1e7, False, 5),
+        (0.9, False, 1e5, True, 3),
+        (0.9, True, 1e12, True, 8),
+        (0.9, False, 1e3, False, 5),
+        (0.9, True, 1e9, False, 5),
+    ],
+)
+def test_lanes_diverge_where_models_alone_do(make_study, rate, biases, depth, maxima, momentum) -> None:
+    """In blocks, ReLU and maxima make numbers of NaN, and NaN of infinite gradients."""
+
+    def model() -> nn.Module:
+        blocks: list[nn.Module] = []
+        for inputs in (CHANNELS, *[16] * (depth - 1)):
+            blocks += [nn.Conv2d(inputs, 16, 3, padding=1, bias=biases), nn.ReLU()]
+        pool = [nn.MaxPool2d(2)] if maxima else []
+        return nn.Sequential(*blocks[:4], *pool, *blocks[4:], GlobalMeanPool(), nn.Linear(16, 5))
+
+    fixed = {"learning_rate": rate, "momentum": momentum}
+    study = make_study(
+        space={name: {"choices": [value]} for name, value in fixed.items()},
+        arithmetic="grouped",
+        examples=64,
+        batch_size=4,
+        budget=Budget(epochs=0, steps=25),
+        evaluation=Evaluation(first=0.4, ratio=2.0),
+        goal=Goal("val/loss", 1e-9),
+        stopping="budget",
+    )
+    workload = Images(model)
+    data = Data.of(workload.splits(torch.device("cpu")))
+
+    class One(serial.Proposals):
+        def __init__(self) -> None:
+            self.left = [study.trial(0, fixed)]
+
+        def ask(self, wait):
+            return self.left.pop() if self.left else None
+
+        def step_limit(self, index):
+            return 25
+
+    [alone] = serial.train(replace(study, arithmetic="plain"), workload, data, One())
+    [lane] = lanes.train(study, workload, data, One(), [4], 1)
+    assert lane.first_bad_step == alone.first_bad_step
+    np.testing.assert_allclose(lane.errors["val/loss"], alone.errors["val/loss"], rtol=1e-3)
+
+
+def test_a_study_that_was_begun_elsewhere_goes_on_without_the_library(
+    monkeypatch: pytest.MonkeyPatch, make_study
+) -> None:
+    monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: False)
+    held = stack.Stack(resnet_8(), make_study().algorithm, 2, "grouped")
+    assert type(held.form(held.weights)) is stack.Vmapped

@@ -10,7 +10,7 @@ import pytest
 
 from analysis import steps_to_result
 from analysis.load import load
-from study import config, store
+from study import config, store, sweep
 from study.__main__ import main
 
 README = Path(__file__).parent.parent / "README.md"
@@ -189,6 +189,24 @@ def test_one_sweep_crosses_arithmetics(tmp_path: Path) -> None:
     assert main(["sweep", "--config-dir", str(mine), "workload=images", f"results={tmp_path / 'results'}"]) == 0
     questions = [json.loads(path.read_text())["question"] for path in tmp_path.glob("results/studies/*/*/*/study.json")]
     assert {q["batch_size"]: q["arithmetic"] for q in questions} == {2: "vmap", 4: "vmap", 8: "plain", 16: "plain"}
+
+
+def test_images_as_outputs_are_fused_another_way(tmp_path: Path) -> None:
+    """What is grouped ends in vectors."""
+    mine = tmp_path / "mine"
+    (mine / "workload").mkdir(parents=True)
+    model = "Conv2d(1, 16, 3), torch.nn.ReLU(), torch.nn.AdaptiveAvgPool2d(1))"
+    images = IMAGES.replace("Conv2d(1, 2, 3), torch.nn.ReLU(), torch.nn.Flatten(), torch.nn.Linear(8, 2))", model)
+    whole = images.replace("return cross_entropy_error(outputs", "return cross_entropy_error(outputs.flatten(1)")
+    errors = "{name: (lambda o, t, e=e: e(o.flatten(1), t)) for name, e in [('loss', cross_entropy_error)]}"
+    whole = re.sub(r"errors = .*", f"errors = {errors}", whole)
+    (mine / "made_whole_images.py").write_text(whole)
+    (mine / "workload/whole.yaml").write_text(
+        YAML.replace("made_images", "made_whole_images").replace("val/classification_error < 0.3", "val/loss < 0.3")
+    )
+    asked = ["workload=whole", "batch_size=4", f"results={tmp_path / 'results'}", "engine.device=cpu"]
+    [job] = sweep.jobs_of(asked, mine)[0]
+    assert job.study.arithmetic == "vmap"
 
 
 def test_a_study_that_does_not_fit_fails_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
