@@ -234,6 +234,12 @@ def folders(results: Path | str) -> list[Path]:
     top = Path(results) / "studies"
     below = [path.parent.relative_to(top).parts for path in top.rglob("study.json")]
     found = [parts for parts in below if len(parts) >= 3 and parts[2].isdigit()]
+    for path in sorted(top.rglob("curves.parquet")):
+        if not (path.parent / "study.json").exists():
+            raise LoadError(
+                f"{path.parent} holds trials, but no study.json that says what they are of: restore it, or "
+                "remove the folder and sweep again."
+            )
     if not found:
         raise LoadError(f"no studies in {results}; a results folder is what `python -m study sweep` wrote to.")
     return [top.joinpath(*p) for p in sorted(found, key=lambda parts: (*parts[:2], int(parts[2]), parts[3:]))]

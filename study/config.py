@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 from omegaconf import DictConfig, OmegaConf
-from torch import Tensor, nn
+from torch import nn
 
 from analysis.counting import Goal
 from study import store, streaming
@@ -18,8 +18,9 @@ from study.engine import lanes_can, refusal
 from study.evaluation import Data, metrics
 from study.memory import device_bytes, micro_batch, most_workers, saved_bytes
 from study.placement import Engine, slots
+from study.probe import FEW, check_model, check_numbers, check_splits, in_the_loss
 from study.records import ADAPTIVE_SAMPLERS, Budget, Evaluation, Search, Seeds, Study
-from study.space import middle, parse_space
+from study.space import parse_space
 from study.stack import arithmetic
 from workloads.base import Splits, Workload, build
 from workloads.layers import whole_batch_layers
@@ -164,8 +165,9 @@ def materialise(jobs: Sequence[Job], here: bool = True) -> list[Job]:
                     raise UsageError(
                         f"workload.train_examples is {wanted}, but {job.study.name}.splits() returns {got}."
                     )
-                few = examples["train", range(min(8, got))]
-                check_loss(job.study, built[key], *few)
+                few = examples["train", range(min(FEW, got))]
+                check_model(job.study, built[key], *few)
+                check_numbers(job.study, built[key], splits)
                 saved[key] = saved_bytes(built[key], *few, in_the_loss(job.study, built[key]))
                 probes[key] = Splits(few, few, few)
                 streamed[key] = here and streaming.needed(splits, job.engine.device, job.engine.data_memory)
@@ -250,57 +252,6 @@ def check_parts(study: Study, model: nn.Module, devices: int) -> None:
             f"{study.optimizer} collects the gradients of single examples, of which each of {devices} devices has only "
             "its own; leave out engine.devices or choose another optimizer."
         )
-
-
-def in_the_loss(study: Study, workload: Workload) -> dict[str, float]:
-    """What the study tunes of the workload's loss, in the middle of its space."""
-    return {name: value for name, value in middle(study.search.space).items() if name in workload.hyperparameters}
-
-
-def check_splits(study: Study, splits: object) -> None:
-    """There are three splits, none of them empty, and of tensors as many inputs as targets.
-
-    Raises:
-        UsageError: there are others.
-    """
-    if not isinstance(splits, Splits):
-        raise UsageError(
-            f"{study.name}.splits() must return workloads.base.Splits(train, val, test), but got a "
-            f"{type(splits).__name__}."
-        )
-    for name, split in splits._asdict().items():
-        counts = [len(tensor) for tensor in split] if isinstance(split, tuple) else [len(split)]
-        if len(set(counts)) > 1:
-            raise UsageError(
-                f"each input needs a target, but the {name} split of {study.name} has {counts[0]:,} inputs and "
-                f"{counts[1]:,} targets."
-            )
-        if not counts[0]:
-            raise UsageError(f"no split may be empty, but the {name} split of {study.name} is; give it examples.")
-
-
-def check_loss(study: Study, workload: Workload, inputs: Tensor, targets: Tensor) -> None:
-    """The loss and every error must be a number for each example [B]: engines weight and add them up.
-
-    Raises:
-        UsageError: one is not, or the loss cannot be called.
-    """
-    with torch.no_grad(), torch.random.fork_rng(devices=[]):
-        outputs = workload.model().train()(inputs)
-        try:
-            found = {"loss": workload.loss(outputs, targets, **in_the_loss(study, workload))}
-        except TypeError as error:
-            raise UsageError(
-                f"{study.name}: {error}; what is tuned of a loss is named in `hyperparameters`, and has a default "
-                "where it is not searched."
-            ) from error
-        found |= {f"errors[{name!r}]": error(outputs, targets) for name, error in workload.errors.items()}
-    for name, each in found.items():
-        if each.shape != (len(targets),):
-            raise UsageError(
-                f"{study.name}'s {name} must be a number for each example, of shape [{len(targets)}] for as many, but "
-                f"got {list(each.shape)}; take the mean over outputs yourself and none over examples."
-            )
 
 
 def check(study: Study, workload: Workload) -> None:

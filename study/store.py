@@ -68,6 +68,11 @@ def check(results: Path, studies: Sequence[Study]) -> None:
     _check_writable(results)
     for study in studies:
         folder = study_folder(results, study)
+        if not (folder / "study.json").exists() and any((folder / name).exists() for name in (COMPACTED, "trials")):
+            raise StoreError(
+                f"{folder} holds trials, but no study.json that says what they are of: restore it, or remove the "
+                "folder to train them again."
+            )
         # Studies of one workload and optimizer are one curve: they must ask the same at every batch size.
         held_beside = [folder / "study.json"] if study.branch.path else folder.parent.glob("*/study.json")
         for path in sorted(path for path in held_beside if path.exists()):

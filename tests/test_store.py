@@ -336,3 +336,15 @@ def test_a_finished_search_is_told_what_more_is_asked_for(tmp_path, make_study, 
     with store.claimed(folder):  # whoever works on it says so when it starts
         store.announce(tmp_path, make_study(trials=5))
     assert store.read(folder / "study.json")["question"]["search"]["trials"] == 2
+
+
+def test_trials_without_their_question_are_no_answer(tmp_path, make_study, make_curve, write_study):
+    """They are neither a study that is done nor one that is not there."""
+    study = make_study(trials=2)
+    folder = write_study(tmp_path, study, [make_curve(study, index, reaches=20) for index in range(2)])
+    store.gather(folder)
+    (folder / "study.json").unlink()
+    with pytest.raises(store.StoreError, match=r"holds trials, but no study\.json .* remove the folder"):
+        store.check(tmp_path, [study])
+    with pytest.raises(analysis_load.LoadError, match=r"holds trials, but no study\.json"):
+        analysis_load.folders(tmp_path)
