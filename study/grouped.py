@@ -17,7 +17,7 @@ import pickle
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -32,7 +32,7 @@ from workloads.layers import Dropout, GlobalMeanPool, keep_mask, keyed_layers
 BLOCK = 16
 """Channels; for groups that do not fill them oneDNN has no such layout."""
 RELU = (F.relu, torch.relu, "relu", "relu_")
-SUM = (operator.add, operator.iadd, torch.add, "add", "add_")
+SUM = (operator.add, torch.add, "add", "add_")
 """As functions and as methods."""
 ALIASES = (nn.Identity, nn.Flatten, Dropout)
 """What they return is their input, at times."""
@@ -68,10 +68,14 @@ class Grouped(Vmapped):
 
     def __init__(self, template: nn.Module, weights: Tensor, layout: Layout) -> None:
         super().__init__(template, weights, layout)
-        self.operations = _operations(template)
         layers = {name.rpartition(".")[0]: number for number, name in enumerate(self.weights)}
         self.telling = list(layers.values())
         """The last parameter of each layer, a bias where it has one: its gradient tells whether all is finite."""
+
+    @cached_property
+    def operations(self) -> dict[fx.Node, Operation | None]:
+        """Those of the model, of which evaluations have no need."""
+        return _operations(self.template)
 
     def backward(self, inputs: Tensor, loss: Loss, keys: Tensor) -> tuple[Tensor, Sequence[Tensor]]:
         lanes = Lanes(len(inputs), self.weights, keys, [])
@@ -186,7 +190,7 @@ def _spoils(node: fx.Node, model: nn.Module) -> bool:
     if node.op == "call_module":
         inplace = getattr(_layer(node, model), "inplace", False)
     else:
-        inplace = node.kwargs.get("inplace", False) or node.target is operator.iadd or str(node.target).endswith("_")
+        inplace = node.kwargs.get("inplace", False) or str(node.target).endswith("_")
     anew = first.op != "placeholder" and not (first.op == "call_module" and isinstance(_layer(first, model), ALIASES))
     return bool(inplace) and (len(first.users) > 1 or not anew)
 

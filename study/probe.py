@@ -69,6 +69,8 @@ def check_model(study: Study, workload: Workload, inputs: Tensor, targets: Tenso
         raise UsageError(f"{study.name}.model() must return a torch.nn.Module, but got a {type(model).__name__}.")
     if not any(parameter.requires_grad for parameter in model.parameters()):
         raise UsageError(f"the model of {study.name} has no parameter to train; look for requires_grad=False.")
+    if not workload.errors:
+        raise UsageError(f"{study.name} measures nothing: its `errors` are empty; name at least one.")
     given = inputs.clone()
     with torch.random.fork_rng(devices=[]):
         with _asked(study, "model", f"of {few}"):

@@ -223,12 +223,21 @@ def test_the_rule_of_arithmetic(make_study, model, fields, device, how):
     assert stack.arithmetic(model, make_study(**fields), device) == how
 
 
+class Attending(nn.Module):
+    """Attention among the outputs of an example."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = x[:, None, :, None].repeat(1, 2, 1, 4)
+        return nn.functional.scaled_dot_product_attention(y, y, y, is_causal=True).mean((1, 3))
+
+
 @pytest.mark.parametrize(
     ("spoilt", "can"),
     [
         (lambda model: model, True),
         (lambda model: nn.Sequential(model, nn.Dropout(0.5)), False),  # one global stream of randomness
         (lambda model: model.register_parameter("unused", nn.Parameter(torch.zeros(2))) or model, False),
+        (lambda model: nn.Sequential(model, Attending()), False),  # lane by lane, since `vmap` has no rule for it
     ],
 )
 def test_what_lanes_cannot_train_is_found_out_beforehand(question, monkeypatch, spoilt, can):

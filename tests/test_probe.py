@@ -74,6 +74,11 @@ def test_losses_that_are_none(tmp_path, monkeypatch, loss, said):
     refused(tmp_path, said)
 
 
+def test_a_workload_without_errors(tmp_path, monkeypatch):
+    monkeypatch.setattr(FullyConnected, "errors", {})
+    refused(tmp_path, "mlp_digits measures nothing: its `errors` are empty")
+
+
 def spoilt(name: str, value: float, rows: slice) -> Callable[[Splits], Splits]:
     def spoil(splits: Splits) -> Splits:
         inputs, targets = getattr(splits, name)
