@@ -95,7 +95,7 @@ class StudyData:
         seen: set[int] = set()
         with _reading(self.folder):
             for path in _files(self.folder):
-                with suppress(FileNotFoundError), pq.ParquetFile(path) as file:
+                with suppress(FileNotFoundError), pq.ParquetFile(path, page_checksum_verification=True) as file:
                     there = [metric for metric in metrics if metric in file.schema_arrow.names]
                     written = {record["index"] for record in _records(file)}
                     new = (written & known) - seen  # some may have been gathered since those were read
@@ -262,7 +262,7 @@ def load_study(folder: Path | str) -> StudyData:
         apart = list(_runs(folder))  # first, since what is gathered meanwhile stands in what is read next
         held = json.loads((folder / "study.json").read_text())
         for path in _files(folder):
-            with suppress(FileNotFoundError), pq.ParquetFile(path) as file:
+            with suppress(FileNotFoundError), pq.ParquetFile(path, page_checksum_verification=True) as file:
                 metrics |= dict.fromkeys(file.schema_arrow.names[2:])
                 records = {record["index"]: record for record in _records(file)} | records
     provenance = all_runs(held["provenance"], apart)
@@ -289,7 +289,8 @@ def _reading(folder: Path) -> Iterator[None]:
     try:
         yield
     except (OSError, ValueError, pa.ArrowException) as error:
-        raise LoadError(f"cannot read {folder}: {error}; remove the torn file and sweep again.") from error
+        said = str(error).rstrip(". ")
+        raise LoadError(f"cannot read {folder}: {said}; remove the torn file and sweep again.") from error
 
 
 def _trials(records: dict[int, dict[str, Any]]) -> pd.DataFrame:

@@ -73,17 +73,18 @@ def write_curves(curves: Sequence[Curve], path: Path) -> None:
 def write_table(columns: Mapping[str, np.ndarray], trials: Sequence[Mapping[str, Any]], path: Path) -> None:
     """Write the columns of measurements [all], and a record for each trial."""
     table = pa.table(dict(columns)).replace_schema_metadata({"trials": json.dumps(trials)})
-    pq.write_table(table, path, compression="zstd")
+    pq.write_table(table, path, compression="zstd", write_page_checksum=True)
 
 
 def _read_curves(path: Path) -> list[Curve]:
     try:
-        table = pq.read_table(path)
+        table = pq.read_table(path, page_checksum_verification=True)
+        trials = json.loads(table.schema.metadata[b"trials"])
     except FileNotFoundError:
         raise
-    except (OSError, pa.ArrowInvalid) as error:
-        raise StoreError(f"cannot read {path}: {error}; remove it, and its trials are run again.") from error
-    trials = json.loads(table.schema.metadata[b"trials"])
+    except (OSError, ValueError, TypeError, KeyError, pa.ArrowException) as error:
+        said = str(error).rstrip(". ")
+        raise StoreError(f"cannot read {path}: {said}; remove it, and its trials are run again.") from error
     columns = {name: table[name].to_numpy() for name in table.column_names}
     curves = []
     for record in trials:

@@ -4,6 +4,7 @@ import errno
 import json
 import os
 import shutil
+from contextlib import suppress
 
 import numpy as np
 import pytest
@@ -348,3 +349,22 @@ def test_trials_without_their_question_are_no_answer(tmp_path, make_study, make_
         store.check(tmp_path, [study])
     with pytest.raises(analysis_load.LoadError, match=r"holds trials, but no study\.json"):
         analysis_load.folders(tmp_path)
+
+
+def test_measurements_that_were_altered_on_disk_are_not_read(tmp_path, make_study, make_curve, write_study):
+    """Bytes that flip leave other numbers, which nobody could tell from measurements."""
+    study = make_study(trials=6)
+    folder = write_study(tmp_path, study, [make_curve(study, index, reaches=20 + index) for index in range(6)])
+    store.gather(folder)
+    path = folder / "curves.parquet"
+    content = path.read_bytes()
+    before = [curve.errors for curve in store.load(folder)]
+    altered = 0
+    for place in range(8, len(content) - 8, 97):
+        path.write_bytes(
+            content[:place] + bytes(255 - byte for byte in content[place : place + 4]) + content[place + 4 :]
+        )
+        with suppress(store.StoreError, ValueError, KeyError):
+            after = [curve.errors for curve in store.load(folder)]
+            altered += str(after) != str(before)
+    assert not altered
