@@ -11,7 +11,6 @@ or in blocks (`torch._mkldnn`), and vectors [l, B, F].
 
 from __future__ import annotations
 
-import copy
 import operator
 import pickle
 import random
@@ -68,14 +67,20 @@ class Grouped(Vmapped):
 
     def __init__(self, template: nn.Module, weights: Tensor, layout: Layout) -> None:
         super().__init__(template, weights, layout)
-        layers = {name.rpartition(".")[0]: number for number, name in enumerate(self.weights)}
-        self.telling = list(layers.values())
-        """The last parameter of each layer, a bias where it has one: its gradient tells whether all is finite."""
+        self.names = list(self.weights)
 
     @cached_property
     def operations(self) -> dict[fx.Node, Operation | None]:
         """Those of the model, of which evaluations have no need."""
         return _operations(self.template)
+
+    @cached_property
+    def telling(self) -> list[int]:
+        """Of each layer that takes the inputs the last parameter, a bias where it has one: what is not finite in the
+        gradients of blocks gets there, through all that lies between."""
+        layers = [str(node.target) for node in self.operations if node.op == "call_module" and _is_first(node)]
+        last = {name.rpartition(".")[0]: number for number, name in enumerate(self.names)}
+        return [last[layer] for layer in layers if layer in last] or list(last.values())
 
     def backward(self, inputs: Tensor, loss: Loss, keys: Tensor) -> tuple[Tensor, Sequence[Tensor]]:
         lanes = Lanes(len(inputs), self.weights, keys, [])
@@ -84,7 +89,7 @@ class Grouped(Vmapped):
         losses, found = differentiated(loss, outputs, list(self.weights.values()))
         gradients = [gradient.flatten(1) for gradient in found]
         sums = torch.stack([*lanes.seen, *(gradients[number].sum(1) for number in self.telling)])
-        for lane in sums.isfinite().all(0).logical_not().nonzero().flatten().tolist():
+        for lane in () if sums.isfinite().all() else sums.isfinite().all(0).logical_not().nonzero().flatten().tolist():
             alone = {name: weight[lane].detach().requires_grad_() for name, weight in self.weights.items()}
             buffers = {name: keys[lane, number] for number, name in enumerate(self.keys)}
             mixed = list(outputs.detach())
@@ -124,7 +129,7 @@ def can_group(model: nn.Module) -> bool:
     before = _drawn()
     try:
         with torch.random.fork_rng(devices=[]):
-            operations = _operations(copy.deepcopy(model))
+            operations = _operations(model)
             if _drawn() != before:
                 return False
     except Exception:  # a model that looks at its inputs refuses stand-ins by whatever error it likes
@@ -172,11 +177,11 @@ def _operation(node: fx.Node, model: nn.Module) -> Operation | None:
     if node.op == "call_module":
         return _of_layer(node, model)
     if target in RELU and not further:
-        return _relu
+        return partial(_relu, _is_watched(node))
     if target in SUM and len(inputs) == 2 and not further and not node.kwargs:
         return _sum
     if target is F.avg_pool2d and len(further) in (1, 2) and not node.kwargs:
-        return partial(_pooled, F.avg_pool2d, further[0], further[-1])
+        return partial(_pooled, F.avg_pool2d, further[0], further[-1], False)
     if target is F.pad and node.kwargs == {"mode": "constant", "value": None}:
         [padding] = further
         only_channels = len(padding) == 6 and not any(padding[:5]) and padding[5] >= 0
@@ -203,17 +208,18 @@ def _of_layer(node: fx.Node, model: nn.Module) -> Operation | None:
         return partial(_convolution, layer, name) if fills and usual and not isinstance(layer.padding, str) else None
     if type(layer) is nn.AvgPool2d:
         usual = layer.padding == 0 and not layer.ceil_mode and layer.divisor_override is None
-        return partial(_pooled, F.avg_pool2d, layer.kernel_size, layer.stride) if usual else None
+        return partial(_pooled, F.avg_pool2d, layer.kernel_size, layer.stride, False) if usual else None
     if type(layer) is nn.MaxPool2d:
         usual = layer.padding == 0 and layer.dilation == 1 and not layer.ceil_mode and not layer.return_indices
-        return partial(_pooled, F.max_pool2d, layer.kernel_size, layer.stride) if usual else None
+        watched = _is_watched(node)
+        return partial(_pooled, F.max_pool2d, layer.kernel_size, layer.stride, watched) if usual else None
     if type(layer) is nn.Flatten:
         return partial(_vectors, layer) if (layer.start_dim, layer.end_dim) == (1, -1) else None
     if type(layer) is Dropout:
         return partial(_dropout, layer.p, keyed_layers(model).index(layer))
     others: dict[Any, Operation] = {
         nn.AdaptiveAvgPool2d: partial(_channelwise, layer),
-        nn.ReLU: _relu,
+        nn.ReLU: partial(_relu, _is_watched(node)),
         nn.Linear: partial(_linear, name),
         GlobalMeanPool: partial(_vectors, layer),
         nn.Identity: _same,
@@ -225,15 +231,25 @@ def _same(lanes: Lanes, x: Tensor) -> Tensor:
     return x
 
 
+def _is_first(node: fx.Node) -> bool:
+    return _inputs(node)[0].op == "placeholder"
+
+
+def _is_watched(node: fx.Node) -> bool:
+    """Whether nothing else is sure to keep what an operation drops, as a sum does; windows may leave some out."""
+    return not any(user.target in SUM for user in _inputs(node)[0].users)
+
+
 def _watch(lanes: Lanes, x: Tensor) -> None:
-    """Note what goes into an operation that drops NaN, or mixes channels that a model alone does not mix."""
+    """Note what goes into an operation that drops NaN."""
     if x.is_mkldnn:
         means = F.avg_pool2d(x.detach(), x.shape[2:], 1).to_dense()
         lanes.seen.append(means.view(len(x), lanes.count, -1).sum((0, 2)))
 
 
-def _relu(lanes: Lanes, x: Tensor) -> Tensor:
-    _watch(lanes, x)
+def _relu(watched: bool, lanes: Lanes, x: Tensor) -> Tensor:
+    if watched:
+        _watch(lanes, x)
     return torch.relu(x)
 
 
@@ -245,8 +261,8 @@ def _sum(lanes: Lanes, x: Tensor, y: Tensor) -> Tensor:
     return x + y
 
 
-def _pooled(pool: Callable[..., Tensor], size: Any, stride: Any, lanes: Lanes, x: Tensor) -> Tensor:
-    if pool is F.max_pool2d:
+def _pooled(pool: Callable[..., Tensor], size: Any, stride: Any, watched: bool, lanes: Lanes, x: Tensor) -> Tensor:
+    if watched:
         _watch(lanes, x)
     return pool(x, size, stride or size)
 
@@ -260,7 +276,6 @@ def _padded(channels: int, lanes: Lanes, x: Tensor) -> Tensor:
     """With further channels, of zeros: a convolution by ones and zeros leaves in blocks what is in blocks."""
     if not x.is_mkldnn:
         return F.pad(x.unflatten(1, (lanes.count, -1)), (0, 0, 0, 0, 0, channels)).flatten(1, 2)
-    _watch(lanes, x)
     own = x.shape[1] // lanes.count
     kept = torch.eye(own + channels, own).repeat(lanes.count, 1)
     return F.conv2d(x, kept[:, :, None, None], groups=lanes.count)
