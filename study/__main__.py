@@ -47,15 +47,16 @@ def _train(jobs: Sequence[Job], where: Cluster, config_dir: Path | None, command
     """Train these jobs here, or on a cluster and show what their files say until the last has ended."""
     from analysis import status as progress
     from analysis.load import load
-    from study import cluster, show
+    from study import cluster
     from study import sweep as studies
+    from study.progress import JobsProgress
 
     if not jobs:
         return
     if where.kind == "none":
         studies.train(jobs, config_dir, command, console)
         return
-    with cluster.launched(jobs, where, config_dir, command) as looks, show.JobsProgress(console) as shown:
+    with cluster.launched(jobs, where, config_dir, command) as looks, JobsProgress(console) as shown:
         for states in looks:
             there = {job.results: None for job in jobs if any(job.results.glob(STUDIES))}
             rows = {results: progress.table(load(results)).to_dict("records") for results in there}
@@ -243,19 +244,19 @@ def calibration(options: argparse.Namespace, console: Console) -> int:
 def export(options: argparse.Namespace, console: Console) -> None:
     """`study export`: a results folder in the released layout of the paper's data, or as two tables."""
     from analysis.export import export
-    from study import show
+    from study.progress import StudiesProgress
 
-    with show.StudiesProgress(console, "exporting") as progress:
+    with StudiesProgress(console, "exporting") as progress:
         export(options.results, options.folder, options.format, progress.watch, progress.begin)
     console.print(f"Exported: {options.folder}", highlight=False)
 
 
 def import_released(options: argparse.Namespace, console: Console) -> None:
     """`study import`: a released tree into a results folder, then the status of what came."""
-    from study import show
     from study.interchange import import_released
+    from study.progress import StudiesProgress
 
-    with show.StudiesProgress(console, "importing") as progress:
+    with StudiesProgress(console, "importing") as progress:
         warnings = import_released(
             options.folder,
             options.results,

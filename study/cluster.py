@@ -25,9 +25,10 @@ from hydra.core.plugins import Plugins
 from hydra.types import HydraContext
 from omegaconf import open_dict
 
-from study import composition, node, placement, show, slurm, sweep
+from study import composition, node, placement, slurm, sweep
 from study.composition import CONF, UsageError
 from study.config import Job
+from study.progress import study_name
 
 KINDS = {"BasicLauncher": "none", "JoblibLauncher": "local", "SlurmLauncher": "slurm", "RayLauncher": "ray"}
 """By the class of the launcher, for users may have files of their own in cluster/."""
@@ -151,7 +152,7 @@ def failures(jobs: Sequence[Job]) -> list[str]:
             status = node.status(log)
             how = f"ended with exit status {status}" if status is not None and status >= 0 else "was killed"
             said = "".join(f"\n    {line}" for line in _last_lines(log))
-            found.append(f"{show.study_name(job.study)} {how}:{said}\n    log: {log}")
+            found.append(f"{study_name(job.study)} {how}:{said}\n    log: {log}")
     if not found:
         for folder in {job.results / node.FOLDER for job in jobs}:
             shutil.rmtree(folder, ignore_errors=True)

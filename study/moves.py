@@ -20,6 +20,7 @@ from study import config, searches, show, store, sweep
 from study.config import Job, UsageError
 from study.cost import Cost, Work
 from study.placement import Engine
+from study.progress import SweepProgress
 from study.records import NUMERICS_VERSION, Study
 from study.rules import RULES, Move, Values
 from study.run import run
@@ -198,7 +199,7 @@ def train(found: Sequence[Arrivals], config_dir: Path | None, command: str, cons
             for study in missing:
                 store.announce(job.results, study)
         each = [Work(study, cost, study.search.trials) for _, missing, cost in fitting for study in missing]
-        with show.SweepProgress(console, each) as progress:
+        with SweepProgress(console, each) as progress:
             for job, missing, cost in fitting:
                 try:
                     for study in missing:

@@ -15,6 +15,7 @@ from study.claims import refuse_held
 from study.config import Job
 from study.cost import Cost, Work
 from study.placement import place
+from study.progress import SweepProgress
 from study.records import ADAPTIVE_SAMPLERS
 from study.run import run
 from study.storage import Storage
@@ -82,7 +83,7 @@ def train(jobs: Sequence[Job], config_dir: Path | None, command: str, console: C
         for job, _ in costs:
             for known in searches.planned(job.study):
                 store.announce(job.results, known)
-        with show.SweepProgress(console, left) as progress:
+        with SweepProgress(console, left) as progress:
             for job, cost in costs:
                 try:
                     while (search := searches.next_search(job.study, on_file(job))) is not None:

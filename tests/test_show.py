@@ -12,6 +12,7 @@ import conf
 from analysis.shown import number
 from study import show
 from study.cost import Cost, Work
+from study.progress import SweepProgress
 from study.records import Budget
 from study.tuner import Tuner
 
@@ -40,7 +41,7 @@ def test_a_search_that_was_given_up_makes_room_for_the_next(make_study, make_cur
     console = Console(record=True, width=120)
     large, small = (make_study(batch_size=size, trials=1) for size in (64, 8))
     cost = Cost(0.001, 0.0, 0.0)
-    with show.SweepProgress(console, [Work(study, cost, 1) for study in (large, small)]) as progress:
+    with SweepProgress(console, [Work(study, cost, 1) for study in (large, small)]) as progress:
         progress.watch(cost, large, Tuner(large))
         progress.watch(cost, small, Tuner(small))
         shown = [bar.description for bar in progress.bars.tasks]
