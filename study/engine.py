@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import math
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -16,6 +15,7 @@ from torch import Tensor
 from study.cost import Cost, least_seconds
 from study.evaluation import EVALUATION_CHUNK, Data, Log, Source, initial_model, kinds
 from study.evaluation import measure as measure_errors
+from study.forms import Vmapped
 from study.lanes import Lanes
 from study.lanes import train as train_lanes
 from study.memory import SHARE, device_bytes, out_of_memory, release_cached_memory
@@ -24,7 +24,6 @@ from study.serial import Proposals, Run, fitting
 from study.serial import train as train_serially
 from study.space import middle, values
 from workloads.base import Workload
-from workloads.layers import keyed_layers
 
 T = TypeVar("T")
 
@@ -169,23 +168,22 @@ def lanes_can(study: Study, workload: Workload, data: Data) -> bool:
 
 def _as_alone(lanes: Lanes) -> bool:
     """Whether fused models have the outputs and gradients of models alone, of a few examples, but for rounding."""
-    stack, template, count = lanes.stack, copy.deepcopy(lanes.stack.template), len(lanes.lanes)
+    stack, count = lanes.stack, len(lanes.lanes)
     form = stack.form(stack.weights[:count])
+    assert isinstance(form, Vmapped)
     inputs = lanes.data.gather(torch.arange(2 * count) % len(lanes.data.targets), count)
-    layers = keyed_layers(template)
-    keys = torch.arange(count * len(layers), dtype=torch.int32).view(count, -1)
+    keys = torch.arange(count * len(form.keys), dtype=torch.int32).view(count, -1)
     losses, found = form.backward(inputs, _squares, keys)
     for lane in range(count):
-        for layer, key in zip(layers, keys[lane].tolist(), strict=True):
-            layer.key.fill_(key)
         weights = {name: view[lane].clone().requires_grad_() for name, view in stack.views.items()}
-        loss = _squares(torch.func.functional_call(template, weights, (inputs[lane],)).unsqueeze(0))
+        buffers = dict(zip(form.keys, keys[lane], strict=True))
+        outputs = torch.func.functional_call(stack.template, (weights, buffers), (inputs[lane],))
+        loss = _squares(outputs.unsqueeze(0))
         slopes = torch.autograd.grad(loss.mean(), list(weights.values()), allow_unused=True)
+        if any(slope is None for slope in slopes):
+            return False
         pairs = [(losses.view(count, -1)[lane], loss.detach())]
-        for gradient, slope in zip(found, slopes, strict=True):
-            if slope is None:
-                return False
-            pairs.append((gradient[lane], slope.flatten()))
+        pairs += [(gradient[lane], slope.flatten()) for gradient, slope in zip(found, slopes, strict=True)]
         if not all(torch.linalg.vector_norm(a - b) <= GRAPH_TOLERANCE * torch.linalg.vector_norm(b) for a, b in pairs):
             return False
     return True

@@ -17,8 +17,8 @@ from study.schema import UsageError
 from study.space import middle
 from workloads.base import Splits, Workload
 
-OURS = Path(__file__).parent
-TORCHS = Path(torch.__file__).parent
+FOREIGN = {Path(__file__).parent, Path(torch.__file__).parent}
+"""Folders whose code is not the author's of a workload."""
 FEW = 8
 """Examples that are tried."""
 
@@ -114,7 +114,7 @@ def check_numbers(study: Study, workload: Workload, splits: Splits) -> None:
         if not odd:
             continue
         inputs, targets = (part[odd[:FEW]] for part in split)
-        with torch.no_grad():
+        with torch.no_grad(), _asked(study, "loss", f"of numbers that are not finite, in its {name} split"):
             outputs = model(inputs.clone())
             spoilt = [each for each, judge in judges.items() if not judge(outputs, targets).isfinite().all()]
         if spoilt:
@@ -170,7 +170,7 @@ def _asked(study: Study, name: str, of: str = "") -> Iterator[None]:
 def _place(error: Exception) -> str:
     """The last line of the author's own that led to it."""
     frames = traceback.extract_tb(error.__traceback__)
-    theirs = [f for f in frames if not {OURS, TORCHS} & {*Path(f.filename).parents}]
+    theirs = [f for f in frames if FOREIGN.isdisjoint(Path(f.filename).parents)]
     return f" ({theirs[-1].filename}, line {theirs[-1].lineno})" if theirs else ""
 
 
