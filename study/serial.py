@@ -181,7 +181,7 @@ class Run:
                     proposals.keep(self.trial.index, content)
             if log.first_bad_step is not None:
                 break
-            if not all(bool(p.isfinite().all()) for p in self.model.parameters()):
+            if not torch.stack([p.isfinite().all() for p in self.model.parameters()]).all():  # waits for a GPU once
                 log.first_bad_step = step
                 break
             with timed([log], "evaluation"):

@@ -1,78 +1,156 @@
-"""Updates on a device leave the host out: they run on one that has no values, where every look at one is an error."""
+"""What is written for GPUs, on a device that any machine has: curves are the CPU's, and updates leave the host out."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import functools
+from collections.abc import Callable, Sequence
 
+import checkpointed
+import numpy as np
+import pretended
 import pytest
 import torch
+from checkpointed import WHOLE, Desk, Killed
 from fused import CASES, FUSING, Queue
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
+from pretended import DEVICE, Device
 
+from study import engine, lanes, serial, streaming
 from study.evaluation import Data
 from study.lanes import Lanes
 from study.optimizers import OPTIMIZERS
+from study.records import Curve, Study, Trial
 from study.serial import Run
+from study.streaming import Streamed
 
-META = torch.device("meta")
 FREE = [name for name in FUSING if OPTIMIZERS[name].refresh is None]
 """What is done now and then, by factors of matrices, looks at them first."""
-OURS = [name for name in FREE if OPTIMIZERS[name].build is None]
-"""Fused kernels of `torch.optim` want a device that has values."""
+CPU = torch.device("cpu")
+HOW = list(checkpointed.CASES)
+TOLERANCE = 1e-4
+"""Relative, of losses: CPUs alone have some fused kernels of torch."""
 
 
-class Transfers(TorchDispatchMode):
-    """Counts the tensors that go from one device to another."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.count = 0
-
-    def __torch_dispatch__(self, function, types, arguments=(), keywords=None):
-        found = function(*arguments, **keywords or {})
-        if "copy" in function.name():
-            tensors = [leaf for leaf in tree_leaves((arguments, found)) if isinstance(leaf, torch.Tensor)]
-            self.count += len({tensor.device.type for tensor in tensors}) > 1
-        return found
+@pytest.fixture
+def device():
+    with pretended.device() as there:
+        yield there
 
 
-def transfers(work: Callable[[], object]) -> int:
-    with Transfers() as mode:
-        work()
-    return mode.count
+def held(how: str, where: torch.device = DEVICE) -> Data:
+    return Data.of(checkpointed.CASES[how].splits(CPU), where)
+
+
+def trials(study: Study, rates: dict[int, float] | None = None) -> list[Trial]:
+    changed = {index: {"learning_rate": rate} for index, rate in (rates or {}).items()}
+    return [checkpointed.trial(study, index, **changed.get(index, {})) for index in range(3)]
+
+
+def trained(study: Study, data: Data | Streamed, desk: Desk | None = None) -> list[Curve]:
+    workload = checkpointed.CASES[study.arithmetic]
+    desk = desk or Desk(trials(study))
+    if study.arithmetic == "plain":
+        curves = serial.train(study, workload, data, desk)
+    else:
+        curves = lanes.train(study, workload, data, desk, [4], 4)
+    return sorted(curves, key=lambda curve: curve.trial.index)
+
+
+def assert_near(found: Sequence[Curve], expected: Sequence[Curve]) -> None:
+    assert [curve.trial for curve in found] == [curve.trial for curve in expected]
+    for one, other in zip(found, expected, strict=True):
+        assert (one.first_bad_step, one.steps.tolist()) == (other.first_bad_step, other.steps.tolist())
+        for metric in one.errors:
+            np.testing.assert_allclose(one.errors[metric], other.errors[metric], rtol=TOLERANCE, err_msg=metric)
+
+
+def meetings(device: Device, work: Callable[[], object]) -> int:
+    before = device.meetings
+    work()
+    return device.meetings - before
+
+
+def test_it_keeps_to_itself_and_counts(device):
+    ours = torch.ones(2, 3, device=DEVICE)
+    with pytest.raises(RuntimeError, match="two devices"):
+        ours + torch.ones(3)
+    assert meetings(device, lambda: ours @ ours.T + 1) == 0
+    for look in (ours.sum().item, ours.nonzero, ours.cpu, ours.tolist, lambda: ours.copy_(torch.ones(2, 3))):
+        assert meetings(device, look) == 1
 
 
 @pytest.mark.parametrize("optimizer", FREE)
 @pytest.mark.parametrize("how", ["bmm", "vmap"])
-def test_steps_of_lanes_wait_for_nothing(question, optimizer, how):
+def test_steps_of_lanes_wait_for_nothing(device, question, optimizer, how):
     study = question(how, optimizer)
-    lanes = Lanes(study, CASES[how], Data.of(CASES[how].splits(torch.device("cpu")), META), [4], 4)
+    fused = Lanes(study, CASES[how], Data.of(CASES[how].splits(CPU), DEVICE), [4], 4)
     for trial in Queue(study, range(4)).trials:
-        lanes.start(trial)
-    lanes._segment(2)  # reads the order of the examples
-    few, many = (transfers(lambda steps=steps: lanes._segment(steps)) for steps in (2, 9))
+        fused.start(trial)
+    fused._segment(2)  # reads the order of the examples
+    few, many = (meetings(device, lambda steps=steps: fused._segment(steps)) for steps in (2, 9))
     assert few == many  # tables of a segment alone, however long it is
 
 
 @pytest.mark.parametrize("how", ["bmm", "vmap"])
-def test_an_update_of_lanes_is_one_of_all_parameters(question, how):
+def test_an_update_of_lanes_is_one_of_all_parameters(device, question, how):
     """Else each operation of its rule is a launch for every parameter."""
     study = question(how, "adam")
-    data = Data.of(CASES[how].splits(torch.device("cpu")), META)
+    data = Data.of(CASES[how].splits(CPU), DEVICE)
     assert len(Lanes(study, CASES[how], data, [4], 4).stack.step(4).parts) == 1
 
 
-@pytest.mark.parametrize("optimizer", OURS)
+@pytest.mark.parametrize("optimizer", FREE)
 @pytest.mark.parametrize("micro_batch", [None, 4])
-def test_steps_of_a_trial_alone_wait_for_nothing(question, optimizer, micro_batch):
+def test_steps_of_a_trial_alone_wait_for_nothing(device, question, optimizer, micro_batch):
     study = question("vmap", optimizer)
-    data = Data.of(CASES["vmap"].splits(torch.device("cpu")), META)
+    data = Data.of(CASES["vmap"].splits(CPU), DEVICE)
     run = Run(study, CASES["vmap"], data, Queue(study, [0]).trials[0], micro_batch)
 
     def update() -> None:
-        assert run.update(0.1).device == META
+        assert run.update(0.1).device == DEVICE
         run.step += 1
 
     update()  # reads the order of the examples
-    assert transfers(update) == 0
+    assert meetings(device, update) == 0
+
+
+@pytest.fixture
+def asked(make_study) -> Callable[..., Study]:
+    return functools.partial(checkpointed.asked, make_study)
+
+
+@pytest.mark.parametrize(
+    ("how", "optimizer"),
+    [(how, name) for how in HOW for name in ("momentum", "adam")] + [("plain", name) for name in ("soap", *WHOLE)],
+)
+def test_curves_are_those_of_the_cpu_whatever_was_killed(device, asked, how, optimizer):
+    study = asked(how, optimizer)
+    whole, killed, again = (Desk(trials(study)) for _ in range(3))
+    killed.pace, killed.lives = checkpointed.Counting(0.0), 3
+    expected = trained(study, held(how, CPU), whole)
+    with pytest.raises(Killed):
+        trained(study, held(how), killed)
+    again.kept = killed.kept
+    assert_near(trained(study, held(how), again), expected)
+    assert again.pace.made < whole.pace.made
+
+
+@pytest.mark.parametrize("how", HOW)
+def test_they_diverge_at_the_same_step(device, asked, how):
+    study = asked(how)
+    found, expected = (trained(study, held(how, where), Desk(trials(study, {1: 1e38}))) for where in (DEVICE, CPU))
+    assert [curve.first_bad_step is None for curve in expected] == [True, False, True]
+    assert_near(found, expected)
+
+
+def test_streamed_data_make_the_same_curves(device, asked):
+    study = asked("plain")
+    data = streaming.source(checkpointed.CASES["plain"].splits(CPU), str(DEVICE), 0.0, loaders=0)
+    assert isinstance(data, Streamed)
+    assert_near(trained(study, data), trained(study, held("plain", CPU)))
+
+
+@pytest.mark.parametrize("how", ["bmm", "vmap"])
+def test_it_admits_lanes_and_is_measured(device, asked, how):
+    study, workload, data = asked(how), checkpointed.CASES[how], held(how)
+    assert list(engine.admitted(study, workload, data, most=8)) == [1, 2, 4, 8]
+    assert engine.measure(study, workload, data, most=8).heights[-1] == 8

@@ -1,0 +1,161 @@
+"""A second device that any machine has: its tensors know their values and, as a GPU's, let nobody else touch them.
+
+What is computed of them is computed by the CPU. An operation on tensors of both devices is an error, and every time
+that one has to wait for the other is counted. So what is written for GPUs is run, and its results compared, where
+there is none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import ModuleType
+from typing import Any, ClassVar
+from unittest import mock
+
+import torch
+from torch import Tensor
+from torch.utils import backend_registration
+from torch.utils._python_dispatch import TorchDispatchMode, return_and_correct_aliasing
+from torch.utils._pytree import tree_leaves, tree_map_only
+
+NAME = "pretended"
+
+READS = {"aten::_local_scalar_dense", "aten::nonzero", "aten::masked_select", "aten::equal"}
+"""Operations whose values or shapes the host must know."""
+COPIES = {"aten::_to_copy", "aten::copy_"}
+
+
+class Held(Tensor):
+    """A tensor of the device. `raw` is what it stands for, on the CPU."""
+
+    raw: Tensor
+
+    @staticmethod
+    def __new__(cls, raw: Tensor) -> Held:
+        held: Held = Tensor._make_wrapper_subclass(
+            cls, raw.shape, raw.stride(), raw.storage_offset(), dtype=raw.dtype, layout=raw.layout, device=DEVICE
+        )
+        held.raw = raw
+        return held
+
+    def __init__(self, raw: Tensor) -> None:
+        pass
+
+    def __repr__(self, **_: Any) -> str:
+        return f"{type(self).__name__}({self.raw})"
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        return self.raw.detach().__reduce_ex__(protocol)  # a file is read back to the CPU
+
+    def tolist(self) -> Any:
+        return self.cpu().tolist()
+
+    @classmethod
+    def __torch_dispatch__(cls, function: Any, types: Any, arguments: Any = (), keywords: Any = None) -> Any:
+        return Device.current().run(function, arguments, keywords or {})
+
+
+class Device(TorchDispatchMode):
+    """The device, while it is there. `meetings`: how often the host read a value or one of them took the other's."""
+
+    there: ClassVar[list[Device]] = []
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.meetings = 0
+
+    @classmethod
+    def current(cls) -> Device:
+        """The one that is there."""
+        return cls.there[-1]
+
+    def __torch_dispatch__(self, function: Any, types: Any, arguments: Any = (), keywords: Any = None) -> Any:
+        keywords = keywords or {}
+        leaves = tree_leaves((arguments, keywords))
+        here = _is_here(keywords.get("device")) or any(isinstance(leaf, Held) for leaf in leaves)
+        return self.run(function, arguments, keywords) if here else function(*arguments, **keywords)
+
+    def run(self, function: Any, arguments: Any, keywords: dict[str, Any]) -> Any:
+        """The operation, on the CPU; its results are this device's unless it copies them to another."""
+        name = function.name()
+        tensors = [leaf for leaf in tree_leaves((arguments, keywords)) if isinstance(leaf, Tensor)]
+        held = [isinstance(tensor, Held) for tensor in tensors]
+        # A GPU takes numbers from the CPU, and nothing else.
+        if any(held) and name not in COPIES and any(t.dim() > 0 for t, h in zip(tensors, held, strict=True) if not h):
+            raise RuntimeError(f"{name}: tensors of two devices")
+        asked = keywords.get("device")
+        leaves = (asked is not None and not _is_here(asked)) or (name == "aten::copy_" and not held[0])
+        self.meetings += name in READS or leaves or (name in COPIES and not all(held))
+        raw = tree_map_only(Held, lambda tensor: tensor.raw, (arguments, keywords))
+        if _is_here(asked):
+            raw[1]["device"] = torch.device("cpu")
+        found = function(*raw[0], **raw[1])
+        if leaves:
+            return arguments[0] if name == "aten::copy_" else found
+        wrapped = tree_map_only(Tensor, Held, found)
+        return return_and_correct_aliasing(function, arguments, keywords, wrapped) if any(held) else wrapped
+
+
+@contextmanager
+def device() -> Iterator[Device]:
+    """The device is there within this block."""
+    make = torch.tensor
+
+    def tensor(data: Any, *, device: Any = None, **keywords: Any) -> Tensor:
+        made = make(data, **keywords)  # goes round every mode
+        return made if device is None else made.to(device)
+
+    with mock.patch.object(torch, "tensor", tensor), Device() as found:
+        Device.there.append(found)
+        yield found
+        Device.there.pop()
+
+
+def _is_here(device: torch.device | None) -> bool:
+    return device is not None and device.type == NAME
+
+
+class Module(ModuleType):
+    """`torch.pretended`: there is no accelerator but while the device is there."""
+
+    @staticmethod
+    def is_available() -> bool:
+        return bool(Device.there)
+
+    @staticmethod
+    def device_count() -> int:
+        return len(Device.there)
+
+    @staticmethod
+    def _is_in_bad_fork() -> bool:
+        return False
+
+    @staticmethod
+    def manual_seed_all(seed: int) -> None:
+        pass  # it draws with the CPU's generator
+
+
+class Hooks(torch._C._acc.PrivateUse1Hooks):
+    """The same, for torch's compiled half."""
+
+    def is_built(self) -> bool:
+        return True
+
+    def is_available(self) -> bool:
+        return bool(Device.there)
+
+    def has_primary_context(self, index: int) -> bool:
+        return bool(Device.there)
+
+
+def _register() -> None:
+    if not hasattr(torch, NAME):
+        torch.utils.rename_privateuse1_backend(NAME)
+        torch._register_device_module(NAME, Module(NAME))
+        torch._C._acc.register_python_privateuseone_hook(Hooks())
+        torch._C._acc.register_python_privateuseone_device_guard(backend_registration._DummyDeviceGuard())
+
+
+_register()
+DEVICE = torch.device(NAME, 0)
