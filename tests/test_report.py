@@ -11,9 +11,11 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from analysis import figures, methods, rules
+from analysis import build, figures, methods, rules
 from analysis import searches as analysis_searches
-from analysis.figures import canvas
+from analysis.counting import Goal
+from analysis.figures import FIGURES, canvas, charts
+from analysis.load import load_study
 from analysis.report import ReportData, page, write_report, write_tables
 from analysis.scaling import fit_table
 from analysis.shown import duration, number
@@ -282,7 +284,7 @@ def test_durations(seconds, text):
 def test_every_term_and_every_title_is_defined_in_the_methods(text):
     defined = set(re.findall(r'id="(method-[^"]*)"', methods.rendered()))
     assert {methods.anchor(term) for term in methods.TERMS.values()} <= defined
-    assert {methods.anchor(drawing.title) for drawing in figures.FIGURES.values()} <= defined
+    assert {methods.anchor(drawing.title) for drawing in FIGURES.values()} <= defined
     targets = re.findall(r'href="#(method-[^"]*)"', text)
     assert len(targets) > 10
     assert all(text.count(f'id="{target}"') == 1 for target in targets)
@@ -306,5 +308,20 @@ def test_figures_beyond_what_a_page_holds_are_links(limit, value, monkeypatch):
 
 
 def test_kinds_that_are_missing_say_what_they_need(text):
-    assert "Several goals: needs two goals: give --goal twice." in text
+    assert "Several goals: needs two goals, one of them reached: give --goal twice." in text
     assert "Steps to result: needs" not in text
+
+
+def test_kinds_that_are_missing_as_no_trial_met_the_goal_say_so():
+    folders = Path("results/published/mlp_digits/studies/mlp_digits").glob("*/64")
+    studies = [load_study(folder) for folder in folders]
+    (goal,) = {study.goal for study in studies}
+
+    def there(*goals: Goal) -> set[str]:
+        return {chart.drawing.title for chart in charts(build.tables(studies, studies, build.Asked(goals)))}
+
+    beyond, farther = replace(goal, threshold=1e-8), replace(goal, threshold=1e-9)
+    titles = (there(goal) - there(beyond)) | (there(goal, beyond) - there(beyond, farther))
+    lost = [drawing for drawing in FIGURES.values() if drawing.title in titles]
+    assert len(lost) > 4
+    assert [drawing.title for drawing in lost if "reached" not in drawing.needs] == []

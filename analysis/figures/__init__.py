@@ -108,6 +108,7 @@ class Drawing:
     small: bool = False
 
 
+REACHED = "and a batch size at which the goal was reached"
 FULL_BUDGETS = "studies with stopping=budget, whose trials all ran their whole budgets"
 FIGURES: dict[str, Drawing] = {
     "steps_to_result": Drawing(
@@ -134,7 +135,7 @@ FIGURES: dict[str, Drawing] = {
         "S(B) times the measured time of a training step of one trial among those that were trained at once on the "
         "device named. It falls with the steps only while a larger batch takes no longer.",
         scaling.seconds_to_result,
-        "trials whose time was measured",
+        f"trials whose time was measured, {REACHED}",
         table="seconds",
         rows=_with_values("seconds_per_step"),
     ),
@@ -143,7 +144,7 @@ FIGURES: dict[str, Drawing] = {
         "What a larger batch saves in steps it costs in examples: a point a batch size, the larger ones to the "
         "left. Dashed: the hyperbola S = S_min + E_min / B; dotted: the sharp shoulder, whose bend is free.",
         scaling.time_and_examples,
-        "three batch sizes that reached the goal",
+        "three batch sizes at which the goal was reached",
         rows=_fitted,
         overlays=("fits",),
     ),
@@ -152,7 +153,7 @@ FIGURES: dict[str, Drawing] = {
         "S(B) to each goal, with the best trial chosen anew for each. A harder goal moves the curve up; whether its "
         "shape stays the same is the question.",
         scaling.by_goal,
-        "two goals: give --goal twice",
+        "two goals, one of them reached: give --goal twice",
         rows=_several_goals,
         panel=("workload", "optimizer"),
     ),
@@ -167,9 +168,13 @@ FIGURES: dict[str, Drawing] = {
             panel=("of", "optimizer", *GOAL) if kind == "models" else ("of", "optimizer"),
         )
         for kind, what, needs in (
-            ("models", "several models on the same data", "two models on one data set with one goal"),
-            ("data sets", "one model on several data sets", "one model on two data sets"),
-            ("subsets", "one model on parts of one data set", "one model on two parts of a data set"),
+            ("models", "several models on the same data", "two models on one data set that reached one goal"),
+            ("data sets", "one model on several data sets", "one model that reached its goals on two data sets"),
+            (
+                "subsets",
+                "one model on parts of one data set",
+                "one model that reached its goal on two parts of a data set",
+            ),
         )
     },
     "best_learning_rate": Drawing(
@@ -177,21 +182,21 @@ FIGURES: dict[str, Drawing] = {
         "Learning rate η of the trial that met the goal first. Dashed: the linear rule, η ∝ B; dotted: the "
         "square-root rule, η ∝ √B; both from the smallest batch size that met the goal.",
         tuning.best_learning_rate,
-        "a learning rate and a batch size that reached the goal",
+        f"a learning rate, {REACHED}",
         rows=_with_values("learning_rate"),
     ),
     "best_effective_learning_rate": Drawing(
         "Best effective learning rate",
         "Effective learning rate η / (1 − m) of the same trials; momentum m is 0 where there is none.",
         tuning.best_effective_learning_rate,
-        "a momentum",
+        f"a learning rate and a momentum, {REACHED}",
         rows=_with_values("learning_rate", "momentum"),
     ),
     "best_momentum": Drawing(
         "Best momentum",
         "1 − m of the same trials on a log scale: half as much averages over twice as many gradients.",
         tuning.best_momentum,
-        "a momentum",
+        f"a momentum, {REACHED}",
         rows=_with_values("momentum"),
     ),
     "best_of_n": Drawing(
@@ -199,7 +204,7 @@ FIGURES: dict[str, Drawing] = {
         "The median best of n trials drawn from those in hand, for up to six batch sizes. A curve that still falls at "
         "its right end says that more trials would find fewer steps.",
         tuning.best_of_n,
-        "four trials a study",
+        f"four trials a study, {REACHED}",
         table="best_of_n",
         rows=_several_counts,
         panel=CURVE,
@@ -257,7 +262,7 @@ FIGURES: dict[str, Drawing] = {
         "fastest. Grey: equal effective learning rate. The budget is what the slowest batch size's best trial needed, "
         "or all that was trained at every batch size.",
         tuning.working_region,
-        f"a learning rate and a momentum, and {FULL_BUDGETS}",
+        f"a learning rate and a momentum, and {FULL_BUDGETS}; one of them reached the goal",
         table="maps",
         rows=_of_unit("examples"),
         figure=CURVE,
@@ -268,7 +273,7 @@ FIGURES: dict[str, Drawing] = {
         "What works within the same steps",
         "As for examples, when every batch size may take the same number of steps.",
         tuning.working_region,
-        f"a learning rate and a momentum, and {FULL_BUDGETS}",
+        f"a learning rate and a momentum, and {FULL_BUDGETS}; one of them reached the goal",
         table="maps",
         rows=_of_unit("steps"),
         figure=CURVE,
