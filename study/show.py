@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import Any
 
@@ -13,10 +13,17 @@ from rich.table import Table
 from study.cost import Work
 from study.optimizers import OPTIMIZERS
 from study.records import Study
+from study.schedules import SCHEDULES, Schedule
 
 QUICK_TRIALS = 8
 """Of preset=quick, which makes nothing smaller that asks for as few."""
 SHOWN_WARNINGS = 3
+WIDE = 1000
+"""Characters, more than any table has."""
+OF_SCHEDULES = list(
+    {name for schedule in SCHEDULES.values() for name in schedule.hyperparameters}
+    | {*Schedule.optional_hyperparameters}
+)
 
 
 def costs(console: Console, left: Sequence[Work], place: str, workers: int, smaller: str | None = None) -> None:
@@ -85,6 +92,7 @@ def results(console: Console, steps: pd.DataFrame, sentences: Sequence[str], war
     """The table of steps to result (frame of `analysis.steps_to_result.table`), what was found, and what to know first.
 
     Arguments:
+        steps: what was searched stands between `trial` and `steps_n`.
         warnings: the heaviest first, of which a terminal has room for some.
     """
     several = len(steps[["goal_metric", "goal_threshold"]].drop_duplicates()) > 1
@@ -92,20 +100,9 @@ def results(console: Console, steps: pd.DataFrame, sentences: Sequence[str], war
         workload, optimizer, metric, threshold = key
         goal = f" to {metric} < {threshold:g}" if several else ""
         console.print(f"\n[bold]{workload}, {optimizer}{goal}[/]", highlight=False)
-        # The schedule's own parameters are in the report; here the line must fit a terminal.
-        known = OPTIMIZERS[optimizer if optimizer in OPTIMIZERS else "momentum"].hyperparameters
-        tuned = [name for name in known if name in curve and curve[name].notna().any()]
-        counts = ["complete", *(["incomplete"] if curve["incomplete"].any() else []), "infeasible"]
-        varied = [name for name in tuned if name in tuned[:2] or curve[name].nunique() > 1]
-        table = columns("batch size", "steps", "examples", *varied, *counts)
-        for row in curve.to_dict("records"):
-            table.add_row(
-                f"{row['batch_size']:,}",
-                _steps_or_why_not(row),
-                f"{row['examples_to_result']:,}" if row["reached"] else "",
-                *(f"{row[name]:.4g}" if row["reached"] else "" for name in varied),
-                *(str(row[count]) for count in counts),
-            )
+        for table in _fewest_steps(curve):
+            if console.measure(table, options=console.options.update_width(WIDE)).maximum <= console.width:
+                break
         console.print(table)
     console.print()
     if (~steps["reached"] & (steps["complete"] > 0)).any():
@@ -118,6 +115,33 @@ def results(console: Console, steps: pd.DataFrame, sentences: Sequence[str], war
         console.print(f"Warning: {warning}", style="yellow", markup=False, highlight=False)
     if (more := len(warnings) - SHOWN_WARNINGS) > 0:
         console.print(f"{more} more warning{'s' if more > 1 else ''} in the report.", style="yellow", highlight=False)
+
+
+def _fewest_steps(curve: pd.DataFrame) -> Iterator[Table]:
+    """A row a batch size, with parameters of its best trial; the widest table first.
+
+    Those of its schedule are in the report alone, and so is what does not fit a line.
+    """
+    searched = curve.loc[:, "trial":"steps_n"].columns[1:-1]
+    optimizer = OPTIMIZERS.get(curve["optimizer"].iloc[0])
+    own = [name for name in (optimizer.hyperparameters if optimizer else ()) if name in searched]
+    tuned = [
+        name for name in [*own, *searched.difference([*own, *OF_SCHEDULES], sort=False)] if curve[name].notna().any()
+    ]
+    varied = [name for name in tuned if name in tuned[:2] or curve[name].nunique() > 1]
+    counts = ["complete", *(["incomplete"] if curve["incomplete"].any() else []), "infeasible"]
+    for names, space in ((varied, " "), *((varied[:count], "\n") for count in range(len(varied), -1, -1))):
+        headings = ("batch size", "steps", "examples", *names, *counts)
+        table = columns(*(heading.replace("_", " ").replace(" ", space) for heading in headings))
+        for row in curve.to_dict("records"):
+            table.add_row(
+                f"{row['batch_size']:,}",
+                _steps_or_why_not(row),
+                f"{row['examples_to_result']:,}" if row["reached"] else "",
+                *(f"{row[name]:.4g}" if row["reached"] else "" for name in names),
+                *(str(row[count]) for count in counts),
+            )
+        yield table
 
 
 def _steps_or_why_not(row: Mapping[str, Any]) -> str:
