@@ -28,7 +28,7 @@ from analysis.counting import COMPLETE, EARLY, Goal
 from analysis.load import LoadError, StudyData, folders, load_study
 from analysis.report import ReportData, write_report, write_tables
 from analysis.spread import spread
-from analysis.steps_to_result import answerable, unanswerable
+from analysis.steps_to_result import answerable, refusals
 
 MANY_STUDIES = 100
 ONLY_DRAWN = ("axes", "maps", "budgets", "smoothing", "seconds")
@@ -86,9 +86,9 @@ def build(results: Sequence[Path | str], output: Path | str, asked: Asked = Aske
     if not begun:
         raise LoadError(f"no trial in {', '.join(map(str, results))} has ended yet; sweep again to go on.")
     _refuse_unmeasured(begun, asked)
-    refused = {reason: None for study in begun for goal in asked.goals if (reason := unanswerable(study, goal))}
+    refused = refusals(begun, asked.goals)
     if not any(answerable(begun, goals)):
-        raise LoadError("; ".join(refused))
+        raise LoadError(" ".join(refused))
     derived = tables(made, begun, asked)
     steps, limits, pairs = derived["steps_to_result"], derived["scaling"], derived["compare"]
     by_workload = compare.sentences(derived["compare_workloads"], limits, by="workload")

@@ -110,9 +110,8 @@ def table(studies: Sequence[StudyData], machine: Machine, goal: Goal | None = No
     12          64        1                64                   1   24.0    0.312
     47         256        4                64                   1   18.0    0.234
     """
-    for study in studies:
-        if reason := steps_to_result.unanswerable(study, goal or study.goal):
-            raise AdviceError(f"{reason}.")
+    if goal is not None and (refused := steps_to_result.refusals(studies, [goal])):
+        raise AdviceError(" ".join(refused))
     steps = steps_to_result.table(studies, goals=(goal,))
     if not steps["reached"].any():
         raise AdviceError(_unreached(studies, goal))

@@ -111,15 +111,31 @@ def unanswerable(study: StudyData, goal: Goal) -> str | None:
     >>> study = load_study("results/published/mlp_digits/studies/mlp_digits/sgd/64")
     >>> unanswerable(study, Goal("val/classification_error", 0.01))  # trials ran their whole budgets
     >>> unanswerable(study, Goal("val/perplexity", 0.01))  # doctest: +ELLIPSIS
-    'mlp_digits does not measure val/perplexity, but test/classification_error, ...'
+    'val/perplexity is not measured; there are: test/classification_error, ...'
     """
     if study.metrics and goal.metric not in study.metrics:
-        return f"{study.workload} does not measure {goal.metric}, but {', '.join(sorted(study.metrics))}"
+        return f"{goal.metric} is not measured; there are: {', '.join(sorted(study.metrics))}."
     if not can_answer(goal, study.goal, study.stopped_by):
-        return (
-            f"{study.workload}, {study.optimizer}: {goal} needs stopping=budget, since trials stopped at {study.goal}"
-        )
+        return f"{goal} needs stopping=budget, since trials stopped at {study.goal}; give a looser goal of that metric."
     return None
+
+
+def refusals(studies: Iterable[StudyData], goals: Iterable[Goal]) -> list[str]:
+    """What cannot be answered and why, each reason once for all optimizers of a workload.
+
+    >>> from analysis.load import load_study
+    >>> folder = "results/published/mlp_digits/studies/mlp_digits"
+    >>> studies = [load_study(f"{folder}/{optimizer}/64") for optimizer in ("sgd", "momentum")]
+    >>> refusals(studies, [Goal("val/perplexity", 0.01)])  # doctest: +ELLIPSIS
+    ['mlp_digits, sgd, momentum: val/perplexity is not measured; there are: test/classification_error, ...']
+    """
+    goals = list(goals)
+    found: dict[tuple[str, str], dict[str, None]] = {}
+    for study in studies:
+        for goal in goals:
+            if reason := unanswerable(study, goal):
+                found.setdefault((study.workload, reason), {})[study.optimizer] = None
+    return [f"{', '.join((workload, *optimizers))}: {reason}" for (workload, reason), optimizers in found.items()]
 
 
 def answerable(

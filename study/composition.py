@@ -26,6 +26,10 @@ from study.schema import SweepConfig, UsageError
 from workloads.suggest import suggest
 
 CONF = Path(importlib.import_module("conf").__file__ or "").parent
+KINDS = {"Integer": "a whole number", "Float": "a number", "bool": "true or false"}
+OF_ANOTHER_KIND = re.compile(
+    rf"Value '(.*)' (?:of type '\w+' could not be converted to|is not a valid) ({'|'.join(KINDS)})\b"
+)
 EXTRAS = {"submitit_slurm": "slurm", "ray": "ray"}
 """Launchers of Hydra that come with an extra of this package."""
 BASIC = "hydra._internal.core_plugins.basic_launcher.BasicLauncher"
@@ -182,4 +186,6 @@ def _first_line(error: Exception) -> str:
     if absent and (extra := EXTRAS.get(absent[1])):
         return f"cluster={extra} needs a package that is not installed: pip install 'batch-size-study[{extra}]'"
     key = next((line.removeprefix("full_key: ") for line in lines if line.startswith("full_key: ")), None)
+    if key and (other := OF_ANOTHER_KIND.match(lines[0])):
+        return f"{key} must be {KINDS[other[2]]}, but got {other[1]}."
     return lines[0] if key is None else f"{key}: {lines[0]}"

@@ -42,6 +42,13 @@ def _one_thread():
     torch.set_num_threads(1)
 
 
+@pytest.fixture(autouse=True)
+def _denormals():
+    """What a worker settles must not outlive a test that was one: hypothesis wants small numbers to be there."""
+    yield
+    torch.set_flush_denormal(False)
+
+
 def _study(space=SPACE, trials=4, sampler="sobol", max_launches=None, name="tiny", examples=64, **fields):
     more = {key: fields.pop(key) for key in list(fields) if key in Search.__dataclass_fields__}
     fields = {

@@ -62,7 +62,6 @@ def test_processes_take_the_gpus_in_turn(engine, devices):
 def test_a_worker_makes_its_gpu_the_current_one(monkeypatch, seat, device):
     taken = []
     monkeypatch.setattr(torch.cuda, "set_device", taken.append)
-    monkeypatch.setattr(placement, "settle_arithmetic", lambda: None)  # it would outlive this test
 
     def recv() -> None:
         raise EOFError

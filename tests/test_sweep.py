@@ -271,7 +271,7 @@ def test_goals_after_the_fact(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     assert main(["report", str(tmp_path / "race"), "--goal", tighter]) == 2
     assert "needs stopping=budget" in capsys.readouterr().err
     assert main(["report", str(tmp_path / "budget"), "--goal", other]) == 2
-    assert "does not measure val/x" in capsys.readouterr().err
+    assert "mlp_digits, momentum: val/x is not measured" in capsys.readouterr().err
     assert main(["report", str(tmp_path / "budget"), "--goal", "soon"]) == 2
     assert "a goal must read" in capsys.readouterr().err
 

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 from blobs import Blobs
 
-from study import engine, placement, worker
+from study import engine, worker
 from study.placement import Engine
 from study.team import Team
 from workloads import base
@@ -38,7 +38,6 @@ def test_data_as_they_were_made_are_not_kept_beside_those_that_are_trained_on(ma
     monkeypatch.setattr(base, "build", lambda workload: Blobs(images=True))
     monkeypatch.setattr(Blobs, "splits", remembered)
     monkeypatch.setattr(engine, "measure", measure)
-    monkeypatch.setattr(placement, "settle_arithmetic", lambda: None)  # it would outlive this test
     pipe, setting = SimpleNamespace(recv=recv, send=lambda told: None), worker.Setting(Engine(device="cpu"), None, 0)
     with pytest.raises(EOFError):
         worker._obey(pipe, setting, Team(), None)
