@@ -82,7 +82,8 @@ def check(results: Path, studies: Sequence[Study]) -> None:
             if path.parent != folder:
                 differing = {k: v for k, v in differing.items() if k not in OF_ONE_SIZE}
             differing = {key: pair for key, pair in differing.items() if key not in EXTENDABLE + SETTLED}
-            _refuse(results, differing, "choose another results=DIR")
+            by_engine = "its engine= and engine.device= chose the arithmetic: give them again, or "
+            _refuse(results, differing, ("arithmetic" in differing) * by_engine + "choose another results=DIR")
 
 
 def _check_writable(results: Path) -> None:
