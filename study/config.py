@@ -171,6 +171,8 @@ def materialise(jobs: Sequence[Job], here: bool = True) -> list[Job]:
                 saved[key] = saved_bytes(built[key], *few, in_the_loss(job.study, built[key]))
                 probes[key] = Splits(few, few, few)
                 streamed[key] = here and streaming.needed(splits, job.engine.device, job.engine.data_memory)
+            if job.study.batch_size < FEW:  # one example is often more than a model is written for
+                check_model(job.study, built[key], *(part[: job.study.batch_size] for part in probes[key].train))
             check(job.study, built[key])
             if job.study.algorithm.update is None:
                 probe = Data.of(probes[key], torch.device(job.engine.device if here else "cpu"))

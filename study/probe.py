@@ -62,13 +62,19 @@ def check_model(study: Study, workload: Workload, inputs: Tensor, targets: Tenso
     Raises:
         UsageError: it cannot, or one is not.
     """
-    few = f"{len(targets)} examples, inputs {_in_words(inputs)} and targets {_in_words(targets)}"
+    examples = f"{len(targets)} example{'s' if len(targets) > 1 else ''}"
+    few = f"{examples}, inputs {_in_words(inputs)} and targets {_in_words(targets)}"
     with _asked(study, "model()"):
         model = workload.model()
     if not isinstance(model, nn.Module):
         raise UsageError(f"{study.name}.model() must return a torch.nn.Module, but got a {type(model).__name__}.")
     if not any(parameter.requires_grad for parameter in model.parameters()):
         raise UsageError(f"the model of {study.name} has no parameter to train; look for requires_grad=False.")
+    if any(map(nn.parameter.is_lazy, model.parameters())):
+        raise UsageError(
+            f"the model of {study.name} has lazy layers, whose weights would be drawn with the first batch, and "
+            "not from its trial's seed; give them their sizes."
+        )
     if not workload.errors:
         raise UsageError(f"{study.name} measures nothing: its `errors` are empty; name at least one.")
     given = inputs.clone()

@@ -31,9 +31,9 @@ class Masked(Does):
         return super().forward(x * mask)
 
 
-def refused(tmp_path, said: str) -> None:
+def refused(tmp_path, said: str, batch_size: int = 64) -> None:
     with pytest.raises(UsageError, match=said):
-        sweep.jobs_of(["batch_size=64", f"results={tmp_path}"], None)
+        sweep.jobs_of([f"batch_size={batch_size}", f"results={tmp_path}"], None)
 
 
 @pytest.mark.parametrize(
@@ -43,6 +43,7 @@ def refused(tmp_path, said: str) -> None:
         (lambda: len, "must return a torch.nn.Module, but got a builtin_function"),
         (lambda: 1 / 0, r"model\(\) cannot be computed: ZeroDivisionError: division by zero \(.*, line"),
         (lambda: nn.Flatten(), "has no parameter to train"),
+        (lambda: nn.Sequential(nn.Flatten(), nn.LazyLinear(10)), "has lazy layers, .*; give them their sizes"),
         (lambda: Does().requires_grad_(False), "has no parameter to train; look for requires_grad=False"),
         (lambda: Does(after=lambda y: y.detach()), r"depends on no parameter that is trained; look for detach\(\)"),
         (lambda: Does(before=lambda x: x.sub_(0.1)), "overwrites its inputs, which are the data themselves"),
@@ -58,6 +59,22 @@ def refused(tmp_path, said: str) -> None:
 def test_models_that_cannot_be_trained(tmp_path, monkeypatch, model, said):
     monkeypatch.setattr(FullyConnected, "model", lambda self: model())
     refused(tmp_path, said)
+
+
+@pytest.mark.parametrize(
+    ("after", "said"),
+    [
+        (nn.BatchNorm1d(10), "model cannot be computed of 1 example, .* Expected more than 1 value per channel"),
+        (
+            lambda y: y.squeeze(),
+            r"loss must be a number for each example, of shape \[1\] for as many, but got float32 \[\]",
+        ),
+    ],
+)
+def test_models_that_cannot_be_trained_on_one_example(tmp_path, monkeypatch, after, said):
+    monkeypatch.setattr(FullyConnected, "model", lambda self: Does(after=after))
+    sweep.jobs_of(["batch_size=8", f"results={tmp_path}"], None)
+    refused(tmp_path, said, batch_size=1)
 
 
 @pytest.mark.parametrize(
