@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 from omegaconf import DictConfig, OmegaConf
-from torch import nn
+from torch import Tensor, nn
 
 from analysis.counting import Goal
 from study import store, streaming
@@ -145,46 +145,71 @@ def materialise(jobs: Sequence[Job], here: bool = True) -> list[Job]:
         UsageError: a workload refuses its arguments, or lacks an error or a parameter that the study wants.
         DataError: the data cannot be had.
     """
-    built: dict[str, Workload] = {}
-    saved: dict[str, float] = {}
-    streamed: dict[str, bool] = {}
-    probes: dict[str, Splits] = {}
+    tried: dict[str, Tried] = {}
     settled = []
     for job in jobs:
         if here:
             job = replace(job, engine=job.engine.settled())
         key = str(job.study.workload)
         try:
-            if key not in built:
-                built[key] = build(job.study.workload)
-                splits = built[key].splits(torch.device("cpu"))
-                check_splits(job.study, splits)
-                examples = streaming.Examples(splits)
-                wanted, got = job.study.workload["train_examples"], examples.count("train")
-                if got != wanted:
-                    raise UsageError(
-                        f"workload.train_examples is {wanted}, but {job.study.name}.splits() returns {got}."
-                    )
-                few = examples["train", range(min(FEW, got))]
-                check_model(job.study, built[key], *few)
-                check_numbers(job.study, built[key], splits)
-                saved[key] = saved_bytes(built[key], *few, in_the_loss(job.study, built[key]))
-                probes[key] = Splits(few, few, few)
-                streamed[key] = here and streaming.needed(splits, job.engine.device, job.engine.data_memory)
-            if job.study.batch_size < FEW:  # one example is often more than a model is written for
-                check_model(job.study, built[key], *(part[: job.study.batch_size] for part in probes[key].train))
-            check(job.study, built[key])
-            if job.study.algorithm.update is None:
-                probe = Data.of(probes[key], torch.device(job.engine.device if here else "cpu"))
-                if why := refusal(job.study, built[key], probe):
-                    raise UsageError(
-                        f"{job.study.optimizer} cannot train {job.study.name} {why.rstrip('.')}; what it takes is "
-                        "given by search.space and optimizer.arguments."
-                    )
+            if key not in tried:
+                tried[key] = _tried(job, here)
+            _check(job, tried[key], here)
         except ValueError as error:
             raise UsageError(str(error)) from error
-        settled.append(_settled(job, built[key], saved[key], probes[key], streamed[key]) if here else _as_begun(job))
+        settled.append(_settled(job, tried[key]) if here else _as_begun(job))
     return settled
+
+
+@dataclass(frozen=True)
+class Tried:
+    """A workload of several studies, and what its first examples told.
+
+    Attributes:
+        few: inputs and targets of those.
+        saved: bytes that each example's forward pass saves.
+        streamed: the data do not fit on the device.
+    """
+
+    workload: Workload
+    few: tuple[Tensor, Tensor]
+    saved: float
+    streamed: bool
+
+    def data(self, device: str) -> Data:
+        """Those examples in every split."""
+        return Data.of(Splits(self.few, self.few, self.few), torch.device(device))
+
+
+def _tried(job: Job, here: bool) -> Tried:
+    study = job.study
+    workload = build(study.workload)
+    splits = workload.splits(torch.device("cpu"))
+    check_splits(study, splits)
+    examples = streaming.Examples(splits)
+    wanted, got = study.workload["train_examples"], examples.count("train")
+    if got != wanted:
+        raise UsageError(f"workload.train_examples is {wanted}, but {study.name}.splits() returns {got}.")
+    few = examples["train", range(min(FEW, got))]
+    check_model(study, workload, *few)
+    check_numbers(study, workload, splits)
+    saved = saved_bytes(workload, *few, in_the_loss(study, workload))
+    return Tried(workload, few, saved, here and streaming.needed(splits, job.engine.device, job.engine.data_memory))
+
+
+def _check(job: Job, tried: Tried, here: bool) -> None:
+    """The workload can be trained as this study asks for."""
+    study, (inputs, targets) = job.study, tried.few
+    if study.batch_size < FEW:  # one example is often fewer than a model is written for
+        check_model(study, tried.workload, inputs[: study.batch_size], targets[: study.batch_size])
+    check(study, tried.workload)
+    if study.algorithm.update is None:
+        data = tried.data(job.engine.device if here else "cpu")
+        if why := refusal(study, tried.workload, data):
+            raise UsageError(
+                f"{study.optimizer} cannot train {study.name} {why.rstrip('.')}; what it takes is given by "
+                "search.space and optimizer.arguments."
+            )
 
 
 def _as_begun(job: Job) -> Job:
@@ -197,28 +222,22 @@ def _as_begun(job: Job) -> Job:
     return replace(job, study=replace(job.study, search=search, **settled))
 
 
-def _settled(job: Job, workload: Workload, saved: float, probe: Splits, streamed: bool) -> Job:
-    """With micro-batch and arithmetic for this machine, and no more workers than its memory holds.
-
-    Arguments:
-        saved: bytes that each example's forward pass saves.
-        probe: a few examples.
-        streamed: the data do not fit on the device.
-    """
+def _settled(job: Job, tried: Tried) -> Job:
+    """With micro-batch and arithmetic for this machine, and no more workers than its memory holds."""
     engine, memory, devices = job.engine, device_bytes(job.engine.device), job.engine.devices or 1
-    fits = micro_batch(job.study.batch_size, saved, memory)
+    fits = micro_batch(job.study.batch_size, tried.saved, memory)
     on_cpu = engine.device == "cpu"
     processes = devices if on_cpu else 1  # of a team, on a device that they share
     apart = 1 if on_cpu else max(1, slots(engine.device) // devices)  # workers that share none
-    workers = min(engine.workers or 1, apart * most_workers(fits * processes, saved, memory))
+    workers = min(engine.workers or 1, apart * most_workers(fits * processes, tried.saved, memory))
     study = replace(job.study, micro_batch=None if fits == job.study.batch_size else fits)
     begun = store.held(job.results, study)
     if begun:  # what the memory there was has settled stays; so does the arithmetic, on another device too
         search = store.most(study.search, begun[0]["search"])
         study = replace(study, micro_batch=begun[0]["micro_batch"], search=search)
-    model = workload.model()
+    model = tried.workload.model()
     check_parts(study, model, devices)
-    alone = devices > 1 or streamed
+    alone = devices > 1 or tried.streamed
     recorded = begun[0]["arithmetic"] if begun else None
     if recorded and (engine.name == "auto" or (engine.name == "lanes" and recorded != "plain")):
         study = replace(study, arithmetic=recorded)
@@ -231,7 +250,7 @@ def _settled(job: Job, workload: Workload, saved: float, probe: Splits, streamed
         how = arithmetic(model, study, engine.device, forced=engine.name == "lanes")
         choices = [how, "vmap"] if how == "grouped" else [how] if how != "plain" else []
         fused = (replace(study, arithmetic=choice) for choice in choices)
-        study = next((each for each in fused if lanes_can(each, workload, Data.of(probe))), study)
+        study = next((each for each in fused if lanes_can(each, tried.workload, tried.data("cpu"))), study)
     return replace(job, study=study, engine=replace(engine, workers=workers))
 
 

@@ -67,7 +67,7 @@ def test_models_that_cannot_be_trained(tmp_path, monkeypatch, model, said):
         (nn.BatchNorm1d(10), "model cannot be computed of 1 example, .* Expected more than 1 value per channel"),
         (
             lambda y: y.squeeze(),
-            r"loss must be a number for each example, of shape \[1\] for as many, but got float32 \[\]",
+            r"number for each example, of shape \[1\] for as many, but got float32 \[\]",
         ),
     ],
 )
