@@ -25,7 +25,7 @@ from analysis import (
     tuning,
 )
 from analysis.counting import COMPLETE, EARLY, Goal
-from analysis.load import LoadError, StudyData, folders, load_study
+from analysis.load import STUDY, LoadError, StudyData, folders, load_study
 from analysis.report import ReportData, write_report, write_tables
 from analysis.spread import spread
 from analysis.steps_to_result import answerable, refusals
@@ -162,7 +162,7 @@ def tables(made: Sequence[StudyData], studies: Sequence[StudyData], asked: Asked
     falling = errors.best_errors(studies)
     reruns = searches.rerun_steps(made)
     moved = rules.steps(made)
-    each = cost[["workload", "optimizer", "batch_size", "device", "seconds_per_step"]]
+    each = cost[[*STUDY, "device", "seconds_per_step"]]
     return {
         "steps_to_result": steps,
         "scaling": scaling.table(studies, goals, asked.base_batch_size),
@@ -184,7 +184,7 @@ def tables(made: Sequence[StudyData], studies: Sequence[StudyData], asked: Asked
         "maps": tuning.maps(trials),
         "budgets": errors.by_budget(falling),
         "smoothing": errors.by_label_smoothing(trials),
-        "seconds": steps.merge(each, on=["workload", "optimizer", "batch_size"], how="left"),
+        "seconds": steps.merge(each, on=STUDY, how="left"),
     }
 
 
@@ -202,7 +202,7 @@ def _refuse_doubles(studies: Sequence[StudyData]) -> None:
     """One study in two folders would be one point of a curve measured twice."""
     seen: dict[tuple[object, ...], Path] = {}
     for study in studies:
-        key = (study.workload, study.optimizer, study.batch_size, study.branch)
+        key = (*study.key, study.branch)
         if key in seen:
             name = f"{study.workload}, {study.optimizer}, batch size {study.batch_size}"
             raise LoadError(
@@ -264,7 +264,7 @@ def grid_sentences(studies: list[StudyData]) -> list[str]:
     """
     curves: dict[str, dict[tuple[str, str], None]] = {}
     for study in studies:
-        curves.setdefault(_grid_sentence(study), {})[study.workload, study.optimizer] = None
+        curves.setdefault(_grid_sentence(study), {})[study.curve] = None
     if len(curves) == 1:
         return list(curves)
     alike = Counter(workload for found in curves.values() for workload in {workload for workload, _ in found})

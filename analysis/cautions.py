@@ -106,7 +106,7 @@ def sentences(
             *_budget(study, goal, row),
         ]
     found += [*_inclusions(answered, pairs), *_unequal(answered, pairs), *_bases(steps, base), *_ends(answered, limits)]
-    imported = {(s.workload, s.optimizer) for s, _ in answered if s.imported}
+    imported = {s.curve for s, _ in answered if s.imported}
     found = [_cured(caution, imported=caution.curve[:2] in imported) for caution in found]
     return _lines(found, several_goals=len({goal for _, goal in answered}) > 1)
 
@@ -135,7 +135,7 @@ def _cured(caution: Caution, imported: bool) -> Caution:
 
 
 def _about(kind: str, study: StudyData, goal: Goal, text: str, cure: str, *values: str) -> Caution:
-    return Caution(kind, (study.workload, study.optimizer, goal), study.batch_size, text, cure, values)
+    return Caution(kind, (*study.curve, goal), study.batch_size, text, cure, values)
 
 
 def _edges(study: StudyData, goal: Goal) -> Iterator[Caution]:
@@ -251,7 +251,7 @@ def _ends(answered: Answered, limits: pd.DataFrame) -> Iterator[Caution]:
     """The largest batch size still gains, and a larger one can be had."""
     sizes: dict[tuple[str, str, Goal], dict[int, float]] = {}
     for study, goal in answered:
-        curve = sizes.setdefault((study.workload, study.optimizer, goal), {})
+        curve = sizes.setdefault((*study.curve, goal), {})
         curve[study.batch_size] = study.question["workload"].get("train_examples") or np.inf
     open_ends = limits[(limits["definition"] == "maximum_useful_batch_size") & (limits["bound"] == ">")]
     for row in open_ends.itertuples():

@@ -149,6 +149,16 @@ class StudyData:
         return str(self.question["optimizer"])
 
     @property
+    def curve(self) -> tuple[str, str]:
+        """Workload and optimizer, which one curve has for its batch sizes."""
+        return self.workload, self.optimizer
+
+    @property
+    def key(self) -> tuple[str, str, int]:
+        """What names it among studies: workload, optimizer, batch size."""
+        return *self.curve, self.batch_size
+
+    @property
     def batch_size(self) -> int:
         return int(self.question["batch_size"])
 

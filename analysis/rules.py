@@ -54,13 +54,14 @@ def steps(studies: Sequence[StudyData]) -> pd.DataFrame:
     rows: list[dict[str, Any]] = []
     for searches in found:
         for branch, study in searches.items():
-            if branch.rule is not None and branch in current.get((study.workload, study.optimizer), ()):
+            if branch.rule is not None and branch in current.get(study.curve, ()):
                 own = steps_to_result.row(answer(searches))
                 ran = steps_to_result.outcomes(study)
                 for run, outcome in ran[ran["status"] != INCOMPLETE].iterrows():
                     reached = outcome["status"] == COMPLETE and pd.notna(outcome["steps_to_goal"])
                     values = (
-                        *(study.workload, study.optimizer, study.goal.metric, study.goal.threshold),
+                        *study.curve,
+                        *(study.goal.metric, study.goal.threshold),
                         *(branch.base, branch.rule, study.batch_size, run, study.trials.at[run, "learning_rate"]),
                         *(outcome["status"], float(outcome["steps_to_goal"]) if reached else np.inf),
                         float(own["steps_to_result"]) if own["reached"] else np.nan,
@@ -78,7 +79,7 @@ def _current(found: Sequence[dict[Branch, StudyData]]) -> dict[tuple[str, str], 
         row = steps_to_result.row(best)
         if row["reached"]:
             moved = best.branch._replace(rerun=row["trial"], base=best.batch_size)
-            curve = current.setdefault((best.workload, best.optimizer), set())
+            curve = current.setdefault(best.curve, set())
             curve.update(moved._replace(rule=rule) for rule in rules)
     return current
 
@@ -95,9 +96,8 @@ def stale(studies: Sequence[StudyData]) -> list[str]:
     old: dict[tuple[str, str], int] = {}
     for searches in found:
         for branch, study in searches.items():
-            key = (study.workload, study.optimizer)
-            if branch.rule is not None and branch not in current.get(key, set()):
-                old[key] = old.get(key, 0) + 1
+            if branch.rule is not None and branch not in current.get(study.curve, set()):
+                old[study.curve] = old.get(study.curve, 0) + 1
     return [
         f"{workload}, {optimizer}: {count} configurations were moved from trials that are not the best any more, and "
         "are left out; run study rules again."

@@ -228,7 +228,7 @@ def table(
     curves: dict[tuple[str, str, str, float], dict[int, np.ndarray]] = {}
     ends: dict[tuple[str, str, str, float], dict[int, float]] = {}
     for study, goal in answerable(studies, goals):
-        key = (study.workload, study.optimizer, goal.metric, goal.threshold)
+        key = (*study.curve, goal.metric, goal.threshold)
         curves.setdefault(key, {})[study.batch_size] = feasible_steps(study, goal)
         ends.setdefault(key, {})[study.batch_size] = row(study, goal)["censored_at"]
     rows = []
@@ -246,7 +246,7 @@ def table(
                 limits[name] = replace(limits[name], low=float(np.fmin(low, value)), high=float(np.fmax(high, value)))
         limits |= critical_batch_sizes(fewest, base)
         rows += [(*key, name, limit.value, limit.low, limit.high, limit.bound) for name, limit in limits.items()]
-    columns = ["workload", "optimizer", "goal_metric", "goal_threshold", "definition", "value", "low", "high", "bound"]
+    columns = [*CURVE, "definition", "value", "low", "high", "bound"]
     return pd.DataFrame(rows, columns=columns)
 
 

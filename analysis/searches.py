@@ -38,7 +38,7 @@ def by_study(studies: Iterable[StudyData]) -> list[dict[Branch, StudyData]]:
     """
     found: dict[tuple[str, str, int], dict[Branch, StudyData]] = {}
     for study in studies:
-        found.setdefault((study.workload, study.optimizer, study.batch_size), {})[study.branch] = study
+        found.setdefault(study.key, {})[study.branch] = study
     return [searches for searches in found.values() if Branch() in searches]
 
 
@@ -50,8 +50,8 @@ def orphans(studies: Sequence[StudyData]) -> list[str]:
     >>> orphans([load_study(folder), load_study(f"{folder}/rerun-5")])
     []
     """
-    known = {(study.workload, study.optimizer, study.batch_size): None for study in studies}
-    held = {(study.workload, study.optimizer, study.batch_size) for study in studies if study.branch == Branch()}
+    known = dict.fromkeys(study.key for study in studies)
+    held = {study.key for study in studies if study.branch == Branch()}
     return [
         f"{workload}, {optimizer}, batch size {size:,}: its first search is not on file, and the others are left out; "
         "sweep again."
@@ -112,7 +112,7 @@ def table(studies: Sequence[StudyData]) -> pd.DataFrame:
     """
     chosen = {study.folder for study in answers(studies)}
     rows: list[dict[str, Any]] = []
-    for study in sorted(studies, key=lambda s: (s.workload, s.optimizer, s.batch_size, s.branch[:3])):
+    for study in sorted(studies, key=lambda s: (*s.key, s.branch[:3])):
         if study.branch.rerun is None:
             row = steps_to_result.row(study)
             kept = (*STUDY, *GOAL, "reached", "steps_to_result", "complete", "infeasible", "incomplete", "train_steps")

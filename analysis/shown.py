@@ -11,6 +11,7 @@ import pandas as pd
 
 from analysis.figures import goal_text
 from analysis.figures.scaling import BOUNDS, LIMITS
+from analysis.load import STUDY
 from analysis.rules import briefly
 
 DASH = "–"
@@ -148,7 +149,7 @@ def _times(value: float) -> str:
 
 def _several(searches: pd.DataFrame) -> bool:
     """Whether any study was searched more than once."""
-    return bool(searches.duplicated(["workload", "optimizer", "batch_size"]).any())
+    return bool(searches.duplicated(STUDY).any())
 
 
 def _boxes_shown(searches: pd.DataFrame) -> pd.DataFrame:

@@ -21,10 +21,9 @@ from analysis.counting import (
     launch_limit,
     least_error,
 )
-from analysis.load import StudyData
+from analysis.load import GOAL, STUDY, StudyData
 
-COLUMNS = ["workload", "optimizer", "batch_size", "goal_metric", "goal_threshold"]
-COLUMNS += ["reached", "steps_to_result", "examples_to_result", "trial"]
+COLUMNS = [*STUDY, *GOAL, "reached", "steps_to_result", "examples_to_result", "trial"]
 
 
 def measured(study: StudyData, goal: Goal) -> dict[int, Measured]:
@@ -305,8 +304,7 @@ def cost_table(studies: Iterable[StudyData]) -> pd.DataFrame:
     0          64    cpu      20   7500
     """
     rows = [_cost(study) for study in studies]
-    names = ["workload", "optimizer", "batch_size"]
-    frame = pd.DataFrame(rows).groupby(names, as_index=False, sort=False)
+    frame = pd.DataFrame(rows).groupby(STUDY, as_index=False, sort=False)
     counts, times = ("trials", "steps"), ("seconds_training", "seconds_evaluation")
     cost = frame.agg({"device": "first", **dict.fromkeys(counts, "sum"), **dict.fromkeys(times, _known_sum)})
     seconds = cost["seconds_training"] + cost["seconds_evaluation"]

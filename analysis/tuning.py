@@ -83,7 +83,7 @@ def best_of_n(studies: Iterable[StudyData], goals: Sequence[Goal | None] = (None
     for study, goal in answerable(studies, goals):
         steps = known(feasible_steps(study, goal), row(study, goal)["censored_at"])
         counts = sorted({*(2**k for k in range(len(steps).bit_length())), len(steps)} - {0})
-        key = (study.workload, study.optimizer, study.batch_size, goal.metric, goal.threshold)
+        key = (*study.key, goal.metric, goal.threshold)
         rows += [(*key, n, median_best_of(steps, n)) for n in counts]
     return pd.DataFrame(rows, columns=[*KEY, "n", "steps"])
 

@@ -212,7 +212,7 @@ def _curves(options: argparse.Namespace) -> list[list[StudyData]]:
 
     curves: dict[tuple[str, str], list[StudyData]] = {}
     for study in load(options.results):
-        curves.setdefault((study.workload, study.optimizer), []).append(study)
+        curves.setdefault(study.curve, []).append(study)
     for place, what in enumerate(("workload", "optimizer")):
         name, there = getattr(options, what), {curve[place] for curve in curves}
         if name is not None and name not in there:
