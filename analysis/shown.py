@@ -214,7 +214,9 @@ def table_html(table: pd.DataFrame, title: str) -> str:
     >>> "optimizer sgd" in shown, "steps to goal" in shown, "1,725" in shown
     (True, True, True)
     """
-    names = [name for name in ("workload", "optimizer", "goal", "base_batch_size", "device") if name in table]
+    names = [
+        name for name in ("workload", "optimizer", "goal", "stopping", "base_batch_size", "device") if name in table
+    ]
     same = [name for name in names if table[name].nunique() == 1]
     facts = [f"{header(name)} {html.escape(str(table[name].iloc[0]))}" for name in same]
     heads, columns = "", []
