@@ -17,6 +17,8 @@ from analysis.rules import briefly
 DASH = "–"
 USUAL = {"repeat": 0, "budget_multiple": 1.0, "stage": 0}
 STATUSES = ["complete", "infeasible", "incomplete"]
+SAID_ONCE = ("workload", "optimizer", "goal", "stopping", "base_batch_size", "device")
+"""Columns that go into the caption where all rows have the same."""
 HEADERS = {
     "steps_to_result": "steps to goal",
     "examples_to_result": "examples to goal",
@@ -214,10 +216,7 @@ def table_html(table: pd.DataFrame, title: str) -> str:
     >>> "optimizer sgd" in shown, "steps to goal" in shown, "1,725" in shown
     (True, True, True)
     """
-    names = [
-        name for name in ("workload", "optimizer", "goal", "stopping", "base_batch_size", "device") if name in table
-    ]
-    same = [name for name in names if table[name].nunique() == 1]
+    same = [name for name in SAID_ONCE if name in table and table[name].nunique() == 1]
     facts = [f"{header(name)} {html.escape(str(table[name].iloc[0]))}" for name in same]
     heads, columns = "", []
     for name in table.columns.drop(same):
