@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from itertools import combinations
-from typing import Any
+from typing import Any, NamedTuple
 
 import pandas as pd
 
@@ -64,6 +64,36 @@ def _parts(workload: dict[str, Any]) -> dict[str, str]:
     }
 
 
+class Kind(NamedTuple):
+    """A kind of comparison: what is shared, what differs, and how what is shared is called, by a row of any compared."""
+
+    name: str
+    shared: list[str]
+    differing: str
+    of: Callable[[pd.Series], str]
+
+
+def _examples(row: pd.Series) -> str:
+    return f"{row['dataset']}, {int(row['part']):,} examples" if row["part"].isdecimal() else row["dataset"]
+
+
+def _model(row: pd.Series) -> str:
+    """A published model's name; of ours, which has none, what it is made of."""
+    if not row["model"].startswith("{"):
+        return row["model"]
+    made = json.loads(row["model"])
+    rest = [f"{key} {value}" for key, value in made.items() if key != "_target_"]
+    return " ".join([str(made.get("_target_", "")).rpartition(".")[2], *rest])
+
+
+KINDS = (
+    # Models must reach the same goal on the same data; other data have other goals.
+    Kind("models", ["dataset", "part", *GOAL], "model", _examples),
+    Kind("data sets", ["model"], "dataset", _model),
+    Kind("subsets", ["model", "dataset"], "part", lambda row: row["dataset"]),
+)
+
+
 def table(steps: pd.DataFrame, made_of: pd.DataFrame, norm: int | None = None) -> pd.DataFrame:
     """S(B) / S(B_norm) of workloads that differ in one thing only.
 
@@ -91,35 +121,14 @@ def table(steps: pd.DataFrame, made_of: pd.DataFrame, norm: int | None = None) -
     """
     columns = ["compared", "of", "optimizer", "workload", *GOAL, "batch_size"]
     joined = steps.merge(made_of, on="workload")
-    kinds: dict[str, list[str]] = {
-        # Models must reach the same goal on the same data; other data have other goals.
-        "models": ["dataset", "part", *GOAL],
-        "data sets": ["model"],
-        "subsets": ["model", "dataset"],
-    }
-    differing = {"models": "model", "data sets": "dataset", "subsets": "part"}
     parts = []
-    for kind, shared in kinds.items():
-        for key, group in joined.groupby([*shared, "optimizer"], sort=False):
-            if group[differing[kind]].nunique() > 1 and group["workload"].nunique() > 1:
-                of = {"models": _examples(*key[:2]), "data sets": _in_words(key[0]), "subsets": key[1]}[kind]
-                parts.append(_normalised(group, norm).assign(compared=kind, of=of))
+    for kind in KINDS:
+        for _, group in joined.groupby([*kind.shared, "optimizer"], sort=False):
+            if group[kind.differing].nunique() > 1 and group["workload"].nunique() > 1:
+                parts.append(_normalised(group, norm).assign(compared=kind.name, of=kind.of(group.iloc[0])))
     parts = [part for part in parts if part["workload"].nunique() > 1]
     shown = [*columns, "relative_steps", "norm"]
     return pd.concat(parts, ignore_index=True)[shown] if parts else pd.DataFrame(columns=shown)
-
-
-def _examples(dataset: str, part: str) -> str:
-    return f"{dataset}, {int(part):,} examples" if part.isdecimal() else dataset
-
-
-def _in_words(model: str) -> str:
-    """A published model's name; of ours, which has none, what it is made of."""
-    if not model.startswith("{"):
-        return model
-    made = json.loads(model)
-    rest = [f"{key} {value}" for key, value in made.items() if key != "_target_"]
-    return " ".join([str(made.get("_target_", "")).rpartition(".")[2], *rest])
 
 
 def _normalised(group: pd.DataFrame, norm: int | None) -> pd.DataFrame:
