@@ -65,7 +65,7 @@ def _parts(workload: dict[str, Any]) -> dict[str, str]:
 
 
 class Kind(NamedTuple):
-    """A kind of comparison: what is shared, what differs, and how what is shared is called, by a row of any compared."""
+    """A kind of comparison: what is shared, what differs, and how what is shared is called, by one row."""
 
     name: str
     shared: list[str]
