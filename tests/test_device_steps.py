@@ -153,4 +153,6 @@ def test_streamed_data_make_the_same_curves(device, asked):
 def test_it_admits_lanes_and_is_measured(device, asked, how):
     study, workload, data = asked(how), checkpointed.CASES[how], held(how)
     assert list(engine.admitted(study, workload, data, most=8)) == [1, 2, 4, 8]
-    assert engine.measure(study, workload, data, most=8).heights[-1] == 8
+    cost = engine.measure(study, workload, data, most=8)
+    assert cost.heights[-1] in (1, 2, 4, 8)  # by the stopwatch
+    assert min(cost.step, cost.validation, cost.others) > 0
