@@ -120,7 +120,8 @@ def asked(make_study) -> Callable[..., Study]:
 
 @pytest.mark.parametrize(
     ("how", "optimizer"),
-    [(how, name) for how in HOW for name in ("momentum", "adam")] + [("plain", name) for name in ("soap", *WHOLE)],
+    [(how, name) for how in HOW for name in ("momentum", "adam")]
+    + [pytest.param("plain", name, marks=pytest.mark.slow) for name in ("soap", *WHOLE)],
 )
 def test_curves_are_those_of_the_cpu_whatever_was_killed(device, asked, how, optimizer):
     study = asked(how, optimizer)

@@ -228,7 +228,8 @@ def test_a_study_that_does_not_fit_fails_alone(tmp_path: Path, capsys: pytest.Ca
     assert list(steps["workload"]) == ["images"]
 
 
-@pytest.mark.parametrize("calls", [pytest.param(0, marks=pytest.mark.slow), 60])
+@pytest.mark.slow
+@pytest.mark.parametrize("calls", [0, 60])
 def test_what_one_worker_has_no_room_for_the_others_train(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], calls: int
 ) -> None:

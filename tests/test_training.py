@@ -234,9 +234,10 @@ SMALL = ["sweep", "batch_size=64", "search.trials=2", "budget.epochs=2", "engine
 @pytest.mark.parametrize(
     ("asked", "folder"),
     [
-        (
+        pytest.param(
             ["optimizer=torch", "optimizer.target=pytorch_optimizer.Ranger21", "optimizer.arguments.num_iterations=99"],
             "pytorch_optimizer.Ranger21",
+            marks=pytest.mark.slow,
         ),
         (["optimizer=kfac", "schedule=cosine", "precision=bf16"], "kfac"),
         (["optimizer=adam", "search.space.beta2_half_life_examples={low: 1e3, high: 1e5, scale: log}"], "adam"),
