@@ -29,7 +29,7 @@ REFUSED = [
     (["hydra/launcher=joblib"], ["hydra/launcher=joblib cannot be chosen here"]),
     (["cluster=slurm", "hydra.launcher.partiton=gpu"], ["did you mean 'hydra.launcher.partition'"]),
     (["cluster=slurm", "hydra.launcher.timeout_min=4"], ["hydra.launcher.timeout_min must be at least 5", "4"]),
-    (["cluster=slurm", "hydra.launcher.timeout_min=soon"], ["hydra.launcher.timeout_min", "'soon'"]),
+    (["cluster=slurm", "hydra.launcher.timeout_min=soon"], ["timeout_min must be a whole number, but got soon."]),
     (["cluster=slurm", "hydra.launcher.nodes=2"], ["hydra.launcher.nodes must be 1", "shards=N"]),
     (["cluster=slurm", "batch_size=64"], ["needs sbatch, which is not on this PATH"]),
     (["cluster=ray", "hydra.launcher.rya.init.address=x"], ["unknown key 'hydra.launcher.rya.init.address'"]),
