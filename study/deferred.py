@@ -55,6 +55,8 @@ class Deferred(Stack):
     Rows begin and end their blocks each for itself, one row at a time, so that nothing beside a row can touch its bits.
     """
 
+    replayable = False
+
     def __init__(self, template: nn.Module, optimizer: Optimizer, lanes: int, batch_size: int) -> None:
         super().__init__(template, optimizer, lanes, "bmm")
         self.batch_size, self.period = batch_size, BLOCK // batch_size

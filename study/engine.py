@@ -266,6 +266,7 @@ def _fused_cost(
     def cost(lanes: int) -> Cost:
         fit = [height for height in heights if height < lanes] + [height for height in heights if height >= lanes][:1]
         fused = _started(study, workload, data, range(lanes), fit)
+        fused.advance(fused.stack.period)  # what is recorded of it keeps its memory while evaluations want theirs
         step = seconds.get(lanes) or _step_seconds(fused)
         measured = 1 if fused.stack.predicts_alone else lanes
         return _cost(fused.lanes[0].log, step, fused.predictor(range(measured)), measured, fit, lanes)

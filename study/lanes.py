@@ -10,7 +10,6 @@ Shapes: L rows of the stack, l lanes under way, n steps of a segment, B examples
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
 from typing import TypeVar
 
 import torch
@@ -21,8 +20,10 @@ from study.batches import Batches
 from study.checkpoints import Checkpoint
 from study.deferred import Deferred
 from study.evaluation import Data, Log, evaluate, initial_model, timed
+from study.forms import Loss
 from study.memory import out_of_memory, release_cached_memory
 from study.records import Curve, Study, Trial
+from study.replay import replayed
 from study.schedules import SCHEDULES
 from study.serial import Proposals
 from study.stack import Stack
@@ -111,6 +112,7 @@ class Lanes:
         self.keyed = len(keyed_layers(template))
         self.stack = self._stack(template)
         self.lanes: list[Lane] = []
+        self._updated: tuple[int, Callable[..., Tensor]] | None = None
 
     def _stack(self, template: nn.Module) -> Stack:
         study, rows = self.study, self.heights[-1]
@@ -203,15 +205,8 @@ class Lanes:
         targets = self.data.targets.index_select(0, index.view(-1)).view(*index.shape, *self.data.targets.shape[1:])
         rates = self._table([self._rates(lane, steps) for lane in lanes]).T.contiguous()
         counts = torch.arange(1, steps + 1).unsqueeze(1) + torch.tensor([lane.step for lane in lanes])
-        hyperparameters = {
-            name: self._table([lane.hyperparameters[name] for lane in lanes]).unsqueeze(1)
-            for name in lanes[0].hyperparameters
-        }
-        each = {
-            name: values.expand(len(lanes), self.study.batch_size).reshape(-1)
-            for name, values in hyperparameters.items()
-            if name in self.workload.hyperparameters
-        }
+        names = sorted(lanes[0].hyperparameters)
+        constants = [self._table([lane.hyperparameters[name] for lane in lanes]).unsqueeze(1) for name in names]
         tables = (
             index,
             targets,
@@ -219,15 +214,31 @@ class Lanes:
             rates.unsqueeze(2),
             counts.to(self.device, torch.float32).unsqueeze(2),
         )
-        step, losses = self.stack.step(len(lanes)), []
+        update, losses = self._update(len(lanes), names), []
         with torch.no_grad():
-            for i, (chosen, y, keys, rate, count) in enumerate(zip(*(t.unbind() for t in tables), strict=True)):
-                x = self._inputs(chosen, i)
-                now = hyperparameters | {"learning_rate": rate}
-                losses.append(step(x, partial(self._loss, y, each), keys, now, count))
+            for i, (chosen, *now) in enumerate(zip(*(table.unbind() for table in tables), strict=True)):
+                losses.append(update(self._inputs(chosen, i), *now, *constants))
                 for row, lane in enumerate(self.lanes) if self.stack.optimizer.refresh else ():
                     self.stack.refresh(row, lane.hyperparameters, lane.step + i + 1)
         return torch.stack(losses).view(steps, len(lanes), -1).mean(2)[:, : len(self.lanes)]
+
+    def _update(self, rows: int, names: Sequence[str]) -> Callable[..., Tensor]:
+        """One update of the first `rows` rows: a function of tensors alone, for a GPU to be handed it whole.
+
+        Arguments:
+            names: of the hyperparameters, which are its last arguments.
+        """
+        if self._updated is None or self._updated[0] != rows:
+            self._updated = None  # one recording at a time: each has memory of its own
+            step, workload = self.stack.step(rows), self.workload  # not this, which would hold itself when it is let go
+
+            def update(x: Tensor, y: Tensor, keys: Tensor, rate: Tensor, count: Tensor, *constants: Tensor) -> Tensor:
+                hyperparameters = dict(zip(names, constants, strict=True))
+                loss = _loss(workload, y, hyperparameters)
+                return step(x, loss, keys, hyperparameters | {"learning_rate": rate}, count)
+
+            self._updated = rows, replayed(update, self.device) if self.stack.replayable else update
+        return self._updated[1]
 
     def _inputs(self, chosen: Tensor, made: int) -> Tensor:
         """What every row learns from next: these examples [L * B], or what is known of them.
@@ -256,10 +267,6 @@ class Lanes:
         factors = self.schedule.factors(numbers, study.train_steps, study.batch_size, lane.hyperparameters)
         return [lane.hyperparameters["learning_rate"] * factor for factor in factors]
 
-    def _loss(self, targets: Tensor, hyperparameters: Mapping[str, Tensor], outputs: Tensor) -> Tensor:
-        """The loss of every example [l * B], with each lane's own tuned parameters of the loss."""
-        return self.workload.loss(outputs.flatten(0, 1), targets, **hyperparameters)
-
     def _keys(self, lanes: Sequence[Lane], steps: int) -> Tensor:
         """Keys of the layers that want one [n, L, layers]."""
         keys = [
@@ -272,3 +279,13 @@ class Lanes:
 
     def _table(self, values: Sequence[float] | Sequence[Sequence[float]]) -> Tensor:
         return torch.tensor(values, dtype=torch.float32, device=self.device)
+
+
+def _loss(workload: Workload, targets: Tensor, hyperparameters: Mapping[str, Tensor]) -> Loss:
+    """What gives the loss of every example [l * B], with each lane's own tuned parameters of the loss [l, 1]."""
+    tuned = {
+        name: values.expand(-1, len(targets) // len(values)).reshape(-1)
+        for name, values in hyperparameters.items()
+        if name in workload.hyperparameters
+    }
+    return lambda outputs: workload.loss(outputs.flatten(0, 1), targets, **tuned)

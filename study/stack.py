@@ -69,9 +69,11 @@ class Stack:
             by "parameter.name"; and `ema` [L, P] where an average of the weights is wanted.
         views: parameter name -> [L, *shape], into `weights`.
         period: steps after which what they cost repeats.
+        replayable: whether steps are the same for the device, whatever the host counts.
     """
 
     period = 1
+    replayable = True
 
     def __init__(self, template: nn.Module, optimizer: Optimizer, lanes: int, how: str, averages: bool = False) -> None:
         self.template, self.optimizer, self.how = template.train(), optimizer, how

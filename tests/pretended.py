@@ -7,7 +7,7 @@ there is none.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import ModuleType
 from typing import Any, ClassVar
@@ -18,6 +18,8 @@ from torch import Tensor
 from torch.utils import backend_registration
 from torch.utils._python_dispatch import TorchDispatchMode, return_and_correct_aliasing
 from torch.utils._pytree import tree_leaves, tree_map_only
+
+from study import replay
 
 NAME = "pretended"
 
@@ -57,13 +59,20 @@ class Held(Tensor):
 
 
 class Device(TorchDispatchMode):
-    """The device, while it is there. `meetings`: how often the host read a value or one of them took the other's."""
+    """The device, while it is there.
+
+    Attributes:
+        meetings: how often the host read a value or one of them took the other's.
+        launches: operations that compute, a replayed graph being one.
+        recording: the graph that is being recorded.
+    """
 
     there: ClassVar[list[Device]] = []
 
     def __init__(self) -> None:
         super().__init__()
-        self.meetings = 0
+        self.meetings = self.launches = 0
+        self.recording: Graph | None = None
 
     @classmethod
     def current(cls) -> Device:
@@ -79,7 +88,7 @@ class Device(TorchDispatchMode):
     def run(self, function: Any, arguments: Any, keywords: dict[str, Any]) -> Any:
         """The operation, on the CPU; its results are this device's unless it copies them to another."""
         name = function.name()
-        tensors = [leaf for leaf in tree_leaves((arguments, keywords)) if isinstance(leaf, Tensor)]
+        tensors = _tensors((arguments, keywords))
         held = [isinstance(tensor, Held) for tensor in tensors]
         # A GPU takes numbers from the CPU, and nothing else.
         if any(held) and name not in COPIES and any(t.dim() > 0 for t, h in zip(tensors, held, strict=True) if not h):
@@ -90,11 +99,52 @@ class Device(TorchDispatchMode):
         raw = tree_map_only(Held, lambda tensor: tensor.raw, (arguments, keywords))
         if _is_here(asked):
             raw[1]["device"] = torch.device("cpu")
-        found = function(*raw[0], **raw[1])
+        if self.recording is not None and (name in READS or leaves or (name in COPIES and not all(held))):
+            raise RuntimeError(f"{name}: operation not permitted when stream is capturing")
+        found = self.recording.noted(function, *raw) if self.recording is not None else function(*raw[0], **raw[1])
+        self.launches += self.recording is None and not function.is_view
         if leaves:
             return arguments[0] if name == "aten::copy_" else found
         wrapped = tree_map_only(Tensor, Held, found)
         return return_and_correct_aliasing(function, arguments, keywords, wrapped) if any(held) else wrapped
+
+
+class Graph:
+    """What CUDA graphs are: operations on fixed addresses, noted without being made, and made anew by each replay."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[Any, Any, Any, list[Tensor]]] = []
+        self.before: list[tuple[Tensor, Tensor]] = []
+
+    def run(self, function: Callable[[], Tensor]) -> Tensor:
+        return function()
+
+    def record(self, function: Callable[[], Tensor]) -> Tensor:
+        device = Device.current()
+        device.recording = self
+        try:
+            return function()
+        finally:
+            device.recording = None
+            for tensor, content in reversed(self.before):
+                tensor.copy_(content)
+
+    def noted(self, function: Any, arguments: Any, keywords: Any) -> Any:
+        """Make an operation, of which nothing will be left but the addresses."""
+        told = zip(function._schema.arguments, arguments, strict=False)
+        written = [value for argument, value in told if argument.is_write]
+        written += [keywords[a.name] for a in function._schema.arguments if a.is_write and a.name in keywords]
+        self.before += [(tensor, tensor.clone()) for tensor in tree_leaves(written)]
+        found = function(*arguments, **keywords)
+        self.calls.append((function, arguments, keywords, [] if function.is_view or written else _tensors(found)))
+        return found
+
+    def replay(self) -> None:
+        Device.current().launches += 1
+        for function, arguments, keywords, fresh in self.calls:
+            found = function(*arguments, **keywords)
+            for here, new in zip(fresh, _tensors(found) if fresh else [], strict=True):
+                here.copy_(new)
 
 
 @contextmanager
@@ -106,10 +156,15 @@ def device() -> Iterator[Device]:
         made = make(data, **keywords)  # goes round every mode
         return made if device is None else made.to(device)
 
-    with mock.patch.object(torch, "tensor", tensor), Device() as found:
+    known = mock.patch.dict(replay.GRAPHS, {NAME: Graph})
+    with known, mock.patch.object(torch, "tensor", tensor), Device() as found:
         Device.there.append(found)
         yield found
         Device.there.pop()
+
+
+def _tensors(found: Any) -> list[Tensor]:
+    return [leaf for leaf in tree_leaves(found) if isinstance(leaf, Tensor)]
 
 
 def _is_here(device: torch.device | None) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ import torch
 from blobs import Blobs
 from checkpointed import Desk, Killed
 
-from study import config, engine, lanes, memory, serial, streaming
+from study import config, engine, lanes, memory, replay, serial, streaming
 from study.__main__ import main
 from study.evaluation import Data
 from study.records import Curve, Study
@@ -98,6 +99,17 @@ def assert_near(found: Sequence[Curve], expected: Sequence[Curve]) -> None:
 def test_curves_are_those_of_the_cpu(question, device, how, optimizer):
     study = question(how, optimizer)
     assert_near(trained(study, held(how, device)), trained(study, held(how, torch.device("cpu"))))
+
+
+@pytest.mark.parametrize("how", ["bmm", "vmap"])
+@pytest.mark.parametrize("optimizer", ["momentum", "adam", "soap"])
+def test_updates_are_recorded_and_replayed(question, device, monkeypatch, how, optimizer):
+    study = question(how, optimizer)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", message="updates are launched kernel by kernel")
+        found = trained(study, held(how, device), heights=(1, 2, 4))
+    monkeypatch.delitem(replay.GRAPHS, "cuda")
+    assert_near(found, trained(study, held(how, device), heights=(1, 2, 4)))
 
 
 @pytest.mark.parametrize("how", ["plain", "bmm", "vmap"])

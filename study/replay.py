@@ -1,0 +1,114 @@
+"""Functions of tensors that a GPU is handed whole: recorded once, then launched as one.
+
+An update of small models is some tens of kernels that take microseconds each, and the host takes longer to launch them
+one by one, through `torch.vmap` and autograd, than the device to run them. A recorded one is replayed by a single
+launch: the same kernels on the same addresses, hence the same bits.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+
+class Graph(Protocol):
+    """What a device was told to launch, to be launched again."""
+
+    def run(self, function: Callable[[], Tensor]) -> Tensor:
+        """Call it, where it will be recorded: libraries make ready at a first call, which cannot be recorded."""
+        ...
+
+    def record(self, function: Callable[[], Tensor]) -> Tensor:
+        """Call it without running what it launches; returns where each replay leaves its result.
+
+        Raises:
+            RuntimeError: it asks the host, or takes from it.
+        """
+        ...
+
+    def replay(self) -> None:
+        """Launch what was recorded."""
+        ...
+
+
+class CudaGraph:
+    """A `torch.cuda.CUDAGraph`, recorded on a stream of its own, as CUDA wants it."""
+
+    def __init__(self) -> None:
+        self._graph, self._stream = torch.cuda.CUDAGraph(), torch.cuda.Stream()
+
+    def run(self, function: Callable[[], Tensor]) -> Tensor:
+        with self._aside():
+            return function()
+
+    def record(self, function: Callable[[], Tensor]) -> Tensor:
+        with self._aside(), torch.cuda.graph(self._graph, stream=self._stream):
+            return function()
+
+    def replay(self) -> None:
+        self._graph.replay()
+
+    @contextmanager
+    def _aside(self) -> Iterator[None]:
+        """On the stream of its own, which is left even where torch stumbles over a recording that failed."""
+        here = torch.cuda.current_stream()
+        self._stream.wait_stream(here)
+        with torch.cuda.stream(self._stream):
+            yield
+        here.wait_stream(self._stream)
+
+
+GRAPHS: dict[str, Callable[[], Graph]] = {"cuda": CudaGraph}
+"""What records on each type of device; a CPU has nothing to launch."""
+
+
+def replayed(function: Callable[..., Tensor], device: torch.device) -> Callable[..., Tensor]:
+    """The same function of tensors, by replays where the device knows how.
+
+    Arguments:
+        function: all that it reads besides its arguments, and writes, stays where it is; what it does is settled by the
+            shapes of its arguments.
+    """
+    graph = GRAPHS.get(device.type)
+    return function if graph is None else Replayed(function, graph())
+
+
+class Replayed:
+    """A function made and recorded at its first call, and replayed at those that follow."""
+
+    def __init__(self, function: Callable[..., Tensor], graph: Graph) -> None:
+        self._function = function
+        self._graph: Graph | None = graph
+        self._found: Tensor | None = None
+        self._held: Sequence[Tensor] = ()
+        """Where the recorded arguments are, each a copy of the latest given."""
+        self._latest: Sequence[Tensor] = ()
+
+    def __call__(self, *arguments: Tensor) -> Tensor:
+        if self._graph is None:
+            return self._function(*arguments)
+        if self._found is None:
+            return self._record(self._graph, arguments)
+        for held, given, before in zip(self._held, arguments, self._latest, strict=True):
+            if given is not before:  # some stay the same for many calls
+                held.copy_(given)
+        self._latest = arguments
+        self._graph.replay()
+        return self._found.clone()
+
+    def _record(self, graph: Graph, arguments: Sequence[Tensor]) -> Tensor:
+        found = graph.run(lambda: self._function(*arguments))
+        held = [argument.clone() for argument in arguments]
+        try:
+            self._found = graph.record(lambda: self._function(*held))
+            self._held, self._latest = held, arguments
+        except RuntimeError as error:
+            self._graph = None
+            reason = str(error).splitlines()[0]
+            warnings.warn(f"updates are launched kernel by kernel, as they cannot be recorded: {reason}", stacklevel=2)
+        return found
