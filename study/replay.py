@@ -109,6 +109,6 @@ class Replayed:
             self._held, self._latest = held, arguments
         except RuntimeError as error:
             self._graph = None
-            reason = str(error).splitlines()[0]
+            reason = str(error.__context__ or error).splitlines()[0]  # leaving a recording that failed is an error, too
             warnings.warn(f"updates are launched kernel by kernel, as they cannot be recorded: {reason}", stacklevel=2)
         return found

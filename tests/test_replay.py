@@ -139,3 +139,21 @@ def test_memory_is_free_as_soon_as_lanes_are_let_go(device, question, how):
         assert [there() for there in held] == [None, None, None]
     finally:
         gc.enable()
+
+
+class Stumbling(pretended.Graph):
+    """As torch's, which cannot be left in order once a recording has failed."""
+
+    def record(self, function: Callable[[], Tensor]) -> Tensor:
+        try:
+            return function()
+        finally:
+            raise RuntimeError("operation failed due to a previous error during capture")
+
+
+def test_the_first_error_is_told():
+    given = torch.ones(2)
+    replayed = replay.Replayed(lambda x: x / 0 if x is given else x @ torch.ones(3), Stumbling())
+    with pytest.warns(UserWarning, match="cannot be recorded: inconsistent tensor size"):
+        replayed(given)
+    assert replayed(given).tolist() == [float("inf")] * 2
