@@ -12,6 +12,8 @@ import itertools
 import torch
 from torch import Tensor
 
+from study.memory import sent
+
 
 class Batches:
     """The batches of one trial: B = `batch_size` of N = `examples` training examples each.
@@ -42,7 +44,7 @@ class Batches:
         if epoch not in self._epochs:
             # The epoch before may still be wanted by a batch that straddles; older ones are not.
             self._epochs = {e: p for e, p in self._epochs.items() if e == epoch - 1}
-            self._epochs[epoch] = epoch_permutation(self.seed, epoch, self.examples).to(self.device)
+            self._epochs[epoch] = sent(epoch_permutation(self.seed, epoch, self.examples), self.device)
         return self._epochs[epoch]
 
 

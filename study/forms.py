@@ -10,7 +10,7 @@ Shapes: l lanes, B examples in a batch, N inputs that all lanes share, P paramet
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from functools import cached_property, partial
 from itertools import accumulate
 from typing import Any, Protocol
 
@@ -235,18 +235,16 @@ class LinearChain:
     columns = (slice(None),)
 
     def __init__(self, template: nn.Module, weights: Tensor, layout: Layout) -> None:
-        self.lanes = len(weights)
-        self.gradients = torch.zeros_like(weights)
-        parameters, gradients = layout.views(weights), layout.views(self.gradients)
+        self.weights, self.layout = weights, layout
+        parameters = layout.views(weights)
         self.layers: list[_Layer] = []
-        self.first: _Linear | None = None
+        self.linear: dict[str, _Linear] = {}
         dropouts = 0
         for name, layer in template.named_children():
             if isinstance(layer, nn.Linear | Combination):
-                own = {key: (parameters[f"{name}.{key}"], gradients[f"{name}.{key}"]) for key in layer._parameters}
-                linear = _Linear(own) if isinstance(layer, nn.Linear) else _Combination(own)
-                self.first = self.first or linear
-                self.layers.append(linear)
+                own = {key: parameters[f"{name}.{key}"] for key in layer._parameters}
+                self.linear[name] = _Linear(own) if isinstance(layer, nn.Linear) else _Combination(own)
+                self.layers.append(self.linear[name])
             elif isinstance(layer, Dropout):
                 self.layers.append(_Dropout(layer.p, dropouts))
                 dropouts += 1
@@ -254,22 +252,32 @@ class LinearChain:
                 self.layers.append(_ReLU() if isinstance(layer, nn.ReLU) else _Flatten())
 
     def outputs(self, inputs: Tensor) -> Tensor:
-        x = inputs.expand(self.lanes, *inputs.shape)
+        x = inputs.expand(len(self.weights), *inputs.shape)
         for layer in self.layers:
             x = layer.forward(x, None)
         return x
 
     def backward(self, inputs: Tensor, loss: Loss, keys: Tensor) -> tuple[Tensor, Sequence[Tensor]]:
+        gradients, first = self.gradients, next(iter(self.linear.values()))
         x = inputs
         for layer in self.layers:
             x = layer.forward(x, keys)
         losses, [dx] = differentiated(loss, x.requires_grad_(), [x])
         for layer in reversed(self.layers):
-            if layer is self.first:
-                self.first.write_gradients(dx)
+            if layer is first:
+                first.write_gradients(dx)
                 break
             dx = layer.backward(dx)
-        return losses, (self.gradients,)
+        return losses, (gradients,)
+
+    @cached_property
+    def gradients(self) -> Tensor:
+        """What the layers write theirs into [l, P]; evaluations have no use for it."""
+        gradients = torch.zeros_like(self.weights)
+        for name, view in self.layout.views(gradients).items():
+            layer, _, key = name.rpartition(".")
+            self.linear[layer].gradients[key] = view
+        return gradients
 
 
 class _Layer(Protocol):
@@ -286,13 +294,15 @@ class _Linear:
     """One linear layer of every lane.
 
     Arguments:
-        own: name -> (parameter, gradient), each [l, *shape].
+        own: name -> parameter [l, *shape].
+
+    Attributes:
+        gradients: name -> where its gradient is to be written.
     """
 
-    def __init__(self, own: Mapping[str, tuple[Tensor, Tensor]]) -> None:
-        self.weight, self.weight_gradient = own["weight"]
-        bias, self.bias_gradient = own["bias"]
-        self.transposed, self.bias = self.weight.mT, bias.unsqueeze(1)
+    def __init__(self, own: Mapping[str, Tensor]) -> None:
+        self.weight, self.gradients = own["weight"], dict[str, Tensor]()
+        self.transposed, self.bias = self.weight.mT, own["bias"].unsqueeze(1)
 
     def forward(self, x: Tensor, keys: Tensor | None) -> Tensor:
         self.x = x
@@ -303,8 +313,8 @@ class _Linear:
         return torch.bmm(dy, self.weight)
 
     def write_gradients(self, dy: Tensor) -> None:
-        torch.bmm(dy.mT, self.x, out=self.weight_gradient)
-        torch.sum(dy, dim=1, out=self.bias_gradient)
+        torch.bmm(dy.mT, self.x, out=self.gradients["weight"])
+        torch.sum(dy, dim=1, out=self.gradients["bias"])
 
 
 class Combination(nn.Module):
@@ -326,10 +336,9 @@ class Combination(nn.Module):
 class _Combination(_Linear):
     """One `Combination` of every lane."""
 
-    def __init__(self, own: Mapping[str, tuple[Tensor, Tensor]]) -> None:
+    def __init__(self, own: Mapping[str, Tensor]) -> None:
         super().__init__(own)
-        mix, self.mix_gradient = own["mix"]
-        self.mix = mix[:, :, None, None].unbind(1)
+        self.mix = own["mix"][:, :, None, None].unbind(1)
         [_, outputs, inputs] = self.weight.shape
         self.widths = [inputs, inputs, *[outputs] * len(self.mix)]
 
@@ -342,7 +351,7 @@ class _Combination(_Linear):
 
     def write_gradients(self, dy: Tensor) -> None:
         super().write_gradients(dy)
-        self.mix_gradient.zero_()  # penalties and rules write into gradients
+        self.gradients["mix"].zero_()  # penalties and rules write into gradients
 
 
 class _ReLU:

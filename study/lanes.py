@@ -21,7 +21,7 @@ from study.checkpoints import Checkpoint
 from study.deferred import Deferred
 from study.evaluation import Data, Log, evaluate, initial_model, timed
 from study.forms import Loss
-from study.memory import out_of_memory, release_cached_memory
+from study.memory import out_of_memory, release_cached_memory, sent
 from study.records import Curve, Study, Trial
 from study.replay import replayed
 from study.schedules import SCHEDULES
@@ -34,6 +34,8 @@ T = TypeVar("T")
 
 SEGMENT_INDICES = 2**21
 """Indices of examples prepared at once for a segment of steps; bounds memory, alters nothing."""
+SEGMENT_STEPS = 128
+"""Steps of a segment on another device than a CPU, which makes them while the host prepares the next."""
 
 
 def train(
@@ -165,13 +167,18 @@ class Lanes:
     def advance(self, steps: int) -> None:
         """Make `steps` updates of every lane, noting for each the first whose loss is not finite."""
         most = max(1, SEGMENT_INDICES // (self.study.batch_size * len(self.lanes)))
+        if self.device.type != "cpu":
+            most = min(most, SEGMENT_STEPS)
+        finite = []
         for start in range(0, steps, most):
             count = min(most, steps - start)
-            bad = self._segment(count).isfinite().logical_not().cpu()
-            for lane, steps_of_lane in zip(self.lanes, bad.unbind(1), strict=True):
-                if lane.log.first_bad_step is None and steps_of_lane.any():
-                    lane.log.first_bad_step = lane.step + int(steps_of_lane.nonzero()[0]) + 1
+            finite.append(self._segment(count).isfinite())
+            for lane in self.lanes:
                 lane.step += count
+        bad = torch.cat(finite).logical_not().cpu()  # waits for the device
+        for lane, steps_of_lane in zip(self.lanes, bad.unbind(1), strict=True):
+            if lane.log.first_bad_step is None and steps_of_lane.any():
+                lane.log.first_bad_step = lane.step - steps + int(steps_of_lane.nonzero()[0]) + 1
 
     def evaluate(self, rows: Sequence[int]) -> list[int]:
         """Measure the finite ones of these lanes together; returns the rows of those that end here."""
@@ -204,7 +211,7 @@ class Lanes:
         index = torch.stack([lane.batches.range(lane.step, steps) for lane in lanes], dim=1).view(steps, -1)
         targets = self.data.targets.index_select(0, index.view(-1)).view(*index.shape, *self.data.targets.shape[1:])
         rates = self._table([self._rates(lane, steps) for lane in lanes]).T.contiguous()
-        counts = torch.arange(1, steps + 1).unsqueeze(1) + torch.tensor([lane.step for lane in lanes])
+        counts = sent((self._numbers(lanes, steps) + 1).float(), self.device)
         names = sorted(lanes[0].hyperparameters)
         constants = [self._table([lane.hyperparameters[name] for lane in lanes]).unsqueeze(1) for name in names]
         tables = (
@@ -212,7 +219,7 @@ class Lanes:
             targets,
             self._keys(lanes, steps),
             rates.unsqueeze(2),
-            counts.to(self.device, torch.float32).unsqueeze(2),
+            counts.unsqueeze(2),
         )
         update, losses = self._update(len(lanes), names), []
         with torch.no_grad():
@@ -269,16 +276,17 @@ class Lanes:
 
     def _keys(self, lanes: Sequence[Lane], steps: int) -> Tensor:
         """Keys of the layers that want one [n, L, layers]."""
-        keys = [
-            layer_key(lane.trial.seed, lane.step + i, layer)
-            for i in range(steps)
-            for lane in lanes
-            for layer in range(self.keyed)
-        ]
-        return torch.tensor(keys, dtype=torch.int32, device=self.device).view(steps, len(lanes), self.keyed)
+        seeds = torch.tensor([[lane.trial.seed % 2**32] for lane in lanes])
+        keys = layer_key(seeds, self._numbers(lanes, steps).unsqueeze(2), torch.arange(self.keyed))
+        return sent(keys.to(torch.int32), self.device)
+
+    @staticmethod
+    def _numbers(lanes: Sequence[Lane], steps: int) -> Tensor:
+        """Of the next updates of each lane, from 0 [n, L]."""
+        return torch.arange(steps).unsqueeze(1) + torch.tensor([lane.step for lane in lanes])
 
     def _table(self, values: Sequence[float] | Sequence[Sequence[float]]) -> Tensor:
-        return torch.tensor(values, dtype=torch.float32, device=self.device)
+        return sent(torch.tensor(values, dtype=torch.float32), self.device)
 
 
 def _loss(workload: Workload, targets: Tensor, hyperparameters: Mapping[str, Tensor]) -> Loss:

@@ -6,6 +6,7 @@ in accumulation steps of at most one micro-batch, each weighted by its examples,
 
 from __future__ import annotations
 
+import gc
 import os
 from collections.abc import Mapping
 
@@ -23,10 +24,15 @@ SHARE = 0.5
 OUT_OF_MEMORY = (
     "can't allocate memory",
     "CUDA error: out of memory",
+    "CUDA driver error: out of memory",
+    "STATUS_NOT_INITIALIZED",  # cuBLAS and cuDNN, whose handles want memory, too
+    "cusolverDnCreate",
     "STATUS_ALLOC_FAILED",  # cuBLAS, cuSOLVER, and cuDNN up to version 8
     "ALLOCATION_FAILED",  # cuDNN since
     "unable to find an engine to execute this computation",  # torch tries cuDNN's plans, none of which had room
     "Unable to find a valid cuDNN algorithm",
+    "canUse32BitIndexMath",  # kernels that count in 32 bits: as with memory, less at once is the cure
+    "Expected input.numel() <= int32_t max",
 )
 """How errors of other kinds say that memory ran out: kernels' libraries have words of their own for it."""
 STEP_SHARE = 1 / 8
@@ -99,8 +105,14 @@ def out_of_memory(error: BaseException) -> bool:
 
 def release_cached_memory() -> None:
     """Return what torch keeps of a GPU's memory for later, so that larger pieces fit and others have room."""
+    gc.collect()  # models and optimizers of others may hold themselves
     if torch.cuda.is_initialized():
         torch.cuda.empty_cache()
+
+
+def sent(tensor: Tensor, device: torch.device) -> Tensor:
+    """A tensor of the CPU on a device; a GPU that is at work is not waited for."""
+    return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor.to(device)
 
 
 def too_large(study: Study, device: str, error: BaseException | None = None) -> str:

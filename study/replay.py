@@ -10,10 +10,13 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import cache
 from typing import Protocol
 
 import torch
 from torch import Tensor
+
+from study.memory import out_of_memory
 
 
 class Graph(Protocol):
@@ -37,17 +40,20 @@ class Graph(Protocol):
 
 
 class CudaGraph:
-    """A `torch.cuda.CUDAGraph`, recorded on a stream of its own, as CUDA wants it."""
+    """A `torch.cuda.CUDAGraph`, recorded on another stream than the usual one, as CUDA wants it.
+
+    One at a time: libraries keep memory for each stream, and some versions of torch free it with any of its graphs.
+    """
 
     def __init__(self) -> None:
-        self._graph, self._stream = torch.cuda.CUDAGraph(), torch.cuda.Stream()
+        self._graph, self._stream = torch.cuda.CUDAGraph(), _stream(torch.cuda.current_device())
 
     def run(self, function: Callable[[], Tensor]) -> Tensor:
         with self._aside():
             return function()
 
     def record(self, function: Callable[[], Tensor]) -> Tensor:
-        with self._aside(), torch.cuda.graph(self._graph, stream=self._stream):
+        with self._aside(), torch.cuda.graph(self._graph, stream=self._stream), _never_waiting():
             return function()
 
     def replay(self) -> None:
@@ -55,12 +61,30 @@ class CudaGraph:
 
     @contextmanager
     def _aside(self) -> Iterator[None]:
-        """On the stream of its own, which is left even where torch stumbles over a recording that failed."""
+        """On the other stream, which is left even where torch stumbles over a recording that failed."""
         here = torch.cuda.current_stream()
         self._stream.wait_stream(here)
-        with torch.cuda.stream(self._stream):
-            yield
-        here.wait_stream(self._stream)
+        try:
+            with torch.cuda.stream(self._stream):
+                yield
+        finally:
+            here.wait_stream(self._stream)
+
+
+@cache
+def _stream(device: int) -> torch.cuda.Stream:
+    return torch.cuda.Stream(device)
+
+
+@contextmanager
+def _never_waiting() -> Iterator[None]:
+    """Waiting for the device is an error of torch's; one of CUDA's would leave torch recording for good."""
+    before = torch.cuda.get_sync_debug_mode()
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        yield
+    finally:
+        torch.cuda.set_sync_debug_mode(before)
 
 
 GRAPHS: dict[str, Callable[[], Graph]] = {"cuda": CudaGraph}
@@ -108,6 +132,8 @@ class Replayed:
             self._found = graph.record(lambda: self._function(*held))
             self._held, self._latest = held, arguments
         except RuntimeError as error:
+            if out_of_memory(error):
+                raise
             self._graph = None
             reason = str(error.__context__ or error).splitlines()[0]  # leaving a recording that failed is an error, too
             warnings.warn(f"updates are launched kernel by kernel, as they cannot be recorded: {reason}", stacklevel=2)

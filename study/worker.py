@@ -156,6 +156,7 @@ def _obey(pipe: Connection | None, setting: Setting | None, team: Team, seat: Se
     teams: dict[int, Team | None] = {}
     loaded: dict[str, tuple[Workload, Source]] = {}
     while True:
+        release_cached_memory()  # others on the device have more use for it, until the next order and beyond
         kind, study, *how = team.hear(pipe.recv if pipe else tuple)
         key = json.dumps(study.workload, sort_keys=True)
         remote = _Remote(pipe, team, Pace(None))
@@ -178,7 +179,6 @@ def _obey(pipe: Connection | None, setting: Setting | None, team: Team, seat: Se
             remote = _Remote(pipe, taking, Pace(setting.engine.checkpoint_minutes, taking.hear))
             if kind == "measure":
                 remote.tell("measured", engine.measure(study, workload, data, *how))
-                release_cached_memory()
                 continue
             for curve in engine.train(study, workload, data, remote, *how):
                 remote.tell("curve", curve)

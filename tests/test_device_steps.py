@@ -113,6 +113,17 @@ def test_steps_of_a_trial_alone_wait_for_nothing(device, question, optimizer, mi
     assert meetings(device, update) == 0
 
 
+def test_the_host_prepares_steps_while_others_are_made(device, question, monkeypatch):
+    monkeypatch.setattr(lanes, "SEGMENT_STEPS", 2)
+    fused = Lanes(question("vmap"), CASES["vmap"], Data.of(CASES["vmap"].splits(CPU), DEVICE), [4], 4)
+    for trial in Queue(fused.study, range(4)).trials:
+        fused.start(trial)
+    fused.advance(2)
+    one, two = (meetings(device, lambda steps=steps: fused.advance(steps)) for steps in (2, 4))
+    tables = meetings(device, lambda: fused._segment(2))
+    assert (one, two) == (tables + 1, 2 * tables + 1)
+
+
 @pytest.fixture
 def asked(make_study) -> Callable[..., Study]:
     return functools.partial(checkpointed.asked, make_study)
@@ -135,8 +146,10 @@ def test_curves_are_those_of_the_cpu_whatever_was_killed(device, asked, how, opt
     assert again.pace.made < whole.pace.made
 
 
+@pytest.mark.parametrize("segment", [1, 128])
 @pytest.mark.parametrize("how", HOW)
-def test_they_diverge_at_the_same_step(device, asked, how):
+def test_they_diverge_at_the_same_step(device, asked, monkeypatch, how, segment):
+    monkeypatch.setattr(lanes, "SEGMENT_STEPS", segment)
     study = asked(how)
     found, expected = (trained(study, held(how, where), Desk(trials(study, {1: 1e38}))) for where in (DEVICE, CPU))
     assert [curve.first_bad_step is None for curve in expected] == [True, False, True]

@@ -59,6 +59,12 @@ def test_keys_are_distinct_and_fit_32_bits():
     assert all(-(2**31) <= key < 2**31 for key in keys)
 
 
+def test_keys_of_many_are_the_keys_of_each():
+    seeds, steps, layers = [0, 7, 2**32 - 1], [0, 5, 10**7], [0, 1]
+    found = layer_key(torch.tensor(seeds)[:, None, None], torch.tensor(steps)[:, None], torch.tensor(layers))
+    assert found.tolist() == [[[layer_key(s, t, n) for n in layers] for t in steps] for s in seeds]
+
+
 def test_tensors_are_hashed_as_python_numbers_are():
     numbers = torch.randint(-(2**31), 2**31, (1000,), dtype=torch.int32)
     before = numbers.clone()

@@ -335,6 +335,22 @@ def test_scalars_are_trained_too():
         assert w < 1
 
 
+def test_soap_has_a_basis_where_a_librarys_own_precision_finds_none(monkeypatch):
+    eigh, matrix = torch.linalg.eigh, torch.tensor([[1.0, 1.0], [1.0, 1.0]])
+
+    def failing(matrix):
+        if matrix.dtype == torch.float32:
+            raise torch.linalg.LinAlgError("The algorithm failed to converge")
+        return eigh(matrix)
+
+    def basis():
+        return OPTIMIZERS["soap"].refresh({"left": matrix}, {"precondition_frequency": 1}, 1)["left_basis"]
+
+    expected = basis()
+    monkeypatch.setattr(torch.linalg, "eigh", failing)
+    torch.testing.assert_close(basis(), expected)
+
+
 def test_a_diverged_gradient_stops_no_optimizer():
     """The engine finds out at its evaluation; nothing may raise before."""
     for name in FUSED:

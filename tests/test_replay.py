@@ -141,6 +141,18 @@ def test_memory_is_free_as_soon_as_lanes_are_let_go(device, question, how):
         gc.enable()
 
 
+class Full(pretended.Graph):
+    """A recording that finds no room."""
+
+    def record(self, function: Callable[[], Tensor]) -> Tensor:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+
+def test_fewer_lanes_are_tried_where_a_recording_finds_no_room():
+    with pytest.raises(torch.OutOfMemoryError):
+        replay.Replayed(lambda x: x, Full())(torch.ones(2))
+
+
 class Stumbling(pretended.Graph):
     """As torch's, which cannot be left in order once a recording has failed."""
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -75,6 +77,27 @@ def test_kfac_trains_what_is_no_linear_layer_by_momentum():
     by_torch = torch.optim.SGD
     wanted = trained_by(lambda model: by_torch(model.parameters(), lr=H["learning_rate"], momentum=H["momentum"]))
     torch.testing.assert_close(found, wanted)
+
+
+def test_kfac_is_let_go_with_its_model():
+    """A trial's factors may be larger than all else, and the garbage collector comes late."""
+    model = nn.Sequential(nn.Linear(4, 3))
+    optimizer = kfac.KFAC(model, H)
+
+    def closure(model: nn.Module = model) -> Tensor:
+        model.zero_grad()
+        loss = model(torch.ones(2, 4)).square().sum()
+        loss.backward()
+        return loss
+
+    optimizer.step(closure)
+    held = [weakref.ref(each) for each in (optimizer, model[0].weight)]
+    gc.disable()
+    try:
+        del model, optimizer, closure
+        assert [there() for there in held] == [None, None]
+    finally:
+        gc.enable()
 
 
 def test_unknown_optimizers_are_refused():

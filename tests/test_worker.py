@@ -7,12 +7,40 @@ import weakref
 from types import SimpleNamespace
 
 import pytest
+import torch
 from blobs import Blobs
 
-from study import engine, worker
+from study import engine, memory, worker
 from study.placement import Engine
 from study.team import Team
 from workloads import base
+
+
+def test_it_gives_memory_back_before_it_waits(make_study, monkeypatch):
+    """To the others on its device, after a study that did not fit, too, when the error holds nothing any more."""
+    held: list[weakref.ref[torch.Tensor]] = []
+
+    def full(study, workload, data, *how):
+        tensor = torch.ones(3)
+        held.append(weakref.ref(tensor))
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    released = []
+    orders = [("train", make_study()), ("measure", make_study())]
+
+    def recv():
+        if not orders:
+            raise EOFError
+        return orders.pop()
+
+    monkeypatch.setattr(base, "build", lambda workload: Blobs(images=True))
+    monkeypatch.setattr(memory, "release_cached_memory", lambda: released.append([tensor() for tensor in held]))
+    for name in ("measure", "train"):
+        monkeypatch.setattr(engine, name, full)
+    pipe, setting = SimpleNamespace(recv=recv, send=lambda told: None), worker.Setting(Engine(device="cpu"), None, 0)
+    with pytest.raises(EOFError):
+        worker._obey(pipe, setting, Team(), None)
+    assert released == [[], [None], [None, None]]
 
 
 def test_data_as_they_were_made_are_not_kept_beside_those_that_are_trained_on(make_study, monkeypatch):

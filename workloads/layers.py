@@ -7,10 +7,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import TypeVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+
+Whole = TypeVar("Whole", int, Tensor)
 
 _LAYER_STRIDE = 0x9E3779B9  # 2^32 / golden ratio: spreads consecutive numbers over the 32-bit range
 
@@ -184,21 +187,21 @@ def set_keys(layers: list[Keyed], seed: int, step: int, first: int = 0) -> None:
         layer.key.fill_(layer_key(seed, step, number))
 
 
-def layer_key(seed: int, step: int, layer: int) -> int:
-    """A signed 32-bit key; distinct for neighbouring seeds, steps and layers."""
+def layer_key(seed: Whole, step: Whole, layer: Whole) -> Whole:
+    """A signed 32-bit key; distinct for neighbouring seeds, steps and layers. Numbers, or int64 tensors of them."""
     key = _mix_int(seed & 0xFFFFFFFF)
     key = _mix_int((key + step * _LAYER_STRIDE) & 0xFFFFFFFF)
     key = _mix_int((key + (layer + 1) * _LAYER_STRIDE) & 0xFFFFFFFF)
     return _signed(key)
 
 
-def _signed(key: int) -> int:
+def _signed(key: Whole) -> Whole:
     """The lowest 32 bits of a whole number as int32 holds them."""
     return (key + 2**31) % 2**32 - 2**31
 
 
-def _mix_int(x: int) -> int:
-    """`_mix` on one Python integer."""
+def _mix_int(x: Whole) -> Whole:
+    """`_mix` on Python integers or int64 tensors, from 0 to 2^32; tensors are overwritten."""
     x ^= x >> 16
     x = (x * 0x7FEB352D) & 0xFFFFFFFF
     x ^= x >> 15

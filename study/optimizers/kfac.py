@@ -6,6 +6,7 @@ Shapes: B examples, m inputs of a layer (and 1, for its bias), n outputs; its pa
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import torch
@@ -54,6 +55,25 @@ def damped_inverses(factors: State, h: Values) -> dict[str, Tensor]:
     return found
 
 
+Collected = dict[int, tuple[Tensor, Tensor, int]]
+
+
+def _collect(found: Collected, number: int, layer: nn.Linear, inputs: tuple[Tensor, ...], outputs: Tensor) -> None:
+    """Note what goes into a layer now, and have its backward pass add that and the slopes to what is found."""
+    if not outputs.requires_grad:
+        return
+    a = inputs[0].detach().flatten(0, -2).float()  # sums in bf16 would keep two digits
+    a = a if layer.bias is None else torch.cat([a, a.new_ones(len(a), 1)], 1)
+
+    def add(gradient: Tensor) -> None:
+        """The sums of this backward pass, one of several where a batch comes in parts."""
+        d = gradient.flatten(0, -2).float()
+        before = found.get(number, (0, 0, 0))
+        found[number] = before[0] + a.mT @ a, before[1] + d.mT @ d, before[2] + len(a)
+
+    outputs.register_hook(add)
+
+
 class KFAC(torch.optim.Optimizer):
     """The rule for every linear layer of a model; heavy-ball momentum at the same learning rate for the rest."""
 
@@ -61,24 +81,11 @@ class KFAC(torch.optim.Optimizer):
         super().__init__(model.parameters(), {"lr": hyperparameters["learning_rate"]})
         self.hyperparameters = hyperparameters
         self.layers = [layer for layer in model.modules() if type(layer) is nn.Linear and layer.weight.requires_grad]
-        self.collected: dict[nn.Linear, tuple[Tensor, Tensor, int]] = {}
-        for layer in self.layers:
-            layer.register_forward_hook(self._collect)
-
-    def _collect(self, layer: nn.Module, inputs: tuple[Tensor, ...], outputs: Tensor) -> None:
-        if not outputs.requires_grad:
-            return
-        assert isinstance(layer, nn.Linear)
-        a = inputs[0].detach().flatten(0, -2).float()  # sums in bf16 would keep two digits
-        a = a if layer.bias is None else torch.cat([a, a.new_ones(len(a), 1)], 1)
-
-        def add(gradient: Tensor) -> None:
-            """The sums of this backward pass, one of several where a batch comes in parts."""
-            d = gradient.flatten(0, -2).float()
-            before = self.collected.get(layer, (0, 0, 0))
-            self.collected[layer] = before[0] + a.mT @ a, before[1] + d.mT @ d, before[2] + len(a)
-
-        outputs.register_hook(add)
+        self.collected: Collected = {}
+        """By the number of a layer: the sums of outer products of inputs and of slopes, and how many they are of."""
+        for number, layer in enumerate(self.layers):
+            # Neither this nor the layer is in it: layers that held their optimizer would outlive their trial.
+            layer.register_forward_hook(partial(_collect, self.collected, number))
 
     @torch.no_grad()
     def step(self, closure: Any) -> Any:  # type: ignore[override]
@@ -88,10 +95,10 @@ class KFAC(torch.optim.Optimizer):
             loss = closure()
         h = {**self.hyperparameters, "learning_rate": self.param_groups[0]["lr"]}
         done = set()
-        for layer in self.layers:
-            if layer in self.collected:
+        for number, layer in enumerate(self.layers):
+            if number in self.collected:
                 done |= set(layer.parameters())
-                self._update(layer, h)
+                self._update(layer, *self.collected[number], h)
         for parameter in self.param_groups[0]["params"]:
             if parameter.grad is not None and parameter not in done:
                 held = self.state[parameter] or {"velocity": torch.zeros_like(parameter)}
@@ -100,13 +107,12 @@ class KFAC(torch.optim.Optimizer):
                 self.state[parameter] = held
         return loss
 
-    def _update(self, layer: nn.Linear, h: Values) -> None:
+    def _update(self, layer: nn.Linear, a: Tensor, d: Tensor, count: int, h: Values) -> None:
         parts = [layer.weight] if layer.bias is None else [layer.weight, layer.bias.unsqueeze(1)]
         matrix = torch.cat(parts, 1)
         slopes = torch.cat([p.grad.view(len(matrix), -1) for p in layer.parameters() if p.grad is not None], 1)
         held = self.state[layer.weight] or {"step": 0, **kfac_state(matrix)}
         step = held.pop("step") + 1
-        a, d, count = self.collected[layer]
         # Gradients are of the mean loss: those of the examples are `count` times as large.
         new, state = kfac(matrix, slopes, held, h, step, a / count, d * count)
         layer.weight.copy_(new[:, : layer.in_features])

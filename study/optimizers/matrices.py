@@ -92,7 +92,7 @@ def refresh_soap(s: State, h: Values, step: int) -> State:
         if not s[side].isfinite().all():  # the trial has diverged, which the engine is about to see
             return s
         if seen == 0:
-            state[f"{side}_basis"] = torch.linalg.eigh(s[side])[1].flip(1)
+            state[f"{side}_basis"] = _eigenvectors(s[side]).flip(1)
             continue
         product = s[side] @ s[f"{side}_basis"]
         order = (s[f"{side}_basis"] * product).sum(0).argsort(descending=True)
@@ -101,6 +101,14 @@ def refresh_soap(s: State, h: Values, step: int) -> State:
         square = square[order] if side == "left" else square[:, order]
         state["square"] = square.view_as(s["square"])
     return state
+
+
+def _eigenvectors(matrix: Tensor) -> Tensor:
+    """Of a symmetric matrix, by increasing eigenvalues."""
+    try:
+        return torch.linalg.eigh(matrix)[1]
+    except torch.linalg.LinAlgError:  # GPUs' libraries may not converge where there is a null space
+        return torch.linalg.eigh(matrix.cpu().double())[1].to(matrix)
 
 
 def _sides(w: Tensor) -> dict[str, int]:
