@@ -101,6 +101,8 @@ class Vmapped:
         for layer in template.modules():
             if type(layer) is nn.Linear and layer.weight.numel() >= OWN_RULE_WEIGHTS:
                 layer.forward = partial(_linear, layer)  # type: ignore[method-assign]
+            elif flat and type(layer) is nn.Conv2d and _has_one_channel(layer):
+                layer.forward = partial(_by_patches, layer)  # type: ignore[method-assign]
 
     def outputs(self, inputs: Tensor) -> Tensor:
         self.template.eval()
@@ -135,6 +137,26 @@ def _linear(layer: nn.Linear, x: Tensor) -> Tensor:
     if torch.is_autocast_enabled(x.device.type):
         return nn.functional.linear(x, layer.weight, layer.bias)
     return _Product.apply(x, layer.weight, layer.bias)
+
+
+def _has_one_channel(layer: nn.Conv2d) -> bool:
+    """Whether its inputs do, in a way that `_by_patches` knows."""
+    return layer.in_channels == 1 and layer.dilation == (1, 1) and layer.padding_mode == "zeros"
+
+
+def _by_patches(layer: nn.Conv2d, x: Tensor) -> Tensor:
+    """A convolution of one channel as a product with patches [..., kernel] of its inputs [B, 1, H, W].
+
+    Many models' would be a depthwise convolution, for which torch has kernels of its own on GPUs: one thread for each
+    output, and no more outputs than 32 bits count.
+    """
+    if torch.is_autocast_enabled(x.device.type):
+        return nn.Conv2d.forward(layer, x)
+    patches = nn.functional.pad(x, layer._reversed_padding_repeated_twice).squeeze(-3)
+    for size, stride in zip(layer.kernel_size, layer.stride, strict=True):
+        patches = patches.unfold(-2, size, stride)  # what is taken apart goes last
+    y = _Product.apply(patches.flatten(-2), layer.weight.flatten(1), layer.bias)
+    return y.movedim(-1, -3).contiguous()  # of a view that is then changed in place autograd would make three copies
 
 
 class _Product(torch.autograd.Function):

@@ -81,6 +81,11 @@ class InHalf(nn.Module):
             return self.second(self.first(x).tanh()).float()
 
 
+def of_images(*layers: nn.Module) -> nn.Module:
+    """Of inputs as images of one channel."""
+    return nn.Sequential(nn.Unflatten(1, (1, 5, 6)), *layers, nn.Flatten())
+
+
 MODELS = {
     "rows": lambda: Between((6,), bias=True),
     "without biases": lambda: Between((6,), bias=False),
@@ -91,6 +96,10 @@ MODELS = {
     "a vmap of its own": OverAxis,
     "gradients of its own": OfSlopes,
     "autocast": InHalf,
+    "one channel": lambda: of_images(nn.Conv2d(1, 3, 3, padding=1), nn.ReLU()),
+    "one channel, unlike sides": lambda: of_images(nn.Conv2d(1, 2, (2, 3), stride=(1, 2), bias=False)),
+    "one channel in between": lambda: of_images(nn.Conv2d(1, 1, 1), nn.Tanh(), nn.Conv2d(1, 2, 3, padding="same")),
+    "one channel, far apart": lambda: of_images(nn.Conv2d(1, 2, 2, dilation=2)),
 }
 
 
