@@ -25,6 +25,8 @@ Loss = Callable[[Tensor], Tensor]
 
 CACHE_LINE = 16
 """Floats."""
+EVALUATED_LANES = 32
+"""Evaluated at once on a GPU, which so many chunks of examples fill; more would want memory that lanes could have."""
 OWN_RULE_WEIGHTS = 2**15
 """From so many on, linear layers under `torch.vmap` are faster by a rule of this file's, and below by torch's own."""
 
@@ -110,7 +112,8 @@ class Vmapped:
             lanes = [dict(zip(self.weights, lane, strict=True)) for lane in zip(*self.weights.values(), strict=True)]
             found = torch.stack([functional_call(self.template, lane, (inputs,)) for lane in lanes])
         else:
-            found = torch.vmap(lambda w: functional_call(self.template, w, (inputs,)))(self.weights)
+            predict = torch.vmap(lambda w: functional_call(self.template, w, (inputs,)), chunk_size=EVALUATED_LANES)
+            found = predict(self.weights)
         self.template.train()
         return found
 
