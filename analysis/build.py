@@ -1,4 +1,4 @@
-"""A results folder -> its tables, figures and report.html: everything that is drawn from files alone."""
+"""A results folder -> what a report says of it -> tables, figures and report.html, from files alone."""
 
 from __future__ import annotations
 
@@ -63,20 +63,41 @@ def build(results: Sequence[Path | str], output: Path | str, asked: Asked = Aske
         output: where it goes.
 
     Raises:
-        LoadError: a folder holds no studies or a torn file, no trial has ended, two hold the same study, a batch size
-            that is asked for was not measured, or the report cannot be written.
+        LoadError: as `read`, or the report cannot be written.
 
     >>> from shutil import copytree
     >>> from tempfile import TemporaryDirectory
     >>> study = "studies/mlp_digits/sgd/64"  # one of those published; usually a folder is given whole
     >>> with TemporaryDirectory() as folder:
     ...     _ = copytree(f"results/published/mlp_digits/{study}", f"{folder}/{study}")
-    ...     print(build([folder], folder, Asked([Goal("val/classification_error", 0.1)])).sentences[0])
+    ...     _ = build([folder], folder)
     ...     print(*sorted(path.name for path in Path(folder).iterdir()))
-    mlp_digits with sgd to val/classification_error < 0.1: reached at batch size 64 alone, in 9 steps.
     figures report.html studies tables
     """
     output = Path(output)
+    data = read(results, asked)
+    try:
+        write_tables(output, {name: table for name, table in data.tables.items() if name not in ONLY_DRAWN})
+        write_report(output, data, figures.save_all(figures.charts(data.tables), output / "figures"))
+    except OSError as error:
+        raise LoadError(
+            f"cannot write {error.filename or output}: {error.strerror or error}; the measurements are safe. Make room"
+            f" or change its permissions, then rebuild the report: python -m study report {' '.join(map(str, results))}"
+        ) from error
+    return data
+
+
+def read(results: Sequence[Path | str], asked: Asked = Asked()) -> ReportData:
+    """What a report on these folders says: sentences, warnings and every table. Nothing is drawn or written.
+
+    Raises:
+        LoadError: a folder holds no studies or a torn file, no trial has ended, two hold the same study, or a batch
+            size that is asked for was not measured.
+
+    >>> said = read(["results/published/mlp_digits"])
+    >>> said.sentences[1].partition(";")[0]
+    'mlp_digits with momentum to val/classification_error < 0.05: perfect scaling up to about 2 (1 to 256)'
+    """
     goals = asked.readings
     found = [folder for result in results for folder in folders(result)]
     made = spread(partial(_reduced, goals=goals), found, if_at_least=MANY_STUDIES, size=len(found))
@@ -91,39 +112,28 @@ def build(results: Sequence[Path | str], output: Path | str, asked: Asked = Aske
         raise LoadError(" ".join(refused))
     derived = tables(made, begun, asked)
     steps, limits, pairs = derived["steps_to_result"], derived["scaling"], derived["compare"]
-    by_workload = compare.sentences(derived["compare_workloads"], limits, by="workload")
-    sentences = [*compare.sentences(pairs, limits), *by_workload, *scaling.sentences(steps, limits)]
-    try:
-        write_tables(output, {name: table for name, table in derived.items() if name not in ONLY_DRAWN})
-        drawn = figures.save_all(figures.charts(derived), output / "figures")
-        data = ReportData(
-            title="Steps to result against batch size",
-            sentences=[
-                *sentences,
-                *rules.sentences(derived["rules"]),
-                *stopping_sentences(begun),
-                *grid_sentences(begun),
-            ],
-            warnings=[
-                *refused,
-                *cautions.waiting(studies),
-                *searches.orphans(made),
-                *cautions.sentences(list(answerable(begun, goals)), steps, limits, pairs, asked.base_batch_size or 0.0),
-                *rules.stale(made),
-                *imported(begun),
-            ],
-            tables=derived,
-            studies=[provenance(study) for study in made],
-            command=_command(made),
-            figures=drawn,
-        )
-        write_report(output, data)
-    except OSError as error:
-        raise LoadError(
-            f"cannot write {error.filename or output}: {error.strerror or error}; the measurements are safe. Make room"
-            f" or change its permissions, then rebuild the report: python -m study report {' '.join(map(str, results))}"
-        ) from error
-    return data
+    return ReportData(
+        title="Steps to result against batch size",
+        sentences=[
+            *compare.sentences(pairs, limits),
+            *compare.sentences(derived["compare_workloads"], limits, by="workload"),
+            *scaling.sentences(steps, limits),
+            *rules.sentences(derived["rules"]),
+            *stopping_sentences(begun),
+            *grid_sentences(begun),
+        ],
+        warnings=[
+            *refused,
+            *cautions.waiting(studies),
+            *searches.orphans(made),
+            *cautions.sentences(list(answerable(begun, goals)), steps, limits, pairs, asked.base_batch_size or 0.0),
+            *rules.stale(made),
+            *imported(begun),
+        ],
+        tables=derived,
+        studies=[provenance(study) for study in made],
+        command=_command(made),
+    )
 
 
 def _reduced(folder: Path, goals: Sequence[Goal | None]) -> StudyData:

@@ -52,7 +52,6 @@ class ReportData:
         tables: by name (`analysis.build.tables`).
         studies: provenance, one record for each study; nested records are shown as `versions torch`.
         command: what reproduces all this.
-        figures: with an SVG for each panel.
     """
 
     title: str
@@ -61,19 +60,22 @@ class ReportData:
     tables: Mapping[str, pd.DataFrame]
     studies: list[dict[str, Any]]
     command: str
-    figures: Sequence[tuple[Chart, list[bytes]]]
 
 
-def write_report(folder: Path, data: ReportData) -> Path:
+Drawn = Sequence[tuple[Chart, list[bytes]]]
+"""Figures, each with an SVG for each of its panels."""
+
+
+def write_report(folder: Path, data: ReportData, drawn: Drawn = ()) -> Path:
     """Write `folder/report.html`, whole or not at all. The same data give the same bytes.
 
     >>> from tempfile import TemporaryDirectory
     >>> with TemporaryDirectory() as folder:
-    ...     write_report(Path(folder), ReportData("Digits", ["Scaling ends."], [], {}, [], "", [])).name
+    ...     write_report(Path(folder), ReportData("Digits", ["Scaling ends."], [], {}, [], "")).name
     'report.html'
     """
     folder.mkdir(parents=True, exist_ok=True)
-    return write_atomically(folder / "report.html", page(data).encode())
+    return write_atomically(folder / "report.html", page(data, drawn).encode())
 
 
 def write_tables(folder: Path, tables: Mapping[str, pd.DataFrame]) -> list[Path]:
@@ -94,10 +96,10 @@ def write_tables(folder: Path, tables: Mapping[str, pd.DataFrame]) -> list[Path]
     return written
 
 
-def page(data: ReportData) -> str:
+def page(data: ReportData, drawn: Drawn = ()) -> str:
     """The report as HTML; all that comes from outside is escaped.
 
-    >>> data = ReportData("Digits", ["Scaling ends at 64 < 128."], [], {}, [], "", [])
+    >>> data = ReportData("Digits", ["Scaling ends at 64 < 128."], [], {}, [], "")
     >>> "Scaling ends at 64 &lt; 128." in page(data)
     True
     """
@@ -108,7 +110,7 @@ def page(data: ReportData) -> str:
         *(f"<p>{linked(html.escape(sentence))}</p>" for sentence in others),
         "</header>",
         _warnings(data.warnings),
-        _section("Figures", _figures(data.figures)),
+        _section("Figures", _figures(drawn)),
         _section("Tables", sections(data.tables)),
         _section("Provenance", _provenance(data.studies, data.command)),
         _section("Methods", f"<details><summary>What each number means</summary>{rendered()}</details>"),
@@ -133,7 +135,7 @@ def _warnings(warnings: list[str]) -> str:
     return f'<section class="warnings"><h2>Warnings</h2><ol>{items}</ol></section>\n' if items else ""
 
 
-def _figures(drawn: Sequence[tuple[Chart, list[bytes]]]) -> str:
+def _figures(drawn: Drawn) -> str:
     """The figures, a panel an SVG so that narrow pages can stack them; those that are too many; what is missing."""
     shown: list[str] = []
     linked: list[Chart] = []
@@ -148,7 +150,7 @@ def _figures(drawn: Sequence[tuple[Chart, list[bytes]]]) -> str:
     return f'<div class="figures">{"".join(shown)}</div>{_links(linked)}<div class="missing">{missing}</div>'
 
 
-def _missing(drawn: Sequence[tuple[Chart, list[bytes]]]) -> list[tuple[str, str]]:
+def _missing(drawn: Drawn) -> list[tuple[str, str]]:
     """(title, what it needs) of every kind of figure that is not there."""
     there = {chart.drawing.title for chart, _ in drawn}
     return [(drawing.title, drawing.needs) for drawing in FIGURES.values() if drawing.title not in there]

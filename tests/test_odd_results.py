@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 from analysis import cautions, errors, relative, scaling, splits, steps_to_result, tuning
-from analysis.build import Asked, build, grid_sentences
+from analysis.build import Asked, build, grid_sentences, read
 from analysis.counting import RECORDED, Goal, Measured, first_crossing
 from analysis.edges import scaled
 from analysis.load import LoadError, load
@@ -47,7 +47,7 @@ def test_a_study_without_trials_has_not_missed_its_goal(written):
 def test_a_sweep_of_which_no_trial_has_ended(written):
     folder = written({8: [], 64: []})
     with pytest.raises(LoadError, match=r"no trial in .* has ended yet; sweep again to go on"):
-        build([folder], folder)
+        read([folder])
 
 
 @pytest.mark.parametrize("trial", [{"bad": 7}, {"reaches": None}], ids=["diverged", "missed"])
@@ -76,7 +76,7 @@ def test_a_trial_that_diverges_after_its_goal_is_no_success_on_a_map(tmp_path, m
 def test_a_goal_given_twice_is_one_goal(written):
     folder = written({8: [{"reaches": 400}]})
     goal = Goal("val/classification_error", 0.2)
-    assert len(build([folder], folder, Asked([goal, goal])).tables["steps_to_result"]) == 1
+    assert len(read([folder], Asked([goal, goal])).tables["steps_to_result"]) == 1
 
 
 def test_the_step_before_a_crossing_is_one_at_which_its_metric_was_measured():
@@ -134,13 +134,13 @@ def test_searches_whose_first_is_not_on_file_are_left_out(tmp_path, make_study, 
     for branch in (gone.branch._replace(budget=0.5), gone.branch._replace(rerun=2)):
         study = replace(gone, branch=branch)
         write_study(tmp_path, study, [make_curve(study, 0, reaches=100)])
-    data = build([tmp_path], tmp_path)
+    data = read([tmp_path])
     why = "tiny, momentum, batch size 64: its first search is not on file, and the others are left out; sweep again."
     assert why in data.warnings
     assert list(data.tables["steps_to_result"]["batch_size"]) == [8]
     shutil.rmtree(tmp_path / "studies/tiny/momentum/8")
     with pytest.raises(LoadError, match="has ended yet; sweep again to go on"):
-        build([tmp_path], tmp_path)
+        read([tmp_path])
 
 
 def test_reruns_under_way_are_neither_infeasible_nor_missed(tmp_path, make_study, make_curve, write_study):
@@ -148,7 +148,7 @@ def test_reruns_under_way_are_neither_infeasible_nor_missed(tmp_path, make_study
     write_study(tmp_path, study, [make_curve(study, index, reaches=400) for index in range(3)])
     again = searches.rerun(Tuner(study, [make_curve(study, index, reaches=400) for index in range(3)]))
     write_study(tmp_path, again, [make_curve(again, 1, reaches=420), make_curve(again, 3, reaches=420)], close=False)
-    [row] = build([tmp_path], tmp_path).tables["reruns"].to_dict("records")
+    [row] = read([tmp_path]).tables["reruns"].to_dict("records")
     assert (row["reruns"], row["infeasible"], row["reached"]) == (2, 0, 2)
 
 
@@ -177,7 +177,7 @@ def test_the_base_that_is_warned_of_is_the_one_that_was_asked_for(written):
     folder = written({8: [{"reaches": 600}] * 4, 16: [{"reaches": 200}] * 4, 32: [{"reaches": 200}] * 4})
 
     def warned(base):
-        return [text for text in build([folder], folder, Asked(base_batch_size=base)).warnings if "base of" in text]
+        return [text for text in read([folder], Asked(base_batch_size=base)).warnings if "base of" in text]
 
     assert "batch size 8, the base of perfect scaling" in warned(None)[0]
     assert not warned(16)
@@ -185,7 +185,7 @@ def test_the_base_that_is_warned_of_is_the_one_that_was_asked_for(written):
     with pytest.raises(LoadError, match=r"--base-batch-size: batch size 48 was not measured; choose among 8, 16, 32\."):
         warned(48)
     with pytest.raises(LoadError, match="--normalise-at: batch size -7 was not measured"):
-        build([folder], folder, Asked(normalise_at=-7))
+        read([folder], Asked(normalise_at=-7))
 
 
 def test_the_budget_and_grid_of_every_curve_are_told(tmp_path, make_study, make_curve, write_study):
@@ -211,7 +211,7 @@ def test_the_budget_and_grid_of_every_curve_are_told(tmp_path, make_study, make_
 
 def test_nobody_can_look_before_the_only_step(written):
     folder = written({8: [{"reaches": 1}] * 4}, budget=Budget(0, 1))
-    assert not [text for text in build([folder], folder).warnings if "evaluation.first" in text]
+    assert not [text for text in read([folder]).warnings if "evaluation.first" in text]
 
 
 def test_fewer_than_four_trials_have_no_interval_anywhere(written, capsys):
@@ -240,7 +240,7 @@ def test_fewer_than_four_trials_have_no_interval_anywhere(written, capsys):
 def test_nothing_is_said_of_the_limits_of_half_a_curve(written):
     """The interval would be that of the curve without the batch size that has too few trials."""
     folder = written({8: [{"reaches": 1600}] * 3, 16: [{"reaches": 400}] * 8, 32: [{"reaches": 200}] * 8})
-    limits = build([folder], folder).tables["scaling"].set_index("definition")
+    limits = read([folder]).tables["scaling"].set_index("definition")
     assert limits.loc["perfect_scaling_limit", ["low", "high"]].isna().all()
 
 

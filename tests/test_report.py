@@ -85,7 +85,12 @@ def report(**changes):
     sentences = ["It scales to 8.", "And no further."]
     warnings = ["The heavier one.", "The lighter one."]
     made = made_of(steps, scaling, cost)
-    return ReportData("Digits", sentences, warnings, made, studies, "study sweep workload=digits", drawn(made))
+    return ReportData("Digits", sentences, warnings, made, studies, "study sweep workload=digits")
+
+
+def shown(data):
+    """The page with all that can be drawn."""
+    return page(data, drawn(data.tables))
 
 
 def made_of(steps, scaling, cost):
@@ -122,7 +127,7 @@ def reruns(steps):
 
 @pytest.fixture(scope="module")
 def text():
-    return page(report())
+    return shown(report())
 
 
 class Page(HTMLParser):
@@ -160,7 +165,7 @@ class Page(HTMLParser):
 
 
 def test_one_file_that_fetches_nothing(tmp_path):
-    path = write_report(tmp_path / "new", report())
+    path = write_report(tmp_path / "new", report(), drawn(report().tables))
     assert [file.name for file in path.parent.iterdir()] == ["report.html"]
     text = path.read_text()
     assert "http:" not in text
@@ -171,12 +176,12 @@ def test_one_file_that_fetches_nothing(tmp_path):
 
 
 def test_the_same_data_give_the_same_bytes(text):
-    assert page(report()) == text
+    assert shown(report()) == text
 
 
 def test_ids_are_unique_and_every_reference_finds_its_own():
     steps = pd.concat([tables("one", ("sgd", "nesterov"))[0], tables("two")[0]])
-    read = Page(page(replace(report(), figures=drawn({"steps_to_result": steps, "scaling": tables()[1]}))))
+    read = Page(page(report(), drawn({"steps_to_result": steps, "scaling": tables()[1]})))
     assert len(read.ids) == len(set(read.ids))
     assert len(read.references) > 50
     assert {reference.removeprefix("#") for reference in read.references} <= set(read.ids)
@@ -215,17 +220,16 @@ def test_intervals_are_shown_once_there_are_any(text):
     data = report()
     assert "<button>95 % interval" not in text
     scaling = data.tables["scaling"].assign(low=[4.0, np.nan], high=[16.0, np.nan])
-    shown = replace(
-        data, tables={**data.tables, "scaling": scaling, "steps_to_result": data.tables["steps_to_result"].iloc[:0]}
-    )
-    assert ["perfect-scaling limit", "8", "4 to 16"] in Page(page(shown)).rows
+    changed = {"scaling": scaling, "steps_to_result": data.tables["steps_to_result"].iloc[:0]}
+    found = page(replace(data, tables={**data.tables, **changed}))
+    assert ["perfect-scaling limit", "8", "4 to 16"] in Page(found).rows
 
 
 def test_names_are_escaped():
     name = "<script>alert('x')</script>&\"quoted\""
     steps, scaling, cost = tables(name, (name,))
     made = made_of(steps, scaling, cost)
-    text = page(ReportData(name, [name], [name], made, [{"host": name}, {"host": "b"}], name, drawn(made)))
+    text = shown(ReportData(name, [name], [name], made, [{"host": name}, {"host": "b"}], name))
     assert text.count("<script>") == 1
     assert "<script>alert" not in text
     assert "&lt;script&gt;alert(&#x27;x&#x27;)" in text
@@ -233,7 +237,7 @@ def test_names_are_escaped():
 
 
 def test_a_report_on_nothing_says_so():
-    text = page(ReportData("Empty", [], [], {}, [], "", []))
+    text = page(ReportData("Empty", [], [], {}, [], ""))
     assert "Nothing has been measured yet." in text
     assert "<table" not in text
     assert "<svg" not in text
@@ -297,14 +301,15 @@ def test_the_methods_in_the_page_are_those_of_the_documents():
 
 @pytest.mark.parametrize(("limit", "value"), [("MOST_FIGURES", 2), ("MOST_BYTES", 60_000)])
 def test_figures_beyond_what_a_page_holds_are_links(limit, value, monkeypatch):
-    whole = page(report())
+    figures = drawn(report().tables)
+    whole = page(report(), figures)
     monkeypatch.setattr("analysis.report." + limit, value)
-    text = page(report())
+    text = page(report(), figures)
     assert len(text) < len(whole)
     linked = re.findall(r'<a href="figures/([^"]+)\.svg">', text)
     assert linked
     assert "Further figures, in files of their own" in text
-    assert len(linked) + text.count("<figure><div") + text.count("<figure class=wide><div") == len(report().figures)
+    assert len(linked) + text.count("<figure><div") + text.count("<figure class=wide><div") == len(figures)
 
 
 def test_kinds_that_are_missing_say_what_they_need(text):

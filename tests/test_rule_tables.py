@@ -6,8 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from analysis import rules
-from analysis.build import build
+from analysis import build, rules
 from analysis.counting import Branch
 from analysis.figures import canvas, charts, draw
 from analysis.load import load
@@ -102,7 +101,7 @@ def test_what_was_moved_from_a_trial_that_was_beaten_since_is_left_out(planted):
     assert list(rules.table(rules.steps(studies))["rule"]) == ["square_root"]
     [line] = rules.stale(studies)
     assert line.startswith("tiny, momentum: 1 configurations were moved from trials that are not the best any more")
-    assert line in build([folder], folder).warnings
+    assert line in build.read([folder]).warnings
 
 
 def test_nothing_is_current_where_a_wider_search_missed_the_goal(planted, make_study, make_curve, write_study):
@@ -121,7 +120,7 @@ def test_nothing_is_current_where_a_wider_search_missed_the_goal(planted, make_s
 
 def test_a_page_with_rules_says_so(planted):
     planted("tuned", 32, 32, [20, 20, 20])
-    data = build([folder := planted("square_root", 8, 32, [50, 60, None])], planted("tuned", 8, 8, [40, 40, 40]))
+    data = build.build([folder := planted("square_root", 8, 32, [50, 60, None])], planted("tuned", 8, 8, [40, 40, 40]))
     curve = "tiny with momentum to val/classification_error < 0.1"
     words = f"{curve}, moved from batch size 8, stays within 1.5 times the tuned steps: "
     assert f"{words}square root not even at the next batch size (3 times at 32)." in data.sentences
