@@ -15,6 +15,7 @@ from study.optimizers import OPTIMIZERS
 from study.schedules import SCHEDULES
 from workloads.base import Splits
 
+ALWAYS = [("adam", "vmap"), ("lamb", "bmm"), ("soap", "bmm")]
 TOLERANCE = 1e-4  # relative, of every measured error after STEPS updates, across arithmetics
 
 
@@ -45,7 +46,7 @@ def test_a_lane_equals_the_serial_engine(question, optimizer, schedule, how):
     ("optimizer", "how"),
     # One of each kind: in place, by the fused kernel, by norms of layers, and by products and factors of matrices.
     [
-        pytest.param(name, how, marks=[] if name in ("momentum", "adam", "lamb", "soap") else pytest.mark.slow)
+        pytest.param(name, how, marks=[] if name == "momentum" or (name, how) in ALWAYS else pytest.mark.slow)
         for name in FUSING
         for how in fusing(name)
     ],

@@ -70,14 +70,15 @@ def test_what_the_pretended_device_records_is_not_made_and_made_anew(device):
     assert (total + 1).tolist() == [11, 11, 11]
 
 
-SCHEDULED = {"momentum": "linear_decay", "adam": "step", "soap": "constant", "folded_momentum": "cosine"}
+SCHEDULED = {"momentum": "linear_decay", "adam": "step", "folded_momentum": "cosine"}
+ALWAYS = [("bmm", "adam"), ("bmm", "folded_momentum"), ("bmm", "soap"), ("vmap", "momentum")]
 
 
 @pytest.mark.parametrize(
     ("how", "optimizer"),
-    [("deferred", "momentum"), ("grouped", "adam")]
+    [("deferred", "momentum"), ("grouped", "adam"), *ALWAYS]
     + [
-        pytest.param(how, name, marks=[] if name in SCHEDULED else pytest.mark.slow) for how in FUSED for name in FUSING
+        pytest.param(how, name, marks=pytest.mark.slow) for how in FUSED for name in FUSING if (how, name) not in ALWAYS
     ],
 )
 def test_curves_are_those_of_updates_launched_one_by_one(device, question, monkeypatch, how, optimizer):

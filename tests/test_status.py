@@ -119,11 +119,11 @@ def test_done(state, fields) -> None:
 
 
 def test_plan_writes_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["plan", *SMALL, "--json", f"results={tmp_path / 'results'}"]) == 0
+    assert main(["plan", *SMALL, "--json", "engine.workers=1", f"results={tmp_path / 'results'}"]) == 0
     rows = json.loads(capsys.readouterr().out)
     assert [(row["batch_size"], row["trials"], row["steps"]) for row in rows] == [(64, 3, 600), (256, 3, 600)]
     assert [row["examples"] for row in rows] == [600 * 64, 600 * 256]
-    assert all(row["seconds"] > 600 / 2 * row["seconds_per_step"] > 0 for row in rows)
+    assert all(row["seconds"] > 600 * row["seconds_per_step"] > 0 for row in rows)
     assert list(tmp_path.iterdir()) == []
 
 

@@ -110,7 +110,7 @@ def test_the_readmes_own_workload(tmp_path: Path) -> None:
         (mine / name).parent.mkdir(parents=True, exist_ok=True)
         (mine / name).write_text(block[1])
     command = ["sweep", "--config-dir", str(mine), "workload=moons", "batch_size=64", "search.trials=6"]
-    assert main([*command, f"results={tmp_path / 'results'}"]) == 0
+    assert main([*command, "engine.workers=1", f"results={tmp_path / 'results'}"]) == 0
     steps = pd.read_csv(tmp_path / "results/tables/steps_to_result.csv")
     assert list(steps["reached"]) == [True]
 
@@ -186,7 +186,8 @@ def test_one_sweep_crosses_arithmetics(tmp_path: Path) -> None:
     (mine / "workload").mkdir(parents=True)
     (mine / "made_images.py").write_text(IMAGES)
     (mine / "workload/images.yaml").write_text(YAML)
-    assert main(["sweep", "--config-dir", str(mine), "workload=images", f"results={tmp_path / 'results'}"]) == 0
+    command = ["sweep", "--config-dir", str(mine), "workload=images", "engine.workers=1"]
+    assert main([*command, f"results={tmp_path / 'results'}"]) == 0
     questions = [json.loads(path.read_text())["question"] for path in tmp_path.glob("results/studies/*/*/*/study.json")]
     assert {q["batch_size"]: q["arithmetic"] for q in questions} == {2: "vmap", 4: "vmap", 8: "plain", 16: "plain"}
 

@@ -240,7 +240,11 @@ SMALL = ["sweep", "batch_size=64", "search.trials=2", "budget.epochs=2", "engine
             marks=pytest.mark.slow,
         ),
         (["optimizer=kfac", "schedule=cosine", "precision=bf16"], "kfac"),
-        (["optimizer=adam", "search.space.beta2_half_life_examples={low: 1e3, high: 1e5, scale: log}"], "adam"),
+        pytest.param(
+            ["optimizer=adam", "search.space.beta2_half_life_examples={low: 1e3, high: 1e5, scale: log}"],
+            "adam",
+            marks=pytest.mark.slow,
+        ),
         (["+search.space.ema_decay_half_life_examples=200", "goal=val/ema_classification_error < 0.5"], "momentum"),
     ],
 )
