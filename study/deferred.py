@@ -25,7 +25,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from study.forms import CACHE_LINE, Combination, first_linear
+from study.chains import Combination, first_linear
+from study.forms import CACHE_LINE
 from study.optimizers.base import Optimizer
 from study.stack import Stack, Update
 

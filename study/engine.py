@@ -15,7 +15,6 @@ from torch import Tensor
 from study.cost import Cost, least_seconds
 from study.evaluation import EVALUATION_CHUNK, Data, Log, Source, initial_model, kinds
 from study.evaluation import measure as measure_errors
-from study.forms import Vmapped
 from study.lanes import Lanes
 from study.lanes import train as train_lanes
 from study.memory import SHARE, device_bytes, out_of_memory, release_cached_memory
@@ -23,6 +22,7 @@ from study.records import Curve, Study, Trial
 from study.serial import Proposals, Run, fitting
 from study.serial import train as train_serially
 from study.space import middle, values
+from study.vmapped import Vmapped
 from workloads.base import Workload
 
 T = TypeVar("T")

@@ -25,7 +25,8 @@ import torch.nn.functional as F
 from torch import Tensor, fx, nn
 from torch.func import functional_call
 
-from study.forms import Layout, Loss, Vmapped, can_vmap, differentiated, has_hooks
+from study.forms import Layout, Loss, differentiated, has_hooks
+from study.vmapped import Vmapped, can_vmap
 from workloads.layers import Dropout, GlobalMeanPool, keep_mask, keyed_layers
 
 BLOCK = 16

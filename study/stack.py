@@ -10,10 +10,12 @@ from collections.abc import Callable, Mapping, Sequence
 import torch
 from torch import Tensor, nn
 
-from study.forms import Form, Layout, LinearChain, Loss, Vmapped, can_vmap, first_linear, is_linear_chain, is_watched
+from study.chains import LinearChain, first_linear, is_linear_chain
+from study.forms import Form, Layout, Loss, is_watched
 from study.grouped import Grouped, can_group, has_blocks
 from study.optimizers.base import Optimizer, Scalars, Values, decay_, in_place
 from study.records import Study
+from study.vmapped import Vmapped, can_vmap
 
 DEFERRED_BATCH_SIZE = 8
 """First layers gain from being written once in a block of steps up to this batch size on a CPU; beyond it the products

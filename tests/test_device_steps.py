@@ -14,7 +14,7 @@ from checkpointed import WHOLE, Desk, Killed
 from fused import CASES, FUSING, Queue
 from pretended import DEVICE, Device
 
-from study import engine, forms, lanes, serial, streaming
+from study import engine, lanes, serial, streaming, vmapped
 from study.evaluation import Data
 from study.lanes import Lanes
 from study.optimizers import OPTIMIZERS
@@ -159,7 +159,7 @@ def test_they_diverge_at_the_same_step(device, asked, monkeypatch, how, segment)
 def test_some_lanes_at_once_are_evaluated_as_all_are(device, asked, monkeypatch):
     study = asked("vmap")
     expected = trained(study, held("vmap", CPU))
-    monkeypatch.setattr(forms, "EVALUATED_LANES", 3)
+    monkeypatch.setattr(vmapped, "EVALUATED_LANES", 3)
     assert_near(trained(study, held("vmap")), expected)
 
 

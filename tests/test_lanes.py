@@ -8,7 +8,7 @@ import torch
 from fused import CASES, FUSING, STEPS, Queue, admitted, assert_same_bits, data_of, fusing, run
 
 from analysis.counting import Goal
-from study import engine, forms, lanes, serial, stack
+from study import engine, lanes, serial, stack, vmapped
 from study.batches import Batches
 from study.evaluation import Data
 from study.optimizers import OPTIMIZERS
@@ -91,7 +91,7 @@ def test_gradients_side_by_side_are_those_of_each_parameter(question, monkeypatc
     """As on a GPU."""
     study = question("vmap", optimizer)
     apart = run(study, Queue(study, range(4)))
-    monkeypatch.setattr(stack, "Vmapped", lambda *of, flat: forms.Vmapped(*of, flat=True))
+    monkeypatch.setattr(stack, "Vmapped", lambda *of, flat: vmapped.Vmapped(*of, flat=True))
     for index, curve in run(study, Queue(study, range(4))).items():
         np.testing.assert_allclose(curve.errors["val/loss"], apart[index].errors["val/loss"], rtol=TOLERANCE)
 
@@ -101,7 +101,7 @@ def test_gradients_side_by_side_may_be_of_one_parameter(question, optimizer):
     """Whose row is longer than it, up to the next cache line."""
     template, algorithm = torch.nn.Linear(5, 2, bias=False), OPTIMIZERS[optimizer]
     alone, flat = (stack.Stack(template, algorithm, 2, "vmap") for _ in range(2))
-    flat.form = lambda weights: forms.Vmapped(template, weights, flat.layout, flat=True)
+    flat.form = lambda weights: vmapped.Vmapped(template, weights, flat.layout, flat=True)
     hyperparameters = {name: torch.full((2, 1), 0.1) for name in algorithm.hyperparameters}
     inputs, targets = torch.randn(2, 3, 5), torch.randint(2, (6,))
     for each in (alone, flat):

@@ -7,8 +7,9 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from study import forms
-from study.forms import OWN_RULE_WEIGHTS, Layout, Vmapped
+from study import vmapped
+from study.forms import Layout
+from study.vmapped import OWN_RULE_WEIGHTS, Vmapped
 
 LANES, EXAMPLES = 3, 4
 
@@ -109,7 +110,7 @@ def loss(outputs: Tensor) -> Tensor:
 
 @pytest.fixture(params=[0, 2**15], ids=["own rule", "torch's rule"])
 def rule(request, monkeypatch):
-    monkeypatch.setattr(forms, "OWN_RULE_WEIGHTS", request.param)
+    monkeypatch.setattr(vmapped, "OWN_RULE_WEIGHTS", request.param)
 
 
 @pytest.mark.parametrize("flat", [False, True])

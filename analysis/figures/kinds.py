@@ -1,0 +1,284 @@
+"""The kinds of figures there are: what each is drawn from, what it needs, and what is said below it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import pandas as pd
+
+from analysis.figures import errors, rules, scaling, tuning
+from analysis.figures.canvas import evenly
+from analysis.load import CURVE, GOAL
+
+PANEL = ["workload", *GOAL]
+
+
+def _all(table: pd.DataFrame) -> pd.DataFrame:
+    return table
+
+
+def _with_values(*columns: str) -> Callable[[pd.DataFrame], pd.DataFrame]:
+    """Rows of the panels in which every one of these columns has a value at a batch size that reached the goal."""
+
+    def rows(table: pd.DataFrame) -> pd.DataFrame:
+        if not {*columns} <= set(table):
+            return table.iloc[:0]
+        return table.groupby(PANEL, sort=False).filter(
+            lambda part: all(part.loc[part["reached"].astype(bool), column].notna().any() for column in columns)
+        )
+
+    return rows
+
+
+def _several_goals(table: pd.DataFrame) -> pd.DataFrame:
+    curve = table.groupby(["workload", "optimizer"], sort=False)
+    return curve.filter(lambda part: len(part[GOAL].drop_duplicates()) > 1 and part["reached"].any())
+
+
+def _compared(kind: str) -> Callable[[pd.DataFrame], pd.DataFrame]:
+    return lambda table: table[table["compared"] == kind]
+
+
+def _of_unit(unit: str) -> Callable[[pd.DataFrame], pd.DataFrame]:
+    return lambda table: _three_batch_sizes(table[table["unit"] == unit])
+
+
+def _three_batch_sizes(table: pd.DataFrame) -> pd.DataFrame:
+    """Of each curve: the smallest, one in the middle, the largest."""
+    curve = [table[name] for name in CURVE]
+    return table[table.groupby(curve, sort=False)["batch_size"].transform(lambda b: b.isin(evenly(sorted(set(b)), 3)))]
+
+
+def _fitted(table: pd.DataFrame) -> pd.DataFrame:
+    return table.groupby(PANEL, sort=False).filter(lambda part: part["reached"].sum() > 2)
+
+
+def _compared_with_tuning(table: pd.DataFrame) -> pd.DataFrame:
+    return table[table["steps_lost"].notna()]
+
+
+def _several_smoothings(table: pd.DataFrame) -> pd.DataFrame:
+    return table.groupby(CURVE, sort=False).filter(lambda part: part["label_smoothing"].nunique() > 1)
+
+
+def _several_counts(table: pd.DataFrame) -> pd.DataFrame:
+    return table.groupby(CURVE, sort=False).filter(
+        lambda part: part["n"].max() > 3 and (part["steps"] < float("inf")).any()
+    )
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """A kind of figure.
+
+    Attributes:
+        draw: `(ax, table, **overlays)`, a panel's rows onto axes.
+        needs: what must be there for it to be drawn, in words.
+        table, overlays: the names of what it is drawn from.
+        rows: which of the table's rows can be drawn.
+        figure: columns; each combination of their values is a figure of its own.
+        panel: columns; each combination within a figure is a panel.
+        small: whether panels are many and simple, three to a row.
+    """
+
+    title: str
+    caption: str
+    draw: Callable[..., None]
+    needs: str
+    table: str = "steps_to_result"
+    overlays: tuple[str, ...] = ()
+    rows: Callable[[pd.DataFrame], pd.DataFrame] = _all
+    figure: Sequence[str] = ()
+    panel: Sequence[str] = tuple(PANEL)
+    small: bool = False
+
+
+REACHED = "and a batch size at which the goal was reached"
+FULL_BUDGETS = "studies with stopping=budget, whose trials all ran their whole budgets"
+FIGURES: dict[str, Drawing] = {
+    "steps_to_result": Drawing(
+        "Steps to result",
+        "Fewest training steps S(B) in which any trial met the goal, at each batch size B, with everything "
+        "retuned. Dashed: perfect scaling from the smallest batch size that met the goal (twice the batch, "
+        "half the steps). Open triangles: no trial met the goal within the step budget drawn. Verticals: "
+        "perfect-scaling limit (dotted) and maximum useful batch size (dash-dotted), with an arrowhead where "
+        "the data show no end. Bars: 95 % interval of the median best of a quarter of the trials, without an end "
+        "where one reaches the top.",
+        scaling.steps_to_result,
+        "a study",
+        overlays=("scaling",),
+    ),
+    "examples_to_result": Drawing(
+        "Examples to result",
+        "Training examples B · S(B) until the goal is met. Level (dashed) is perfect scaling; a rise is what "
+        "larger batches cost in addition. Other marks as for the steps.",
+        scaling.examples_to_result,
+        "a study",
+        overlays=("scaling",),
+    ),
+    "seconds_to_result": Drawing(
+        "Time to result",
+        "S(B) times the measured time of a training step of one trial among those that were trained at once on the "
+        "device named. It falls with the steps only while a larger batch takes no longer.",
+        scaling.seconds_to_result,
+        f"trials whose time was measured, {REACHED}",
+        table="seconds",
+        rows=_with_values("seconds_per_step"),
+    ),
+    "time_and_examples": Drawing(
+        "Time against examples",
+        "What a larger batch saves in steps it costs in examples: a point a batch size, the larger ones to the "
+        "left. Dashed: the hyperbola S = S_min + E_min / B; dotted: the sharp shoulder, whose bend is free.",
+        scaling.time_and_examples,
+        "three batch sizes at which the goal was reached",
+        rows=_fitted,
+        overlays=("fits",),
+    ),
+    "several_goals": Drawing(
+        "Several goals",
+        "S(B) to each goal, with the best trial chosen anew for each. A harder goal moves the curve up; whether its "
+        "shape stays the same is the question.",
+        scaling.by_goal,
+        "two goals, one of them reached: give --goal twice",
+        rows=_several_goals,
+        panel=("workload", "optimizer"),
+    ),
+    **{
+        f"relative_{kind.replace(' ', '_')}": Drawing(
+            kind.capitalize(),
+            f"S(B) of {what}, each relative to its own steps at one batch size. Dashed: perfect scaling.",
+            scaling.relative_steps,
+            needs,
+            table="relative",
+            rows=_compared(kind),
+            panel=("of", "optimizer", *GOAL) if kind == "models" else ("of", "optimizer"),
+        )
+        for kind, what, needs in (
+            ("models", "several models on the same data", "two models on one data set that reached one goal"),
+            ("data sets", "one model on several data sets", "one model that reached its goals on two data sets"),
+            (
+                "subsets",
+                "one model on parts of one data set",
+                "one model that reached its goal on two parts of a data set",
+            ),
+        )
+    },
+    "best_learning_rate": Drawing(
+        "Best learning rate",
+        "Learning rate η of the trial that met the goal first. Dashed: the linear rule, η ∝ B; dotted: the "
+        "square-root rule, η ∝ √B; both from the smallest batch size that met the goal.",
+        tuning.best_learning_rate,
+        f"a learning rate, {REACHED}",
+        rows=_with_values("learning_rate"),
+    ),
+    "best_effective_learning_rate": Drawing(
+        "Best effective learning rate",
+        "Effective learning rate η / (1 − m) of the same trials; momentum m is 0 where there is none.",
+        tuning.best_effective_learning_rate,
+        f"a learning rate and a momentum, {REACHED}",
+        rows=_with_values("learning_rate", "momentum"),
+    ),
+    "best_momentum": Drawing(
+        "Best momentum",
+        "1 − m of the same trials on a log scale: half as much averages over twice as many gradients.",
+        tuning.best_momentum,
+        f"a momentum, {REACHED}",
+        rows=_with_values("momentum"),
+    ),
+    "best_of_n": Drawing(
+        "How many trials it takes",
+        "The median best of n trials drawn from those in hand, for up to six batch sizes. A curve that still falls at "
+        "its right end says that more trials would find fewer steps.",
+        tuning.best_of_n,
+        f"four trials a study, {REACHED}",
+        table="best_of_n",
+        rows=_several_counts,
+        panel=CURVE,
+    ),
+    "reruns": Drawing(
+        "The tuned configurations with fresh seeds",
+        "Steps to the goal of each batch size's tuned configuration trained again with other seeds, beside the search "
+        "that found it: the best of many trials was lucky, too.",
+        tuning.reruns,
+        "reruns: sweep with search.reruns=10",
+        table="rerun_steps",
+    ),
+    "rules": Drawing(
+        "Rules against tuning",
+        "Steps to the goal with the tuned configuration of one batch size, moved to others by rules, as a multiple of "
+        "the steps of what was tuned there, with the same seeds. Bars: 95 % interval of the median over seeds. Open "
+        "marks: some seeds missed the goal; open triangles on top: more than half did. Linear is with warmup, upwards.",
+        rules.steps_lost,
+        "configurations moved by rules: study rules RESULTS",
+        table="rules",
+        rows=_compared_with_tuning,
+        panel=(*CURVE, "base_batch_size"),
+    ),
+    "label_smoothing": Drawing(
+        "Label smoothing",
+        "The best error under each label smoothing with everything else tuned, within each batch size's step budget, "
+        "for up to six batch sizes.",
+        errors.label_smoothing,
+        f"several values of label_smoothing, and {FULL_BUDGETS}",
+        table="smoothing",
+        rows=_several_smoothings,
+        panel=CURVE,
+    ),
+    "error_against_budget": Drawing(
+        "Error against budget",
+        "The least error that any trial had reached by each step, for up to six batch sizes.",
+        errors.against_budget,
+        FULL_BUDGETS,
+        table="best_errors",
+        panel=("workload", "optimizer", "goal_metric"),
+    ),
+    "error_against_batch_size": Drawing(
+        "Error against batch size",
+        "The least error of any trial when all batch sizes have the same step budgets, and when they have the same "
+        "example budgets. Budgets of steps favour large batches, budgets of examples small ones.",
+        errors.against_batch_size,
+        FULL_BUDGETS,
+        table="budgets",
+        panel=("workload", "optimizer", "goal_metric", "unit"),
+    ),
+    "map_at_fixed_examples": Drawing(
+        "What works within the same examples",
+        "Learning rate against 1 − momentum, a point a trial, at three batch sizes, when every batch size may use the "
+        "same number of training examples. Filled: reached the goal; open: did not; crosses: diverged; star: the "
+        "fastest. Grey: equal effective learning rate. The budget is what the slowest batch size's best trial needed, "
+        "or all that was trained at every batch size.",
+        tuning.working_region,
+        f"a learning rate and a momentum, and {FULL_BUDGETS}; one of them reached the goal",
+        table="maps",
+        rows=_of_unit("examples"),
+        figure=CURVE,
+        panel=("batch_size",),
+        small=True,
+    ),
+    "map_at_fixed_steps": Drawing(
+        "What works within the same steps",
+        "As for examples, when every batch size may take the same number of steps.",
+        tuning.working_region,
+        f"a learning rate and a momentum, and {FULL_BUDGETS}; one of them reached the goal",
+        table="maps",
+        rows=_of_unit("steps"),
+        figure=CURVE,
+        panel=("batch_size",),
+        small=True,
+    ),
+    "along_axes": Drawing(
+        "Every trial, along each parameter",
+        "Steps to the goal of every trial against the value of one parameter, the others being whatever the search "
+        "drew; at the smallest, a middle and the largest batch size. Filled: reached the goal. Triangles: stopped or "
+        "at the end of the budget without it. Crosses at the top: diverged. The lower edge of the cloud is what that "
+        "parameter allows; if it still falls at a side, the box was too narrow.",
+        tuning.along_axis,
+        "a parameter that was tuned",
+        table="axes",
+        rows=_three_batch_sizes,
+        figure=CURVE,
+        panel=("parameter", "batch_size"),
+        small=True,
+    ),
+}
