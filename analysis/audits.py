@@ -31,7 +31,10 @@ SPECIAL_CASES: dict[tuple[str, str], dict[str, float]] = {
     ("nesterov", "sgd"): {"momentum": 0.0},
 }
 """(general, special) optimizer -> the values of the general one's further parameters that make it the special one."""
-ALIKE = ("workload", "schedule", "batch_size", "budget", "train_steps", "evaluation", "precision", "search.trials")
+ALIKE = (
+    *("workload", "schedule", "batch_size", "budget", "evaluation", "precision"),
+    *("search.trials", "search.budgets", "search.sampler"),
+)
 """What two searches must have in common for the one to contain the best of the other."""
 
 
@@ -77,7 +80,7 @@ def near_best(study: StudyData, goal: Goal | None = None) -> tuple[int, float]:
     >>> near_best(load_study("results/published/mlp_digits/studies/mlp_digits/sgd/64"))
     (3, 2.0)
     """
-    factor = min(NEAR, study.question["race_factor"]) if study.question["stopping"] == "race" else NEAR
+    factor = min(NEAR, study.race_factor or NEAR)
     steps = feasible_steps(study, goal)
     fewest = np.min(steps, initial=np.inf)
     return int((steps <= factor * fewest).sum()) if np.isfinite(fewest) else 0, factor
@@ -230,7 +233,9 @@ def contains(general: StudyData, special: StudyData, goal: Goal | None = None) -
     False
     """
     further = SPECIAL_CASES.get((general.optimizer, special.optimizer))
-    if further is None or any(asked(general, key) != asked(special, key) for key in ALIKE):
+    # Of what was imported no more is known of the budget than how long it was.
+    alike = (*ALIKE, "train_steps") if general.imported else ALIKE
+    if further is None or any(asked(general, key) != asked(special, key) for key in alike):
         return False
     space = general.question["search"]["space"]
     points = [point | further for point in _best_points(special, goal)]
@@ -248,7 +253,7 @@ def asked(study: StudyData, key: str) -> Any:
     20
     """
     section, _, name = key.partition(".")
-    return study.question[section][name] if name else study.question.get(key)
+    return study.question[section].get(name) if name else study.question.get(key)
 
 
 def _holds(dimension: Mapping[str, Any], value: float) -> bool:

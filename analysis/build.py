@@ -17,6 +17,7 @@ from analysis import (
     compare,
     errors,
     figures,
+    fits,
     relative,
     rules,
     scaling,
@@ -120,11 +121,12 @@ def read(results: Sequence[Path | str], asked: Asked = Asked()) -> ReportData:
             *scaling.sentences(steps, limits),
             *rules.sentences(derived["rules"]),
             *stopping_sentences(begun),
-            *grid_sentences(begun),
+            *grid_sentences(begun, asked.goals),
         ],
         warnings=[
             *refused,
             *cautions.waiting(studies),
+            *cautions.unsearched(searches.unsearched_budgets(made)),
             *searches.orphans(made),
             *cautions.sentences(list(answerable(begun, goals)), steps, limits, pairs, asked.base_batch_size or 0.0),
             *rules.stale(made),
@@ -176,7 +178,7 @@ def tables(made: Sequence[StudyData], studies: Sequence[StudyData], asked: Asked
     return {
         "steps_to_result": steps,
         "scaling": scaling.table(studies, goals, asked.base_batch_size),
-        "fits": scaling.fit_table(steps),
+        "fits": fits.table(steps),
         "compare": compare.table(studies, goals),
         "compare_workloads": compare.table(studies, goals, by="workload"),
         "relative": relative.table(steps, relative.workloads(studies), asked.normalise_at),
@@ -264,8 +266,11 @@ def stopping_sentences(studies: list[StudyData]) -> list[str]:
     return found
 
 
-def grid_sentences(studies: list[StudyData]) -> list[str]:
+def grid_sentences(studies: list[StudyData], goals: Sequence[Goal] = ()) -> list[str]:
     """How long trials may run, and how finely their steps are known.
+
+    Arguments:
+        goals: that are read off instead of each study's own.
 
     >>> from analysis.load import load_study
     >>> (found,) = grid_sentences([load_study("results/published/mlp_digits/studies/mlp_digits/sgd/64")])
@@ -274,7 +279,7 @@ def grid_sentences(studies: list[StudyData]) -> list[str]:
     """
     curves: dict[str, dict[tuple[str, str], None]] = {}
     for study in studies:
-        curves.setdefault(_grid_sentence(study), {})[study.curve] = None
+        curves.setdefault(_grid_sentence(study, goals or [study.goal]), {})[study.curve] = None
     if len(curves) == 1:
         return list(curves)
     alike = Counter(workload for found in curves.values() for workload in {workload for workload, _ in found})
@@ -284,15 +289,23 @@ def grid_sentences(studies: list[StudyData]) -> list[str]:
     ]
 
 
-def _grid_sentence(study: StudyData) -> str:
+def _grid_sentence(study: StudyData, goals: Sequence[Goal]) -> str:
     if study.imported:
         return "Imported: trials ended, and errors were measured, where they were recorded."
     budget, grid = study.question["budget"], study.question["evaluation"]
     capped = "" if budget["max_steps"] is None else f", at most {budget['max_steps']:,}"
+    multiples = study.question["search"]["budgets"]
+    each = "" if len(multiples) == 1 else f", searched under {', '.join(f'{m:g}' for m in multiples)} times that"
+    rarely = ""
+    if not all(goal.metric.startswith("val/") for goal in goals):
+        apart = grid["ratio"] ** grid["every"] - 1
+        rarely = (
+            f" Training and test errors are measured every {apart:.0%} more steps, and goals on them are as coarse."
+        )
     return (
-        f"Step budget: the larger of {budget['epochs']:g} epochs and {budget['steps']:,} steps{capped}. Validation "
-        f"errors are measured first at {grid['first']:.0%} of it, then every {grid['ratio'] - 1:.0%} more steps: a "
-        "steps-to-result may be too large by as much."
+        f"Step budget: the larger of {budget['epochs']:g} epochs and {budget['steps']:,} steps{capped}{each}. "
+        f"Validation errors are measured first at {grid['first']:.0%} of it, then every {grid['ratio'] - 1:.0%} more "
+        f"steps: a steps-to-result may be too large by as much.{rarely}"
     )
 
 
@@ -311,6 +324,7 @@ def provenance(study: StudyData) -> dict[str, Any]:
         "batch_size": study.batch_size,
         **({"search": str(study.branch)} if str(study.branch) else {}),
         "stopping": study.question["stopping"],
+        "sampler": study.question["search"].get("sampler"),
         "seeds": study.question["seeds"],
         "runs": len(study.provenance),
         **{key: value for key, value in last.items() if key not in ("command", "warnings")},

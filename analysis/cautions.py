@@ -18,6 +18,7 @@ KINDS = (
     "edge",
     "inclusion",
     "unequal",
+    "adaptive",
     "unfinished",
     "few near",
     "noise",
@@ -30,7 +31,7 @@ KINDS = (
 )
 """In order of weight."""
 
-EQUAL = ("budget", "evaluation", "precision", "search.trials")
+EQUAL = ("budget", "evaluation", "precision", "search.trials", "search.budgets", "search.sampler")
 """What two optimizers should be given alike to be compared."""
 FEWEST_NEAR = 5
 """Trials near the best that its steps must rest on."""
@@ -101,11 +102,13 @@ def sentences(
     for (study, goal), row in zip(answered, steps.to_dict("records"), strict=True):
         found += [
             *_edges(study, goal),
+            *_adaptive(study, goal),
             *_trials(study, goal, row),
             *_noise(study, goal, row),
             *_budget(study, goal, row),
         ]
-    found += [*_inclusions(answered, pairs), *_unequal(answered, pairs), *_bases(steps, base), *_ends(answered, limits)]
+    found += [*_inclusions(answered, pairs), *_unequal(answered, pairs), *_uneven(answered)]
+    found += [*_bases(steps, base), *_ends(answered, limits)]
     imported = {s.curve for s, _ in answered if s.imported}
     found = [_cured(caution, imported=caution.curve[:2] in imported) for caution in found]
     return _lines(found, several_goals=len({goal for _, goal in answered}) > 1)
@@ -129,6 +132,20 @@ def waiting(studies: Iterable[StudyData]) -> list[str]:
     return _lines(found, several_goals=False)
 
 
+def unsearched(found: Iterable[tuple[StudyData, Sequence[float]]]) -> list[str]:
+    """That S(B) is not the least of all that was asked for (of `analysis.searches.unsearched_budgets`).
+
+    >>> from analysis.load import load_study
+    >>> print(*unsearched([(load_study("results/published/mlp_digits/studies/mlp_digits/sgd/32"), [2.0])]))
+    mlp_digits, sgd, batch size 32: no complete search yet under 2 times the step budget; sweep again to go on.
+    """
+    cautions = []
+    for study, multiples in found:
+        text = f"no complete search yet under {' and '.join(f'{multiple:g}' for multiple in multiples)} times the step"
+        cautions.append(_about("unfinished", study, study.goal, f"{text} budget", "sweep again to go on"))
+    return _lines(cautions, several_goals=False)
+
+
 def _cured(caution: Caution, imported: bool) -> Caution:
     """With the cure that its reader can apply: who reads published measurements cannot sweep further."""
     return caution._replace(cure=OF_IMPORTED.get(caution.kind, "")) if imported else caution
@@ -146,9 +163,20 @@ def _edges(study: StudyData, goal: Goal) -> Iterator[Caution]:
         values = [f"{edge.value:.3g}", f"{edge.limit:g}"]
         cure = f"set search.extend=true or widen {side}"
         if study.question["search"]["extend"]:
-            cure = f"raise search.extend_limit or widen {side} (after {{}} extensions)"
-            values.append(str(study.branch.stage))
+            cure = f"widen {side}"  # stages follow the study's own goal
+            if goal == study.goal and study.branch.stage >= study.question["search"]["extend_limit"]:
+                cure = f"raise search.extend_limit or {cure} (after {{}} extensions)"
+                values.append(str(study.branch.stage))
+            elif goal == study.goal:
+                cure = f"sweep again to go on, or {cure}"
         yield _about("edge", study, goal, text, cure, *values)
+
+
+def _adaptive(study: StudyData, goal: Goal) -> Iterator[Caution]:
+    """The search learned from its trials, of which no part is what a smaller search would have made."""
+    if not study.independent:
+        text = f"{study.question['search']['sampler']} learns from trials, so that there is no S_n, nor an interval"
+        yield _about("adaptive", study, goal, text, "set search.repeats, or sweep with search=sobol")
 
 
 def _trials(study: StudyData, goal: Goal, row: Row) -> Iterator[Caution]:
@@ -169,7 +197,9 @@ def _trials(study: StudyData, goal: Goal, row: Row) -> Iterator[Caution]:
         yield _about("few near", study, goal, text, "raise search.trials", str(PART))
     elif row["reached"]:
         near, factor = audits.near_best(study, goal)
-        gain = audits.gain_of_doubling(steps_to_result.feasible_steps(study, goal), row["censored_at"])
+        gain = np.nan
+        if study.independent:
+            gain = audits.gain_of_doubling(steps_to_result.feasible_steps(study, goal), row["censored_at"])
         if near < min(FEWEST_NEAR, wanted):  # of fewer trials, all may be near
             text = f"only {{}} of {wanted:,} trials reached the goal within {factor:g} times the fewest steps"
             yield _about("few near", study, goal, text, MORE_TRIALS, f"{near:,}")
@@ -204,8 +234,10 @@ def _budget(study: StudyData, goal: Goal, row: Row) -> Iterator[Caution]:
         yield _about("coarse", study, goal, text, "lower evaluation.first to see when")
     elif before < COARSEST * steps and steps - before > 1:
         text = "the goal was met at step {} and the evaluation before it was at step {}"
-        yield _about("coarse", study, goal, text, "lower evaluation.ratio", f"{steps:,}", f"{before:,}")
-    if before and steps > LATE * row["train_steps"]:
+        cure = "lower evaluation.ratio" + ("" if goal.metric.startswith("val/") else " or evaluation.every")
+        yield _about("coarse", study, goal, text, cure, f"{steps:,}", f"{before:,}")
+    longer = max(study.question["search"].get("budgets", [1.0])) > study.branch.budget
+    if before and steps > LATE * row["train_steps"] and not longer:
         text = f"the goal was met after {100 * LATE:.0f} % of the budget"
         yield _about("late", study, goal, text, "a larger one may find fewer steps")
 
@@ -215,7 +247,11 @@ def _inclusions(answered: Answered, pairs: pd.DataFrame) -> Iterator[Caution]:
     for found in audits.inclusions(answered, pairs):
         if found.under_tuned:
             text = f"it needed {{}} times the steps of {found.special}, which its space contains, and so is under-tuned"
-            yield _about("inclusion", found.study, found.goal, text, MORE_TRIALS, f"{found.ratio:.2g}")
+            values = [f"{found.ratio:.2g}"]
+            if np.isinf(found.ratio):
+                text = f"it missed the goal that {found.special}, which its space contains, met, and so is under-tuned"
+                values = []
+            yield _about("inclusion", found.study, found.goal, text, MORE_TRIALS, *values)
 
 
 def _unequal(answered: Answered, pairs: pd.DataFrame) -> Iterator[Caution]:
@@ -232,6 +268,17 @@ def _unequal(answered: Answered, pairs: pd.DataFrame) -> Iterator[Caution]:
             if keys:
                 text = f"it is compared with {name}, which was given another {' and another '.join(sorted(keys))}"
                 yield Caution("unequal", curve, None, text, "sweep both alike")
+
+
+def _uneven(answered: Answered) -> Iterator[Caution]:
+    """Batch sizes of one curve were given more trials than others, of which the best is luckier."""
+    wanted: dict[tuple[str, str, Goal], set[int]] = {}
+    for study, goal in answered:
+        wanted.setdefault((*study.curve, goal), set()).add(study.question["search"]["trials"])
+    for curve, trials in wanted.items():
+        if len(trials) > 1:
+            text = f"its batch sizes were given from {min(trials):,} to {max(trials):,} trials; more find fewer steps"
+            yield Caution("unequal", curve, None, text, "sweep all alike")
 
 
 def _bases(steps: pd.DataFrame, base: float) -> Iterator[Caution]:
@@ -256,7 +303,7 @@ def _ends(answered: Answered, limits: pd.DataFrame) -> Iterator[Caution]:
     open_ends = limits[(limits["definition"] == "maximum_useful_batch_size") & (limits["bound"] == ">")]
     for row in open_ends.itertuples():
         curve = sizes[row.workload, row.optimizer, Goal(row.goal_metric, row.goal_threshold)]
-        if len(curve) > 1 and row.value < curve[int(row.value)]:
+        if len(curve) > 1 and row.value == max(curve) and row.value < curve[int(row.value)]:
             text = f"the largest batch size, {row.value:,.0f}, still gains: scaling ends beyond it"
             about = row.workload, row.optimizer, Goal(row.goal_metric, row.goal_threshold)
             yield Caution("end", about, None, text, "sweep larger ones")

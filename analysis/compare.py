@@ -15,6 +15,7 @@ from analysis import relative
 from analysis.counting import Goal
 from analysis.intervals import ratios
 from analysis.load import GOAL, StudyData
+from analysis.scaling import bounded
 from analysis.steps_to_result import answerable, feasible_steps, row
 
 FIXED = {"optimizer": "workload", "workload": "optimizer"}
@@ -33,7 +34,8 @@ def table(
     Returns:
         A row for each (workload or optimizer, goal, `by`, against, batch_size): speed_up, S(against) / S(by) (infinite
         where only the first reached the goal, 0 where only the other did, NaN where neither), with low and high: the
-        95 % interval of the same ratio of S_n by resampling trials (NaN with fewer than 4).
+        95 % interval of the same ratio of S_n by resampling trials (NaN with fewer than 4, and of searches that learn
+        from their trials).
 
     >>> from analysis.load import load_study
     >>> folder = "results/published/mlp_digits/studies/mlp_digits"
@@ -43,20 +45,20 @@ def table(
     0  momentum     sgd         256       1.2  0.827586
     """
     fixed = FIXED[by]
-    curves: dict[tuple[str, str, float], dict[str, dict[int, tuple[np.ndarray, float]]]] = {}
+    curves: dict[tuple[str, str, float], dict[str, dict[int, tuple[np.ndarray, float, bool]]]] = {}
     for study, goal in answerable(studies, goals):
         held, name = (getattr(study, attribute) for attribute in (fixed, by))
         curve = curves.setdefault((held, goal.metric, goal.threshold), {}).setdefault(name, {})
-        curve[study.batch_size] = feasible_steps(study, goal), row(study, goal)["censored_at"]
+        curve[study.batch_size] = feasible_steps(study, goal), row(study, goal)["censored_at"], study.independent
     related = relative.related(studies) if by == "workload" else None
     rows = []
     for key, by_name in sorted(curves.items()):
         for one, other in combinations(sorted(by_name), 2):
             if related is None or frozenset((one, other)) in related:
                 for size in sorted(by_name[one].keys() & by_name[other].keys()):
-                    (steps, end), (against, end_against) = by_name[one][size], by_name[other][size]
-                    ratio = speed_up(steps, against, (seed, size), (end, end_against))
-                    rows.append((*key, one, other, size, *ratio))
+                    (steps, end, drawn), (against, end_against, also) = by_name[one][size], by_name[other][size]
+                    ratio, low, high = speed_up(steps, against, (seed, size), (end, end_against))
+                    rows.append((*key, one, other, size, ratio, *((low, high) if drawn and also else (np.nan, np.nan))))
     return pd.DataFrame(rows, columns=[fixed, *GOAL, by, "against", "batch_size", "speed_up", "low", "high"])
 
 
@@ -117,25 +119,29 @@ def _ahead(one: str, other: str, pair: pd.DataFrame) -> str:
         (one, other, pair["low"], pair["speed_up"]),
         (other, one, 1 / pair["high"], 1 / pair["speed_up"]),
     ):
-        if (low > 1).any():
-            sizes = ", ".join(f"{size:,}" for size in pair["batch_size"][low > 1].sort_values())
-            most = ratio[low > 1].max()
-            best = "where the other missed the goal" if np.isinf(most) else f"up to {most:.2g} times"
-            parts.append(f"{name} needs fewer steps than {behind} at batch size {sizes} ({best})")
+        shown = pair.assign(ratio=ratio)[low > 1].sort_values("batch_size")
+        where = []
+        for missed, rows in shown.groupby(np.isinf(shown["ratio"]), sort=True):
+            sizes, most = ", ".join(f"{size:,}" for size in rows["batch_size"]), rows["ratio"].max()
+            # Of more trials the best is luckier: it may lie the other way than the best of as many.
+            times = f"up to {most:.2g} times" if most > 1 else "by the best of equally many trials"
+            where.append(f"{sizes} ({f'where {behind} missed the goal' if missed else times})")
+        if where:
+            parts.append(f"{name} needs fewer steps than {behind} at batch size {', '.join(where)}")
     return "; ".join(parts)
 
 
 def _useful(names: Sequence[str], limits: pd.DataFrame, by: str) -> str:
     """The maximum useful batch sizes of those that have one, and how many times they differ."""
-    useful = limits[limits["definition"] == "maximum_useful_batch_size"].set_index(by)["value"]
-    values = {name: useful[name] for name in names if name in useful and not np.isnan(useful[name])}
-    if len(values) < 2:
+    useful = limits[limits["definition"] == "maximum_useful_batch_size"].dropna(subset="value").set_index(by)
+    found = useful.loc[[name for name in names if name in useful.index], ["value", "bound"]]
+    if len(found) < 2:
         return ""
-    least, most = min(values.values()), max(values.values())
-    if least == most and len(values) == len(names):
-        return f"Maximum useful batch size: {most:,.0f} with each."
-    listed = ", ".join(f"{value:,.0f} with {name}" for name, value in values.items())
-    return f"Maximum useful batch sizes: {listed} ({most / least:.3g} times)."
+    if len(found.drop_duplicates()) == 1 and len(found) == len(names):
+        return f"Maximum useful batch size: {bounded(*found.iloc[0])} with each."
+    listed = ", ".join(f"{bounded(row.value, row.bound)} with {row.Index}" for row in found.itertuples())
+    times = f" ({found['value'].max() / found['value'].min():.3g} times)" if (found["bound"] == "=").all() else ""
+    return f"Maximum useful batch sizes: {listed}{times}."
 
 
 def _listed(names: Sequence[str], last: str) -> str:

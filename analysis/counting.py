@@ -22,6 +22,8 @@ COMPLETE, INFEASIBLE, INCOMPLETE = "COMPLETE", "INFEASIBLE", "INCOMPLETE"
 STOPPING_RULES = ("budget", "goal", "race")
 EARLY = ("goal", "race")
 """Those of them by which trials end at their goal."""
+ADAPTIVE_SAMPLERS = ("tpe", "gp", "cmaes")
+"""Learn from the trials that are finished, and so depend on which those are."""
 RECORDED = "recorded"
 """Of imported studies: trials end where their curves do, with the statuses that came with them."""
 TUNED = "tuned"
@@ -30,10 +32,8 @@ HALF_LIFE = "_half_life_examples"
 """What the name of a beta ends with that is given by its half-life in examples t: beta = 0.5^(B / t)."""
 AS_ERRORS = {"average_precision": "average_precision_error"}
 """Metrics of which more is better -> the errors, 1 - metric, that they are kept as."""
-
 BEST = 5
 """Trials that are the best few of a search."""
-
 NUMBER = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"
 """As a regular expression."""
 _GOAL = re.compile(rf"(?P<metric>(?:train|val|test)/\w+)\s*<\s*(?P<threshold>{NUMBER})")

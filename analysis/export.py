@@ -199,6 +199,7 @@ def _write_released(folder: Path, study: StudyData) -> None:
         "model": model,
         "optimizer": study.optimizer,
         "stopping": study.stopped_by,
+        **({"race_factor": study.race_factor} if study.race_factor is not None else {}),
         "parameter_configs": {name: _parameter_config(dimension) for name, dimension in sorted(space.items())},
         "train_steps": 0 if study.question.get("time_budget") else study.train_steps,
         "trials": study.question["search"]["trials"],

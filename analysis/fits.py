@@ -10,8 +10,11 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
+import pandas as pd
 from scipy.optimize import OptimizeResult, least_squares
 from scipy.special import expit, stdtrit
+
+from analysis.load import CURVE
 
 STARTS = 5
 ZHANG_OVERHEAD = 0.2
@@ -190,3 +193,35 @@ def _slopes(log_sizes: np.ndarray, x: np.ndarray) -> np.ndarray:
     bent = expit(sharpness * distance)
     by_sharpness = bent * distance - np.logaddexp(0, sharpness * distance) / sharpness
     return np.stack([np.ones_like(bent), bent, by_sharpness][: len(x)], axis=1)
+
+
+def table(steps: pd.DataFrame) -> pd.DataFrame:
+    """The curves through steps-to-result that critical batch sizes are read from, and how well each fits.
+
+    Arguments:
+        steps: of `analysis.steps_to_result.table`; batch sizes that missed the goal are left out.
+
+    Returns:
+        A row for each (workload, optimizer, goal, fit: `hyperbola` or `shoulder`): points (batch sizes), steps_min,
+        examples_min, critical_batch_size with the standard error of its logarithm, log_error, sharpness (1 for the
+        hyperbola), residual (root mean square of log S) and information (the lower fits better; NaN with too few
+        points).
+
+    >>> steps = pd.read_csv("results/published/mlp_digits/tables/steps_to_result.csv")
+    >>> table(steps)[["optimizer", "fit", "steps_min", "critical_batch_size"]].round(1)
+      optimizer        fit  steps_min  critical_batch_size
+    0  momentum  hyperbola       11.9                 65.5
+    1  momentum   shoulder        9.3                 71.8
+    2       sgd  hyperbola       15.5                 47.0
+    3       sgd   shoulder       17.9                 46.2
+    """
+    columns = [*CURVE, "fit", "points", "steps_min", "examples_min", "critical_batch_size", "log_error"]
+    rows = []
+    for key, curve in steps[steps["reached"]].groupby(CURVE, sort=False):
+        reached = dict(zip(curve["batch_size"], curve["steps_to_result"].astype(float), strict=True))
+        for fit, least in ((hyperbola, 3), (shoulder, 4)):
+            if len(reached) >= least:
+                found = fit(reached)
+                numbers = (found.points, found.steps_min, found.examples_min, found.critical, found.log_errors[1])
+                rows.append((*key, fit.__name__, *numbers, found.sharpness, found.residual, found.information))
+    return pd.DataFrame(rows, columns=[*columns, "sharpness", "residual", "information"])

@@ -13,7 +13,18 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from analysis.counting import EARLY, HALF_LIFE, RECORDED, Branch, Goal, Rule, all_runs, beta, evaluation_grid
+from analysis.counting import (
+    ADAPTIVE_SAMPLERS,
+    EARLY,
+    HALF_LIFE,
+    RECORDED,
+    Branch,
+    Goal,
+    Rule,
+    all_runs,
+    beta,
+    evaluation_grid,
+)
 
 GOAL = ["goal_metric", "goal_threshold"]
 CURVE = ["workload", "optimizer", *GOAL]
@@ -178,6 +189,20 @@ class StudyData:
     def stopped_by(self) -> str:
         """The stopping rule that its trials ended by when they were run; `recorded` where that is not known."""
         return str(self.question.get("recorded_stopping") or self.question["stopping"])
+
+    @property
+    def race_factor(self) -> float | None:
+        """How many times the fewest steps so far a trial might take before a race stopped it; None where none did."""
+        return self.question["race_factor"] if self.stopped_by == "race" and "race_factor" in self.question else None
+
+    @property
+    def independent(self) -> bool:
+        """Whether its trials know nothing of one another: a search that learns from them draws better and better ones.
+
+        >>> load_study("results/published/mlp_digits/studies/mlp_digits/sgd/64").independent
+        True
+        """
+        return self.question["search"].get("sampler") not in ADAPTIVE_SAMPLERS
 
     @property
     def stops_early(self) -> bool:

@@ -212,8 +212,10 @@ def sentences(moved: pd.DataFrame) -> list[str]:
     linear with warmup from 16 to 64 (at 256 it misses the goal in 7 of 10 trainings).
     """
     found = []
-    for key, part in moved.dropna(subset="steps_lost").groupby([*CURVE, "base_batch_size"], sort=False):
+    for key, part in moved.groupby([*CURVE, "base_batch_size"], sort=False):
         *curve, base = key
+        if part["steps_lost"].isna().all():
+            continue
         rules = [_reach(rule, rows, int(base)) for rule, rows in part.groupby("rule", sort=False)]
         moved_from = f"{curve_in_words(*curve)}, moved from batch size {base:,}"
         found.append(f"{moved_from}, stays within {NEAR:g} times the tuned steps: {'; '.join(rules)}.")
@@ -223,14 +225,16 @@ def sentences(moved: pd.DataFrame) -> list[str]:
 def _reach(rule: str, rows: pd.DataFrame, base: int) -> str:
     """`square root from 4 to 64 (3.1 times at 1,024)`: around the base without a gap, and the worst beyond."""
     lost = rows.set_index("batch_size").sort_index()
-    near = lost["steps_lost"] <= NEAR
+    # Where the search missed the goal, too, nothing can be lost; what was moved there meets it or does not.
+    untuned, missed = lost["steps_lost"].isna(), 2 * lost["missed"] > lost["seeds"]
+    near = (lost["steps_lost"] <= NEAR) | (untuned & ~missed)
     up = near[near.index > base].cummin()
     down = near[near.index < base][::-1].cummin()
     reached = [base, *up.index[up], *down.index[down]]
     where = f"from {min(reached):,} to {max(reached):,}" if len(reached) > 1 else "not even at the next batch size"
     if near.all():
         return f"{in_words(rule)} {where}"
-    gone = lost[np.isinf(lost["steps_lost"])]
+    gone = lost[np.isinf(lost["steps_lost"]) | (untuned & missed)]
     if len(gone):
         at = ", ".join(f"{size:,}" for size in gone.index)
         what = f"at {at} it misses the goal in {gone['missed'].sum():.0f} of {gone['seeds'].sum():.0f} trainings"

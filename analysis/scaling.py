@@ -14,7 +14,7 @@ import pandas as pd
 
 from analysis import fits
 from analysis.counting import Goal
-from analysis.intervals import PART, RESAMPLES, draws, ratios, resampled
+from analysis.intervals import PART, RESAMPLES, draws, median_best_of, ratios, resampled
 from analysis.load import CURVE, StudyData, curve_in_words
 from analysis.steps_to_result import answerable, feasible_steps, row
 
@@ -30,8 +30,8 @@ class Limit:
     """A batch size at which scaling changes.
 
     Attributes:
-        bound: `=`; `>` if the largest measured batch size does not show an end; `<` if it lies at or below the
-            smallest.
+        bound: `=`; `>` if no end is shown: it is the largest measured batch size, or beyond it the goal was missed
+            within too few steps to tell; `<` if it lies at or below the smallest.
         low, high: its 95 % interval; NaN where there is none.
     """
 
@@ -41,7 +41,12 @@ class Limit:
     high: float = np.nan
 
 
-def perfect_scaling_limit(steps: Mapping[int, float], base: float | None = None) -> Limit:
+Ends = Mapping[int, float]
+"""Batch size -> the fewest steps that a trial ended at without the goal, where one did."""
+NO_ENDS: Ends = MappingProxyType({})
+
+
+def perfect_scaling_limit(steps: Mapping[int, float], base: float | None = None, censored_at: Ends = NO_ENDS) -> Limit:
     """The largest B with B' S(B') <= 1.2 B0 S(B0) for every measured B' from B0 to B.
 
     B0 is the smallest batch size, from the base on if there is one, that reached the goal.
@@ -49,20 +54,23 @@ def perfect_scaling_limit(steps: Mapping[int, float], base: float | None = None)
     Arguments:
         steps: batch size -> S(B), infinite if not reached.
         base: smaller batch sizes are left out [examples].
+        censored_at: what an infinite S(B) is known to exceed; without it no finite number would do.
 
     >>> perfect_scaling_limit({1: 1000, 2: 500, 4: 260, 8: 250}).value
     4.0
     """
-    kept = {size: float(steps[size]) for size in sorted(steps) if size >= (base or 0)}
-    [limit] = _perfect_scaling_limits(np.array([*kept]), np.array([*kept.values()]).reshape(-1, 1), base=None)
+    sizes = np.array(sorted(steps))
+    curve = np.array([[float(steps[size])] for size in sizes]).reshape(-1, 1)
+    [limit] = _perfect_scaling_limits(sizes, curve, base)
     if np.isnan(limit):
         return Limit(np.nan, "=")
-    return Limit(float(limit), _bound(int(limit), kept, [size for size in kept if np.isfinite(kept[size])]))
+    [at_most] = _perfect_scaling_limits(sizes, curve, base, censored_at)
+    kept = {size: steps[size] for size in steps if size >= (base or 0)}
+    bound = _bound(int(limit), kept, [size for size in kept if np.isfinite(kept[size])])
+    return Limit(float(limit), ">" if at_most > limit else bound)
 
 
-def maximum_useful_batch_size(
-    trials: Mapping[int, np.ndarray], seed: int = 0, censored_at: Mapping[int, float] = MappingProxyType({})
-) -> Limit:
+def maximum_useful_batch_size(trials: Mapping[int, np.ndarray], seed: int = 0, censored_at: Ends = NO_ENDS) -> Limit:
     """The smallest B such that no larger measured batch size is shown to be faster.
 
     B' is shown to be faster than B if the 5 % bootstrap quantile of S_n(B) / S_n(B') exceeds 1.05, S_n being the
@@ -70,7 +78,7 @@ def maximum_useful_batch_size(
 
     Arguments:
         trials: batch size -> steps to the goal of its feasible trials [N], infinite if not reached.
-        censored_at: batch size -> the fewest steps that a trial ended at without the goal, where one did.
+        censored_at: of trials that did not reach it.
 
     >>> trials = {8: np.full(20, 400.0), 16: np.full(20, 200.0), 32: np.full(20, 195.0)}
     >>> maximum_useful_batch_size(trials).value
@@ -85,18 +93,25 @@ def maximum_useful_batch_size(
 
     for size in sizes:
         if not any(shown_faster(larger, size) for larger in sizes if larger > size):
-            return Limit(float(size), _bound(size, trials, sizes))
+            s_n = median_best_of(trials[size], draws(len(trials[size])))
+            missed = (censored_at.get(larger, np.inf) for larger in trials if larger > size and larger not in sizes)
+            return Limit(
+                float(size), ">" if min(missed, default=np.inf) * USEFUL_GAIN < s_n else _bound(size, trials, sizes)
+            )
     return Limit(np.nan, "=")
 
 
-def intervals(samples: Mapping[int, np.ndarray], base: float | None = None) -> dict[str, tuple[float, float]]:
+def intervals(
+    samples: Mapping[int, np.ndarray], base: float | None = None, censored_at: Ends = NO_ENDS
+) -> dict[str, tuple[float, float]]:
     """What other searches of the same size might have found, by resampling trials: 95 % of the limits of S_n's curve.
 
-    In a resample the maximum useful batch size is the smallest B that no larger one beats by more than 5 %.
+    In a resample the maximum useful batch size is the smallest B that no larger one beats by more than 5 %, of those
+    that reached the goal.
 
     Arguments:
         samples: of `resamples`.
-        base: as of `perfect_scaling_limit`.
+        base, censored_at: as of `perfect_scaling_limit`.
 
     Returns:
         (low, high) [examples] of the perfect-scaling limit and of the maximum useful batch size; NaN if no batch size
@@ -110,22 +125,33 @@ def intervals(samples: Mapping[int, np.ndarray], base: float | None = None) -> d
         return dict.fromkeys(("perfect_scaling_limit", "maximum_useful_batch_size"), (np.nan, np.nan))
     sizes = np.array(sorted(samples))
     curves = np.array([samples[size] for size in sizes])  # [sizes, R]
-    perfect = _perfect_scaling_limits(sizes, curves, base)
+    low, _ = _middle(_perfect_scaling_limits(sizes, curves, base))
+    _, high = _middle(_perfect_scaling_limits(sizes, curves, base, censored_at))
+    reached = np.isfinite(curves).any(axis=1)
+    sizes, curves = sizes[reached], curves[:, np.isfinite(curves).any(axis=0)][reached]
     fewest_beyond = np.minimum.accumulate(curves[::-1])[::-1]  # at this batch size or a larger one
-    with np.errstate(invalid="ignore"):
-        useful = sizes[np.argmax(~(curves > USEFUL_GAIN * fewest_beyond), axis=0)]
-    return {"perfect_scaling_limit": _middle(perfect), "maximum_useful_batch_size": _middle(useful)}
+    useful = sizes[np.argmax(~(curves > USEFUL_GAIN * fewest_beyond), axis=0)] if len(sizes) else sizes
+    return {"perfect_scaling_limit": (low, high), "maximum_useful_batch_size": _middle(useful)}
 
 
-def _perfect_scaling_limits(sizes: np.ndarray, curves: np.ndarray, base: float | None) -> np.ndarray:
-    """`perfect_scaling_limit` of each column of curves [sizes, R]; NaN where no batch size reached the goal."""
+def _perfect_scaling_limits(
+    sizes: np.ndarray, curves: np.ndarray, base: float | None, censored_at: Ends = NO_ENDS
+) -> np.ndarray:
+    """`perfect_scaling_limit` of each column of curves [sizes, R]; NaN where no batch size reached the goal.
+
+    Arguments:
+        censored_at: batch sizes that never reached the goal take but a step more than this.
+    """
     kept = sizes >= (base or 0)
     sizes, curves = sizes[kept], curves[kept]
     if not len(sizes):
         return np.full(curves.shape[1], np.nan)
     first = np.argmax(np.isfinite(curves), axis=0)
-    examples = sizes[:, None] * curves
-    allowed = PERFECT_SCALING_TOLERANCE * np.take_along_axis(examples, first[None], axis=0)[0]
+    ends = np.array([censored_at.get(size, np.inf) for size in sizes.tolist()])
+    never = ~np.isfinite(curves).any(axis=1)
+    examples = sizes[:, None] * np.where(never[:, None], ends[:, None] + 1, curves)
+    base_examples = sizes[first] * np.take_along_axis(curves, first[None], axis=0)[0]
+    allowed = PERFECT_SCALING_TOLERANCE * base_examples
     broken = (np.arange(len(sizes))[:, None] > first) & ~(examples <= allowed)
     end = np.where(broken.any(axis=0), broken.argmax(axis=0), len(sizes))
     return np.where(np.isfinite(allowed), sizes[end - 1], np.nan)
@@ -215,7 +241,7 @@ def table(
 
     Returns:
         A row for each (workload, optimizer, goal, definition): value, low and high (batch size, examples; 95 %
-        intervals, NaN where there is none), bound (`=`, `<` or `>`).
+        intervals, NaN where there is none, as of searches that learn from their trials), bound (`=`, `<` or `>`).
 
     >>> from analysis import load, scaling, searches
     >>> studies = searches.answers(load.load("results/published/mlp_digits"))
@@ -226,19 +252,22 @@ def table(
     2  momentum  critical_batch_size_mccandlish   65.5     =
     """
     curves: dict[tuple[str, str, str, float], dict[int, np.ndarray]] = {}
+    adaptive = set()
     ends: dict[tuple[str, str, str, float], dict[int, float]] = {}
     for study, goal in answerable(studies, goals):
         key = (*study.curve, goal.metric, goal.threshold)
         curves.setdefault(key, {})[study.batch_size] = feasible_steps(study, goal)
         ends.setdefault(key, {})[study.batch_size] = row(study, goal)["censored_at"]
+        adaptive |= set() if study.independent else {key}
     rows = []
     for key, trials in sorted(curves.items()):
         fewest = {size: float(np.min(steps, initial=np.inf)) for size, steps in trials.items()}
         limits = {
-            "perfect_scaling_limit": perfect_scaling_limit(fewest, base),
+            "perfect_scaling_limit": perfect_scaling_limit(fewest, base, ends[key]),
             "maximum_useful_batch_size": maximum_useful_batch_size(trials, censored_at=ends[key]),
         }
-        for name, (low, high) in intervals(resamples(trials), base).items():
+        sampled = {} if key in adaptive else resamples(trials)
+        for name, (low, high) in intervals(sampled, base, ends[key]).items():
             # Resamples that differ by chance alone put the maximum useful batch size anywhere on a plateau, which the
             # value, by what is shown to be faster, is the beginning of.
             if not np.isnan(low):
@@ -264,7 +293,7 @@ def sentences(steps: pd.DataFrame, limits: pd.DataFrame) -> list[str]:
     for key, curve in steps.groupby(CURVE, sort=True):
         mine = limits[(limits[CURVE] == list(key)).all(axis=1)]
         by_name = mine.set_index("definition")
-        critical = _critical_sentence(key, by_name, fit_table(curve))
+        critical = _critical_sentence(key, by_name, curve)
         found += [_sentence(key, curve.sort_values("batch_size"), by_name), critical]
     return [sentence for sentence in found if sentence]
 
@@ -278,48 +307,73 @@ def _sentence(key: tuple[str, str, str, float], curve: pd.DataFrame, limits: pd.
         only = reached.iloc[0]
         return f"{subject}: reached at batch size {only.batch_size:,} alone, in {only.steps_to_result:,} steps."
     perfect, useful = limits.loc["perfect_scaling_limit"], limits.loc["maximum_useful_batch_size"]
+    whole = curve["batch_size"].max()
     scaling = {
         "=": f"perfect scaling up to about {perfect.value:,.0f}",
-        "<": f"no perfect scaling beyond {perfect.value:,.0f}, the smallest batch size",
-        ">": f"perfect scaling throughout, up to {perfect.value:,.0f} at least",
+        "<": f"no perfect scaling beyond {perfect.value:,.0f}, {_smallest(perfect.value, curve)}",
+        ">": f"perfect scaling {'throughout, ' if perfect.value == whole else ''}up to {perfect.value:,.0f} at least",
     }[perfect.bound]
     gain = {
         "=": f"no gain shown beyond {useful.value:,.0f}",
-        "<": f"no gain shown beyond {useful.value:,.0f}, the smallest batch size",
-        ">": f"the largest batch size, {useful.value:,.0f}, still gains",
+        "<": f"no gain shown beyond {useful.value:,.0f}, {_smallest(useful.value, curve)}",
+        ">": f"the largest batch size, {useful.value:,.0f}, still gains"
+        if useful.value == whole
+        else f"a maximum useful batch size of {useful.value:,.0f} at least",
     }[useful.bound]
     first, last = reached.iloc[0], reached.loc[reached["batch_size"] == useful.value].iloc[0]
-    said = [f"{gain}{_interval(useful)}"]
+    said = [f"{gain}{_interval(useful, curve)}"]
     if not np.isnan(perfect.value):  # as it is where no batch size from the base on reached the goal
-        said.insert(0, f"{scaling}{_interval(perfect)}")
+        said.insert(0, f"{scaling}{_interval(perfect, curve)}")
     found = f"{subject}: {'; '.join(said)}"
     if useful.value != first.batch_size:
         speed_up = first.steps_to_result / last.steps_to_result
+        against = f"{speed_up:,.1f} times fewer than" if speed_up > 1 else "against"
         found += (
-            f": {last.steps_to_result:,} steps there, {speed_up:,.1f} times fewer than the {first.steps_to_result:,} "
-            f"at batch size {first.batch_size:,}"
+            f": {last.steps_to_result:,} steps there, {against} the {first.steps_to_result:,} at batch size "
+            f"{first.batch_size:,}"
         )
     return f"{found}."
 
 
-def _interval(limit: pd.Series) -> str:
-    """The 95 % interval in brackets, if there is one."""
+def _smallest(batch_size: float, curve: pd.DataFrame) -> str:
+    """In what it is the smallest: all that were measured, those that reached the goal, or those from the base on."""
+    if batch_size == curve["batch_size"].min():
+        return "the smallest batch size"
+    first = curve.loc[curve["reached"], "batch_size"].min()
+    return "the smallest that reached the goal" if batch_size == first else "the base"
+
+
+def _interval(limit: pd.Series, curve: pd.DataFrame) -> str:
+    """The 95 % interval in brackets, if there is one; how far beyond what was measured an end lies says nothing."""
     if pd.isna(limit.low):
         return ""
+    least, most = curve["batch_size"].min(), curve["batch_size"].max()
+    if limit.low < least or limit.high > most:
+        low = f"below {least:,}" if limit.low < least else f"{limit.low:,.0f}"
+        return f" ({low} to {f'above {most:,}' if limit.high > most else f'{limit.high:,.0f}'})"
     return f" ({limit.low:,.0f} to {limit.high:,.0f})" if limit.low < limit.high else f" ({limit.low:,.0f} throughout)"
 
 
-def _critical_sentence(key: tuple[str, str, str, float], limits: pd.DataFrame, fitted: pd.DataFrame) -> str:
+def bounded(value: float, bound: str) -> str:
+    """A limit in words.
+
+    >>> bounded(1024.0, ">")
+    'at least 1,024'
+    """
+    return {"=": "", "<": "at most ", ">": "at least "}[bound] + f"{value:,.0f}"
+
+
+def _critical_sentence(key: tuple[str, str, str, float], limits: pd.DataFrame, curve: pd.DataFrame) -> str:
     """The critical batch size by each definition that the data allow, and which fit is better; empty if none is."""
     names = {"mccandlish": "McCandlish et al. (2018)", "shoulder": "sharp shoulder", "zhang": "Zhang et al. (2024)"}
-    words = {"=": "", "<": "at most ", ">": "at least "}
     known = {name: limits.loc[f"critical_batch_size_{name}"] for name in names}
     found = [
-        f"{words[limit.bound]}{limit.value:,.0f}{_interval(limit)} by {names[name]}"
+        f"{bounded(limit.value, limit.bound)}{_interval(limit, curve)} by {names[name]}"
         for name, limit in known.items()
         if not pd.isna(limit.value)
     ]
     text = f"Critical batch size of {curve_in_words(*key)}: {', '.join(found)}." if found else ""
+    fitted = fits.table(curve)
     information = fitted["information"].dropna()
     if len(information) < 2:
         return text
@@ -328,35 +382,3 @@ def _critical_sentence(key: tuple[str, str, str, float], limits: pd.DataFrame, f
     if ahead < NO_DIFFERENCE:
         return f"{text} The hyperbola and the sharp shoulder fit alike."
     return f"{text} The {'sharp shoulder' if better == 'shoulder' else better} fits better (AICc lower by {ahead:.3g})."
-
-
-def fit_table(steps: pd.DataFrame) -> pd.DataFrame:
-    """The curves through steps-to-result that critical batch sizes are read from, and how well each fits.
-
-    Arguments:
-        steps: of `analysis.steps_to_result.table`; batch sizes that missed the goal are left out.
-
-    Returns:
-        A row for each (workload, optimizer, goal, fit: `hyperbola` or `shoulder`): points (batch sizes), steps_min,
-        examples_min, critical_batch_size with the standard error of its logarithm, log_error, sharpness (1 for the
-        hyperbola), residual (root mean square of log S) and information (the lower fits better; NaN with too few
-        points).
-
-    >>> steps = pd.read_csv("results/published/mlp_digits/tables/steps_to_result.csv")
-    >>> fit_table(steps)[["optimizer", "fit", "steps_min", "critical_batch_size"]].round(1)
-      optimizer        fit  steps_min  critical_batch_size
-    0  momentum  hyperbola       11.9                 65.5
-    1  momentum   shoulder        9.3                 71.8
-    2       sgd  hyperbola       15.5                 47.0
-    3       sgd   shoulder       17.9                 46.2
-    """
-    columns = [*CURVE, "fit", "points", "steps_min", "examples_min", "critical_batch_size", "log_error"]
-    rows = []
-    for key, curve in steps[steps["reached"]].groupby(CURVE, sort=False):
-        reached = dict(zip(curve["batch_size"], curve["steps_to_result"].astype(float), strict=True))
-        for fit, least in ((fits.hyperbola, 3), (fits.shoulder, 4)):
-            if len(reached) >= least:
-                found = fit(reached)
-                numbers = (found.points, found.steps_min, found.examples_min, found.critical, found.log_errors[1])
-                rows.append((*key, fit.__name__, *numbers, found.sharpness, found.residual, found.information))
-    return pd.DataFrame(rows, columns=[*columns, "sharpness", "residual", "information"])

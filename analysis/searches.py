@@ -60,6 +60,27 @@ def orphans(studies: Sequence[StudyData]) -> list[str]:
     ]
 
 
+def unsearched_budgets(studies: Iterable[StudyData]) -> list[tuple[StudyData, list[float]]]:
+    """(the search that S(B) is read from, the multiples of the step budget that it was to be the least of, and whose
+    search is not complete), where there are any.
+
+    >>> from analysis.load import load_study
+    >>> study = load_study("results/published/mlp_digits/studies/mlp_digits/sgd/64")
+    >>> study.question["search"]["budgets"] = [1.0, 2.0]  # as if that had been asked for
+    >>> [missing for _, missing in unsearched_budgets([study])]
+    [[2.0]]
+    """
+    found = [(answer(searches), _missing(searches)) for searches in by_study(studies)]
+    return [(study, missing) for study, missing in found if missing and study.begun]
+
+
+def _missing(searches: Mapping[Branch, StudyData], repeat: int = 0) -> list[float]:
+    """The multiples of the budget under which a search with these seeds was asked for and is not complete."""
+    asked = searches[Branch()].question["search"].get("budgets", [1.0])
+    made = {multiple: searches.get(Branch(repeat, multiple)) for multiple in asked}
+    return [multiple for multiple, study in made.items() if study is None or not steps_to_result.is_complete(study)]
+
+
 def answer(searches: Mapping[Branch, StudyData], repeat: int = 0) -> StudyData:
     """Of one study's searches the one that S(B) is read from, or would be with the seeds of a repeat.
 
@@ -145,8 +166,8 @@ def repeats(studies: Sequence[StudyData]) -> pd.DataFrame:
 
     Returns:
         A row for each (workload, optimizer, batch_size) with `search.repeats`: the goal, searches (the first and its
-        complete repeats, each as S(B) is read from it), reached (how many), and the least, median and greatest
-        steps-to-result (infinite where one missed the goal).
+        complete repeats, under every budget, each as S(B) is read from it), reached (how many), and the least, median
+        and greatest steps-to-result (infinite where one missed the goal).
 
     >>> from analysis import load
     >>> repeats(list(load.load("results/published/mlp_digits"))).empty  # every search was made once
@@ -154,8 +175,9 @@ def repeats(studies: Sequence[StudyData]) -> pd.DataFrame:
     """
     rows = []
     for searches in by_study(studies):
-        made = [answer(searches, branch.repeat) for branch in searches if branch == Branch(branch.repeat)]
-        found = [steps_to_result.row(search) for search in made if steps_to_result.is_complete(search)]
+        numbers = [branch.repeat for branch in searches if branch == Branch(branch.repeat)]
+        made = [answer(searches, repeat) for repeat in numbers if not _missing(searches, repeat)]
+        found = [steps_to_result.row(search) for search in made]
         if len(found) > 1:
             steps = np.array([row["steps_to_result"] if row["reached"] else np.inf for row in found], dtype=float)
             counts = {"searches": len(found), "reached": int(np.isfinite(steps).sum())}

@@ -209,8 +209,9 @@ def _row(study: StudyData, goal: Goal, stopping: str) -> dict[str, Any]:
     censored_at = np.nan if missed.empty else float(missed.min())
     known = intervals.known(np.array([np.inf if step is None else step for step in steps], dtype=float), censored_at)
     n = intervals.draws(len(steps))
-    s_n = intervals.median_best_of(known, n) if steps else np.nan
-    low, high = intervals.interval(known, n) if len(steps) >= intervals.PART else (np.nan, np.nan)
+    s_n = intervals.median_best_of(known, n) if steps and study.independent else np.nan
+    bounded = len(steps) >= intervals.PART and study.independent
+    low, high = intervals.interval(known, n) if bounded else (np.nan, np.nan)
     best_values = {name: np.nan if trial is None else study.trials.at[trial, name] for name in study.hyperparameters}
     return {
         "workload": study.workload,
@@ -251,11 +252,11 @@ def table(
         A row for each (workload, optimizer, batch_size, goal): reached, steps_to_result and examples_to_result (NA if
         not reached), the trial that gave them and its tuned parameters (NaN where an optimizer has none), steps_n (S_n,
         the median best of n = N/4 trials) with its 95 % interval low and high (infinite where the trials do not bound
-        it, NaN with fewer than 4), censored_at (the fewest steps that a counted feasible trial ran without reaching the
-        goal: whatever is infinite is known to be more; NaN if all reached it), the counts complete, incomplete and
-        infeasible of the first N feasible trials' prefix, train_steps (the step budget) and budget_multiple (of the
-        study's own), the stage (how often the box was widened), the stopping rule, and steps_trained: by all trials of
-        that prefix, up to where each ends.
+        it, NaN with fewer than 4; all three NaN of a search that learns from its trials), censored_at (the fewest steps
+        that a counted feasible trial ran without reaching the goal: whatever is infinite is known to be more; NaN if
+        all reached it), the counts complete, incomplete and infeasible of the first N feasible trials' prefix,
+        train_steps (the step budget) and budget_multiple (of the study's own), the stage (how often the box was
+        widened), the stopping rule, and steps_trained: by all trials of that prefix, up to where each ends.
 
     >>> from analysis import load, searches, steps_to_result
     >>> studies = searches.answers(load.load("results/published/mlp_digits"))

@@ -64,6 +64,7 @@ def _trials(study: StudyData, goal: Goal) -> pd.DataFrame:
 
 def best_of_n(studies: Iterable[StudyData], goals: Sequence[Goal | None] = (None,)) -> pd.DataFrame:
     """How many trials it takes: the median best of n trials, n = 1, 2, 4, ... N; a curve still falling wants more.
+    Searches that learn from their trials are left out: n of these are not what a search of n would have made.
 
     Returns:
         A row for each (workload, optimizer, batch_size, goal, n): steps (the median best of n trials drawn from those
@@ -80,7 +81,7 @@ def best_of_n(studies: Iterable[StudyData], goals: Sequence[Goal | None] = (None
     5  20   24.0
     """
     rows = []
-    for study, goal in answerable(studies, goals):
+    for study, goal in answerable((study for study in studies if study.independent), goals):
         steps = known(feasible_steps(study, goal), row(study, goal)["censored_at"])
         counts = sorted({*(2**k for k in range(len(steps).bit_length())), len(steps)} - {0})
         key = (*study.key, goal.metric, goal.threshold)
@@ -147,7 +148,8 @@ def maps(table: pd.DataFrame) -> pd.DataFrame:
 def _maps(table: pd.DataFrame) -> Iterator[pd.DataFrame]:
     for _, curve in table.groupby(CURVE, sort=False):
         crossing = curve["steps_to_goal"].astype("float64").fillna(np.inf)
-        bad = curve["first_bad_step"].astype("float64").fillna(np.inf)
+        unknown = np.where(curve["status"] == INFEASIBLE, 0, np.inf)  # imported, with no word of when it diverged
+        bad = curve["first_bad_step"].astype("float64").fillna(pd.Series(unknown, curve.index))
         complete = curve["status"] == COMPLETE
         trained = curve["end"].where(complete).groupby(curve["batch_size"]).max()
         for unit, each in (("examples", curve["batch_size"]), ("steps", 1)):

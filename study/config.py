@@ -11,7 +11,7 @@ import torch
 from omegaconf import DictConfig, OmegaConf
 from torch import Tensor, nn
 
-from analysis.counting import Goal
+from analysis.counting import ADAPTIVE_SAMPLERS, Goal
 from study import store, streaming
 from study.composition import UsageError, compositions, in_words
 from study.engine import lanes_can, refusal
@@ -19,7 +19,7 @@ from study.evaluation import Data, metrics
 from study.memory import device_bytes, micro_batch, most_workers, saved_bytes
 from study.placement import Engine, slots
 from study.probe import FEW, check_model, check_numbers, check_splits, in_the_loss
-from study.records import ADAPTIVE_SAMPLERS, Budget, Evaluation, Search, Seeds, Study
+from study.records import Budget, Evaluation, Search, Seeds, Study
 from study.space import parse_space
 from study.stack import arithmetic
 from workloads.base import Splits, Workload, build

@@ -188,6 +188,7 @@ def _question(study: Released, goal: Goal) -> dict[str, Any]:
         "goal": {"metric": goal.metric, "threshold": goal.threshold},
         "stopping": RECORDED,
         "recorded_stopping": study.stopping,
+        **({} if study.race_factor is None else {"race_factor": study.race_factor}),
         "early_stopping": study.early_stopping,
         "time_budget": study.train_steps == 0,
         "seeds": None,

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from analysis.counting import STOPPING_RULES, Branch, Goal, Rule, evaluation_grid, launch_limit
+from analysis.counting import ADAPTIVE_SAMPLERS, STOPPING_RULES, Branch, Goal, Rule, evaluation_grid, launch_limit
 from study import optimizers
 from study.optimizers.base import HALF_LIFE, Optimizer, resolved
 from study.schedules import SCHEDULES
@@ -26,8 +26,6 @@ NUMERICS_VERSION = 4
 
 INDEXED_SAMPLERS = ("sobol", "random")
 """Point i is a pure function of (seed, i, space)."""
-ADAPTIVE_SAMPLERS = ("tpe", "gp", "cmaes")
-"""Learn from the trials that are finished, and so depend on which those are."""
 SAMPLERS = INDEXED_SAMPLERS + ADAPTIVE_SAMPLERS
 ARITHMETICS = ("plain", "bmm", "deferred", "grouped", "vmap")
 PRECISIONS = ("fp32", "bf16")

@@ -45,7 +45,7 @@ class Released:
         dataset: with the leading folders, such as `mnist_subsets/mnist_6875`.
         train_steps: the step budget; 0: a time budget; None: not known.
         parameter_configs: the search space as released; see `space`.
-        goal, trials, stopping: what an export of ours says of it, else None; trials is N.
+        goal, trials, stopping, race_factor: what an export of ours says of it, else None; trials is N.
         warnings: what is odd about it.
     """
 
@@ -61,6 +61,7 @@ class Released:
     goal: Goal | None
     trials: int | None
     stopping: str | None
+    race_factor: float | None
     warnings: tuple[str, ...]
 
     def __str__(self) -> str:
@@ -126,6 +127,7 @@ def _study(folder: Path, parts: tuple[str, ...]) -> Released:
         goal=Goal(**fields["goal"]) if "goal" in fields else None,
         trials=fields.get("trials"),
         stopping=fields.get("stopping"),
+        race_factor=fields.get("race_factor"),
         warnings=tuple(odd),
     )
 

@@ -195,11 +195,76 @@ def test_it_is_not_judged_where_its_space_leaves_the_special_case_out(warned):
 
 def test_optimizers_that_were_not_given_the_same_are_no_fair_comparison(warned):
     assert warned() == []
-    [line] = warned(optimizer="sgd", budget=Budget(0, 1999), evaluation=Evaluation(ratio=1.09))
+    [line] = warned(optimizer="sgd", budget=Budget(0, 1999), evaluation=Evaluation(ratio=1.09), budgets=(1.0,))
     assert line == (
         "tiny, momentum: it is compared with sgd, which was given another budget and another evaluation; "
         "sweep both alike."
     )
+
+
+def test_nor_are_those_that_were_searched_otherwise(warned):
+    assert warned() == []
+    said = warned(optimizer="sgd", sampler="tpe")
+    assert "tiny, momentum: it is compared with sgd, which was given another search.sampler; sweep both alike." in said
+    learns = "tiny, sgd, batch sizes 8, 16, 32, 64: tpe learns from trials, so that there is no S_n, nor an interval; "
+    assert f"{learns}set search.repeats, or sweep with search=sobol." in said
+
+
+def test_nor_are_those_under_other_budgets(warned):
+    warned()
+    [line] = warned(optimizer="sgd", budgets=(0.5, 1.0))
+    assert "which was given another search.budgets" in line
+
+
+def test_a_general_optimizer_is_judged_whatever_budgets_the_two_answer_under(warned, tmp_path):
+    warned(optimizer="sgd", budgets=(0.5, 1.0))
+    said = warned({size: round(1.5 * steps) for size, steps in HEALTHY.items()}, budgets=(0.5, 1.0))
+    assert "it needed 1.5 times the steps of sgd" in said[0]
+    general, special = (
+        next(study for study in load(tmp_path) if (study.optimizer, study.batch_size) == (name, 64))
+        for name in ("momentum", "sgd")
+    )
+    special.question["train_steps"] = 1000  # as where it answers under half the budget
+    assert audits.contains(general, special)
+    special.question["search"]["budgets"] = [1.0]
+    assert not audits.contains(general, special)
+
+
+def test_a_general_optimizer_that_misses_what_its_special_case_meets(warned):
+    warned(optimizer="sgd")
+    said = warned(dict.fromkeys(HEALTHY, 5000))
+    met = "it missed the goal that sgd, which its space contains, met, and so is under-tuned"
+    assert any(met in line for line in said)
+    assert not any("inf" in line for line in said)
+
+
+def test_more_trials_at_some_batch_sizes_are_told(warned):
+    more = {8: {"trials": 16, "ends": [*ends(1000), *ends(1010)]}}
+    [line] = warned(odd=more)
+    assert (
+        line
+        == "tiny, momentum: its batch sizes were given from 8 to 16 trials; more find fewer steps; sweep all alike."
+    )
+
+
+def test_a_larger_budget_is_no_cure_where_it_was_searched_too(warned):
+    late = {8: {"ends": ends(1700, (1, 1.01, 1.02, 1.03, 1.04, 1.05, 1.06, None))}}
+    fewest = {8: 1700, 16: 850, 32: 425, 64: 425}
+    assert len(warned(odd=late, fewest=fewest)) == 1
+    assert warned(odd=late, fewest=fewest, budgets=(1.0, 2.0)) == []
+
+
+@pytest.mark.parametrize(
+    ("asked", "cure"),
+    [
+        ({"extend": True}, "sweep again to go on, or widen {}."),
+        ({"extend": True, "extend_limit": 0}, "raise search.extend_limit or widen {} (after 0 extensions)."),
+        ({"extend": True, "extend_limit": 0, "goals": [Goal("val/classification_error", 0.2)]}, "(1); widen {}."),
+    ],
+)
+def test_what_widens_a_box_depends_on_the_goal_and_the_stage(warned, asked, cure):
+    [line] = warned(odd={16: {"learning_rate": 0.9}}, **asked)
+    assert line.endswith(cure.format("search.space.learning_rate.high"))
 
 
 def test_nothing_is_larger_than_the_training_set(warned):

@@ -42,9 +42,9 @@ def test_ahead_behind_and_missed(raced):
     assert list(pairs["speed_up"].fillna(-1)) == [0.5, 1, INF, -1]
     assert list(pairs["low"]) == [0.5, 1, 40, 0]  # 2,000 steps without the goal are 40 times 50
     [said] = compare.sentences(pairs, scaling.table(studies))
-    assert "momentum needs fewer steps than sgd at batch size 16 (where the other missed the goal)" in said
+    assert "momentum needs fewer steps than sgd at batch size 16 (where sgd missed the goal)" in said
     assert "sgd needs fewer steps than momentum at batch size 1 (up to 2 times)" in said
-    assert said.endswith("Maximum useful batch sizes: 16 with momentum, 256 with sgd (16 times).")
+    assert said.endswith("Maximum useful batch sizes: 16 with momentum, at least 256 with sgd.")
 
 
 def test_nothing_is_shown_where_nothing_differs(raced):
@@ -60,7 +60,7 @@ def test_where_nothing_is_shown_of_any_pair_it_is_said_once(raced):
     studies = raced({"momentum": SAME, "nesterov": SAME, "sgd": SAME})
     [said] = compare.sentences(compare.table(studies), scaling.table(studies))
     assert ": no batch size at which momentum, nesterov or sgd is shown to need fewer steps." in said
-    assert said.endswith("Maximum useful batch size: 4 with each.")
+    assert said.endswith("Maximum useful batch size: at least 4 with each.")
 
 
 def test_pairs_of_which_nothing_is_shown_come_last(raced):
@@ -69,6 +69,35 @@ def test_pairs_of_which_nothing_is_shown_come_last(raced):
     for words, slower in zip(ahead, ("nesterov", "sgd"), strict=True):
         assert f": momentum needs fewer steps than {slower} at batch size 1, 4 (up to 10 times)." in words
     assert ": no other two of momentum, nesterov and sgd are shown to differ. Maximum" in rest
+
+
+def test_times_are_told_apart_from_missed_goals(raced):
+    studies = raced({"momentum": {4: [100] * 8, 16: [50] * 8}, "sgd": {4: [150] * 8, 16: [None] * 8}})
+    [said] = compare.sentences(compare.table(studies), scaling.table(studies))
+    assert "than sgd at batch size 4 (up to 1.5 times), 16 (where sgd missed the goal)." in said
+
+
+def test_where_the_best_of_more_trials_lies_the_other_way_no_times_are_told(raced):
+    """Of 64 trials the three luckiest beat all of 16, and the best of equally many do not."""
+    studies = raced({"momentum": {4: [75] * 3 + [400] * 61}, "sgd": {4: [100] * 16}})
+    [said] = compare.sentences(compare.table(studies), scaling.table(studies))
+    assert "sgd needs fewer steps than momentum at batch size 4 (by the best of equally many trials)." in said
+
+
+def test_limits_that_differ_for_certain_have_a_ratio(raced):
+    plateau = {1: [400] * 8, 4: [100] * 8, 16: [100] * 8}
+    studies = raced({"momentum": plateau | {16: [25] * 8, 64: [25] * 8}, "sgd": plateau})
+    [said] = compare.sentences(compare.table(studies), scaling.table(studies))
+    assert said.endswith("Maximum useful batch sizes: 16 with momentum, 4 with sgd (4 times).")
+
+
+def test_nothing_is_shown_of_searches_that_learn_from_their_trials(raced):
+    curves = {"momentum": {4: [50] * 8}, "sgd": {4: [100] * 8}}
+    assert "needs fewer steps" in compare.sentences(compare.table(raced(curves)), scaling.table([]))[0]
+    studies = raced(curves)
+    studies[0].question["search"]["sampler"] = "tpe"
+    [row] = compare.table(studies).to_dict("records")
+    assert (row["speed_up"], math.isnan(row["low"]), math.isnan(row["high"])) == (2, True, True)
 
 
 def test_one_optimizer_has_no_pair(raced):

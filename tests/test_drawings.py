@@ -9,9 +9,9 @@ import pandas as pd
 import pytest
 from PIL import Image
 
+from analysis import fits
 from analysis.errors import by_budget
 from analysis.figures import FIGURES, canvas, charts, draw, save, save_all
-from analysis.scaling import fit_table
 from tests.test_figures import drawn, errors_at, limits, only, table, trials
 
 
@@ -21,7 +21,7 @@ from tests.test_figures import drawn, errors_at, limits, only, table, trials
 @pytest.mark.parametrize("sizes", [(64,), (1, 2), tuple(2**i for i in range(17)), (2, 55000)])
 def test_ticks_are_plain_and_never_overlap(name, sizes):
     steps = pd.concat([table("sgd", sizes), table("nesterov", sizes, missed=sizes[-1:])])
-    found = charts({"steps_to_result": steps, "scaling": limits(), "fits": fit_table(steps)}, [name])
+    found = charts({"steps_to_result": steps, "scaling": limits(), "fits": fits.table(steps)}, [name])
     if not found:
         assert name == "time_and_examples"
         assert len(sizes) < 3

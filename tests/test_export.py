@@ -4,7 +4,7 @@ import pandas as pd
 import pyarrow.parquet as pq
 import pytest
 
-from analysis import steps_to_result, tuning
+from analysis import audits, steps_to_result, tuning
 from analysis.counting import COMPLETE, INFEASIBLE
 from analysis.export import FORMATS, ExportError, export
 from analysis.load import load
@@ -49,6 +49,16 @@ def test_a_round_trip_changes_no_answer(own, tmp_path, stopping):
         for top in (tmp_path / "released", tmp_path / "again")
     )
     assert first == second
+
+
+def test_a_race_that_was_narrower_stays_so(tmp_path, make_study, make_curve, write_study):
+    study = make_study(trials=4, stopping="race", race_factor=1.5)
+    write_study(tmp_path / "own", study, [make_curve(study, i, reaches=end) for i, end in enumerate([20, 36, 38, 39])])
+    export(tmp_path / "own", tmp_path / "released", "batch_science")
+    import_released(tmp_path / "released", tmp_path / "back")
+    (own,), (back,) = (load(tmp_path / name) for name in ("own", "back"))
+    assert own.race_factor == back.race_factor == 1.5
+    assert audits.near_best(own) == audits.near_best(back) == (1, 1.5)
 
 
 def test_names_survive_a_round_trip(tmp_path, make_study, make_curve, write_study):

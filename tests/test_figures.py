@@ -5,10 +5,10 @@ import pandas as pd
 import pytest
 from matplotlib.axes import Axes
 
+from analysis import fits
 from analysis.errors import by_budget
 from analysis.figures import canvas, charts, draw, goal_text
 from analysis.figures.scaling import NOT_REACHED, PERFECT
-from analysis.scaling import fit_table
 from analysis.tuning import maps
 
 METRIC = "val/classification_error"
@@ -185,6 +185,14 @@ def test_several_goals_share_axes():
     assert charts({"steps_to_result": table()}, ["several_goals"]) == []
 
 
+def test_a_goal_that_was_missed_stands_open_at_its_budget_beside_the_others():
+    steps = pd.concat([table(), table(missed=(64,)).assign(goal_threshold=0.01)])
+    (ax,) = panels_of("several_goals", {"steps_to_result": steps})
+    budget = steps.loc[steps["batch_size"] == 64, "train_steps"].iloc[0]
+    assert points(ax, "not reached in budget") == {(64, budget)}
+    assert "not reached in budget" in legend(ax)
+
+
 def test_relative_steps_are_one_where_they_are_normalised():
     rows = [("mlp", 1, 2.0), ("mlp", 2, 1.0), ("cnn", 2, 1.0), ("cnn", 4, np.nan)]
     relative = pd.DataFrame(rows, columns=["workload", "batch_size", "relative_steps"])
@@ -200,11 +208,11 @@ def test_relative_steps_are_one_where_they_are_normalised():
 
 def test_time_and_examples_has_a_point_a_batch_size_and_both_fits():
     steps = table()
-    (ax,) = panels_of("time_and_examples", {"steps_to_result": steps, "fits": fit_table(steps)})
+    (ax,) = panels_of("time_and_examples", {"steps_to_result": steps, "fits": fits.table(steps)})
     expected = {(float(s), float(s * b)) for s, b in zip(steps["steps_to_result"], steps["batch_size"], strict=True)}
     assert points(ax, "nesterov") == expected
     x, y = line(ax, "hyperbola").get_data()
-    fit = fit_table(steps).set_index("fit").loc["hyperbola"]
+    fit = fits.table(steps).set_index("fit").loc["hyperbola"]
     np.testing.assert_allclose((x / fit["steps_min"] - 1) * (y / fit["examples_min"] - 1), 1)
     assert "shoulder fit" in legend(ax)
 

@@ -209,6 +209,16 @@ def test_the_budget_and_grid_of_every_curve_are_told(tmp_path, make_study, make_
     assert [(label, steps(text)) for label, text in found] == expected
 
 
+def test_budgets_and_grids_that_are_more_than_one_are_told(written):
+    folder = written({8: [{"reaches": 400}] * 4}, budgets=(0.5, 1.0))
+    studies = list(load(folder))
+    [plain] = grid_sentences(studies)
+    assert plain.startswith("Step budget: the larger of 0 epochs and 2,000 steps, searched under 0.5, 1 times that. ")
+    assert "Training and test errors" not in plain
+    [said] = grid_sentences(studies, [Goal("test/classification_error", 0.1)])
+    assert "Training and test errors are measured every 61% more steps, and goals on them are as coarse." in said
+
+
 def test_nobody_can_look_before_the_only_step(written):
     folder = written({8: [{"reaches": 1}] * 4}, budget=Budget(0, 1))
     assert not [text for text in read([folder]).warnings if "evaluation.first" in text]

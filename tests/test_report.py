@@ -11,13 +11,12 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from analysis import build, figures, methods, rules
+from analysis import build, figures, fits, methods, rules
 from analysis import searches as analysis_searches
 from analysis.counting import Goal
 from analysis.figures import FIGURES, canvas, charts
 from analysis.load import load_study
 from analysis.report import ReportData, page, write_report, write_tables
-from analysis.scaling import fit_table
 from analysis.shown import duration, number
 
 METRIC = "val/classification_error"
@@ -98,7 +97,7 @@ def made_of(steps, scaling, cost):
     more = {"searches": searches(steps), "reruns": reruns(steps), "compare": PAIRS}
     more["repeats"] = analysis_searches.repeats([])
     more["rules"] = rules.table(rules.steps([]))
-    more["fits"] = fit_table(steps)
+    more["fits"] = fits.table(steps)
     more["compare_workloads"] = PAIRS.iloc[:0].rename(columns={"workload": "optimizer", "optimizer": "workload"})
     return {"steps_to_result": steps, "scaling": scaling, "cost": cost, **more}
 

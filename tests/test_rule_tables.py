@@ -153,6 +153,16 @@ def test_how_far_a_rule_carries(lost, said):
     assert sentence.endswith(f"times the tuned steps: linear with warmup {said}.")
 
 
+def test_what_nobody_met_is_no_bridge():
+    """At 64 the search missed the goal, and so did all that was moved there; at 128 the search alone missed it."""
+    lost = {64: np.nan, 128: 1.0, 256: 1.2}
+    [sentence] = rules.sentences(moved(lost, missed={64: 10}))
+    assert sentence.endswith("not even at the next batch size (at 64 it misses the goal in 10 of 10 trainings).")
+    [sentence] = rules.sentences(moved({64: 1.0, 128: np.nan, 256: 1.2}))
+    assert sentence.endswith("linear with warmup from 32 to 256.")
+    assert rules.sentences(moved({64: np.nan})) == []
+
+
 def test_rules_have_one_order():
     names = ["linear_half_life", "mine", "square_root", "linear", "constant"]
     runs = pd.concat([moved({64: 30.0}, rule=name) for name in names]).rename(columns={"steps_lost": "steps"})

@@ -11,8 +11,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from analysis import build, steps_to_result
 from analysis import searches as analysis_searches
-from analysis import steps_to_result
 from analysis.counting import Branch
 from analysis.load import load
 from study import searches, store
@@ -153,6 +153,21 @@ def test_repeats_answer_as_the_first_search_does_by_the_best_of_their_budgets(sw
     swept(lambda study, h: (40 - study.branch.repeat) * study.branch.budget, repeats=2, budgets=(0.5, 1.0))
     [row] = analysis_searches.repeats(list(load(tmp_path))).to_dict("records")
     assert (row["searches"], row["least"], row["median"], row["greatest"]) == (3, 19, 20, 20)
+
+
+def test_budgets_that_were_not_searched_yet_are_told_and_their_repeats_do_not_count(swept, tmp_path):
+    """Searches are made budget by budget, the first one's before its repeat's."""
+    swept(lambda study, h: 40 * study.branch.budget, times=2, repeats=1, budgets=(0.5, 1.0, 2.0))
+    [(study, missing)] = analysis_searches.unsearched_budgets(list(load(tmp_path)))
+    assert (study.branch.budget, missing) == (0.5, [2.0])
+    [line] = build.read([tmp_path]).warnings[:1]
+    assert "no complete search yet under 2 times the step budget; sweep again to go on." in line
+    swept(lambda study, h: 40 * study.branch.budget, times=1, repeats=1, budgets=(0.5, 1.0, 2.0))
+    assert analysis_searches.unsearched_budgets(list(load(tmp_path))) == []
+    swept(lambda study, h: 40 * study.branch.budget, times=1, repeats=1, budgets=(0.5, 1.0, 2.0))
+    assert analysis_searches.repeats(list(load(tmp_path))).empty
+    swept(lambda study, h: 40 * study.branch.budget, repeats=1, budgets=(0.5, 1.0, 2.0))
+    assert list(analysis_searches.repeats(list(load(tmp_path)))["searches"]) == [2]
 
 
 def test_the_tuned_configuration_is_rerun_with_fresh_seeds(swept, tmp_path):

@@ -188,6 +188,35 @@ def test_perfect_scaling_from_a_base():
     assert perfect_scaling_limit(steps, base=10) == Limit(16.0, ">")
 
 
+@pytest.mark.parametrize(
+    ("steps", "base", "censored_at", "limit"),
+    [
+        ({8: 2900, 16: 1450, 32: INF, 64: 350}, None, {32: 749}, Limit(16.0, ">")),  # 32 may take 750, which is perfect
+        ({8: 2900, 16: 1450, 32: INF, 64: 350}, None, {32: 870}, Limit(16.0, "=")),
+        ({8: 2900, 16: 1450, 32: INF}, None, {32: 749}, Limit(16.0, ">")),
+        ({4: INF, 8: 2900, 16: 2800}, None, {4: 100}, Limit(8.0, "<")),  # what comes before the base is no matter
+        ({4: 100, 8: INF, 16: 50, 32: 50}, 8, {8: 10}, Limit(16.0, "<")),
+    ],
+)
+def test_a_missed_goal_ends_perfect_scaling_where_its_budget_says_so(steps, base, censored_at, limit):
+    assert perfect_scaling_limit(steps, base, censored_at) == limit
+
+
+def test_a_missed_goal_ends_gains_where_its_budget_says_so():
+    trials = {64: np.full(20, 1000.0), 128: np.full(20, INF)}
+    assert maximum_useful_batch_size(trials, censored_at={128: 600}) == Limit(64.0, ">")
+    assert maximum_useful_batch_size(trials, censored_at={128: 1000}) == Limit(64.0, "<")
+
+
+def test_intervals_know_as_little_of_what_missed_the_goal():
+    trials = {8: np.full(20, 400.0), 16: np.full(20, INF), 32: np.full(20, 100.0)}
+    found = scaling.intervals(scaling.resamples(trials), censored_at={16: 100})
+    assert found == {"perfect_scaling_limit": (8, 32), "maximum_useful_batch_size": (32, 32)}
+    few = {size: np.array([steps] * 3 + [INF] * 17) for size, steps in {64: 100.0, 128: 50.0}.items()}
+    found = scaling.intervals(scaling.resamples({1: np.full(20, INF), **few}))
+    assert found["maximum_useful_batch_size"][0] == 64  # resamples in which nothing reached it say nothing
+
+
 def test_nothing_reached_has_no_limits():
     for limit in (perfect_scaling_limit({1: INF}), maximum_useful_batch_size({1: np.array([INF, INF])})):
         assert math.isnan(limit.value)
@@ -242,6 +271,39 @@ def test_perfect_scaling_throughout(results):
     assert limits(studies) == {"perfect_scaling_limit": (4, ">"), "maximum_useful_batch_size": (4, ">")}
     assert "perfect scaling throughout, up to 4 at least" in sentence(studies)
     assert "4.0 times fewer" in sentence(studies)
+
+
+def test_what_budgets_are_too_short_to_tell_is_said(results):
+    studies = results({8: [1800] * 4, 16: [900] * 4, 32: [None] * 4}, budget=Budget(4, 100))
+    assert limits(studies) == {"perfect_scaling_limit": (16, ">"), "maximum_useful_batch_size": (16, ">")}
+    said = sentence(studies)
+    assert "perfect scaling up to 16 at least" in said
+    assert "a maximum useful batch size of 16 at least (16 throughout): 900 steps there" in said
+
+
+@pytest.mark.parametrize(
+    ("ends", "base", "said"),
+    [
+        ({1: [600] * 4, 2: [590] * 4, 4: [580] * 4}, None, "beyond 1, the smallest batch size"),
+        ({1: [None] * 4, 2: [590] * 4, 4: [580] * 4}, None, "beyond 2, the smallest that reached the goal"),
+        ({1: [600] * 4, 2: [590] * 4, 4: [580] * 4}, 2, "beyond 2, the base"),
+    ],
+)
+def test_in_what_a_limit_is_the_smallest(results, ends, base, said):
+    studies = results(ends)
+    assert (
+        f"no perfect scaling {said}"
+        in scaling.sentences(steps_to_result.table(studies), scaling.table(studies, base=base))[0]
+    )
+
+
+def test_searches_that_learn_from_their_trials_have_no_s_n(results):
+    studies = results({1: [1600] * 8, 4: [400] * 8}, sampler="tpe")
+    steps = steps_to_result.table(studies)
+    assert list(steps["steps_to_result"]) == [1600, 400]
+    assert steps[["steps_n", "low", "high"]].isna().all(axis=None)
+    assert scaling.table(studies)[["low", "high"]].isna().all(axis=None)
+    assert tuning.best_of_n(studies).empty
 
 
 def test_a_plateau(results):

@@ -9,8 +9,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import qmc
 
-from analysis.counting import COMPLETE, INCOMPLETE, INFEASIBLE, Goal, Measured, Outcome, counted_prefix, outcomes
-from study.records import ADAPTIVE_SAMPLERS, INDEXED_SAMPLERS, SAMPLERS, Curve, Seeds
+from analysis.counting import (
+    ADAPTIVE_SAMPLERS,
+    COMPLETE,
+    INCOMPLETE,
+    INFEASIBLE,
+    Goal,
+    Measured,
+    Outcome,
+    counted_prefix,
+    outcomes,
+)
+from study.records import INDEXED_SAMPLERS, SAMPLERS, Curve, Seeds
 from study.space import values
 from study.tuner import Tuner, point
 

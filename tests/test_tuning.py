@@ -82,6 +82,17 @@ def test_maps_give_every_batch_size_what_the_slowest_needs(results):
     assert list(steps.index[steps["state"] == "reached"]) == [(8, 0), (64, 0), (64, 1)]
 
 
+def test_a_trial_that_diverged_nobody_knows_when_reached_nothing(results):
+    """As imported ones may."""
+    trials = tuning.trials(results({8: [900, 800], 64: [200, 100]}))
+    trials.loc[(trials["batch_size"] == 64) & (trials["trial"] == 1), ["status", "first_bad_step"]] = [
+        "INFEASIBLE",
+        None,
+    ]
+    table = tuning.maps(trials)
+    assert set(table["state"][(table["batch_size"] == 64) & (table["trial"] == 1)]) == {"infeasible"}
+
+
 def test_maps_stay_within_what_was_trained_everywhere(results):
     table = tuning.maps(tuning.trials(results({2: [2000], 64: [10]})))
     assert set(table[table["unit"] == "examples"]["budget"]) == {2 * 2000}

@@ -95,7 +95,6 @@ def _draw_cost(ax: Axes, table: pd.DataFrame, unit: str, each: pd.Series, scalin
     for name, rows, line in curves(ax, table.assign(y=table["all"].where(reached))):
         lines.append(line)
         colour = line.get_color()
-        missed = rows[rows["y"].isna()]
         for first in rows.dropna(subset="y").head(1).itertuples() if unit != "seconds" else ():
             notes[PERFECT] = DASHED
             x = np.array([first.batch_size, table["batch_size"].max()], dtype=float)
@@ -108,9 +107,7 @@ def _draw_cost(ax: Axes, table: pd.DataFrame, unit: str, each: pd.Series, scalin
             moved = ScaledTranslation(5 * (len(lines) - (count + 1) / 2) / 72, 0, ax.figure.dpi_scale_trans)
             place: Any = {"color": colour, "label": INTERVAL, "transform": ax.transData + moved}
             ax.plot([row.batch_size] * 2, [row.low, top], **place, **BAR)
-        if len(missed):
-            notes[NOT_REACHED] = OPEN
-            ax.plot(missed["batch_size"], missed["all"], color=colour, label=NOT_REACHED, zorder=4, **OPEN)
+        notes |= _mark_missed(ax, rows, colour)
         if scaling is not None:
             limits = scaling[scaling["optimizer"] == name]
             aside = 1.6 * (len(lines) - (count + 1) / 2) if count > 1 else None
@@ -152,14 +149,29 @@ def by_goal(ax: Axes, table: pd.DataFrame) -> None:
     ['validation error < 0.1', 'validation error < 0.05']
     """
     reached = table["reached"].astype(bool)
-    table = table.assign(y=table["steps_to_result"].astype("Float64").where(reached).astype(float))
+    steps = table["steps_to_result"].astype("Float64").where(reached, table["train_steps"]).astype(float)
+    table = table.assign(y=steps.where(reached), all=steps)
     pairs = zip(table["goal_metric"], table["goal_threshold"], strict=True)
     table = table.assign(goal=[goal_text(str(metric), float(threshold)) for metric, threshold in pairs])
     goals = table.sort_values(GOAL, ascending=[True, False])["goal"]
     table["goal"] = pd.Categorical(table["goal"], categories=list(dict.fromkeys(goals)))
-    log_axes(ax, table["batch_size"], table["y"], "batch size (examples)", "training steps to each goal")
+    log_axes(ax, table["batch_size"], table["all"], "batch size (examples)", "training steps to each goal")
     heading(ax, str(table["workload"].iloc[0]), str(table["optimizer"].iloc[0]))
-    legend(ax, [line for _, _, line in curves(ax, table, by="goal")], {})
+    lines: list[Any] = []
+    notes: dict[str, Any] = {}
+    for _, rows, line in curves(ax, table, by="goal"):
+        lines.append(line)
+        notes |= _mark_missed(ax, rows, line.get_color())
+    legend(ax, lines, notes)
+
+
+def _mark_missed(ax: Axes, rows: pd.DataFrame, colour: Any) -> dict[str, Any]:
+    """Stand batch sizes without a y at their budget, unconnected; returns a note if there are any."""
+    missed = rows[rows["y"].isna()]
+    if missed.empty:
+        return {}
+    ax.plot(missed["batch_size"], missed["all"], color=colour, label=NOT_REACHED, zorder=4, **OPEN)
+    return {NOT_REACHED: OPEN}
 
 
 def relative_steps(ax: Axes, table: pd.DataFrame) -> None:
