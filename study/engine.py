@@ -161,7 +161,9 @@ def lanes_can(study: Study, workload: Workload, data: Data) -> bool:
             lanes.advance(1)
             with torch.no_grad():
                 lanes.predictor(range(2))(data.as_model_wants(data.inputs[:2]))
-    except (RuntimeError, ValueError, KeyError, IndexError, TypeError, NotImplementedError, UserWarning):
+    except (RuntimeError, ValueError, KeyError, IndexError, TypeError, NotImplementedError, UserWarning) as error:
+        if out_of_memory(error):  # says nothing of the model, and a full device must not choose an arithmetic
+            raise
         return False
     return True
 

@@ -45,8 +45,8 @@ class CudaGraph:
     One at a time: libraries keep memory for each stream, and some versions of torch free it with any of its graphs.
     """
 
-    def __init__(self) -> None:
-        self._graph, self._stream = torch.cuda.CUDAGraph(), _stream(torch.cuda.current_device())
+    def __init__(self, device: torch.device) -> None:
+        self._graph, self._stream = torch.cuda.CUDAGraph(), _stream(device)
 
     def run(self, function: Callable[[], Tensor]) -> Tensor:
         with self._aside():
@@ -57,12 +57,13 @@ class CudaGraph:
             return function()
 
     def replay(self) -> None:
-        self._graph.replay()
+        with torch.cuda.device(self._stream.device):
+            self._graph.replay()
 
     @contextmanager
     def _aside(self) -> Iterator[None]:
         """On the other stream, which is left even where torch stumbles over a recording that failed."""
-        here = torch.cuda.current_stream()
+        here = torch.cuda.current_stream(self._stream.device)
         self._stream.wait_stream(here)
         try:
             with torch.cuda.stream(self._stream):
@@ -72,7 +73,7 @@ class CudaGraph:
 
 
 @cache
-def _stream(device: int) -> torch.cuda.Stream:
+def _stream(device: torch.device) -> torch.cuda.Stream:
     return torch.cuda.Stream(device)
 
 
@@ -80,14 +81,16 @@ def _stream(device: int) -> torch.cuda.Stream:
 def _never_waiting() -> Iterator[None]:
     """Waiting for the device is an error of torch's; one of CUDA's would leave torch recording for good."""
     before = torch.cuda.get_sync_debug_mode()
-    torch.cuda.set_sync_debug_mode("error")
     try:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message="Synchronization debug mode")  # is a prototype, it says once
+            torch.cuda.set_sync_debug_mode("error")
         yield
     finally:
         torch.cuda.set_sync_debug_mode(before)
 
 
-GRAPHS: dict[str, Callable[[], Graph]] = {"cuda": CudaGraph}
+GRAPHS: dict[str, Callable[[torch.device], Graph]] = {"cuda": CudaGraph}
 """What records on each type of device; a CPU has nothing to launch."""
 
 
@@ -99,7 +102,7 @@ def replayed(function: Callable[..., Tensor], device: torch.device) -> Callable[
             shapes of its arguments.
     """
     graph = GRAPHS.get(device.type)
-    return function if graph is None else Replayed(function, graph())
+    return function if graph is None else Replayed(function, graph(device))
 
 
 class Replayed:
@@ -132,9 +135,17 @@ class Replayed:
             self._found = graph.record(lambda: self._function(*held))
             self._held, self._latest = held, arguments
         except RuntimeError as error:
-            if out_of_memory(error):
-                raise
+            chain = list(_with_what_came_before(error))  # leaving a recording that failed is an error, too
+            if full := next(filter(out_of_memory, chain), None):
+                raise full from None
             self._graph = None
-            reason = str(error.__context__ or error).splitlines()[0]  # leaving a recording that failed is an error, too
+            reason = str(chain[-1]).splitlines()[0]
             warnings.warn(f"updates are launched kernel by kernel, as they cannot be recorded: {reason}", stacklevel=2)
         return found
+
+
+def _with_what_came_before(error: BaseException | None) -> Iterator[BaseException]:
+    """An error, and those that were being handled when it was raised."""
+    while error is not None:
+        yield error
+        error = error.__context__

@@ -85,7 +85,7 @@ class Stack:
         self.averages = averages
         self.views = self.layout.views(self.weights)
         self.state = {name: tensor.new_zeros(lanes, *tensor.shape) for name, tensor in self._initial_state(0).items()}
-        self._steps: dict[int, Step] = {}
+        self._made: tuple[int, Step] | None = None
 
     @property
     def bytes(self) -> int:
@@ -134,10 +134,13 @@ class Stack:
         """Bring into a row what is pending, for it to be read; steps that follow would have other last bits."""
 
     def step(self, rows: int) -> Update:
-        """The update of the first `rows` rows, sliced once and not at every step."""
-        if rows not in self._steps:
-            self._steps[rows] = Step(self, rows)
-        return self._steps[rows]
+        """The update of the first `rows` rows, sliced once and not at every step.
+
+        One at a time: layers keep what they saw last, on a GPU in memory of the recording that they saw it in.
+        """
+        if self._made is None or self._made[0] != rows:
+            self._made = rows, Step(self, rows)
+        return self._made[1]
 
     def refresh(self, row: int, hyperparameters: Values, step: int) -> None:
         """What the optimizer does now and then, after this update of this row."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 from typing import Any
+from weakref import proxy  # a layer that held itself would keep models of ended trials on the device
 
 import torch
 from torch import Tensor, nn
@@ -46,10 +47,11 @@ class Vmapped:
         self.weights = {name: view.detach().requires_grad_() for name, view in layout.views(weights).items()}
         self.keys = [name for name, _ in template.named_buffers() if name.endswith("key")]
         for layer in template.modules():
+            held: Any = proxy(layer)
             if type(layer) is nn.Linear and layer.weight.numel() >= OWN_RULE_WEIGHTS:
-                layer.forward = partial(_linear, layer)  # type: ignore[method-assign]
+                layer.forward = partial(_linear, held)  # type: ignore[method-assign]
             elif flat and type(layer) is nn.Conv2d and _has_one_channel(layer):
-                layer.forward = partial(_by_patches, layer)  # type: ignore[method-assign]
+                layer.forward = partial(_by_patches, held)  # type: ignore[method-assign]
 
     def outputs(self, inputs: Tensor) -> Tensor:
         self.template.eval()

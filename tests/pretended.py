@@ -112,7 +112,7 @@ class Device(TorchDispatchMode):
 class Graph:
     """What CUDA graphs are: operations on fixed addresses, noted without being made, and made anew by each replay."""
 
-    def __init__(self) -> None:
+    def __init__(self, device: torch.device | None = None) -> None:
         self.calls: list[tuple[Any, Any, Any, list[Tensor]]] = []
         self.before: list[tuple[Tensor, Tensor]] = []
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import gc
+import weakref
 from collections.abc import Callable, Sequence
 
 import checkpointed
@@ -161,6 +163,40 @@ def test_some_lanes_at_once_are_evaluated_as_all_are(device, asked, monkeypatch)
     expected = trained(study, held("vmap", CPU))
     monkeypatch.setattr(vmapped, "EVALUATED_LANES", 3)
     assert_near(trained(study, held("vmap")), expected)
+
+
+class Looking(torch.nn.Module):
+    """Looks at what it is given, in evaluations: lanes that are measured one by one may."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x if self.training or x.isfinite().all() else x * 0
+
+
+def test_what_lanes_cannot_measure_there_is_found_out_there(device, asked, monkeypatch):
+    workload = checkpointed.CASES["vmap"]
+    model = workload.model
+    monkeypatch.setattr(workload, "model", lambda: torch.nn.Sequential(model(), Looking()), raising=False)
+    assert engine.lanes_can(asked("vmap"), workload, held("vmap", CPU))
+    assert not engine.lanes_can(asked("vmap"), workload, held("vmap"))
+
+
+def test_a_full_device_says_nothing_of_a_model(device, asked, monkeypatch):
+    def full(self, steps):
+        raise torch.OutOfMemoryError("no room")
+
+    monkeypatch.setattr(Lanes, "advance", full)
+    with pytest.raises(torch.OutOfMemoryError):
+        engine.lanes_can(asked("vmap"), checkpointed.CASES["vmap"], held("vmap"))
+
+
+def test_a_stack_keeps_one_height_of_steps(device, asked):
+    """Each may hold memory of the recording that it was made in."""
+    stack = engine._started(asked("bmm"), checkpointed.CASES["bmm"], held("bmm"), range(4)).stack
+    before = weakref.ref(stack.step(4))
+    assert stack.step(4) is before()
+    stack.step(2)
+    gc.collect()
+    assert before() is None
 
 
 def test_streamed_data_make_the_same_curves(device, asked):

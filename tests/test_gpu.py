@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +54,18 @@ def test_the_gpu_agrees_with_the_cpus_serial_engine(tmp_path: Path, engine: str,
         asked = [f"optimizer={optimizer}", *TAME[optimizer], *how]
         assert main(["sweep", *SMALL, *asked, f"results={tmp_path / folder}"]) == 0
     np.testing.assert_allclose(losses(tmp_path / "gpu"), losses(tmp_path / "cpu"), rtol=TOLERANCE)
+
+
+@pytest.fixture(autouse=True)
+def _fp32() -> Iterator[None]:
+    """As in the workers; torch's convolutions are TF32 by default, which moves losses by more than the tolerance."""
+    backends = torch.backends.cuda.matmul, torch.backends.cudnn
+    before = [backend.allow_tf32 for backend in backends]
+    for backend in backends:
+        backend.allow_tf32 = False
+    yield
+    for backend, allowed in zip(backends, before, strict=True):
+        backend.allow_tf32 = allowed
 
 
 @pytest.fixture(scope="module")

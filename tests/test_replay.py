@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import warnings
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -16,7 +17,7 @@ from fused import CASES, FUSING, Queue, assert_same_bits
 from pretended import DEVICE, NAME, Device
 from torch import Tensor
 
-from study import lanes, replay
+from study import lanes, memory, replay
 from study.evaluation import Data
 from study.lanes import Lanes
 from study.records import Curve, Study
@@ -152,6 +153,36 @@ class Full(pretended.Graph):
 def test_fewer_lanes_are_tried_where_a_recording_finds_no_room():
     with pytest.raises(torch.OutOfMemoryError):
         replay.Replayed(lambda x: x, Full())(torch.ones(2))
+
+
+class FullInside(pretended.Graph):
+    """A library finds no room, and leaving the recording is an error of its own."""
+
+    def record(self, function: Callable[[], Tensor]) -> Tensor:
+        try:
+            raise RuntimeError("CUDNN_STATUS_ALLOC_FAILED")
+        finally:
+            raise RuntimeError("operation failed due to a previous error during capture")
+
+
+def test_nor_where_a_library_finds_none():
+    with pytest.raises(RuntimeError, match="ALLOC_FAILED") as caught:
+        replay.Replayed(lambda x: x, FullInside())(torch.ones(2))
+    assert memory.out_of_memory(caught.value)
+
+
+def test_that_waiting_is_an_error_is_undone_and_says_nothing(monkeypatch):
+    modes = ["default"]
+
+    def set_mode(mode):
+        modes.append(mode)
+        warnings.warn("Synchronization debug mode is a prototype feature", stacklevel=1)
+
+    monkeypatch.setattr(torch.cuda, "get_sync_debug_mode", lambda: modes[-1])
+    monkeypatch.setattr(torch.cuda, "set_sync_debug_mode", set_mode)
+    with pytest.warns(UserWarning, match="prototype"), replay._never_waiting():  # which is the one of setting it back
+        assert modes[-1] == "error"
+    assert modes == ["default", "error", "default"]
 
 
 class Stumbling(pretended.Graph):

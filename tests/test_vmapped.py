@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -138,6 +141,20 @@ def test_lanes_under_vmap_have_the_gradients_of_models_that_are_alone(rule, name
     torch.testing.assert_close(
         outputs[0], functional_call(model, {k: v[0] for k, v in layout.views(rows).items()}, (inputs[0],))
     )
+
+
+def test_a_form_that_is_let_go_leaves_no_model_behind(monkeypatch):
+    """On a device, until somebody collects garbage."""
+    monkeypatch.setattr(vmapped, "OWN_RULE_WEIGHTS", 0)
+    model = of_images(nn.Conv2d(1, 2, 3), nn.Tanh())
+    form = Vmapped(model, torch.randn(LANES, Layout(model).width), Layout(model), flat=True)
+    held = weakref.ref(model)
+    gc.disable()
+    try:
+        del form, model
+        assert held() is None
+    finally:
+        gc.enable()
 
 
 def test_gradients_of_large_linear_layers_lie_as_their_weights_do():
