@@ -25,8 +25,8 @@ MOST_EXAMPLES = 8
 """With more, products take what memory did before: by a layer of 3.2 million weights nothing is won at 32."""
 LEAST_WEIGHTS = 2**20
 """4 MB, which a core's own caches do not hold; smaller ones were not measured."""
-ROWS_OF = 2**18
-"""Numbers in the rows that are updated together: 1 MB, and as much of each memory of the optimizer."""
+ROWS_OF = 2**19
+"""Numbers in the rows that are updated together: 2 MB, and as much of each memory of the optimizer."""
 
 Penalise = Callable[[Iterable[tuple[Tensor, Tensor]]], None]
 """Adds what is no business of the optimizer's, to (weights, gradient) of the same rows."""
@@ -140,7 +140,7 @@ def _momentum(momentum: float, learning_rate: float, velocity: Tensor, weight: T
     """Momentum wants the gradient for nothing but its velocity, to which the factors can be added as they are."""
 
     def update(rows: slice, left: Tensor, right: Tensor) -> None:
-        moved = velocity[rows].addmm_(left, right, beta=momentum)
+        moved = _with_product(velocity[rows], momentum, left, right)
         penalise([(weight[rows], moved)])
         weight[rows].add_(moved, alpha=-learning_rate)
 
@@ -199,6 +199,24 @@ def _forward(layer: Factored, weight: Tensor, bias: Tensor | None, x: Tensor) ->
     return _Updated.apply(layer, weight, bias, x.reshape(-1, x.shape[-1])).view(*x.shape[:-1], len(weight))
 
 
+def _outputs(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """x W^T + b; of few examples in few rows of the weight at a time, for which libraries have better kernels."""
+    if len(x) > MOST_EXAMPLES or len(weight) % CACHE_LINE:
+        return nn.functional.linear(x, weight, bias)
+    parts = weight.unflatten(0, (-1, CACHE_LINE))
+    y = torch.bmm(x.expand(len(parts), *x.shape), parts.mT).transpose(0, 1).flatten(1)
+    return y.clone() if bias is None else y + bias
+
+
+def _with_product(weight: Tensor, share: float, left: Tensor, right: Tensor) -> Tensor:
+    """This share of the weight [h, D] and the product of [h, n] and [n, D], in place; in few rows at a time, too."""
+    if len(weight) % CACHE_LINE:
+        return weight.addmm_(left, right, beta=share)
+    parts = weight.unflatten(0, (-1, CACHE_LINE))
+    parts.baddbmm_(left.reshape(len(parts), CACHE_LINE, -1), right.expand(len(parts), *right.shape), beta=share)
+    return weight
+
+
 class _Updated(torch.autograd.Function):
     """x W^T + b for x [n, D], whose backward pass is `Factored.descend`."""
 
@@ -206,7 +224,7 @@ class _Updated(torch.autograd.Function):
     def forward(ctx: Any, layer: Factored, weight: Tensor, bias: Tensor | None, x: Tensor) -> Tensor:
         ctx.save_for_backward(x, weight)
         ctx.layer = layer
-        return nn.functional.linear(x, weight, bias)
+        return _outputs(x, weight, bias)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[None, Tensor | None, Tensor | None, Tensor | None]:

@@ -23,7 +23,7 @@ from study.records import Evaluation
 from study.serial import Run
 from workloads.layers import Dropout
 
-INPUTS, OUTPUTS = 1000, 1066  # in parts of 256 rows the last one is ragged
+INPUTS, OUTPUTS = 1000, 1066  # in parts of 512 rows the last one is ragged
 FIXED = {"learning_rate": 0.01, "momentum": 0.9, "beta1": 0.9, "beta2": 0.99, "epsilon": 1e-6, "weight_decay": 0.1}
 FIXED |= {"damping": 0.1, "factor_decay": 0.9, "inverse_frequency": 3}
 STEPS = 5
@@ -88,16 +88,18 @@ class Workload(Blobs):
 
     Arguments:
         places: of each example, which all go through it.
+        outputs: of the large layer.
         chain: makes the model of its layers.
     """
 
     places: int = 1
+    outputs: int = OUTPUTS
     chain: Callable[[list[nn.Module]], nn.Module] = lambda layers: nn.Sequential(*layers)
 
     def model(self) -> nn.Module:
         places, first = nn.Unflatten(1, (self.places, -1)), nn.Linear(24 // self.places, INPUTS)
-        last = [nn.ReLU(inplace=True), nn.Flatten(), nn.Linear(self.places * OUTPUTS, 5)]
-        return self.chain([places, first, nn.ReLU(), Dropout(0.2), nn.Linear(INPUTS, OUTPUTS), *last])
+        last = [nn.ReLU(inplace=True), nn.Flatten(), nn.Linear(self.places * self.outputs, 5)]
+        return self.chain([places, first, nn.ReLU(), Dropout(0.2), nn.Linear(INPUTS, self.outputs), *last])
 
 
 @pytest.fixture
@@ -153,6 +155,22 @@ def test_the_weights_are_those_of_gradients_written_out(begun, optimizer, batch_
     assert layer.weight.grad is None
     assert not torch.equal(layer.weight, before)
     assert_same(held, advanced(begun(optimizer=optimizer, batch_size=batch_size, written=True, **decays)))
+
+
+@pytest.mark.parametrize("batch_size", [1, 2, MOST_EXAMPLES])
+@pytest.mark.parametrize("optimizer", ["momentum", "adam"])
+def test_rows_that_fill_cache_lines_are_taken_few_at_a_time(begun, monkeypatch, optimizer, batch_size):
+    workload, asked = Workload(outputs=67 * CACHE_LINE), {"optimizer": optimizer, "batch_size": batch_size}
+    written, linear = advanced(begun(workload, written=True, **asked)), nn.functional.linear
+    held = begun(workload, **asked)
+    assert held.factored
+
+    def few(x, weight, bias=None):
+        assert weight is not held.factored[0].weight
+        return linear(x, weight, bias)
+
+    monkeypatch.setattr(nn.functional, "linear", few)
+    assert_same(advanced(held), written)
 
 
 @pytest.mark.parametrize("batch_size", [2, 4])
