@@ -225,7 +225,12 @@ def _budget(study: StudyData, goal: Goal, row: Row) -> Iterator[Caution]:
     """How the budget and its evaluation grid bound what was found."""
     if not row["reached"]:
         text, cure = "no trial reached the goal within {} steps", "raise the budget or choose a looser goal"
-        yield _about("never", study, goal, text, cure, f"{row['train_steps']:,}")
+        values = [f"{row['train_steps']:,}"]
+        least = steps_to_result.counted_trials(study, goal)["least_error"].min()
+        if np.isfinite(least):
+            text += "; the least error was {}"
+            values.append(f"{least:.3g}")
+        yield _about("never", study, goal, text, cure, *values)
         return
     steps = row["steps_to_result"]
     before = int(steps_to_result.outcomes(study, goal)["step_before"][row["trial"]])

@@ -138,10 +138,15 @@ def _useful(names: Sequence[str], limits: pd.DataFrame, by: str) -> str:
     if len(found) < 2:
         return ""
     if len(found.drop_duplicates()) == 1 and len(found) == len(names):
-        return f"Maximum useful batch size: {bounded(*found.iloc[0])} with each."
-    listed = ", ".join(f"{bounded(row.value, row.bound)} with {row.Index}" for row in found.itertuples())
+        return f"Maximum useful batch size: {_useful_in_words(*found.iloc[0])} with each."
+    listed = ", ".join(f"{_useful_in_words(row.value, row.bound)} with {row.Index}" for row in found.itertuples())
     times = f" ({found['value'].max() / found['value'].min():.3g} times)" if (found["bound"] == "=").all() else ""
     return f"Maximum useful batch sizes: {listed}{times}."
+
+
+def _useful_in_words(value: float, bound: str) -> str:
+    """Nothing is known of what lies below the smallest, and few trials may show no gain where there is one."""
+    return f"no gain shown beyond {value:,.0f}" if bound == "<" else bounded(value, bound)
 
 
 def _listed(names: Sequence[str], last: str) -> str:

@@ -116,9 +116,10 @@ def table(runs: pd.DataFrame) -> pd.DataFrame:
         learning_rate; seeds; missed (how many missed the goal) and missed_share with its exact 95 % interval
         missed_low, missed_high; steps, the median over seeds (of an even number the lower one; infinite where fewer
         than half reached the goal), with its interval low, high of order statistics (infinite where it is open);
-        tuned_learning_rate and tuned_steps, the same of what was tuned here, and steps_to_result, its S(B) (NaN where
-        no trial reached the goal); steps_lost, the median over seeds of the ratio of steps to those of the tuned
-        configuration with the same seeds, with its interval lost_low, lost_high.
+        tuned_learning_rate, tuned_missed and tuned_steps, the same of what was tuned here, and steps_to_result, its
+        S(B) (NaN where no trial reached the goal); steps_lost, the median over seeds of the ratio of steps to those of
+        the tuned configuration with the same seeds, with its interval lost_low, lost_high (NaN where that missed the
+        goal in half of them or more).
 
     >>> runs = pd.DataFrame({"workload": "digits", "optimizer": "sgd", "goal_metric": "val/classification_error",
     ...     "goal_threshold": 0.05, "base_batch_size": [8] * 3 + [64] * 3, "rule": ["linear"] * 3 + ["tuned"] * 3,
@@ -136,7 +137,7 @@ def table(runs: pd.DataFrame) -> pd.DataFrame:
         tuned = references.get(tuple(move[name] for name in here))
         rows.append({**move, **_row(part.set_index("run"), tuned)})
     columns = [*MOVE, "learning_rate", "seeds", "missed", "missed_share", "missed_low", "missed_high"]
-    columns += ["steps", "low", "high", "tuned_learning_rate", "tuned_steps", "steps_to_result"]
+    columns += ["steps", "low", "high", "tuned_learning_rate", "tuned_missed", "tuned_steps", "steps_to_result"]
     columns += ["steps_lost", "lost_low", "lost_high"]
     found = pd.DataFrame(rows, columns=columns)
     order = (
@@ -163,15 +164,17 @@ def _row(moved: pd.DataFrame, tuned: pd.DataFrame | None) -> dict[str, Any]:
     if tuned is None or not len(both):
         return row
     reference = tuned.loc[both, "steps"].to_numpy(dtype=float)
+    row |= {
+        "tuned_learning_rate": tuned["learning_rate"].iloc[0],
+        "tuned_missed": int(np.isinf(reference).sum()),
+        "tuned_steps": intervals.median_best_of(reference, 1),
+    }
+    if 2 * row["tuned_missed"] >= len(reference):  # infinitely better than what missed the goal says nothing
+        return row
     with np.errstate(invalid="ignore"):
         ratios = moved.loc[both, "steps"].to_numpy(dtype=float) / reference
     ratios[np.isnan(ratios)] = np.inf  # a move that missed the goal is no good where the tuned one missed it, too
-    return {
-        **row,
-        "tuned_learning_rate": tuned["learning_rate"].iloc[0],
-        "tuned_steps": intervals.median_best_of(reference, 1),
-        **_median(ratios, "steps_lost", "lost_low", "lost_high"),
-    }
+    return row | _median(ratios, "steps_lost", "lost_low", "lost_high")
 
 
 def _median(values: np.ndarray, *names: str) -> dict[str, float]:
@@ -225,7 +228,7 @@ def sentences(moved: pd.DataFrame) -> list[str]:
 def _reach(rule: str, rows: pd.DataFrame, base: int) -> str:
     """`square root from 4 to 64 (3.1 times at 1,024)`: around the base without a gap, and the worst beyond."""
     lost = rows.set_index("batch_size").sort_index()
-    # Where the search missed the goal, too, nothing can be lost; what was moved there meets it or does not.
+    # Where what was tuned misses the goal, too, nothing can be lost; what was moved there meets it or does not.
     untuned, missed = lost["steps_lost"].isna(), 2 * lost["missed"] > lost["seeds"]
     near = (lost["steps_lost"] <= NEAR) | (untuned & ~missed)
     up = near[near.index > base].cummin()

@@ -18,7 +18,7 @@ from study.engine import lanes_can, refusal
 from study.evaluation import Data, metrics
 from study.memory import device_bytes, micro_batch, most_workers, saved_bytes
 from study.placement import Engine, slots
-from study.probe import FEW, check_model, check_numbers, check_splits, in_the_loss
+from study.probe import FEW, asked_of, check_model, check_numbers, check_splits, in_the_loss
 from study.records import Budget, Evaluation, Search, Seeds, Study
 from study.space import parse_space
 from study.stack import arithmetic
@@ -184,7 +184,8 @@ class Tried:
 def _tried(job: Job, here: bool) -> Tried:
     study = job.study
     workload = build(study.workload)
-    splits = workload.splits(torch.device("cpu"))
+    with asked_of(study, "splits()"):
+        splits = workload.splits(torch.device("cpu"))
     check_splits(study, splits)
     examples = streaming.Examples(splits)
     wanted, got = study.workload["train_examples"], examples.count("train")

@@ -71,7 +71,8 @@ def import_released(
     """
     found, warnings = released.find(folder)
     if not found:
-        reasons = [f"no studies to import in {folder}: there is no readable study.json", *warnings]
+        why = "there is no readable study.json" if folder.is_dir() else "there is no such folder"
+        reasons = [f"no studies to import in {folder}: {why}", *warnings]
         raise ImportRefused("; ".join(reasons))
     chosen = _goals(found, goals)
     questions = [_question(study, chosen[study.workload]) for study in found]

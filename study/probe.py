@@ -16,6 +16,7 @@ from study.records import Study
 from study.schema import UsageError
 from study.space import middle
 from workloads.base import Splits, Workload
+from workloads.fetching import DataError
 
 FOREIGN = {Path(__file__).parent, Path(torch.__file__).parent}
 """Folders whose code is not the author's of a workload."""
@@ -64,7 +65,7 @@ def check_model(study: Study, workload: Workload, inputs: Tensor, targets: Tenso
     """
     examples = f"{len(targets)} example{'s' if len(targets) > 1 else ''}"
     few = f"{examples}, inputs {_in_words(inputs)} and targets {_in_words(targets)}"
-    with _asked(study, "model()"):
+    with asked_of(study, "model()"):
         model = workload.model()
     if not isinstance(model, nn.Module):
         raise UsageError(f"{study.name}.model() must return a torch.nn.Module, but got a {type(model).__name__}.")
@@ -79,7 +80,7 @@ def check_model(study: Study, workload: Workload, inputs: Tensor, targets: Tenso
         raise UsageError(f"{study.name} measures nothing: its `errors` are empty; name at least one.")
     given = inputs.clone()
     with torch.random.fork_rng(devices=[]):
-        with _asked(study, "model", f"of {few}"):
+        with asked_of(study, "model", f"of {few}"):
             outputs = model.train()(inputs)
         if not torch.equal(inputs.nan_to_num(), given.nan_to_num()):
             raise UsageError(
@@ -120,7 +121,7 @@ def check_numbers(study: Study, workload: Workload, splits: Splits) -> None:
         if not odd:
             continue
         inputs, targets = (part[odd[:FEW]] for part in split)
-        with torch.no_grad(), _asked(study, "loss", f"of numbers that are not finite, in its {name} split"):
+        with torch.no_grad(), asked_of(study, "loss", f"of numbers that are not finite, in its {name} split"):
             outputs = model(inputs.clone())
             spoilt = [each for each, judge in judges.items() if not judge(outputs, targets).isfinite().all()]
         if spoilt:
@@ -148,7 +149,7 @@ def _odd(split: tuple[Tensor, Tensor]) -> list[int]:
 
 def _called(study: Study, name: str, few: str, outputs: Any, call: Callable[[], Any]) -> Any:
     got = _in_words(outputs) if isinstance(outputs, Tensor) else f"a {type(outputs).__name__}"
-    with _asked(study, name, f"of outputs {got} and {few}"):
+    with asked_of(study, name, f"of outputs {got} and {few}"):
         try:
             return call()
         except TypeError as error:
@@ -161,11 +162,11 @@ def _called(study: Study, name: str, few: str, outputs: Any, call: Callable[[], 
 
 
 @contextmanager
-def _asked(study: Study, name: str, of: str = "") -> Iterator[None]:
+def asked_of(study: Study, name: str, of: str = "") -> Iterator[None]:
     """Ask something of somebody's code, whose errors may be any, and say where it stands."""
     try:
         yield
-    except UsageError:
+    except (UsageError, DataError):
         raise
     except Exception as error:
         said = f"{type(error).__name__}: {' '.join(str(error).split())}".rstrip(". ")

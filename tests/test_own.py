@@ -42,6 +42,24 @@ def test_splits_that_are_none_are_refused(tmp_path, monkeypatch, change, said):
         sweep.jobs_of(["batch_size=64", f"results={tmp_path}"], None)
 
 
+def test_splits_that_fail_are_told_in_a_line(tmp_path, monkeypatch):
+    def splits(self, device):
+        raise RuntimeError("split_with_sizes expects split_sizes to sum exactly to 10")
+
+    monkeypatch.setattr(FullyConnected, "splits", splits)
+    said = r"mlp_digits's splits\(\) cannot be computed: RuntimeError: split_with_sizes .*test_own.py, line \d+\)"
+    with pytest.raises(UsageError, match=said):
+        sweep.jobs_of(["batch_size=64", f"results={tmp_path}"], None)
+
+
+def test_a_module_that_cannot_be_read_is_told_in_a_line(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    (tmp_path / "made_wrong.py").write_text("class Mine:\n    def (self):\n")
+    asked = ["batch_size=64", "workload._target_=made_wrong.Mine", f"results={tmp_path / 'results'}"]
+    with pytest.raises(UsageError, match=r"must be an importable class.*made_wrong.py, line 2"):
+        sweep.jobs_of(asked, tmp_path)
+
+
 def test_a_tuned_loss_needs_no_default_that_is_used(tmp_path, monkeypatch):
     def loss(self, outputs, targets, label_smoothing):
         return cross_entropy_error(outputs, targets) * (1 - label_smoothing)

@@ -79,6 +79,14 @@ def test_a_run_without_the_goal_counts_as_infinite_whatever_the_tuned_one_did(pl
     assert (found["missed"], found["steps_lost"]) == (5, np.inf)
 
 
+def test_what_tuning_misses_cannot_be_lost(planted):
+    """Nor is a move infinitely better where the tuned configuration misses its own goal with half of the seeds."""
+    planted("tuned", 32, 32, [20, None, None, 40])
+    row = read(planted("constant", 8, 32, [30, 30, 30, 30])).iloc[0]
+    assert (row["missed"], row["steps"], row["tuned_missed"], row["tuned_steps"]) == (0, 30, 2, 40)
+    assert row[["steps_lost", "lost_low", "lost_high"]].isna().all()
+
+
 def test_without_its_reference_a_move_still_has_its_misses(planted):
     folder = planted("constant", 8, 32, [30, None, 50])
     row = read(folder).iloc[0]

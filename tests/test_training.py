@@ -228,6 +228,31 @@ def test_optimizers_are_told_when_they_are_measured(question):
     assert np.ptp(moved) < 0.01
 
 
+class ByHand(torch.optim.SGD):
+    """As those are written that follow a backward pass: nobody tells them how to make one."""
+
+    @torch.no_grad()
+    def step(self):
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                parameter -= group["lr"] * parameter.grad
+
+
+class Ignoring(ByHand):
+    """Takes a closure, as the signature wants it, and passes over it."""
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        super().step()
+
+
+@pytest.mark.parametrize("name", ["ByHand", "Ignoring"])
+def test_optimizers_that_know_of_no_closure_follow_a_backward_pass(question, name):
+    theirs = curve(question({"learning_rate": 0.1}, optimizer=f"{__name__}.{name}"))
+    ours = curve(question({"learning_rate": 0.1}, optimizer="sgd"))
+    np.testing.assert_allclose(theirs.errors["val/loss"], ours.errors["val/loss"], rtol=1e-5)
+
+
 SMALL = ["sweep", "batch_size=64", "search.trials=2", "budget.epochs=2", "engine.workers=1"]
 
 

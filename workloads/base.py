@@ -191,7 +191,7 @@ def build(config: Mapping[str, Any]) -> Workload:
     module, _, attribute = path.rpartition(".")
     try:
         constructor = getattr(importlib.import_module(module), attribute)
-    except (ImportError, AttributeError, ValueError) as error:
+    except Exception as error:  # whatever a module of somebody else's raises
         raise ValueError(
             f"workload._target_ must be an importable class, but got {path!r}: {error}. The folder of your own is "
             "given by --config-dir."

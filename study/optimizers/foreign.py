@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dis
 import importlib
 import inspect
 from collections.abc import Container, Mapping
@@ -53,7 +54,7 @@ def foreign(path: str, arguments: Mapping[str, Any]) -> Optimizer:
     names -= {"learning_rate", *Schedule.optional_hyperparameters}  # the schedule's warmup is every optimizer's
     return Optimizer(
         hyperparameters={"learning_rate": Legal("(0, inf)")},
-        build=partial(_build, constructor, arguments, named, names),
+        build=partial(_build, _with_closure(constructor), arguments, named, names),
         optional={name: _legal(name) for name in sorted(names)} | AVERAGE,
         own=("l2", "weight_decay"),
     )
@@ -64,6 +65,30 @@ def _legal(name: str) -> Legal:
     if name == "momentum" or name.startswith("beta"):
         return Legal("[0, 1)")
     return Legal({"weight_decay": "[0, inf)", "epsilon": "(0, inf)"}.get(name, "(-inf, inf)"))
+
+
+def _with_closure(constructor: Any) -> Any:
+    """The class itself or, where its step passes over the closure that makes gradients, one whose step calls it before,
+    as loops by hand do."""
+    if _calls_closure(constructor.step):
+        return constructor
+
+    class WithClosure(constructor):
+        def step(self, closure: Any) -> Any:
+            with torch.enable_grad():
+                loss = closure()
+            super().step()
+            return loss
+
+    return WithClosure
+
+
+def _calls_closure(step: Any) -> bool:
+    """Whether the first argument of this method is so much as looked at."""
+    own = inspect.unwrap(step)
+    closure = list(inspect.signature(own).parameters)[1:2]
+    loaded = (each.argval for each in dis.get_instructions(own) if each.opname.startswith("LOAD"))
+    return any(name in (value if isinstance(value, tuple) else (value,)) for value in loaded for name in closure)
 
 
 def _build(
