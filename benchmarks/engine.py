@@ -1,7 +1,7 @@
 """Trial-steps per second: this engine beside what a user would write, measured in one interleaved run.
 
     python -m benchmarks.engine [--json FILE] [--models softmax,mlp] [--batch-sizes 2,8] [--optimizer adam] [--rounds 3]
-        [--device cpu]
+        [--device cpu] [--made-up-data]
 
 A   `DataLoader` + `nn.Module` + a library's optimizer (momentum unless told otherwise), one trial at a time, torch's
     defaults: on a CPU all its threads, on a GPU TF32 in convolutions
@@ -12,7 +12,7 @@ C   this engine through its public interface: `Workers` training a study propose
 Rounds go A, B, C, A, B, C, ...; each figure is the median over rounds. B and C both make their steps until the slower
 core is done with its own: where cores differ, neither is given what the faster one could have done meanwhile. The peak
 is that of an fp32 matrix product in as many processes as B has. Takes about three quarters of an hour for everything on
-two cores.
+two cores. Random numbers in the shape of the data (`--made-up-data`) cost what the data do, where those cannot be had.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from dataclasses import replace
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytorch_optimizer
 import torch
@@ -45,6 +46,7 @@ from study.space import values
 from study.tuner import Tuner, point
 from study.workers import Workers, one_thread_environment
 from workloads.base import Splits, Workload, build
+from workloads.datasets import DATASETS
 
 MODELS = {
     "softmax": ["workload=softmax_mnist"],
@@ -64,6 +66,9 @@ BATCH_SIZES = (2, 8, 32, 128, 512, 2048)
 SECONDS = 1.0
 LONG = 5
 """So many times longer are B and C measured, so that starting trials and unlike cores matter less."""
+ON_A_GPU = 3
+"""So many times longer yet is C, which makes the models of its lanes there one by one and records an update: that is
+seconds of a sweep's hours."""
 LEAST_STEPS = 30
 """Of each process, since a trial's first step is slower than the hundreds or thousands that follow it in a sweep."""
 TRIALS = 128  # enough lanes for any worker
@@ -72,27 +77,42 @@ TRIALS = 128  # enough lanes for any worker
 class HardlyEvaluated:
     """A workload with a handful of validation and test examples, since A and B do not evaluate."""
 
-    def __init__(self, name: str, train_examples: int, workload: dict[str, Any]) -> None:
+    def __init__(self, name: str, train_examples: int, workload: dict[str, Any], made_up: bool = False) -> None:
         self.name, self.train_examples, self.real = name, train_examples, build(workload)
+        self.dataset = workload["dataset"] if made_up else None
         self.errors, self.hyperparameters = self.real.errors, self.real.hyperparameters
         self.model, self.loss = self.real.model, self.real.loss
 
     def splits(self, device: torch.device) -> Splits:
         """The real training set; eight examples of the others."""
+        if self.dataset is not None:
+            return made_up_splits(self.dataset, self.train_examples, device)
         train, val, test = self.real.splits(device)
         return Splits(train, (val[0][:8], val[1][:8]), (test[0][:8], test[1][:8]))
 
 
-def study_of(model: str, batch_size: int, optimizer: str, device: str) -> tuple[Study, config.Job]:
+def made_up_splits(dataset: str, train_examples: int, device: torch.device, **_: Any) -> Splits:
+    """In the place of `workloads.datasets.splits`: random numbers in the shape of these data."""
+    shape, classes = DATASETS[dataset].shape, DATASETS[dataset].classes
+    inputs = torch.randn(train_examples, *shape, device=device)
+    targets = torch.randint(classes, (train_examples,), device=device)
+    few = inputs[:8], targets[:8]
+    return Splits((inputs, targets), few, few)
+
+
+def study_of(
+    model: str, batch_size: int, optimizer: str, device: str, made_up: bool = False
+) -> tuple[Study, config.Job]:
     """A study whose trials never stop early and are measured once, at their end, on next to nothing."""
     held = {"learning_rate": RATE, **WRITTEN[optimizer][0]}
     fixed = [f"search.space.{name}={value}" for name, value in held.items()]
     never = ["evaluation.first=1.0", "stopping=budget", f"search.trials={TRIALS}"]
     where = [f"batch_size={batch_size}", f"engine.device={device}"]
     arguments = [*MODELS[model], f"optimizer={optimizer}", *fixed, *never, *where]
-    [job] = config.materialise(config.jobs(arguments))
+    with mock.patch("workloads.datasets.splits", made_up_splits) if made_up else nullcontext():
+        [job] = config.materialise(config.jobs(arguments))
     real = dict(job.study.workload)
-    wrapped = {"_target_": "benchmarks.engine.HardlyEvaluated", "workload": real}
+    wrapped = {"_target_": "benchmarks.engine.HardlyEvaluated", "workload": real, "made_up": made_up}
     wrapped |= {key: real[key] for key in ("name", "train_examples")}
     return replace(job.study, workload=wrapped), job
 
@@ -236,7 +256,8 @@ def loop_c(study: Study, workers: Workers, step_seconds: float) -> float:
     It starts its trials within the time, and B does not.
     """
     lanes = workers.cost_of(study).lanes
-    steps = max(LEAST_STEPS, round(LONG * SECONDS / step_seconds / lanes))
+    longer = LONG if workers.engine.device == "cpu" else LONG * ON_A_GPU
+    steps = max(LEAST_STEPS, round(longer * SECONDS / step_seconds / lanes))
     bounded = replace(
         study,
         budget=replace(study.budget, epochs=0, steps=steps),
@@ -270,6 +291,7 @@ def main() -> None:
     parser.add_argument("--optimizer", choices=WRITTEN, default="momentum")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--device", default="auto", help="cpu or cuda:1, say; default: a GPU if there is one")
+    parser.add_argument("--made-up-data", action="store_true")
     options = parser.parse_args()
     device = one_device(options.device)
     torch.set_num_threads(1)
@@ -278,7 +300,7 @@ def main() -> None:
     print("model      batch   arithmetic lanes   A steps/s   B steps/s   C steps/s     C/A     C/B   of peak")
     for model in options.models.split(","):
         for batch_size in map(int, options.batch_sizes.split(",")):
-            study, job = study_of(model, batch_size, options.optimizer, device)
+            study, job = study_of(model, batch_size, options.optimizer, device, options.made_up_data)
             with Workers(job.engine) as workers:
                 [cost] = workers.measure([study])
                 # Once untimed, so that every process has loaded its data.

@@ -15,7 +15,7 @@ from torch import Tensor
 from study.cost import Cost, least_seconds
 from study.evaluation import EVALUATION_CHUNK, Data, Log, Source, initial_model, kinds
 from study.evaluation import measure as measure_errors
-from study.lanes import Lanes
+from study.lanes import SEGMENT_STEPS, Lanes
 from study.lanes import train as train_lanes
 from study.memory import SHARE, device_bytes, out_of_memory, release_cached_memory
 from study.records import Curve, Study, Trial
@@ -45,6 +45,8 @@ that rounding turns moves a weight by twice the learning rate, and must not matt
 OVERLAPPING = 8
 """Updates timed at once on such a device, which makes them while the host prepares the next."""
 TIMED_SECONDS = 0.02
+TIMED_STEPS = 32
+"""At most, on a CPU; elsewhere two segments, so that the host prepares the one while the device makes the other."""
 WORTH = 1.04
 """How much slower than the fastest stack a lower one may be and still be preferred: it needs less memory."""
 GIVE_UP = 1.25
@@ -300,7 +302,8 @@ def _step_seconds(fused: Lanes) -> float:
     steps = fused.stack.period
     seconds = least_seconds(partial(fused.advance, steps), budget=0)
     if seconds < TIMED_SECONDS:
-        steps *= max(1, min(32 // steps, int(TIMED_SECONDS / seconds)))
+        most = TIMED_STEPS if fused.device.type == "cpu" else 2 * SEGMENT_STEPS
+        steps *= max(1, min(most // steps, int(TIMED_SECONDS / seconds)))
     if seconds < 3 * TIMED_SECONDS:
         seconds = least_seconds(partial(fused.advance, steps), budget=3 * TIMED_SECONDS)
     return seconds / steps / len(fused.lanes)

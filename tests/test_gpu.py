@@ -50,7 +50,10 @@ def losses(folder: Path) -> np.ndarray:
 @pytest.mark.parametrize("optimizer", TAME)
 @pytest.mark.parametrize("engine", ["serial", "lanes"])
 def test_the_gpu_agrees_with_the_cpus_serial_engine(tmp_path: Path, engine: str, optimizer: str) -> None:
-    for folder, how in (("cpu", ["engine=serial", "engine.device=cpu"]), ("gpu", [f"engine={engine}"])):
+    for folder, how in (
+        ("cpu", ["engine=serial", "engine.device=cpu", "engine.workers=1"]),
+        ("gpu", [f"engine={engine}"]),
+    ):
         asked = [f"optimizer={optimizer}", *TAME[optimizer], *how]
         assert main(["sweep", *SMALL, *asked, f"results={tmp_path / folder}"]) == 0
     np.testing.assert_allclose(losses(tmp_path / "gpu"), losses(tmp_path / "cpu"), rtol=TOLERANCE)
@@ -111,6 +114,23 @@ def assert_near(found: Sequence[Curve], expected: Sequence[Curve]) -> None:
 def test_curves_are_those_of_the_cpu(question, device, how, optimizer):
     study = question(how, optimizer)
     assert_near(trained(study, held(how, device)), trained(study, held(how, torch.device("cpu"))))
+
+
+@pytest.mark.parametrize("how", ["bmm", "vmap"])
+def test_a_diverging_lane_harms_no_other(question, device, how):
+    """Kernels of many groups may multiply one group's NaN by zeros of another's."""
+    study = question(how)
+    desks = [
+        Desk([checkpointed.trial(study, i, **({"learning_rate": 1e38} if i == 1 else {})) for i in range(4)])
+        for _ in range(2)
+    ]
+    there, here = (
+        trained(study, held(how, where), desk) for where, desk in zip((device, torch.device("cpu")), desks, strict=True)
+    )
+    assert [curve.first_bad_step is None for curve in there] == [True, False, True, True]
+    assert there[1].first_bad_step == here[1].first_bad_step
+    del there[1], here[1]
+    assert_near(there, here)
 
 
 @pytest.mark.parametrize("how", ["bmm", "vmap"])
