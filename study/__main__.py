@@ -273,8 +273,6 @@ def import_released(options: argparse.Namespace, console: Console) -> None:
 
 def data(options: argparse.Namespace, console: Console) -> None:
     """`study data list` and `study data fetch NAME`."""
-    from rich.table import Table
-
     from study.config import UsageError
     from workloads import datasets
     from workloads.suggest import suggest
@@ -286,13 +284,12 @@ def data(options: argparse.Namespace, console: Console) -> None:
         for name in options.names or datasets.DATASETS:
             console.print(f"{name}: {datasets.fetch(name)}", highlight=False)
         return
-    table = Table(box=None, header_style="bold", pad_edge=False)
-    rows = [row for row in datasets.status() if row.name in (options.names or datasets.DATASETS)]
-    for heading in rows[0]._fields:
-        table.add_column(heading)
-    for row in rows:
-        table.add_row(*(f"{value:.0f}" if isinstance(value, float) else str(value) for value in row))
-    console.print(table)
+    for row in datasets.status():
+        if row.name in (options.names or datasets.DATASETS):
+            size = f" ({row.megabytes:.0f} MB)" if row.megabytes else ""
+            here = row.where or ("here" if row.present else f"not here: python -m study data fetch {row.name}")
+            lines = [f"[bold]{row.name}[/bold]: {row.what}{size}", here, *row.sources]
+            console.print("\n    ".join(lines), highlight=False, soft_wrap=True)
 
 
 VERBS: Mapping[str, Callable[[argparse.Namespace, Console], int | None]] = {

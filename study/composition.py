@@ -186,6 +186,8 @@ def _first_line(error: Exception) -> str:
     if absent and (extra := EXTRAS.get(absent[1])):
         return f"cluster={extra} needs a package that is not installed: pip install 'batch-size-study[{extra}]'"
     key = next((line.removeprefix("full_key: ") for line in lines if line.startswith("full_key: ")), None)
+    if key and lines[0].startswith("Missing mandatory value"):
+        return f"{key} is not set: a workload's file says it, below its first line, `# @package _global_`."
     if key and (other := OF_ANOTHER_KIND.match(lines[0])):
         return f"{key} must be {KINDS[other[2]]}, but got {other[1]}."
     return lines[0] if key is None else f"{key}: {lines[0]}"

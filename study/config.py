@@ -76,7 +76,10 @@ def jobs(arguments: Sequence[str], config_dir: Path | None = None) -> list[Job]:
 def _jobs_of(config: DictConfig) -> list[Job]:
     sizes = config.batch_sizes if config.batch_size is None else [config.batch_size]
     if not sizes:
-        raise UsageError("batch_sizes is empty; name at least one, such as batch_size=64.")
+        raise UsageError(
+            "batch_sizes is empty; name at least one, such as batch_size=64, or in the workload's file, below its "
+            "first line, `# @package _global_`."
+        )
     if not config.results:
         raise UsageError("results must name a folder, but got ''.")
     engine = Engine(**config.engine, checkpoint_minutes=config.checkpoint.minutes)

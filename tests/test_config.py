@@ -11,7 +11,7 @@ import conf
 from analysis.counting import Goal
 from study import placement, records, schema
 from study.__main__ import main
-from study.config import UsageError, build_study, compositions, jobs
+from study.config import build_study, compositions, jobs
 from study.optimizers import OPTIMIZERS
 from study.records import SAMPLERS
 from study.schedules import SCHEDULES
@@ -181,27 +181,6 @@ def test_overrides(overrides, path, expected):
     """`expected` holds each value once that the jobs have at `path`, in their order."""
     found = [read(job, path) for job in jobs(overrides)]
     assert [value for i, value in enumerate(found) if value not in found[:i]] == expected
-
-
-WORKLOAD = """\
-# @package _global_
-workload: {_target_: mine.Mine, name: mine, train_examples: 100}
-goal: val/error < 0.5
-batch_sizes: [4, 16]
-budget: {epochs: 1, steps: 10}
-search: {trials: 2}
-"""
-
-
-def test_a_workload_of_the_users_own(tmp_path, monkeypatch):
-    (tmp_path / "workload").mkdir()
-    (tmp_path / "workload" / "mine.yaml").write_text(WORKLOAD)
-    monkeypatch.setattr(sys, "path", [*sys.path])
-    found = jobs(["workload=mine,mlp_digits", "optimizer=sgd"], tmp_path)
-    assert [job.study.batch_size for job in found if job.study.name == "mine"] == [4, 16]
-    assert len([job for job in found if job.study.name == "mlp_digits"]) == 11
-    with pytest.raises(UsageError, match="unknown workload 'mine'"):
-        jobs(["workload=mine"])
 
 
 def test_cfg_prints_and_writes_nothing(tmp_path, monkeypatch, capsys):

