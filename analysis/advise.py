@@ -8,7 +8,8 @@ import numpy as np
 import pandas as pd
 
 from analysis import steps_to_result
-from analysis.load import CURVE, StudyData, curve_in_words
+from analysis.counting import Goal
+from analysis.load import CURVE, GOAL, StudyData, curve_in_words
 from analysis.shown import duration, number
 from analysis.splits import HOUR, Machine, able, ranked
 from analysis.step_times import StepTimes
@@ -196,7 +197,12 @@ def _on_steps(found: pd.DataFrame, studies: Sequence[StudyData]) -> Iterable[str
     missed = each[~each["reached"]]
     if len(missed):
         yield f"No trial reached the goal at batch size {_listed(missed['batch_size'])}: never advised."
-    open_above = each[each["reached"] & np.isinf(each["steps_high"])]
+    if learned := [study.batch_size for study in studies if not study.independent]:
+        yield f"Searches that learned from their trials, at batch size {_listed(learned)}, show nothing of their luck."
+    goal = Goal(*found[GOAL].iloc[0])
+    if early := [study.batch_size for study in studies if steps_to_result.met_at_once(study, goal)]:
+        yield f"At batch size {_listed(early)} the goal was met at the first evaluation: steps are at most these."
+    open_above = each[each["reached"] & np.isinf(each["steps_high"]) & ~each["batch_size"].isin(learned)]
     if len(open_above):
         sizes = _listed(open_above["batch_size"])
         yield f"Too few trials, or too few that reached the goal, to bound the steps above at batch size {sizes}."

@@ -234,7 +234,7 @@ def _budget(study: StudyData, goal: Goal, row: Row) -> Iterator[Caution]:
         return
     steps = row["steps_to_result"]
     before = int(steps_to_result.outcomes(study, goal)["step_before"][row["trial"]])
-    if before == 0 and steps > 1:
+    if steps_to_result.met_at_once(study, goal):
         text = "the goal was met at the first evaluation"
         yield _about("coarse", study, goal, text, "lower evaluation.first to see when")
     elif before < COARSEST * steps and steps - before > 1:

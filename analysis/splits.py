@@ -123,7 +123,9 @@ def table(studies: Sequence[StudyData], machine: Machine, goal: Goal | None = No
         raise AdviceError(_impossible(found, machine))
     found["fastest"] = found.index == ranked(found, "seconds", "device_hours").index[0]
     found["cheapest"] = found.index == ranked(found, "device_hours", "seconds").index[0]
-    trials = {study.batch_size: steps_to_result.feasible_steps(study, goal) for study in studies}
+    known = [(study, steps_to_result.feasible_steps(study, goal)) for study in studies]
+    # Of trials that learned from one another the best alone is taken, which shows nothing of luck.
+    trials = {s.batch_size: steps if s.independent else np.sort(steps)[:1] for s, steps in known}
     ends = dict(zip(steps["batch_size"], steps["censored_at"], strict=True))
     found["shown_slower"] = _shown_slower(found, trials, ends, machine.times.error)
     return found

@@ -187,6 +187,19 @@ def _feasible_steps(study: StudyData, goal: Goal | None) -> np.ndarray:
     return counted[counted["status"] == COMPLETE]["steps_to_goal"].astype("float64").fillna(np.inf).to_numpy()
 
 
+def met_at_once(study: StudyData, goal: Goal) -> bool:
+    """Whether the goal was met at the first evaluation, before which there were steps: S(B) is at most as many.
+
+    >>> from analysis.load import load_study
+    >>> study = load_study("results/published/mlp_digits/studies/mlp_digits/sgd/64")
+    >>> met_at_once(study, study.goal), met_at_once(study, Goal("val/classification_error", 0.5))
+    (False, True)
+    """
+    found = row(study, goal)
+    late = bool(found["reached"] and found["steps_to_result"] > 1)
+    return late and int(outcomes(study, goal)["step_before"][found["trial"]]) == 0
+
+
 def row(study: StudyData, goal: Goal | None = None, stopping: str | None = None) -> dict[str, Any]:
     """One study's row of `table`.
 

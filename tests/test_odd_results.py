@@ -247,6 +247,19 @@ def test_fewer_than_four_trials_have_no_interval_anywhere(written, capsys):
     assert np.isinf(found["steps_high"]).all()
 
 
+def test_advice_says_what_its_steps_do_not_show(written, capsys):
+    """Of searches that learned from their trials, and where the goal was met at the first evaluation."""
+    ends = {8: [{"reaches": 400}] * 8, 64: [{"reaches": 40}] * 8}
+    folder = written(ends, sampler="tpe")
+    assert main(["advise", str(folder), "--max-per-device-batch", "64", "--step-ms", "8:1,64:1"]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "Searches that learned from their trials, at batch size 8, 64, show nothing of their luck." in said
+    assert "Too few trials" not in said
+    assert "batch size is shown to be slower" not in said
+    assert "By these trials batch size 8 cannot be told from it in time" in said
+    assert "At batch size 64 the goal was met at the first evaluation: steps are at most these." in said
+
+
 def test_nothing_is_said_of_the_limits_of_half_a_curve(written):
     """The interval would be that of the curve without the batch size that has too few trials."""
     folder = written({8: [{"reaches": 1600}] * 3, 16: [{"reaches": 400}] * 8, 32: [{"reaches": 200}] * 8})
