@@ -125,6 +125,16 @@ def test_a_limit_that_was_not_found_or_lies_outside_is_not_drawn():
     assert legend(ax)[2:] == ["maximum useful batch size: 64"]
 
 
+def test_of_several_curves_only_ends_that_are_shown_are_drawn():
+    """All others would stand on top of one another, at the first or last batch size."""
+    steps = pd.concat([table("sgd"), table("nesterov")])
+    both = pd.concat([limits("sgd", perfect=(1.0, "<")), limits("nesterov", useful=(64.0, "="))])
+    (ax,) = panels_of("steps_to_result", {"steps_to_result": steps, "scaling": both})
+    drawn_at = {(line.get_label(), line.get_xdata()[0]) for line in ax.lines if "limit" in line.get_label()}
+    drawn_at |= {(line.get_label(), line.get_xdata()[0]) for line in ax.lines if "useful" in line.get_label()}
+    assert drawn_at == {("perfect-scaling limit", 16), ("maximum useful batch size", 64)}
+
+
 def test_optimizers_share_axes_and_keep_their_colours_in_every_panel():
     first = pd.concat([table("sgd"), table("nesterov")])
     steps = pd.concat([first, table("nesterov", workload="other")])

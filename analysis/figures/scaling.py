@@ -120,12 +120,15 @@ def _draw_limits(
 ) -> dict[str, Any]:
     """Drop limits from their curve to the axis, with an arrowhead where the data show no end; returns notes.
 
-    `aside`: where there are several curves, points to move by, so that equal limits do not hide one another.
+    `aside`: where there are several curves, points to move by, so that equal limits do not hide one another; of these
+    only ends that are shown are drawn, as all others would stand at the first or last batch size.
     """
     notes: dict[str, Any] = {}
     moved = ax.transData + ScaledTranslation((aside or 0) / 72, 0, ax.figure.dpi_scale_trans)
     bottom, top = ax.get_ylim()
     seen = limits["definition"].isin(list(LIMITS)) & limits["value"].between(*ax.get_xlim())
+    if aside is not None:
+        seen &= limits["bound"] == "="
     for limit in limits[seen].itertuples():
         label, look = LIMITS[limit.definition]
         heights = rows.loc[rows["batch_size"] == limit.value, "y"].dropna()
