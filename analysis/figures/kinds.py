@@ -103,8 +103,8 @@ FIGURES: dict[str, Drawing] = {
         "retuned. Dashed: perfect scaling from the smallest batch size that met the goal (twice the batch, "
         "half the steps). Open triangles: no trial met the goal within the step budget drawn. Verticals: "
         "perfect-scaling limit (dotted) and maximum useful batch size (dash-dotted), with an arrowhead where "
-        "the data show no end, which of several curves are left out. Bars: 95 % interval of the median best of a quarter of the trials, without an end "
-        "where one reaches the top.",
+        "the data show no end; of several curves only ends that are shown. Bars: 95 % interval of the median best of a "
+        "quarter of the trials, without an end where one reaches the top.",
         scaling.steps_to_result,
         "a study",
         overlays=("scaling",),
