@@ -139,7 +139,7 @@ class Replayed:
             if full := next(filter(out_of_memory, chain), None):
                 raise full from None
             self._graph = None
-            reason = str(chain[-1]).splitlines()[0]
+            reason = str(chain[-1]).partition("\n")[0]
             warnings.warn(f"updates are launched kernel by kernel, as they cannot be recorded: {reason}", stacklevel=2)
         return found
 
