@@ -241,17 +241,18 @@ def stopping_sentences(studies: list[StudyData]) -> list[str]:
     ['Under stopping=race 86% of the steps would have been left out, with the same steps throughout.']
     """
     found, steps = [], steps_to_result.table(studies)
-    early = steps["stopping"].isin(EARLY)
-    ends, full = 0, 0
-    for study in studies:
-        if study.stops_early and not study.imported:
-            counted = steps_to_result.counted_trials(study)
-            complete = counted[counted["status"] == COMPLETE]
-            ends, full = ends + int(complete["end"].sum()), full + len(complete) * study.train_steps
-    if full:
-        rules = " and ".join(sorted(set(steps["stopping"][early])))
-        found.append(f"Stopping early ({rules}) left out {1 - ends / full:.0%} of the steps of full budgets.")
+    stopped = [study for study in studies if study.stops_early and not study.imported]
     budget = [study for study in studies if study.question["stopping"] == "budget"]
+    both = bool(stopped and budget)
+    ends, full = 0, 0
+    for study in stopped:
+        counted = steps_to_result.counted_trials(study)
+        complete = counted[counted["status"] == COMPLETE]
+        ends, full = ends + int(complete["end"].sum()), full + len(complete) * study.train_steps
+    if full:
+        rules = " and ".join(sorted(set(steps["stopping"][steps["stopping"].isin(EARLY)])))
+        of = f"{_curves(stopped)}: s" if both else "S"
+        found.append(f"{of}topping early ({rules}) left out {1 - ends / full:.0%} of the steps of full budgets.")
     if budget:
         raced = steps_to_result.table(budget, stopping="race")
         ran = steps[steps["stopping"] == "budget"].reset_index(drop=True)
@@ -262,8 +263,16 @@ def stopping_sentences(studies: list[StudyData]) -> list[str]:
             if len(other)
             else "the same steps throughout"
         )
-        found.append(f"Under stopping=race {share:.0%} of the steps would have been left out, with {differing}.")
+        of = f"{_curves(budget)}: u" if both else "U"
+        found.append(f"{of}nder stopping=race {share:.0%} of the steps would have been left out, with {differing}.")
     return found
+
+
+def _curves(studies: Sequence[StudyData]) -> str:
+    """What they are of, each once."""
+    return ", ".join(
+        dict.fromkeys(f"{workload} with {optimizer}" for workload, optimizer in (s.curve for s in studies))
+    )
 
 
 def grid_sentences(studies: list[StudyData], goals: Sequence[Goal] = ()) -> list[str]:

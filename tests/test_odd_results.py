@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 from analysis import cautions, errors, relative, scaling, splits, steps_to_result, tuning
-from analysis.build import Asked, build, grid_sentences, read
+from analysis.build import Asked, build, grid_sentences, read, stopping_sentences
 from analysis.counting import RECORDED, Goal, Measured, first_crossing
 from analysis.edges import scaled
 from analysis.load import LoadError, load
@@ -207,6 +207,15 @@ def test_the_budget_and_grid_of_every_curve_are_told(tmp_path, make_study, make_
     found = told(("a", "momentum", 2000), ("a", "nesterov", 3000), ("b", "momentum", 2000))
     expected = [("a with momentum, b: ", "2,000"), ("a with nesterov: ", "3,000")]
     assert [(label, steps(text)) for label, text in found] == expected
+
+
+def test_what_stopping_saved_is_said_of_whom(written):
+    written({8: [{"reaches": 400}] * 4}, stopping="race", name="raced")
+    [alone] = stopping_sentences(list(load(written({}))))
+    assert alone == "Stopping early (race) left out 80% of the steps of full budgets."
+    found = stopping_sentences(list(load(written({8: [{"reaches": 400}] * 4}))))
+    assert found[0] == f"raced with momentum: s{alone[1:]}"
+    assert found[1].startswith("tiny with momentum: under stopping=race 80% of the steps would have been left out")
 
 
 def test_budgets_and_grids_that_are_more_than_one_are_told(written):
