@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from study.engine import lanes_can, refusal
 from study.evaluation import Data, metrics
 from study.memory import device_bytes, micro_batch, most_workers, saved_bytes
 from study.placement import Engine, slots
-from study.probe import FEW, asked_of, check_model, check_numbers, check_splits, in_the_loss
+from study.probe import FEW, asked_of, check_model, check_numbers, check_splits, in_the_loss, traits
 from study.records import Budget, Evaluation, Search, Seeds, Study
 from study.space import parse_space
 from study.stack import arithmetic
@@ -36,6 +36,7 @@ class Job:
         storage: where Optuna keeps its trials (see `study.storage.Storage`).
         shards: parts of the study's trials that processes can work on at once.
         shard: the one that this job takes first.
+        traits: what its workload is known again by (`study.probe.traits`), once it was tried.
     """
 
     study: Study
@@ -44,6 +45,7 @@ class Job:
     storage: str | None = None
     shards: int = 1
     shard: int = 0
+    traits: Mapping[str, float] = field(default_factory=dict)
 
 
 def jobs(arguments: Sequence[str], config_dir: Path | None = None) -> list[Job]:
@@ -171,12 +173,14 @@ class Tried:
     Attributes:
         few: inputs and targets of those.
         saved: bytes that each example's forward pass saves.
+        traits: what the workload is known again by.
         streamed: the data do not fit on the device.
     """
 
     workload: Workload
     few: tuple[Tensor, Tensor]
     saved: float
+    traits: Mapping[str, float]
     streamed: bool
 
     def data(self, device: str) -> Data:
@@ -198,7 +202,8 @@ def _tried(job: Job, here: bool) -> Tried:
     check_model(study, workload, *few)
     check_numbers(study, workload, splits)
     saved = saved_bytes(workload, *few, in_the_loss(study, workload))
-    return Tried(workload, few, saved, here and streaming.needed(splits, job.engine.device, job.engine.data_memory))
+    streamed = here and streaming.needed(splits, job.engine.device, job.engine.data_memory)
+    return Tried(workload, few, saved, traits(study, workload, *few), streamed)
 
 
 def _check(job: Job, tried: Tried, here: bool) -> None:
@@ -255,7 +260,7 @@ def _settled(job: Job, tried: Tried) -> Job:
         choices = [how, "vmap"] if how == "grouped" else [how] if how != "plain" else []
         fused = (replace(study, arithmetic=choice) for choice in choices)
         study = next((each for each in fused if lanes_can(each, tried.workload, tried.data(engine.device))), study)
-    return replace(job, study=study, engine=replace(engine, workers=workers))
+    return replace(job, study=study, engine=replace(engine, workers=workers), traits=tried.traits)
 
 
 def check_parts(study: Study, model: nn.Module, devices: int) -> None:

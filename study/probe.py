@@ -108,6 +108,21 @@ def check_model(study: Study, workload: Workload, inputs: Tensor, targets: Tenso
         )
 
 
+def traits(study: Study, workload: Workload, inputs: Tensor, targets: Tensor) -> dict[str, float]:
+    """What a workload is known again by after somebody edited its code: these examples, and what a model that nobody
+    has trained makes of them."""
+    with torch.random.fork_rng(devices=[]), torch.no_grad():
+        torch.manual_seed(0)
+        model = workload.model().train()
+        outputs = model(inputs)
+        # A loss that is tuned is another in every search.
+        judged = dict(workload.errors) if in_the_loss(study, workload) else {**workload.errors, "loss": workload.loss}
+        untrained = {f"untrained {name}": judge(outputs, targets).double().mean() for name, judge in judged.items()}
+    parameters = sum(parameter.numel() for parameter in model.parameters())
+    means = {"mean input": inputs.double().mean(), "mean target": targets.double().mean(), **untrained}
+    return {"parameters": float(parameters), **{name: float(mean) for name, mean in means.items()}}
+
+
 def check_numbers(study: Study, workload: Workload, splits: Splits) -> None:
     """Where the data hold NaN or infinite numbers, loss and errors must be finite all the same.
 

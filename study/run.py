@@ -9,9 +9,10 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from importlib.metadata import packages_distributions, version
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -39,11 +40,15 @@ def run(
     storage: Storage | None = None,
     shards: int = 1,
     first: int = 0,
+    traits: Mapping[str, float] = MappingProxyType({}),
 ) -> None:
     """Train what is missing of one search of a study, or what other processes leave of it.
 
     Of several shards this process takes one that nobody works on, from number `first` on, then the next, and returns
     once all of it is there.
+
+    Arguments:
+        traits: what the workload is known again by.
 
     Raises:
         StoreError: the results folder holds another question, is being worked on, or cannot be written.
@@ -60,7 +65,8 @@ def run(
                 continue
             try:
                 with store.claimed(folder, shard) as claim:
-                    record = store.open_study(results, study, provenance(study, workers, command, shard))
+                    made = provenance(study, workers, command, shard) | {"traits": dict(traits)}
+                    record = store.open_study(results, study, made)
                     spent = _train(study, workers, folder, watch, storage, claim)
                     store.end_run(record, {"ended": store.now(), **spent})
                 break

@@ -245,6 +245,16 @@ def runs(folder: Path) -> list[dict[str, Any]]:
     return all_runs(read(folder / "study.json")["provenance"], apart)
 
 
+def traits(results: Path, workload: str) -> dict[str, float]:
+    """What a workload was known by when its trials in this folder were begun; empty if nobody noted it."""
+    found = (run.get("traits") for path in (results / "studies" / workload).glob("*/*") for run in _runs_of(path))
+    return next(filter(None, found), {})
+
+
+def _runs_of(folder: Path) -> list[dict[str, Any]]:
+    return runs(folder) if (folder / "study.json").exists() else []
+
+
 def most(search: Search, held: Mapping[str, Any]) -> Search:
     """A search as far as it was ever asked for: asking for less takes nothing back."""
     trials = max(search.trials, held["trials"])

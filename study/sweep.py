@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from contextlib import nullcontext
 from functools import partial
@@ -21,6 +22,8 @@ from study.run import run
 from study.storage import Storage
 from study.workers import TrialTooLarge, Workers
 from workloads.base import importable
+
+TRAIT_TOLERANCE = 1e-3
 
 
 def jobs_of(overrides: Sequence[str], config_dir: Path | None, here: bool = True) -> tuple[list[Job], list[Job]]:
@@ -80,6 +83,7 @@ def train(jobs: Sequence[Job], config_dir: Path | None, command: str, console: C
             )
         warn_of_devices(costs, console)
         warn_of_lanes(jobs, console)
+        warn_of_changes(jobs, console)
         for job, _ in costs:
             for known in searches.planned(job.study):
                 store.announce(job.results, known)
@@ -88,7 +92,8 @@ def train(jobs: Sequence[Job], config_dir: Path | None, command: str, console: C
                 try:
                     while (search := searches.next_search(job.study, on_file(job))) is not None:
                         watch, storage = partial(progress.watch, cost), storages[job.results]
-                        run(search, workers, job.results, watch, command, storage, job.shards, job.shard)
+                        shares = job.shards, job.shard
+                        run(search, workers, job.results, watch, command, storage, *shares, traits=job.traits)
                         for said in workers.short:
                             console.print(f"[yellow]{said} The other workers trained it.[/]", highlight=False)
                 except TrialTooLarge as error:
@@ -110,6 +115,25 @@ def warn_of_devices(costs: Sequence[tuple[Job, Cost]], console: Console) -> None
                 highlight=False,
             )
             return
+
+
+def warn_of_changes(jobs: Sequence[Job], console: Console) -> None:
+    """A question names its workload's code, which may have been edited since trials of it were made."""
+    for (results, name), known in {(job.results, job.study.name): job.traits for job in jobs}.items():
+        held = store.traits(results, name)
+        changed = [trait for trait in held.keys() & known.keys() if not _alike(held[trait], known[trait])]
+        if changed:
+            told = ", ".join(f"{trait} {held[trait]:.6g}, now {known[trait]:.6g}" for trait in sorted(changed))
+            console.print(
+                f"[yellow]{results} holds trials of another {name} ({told}): its code or data were changed. Choose "
+                "another results=DIR, or undo the change.[/]\n",
+                highlight=False,
+            )
+
+
+def _alike(one: float, other: float) -> bool:
+    """But for rounding, which differs from machine to machine."""
+    return math.isclose(one, other, rel_tol=TRAIT_TOLERANCE) or (math.isnan(one) and math.isnan(other))
 
 
 def warn_of_lanes(jobs: Sequence[Job], console: Console) -> None:

@@ -1,11 +1,14 @@
 """Losses, optimizers and earlier requests of the user's own: what a sweep makes of them before it trains."""
 
+import importlib
+import io
 import sys
 
 import pytest
 import torch
+from rich.console import Console
 
-from study import config, sweep
+from study import config, store, sweep
 from study.schema import UsageError
 from workloads.base import cross_entropy_error
 from workloads.fully_connected import FullyConnected
@@ -141,3 +144,67 @@ def test_a_workload_of_the_users_own(tmp_path, monkeypatch):
     assert len([job for job in found if job.study.name == "mlp_digits"]) == 11
     with pytest.raises(UsageError, match="unknown workload 'mine'"):
         config.jobs(["workload=mine"])
+
+
+EDITED = """
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+from workloads.base import Splits, classification_error, cross_entropy_error
+
+
+@dataclass(frozen=True)
+class Edited:
+    name: str
+    train_examples: int
+    errors = {"classification_error": classification_error}
+    hyperparameters = ()
+
+    def splits(self, device):
+        inputs = NOISE * torch.randn(140, 3, generator=torch.Generator().manual_seed(0))
+        labels = (inputs.sum(1) > 0).long()
+        return Splits(*zip(inputs.split([100, 20, 20]), labels.split([100, 20, 20])))
+
+    def model(self):
+        return nn.Linear(3, OUTPUTS)
+
+    def loss(self, outputs, targets):
+        return SCALE * cross_entropy_error(outputs, targets)
+"""
+
+
+@pytest.mark.parametrize(
+    ("edit", "told"),
+    [({}, None), ({"NOISE": 1.1}, "mean input"), ({"OUTPUTS": 3}, "parameters"), ({"SCALE": 2}, "untrained loss")],
+    ids=str,
+)
+def test_code_that_was_edited_since_is_told(tmp_path, monkeypatch, edit, told):
+    """By a sweep that goes on in the same folder, whose question still names the same class."""
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    mine = tmp_path / "mine"
+    (mine / "workload").mkdir(parents=True)
+    (mine / "workload" / "edited.yaml").write_text(
+        WORKLOAD.replace("mine.Mine, name: mine", "made_edited.Edited, name: edited").replace(
+            "val/error", "val/classification_error"
+        )
+    )
+    said = []
+    for size, changes in ((4, {}), (16, edit)):
+        source = EDITED
+        for name, value in ({"NOISE": 1, "OUTPUTS": 2, "SCALE": 1} | changes).items():
+            source = source.replace(name, str(value))
+        sys.modules.pop("made_edited", None)
+        (mine / "made_edited.py").write_text(source)
+        importlib.invalidate_caches()
+        asked = ["workload=edited", "optimizer=sgd", f"batch_size={size}", f"results={tmp_path / 'results'}"]
+        [job], _ = sweep.jobs_of([*asked, "engine.workers=1"], mine)
+        console = Console(width=1000, file=io.StringIO())
+        sweep.warn_of_changes([job], console)
+        said.append(console.file.getvalue())
+        record = store.open_study(job.results, job.study, {"device": "cpu", "traits": dict(job.traits)})
+        store.end_run(record, {"ended": "now"})
+    assert said[0] == ""
+    assert (told is None) == (said[1] == "")
+    assert told is None or f"holds trials of another edited ({told}" in said[1] or f", {told} " in said[1]
