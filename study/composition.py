@@ -131,12 +131,16 @@ def _compose(extra: list[str], overrides: Sequence[Override]) -> DictConfig:
     names = [override.key_or_group for override in values]
     if any(map(FOREIGN.match, names)):
         _refuse_unknown(names, [*extra, *choices])
+    # What has the name of a folder of the user's, such as results, Hydra takes for a choice in there.
+    aside = {name: override.value() for name, override in zip(names, values, strict=True) if _is_beside(extra, name)}
     # `+key=value` of a declared key means what `key=value` does; Hydra refuses one that nothing declares.
-    texts = [str(override.input_line).lstrip("+") for override in values]
-    final = [f"++{text}" if OPEN.fullmatch(name) else text for name, text in zip(names, texts, strict=True)]
+    texts = {name: str(override.input_line).lstrip("+") for name, override in zip(names, values, strict=True)}
+    final = [f"++{text}" if OPEN.fullmatch(name) else text for name, text in texts.items() if name not in aside]
     try:
         config = compose("sweep", overrides=[*extra, *choices, *final], return_hydra_config=True)
-    except HydraException:
+        for name, value in aside.items():
+            OmegaConf.update(config, name, value)
+    except (HydraException, OmegaConfBaseException):
         _refuse_unknown(names, [*extra, *choices])
         raise
     given = {override.key_or_group for override in overrides}
@@ -167,8 +171,16 @@ def _refuse_unknown(names: Sequence[str], choices: Sequence[str]) -> None:
 
 def _options_beside(extra: Sequence[str], group: str) -> list[str]:
     """The choices of a group in the user's own --config-dir, which Hydra's loader learns of only while composing."""
-    folders = [Path(text.partition("file://")[2].rstrip("]")) for text in extra]
-    return [path.stem for folder in folders for path in (folder / group).glob("*.yaml")]
+    return [path.stem for folder in _beside(extra) for path in (folder / group).glob("*.yaml")]
+
+
+def _is_beside(extra: Sequence[str], name: str) -> bool:
+    """Whether a folder in there has this name."""
+    return any((folder / name).is_dir() for folder in _beside(extra))
+
+
+def _beside(extra: Sequence[str]) -> list[Path]:
+    return [Path(text.partition("file://")[2].rstrip("]")) for text in extra]
 
 
 def _keys(tree: Any, prefix: str = "") -> list[str]:

@@ -146,6 +146,19 @@ def test_a_workload_of_the_users_own(tmp_path, monkeypatch):
         config.jobs(["workload=mine"])
 
 
+def test_results_may_lie_beside_ones_own_workloads(tmp_path, monkeypatch):
+    """Hydra takes a folder in there for choices of a key of that name."""
+    (tmp_path / "workload").mkdir()
+    (tmp_path / "workload" / "mine.yaml").write_text(WORKLOAD)
+    for name in ("results", "shards", "nonsense"):
+        (tmp_path / name).mkdir()
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    found = config.jobs(["workload=mine", f"results={tmp_path / 'results/mine'}", "shards=2", "batch_size=4"], tmp_path)
+    assert [(job.results, job.shards, job.study.batch_size) for job in found] == [(tmp_path / "results/mine", 2, 4)]
+    with pytest.raises(UsageError, match="unknown key 'nonsense'"):
+        config.jobs(["workload=mine", "nonsense=2"], tmp_path)
+
+
 EDITED = """
 from dataclasses import dataclass
 
