@@ -15,6 +15,7 @@ from study import lanes, serial
 from study.__main__ import main
 from study.batches import Batches
 from study.evaluation import Data
+from study.optimizers.foreign import _calls_closure
 from study.records import Budget, Evaluation
 from study.serial import Proposals
 from study.stack import arithmetic
@@ -251,6 +252,10 @@ def test_optimizers_that_know_of_no_closure_follow_a_backward_pass(question, nam
     theirs = curve(question({"learning_rate": 0.1}, optimizer=f"{__name__}.{name}"))
     ours = curve(question({"learning_rate": 0.1}, optimizer="sgd"))
     np.testing.assert_allclose(theirs.errors["val/loss"], ours.errors["val/loss"], rtol=1e-5)
+
+
+def test_what_cannot_be_looked_into_is_taken_to_call_its_closure():
+    assert [_calls_closure(step) for step in (len, ByHand.step, torch.optim.LBFGS.step)] == [True, False, True]
 
 
 SMALL = ["sweep", "batch_size=64", "search.trials=2", "budget.epochs=2", "engine.workers=1"]

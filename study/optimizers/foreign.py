@@ -84,8 +84,10 @@ def _with_closure(constructor: Any) -> Any:
 
 
 def _calls_closure(step: Any) -> bool:
-    """Whether the first argument of this method is so much as looked at."""
+    """Whether the first argument of this method is so much as looked at; it is taken to be where nobody can see."""
     own = inspect.unwrap(step)
+    if not inspect.isfunction(own):
+        return True
     closure = list(inspect.signature(own).parameters)[1:2]
     loaded = (each.argval for each in dis.get_instructions(own) if each.opname.startswith("LOAD"))
     return any(name in (value if isinstance(value, tuple) else (value,)) for value in loaded for name in closure)
