@@ -2,8 +2,9 @@
 
 In a notebook, in the repository's root:
 
->>> from analysis import load, scaling, searches, steps_to_result
->>> studies = searches.answers(load.load("results/published/mlp_digits"))
+>>> from analysis import load
+>>> from analysis.tables import answers, scaling, steps_to_result
+>>> studies = answers.answers(load.load("results/published/mlp_digits"))
 >>> steps, limits = steps_to_result.table(studies), scaling.table(studies)
 >>> len(steps), int(steps["steps_to_result"].min())
 (22, 11)

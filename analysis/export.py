@@ -32,10 +32,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyarrow import csv
 
-from analysis import searches
 from analysis.counting import AS_ERRORS, INCOMPLETE
 from analysis.load import StudyData, load
-from analysis.steps_to_result import outcomes
+from analysis.tables import answers
+from analysis.tables.steps_to_result import outcomes
 
 FORMATS = ("batch_science", "csv", "parquet")
 SEARCH = {"workload": pa.string(), "optimizer": pa.string(), "batch_size": pa.int64(), "repeat": pa.int64()}
@@ -88,7 +88,7 @@ def export(
             raise ExportError(f"an export goes into an empty folder, but {folder} holds files; choose another DIR.")
         aside.mkdir(parents=True)
         if form == "batch_science":
-            studies = searches.answers(studies)
+            studies = answers.answers(studies)
             begin(len(studies))
             for study in studies:
                 _write_released(aside, study)

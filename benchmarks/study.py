@@ -21,8 +21,8 @@ import torch
 import torch.nn.functional as F
 from torch.utils.data import DataLoader, Sampler, TensorDataset
 
-from analysis import steps_to_result
 from analysis.load import load_study
+from analysis.tables import steps_to_result
 from benchmarks.engine import one_device
 from study import config
 from study.batches import Batches

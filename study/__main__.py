@@ -17,8 +17,8 @@ from rich.console import Console
 from study.arguments import REPORT, parser
 
 if TYPE_CHECKING:
-    from analysis.build import Asked
     from analysis.load import StudyData
+    from analysis.report.build import Asked
     from study.cluster import Cluster
     from study.config import Job
 
@@ -45,8 +45,8 @@ def sweep(options: argparse.Namespace, console: Console) -> None:
 
 def _train(jobs: Sequence[Job], where: Cluster, config_dir: Path | None, command: str, console: Console) -> None:
     """Train these jobs here, or on a cluster and show what their files say until the last has ended."""
-    from analysis import status as progress
     from analysis.load import load
+    from analysis.tables import status as progress
     from study import cluster
     from study import sweep as studies
     from study.progress import JobsProgress
@@ -91,8 +91,8 @@ def plan(options: argparse.Namespace, console: Console) -> None:
 
 def status(options: argparse.Namespace, console: Console) -> None:
     """`study status`: how far a running or interrupted sweep is."""
-    from analysis import status as progress
     from analysis.load import load
+    from analysis.tables import status as progress
     from study import show
 
     table = progress.table(load(options.results))
@@ -104,7 +104,7 @@ def status(options: argparse.Namespace, console: Console) -> None:
 
 def write_report(results: Sequence[Path], output: Path, console: Console, asked: Asked | None = None) -> None:
     """Rebuild tables, figures and page from the files alone, and show the table."""
-    from analysis.build import Asked, build
+    from analysis.report.build import Asked, build
     from study import show
 
     data = build(results, output, asked or Asked())
@@ -114,8 +114,8 @@ def write_report(results: Sequence[Path], output: Path, console: Console, asked:
 
 def report(options: argparse.Namespace, console: Console) -> None:
     """`study report`."""
-    from analysis.build import Asked
     from analysis.counting import Goal
+    from analysis.report.build import Asked
     from study.config import UsageError
 
     try:
@@ -144,8 +144,8 @@ def comparison(options: argparse.Namespace, console: Console) -> None:
 
 def rules(options: argparse.Namespace, console: Console) -> None:
     """`study rules`: train tuned configurations moved by rules, as far as it is not done, then write the report."""
-    from analysis.build import build
-    from analysis.rules import sentences
+    from analysis.report.build import build
+    from analysis.tables.transfer import sentences
     from study import moves, show
     from study.placement import Engine
 
@@ -162,17 +162,19 @@ def rules(options: argparse.Namespace, console: Console) -> None:
 
 def advise(options: argparse.Namespace, console: Console) -> None:
     """`study advise`: the batch size and its split over devices that reach the goal first, and at the least cost."""
-    from analysis import cautions, searches, split_tables, splits, step_times
-    from analysis.advise import notes, sentences
+    from analysis.advice import splits, step_times, tables
+    from analysis.advice.sentences import notes, sentences
+    from analysis.report import warnings
+    from analysis.tables import answers
     from study import show
     from study.advise import Asked, facts
 
     asked = Asked.of(options)
     advised, refused = [], []
     for made in _curves(options):
-        answers = searches.answers(made)
-        waiting = [*cautions.waiting(answers), *searches.orphans(made)]
-        studies = [study for study in answers if study.begun]
+        found = answers.answers(made)
+        waiting = [*warnings.waiting(found), *answers.orphans(made)]
+        studies = [study for study in found if study.begun]
         if not studies:
             refused += waiting
             continue
@@ -196,10 +198,10 @@ def advise(options: argparse.Namespace, console: Console) -> None:
     if not advised:
         raise splits.AdviceError(" ".join(refused))
     if options.json:
-        print(json.dumps([split_tables.plain(*each) for each in advised], indent=1))
+        print(json.dumps([tables.plain(*each) for each in advised], indent=1))
         return
     for found, said, doubts in advised:
-        show.advice(console, split_tables.overview(found), split_tables.alternatives(found), said, doubts)
+        show.advice(console, tables.overview(found), tables.alternatives(found), said, doubts)
     for text in refused:
         console.print(text, style="yellow", markup=False, highlight=False)
 
@@ -351,9 +353,9 @@ def _main(argv: Sequence[str]) -> int:
 
 
 def _run(options: argparse.Namespace, console: Console, errors: Console) -> int:
+    from analysis.advice.splits import AdviceError
     from analysis.export import ExportError
     from analysis.load import LoadError
-    from analysis.splits import AdviceError
     from study.cluster import JobsFailed
     from study.config import UsageError
     from study.interchange import ImportRefused

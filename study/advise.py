@@ -1,6 +1,6 @@
 """What advice needs of the device and the model: what was asked for, the memory of a training, the time of its steps.
 
-The answer itself is drawn from files by `analysis.splits` and `analysis.advise`.
+The answer itself is drawn from files by `analysis.advice.splits` and `analysis.advice.sentences`.
 """
 
 from __future__ import annotations

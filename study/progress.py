@@ -122,7 +122,7 @@ class JobsProgress:
         """Show how far each is.
 
         Arguments:
-            studies: each with the states of its jobs and the rows of `analysis.status.table` of its searches.
+            studies: each with the states of its jobs and the rows of `analysis.tables.status.table` of its searches.
         """
         table = Table(box=None, pad_edge=False)
         for heading in ("study", "jobs", "complete", "infeasible", "best so far"):

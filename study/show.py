@@ -89,7 +89,7 @@ def ways_to_less(studies: Sequence[Study]) -> str:
 
 
 def results(console: Console, steps: pd.DataFrame, sentences: Sequence[str], warnings: Sequence[str]) -> None:
-    """The table of steps to result (frame of `analysis.steps_to_result.table`), what was found, and what to know first.
+    """The table of steps to result (frame of `steps_to_result.table`), what was found, and what to know first.
 
     Arguments:
         steps: what was searched stands between `trial` and `steps_n`.
@@ -151,7 +151,7 @@ def _steps_or_why_not(row: Mapping[str, Any]) -> str:
 
 
 def rules(console: Console, moved: pd.DataFrame, sentences: Sequence[str]) -> None:
-    """What moving by rules lost (frame of `analysis.rules.table`), a table a base, and what was found."""
+    """What moving by rules lost (frame of `analysis.tables.transfer.table`), a table a base, and what was found."""
     for key, part in moved.groupby(["workload", "optimizer", "base_batch_size"], sort=False):
         workload, optimizer, base = key
         console.print(
@@ -175,7 +175,7 @@ def rules(console: Console, moved: pd.DataFrame, sentences: Sequence[str]) -> No
 def advice(
     console: Console, overview: pd.DataFrame, alternatives: pd.DataFrame, sentences: Sequence[str], notes: Sequence[str]
 ) -> None:
-    """Which batch size to train with on which devices (frames of words of `analysis.split_tables`)."""
+    """Which batch size to train with on which devices (frames of words of `analysis.advice.tables`)."""
     for frame in (overview, alternatives):
         console.print(f"\n[bold]{frame.attrs['title']}[/]", highlight=False)
         table = columns(*frame.columns, left=[""])
@@ -198,7 +198,7 @@ def _lost(row: pd.Series) -> str:
 
 
 def status(console: Console, progress: pd.DataFrame) -> None:
-    """How far every study is (frame of `analysis.status.table`)."""
+    """How far every study is (frame of `analysis.tables.status.table`)."""
     for (workload, optimizer), curve in progress.groupby(["workload", "optimizer"]):
         console.print(f"[bold]{workload}, {optimizer}[/]", highlight=False)
         searches = ["search"] if curve["search"].any() else []

@@ -7,11 +7,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from analysis import audits, compare
-from analysis.audits import Edge, edges
-from analysis.build import build
 from analysis.counting import Goal, evaluation_grid
 from analysis.load import load_study
+from analysis.report.build import build
+from analysis.tables import audits, compare
+from analysis.tables.audits import Edge, edges
 
 SPACE = {
     "learning_rate": {"low": 1e-3, "high": 1.0, "scale": "log"},

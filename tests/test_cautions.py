@@ -7,11 +7,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from analysis import audits, cautions, compare, scaling, steps_to_result
 from analysis.counting import Goal
 from analysis.export import export
 from analysis.load import load
-from analysis.steps_to_result import answerable
+from analysis.report import warnings
+from analysis.tables import audits, compare, scaling, steps_to_result
+from analysis.tables.steps_to_result import answerable
 from study.interchange import import_released
 from study.records import Budget, Evaluation
 
@@ -60,7 +61,7 @@ def warned(tmp_path, make_study, make_curve, write_study):
             write_study(tmp_path, study, curves)
         studies, asked = list(load(tmp_path)), goals or (None,)
         tables = (steps_to_result.table(studies, goals=asked), scaling.table(studies, asked))
-        return cautions.sentences(list(answerable(studies, asked)), *tables, compare.table(studies, asked))
+        return warnings.sentences(list(answerable(studies, asked)), *tables, compare.table(studies, asked))
 
     return write
 
@@ -175,7 +176,7 @@ def test_who_reads_published_measurements_is_not_told_to_measure(warned, name, t
     import_released(tmp_path / "released", tmp_path / "back")
     studies = list(load(tmp_path / "back"))
     tables = steps_to_result.table(studies), scaling.table(studies), compare.table(studies)
-    [said] = cautions.sentences(list(answerable(studies)), *tables)
+    [said] = warnings.sentences(list(answerable(studies)), *tables)
     if name not in ("unfinished", "few feasible"):  # which read otherwise there
         assert expected.split(";")[0] in said
     assert not any(words in said for words in NOT_ANY_MORE)
@@ -303,7 +304,7 @@ def test_the_heaviest_come_first(warned):
         ["only", "6", "of"],
         ["no", "trial", "reached"],
     ]
-    assert len(set(cautions.KINDS)) == len(cautions.KINDS)
+    assert len(set(warnings.KINDS)) == len(warnings.KINDS)
 
 
 @pytest.mark.parametrize(("trials", "most"), [(20, 0.1), (100, 0.04)])
@@ -312,5 +313,5 @@ def test_how_often_chance_looks_like_too_few_trials(trials, most):
     generator = np.random.default_rng(0)
     log_steps = 0.2 * generator.standard_normal((300, trials)), generator.exponential(0.5, (300, trials))
     for steps in np.exp(log_steps):
-        alarms = [audits.gain_of_doubling(row) > cautions.GAIN for row in steps]
+        alarms = [audits.gain_of_doubling(row) > warnings.GAIN for row in steps]
         assert np.mean(alarms) <= most

@@ -7,8 +7,8 @@ import math
 import numpy as np
 import pytest
 
-from analysis import compare, scaling
 from analysis.load import load
+from analysis.tables import compare, scaling
 from study.records import Budget
 
 INF = math.inf

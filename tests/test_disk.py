@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from analysis import build
 from analysis.load import LoadError
+from analysis.report import build
 from study import store
 from study.__main__ import main
 

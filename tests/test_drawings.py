@@ -9,9 +9,9 @@ import pandas as pd
 import pytest
 from PIL import Image
 
-from analysis import fits
-from analysis.errors import by_budget
 from analysis.figures import FIGURES, canvas, charts, draw, save, save_all
+from analysis.tables import fits
+from analysis.tables.best_errors import by_budget
 from tests.test_figures import drawn, errors_at, limits, only, table, trials
 
 

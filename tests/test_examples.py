@@ -14,7 +14,7 @@ import matplotlib.pyplot as plt
 import pandas as pd
 import pytest
 
-from analysis.build import build
+from analysis.report.build import build
 
 ROOT = Path(__file__).parent.parent
 PUBLISHED = ROOT / "results/published"
@@ -94,10 +94,12 @@ class Absent:
 
 
 sys.meta_path.insert(0, Absent())
-from analysis import build, load, scaling, searches, steps_to_result
+from analysis import load
+from analysis.report import build
+from analysis.tables import answers, scaling, steps_to_result
 
 published = "results/published/mlp_digits"
-studies = searches.answers(load.load(published))
+studies = answers.answers(load.load(published))
 assert steps_to_result.table(studies)["reached"].all()
 assert len(scaling.table(studies)) == 10
 build.build([published], sys.argv[1])

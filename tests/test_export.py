@@ -4,10 +4,10 @@ import pandas as pd
 import pyarrow.parquet as pq
 import pytest
 
-from analysis import audits, steps_to_result, tuning
 from analysis.counting import COMPLETE, INFEASIBLE
 from analysis.export import FORMATS, ExportError, export
 from analysis.load import load
+from analysis.tables import audits, steps_to_result, trials
 from study import arguments
 from study.__main__ import main
 from study.interchange import ImportRefused, import_released
@@ -37,7 +37,7 @@ def test_a_round_trip_changes_no_answer(own, tmp_path, stopping):
     assert not import_released(tmp_path / "released", tmp_path / "back")
     before, after = (steps_to_result.table(load(folder)) for folder in (results, tmp_path / "back"))
     assert set(after["stopping"]) == {"recorded"}
-    pd.testing.assert_frame_equal(*(tuning.trials(load(folder)) for folder in (results, tmp_path / "back")))
+    pd.testing.assert_frame_equal(*(trials.trials(load(folder)) for folder in (results, tmp_path / "back")))
     pd.testing.assert_frame_equal(before.drop(columns="stopping"), after.drop(columns="stopping"), check_dtype=False)
     for study, again in zip(load(results), load(tmp_path / "back"), strict=True):
         assert again.question["search"]["space"] == study.question["search"]["space"]

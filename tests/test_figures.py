@@ -5,11 +5,11 @@ import pandas as pd
 import pytest
 from matplotlib.axes import Axes
 
-from analysis import fits
-from analysis.errors import by_budget
 from analysis.figures import canvas, charts, draw, goal_text
 from analysis.figures.scaling import NOT_REACHED, PERFECT
-from analysis.tuning import maps
+from analysis.tables import fits
+from analysis.tables.best_errors import by_budget
+from analysis.tables.trials import maps
 
 METRIC = "val/classification_error"
 

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from analysis import fits, scaling
-from analysis.scaling import critical_batch_sizes
+from analysis.tables import fits, scaling
+from analysis.tables.scaling import critical_batch_sizes
 
 SIZES = [2**power for power in range(13)]
 

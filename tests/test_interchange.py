@@ -8,11 +8,12 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from analysis import build, steps_to_result
 from analysis.counting import COMPLETE, INCOMPLETE, INFEASIBLE, Goal
 from analysis.export import export
 from analysis.load import load
-from analysis.status import table as status
+from analysis.report import build
+from analysis.tables import steps_to_result
+from analysis.tables.status import table as status
 from study.__main__ import main
 from study.interchange import PUBLISHED, ImportRefused, import_released, parse_goal
 from study.store import StoreError

@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 from scipy.stats import binom
 
-from analysis import compare, intervals, scaling
-from analysis.scaling import intervals as intervals_of_limits
-from analysis.scaling import resamples
+from analysis import intervals
+from analysis.tables import compare, scaling
+from analysis.tables.scaling import intervals as intervals_of_limits
+from analysis.tables.scaling import resamples
 
 
 @pytest.mark.parametrize(("trials", "least"), [(100, 0.90), (40, 0.90), (20, 0.90)])

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from analysis import fits
+from analysis.tables import fits
 from workloads.nqm_exact import Recursion, fewest_steps, grouped, spectrum
 
 WHOLE = spectrum(10_000)

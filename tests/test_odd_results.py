@@ -8,12 +8,14 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from analysis import cautions, errors, relative, scaling, splits, steps_to_result, tuning
-from analysis.build import Asked, build, grid_sentences, read, stopping_sentences
+from analysis.advice import splits
 from analysis.counting import RECORDED, Goal, Measured, first_crossing
 from analysis.edges import scaled
 from analysis.load import LoadError, load
-from analysis.searches import answers as searches_answers
+from analysis.report import warnings
+from analysis.report.build import Asked, build, grid_sentences, read, stopping_sentences
+from analysis.tables import best_errors, relative, scaling, steps_to_result, trials
+from analysis.tables.answers import answers as searches_answers
 from study import searches
 from study.__main__ import main
 from study.records import Budget
@@ -27,9 +29,9 @@ def written(tmp_path, make_study, make_curve, write_study):
     """Write studies of {batch size: keyword arguments of each trial's curve}; returns the folder."""
 
     def write(studies, **fields):
-        for size, trials in studies.items():
-            study = make_study(batch_size=size, trials=max(1, len(trials)), **FIELDS | fields)
-            write_study(tmp_path, study, [make_curve(study, index, **trial) for index, trial in enumerate(trials)])
+        for size, curves in studies.items():
+            study = make_study(batch_size=size, trials=max(1, len(curves)), **FIELDS | fields)
+            write_study(tmp_path, study, [make_curve(study, index, **trial) for index, trial in enumerate(curves)])
         return tmp_path
 
     return write
@@ -54,9 +56,9 @@ def test_a_sweep_of_which_no_trial_has_ended(written):
 def test_a_batch_size_at_which_nothing_worked_stays(written, trial):
     folder = written({8: [{"reaches": 400}] * 4, 64: [trial] * 4})
     build([folder], folder)
-    falling = errors.best_errors(load(folder))
+    falling = best_errors.best_errors(load(folder))
     assert set(falling["batch_size"]) == {8, 64}
-    budgets = errors.by_budget(falling)
+    budgets = best_errors.by_budget(falling)
     assert set(budgets["batch_size"]) == {8, 64}
     assert budgets["budget"].min() > 0
 
@@ -66,7 +68,7 @@ def test_a_trial_that_diverges_after_its_goal_is_no_success_on_a_map(tmp_path, m
     early, later = study.evaluation_steps[0], study.evaluation_steps[3]
     ends = [{"reaches": early, "bad": later}, {"reaches": later}, {"reaches": later}]
     write_study(tmp_path, study, [make_curve(study, index, **end) for index, end in enumerate(ends)])
-    table = tuning.maps(tuning.trials(load(tmp_path)))
+    table = trials.maps(trials.trials(load(tmp_path)))
     steps = table[table["unit"] == "steps"].set_index("trial")
     assert set(steps["budget"]) == {later}
     assert steps["state"].to_dict() == {0: "infeasible", 1: "reached", 2: "reached"}
@@ -169,7 +171,7 @@ def test_nobody_can_sweep_further_what_was_imported(written):
     folder = written({8: [{"reaches": 400}] * 4})
     [study] = load(folder)
     empty = replace(study, trials=study.trials[:0], question=study.question | {"stopping": RECORDED})
-    assert cautions.waiting([empty]) == ["tiny, momentum, batch size 8: no trial has ended yet."]
+    assert warnings.waiting([empty]) == ["tiny, momentum, batch size 8: no trial has ended yet."]
 
 
 def test_the_base_that_is_warned_of_is_the_one_that_was_asked_for(written):

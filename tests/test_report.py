@@ -11,13 +11,15 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from analysis import build, figures, fits, methods, rules
-from analysis import searches as analysis_searches
+from analysis import figures
 from analysis.counting import Goal
 from analysis.figures import FIGURES, canvas, charts
 from analysis.load import load_study
-from analysis.report import ReportData, page, write_report, write_tables
-from analysis.shown import duration, number
+from analysis.report import build, methods
+from analysis.report.html_tables import duration, number
+from analysis.report.page import ReportData, page, write_report, write_tables
+from analysis.tables import answers as analysis_searches
+from analysis.tables import fits, transfer
 
 METRIC = "val/classification_error"
 PAIRS = pd.DataFrame(
@@ -93,10 +95,10 @@ def shown(data):
 
 
 def made_of(steps, scaling, cost):
-    """Tables by name, as of `analysis.build.tables`."""
+    """Tables by name, as of `analysis.report.build.tables`."""
     more = {"searches": searches(steps), "reruns": reruns(steps), "compare": PAIRS}
     more["repeats"] = analysis_searches.repeats([])
-    more["rules"] = rules.table(rules.steps([]))
+    more["rules"] = transfer.table(transfer.steps([]))
     more["fits"] = fits.table(steps)
     more["compare_workloads"] = PAIRS.iloc[:0].rename(columns={"workload": "optimizer", "optimizer": "workload"})
     return {"steps_to_result": steps, "scaling": scaling, "cost": cost, **more}
@@ -109,7 +111,7 @@ def drawn(tables):
 
 
 def searches(steps):
-    """Two stages for each study, as in `analysis.searches.table`."""
+    """Two stages for each study, as in `analysis.tables.answers.table`."""
     kept = [*steps.columns[:7], "complete", "infeasible", "incomplete", "train_steps"]
     search = {"repeat": 0, "budget_multiple": 1.0, "stage": 0, "answer": False, "searched_momentum": "0 to 0.9, linear"}
     first = steps[kept].assign(**search)
@@ -118,7 +120,7 @@ def searches(steps):
 
 
 def reruns(steps):
-    """As in `analysis.searches.reruns`: of the first batch size, of which one of five missed the goal."""
+    """As in `analysis.tables.answers.reruns`: of the first batch size, of which one of five missed the goal."""
     kept = ["workload", "optimizer", "batch_size", "goal_metric", "goal_threshold", "trial", "steps_to_result"]
     spread = {"least": 1700.0, "median": 1800.0, "greatest": np.inf}
     return steps[steps["batch_size"] == 1][kept].assign(reruns=5, infeasible=0, reached=4, **spread)
@@ -302,7 +304,7 @@ def test_the_methods_in_the_page_are_those_of_the_documents():
 def test_figures_beyond_what_a_page_holds_are_links(limit, value, monkeypatch):
     figures = drawn(report().tables)
     whole = page(report(), figures)
-    monkeypatch.setattr("analysis.report." + limit, value)
+    monkeypatch.setattr("analysis.report.page." + limit, value)
     text = page(report(), figures)
     assert len(text) < len(whole)
     linked = re.findall(r'<a href="figures/([^"]+)\.svg">', text)

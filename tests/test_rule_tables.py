@@ -6,10 +6,11 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from analysis import build, rules
 from analysis.counting import Branch
 from analysis.figures import canvas, charts, draw
 from analysis.load import load
+from analysis.report import build
+from analysis.tables import transfer
 from study import searches
 
 METRIC = "val/classification_error"
@@ -37,7 +38,7 @@ def planted(tmp_path, make_study, make_curve, write_study):
 
 
 def read(folder):
-    found = rules.table(rules.steps(list(load(folder))))
+    found = transfer.table(transfer.steps(list(load(folder))))
     return found.set_index(["base_batch_size", "rule", "batch_size"])
 
 
@@ -92,8 +93,8 @@ def test_without_its_reference_a_move_still_has_its_misses(planted):
     row = read(folder).iloc[0]
     assert (row["missed"], row["steps"]) == (1, 50)
     assert np.isnan(row["steps_lost"])
-    table = rules.table(rules.steps(list(load(folder))))
-    assert rules.sentences(table) == []
+    table = transfer.table(transfer.steps(list(load(folder))))
+    assert transfer.sentences(table) == []
     assert charts({"rules": table}, ["rules"]) == []
 
 
@@ -106,8 +107,8 @@ def test_what_was_moved_from_a_trial_that_was_beaten_since_is_left_out(planted):
     planted("constant", 8, 32, [30, 30], trial=0)
     folder = planted("square_root", 8, 32, [30, 30], trial=1)
     studies = list(load(folder))
-    assert list(rules.table(rules.steps(studies))["rule"]) == ["square_root"]
-    [line] = rules.stale(studies)
+    assert list(transfer.table(transfer.steps(studies))["rule"]) == ["square_root"]
+    [line] = transfer.stale(studies)
     assert line.startswith("tiny, momentum: 1 configurations were moved from trials that are not the best any more")
     assert line in build.read([folder]).warnings
 
@@ -123,7 +124,7 @@ def test_nothing_is_current_where_a_wider_search_missed_the_goal(planted, make_s
     missed = list(load(folder / "wide"))
     for study in missed:
         study.question["workload"]["name"] = "tiny"
-    assert rules.steps([*missed, *missing]).empty
+    assert transfer.steps([*missed, *missing]).empty
 
 
 def test_a_page_with_rules_says_so(planted):
@@ -157,18 +158,18 @@ def moved(lost, base=32, rule="linear", missed=None, **more):
     ],
 )
 def test_how_far_a_rule_carries(lost, said):
-    [sentence] = rules.sentences(moved(lost))
+    [sentence] = transfer.sentences(moved(lost))
     assert sentence.endswith(f"times the tuned steps: linear with warmup {said}.")
 
 
 def test_what_nobody_met_is_no_bridge():
     """At 64 the search missed the goal, and so did all that was moved there; at 128 the search alone missed it."""
     lost = {64: np.nan, 128: 1.0, 256: 1.2}
-    [sentence] = rules.sentences(moved(lost, missed={64: 10}))
+    [sentence] = transfer.sentences(moved(lost, missed={64: 10}))
     assert sentence.endswith("not even at the next batch size (at 64 it misses the goal in 10 of 10 trainings).")
-    [sentence] = rules.sentences(moved({64: 1.0, 128: np.nan, 256: 1.2}))
+    [sentence] = transfer.sentences(moved({64: 1.0, 128: np.nan, 256: 1.2}))
     assert sentence.endswith("linear with warmup from 32 to 256.")
-    assert rules.sentences(moved({64: np.nan})) == []
+    assert transfer.sentences(moved({64: np.nan})) == []
 
 
 def test_rules_have_one_order():
@@ -176,8 +177,8 @@ def test_rules_have_one_order():
     runs = pd.concat([moved({64: 30.0}, rule=name) for name in names]).rename(columns={"steps_lost": "steps"})
     runs = runs.assign(run=0, learning_rate=0.1, status="COMPLETE", steps_to_result=20.0)
     ordered = ["constant", "square_root", "linear", "linear_half_life", "mine"]
-    assert list(rules.table(runs)["rule"]) == ordered
-    assert rules.table(runs.iloc[:0]).empty
+    assert list(transfer.table(runs)["rule"]) == ordered
+    assert transfer.table(runs.iloc[:0]).empty
 
 
 def axes(table):

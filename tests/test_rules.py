@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from analysis import figures
 from analysis.counting import Branch
-from analysis.rules import ORDER
+from analysis.tables.transfer import ORDER
 from study import config, moves, searches, store
 from study.__main__ import main
 from study.optimizers.base import HALF_LIFE, resolved

@@ -11,10 +11,11 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from analysis import build, steps_to_result
-from analysis import searches as analysis_searches
 from analysis.counting import Branch
 from analysis.load import load
+from analysis.report import build
+from analysis.tables import answers as analysis_searches
+from analysis.tables import steps_to_result
 from study import searches, store
 from study.__main__ import main
 from study.records import Study

@@ -9,7 +9,7 @@ from omegaconf import OmegaConf
 from rich.console import Console
 
 import conf
-from analysis.shown import number
+from analysis.report.html_tables import number
 from study import show
 from study.cost import Cost, Work
 from study.progress import SweepProgress

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from analysis import advise, splits
+from analysis.advice import sentences, splits
+from analysis.advice.splits import SPLIT, Machine, factorisations
+from analysis.advice.step_times import AdviceError, StepTimes, recorded
+from analysis.advice.tables import overview
 from analysis.load import load
-from analysis.split_tables import overview
-from analysis.splits import SPLIT, Machine, factorisations
-from analysis.step_times import AdviceError, StepTimes, recorded
 from study.records import Budget
 
 EXAMPLES, FLAT_FROM = 8192, 64
@@ -91,7 +91,7 @@ def test_accumulation_on_given_devices_breaks_even_at_best(scaling):
     within = found[(found["per_device_batch"] == 8) & (found["batch_size"] <= FLAT_FROM)]
     np.testing.assert_allclose(within["seconds"], STEPS[8] * (START + EACH * 8))
     assert best(scaling, machine)[["batch_size", *SPLIT]].tolist() == [8, 1, 8, 1]
-    text = advise.sentences(found)[-1]
+    text = sentences.sentences(found)[-1]
     assert text.startswith("Accumulation buys nothing on 1 device: 16 = 1 x 8 x 2 needs 0.500 times the steps of 8 = ")
     assert "each 2 times as long, and so 1 times its time" in text
 
@@ -101,35 +101,37 @@ def test_accumulation_pays_where_it_saves_exchanges(scaling):
     row = best(scaling, machine)
     assert row[["batch_size", *SPLIT]].tolist() == [FLAT_FROM, 2, 8, 4]
     assert row["seconds_per_step"] == pytest.approx(4 * (START + 8 * EACH) + 0.050)
-    assert advise.sentences(splits.table(scaling, machine))[-1].startswith("Accumulation pays on 2 devices: 64 = 2 x 8")
+    assert sentences.sentences(splits.table(scaling, machine))[-1].startswith(
+        "Accumulation pays on 2 devices: 64 = 2 x 8"
+    )
 
 
 def test_accumulation_that_pays_by_luck_alone_is_not_said_to_pay(write):
     lucky = {8: [400] * 8, 16: [190, *[420] * 7]}
-    text = advise.sentences(splits.table(write(lucky), Machine([1], AFFINE, largest=8)))[-1]
+    text = sentences.sentences(splits.table(write(lucky), Machine([1], AFFINE, largest=8)))[-1]
     assert text.startswith("Accumulation may pay on 1 device, which these trials do not show: 16 = 1 x 8 x 2")
 
 
 def test_accumulation_that_cannot_be_avoided(scaling):
     found = splits.table(scaling, Machine([1], AFFINE, largest=4))
-    assert advise.sentences(found)[-1].startswith("Accumulation cannot be avoided on 1 device")
+    assert sentences.sentences(found)[-1].startswith("Accumulation cannot be avoided on 1 device")
 
 
 def test_fewer_devices_that_are_nearly_as_fast(scaling):
     times = StepTimes({16: 0.100, 32: 0.101, 64: 0.2})
-    text = advise.sentences(splits.table(scaling, Machine([1, 2, 4], times)))[2]
+    text = sentences.sentences(splits.table(scaling, Machine([1, 2, 4], times)))[2]
     assert text == "64 = 2 x 32 x 1 takes 1.01 times as long for 0.505 times the device time."
-    texts = advise.sentences(splits.table(scaling, Machine([1, 4], times)))  # one device is no 5 % slower, but twice
+    texts = sentences.sentences(splits.table(scaling, Machine([1, 4], times)))  # one device is no 5 % slower, but twice
     assert not any("as long for" in text for text in texts)
 
 
 def test_what_trials_cannot_tell_apart(write):
     apart = write({8: [400] * 8, 16: [100] * 8})
-    assert "Every other batch size is shown to be slower." in advise.sentences(
+    assert "Every other batch size is shown to be slower." in sentences.sentences(
         splits.table(apart, Machine([1], AFFINE))
     )
     scattered = write({8: [50, 60, 400, 420, 500, 520, 700, 800], 16: [40, 70, 300, 420, 500, 520, 700, 800]})
-    text = " ".join(advise.sentences(splits.table(scattered, Machine([1], StepTimes({8: 0.1, 16: 0.1})))))
+    text = " ".join(sentences.sentences(splits.table(scattered, Machine([1], StepTimes({8: 0.1, 16: 0.1})))))
     assert "By these trials batch size 8 cannot be told from it in time" in text
 
 
@@ -137,12 +139,12 @@ def test_the_cheapest_that_cannot_be_told_apart(write):
     """16 = 4 x 4 x 1 takes 4 s; 1 x 16 x 1, the cheapest, 4.4 s for sure; 8 = 2 x 4 x 1 takes 4.2 s, or so."""
     early, late = ([best, 70, 300, 420, 500, 520, 700, 800] for best in (42, 40))
     studies, times = write({8: early, 16: late}), {4: 0.100, 8: 0.109, 16: 0.110}
-    text = advise.sentences(splits.table(studies, Machine([1, 2, 4], StepTimes(times))))[-2]
+    text = sentences.sentences(splits.table(studies, Machine([1, 2, 4], StepTimes(times))))[-2]
     assert text == (
         "By these trials batch size 8 cannot be told from it in time; the cheapest split that cannot is "
         "8 = 2 x 4 x 1: 4.2 s, 8.4 s of device time."
     )
-    text = advise.sentences(splits.table(studies, Machine([1, 4], StepTimes(times | {8: 0.100, 16: 0.130}))))[-2]
+    text = sentences.sentences(splits.table(studies, Machine([1, 4], StepTimes(times | {8: 0.100, 16: 0.130}))))[-2]
     assert text == "By these trials batch size 8 cannot be told from it in time, the cheapest split included."
 
 
@@ -229,17 +231,17 @@ def test_a_batch_size_without_the_goal_stays_and_is_not_advised(write):
     studies = write({8: 400, 16: None})
     found = splits.table(studies, Machine([1, 2], AFFINE))
     assert set(found[found["fastest"] | found["cheapest"]]["batch_size"]) == {8}
-    assert "shown to be slower" not in " ".join(advise.sentences(found))  # there is no other
+    assert "shown to be slower" not in " ".join(sentences.sentences(found))  # there is no other
     last = overview(found).iloc[-1]
     assert last[["batch size", "steps", ""]].tolist() == ["16", "> 4,000", "not reached"]
-    assert "No trial reached the goal at batch size 16: never advised." in advise.notes(
+    assert "No trial reached the goal at batch size 16: never advised." in sentences.notes(
         found, Machine([1], AFFINE), studies
     )
 
 
 def test_what_the_advice_rests_on_is_said(scaling, write):
     machine = Machine([1, 3], StepTimes({16: 0.1, 32: 0.2, 64: 0.3}, "recorded", fused=4))
-    text = "\n".join(advise.notes(splits.table(scaling, machine), machine, scaling))
+    text = "\n".join(sentences.notes(splits.table(scaling, machine), machine, scaling))
     for part in (
         "of per-device batches of 16, 32, 64, linear between (up to 17% off where one is left out)",
         "one training alone takes 1 to 4 times as long",
@@ -250,7 +252,7 @@ def test_what_the_advice_rests_on_is_said(scaling, write):
         assert part in text
     apart = replace(machine, devices=[3, 8], exchange=0.5)
     more = [*scaling, *write({100: [100, 110]}, trials=2), *write({512: [100, 110]}, trials=3)]
-    text = "\n".join(advise.notes(splits.table(more, apart), apart, more))
+    text = "\n".join(sentences.notes(splits.table(more, apart), apart, more))
     assert "Batch size 100 cannot be shared evenly by so many devices, and is left out." in text
     assert "The search at batch size 512 is not complete: it may find fewer steps." in text
     assert "8 devices exchange gradients in 500 ms after each update" in text

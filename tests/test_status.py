@@ -15,8 +15,8 @@ from typing import BinaryIO
 import pytest
 from rich.console import Console
 
-from analysis import status, steps_to_result
 from analysis.load import load
+from analysis.tables import status, steps_to_result
 from study import claims, config, store, sweep
 from study.__main__ import main
 

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from analysis import scaling, steps_to_result, tuning
 from analysis.counting import COMPLETE, INCOMPLETE, INFEASIBLE, Goal
 from analysis.intervals import median_best_of
 from analysis.load import LoadError, load, load_study
-from analysis.scaling import Limit, maximum_useful_batch_size, perfect_scaling_limit
+from analysis.tables import scaling, steps_to_result, trials
+from analysis.tables.scaling import Limit, maximum_useful_batch_size, perfect_scaling_limit
 from study.records import Budget
 
 INF = math.inf
@@ -303,7 +303,7 @@ def test_searches_that_learn_from_their_trials_have_no_s_n(results):
     assert list(steps["steps_to_result"]) == [1600, 400]
     assert steps[["steps_n", "low", "high"]].isna().all(axis=None)
     assert scaling.table(studies)[["low", "high"]].isna().all(axis=None)
-    assert tuning.best_of_n(studies).empty
+    assert trials.best_of_n(studies).empty
 
 
 def test_a_plateau(results):
@@ -346,7 +346,7 @@ def test_trials_that_a_race_cut_may_come_before_slower_ones_of_lower_index(resul
     assert 200 < row["censored_at"] < 450
     assert (row["steps_to_result"], row["low"]) == (200, 200)
     assert (row["steps_n"], row["high"]) == (np.inf, np.inf)  # more than what they were cut at
-    curve = tuning.best_of_n([study]).set_index("n")["steps"]
+    curve = trials.best_of_n([study]).set_index("n")["steps"]
     assert curve[20] == 200
     assert np.isinf(curve[[1, 2]]).all()
 
@@ -366,5 +366,5 @@ def test_betas_searched_by_their_half_life_stand_in_the_tables_too(tmp_path, mak
     write_study(tmp_path, study, [make_curve(study, 0, reaches=20)])
     [row] = steps_to_result.table(load(tmp_path)).to_dict("records")
     assert (row["momentum_half_life_examples"], row["momentum"]) == (16.0, 0.5**0.5)
-    [trial] = tuning.trials(list(load(tmp_path))).to_dict("records")
+    [trial] = trials.trials(list(load(tmp_path))).to_dict("records")
     assert trial["momentum"] == 0.5**0.5

@@ -8,8 +8,8 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from analysis import steps_to_result
 from analysis.load import load
+from analysis.tables import steps_to_result
 from study import config, store, sweep
 from study.__main__ import main
 

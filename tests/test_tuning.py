@@ -7,8 +7,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from analysis import errors, relative, tuning
 from analysis.load import load, load_study
+from analysis.tables import best_errors, relative, trials
 from study.records import Budget
 
 INF = math.inf
@@ -34,7 +34,7 @@ def results(tmp_path, make_study, make_curve, write_study):
 
 
 def test_every_counted_trial_has_a_row(results):
-    table = tuning.trials(results({32: [None, 400, "bad", 300]}))
+    table = trials.trials(results({32: [None, 400, "bad", 300]}))
     assert list(table["status"]) == ["COMPLETE", "COMPLETE", "INFEASIBLE", "COMPLETE"]
     assert [None if pd.isna(s) else s for s in table["steps_to_goal"]] == [None, 400, None, 300]
     assert list(table["least_error"]) == pytest.approx([0.9, 0.05, INF, 0.05])
@@ -44,7 +44,7 @@ def test_every_counted_trial_has_a_row(results):
 
 
 def test_best_of_n_falls_to_the_best_of_all(results):
-    table = tuning.best_of_n(results({32: [100, 200, 400, 800, None, None, None, None]}))
+    table = trials.best_of_n(results({32: [100, 200, 400, 800, None, None, None, None]}))
     assert list(table["n"]) == [1, 2, 4, 8]
     # Half of the trials miss the goal; the best of 2 is one of the best 3 of 8 with probability 1 - (5/8)^2 = 0.61.
     assert list(table["steps"]) == [800, 400, 200, 100]
@@ -52,7 +52,7 @@ def test_best_of_n_falls_to_the_best_of_all(results):
 
 def test_parameters_with_a_single_value_have_no_axis(results):
     studies = results({32: [100, "bad", None]})
-    table = tuning.along_axes(tuning.trials(studies), studies)
+    table = trials.along_axes(trials.trials(studies), studies)
     assert set(table["parameter"]) == {"learning_rate", "momentum"}
     assert dict(zip(table["parameter"], table["scale"], strict=True)) == {
         "learning_rate": "log",
@@ -64,7 +64,7 @@ def test_parameters_with_a_single_value_have_no_axis(results):
 
 
 def test_maps_give_every_batch_size_what_the_slowest_needs(results):
-    table = tuning.maps(tuning.trials(results({8: [900, 1000, None], 64: [200, 500, "bad", None]})))
+    table = trials.maps(trials.trials(results({8: [900, 1000, None], 64: [200, 500, "bad", None]})))
     examples = table[table["unit"] == "examples"].set_index(["batch_size", "trial"])
     assert set(examples["budget"]) == {64 * 200}  # the best trial at 64 needs more examples than that at 8
     assert examples["state"].to_dict() == {
@@ -84,26 +84,26 @@ def test_maps_give_every_batch_size_what_the_slowest_needs(results):
 
 def test_a_trial_that_diverged_nobody_knows_when_reached_nothing(results):
     """As imported ones may."""
-    trials = tuning.trials(results({8: [900, 800], 64: [200, 100]}))
-    trials.loc[(trials["batch_size"] == 64) & (trials["trial"] == 1), ["status", "first_bad_step"]] = [
+    found = trials.trials(results({8: [900, 800], 64: [200, 100]}))
+    found.loc[(found["batch_size"] == 64) & (found["trial"] == 1), ["status", "first_bad_step"]] = [
         "INFEASIBLE",
         None,
     ]
-    table = tuning.maps(trials)
+    table = trials.maps(found)
     assert set(table["state"][(table["batch_size"] == 64) & (table["trial"] == 1)]) == {"infeasible"}
 
 
 def test_maps_stay_within_what_was_trained_everywhere(results):
-    table = tuning.maps(tuning.trials(results({2: [2000], 64: [10]})))
+    table = trials.maps(trials.trials(results({2: [2000], 64: [10]})))
     assert set(table[table["unit"] == "examples"]["budget"]) == {2 * 2000}
 
 
 def test_trials_that_stopped_early_say_nothing_on_maps(results):
-    assert tuning.maps(tuning.trials(results({8: [900, 1000]}, stopping="goal"))).empty
+    assert trials.maps(trials.trials(results({8: [900, 1000]}, stopping="goal"))).empty
 
 
 def test_the_best_error_falls_and_ends_at_the_budget(results):
-    table = errors.best_errors(results({8: [900, None], 64: [None, "bad"]}))
+    table = best_errors.best_errors(results({8: [900, None], 64: [None, "bad"]}))
     eight = table[table["batch_size"] == 8]
     assert list(eight["error"]) == [0.9, 0.05, 0.05]
     assert list(eight["step"])[1:] == [900, 2000]
@@ -113,13 +113,13 @@ def test_the_best_error_falls_and_ends_at_the_budget(results):
 
 def test_the_best_error_has_one_row_a_step_however_many_trials_lower_it():
     published = Path(__file__).parent.parent / "results/published/mlp_digits/studies/mlp_digits"
-    table = errors.best_errors([load_study(published / "sgd/64")])
+    table = best_errors.best_errors([load_study(published / "sgd/64")])
     assert table["step"].is_unique
     assert table["error"].is_monotonic_decreasing
 
 
 def test_budgets_are_those_that_all_batch_sizes_had(results):
-    table = errors.by_budget(errors.best_errors(results({8: [900], 64: [100]})))
+    table = best_errors.by_budget(best_errors.best_errors(results({8: [900], 64: [100]})))
     within = table.set_index(["unit", "budget", "batch_size"])["error"]
     assert sorted(set(table["budget"][table["unit"] == "steps"])) == [74, 222, 667, 2000]
     assert within["steps", 667, 64] == 0.05
@@ -133,10 +133,10 @@ def test_label_smoothing_takes_the_best_of_each_value():
     rows = [(0.0, "COMPLETE", 0.10), (0.0, "COMPLETE", 0.12), (0.1, "COMPLETE", 0.09), (0.1, "INFEASIBLE", 0.01)]
     trials = pd.DataFrame(rows, columns=["label_smoothing", "status", "least_error"])
     trials = trials.assign(workload="w", optimizer="o", batch_size=8, stopping="budget", **GOAL)
-    table = errors.by_label_smoothing(trials)
+    table = best_errors.by_label_smoothing(trials)
     assert table[["label_smoothing", "error", "trials"]].to_numpy().tolist() == [[0.0, 0.10, 2], [0.1, 0.09, 1]]
-    assert errors.by_label_smoothing(trials.assign(stopping="race")).empty
-    assert errors.by_label_smoothing(trials.drop(columns="label_smoothing")).empty
+    assert best_errors.by_label_smoothing(trials.assign(stopping="race")).empty
+    assert best_errors.by_label_smoothing(trials.drop(columns="label_smoothing")).empty
 
 
 def curve(workload, steps, optimizer="sgd", threshold=0.1):

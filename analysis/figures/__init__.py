@@ -3,7 +3,7 @@
 A drawing computes nothing but positions. `charts` cuts the tables into figures and their panels, `draw` makes a
 figure of each panel, `save` writes the files for a paper.
 
-Tables come by the names of `analysis.build.tables`, where each is made.
+Tables come by the names of `analysis.report.build.tables`, where each is made.
 """
 
 import re
@@ -16,11 +16,11 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from analysis.atomic import write_atomically
 from analysis.figures import canvas
 from analysis.figures.canvas import goal_text, png_side_by_side, svg, svg_side_by_side
-from analysis.figures.kinds import FIGURES, Drawing
-from analysis.files import write_atomically
-from analysis.spread import spread
+from analysis.figures.registry import FIGURES, Drawing
+from analysis.parallel import spread
 
 MANY_PANELS = 48
 Tables = Mapping[str, pd.DataFrame]

@@ -109,7 +109,7 @@ def along_axis(ax: Axes, table: pd.DataFrame) -> None:
 
     >>> from matplotlib.figure import Figure
     >>> from analysis.load import load_study
-    >>> from analysis.tuning import along_axes, trials
+    >>> from analysis.tables.trials import along_axes, trials
     >>> studies = [load_study("results/published/mlp_digits/studies/mlp_digits/momentum/64")]
     >>> table = along_axes(trials(studies), studies)
     >>> ax = Figure().subplots()
@@ -142,7 +142,7 @@ def working_region(ax: Axes, table: pd.DataFrame) -> None:
     """Learning rate against 1 - momentum at one batch size: reached, not reached or infeasible within the budget.
 
     >>> from matplotlib.figure import Figure
-    >>> from analysis.tuning import maps
+    >>> from analysis.tables.trials import maps
     >>> table = maps(pd.read_csv("results/published/mlp_digits/tables/trials.csv"))
     >>> ax = Figure().subplots()
     >>> working_region(ax, table[(table["batch_size"] == 64) & (table["unit"] == "steps")])

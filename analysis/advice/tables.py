@@ -9,18 +9,18 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from analysis.advise import devices_in_words
+from analysis.advice.sentences import devices_in_words
+from analysis.advice.splits import HOUR, SPLIT, best_of_each
 from analysis.load import CURVE, curve_in_words
-from analysis.shown import duration, number
-from analysis.splits import HOUR, SPLIT, best_of_each
+from analysis.report.html_tables import duration, number
 
 
 def overview(found: pd.DataFrame) -> pd.DataFrame:
-    """The fastest split of each batch size, and the cheapest of all, in words (frame of `analysis.splits.table`).
+    """The fastest split of each batch size, and the cheapest of all, in words (frame of `splits.table`).
 
     >>> from analysis.load import load_study
-    >>> from analysis.splits import Machine, table
-    >>> from analysis.step_times import StepTimes
+    >>> from analysis.advice.splits import Machine, table
+    >>> from analysis.advice.step_times import StepTimes
     >>> studies = [load_study("results/published/mlp_digits/studies/mlp_digits/sgd/64")]
     >>> overview(table(studies, Machine([1, 2], StepTimes({32: 0.010, 64: 0.013})))).T
                           0           1
@@ -72,11 +72,11 @@ def _bound(row: pd.Series) -> str:
 
 def alternatives(found: pd.DataFrame) -> pd.DataFrame:
     """Every split of the fastest batch size in words: a row for each number of accumulation steps, a column for each of
-    devices, and in it `per-device batch: time` (frame of `analysis.splits.table`).
+    devices, and in it `per-device batch: time` (frame of `analysis.advice.splits.table`).
 
     >>> from analysis.load import load_study
-    >>> from analysis.splits import Machine, table
-    >>> from analysis.step_times import StepTimes
+    >>> from analysis.advice.splits import Machine, table
+    >>> from analysis.advice.step_times import StepTimes
     >>> studies = [load_study("results/published/mlp_digits/studies/mlp_digits/sgd/64")]
     >>> machine = Machine([1, 2], StepTimes({16: 0.008, 32: 0.010, 64: 0.013}), largest=32)
     >>> print(alternatives(table(studies, machine)).head(3).to_csv(index=False, sep="|"), end="")

@@ -1,6 +1,6 @@
 """Drawing of rules against tuning: what was lost by moving a tuned configuration instead of tuning anew.
 
-It draws `table`, the rows of one panel (`analysis.rules.table`, one base), onto axes and returns nothing.
+It draws `table`, the rows of one panel (`analysis.tables.transfer.table`, one base), onto axes and returns nothing.
 """
 
 from typing import Any
@@ -25,7 +25,7 @@ from analysis.figures.canvas import (
     log_axes,
     round_decimals,
 )
-from analysis.rules import ORDER, briefly, rank
+from analysis.tables.transfer import ORDER, briefly, rank
 
 STAR: Any = {"marker": "*", "markersize": 13, "color": INK, "linestyle": "none", "zorder": 5}
 BAR: Any = {"linewidth": 1.2, "alpha": 0.45, "zorder": 2}

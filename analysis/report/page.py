@@ -8,10 +8,10 @@ from typing import Any
 
 import pandas as pd
 
+from analysis.atomic import write_atomically
 from analysis.figures import FIGURES, Chart, canvas
-from analysis.files import write_atomically
-from analysis.methods import linked, rendered, title
-from analysis.shown import DASH, header, sections, table_html
+from analysis.report.html_tables import DASH, header, sections, table_html
+from analysis.report.methods import linked, rendered, title
 
 KEYS = ["workload", "optimizer", "batch_size", "goal_metric", "goal_threshold", "definition"]
 KEYS += ["repeat", "budget_multiple", "stage", "base_batch_size", "rule", "run"]
@@ -49,7 +49,7 @@ class ReportData:
     Attributes:
         sentences: the findings in plain words, the conclusion first.
         warnings: the heaviest first.
-        tables: by name (`analysis.build.tables`).
+        tables: by name (`analysis.report.build.tables`).
         studies: provenance, one record for each study; nested records are shown as `versions torch`.
         command: what reproduces all this.
     """

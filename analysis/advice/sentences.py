@@ -7,12 +7,12 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 import pandas as pd
 
-from analysis import steps_to_result
+from analysis.advice.splits import HOUR, Machine, able, ranked
+from analysis.advice.step_times import StepTimes
 from analysis.counting import Goal
 from analysis.load import CURVE, GOAL, StudyData, curve_in_words
-from analysis.shown import duration, number
-from analysis.splits import HOUR, Machine, able, ranked
-from analysis.step_times import StepTimes
+from analysis.report.html_tables import duration, number
+from analysis.tables import steps_to_result
 
 NEARLY = 1.05
 """Times the least time that are called nearly as fast."""
@@ -21,10 +21,10 @@ TOLD_APART = 0.005
 
 
 def sentences(found: pd.DataFrame) -> list[str]:
-    """What is advised, and why (frame of `analysis.splits.table`).
+    """What is advised, and why (frame of `analysis.advice.splits.table`).
 
     >>> from analysis.load import load_study
-    >>> from analysis import splits, step_times
+    >>> from analysis.advice import splits, step_times
     >>> folder = "results/published/mlp_digits/studies/mlp_digits/sgd"
     >>> studies = [load_study(f"{folder}/{size}") for size in (16, 64, 256)]
     >>> machine = Machine([1, 2, 4], step_times.StepTimes({16: 0.010, 64: 0.013, 256: 0.040}), largest=64)
@@ -143,10 +143,10 @@ def notes(found: pd.DataFrame, machine: Machine, studies: Sequence[StudyData]) -
     """What the advice rests on and what it leaves out.
 
     Arguments:
-        found: of `analysis.splits.table`, for this machine and these studies.
+        found: of `analysis.advice.splits.table`, for this machine and these studies.
 
     >>> from analysis.load import load_study
-    >>> from analysis import splits, step_times
+    >>> from analysis.advice import splits, step_times
     >>> studies = [load_study("results/published/mlp_digits/studies/mlp_digits/sgd/64")]
     >>> machine = Machine([1], step_times.StepTimes({32: 0.010, 64: 0.013}), largest=64)
     >>> print(notes(splits.table(studies, machine), machine, studies)[0].replace("; ", ";\\n"))

@@ -8,10 +8,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from analysis import audits, scaling, steps_to_result
 from analysis.counting import Goal
 from analysis.intervals import PART
 from analysis.load import CURVE, StudyData
+from analysis.tables import audits, scaling, steps_to_result
 
 KINDS = (
     "waiting",
@@ -84,11 +84,11 @@ def sentences(
     """The warnings, a line for each (kind, workload, optimizer, goal).
 
     Arguments:
-        answered: study and goal of each row of `steps` (`analysis.steps_to_result.table`).
-        limits, pairs: tables of `analysis.scaling` and `analysis.compare`.
-        base: as of `analysis.scaling.perfect_scaling_limit`.
+        answered: study and goal of each row of `steps` (`analysis.tables.steps_to_result.table`).
+        limits, pairs: tables of `analysis.tables.scaling` and `analysis.tables.compare`.
+        base: as of `analysis.tables.scaling.perfect_scaling_limit`.
 
-    >>> from analysis import compare, scaling, steps_to_result
+    >>> from analysis.tables import compare, scaling, steps_to_result
     >>> from analysis.load import load_study
     >>> studies = [load_study("results/published/mlp_digits/studies/mlp_digits/sgd/64")]
     >>> steps, limits, pairs = steps_to_result.table(studies), scaling.table(studies), compare.table(studies)
@@ -133,7 +133,7 @@ def waiting(studies: Iterable[StudyData]) -> list[str]:
 
 
 def unsearched(found: Iterable[tuple[StudyData, Sequence[float]]]) -> list[str]:
-    """That S(B) is not the least of all that was asked for (of `analysis.searches.unsearched_budgets`).
+    """That S(B) is not the least of all that was asked for (of `analysis.tables.answers.unsearched_budgets`).
 
     >>> from analysis.load import load_study
     >>> print(*unsearched([(load_study("results/published/mlp_digits/studies/mlp_digits/sgd/32"), [2.0])]))

@@ -271,8 +271,9 @@ def table(
         train_steps (the step budget) and budget_multiple (of the study's own), the stage (how often the box was
         widened), the stopping rule, and steps_trained: by all trials of that prefix, up to where each ends.
 
-    >>> from analysis import load, searches, steps_to_result
-    >>> studies = searches.answers(load.load("results/published/mlp_digits"))
+    >>> from analysis import load
+    >>> from analysis.tables import answers, steps_to_result
+    >>> studies = answers.answers(load.load("results/published/mlp_digits"))
     >>> steps_to_result.table(studies)[["optimizer", "batch_size", "steps_to_result", "learning_rate"]].head(3)
       optimizer  batch_size  steps_to_result  learning_rate
     0  momentum           1              690       0.010022

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from analysis.figures import errors, rules, scaling, tuning
+from analysis.figures import best_errors, scaling, transfer, tuning
 from analysis.figures.canvas import evenly
 from analysis.load import CURVE, GOAL
 
@@ -209,7 +209,7 @@ FIGURES: dict[str, Drawing] = {
         "Steps to the goal with the tuned configuration of one batch size, moved to others by rules, as a multiple of "
         "the steps of what was tuned there, with the same seeds. Bars: 95 % interval of the median over seeds. Open "
         "marks: some seeds missed the goal; open triangles on top: more than half did. Linear is with warmup, upwards.",
-        rules.steps_lost,
+        transfer.steps_lost,
         "configurations moved by rules: study rules RESULTS",
         table="rules",
         rows=_compared_with_tuning,
@@ -219,7 +219,7 @@ FIGURES: dict[str, Drawing] = {
         "Label smoothing",
         "The best error under each label smoothing with everything else tuned, within each batch size's step budget, "
         "for up to six batch sizes.",
-        errors.label_smoothing,
+        best_errors.label_smoothing,
         f"several values of label_smoothing, and {FULL_BUDGETS}",
         table="smoothing",
         rows=_several_smoothings,
@@ -228,7 +228,7 @@ FIGURES: dict[str, Drawing] = {
     "error_against_budget": Drawing(
         "Error against budget",
         "The least error that any trial had reached by each step, for up to six batch sizes.",
-        errors.against_budget,
+        best_errors.against_budget,
         FULL_BUDGETS,
         table="best_errors",
         panel=("workload", "optimizer", "goal_metric"),
@@ -237,7 +237,7 @@ FIGURES: dict[str, Drawing] = {
         "Error against batch size",
         "The least error of any trial when all batch sizes have the same step budgets, and when they have the same "
         "example budgets. Budgets of steps favour large batches, budgets of examples small ones.",
-        errors.against_batch_size,
+        best_errors.against_batch_size,
         FULL_BUDGETS,
         table="budgets",
         panel=("workload", "optimizer", "goal_metric", "unit"),

@@ -10,7 +10,7 @@ import pandas as pd
 
 from analysis.counting import COMPLETE, EARLY
 from analysis.load import GOAL, STUDY, StudyData
-from analysis.steps_to_result import counted_trials
+from analysis.tables.steps_to_result import counted_trials
 
 MEASURED = ["workload", "optimizer", "goal_metric"]
 BUDGETS = 4
@@ -102,7 +102,7 @@ def by_label_smoothing(trials: pd.DataFrame) -> pd.DataFrame:
     """The best error under each label smoothing that was tried, everything else tuned, within the step budget.
 
     Arguments:
-        trials: of `analysis.tuning.trials`; only studies that ran their whole budgets count.
+        trials: of `analysis.tables.trials.trials`; only studies that ran their whole budgets count.
 
     Returns:
         A row for each (workload, optimizer, batch_size, goal, label_smoothing): error, trials (how many it is the best

@@ -12,11 +12,11 @@ from types import MappingProxyType
 import numpy as np
 import pandas as pd
 
-from analysis import fits
 from analysis.counting import Goal
 from analysis.intervals import PART, RESAMPLES, draws, median_best_of, ratios, resampled
 from analysis.load import CURVE, StudyData, curve_in_words
-from analysis.steps_to_result import answerable, feasible_steps, row
+from analysis.tables import fits
+from analysis.tables.steps_to_result import answerable, feasible_steps, row
 
 PERFECT_SCALING_TOLERANCE = 1.2
 USEFUL_GAIN = 1.05
@@ -189,7 +189,7 @@ def _bound(limit: int, measured: Iterable[int], reached: Iterable[int]) -> str:
 
 
 def critical_batch_sizes(steps: Mapping[int, float], base: float | None = None) -> dict[str, Limit]:
-    """Where the regimes of small and of large batch sizes meet, by each published definition (`analysis.fits`).
+    """Where the regimes of small and of large batch sizes meet, by each published definition (`analysis.tables.fits`).
 
     A value outside of the measured batch sizes says no more than that: it stands at the nearest of them, `<` or `>`.
 
@@ -243,8 +243,9 @@ def table(
         A row for each (workload, optimizer, goal, definition): value, low and high (batch size, examples; 95 %
         intervals, NaN where there is none, as of searches that learn from their trials), bound (`=`, `<` or `>`).
 
-    >>> from analysis import load, scaling, searches
-    >>> studies = searches.answers(load.load("results/published/mlp_digits"))
+    >>> from analysis import load
+    >>> from analysis.tables import answers, scaling
+    >>> studies = answers.answers(load.load("results/published/mlp_digits"))
     >>> scaling.table(studies)[["optimizer", "definition", "value", "bound"]].head(3).round(1)
       optimizer                      definition  value bound
     0  momentum           perfect_scaling_limit    2.0     =

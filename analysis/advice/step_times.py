@@ -11,8 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.optimize import isotonic_regression
 
-from analysis import steps_to_result
 from analysis.load import StudyData
+from analysis.tables import steps_to_result
 
 
 class AdviceError(Exception):

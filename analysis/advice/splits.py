@@ -15,11 +15,11 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from analysis import steps_to_result
+from analysis.advice.step_times import AdviceError, StepTimes
 from analysis.counting import Goal
 from analysis.intervals import ratios
 from analysis.load import CURVE, StudyData
-from analysis.step_times import AdviceError, StepTimes
+from analysis.tables import steps_to_result
 
 SPLIT = ["devices", "per_device_batch", "accumulation_steps"]
 HOUR = 3600.0
@@ -86,7 +86,7 @@ def table(studies: Sequence[StudyData], machine: Machine, goal: Goal | None = No
     """Every split of every measured batch size of one curve.
 
     Arguments:
-        studies: the searches that answer (`analysis.searches.answers`) of one workload and optimizer.
+        studies: the searches that answer (`analysis.tables.answers.answers`) of one workload and optimizer.
         goal: read off after the fact; None: the study's own.
 
     Returns:
@@ -178,7 +178,7 @@ def best_of_each(found: pd.DataFrame) -> pd.DataFrame:
     """The fastest split of each batch size, where there is any that reaches the goal, fits and is timed.
 
     Arguments:
-        found: of `analysis.splits.table`.
+        found: of `analysis.advice.splits.table`.
 
     >>> found = pd.DataFrame({"batch_size": [8, 8, 16], "seconds": [3.0, 2.0, 1.0], "device_hours": [1.0, 2.0, 3.0],
     ...     "accumulation_steps": 1, "devices": [1, 2, 3], "reached": True, "fits": [True, True, False],

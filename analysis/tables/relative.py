@@ -98,7 +98,7 @@ def table(steps: pd.DataFrame, made_of: pd.DataFrame, norm: int | None = None) -
     """S(B) / S(B_norm) of workloads that differ in one thing only.
 
     Arguments:
-        steps: of `analysis.steps_to_result.table`.
+        steps: of `analysis.tables.steps_to_result.table`.
         made_of: of `workloads`.
         norm: B_norm; by default the smallest batch size at which all of those compared reached their goal.
 

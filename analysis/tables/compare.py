@@ -11,12 +11,12 @@ from itertools import combinations
 import numpy as np
 import pandas as pd
 
-from analysis import relative
 from analysis.counting import Goal
 from analysis.intervals import ratios
 from analysis.load import GOAL, StudyData
-from analysis.scaling import bounded
-from analysis.steps_to_result import answerable, feasible_steps, row
+from analysis.tables import relative
+from analysis.tables.scaling import bounded
+from analysis.tables.steps_to_result import answerable, feasible_steps, row
 
 FIXED = {"optimizer": "workload", "workload": "optimizer"}
 """What two curves may differ in -> what they have in common."""
@@ -88,7 +88,7 @@ def sentences(pairs: pd.DataFrame, limits: pd.DataFrame, by: str = "optimizer") 
     """Which is ahead where, a sentence for each pair that is shown to differ, and one about all the others.
 
     Arguments:
-        pairs, limits: of `table` and `analysis.scaling.table`.
+        pairs, limits: of `table` and `analysis.tables.scaling.table`.
 
     >>> pairs = pd.DataFrame({"workload": "digits", "goal_metric": "val/classification_error", "goal_threshold": 0.05,
     ...     "optimizer": "adam", "against": "sgd", "batch_size": [64, 256],

@@ -11,25 +11,25 @@ from typing import Any
 
 import pandas as pd
 
-from analysis import (
-    audits,
-    cautions,
-    compare,
-    errors,
-    figures,
-    fits,
-    relative,
-    rules,
-    scaling,
-    searches,
-    steps_to_result,
-    tuning,
-)
+from analysis import figures
 from analysis.counting import COMPLETE, EARLY, Goal
 from analysis.load import STUDY, LoadError, StudyData, folders, load_study
-from analysis.report import ReportData, write_report, write_tables
-from analysis.spread import spread
-from analysis.steps_to_result import answerable, refusals
+from analysis.parallel import spread
+from analysis.report import warnings
+from analysis.report.page import ReportData, write_report, write_tables
+from analysis.tables import (
+    answers,
+    audits,
+    best_errors,
+    compare,
+    fits,
+    relative,
+    scaling,
+    steps_to_result,
+    transfer,
+    trials,
+)
+from analysis.tables.steps_to_result import answerable, refusals
 
 MANY_STUDIES = 100
 ONLY_DRAWN = ("axes", "maps", "budgets", "smoothing", "seconds")
@@ -43,7 +43,7 @@ class Asked:
     Attributes:
         goals: read off after the fact instead of each study's own.
         base_batch_size: of the perfect-scaling limit and `critical_batch_size_zhang`; the smallest measured by default.
-        normalise_at: batch size at which workloads are set to 1 where they are compared (`analysis.relative.table`).
+        normalise_at: batch size at which workloads are set to 1 where they are compared (`tables.relative.table`).
     """
 
     goals: Sequence[Goal] = ()
@@ -103,7 +103,7 @@ def read(results: Sequence[Path | str], asked: Asked = Asked()) -> ReportData:
     found = [folder for result in results for folder in folders(result)]
     made = spread(partial(_reduced, goals=goals), found, if_at_least=MANY_STUDIES, size=len(found))
     _refuse_doubles(made)
-    studies = searches.answers(made)
+    studies = answers.answers(made)
     begun = [study for study in studies if study.begun]
     if not begun:
         raise LoadError(f"no trial in {', '.join(map(str, results))} has ended yet; sweep again to go on.")
@@ -119,17 +119,17 @@ def read(results: Sequence[Path | str], asked: Asked = Asked()) -> ReportData:
             *compare.sentences(pairs, limits),
             *compare.sentences(derived["compare_workloads"], limits, by="workload"),
             *scaling.sentences(steps, limits),
-            *rules.sentences(derived["rules"]),
+            *transfer.sentences(derived["rules"]),
             *stopping_sentences(begun),
             *grid_sentences(begun, asked.goals),
         ],
         warnings=[
             *refused,
-            *cautions.waiting(studies),
-            *cautions.unsearched(searches.unsearched_budgets(made)),
-            *searches.orphans(made),
-            *cautions.sentences(list(answerable(begun, goals)), steps, limits, pairs, asked.base_batch_size or 0.0),
-            *rules.stale(made),
+            *warnings.waiting(studies),
+            *warnings.unsearched(answers.unsearched_budgets(made)),
+            *answers.orphans(made),
+            *warnings.sentences(list(answerable(begun, goals)), steps, limits, pairs, asked.base_batch_size or 0.0),
+            *transfer.stale(made),
             *imported(begun),
         ],
         tables=derived,
@@ -149,7 +149,7 @@ def _reduced(folder: Path, goals: Sequence[Goal | None]) -> StudyData:
         if study.question["stopping"] == "budget":
             steps_to_result.row(study, stopping="race")
         steps_to_result.last_steps(study)
-        errors.best_errors([study])
+        best_errors.best_errors([study])
     return study
 
 
@@ -157,11 +157,11 @@ def tables(made: Sequence[StudyData], studies: Sequence[StudyData], asked: Asked
     """Every table by its name.
 
     Arguments:
-        made, studies: all searches, and those that answer (`analysis.searches.answers`).
+        made, studies: all searches, and those that answer (`analysis.tables.answers.answers`).
 
     >>> from analysis.load import load_study
     >>> made = [load_study(f"results/published/mlp_digits/studies/mlp_digits/sgd/{size}") for size in (32, 64, 128)]
-    >>> found = tables(made, searches.answers(made), Asked())
+    >>> found = tables(made, answers.answers(made), Asked())
     >>> found["scaling"][["definition", "value", "bound"]].head(2)
                       definition  value bound
     0      perfect_scaling_limit   32.0     <
@@ -170,10 +170,10 @@ def tables(made: Sequence[StudyData], studies: Sequence[StudyData], asked: Asked
     goals = asked.readings
     steps = steps_to_result.table(studies, goals=goals)
     cost = steps_to_result.cost_table([study for study in made if study.begun])
-    trials = tuning.trials(studies, goals)
-    falling = errors.best_errors(studies)
-    reruns = searches.rerun_steps(made)
-    moved = rules.steps(made)
+    every_trial = trials.trials(studies, goals)
+    falling = best_errors.best_errors(studies)
+    reruns = answers.rerun_steps(made)
+    moved = transfer.steps(made)
     each = cost[[*STUDY, "device", "seconds_per_step"]]
     return {
         "steps_to_result": steps,
@@ -182,20 +182,20 @@ def tables(made: Sequence[StudyData], studies: Sequence[StudyData], asked: Asked
         "compare": compare.table(studies, goals),
         "compare_workloads": compare.table(studies, goals, by="workload"),
         "relative": relative.table(steps, relative.workloads(studies), asked.normalise_at),
-        "searches": searches.table(made),
-        "reruns": searches.reruns(reruns),
-        "repeats": searches.repeats(made),
-        "trials": trials,
-        "best_of_n": tuning.best_of_n(studies, goals),
+        "searches": answers.table(made),
+        "reruns": answers.reruns(reruns),
+        "repeats": answers.repeats(made),
+        "trials": every_trial,
+        "best_of_n": trials.best_of_n(studies, goals),
         "best_errors": falling,
         "cost": cost,
         "rerun_steps": reruns,
-        "rules": rules.table(moved),
+        "rules": transfer.table(moved),
         "rule_steps": moved,
-        "axes": tuning.along_axes(trials, studies),
-        "maps": tuning.maps(trials),
-        "budgets": errors.by_budget(falling),
-        "smoothing": errors.by_label_smoothing(trials),
+        "axes": trials.along_axes(every_trial, studies),
+        "maps": trials.maps(every_trial),
+        "budgets": best_errors.by_budget(falling),
+        "smoothing": best_errors.by_label_smoothing(every_trial),
         "seconds": steps.merge(each, on=STUDY, how="left"),
     }
 

@@ -12,7 +12,7 @@ import pandas as pd
 from analysis.figures import goal_text
 from analysis.figures.scaling import BOUNDS, LIMITS
 from analysis.load import STUDY
-from analysis.rules import briefly
+from analysis.tables.transfer import briefly
 
 DASH = "–"
 USUAL = {"repeat": 0, "budget_multiple": 1.0, "stage": 0}
@@ -50,7 +50,7 @@ class Cell:
 def sections(tables: Mapping[str, pd.DataFrame]) -> str:
     """A table for each workload and goal, as the figures have panels; columns without any value are left out.
 
-    >>> from analysis.build import Asked, tables
+    >>> from analysis.report.build import Asked, tables
     >>> from analysis.load import load_study
     >>> studies = [load_study("results/published/mlp_digits/studies/mlp_digits/sgd/64")]
     >>> found = sections(tables(studies, studies, Asked()))

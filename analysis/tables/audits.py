@@ -16,7 +16,7 @@ from analysis import counting, intervals
 from analysis.counting import Goal, Measured, Outcome
 from analysis.edges import FEWEST, Edge, open_edges
 from analysis.load import StudyData
-from analysis.steps_to_result import counted_trials, feasible_steps, is_complete, measured
+from analysis.tables.steps_to_result import counted_trials, feasible_steps, is_complete, measured
 
 NEAR = 2.0
 """Trials within so many times the fewest steps count as near the best; a race with the usual factor knows them all."""
@@ -191,9 +191,9 @@ def inclusions(answered: Iterable[tuple[StudyData, Goal]], pairs: pd.DataFrame) 
     """Every general optimizer against every special case of it that was tuned beside it.
 
     Arguments:
-        pairs: of the same studies and goals (`analysis.compare.table`).
+        pairs: of the same studies and goals (`analysis.tables.compare.table`).
 
-    >>> from analysis import compare
+    >>> from analysis.tables import compare
     >>> from analysis.load import load_study
     >>> folder = "results/published/mlp_digits/studies/mlp_digits"
     >>> momentum, sgd = (load_study(f"{folder}/{optimizer}/256") for optimizer in ("momentum", "sgd"))

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from analysis import audits, steps_to_result
 from analysis.counting import COMPLETE, INCOMPLETE, Branch
 from analysis.edges import widening
 from analysis.load import GOAL, STUDY, StudyData
+from analysis.tables import audits, steps_to_result
 
 
 def answers(studies: Iterable[StudyData]) -> list[StudyData]:
@@ -20,9 +20,10 @@ def answers(studies: Iterable[StudyData]) -> list[StudyData]:
     That is the last stage of the search with the study's own seeds; of several step budgets, the one that needed the
     fewest steps. A search that is still under way counts only where there is no other.
 
-    >>> from analysis import load, searches
+    >>> from analysis import load
+    >>> from analysis.tables import answers
     >>> made = list(load.load("results/published/mlp_digits"))
-    >>> len(made), len(searches.answers(made))  # without the reruns
+    >>> len(made), len(answers.answers(made))  # without the reruns
     (44, 22)
     """
     return [answer(searches) for searches in by_study(studies)]

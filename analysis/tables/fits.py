@@ -199,7 +199,7 @@ def table(steps: pd.DataFrame) -> pd.DataFrame:
     """The curves through steps-to-result that critical batch sizes are read from, and how well each fits.
 
     Arguments:
-        steps: of `analysis.steps_to_result.table`; batch sizes that missed the goal are left out.
+        steps: of `analysis.tables.steps_to_result.table`; batch sizes that missed the goal are left out.
 
     Returns:
         A row for each (workload, optimizer, goal, fit: `hyperbola` or `shoulder`): points (batch sizes), steps_min,

@@ -54,7 +54,7 @@ def against_batch_size(ax: Axes, table: pd.DataFrame) -> None:
     """The best error against batch size: a curve a budget, all in steps or all in examples.
 
     >>> from matplotlib.figure import Figure
-    >>> from analysis.errors import by_budget
+    >>> from analysis.tables.best_errors import by_budget
     >>> found = by_budget(pd.read_csv("results/published/mlp_digits/tables/best_errors.csv"))
     >>> ax = Figure().subplots()
     >>> against_batch_size(ax, found[(found["optimizer"] == "sgd") & (found["unit"] == "examples")])

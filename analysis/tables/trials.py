@@ -13,7 +13,7 @@ import pandas as pd
 from analysis.counting import COMPLETE, EARLY, INFEASIBLE, Goal
 from analysis.intervals import known, median_best_of
 from analysis.load import CURVE, GOAL, STUDY, StudyData
-from analysis.steps_to_result import answerable, counted_trials, feasible_steps, row
+from analysis.tables.steps_to_result import answerable, counted_trials, feasible_steps, row
 
 KEY = [*STUDY, *GOAL]
 

@@ -11,10 +11,11 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from analysis import intervals, steps_to_result
+from analysis import intervals
 from analysis.counting import COMPLETE, INCOMPLETE, TUNED, Branch
 from analysis.load import CURVE, StudyData, curve_in_words
-from analysis.searches import answer, by_study
+from analysis.tables import steps_to_result
+from analysis.tables.answers import answer, by_study
 
 ORDER = ("constant", "square_root", "linear", "constant_half_life", "square_root_half_life", "linear_half_life")
 """In which rules are listed and coloured; others come after."""

@@ -15,7 +15,7 @@ import pandas as pd
 
 from analysis.counting import COMPLETE, INCOMPLETE, INFEASIBLE
 from analysis.load import StudyData
-from analysis.steps_to_result import is_complete, outcomes
+from analysis.tables.steps_to_result import is_complete, outcomes
 
 SILENCE = 120.0
 """Seconds after which a process of another machine that works on a study, and says so six times a minute, is dead."""
