@@ -46,7 +46,7 @@ from study.space import values
 from study.tuner import Tuner, point
 from study.workers import Workers, one_thread_environment
 from workloads.base import Splits, Workload, build
-from workloads.datasets import DATASETS
+from workloads.data.datasets import DATASETS
 
 MODELS = {
     "softmax": ["workload=softmax_mnist"],
@@ -92,7 +92,7 @@ class HardlyEvaluated:
 
 
 def made_up_splits(dataset: str, train_examples: int, device: torch.device, **_: Any) -> Splits:
-    """In the place of `workloads.datasets.splits`: random numbers in the shape of these data."""
+    """In the place of `workloads.data.datasets.splits`: random numbers in the shape of these data."""
     shape, classes = DATASETS[dataset].shape, DATASETS[dataset].classes
     inputs = torch.randn(train_examples, *shape, device=device)
     targets = torch.randint(classes, (train_examples,), device=device)
@@ -109,7 +109,7 @@ def study_of(
     never = ["evaluation.first=1.0", "stopping=budget", f"search.trials={TRIALS}"]
     where = [f"batch_size={batch_size}", f"engine.device={device}"]
     arguments = [*MODELS[model], f"optimizer={optimizer}", *fixed, *never, *where]
-    with mock.patch("workloads.datasets.splits", made_up_splits) if made_up else nullcontext():
+    with mock.patch("workloads.data.datasets.splits", made_up_splits) if made_up else nullcontext():
         [job] = config.materialise(config.jobs(arguments))
     real = dict(job.study.workload)
     wrapped = {"_target_": "benchmarks.engine.HardlyEvaluated", "workload": real, "made_up": made_up}

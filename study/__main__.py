@@ -276,7 +276,7 @@ def import_released(options: argparse.Namespace, console: Console) -> None:
 def data(options: argparse.Namespace, console: Console) -> None:
     """`study data list` and `study data fetch NAME`."""
     from study.config import UsageError
-    from workloads import datasets
+    from workloads.data import datasets
     from workloads.suggest import suggest
 
     for name in options.names:
@@ -361,7 +361,7 @@ def _run(options: argparse.Namespace, console: Console, errors: Console) -> int:
     from study.interchange import ImportRefused
     from study.store import StoreError
     from study.workers import TrialTooLarge, WorkerError
-    from workloads.datasets import DataError
+    from workloads.data.datasets import DataError
 
     try:
         return VERBS[options.verb](options, console) or 0

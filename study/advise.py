@@ -25,7 +25,7 @@ from study.schema import UsageError
 from study.serial import Run
 from study.space import middle
 from workloads.base import build, importable
-from workloads.datasets import DataError
+from workloads.data.datasets import DataError
 
 GIB = 2**30
 WHOLE_SHARE = 0.9

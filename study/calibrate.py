@@ -21,7 +21,7 @@ from study.config import Job, UsageError
 from study.records import Study
 from study.sweep import on_file
 from study.tuner import Tuner
-from workloads.nqm_exact import Recursion, spectrum
+from workloads.noisy_quadratic_exact import Recursion, spectrum
 
 OVERRIDES = ("workload=nqm,nqm_preconditioned", "optimizer=sgd,momentum", "search.reruns=7")
 SOLVED = ("sgd", "momentum")
@@ -91,7 +91,7 @@ def check(jobs: Sequence[Job]) -> None:
     """
     for study in (job.study for job in jobs):
         asked = (study.workload["_target_"], study.schedule)
-        if asked != ("workloads.nqm.NoisyQuadraticModel", "constant") or study.optimizer not in SOLVED:
+        if asked != ("workloads.noisy_quadratic.NoisyQuadraticModel", "constant") or study.optimizer not in SOLVED:
             raise UsageError(
                 "only the noisy quadratic model, under sgd or momentum at a constant learning rate, is solved exactly, "
                 f"but got {study.name} under {study.optimizer} with schedule {study.schedule}."

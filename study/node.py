@@ -122,7 +122,7 @@ def main() -> None:
     from study.store import StoreError
     from study.workers import TrialTooLarge, WorkerError
     from workloads.base import importable
-    from workloads.datasets import DataError
+    from workloads.data.datasets import DataError
 
     try:
         importable(config_dir)

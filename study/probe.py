@@ -16,7 +16,7 @@ from study.records import Study
 from study.schema import UsageError
 from study.space import middle
 from workloads.base import Splits, Workload
-from workloads.fetching import DataError
+from workloads.data.fetching import DataError
 
 FOREIGN = {Path(__file__).parent, Path(torch.__file__).parent}
 """Folders whose code is not the author's of a workload."""

@@ -8,7 +8,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from workloads.base import Splits, classification_error, cross_entropy_error, smoothed_cross_entropy
+from workloads.base import Splits, classification_error, cross_entropy_error
+from workloads.classification import smoothed_cross_entropy
 from workloads.layers import Dropout, GhostBatchNorm
 
 

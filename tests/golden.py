@@ -26,7 +26,7 @@ from study.evaluation import Data
 from study.records import Budget, Curve, Evaluation, Search, Study, Trial
 from study.space import parse_space
 from workloads.base import Splits, build
-from workloads.datasets import DATASETS
+from workloads.data.datasets import DATASETS
 
 FILE = Path(__file__).with_name("golden.json")
 TOLERANCE = 1e-4

@@ -14,9 +14,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from workloads import datasets, fetching
-from workloads.datasets import DATASETS
-from workloads.fetching import File
+from workloads.data import datasets, fetching
+from workloads.data.datasets import DATASETS
+from workloads.data.fetching import File
 
 
 def idx(array: np.ndarray) -> bytes:

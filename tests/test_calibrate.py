@@ -14,7 +14,7 @@ from study import calibrate, calibration_facts, sweep
 from study.__main__ import main
 from study.calibrate import Comparison, Interval
 from study.config import UsageError
-from workloads.nqm_exact import Recursion, spectrum
+from workloads.noisy_quadratic_exact import Recursion, spectrum
 
 SMALL = [
     "workload.dimensions=60",

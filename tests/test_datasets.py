@@ -11,10 +11,10 @@ import pytest
 import torch
 from made_data import as_npm_package, gzipped, idx, nothing_kept, put, tarball
 
-from workloads import datasets, fetching
 from workloads.base import Splits
-from workloads.datasets import DATASETS, fetch, load, locate, splits, status
-from workloads.fetching import DataError
+from workloads.data import datasets, fetching
+from workloads.data.datasets import DATASETS, fetch, load, locate, splits, status
+from workloads.data.fetching import DataError
 
 pytestmark = pytest.mark.usefixtures("cache")
 

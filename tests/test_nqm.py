@@ -12,7 +12,7 @@ from study.evaluation import Data
 from study.records import Budget, Evaluation
 from workloads.base import build
 from workloads.layers import set_keys
-from workloads.nqm_exact import Recursion, spectrum
+from workloads.noisy_quadratic_exact import Recursion, spectrum
 
 CPU = torch.device("cpu")
 HYPERPARAMETERS = {"sgd": ["learning_rate"], "momentum": ["learning_rate", "momentum"]}
@@ -20,7 +20,7 @@ HYPERPARAMETERS = {"sgd": ["learning_rate"], "momentum": ["learning_rate", "mome
 
 def configured(**more):
     more = {"name": "nqm", "train_examples": 4096, **more}
-    return {"_target_": "workloads.nqm.NoisyQuadraticModel", **more}
+    return {"_target_": "workloads.noisy_quadratic.NoisyQuadraticModel", **more}
 
 
 def gradients(workload, model, batch_size, keys):

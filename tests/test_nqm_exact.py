@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from analysis.tables import fits
-from workloads.nqm_exact import Recursion, fewest_steps, grouped, spectrum
+from workloads.noisy_quadratic_exact import Recursion, fewest_steps, grouped, spectrum
 
 WHOLE = spectrum(10_000)
 BINS, COUNTS = grouped(WHOLE)

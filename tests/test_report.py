@@ -297,7 +297,7 @@ def test_every_term_and_every_title_is_defined_in_the_methods(text):
 
 def test_the_methods_in_the_page_are_those_of_the_documents():
     root = Path(__file__).parent.parent
-    assert (root / "analysis" / "methods.md").read_text() == (root / "docs" / "methods.md").read_text()
+    assert (root / "analysis" / "report" / "methods.md").read_text() == (root / "docs" / "methods.md").read_text()
 
 
 @pytest.mark.parametrize(("limit", "value"), [("MOST_FIGURES", 2), ("MOST_BYTES", 60_000)])

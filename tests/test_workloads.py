@@ -6,8 +6,9 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from workloads.base import build, classification_error, cross_entropy_error, smoothed_cross_entropy
-from workloads.datasets import DATASETS
+from workloads.base import build, classification_error, cross_entropy_error
+from workloads.classification import smoothed_cross_entropy
+from workloads.data.datasets import DATASETS
 from workloads.layers import Dropout
 from workloads.resnet_cifar import GlobalMeanPool
 

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 
 from torch import nn
 
-from workloads.base import Classification, require_whole
-from workloads.datasets import DATASETS
+from workloads.base import require_whole
+from workloads.classification import Classification
+from workloads.data.datasets import DATASETS
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,8 +10,9 @@ from dataclasses import dataclass
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from workloads.base import Classification, require_whole
-from workloads.datasets import DATASETS
+from workloads.base import require_whole
+from workloads.classification import Classification
+from workloads.data.datasets import DATASETS
 from workloads.layers import GlobalMeanPool
 
 

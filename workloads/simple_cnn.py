@@ -6,8 +6,9 @@ from dataclasses import dataclass
 
 from torch import nn
 
-from workloads.base import Classification, require_fraction
-from workloads.datasets import DATASETS
+from workloads.base import require_fraction
+from workloads.classification import Classification
+from workloads.data.datasets import DATASETS
 from workloads.layers import Dropout
 from workloads.suggest import suggest
 

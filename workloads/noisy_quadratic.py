@@ -21,7 +21,7 @@ class NoisyQuadraticModel:
 
     Training data are endless: examples are empty, and only their number in a batch matters. The loss is the mean over
     replicas that are trained side by side, each with its own start and noise; a single one reaches a goal some percent
-    before its expectation does. `workloads.nqm_exact` solves the same model.
+    before its expectation does. `workloads.noisy_quadratic_exact` solves the same model.
 
     Arguments:
         train_examples: a nominal number, at least the largest batch size; the budget counts epochs of it.

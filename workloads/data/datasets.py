@@ -16,9 +16,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from workloads import fetching
 from workloads.base import Splits
-from workloads.fetching import DataError, File, Origin, Package
+from workloads.data import fetching
+from workloads.data.fetching import DataError, File, Origin, Package
 from workloads.suggest import suggest
 
 Bytes = NDArray[np.uint8]
