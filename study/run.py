@@ -18,10 +18,10 @@ from typing import Any
 import torch
 
 from study import checkpoints, store
-from study.claims import WHOLE, Claim, Held, Shard
-from study.curve_files import Reader
 from study.records import Curve, Study
 from study.storage import Storage
+from study.store.claims import WHOLE, Claim, Held, Shard
+from study.store.curves import Reader
 from study.tuner import Tuner
 from study.workers import Workers
 

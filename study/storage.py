@@ -16,8 +16,8 @@ from optuna.storages.journal import JournalFileBackend, JournalFileSymlinkLock
 from optuna.trial import TrialState
 
 from study import store
-from study.claims import STALE, Shard
 from study.records import Study
+from study.store.claims import STALE, Shard
 
 JOURNAL = "optuna.journal"
 

@@ -13,13 +13,13 @@ from rich.console import Console
 
 from analysis.counting import ADAPTIVE_SAMPLERS
 from study import config, searches, show, store
-from study.claims import refuse_held
 from study.config import Job
 from study.cost import Cost, Work
 from study.placement import place
 from study.progress import SweepProgress
 from study.run import run
 from study.storage import Storage
+from study.store.claims import refuse_held
 from study.workers import TrialTooLarge, Workers
 from workloads.base import importable
 

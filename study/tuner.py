@@ -25,10 +25,10 @@ from analysis.counting import (
     outcomes,
 )
 from study import interrupts
-from study.claims import WHOLE, Shard
 from study.records import Curve, Study, Trial
 from study.space import Dimension, values
 from study.storage import Storage
+from study.store.claims import WHOLE, Shard
 
 STARTUP = 10
 ADAPTIVE: dict[str, Callable[[int], optuna.samplers.BaseSampler]] = {

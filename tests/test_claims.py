@@ -15,10 +15,11 @@ from pathlib import Path
 
 import pytest
 
-from study import claims, sweep
+from study import sweep
 from study.__main__ import main
-from study.claims import STALE, WHOLE, Claim, Held, Shard, claimed, refuse_held
-from study.files import StoreError
+from study.store import claims
+from study.store.atomic import StoreError
+from study.store.claims import STALE, WHOLE, Claim, Held, Shard, claimed, refuse_held
 
 HERE = f"process {os.getpid()} on {socket.gethostname()}"
 
@@ -69,7 +70,7 @@ def test_parts_of_one_size_are_claimed_apart(tmp_path: Path) -> None:
 HOLDER = """
 import sys
 from pathlib import Path
-from study.claims import claimed
+from study.store.claims import claimed
 
 with claimed(Path(sys.argv[1])):
     print("held", flush=True)

@@ -56,7 +56,12 @@ CHANGES = {
     "dropout": ("simple_cnn plain adam", layers, "layer_key", lambda seed, step, layer: step + layer),
     "dropout of lanes": ("simple_cnn vmap", lanes, "layer_key", lambda seed, step, layer: step + layer),
     "a schedule one step late": ("mlp bmm decay", lanes, "SCHEDULES", {"linear_decay": LATE}),
-    "another smoothing": ("mlp bmm decay", classification, "smoothed_cross_entropy", lambda *a: SMOOTHED(*a[:3], "uniform")),
+    "another smoothing": (
+        "mlp bmm decay",
+        classification,
+        "smoothed_cross_entropy",
+        lambda *a: SMOOTHED(*a[:3], "uniform"),
+    ),
 }
 
 

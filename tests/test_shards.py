@@ -15,12 +15,12 @@ from hypothesis import strategies as st
 
 from study import run, store
 from study.__main__ import main
-from study.claims import Shard
 from study.cost import Cost
-from study.curve_files import Reader
 from study.placement import Engine
 from study.records import Curve, Study, Trial
 from study.storage import Storage
+from study.store.claims import Shard
+from study.store.curves import Reader
 from study.tuner import Tuner
 
 SWEEP = ["sweep", "batch_size=32,256", "search.trials=6", "budget.epochs=5"]

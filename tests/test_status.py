@@ -17,8 +17,9 @@ from rich.console import Console
 
 from analysis.load import load
 from analysis.tables import status, steps_to_result
-from study import claims, config, store, sweep
+from study import config, store, sweep
 from study.__main__ import main
+from study.store import claims
 
 ROOT = Path(__file__).parents[1]
 HERE = {"host": socket.gethostname(), "pid": os.getpid(), "boot": status._machine()}

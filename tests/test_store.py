@@ -11,10 +11,11 @@ import pytest
 
 from analysis import load as analysis_load
 from analysis.counting import Goal
-from study import files, store
-from study.claims import Shard
-from study.curve_files import Reader
+from study import store
 from study.records import Curve, Seeds
+from study.store import atomic
+from study.store.claims import Shard
+from study.store.curves import Reader
 
 
 def snapshot(folder):
@@ -152,8 +153,8 @@ def test_where_links_cannot_be_made_a_file_is_still_created_once(tmp_path, monke
 
     monkeypatch.setattr(os, "link", refuse)
     path = tmp_path / "file"
-    assert files.create(path, lambda aside: aside.write_text("first"))
-    assert not files.create(path, lambda aside: aside.write_text("second"))
+    assert atomic.create(path, lambda aside: aside.write_text("first"))
+    assert not atomic.create(path, lambda aside: aside.write_text("second"))
     assert path.read_text() == "first"
     assert list(tmp_path.iterdir()) == [path]
 

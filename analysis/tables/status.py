@@ -88,7 +88,7 @@ def _lives(claim: Path) -> bool:
 
 
 def _machine() -> str:
-    """What claims call this one (`study.claims`): its running kernel, since names come again."""
+    """What claims call this one (`study.store.claims`): its running kernel, since names come again."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     except OSError:

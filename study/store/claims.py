@@ -26,8 +26,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
-from study import files
-from study.files import StoreError
+from study.store import atomic
+from study.store.atomic import StoreError
 
 BEAT = 10.0
 STALE = 120.0  # beyond the minute that network file systems keep a file's times for
@@ -119,7 +119,7 @@ def claimed(folder: Path, shard: Shard = WHOLE) -> Iterator[Claim]:
         Held: another process works on this part, or on parts of another size.
         StoreError: the folder cannot be written.
     """
-    with files.writing(folder / ".claim"):
+    with atomic.writing(folder / ".claim"):
         folder.mkdir(parents=True, exist_ok=True)
     first: Held | None = None
     while True:
@@ -201,15 +201,15 @@ def _take(folder: Path, shard: Shard) -> Claim:
 def _create(path: Path) -> Claim:
     """A claim that appears with its content and its lock in place, unless there is one of this name."""
     who = {"pid": os.getpid(), "host": socket.gethostname(), "boot": _boot(), "claim": secrets.token_hex(8)}
-    content, aside = json.dumps(who).encode(), files.beside(path)
-    with files.writing(path.with_name(".claim")):
+    content, aside = json.dumps(who).encode(), atomic.beside(path)
+    with atomic.writing(path.with_name(".claim")):
         file = aside.open("x+b", buffering=0)
         try:
             try:
                 with suppress(OSError):  # a network's file system may have no locks
                     fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 file.write(content)
-                if not files.link(aside, path):
+                if not atomic.link(aside, path):
                     raise Held(path.parent, "another process")
             finally:
                 aside.unlink(missing_ok=True)
@@ -258,8 +258,8 @@ def _parsed(content: bytes) -> dict[str, Any]:
 
 def _now(folder: Path) -> float:
     """The time by the file system's clock."""
-    probe = files.beside(folder / ".claim")
-    with files.writing(folder / ".claim"):
+    probe = atomic.beside(folder / ".claim")
+    with atomic.writing(folder / ".claim"):
         try:
             probe.touch()
             return probe.stat().st_mtime

@@ -1,23 +1,4 @@
-"""Keeps every curve with its question beside it. The only file that writes measurements under a results folder.
-
-    results/studies/<workload>/<optimizer>/<batch_size>/
-        study.json              the question, and the provenance of the runs that worked on it
-        runs/3f9ac1d2.json      of one run that works on it
-        trials/000017.parquet   one finished trial; it exists if and only if the trial is finished
-        checkpoints/000017.pt   where an unfinished long trial goes on; gone once it is finished
-        curves.parquet          all of them in one file, once the study is complete
-        .claim.0-of-1.1         of the process that works on it (`study.claims`); gone once it does not
-        stage-1-momentum.high/  further searches of the same study, with the same files (`analysis.counting.Branch`):
-                                wider boxes; also budget-2/, repeat-1/, rerun-17/ and rule-linear-from-32-trial-5/
-
-A curves file holds a row per measurement (`trial`, `step` and one column per metric, NaN where not measured); its
-`trials` metadata is a JSON list with a record per trial. An imported study is the first and the last of these files,
-and its records have `status` and `trial_id` as they were released. Everything is written aside under a name that begins
-with a dot, flushed to disk, and renamed: a reader sees a whole file or none (`study.files`).
-
-Several processes may work on one study, each on its shard of the trials. They write files of their own, but for the
-question, which they agree on; one of them, once all is there and nobody works on it, gathers the files.
-"""
+"""Study folders: the question on file, what may extend it, the records of runs, checkpoints, compaction."""
 
 from __future__ import annotations
 
@@ -37,11 +18,11 @@ from typing import Any
 import numpy as np
 
 from analysis.counting import RECORDED, all_runs, launch_limit
-from study import files
-from study.claims import STALE, WHOLE, Held, Shard, claimed
-from study.curve_files import COMPACTED, load, write_curves, write_table
-from study.files import StoreError
 from study.records import Curve, Search, Study
+from study.store import atomic
+from study.store.atomic import StoreError
+from study.store.claims import STALE, WHOLE, Held, Shard, claimed
+from study.store.curves import COMPACTED, load, write_curves, write_table
 
 FORMAT = 1
 OF_ONE_SIZE = ("batch_size", "train_steps", "arithmetic")
@@ -141,9 +122,9 @@ def save_imported(
     with claimed(folder):
         check_imported(results, [question])
         # Readers look for the question: it comes last.
-        files.replace(folder / COMPACTED, partial(write_table, columns, trials))
+        atomic.replace(folder / COMPACTED, partial(write_table, columns, trials))
         held = {"format": FORMAT, "question": question, "provenance": [provenance]}
-        files.replace(folder / "study.json", partial(_write_json, held))
+        atomic.replace(folder / "study.json", partial(_write_json, held))
     return folder
 
 
@@ -159,10 +140,10 @@ def held(results: Path, study: Study) -> tuple[dict[str, Any], list[dict[str, An
 def identity(results: Path) -> str:
     """What tells a results folder from others wherever it is seen from; made at the first call."""
     path = results / ".identity"
-    with files.writing(path):
+    with atomic.writing(path):
         results.mkdir(parents=True, exist_ok=True)
     if not path.exists():
-        files.create(path, lambda aside: aside.write_text(secrets.token_hex(8)))
+        atomic.create(path, lambda aside: aside.write_text(secrets.token_hex(8)))
     return path.read_text()
 
 
@@ -187,9 +168,9 @@ def _made(results: Path, study: Study) -> Path:
     path = folder / "study.json"
     if not path.exists():
         check(results, [study])
-        with files.writing(path):
+        with atomic.writing(path):
             folder.mkdir(parents=True, exist_ok=True)
-        files.create(path, partial(_write_json, {"format": FORMAT, "question": study.question(), "provenance": []}))
+        atomic.create(path, partial(_write_json, {"format": FORMAT, "question": study.question(), "provenance": []}))
     return folder
 
 
@@ -206,10 +187,10 @@ def open_study(results: Path, study: Study, provenance: Mapping[str, Any]) -> Pa
     check(results, [study])
     _ask(folder, study)
     for name in ("trials", "runs"):
-        with files.writing(folder / name):
+        with atomic.writing(folder / name):
             (folder / name).mkdir(exist_ok=True)
     path = folder / "runs" / f"{secrets.token_hex(4)}.json"
-    files.replace(path, partial(_write_json, {"run": path.stem, **provenance}))
+    atomic.replace(path, partial(_write_json, {"run": path.stem, **provenance}))
     return path
 
 
@@ -228,12 +209,12 @@ def _ask(folder: Path, study: Study) -> None:
     if _asks_for_more(folder, study):
         held = read(folder / "study.json")
         asked = held | {"question": _as_asked(held["question"], study)}
-        files.replace(folder / "study.json", partial(_write_json, asked))
+        atomic.replace(folder / "study.json", partial(_write_json, asked))
 
 
 def end_run(path: Path, ended: Mapping[str, Any]) -> None:
     """Complete the record of a run."""
-    files.replace(path, partial(_write_json, {**read(path), **ended}))
+    atomic.replace(path, partial(_write_json, {**read(path), **ended}))
 
 
 def runs(folder: Path) -> list[dict[str, Any]]:
@@ -275,7 +256,7 @@ def gather(folder: Path) -> None:
     with suppress(Held), claimed(folder):
         compact(folder)
         gathered = {**read(folder / "study.json"), "provenance": runs(folder)}
-        files.replace(folder / "study.json", partial(_write_json, gathered))
+        atomic.replace(folder / "study.json", partial(_write_json, gathered))
         for name in ("runs", "checkpoints"):  # of trials that are not wanted any more
             shutil.rmtree(folder / name, ignore_errors=True)
         left = [path for part in (folder, folder / "trials") for path in part.glob(".*") if path.is_file()]
@@ -298,7 +279,7 @@ def save(folder: Path, curve: Curve, replaces: bool = False) -> bool:
         StoreError: it cannot be written.
     """
     path = folder / "trials" / f"{curve.trial.index:06d}.parquet"
-    put = files.replace if replaces else files.create
+    put = atomic.replace if replaces else atomic.create
     kept = put(path, partial(write_curves, [curve])) is not False
     del Checkpoints(folder)[curve.trial.index]
     return kept
@@ -324,9 +305,9 @@ class Checkpoints(MutableMapping[int, bytes]):
 
     def __setitem__(self, index: int, content: bytes) -> None:
         path = self._path(index)
-        with files.writing(path):
+        with atomic.writing(path):
             self.folder.mkdir(exist_ok=True)
-        files.replace(path, lambda aside: aside.write_bytes(content))
+        atomic.replace(path, lambda aside: aside.write_bytes(content))
 
     def __delitem__(self, index: int) -> None:
         with suppress(OSError):  # none of a finished trial is ever asked for
@@ -345,10 +326,10 @@ def compact(folder: Path) -> None:
     curves = load(folder)
     if not curves or not any((folder / "trials").glob("*.parquet")):
         return
-    files.replace(folder / COMPACTED, partial(write_curves, curves))
+    atomic.replace(folder / COMPACTED, partial(write_curves, curves))
     for curve in curves:
         path = folder / "trials" / f"{curve.trial.index:06d}.parquet"
-        with files.writing(path):
+        with atomic.writing(path):
             path.unlink(missing_ok=True)
 
 

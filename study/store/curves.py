@@ -12,8 +12,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from study.files import StoreError
 from study.records import Curve, Trial
+from study.store.atomic import StoreError
 
 COMPACTED = "curves.parquet"
 
