@@ -37,8 +37,8 @@ from torch.utils.data import DataLoader, TensorDataset
 from torch.utils.flop_counter import FlopCounterMode
 
 from study import config
+from study.devices.placement import cores, settle_arithmetic, usable
 from study.evaluation import Data, initial_model
-from study.placement import cores, settle_arithmetic, usable
 from study.records import Study
 from study.run import _processor
 from study.serial import Run

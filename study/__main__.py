@@ -147,10 +147,10 @@ def rules(options: argparse.Namespace, console: Console) -> None:
     from analysis.report.build import build
     from analysis.tables.transfer import sentences
     from study import moves, show
-    from study.placement import Engine
+    from study.devices.placement import Placement
 
     asked = moves.Asked(options.base_batch_size, options.rules.split(",") if options.rules else (), options.seeds)
-    engine = Engine(device=options.device, workers=options.workers)
+    engine = Placement(device=options.device, workers=options.workers)
     found, left_out = moves.arrivals(options.results, asked, engine, options.config_dir)
     for text in left_out:
         console.print(text, style="yellow", markup=False, highlight=False)
@@ -319,14 +319,15 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _launched(argv: Sequence[str]) -> int:
     """One of several processes that torchrun started: the first does what is asked, the others train with it."""
-    from study import team, worker
+    from study import worker
+    from study.devices import distributed
 
-    seat = team.launched()
-    if seat is None:
+    rank = distributed.launched()
+    if rank is None:
         return _main(argv)
-    if seat.rank > 0:
-        worker.follow(seat)
-    with team.leading(seat):
+    if rank.index > 0:
+        worker.follow(rank)
+    with distributed.leading(rank):
         return _main(argv)
 
 

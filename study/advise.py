@@ -17,9 +17,9 @@ from torch import Tensor
 
 from analysis.counting import RECORDED, Goal
 from study import streaming
+from study.devices.memory import PROBE_EXAMPLES, WORKING_SET, out_of_memory, saved_bytes, too_large
+from study.devices.placement import settle_arithmetic, usable
 from study.engine import update_seconds
-from study.memory import PROBE_EXAMPLES, WORKING_SET, out_of_memory, saved_bytes, too_large
-from study.placement import settle_arithmetic, usable
 from study.records import NUMERICS_VERSION, Study
 from study.schema import UsageError
 from study.serial import Run

@@ -12,7 +12,7 @@ import itertools
 import torch
 from torch import Tensor
 
-from study.memory import sent
+from study.devices.memory import sent
 
 
 class Batches:

@@ -26,11 +26,13 @@ class Pace:
 
     Arguments:
         minutes: from one checkpoint to the next; 0: after every step; None: never, and nothing is cut.
-        hear: calls what reads the clock; the processes of a team must all go by one (`study.team.Team.hear`).
+        broadcast: calls what reads the clock, on the first process of a team alone, for all of them.
     """
 
-    def __init__(self, minutes: float | None, hear: Callable[[Callable[[], Any]], Any] = lambda call: call()) -> None:
-        self.hear = hear
+    def __init__(
+        self, minutes: float | None, broadcast: Callable[[Callable[[], Any]], Any] = lambda call: call()
+    ) -> None:
+        self.broadcast = broadcast
         self.seconds = None if minutes is None else 60 * minutes
         self.last = time.monotonic()
         self.step = float("inf")
@@ -41,7 +43,7 @@ class Pace:
         start, steps = time.monotonic(), most
         if self.seconds is not None:
             left = self.last + self.seconds - start
-            steps = self.hear(lambda: int(min(most, max(1, left / self.step))))
+            steps = self.broadcast(lambda: int(min(most, max(1, left / self.step))))
         advance(steps)
         if steps:
             self.step = max(1e-9, (time.monotonic() - start) / steps)
@@ -51,7 +53,7 @@ class Pace:
         if self.seconds is None:
             return False
         now, next_one = time.monotonic(), self.last + self.seconds
-        if not self.hear(lambda: now >= next_one):
+        if not self.broadcast(lambda: now >= next_one):
             return False
         self.last = now
         return True

@@ -25,9 +25,10 @@ from hydra.core.plugins import Plugins
 from hydra.types import HydraContext
 from omegaconf import open_dict
 
-from study import composition, node, placement, slurm, sweep
+from study import composition, node, slurm, sweep
 from study.composition import CONF, UsageError
 from study.config import Job
+from study.devices import placement
 from study.progress import study_name
 
 KINDS = {"BasicLauncher": "none", "JoblibLauncher": "local", "SlurmLauncher": "slurm", "RayLauncher": "ray"}
@@ -241,7 +242,7 @@ def _divided(jobs: list[Job], cluster: Cluster) -> tuple[dict[str, Any], list[Jo
     return settings, jobs
 
 
-def _gpus(cluster: Cluster, settings: dict[str, Any], engine: placement.Engine) -> dict[Path, str]:
+def _gpus(cluster: Cluster, settings: dict[str, Any], engine: placement.Placement) -> dict[Path, str]:
     """Those that divided jobs, of whatever results, take for as long as they hold a lock; see `node.Task`."""
     if cluster.kind != "local" or engine.device != "cuda":
         return {}

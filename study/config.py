@@ -14,10 +14,10 @@ from torch import Tensor, nn
 from analysis.counting import ADAPTIVE_SAMPLERS, Goal
 from study import store, streaming
 from study.composition import UsageError, compositions, in_words
+from study.devices.memory import device_bytes, micro_batch, most_workers, saved_bytes
+from study.devices.placement import Placement, slots
 from study.engine import lanes_can, refusal
 from study.evaluation import Data, metrics
-from study.memory import device_bytes, micro_batch, most_workers, saved_bytes
-from study.placement import Engine, slots
 from study.probe import FEW, asked_of, check_model, check_numbers, check_splits, in_the_loss, traits
 from study.records import Budget, Evaluation, Search, Seeds, Study
 from study.space import parse_space
@@ -41,7 +41,7 @@ class Job:
 
     study: Study
     results: Path
-    engine: Engine
+    engine: Placement
     storage: str | None = None
     shards: int = 1
     shard: int = 0
@@ -84,7 +84,7 @@ def _jobs_of(config: DictConfig) -> list[Job]:
         )
     if not config.results:
         raise UsageError("results must name a folder, but got ''.")
-    engine = Engine(**config.engine, checkpoint_minutes=config.checkpoint.minutes)
+    engine = Placement(**config.engine, checkpoint_minutes=config.checkpoint.minutes)
     if config.shards < 1:
         raise UsageError(f"shards must be at least 1, but got {config.shards}.")
     if config.shards > 1 and config.search.sampler in ADAPTIVE_SAMPLERS and config.search.storage is None:

@@ -82,17 +82,19 @@ class Work:
 
 
 def least_seconds(
-    call: Callable[[], object], budget: float = 0.25, hear: Callable[[Callable[[], bool]], bool] = lambda call: call()
+    call: Callable[[], object],
+    budget: float = 0.25,
+    broadcast: Callable[[Callable[[], bool]], bool] = lambda call: call(),
 ) -> float:
     """The least of several timings after a first, untimed call; the least, since noise only ever adds.
 
     Arguments:
         budget: seconds to spend.
-        hear: calls what decides whether to go on; the processes of a team decide alike (`study.team.Team.hear`).
+        broadcast: calls what decides whether to go on, on the first process of a team alone, for all of them.
     """
     call()
     timings: list[float] = []
-    while hear(lambda: sum(timings) <= budget):
+    while broadcast(lambda: sum(timings) <= budget):
         start = time.perf_counter()
         call()
         timings.append(time.perf_counter() - start)

@@ -13,11 +13,11 @@ import torch
 from torch import Tensor
 
 from study.cost import Cost, least_seconds
+from study.devices.memory import SHARE, device_bytes, out_of_memory, release_cached_memory
 from study.evaluation import EVALUATION_CHUNK, Data, Log, Source, initial_model, kinds
 from study.evaluation import measure as measure_errors
 from study.lanes import SEGMENT_STEPS, Lanes
 from study.lanes import train as train_lanes
-from study.memory import SHARE, device_bytes, out_of_memory, release_cached_memory
 from study.records import Curve, Study, Trial
 from study.serial import Proposals, Run, fitting
 from study.serial import train as train_serially
@@ -364,4 +364,4 @@ def update_seconds(run: Run) -> float:
             run.step += 1
         loss.item()  # waits for the device
 
-    return least_seconds(some, hear=run.data.team.hear) / updates
+    return least_seconds(some, broadcast=run.data.team.broadcast) / updates

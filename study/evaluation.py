@@ -17,8 +17,8 @@ import torch
 from torch import Tensor, nn
 
 from study.batches import Batches
+from study.devices.distributed import Team
 from study.records import Curve, Study, Trial
-from study.team import Team
 from workloads.base import Splits, Workload
 
 EVALUATION_CHUNK = 1024

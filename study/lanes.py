@@ -19,9 +19,9 @@ from study import checkpoints
 from study.batches import Batches
 from study.checkpoints import Checkpoint
 from study.deferred import Deferred
+from study.devices.memory import out_of_memory, release_cached_memory, sent
 from study.evaluation import Data, Log, evaluate, initial_model, timed
 from study.forms import Loss
-from study.memory import out_of_memory, release_cached_memory, sent
 from study.records import Curve, Study, Trial
 from study.replay import replayed
 from study.schedules import SCHEDULES

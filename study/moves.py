@@ -19,7 +19,7 @@ from analysis.counting import RECORDED, TUNED, Branch
 from study import config, searches, show, store, sweep
 from study.config import Job, UsageError
 from study.cost import Cost, Work
-from study.placement import Engine
+from study.devices.placement import Placement
 from study.progress import SweepProgress
 from study.records import NUMERICS_VERSION, Study
 from study.rules import RULES, Move, Values
@@ -71,7 +71,7 @@ class Arrivals:
 
 
 def arrivals(
-    results: Path, asked: Asked, engine: Engine, config_dir: Path | None = None
+    results: Path, asked: Asked, engine: Placement, config_dir: Path | None = None
 ) -> tuple[list[Arrivals], list[str]]:
     """(what is to be trained at each batch size of a finished sweep, what was left out and why); nothing is written.
 

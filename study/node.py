@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TextIO
 
-from study.interrupts import die_with
+from study.devices.signals import die_with
 
 FOLDER = ".cluster"
 """Of what launchers write, below a results folder."""

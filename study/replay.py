@@ -16,7 +16,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from study.memory import out_of_memory
+from study.devices.memory import out_of_memory
 
 
 class Graph(Protocol):

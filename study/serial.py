@@ -15,13 +15,13 @@ from torch import Tensor, nn
 from study import checkpoints
 from study.batches import Batches, places
 from study.checkpoints import Checkpoint, Pace
+from study.devices.distributed import Team
+from study.devices.memory import out_of_memory, release_cached_memory
 from study.evaluation import Log, Source, evaluate, forward, initial_model, timed
 from study.factored import Penalise, factored
-from study.memory import out_of_memory, release_cached_memory
 from study.optimizers.base import Plain, decay_
 from study.records import Curve, Study, Trial
 from study.schedules import SCHEDULES
-from study.team import Team
 from workloads.base import Workload
 from workloads.layers import ghost_layers, keyed_layers, layer_key, set_keys, together
 

@@ -19,10 +19,10 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, default_collate
 
 from study.batches import Batches
+from study.devices.distributed import Team
+from study.devices.memory import device_bytes
+from study.devices.signals import die_with
 from study.evaluation import Data, Reader, Source, channels_last, in_chunks
-from study.interrupts import die_with
-from study.memory import device_bytes
-from study.team import Team
 from workloads.base import Splits
 
 DATA_SHARE = 0.5

@@ -15,7 +15,7 @@ from analysis.counting import ADAPTIVE_SAMPLERS
 from study import config, searches, show, store
 from study.config import Job
 from study.cost import Cost, Work
-from study.placement import place
+from study.devices.placement import place
 from study.progress import SweepProgress
 from study.run import run
 from study.storage import Storage

@@ -24,7 +24,7 @@ from analysis.counting import (
     least_error,
     outcomes,
 )
-from study import interrupts
+from study.devices import signals
 from study.records import Curve, Study, Trial
 from study.space import Dimension, values
 from study.storage import Storage
@@ -256,7 +256,7 @@ def _sobol(seed: int, dimensions: int, log2_points: int) -> np.ndarray:
     """The first 2^log2_points points [2^m, D] of a scrambled Sobol sequence (Owen 1998); prefixes agree."""
     # SciPy loads its direction numbers at the first use; interrupted there, it would go on without them, and every
     # point of the sequence would be the same.
-    with interrupts.postponed():
+    with signals.postponed():
         sequence = qmc.Sobol(dimensions, scramble=True, rng=np.random.default_rng(seed))
     return np.asarray(sequence.random_base2(log2_points))
 

@@ -12,13 +12,13 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from study import interrupts
+from study.devices import signals
 from study.records import Trial
 
 if TYPE_CHECKING:
     from study.checkpoints import Pace
-    from study.placement import Engine
-    from study.team import Seat, Team
+    from study.devices.distributed import Rank, Team
+    from study.devices.placement import Placement
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class Setting:
         number: of this worker, from 0.
     """
 
-    engine: Engine
+    engine: Placement
     import_path: Path | None
     number: int
 
@@ -77,22 +77,22 @@ class _Remote:
             self.pipe.send((kind, content))
             return self.pipe.recv()
 
-        return self.team.hear(asked)
+        return self.team.broadcast(asked)
 
 
-def work(pipe: Connection, parent: int, setting: Setting, seat: Seat | None) -> None:
+def work(pipe: Connection, parent: int, setting: Setting, rank: Rank | None) -> None:
     """What a process of the pool does, from its start on.
 
     Arguments:
         pipe: to the parent, whom a follower in a team tells of its errors only.
         parent: its process id.
-        seat: in a team; None: it trains alone.
+        rank: in a team; None: it trains alone.
     """
-    from study.team import Team
+    from study.devices.distributed import Team
 
-    interrupts.die_with(parent)
+    signals.die_with(parent)
     try:
-        _obey(pipe, setting, seat.join() if seat else Team(), seat)
+        _obey(pipe, setting, rank.join() if rank else Team(), rank)
     except (EOFError, ConnectionError):
         return
     except Exception as error:
@@ -102,7 +102,7 @@ def work(pipe: Connection, parent: int, setting: Setting, seat: Seat | None) -> 
 
 def _told(error: Exception) -> str:
     """What a person is told of a worker's last error."""
-    from study.memory import out_of_memory
+    from study.devices.memory import out_of_memory
 
     if not out_of_memory(error):
         return "".join(traceback.format_exception(error))
@@ -113,15 +113,15 @@ def _told(error: Exception) -> str:
     )
 
 
-def follow(seat: Seat) -> NoReturn:
+def follow(rank: Rank) -> NoReturn:
     """What the processes do that torchrun started beside the first, to their end."""
-    from study.team import end_with, lost
+    from study.devices.distributed import end_with, lost
 
-    end_with(seat)
+    end_with(rank)
     status = 0
     try:
-        with interrupts.ignored():
-            _obey(None, None, seat.join(), seat)
+        with signals.ignored():
+            _obey(None, None, rank.join(), rank)
     except Exception as error:
         if not lost(error):
             traceback.print_exc()
@@ -130,7 +130,7 @@ def follow(seat: Seat) -> NoReturn:
     os._exit(status)  # torch aborts an interpreter that ends in order while a thread waits for a store that is gone
 
 
-def _obey(pipe: Connection | None, setting: Setting | None, team: Team, seat: Seat | None) -> None:
+def _obey(pipe: Connection | None, setting: Setting | None, team: Team, rank: Rank | None) -> None:
     """Do what the parent orders, for as long as it lives.
 
     Arguments:
@@ -138,18 +138,19 @@ def _obey(pipe: Connection | None, setting: Setting | None, team: Team, seat: Se
     """
     import torch
 
-    from study import engine, placement, streaming
+    from study import engine, streaming
     from study.batches import places
     from study.checkpoints import Pace
+    from study.devices import placement
+    from study.devices.memory import out_of_memory, release_cached_memory, too_large
     from study.evaluation import Source
-    from study.memory import out_of_memory, release_cached_memory, too_large
     from workloads.base import Workload, build, importable
     from workloads.layers import together
 
-    setting = team.hear(lambda: setting)
+    setting = team.broadcast(lambda: setting)
     assert setting is not None
     importable(setting.import_path)
-    device = setting.engine.device_of(setting.number if seat is None else seat.number)
+    device = setting.engine.device_of(setting.number if rank is None else rank.local_index)
     if device != "cpu":
         torch.cuda.set_device(device)
     placement.settle_arithmetic()
@@ -157,7 +158,7 @@ def _obey(pipe: Connection | None, setting: Setting | None, team: Team, seat: Se
     loaded: dict[str, tuple[Workload, Source]] = {}
     while True:
         release_cached_memory()  # others on the device have more use for it, until the next order and beyond
-        kind, study, *how = team.hear(pipe.recv if pipe else tuple)
+        kind, study, *how = team.broadcast(pipe.recv if pipe else tuple)
         key = json.dumps(study.workload, sort_keys=True)
         remote = _Remote(pipe, team, Pace(None))
         try:
@@ -176,7 +177,7 @@ def _obey(pipe: Connection | None, setting: Setting | None, team: Team, seat: Se
             if (taking := teams[size]) is None:
                 continue  # a batch too small to be shared with this process
             data = data.shared(taking)
-            remote = _Remote(pipe, taking, Pace(setting.engine.checkpoint_minutes, taking.hear))
+            remote = _Remote(pipe, taking, Pace(setting.engine.checkpoint_minutes, taking.broadcast))
             if kind == "measure":
                 remote.tell("measured", engine.measure(study, workload, data, *how))
                 continue

@@ -15,15 +15,15 @@ from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from study import interrupts
 from study.cost import Cost
+from study.devices import signals
 from study.records import Curve, Study, Trial
 from study.tuner import Tuner
 from study.worker import Setting, work
 
 if TYPE_CHECKING:
-    from study.placement import Engine
-    from study.team import Seat
+    from study.devices.distributed import Rank
+    from study.devices.placement import Placement
 
 _ENVIRONMENT = {
     "OMP_NUM_THREADS": "1",
@@ -52,7 +52,7 @@ class Workers:
         import_path: extra folder from which workloads are imported.
     """
 
-    def __init__(self, engine: Engine, import_path: Path | None = None) -> None:
+    def __init__(self, engine: Placement, import_path: Path | None = None) -> None:
         self.engine = engine
         self._costs: dict[str, Cost] = {}
         self.short: list[str] = []
@@ -61,32 +61,32 @@ class Workers:
         self._followers: list[Connection] = []
         self._processes: dict[Connection, Any] = {}
         try:
-            for number, seats in enumerate(self._seats(engine.workers or 1)):
+            for number, ranks in enumerate(self._ranks(engine.workers or 1)):
                 setting = Setting(engine, import_path, number)
-                self._pipes.append(self._start(setting, seats[0]))
-                self._followers += [self._start(setting, seat) for seat in seats[1:]]
+                self._pipes.append(self._start(setting, ranks[0]))
+                self._followers += [self._start(setting, rank) for rank in ranks[1:]]
         except BaseException:
             self.__exit__()
             raise
 
-    def _seats(self, count: int) -> Sequence[Sequence[Seat | None]]:
+    def _ranks(self, count: int) -> Sequence[Sequence[Rank | None]]:
         """Of the processes to be started for each worker; torchrun has started all but the leader's."""
         if self.engine.devices in (None, 1):
             return [[None]] * count
-        from study import team
+        from study.devices import distributed
 
-        if (seat := team.launched()) is not None:
-            return [[seat]]
-        self._meeting, seats = team.seats(count, self.engine.devices)
-        return seats
+        if (rank := distributed.launched()) is not None:
+            return [[rank]]
+        self._meeting, ranks = distributed.ranks(count, self.engine.devices)
+        return ranks
 
-    def _start(self, setting: Setting, seat: Seat | None) -> Connection:
+    def _start(self, setting: Setting, rank: Rank | None) -> Connection:
         """A process of the pool, by the pipe to it."""
         context = mp.get_context("spawn")
         ours, theirs = context.Pipe()
         # No daemon, since those may have no children, which read data; it ends with us by itself.
-        process = context.Process(target=work, args=(theirs, os.getpid(), setting, seat))
-        with one_thread_environment(), interrupts.ignored():
+        process = context.Process(target=work, args=(theirs, os.getpid(), setting, rank))
+        with one_thread_environment(), signals.ignored():
             process.start()
         theirs.close()
         self._processes[ours] = process

@@ -11,16 +11,16 @@ from typing import Any
 
 import torch
 
-from study import team
-from study.interrupts import die_with, ignored
-from study.team import Seat
+from study.devices import distributed
+from study.devices.distributed import Rank
+from study.devices.signals import die_with, ignored
 from study.workers import one_thread_environment
 
 
-def _obey(pipe: Any, parent: int, seat: Seat) -> None:
+def _obey(pipe: Any, parent: int, rank: Rank) -> None:
     die_with(parent)
     torch.set_num_threads(1)
-    joined = seat.join()
+    joined = rank.join()
     teams = {}
     while True:
         size, call, arguments = pipe.recv()
@@ -37,12 +37,12 @@ class Crew:
 
     def __init__(self, size: int) -> None:
         context = mp.get_context("spawn")
-        self.store, [seats] = team.seats(1, size)
+        self.store, [ranks] = distributed.ranks(1, size)
         self.pipes, self.processes = [], []
         with one_thread_environment(), ignored():
-            for seat in seats:
+            for rank in ranks:
                 ours, theirs = context.Pipe()
-                process = context.Process(target=_obey, args=(theirs, os.getpid(), seat))
+                process = context.Process(target=_obey, args=(theirs, os.getpid(), rank))
                 process.start()
                 self.pipes.append(ours)
                 self.processes.append(process)

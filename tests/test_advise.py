@@ -14,8 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from study import advise as asked
-from study import config, memory
+from study import config
 from study.__main__ import main
+from study.devices import memory
 
 PUBLISHED = Path(__file__).parent.parent / "results/published/mlp_digits"
 PARAMETERS = 64 * 128 + 128 + 128 * 10 + 10

@@ -11,9 +11,10 @@ import pandas as pd
 import pytest
 from hydra.core.config_store import ConfigStore
 
-from study import cluster, composition, config, node, placement, slurm, sweep
+from study import cluster, composition, config, node, slurm, sweep
 from study.__main__ import main
 from study.composition import EXTRAS, UsageError
+from study.devices import placement
 
 PLUGINS = {"slurm": "hydra_plugins.hydra_submitit_launcher", "ray": "hydra_plugins.hydra_ray_launcher"}
 REFUSED = [
@@ -138,7 +139,7 @@ def test_jobs_on_one_machine_share_its_cores(jobs, monkeypatch, workers, n_jobs,
 )
 def test_jobs_share_a_gpu_and_teams_the_cores(jobs, monkeypatch, device, devices, workers, at_once):
     monkeypatch.setattr(placement, "cores", lambda: 8)
-    engine = placement.Engine(device=device, devices=devices, workers=workers)
+    engine = placement.Placement(device=device, devices=devices, workers=workers)
     asked = [replace(job, engine=engine) for job in jobs]
     settings, divided = cluster._divided(asked, cluster.Cluster("local", {"n_jobs": -1}))
     assert (settings["n_jobs"], {job.engine.workers for job in divided}) == (at_once, {1})
@@ -161,7 +162,7 @@ def test_slurm_grants_cores(monkeypatch):
 
 
 def test_elsewhere_no_device_is_looked_at(tmp_path, monkeypatch):
-    monkeypatch.setattr(placement.Engine, "settled", lambda engine: pytest.fail("looked at this machine"))
+    monkeypatch.setattr(placement.Placement, "settled", lambda engine: pytest.fail("looked at this machine"))
     asked = ["batch_size=64", "engine.device=cuda:3", f"results={tmp_path}"]
     [job], _ = sweep.jobs_of(asked, None, here=False)
     assert (job.engine.device, job.engine.workers) == ("cuda:3", None)

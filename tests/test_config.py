@@ -9,9 +9,10 @@ import pytest
 
 import conf
 from analysis.counting import Goal
-from study import placement, records, schema
+from study import records, schema
 from study.__main__ import main
 from study.config import build_study, compositions, jobs
+from study.devices import placement
 from study.optimizers import OPTIMIZERS
 from study.records import SAMPLERS
 from study.schedules import SCHEDULES
@@ -27,7 +28,7 @@ FILES = sorted(str(path.relative_to(CONF)) for path in CONF.rglob("*.yaml"))
         (schema.EvaluationConfig, records.Evaluation),
         (schema.SeedsConfig, records.Seeds),
         (schema.SearchConfig, records.Search),
-        (schema.EngineConfig, placement.Engine),
+        (schema.EngineConfig, placement.Placement),
         (schema.SweepConfig, records.Study),
     ],
 )

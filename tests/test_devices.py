@@ -13,15 +13,16 @@ from teams import Crew
 from torch import nn
 
 from analysis.counting import Goal
-from study import config, placement, serial, store, streaming
+from study import config, serial, store, streaming
 from study.__main__ import main
 from study.batches import places
 from study.checkpoints import Pace
 from study.config import UsageError
+from study.devices import placement
+from study.devices.distributed import Team
 from study.evaluation import Data
 from study.records import Budget, Curve, Evaluation, Study, Trial
 from study.serial import Proposals
-from study.team import Team
 from workloads.layers import GhostBatchNorm
 
 STEPS = 8
@@ -57,7 +58,7 @@ class Desk(Proposals):
 
     def __init__(self, team: Team, trial: Trial, minutes: float | None = None, kept: bytes | None = None) -> None:
         self.trials, self.kept, self.taken = [trial], kept, []
-        self.pace = Pace(minutes, team.hear)
+        self.pace = Pace(minutes, team.broadcast)
 
     def ask(self, wait: bool) -> Trial | None:
         return self.trials.pop() if self.trials else None

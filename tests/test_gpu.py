@@ -16,8 +16,9 @@ import torch
 from blobs import Blobs
 from checkpointed import Desk, Killed
 
-from study import config, engine, lanes, memory, replay, serial, streaming
+from study import config, engine, lanes, replay, serial, streaming
 from study.__main__ import main
+from study.devices import memory
 from study.evaluation import Data
 from study.records import Curve, Study
 from study.streaming import Streamed

@@ -9,7 +9,7 @@ import threading
 
 import pytest
 
-from study import interrupts
+from study.devices import signals
 
 # In a process of its own: SciPy loads its direction numbers once in a process.
 AT_THE_FIRST_POINT = """
@@ -52,7 +52,7 @@ def test_postponed_until_the_end_of_the_block():
     reached = []
 
     def interrupted():
-        with interrupts.postponed():
+        with signals.postponed():
             os.kill(os.getpid(), signal.SIGINT)
             reached.append(True)
 
@@ -66,7 +66,7 @@ def test_other_threads_have_nothing_to_postpone():
     entered = []
 
     def work():
-        with interrupts.postponed():
+        with signals.postponed():
             entered.append(True)
 
     thread = threading.Thread(target=work)

@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from study import memory, serial, store
+from study import serial, store
+from study.devices import memory
 from study.evaluation import Data
 from study.records import Budget
 from workloads.base import Splits, classification_error, cross_entropy_error

@@ -7,7 +7,8 @@ import pytest
 import torch
 
 from analysis.counting import Goal, first_crossing
-from study import config, engine, lanes, memory, serial
+from study import config, engine, lanes, serial
+from study.devices import memory
 from study.evaluation import Data
 from study.records import Budget, Evaluation
 from workloads.base import build

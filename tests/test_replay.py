@@ -17,7 +17,8 @@ from fused import CASES, FUSING, Queue, assert_same_bits
 from pretended import DEVICE, NAME, Device
 from torch import Tensor
 
-from study import lanes, memory, replay
+from study import lanes, replay
+from study.devices import memory
 from study.evaluation import Data
 from study.lanes import Lanes
 from study.records import Curve, Study

@@ -10,8 +10,9 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from study import cluster, config, node, placement, team, worker
-from study.placement import Engine
+from study import cluster, config, node, worker
+from study.devices import distributed, placement
+from study.devices.placement import Placement
 
 GPUS = 4
 
@@ -28,13 +29,13 @@ def machine(monkeypatch):
 @pytest.mark.parametrize(
     ("engine", "workers"),
     [
-        (Engine(), 4),
-        (Engine(device="cuda"), 4),
-        (Engine(workers=6), 6),
-        (Engine(device="cuda:1"), 1),
-        (Engine(devices=2), 2),
-        (Engine(devices=3), 1),
-        (Engine(devices=4), 1),
+        (Placement(), 4),
+        (Placement(device="cuda"), 4),
+        (Placement(workers=6), 6),
+        (Placement(device="cuda:1"), 1),
+        (Placement(devices=2), 2),
+        (Placement(devices=3), 1),
+        (Placement(devices=4), 1),
     ],
 )
 def test_a_worker_or_a_team_for_every_gpu(engine, workers):
@@ -43,23 +44,25 @@ def test_a_worker_or_a_team_for_every_gpu(engine, workers):
 
 def test_a_cpu_has_no_number(monkeypatch):
     monkeypatch.undo()
-    assert Engine(device="cpu:0").settled().device == "cpu"
+    assert Placement(device="cpu:0").settled().device == "cpu"
 
 
 @pytest.mark.parametrize(
     ("engine", "devices"),
     [
-        (Engine(device="cuda"), ["cuda:0", "cuda:1", "cuda:2", "cuda:3", "cuda:0"]),
-        (Engine(device="cuda:2"), ["cuda:2"] * 5),
-        (Engine(device="cpu"), ["cpu"] * 5),
+        (Placement(device="cuda"), ["cuda:0", "cuda:1", "cuda:2", "cuda:3", "cuda:0"]),
+        (Placement(device="cuda:2"), ["cuda:2"] * 5),
+        (Placement(device="cpu"), ["cpu"] * 5),
     ],
 )
 def test_processes_take_the_gpus_in_turn(engine, devices):
     assert [engine.device_of(number) for number in range(5)] == devices
 
 
-@pytest.mark.parametrize(("seat", "device"), [(None, "cuda:1"), (team.Seat("host", 1, "team 1", 0, 2, 6), "cuda:2")])
-def test_a_worker_makes_its_gpu_the_current_one(monkeypatch, seat, device):
+@pytest.mark.parametrize(
+    ("rank", "device"), [(None, "cuda:1"), (distributed.Rank("host", 1, "team 1", 0, 2, 6), "cuda:2")]
+)
+def test_a_worker_makes_its_gpu_the_current_one(monkeypatch, rank, device):
     taken = []
     monkeypatch.setattr(torch.cuda, "set_device", taken.append)
 
@@ -67,13 +70,15 @@ def test_a_worker_makes_its_gpu_the_current_one(monkeypatch, seat, device):
         raise EOFError
 
     with pytest.raises(EOFError):
-        worker._obey(SimpleNamespace(recv=recv), worker.Setting(Engine(device="cuda"), None, 5), team.Team(), seat)
+        worker._obey(
+            SimpleNamespace(recv=recv), worker.Setting(Placement(device="cuda"), None, 5), distributed.Team(), rank
+        )
     assert taken == [device]
 
 
 def test_teams_have_gpus_of_their_own():
-    _, teams = team.seats(2, 2)
-    assert [[seat.number for seat in seats] for seats in teams] == [[0, 1], [2, 3]]
+    _, teams = distributed.ranks(2, 2)
+    assert [[rank.local_index for rank in ranks] for ranks in teams] == [[0, 1], [2, 3]]
 
 
 @pytest.mark.parametrize(
@@ -92,13 +97,13 @@ def test_the_memory_of_each_gpu_limits_the_workers_on_it(monkeypatch, asked, roo
 @pytest.mark.parametrize(
     ("engine", "n_jobs", "seen", "each"),
     [
-        (Engine(device="cuda", workers=4), -1, ["0", "1", "2", "3"], 1),
-        (Engine(device="cuda", workers=4), 2, ["0,1", "2,3"], 2),
-        (Engine(device="cuda", workers=2, devices=2), -1, ["0,1", "2,3"], 1),
-        (Engine(device="cuda", workers=8), -1, ["0", "1", "2", "3", "0"], 1),
-        (Engine(device="cuda", workers=6), 1, ["0,1,2,3"], 6),
-        (Engine(device="cuda:1", workers=4), -1, [], 1),
-        (Engine(device="cpu", workers=2), 1, [], 2),
+        (Placement(device="cuda", workers=4), -1, ["0", "1", "2", "3"], 1),
+        (Placement(device="cuda", workers=4), 2, ["0,1", "2,3"], 2),
+        (Placement(device="cuda", workers=2, devices=2), -1, ["0,1", "2,3"], 1),
+        (Placement(device="cuda", workers=8), -1, ["0", "1", "2", "3", "0"], 1),
+        (Placement(device="cuda", workers=6), 1, ["0,1,2,3"], 6),
+        (Placement(device="cuda:1", workers=4), -1, [], 1),
+        (Placement(device="cpu", workers=2), 1, [], 2),
     ],
 )
 def test_jobs_have_gpus_apart(tmp_path, monkeypatch, engine, n_jobs, seen, each):

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from study import run, store
 from study.__main__ import main
 from study.cost import Cost
-from study.placement import Engine
+from study.devices.placement import Placement
 from study.records import Curve, Study, Trial
 from study.storage import Storage
 from study.store.claims import Shard
@@ -101,7 +101,7 @@ def test_a_shard_hears_of_the_goals_of_others(tmp_path: Path, make_study, make_c
 class Trainer:
     """A pool that trains by hand, and leaves after so many trials."""
 
-    count, engine = 1, Engine(device="cpu", workers=1, devices=1)
+    count, engine = 1, Placement(device="cpu", workers=1, devices=1)
 
     def __init__(self, make_curve: Any, leaves_after: int | None = None) -> None:
         self.make_curve, self.left, self.made = make_curve, leaves_after, list[int]()

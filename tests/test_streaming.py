@@ -20,8 +20,8 @@ from torch.utils.data import Dataset, TensorDataset
 from study import serial, streaming
 from study.__main__ import main
 from study.batches import Batches
+from study.devices.memory import device_bytes
 from study.evaluation import Data
-from study.memory import device_bytes
 from study.records import Budget, Evaluation, Study, Trial
 from study.streaming import Streamed
 from workloads.base import Splits, classification_error, cross_entropy_error

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from study import team
+from study.devices import distributed
 from study.schema import UsageError
 from workloads.suggest import suggest
 
@@ -18,15 +18,15 @@ GRANTED = ("SLURM_CPUS_PER_TASK", "SLURM_CPUS_ON_NODE")
 
 
 @dataclass(frozen=True)
-class Engine:
+class Placement:
     """How trials are run, as asked for or as a machine has `settled` it.
 
     Attributes:
         name: `auto`, `serial` or `lanes`.
         device: such as `cpu` or `cuda:1`; `auto`: a GPU if there is one.
         workers: processes that train; None: as many as there are cores or GPUs for. Each takes the next GPU.
-        devices: on which each trial is trained; above 1 a worker is a team of as many processes (`study.team`). None:
-            one, or as many as torchrun has started processes.
+        devices: on which each trial is trained; above 1 a worker is a team of as many processes. None: one,
+            or as many as torchrun has started processes.
         lanes: trials that a worker trains at once; None: as many as pay.
         data_memory: GiB of data that a process may hold on its device; None: a share of the device's memory.
         loaders: processes with which each reads data that do not fit.
@@ -63,7 +63,7 @@ class Engine:
             raise UsageError(
                 f"checkpoint.minutes must be a number of at least 0, or null for never, but got {minutes:g}."
             )
-        started = team.launched()
+        started = distributed.launched()
         devices = self.devices or (started.size if started else 1)
         if devices > 1 and self.name == "lanes":
             raise UsageError(f"fused lanes train on one device, but got {devices}; leave out engine=lanes.")
@@ -73,13 +73,13 @@ class Engine:
         """On what a trial is trained, for people."""
         return place(self.device, self.devices or 1)
 
-    def settled(self) -> Engine:
+    def settled(self) -> Placement:
         """On this machine, with device, workers and devices known.
 
         Raises:
             UsageError: this machine has not what is asked for.
         """
-        device, started = usable(self.device), team.launched()
+        device, started = usable(self.device), distributed.launched()
         devices = _devices(device, self.devices, started)
         if started is not None and self.workers not in (None, 1):
             raise UsageError(
@@ -116,7 +116,7 @@ def usable(device: str, key: str = "engine.device") -> str:
     return device
 
 
-def _devices(device: str, asked: int | None, started: team.Seat | None) -> int:
+def _devices(device: str, asked: int | None, started: distributed.Rank | None) -> int:
     """On how many devices each trial is trained: as asked for, or as torchrun has started processes."""
     devices = asked or (1 if started is None else started.size)
     if started is not None and devices != started.size:

@@ -21,7 +21,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from study.memory import out_of_memory
+from study.devices.memory import out_of_memory
 
 T = TypeVar("T")
 
@@ -35,28 +35,29 @@ class TooLittleMemory(MemoryError):
 
 
 @dataclass(frozen=True)
-class Seat:
-    """Where a team meets, a store at this address, and which of its processes this one is.
+class Rank:
+    """One process of a team, and where the team meets: a store at this address.
 
     Attributes:
-        name: of the team, among those that meet there.
-        number: of its process on its machine; see `study.placement.Engine.device_of`.
+        team: its name among the teams that meet there.
+        index: of this process in its team, below `size`.
+        local_index: of this process on its machine; see `study.devices.placement.Placement.device_of`.
     """
 
     host: str
     port: int
-    name: str
-    rank: int
+    team: str
+    index: int
     size: int
-    number: int
+    local_index: int
 
     def join(self) -> Team:
         """Meet the others; waits until all are there."""
-        store = dist.PrefixStore(self.name, dist.TCPStore(self.host, self.port, is_master=False, timeout=PATIENCE))
+        store = dist.PrefixStore(self.team, dist.TCPStore(self.host, self.port, is_master=False, timeout=PATIENCE))
         gpus = torch.cuda.is_available() and dist.is_nccl_available()
         backend = "cpu:gloo,cuda:nccl" if gpus else "gloo"
-        dist.init_process_group(backend, store=store, rank=self.rank, world_size=self.size, timeout=PATIENCE)
-        return Team(self.rank, self.size, dist.group.WORLD)
+        dist.init_process_group(backend, store=store, rank=self.index, world_size=self.size, timeout=PATIENCE)
+        return Team(self.index, self.size, dist.group.WORLD)
 
 
 @dataclass(frozen=True)
@@ -74,7 +75,7 @@ class Team:
         group = dist.new_group(range(size), timeout=PATIENCE) if size > 1 else None
         return Team(self.rank, size, group) if self.rank < size else None
 
-    def hear(self, call: Callable[[], T]) -> T:
+    def broadcast(self, call: Callable[[], T]) -> T:
         """What this call returns to the leader, which alone makes it."""
         if self.size == 1:
             return call()
@@ -125,37 +126,37 @@ class Team:
         return nn.parallel.DistributedDataParallel(model, **how)
 
 
-def seats(count: int, size: int) -> tuple[object, list[list[Seat]]]:
-    """(a store on this machine, to be kept for as long as they meet there, the seats of `count` teams)."""
+def ranks(count: int, size: int) -> tuple[object, list[list[Rank]]]:
+    """(a store on this machine, to be kept for as long as they meet there, the ranks of `count` teams)."""
     store = dist.TCPStore("localhost", 0, is_master=True, wait_for_workers=False)
     teams = [
-        [Seat("localhost", store.port, f"team {team}", rank, size, number=team * size + rank) for rank in range(size)]
+        [Rank("localhost", store.port, f"team {team}", index, size, team * size + index) for index in range(size)]
         for team in range(count)
     ]
     return store, teams
 
 
-def launched() -> Seat | None:
-    """This process's seat among those that torchrun started; None if there is no other."""
+def launched() -> Rank | None:
+    """This process's rank among those that torchrun started; None if there is no other."""
     environment = os.environ
     size = int(environment.get("WORLD_SIZE", "1"))
     if size == 1 or not {"RANK", "MASTER_ADDR", "MASTER_PORT"} <= environment.keys():
         return None
-    rank = int(environment["RANK"])
+    index = int(environment["RANK"])
     attempt = environment.get("TORCHELASTIC_RESTART_COUNT", "0")
     address = environment["MASTER_ADDR"], int(environment["MASTER_PORT"])
-    return Seat(*address, f"torchrun {attempt}", rank, size, int(environment.get("LOCAL_RANK", rank)))
+    return Rank(*address, f"torchrun {attempt}", index, size, int(environment.get("LOCAL_RANK", index)))
 
 
 @contextmanager
-def leading(seat: Seat) -> Iterator[None]:
+def leading(rank: Rank) -> Iterator[None]:
     """What the first process does that torchrun started; the others live until it is done (`end_with`)."""
     agents = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"  # else nobody serves the store yet
-    store = dist.TCPStore(seat.host, seat.port, is_master=not agents, wait_for_workers=False, timeout=PATIENCE)
+    store = dist.TCPStore(rank.host, rank.port, is_master=not agents, wait_for_workers=False, timeout=PATIENCE)
     try:
         yield
     finally:
-        dist.PrefixStore(seat.name, store).set(OVER, "")
+        dist.PrefixStore(rank.team, store).set(OVER, "")
 
 
 def lost(error: BaseException) -> bool:
@@ -165,9 +166,9 @@ def lost(error: BaseException) -> bool:
     )
 
 
-def end_with(seat: Seat) -> None:
+def end_with(rank: Rank) -> None:
     """From now on, end this process in peace as soon as the first that torchrun started is done."""
-    store = dist.PrefixStore(seat.name, dist.TCPStore(seat.host, seat.port, is_master=False, timeout=PATIENCE))
+    store = dist.PrefixStore(rank.team, dist.TCPStore(rank.host, rank.port, is_master=False, timeout=PATIENCE))
 
     def watch() -> None:
         with suppress(RuntimeError):  # whoever serves the store may be gone before it has told
