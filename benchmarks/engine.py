@@ -37,11 +37,12 @@ from torch.utils.data import DataLoader, TensorDataset
 from torch.utils.flop_counter import FlopCounterMode
 
 from study import config
+from study.data.resident import Data
 from study.devices.placement import cores, settle_arithmetic, usable
-from study.evaluation import Data, initial_model
+from study.engine.evaluation import initial_model
+from study.engine.serial import Run
 from study.records import Study
 from study.run import _processor
-from study.serial import Run
 from study.space import values
 from study.tuner import Tuner, point
 from study.workers import Workers, one_thread_environment

@@ -25,7 +25,7 @@ from analysis.load import load_study
 from analysis.tables import steps_to_result
 from benchmarks.engine import one_device
 from study import config
-from study.batches import Batches
+from study.data.order import Batches
 from study.records import Study
 from study.run import run
 from study.space import values

@@ -21,10 +21,10 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from study.cost import least_seconds
+from study.engine.cost import least_seconds
+from study.engine.fused.stack import Stack
 from study.optimizers import OPTIMIZERS
 from study.run import _processor
-from study.stack import Stack
 from study.workers import one_thread_environment
 from workloads.base import cross_entropy_error
 from workloads.fully_connected import FullyConnected

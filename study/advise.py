@@ -16,13 +16,13 @@ import torch
 from torch import Tensor
 
 from analysis.counting import RECORDED, Goal
-from study import streaming
+from study.data import streaming
 from study.devices.memory import PROBE_EXAMPLES, WORKING_SET, out_of_memory, saved_bytes, too_large
 from study.devices.placement import settle_arithmetic, usable
-from study.engine import update_seconds
+from study.engine.serial import Run
+from study.engine.timing import update_seconds
 from study.records import NUMERICS_VERSION, Study
 from study.schema import UsageError
-from study.serial import Run
 from study.space import middle
 from workloads.base import build, importable
 from workloads.data.datasets import DataError

@@ -12,16 +12,18 @@ from omegaconf import DictConfig, OmegaConf
 from torch import Tensor, nn
 
 from analysis.counting import ADAPTIVE_SAMPLERS, Goal
-from study import store, streaming
+from study import store
 from study.composition import UsageError, compositions, in_words
+from study.data import streaming
+from study.data.resident import Data
 from study.devices.memory import device_bytes, micro_batch, most_workers, saved_bytes
 from study.devices.placement import Placement, slots
-from study.engine import lanes_can, refusal
-from study.evaluation import Data, metrics
+from study.engine.arithmetic import arithmetic
+from study.engine.can_fuse import lanes_can, refusal
+from study.engine.evaluation import metrics
 from study.probe import FEW, asked_of, check_model, check_numbers, check_splits, in_the_loss, traits
 from study.records import Budget, Evaluation, Search, Seeds, Study
 from study.space import parse_space
-from study.stack import arithmetic
 from workloads.base import Splits, Workload, build
 from workloads.layers import whole_batch_layers
 from workloads.suggest import suggest

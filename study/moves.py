@@ -18,8 +18,8 @@ from rich.console import Console
 from analysis.counting import RECORDED, TUNED, Branch
 from study import config, searches, show, store, sweep
 from study.config import Job, UsageError
-from study.cost import Cost, Work
 from study.devices.placement import Placement
+from study.engine.cost import Cost, Work
 from study.progress import SweepProgress
 from study.records import NUMERICS_VERSION, Study
 from study.rules import RULES, Move, Values

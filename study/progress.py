@@ -13,7 +13,7 @@ from rich.live import Live
 from rich.progress import BarColumn, Progress, TaskID, TextColumn
 from rich.table import Table
 
-from study.cost import Cost, Work
+from study.engine.cost import Cost, Work
 from study.records import Study
 from study.show import duration
 from study.tuner import Tuner

@@ -17,7 +17,8 @@ from typing import Any
 
 import torch
 
-from study import checkpoints, store
+from study import store
+from study.engine import checkpoints
 from study.records import Curve, Study
 from study.storage import Storage
 from study.store.claims import WHOLE, Claim, Held, Shard

@@ -10,7 +10,7 @@ import pandas as pd
 from rich.console import Console
 from rich.table import Table
 
-from study.cost import Work
+from study.engine.cost import Work
 from study.optimizers import OPTIMIZERS
 from study.records import Study
 from study.schedules import SCHEDULES, Schedule

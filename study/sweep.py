@@ -14,8 +14,8 @@ from rich.console import Console
 from analysis.counting import ADAPTIVE_SAMPLERS
 from study import config, searches, show, store
 from study.config import Job
-from study.cost import Cost, Work
 from study.devices.placement import place
+from study.engine.cost import Cost, Work
 from study.progress import SweepProgress
 from study.run import run
 from study.storage import Storage

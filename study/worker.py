@@ -16,9 +16,9 @@ from study.devices import signals
 from study.records import Trial
 
 if TYPE_CHECKING:
-    from study.checkpoints import Pace
     from study.devices.distributed import Rank, Team
     from study.devices.placement import Placement
+    from study.engine.checkpoints import Pace
 
 
 @dataclass(frozen=True)
@@ -138,12 +138,13 @@ def _obey(pipe: Connection | None, setting: Setting | None, team: Team, rank: Ra
     """
     import torch
 
-    from study import engine, streaming
-    from study.batches import places
-    from study.checkpoints import Pace
+    from study.data import streaming
+    from study.data.order import places
+    from study.data.resident import Source
     from study.devices import placement
     from study.devices.memory import out_of_memory, release_cached_memory, too_large
-    from study.evaluation import Source
+    from study.engine import train
+    from study.engine.checkpoints import Pace
     from workloads.base import Workload, build, importable
     from workloads.layers import together
 
@@ -179,9 +180,9 @@ def _obey(pipe: Connection | None, setting: Setting | None, team: Team, rank: Ra
             data = data.shared(taking)
             remote = _Remote(pipe, taking, Pace(setting.engine.checkpoint_minutes, taking.broadcast))
             if kind == "measure":
-                remote.tell("measured", engine.measure(study, workload, data, *how))
+                remote.tell("measured", train.measure(study, workload, data, *how))
                 continue
-            for curve in engine.train(study, workload, data, remote, *how):
+            for curve in train.train(study, workload, data, remote, *how):
                 remote.tell("curve", curve)
         except Exception as error:
             if not (out_of_memory(error) and remote.team.agreed(error)):

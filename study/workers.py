@@ -15,8 +15,8 @@ from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from study.cost import Cost
 from study.devices import signals
+from study.engine.cost import Cost
 from study.records import Curve, Study, Trial
 from study.tuner import Tuner
 from study.worker import Setting, work

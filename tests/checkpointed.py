@@ -11,11 +11,11 @@ from typing import Any
 import torch
 from blobs import Blobs
 
-from study import lanes, serial
-from study.checkpoints import Pace
-from study.evaluation import Data
+from study.data.resident import Data
+from study.engine import lanes, serial
+from study.engine.checkpoints import Pace
+from study.engine.serial import Proposals
 from study.records import Budget, Curve, Evaluation, Study, Trial
-from study.serial import Proposals
 from study.space import values
 from study.tuner import point
 

@@ -9,12 +9,12 @@ import numpy as np
 import torch
 from blobs import Blobs
 
-from study import engine, lanes
-from study.evaluation import Data
+from study.data.resident import Data
+from study.engine import lane_count, lanes
+from study.engine.serial import Proposals
 from study.optimizers import OPTIMIZERS
 from study.records import Budget, Curve, Study, Trial
 from study.schedules import SCHEDULES
-from study.serial import Proposals
 
 STEPS = 30
 HYPERPARAMETERS = {
@@ -93,7 +93,7 @@ def run(study: Study, queue: Queue, heights: Sequence[int] = (4,)) -> dict[int, 
 
 
 def admitted(study: Study) -> list[int]:
-    return list(engine.admitted(study, CASES[study.arithmetic], data_of(study), most=8))
+    return list(lane_count.admitted(study, CASES[study.arithmetic], data_of(study), most=8))
 
 
 def assert_same_bits(a: dict[int, Curve], b: dict[int, Curve]) -> None:

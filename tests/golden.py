@@ -21,8 +21,9 @@ import torch
 from torch import Tensor
 
 from analysis.counting import Goal
-from study import lanes, records, serial
-from study.evaluation import Data
+from study import records
+from study.data.resident import Data
+from study.engine import lanes, serial
 from study.records import Budget, Curve, Evaluation, Search, Study, Trial
 from study.space import parse_space
 from workloads.base import Splits, build

@@ -1,4 +1,4 @@
-"""Convolutional networks whose operations `study.grouped` knows, others that it must not take, and images for them."""
+"""Convolutional networks that the arithmetic `grouped` knows, others that it must not take, and images for them."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ from torch.utils import backend_registration
 from torch.utils._python_dispatch import TorchDispatchMode, return_and_correct_aliasing
 from torch.utils._pytree import tree_leaves, tree_map_only
 
-from study import replay
+from study.engine.fused import cuda_graph
 
 NAME = "pretended"
 
@@ -156,7 +156,7 @@ def device() -> Iterator[Device]:
         made = make(data, **keywords)  # goes round every mode
         return made if device is None else made.to(device)
 
-    known = mock.patch.dict(replay.GRAPHS, {NAME: Graph})
+    known = mock.patch.dict(cuda_graph.GRAPHS, {NAME: Graph})
     with known, mock.patch.object(torch, "tensor", tensor), Device() as found:
         Device.there.append(found)
         yield found

@@ -5,7 +5,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from study.batches import Batches, epoch_permutation
+from study.data.order import Batches, epoch_permutation
 
 CPU = torch.device("cpu")
 sizes = st.integers(1, 40).flatmap(lambda n: st.tuples(st.just(n), st.integers(1, n)))

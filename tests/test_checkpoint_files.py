@@ -15,7 +15,7 @@ import pytest
 import torch
 from checkpointed import CASES, STEPS, Desk, asked, assert_same_bits, held, saved, trained, trial
 
-from study import checkpoints
+from study.engine import checkpoints
 from study.records import Seeds, Study, Trial
 
 

@@ -26,9 +26,10 @@ from checkpointed import (
     trial,
 )
 
-from study import checkpoints, engine, lanes, serial
-from study.checkpoints import Checkpoint, Pace
-from study.evaluation import Data, Log
+from study.data.resident import Data
+from study.engine import checkpoints, lane_count, lanes, serial
+from study.engine.checkpoints import Checkpoint, Pace
+from study.engine.evaluation import Log
 
 
 @pytest.fixture
@@ -80,7 +81,7 @@ def test_killed_again_and_again_ends_the_same(question, how, optimizer):
 def test_a_checkpoint_fits_any_slot_and_any_number_of_lanes(question, how):
     study = question(how)
     workload = CASES[how]
-    heights = list(engine.admitted(study, workload, Data.of(workload.splits(torch.device("cpu"))), most=8))
+    heights = list(lane_count.admitted(study, workload, Data.of(workload.splits(torch.device("cpu"))), most=8))
     assert len(heights) >= 3
     wanted = {index: trial(study, index) for index in range(5)}
     undisturbed = {index: trained(study, Desk([t]), heights[:1])[index] for index, t in wanted.items()}
@@ -133,7 +134,7 @@ def test_seconds_add_up(question):
 def test_lanes_that_run_out_of_memory_go_on_with_fewer_from_their_checkpoints(question, monkeypatch):
     study = question("bmm")
     workload = CASES["bmm"]
-    assert {2, 4} <= {*engine.admitted(study, workload, Data.of(workload.splits(torch.device("cpu"))), most=4)}
+    assert {2, 4} <= {*lane_count.admitted(study, workload, Data.of(workload.splits(torch.device("cpu"))), most=4)}
     wanted = [trial(study, index) for index in range(4)]
     undisturbed = trained(study, Desk(wanted))
     advance = lanes.Lanes.advance

@@ -14,8 +14,9 @@ import pytest
 from test_checkpoints import held, saved, step
 
 from analysis.load import load_study
-from study import checkpoints, store
+from study import store
 from study.__main__ import main
+from study.engine import checkpoints
 from study.tuner import Tuner
 
 

@@ -12,9 +12,9 @@ from blobs import Blobs
 from checkpointed import Desk, assert_same_bits
 
 from analysis.counting import Goal
-from study import engine, lanes
-from study.deferred import BLOCK, Deferred
-from study.evaluation import Data
+from study.data.resident import Data
+from study.engine import lane_count, lanes, timing
+from study.engine.fused.linear_blocks import BLOCK, Deferred
 from study.optimizers import OPTIMIZERS
 from study.records import Budget, Curve, Evaluation, Study
 
@@ -82,7 +82,7 @@ def test_blocks_of_steps_are_steps(question, optimizer, decay):
 
 def test_lanes_in_other_places_of_their_blocks_change_no_bit(question):
     study = question(stopping="goal", goal=Goal("val/loss", 0.9))
-    heights = list(engine.admitted(study, WORKLOAD, DATA, most=8))
+    heights = list(lane_count.admitted(study, WORKLOAD, DATA, most=8))
     assert len(heights) >= 3
     alone = {index: trained(study, desk(study, [index]), heights[:1])[index] for index in range(6)}
     assert len({len(curve.steps) for curve in alone.values()}) > 1  # so that rows are refilled, and the tail compacted
@@ -120,14 +120,14 @@ def test_a_step_is_timed_over_whole_blocks(question, monkeypatch):
         real(self, steps)
 
     monkeypatch.setattr(lanes.Lanes, "advance", noted)
-    engine._fused_cost(study, WORKLOAD, DATA, (4,), 4, {})
+    lane_count.fused_cost(study, WORKLOAD, DATA, (4,), 4, {})
     assert timed
     assert all(steps % (BLOCK // BATCH_SIZE) == 0 for steps in timed)
 
 
 def test_a_row_is_true_once_it_is_settled(question):
     study = question()
-    fused = engine._started(study, WORKLOAD, DATA, range(4))
+    fused = timing.started(study, WORKLOAD, DATA, range(4))
     assert isinstance(fused.stack, Deferred)
     before = fused.stack.weights.clone()
     fused.advance(5)
@@ -135,7 +135,7 @@ def test_a_row_is_true_once_it_is_settled(question):
     assert torch.equal(fused.stack.weights, before)
     fused.stack.settle(1)
     assert fused.stack.pending(1) == 0
-    whole = engine._started(question("bmm"), WORKLOAD, DATA, range(4))
+    whole = timing.started(question("bmm"), WORKLOAD, DATA, range(4))
     whole.advance(5)
     torch.testing.assert_close(fused.stack.weights[1], whole.stack.weights[1], rtol=1e-4, atol=1e-6)
     settled = fused.stack.weights.clone()

@@ -16,13 +16,15 @@ from checkpointed import WHOLE, Desk, Killed
 from fused import CASES, FUSING, Queue
 from pretended import DEVICE, Device
 
-from study import engine, lanes, serial, streaming, vmapped
-from study.evaluation import Data
-from study.lanes import Lanes
+from study.data import streaming
+from study.data.resident import Data
+from study.data.streaming import Streamed
+from study.engine import can_fuse, lane_count, lanes, serial, timing, train
+from study.engine.fused import vmapped
+from study.engine.lanes import Lanes
+from study.engine.serial import Run
 from study.optimizers import OPTIMIZERS
 from study.records import Curve, Study, Trial
-from study.serial import Run
-from study.streaming import Streamed
 
 FREE = [name for name in FUSING if OPTIMIZERS[name].refresh is None]
 """What is done now and then, by factors of matrices, looks at them first."""
@@ -176,8 +178,8 @@ def test_what_lanes_cannot_measure_there_is_found_out_there(device, asked, monke
     workload = checkpointed.CASES["vmap"]
     model = workload.model
     monkeypatch.setattr(workload, "model", lambda: torch.nn.Sequential(model(), Looking()), raising=False)
-    assert engine.lanes_can(asked("vmap"), workload, held("vmap", CPU))
-    assert not engine.lanes_can(asked("vmap"), workload, held("vmap"))
+    assert can_fuse.lanes_can(asked("vmap"), workload, held("vmap", CPU))
+    assert not can_fuse.lanes_can(asked("vmap"), workload, held("vmap"))
 
 
 def test_a_full_device_says_nothing_of_a_model(device, asked, monkeypatch):
@@ -186,12 +188,12 @@ def test_a_full_device_says_nothing_of_a_model(device, asked, monkeypatch):
 
     monkeypatch.setattr(Lanes, "advance", full)
     with pytest.raises(torch.OutOfMemoryError):
-        engine.lanes_can(asked("vmap"), checkpointed.CASES["vmap"], held("vmap"))
+        can_fuse.lanes_can(asked("vmap"), checkpointed.CASES["vmap"], held("vmap"))
 
 
 def test_a_stack_keeps_one_height_of_steps(device, asked):
     """Each may hold memory of the recording that it was made in."""
-    stack = engine._started(asked("bmm"), checkpointed.CASES["bmm"], held("bmm"), range(4)).stack
+    stack = timing.started(asked("bmm"), checkpointed.CASES["bmm"], held("bmm"), range(4)).stack
     before = weakref.ref(stack.step(4))
     assert stack.step(4) is before()
     stack.step(2)
@@ -209,7 +211,7 @@ def test_streamed_data_make_the_same_curves(device, asked):
 @pytest.mark.parametrize("how", ["bmm", "vmap"])
 def test_it_admits_lanes_and_is_measured(device, asked, how):
     study, workload, data = asked(how), checkpointed.CASES[how], held(how)
-    assert list(engine.admitted(study, workload, data, most=8)) == [1, 2, 4, 8]
-    cost = engine.measure(study, workload, data, most=8)
+    assert list(lane_count.admitted(study, workload, data, most=8)) == [1, 2, 4, 8]
+    cost = train.measure(study, workload, data, most=8)
     assert cost.heights[-1] in (1, 2, 4, 8)  # by the stopwatch
     assert min(cost.step, cost.validation, cost.others) > 0

@@ -13,16 +13,18 @@ from teams import Crew
 from torch import nn
 
 from analysis.counting import Goal
-from study import config, serial, store, streaming
+from study import config, store
 from study.__main__ import main
-from study.batches import places
-from study.checkpoints import Pace
 from study.config import UsageError
+from study.data import streaming
+from study.data.order import places
+from study.data.resident import Data
 from study.devices import placement
 from study.devices.distributed import Team
-from study.evaluation import Data
+from study.engine import serial
+from study.engine.checkpoints import Pace
+from study.engine.serial import Proposals
 from study.records import Budget, Curve, Evaluation, Study, Trial
-from study.serial import Proposals
 from workloads.layers import GhostBatchNorm
 
 STEPS = 8

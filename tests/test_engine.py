@@ -11,8 +11,9 @@ from blobs import Blobs
 from fused import CASES, Queue, admitted, assert_same_bits, data_of, run
 from torch import nn
 
-from study import engine, lanes, stack
-from study.evaluation import Data
+from study.data.resident import Data
+from study.engine import arithmetic, can_fuse, lane_count, lanes, timing, train
+from study.engine.fused import stack
 from study.records import Budget, Curve, Evaluation
 from study.schedules import SCHEDULES
 from study.space import Dimension
@@ -29,7 +30,7 @@ TWICE = nn.Linear(3, 3)
 def test_admitted_heights_hold_for_every_row(question, how, batch_size):
     study = question(how, batch_size=batch_size)
     heights = admitted(study)
-    assert set(heights) <= set(engine.HEIGHTS)
+    assert set(heights) <= set(lane_count.HEIGHTS)
     alone = {i: run(study, Queue(study, [i]), heights[:1])[i] for i in range(7)}
     assert_same_bits(run(study, Queue(study, range(7)), heights), alone)
 
@@ -69,7 +70,7 @@ def test_rows_that_are_not_of_whole_cache_lines(question, how, workload, batch_s
     def found(order: Sequence[int], heights: Sequence[int], most: int) -> dict[int, Curve]:
         return {c.trial.index: c for c in lanes.train(study, workload, data, Queue(study, order), heights, most)}
 
-    heights = list(engine.admitted(study, workload, data, most=8))
+    heights = list(lane_count.admitted(study, workload, data, most=8))
     together = found(range(7), heights, heights[-1])
     assert_same_bits(together, {i: found([i], heights[:1], 1)[i] for i in range(7)})
 
@@ -89,29 +90,29 @@ def test_a_height_that_computes_other_bits_is_not_admitted(question, monkeypatch
     assert 4 not in admitted(study)
 
 
-@pytest.mark.parametrize("fails", ["_step_seconds", "_cost"])
+@pytest.mark.parametrize("fails", ["step_seconds", "cost_of"])
 @pytest.mark.parametrize(("most", "forced"), [(4, None), (8, None), (4, 11)])
 def test_measuring_that_runs_out_of_memory_settles_for_fewer_lanes(question, monkeypatch, fails, most, forced):
-    cost = engine._cost
+    cost = timing.cost_of
 
     def step_seconds(fused):
-        full(fails == "_step_seconds" and len(fused.lanes) > most)
+        full(fails == "step_seconds" and len(fused.lanes) > most)
         return 1 / len(fused.lanes)  # the more, the faster
 
     def bounded(log, step, predict, models, heights, lanes):
-        full(fails == "_cost" and lanes > most)
+        full(fails == "cost_of" and lanes > most)
         return cost(log, step, predict, models, heights, lanes)
 
     def full(it_is):
         if it_is:
             raise torch.OutOfMemoryError("no room")
 
-    monkeypatch.setattr(engine, "_step_seconds", step_seconds)
-    monkeypatch.setattr(engine, "_cost", bounded)
+    monkeypatch.setattr(timing, "step_seconds", step_seconds)
+    monkeypatch.setattr(timing, "cost_of", bounded)
     study = question("bmm", batch_size=33)
-    found = engine.measure(study, CASES["bmm"], data_of(study), most=16, lanes=forced)
+    found = train.measure(study, CASES["bmm"], data_of(study), most=16, lanes=forced)
     assert found.lanes == found.heights[-1] == most
-    assert set(found.heights) <= set(engine.admitted(study, CASES["bmm"], data_of(study), most=16))
+    assert set(found.heights) <= set(lane_count.admitted(study, CASES["bmm"], data_of(study), most=16))
 
 
 @pytest.mark.parametrize(
@@ -129,34 +130,34 @@ def test_measuring_that_runs_out_of_memory_settles_for_fewer_lanes(question, mon
 )
 def test_rows_on_a_gpu_are_near_each_other_or_not(change, near):
     row = torch.randn(1, 1000, generator=torch.Generator().manual_seed(0)).index_fill(1, torch.tensor(7), 0.05)
-    assert engine._near(change(row.expand(3, -1)), row) is near
+    assert lane_count._near(change(row.expand(3, -1)), row) is near
 
 
 def test_what_is_not_finite_in_every_row_is_near():
     row = torch.tensor([[1.0, torch.nan, torch.inf]])
-    assert engine._near(row.expand(2, -1), row)
-    assert not engine._near(torch.tensor([[1.0, torch.nan, 3.0]]), row)
+    assert lane_count._near(row.expand(2, -1), row)
+    assert not lane_count._near(torch.tensor([[1.0, torch.nan, 3.0]]), row)
 
 
 def test_what_does_not_fit_in_one_lane_does_not_fit(question, monkeypatch):
     def full(fused):
         raise torch.OutOfMemoryError("no room")
 
-    monkeypatch.setattr(engine, "_step_seconds", full)
+    monkeypatch.setattr(timing, "step_seconds", full)
     study = question("bmm")
     with pytest.raises(torch.OutOfMemoryError):
-        engine.measure(study, CASES["bmm"], data_of(study), most=4)
+        train.measure(study, CASES["bmm"], data_of(study), most=4)
 
 
 def test_a_gpu_without_room_for_the_reference_trains_one_at_a_time(question, monkeypatch):
     def full(*_):
         raise torch.OutOfMemoryError("no room")
 
-    monkeypatch.setattr(engine, "_computed", full)
+    monkeypatch.setattr(lane_count, "_computed", full)
     study, splits = question("vmap"), CASES["vmap"].splits(torch.device("cpu"))
-    assert list(engine.admitted(study, CASES["vmap"], Data.of(splits, torch.device("meta")), most=4)) == [1]
+    assert list(lane_count.admitted(study, CASES["vmap"], Data.of(splits, torch.device("meta")), most=4)) == [1]
     with pytest.raises(torch.OutOfMemoryError):  # where the reference settles bits
-        list(engine.admitted(study, CASES["vmap"], Data.of(splits), most=4))
+        list(lane_count.admitted(study, CASES["vmap"], Data.of(splits), most=4))
 
 
 class Residual(nn.Sequential):
@@ -220,7 +221,7 @@ TOLD.weight.register_post_accumulate_grad_hook(lambda weight: None)
     ],
 )
 def test_the_rule_of_arithmetic(make_study, model, fields, device, how):
-    assert stack.arithmetic(model, make_study(**fields), device) == how
+    assert arithmetic.arithmetic(model, make_study(**fields), device) == how
 
 
 class Attending(nn.Module):
@@ -244,7 +245,7 @@ def test_what_lanes_cannot_train_is_found_out_beforehand(question, monkeypatch, 
     workload, model = CASES["vmap"], CASES["vmap"].model
     monkeypatch.setattr(workload, "model", lambda: spoilt(model()), raising=False)
     data = Data.of(workload.splits(torch.device("cpu")))
-    assert engine.lanes_can(question("vmap"), workload, data) == can
+    assert can_fuse.lanes_can(question("vmap"), workload, data) == can
 
 
 @pytest.mark.parametrize("rate", [0.01, 1e6])
@@ -256,14 +257,14 @@ def test_a_check_that_diverges_checks_nothing(make_study, monkeypatch, rate):
         batch_size=4,
         arithmetic="bmm",
     )
-    workload, compute = Blobs(), engine._computed
+    workload, compute = Blobs(), lane_count._computed
 
     def differing(study, workload, data, height, **more):
         found = compute(study, workload, data, height, **more)
         return [found[0] * 1.001, *found[1:]] if height == 8 else found
 
-    monkeypatch.setattr(engine, "_computed", differing)
-    assert 8 not in engine.admitted(study, workload, Data.of(workload.splits(torch.device("cpu"))), most=8)
+    monkeypatch.setattr(lane_count, "_computed", differing)
+    assert 8 not in lane_count.admitted(study, workload, Data.of(workload.splits(torch.device("cpu"))), most=8)
 
 
 def test_one_group_alone_is_not_grouped(question):
@@ -277,9 +278,9 @@ def test_what_lanes_cannot_measure_is_found_out_beforehand(question, monkeypatch
     model = nn.Sequential(nn.Linear(24, 32), nn.ReLU(), nn.Flatten(), nn.Linear(32, 5))
     monkeypatch.setattr(workload, "model", lambda: model, raising=False)
     splits = workload.splits(torch.device("cpu"))
-    assert engine.lanes_can(question(how), workload, Data.of(splits))
+    assert can_fuse.lanes_can(question(how), workload, Data.of(splits))
     rows = Splits(*((inputs.unsqueeze(1), targets) for inputs, targets in splits))
-    assert not engine.lanes_can(question(how), workload, Data.of(rows))
+    assert not can_fuse.lanes_can(question(how), workload, Data.of(rows))
 
 
 @pytest.mark.parametrize("name", SCHEDULES)
@@ -288,16 +289,16 @@ def test_lanes_are_timed_beyond_a_short_budget(question, name, warmup):
     study = question("bmm", schedule=name)
     space = {**study.search.space, "warmup_steps": Dimension(choices=(warmup,))}
     study = replace(study, budget=Budget(0, 50), search=replace(study.search, space=space))
-    fused = engine._started(study, CASES["bmm"], data_of(study), range(4))
+    fused = timing.started(study, CASES["bmm"], data_of(study), range(4))
     fused.advance(80)
     assert all(lane.log.first_bad_step is None for lane in fused.lanes)
 
 
 def test_averages_double_what_an_evaluation_costs(question, monkeypatch):
-    monkeypatch.setattr(engine, "least_seconds", lambda *_, **__: 1.0)
+    monkeypatch.setattr(timing, "least_seconds", lambda *_, **__: 1.0)
     study = question("bmm")
     averaged = replace(study.search, space={**study.search.space, "ema_decay": Dimension(choices=(0.9,))})
-    costs = [engine.measure(each, CASES["bmm"], data_of(each), 4) for each in (study, replace(study, search=averaged))]
+    costs = [train.measure(each, CASES["bmm"], data_of(each), 4) for each in (study, replace(study, search=averaged))]
     assert costs[1].validation == 2 * costs[0].validation
     assert costs[1].step == costs[0].step
 
@@ -306,7 +307,7 @@ def test_averages_double_what_an_evaluation_costs(question, monkeypatch):
 def test_lanes_can_be_forced(question, forced, lanes_at_once):
     study = question("bmm")
     data = data_of(study)
-    cost = engine.measure(study, CASES["bmm"], data, most=4, lanes=forced)
+    cost = train.measure(study, CASES["bmm"], data, most=4, lanes=forced)
     assert cost.heights[-1] >= cost.lanes
     assert cost.lanes == lanes_at_once if forced else cost.lanes <= lanes_at_once
     curves = lanes.train(study, CASES["bmm"], data, Queue(study, range(7)), cost.heights, cost.lanes)

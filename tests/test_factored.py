@@ -13,14 +13,15 @@ import torch
 from blobs import Blobs
 from torch import nn
 
-from study import checkpoints, serial
-from study.checkpoints import Checkpoint
-from study.evaluation import Data, initial_model
-from study.factored import MOST_EXAMPLES, Factored, _parts
-from study.forms import CACHE_LINE
+from study.data.resident import Data
+from study.engine import checkpoints, serial
+from study.engine.checkpoints import Checkpoint
+from study.engine.evaluation import initial_model
+from study.engine.factored import MOST_EXAMPLES, Factored, _parts
+from study.engine.fused.layout import CACHE_LINE
+from study.engine.serial import Run
 from study.optimizers import OPTIMIZERS
 from study.records import Evaluation
-from study.serial import Run
 from workloads.layers import Dropout
 
 INPUTS, OUTPUTS = 1000, 1066  # in parts of 512 rows the last one is ragged

@@ -9,7 +9,9 @@ import golden
 import pytest
 import torch
 
-from study import batches, lanes, records, schedules
+from study import records, schedules
+from study.data import order
+from study.engine import lanes
 from workloads import classification, layers
 
 HELD = json.loads(golden.FILE.read_text())
@@ -52,7 +54,7 @@ SMOOTHED, DECAY = classification.smoothed_cross_entropy, schedules.SCHEDULES["li
 LATE = replace(DECAY, multiplier=lambda step, train_steps, **h: schedules.linear_decay(step + 1, train_steps, **h))
 CHANGES = {
     "initial parameters": ("mlp bmm", records.Seeds, "of", lambda self, purpose, index, branch: 2 * index + 1),
-    "order of the data": ("mlp plain", batches, "epoch_permutation", lambda seed, epoch, n: torch.arange(n)),
+    "order of the data": ("mlp plain", order, "epoch_permutation", lambda seed, epoch, n: torch.arange(n)),
     "dropout": ("simple_cnn plain adam", layers, "layer_key", lambda seed, step, layer: step + layer),
     "dropout of lanes": ("simple_cnn vmap", lanes, "layer_key", lambda seed, step, layer: step + layer),
     "a schedule one step late": ("mlp bmm decay", lanes, "SCHEDULES", {"linear_decay": LATE}),

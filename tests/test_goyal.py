@@ -12,10 +12,10 @@ from blobs import Blobs
 from hypothesis import given
 from hypothesis import strategies as st
 
-from study.batches import Batches
-from study.evaluation import Data
+from study.data.order import Batches
+from study.data.resident import Data
+from study.engine.serial import Run
 from study.optimizers import OPTIMIZERS
-from study.serial import Run
 
 CPU = torch.device("cpu")
 

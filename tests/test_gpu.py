@@ -16,12 +16,15 @@ import torch
 from blobs import Blobs
 from checkpointed import Desk, Killed
 
-from study import config, engine, lanes, replay, serial, streaming
+from study import config
 from study.__main__ import main
+from study.data import streaming
+from study.data.resident import Data
+from study.data.streaming import Streamed
 from study.devices import memory
-from study.evaluation import Data
+from study.engine import lane_count, lanes, serial, train
+from study.engine.fused import cuda_graph
 from study.records import Curve, Study
-from study.streaming import Streamed
 
 pytestmark = [
     pytest.mark.gpu,
@@ -141,7 +144,7 @@ def test_updates_are_recorded_and_replayed(question, device, monkeypatch, how, o
     with warnings.catch_warnings():
         warnings.filterwarnings("error", message="updates are launched kernel by kernel")
         found = trained(study, held(how, device), heights=(1, 2, 4))
-    monkeypatch.delitem(replay.GRAPHS, "cuda")
+    monkeypatch.delitem(cuda_graph.GRAPHS, "cuda")
     assert_near(found, trained(study, held(how, device), heights=(1, 2, 4)))
 
 
@@ -193,7 +196,7 @@ def test_bf16_is_near_fp32(question, device):
 def test_several_heights_are_admitted(question, device, how):
     for optimizer in ("momentum", "adam"):
         study = question(how, optimizer)
-        heights = list(engine.admitted(study, checkpointed.CASES[how], held(how, device), most=32))
+        heights = list(lane_count.admitted(study, checkpointed.CASES[how], held(how, device), most=32))
         assert heights[-1] == 32, optimizer
 
 
@@ -213,7 +216,7 @@ def test_lanes_that_do_not_fit_are_fewer(question, device, monkeypatch):
         advance(self, steps)
 
     monkeypatch.setattr(lanes.Lanes, "advance", bounded)
-    cost = engine.measure(study, Blobs(images=True), held("vmap", device), most=64)
+    cost = train.measure(study, Blobs(images=True), held("vmap", device), most=64)
     assert cost.heights[-1] <= 16
 
 

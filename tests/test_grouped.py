@@ -27,10 +27,11 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from analysis.counting import Goal
-from study import engine, lanes, serial, stack
-from study.evaluation import Data
-from study.forms import Layout
-from study.grouped import Grouped, can_group
+from study.data.resident import Data
+from study.engine import can_fuse, lanes, serial
+from study.engine.fused import stack
+from study.engine.fused.grouped import Grouped, can_group
+from study.engine.fused.layout import Layout
 from study.records import Budget, Evaluation
 from workloads.layers import Dropout, keyed_layers, layer_key
 
@@ -113,7 +114,7 @@ def test_what_the_graph_does_not_show_is_found_by_comparison(make_study, model, 
     workload = Images(model)
     assert can_group(model())
     data = Data.of(workload.splits(torch.device("cpu")))
-    assert engine.lanes_can(make_study(arithmetic="grouped", examples=64, batch_size=4), workload, data) is can
+    assert can_fuse.lanes_can(make_study(arithmetic="grouped", examples=64, batch_size=4), workload, data) is can
 
 
 @pytest.mark.parametrize(

@@ -8,9 +8,10 @@ import torch
 from fused import CASES, FUSING, STEPS, Queue, admitted, assert_same_bits, data_of, fusing, run
 
 from analysis.counting import Goal
-from study import engine, lanes, serial, stack, vmapped
-from study.batches import Batches
-from study.evaluation import Data
+from study.data.order import Batches
+from study.data.resident import Data
+from study.engine import lanes, serial, timing
+from study.engine.fused import stack, vmapped
 from study.optimizers import OPTIMIZERS
 from study.schedules import SCHEDULES
 from workloads.base import Splits
@@ -129,7 +130,7 @@ def test_segments_bound_memory_and_change_no_bit(question, monkeypatch):
 def test_a_stack_predicts_what_the_models_in_it_do(question, how):
     study, workload = question(how), CASES[how]
     data = data_of(study)
-    stacked = engine._started(study, workload, data, range(4))
+    stacked = timing.started(study, workload, data, range(4))
     stacked.advance(3)
     inputs = data.as_model_wants(data.evaluated["val"][0])
     found = stacked.predictor([3, 1])(inputs)

@@ -11,9 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from study import serial, store
+from study import store
+from study.data.resident import Data
 from study.devices import memory
-from study.evaluation import Data
+from study.engine import serial
 from study.records import Budget
 from workloads.base import Splits, classification_error, cross_entropy_error
 from workloads.layers import Dropout

@@ -7,9 +7,10 @@ import pytest
 import torch
 
 from analysis.counting import Goal, first_crossing
-from study import config, engine, lanes, serial
+from study import config
+from study.data.resident import Data
 from study.devices import memory
-from study.evaluation import Data
+from study.engine import can_fuse, lanes, serial
 from study.records import Budget, Evaluation
 from workloads.base import build
 from workloads.layers import set_keys
@@ -163,7 +164,7 @@ def test_lanes_equal_single_trials(asked):
     chosen = [{"learning_rate": rate, "momentum": momentum} for rate, momentum in ((0.5, 0.0), (0.02, 0.9), (0.1, 0.5))]
     fused = asked("momentum", 4, 30, arguments, arithmetic="vmap")
     workload = build(study.workload)
-    assert engine.lanes_can(fused, workload, Data.of(workload.splits(CPU)))
+    assert can_fuse.lanes_can(fused, workload, Data.of(workload.splits(CPU)))
     for alone, beside in zip(trained(study, chosen), trained(fused, chosen), strict=True):
         for name, errors in alone.errors.items():
             np.testing.assert_allclose(beside.errors[name], errors, rtol=1e-5, err_msg=name)

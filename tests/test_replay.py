@@ -17,10 +17,11 @@ from fused import CASES, FUSING, Queue, assert_same_bits
 from pretended import DEVICE, NAME, Device
 from torch import Tensor
 
-from study import lanes, replay
+from study.data.resident import Data
 from study.devices import memory
-from study.evaluation import Data
-from study.lanes import Lanes
+from study.engine import lanes
+from study.engine.fused import cuda_graph
+from study.engine.lanes import Lanes
 from study.records import Curve, Study
 
 CPU = torch.device("cpu")
@@ -86,7 +87,7 @@ ALWAYS = [("bmm", "adam"), ("bmm", "folded_momentum"), ("bmm", "soap"), ("vmap",
 def test_curves_are_those_of_updates_launched_one_by_one(device, question, monkeypatch, how, optimizer):
     study = question(how, optimizer, SCHEDULED.get(optimizer, "constant"))
     found = trained(study)
-    monkeypatch.delitem(replay.GRAPHS, NAME)
+    monkeypatch.delitem(cuda_graph.GRAPHS, NAME)
     assert_same_bits(found, trained(study))
     assert [index for index, curve in found.items() if curve.first_bad_step is not None] == [2]
 
@@ -98,7 +99,7 @@ def test_an_update_is_one_launch_besides_its_arguments(device, question, monkeyp
     few, many = (launches(device, lambda steps=steps: fused._segment(steps)) for steps in (2, 9))
     # The inputs are gathered; they, targets, keys, rates and counts are copied; the losses are copied out.
     assert many - few == 7 * (1 + 5 + 1 + 1)
-    monkeypatch.delitem(replay.GRAPHS, NAME)
+    monkeypatch.delitem(cuda_graph.GRAPHS, NAME)
     fused = started(question(how, "adam"))
     few, many = (launches(device, lambda steps=steps: fused._segment(steps)) for steps in (2, 9))
     assert many - few > 7 * 35
@@ -126,7 +127,7 @@ def test_what_cannot_be_recorded_is_launched_one_by_one(device, question, monkey
     study = question("bmm")
     with pytest.warns(UserWarning, match="kernel by kernel, as they cannot be recorded: aten::_to_copy"):
         found = trained(study, Asking(), [4])
-    monkeypatch.delitem(replay.GRAPHS, NAME)
+    monkeypatch.delitem(cuda_graph.GRAPHS, NAME)
     assert_same_bits(found, trained(study, Asking(), [4]))
 
 
@@ -153,7 +154,7 @@ class Full(pretended.Graph):
 
 def test_fewer_lanes_are_tried_where_a_recording_finds_no_room():
     with pytest.raises(torch.OutOfMemoryError):
-        replay.Replayed(lambda x: x, Full())(torch.ones(2))
+        cuda_graph.Replayed(lambda x: x, Full())(torch.ones(2))
 
 
 class FullInside(pretended.Graph):
@@ -168,7 +169,7 @@ class FullInside(pretended.Graph):
 
 def test_nor_where_a_library_finds_none():
     with pytest.raises(RuntimeError, match="ALLOC_FAILED") as caught:
-        replay.Replayed(lambda x: x, FullInside())(torch.ones(2))
+        cuda_graph.Replayed(lambda x: x, FullInside())(torch.ones(2))
     assert memory.out_of_memory(caught.value)
 
 
@@ -181,7 +182,10 @@ def test_that_waiting_is_an_error_is_undone_and_says_nothing(monkeypatch):
 
     monkeypatch.setattr(torch.cuda, "get_sync_debug_mode", lambda: modes[-1])
     monkeypatch.setattr(torch.cuda, "set_sync_debug_mode", set_mode)
-    with pytest.warns(UserWarning, match="prototype"), replay._never_waiting():  # which is the one of setting it back
+    with (
+        pytest.warns(UserWarning, match="prototype"),
+        cuda_graph._never_waiting(),
+    ):  # which is the one of setting it back
         assert modes[-1] == "error"
     assert modes == ["default", "error", "default"]
 
@@ -198,7 +202,7 @@ class Stumbling(pretended.Graph):
 
 def test_the_first_error_is_told():
     given = torch.ones(2)
-    replayed = replay.Replayed(lambda x: x / 0 if x is given else x @ torch.ones(3), Stumbling())
+    replayed = cuda_graph.Replayed(lambda x: x / 0 if x is given else x @ torch.ones(3), Stumbling())
     with pytest.warns(UserWarning, match="cannot be recorded: inconsistent tensor size"):
         replayed(given)
     assert replayed(given).tolist() == [float("inf")] * 2

@@ -23,9 +23,9 @@ from torch.optim.lr_scheduler import (
     SequentialLR,
 )
 
-from study import lanes, serial
 from study.config import UsageError, jobs, materialise
-from study.evaluation import Data
+from study.data.resident import Data
+from study.engine import lanes, serial
 from study.records import Budget
 from study.schedules import SCHEDULES, Schedule
 from study.space import Dimension, values

@@ -10,13 +10,13 @@ import torch.nn.functional as F
 from torch import nn
 
 from analysis.counting import Goal
-from study import serial
-from study.batches import epoch_permutation
-from study.evaluation import Data
+from study.data.order import epoch_permutation
+from study.data.resident import Data
+from study.engine import serial
+from study.engine.serial import Proposals
 from study.optimizers import OPTIMIZERS
 from study.records import Budget, Evaluation
 from study.schedules import SCHEDULES
-from study.serial import Proposals
 from study.space import values
 from study.tuner import point
 from workloads.base import Splits, classification_error, cross_entropy_error

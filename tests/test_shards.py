@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 from study import run, store
 from study.__main__ import main
-from study.cost import Cost
 from study.devices.placement import Placement
+from study.engine.cost import Cost
 from study.records import Curve, Study, Trial
 from study.storage import Storage
 from study.store.claims import Shard

@@ -11,7 +11,7 @@ from rich.console import Console
 import conf
 from analysis.report.html_tables import number
 from study import show
-from study.cost import Cost, Work
+from study.engine.cost import Cost, Work
 from study.progress import SweepProgress
 from study.records import Budget
 from study.tuner import Tuner

@@ -17,13 +17,14 @@ from test_checkpoints import Desk
 from test_workers import alive, children, started, tables, wait_until
 from torch.utils.data import Dataset, TensorDataset
 
-from study import serial, streaming
 from study.__main__ import main
-from study.batches import Batches
+from study.data import streaming
+from study.data.order import Batches
+from study.data.resident import Data
+from study.data.streaming import Streamed
 from study.devices.memory import device_bytes
-from study.evaluation import Data
+from study.engine import serial
 from study.records import Budget, Evaluation, Study, Trial
-from study.streaming import Streamed
 from workloads.base import Splits, classification_error, cross_entropy_error
 
 STEPS = 12

@@ -11,14 +11,14 @@ import torch.nn.functional as F
 from blobs import Blobs
 
 from analysis.counting import Goal
-from study import lanes, serial
 from study.__main__ import main
-from study.batches import Batches
-from study.evaluation import Data
+from study.data.order import Batches
+from study.data.resident import Data
+from study.engine import lanes, serial
+from study.engine.arithmetic import arithmetic
+from study.engine.serial import Proposals
 from study.optimizers.foreign import _calls_closure
 from study.records import Budget, Evaluation
-from study.serial import Proposals
-from study.stack import arithmetic
 from workloads.layers import keyed_layers, set_keys
 
 STEPS = 20

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from study import vmapped
-from study.forms import Layout
-from study.vmapped import OWN_RULE_WEIGHTS, Vmapped
+from study.engine.fused import vmapped
+from study.engine.fused.layout import Layout
+from study.engine.fused.vmapped import OWN_RULE_WEIGHTS, Vmapped
 
 LANES, EXAMPLES = 3, 4
 

@@ -10,10 +10,11 @@ import pytest
 import torch
 from blobs import Blobs
 
-from study import engine, worker
+from study import worker
 from study.devices import memory
 from study.devices.distributed import Team
 from study.devices.placement import Placement
+from study.engine import train
 from workloads import base
 
 
@@ -37,7 +38,7 @@ def test_it_gives_memory_back_before_it_waits(make_study, monkeypatch):
     monkeypatch.setattr(base, "build", lambda workload: Blobs(images=True))
     monkeypatch.setattr(memory, "release_cached_memory", lambda: released.append([tensor() for tensor in held]))
     for name in ("measure", "train"):
-        monkeypatch.setattr(engine, name, full)
+        monkeypatch.setattr(train, name, full)
     pipe, setting = SimpleNamespace(recv=recv, send=lambda told: None), worker.Setting(Placement(device="cpu"), None, 0)
     with pytest.raises(EOFError):
         worker._obey(pipe, setting, Team(), None)
@@ -66,7 +67,7 @@ def test_data_as_they_were_made_are_not_kept_beside_those_that_are_trained_on(ma
 
     monkeypatch.setattr(base, "build", lambda workload: Blobs(images=True))
     monkeypatch.setattr(Blobs, "splits", remembered)
-    monkeypatch.setattr(engine, "measure", measure)
+    monkeypatch.setattr(train, "measure", measure)
     pipe, setting = SimpleNamespace(recv=recv, send=lambda told: None), worker.Setting(Placement(device="cpu"), None, 0)
     with pytest.raises(EOFError):
         worker._obey(pipe, setting, Team(), None)

@@ -8,13 +8,16 @@ from __future__ import annotations
 
 import gc
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from typing import TypeVar
 
 import torch
 from torch import Tensor
 
 from study.records import Study
 from workloads.base import Workload
+
+T = TypeVar("T")
 
 PROBE_EXAMPLES = 4
 WORKING_SET = 3.0
@@ -127,3 +130,14 @@ def too_large(study: Study, device: str, error: BaseException | None = None) -> 
         "choose a smaller model, another engine.device or fewer engine.workers."
         + "".join(f" ({line})" for line in said)
     )
+
+
+def unless_out_of_memory(call: Callable[[], T]) -> T | None:
+    """What this call returns; None where memory runs out."""
+    try:
+        return call()
+    except (RuntimeError, MemoryError) as error:
+        if not out_of_memory(error):
+            raise
+    release_cached_memory()
+    return None

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from study.evaluation import Log
+from study.engine.evaluation import Log
 from study.records import Trial
 
 

@@ -15,7 +15,7 @@ from typing import Protocol
 import torch
 from torch import Tensor, nn
 
-from study.forms import Layout, Loss, differentiated, is_plain_sequence
+from study.engine.fused.layout import Layout, Loss, differentiated, is_plain_sequence
 from workloads.layers import Dropout, keep_mask
 
 

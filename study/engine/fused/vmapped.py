@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from study.forms import Layout, Loss, differentiated
+from study.engine.fused.layout import Layout, Loss, differentiated
 from workloads.layers import keyed_layers
 
 EVALUATED_LANES = 32

@@ -12,13 +12,14 @@ from typing import Any, Protocol, TypeVar
 import torch
 from torch import Tensor, nn
 
-from study import checkpoints
-from study.batches import Batches, places
-from study.checkpoints import Checkpoint, Pace
+from study.data.order import Batches, places
+from study.data.resident import Source
 from study.devices.distributed import Team
 from study.devices.memory import out_of_memory, release_cached_memory
-from study.evaluation import Log, Source, evaluate, forward, initial_model, timed
-from study.factored import Penalise, factored
+from study.engine import checkpoints
+from study.engine.checkpoints import Checkpoint, Pace
+from study.engine.evaluation import Log, evaluate, forward, initial_model, timed
+from study.engine.factored import Penalise, factored
 from study.optimizers.base import Plain, decay_
 from study.records import Curve, Study, Trial
 from study.schedules import SCHEDULES

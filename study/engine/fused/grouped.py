@@ -25,8 +25,8 @@ import torch.nn.functional as F
 from torch import Tensor, fx, nn
 from torch.func import functional_call
 
-from study.forms import Layout, Loss, differentiated, has_hooks
-from study.vmapped import Vmapped, can_vmap
+from study.engine.fused.layout import Layout, Loss, differentiated, has_hooks
+from study.engine.fused.vmapped import Vmapped, can_vmap
 from workloads.layers import Dropout, GlobalMeanPool, keep_mask, keyed_layers
 
 BLOCK = 16
@@ -123,7 +123,7 @@ def can_group(model: nn.Module) -> bool:
     """Whether this is a convolutional network all of whose operations are known here.
 
     What a graph does not show (gradients switched off, other precisions) is for a comparison with models alone to find
-    (`study.engine.lanes_can`).
+    (`study.engine.can_fuse.lanes_can`).
     """
     if not has_blocks() or has_hooks(model) or not can_vmap(model):
         return False

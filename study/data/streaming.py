@@ -18,11 +18,11 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, default_collate
 
-from study.batches import Batches
+from study.data.order import Batches
+from study.data.resident import Data, Reader, Source, channels_last, in_chunks
 from study.devices.distributed import Team
 from study.devices.memory import device_bytes
 from study.devices.signals import die_with
-from study.evaluation import Data, Reader, Source, channels_last, in_chunks
 from workloads.base import Splits
 
 DATA_SHARE = 0.5
@@ -97,7 +97,7 @@ def _begin(parent: int, number: int) -> None:
 
 @dataclass(frozen=True)
 class Streamed:
-    """The examples as the serial engine reads them (`study.evaluation.Source`), wherever they are kept.
+    """The examples as the serial engine reads them (`study.data.resident.Source`), wherever they are kept.
 
     Attributes:
         training, evaluation: read independently of each other.

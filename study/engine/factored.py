@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from study.forms import CACHE_LINE, is_plain_sequence, is_watched
+from study.engine.fused.layout import CACHE_LINE, is_plain_sequence, is_watched
 
 MOST_EXAMPLES = 8
 """With more, products take what memory did before: by a layer of 3.2 million weights nothing is won at 32."""

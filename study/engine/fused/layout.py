@@ -1,6 +1,6 @@
 """Gradients of many models of one kind at once: what all forms of them share.
 
-The forms are `study.chains` (the arithmetic `bmm`), `study.vmapped` and `study.grouped`.
+The forms are `linear_chain` (the arithmetic `bmm`), `vmapped` and `grouped`.
 
 Shapes: l lanes, B examples in a batch, N inputs that all lanes share, P parameters of one model, p of some of them.
 """

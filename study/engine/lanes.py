@@ -15,18 +15,19 @@ from typing import TypeVar
 import torch
 from torch import Tensor, nn
 
-from study import checkpoints
-from study.batches import Batches
-from study.checkpoints import Checkpoint
-from study.deferred import Deferred
+from study.data.order import Batches
+from study.data.resident import Data
 from study.devices.memory import out_of_memory, release_cached_memory, sent
-from study.evaluation import Data, Log, evaluate, initial_model, timed
-from study.forms import Loss
+from study.engine import checkpoints
+from study.engine.checkpoints import Checkpoint
+from study.engine.evaluation import Log, evaluate, initial_model, timed
+from study.engine.fused.cuda_graph import replayed
+from study.engine.fused.layout import Loss
+from study.engine.fused.linear_blocks import Deferred
+from study.engine.fused.stack import Stack
+from study.engine.serial import Proposals
 from study.records import Curve, Study, Trial
-from study.replay import replayed
 from study.schedules import SCHEDULES
-from study.serial import Proposals
-from study.stack import Stack
 from workloads.base import Workload
 from workloads.layers import keyed_layers, layer_key
 
@@ -47,7 +48,7 @@ def train(
     lanes: they are pure functions of their configuration, so nothing but time is lost.
 
     Arguments:
-        heights: stack heights that may be computed (see `study.engine.admitted`), increasing.
+        heights: stack heights that may be computed (see `study.engine.lane_count.admitted`), increasing.
         most: how many trials run at once, at most the greatest height.
 
     Raises:

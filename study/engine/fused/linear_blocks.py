@@ -25,10 +25,10 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from study.chains import Combination, first_linear
-from study.forms import CACHE_LINE
+from study.engine.fused.layout import CACHE_LINE
+from study.engine.fused.linear_chain import Combination, first_linear
+from study.engine.fused.stack import Stack, Update
 from study.optimizers.base import Optimizer
-from study.stack import Stack, Update
 
 BLOCK = 64
 """Examples of a block: with fewer, memory still takes most of the time, and with more the products do."""

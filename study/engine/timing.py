@@ -1,0 +1,104 @@
+"""What a step and an evaluation of a study take, measured on a few real ones."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+
+from torch import Tensor
+
+from study.data.resident import EVALUATION_CHUNK, Data, Source
+from study.engine.cost import Cost, least_seconds
+from study.engine.evaluation import Log, initial_model, kinds
+from study.engine.evaluation import measure as measure_errors
+from study.engine.lanes import SEGMENT_STEPS, Lanes
+from study.engine.serial import Run
+from study.records import Study, Trial
+from study.space import middle
+from workloads.base import Workload
+
+OVERLAPPING = 8
+"""Updates timed at once on such a device, which makes them while the host prepares the next."""
+
+
+TIMED_SECONDS = 0.02
+
+
+TIMED_STEPS = 32
+"""At most, on a CPU; elsewhere two segments, so that the host prepares the one while the device makes the other."""
+
+
+def update_seconds_of(study: Study, workload: Workload, data: Data, lanes: int) -> float:
+    """Seconds that an update takes one of so many lanes."""
+    return step_seconds(started(study, workload, data, range(lanes)))
+
+
+def step_seconds(fused: Lanes) -> float:
+    """What an update of one of these lanes takes."""
+    steps = fused.stack.period
+    seconds = least_seconds(partial(fused.advance, steps), budget=0)
+    if seconds < TIMED_SECONDS:
+        most = TIMED_STEPS if fused.device.type == "cpu" else 2 * SEGMENT_STEPS
+        steps *= max(1, min(most // steps, int(TIMED_SECONDS / seconds)))
+    if seconds < 3 * TIMED_SECONDS:
+        seconds = least_seconds(partial(fused.advance, steps), budget=3 * TIMED_SECONDS)
+    return seconds / steps / len(fused.lanes)
+
+
+def plain_cost(study: Study, workload: Workload, data: Source, micro_batch: int | None) -> Cost:
+    run = Run(study, workload, data, usual_trial(study, 0), micro_batch)
+    cost = cost_of(run.log, update_seconds(run), run.predict)
+    parts = tuple(tuple(part.stop - part.start for part in taken) for taken in run.shares)
+    return cost if parts == ((study.batch_size,),) else replace(cost, parts=parts)
+
+
+def cost_of(
+    log: Log,
+    step: float,
+    predict: Callable[[Tensor], Tensor],
+    models: int = 1,
+    heights: Sequence[int] = (1,),
+    lanes: int = 1,
+) -> Cost:
+    """With evaluation measured on one chunk of examples, by a predictor of `models` models."""
+    examples = log.data.counts
+    chunk = min(EVALUATION_CHUNK, examples["val"])
+    once = least_seconds(lambda: measure_errors(log, "val", predict, chunk), budget=0) / models / chunk
+    seconds = once * len(kinds(log.study))
+    validation = seconds * examples["val"]
+    return Cost(step, validation, seconds * (examples["train"] + examples["test"]), tuple(heights), lanes)
+
+
+def started(
+    study: Study,
+    workload: Workload,
+    data: Data,
+    indices: Sequence[int],
+    heights: Sequence[int] | None = None,
+    slower: float = 1.0,
+) -> Lanes:
+    """These trials under way, from one initialisation, which is what takes longest to make."""
+    lanes = Lanes(study, workload, data, heights or [len(indices)], len(indices))
+    model = initial_model(workload, usual_trial(study, 0), data.inputs.device)
+    for index in indices:
+        lanes.start(usual_trial(study, index, slower), model)
+    return lanes
+
+
+def usual_trial(study: Study, index: int, slower: float = 1.0) -> Trial:
+    hyperparameters = middle(study.search.space)
+    return study.trial(index, hyperparameters | {"learning_rate": slower * hyperparameters["learning_rate"]})
+
+
+def update_seconds(run: Run) -> float:
+    """What an update takes this trial."""
+    updates = 1 if run.data.device.type == "cpu" else OVERLAPPING
+
+    def some() -> None:
+        for _ in range(updates):
+            loss = run.update(run.hyperparameters["learning_rate"])
+            run.step += 1
+        loss.item()  # waits for the device
+
+    return least_seconds(some, broadcast=run.data.team.broadcast) / updates
