@@ -43,8 +43,8 @@ from study.engine.evaluation import initial_model
 from study.engine.serial import Run
 from study.records import Study
 from study.run import _processor
+from study.search.tuner import Tuner, point
 from study.space import values
-from study.tuner import Tuner, point
 from study.workers import Workers, one_thread_environment
 from workloads.base import Splits, Workload, build
 from workloads.data.datasets import DATASETS

@@ -18,10 +18,10 @@ import numpy as np
 
 from study import config, store
 from study.records import Curve, Study
+from study.search.tuner import point
 from study.space import values
 from study.store.claims import Shard
 from study.store.curves import Reader
-from study.tuner import point
 
 METRICS = [f"{split}/{error}" for split in ("train", "val", "test") for error in ("classification_error", "loss")]
 

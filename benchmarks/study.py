@@ -28,8 +28,8 @@ from study import config
 from study.data.order import Batches
 from study.records import Study
 from study.run import run
+from study.search.tuner import point
 from study.space import values
-from study.tuner import point
 from study.workers import Workers
 from workloads.base import build
 

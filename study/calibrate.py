@@ -16,11 +16,11 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.stats import binom
 
-from study import searches
 from study.config import Job, UsageError
 from study.records import Study
+from study.search import stages
+from study.search.tuner import Tuner
 from study.sweep import on_file
-from study.tuner import Tuner
 from workloads.noisy_quadratic_exact import Recursion, spectrum
 
 OVERRIDES = ("workload=nqm,nqm_preconditioned", "optimizer=sgd,momentum", "search.reruns=7")
@@ -120,12 +120,12 @@ def compare(jobs: Sequence[Job]) -> list[Comparison]:
 
 def _compared(job: Job, alpha: float) -> Comparison:
     load = on_file(job)
-    *_, tuner = searches.stages(job.study, load)
+    *_, tuner = stages.stages(job.study, load)
     study = tuner.study
     if tuner.steps_to_result is None:
         where = f"{study.name} with {study.optimizer} at batch size {study.batch_size}"
         raise UsageError(f"{where} never reached {study.goal}; give it more trials or another goal.")
-    again = searches.rerun(tuner)
+    again = stages.rerun(tuner)
     ended = Tuner(again, load(again)).outcomes
     reruns = [ended[index] for index in range(study.search.reruns)]
     steps = sorted(np.inf if outcome.result is None else outcome.result for outcome in reruns)

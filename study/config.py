@@ -35,7 +35,7 @@ class Job:
 
     Attributes:
         engine: as asked for, until the machine that trains it settles it (`materialise`); one for all jobs of a sweep.
-        storage: where Optuna keeps its trials (see `study.storage.Storage`).
+        storage: where Optuna keeps its trials (see `study.search.optuna_storage.Storage`).
         shards: parts of the study's trials that processes can work on at once.
         shard: the one that this job takes first.
         traits: what its workload is known again by (`study.probe.traits`), once it was tried.

@@ -16,15 +16,16 @@ from pathlib import Path
 from rich.console import Console
 
 from analysis.counting import RECORDED, TUNED, Branch
-from study import config, searches, show, store, sweep
+from study import config, show, store, sweep
 from study.config import Job, UsageError
 from study.devices.placement import Placement
 from study.engine.cost import Cost, Work
 from study.progress import SweepProgress
 from study.records import NUMERICS_VERSION, Study
-from study.rules import RULES, Move, Values
 from study.run import run
-from study.tuner import Tuner
+from study.search import stages
+from study.search.transfer_rules import RULES, Move, Values
+from study.search.tuner import Tuner
 from study.workers import TrialTooLarge
 from workloads.base import build, importable
 from workloads.suggest import suggest
@@ -119,9 +120,9 @@ def _studies(results: Path) -> list[Study]:
 
 def of_curve(jobs: Mapping[int, Job], asked: Asked) -> tuple[list[Arrivals], list[str]]:
     """What arrives at each batch size of one curve, and what was left out of it."""
-    made = {size: searches.last_stages(job.study, sweep.on_file(job)) for size, job in jobs.items()}
+    made = {size: stages.last_stages(job.study, sweep.on_file(job)) for size, job in jobs.items()}
     complete = {size: tuners for size, tuners in made.items() if tuners[-1].complete}
-    tuned = {size: best for size, tuners in complete.items() if (best := searches.fastest(tuners)) is not None}
+    tuned = {size: best for size, tuners in complete.items() if (best := stages.fastest(tuners)) is not None}
     sizes = list(tuned)
     usual = dict.fromkeys([*sizes[:1], *sizes[len(sizes) // 2 :][:1]])
     bases = [base for base in dict.fromkeys(asked.bases or usual) if base in tuned]
@@ -172,7 +173,7 @@ def _moved(study: Study, tuner: Tuner, base: int, asked: Asked) -> list[Study]:
 
 def _at(study: Study, tuner: Tuner, rule: str, base: int, hyperparameters: Values, asked: Asked) -> Study:
     branch = tuner.study.branch._replace(rerun=tuner.best_trials[0].index, rule=rule, base=base)
-    return searches.trained_again(study, hyperparameters, asked.seeds, branch)
+    return stages.trained_again(study, hyperparameters, asked.seeds, branch)
 
 
 def train(found: Sequence[Arrivals], config_dir: Path | None, command: str, console: Console) -> None:

@@ -15,8 +15,8 @@ from rich.table import Table
 
 from study.engine.cost import Cost, Work
 from study.records import Study
+from study.search.tuner import Tuner
 from study.show import duration
-from study.tuner import Tuner
 
 
 class SweepProgress:

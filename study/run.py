@@ -20,10 +20,10 @@ import torch
 from study import store
 from study.engine import checkpoints
 from study.records import Curve, Study
-from study.storage import Storage
+from study.search.optuna_storage import Storage
+from study.search.tuner import Tuner
 from study.store.claims import WHOLE, Claim, Held, Shard
 from study.store.curves import Reader
-from study.tuner import Tuner
 from study.workers import Workers
 
 Watch = Callable[[Study, Tuner], None]

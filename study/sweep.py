@@ -12,13 +12,14 @@ from typing import Any
 from rich.console import Console
 
 from analysis.counting import ADAPTIVE_SAMPLERS
-from study import config, searches, show, store
+from study import config, show, store
 from study.config import Job
 from study.devices.placement import place
 from study.engine.cost import Cost, Work
 from study.progress import SweepProgress
 from study.run import run
-from study.storage import Storage
+from study.search import stages
+from study.search.optuna_storage import Storage
 from study.store.claims import refuse_held
 from study.workers import TrialTooLarge, Workers
 from workloads.base import importable
@@ -51,10 +52,10 @@ def ready(jobs: Sequence[Job], here: bool = True) -> list[Job]:
 
 def missing(jobs: Sequence[Job]) -> list[Job]:
     """Those that are not done, by what is on file."""
-    return [job for job in jobs if searches.next_search(job.study, on_file(job)) is not None]
+    return [job for job in jobs if stages.next_search(job.study, on_file(job)) is not None]
 
 
-def on_file(job: Job) -> searches.Load:
+def on_file(job: Job) -> stages.Load:
     """How the curves of a job's searches are had."""
     return lambda search: store.load(store.study_folder(job.results, search))
 
@@ -66,7 +67,7 @@ def train(jobs: Sequence[Job], config_dir: Path | None, command: str, console: C
         TrialTooLarge: after everything that does fit, with a line for each study that does not.
     """
     for job in jobs:
-        search = searches.next_search(job.study, on_file(job))
+        search = stages.next_search(job.study, on_file(job))
         if search is not None and job.shards == 1:  # before minutes are spent on measuring
             refuse_held(store.study_folder(job.results, search))
     storages = {results: _storage(job) for results, job in {job.results: job for job in jobs}.items()}
@@ -85,12 +86,12 @@ def train(jobs: Sequence[Job], config_dir: Path | None, command: str, console: C
         warn_of_lanes(jobs, console)
         warn_of_changes(jobs, console)
         for job, _ in costs:
-            for known in searches.planned(job.study):
+            for known in stages.planned(job.study):
                 store.announce(job.results, known)
         with SweepProgress(console, left) as progress:
             for job, cost in costs:
                 try:
-                    while (search := searches.next_search(job.study, on_file(job))) is not None:
+                    while (search := stages.next_search(job.study, on_file(job))) is not None:
                         watch, storage = partial(progress.watch, cost), storages[job.results]
                         shares = job.shards, job.shard
                         run(search, workers, job.results, watch, command, storage, *shares, traits=job.traits)
@@ -179,7 +180,7 @@ def _left(costs: Sequence[tuple[Job, Cost]]) -> list[Work]:
     return [
         Work(tuner.study, cost, max(1, tuner.study.search.trials - tuner.feasible))
         for job, cost in costs
-        for tuner in searches.missing(job.study, on_file(job))
+        for tuner in stages.missing(job.study, on_file(job))
     ]
 
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from study.devices import signals
 from study.engine.cost import Cost
 from study.records import Curve, Study, Trial
-from study.tuner import Tuner
+from study.search.tuner import Tuner
 from study.worker import Setting, work
 
 if TYPE_CHECKING:

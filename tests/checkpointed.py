@@ -16,8 +16,8 @@ from study.engine import lanes, serial
 from study.engine.checkpoints import Pace
 from study.engine.serial import Proposals
 from study.records import Budget, Curve, Evaluation, Study, Trial
+from study.search.tuner import point
 from study.space import values
-from study.tuner import point
 
 STEPS = 12
 GRID = Evaluation(first=0.25, ratio=1.5)

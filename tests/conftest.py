@@ -14,8 +14,8 @@ from hypothesis import settings
 from analysis.counting import Goal
 from study import store
 from study.records import Budget, Curve, Evaluation, Search, Study
+from study.search.tuner import point
 from study.space import parse_space, values
-from study.tuner import point
 
 pytest_plugins = ["made_data"]
 

@@ -17,7 +17,7 @@ from analysis.load import load_study
 from study import store
 from study.__main__ import main
 from study.engine import checkpoints
-from study.tuner import Tuner
+from study.search.tuner import Tuner
 
 
 @pytest.mark.parametrize("sampler", ["tpe", "gp", "cmaes"])

@@ -38,7 +38,7 @@ def of(room: str, file: str) -> set[str]:
 
 def test_the_rooms_are_there():
     assert {file.split("/")[0] for file in FILES} == set(ROOMS)
-    assert imports("study/tuner.py") >= {"optuna", "study.records", "analysis.counting"}
+    assert imports("study/search/tuner.py") >= {"optuna", "study.records", "analysis.counting"}
 
 
 @pytest.mark.parametrize("file", FILES)
@@ -51,7 +51,7 @@ def test_import_rules(file):
     if room == "study" and file != "study/__main__.py":
         rules = ("analysis.counting.", "analysis.edges.")
         assert all(f"{module}.".startswith(rules) for module in of("analysis", file) - {"analysis"})
-    if file not in ("study/tuner.py", "study/storage.py"):
+    if file not in ("study/search/tuner.py", "study/search/optuna_storage.py"):
         assert not of("optuna", file)
     if file not in ("study/composition.py", "study/cluster.py"):
         assert not of("hydra", file)

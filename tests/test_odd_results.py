@@ -16,10 +16,10 @@ from analysis.report import warnings
 from analysis.report.build import Asked, build, grid_sentences, read, stopping_sentences
 from analysis.tables import best_errors, relative, scaling, steps_to_result, trials
 from analysis.tables.answers import answers as searches_answers
-from study import searches
 from study.__main__ import main
 from study.records import Budget
-from study.tuner import Tuner
+from study.search import stages
+from study.search.tuner import Tuner
 
 FIELDS = {"examples": 4096, "budget": Budget(0, 2000), "stopping": "budget"}
 
@@ -148,7 +148,7 @@ def test_searches_whose_first_is_not_on_file_are_left_out(tmp_path, make_study, 
 def test_reruns_under_way_are_neither_infeasible_nor_missed(tmp_path, make_study, make_curve, write_study):
     study = make_study(trials=3, reruns=4, **FIELDS)
     write_study(tmp_path, study, [make_curve(study, index, reaches=400) for index in range(3)])
-    again = searches.rerun(Tuner(study, [make_curve(study, index, reaches=400) for index in range(3)]))
+    again = stages.rerun(Tuner(study, [make_curve(study, index, reaches=400) for index in range(3)]))
     write_study(tmp_path, again, [make_curve(again, 1, reaches=420), make_curve(again, 3, reaches=420)], close=False)
     [row] = read([tmp_path]).tables["reruns"].to_dict("records")
     assert (row["reruns"], row["infeasible"], row["reached"]) == (2, 0, 2)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from analysis.counting import Goal
 from study.records import Budget, Curve, Evaluation, Search, Seeds, Study
-from study.searches import trained_again
+from study.search.stages import trained_again
 from study.space import parse_space
 
 

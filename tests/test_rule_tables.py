@@ -11,7 +11,7 @@ from analysis.figures import canvas, charts, draw
 from analysis.load import load
 from analysis.report import build
 from analysis.tables import transfer
-from study import searches
+from study.search import stages
 
 METRIC = "val/classification_error"
 
@@ -27,7 +27,7 @@ def planted(tmp_path, make_study, make_curve, write_study):
     def write(rule, base, size, steps, rate=0.1, trial=1, wanted=None):
         branch = Branch(rerun=trial, rule=rule, base=base)
         point = {"learning_rate": rate, "momentum": 0.9}
-        study = searches.trained_again(make_study(batch_size=size, trials=3), point, wanted or len(steps), branch)
+        study = stages.trained_again(make_study(batch_size=size, trials=3), point, wanted or len(steps), branch)
         curves = [make_curve(study, i, reaches=s if s and s > 0 else None, bad=-s if s and s < 0 else None)
                   for i, s in enumerate(steps)]  # fmt: skip
         curves = [replace(curve, trial=study.trial(curve.trial.index, point)) for curve in curves]

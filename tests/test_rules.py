@@ -15,12 +15,13 @@ from hypothesis import strategies as st
 from analysis import figures
 from analysis.counting import Branch
 from analysis.tables.transfer import ORDER
-from study import config, moves, searches, store
+from study import config, moves, store
 from study.__main__ import main
 from study.devices.placement import Placement
 from study.optimizers.base import HALF_LIFE, resolved
 from study.records import Study
-from study.rules import RULES, Move
+from study.search import stages
+from study.search.transfer_rules import RULES, Move
 
 ADAM = {"learning_rate": 0.01, "beta1": 0.9, "beta2": 0.999, "epsilon": 1e-8}
 MOMENTUM = {"learning_rate": 0.1, "momentum": 0.9}
@@ -356,7 +357,7 @@ def test_a_base_that_was_fastest_on_twice_the_budget_brings_it_along(
     jobs = {}
     for size in (8, 16):
         study = make_study(batch_size=size, trials=1, budgets=(1.0, 2.0))
-        for search in searches.planned(study):
+        for search in stages.planned(study):
             steps = 60 if search.branch.budget == 1 else 40
             write_study(tmp_path, search, [make_curve(search, 0, reaches=steps)])
         jobs[size] = config.Job(study, tmp_path, Placement())

@@ -28,8 +28,8 @@ from study.data.resident import Data
 from study.engine import lanes, serial
 from study.records import Budget
 from study.schedules import SCHEDULES, Schedule
+from study.search.tuner import point
 from study.space import Dimension, values
-from study.tuner import point
 
 STEPS = 40
 ALPHA = {"learning_rate_decay_fraction": 0.6, "end_learning_rate_factor": 0.01}

@@ -16,10 +16,11 @@ from analysis.load import load
 from analysis.report import build
 from analysis.tables import answers as analysis_searches
 from analysis.tables import steps_to_result
-from study import searches, store
+from study import store
 from study.__main__ import main
 from study.records import Study
-from study.tuner import Tuner, point
+from study.search import stages
+from study.search.tuner import Tuner, point
 
 SPACE = {"learning_rate": {"low": 1e-3, "high": 1.0, "scale": "log"}, "momentum": 0.9}
 
@@ -40,7 +41,7 @@ def swept(tmp_path, make_study, make_curve):
             return store.load(store.study_folder(tmp_path, search))
 
         for _ in range(times):
-            search = searches.next_search(study, on_file)
+            search = stages.next_search(study, on_file)
             if search is None:
                 break
             made.append(search)
@@ -129,7 +130,7 @@ def test_budgets_share_points_and_seeds_and_the_least_steps_count(swept, tmp_pat
 
 def test_a_budget_that_is_given_twice_is_one(make_study):
     study = make_study(**{"space": SPACE, "trials": 40, "budgets": (1.0, 1.0, 2.0)})
-    assert [search.branch.budget for search in searches.planned(study)] == [1.0, 2.0]
+    assert [search.branch.budget for search in stages.planned(study)] == [1.0, 2.0]
 
 
 def test_ties_between_budgets_go_to_the_smaller(swept, tmp_path):
@@ -200,8 +201,8 @@ def test_nothing_is_rerun_where_only_trials_that_diverged_later_met_the_goal(mak
     """With full budgets a trial goes on beyond its goal, and one that diverges there is not feasible."""
     study = make_study(stopping="budget", trials=2, max_launches=3, reruns=2)
     made = [make_curve(study, index, **curve) for index, curve in enumerate(curves)]
-    assert next(searches.stages(study, lambda _: made)).complete
-    assert searches.next_search(study, lambda search: made if search == study else []) is None
+    assert next(stages.stages(study, lambda _: made)).complete
+    assert stages.next_search(study, lambda search: made if search == study else []) is None
 
 
 def test_asking_for_more_goes_on_and_equals_asking_at_once(swept, tmp_path, make_study):

@@ -17,8 +17,8 @@ from study.engine.serial import Proposals
 from study.optimizers import OPTIMIZERS
 from study.records import Budget, Evaluation
 from study.schedules import SCHEDULES
+from study.search.tuner import point
 from study.space import values
-from study.tuner import point
 from workloads.base import Splits, classification_error, cross_entropy_error
 from workloads.layers import Dropout, keyed_layers, set_keys
 

@@ -18,10 +18,10 @@ from study.__main__ import main
 from study.devices.placement import Placement
 from study.engine.cost import Cost
 from study.records import Curve, Study, Trial
-from study.storage import Storage
+from study.search.optuna_storage import Storage
+from study.search.tuner import Tuner
 from study.store.claims import Shard
 from study.store.curves import Reader
-from study.tuner import Tuner
 
 SWEEP = ["sweep", "batch_size=32,256", "search.trials=6", "budget.epochs=5"]
 

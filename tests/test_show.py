@@ -14,7 +14,7 @@ from study import show
 from study.engine.cost import Cost, Work
 from study.progress import SweepProgress
 from study.records import Budget
-from study.tuner import Tuner
+from study.search.tuner import Tuner
 
 
 @pytest.mark.parametrize(

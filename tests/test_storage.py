@@ -10,8 +10,8 @@ import pytest
 from optuna.trial import TrialState
 
 from study.__main__ import main
-from study.storage import JOURNAL, Storage
-from study.tuner import Tuner
+from study.search.optuna_storage import JOURNAL, Storage
+from study.search.tuner import Tuner
 
 
 def held(results: Path) -> list[optuna.trial.FrozenTrial]:
@@ -29,7 +29,7 @@ def states(results: Path) -> list[str]:
 @pytest.fixture
 def interrupted(monkeypatch, tmp_path, make_study, make_curve):
     """A search of which trial 0 was kept and told, trial 1 kept, trial 2 under way when its process died."""
-    monkeypatch.setattr("study.tuner.STARTUP", 1)
+    monkeypatch.setattr("study.search.tuner.STARTUP", 1)
     study = make_study(sampler="tpe", trials=4, stopping="goal")
     tuner = Tuner(study, storage=Storage("journal", tmp_path))
     for _ in range(3):
@@ -63,7 +63,7 @@ def test_a_trial_that_nobody_owns_is_failed_after_a_while(interrupted, tmp_path,
     Storage("journal", tmp_path).open(study).ask()
     Tuner(study, curves, storage=Storage("journal", tmp_path))
     assert states(tmp_path) == ["COMPLETE", "FAIL", "FAIL", "RUNNING"]  # it may be signed any moment
-    monkeypatch.setattr("study.storage.STALE", 0)
+    monkeypatch.setattr("study.search.optuna_storage.STALE", 0)
     Tuner(study, curves, storage=Storage("journal", tmp_path))
     assert states(tmp_path) == ["COMPLETE", "FAIL", "FAIL", "FAIL"]
 
@@ -85,7 +85,7 @@ def test_trials_that_an_earlier_run_kept_elsewhere_are_entered(tmp_path, make_st
 
 
 def test_sweeps_of_one_question_share_a_search(monkeypatch, tmp_path, make_study, make_curve):
-    monkeypatch.setattr("study.tuner.STARTUP", 1)
+    monkeypatch.setattr("study.search.tuner.STARTUP", 1)
     url = f"sqlite:///{tmp_path / 'optuna.db'}"
     study = make_study(sampler="tpe")
     one, other = (Tuner(study, storage=Storage(url, tmp_path / name)) for name in ("one", "other"))

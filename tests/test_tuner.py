@@ -21,8 +21,8 @@ from analysis.counting import (
     outcomes,
 )
 from study.records import INDEXED_SAMPLERS, SAMPLERS, Curve, Seeds
+from study.search.tuner import Tuner, point
 from study.space import values
-from study.tuner import Tuner, point
 
 samplers = pytest.mark.parametrize("sampler", SAMPLERS)
 indexed = pytest.mark.parametrize("sampler", INDEXED_SAMPLERS)

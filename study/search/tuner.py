@@ -26,8 +26,8 @@ from analysis.counting import (
 )
 from study.devices import signals
 from study.records import Curve, Study, Trial
+from study.search.optuna_storage import Storage
 from study.space import Dimension, values
-from study.storage import Storage
 from study.store.claims import WHOLE, Shard
 
 STARTUP = 10

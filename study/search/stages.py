@@ -11,8 +11,8 @@ from dataclasses import replace
 from analysis.counting import Branch
 from analysis.edges import open_edges, widening
 from study.records import Curve, Search, Study
+from study.search.tuner import Tuner
 from study.space import Dimension
-from study.tuner import Tuner
 
 Load = Callable[[Study], Sequence[Curve]]
 """A search -> the curves of its finished trials."""
