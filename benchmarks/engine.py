@@ -36,7 +36,8 @@ import torch
 from torch.utils.data import DataLoader, TensorDataset
 from torch.utils.flop_counter import FlopCounterMode
 
-from study import config
+from study.config import preflight
+from study.config.jobs import Job, parse_jobs
 from study.data.resident import Data
 from study.devices.placement import cores, settle_arithmetic, usable
 from study.engine.evaluation import initial_model
@@ -101,9 +102,7 @@ def made_up_splits(dataset: str, train_examples: int, device: torch.device, **_:
     return Splits((inputs, targets), few, few)
 
 
-def study_of(
-    model: str, batch_size: int, optimizer: str, device: str, made_up: bool = False
-) -> tuple[Study, config.Job]:
+def study_of(model: str, batch_size: int, optimizer: str, device: str, made_up: bool = False) -> tuple[Study, Job]:
     """A study whose trials never stop early and are measured once, at their end, on next to nothing."""
     held = {"learning_rate": RATE, **WRITTEN[optimizer][0]}
     fixed = [f"search.space.{name}={value}" for name, value in held.items()]
@@ -111,7 +110,7 @@ def study_of(
     where = [f"batch_size={batch_size}", f"engine.device={device}"]
     arguments = [*MODELS[model], f"optimizer={optimizer}", *fixed, *never, *where]
     with mock.patch("workloads.data.datasets.splits", made_up_splits) if made_up else nullcontext():
-        [job] = config.materialise(config.jobs(arguments))
+        [job] = preflight.materialise(parse_jobs(arguments))
     real = dict(job.study.workload)
     wrapped = {"_target_": "benchmarks.engine.HardlyEvaluated", "workload": real, "made_up": made_up}
     wrapped |= {key: real[key] for key in ("name", "train_examples")}

@@ -16,7 +16,8 @@ from pathlib import Path
 
 import numpy as np
 
-from study import config, store
+from study import store
+from study.config.jobs import parse_jobs
 from study.records import Curve, Study
 from study.search.tuner import point
 from study.space import values
@@ -48,7 +49,7 @@ def main() -> None:
     parser.add_argument("--trials", type=int, default=133)
     parser.add_argument("--folder", type=Path, help="on the disk to be measured")
     options = parser.parse_args()
-    study = config.jobs(["batch_size=64"])[0].study
+    study = parse_jobs(["batch_size=64"])[0].study
     curves = [curve(study, index) for index in range(options.trials)]
     with tempfile.TemporaryDirectory(dir=options.folder) as top:
         run = store.open_study(Path(top), study, {"device": "cpu"})

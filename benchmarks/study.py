@@ -24,7 +24,8 @@ from torch.utils.data import DataLoader, Sampler, TensorDataset
 from analysis.load import load_study
 from analysis.tables import steps_to_result
 from benchmarks.engine import one_device
-from study import config
+from study.config import preflight
+from study.config.jobs import parse_jobs
 from study.data.order import Batches
 from study.records import Study
 from study.run import run
@@ -101,7 +102,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         results = Path(folder)
         start = time.perf_counter()
-        jobs = config.materialise(config.jobs([*arguments, f"results={results}"]))
+        jobs = preflight.materialise(parse_jobs([*arguments, f"results={results}"]))
         with Workers(jobs[0].engine) as workers:
             workers.measure([job.study for job in jobs])
             sweep = [time.perf_counter() - start]  # starting processes and measuring is part of the price

@@ -20,18 +20,19 @@ if TYPE_CHECKING:
     from analysis.load import StudyData
     from analysis.report.build import Asked
     from study.cluster import Cluster
-    from study.config import Job
+    from study.config.jobs import Job
 
 STUDIES = "studies/*/*/*/study.json"
 
 
 def sweep(options: argparse.Namespace, console: Console) -> None:
     """Run every study that the overrides ask for, as far as it is not done, then write the report."""
-    from study import cluster, composition
+    from study import cluster
     from study import sweep as studies
+    from study.config import compose
 
     if options.cfg:
-        console.print(composition.as_yaml(options.overrides, options.config_dir), markup=False, highlight=False)
+        console.print(compose.as_yaml(options.overrides, options.config_dir), markup=False, highlight=False)
         return
     where = cluster.chosen(options.overrides, options.config_dir)
     jobs, missing = studies.jobs_of(options.overrides, options.config_dir, where.here)
@@ -116,7 +117,7 @@ def report(options: argparse.Namespace, console: Console) -> None:
     """`study report`."""
     from analysis.counting import Goal
     from analysis.report.build import Asked
-    from study.config import UsageError
+    from study.errors import UsageError
 
     try:
         goals = [Goal.parse(text) for text in options.goal]
@@ -209,7 +210,7 @@ def advise(options: argparse.Namespace, console: Console) -> None:
 def _curves(options: argparse.Namespace) -> list[list[StudyData]]:
     """The searches of each curve that is asked for."""
     from analysis.load import load
-    from study.config import UsageError
+    from study.errors import UsageError
     from workloads.suggest import suggest
 
     curves: dict[tuple[str, str], list[StudyData]] = {}
@@ -275,7 +276,7 @@ def import_released(options: argparse.Namespace, console: Console) -> None:
 
 def data(options: argparse.Namespace, console: Console) -> None:
     """`study data list` and `study data fetch NAME`."""
-    from study.config import UsageError
+    from study.errors import UsageError
     from workloads.data import datasets
     from workloads.suggest import suggest
 
@@ -358,7 +359,7 @@ def _run(options: argparse.Namespace, console: Console, errors: Console) -> int:
     from analysis.export import ExportError
     from analysis.load import LoadError
     from study.cluster import JobsFailed
-    from study.config import UsageError
+    from study.errors import UsageError
     from study.interchange import ImportRefused
     from study.store import StoreError
     from study.workers import TrialTooLarge, WorkerError

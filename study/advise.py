@@ -21,8 +21,8 @@ from study.devices.memory import PROBE_EXAMPLES, WORKING_SET, out_of_memory, sav
 from study.devices.placement import settle_arithmetic, usable
 from study.engine.serial import Run
 from study.engine.timing import update_seconds
+from study.errors import UsageError
 from study.records import NUMERICS_VERSION, Study
-from study.schema import UsageError
 from study.space import middle
 from workloads.base import build, importable
 from workloads.data.datasets import DataError

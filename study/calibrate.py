@@ -16,7 +16,8 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.stats import binom
 
-from study.config import Job, UsageError
+from study.config.jobs import Job
+from study.errors import UsageError
 from study.records import Study
 from study.search import stages
 from study.search.tuner import Tuner

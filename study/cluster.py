@@ -18,17 +18,19 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from hydra import compose, initialize_config_dir
+import hydra
 from hydra._internal.callbacks import Callbacks
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.plugins import Plugins
 from hydra.types import HydraContext
 from omegaconf import open_dict
 
-from study import composition, node, slurm, sweep
-from study.composition import CONF, UsageError
-from study.config import Job
+from study import node, slurm, sweep
+from study.config import compose
+from study.config.compose import CONF
+from study.config.jobs import Job
 from study.devices import placement
+from study.errors import UsageError
 from study.progress import study_name
 
 KINDS = {"BasicLauncher": "none", "JoblibLauncher": "local", "SlurmLauncher": "slurm", "RayLauncher": "ray"}
@@ -67,7 +69,7 @@ def chosen(arguments: Sequence[str], config_dir: Path | None) -> Cluster:
     """
     if not any(re.match(r"\+*(cluster=|hydra\b)", text) for text in arguments):
         return Cluster("none", {})  # composing takes a while, and `compositions` refuses a file that chooses another
-    launcher = composition.launcher(arguments, config_dir)
+    launcher = compose.launcher(arguments, config_dir)
     kind = KINDS.get(launcher["_target_"].rpartition(".")[2])
     if kind != "none" and "TORCHELASTIC_RUN_ID" in os.environ:
         raise UsageError(f"torchrun starts the processes of one trial, and cluster={kind} those of many; choose one.")
@@ -273,8 +275,8 @@ def _hand_over(
         submitit.SlurmJob.watcher._make_command = lambda: None  # `sacct`; ends are seen by `squeue`, and by the results
         logging.getLogger("submitit").setLevel(logging.CRITICAL)
     try:
-        with initialize_config_dir(str(CONF), version_base="1.3"):
-            config = compose(overrides=[f"hydra.sweep.dir='{path}'", *quiet], return_hydra_config=True)
+        with hydra.initialize_config_dir(str(CONF), version_base="1.3"):
+            config = hydra.compose(overrides=[f"hydra.sweep.dir='{path}'", *quiet], return_hydra_config=True)
             with open_dict(config):
                 config.hydra.launcher = settings
             context = HydraContext(GlobalHydra.instance().config_loader(), Callbacks())

@@ -16,10 +16,12 @@ from pathlib import Path
 from rich.console import Console
 
 from analysis.counting import RECORDED, TUNED, Branch
-from study import config, show, store, sweep
-from study.config import Job, UsageError
+from study import show, store, sweep
+from study.config import preflight
+from study.config.jobs import Job
 from study.devices.placement import Placement
 from study.engine.cost import Cost, Work
+from study.errors import UsageError
 from study.progress import SweepProgress
 from study.records import NUMERICS_VERSION, Study
 from study.run import run
@@ -95,7 +97,7 @@ def arrivals(
     for each in found:
         workload = build(each.job.study.workload)
         for study in each.studies:
-            config.check(study, workload)
+            preflight.check(study, workload)
     return found, left_out
 
 

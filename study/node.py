@@ -118,7 +118,7 @@ def main() -> None:
     from rich.console import Console
 
     from study import sweep
-    from study.composition import UsageError
+    from study.errors import UsageError
     from study.store import StoreError
     from study.workers import TrialTooLarge, WorkerError
     from workloads.base import importable

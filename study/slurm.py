@@ -6,7 +6,7 @@ import shutil
 import subprocess
 from pathlib import Path
 
-from study.composition import UsageError
+from study.errors import UsageError
 
 QUEUE = ["squeue", "--me", "--noheader", "--array", "--format=%F %K %T %r"]
 """Job, index in its array, state and reason of everything of this user that has not ended."""

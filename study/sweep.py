@@ -12,8 +12,9 @@ from typing import Any
 from rich.console import Console
 
 from analysis.counting import ADAPTIVE_SAMPLERS
-from study import config, show, store
-from study.config import Job
+from study import show, store
+from study.config import preflight
+from study.config.jobs import Job, parse_jobs
 from study.devices.placement import place
 from study.engine.cost import Cost, Work
 from study.progress import SweepProgress
@@ -38,13 +39,13 @@ def jobs_of(overrides: Sequence[str], config_dir: Path | None, here: bool = True
         StoreError: a results folder holds another question or cannot be written.
     """
     importable(config_dir)  # studies import their optimizers when they are made
-    jobs = ready(config.jobs(overrides, config_dir), here)
+    jobs = ready(parse_jobs(overrides, config_dir), here)
     return jobs, missing(jobs)
 
 
 def ready(jobs: Sequence[Job], here: bool = True) -> list[Job]:
     """The jobs as this machine, or one that is not known yet, can train them; raises as `jobs_of` does."""
-    jobs = config.materialise(jobs, here)
+    jobs = preflight.materialise(jobs, here)
     for folder in {job.results: None for job in jobs}:
         store.check(folder, [job.study for job in jobs if job.results == folder])
     return jobs

@@ -14,8 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from study import advise as asked
-from study import config
 from study.__main__ import main
+from study.config.jobs import parse_jobs
 from study.devices import memory
 
 PUBLISHED = Path(__file__).parent.parent / "results/published/mlp_digits"
@@ -25,16 +25,14 @@ PARAMETERS = 64 * 128 + 128 + 128 * 10 + 10
 @pytest.mark.parametrize(("optimizer", "copies"), [("sgd", 3), ("momentum", 4), ("adam", 5)])
 def test_the_bytes_of_a_training(optimizer, copies):
     """Weights, gradients twice, and the optimizer's state, in four bytes each; a step counter may come on top."""
-    [job] = config.jobs([f"optimizer={optimizer}", "batch_size=64"])
+    [job] = parse_jobs([f"optimizer={optimizer}", "batch_size=64"])
     run = asked.rebuilt(job.study.question(), "cpu")
     takes = asked.footprint(run)
     assert takes.gradient == 4 * PARAMETERS
     assert copies * 4 * PARAMETERS <= takes.held <= copies * 4 * PARAMETERS + 64
     inputs, targets = run.workload.splits(torch.device("cpu")).train
     assert takes.example == memory.WORKING_SET * memory.saved_bytes(run.workload, inputs, targets)
-    averaged = config.jobs([f"optimizer={optimizer}", "batch_size=64", "search.space.ema_decay=0.9"])[
-        0
-    ].study.question()
+    averaged = parse_jobs([f"optimizer={optimizer}", "batch_size=64", "search.space.ema_decay=0.9"])[0].study.question()
     assert asked.footprint(asked.rebuilt(averaged, "cpu")).held == takes.held + 4 * PARAMETERS
 
 
@@ -46,7 +44,7 @@ def test_what_is_said_to_fit_does(example, held, room):
 
 
 def test_steps_are_measured_as_far_as_they_fit(monkeypatch):
-    [job] = config.jobs(["batch_size=64"])
+    [job] = parse_jobs(["batch_size=64"])
     run = asked.rebuilt(job.study.question(), "cpu")
     losses = type(run).losses
 

@@ -13,7 +13,7 @@ from analysis.counting import Goal
 from study import calibrate, calibration_facts, sweep
 from study.__main__ import main
 from study.calibrate import Comparison, Interval
-from study.config import UsageError
+from study.errors import UsageError
 from workloads.noisy_quadratic_exact import Recursion, spectrum
 
 SMALL = [

@@ -11,10 +11,13 @@ import pandas as pd
 import pytest
 from hydra.core.config_store import ConfigStore
 
-from study import cluster, composition, config, node, slurm, sweep
+from study import cluster, node, slurm, sweep
 from study.__main__ import main
-from study.composition import EXTRAS, UsageError
+from study.config import compose
+from study.config.compose import EXTRAS
+from study.config.jobs import parse_jobs
 from study.devices import placement
+from study.errors import UsageError
 
 PLUGINS = {"slurm": "hydra_plugins.hydra_submitit_launcher", "ray": "hydra_plugins.hydra_ray_launcher"}
 REFUSED = [
@@ -56,7 +59,7 @@ def test_a_bad_cluster_is_refused_in_words(tmp_path, monkeypatch, capsys, argume
 
 @pytest.mark.parametrize(("launcher", "extra"), EXTRAS.items())
 def test_a_missing_extra_is_named(tmp_path, monkeypatch, capsys, launcher, extra):
-    next(composition.compositions([]))  # the installed ones are known from now on
+    next(compose.compositions([]))  # the installed ones are known from now on
     monkeypatch.delitem(ConfigStore.instance().repo["hydra"]["launcher"], f"{launcher}.yaml", raising=False)
     monkeypatch.chdir(tmp_path)
     assert main(["sweep", f"cluster={extra}"]) == 2
@@ -69,7 +72,7 @@ def test_no_other_file_chooses_a_cluster(tmp_path):
     (tmp_path / "preset").mkdir()
     (tmp_path / "preset/mine.yaml").write_text("# @package _global_\ndefaults:\n  - override /cluster: local\n")
     with pytest.raises(UsageError, match="on the command line, cluster=NAME"):
-        config.jobs(["preset=mine"], tmp_path)
+        parse_jobs(["preset=mine"], tmp_path)
 
 
 def test_a_file_of_ones_own_can_build_on_a_cluster(tmp_path):
@@ -90,17 +93,17 @@ def test_what_is_asked_reaches_the_launcher():
 
 
 def test_as_yaml_lists_what_a_cluster_can_be_told():
-    assert "n_jobs: -1" in composition.as_yaml(["cluster=local"])
-    assert "hydra" not in composition.as_yaml([])
+    assert "n_jobs: -1" in compose.as_yaml(["cluster=local"])
+    assert "hydra" not in compose.as_yaml([])
 
 
 @pytest.fixture
 def jobs(tmp_path):
     asked = ["optimizer=sgd,momentum", "batch_size=16,64", "shards=2", f"results={tmp_path / 'results'}"]
-    return config.jobs([*asked, "engine.workers=6"])
+    return parse_jobs([*asked, "engine.workers=6"])
 
 
-BASIC = {"_target_": composition.BASIC}
+BASIC = {"_target_": compose.BASIC}
 """Hydra's launcher in this process: it shows what any of them would do."""
 
 

@@ -9,9 +9,10 @@ import pytest
 
 import conf
 from analysis.counting import Goal
-from study import records, schema
+from study import records
 from study.__main__ import main
-from study.config import build_study, compositions, jobs
+from study.config import schema
+from study.config.jobs import build_study, compositions, parse_jobs
 from study.devices import placement
 from study.optimizers import OPTIMIZERS
 from study.records import SAMPLERS
@@ -94,7 +95,7 @@ def composed(workload, *overrides):
 @pytest.mark.parametrize("workload", ["mlp_digits", "resnet_cifar"])
 def test_every_preset_composes(preset, workload):
     asked = [f"workload={workload}", f"preset={preset}", "optimizer=sgd,momentum,nesterov"]
-    for job in jobs(asked):
+    for job in parse_jobs(asked):
         momentum = job.study.search.space.get("momentum")
         assert momentum is None or (momentum.low == 0.9) is (preset == "paper")
         assert job.study.stopping == ("budget" if preset == "paper" else "race")
@@ -112,15 +113,15 @@ def test_every_preset_space_belongs_to_a_preset_and_an_optimizer(preset_space):
 def test_a_preset_may_ask_a_workload_for_an_easier_goal(preset_workload):
     preset, workload = preset_workload.split("_", 1)
     asked, alone = ([f"workload={workload}", f"preset={chosen}"] for chosen in (preset, "none"))
-    [easier], [goal] = ({job.study.goal for job in jobs(each)} for each in (asked, alone))
+    [easier], [goal] = ({job.study.goal for job in parse_jobs(each)} for each in (asked, alone))
     assert easier.metric == goal.metric
     assert easier.threshold > goal.threshold
-    assert {job.study.goal for job in jobs([*asked, f"goal='{goal}'"])} == {goal}
+    assert {job.study.goal for job in parse_jobs([*asked, f"goal='{goal}'"])} == {goal}
 
 
 def test_each_workload_of_a_sweep_brings_its_own_batch_sizes():
     workloads = ["mlp_digits", "resnet_cifar", "simple_cnn_fashion_mnist"]
-    found = jobs([f"workload={','.join(workloads)}"])
+    found = parse_jobs([f"workload={','.join(workloads)}"])
     for workload in workloads:
         [alone] = compositions([f"workload={workload}"])
         assert [job.study.batch_size for job in found if job.study.name == workload] == alone.batch_sizes
@@ -180,7 +181,7 @@ def read(job, path):
 @pytest.mark.parametrize(("overrides", "path", "expected"), OVERRIDES, ids=[" ".join(row[0]) for row in OVERRIDES])
 def test_overrides(overrides, path, expected):
     """`expected` holds each value once that the jobs have at `path`, in their order."""
-    found = [read(job, path) for job in jobs(overrides)]
+    found = [read(job, path) for job in parse_jobs(overrides)]
     assert [value for i, value in enumerate(found) if value not in found[:i]] == expected
 
 
@@ -353,7 +354,7 @@ def test_a_bad_place_is_refused_in_words(tmp_path, monkeypatch, capsys, argument
 
 def test_a_folder_with_another_question_is_refused_and_left_alone(tmp_path, monkeypatch, capsys, write_study):
     monkeypatch.chdir(tmp_path)
-    [job] = jobs(["batch_size=8", "results=here"])
+    [job] = parse_jobs(["batch_size=8", "results=here"])
     write_study(Path("here"), job.study, [])
     before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
     assert main(["sweep", "batch_size=8", "results=here", "seeds.trial=1"]) == 2

@@ -13,9 +13,10 @@ from teams import Crew
 from torch import nn
 
 from analysis.counting import Goal
-from study import config, store
+from study import store
 from study.__main__ import main
-from study.config import UsageError
+from study.config import preflight
+from study.config.jobs import parse_jobs
 from study.data import streaming
 from study.data.order import places
 from study.data.resident import Data
@@ -24,6 +25,7 @@ from study.devices.distributed import Team
 from study.engine import serial
 from study.engine.checkpoints import Pace
 from study.engine.serial import Proposals
+from study.errors import UsageError
 from study.records import Budget, Curve, Evaluation, Study, Trial
 from workloads.layers import GhostBatchNorm
 
@@ -280,21 +282,21 @@ def test_no_more_gpus_than_there_are(monkeypatch):
 def test_batch_norm_over_a_batch_that_comes_in_parts_is_refused(make_study):
     study = make_study(batch_size=8)
     plain = nn.Sequential(nn.Linear(24, 5), nn.BatchNorm1d(5))
-    config.check_parts(study, plain, devices=1)
+    preflight.check_parts(study, plain, devices=1)
     for asked, devices, parts in ((study, 2, "2 devices"), (replace(study, micro_batch=4), 1, "parts of 4 examples")):
         with pytest.raises(UsageError, match=f"come in {parts}.*GhostBatchNorm"):
-            config.check_parts(asked, plain, devices)
-        config.check_parts(asked, nn.Sequential(nn.Linear(24, 5), GhostBatchNorm(5, group=4)), devices)
+            preflight.check_parts(asked, plain, devices)
+        preflight.check_parts(asked, nn.Sequential(nn.Linear(24, 5), GhostBatchNorm(5, group=4)), devices)
 
 
 def test_a_study_begun_with_lanes_is_not_gone_on_with_on_several_devices(tmp_path):
     small = ["batch_size=256", "engine.device=cpu", f"results={tmp_path}"]
-    [job] = config.materialise(config.jobs(small))
+    [job] = preflight.materialise(parse_jobs(small))
     store.open_study(tmp_path, job.study, {"device": "cpu"})
     for asked in (["engine.devices=2"], ["engine.data_memory=0"]):
         with pytest.raises(UsageError, match=r"was begun with fused lanes \(bmm\)"):
-            config.materialise(config.jobs([*small, *asked]))
-        [other] = config.materialise(config.jobs([*small[:2], *asked, f"results={tmp_path / 'other'}"]))
+            preflight.materialise(parse_jobs([*small, *asked]))
+        [other] = preflight.materialise(parse_jobs([*small[:2], *asked, f"results={tmp_path / 'other'}"]))
         assert (job.study.arithmetic, other.study.arithmetic) == ("bmm", "plain")
 
 

@@ -16,8 +16,9 @@ import torch
 from blobs import Blobs
 from checkpointed import Desk, Killed
 
-from study import config
 from study.__main__ import main
+from study.config import preflight
+from study.config.jobs import parse_jobs
 from study.data import streaming
 from study.data.resident import Data
 from study.data.streaming import Streamed
@@ -221,7 +222,7 @@ def test_lanes_that_do_not_fit_are_fewer(question, device, monkeypatch):
 
 
 def test_a_gpu_is_used_without_being_told(tmp_path: Path) -> None:
-    [job] = config.materialise(config.jobs(["batch_size=32"]))
+    [job] = preflight.materialise(parse_jobs(["batch_size=32"]))
     assert job.engine.device == "cuda"
     assert job.engine.workers == torch.cuda.device_count()
     assert main(["sweep", *SMALL, f"results={tmp_path}"]) == 0

@@ -7,7 +7,8 @@ import pytest
 import torch
 
 from analysis.counting import Goal, first_crossing
-from study import config
+from study.config import preflight
+from study.config.jobs import parse_jobs
 from study.data.resident import Data
 from study.devices import memory
 from study.engine import can_fuse, lanes, serial
@@ -174,7 +175,7 @@ def test_large_batches_are_not_taken_in_parts():
     """Its model saves as much for one example as for thousands, which once counted as a quarter for each example."""
     workload = build(configured())
     assert memory.saved_bytes(workload, *workload.splits(CPU).train) < 100
-    [job] = config.materialise(config.jobs(["workload=nqm", "optimizer=sgd", "batch_size=16384"]))
+    [job] = preflight.materialise(parse_jobs(["workload=nqm", "optimizer=sgd", "batch_size=16384"]))
     assert (job.study.micro_batch, job.study.arithmetic) == (None, "plain")
 
 

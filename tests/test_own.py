@@ -8,8 +8,9 @@ import pytest
 import torch
 from rich.console import Console
 
-from study import config, store, sweep
-from study.schema import UsageError
+from study import store, sweep
+from study.config.jobs import parse_jobs
+from study.errors import UsageError
 from workloads.base import cross_entropy_error
 from workloads.fully_connected import FullyConnected
 
@@ -139,11 +140,11 @@ def test_a_workload_of_the_users_own(tmp_path, monkeypatch):
     (tmp_path / "workload").mkdir()
     (tmp_path / "workload" / "mine.yaml").write_text(WORKLOAD)
     monkeypatch.setattr(sys, "path", [*sys.path])
-    found = config.jobs(["workload=mine,mlp_digits", "optimizer=sgd"], tmp_path)
+    found = parse_jobs(["workload=mine,mlp_digits", "optimizer=sgd"], tmp_path)
     assert [job.study.batch_size for job in found if job.study.name == "mine"] == [4, 16]
     assert len([job for job in found if job.study.name == "mlp_digits"]) == 11
     with pytest.raises(UsageError, match="unknown workload 'mine'"):
-        config.jobs(["workload=mine"])
+        parse_jobs(["workload=mine"])
 
 
 def test_results_may_lie_beside_ones_own_workloads(tmp_path, monkeypatch):
@@ -153,10 +154,10 @@ def test_results_may_lie_beside_ones_own_workloads(tmp_path, monkeypatch):
     for name in ("results", "shards", "nonsense"):
         (tmp_path / name).mkdir()
     monkeypatch.setattr(sys, "path", [*sys.path])
-    found = config.jobs(["workload=mine", f"results={tmp_path / 'results/mine'}", "shards=2", "batch_size=4"], tmp_path)
+    found = parse_jobs(["workload=mine", f"results={tmp_path / 'results/mine'}", "shards=2", "batch_size=4"], tmp_path)
     assert [(job.results, job.shards, job.study.batch_size) for job in found] == [(tmp_path / "results/mine", 2, 4)]
     with pytest.raises(UsageError, match="unknown key 'nonsense'"):
-        config.jobs(["workload=mine", "nonsense=2"], tmp_path)
+        parse_jobs(["workload=mine", "nonsense=2"], tmp_path)
 
 
 EDITED = """

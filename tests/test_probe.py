@@ -10,7 +10,7 @@ import pytest
 from torch import Tensor, nn
 
 from study import sweep
-from study.schema import UsageError
+from study.errors import UsageError
 from workloads.base import Splits
 from workloads.fully_connected import FullyConnected
 

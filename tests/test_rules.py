@@ -15,8 +15,9 @@ from hypothesis import strategies as st
 from analysis import figures
 from analysis.counting import Branch
 from analysis.tables.transfer import ORDER
-from study import config, moves, store
+from study import moves, store
 from study.__main__ import main
+from study.config.jobs import Job
 from study.devices.placement import Placement
 from study.optimizers.base import HALF_LIFE, resolved
 from study.records import Study
@@ -312,7 +313,7 @@ def planned(tmp_path, make_study, make_curve, write_study, asked, reached, unfin
     for size, reaches in reached.items():
         study = make_study(batch_size=size, trials=2)
         write_study(tmp_path, study, [make_curve(study, i, reaches=reaches) for i in range(2 - (size in unfinished))])
-        jobs[size] = config.Job(study, tmp_path, Placement())
+        jobs[size] = Job(study, tmp_path, Placement())
     found, left_out = moves.of_curve(jobs, asked)
     return {each.job.study.batch_size: [study.branch for study in each.studies] for each in found}, left_out
 
@@ -360,7 +361,7 @@ def test_a_base_that_was_fastest_on_twice_the_budget_brings_it_along(
         for search in stages.planned(study):
             steps = 60 if search.branch.budget == 1 else 40
             write_study(tmp_path, search, [make_curve(search, 0, reaches=steps)])
-        jobs[size] = config.Job(study, tmp_path, Placement())
+        jobs[size] = Job(study, tmp_path, Placement())
     found, _ = moves.of_curve(jobs, moves.Asked(bases=(8,), rules=("linear",)))
     [tuned, linear] = next(each.studies for each in found if each.job.study.batch_size == 16)
     assert linear.branch == Branch(budget=2.0, rerun=0, rule="linear", base=8)

@@ -23,9 +23,11 @@ from torch.optim.lr_scheduler import (
     SequentialLR,
 )
 
-from study.config import UsageError, jobs, materialise
+from study.config.jobs import parse_jobs
+from study.config.preflight import materialise
 from study.data.resident import Data
 from study.engine import lanes, serial
+from study.errors import UsageError
 from study.records import Budget
 from study.schedules import SCHEDULES, Schedule
 from study.search.tuner import point
@@ -231,17 +233,17 @@ def test_composes_from_the_command_line(name):
     assert ("warmup_steps" in in_file) is (name == "warmup_stable_decay")
     for key in asked.keys() | optional.keys():
         assert sum(f"{key}:" in line for line in SCHEDULES[name].multiplier.__doc__.splitlines()) == (key in asked)
-    [job] = jobs([f"schedule={name}", "batch_size=64"])
+    [job] = parse_jobs([f"schedule={name}", "batch_size=64"])
     assert job.study.search.space.keys() == {"learning_rate", "momentum"} | in_file
 
 
 def test_drops_and_warmups_are_typed_as_the_files_say():
     ranged = "{low: 1, high: 4, integer: true, hard: [low]}"
-    [job] = jobs(["schedule=step", "batch_size=64", f"search.space.learning_rate_drops={ranged}"])
+    [job] = parse_jobs(["schedule=step", "batch_size=64", f"search.space.learning_rate_drops={ranged}"])
     assert job.study.search.space["learning_rate_drops"] == Dimension(1, 4, hard=("low",), integer=True)
     arguments = ["schedule=warmup_stable_decay", "batch_size=64", "search.space.warmup_steps=0"]
     ranged = "{low: 0, high: 10000, integer: true, hard: [low]}"
-    [job] = jobs([*arguments, f"search.space.warmup_examples={ranged}"])
+    [job] = parse_jobs([*arguments, f"search.space.warmup_examples={ranged}"])
     assert job.study.search.space["warmup_examples"] == Dimension(0, 10000, hard=("low",), integer=True)
     assert job.study.search.space["warmup_steps"] == Dimension(choices=(0,))
 
@@ -273,7 +275,7 @@ REFUSED = [
 @pytest.mark.parametrize(("arguments", "words"), REFUSED, ids=[" ".join(row[0]) for row in REFUSED])
 def test_refuses(arguments, words):
     with pytest.raises(UsageError) as refusal:
-        materialise(jobs([*arguments, "batch_size=64", "engine=serial"]))
+        materialise(parse_jobs([*arguments, "batch_size=64", "engine=serial"]))
     for word in words:
         assert word in str(refusal.value)
 

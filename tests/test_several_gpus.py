@@ -10,7 +10,9 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from study import cluster, config, node, worker
+from study import cluster, node, worker
+from study.config import preflight
+from study.config.jobs import parse_jobs
 from study.devices import distributed, placement
 from study.devices.placement import Placement
 
@@ -86,11 +88,11 @@ def test_teams_have_gpus_of_their_own():
 )
 def test_the_memory_of_each_gpu_limits_the_workers_on_it(monkeypatch, asked, room, workers):
     """`room`: for so many on each."""
-    monkeypatch.setattr(config, "device_bytes", lambda device: 2**34)
-    monkeypatch.setattr(config, "most_workers", lambda *_: room)
-    monkeypatch.setattr(config.streaming, "needed", lambda *_: False)
-    [job] = config.jobs(["batch_size=32", "engine=serial"])
-    [job] = config.materialise([replace(job, engine=replace(job.engine, **asked))])
+    monkeypatch.setattr(preflight, "device_bytes", lambda device: 2**34)
+    monkeypatch.setattr(preflight, "most_workers", lambda *_: room)
+    monkeypatch.setattr(preflight.streaming, "needed", lambda *_: False)
+    [job] = parse_jobs(["batch_size=32", "engine=serial"])
+    [job] = preflight.materialise([replace(job, engine=replace(job.engine, **asked))])
     assert job.engine.workers == workers
 
 
@@ -108,7 +110,7 @@ def test_the_memory_of_each_gpu_limits_the_workers_on_it(monkeypatch, asked, roo
 )
 def test_jobs_have_gpus_apart(tmp_path, monkeypatch, engine, n_jobs, seen, each):
     monkeypatch.setattr(cluster.tempfile, "gettempdir", lambda: str(tmp_path))
-    [job] = config.jobs(["batch_size=32", f"results={Path('nowhere')}"])
+    [job] = parse_jobs(["batch_size=32", f"results={Path('nowhere')}"])
     local = cluster.Cluster("local", {"n_jobs": n_jobs})
     settings, divided = cluster._divided([replace(job, engine=engine)] * 5, local)
     assert [*cluster._gpus(local, settings, divided[0].engine).values()] == seen

@@ -10,8 +10,10 @@ import pytest
 
 from analysis.load import load
 from analysis.tables import steps_to_result
-from study import config, store, sweep
+from study import store, sweep
 from study.__main__ import main
+from study.config import preflight
+from study.config.jobs import parse_jobs
 
 README = Path(__file__).parent.parent / "README.md"
 SMALL = ["sweep", "batch_size=16,256", "search.trials=3", "budget.epochs=2"]
@@ -281,9 +283,9 @@ def test_goals_after_the_fact(tmp_path: Path, capsys: pytest.CaptureFixture[str]
 def test_fused_trials_that_are_forced_stay_fused_as_they_were(tmp_path: Path) -> None:
     """Whatever the rule says today, here or on another device."""
     small = ["batch_size=64", f"results={tmp_path}"]
-    [job] = config.materialise(config.jobs(small))
+    [job] = preflight.materialise(parse_jobs(small))
     store.open_study(tmp_path, replace(job.study, arithmetic="deferred"), {"device": "cpu"})
-    [again] = config.materialise(config.jobs([*small, "engine=lanes"]))
+    [again] = preflight.materialise(parse_jobs([*small, "engine=lanes"]))
     assert again.study.arithmetic == "deferred"
 
 
@@ -291,7 +293,7 @@ def test_a_study_begun_on_another_device_goes_on_in_its_arithmetic(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     small = ["batch_size=64", "search.trials=2", "budget.epochs=2", "engine.workers=1", f"results={tmp_path}"]
-    [job] = config.materialise(config.jobs(small))
+    [job] = preflight.materialise(parse_jobs(small))
     assert job.study.arithmetic == "bmm"
     store.open_study(tmp_path, replace(job.study, arithmetic="plain"), {"device": "cuda:0"})
     assert main(["sweep", *small, "engine=lanes"]) == 2  # by force it would be another question

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from study.devices import distributed
-from study.schema import UsageError
+from study.errors import UsageError
 from workloads.suggest import suggest
 
 ENGINES = ("auto", "serial", "lanes")

@@ -21,8 +21,9 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
+from study.config.schema import SweepConfig
+from study.errors import UsageError
 from study.optimizers.base import HALF_LIFE
-from study.schema import SweepConfig, UsageError
 from workloads.suggest import suggest
 
 CONF = Path(importlib.import_module("conf").__file__ or "").parent

@@ -11,10 +11,6 @@ from typing import Any
 MISSING: Any = "???"  # how OmegaConf marks what must be given
 
 
-class UsageError(Exception):
-    """The command line asks for something impossible; the message names the rule, the value and the cure."""
-
-
 @dataclass
 class OptimizerConfig:
     name: str = MISSING

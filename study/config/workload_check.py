@@ -12,8 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from study.errors import UsageError
 from study.records import Study
-from study.schema import UsageError
 from study.space import middle
 from workloads.base import Splits, Workload
 from workloads.data.fetching import DataError

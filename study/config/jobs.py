@@ -1,0 +1,127 @@
+"""From the composed command line to Jobs: the one function that builds a Study, and what a machine settles of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from omegaconf import DictConfig, OmegaConf
+
+from analysis.counting import ADAPTIVE_SAMPLERS, Goal
+from study.config.compose import compositions, in_words
+from study.devices.placement import Placement
+from study.errors import UsageError
+from study.records import Budget, Evaluation, Search, Seeds, Study
+from study.space import parse_space
+
+
+@dataclass(frozen=True)
+class Job:
+    """One study to run, where its results go, and how it is run.
+
+    Attributes:
+        engine: as asked for, until the machine that trains it settles it (`materialise`); one for all jobs of a sweep.
+        storage: where Optuna keeps its trials (see `study.search.optuna_storage.Storage`).
+        shards: parts of the study's trials that processes can work on at once.
+        shard: the one that this job takes first.
+        traits: what its workload is known again by (`study.config.workload_check.traits`), once it was tried.
+    """
+
+    study: Study
+    results: Path
+    engine: Placement
+    storage: str | None = None
+    shards: int = 1
+    shard: int = 0
+    traits: Mapping[str, float] = field(default_factory=dict)
+
+
+def parse_jobs(arguments: Sequence[str], config_dir: Path | None = None) -> list[Job]:
+    """Every study that Hydra overrides such as `workload=resnet_cifar optimizer=sgd,momentum` ask for.
+
+    Each workload brings its own batch sizes, unless `batch_size=64,256` names them.
+
+    Raises:
+        UsageError: anything that the schema or a record refuses.
+    """
+    found: dict[tuple[Path, str, str, int], Job] = {}
+    with in_words():
+        for config in compositions(arguments, config_dir):
+            for job in _jobs_of(config):
+                study = job.study
+                other = found.setdefault((job.results, study.name, study.optimizer, study.batch_size), job)
+                if other is not job:
+                    name = f"{study.name}, {study.optimizer}, batch size {study.batch_size}"
+                    raise UsageError(
+                        f"{name} is asked for twice; give each value once."
+                        if other == job
+                        else f"two studies would share the folder of {name} in {job.results}; give each its own "
+                        "results=DIR or workload.name=NAME."
+                    )
+    if len({job.engine for job in found.values()}) > 1:
+        raise UsageError("engine and checkpoint settings cannot be swept: they are how a sweep runs, not what it asks.")
+    return list(found.values())
+
+
+def _jobs_of(config: DictConfig) -> list[Job]:
+    sizes = config.batch_sizes if config.batch_size is None else [config.batch_size]
+    if not sizes:
+        raise UsageError(
+            "batch_sizes is empty; name at least one, such as batch_size=64, or in the workload's file, below its "
+            "first line, `# @package _global_`."
+        )
+    if not config.results:
+        raise UsageError("results must name a folder, but got ''.")
+    engine = Placement(**config.engine, checkpoint_minutes=config.checkpoint.minutes)
+    if config.shards < 1:
+        raise UsageError(f"shards must be at least 1, but got {config.shards}.")
+    if config.shards > 1 and config.search.sampler in ADAPTIVE_SAMPLERS and config.search.storage is None:
+        raise UsageError(
+            f"shards={config.shards} of a search by {config.search.sampler}, which learns from all trials, need a "
+            "storage that they share; add search.storage=journal or a database URL, or choose search=sobol."
+        )
+    how = (Path(config.results), engine, config.search.storage, config.shards)
+    return [Job(build_study(config, size), *how) for size in sizes]
+
+
+def build_study(config: DictConfig, batch_size: int) -> Study:
+    """The Study that a composed configuration asks for at one batch size.
+
+    Raises:
+        UsageError: a record refuses a value.
+    """
+    plain: Any = OmegaConf.to_container(config, resolve=True, throw_on_missing=True)
+    search = plain["search"]
+    del search["storage"]  # where trials are kept is no part of the question
+    try:
+        return Study(
+            workload=plain["workload"],
+            optimizer=_optimizer(**plain["optimizer"]),
+            optimizer_arguments=plain["optimizer"]["arguments"],
+            schedule=plain["schedule"],
+            batch_size=batch_size,
+            goal=Goal.parse(plain["goal"]),
+            budget=Budget(**plain["budget"]),
+            search=Search(**search | {"space": parse_space(search["space"]), "budgets": tuple(search["budgets"])}),
+            stopping=plain["stopping"],
+            race_factor=plain["race_factor"],
+            precision=plain["precision"],
+            evaluation=Evaluation(**plain["evaluation"]),
+            seeds=Seeds(**plain["seeds"]),
+        )
+    except (ValueError, KeyError) as error:
+        missing = isinstance(error, KeyError)
+        raise UsageError(f"the workload's YAML must name {error}." if missing else str(error)) from error
+
+
+def _optimizer(name: str, target: str | None, arguments: dict[str, Any]) -> str:
+    """A registered name, or the import path of a class, which is its name too."""
+    if name == "torch" and target is None:
+        raise ValueError("optimizer=torch needs the import path of a class: optimizer.target=torch.optim.RAdam.")
+    if target is not None and "." not in target:
+        raise ValueError(f"optimizer.target is an import path such as torch.optim.RAdam, but got {target!r}.")
+    if name != "torch" and target is not None:
+        raise ValueError(f"optimizer.target is for optimizer=torch, but got optimizer={name} with {target}.")
+    return name if target is None else target
