@@ -46,7 +46,7 @@ from study.records import Study
 from study.run import _processor
 from study.search.tuner import Tuner, point
 from study.space import values
-from study.workers import Workers, one_thread_environment
+from study.workers.pool import Workers, one_thread_environment
 from workloads.base import Splits, Workload, build
 from workloads.data.datasets import DATASETS
 

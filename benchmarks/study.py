@@ -31,7 +31,7 @@ from study.records import Study
 from study.run import run
 from study.search.tuner import point
 from study.space import values
-from study.workers import Workers
+from study.workers.pool import Workers
 from workloads.base import build
 
 MODEL = ["workload=fc_mnist", "workload.widths=[128]"]

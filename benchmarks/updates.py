@@ -25,7 +25,7 @@ from study.engine.cost import least_seconds
 from study.engine.fused.stack import Stack
 from study.optimizers import OPTIMIZERS
 from study.run import _processor
-from study.workers import one_thread_environment
+from study.workers.pool import one_thread_environment
 from workloads.base import cross_entropy_error
 from workloads.fully_connected import FullyConnected
 

@@ -320,14 +320,14 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _launched(argv: Sequence[str]) -> int:
     """One of several processes that torchrun started: the first does what is asked, the others train with it."""
-    from study import worker
     from study.devices import distributed
+    from study.workers import process
 
     rank = distributed.launched()
     if rank is None:
         return _main(argv)
     if rank.index > 0:
-        worker.follow(rank)
+        process.follow(rank)
     with distributed.leading(rank):
         return _main(argv)
 
@@ -362,7 +362,7 @@ def _run(options: argparse.Namespace, console: Console, errors: Console) -> int:
     from study.errors import UsageError
     from study.interchange import ImportRefused
     from study.store import StoreError
-    from study.workers import TrialTooLarge, WorkerError
+    from study.workers.pool import TrialTooLarge, WorkerError
     from workloads.data.datasets import DataError
 
     try:

@@ -28,7 +28,7 @@ from study.run import run
 from study.search import stages
 from study.search.transfer_rules import RULES, Move, Values
 from study.search.tuner import Tuner
-from study.workers import TrialTooLarge
+from study.workers.pool import TrialTooLarge
 from workloads.base import build, importable
 from workloads.suggest import suggest
 

@@ -120,7 +120,7 @@ def main() -> None:
     from study import sweep
     from study.errors import UsageError
     from study.store import StoreError
-    from study.workers import TrialTooLarge, WorkerError
+    from study.workers.pool import TrialTooLarge, WorkerError
     from workloads.base import importable
     from workloads.data.datasets import DataError
 

@@ -24,7 +24,7 @@ from study.search.optuna_storage import Storage
 from study.search.tuner import Tuner
 from study.store.claims import WHOLE, Claim, Held, Shard
 from study.store.curves import Reader
-from study.workers import Workers
+from study.workers.pool import Workers
 
 Watch = Callable[[Study, Tuner], None]
 """Told after every finished trial, and once at the start of a study."""

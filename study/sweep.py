@@ -22,7 +22,7 @@ from study.run import run
 from study.search import stages
 from study.search.optuna_storage import Storage
 from study.store.claims import refuse_held
-from study.workers import TrialTooLarge, Workers
+from study.workers.pool import TrialTooLarge, Workers
 from workloads.base import importable
 
 TRAIT_TOLERANCE = 1e-3

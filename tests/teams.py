@@ -14,7 +14,7 @@ import torch
 from study.devices import distributed
 from study.devices.distributed import Rank
 from study.devices.signals import die_with, ignored
-from study.workers import one_thread_environment
+from study.workers.pool import one_thread_environment
 
 
 def _obey(pipe: Any, parent: int, rank: Rank) -> None:

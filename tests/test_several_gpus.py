@@ -10,11 +10,12 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from study import cluster, node, worker
+from study import cluster, node
 from study.config import preflight
 from study.config.jobs import parse_jobs
 from study.devices import distributed, placement
 from study.devices.placement import Placement
+from study.workers import process
 
 GPUS = 4
 
@@ -72,8 +73,8 @@ def test_a_worker_makes_its_gpu_the_current_one(monkeypatch, rank, device):
         raise EOFError
 
     with pytest.raises(EOFError):
-        worker._obey(
-            SimpleNamespace(recv=recv), worker.Setting(Placement(device="cuda"), None, 5), distributed.Team(), rank
+        process._obey(
+            SimpleNamespace(recv=recv), process.Setting(Placement(device="cuda"), None, 5), distributed.Team(), rank
         )
     assert taken == [device]
 

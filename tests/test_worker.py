@@ -10,11 +10,11 @@ import pytest
 import torch
 from blobs import Blobs
 
-from study import worker
 from study.devices import memory
 from study.devices.distributed import Team
 from study.devices.placement import Placement
 from study.engine import train
+from study.workers import process
 from workloads import base
 
 
@@ -39,9 +39,12 @@ def test_it_gives_memory_back_before_it_waits(make_study, monkeypatch):
     monkeypatch.setattr(memory, "release_cached_memory", lambda: released.append([tensor() for tensor in held]))
     for name in ("measure", "train"):
         monkeypatch.setattr(train, name, full)
-    pipe, setting = SimpleNamespace(recv=recv, send=lambda told: None), worker.Setting(Placement(device="cpu"), None, 0)
+    pipe, setting = (
+        SimpleNamespace(recv=recv, send=lambda told: None),
+        process.Setting(Placement(device="cpu"), None, 0),
+    )
     with pytest.raises(EOFError):
-        worker._obey(pipe, setting, Team(), None)
+        process._obey(pipe, setting, Team(), None)
     assert released == [[], [None], [None, None]]
 
 
@@ -68,6 +71,9 @@ def test_data_as_they_were_made_are_not_kept_beside_those_that_are_trained_on(ma
     monkeypatch.setattr(base, "build", lambda workload: Blobs(images=True))
     monkeypatch.setattr(Blobs, "splits", remembered)
     monkeypatch.setattr(train, "measure", measure)
-    pipe, setting = SimpleNamespace(recv=recv, send=lambda told: None), worker.Setting(Placement(device="cpu"), None, 0)
+    pipe, setting = (
+        SimpleNamespace(recv=recv, send=lambda told: None),
+        process.Setting(Placement(device="cpu"), None, 0),
+    )
     with pytest.raises(EOFError):
-        worker._obey(pipe, setting, Team(), None)
+        process._obey(pipe, setting, Team(), None)

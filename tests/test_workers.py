@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from study.__main__ import main
-from study.workers import one_thread_environment
+from study.workers.pool import one_thread_environment
 
 SWEEP = ["sweep", "batch_size=32", "search.trials=12", "budget.steps=3000", "budget.max_steps=3000", "stopping=budget"]
 

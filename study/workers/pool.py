@@ -19,7 +19,7 @@ from study.devices import signals
 from study.engine.cost import Cost
 from study.records import Curve, Study, Trial
 from study.search.tuner import Tuner
-from study.worker import Setting, work
+from study.workers.process import Setting, work
 
 if TYPE_CHECKING:
     from study.devices.distributed import Rank
