@@ -19,7 +19,7 @@ from study.arguments import REPORT, parser
 if TYPE_CHECKING:
     from analysis.load import StudyData
     from analysis.report.build import Asked
-    from study.cluster import Cluster
+    from study.cluster.launch import Cluster
     from study.config.jobs import Job
 
 STUDIES = "studies/*/*/*/study.json"
@@ -27,18 +27,18 @@ STUDIES = "studies/*/*/*/study.json"
 
 def sweep(options: argparse.Namespace, console: Console) -> None:
     """Run every study that the overrides ask for, as far as it is not done, then write the report."""
-    from study import cluster
     from study import sweep as studies
+    from study.cluster import launch
     from study.config import compose
 
     if options.cfg:
         console.print(compose.as_yaml(options.overrides, options.config_dir), markup=False, highlight=False)
         return
-    where = cluster.chosen(options.overrides, options.config_dir)
+    where = launch.chosen(options.overrides, options.config_dir)
     jobs, missing = studies.jobs_of(options.overrides, options.config_dir, where.here)
     try:
         _train(missing, where, options.config_dir, options.command, console)
-    except (studies.TrialTooLarge, cluster.JobsFailed):
+    except (studies.TrialTooLarge, launch.JobsFailed):
         _write_reports(jobs, console)
         raise
     _write_reports(jobs, console)
@@ -48,8 +48,8 @@ def _train(jobs: Sequence[Job], where: Cluster, config_dir: Path | None, command
     """Train these jobs here, or on a cluster and show what their files say until the last has ended."""
     from analysis.load import load
     from analysis.tables import status as progress
-    from study import cluster
     from study import sweep as studies
+    from study.cluster import launch
     from study.progress import JobsProgress
 
     if not jobs:
@@ -57,13 +57,13 @@ def _train(jobs: Sequence[Job], where: Cluster, config_dir: Path | None, command
     if where.kind == "none":
         studies.train(jobs, config_dir, command, console)
         return
-    with cluster.launched(jobs, where, config_dir, command) as looks, JobsProgress(console) as shown:
+    with launch.launched(jobs, where, config_dir, command) as looks, JobsProgress(console) as shown:
         for states in looks:
             there = {job.results: None for job in jobs if any(job.results.glob(STUDIES))}
             rows = {results: progress.table(load(results)).to_dict("records") for results in there}
-            shown.watch([(job.study, cluster.states_of(job, states), _rows(job, rows)) for job in jobs])
-    if failed := cluster.failures(jobs):
-        raise cluster.JobsFailed("\n".join([*failed, "The same command continues."]))
+            shown.watch([(job.study, launch.states_of(job, states), _rows(job, rows)) for job in jobs])
+    if failed := launch.failures(jobs):
+        raise launch.JobsFailed("\n".join([*failed, "The same command continues."]))
 
 
 def _rows(job: Job, rows: dict[Path, list[dict[str, Any]]]) -> list[dict[str, Any]]:
@@ -226,11 +226,12 @@ def _curves(options: argparse.Namespace) -> list[list[StudyData]]:
 
 def calibration(options: argparse.Namespace, console: Console) -> int:
     """`study calibrate`: sweep the noisy quadratic model, then hold what is on file against its exact solution."""
-    from study import calibrate, calibration_facts, cluster, show_calibration
+    from study import calibrate, calibration_facts, show_calibration
     from study import sweep as studies
+    from study.cluster import launch
 
     overrides = [*calibrate.OVERRIDES, *options.overrides, f"results={options.results}"]
-    where = cluster.chosen(overrides, None)
+    where = launch.chosen(overrides, None)
     jobs, missing = studies.jobs_of(overrides, None, where.here)
     calibrate.check(jobs)
     _train(missing, where, None, options.command, console)
@@ -358,7 +359,7 @@ def _run(options: argparse.Namespace, console: Console, errors: Console) -> int:
     from analysis.advice.splits import AdviceError
     from analysis.export import ExportError
     from analysis.load import LoadError
-    from study.cluster import JobsFailed
+    from study.cluster.launch import JobsFailed
     from study.errors import UsageError
     from study.interchange import ImportRefused
     from study.store import StoreError

@@ -11,8 +11,9 @@ import pandas as pd
 import pytest
 from hydra.core.config_store import ConfigStore
 
-from study import cluster, node, slurm, sweep
+from study import sweep
 from study.__main__ import main
+from study.cluster import job_process, launch, slurm
 from study.config import compose
 from study.config.compose import EXTRAS
 from study.config.jobs import parse_jobs
@@ -79,17 +80,17 @@ def test_a_file_of_ones_own_can_build_on_a_cluster(tmp_path):
     (tmp_path / "cluster").mkdir()
     text = "# @package _global_\ndefaults: [local, _self_]\nhydra: {launcher: {n_jobs: 3}}\n"
     (tmp_path / "cluster/mine.yaml").write_text(text)
-    chosen = cluster.chosen(["cluster=mine"], tmp_path)
+    chosen = launch.chosen(["cluster=mine"], tmp_path)
     assert (chosen.kind, chosen.launcher["n_jobs"]) == ("local", 3)
 
 
 def test_what_is_asked_reaches_the_launcher():
     pytest.importorskip(PLUGINS["slurm"], reason="the extra slurm is not installed")
     asked = ["hydra.launcher.partition=gpu", "hydra.launcher.additional_parameters.mail-type=END"]
-    launcher = cluster.chosen(["cluster=slurm", *asked], None).launcher
+    launcher = launch.chosen(["cluster=slurm", *asked], None).launcher
     assert launcher["partition"] == "gpu"
     assert launcher["additional_parameters"] == {"mail-type": "END"}
-    assert launcher["timeout_min"] >= cluster.LEAST_MINUTES
+    assert launcher["timeout_min"] >= launch.LEAST_MINUTES
 
 
 def test_as_yaml_lists_what_a_cluster_can_be_told():
@@ -109,12 +110,12 @@ BASIC = {"_target_": compose.BASIC}
 
 def test_a_job_for_each_study_and_shard_in_order(jobs, tmp_path, monkeypatch):
     ran = []
-    monkeypatch.setattr(node, "run", lambda tasks, told: ran.append(tasks[told.job].log.stem) or 0)
-    shards = cluster.each_shard(jobs)
-    elsewhere = cluster.Cluster("ray", {})
-    tasks = [cluster._task(job, None, "command", elsewhere) for job in shards]
+    monkeypatch.setattr(job_process, "run", lambda tasks, told: ran.append(tasks[told.job].log.stem) or 0)
+    shards = launch.each_shard(jobs)
+    elsewhere = launch.Cluster("ray", {})
+    tasks = [launch._task(job, None, "command", elsewhere) for job in shards]
     ends: list[Exception | None] = []
-    cluster._hand_over(tasks, BASIC, tmp_path / "it's here", ends)
+    launch._hand_over(tasks, BASIC, tmp_path / "it's here", ends)
     assert ends == [None]
     curves = [f"mlp_digits-{optimizer}-{size}" for optimizer in ("sgd", "momentum") for size in (16, 64)]
     assert ran == [f"{curve}-{shard}" for curve in curves for shard in (0, 1)]
@@ -129,11 +130,11 @@ def test_a_job_for_each_study_and_shard_in_order(jobs, tmp_path, monkeypatch):
 def test_jobs_on_one_machine_share_its_cores(jobs, monkeypatch, workers, n_jobs, at_once, each):
     """All of them where nobody asked for fewer workers than there are cores."""
     monkeypatch.setattr(placement, "cores", lambda: 6)
-    shards = [cluster.with_workers(job, workers) for job in cluster.each_shard(jobs)]
-    settings, divided = cluster._divided(shards, cluster.Cluster("local", {"n_jobs": n_jobs}))
+    shards = [launch.with_workers(job, workers) for job in launch.each_shard(jobs)]
+    settings, divided = launch._divided(shards, launch.Cluster("local", {"n_jobs": n_jobs}))
     assert settings["n_jobs"] == at_once
     assert {job.engine.workers for job in divided} == {each}
-    assert [cluster.with_workers(job, workers) for job in divided] == shards
+    assert [launch.with_workers(job, workers) for job in divided] == shards
 
 
 @pytest.mark.parametrize(
@@ -144,14 +145,14 @@ def test_jobs_share_a_gpu_and_teams_the_cores(jobs, monkeypatch, device, devices
     monkeypatch.setattr(placement, "cores", lambda: 8)
     engine = placement.Placement(device=device, devices=devices, workers=workers)
     asked = [replace(job, engine=engine) for job in jobs]
-    settings, divided = cluster._divided(asked, cluster.Cluster("local", {"n_jobs": -1}))
+    settings, divided = launch._divided(asked, launch.Cluster("local", {"n_jobs": -1}))
     assert (settings["n_jobs"], {job.engine.workers for job in divided}) == (at_once, {1})
 
 
 def test_a_ray_task_has_a_worker_for_each_core_it_was_given(jobs):
-    job = cluster.with_workers(jobs[0], None)
+    job = launch.with_workers(jobs[0], None)
     for remote, expected in (({"num_cpus": 3}, 3), ({"num_cpus": 3, "num_gpus": 1}, None)):
-        _, [divided] = cluster._divided([job], cluster.Cluster("ray", {"ray": {"remote": remote}}))
+        _, [divided] = launch._divided([job], launch.Cluster("ray", {"ray": {"remote": remote}}))
         assert divided.engine.workers == expected
 
 
@@ -208,12 +209,12 @@ def test_jobs_of_one_command_are_found_from_any_of_its_results_folders(jobs, squ
     """What is missing when it is given again may lie in another folder than what was missing first."""
     folder = squeue("echo '12 0 RUNNING None'")
     other = [replace(job, results=tmp_path / "other") for job in jobs]
-    assert cluster._launches(other, tmp_path / "none") == [tmp_path / "none"]
-    for note in cluster._notes([*jobs, *other]):
+    assert launch._launches(other, tmp_path / "none") == [tmp_path / "none"]
+    for note in launch._notes([*jobs, *other]):
         note.parent.mkdir(parents=True)
         note.write_text(str(folder))
-    assert cluster._launches(other, tmp_path / "none") == [tmp_path / "none", folder]
-    looks = cluster._looks(other, cluster.Cluster("slurm", {}), tmp_path / "none", None, "")
+    assert launch._launches(other, tmp_path / "none") == [tmp_path / "none", folder]
+    looks = launch._looks(other, launch.Cluster("slurm", {}), tmp_path / "none", None, "")
     assert set(next(looks).values()) == {"queued"}  # waits
 
 
@@ -225,10 +226,10 @@ def test_a_slurm_that_does_not_answer_is_refused(squeue):
 
 def test_a_job_leaves_its_log_and_status(tmp_path):
     log = tmp_path / "here/job.log"
-    task = node.Task(log, b"no job")
-    assert node.status(log) is None
-    assert node.run([task], SimpleNamespace(job=0)) == 1
-    assert node.status(log) == 1
+    task = job_process.Task(log, b"no job")
+    assert job_process.status(log) is None
+    assert job_process.run([task], SimpleNamespace(job=0)) == 1
+    assert job_process.status(log) == 1
     assert "UnpicklingError" in log.read_text()
 
 
@@ -252,7 +253,7 @@ def test_a_job_that_fails_leaves_the_others_alone(tmp_path, monkeypatch, capsys)
     from tests.test_sweep import IMAGES, YAML
 
     monkeypatch.setattr(sys, "path", [*sys.path])
-    monkeypatch.setattr(cluster, "SECONDS", 0.5)
+    monkeypatch.setattr(launch, "SECONDS", 0.5)
     mine = tmp_path / "mine"
     (mine / "workload").mkdir(parents=True)
     (mine / "made_images.py").write_text(IMAGES)

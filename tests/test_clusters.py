@@ -76,7 +76,7 @@ def training(results: Path) -> dict[int, str]:
     found = {}
     for folder in Path("/proc").glob("[0-9]*"):
         try:
-            if "study.node" in (folder / "cmdline").read_text():
+            if "study.cluster.job_process" in (folder / "cmdline").read_text():
                 log = os.readlink(folder / "fd/1")
                 if log.startswith(str(results)):
                     found[int(folder.name)] = Path(log).stem

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from study import cluster, node
+from study.cluster import job_process, launch
 from study.config import preflight
 from study.config.jobs import parse_jobs
 from study.devices import distributed, placement
@@ -110,11 +110,11 @@ def test_the_memory_of_each_gpu_limits_the_workers_on_it(monkeypatch, asked, roo
     ],
 )
 def test_jobs_have_gpus_apart(tmp_path, monkeypatch, engine, n_jobs, seen, each):
-    monkeypatch.setattr(cluster.tempfile, "gettempdir", lambda: str(tmp_path))
+    monkeypatch.setattr(launch.tempfile, "gettempdir", lambda: str(tmp_path))
     [job] = parse_jobs(["batch_size=32", f"results={Path('nowhere')}"])
-    local = cluster.Cluster("local", {"n_jobs": n_jobs})
-    settings, divided = cluster._divided([replace(job, engine=engine)] * 5, local)
-    assert [*cluster._gpus(local, settings, divided[0].engine).values()] == seen
+    local = launch.Cluster("local", {"n_jobs": n_jobs})
+    settings, divided = launch._divided([replace(job, engine=engine)] * 5, local)
+    assert [*launch._gpus(local, settings, divided[0].engine).values()] == seen
     assert {job.engine.workers for job in divided} == {each}
 
 
@@ -130,21 +130,21 @@ def choices(tmp_path):
 
 def test_a_job_takes_gpus_that_are_free(choices):
     """Jobs take their turn, but none waits for one that takes long, nor sits beside it."""
-    with node._free(choices, 0) as long:
+    with job_process._free(choices, 0) as long:
         for number in (1, 2, 3, 4, 5, 3):
-            with node._free(choices, number) as short:
+            with job_process._free(choices, number) as short:
                 assert short != long
-        with node._free(choices, 3) as second, node._free(choices, 4) as third:
+        with job_process._free(choices, 3) as second, job_process._free(choices, 4) as third:
             assert {long, second, third} == {"0", "1", "2"}
-            with node._free(choices, 5) as of_another_command:
+            with job_process._free(choices, 5) as of_another_command:
                 assert of_another_command == "2"
-    with node._free(choices, 6) as again:
+    with job_process._free(choices, 6) as again:
         assert again == long
 
 
 def test_gpus_are_taken_in_turn_where_files_cannot_be_locked(choices, monkeypatch):
-    monkeypatch.setattr(node.fcntl, "flock", lambda *_: (_ for _ in ()).throw(OSError(37, "No locks available")))
-    with node._free(choices, 3) as first, node._free(choices, 4) as second:
+    monkeypatch.setattr(job_process.fcntl, "flock", lambda *_: (_ for _ in ()).throw(OSError(37, "No locks available")))
+    with job_process._free(choices, 3) as first, job_process._free(choices, 4) as second:
         assert (first, second) == ("0", "1")
 
 
@@ -152,7 +152,7 @@ def test_gpus_are_taken_in_turn_where_files_cannot_be_locked(choices, monkeypatc
 def test_a_training_sees_its_gpus_only(choices, tmp_path, monkeypatch, some):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "all")
     seen = "import os; print('sees', os.environ['CUDA_VISIBLE_DEVICES'])"
-    monkeypatch.setattr(node, "TRAINING", [sys.executable, "-c", seen])
-    tasks = [node.Task(tmp_path / f"{number}.log", b"", gpus=choices if some else {}) for number in range(2)]
-    assert node.run(tasks, SimpleNamespace(job=1)) == 0
+    monkeypatch.setattr(job_process, "TRAINING", [sys.executable, "-c", seen])
+    tasks = [job_process.Task(tmp_path / f"{number}.log", b"", gpus=choices if some else {}) for number in range(2)]
+    assert job_process.run(tasks, SimpleNamespace(job=1)) == 0
     assert tasks[1].log.read_text() == f"sees {1 if some else 'all'}\n"

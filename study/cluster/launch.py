@@ -25,7 +25,8 @@ from hydra.core.plugins import Plugins
 from hydra.types import HydraContext
 from omegaconf import open_dict
 
-from study import node, slurm, sweep
+from study import sweep
+from study.cluster import job_process, slurm
 from study.config import compose
 from study.config.compose import CONF
 from study.config.jobs import Job
@@ -111,7 +112,7 @@ def launched(
         slurm.check()
     if cluster.kind == "ray":
         ray = _ray(cluster.launcher["ray"]["init"])
-    folder = jobs[0].results.absolute() / node.FOLDER / cluster.kind
+    folder = jobs[0].results.absolute() / job_process.FOLDER / cluster.kind
     try:
         yield _looks(jobs, cluster, folder, config_dir, command)
     except KeyboardInterrupt as error:
@@ -138,7 +139,7 @@ def log_of(job: Job) -> Path:
     """What the training says, on whatever machine it runs."""
     shard = f"-{job.shard}" if job.shards > 1 else ""
     name = f"{job.study.name}-{job.study.optimizer}-{job.study.batch_size}{shard}.log"
-    return job.results.absolute() / node.FOLDER / name
+    return job.results.absolute() / job_process.FOLDER / name
 
 
 def states_of(job: Job, states: dict[Path, str]) -> list[str]:
@@ -151,13 +152,13 @@ def failures(jobs: Sequence[Job]) -> list[str]:
     found = []
     for job in sweep.missing(jobs):
         logs = [log_of(shard) for shard in each_shard([job])]
-        for log in [log for log in logs if node.status(log) != 0] or logs:
-            status = node.status(log)
+        for log in [log for log in logs if job_process.status(log) != 0] or logs:
+            status = job_process.status(log)
             how = f"ended with exit status {status}" if status is not None and status >= 0 else "was killed"
             said = "".join(f"\n    {line}" for line in _last_lines(log))
             found.append(f"{study_name(job.study)} {how}:{said}\n    log: {log}")
     if not found:
-        for folder in {job.results / node.FOLDER for job in jobs}:
+        for folder in {job.results / job_process.FOLDER for job in jobs}:
             shutil.rmtree(folder, ignore_errors=True)
     return found
 
@@ -178,7 +179,7 @@ def _looks(
     tasks = [_task(job, config_dir, command, cluster, gpus) for job in shards]
     for task in tasks:
         task.log.unlink(missing_ok=True)
-        node.status_file(task.log).unlink(missing_ok=True)
+        job_process.status_file(task.log).unlink(missing_ok=True)
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     for note in _notes(jobs) if cluster.kind == "slurm" else ():
@@ -200,14 +201,14 @@ def _looks(
         _as_if_nothing_were(folder, _notes(jobs))
         raise UsageError(f"cluster=slurm refused the jobs: {str(ends[0]).strip().splitlines()[-1]}")
     for number, task in enumerate(tasks):
-        if node.status(task.log) is None:
+        if job_process.status(task.log) is None:
             _blame(task.log, ends, [*folder.glob(f"*_{number}_0_log.out" if len(tasks) > 1 else "*_0_log.out")])
     yield {log_of(job): _state(job) for job in shards}
 
 
 def _notes(jobs: Sequence[Job]) -> list[Path]:
     """In each results folder, the file that says where the launcher's own files about its jobs lie."""
-    return [results / node.FOLDER / "launched" for results in {job.results.absolute(): None for job in jobs}]
+    return [results / job_process.FOLDER / "launched" for results in {job.results.absolute(): None for job in jobs}]
 
 
 def _launches(jobs: Sequence[Job], folder: Path) -> list[Path]:
@@ -256,14 +257,14 @@ def _gpus(cluster: Cluster, settings: dict[str, Any], engine: placement.Placemen
 
 def _task(
     job: Job, config_dir: Path | None, command: str, cluster: Cluster, gpus: Mapping[Path, str] | None = None
-) -> node.Task:
+) -> job_process.Task:
     moved = replace(job, results=job.results.absolute())
     what = pickle.dumps((moved, config_dir and config_dir.resolve(), command))
-    return node.Task(log_of(job), what, os.getpid() if cluster.kind == "local" else None, gpus or {})
+    return job_process.Task(log_of(job), what, os.getpid() if cluster.kind == "local" else None, gpus or {})
 
 
 def _hand_over(
-    tasks: Sequence[node.Task], settings: dict[str, Any], folder: Path, ends: list[Exception | None]
+    tasks: Sequence[job_process.Task], settings: dict[str, Any], folder: Path, ends: list[Exception | None]
 ) -> None:
     """Have the launcher start all tasks and wait for them; appends what it raised, or None."""
     path = str(folder).replace("\\", "\\\\").replace("'", "\\'")
@@ -280,7 +281,7 @@ def _hand_over(
             with open_dict(config):
                 config.hydra.launcher = settings
             context = HydraContext(GlobalHydra.instance().config_loader(), Callbacks())
-            launcher = Plugins.instance().instantiate_launcher(context, partial(node.run, tasks), config)
+            launcher = Plugins.instance().instantiate_launcher(context, partial(job_process.run, tasks), config)
             for each in launcher.launch([[f"+job={number}"] for number in range(len(tasks))], initial_job_idx=0):
                 _ = each.return_value  # raises what kept a job from being started
         ends.append(None)
@@ -290,7 +291,7 @@ def _hand_over(
 
 def _state(job: Job) -> str:
     """By the files of the job alone."""
-    status = node.status(log_of(job))
+    status = job_process.status(log_of(job))
     if status is not None:
         return "failed" if status else "ended"
     return "running" if log_of(job).exists() else "queued"

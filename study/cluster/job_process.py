@@ -25,7 +25,7 @@ from study.devices.signals import die_with
 
 FOLDER = ".cluster"
 """Of what launchers write, below a results folder."""
-TRAINING = [sys.executable, "-u", "-m", "study.node"]
+TRAINING = [sys.executable, "-u", "-m", "study.cluster.job_process"]
 """The process that trains."""
 
 
