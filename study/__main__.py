@@ -50,7 +50,7 @@ def _train(jobs: Sequence[Job], where: Cluster, config_dir: Path | None, command
     from analysis.tables import status as progress
     from study import sweep as studies
     from study.cluster import launch
-    from study.progress import JobsProgress
+    from study.terminal.progress import JobsProgress
 
     if not jobs:
         return
@@ -94,7 +94,7 @@ def status(options: argparse.Namespace, console: Console) -> None:
     """`study status`: how far a running or interrupted sweep is."""
     from analysis.load import load
     from analysis.tables import status as progress
-    from study import show
+    from study.terminal import show
 
     table = progress.table(load(options.results))
     if options.json:
@@ -106,7 +106,7 @@ def status(options: argparse.Namespace, console: Console) -> None:
 def write_report(results: Sequence[Path], output: Path, console: Console, asked: Asked | None = None) -> None:
     """Rebuild tables, figures and page from the files alone, and show the table."""
     from analysis.report.build import Asked, build
-    from study import show
+    from study.terminal import show
 
     data = build(results, output, asked or Asked())
     show.results(console, data.tables["steps_to_result"], data.sentences, data.warnings)
@@ -147,8 +147,9 @@ def rules(options: argparse.Namespace, console: Console) -> None:
     """`study rules`: train tuned configurations moved by rules, as far as it is not done, then write the report."""
     from analysis.report.build import build
     from analysis.tables.transfer import sentences
-    from study import moves, show
+    from study import moves
     from study.devices.placement import Placement
+    from study.terminal import show
 
     asked = moves.Asked(options.base_batch_size, options.rules.split(",") if options.rules else (), options.seeds)
     engine = Placement(device=options.device, workers=options.workers)
@@ -167,8 +168,8 @@ def advise(options: argparse.Namespace, console: Console) -> None:
     from analysis.advice.sentences import notes, sentences
     from analysis.report import warnings
     from analysis.tables import answers
-    from study import show
     from study.advise import Asked, facts
+    from study.terminal import show
 
     asked = Asked.of(options)
     advised, refused = [], []
@@ -226,29 +227,29 @@ def _curves(options: argparse.Namespace) -> list[list[StudyData]]:
 
 def calibration(options: argparse.Namespace, console: Console) -> int:
     """`study calibrate`: sweep the noisy quadratic model, then hold what is on file against its exact solution."""
-    from study import calibrate, calibration_facts, show_calibration
     from study import sweep as studies
+    from study.calibration import compare, facts, table
     from study.cluster import launch
 
-    overrides = [*calibrate.OVERRIDES, *options.overrides, f"results={options.results}"]
+    overrides = [*compare.OVERRIDES, *options.overrides, f"results={options.results}"]
     where = launch.chosen(overrides, None)
     jobs, missing = studies.jobs_of(overrides, None, where.here)
-    calibrate.check(jobs)
+    compare.check(jobs)
     _train(missing, where, None, options.command, console)
     write_report([options.results], options.results, console)
     with console.status("Solving the model exactly ..."):
-        comparisons = calibrate.compare(jobs)
-    facts = calibration_facts.judged(comparisons)
-    show_calibration.calibration(console, comparisons, facts)
+        comparisons = compare.compare(jobs)
+    judged = facts.judged(comparisons)
+    table.calibration(console, comparisons, judged)
     if options.json:
-        options.json.write_text(json.dumps(show_calibration.plain(comparisons, facts), indent=1) + "\n")
+        options.json.write_text(json.dumps(table.plain(comparisons, judged), indent=1) + "\n")
     return 0 if all(one.agrees for one in comparisons) else 1
 
 
 def export(options: argparse.Namespace, console: Console) -> None:
     """`study export`: a results folder in the released layout of the paper's data, or as two tables."""
     from analysis.export import export
-    from study.progress import StudiesProgress
+    from study.terminal.progress import StudiesProgress
 
     with StudiesProgress(console, "exporting") as progress:
         export(options.results, options.folder, options.format, progress.watch, progress.begin)
@@ -257,8 +258,8 @@ def export(options: argparse.Namespace, console: Console) -> None:
 
 def import_released(options: argparse.Namespace, console: Console) -> None:
     """`study import`: a released tree into a results folder, then the status of what came."""
-    from study.interchange import import_released
-    from study.progress import StudiesProgress
+    from study.exchange.importing import import_released
+    from study.terminal.progress import StudiesProgress
 
     with StudiesProgress(console, "importing") as progress:
         warnings = import_released(
@@ -361,7 +362,7 @@ def _run(options: argparse.Namespace, console: Console, errors: Console) -> int:
     from analysis.load import LoadError
     from study.cluster.launch import JobsFailed
     from study.errors import UsageError
-    from study.interchange import ImportRefused
+    from study.exchange.importing import ImportRefused
     from study.store import StoreError
     from study.workers.pool import TrialTooLarge, WorkerError
     from workloads.data.datasets import DataError

@@ -16,18 +16,19 @@ from pathlib import Path
 from rich.console import Console
 
 from analysis.counting import RECORDED, TUNED, Branch
-from study import show, store, sweep
+from study import store, sweep
 from study.config import preflight
 from study.config.jobs import Job
 from study.devices.placement import Placement
 from study.engine.cost import Cost, Work
 from study.errors import UsageError
-from study.progress import SweepProgress
 from study.records import NUMERICS_VERSION, Study
 from study.run import run
 from study.search import stages
 from study.search.transfer_rules import RULES, Move, Values
 from study.search.tuner import Tuner
+from study.terminal import show
+from study.terminal.progress import SweepProgress
 from study.workers.pool import TrialTooLarge
 from workloads.base import build, importable
 from workloads.suggest import suggest

@@ -12,16 +12,17 @@ from typing import Any
 from rich.console import Console
 
 from analysis.counting import ADAPTIVE_SAMPLERS
-from study import show, store
+from study import store
 from study.config import preflight
 from study.config.jobs import Job, parse_jobs
 from study.devices.placement import place
 from study.engine.cost import Cost, Work
-from study.progress import SweepProgress
 from study.run import run
 from study.search import stages
 from study.search.optuna_storage import Storage
 from study.store.claims import refuse_held
+from study.terminal import show
+from study.terminal.progress import SweepProgress
 from study.workers.pool import TrialTooLarge, Workers
 from workloads.base import importable
 

@@ -10,9 +10,10 @@ import pytest
 from rich.console import Console
 
 from analysis.counting import Goal
-from study import calibrate, calibration_facts, sweep
+from study import sweep
 from study.__main__ import main
-from study.calibrate import Comparison, Interval
+from study.calibration import compare, facts
+from study.calibration.compare import Comparison, Interval
 from study.errors import UsageError
 from workloads.noisy_quadratic_exact import Recursion, spectrum
 
@@ -38,7 +39,7 @@ def jobs(tmp_path_factory):
 
 
 def test_what_was_trained_is_as_expected(jobs):
-    found = calibrate.compare(jobs)
+    found = compare.compare(jobs)
     assert [(one.optimizer, one.batch_size) for one in found] == [
         ("sgd", 16),
         ("sgd", 256),
@@ -74,7 +75,7 @@ def test_the_verb_trains_reports_and_says_the_same_again(tmp_path, monkeypatch, 
 
 def test_the_optimum_is_no_worse_than_any_point_of_a_grid(jobs):
     for job in jobs:
-        [one] = calibrate.compare([job])
+        [one] = compare.compare([job])
         units = np.linspace(0, 1, 12)
         space = job.study.search.space
         axes = np.meshgrid(*(units for _ in space))
@@ -82,9 +83,9 @@ def test_the_optimum_is_no_worse_than_any_point_of_a_grid(jobs):
             {name: space[name].value(unit) for name, unit in zip(sorted(space), place, strict=True)}
             for place in zip(*(axis.ravel() for axis in axes), strict=True)
         ]
-        exact = calibrate.recursion(job.study, points)
+        exact = compare.recursion(job.study, points)
         assert one.optimum <= exact.steps_to_goal(0.1, job.study.evaluation_steps).min()
-        [at] = calibrate.recursion(job.study, [one.optimum_at]).steps_to_goal(0.1, job.study.evaluation_steps)
+        [at] = compare.recursion(job.study, [one.optimum_at]).steps_to_goal(0.1, job.study.evaluation_steps)
         assert at == one.optimum <= one.fewest_exact <= one.tuned_exact
 
 
@@ -103,8 +104,8 @@ def test_another_model_is_noticed(jobs, monkeypatch, broken):
         exact = {"batch_size": batch_size, "learning_rate": learning_rate, "momentum": momentum, **more}
         return Recursion(**exact | broken(exact))
 
-    monkeypatch.setattr(calibrate, "Recursion", other)
-    assert not all(one.agrees for one in calibrate.compare(jobs))
+    monkeypatch.setattr(compare, "Recursion", other)
+    assert not all(one.agrees for one in compare.compare(jobs))
 
 
 def test_the_bounds_enclose_when_simulated_trials_cross(jobs):
@@ -112,7 +113,7 @@ def test_the_bounds_enclose_when_simulated_trials_cross(jobs):
     h, rng, samples, replicas = spectrum(60), np.random.default_rng(0), 400, 32
     theta = rng.standard_normal((samples * replicas, 60))
     velocity, crossed_at = np.zeros_like(theta), np.full(samples, np.inf)
-    bounds = calibrate.crossed(study, calibrate.recursion(study, [{"learning_rate": 0.06, "momentum": 0.5}]))
+    bounds = compare.crossed(study, compare.recursion(study, [{"learning_rate": 0.06, "momentum": 0.5}]))
     for step in range(1, study.train_steps + 1):
         velocity *= 0.5
         velocity += h * theta + np.sqrt(h / 16) * rng.standard_normal(theta.shape)
@@ -143,12 +144,12 @@ def curve(critical, slope=1.0, sharpness=2.0, **more):
 
 
 def found(*comparisons):
-    return {fact.claim: fact.met for fact in calibration_facts.judged([one for some in comparisons for one in some])}
+    return {fact.claim: fact.met for fact in facts.judged([one for some in comparisons for one in some])}
 
 
 def test_a_goal_that_is_never_reached_is_said(jobs):
     with pytest.raises(UsageError, match=r"sgd at batch size 16 never reached val/loss < 1e-05; give it more trials"):
-        calibrate.compare([replace(jobs[0], study=replace(jobs[0].study, goal=Goal("val/loss", 1e-5)))])
+        compare.compare([replace(jobs[0], study=replace(jobs[0].study, goal=Goal("val/loss", 1e-5)))])
 
 
 @pytest.mark.parametrize(
@@ -159,7 +160,7 @@ def test_what_is_not_solved_is_refused_before_training(tmp_path, asked):
     keys = {text.partition("=")[0] for text in asked}
     found, _ = sweep.jobs_of([*asked, *(text for text in usual if text.partition("=")[0] not in keys)], None)
     with pytest.raises(UsageError, match=r"solved exactly, but got|search\.reruns must be at least 1"):
-        calibrate.check(found)
+        compare.check(found)
 
 
 @pytest.mark.parametrize(
@@ -172,7 +173,7 @@ def test_what_the_solution_does_not_know_is_refused_before_training(tmp_path, as
         usual[1] = "optimizer=momentum"
     found, _ = sweep.jobs_of([*usual, *asked], None)
     with pytest.raises(UsageError, match="the exact solution is of learning_rate and momentum alone"):
-        calibrate.check(found)
+        compare.check(found)
 
 
 def test_facts_are_recognised():

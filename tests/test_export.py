@@ -10,7 +10,7 @@ from analysis.load import load
 from analysis.tables import audits, steps_to_result, trials
 from study import arguments
 from study.__main__ import main
-from study.interchange import ImportRefused, import_released
+from study.exchange.importing import ImportRefused, import_released
 
 
 @pytest.fixture

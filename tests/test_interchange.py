@@ -15,7 +15,7 @@ from analysis.report import build
 from analysis.tables import steps_to_result
 from analysis.tables.status import table as status
 from study.__main__ import main
-from study.interchange import PUBLISHED, ImportRefused, import_released, parse_goal
+from study.exchange.importing import PUBLISHED, ImportRefused, import_released, parse_goal
 from study.store import StoreError
 
 COUNTS = Path(__file__).parent / "data" / "batch_science_study_counts.csv"

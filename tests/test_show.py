@@ -10,11 +10,11 @@ from rich.console import Console
 
 import conf
 from analysis.report.html_tables import number
-from study import show
 from study.engine.cost import Cost, Work
-from study.progress import SweepProgress
 from study.records import Budget
 from study.search.tuner import Tuner
+from study.terminal import show
+from study.terminal.progress import SweepProgress
 
 
 @pytest.mark.parametrize(

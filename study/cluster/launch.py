@@ -32,7 +32,7 @@ from study.config.compose import CONF
 from study.config.jobs import Job
 from study.devices import placement
 from study.errors import UsageError
-from study.progress import study_name
+from study.terminal.progress import study_name
 
 KINDS = {"BasicLauncher": "none", "JoblibLauncher": "local", "SlurmLauncher": "slurm", "RayLauncher": "ray"}
 """By the class of the launcher, for users may have files of their own in cluster/."""

@@ -5,7 +5,7 @@
     ...                                                 /trial_id/measurements.csv
 
 What breaks a rule of the layout is named in a warning and left out, or taken as said there. Trials are read by
-`study/released_trials.py`; `analysis/export.py` writes the same layout.
+`study/exchange/released_trials.py`; `analysis/export.py` writes the same layout.
 """
 
 from __future__ import annotations

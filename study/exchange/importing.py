@@ -1,4 +1,4 @@
-"""`study import`: a tree of released measurements (`study/released.py`) -> a results folder, study by study.
+"""`study import`: a tree of released measurements (`released_tree`) -> a results folder, study by study.
 
 A released study says neither its goal nor how many trials count: those are asked for, or the published ones.
 """
@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from analysis.counting import AS_ERRORS, COMPLETE, NUMBER, RECORDED, Branch, Goal, can_answer
-from study import released, released_trials, store
-from study.released import Released, as_error
+from study import store
+from study.exchange import released_tree, released_trials
+from study.exchange.released_tree import Released, as_error
 
 PUBLISHED = {
     ("mnist", "simple_cnn_base"): ("val/classification_error < 0.01", 100),
@@ -69,7 +70,7 @@ def import_released(
         ImportRefused: there is nothing to import, or a goal is missing, malformed or not measured.
         StoreError: the results folder holds another question or cannot be written.
     """
-    found, warnings = released.find(folder)
+    found, warnings = released_tree.find(folder)
     if not found:
         why = "there is no readable study.json" if folder.is_dir() else "there is no such folder"
         reasons = [f"no studies to import in {folder}: {why}", *warnings]
@@ -81,7 +82,9 @@ def import_released(
     for study, question in zip(found, questions, strict=True):
         started = store.now()
         records, columns, odd = released_trials.read(study, question["goal"]["metric"])
-        space, odd_space = released.space(study, {name for record in records for name in record["hyperparameters"]})
+        space, odd_space = released_tree.space(
+            study, {name for record in records for name in record["hyperparameters"]}
+        )
         said = [f"{study}: {text}" for text in (*study.warnings, *odd_space, *odd)]
         complete = sum(record["status"] == COMPLETE for record in records)
         wanted = (study.trials or _published(study)[1]) if trials is None else trials
@@ -111,7 +114,7 @@ def _goals(studies: Sequence[Released], asked: Sequence[str]) -> dict[str, Goal]
     chosen: dict[str, Goal] = {}
     missing = []
     for workload, study in sorted(first.items()):
-        metrics = released.metrics(study)
+        metrics = released_tree.metrics(study)
         goal = next((goal for pattern, goal in reversed(given) if _fits(pattern, study)), _default_goal(study))
         if goal is None:
             some = next((m for m in metrics if m.startswith("val/")), "METRIC")

@@ -11,9 +11,9 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from study.calibrate import FALSE_ALARM, Comparison, Interval
-from study.calibration_facts import Fact
-from study.show import columns
+from study.calibration.compare import FALSE_ALARM, Comparison, Interval
+from study.calibration.facts import Fact
+from study.terminal.show import columns
 
 
 def calibration(console: Console, comparisons: Sequence[Comparison], facts: Sequence[Fact]) -> None:

@@ -16,7 +16,7 @@ from rich.table import Table
 from study.engine.cost import Cost, Work
 from study.records import Study
 from study.search.tuner import Tuner
-from study.show import duration
+from study.terminal.show import duration
 
 
 class SweepProgress:

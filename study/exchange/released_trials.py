@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 from pyarrow import csv
 
 from analysis.counting import COMPLETE, INCOMPLETE, INFEASIBLE
-from study.released import Released, as_error, columns_of, trial_folders
+from study.exchange.released_tree import Released, as_error, columns_of, trial_folders
 from study.space import finite
 
 Odd = dict[str, list[int]]

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from study.calibrate import Comparison
+from study.calibration.compare import Comparison
 
 SAME = 1.35
 """Steps that are as good as equal, or examples: a search of a few dozen points misses the optimum by up to a fifth."""
