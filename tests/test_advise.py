@@ -13,10 +13,11 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from study import advise as asked
 from study.__main__ import main
+from study.commands import advise
 from study.config.jobs import parse_jobs
 from study.devices import memory
+from study.engine import footprint
 
 PUBLISHED = Path(__file__).parent.parent / "results/published/mlp_digits"
 PARAMETERS = 64 * 128 + 128 + 128 * 10 + 10
@@ -26,26 +27,26 @@ PARAMETERS = 64 * 128 + 128 + 128 * 10 + 10
 def test_the_bytes_of_a_training(optimizer, copies):
     """Weights, gradients twice, and the optimizer's state, in four bytes each; a step counter may come on top."""
     [job] = parse_jobs([f"optimizer={optimizer}", "batch_size=64"])
-    run = asked.rebuilt(job.study.question(), "cpu")
-    takes = asked.footprint(run)
+    run = footprint.rebuilt(job.study.question(), "cpu")
+    takes = footprint.footprint(run)
     assert takes.gradient == 4 * PARAMETERS
     assert copies * 4 * PARAMETERS <= takes.held <= copies * 4 * PARAMETERS + 64
     inputs, targets = run.workload.splits(torch.device("cpu")).train
     assert takes.example == memory.WORKING_SET * memory.saved_bytes(run.workload, inputs, targets)
     averaged = parse_jobs([f"optimizer={optimizer}", "batch_size=64", "search.space.ema_decay=0.9"])[0].study.question()
-    assert asked.footprint(asked.rebuilt(averaged, "cpu")).held == takes.held + 4 * PARAMETERS
+    assert footprint.footprint(footprint.rebuilt(averaged, "cpu")).held == takes.held + 4 * PARAMETERS
 
 
 @given(st.floats(1, 1e9), st.floats(0, 1e12), st.floats(1, 1e13))
 def test_what_is_said_to_fit_does(example, held, room):
-    largest = asked.Footprint(example, held, 0).largest(room)
-    assert largest == 0 or held + largest * example <= asked.WHOLE_SHARE * room * (1 + 1e-9)
-    assert held + (largest + 1) * example > asked.WHOLE_SHARE * room * (1 - 1e-9)
+    largest = footprint.Footprint(example, held, 0).largest(room)
+    assert largest == 0 or held + largest * example <= footprint.WHOLE_SHARE * room * (1 + 1e-9)
+    assert held + (largest + 1) * example > footprint.WHOLE_SHARE * room * (1 - 1e-9)
 
 
 def test_steps_are_measured_as_far_as_they_fit(monkeypatch):
     [job] = parse_jobs(["batch_size=64"])
-    run = asked.rebuilt(job.study.question(), "cpu")
+    run = footprint.rebuilt(job.study.question(), "cpu")
     losses = type(run).losses
 
     def bounded(self, part):
@@ -55,15 +56,15 @@ def test_steps_are_measured_as_far_as_they_fit(monkeypatch):
 
     monkeypatch.setattr(type(run), "losses", bounded)
     monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", True)
-    found = asked.step_seconds(run, [1, 4, 8])
+    found = footprint.step_seconds(run, [1, 4, 8])
     assert not torch.backends.cudnn.allow_tf32  # as in a sweep
     assert list(found) == [1, 4]
     assert all(seconds > 0 for seconds in found.values())
 
 
 def test_device_counts_are_a_limit_or_a_list():
-    assert list(asked.device_counts("8")) == [1, 2, 3, 4, 5, 6, 7, 8]
-    assert asked.device_counts("8,1, 2,4") == [1, 2, 4, 8]
+    assert list(advise.device_counts("8")) == [1, 2, 3, 4, 5, 6, 7, 8]
+    assert advise.device_counts("8,1, 2,4") == [1, 2, 4, 8]
 
 
 def advised(capsys, *arguments, results=PUBLISHED):

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from study import sweep
+from study import whole_sweep
 from study.__main__ import main
 from study.store import claims
 from study.store.atomic import StoreError
@@ -131,7 +131,7 @@ def test_a_shard_of_another_machine_is_left_alone_at_once(tmp_path: Path) -> Non
 def test_a_study_that_is_held_is_refused_before_anything_is_measured(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(sweep, "workers_for", lambda *_: pytest.fail("measured first"))
+    monkeypatch.setattr(whole_sweep, "workers_for", lambda *_: pytest.fail("measured first"))
     folder = tmp_path / "studies/mlp_digits/momentum/64"
     with claimed(folder, Shard(0, 2)):
         assert main(["sweep", "batch_size=32,64", f"results={tmp_path}"]) == 2

@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 from hydra.core.config_store import ConfigStore
 
-from study import sweep
+from study import whole_sweep
 from study.__main__ import main
 from study.cluster import job_process, launch, slurm
 from study.config import compose
@@ -168,10 +168,10 @@ def test_slurm_grants_cores(monkeypatch):
 def test_elsewhere_no_device_is_looked_at(tmp_path, monkeypatch):
     monkeypatch.setattr(placement.Placement, "settled", lambda engine: pytest.fail("looked at this machine"))
     asked = ["batch_size=64", "engine.device=cuda:3", f"results={tmp_path}"]
-    [job], _ = sweep.jobs_of(asked, None, here=False)
+    [job], _ = whole_sweep.jobs_of(asked, None, here=False)
     assert (job.engine.device, job.engine.workers) == ("cuda:3", None)
     with pytest.raises(UsageError, match=r"search\.space\.beta9"):
-        sweep.jobs_of([*asked, "search.space.beta9=1"], None, here=False)
+        whole_sweep.jobs_of([*asked, "search.space.beta9=1"], None, here=False)
 
 
 SQUEUE = """#!/bin/sh

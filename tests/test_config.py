@@ -315,7 +315,7 @@ def test_a_bad_command_line_is_refused_in_words(tmp_path, monkeypatch, capsys, a
         def __init__(self, *_):
             pytest.fail("accepted")
 
-    monkeypatch.setattr("study.sweep.Workers", Started)
+    monkeypatch.setattr("study.whole_sweep.Workers", Started)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path])
     assert main(["sweep", *arguments]) == 2

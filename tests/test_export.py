@@ -8,8 +8,8 @@ from analysis.counting import COMPLETE, INFEASIBLE
 from analysis.export import FORMATS, ExportError, export
 from analysis.load import load
 from analysis.tables import audits, steps_to_result, trials
-from study import arguments
 from study.__main__ import main
+from study.commands import exchange
 from study.exchange.importing import ImportRefused, import_released
 
 
@@ -115,7 +115,7 @@ def test_an_export_is_whole_or_not_there_and_never_among_other_files(own, tmp_pa
 
 
 def test_from_the_command_line(own, tmp_path, capsys):
-    assert arguments.FORMATS == FORMATS
+    assert exchange.FORMATS == FORMATS
     assert main(["export", str(own("race")), str(tmp_path / "released")]) == 0
     (tmp_path / "released/tiny/tiny/momentum/8/0/metadata.json").unlink()
     assert main(["import", str(tmp_path / "released"), str(tmp_path / "back")]) == 0

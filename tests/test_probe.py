@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from torch import Tensor, nn
 
-from study import sweep
+from study import whole_sweep
 from study.errors import UsageError
 from workloads.base import Splits
 from workloads.fully_connected import FullyConnected
@@ -33,7 +33,7 @@ class Masked(Does):
 
 def refused(tmp_path, said: str, batch_size: int = 64) -> None:
     with pytest.raises(UsageError, match=said):
-        sweep.jobs_of([f"batch_size={batch_size}", f"results={tmp_path}"], None)
+        whole_sweep.jobs_of([f"batch_size={batch_size}", f"results={tmp_path}"], None)
 
 
 @pytest.mark.parametrize(
@@ -73,7 +73,7 @@ def test_models_that_cannot_be_trained(tmp_path, monkeypatch, model, said):
 )
 def test_models_that_cannot_be_trained_on_one_example(tmp_path, monkeypatch, after, said):
     monkeypatch.setattr(FullyConnected, "model", lambda self: Does(after=after))
-    sweep.jobs_of(["batch_size=8", f"results={tmp_path}"], None)
+    whole_sweep.jobs_of(["batch_size=8", f"results={tmp_path}"], None)
     refused(tmp_path, said, batch_size=1)
 
 
@@ -119,7 +119,7 @@ def test_numbers_that_are_not_finite_are_the_models_business(tmp_path, monkeypat
     splits, spoil = FullyConnected.splits, spoilt("train", math.nan, slice(50, 52))
     monkeypatch.setattr(FullyConnected, "splits", lambda self, device: spoil(splits(self, device)))
     monkeypatch.setattr(FullyConnected, "model", lambda self: Does(before=lambda x: x.nan_to_num()))
-    assert sweep.jobs_of(["batch_size=64", f"results={tmp_path}"], None)[0]
+    assert whole_sweep.jobs_of(["batch_size=64", f"results={tmp_path}"], None)[0]
 
 
 def test_data_that_are_no_tensors(tmp_path, monkeypatch):

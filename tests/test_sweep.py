@@ -10,7 +10,7 @@ import pytest
 
 from analysis.load import load
 from analysis.tables import steps_to_result
-from study import store, sweep
+from study import store, whole_sweep
 from study.__main__ import main
 from study.config import preflight
 from study.config.jobs import parse_jobs
@@ -208,7 +208,7 @@ def test_images_as_outputs_are_fused_another_way(tmp_path: Path) -> None:
         YAML.replace("made_images", "made_whole_images").replace("val/classification_error < 0.3", "val/loss < 0.3")
     )
     asked = ["workload=whole", "batch_size=4", f"results={tmp_path / 'results'}", "engine.device=cpu"]
-    [job] = sweep.jobs_of(asked, mine)[0]
+    [job] = whole_sweep.jobs_of(asked, mine)[0]
     assert job.study.arithmetic == "vmap"
 
 

@@ -21,7 +21,7 @@ from study.errors import UsageError
 from study.records import Study
 from study.search import stages
 from study.search.tuner import Tuner
-from study.sweep import on_file
+from study.whole_sweep import on_file
 from workloads.noisy_quadratic_exact import Recursion, spectrum
 
 OVERRIDES = ("workload=nqm,nqm_preconditioned", "optimizer=sgd,momentum", "search.reruns=7")

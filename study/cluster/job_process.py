@@ -117,7 +117,7 @@ def main() -> None:
 
     from rich.console import Console
 
-    from study import sweep
+    from study import whole_sweep
     from study.errors import UsageError
     from study.store import StoreError
     from study.workers.pool import TrialTooLarge, WorkerError
@@ -126,8 +126,8 @@ def main() -> None:
 
     try:
         importable(config_dir)
-        if missing := sweep.missing(sweep.ready([job])):
-            sweep.train(missing, config_dir, command, Console(width=120))
+        if missing := whole_sweep.missing(whole_sweep.ready([job])):
+            whole_sweep.train(missing, config_dir, command, Console(width=120))
     except (UsageError, DataError, StoreError, TrialTooLarge, WorkerError) as error:
         sys.exit(f"study: {error}")
 

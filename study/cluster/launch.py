@@ -25,7 +25,7 @@ from hydra.core.plugins import Plugins
 from hydra.types import HydraContext
 from omegaconf import open_dict
 
-from study import sweep
+from study import whole_sweep
 from study.cluster import job_process, slurm
 from study.config import compose
 from study.config.compose import CONF
@@ -150,7 +150,7 @@ def states_of(job: Job, states: dict[Path, str]) -> list[str]:
 def failures(jobs: Sequence[Job]) -> list[str]:
     """What the jobs that have ended said last, of studies that are not done; if all are, the logs are removed."""
     found = []
-    for job in sweep.missing(jobs):
+    for job in whole_sweep.missing(jobs):
         logs = [log_of(shard) for shard in each_shard([job])]
         for log in [log for log in logs if job_process.status(log) != 0] or logs:
             status = job_process.status(log)
@@ -171,7 +171,7 @@ def _looks(
         while any(map(slurm.queued, _launches(jobs, folder))):  # of an earlier command, which did not wait for them
             yield {log_of(job): _state(job) for job in each_shard(jobs)}
             time.sleep(SECONDS)
-        jobs = sweep.missing(jobs)
+        jobs = whole_sweep.missing(jobs)
     if not jobs:
         return
     settings, shards = _divided(each_shard(jobs), cluster)

@@ -1,6 +1,6 @@
 """Rules that move a tuned configuration to another batch size, as pure functions of the configuration and the move.
 
-They are what tuning anew is compared with (`study/moves.py`): tuned at batch size B0, moved to B.
+They are what tuning anew is compared with (`study/transfer.py`): tuned at batch size B0, moved to B.
 """
 
 from __future__ import annotations

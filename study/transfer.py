@@ -16,7 +16,7 @@ from pathlib import Path
 from rich.console import Console
 
 from analysis.counting import RECORDED, TUNED, Branch
-from study import store, sweep
+from study import store, whole_sweep
 from study.config import preflight
 from study.config.jobs import Job
 from study.devices.placement import Placement
@@ -70,7 +70,7 @@ class Arrivals:
     @property
     def missing(self) -> list[Study]:
         """Those whose seeds have not all been trained."""
-        load = sweep.on_file(self.job)
+        load = whole_sweep.on_file(self.job)
         return [study for study in self.studies if not Tuner(study, load(study)).complete]
 
 
@@ -85,7 +85,7 @@ def arrivals(
         DataError: the data cannot be had.
     """
     importable(config_dir)  # studies import their optimizers when they are made
-    jobs = sweep.ready([Job(study, results, engine) for study in _studies(results)])
+    jobs = whole_sweep.ready([Job(study, results, engine) for study in _studies(results)])
     found: list[Arrivals] = []
     left_out: list[str] = []
     for key, curve in groupby(jobs, key=lambda job: (job.study.name, job.study.optimizer)):
@@ -123,7 +123,7 @@ def _studies(results: Path) -> list[Study]:
 
 def of_curve(jobs: Mapping[int, Job], asked: Asked) -> tuple[list[Arrivals], list[str]]:
     """What arrives at each batch size of one curve, and what was left out of it."""
-    made = {size: stages.last_stages(job.study, sweep.on_file(job)) for size, job in jobs.items()}
+    made = {size: stages.last_stages(job.study, whole_sweep.on_file(job)) for size, job in jobs.items()}
     complete = {size: tuners for size, tuners in made.items() if tuners[-1].complete}
     tuned = {size: best for size, tuners in complete.items() if (best := stages.fastest(tuners)) is not None}
     sizes = list(tuned)
@@ -189,7 +189,7 @@ def train(found: Sequence[Arrivals], config_dir: Path | None, command: str, cons
     waiting = [(each.job, missing) for each in found if (missing := each.missing)]
     if not waiting:
         return
-    with sweep.workers_for([job for job, _ in waiting], config_dir) as workers:
+    with whole_sweep.workers_for([job for job, _ in waiting], config_dir) as workers:
         with console.status("Measuring what it will cost ..."):
             # Of a search for as many trials as there are seeds: lanes are measured for those.
             measured = workers.measure([missing[0] for _, missing in waiting])
@@ -198,7 +198,7 @@ def train(found: Sequence[Arrivals], config_dir: Path | None, command: str, cons
         fitting = [(job, missing, cost) for (job, missing), cost in pairs if isinstance(cost, Cost)]
         together = [_together(*each) for each in fitting]
         show.costs(console, together, workers.engine.place, workers.count, SMALLER)
-        sweep.warn_of_devices([(job, cost) for job, _, cost in fitting], console)
+        whole_sweep.warn_of_devices([(job, cost) for job, _, cost in fitting], console)
         for job, missing, _ in fitting:
             for study in missing:
                 store.announce(job.results, study)
@@ -213,7 +213,7 @@ def train(found: Sequence[Arrivals], config_dir: Path | None, command: str, cons
                     )
                 except TrialTooLarge as error:
                     too_large.append(error)
-    sweep.raise_any(too_large)
+    whole_sweep.raise_any(too_large)
 
 
 def _together(job: Job, missing: Sequence[Study], cost: Cost) -> Work:

@@ -1,125 +1,118 @@
-"""What advice needs of the device and the model: what was asked for, the memory of a training, the time of its steps.
+"""`study advise`: which batch size to train with, and how to split it over devices.
 
-The answer itself is drawn from files by `analysis.advice.splits` and `analysis.advice.sentences`.
+The answer is drawn from files by `analysis.advice`; what the model takes of a device, by `study.engine.footprint`.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
-from torch import Tensor
+from rich.console import Console
 
-from analysis.counting import RECORDED, Goal
-from study.data import streaming
-from study.devices.memory import PROBE_EXAMPLES, WORKING_SET, out_of_memory, saved_bytes, too_large
-from study.devices.placement import settle_arithmetic, usable
-from study.engine.serial import Run
-from study.engine.timing import update_seconds
+from analysis.counting import Goal
 from study.errors import UsageError
-from study.records import NUMERICS_VERSION, Study
-from study.space import middle
-from workloads.base import build, importable
-from workloads.data.datasets import DataError
+
+if TYPE_CHECKING:
+    from analysis.load import StudyData
 
 GIB = 2**30
-WHOLE_SHARE = 0.9
-"""Of a device's memory that one training alone may take: the driver, fragments and data on their way need the rest."""
 MOST_DEVICES = 100_000
 
 
-@dataclass(frozen=True)
-class Footprint:
-    """Bytes that one training takes on each device.
-
-    Attributes:
-        example: for each further one that is taken at once.
-        held: weights, gradients (twice: updates and exchanges copy them), the optimizer's state, averages of weights.
-        gradient: of all parameters, which devices exchange.
-    """
-
-    example: float
-    held: float
-    gradient: float
-
-    def largest(self, memory: float) -> int:
-        """The most examples whose step fits in so many bytes; 0 if not even one does.
-
-        >>> Footprint(example=1e6, held=1e9, gradient=2e8).largest(memory=10e9)
-        8000
-        """
-        return max(0, int((WHOLE_SHARE * memory - self.held) / max(self.example, 1.0)))
-
-    def in_words(self, memory: float) -> str:
-        """What follows for a device with so many bytes."""
-        return (
-            f"Estimated: weights, gradients and the optimizer's state take {_bytes(self.held)}, an example "
-            f"{_bytes(self.example)}, {WORKING_SET:g} times what its forward pass keeps. Of {_bytes(memory)} a tenth "
-            f"is left free, and {self.largest(memory):,} examples fit at once."
-        )
+def advise_arguments(verb: argparse.ArgumentParser) -> None:
+    verb.add_argument("results", type=Path)
+    verb.add_argument(
+        "--gpus", default="1", metavar="N", help="8: any number of devices up to 8; 1,2,4,8: one of these; default: 1"
+    )
+    room = verb.add_mutually_exclusive_group()
+    room.add_argument("--memory", type=float, metavar="GIB", help="of each device; the model is built to see what fits")
+    room.add_argument("--max-per-device-batch", type=int, metavar="N", help="examples that fit on a device at once")
+    times = verb.add_mutually_exclusive_group()
+    times.add_argument(
+        "--step-ms",
+        metavar="b:ms,...",
+        help="of steps on b examples, such as 32:12.5,64:20; default: as recorded",
+    )
+    times.add_argument("--measure", action="store_true", help="time the steps of one training alone, here and now")
+    exchange = verb.add_mutually_exclusive_group()
+    exchange.add_argument("--allreduce-ms", type=float, metavar="MS", help="to exchange gradients after an update")
+    exchange.add_argument("--bandwidth", type=float, metavar="GB/S", help="between devices, to estimate that from")
+    verb.add_argument("--price", type=float, metavar="P", help="of a device for an hour, in any currency")
+    verb.add_argument("--goal", metavar="GOAL", help="'val/classification_error < 0.1'; default: the study's own")
+    verb.add_argument("--workload", metavar="NAME", help="only this one; default: each")
+    verb.add_argument("--optimizer", metavar="NAME", help="only this one; default: each")
+    verb.add_argument(
+        "--device", default="auto", help="to --measure on: cpu, cuda, cuda:1; default: a GPU if there is one"
+    )
+    verb.add_argument("--config-dir", type=Path, help="folder of your own workload, as for its sweep")
+    verb.add_argument("--json", action="store_true", help="every split, for programs")
 
 
-def footprint(run: Run) -> Footprint:
-    """What a training takes, counted after an update of it, on a CPU as on any device."""
-    run.update(run.hyperparameters["learning_rate"])
-    few = next(run.data.chunks("train", range(min(PROBE_EXAMPLES, run.data.counts["train"]))))
-    example = WORKING_SET * saved_bytes(run.workload, *few, run.loss_hyperparameters)
-    gradient = sum(p.numel() * p.element_size() for p in run.model.parameters() if p.requires_grad)
-    held = [*run.weights.values(), *_tensors(run.optimizer.state_dict()["state"])]
-    return Footprint(example, 2 * gradient + sum(tensor.nbytes for tensor in held), gradient)
+def advise(options: argparse.Namespace, console: Console) -> None:
+    """`study advise`: the batch size and its split over devices that reach the goal first, and at the least cost."""
+    from analysis.advice import splits, step_times, tables
+    from analysis.advice.sentences import notes, sentences
+    from analysis.report import warnings
+    from analysis.tables import answers
+    from study.terminal import show
 
-
-def _tensors(tree: Any) -> Iterator[Tensor]:
-    if isinstance(tree, Tensor):
-        yield tree
-    elif isinstance(tree, Mapping | list | tuple):
-        for branch in tree.values() if isinstance(tree, Mapping) else tree:
-            yield from _tensors(branch)
-
-
-def step_seconds(run: Run, sizes: Sequence[int]) -> dict[int, float]:
-    """Seconds of a step of one training alone, computed as in a sweep's workers, by the examples in it.
-
-    Arguments:
-        sizes: increasing; where one does not fit, the larger ones are left out, too.
-    """
-    settle_arithmetic()
-    found: dict[int, float] = {}
-    for size in sizes:
+    asked = Asked.of(options)
+    advised, refused = [], []
+    for made in _curves(options):
+        found = answers.answers(made)
+        waiting = [*warnings.waiting(found), *answers.orphans(made)]
+        studies = [study for study in found if study.begun]
+        if not studies:
+            refused += waiting
+            continue
+        known = facts(asked, studies[0].question, max(study.batch_size for study in studies))
+        given = known.step_seconds
         try:
-            study = replace(run.study, batch_size=size)
-            found[size] = update_seconds(Run(study, run.workload, run.data, run.trial))
-        except (RuntimeError, MemoryError) as error:
-            if not out_of_memory(error):
-                raise
-            break
-    return found
+            machine = splits.Machine(
+                devices=asked.devices,
+                times=step_times.recorded(made) if given is None else step_times.StepTimes(given, known.source),
+                largest=known.largest,
+                exchange=asked.exchange,
+                gradient_bytes=known.gradient_bytes,
+                bandwidth=asked.bandwidth,
+                price=asked.price,
+            )
+            found = splits.table(studies, machine, asked.goal)
+        except splits.AdviceError as error:
+            refused += [str(error), *waiting]
+        else:
+            advised.append((found, sentences(found), [*notes(found, machine, studies), *known.notes, *waiting]))
+    if not advised:
+        raise splits.AdviceError(" ".join(refused))
+    if options.json:
+        print(json.dumps([tables.plain(*each) for each in advised], indent=1))
+        return
+    for found, said, doubts in advised:
+        show.advice(console, tables.overview(found), tables.alternatives(found), said, doubts)
+    for text in refused:
+        console.print(text, style="yellow", markup=False, highlight=False)
 
 
-def rebuilt(question: Mapping[str, Any], device: str) -> Run:
-    """One training that a results folder asked for, with small batches, in the middle of its box.
+def _curves(options: argparse.Namespace) -> list[list[StudyData]]:
+    """The searches of each curve that is asked for."""
+    from analysis.load import load
+    from workloads.suggest import suggest
 
-    Raises:
-        UsageError: the workload cannot be built or its data cannot be had.
-    """
-    name = f"{question['workload']['name']} with {question['optimizer']}"
-    cure = "Enter --max-per-device-batch for --memory, --step-ms for --measure, --allreduce-ms for --bandwidth."
-    if question["stopping"] == RECORDED:
-        raise UsageError(f"{name} was imported: its files do not say how its model is built. {cure}")
-    try:
-        study = Study.from_question({**question, "numerics_version": NUMERICS_VERSION})
-        alone = replace(study, batch_size=min(2, study.batch_size), micro_batch=None, arithmetic="plain")
-        workload = build(alone.workload)
-        data = streaming.source(workload.splits(torch.device("cpu")), device, gigabytes=None, loaders=0)
-        trial = alone.trial(0, middle(alone.search.space))
-        return Run(alone, workload, data, trial)
-    except (ValueError, TypeError, KeyError, DataError) as error:
-        raise UsageError(f"{name} cannot be built again: {error} {cure}") from error
+    curves: dict[tuple[str, str], list[StudyData]] = {}
+    for study in load(options.results):
+        curves.setdefault(study.curve, []).append(study)
+    for place, what in enumerate(("workload", "optimizer")):
+        name, there = getattr(options, what), {curve[place] for curve in curves}
+        if name is not None and name not in there:
+            raise UsageError(f"no {what} {name!r} in {options.results}{suggest(name, there)}")
+        curves = {curve: made for curve, made in curves.items() if name in (None, curve[place])}
+    return list(curves.values())
 
 
 @dataclass(frozen=True)
@@ -162,6 +155,8 @@ class Asked:
                 raise UsageError(f"--{name.replace('_', '-')} must be above 0 ({unit}), but got {value:g}.")
         if options.allreduce_ms is not None and not 0 <= options.allreduce_ms < math.inf:
             raise UsageError(f"--allreduce-ms must be at least 0 milliseconds, but got {options.allreduce_ms:g}.")
+        from study.devices.placement import usable
+
         try:
             goal = None if options.goal is None else Goal.parse(options.goal)
         except ValueError as error:
@@ -208,6 +203,10 @@ def facts(asked: Asked, question: Mapping[str, Any], largest: int) -> Facts:
     Raises:
         UsageError: the model cannot be built, or one example does not fit where steps are to be measured.
     """
+    from study.devices.memory import too_large
+    from study.engine.footprint import footprint, rebuilt, step_seconds
+    from workloads.base import importable
+
     importable(asked.config_dir)
     found = Facts(asked.step_seconds, asked.largest)
     if asked.memory is not None or math.isfinite(asked.bandwidth):
@@ -266,10 +265,3 @@ def entered_times(text: str) -> dict[int, float]:
             f"32:12.5,64:20, but got {text!r}."
         ) from error
     return found
-
-
-def _bytes(count: float) -> str:
-    for power, unit in ((30, "GiB"), (20, "MiB"), (10, "KiB")):
-        if count >= 2**power:
-            return f"{count / 2**power:.3g} {unit}"
-    return f"{count:.0f} bytes"

@@ -1,0 +1,94 @@
+"""The verbs of `python -m study`: a file each, with the arguments of a verb beside its body.
+
+Files import what trains (torch, Optuna, Hydra) inside their bodies, so that `study report` starts without it.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from typing import NamedTuple
+
+from rich.console import Console
+
+from study.commands import advise, calibrate, data, exchange, report, rules, sweep
+
+
+class Verb(NamedTuple):
+    """One verb: a line of help, what adds its arguments, and what does it (returns the exit status, None: 0)."""
+
+    help: str
+    arguments: Callable[[argparse.ArgumentParser], None]
+    body: Callable[[argparse.Namespace, Console], int | None]
+
+
+VERBS = {
+    "sweep": Verb("tune and train at every batch size, then report", sweep.sweep_arguments, sweep.sweep),
+    "plan": Verb("what that sweep would cost, by a few real steps; trains nothing", sweep.plan_arguments, sweep.plan),
+    "status": Verb("how far a running or interrupted sweep is", report.status_arguments, report.status),
+    "report": Verb(
+        "rebuild tables, figures and report.html of a results folder, or make one of several",
+        report.report_arguments,
+        report.report,
+    ),
+    "compare": Verb(
+        "a report on optimizers, models or data sets side by side: which needs fewer steps where",
+        report.report_arguments,
+        report.compare,
+    ),
+    "rules": Verb(
+        "what tuning anew saves: move tuned configurations to other batch sizes and train",
+        rules.rules_arguments,
+        rules.rules,
+    ),
+    "advise": Verb(
+        "the batch size and its split over devices that are fastest and cheapest",
+        advise.advise_arguments,
+        advise.advise,
+    ),
+    "calibrate": Verb(
+        "this instrument against the noisy quadratic model, solved exactly",
+        calibrate.calibrate_arguments,
+        calibrate.calibrate,
+    ),
+    "export": Verb(
+        "results for others: the layout of the paper's released data, or two tables",
+        exchange.export_arguments,
+        exchange.export,
+    ),
+    "import": Verb(
+        "read measurements in the layout of the paper's released data",
+        exchange.import_arguments,
+        exchange.import_released,
+    ),
+    "data": Verb("list or fetch data sets", data.data_arguments, data.data),
+}
+USAGE = """\
+  python -m study sweep                               the default job: digits, eleven batch sizes
+  python -m study sweep workload=resnet_cifar         any workload of conf/workload, or your own with --config-dir
+  python -m study sweep optimizer=sgd,momentum batch_size=64,256 search.trials=10
+  python -m study plan workload=resnet_cifar          what that sweep would cost; trains nothing
+  python -m study status results/mlp_digits           how far a running or interrupted sweep is
+  python -m study report results/mlp_digits           tables, figures and report.html from the files alone
+  python -m study report results/a results/b          one report on several
+  python -m study compare results/sgd results/momentum   which optimizer needs fewer steps, where
+  python -m study rules results/mlp_digits --base-batch-size 32   tuning anew against moving what was tuned at 32
+  python -m study advise results/mlp_digits --gpus 8 --memory 80   how to split which batch over devices
+  python -m study calibrate                           this instrument against exact answers
+  python -m study export results/mlp_digits tables/ --format csv
+  python -m study import batch_science/lm1b results/lm1b --goal 'val/cross_entropy_error<3.9'
+  python -m study data list"""
+
+
+def parser() -> argparse.ArgumentParser:
+    """The verbs and their arguments."""
+    top = argparse.ArgumentParser(
+        prog="python -m study",
+        description="How far does a larger batch size cut the number of training steps, and where does it stop paying?",
+        epilog=USAGE,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    verbs = top.add_subparsers(dest="verb", required=True, metavar="VERB")
+    for name, verb in VERBS.items():
+        verb.arguments(verbs.add_parser(name, help=verb.help))
+    return top

@@ -1,0 +1,33 @@
+"""`study data list` and `study data fetch`: the data sets and where they are."""
+
+from __future__ import annotations
+
+import argparse
+
+from rich.console import Console
+
+
+def data_arguments(verb: argparse.ArgumentParser) -> None:
+    verb.add_argument("action", choices=["list", "fetch"])
+    verb.add_argument("names", nargs="*", metavar="NAME")
+
+
+def data(options: argparse.Namespace, console: Console) -> None:
+    """`study data list` and `study data fetch NAME`."""
+    from study.errors import UsageError
+    from workloads.data import datasets
+    from workloads.suggest import suggest
+
+    for name in options.names:
+        if name not in datasets.DATASETS:
+            raise UsageError(f"unknown data set {name!r}{suggest(name, datasets.DATASETS)}")
+    if options.action == "fetch":
+        for name in options.names or datasets.DATASETS:
+            console.print(f"{name}: {datasets.fetch(name)}", highlight=False)
+        return
+    for row in datasets.status():
+        if row.name in (options.names or datasets.DATASETS):
+            size = f" ({row.megabytes:.0f} MB)" if row.megabytes else ""
+            here = row.where or ("here" if row.present else f"not here: python -m study data fetch {row.name}")
+            lines = [f"[bold]{row.name}[/bold]: {row.what}{size}", here, *row.sources]
+            console.print("\n    ".join(lines), highlight=False, soft_wrap=True)

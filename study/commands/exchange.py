@@ -1,0 +1,72 @@
+"""`study export` and `study import`: results in the layouts of others."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from rich.console import Console
+
+FORMATS = ("batch_science", "csv", "parquet")
+"""Those of `analysis.export`, which takes a while to load."""
+
+
+def export_arguments(verb: argparse.ArgumentParser) -> None:
+    verb.add_argument("results", type=Path)
+    verb.add_argument("folder", type=Path, metavar="DIR", help="new or empty")
+    verb.add_argument("--format", choices=FORMATS, default=FORMATS[0], help=f"default: {FORMATS[0]}")
+
+
+def import_arguments(verb: argparse.ArgumentParser) -> None:
+    verb.add_argument("folder", type=Path, metavar="DIR", help="of dataset/model/optimizer/batch_size/study.json")
+    verb.add_argument("results", type=Path)
+    verb.add_argument(
+        "--goal",
+        action="append",
+        default=[],
+        metavar="[WORKLOAD:]GOAL",
+        help="'val/cross_entropy_error<3.9', for all or for a WORKLOAD such as 'fc_*'; default: as published",
+    )
+    verb.add_argument(
+        "--trials",
+        type=_trials,
+        metavar="N",
+        help="COMPLETE trials that count, or `all`; default: as published, else all",
+    )
+
+
+def _trials(text: str) -> int:
+    """How many trials of an imported study count; 0 stands for all."""
+    if text != "all" and not (text.isdecimal() and int(text)):
+        raise argparse.ArgumentTypeError(f"must be a whole number of at least 1, or all, but got {text}.")
+    return 0 if text == "all" else int(text)
+
+
+def export(options: argparse.Namespace, console: Console) -> None:
+    """`study export`: a results folder in the released layout of the paper's data, or as two tables."""
+    from analysis.export import export
+    from study.terminal.progress import StudiesProgress
+
+    with StudiesProgress(console, "exporting") as progress:
+        export(options.results, options.folder, options.format, progress.watch, progress.begin)
+    console.print(f"Exported: {options.folder}", highlight=False)
+
+
+def import_released(options: argparse.Namespace, console: Console) -> None:
+    """`study import`: a released tree into a results folder, then the status of what came."""
+    from study.exchange.importing import import_released
+    from study.terminal.progress import StudiesProgress
+
+    with StudiesProgress(console, "importing") as progress:
+        warnings = import_released(
+            options.folder,
+            options.results,
+            options.goal,
+            options.trials,
+            options.command,
+            progress.watch,
+            progress.begin,
+        )
+    for warning in warnings:
+        console.print(warning, style="yellow", markup=False, highlight=False)
+    console.print(f"{progress.done}\nNow: python -m study report {options.results}", highlight=False)

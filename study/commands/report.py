@@ -1,0 +1,86 @@
+"""`study status`, `study report` and `study compare`: what the files of a results folder say; no torch."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from itertools import combinations
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+
+if TYPE_CHECKING:
+    from analysis.report.build import Asked
+
+REPORT = Path("results/report")
+"""Where a report on several results folders goes."""
+STUDIES = "studies/*/*/*/study.json"
+
+
+def status_arguments(verb: argparse.ArgumentParser) -> None:
+    verb.add_argument("results", type=Path)
+    verb.add_argument("--json", action="store_true", help="for programs")
+
+
+def report_arguments(verb: argparse.ArgumentParser) -> None:
+    verb.add_argument("results", nargs="+", type=Path)
+    verb.add_argument(
+        "--goal", action="append", default=[], metavar="GOAL", help="'val/classification_error < 0.1'; repeatable"
+    )
+    verb.add_argument("--output", type=Path, metavar="DIR", help=f"default: RESULTS, or {REPORT} for several")
+    verb.add_argument("--base-batch-size", type=float, metavar="B", help="of perfect scaling and Zhang et al.")
+    verb.add_argument("--normalise-at", type=int, metavar="B", help="where compared workloads have relative steps 1")
+
+
+def status(options: argparse.Namespace, console: Console) -> None:
+    """`study status`: how far a running or interrupted sweep is."""
+    from analysis.load import load
+    from analysis.tables import status as progress
+    from study.terminal import show
+
+    table = progress.table(load(options.results))
+    if options.json:
+        print(table.to_json(orient="records", indent=1))
+    else:
+        show.status(console, table)
+
+
+def write_report(results: Sequence[Path], output: Path, console: Console, asked: Asked | None = None) -> None:
+    """Rebuild tables, figures and page from the files alone, and show the table."""
+    from analysis.report.build import Asked, build
+    from study.terminal import show
+
+    data = build(results, output, asked or Asked())
+    show.results(console, data.tables["steps_to_result"], data.sentences, data.warnings)
+    console.print(f"\nReport: {output / 'report.html'}", highlight=False)
+
+
+def report(options: argparse.Namespace, console: Console) -> None:
+    """`study report`."""
+    from analysis.counting import Goal
+    from analysis.report.build import Asked
+    from study.errors import UsageError
+
+    try:
+        goals = [Goal.parse(text) for text in options.goal]
+    except ValueError as error:
+        raise UsageError(str(error)) from error
+    output = options.output or (options.results[0] if len(options.results) == 1 else REPORT)
+    asked = Asked(tuple(goals), options.base_batch_size, options.normalise_at)
+    write_report(options.results, output, console, asked)
+
+
+def compare(options: argparse.Namespace, console: Console) -> None:
+    """`study compare`: a report that needs two curves with something in common."""
+    from analysis.load import LoadError
+
+    paths = (path for results in options.results for path in results.glob(STUDIES))
+    curves = sorted({(path.parts[-4], path.parts[-3]) for path in paths})
+    if curves and not any(one[0] == other[0] or one[1] == other[1] for one, other in combinations(curves, 2)):
+        there = ", ".join(f"{workload} with {optimizer}" for workload, optimizer in curves)
+        raise LoadError(
+            "nothing to compare: it takes a workload that was swept with two optimizers, or two workloads with one, "
+            f"but there is {there}."
+        )
+    report(options, console)

@@ -1,0 +1,46 @@
+"""`study rules`: what tuning each batch size saves over transferring the configuration of one."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from rich.console import Console
+
+
+def rules_arguments(verb: argparse.ArgumentParser) -> None:
+    verb.add_argument("results", type=Path, help="of a finished sweep")
+    verb.add_argument(
+        "--base-batch-size",
+        action="append",
+        default=[],
+        type=int,
+        metavar="B",
+        help="where it was tuned; repeatable; default: the smallest that reached the goal and the middle one",
+    )
+    verb.add_argument(
+        "--rules", metavar="a,b", help="constant, square_root, linear; with _half_life for Adam; default: all"
+    )
+    verb.add_argument("--seeds", type=int, default=10, metavar="N", help="trainings of each; default: 10")
+    verb.add_argument("--config-dir", type=Path, help="folder of your own workload, as for its sweep")
+    verb.add_argument("--device", default="auto", help="cpu, cuda, cuda:1; default: a GPU if there is one")
+    verb.add_argument("--workers", type=int, metavar="N", help="processes; default: one for each core or GPU")
+
+
+def rules(options: argparse.Namespace, console: Console) -> None:
+    """`study rules`: train tuned configurations moved by rules, as far as it is not done, then write the report."""
+    from analysis.report.build import build
+    from analysis.tables.transfer import sentences
+    from study import transfer
+    from study.devices.placement import Placement
+    from study.terminal import show
+
+    asked = transfer.Asked(options.base_batch_size, options.rules.split(",") if options.rules else (), options.seeds)
+    engine = Placement(device=options.device, workers=options.workers)
+    found, left_out = transfer.arrivals(options.results, asked, engine, options.config_dir)
+    for text in left_out:
+        console.print(text, style="yellow", markup=False, highlight=False)
+    transfer.train(found, options.config_dir, options.command, console)
+    data = build([options.results], options.results)
+    show.rules(console, data.tables["rules"], sentences(data.tables["rules"]))
+    console.print(f"\nReport: {options.results / 'report.html'}", highlight=False)

@@ -1,0 +1,98 @@
+"""`study sweep` and `study plan`: train what the overrides ask for, or say what it would cost."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+
+from study.commands.report import STUDIES, write_report
+
+if TYPE_CHECKING:
+    from study.cluster.launch import Cluster
+    from study.config.jobs import Job
+
+
+def sweep_arguments(verb: argparse.ArgumentParser) -> None:
+    _overrides(verb)
+    verb.add_argument("--cfg", action="store_true", help="print the composed configuration and stop")
+
+
+def plan_arguments(verb: argparse.ArgumentParser) -> None:
+    _overrides(verb)
+    verb.add_argument("--json", action="store_true", help="for programs")
+
+
+def _overrides(verb: argparse.ArgumentParser) -> None:
+    verb.add_argument("overrides", nargs="*", metavar="key=value", help="anything in conf/, a,b sweeps both")
+    verb.add_argument("--config-dir", type=Path, help="folder with your own workload/NAME.yaml and its Python file")
+
+
+def sweep(options: argparse.Namespace, console: Console) -> None:
+    """Run every study that the overrides ask for, as far as it is not done, then write the report."""
+    from study import whole_sweep
+    from study.cluster import launch
+    from study.config import compose
+    from study.workers.pool import TrialTooLarge
+
+    if options.cfg:
+        console.print(compose.as_yaml(options.overrides, options.config_dir), markup=False, highlight=False)
+        return
+    where = launch.chosen(options.overrides, options.config_dir)
+    jobs, missing = whole_sweep.jobs_of(options.overrides, options.config_dir, where.here)
+    try:
+        train(missing, where, options.config_dir, options.command, console)
+    except (TrialTooLarge, launch.JobsFailed):
+        _write_reports(jobs, console)
+        raise
+    _write_reports(jobs, console)
+
+
+def train(jobs: Sequence[Job], where: Cluster, config_dir: Path | None, command: str, console: Console) -> None:
+    """Train these jobs here, or on a cluster and show what their files say until the last has ended."""
+    from analysis.load import load
+    from analysis.tables import status as progress
+    from study import whole_sweep
+    from study.cluster import launch
+    from study.terminal.progress import JobsProgress
+
+    if not jobs:
+        return
+    if where.kind == "none":
+        whole_sweep.train(jobs, config_dir, command, console)
+        return
+    with launch.launched(jobs, where, config_dir, command) as looks, JobsProgress(console) as shown:
+        for states in looks:
+            there = {job.results: None for job in jobs if any(job.results.glob(STUDIES))}
+            rows = {results: progress.table(load(results)).to_dict("records") for results in there}
+            shown.watch([(job.study, launch.states_of(job, states), _rows(job, rows)) for job in jobs])
+    if failed := launch.failures(jobs):
+        raise launch.JobsFailed("\n".join([*failed, "The same command continues."]))
+
+
+def _rows(job: Job, rows: dict[Path, list[dict[str, Any]]]) -> list[dict[str, Any]]:
+    """Of the searches of one study."""
+    key = {"workload": job.study.name, "optimizer": job.study.optimizer, "batch_size": job.study.batch_size}
+    return [row for row in rows.get(job.results, []) if key.items() <= row.items()]
+
+
+def _write_reports(jobs: Sequence[Job], console: Console) -> None:
+    for results in {job.results: None for job in jobs}:
+        if any(results.glob(STUDIES)):
+            write_report([results], results, console)
+
+
+def plan(options: argparse.Namespace, console: Console) -> None:
+    """`study plan`: what a sweep would cost; nothing is trained or written."""
+    from study import whole_sweep
+
+    _, missing = whole_sweep.jobs_of(options.overrides, options.config_dir)
+    rows = whole_sweep.plan(missing, options.config_dir, None if options.json else console) if missing else []
+    if options.json:
+        print(json.dumps(rows, indent=1))
+    elif not missing:
+        console.print("Nothing is left to do.")

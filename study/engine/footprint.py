@@ -1,0 +1,121 @@
+"""The memory that one training takes on a device, and the time of its steps, for `study advise`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from analysis.counting import RECORDED
+from study.data import streaming
+from study.devices.memory import PROBE_EXAMPLES, WORKING_SET, out_of_memory, saved_bytes
+from study.devices.placement import settle_arithmetic
+from study.engine.serial import Run
+from study.engine.timing import update_seconds
+from study.errors import UsageError
+from study.records import NUMERICS_VERSION, Study
+from study.space import middle
+from workloads.base import build
+from workloads.data.datasets import DataError
+
+WHOLE_SHARE = 0.9
+"""Of a device's memory that one training alone may take: the driver, fragments and data on their way need the rest."""
+
+
+@dataclass(frozen=True)
+class Footprint:
+    """Bytes that one training takes on each device.
+
+    Attributes:
+        example: for each further one that is taken at once.
+        held: weights, gradients (twice: updates and exchanges copy them), the optimizer's state, averages of weights.
+        gradient: of all parameters, which devices exchange.
+    """
+
+    example: float
+    held: float
+    gradient: float
+
+    def largest(self, memory: float) -> int:
+        """The most examples whose step fits in so many bytes; 0 if not even one does.
+
+        >>> Footprint(example=1e6, held=1e9, gradient=2e8).largest(memory=10e9)
+        8000
+        """
+        return max(0, int((WHOLE_SHARE * memory - self.held) / max(self.example, 1.0)))
+
+    def in_words(self, memory: float) -> str:
+        """What follows for a device with so many bytes."""
+        return (
+            f"Estimated: weights, gradients and the optimizer's state take {_bytes(self.held)}, an example "
+            f"{_bytes(self.example)}, {WORKING_SET:g} times what its forward pass keeps. Of {_bytes(memory)} a tenth "
+            f"is left free, and {self.largest(memory):,} examples fit at once."
+        )
+
+
+def footprint(run: Run) -> Footprint:
+    """What a training takes, counted after an update of it, on a CPU as on any device."""
+    run.update(run.hyperparameters["learning_rate"])
+    few = next(run.data.chunks("train", range(min(PROBE_EXAMPLES, run.data.counts["train"]))))
+    example = WORKING_SET * saved_bytes(run.workload, *few, run.loss_hyperparameters)
+    gradient = sum(p.numel() * p.element_size() for p in run.model.parameters() if p.requires_grad)
+    held = [*run.weights.values(), *_tensors(run.optimizer.state_dict()["state"])]
+    return Footprint(example, 2 * gradient + sum(tensor.nbytes for tensor in held), gradient)
+
+
+def _tensors(tree: Any) -> Iterator[Tensor]:
+    if isinstance(tree, Tensor):
+        yield tree
+    elif isinstance(tree, Mapping | list | tuple):
+        for branch in tree.values() if isinstance(tree, Mapping) else tree:
+            yield from _tensors(branch)
+
+
+def step_seconds(run: Run, sizes: Sequence[int]) -> dict[int, float]:
+    """Seconds of a step of one training alone, computed as in a sweep's workers, by the examples in it.
+
+    Arguments:
+        sizes: increasing; where one does not fit, the larger ones are left out, too.
+    """
+    settle_arithmetic()
+    found: dict[int, float] = {}
+    for size in sizes:
+        try:
+            study = replace(run.study, batch_size=size)
+            found[size] = update_seconds(Run(study, run.workload, run.data, run.trial))
+        except (RuntimeError, MemoryError) as error:
+            if not out_of_memory(error):
+                raise
+            break
+    return found
+
+
+def rebuilt(question: Mapping[str, Any], device: str) -> Run:
+    """One training that a results folder asked for, with small batches, in the middle of its box.
+
+    Raises:
+        UsageError: the workload cannot be built or its data cannot be had.
+    """
+    name = f"{question['workload']['name']} with {question['optimizer']}"
+    cure = "Enter --max-per-device-batch for --memory, --step-ms for --measure, --allreduce-ms for --bandwidth."
+    if question["stopping"] == RECORDED:
+        raise UsageError(f"{name} was imported: its files do not say how its model is built. {cure}")
+    try:
+        study = Study.from_question({**question, "numerics_version": NUMERICS_VERSION})
+        alone = replace(study, batch_size=min(2, study.batch_size), micro_batch=None, arithmetic="plain")
+        workload = build(alone.workload)
+        data = streaming.source(workload.splits(torch.device("cpu")), device, gigabytes=None, loaders=0)
+        trial = alone.trial(0, middle(alone.search.space))
+        return Run(alone, workload, data, trial)
+    except (ValueError, TypeError, KeyError, DataError) as error:
+        raise UsageError(f"{name} cannot be built again: {error} {cure}") from error
+
+
+def _bytes(count: float) -> str:
+    for power, unit in ((30, "GiB"), (20, "MiB"), (10, "KiB")):
+        if count >= 2**power:
+            return f"{count / 2**power:.3g} {unit}"
+    return f"{count:.0f} bytes"
