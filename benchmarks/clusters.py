@@ -1,7 +1,7 @@
 """One sweep wherever it can run, in one process and in shards: are the tables the same, byte for byte?
 
     python -m benchmarks.clusters [none local slurm ray]
-    python -m tests.one_node_slurm python -m benchmarks.clusters none local slurm      with a SLURM of one node
+    python tests/helpers/one_node_slurm.py python -m benchmarks.clusters none local slurm      with a SLURM of one node
 
 Digits at six batch sizes, 32 trials each, with `shards=1` and `shards=4` on every cluster named; Ray needs one that
 `ray start --head` started. Times are those of the whole command, start and report included: most of it is processes

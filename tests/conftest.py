@@ -8,7 +8,7 @@ import os
 import numpy as np
 import pytest
 import torch
-from fused import asked
+from helpers.fused import asked
 from hypothesis import settings
 
 from analysis.counting import Goal
@@ -17,7 +17,7 @@ from study.records import Budget, Curve, Evaluation, Search, Study
 from study.search.tuner import point
 from study.space import parse_space, values
 
-pytest_plugins = ["made_data"]
+pytest_plugins = ["helpers.made_data"]
 
 # Machines that run tests are busy: how long an example takes says nothing.
 settings.register_profile("study", deadline=None)

@@ -1,0 +1,272 @@
+"""Figures: the data on the axes, and what stands for a missing result."""
+
+import numpy as np
+import pandas as pd
+import pytest
+from helpers.made_tables import METRIC, drawn, errors_at, limits, only, table, trials
+
+from analysis.figures import canvas, charts, draw, goal_text
+from analysis.figures.scaling import NOT_REACHED, PERFECT
+from analysis.tables import fits
+from analysis.tables.best_errors import by_budget
+from analysis.tables.trials import maps
+
+
+def line(ax, label):
+    (found,) = [line for line in ax.lines if line.get_label() == label]
+    return found
+
+
+def legend(ax):
+    return [text.get_text() for text in ax.get_legend().get_texts()]
+
+
+def test_curve_shows_the_steps_and_says_what_it_shows():
+    ax = drawn("steps_to_result", table())
+    curve = ax.lines[0]
+    assert list(curve.get_xdata()) == [1, 4, 16, 64, 256]
+    assert list(curve.get_ydata()) == [1020, 270, 82, 36, 24]
+    assert ax.get_xscale() == ax.get_yscale() == "log"
+    assert ax.get_xlabel() == "batch size (examples)"
+    assert ax.get_ylabel() == "training steps to validation error < 0.05"
+    assert ax.get_title("left") == "digits"
+    assert "goal: validation error < 0.05" in [text.get_text() for text in ax.texts]
+    assert legend(ax) == ["nesterov", PERFECT]
+
+
+def test_perfect_scaling_starts_at_the_smallest_batch_size_that_reached_the_goal():
+    dashed = line(drawn("steps_to_result", table(missed=(1,))), PERFECT)
+    (x0, x1), (y0, y1) = dashed.get_xdata(), dashed.get_ydata()
+    assert (x0, y0) == (4, 270)
+    assert np.log(y1 / y0) / np.log(x1 / x0) == pytest.approx(-1)
+    level = line(drawn("examples_to_result", table()), PERFECT).get_ydata()
+    assert level[0] == level[1] == 1020
+
+
+def test_a_missed_goal_breaks_the_curve_and_stands_open_at_its_budget():
+    ax = drawn("steps_to_result", table(missed=(16, 256)))
+    np.testing.assert_array_equal(ax.lines[0].get_ydata(), [1020, 270, np.nan, 36, np.nan])
+    mark = line(ax, NOT_REACHED)
+    assert list(mark.get_xdata()) == [16, 256]
+    assert list(mark.get_ydata()) == [5000, 5000]
+    assert mark.get_marker() == "^"
+    assert mark.get_markerfacecolor() == canvas.PAPER
+    assert NOT_REACHED in legend(ax)
+    low, high = ax.get_ylim()
+    assert low < 36
+    assert high > 5000
+    budgets = line(drawn("examples_to_result", table(missed=(256,))), NOT_REACHED).get_ydata()
+    assert list(budgets) == [5000 * 256]
+
+
+def test_a_study_without_any_result_is_drawn():
+    steps = table(missed=(1, 4, 16, 64, 256))
+    assert len(line(drawn("steps_to_result", steps), NOT_REACHED).get_xdata()) == 5
+    assert charts({"steps_to_result": steps}, ["best_learning_rate"]) == []
+
+
+def test_limits_drop_from_the_curve_and_point_on_where_no_end_is_shown():
+    ax = drawn("steps_to_result", table(), limits())
+    perfect = line(ax, "perfect-scaling limit")
+    assert list(perfect.get_xdata()) == [16, 16]
+    assert perfect.get_ydata()[1] == 82
+    drop, arrow = (mark for mark in ax.lines if mark.get_label() == "maximum useful batch size")
+    assert list(drop.get_xdata()) == [256, 256]
+    assert arrow.get_marker() == ">"
+    assert legend(ax)[2:] == ["perfect-scaling limit: 16", "maximum useful batch size: ≥ 256"]
+
+
+def test_a_limit_that_was_not_found_or_lies_outside_is_not_drawn():
+    assert legend(drawn("steps_to_result", table(), limits(perfect=(4096.0, "="))))[2:] == [
+        "maximum useful batch size: ≥ 256"
+    ]
+    ax = drawn("steps_to_result", table(), limits(perfect=(np.nan, "="), useful=(64.0, "=")))
+    assert legend(ax)[2:] == ["maximum useful batch size: 64"]
+
+
+def test_of_several_curves_only_ends_that_are_shown_are_drawn():
+    """All others would stand on top of one another, at the first or last batch size."""
+    steps = pd.concat([table("sgd"), table("nesterov")])
+    both = pd.concat([limits("sgd", perfect=(1.0, "<")), limits("nesterov", useful=(64.0, "="))])
+    (ax,) = panels_of("steps_to_result", {"steps_to_result": steps, "scaling": both})
+    drawn_at = {(line.get_label(), line.get_xdata()[0]) for line in ax.lines if "limit" in line.get_label()}
+    drawn_at |= {(line.get_label(), line.get_xdata()[0]) for line in ax.lines if "useful" in line.get_label()}
+    assert drawn_at == {("perfect-scaling limit", 16), ("maximum useful batch size", 64)}
+
+
+def test_optimizers_share_axes_and_keep_their_colours_in_every_panel():
+    first = pd.concat([table("sgd"), table("nesterov")])
+    steps = pd.concat([first, table("nesterov", workload="other")])
+    one, other = (figure.axes[0] for figure in draw(only("steps_to_result", {"steps_to_result": steps})))
+    assert legend(one) == ["sgd", "nesterov", PERFECT]
+    named = {line.get_label(): line for line in one.lines}
+    assert named["sgd"].get_color() != named["nesterov"].get_color()
+    assert named["sgd"].get_marker() != named["nesterov"].get_marker()
+    assert other.lines[0].get_color() == named["nesterov"].get_color()
+    assert other.get_title("left") == "other"
+
+
+def test_each_goal_has_its_panel():
+    steps = pd.concat([table(), table().assign(goal_threshold=0.1)])
+    panels = only("steps_to_result", {"steps_to_result": steps}).panels
+    assert [panel["steps_to_result"]["goal_threshold"].iloc[0] for panel in panels] == [0.05, 0.1]
+
+
+def test_learning_rates_and_the_rules_they_are_compared_with():
+    ax = drawn("best_learning_rate", table())
+    np.testing.assert_allclose(ax.lines[0].get_ydata(), [0.01, 0.02, 0.04, 0.08, 0.16])
+    np.testing.assert_allclose(line(ax, "linear rule").get_ydata(), [0.01, 2.56])
+    np.testing.assert_allclose(line(ax, "square-root rule").get_ydata(), [0.01, 0.16])
+    effective = drawn("best_effective_learning_rate", table()).lines[0]
+    np.testing.assert_allclose(effective.get_ydata(), [0.1, 0.2, 0.4, 0.8, 1.6])
+
+
+def test_without_momentum_the_effective_learning_rate_is_the_learning_rate():
+    steps = pd.concat([table("sgd", momentum=np.nan), table("nesterov")])
+    sgd = drawn("best_effective_learning_rate", steps).lines[0]
+    np.testing.assert_allclose(sgd.get_ydata(), [0.01, 0.02, 0.04, 0.08, 0.16])
+    assert charts({"steps_to_result": steps[steps["optimizer"] == "sgd"]}, ["best_effective_learning_rate"]) == []
+    plain = table("sgd").drop(columns="momentum")
+    assert charts({"steps_to_result": plain}, ["best_effective_learning_rate"]) == []
+    assert len(only("best_learning_rate", {"steps_to_result": plain}).panels) == 1
+
+
+def test_goals_in_words():
+    assert goal_text(METRIC, 0.05) == "validation error < 0.05"
+    assert goal_text("test/cross_entropy_error", 3.9) == "test cross entropy < 3.9"
+    assert goal_text("loss", 1) == "loss < 1"
+
+
+def panels_of(name, tables):
+    """Axes of the one figure of this kind."""
+    return [figure.axes[0] for figure in draw(only(name, tables))]
+
+
+def points(ax, label):
+    return {(float(x), float(y)) for x, y in zip(*line(ax, label).get_data(), strict=True)}
+
+
+def test_several_goals_share_axes():
+    steps = pd.concat([table(), table().assign(goal_threshold=0.1, steps_to_result=pd.array([500, 90, 30, 20, 9]))])
+    (ax,) = panels_of("several_goals", {"steps_to_result": steps})
+    assert legend(ax) == ["validation error < 0.1", "validation error < 0.05"]  # the easier first
+    assert list(line(ax, "validation error < 0.1").get_ydata()) == [500, 90, 30, 20, 9]
+    assert charts({"steps_to_result": table()}, ["several_goals"]) == []
+
+
+def test_a_goal_that_was_missed_stands_open_at_its_budget_beside_the_others():
+    steps = pd.concat([table(), table(missed=(64,)).assign(goal_threshold=0.01)])
+    (ax,) = panels_of("several_goals", {"steps_to_result": steps})
+    budget = steps.loc[steps["batch_size"] == 64, "train_steps"].iloc[0]
+    assert points(ax, "not reached in budget") == {(64, budget)}
+    assert "not reached in budget" in legend(ax)
+
+
+def test_relative_steps_are_one_where_they_are_normalised():
+    rows = [("mlp", 1, 2.0), ("mlp", 2, 1.0), ("cnn", 2, 1.0), ("cnn", 4, np.nan)]
+    relative = pd.DataFrame(rows, columns=["workload", "batch_size", "relative_steps"])
+    relative = relative.assign(compared="models", of="digits", optimizer="sgd", norm=2)
+    relative = relative.assign(goal_metric=METRIC, goal_threshold=0.05)
+    (ax,) = panels_of("relative_models", {"relative": relative})
+    assert legend(ax) == ["cnn", "mlp", PERFECT]
+    np.testing.assert_array_equal(line(ax, "cnn").get_ydata(), [1, np.nan])
+    (x0, x1), (y0, y1) = line(ax, PERFECT).get_data()
+    assert (x0, y0, x1, y1) == (2, 1, 4, 0.5)
+    assert charts({"relative": relative}, ["relative_data_sets", "relative_subsets"]) == []
+
+
+def test_time_and_examples_has_a_point_a_batch_size_and_both_fits():
+    steps = table()
+    (ax,) = panels_of("time_and_examples", {"steps_to_result": steps, "fits": fits.table(steps)})
+    expected = {(float(s), float(s * b)) for s, b in zip(steps["steps_to_result"], steps["batch_size"], strict=True)}
+    assert points(ax, "nesterov") == expected
+    x, y = line(ax, "hyperbola").get_data()
+    fit = fits.table(steps).set_index("fit").loc["hyperbola"]
+    np.testing.assert_allclose((x / fit["steps_min"] - 1) * (y / fit["examples_min"] - 1), 1)
+    assert "shoulder fit" in legend(ax)
+
+
+def test_seconds_are_steps_times_what_a_step_took():
+    seconds = table().assign(device="cpu", seconds_per_step=[0.1, 0.1, 0.2, 0.4, np.nan])
+    (ax,) = panels_of("seconds_to_result", {"seconds": seconds})
+    np.testing.assert_allclose(line(ax, "nesterov").get_ydata(), [102, 27, 16.4, 14.4, np.nan])
+    assert "cpu" in [text.get_text() for text in ax.texts]
+    assert PERFECT not in legend(ax)
+    assert charts({"seconds": seconds.assign(seconds_per_step=np.nan)}, ["seconds_to_result"]) == []
+
+
+def test_every_trial_is_a_point_along_an_axis():
+    axes = pd.concat([trials(b).assign(parameter=p, scale=s) for p, s in SCALES.items() for b in (2, 8, 32, 128)])
+    axes["value"] = np.where(axes["parameter"] == "learning_rate", axes["learning_rate"], axes["momentum"])
+    found = panels_of("along_axes", {"axes": axes})
+    assert [ax.get_title("left") for ax in found] == ["batch size 2", "batch size 32", "batch size 128"] * 2
+    assert [ax.get_xlabel() for ax in found] == ["learning rate"] * 3 + ["1 − momentum"] * 3
+    assert points(found[0], "reached") == {(0.1, 300)}
+    assert points(found[0], "not reached") == {(0.2, 2000)}
+    assert list(line(found[0], "infeasible").get_xdata()) == [0.4]
+    assert list(line(found[3], "reached").get_xdata()) == pytest.approx([0.1])
+
+
+SCALES = {"learning_rate": "log", "momentum": "reverse_log"}
+
+
+def test_a_map_shows_what_became_of_each_trial_within_the_budget():
+    (ax,) = panels_of("map_at_fixed_examples", {"maps": maps(trials())})
+    assert ax.get_xlabel() == "learning rate"
+    assert ax.get_ylabel() == "1 − momentum"
+    for state, rate in (("reached", 0.1), ("not reached", 0.2), ("infeasible", 0.4), ("fastest", 0.1)):
+        assert list(line(ax, state).get_xdata()) == [rate]
+    assert any("within 2,400 examples" in text.get_text() for text in ax.texts)
+    (steps,) = panels_of("map_at_fixed_steps", {"maps": maps(trials())})
+    assert any("within 300 steps" in text.get_text() for text in steps.texts)
+
+
+def test_best_of_n_has_a_curve_for_up_to_six_batch_sizes():
+    rows = [(2**b, n, 1000 / n if n > 1 else np.inf) for b in range(10) for n in (1, 2, 4)]
+    best = pd.DataFrame(rows, columns=["batch_size", "n", "steps"])
+    best = best.assign(workload="digits", optimizer="sgd", goal_metric=METRIC, goal_threshold=0.05)
+    (ax,) = panels_of("best_of_n", {"best_of_n": best})
+    assert len(legend(ax)) == 6
+    assert legend(ax)[0] == "batch size 1"
+    assert legend(ax)[-1] == "batch size 512"
+    assert points(ax, "batch size 1") == {(2, 500), (4, 250)}  # what is infinite has no point
+
+
+def test_reruns_stand_beside_the_search_that_they_repeat():
+    runs = pd.DataFrame({"rerun": [0, 1, 2], "steps": [120.0, 150.0, np.inf], "status": "COMPLETE"})
+    names = {"workload": "digits", "optimizer": "sgd", "batch_size": 8, "trial": 3, "steps_to_result": 100}
+    runs = runs.assign(**names, goal_metric=METRIC, goal_threshold=0.05)
+    (ax,) = panels_of("reruns", {"rerun_steps": runs})
+    assert points(ax, "sgd: the search") == {(8, 100)}
+    assert sorted(line(ax, "rerun").get_ydata()) == [120, 150]
+    assert len(line(ax, "rerun missed").get_xdata()) == 1
+
+
+def test_errors_against_budgets_and_batch_sizes():
+    falling = pd.concat([errors_at(8, [(10, 0.5), (100, 0.2)]), errors_at(64, [(10, 0.3), (100, 0.1)])])
+    (ax,) = panels_of("error_against_budget", {"best_errors": falling})
+    assert points(ax, "batch size 8") == {(10, 0.5), (100, 0.2)}
+    by_steps, by_examples = panels_of("error_against_batch_size", {"budgets": by_budget(falling)})
+    assert points(by_steps, "100 steps") == {(8, 0.2), (64, 0.1)}
+    assert points(by_examples, "800 examples (0.8 epochs)") == {(8, 0.2), (64, 0.3)}
+
+
+def test_errors_of_zero_are_drawn_on_a_log_axis_too():
+    falling = pd.concat([errors_at(8, [(10, 0.5), (100, 0.04)]), errors_at(64, [(10, 0.3), (100, 0.0)])])
+    (ax,) = panels_of("error_against_budget", {"best_errors": falling})
+    assert points(ax, "batch size 64") == {(10, 0.3), (100, 0.02)}
+    assert any("0 drawn at 0.02" in text.get_text() for text in ax.texts)
+    by_steps, _ = panels_of("error_against_batch_size", {"budgets": by_budget(falling)})
+    assert points(by_steps, "100 steps") == {(8, 0.04), (64, 0.02)}
+    names = {"workload": "digits", "optimizer": "sgd", "batch_size": 8, "goal_metric": METRIC, "goal_threshold": 0.05}
+    smoothing = pd.DataFrame({"label_smoothing": [0.0, 0.1], "error": [0.0, 0.0], "trials": 5}).assign(**names)
+    (ax,) = panels_of("label_smoothing", {"smoothing": smoothing})
+    assert points(ax, "batch size 8") == {(0, 0.001), (0.1, 0.001)}
+
+
+def test_label_smoothing_has_a_linear_axis_from_zero():
+    smoothing = pd.DataFrame({"label_smoothing": [0.0, 0.01, 0.1], "error": [0.3, 0.28, 0.25], "trials": 5})
+    names = {"workload": "digits", "optimizer": "sgd", "batch_size": 8, "goal_metric": METRIC, "goal_threshold": 0.05}
+    (ax,) = panels_of("label_smoothing", {"smoothing": smoothing.assign(**names)})
+    assert ax.get_xscale() == "linear"
+    assert points(ax, "batch size 8") == {(0, 0.3), (0.01, 0.28), (0.1, 0.25)}

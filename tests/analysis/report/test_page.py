@@ -1,0 +1,333 @@
+"""The report: one file that fetches nothing, escapes what it is given and leaves nothing out; CSVs in full."""
+
+import csv
+import io
+import re
+from dataclasses import replace
+from html.parser import HTMLParser
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from analysis import figures
+from analysis.counting import Goal
+from analysis.figures import FIGURES, canvas, charts
+from analysis.load import load_study
+from analysis.report import build, methods
+from analysis.report.html_tables import duration, number
+from analysis.report.page import ReportData, page, write_report, write_tables
+from analysis.tables import answers as analysis_searches
+from analysis.tables import fits, transfer
+
+METRIC = "val/classification_error"
+PAIRS = pd.DataFrame(
+    {
+        **{"workload": "digits", "goal_metric": METRIC, "goal_threshold": 0.05, "optimizer": "nesterov"},
+        **{"against": "sgd", "batch_size": [1, 8], "speed_up": [1.5, np.inf], "low": [0.9, 2.0], "high": [2.5, np.inf]},
+    }
+)
+VOID = {"meta", "link", "br", "img", "input"}
+
+
+def tables(workload="digits", optimizers=("nesterov",)):
+    sizes = np.array([1, 8, 64])
+    steps, scaling, cost = [], [], []
+    for optimizer in optimizers:
+        names = {"workload": workload, "optimizer": optimizer}
+        goal = {"goal_metric": METRIC, "goal_threshold": 0.05}
+        steps.append(
+            pd.DataFrame(
+                {
+                    **names,
+                    "batch_size": sizes,
+                    **goal,
+                    "reached": [True, True, False],
+                    "steps_to_result": pd.array([1725, 200, None], dtype="Int64"),
+                    "examples_to_result": pd.array([1725, 1600, None], dtype="Int64"),
+                    "trial": pd.array([3, 17, None], dtype="Int64"),
+                    "learning_rate": [0.021345678901234567, 0.1, np.nan],
+                    "momentum": [0.99873, 0.9, np.nan],
+                    "complete": 32,
+                    "incomplete": 0,
+                    "infeasible": [0, 5, 1234],
+                    "train_steps": [20000, 2500, 400],
+                }
+            )
+        )
+        rows = [("perfect_scaling_limit", 8.0, "="), ("maximum_useful_batch_size", 64.0, ">")]
+        limits = pd.DataFrame(rows, columns=["definition", "value", "bound"])
+        scaling.append(pd.DataFrame({**names, **goal, **limits, "low": np.nan, "high": np.nan}))
+        cost.append(
+            pd.DataFrame(
+                {
+                    **names,
+                    "batch_size": sizes,
+                    "device": "cpu",
+                    "trials": 32,
+                    "steps": [640000, 80000, 12800],
+                    "seconds_training": [7500.0, 12.5, 3.2],
+                    "seconds_evaluation": [75.3, 1.5, 0.3],
+                    "seconds_per_step": [0.01177, 1.5e-4, 2.5e-4],
+                    "evaluation_share": [0.0099, 0.107, np.nan],
+                }
+            )
+        )
+    return tuple(pd.concat(frames, ignore_index=True) for frames in (steps, scaling, cost))
+
+
+def report(**changes):
+    steps, scaling, cost = tables(**changes)
+    studies = [
+        {"batch_size": 1, "seed": 0, "versions": {"torch": "2.13.0", "numpy": "2.4.6"}, "host": "here"},
+        {"batch_size": 8, "seed": 0, "versions": {"torch": "2.13.0", "numpy": "2.4.6"}, "host": "there"},
+    ]
+    sentences = ["It scales to 8.", "And no further."]
+    warnings = ["The heavier one.", "The lighter one."]
+    made = made_of(steps, scaling, cost)
+    return ReportData("Digits", sentences, warnings, made, studies, "study sweep workload=digits")
+
+
+def shown(data):
+    """The page with all that can be drawn."""
+    return page(data, drawn(data.tables))
+
+
+def made_of(steps, scaling, cost):
+    """Tables by name, as of `analysis.report.build.tables`."""
+    more = {"searches": searches(steps), "reruns": reruns(steps), "compare": PAIRS}
+    more["repeats"] = analysis_searches.repeats([])
+    more["rules"] = transfer.table(transfer.steps([]))
+    more["fits"] = fits.table(steps)
+    more["compare_workloads"] = PAIRS.iloc[:0].rename(columns={"workload": "optimizer", "optimizer": "workload"})
+    return {"steps_to_result": steps, "scaling": scaling, "cost": cost, **more}
+
+
+def drawn(tables):
+    """What can be drawn from steps and limits."""
+    kinds = ["steps_to_result", "examples_to_result", "best_learning_rate", "best_effective_learning_rate"]
+    return [(c, [canvas.svg(f) for f in figures.draw(c)]) for c in figures.charts(tables, kinds)]
+
+
+def searches(steps):
+    """Two stages for each study, as in `analysis.tables.answers.table`."""
+    kept = [*steps.columns[:7], "complete", "infeasible", "incomplete", "train_steps"]
+    search = {"repeat": 0, "budget_multiple": 1.0, "stage": 0, "answer": False, "searched_momentum": "0 to 0.9, linear"}
+    first = steps[kept].assign(**search)
+    second = first.assign(stage=1, answer=True, searched_momentum="0 to 0.99, linear")
+    return pd.concat([first, second], ignore_index=True)
+
+
+def reruns(steps):
+    """As in `analysis.tables.answers.reruns`: of the first batch size, of which one of five missed the goal."""
+    kept = ["workload", "optimizer", "batch_size", "goal_metric", "goal_threshold", "trial", "steps_to_result"]
+    spread = {"least": 1700.0, "median": 1800.0, "greatest": np.inf}
+    return steps[steps["batch_size"] == 1][kept].assign(reruns=5, infeasible=0, reached=4, **spread)
+
+
+@pytest.fixture(scope="module")
+def text():
+    return shown(report())
+
+
+class Page(HTMLParser):
+    """Collects ids, references and table rows; fails on tags that are not closed."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.ids, self.references, self.rows, self.open = [], [], [], []
+        self.feed(text)
+        self.close()
+        assert self.open == []
+
+    def handle_starttag(self, tag, attributes):
+        self.open += [] if tag in VOID else [tag]
+        self._note(attributes)
+        if tag == "tr":
+            self.rows.append([])
+        if tag in ("td", "th"):
+            self.rows[-1].append("")
+
+    def handle_startendtag(self, tag, attributes):
+        self._note(attributes)
+
+    def _note(self, attributes):
+        self.ids += [value for name, value in attributes if name == "id"]
+        self.references += [value for name, value in attributes if name in ("src", "href", "xlink:href")]
+        self.references += [f"#{ref}" for _, value in attributes for ref in re.findall(r"url\(#(.*?)\)", value or "")]
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        if self.open[-1:] in (["td"], ["button"]):
+            self.rows[-1][-1] += data
+
+
+def test_one_file_that_fetches_nothing(tmp_path):
+    path = write_report(tmp_path / "new", report(), drawn(report().tables))
+    assert [file.name for file in path.parent.iterdir()] == ["report.html"]
+    text = path.read_text()
+    assert "http:" not in text
+    assert "https:" not in text
+    assert "@import" not in text
+    assert "default-src 'none'" in text
+    assert all(reference.startswith("#") for reference in Page(text).references)
+
+
+def test_the_same_data_give_the_same_bytes(text):
+    assert shown(report()) == text
+
+
+def test_ids_are_unique_and_every_reference_finds_its_own():
+    steps = pd.concat([tables("one", ("sgd", "nesterov"))[0], tables("two")[0]])
+    read = Page(page(report(), drawn({"steps_to_result": steps, "scaling": tables()[1]})))
+    assert len(read.ids) == len(set(read.ids))
+    assert len(read.references) > 50
+    assert {reference.removeprefix("#") for reference in read.references} <= set(read.ids)
+
+
+def test_order_conclusion_warnings_figures_tables_provenance(text):
+    said = ["<h1>Digits", "It scales to 8.", "And no further.", "The heavier one.", "The lighter one.", "<svg"]
+    said += ["Figure 1.", "Figure 4.", "Table 1.", "Table 4.", "study sweep workload=digits", "<details>"]
+    places = [text.index(words) for words in said]
+    assert places == sorted(places)
+
+
+def test_every_study_is_in_the_tables_and_numbers_are_for_people():
+    rows = Page(page(report(optimizers=("sgd", "nesterov")))).rows
+    for optimizer in ("sgd", "nesterov"):
+        assert [optimizer, "1", "1,725", "1,725", "3", "0.0213", "0.9987", "20,000"] in rows
+        assert [optimizer, "64", "not reached", "–", "–", "–", "–", "400"] in rows
+        assert [optimizer, "perfect-scaling limit", "8"] in rows
+        assert [optimizer, "maximum useful batch size", "≥ 64"] in rows
+        assert [optimizer, "64", "32", "1,234", "0"] in rows
+        assert [optimizer, "1", "32", "640,000", "2 h 05 min", "1 min 15 s", "11.8 ms", "1.0%"] in rows
+    assert ["here"] in [row[-1:] for row in rows]
+    assert ["batch size", "host"] in rows
+
+
+def test_what_is_the_same_in_all_rows_goes_into_the_caption(text):
+    assert (
+        "<b>Table 1. Steps to result.</b> workload digits · optimizer nesterov · goal validation error &lt; 0.05"
+        in text
+    )
+    assert ["1", "1,725", "1,725", "3", "0.0213", "0.9987", "20,000"] in Page(text).rows
+    assert "<dt>versions torch</dt><dd>2.13.0</dd>" in text
+
+
+def test_intervals_are_shown_once_there_are_any(text):
+    data = report()
+    assert "<button>95 % interval" not in text
+    scaling = data.tables["scaling"].assign(low=[4.0, np.nan], high=[16.0, np.nan])
+    changed = {"scaling": scaling, "steps_to_result": data.tables["steps_to_result"].iloc[:0]}
+    found = page(replace(data, tables={**data.tables, **changed}))
+    assert ["perfect-scaling limit", "8", "4 to 16"] in Page(found).rows
+
+
+def test_names_are_escaped():
+    name = "<script>alert('x')</script>&\"quoted\""
+    steps, scaling, cost = tables(name, (name,))
+    made = made_of(steps, scaling, cost)
+    text = shown(ReportData(name, [name], [name], made, [{"host": name}, {"host": "b"}], name))
+    assert text.count("<script>") == 1
+    assert "<script>alert" not in text
+    assert "&lt;script&gt;alert(&#x27;x&#x27;)" in text
+    Page(text)
+
+
+def test_a_report_on_nothing_says_so():
+    text = page(ReportData("Empty", [], [], {}, [], ""))
+    assert "Nothing has been measured yet." in text
+    assert "<table" not in text
+    assert "<svg" not in text
+    Page(text)
+
+
+def test_csv_files_keep_full_precision_and_do_not_depend_on_the_order_of_rows(tmp_path):
+    made = dict(zip(("steps_to_result", "scaling", "cost"), tables(optimizers=("sgd", "nesterov")), strict=True))
+    made["searches"] = searches(made["steps_to_result"])
+    steps = made["steps_to_result"]
+    first = write_tables(tmp_path / "a", made)
+    mixed = {name: table.sample(frac=1, random_state=1) for name, table in made.items()}
+    second = write_tables(tmp_path / "b", mixed)
+    assert [path.relative_to(tmp_path / "a").as_posix() for path in first] == [
+        "tables/steps_to_result.csv",
+        "tables/scaling.csv",
+        "tables/cost.csv",
+        "tables/searches.csv",
+    ]
+    assert [path.read_bytes() for path in first] == [path.read_bytes() for path in second]
+    text = first[0].read_text()
+    assert repr(float(steps["learning_rate"][0])) in text
+    assert b"\r" not in first[0].read_bytes()
+    rows = list(csv.DictReader(io.StringIO(text)))
+    assert list(rows[0]) == list(steps.columns)
+    assert max(float(row["learning_rate"] or 0) for row in rows) == steps["learning_rate"].max()
+    assert [row["steps_to_result"] for row in rows] == ["1725", "200", ""] * 2
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(1725, "1,725"), (0.0213456, "0.0213"), (64.0, "64"), (0.9987, "0.9987"), (0.99999, "0.99999"), (0.95, "0.95"),
+     (1.5, "1.50"), (12345.6, "12,346"), (0.0000123, "1.23e-05"), (0, "0"), (-3, "-3"), (123.4, "123")],
+)  # fmt: skip
+def test_numbers(value, text):
+    assert number(value) == text
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(0.0, "0 µs"), (3.21e-6, "3.21 µs"), (0.9999, "1 s"), (0.0417, "41.7 ms"), (59.9, "59.9 s"), (59.99, "1 min 00 s"),
+     (245, "4 min 05 s"), (3599.7, "1 h 00 min"), (7500, "2 h 05 min"), (1e7, "2,777 h 47 min")],
+)  # fmt: skip
+def test_durations(seconds, text):
+    assert duration(seconds) == text
+
+
+def test_every_term_and_every_title_is_defined_in_the_methods(text):
+    defined = set(re.findall(r'id="(method-[^"]*)"', methods.rendered()))
+    assert {methods.anchor(term) for term in methods.TERMS.values()} <= defined
+    assert {methods.anchor(drawing.title) for drawing in FIGURES.values()} <= defined
+    targets = re.findall(r'href="#(method-[^"]*)"', text)
+    assert len(targets) > 10
+    assert all(text.count(f'id="{target}"') == 1 for target in targets)
+
+
+def test_the_methods_in_the_page_are_those_of_the_documents():
+    root = Path(__file__).parents[3]
+    assert (root / "analysis" / "report" / "methods.md").read_text() == (root / "docs" / "methods.md").read_text()
+
+
+@pytest.mark.parametrize(("limit", "value"), [("MOST_FIGURES", 2), ("MOST_BYTES", 60_000)])
+def test_figures_beyond_what_a_page_holds_are_links(limit, value, monkeypatch):
+    figures = drawn(report().tables)
+    whole = page(report(), figures)
+    monkeypatch.setattr("analysis.report.page." + limit, value)
+    text = page(report(), figures)
+    assert len(text) < len(whole)
+    linked = re.findall(r'<a href="figures/([^"]+)\.svg">', text)
+    assert linked
+    assert "Further figures, in files of their own" in text
+    assert len(linked) + text.count("<figure><div") + text.count("<figure class=wide><div") == len(figures)
+
+
+def test_kinds_that_are_missing_say_what_they_need(text):
+    assert "Several goals: needs two goals, one of them reached: give --goal twice." in text
+    assert "Steps to result: needs" not in text
+
+
+def test_kinds_that_are_missing_as_no_trial_met_the_goal_say_so():
+    folders = Path("results/published/mlp_digits/studies/mlp_digits").glob("*/64")
+    studies = [load_study(folder) for folder in folders]
+    (goal,) = {study.goal for study in studies}
+
+    def there(*goals: Goal) -> set[str]:
+        return {chart.drawing.title for chart in charts(build.tables(studies, studies, build.Asked(goals)))}
+
+    beyond, farther = replace(goal, threshold=1e-8), replace(goal, threshold=1e-9)
+    titles = (there(goal) - there(beyond)) | (there(goal, beyond) - there(beyond, farther))
+    lost = [drawing for drawing in FIGURES.values() if drawing.title in titles]
+    assert len(lost) > 4
+    assert [drawing.title for drawing in lost if "reached" not in drawing.needs] == []

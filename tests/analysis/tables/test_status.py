@@ -1,0 +1,191 @@
+"""How far a sweep is, what it would cost, and that asking changes nothing."""
+
+from __future__ import annotations
+
+import fcntl
+import io
+import json
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import BinaryIO
+
+import pytest
+from rich.console import Console
+
+from analysis.load import load
+from analysis.tables import status, steps_to_result
+from study import store, whole_sweep
+from study.__main__ import main
+from study.config import preflight
+from study.config.jobs import parse_jobs
+from study.store import claims
+
+ROOT = Path(__file__).parents[3]
+HERE = {"host": socket.gethostname(), "pid": os.getpid(), "boot": status._machine()}
+RUN = {"workers": 2}
+SMALL = ["batch_size=64,256", "search.trials=3", "budget.epochs=2"]
+
+
+@pytest.fixture
+def state(tmp_path: Path, make_study, make_curve):
+    """The row of `status` after these trials (keywords of make_curve, by index), while these processes work on it."""
+
+    def make(curves, *processes, begun=True, **fields):
+        study = make_study(**fields)
+        store.announce(tmp_path, study)
+        if begun:
+            store.open_study(tmp_path, study, RUN)
+            folder = store.study_folder(tmp_path, study)
+            for number, process in enumerate(processes):
+                claim = folder / f".claim.{number}-of-{len(processes)}.1"
+                claim.write_text(json.dumps(process))
+                if process is HERE:
+                    held.append(claim.open("rb"))
+                    fcntl.flock(held[-1], fcntl.LOCK_EX)
+            for index, curve in curves.items():
+                store.save(folder, make_curve(study, index, **curve))
+        [row] = status.table(load(tmp_path)).to_dict("records")
+        return row
+
+    held: list[BinaryIO] = []
+    yield make
+    for file in held:
+        file.close()
+
+
+def test_a_study_that_is_announced_waits(state, tmp_path: Path) -> None:
+    row = state({}, begun=False)
+    assert (row["state"], row["complete"], row["wanted"]) == ("waiting", 0, 4)
+    assert row["seconds_left"] != row["seconds_left"]  # unknown
+    assert not steps_to_result.table(load(tmp_path))["reached"].any()
+
+
+def test_counts_best_and_time_left(state) -> None:
+    row = state({0: {"reaches": 30}, 1: {"bad": 9}, 3: {"reaches": 20}}, HERE)
+    assert (row["state"], row["processes"]) == ("running", 1)
+    assert (row["complete"], row["infeasible"], row["incomplete"], row["best"]) == (2, 1, 1, 20)
+    seconds = 3 * (2.0 + 0.5)  # of every curve made by hand
+    assert row["seconds_left"] == pytest.approx(seconds / 2 * 2 / 2)  # two trials made, two to go, two workers
+
+
+def test_the_best_is_the_best_of_those_that_count(state) -> None:
+    """A trial was started for one that seemed to have diverged, until a faster one of lower index had ended."""
+    row = state({0: {"reaches": 20}, 1: {"bad": 60}, 2: {"reaches": 10}}, trials=2, stopping="race")
+    assert (row["state"], row["best"]) == ("done", 20)
+
+
+DEAD = {**HERE}  # its number came again: nobody holds its lock
+ELSEWHERE = {**HERE, "pid": 2**22 + 1, "boot": "another"}  # a machine of the same name
+
+
+@pytest.mark.parametrize(
+    ("processes", "expected", "living"),
+    [
+        ([], "stopped", 0),
+        ([DEAD], "stopped", 0),
+        ([ELSEWHERE], "running", 1),
+        ([HERE, DEAD, ELSEWHERE], "running", 2),
+        ([{}], "stopped", 0),
+    ],
+)
+def test_whether_it_runs(state, processes, expected, living) -> None:
+    row = state({0: {}}, *processes)
+    assert (row["state"], row["processes"]) == (expected, living)
+
+
+def test_a_process_elsewhere_that_is_silent_is_dead(tmp_path: Path, state) -> None:
+    state({0: {}}, ELSEWHERE)
+    [claim] = tmp_path.rglob(".claim*")
+    os.utime(claim, (0, 0))
+    [row] = status.table(load(tmp_path)).to_dict("records")
+    assert row["state"] == "stopped"
+
+
+def test_trials_that_were_made_twice_are_told(tmp_path: Path, make_study, capsys: pytest.CaptureFixture[str]) -> None:
+    for doubled in (0, 2, 1):
+        run = store.open_study(tmp_path, make_study(), RUN)
+        store.end_run(run, {"doubled_trials": doubled})
+    assert main(["status", str(tmp_path)]) == 0
+    out = " ".join(capsys.readouterr().out.split())
+    assert "Discarded: 3 trials that a process which was taken for dead made too." in out
+
+
+@pytest.mark.parametrize("fields", [{"trials": 2}, {"trials": 2, "max_launches": 3}])
+def test_done(state, fields) -> None:
+    trials = {0: {"bad": 5}, 1: {}, 2: {} if "max_launches" not in fields else {"bad": 5}}
+    row = state(trials, **fields)
+    assert row["state"] == "done"
+    assert row["seconds_left"] == 0
+
+
+def test_plan_writes_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan", *SMALL, "--json", "engine.workers=1", f"results={tmp_path / 'results'}"]) == 0
+    rows = json.loads(capsys.readouterr().out)
+    assert [(row["batch_size"], row["trials"], row["steps"]) for row in rows] == [(64, 3, 600), (256, 3, 600)]
+    assert [row["examples"] for row in rows] == [600 * 64, 600 * 256]
+    assert all(row["seconds"] > 600 * row["seconds_per_step"] > 0 for row in rows)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("engine", "precision", "told"), [("lanes", "bf16", True), ("lanes", "fp32", False), ("auto", "bf16", False)]
+)
+def test_lanes_that_cannot_be_are_told(tmp_path: Path, engine: str, precision: str, told: bool) -> None:
+    console = Console(width=1000, file=io.StringIO())
+    arguments = [*SMALL, f"precision={precision}", f"engine={engine}", f"results={tmp_path}"]
+    whole_sweep.warn_of_lanes(preflight.materialise(parse_jobs(arguments)), console)
+    line = "engine=lanes, but mlp_digits with momentum cannot be fused at batch size 64, 256: trials are trained one at"
+    assert (line in console.file.getvalue()) is told
+
+
+def test_status_and_plan_of_a_finished_sweep(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    small = [*SMALL, "engine.workers=1", f"results={tmp_path}"]
+    assert main(["sweep", *small]) == 0
+    capsys.readouterr()
+    assert main(["status", str(tmp_path), "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)
+    assert [(row["batch_size"], row["state"], row["complete"]) for row in rows] == [(64, "done", 3), (256, "done", 3)]
+    assert main(["status", str(tmp_path)]) == 0
+    assert "Done." in capsys.readouterr().out
+    assert main(["plan", *small]) == 0
+    assert "Nothing is left to do." in capsys.readouterr().out
+    assert main(["plan", *small, "search.trials=5", "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)
+    assert [(row["trials"], row["steps"]) for row in rows] == [(2, 400), (2, 400)]  # what is on file costs nothing
+
+
+def test_nobody_knows_how_long_it_takes_before_a_trial_has_ended(tmp_path: Path, capsys, make_study) -> None:
+    for size in (8, 64):
+        store.announce(tmp_path, make_study(batch_size=size))
+    store.open_study(tmp_path, make_study(batch_size=8), RUN)
+    assert main(["status", str(tmp_path)]) == 0
+    assert "Time left: unknown; of 2 searches no trial has ended yet." in " ".join(capsys.readouterr().out.split())
+
+
+def test_status_of_nothing_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["status", str(tmp_path)]) == 2
+    assert "no studies in" in capsys.readouterr().err
+
+
+def test_whoever_reads_it_may_stop_reading() -> None:
+    """As `head` does; JSON of many studies is more than a pipe holds."""
+    command = [sys.executable, "-m", "study", "status", "results/published/mlp_digits", "--json"]
+    read, write = os.pipe()
+    os.close(read)
+    with os.fdopen(write, "w") as pipe:
+        ended = subprocess.run(command, stdout=pipe, stderr=subprocess.PIPE, text=True, cwd=ROOT)
+    assert (ended.returncode, ended.stderr) == (1, "")
+
+
+def test_a_process_that_is_killed_is_at_work_no_more(tmp_path: Path, make_study) -> None:
+    """Whatever has its number now."""
+    folder = store.study_folder(tmp_path, make_study())
+    with claims.claimed(folder):
+        assert status.at_work(folder) == 1
+        [claim] = folder.glob(".claim.*")
+        content = claim.read_text()
+    claim.write_text(content)
+    assert status.at_work(folder) == 0

@@ -1,0 +1,131 @@
+"""Every public function of `analysis` shows how it is called, and what it shows is so."""
+
+import ast
+import doctest
+import importlib
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import matplotlib
+import matplotlib.pyplot as plt
+import pandas as pd
+import pytest
+
+from analysis.report.build import build
+
+ROOT = Path(__file__).parents[2]
+PUBLISHED = ROOT / "results/published"
+FILES = sorted(path.relative_to(ROOT) for path in (ROOT / "analysis").rglob("*.py"))
+NAMES = [".".join(file.with_suffix("").parts).removesuffix(".__init__") for file in FILES]
+Documented = ast.Module | ast.ClassDef | ast.FunctionDef
+
+
+@pytest.fixture(autouse=True)
+def _as_in_a_notebook(monkeypatch):
+    """In the repository's root, and with figures that nobody sees."""
+    monkeypatch.chdir(ROOT)
+    monkeypatch.setattr(sys, "argv", [""])
+    backend = matplotlib.get_backend()
+    plt.switch_backend("agg")
+    yield
+    plt.close("all")
+    plt.switch_backend(backend)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_examples_are_so(name):
+    assert doctest.testmod(importlib.import_module(name)).failed == 0
+
+
+def shown(node: Documented) -> str:
+    """The code of a docstring's examples."""
+    return "".join(e.source for e in doctest.DocTestParser().get_examples(ast.get_docstring(node) or ""))
+
+
+def public_functions(tree: ast.Module) -> Iterator[tuple[str, str]]:
+    """(name, code that may show it): its own examples, those of its class or those of its module.
+
+    Properties, like fields, are shown by being described.
+    """
+    for node in tree.body:
+        methods = [node] if isinstance(node, ast.FunctionDef) else getattr(node, "body", [])
+        for part in methods:
+            if isinstance(part, ast.FunctionDef) and not part.name.startswith("_"):
+                decorators = {ast.unparse(decorator) for decorator in part.decorator_list}
+                if "property" not in decorators and not getattr(node, "name", "_").startswith("_"):
+                    yield part.name, shown(part) + shown(tree) + (shown(node) if node is not part else "")
+
+
+@pytest.mark.parametrize("file", FILES, ids=NAMES)
+def test_every_public_function_has_an_example(file):
+    tree = ast.parse((ROOT / file).read_text())
+    without = [name for name, code in public_functions(tree) if not re.search(rf"\b{name}\(", code)]
+    assert not without, f"{file}: no example calls {', '.join(without)}"
+
+
+def test_a_function_without_an_example_is_found():
+    code = (
+        '"""A module.\n\n>>> three()\n3\n"""\ndef three(): ...\ndef four():\n    """Not three()."""\ndef _five(): ...\n'
+    )
+    found = dict(public_functions(ast.parse(code)))
+    assert [name for name, code in found.items() if f"{name}(" not in code] == ["four"]
+
+
+def test_the_notebook_of_the_readme():
+    text = (ROOT / "README.md").read_text().partition("## In a notebook")[2]
+    names: dict[str, object] = {}
+    exec(re.search(r"```python\n(.*?)```", text, re.DOTALL)[1], names)
+    assert set(names["steps"]["optimizer"]) == {"momentum", "sgd"}
+    assert "maximum_useful_batch_size" in set(names["limits"]["definition"])
+    assert names["ax"].get_ylabel() == "training steps to validation error < 0.05"
+
+
+WITHOUT_TORCH = """
+import sys
+
+
+class Absent:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in ("torch", "optuna", "hydra", "study", "workloads", "conf"):
+            raise ImportError(f"{name} is not installed here")
+
+
+sys.meta_path.insert(0, Absent())
+from analysis import load
+from analysis.report import build
+from analysis.tables import answers, scaling, steps_to_result
+
+published = "results/published/mlp_digits"
+studies = answers.answers(load.load(published))
+assert steps_to_result.table(studies)["reached"].all()
+assert len(scaling.table(studies)) == 10
+build.build([published], sys.argv[1])
+"""
+
+
+def test_results_are_read_and_reported_without_torch(tmp_path):
+    command = [sys.executable, "-c", WITHOUT_TORCH, str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "report.html").stat().st_size > 100_000
+    assert_same_tables(tmp_path, PUBLISHED / "mlp_digits")
+
+
+def assert_same_tables(rebuilt, published):
+    for file in sorted((published / "tables").iterdir()):
+        found, kept = pd.read_csv(rebuilt / "tables" / file.name), pd.read_csv(file)
+        pd.testing.assert_frame_equal(found, kept, rtol=1e-3, obj=file.name)
+
+
+def test_the_comparison_of_optimizers_in_the_readme_is_the_published_one(tmp_path):
+    published = PUBLISHED / "simple_cnn_fashion_mnist"
+    build([published], tmp_path)
+    assert_same_tables(tmp_path, published)
+    steps = pd.read_csv(tmp_path / "tables/steps_to_result.csv")
+    found = steps.pivot(index="optimizer", columns="batch_size", values="steps_to_result")
+    rows = re.findall(r"^\| `(\w+)` \| (\d+) \| (\d+) \| (\d+) \|$", (ROOT / "README.md").read_text(), re.MULTILINE)
+    assert {name: [int(each) for each in row] for name, *row in rows} == found.T.to_dict("list")
+    assert steps[["complete", "infeasible"]].sum().tolist() == [120, 10]

@@ -1,0 +1,189 @@
+"""Golden curves: what a few updates of every model family measured when NUMERICS_VERSION was last raised.
+
+    python tests/helpers/golden.py     writes golden.json anew; refuses if numbers changed and the version did not
+
+The data are made by the raw output of PCG64, which numpy promises for ever, in the shape of the data set that the
+family is published on. A case trains two trials side by side where its arithmetic has lanes, else one after the other.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from analysis.counting import Goal
+from study import records
+from study.data.resident import Data
+from study.engine import lanes, serial
+from study.records import Budget, Curve, Evaluation, Search, Study, Trial
+from study.space import parse_space
+from workloads.base import Splits, build
+from workloads.data.datasets import DATASETS
+
+FILE = Path(__file__).with_name("golden.json")
+TOLERANCE = 1e-4
+"""Relative, of every cross entropy. SSE4, AVX2 and AVX-512 kernels were found to agree within 1e-6 and, where a ReLU's
+sign flips, 1e-5; a learning rate that is 0.1 % larger alters 4e-4 or more of each case."""
+CURE = (
+    "the numbers changed. If on purpose, raise NUMERICS_VERSION in study/records.py and write the golden curves anew: "
+    "python tests/helpers/golden.py"
+)
+
+SOFTMAX = {"_target_": "workloads.fully_connected.FullyConnected", "dataset": "mnist", "widths": []}
+MLP = SOFTMAX | {"widths": [32, 16]}
+CNN = {"_target_": "workloads.simple_cnn.SimpleCNN", "dataset": "mnist", "size": "narrow"}
+RESNET = {"_target_": "workloads.resnet_cifar.ResNetCifar", "dataset": "cifar10"}
+
+
+@dataclass(frozen=True)
+class Case:
+    """A family, its training algorithm, and its hyperparameters: of the second trial half the learning rate."""
+
+    workload: Mapping[str, Any]
+    arithmetic: str
+    learning_rate: float
+    batch_size: int = 8
+    steps: int = 12
+    optimizer: str = "momentum"
+    schedule: str = "constant"
+    hyperparameters: Mapping[str, float] = field(default_factory=lambda: {"momentum": 0.9})
+
+
+ADAM = {"beta1": 0.9, "beta2": 0.99, "epsilon": 1e-6}
+DECAY = {"learning_rate_decay_fraction": 0.7, "end_learning_rate_factor": 0.1, "label_smoothing": 0.1}
+CASES = {
+    "softmax bmm": Case(SOFTMAX, "bmm", 0.0005),
+    "softmax plain": Case(SOFTMAX, "plain", 0.0005),
+    "mlp bmm": Case(MLP, "bmm", 0.01),
+    "mlp deferred": Case(MLP, "deferred", 0.01),
+    "mlp plain": Case(MLP, "plain", 0.01),
+    "mlp bmm decay": Case(MLP, "bmm", 0.05, schedule="linear_decay", hyperparameters={"momentum": 0.5, **DECAY}),
+    "simple_cnn plain": Case(CNN, "plain", 0.01),
+    "simple_cnn vmap": Case(CNN, "vmap", 0.01, batch_size=2),
+    "simple_cnn plain adam": Case(CNN, "plain", 0.0005, optimizer="adam", hyperparameters=ADAM),
+    "resnet_8 plain": Case(RESNET, "plain", 0.05, steps=6),
+    "resnet_8 grouped": Case(RESNET, "grouped", 0.02, batch_size=2, steps=6, hyperparameters={"momentum": 0.5}),
+    "resnet_8 vmap": Case(RESNET, "vmap", 0.02, batch_size=2, steps=6, hyperparameters={"momentum": 0.5}),
+}
+
+
+def uniform(seed: int, *shape: int) -> Tensor:
+    """Numbers in [0, 1) [*shape], multiples of 2^-24 and so exact in float32."""
+    raw = np.random.PCG64(seed).random_raw(math.prod(shape))
+    return torch.from_numpy((raw >> np.uint64(40)).astype(np.float32) / np.float32(2**24)).view(shape)
+
+
+def data(dataset: str) -> Data:
+    """Noise on ten smooth pictures; examples of every class in turn."""
+    shape = DATASETS[dataset].shape
+    pictures = torch.nn.functional.interpolate(uniform(0, 10, shape[0], 4, 4), size=shape[1:], mode="nearest")
+
+    def split(seed: int, count: int) -> tuple[Tensor, Tensor]:
+        targets = torch.arange(count) % 10
+        return 4 * pictures[targets] + uniform(seed, count, *shape) - 2.5, targets
+
+    return Data.of(Splits(split(1, 60), split(2, 30), split(3, 20)))
+
+
+def study_of(case: Case) -> Study:
+    """The study that asks for both trials of a case."""
+    values = {"learning_rate": [case.learning_rate, case.learning_rate / 2]}
+    values |= {name: [value] for name, value in case.hyperparameters.items()}
+    return Study(
+        workload={"name": "golden", "train_examples": 60, "validation_examples": 30, **case.workload},
+        optimizer=case.optimizer,
+        schedule=case.schedule,
+        batch_size=case.batch_size,
+        goal=Goal("val/classification_error", 0.01),
+        budget=Budget(epochs=0, steps=case.steps),
+        search=Search("sobol", 2, parse_space({name: {"choices": choices} for name, choices in values.items()})),
+        stopping="budget",
+        evaluation=Evaluation(first=1 / case.steps, ratio=2.0, every=2),
+        arithmetic=case.arithmetic,
+    )
+
+
+class Both(serial.Proposals):
+    """Both trials of a case, one after the other."""
+
+    def __init__(self, study: Study, case: Case) -> None:
+        self.limit = study.train_steps
+        rates = (case.learning_rate, case.learning_rate / 2)
+        self.trials = [study.trial(i, {"learning_rate": r, **case.hyperparameters}) for i, r in enumerate(rates)]
+
+    def ask(self, wait: bool) -> Trial | None:
+        return self.trials.pop(0) if self.trials else None
+
+    def step_limit(self, index: int) -> int:
+        return self.limit
+
+
+def measured(case: Case) -> dict[str, list[float | None]]:
+    """Trial and metric -> what was measured at each evaluation, None where it was not."""
+    study = study_of(case)
+    workload, examples = build(study.workload), data(case.workload["dataset"])
+    curves: list[Curve]
+    if case.arithmetic == "plain":
+        curves = list(serial.train(study, workload, examples, Both(study, case)))
+    else:
+        curves = list(lanes.train(study, workload, examples, Both(study, case), heights=(4,), most=4))
+    return {
+        f"trial {curve.trial.index} {metric}": [
+            None if math.isnan(value) else float(f"{value:.8g}") for value in values
+        ]
+        for curve in sorted(curves, key=lambda curve: curve.trial.index)
+        for metric, values in curve.errors.items()
+        if metric.endswith("cross_entropy_error")
+    }
+
+
+def departure(old: Mapping[str, list[float | None]], new: Mapping[str, list[float | None]]) -> float:
+    """The largest relative difference between two curves; infinite where they were not measured alike."""
+    if {k: [v is None for v in values] for k, values in old.items()} != {
+        k: [v is None for v in values] for k, values in new.items()
+    }:
+        return math.inf
+    pairs = [(a, b) for key in old for a, b in zip(old[key], new[key], strict=True) if a is not None and b is not None]
+    return max(abs(b - a) / abs(a) if math.isfinite(b) else math.inf for a, b in pairs)
+
+
+def write(path: Path = FILE) -> str:
+    """Write the curves of every case; returns what was done.
+
+    Raises:
+        ValueError: numbers changed under the version that the file holds.
+    """
+    new = {name: measured(case) for name, case in CASES.items()}
+    held = json.loads(path.read_text()) if path.exists() else {"numerics_version": None, "curves": {}}
+    if held["numerics_version"] == records.NUMERICS_VERSION:
+        old = held["curves"]
+        changed = [name for name in old if name in new and departure(old[name], new[name]) > TOLERANCE]
+        if changed:
+            raise ValueError(f"{', '.join(changed)}: {CURE}")
+        new = {name: old.get(name, curve) for name, curve in new.items()}  # another CPU's last bits are no news
+    lines = [f"  {json.dumps(name)}: {_lines(curve)}" for name, curve in new.items()]
+    text = ",\n".join(lines)
+    path.write_text(f'{{\n "numerics_version": {records.NUMERICS_VERSION},\n "curves": {{\n{text}\n }}\n}}\n')
+    return f"{path.name}: {len(new)} curves of version {records.NUMERICS_VERSION}"
+
+
+def _lines(curve: Mapping[str, list[float | None]]) -> str:
+    """A metric a line, so that a diff shows what changed."""
+    return "{\n" + ",\n".join(f"   {json.dumps(key)}: {json.dumps(values)}" for key, values in curve.items()) + "\n  }"
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    try:
+        print(write())
+    except ValueError as refusal:
+        sys.exit(f"golden: {refusal}")

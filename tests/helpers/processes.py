@@ -1,0 +1,65 @@
+"""Sweeps as processes of their own: start them, see who is alive, wait."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+SWEEP = ["sweep", "batch_size=32", "search.trials=12", "budget.steps=3000", "budget.max_steps=3000", "stopping=budget"]
+
+
+def children(pid: int) -> set[int]:
+    """Processes started by `pid` that run Python code of this project's workers."""
+    found = set()
+    for status in Path("/proc").glob("[0-9]*/status"):
+        try:
+            text = status.read_text()
+            command = (status.parent / "cmdline").read_text()
+        except OSError:
+            continue
+        if f"PPid:\t{pid}\n" in text and "spawn_main" in command:
+            found.add(int(status.parent.name))
+    return found
+
+
+def alive(pids: set[int]) -> set[int]:
+    """Those that run still; a zombie does not."""
+    running = set()
+    for pid in pids:
+        try:
+            state = (Path("/proc") / str(pid) / "stat").read_text().rpartition(")")[2].split()[0]
+        except OSError:
+            continue
+        if state != "Z":
+            running.add(pid)
+    return running
+
+
+def wait_until(condition, seconds: float = 60.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "waited in vain"
+        time.sleep(0.05)
+
+
+def started(results: Path, sweep: Sequence[str] = SWEEP) -> subprocess.Popen[str]:
+    """A sweep in a process of its own, from its first finished trial or, at least, its folder on."""
+    command = [sys.executable, "-m", "study", *sweep, f"results={results}"]
+    process = subprocess.Popen(
+        command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, preexec_fn=_heed_interrupts
+    )
+    wait_until(lambda: any(results.glob("studies/*/*/*/study.json")))
+    return process
+
+
+def _heed_interrupts() -> None:
+    """A shell starts its background jobs with Ctrl-C ignored, and children, such as this sweep, inherit that."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
+def tables(folder: Path) -> dict[str, bytes]:
+    return {p.name: p.read_bytes() for p in (folder / "tables").glob("*.csv") if p.name != "cost.csv"}

@@ -1,0 +1,275 @@
+"""What needs no cluster of its own: refusals, the order of jobs, what a launcher is told, and jobs on this machine."""
+
+from __future__ import annotations
+
+import os
+import sys
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pandas as pd
+import pytest
+from hydra.core.config_store import ConfigStore
+
+from study import whole_sweep
+from study.__main__ import main
+from study.cluster import job_process, launch, slurm
+from study.config import compose
+from study.config.compose import EXTRAS
+from study.config.jobs import parse_jobs
+from study.devices import placement
+from study.errors import UsageError
+
+PLUGINS = {"slurm": "hydra_plugins.hydra_submitit_launcher", "ray": "hydra_plugins.hydra_ray_launcher"}
+REFUSED = [
+    (["cluster=lcal"], ["unknown cluster 'lcal'", "did you mean 'local'"]),
+    (["cluster=none,local"], ["cluster=none,local", "cannot be swept"]),
+    (["cluster=local", "hydra.launcher.n_jobs=1,2"], ["hydra.launcher.n_jobs=1,2", "cannot be swept"]),
+    (["cluster=local", "hydra.launcher.n_job=2"], ["unknown key", "did you mean 'hydra.launcher.n_jobs'"]),
+    (["cluster=local", "hydra.launcher.n_jobs=0"], ["hydra.launcher.n_jobs must be", "0"]),
+    (["cluster=local", "hydra.launcher.n_jobs=many"], ["hydra.launcher.n_jobs must be a whole number, but got many."]),
+    (["cluster=local", "hydra.launcher._target_=x"], ["unknown key 'hydra.launcher._target_'"]),
+    (["hydra.launcher.n_jobs=2"], ["unknown key 'hydra.launcher.n_jobs'"]),
+    (["hydra.sweep.dir=x"], ["unknown key 'hydra.sweep.dir'"]),
+    (["hydra/launcher=joblib"], ["hydra/launcher=joblib cannot be chosen here"]),
+    (["cluster=slurm", "hydra.launcher.partiton=gpu"], ["did you mean 'hydra.launcher.partition'"]),
+    (["cluster=slurm", "hydra.launcher.timeout_min=4"], ["hydra.launcher.timeout_min must be at least 5", "4"]),
+    (["cluster=slurm", "hydra.launcher.timeout_min=soon"], ["timeout_min must be a whole number, but got soon."]),
+    (["cluster=slurm", "hydra.launcher.nodes=2"], ["hydra.launcher.nodes must be 1", "shards=N"]),
+    (["cluster=slurm", "batch_size=64"], ["needs sbatch, which is not on this PATH"]),
+    (["cluster=ray", "hydra.launcher.rya.init.address=x"], ["unknown key 'hydra.launcher.rya.init.address'"]),
+]
+
+
+@pytest.mark.parametrize(("arguments", "words"), REFUSED, ids=[" ".join(arguments) for arguments, _ in REFUSED])
+def test_a_bad_cluster_is_refused_in_words(tmp_path, monkeypatch, capsys, arguments, words):
+    kind = arguments[0].partition("=")[2]
+    if kind in PLUGINS:
+        pytest.importorskip(PLUGINS[kind], reason=f"the extra {kind} is not installed")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert main(["sweep", *arguments]) == 2
+    captured = capsys.readouterr()
+    assert len(captured.err.splitlines()) == 1
+    assert captured.err.startswith("study: ")
+    for word in words:
+        assert word in captured.err
+    assert not captured.out
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(("launcher", "extra"), EXTRAS.items())
+def test_a_missing_extra_is_named(tmp_path, monkeypatch, capsys, launcher, extra):
+    next(compose.compositions([]))  # the installed ones are known from now on
+    monkeypatch.delitem(ConfigStore.instance().repo["hydra"]["launcher"], f"{launcher}.yaml", raising=False)
+    monkeypatch.chdir(tmp_path)
+    assert main(["sweep", f"cluster={extra}"]) == 2
+    said = f"cluster={extra} needs a package that is not installed: pip install 'batch-size-study[{extra}]'"
+    assert capsys.readouterr().err == f"study: {said}\n"
+    assert not list(tmp_path.iterdir())
+
+
+def test_no_other_file_chooses_a_cluster(tmp_path):
+    (tmp_path / "preset").mkdir()
+    (tmp_path / "preset/mine.yaml").write_text("# @package _global_\ndefaults:\n  - override /cluster: local\n")
+    with pytest.raises(UsageError, match="on the command line, cluster=NAME"):
+        parse_jobs(["preset=mine"], tmp_path)
+
+
+def test_a_file_of_ones_own_can_build_on_a_cluster(tmp_path):
+    (tmp_path / "cluster").mkdir()
+    text = "# @package _global_\ndefaults: [local, _self_]\nhydra: {launcher: {n_jobs: 3}}\n"
+    (tmp_path / "cluster/mine.yaml").write_text(text)
+    chosen = launch.chosen(["cluster=mine"], tmp_path)
+    assert (chosen.kind, chosen.launcher["n_jobs"]) == ("local", 3)
+
+
+def test_what_is_asked_reaches_the_launcher():
+    pytest.importorskip(PLUGINS["slurm"], reason="the extra slurm is not installed")
+    asked = ["hydra.launcher.partition=gpu", "hydra.launcher.additional_parameters.mail-type=END"]
+    launcher = launch.chosen(["cluster=slurm", *asked], None).launcher
+    assert launcher["partition"] == "gpu"
+    assert launcher["additional_parameters"] == {"mail-type": "END"}
+    assert launcher["timeout_min"] >= launch.LEAST_MINUTES
+
+
+def test_as_yaml_lists_what_a_cluster_can_be_told():
+    assert "n_jobs: -1" in compose.as_yaml(["cluster=local"])
+    assert "hydra" not in compose.as_yaml([])
+
+
+@pytest.fixture
+def jobs(tmp_path):
+    asked = ["optimizer=sgd,momentum", "batch_size=16,64", "shards=2", f"results={tmp_path / 'results'}"]
+    return parse_jobs([*asked, "engine.workers=6"])
+
+
+BASIC = {"_target_": compose.BASIC}
+"""Hydra's launcher in this process: it shows what any of them would do."""
+
+
+def test_a_job_for_each_study_and_shard_in_order(jobs, tmp_path, monkeypatch):
+    ran = []
+    monkeypatch.setattr(job_process, "run", lambda tasks, told: ran.append(tasks[told.job].log.stem) or 0)
+    shards = launch.each_shard(jobs)
+    elsewhere = launch.Cluster("ray", {})
+    tasks = [launch._task(job, None, "command", elsewhere) for job in shards]
+    ends: list[Exception | None] = []
+    launch._hand_over(tasks, BASIC, tmp_path / "it's here", ends)
+    assert ends == [None]
+    curves = [f"mlp_digits-{optimizer}-{size}" for optimizer in ("sgd", "momentum") for size in (16, 64)]
+    assert ran == [f"{curve}-{shard}" for curve in curves for shard in (0, 1)]
+    assert [path.name for path in tmp_path.iterdir()] == ["it's here"]
+    assert not list((tmp_path / "it's here").iterdir())
+
+
+@pytest.mark.parametrize(
+    ("workers", "n_jobs", "at_once", "each"),
+    [(6, -1, 6, 1), (6, 2, 2, 3), (6, 4, 4, 1), (6, 50, 8, 1), (1, -1, 6, 1), (2, -1, 3, 2), (2, 1, 1, 2)],
+)
+def test_jobs_on_one_machine_share_its_cores(jobs, monkeypatch, workers, n_jobs, at_once, each):
+    """All of them where nobody asked for fewer workers than there are cores."""
+    monkeypatch.setattr(placement, "cores", lambda: 6)
+    shards = [launch.with_workers(job, workers) for job in launch.each_shard(jobs)]
+    settings, divided = launch._divided(shards, launch.Cluster("local", {"n_jobs": n_jobs}))
+    assert settings["n_jobs"] == at_once
+    assert {job.engine.workers for job in divided} == {each}
+    assert [launch.with_workers(job, workers) for job in divided] == shards
+
+
+@pytest.mark.parametrize(
+    ("device", "devices", "workers", "at_once"),
+    [("cuda", 1, 1, 1), ("cuda:1", 1, 4, 4), ("cpu", 4, 2, 2), ("cpu", 4, 1, 2), ("cpu", 16, 1, 1)],
+)
+def test_jobs_share_a_gpu_and_teams_the_cores(jobs, monkeypatch, device, devices, workers, at_once):
+    monkeypatch.setattr(placement, "cores", lambda: 8)
+    engine = placement.Placement(device=device, devices=devices, workers=workers)
+    asked = [replace(job, engine=engine) for job in jobs]
+    settings, divided = launch._divided(asked, launch.Cluster("local", {"n_jobs": -1}))
+    assert (settings["n_jobs"], {job.engine.workers for job in divided}) == (at_once, {1})
+
+
+def test_a_ray_task_has_a_worker_for_each_core_it_was_given(jobs):
+    job = launch.with_workers(jobs[0], None)
+    for remote, expected in (({"num_cpus": 3}, 3), ({"num_cpus": 3, "num_gpus": 1}, None)):
+        _, [divided] = launch._divided([job], launch.Cluster("ray", {"ray": {"remote": remote}}))
+        assert divided.engine.workers == expected
+
+
+def test_slurm_grants_cores(monkeypatch):
+    monkeypatch.delenv("SLURM_CPUS_PER_TASK", raising=False)
+    allowed = placement.cores()
+    monkeypatch.setenv("SLURM_CPUS_ON_NODE", "1")
+    assert placement.cores() == 1
+    monkeypatch.setenv("SLURM_CPUS_ON_NODE", "4096")
+    assert placement.cores() == allowed
+
+
+def test_elsewhere_no_device_is_looked_at(tmp_path, monkeypatch):
+    monkeypatch.setattr(placement.Placement, "settled", lambda engine: pytest.fail("looked at this machine"))
+    asked = ["batch_size=64", "engine.device=cuda:3", f"results={tmp_path}"]
+    [job], _ = whole_sweep.jobs_of(asked, None, here=False)
+    assert (job.engine.device, job.engine.workers) == ("cuda:3", None)
+    with pytest.raises(UsageError, match=r"search\.space\.beta9"):
+        whole_sweep.jobs_of([*asked, "search.space.beta9=1"], None, here=False)
+
+
+SQUEUE = """#!/bin/sh
+{what}
+"""
+
+
+@pytest.fixture
+def squeue(tmp_path, monkeypatch):
+    """Put a squeue on the PATH that does what it is told; returns the folder of two jobs, 12 and 13."""
+    for name in ("squeue", "sbatch", "srun"):
+        (tmp_path / name).touch(mode=0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    for name in ("12_submission.sh", "13_submission.sh", "12_0_submitted.pkl"):
+        (tmp_path / name).touch()
+
+    def told(what):
+        (tmp_path / "squeue").write_text(SQUEUE.format(what=what))
+        return tmp_path
+
+    return told
+
+
+def test_what_is_in_the_queue(squeue):
+    assert slurm.queued(squeue("cat <<END\n12 0 RUNNING None\n12 2 PENDING Priority\n99 1 RUNNING None\nEND")) == {
+        0: "running",
+        2: "queued: Priority",
+    }
+    assert slurm.queued(squeue("echo '13 N/A COMPLETING None'")) == {0: "completing"}
+    assert slurm.queued(squeue("true")) == {}
+    assert slurm.queued(squeue("exit 1"))  # no answer is no end
+
+
+def test_jobs_of_one_command_are_found_from_any_of_its_results_folders(jobs, squeue, tmp_path):
+    """What is missing when it is given again may lie in another folder than what was missing first."""
+    folder = squeue("echo '12 0 RUNNING None'")
+    other = [replace(job, results=tmp_path / "other") for job in jobs]
+    assert launch._launches(other, tmp_path / "none") == [tmp_path / "none"]
+    for note in launch._notes([*jobs, *other]):
+        note.parent.mkdir(parents=True)
+        note.write_text(str(folder))
+    assert launch._launches(other, tmp_path / "none") == [tmp_path / "none", folder]
+    looks = launch._looks(other, launch.Cluster("slurm", {}), tmp_path / "none", None, "")
+    assert set(next(looks).values()) == {"queued"}  # waits
+
+
+def test_a_slurm_that_does_not_answer_is_refused(squeue):
+    squeue("echo 'slurm_load_jobs error: Unable to contact slurm controller' >&2; exit 1")
+    with pytest.raises(UsageError, match="SLURM does not answer: slurm_load_jobs error: Unable"):
+        slurm.check()
+
+
+def test_a_job_leaves_its_log_and_status(tmp_path):
+    log = tmp_path / "here/job.log"
+    task = job_process.Task(log, b"no job")
+    assert job_process.status(log) is None
+    assert job_process.run([task], SimpleNamespace(job=0)) == 1
+    assert job_process.status(log) == 1
+    assert "UnpicklingError" in log.read_text()
+
+
+BROKEN = """
+from multiprocessing import parent_process
+
+from made_images import *
+
+
+class Broken(Images):
+    def loss(self, outputs, targets):
+        if parent_process() is not None:  # in a worker
+            raise RuntimeError("no such luck")
+        return super().loss(outputs, targets)
+"""
+
+
+@pytest.mark.slow
+def test_a_job_that_fails_leaves_the_others_alone(tmp_path, monkeypatch, capsys):
+    """On this machine, two jobs at once."""
+    from helpers.made_workload import IMAGES, YAML
+
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.setattr(launch, "SECONDS", 0.5)
+    mine = tmp_path / "mine"
+    (mine / "workload").mkdir(parents=True)
+    (mine / "made_images.py").write_text(IMAGES)
+    (mine / "made_broken.py").write_text(BROKEN)
+    (mine / "workload/images.yaml").write_text(YAML)
+    (mine / "workload/broken.yaml").write_text(
+        YAML.replace("made_images.Images, name: images", "made_broken.Broken, name: broken")
+    )
+    results = tmp_path / "results"
+    command = ["sweep", "--config-dir", str(mine), "workload=broken,images", "batch_size=8", "cluster=local"]
+    assert main([*command, "hydra.launcher.n_jobs=2", f"results={results}"]) == 1
+    captured = capsys.readouterr()
+    assert "images, momentum, batch size 8: done, 3 of 3 trials" in captured.out
+    assert "broken, momentum, batch size 8 ended with exit status 1:" in captured.err
+    assert "no such luck" in captured.err
+    log = results / ".cluster/broken-momentum-8.log"
+    assert f"log: {log}" in captured.err
+    assert "no such luck" in log.read_text()
+    assert list(pd.read_csv(results / "tables/steps_to_result.csv")["workload"]) == ["images"]

@@ -1,0 +1,197 @@
+"""Sweeps on real clusters of one node: jobs that are killed hard, and the tables of a sweep that knew no cluster."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from helpers import one_node_slurm
+from helpers.processes import alive, tables, wait_until
+
+from study.__main__ import main
+
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(not Path("/proc").exists(), reason="reads /proc")]
+
+SWEEP = ["sweep", "batch_size=16,256", "search.trials=40", "budget.epochs=5", "stopping=budget"]
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
+    folder = tmp_path_factory.mktemp("undisturbed")
+    assert main([*SWEEP, f"results={folder}"]) == 0
+    return tables(folder)
+
+
+@pytest.fixture(scope="module")
+def slurm() -> Iterator[None]:
+    for module in ("submitit", "hydra_plugins.hydra_submitit_launcher"):
+        pytest.importorskip(module, reason="the extra slurm is not installed")
+    if why := one_node_slurm.lacking():
+        pytest.skip(why)
+    with one_node_slurm.one_node_slurm():
+        yield
+
+
+@pytest.fixture(scope="module")
+def ray(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    if importlib.util.find_spec("ray") is None or shutil.which("ray", path=Path(sys.executable).parent) is None:
+        pytest.skip("the extra ray is not installed")
+    log = tmp_path_factory.mktemp("ray") / "log"
+    command = [Path(sys.executable).parent / "ray", "start", "--head", "--block", "--num-cpus=2", "--port=0"]
+    with log.open("wb") as file:
+        head = subprocess.Popen([*command, "--include-dashboard=false"], stdout=file, stderr=subprocess.STDOUT)
+    try:
+        wait_until(lambda: "--block" in log.read_text() or head.poll() is not None)
+        assert head.poll() is None, log.read_text()
+        yield
+    finally:
+        head.terminate()
+        head.wait(timeout=60)
+
+
+def started(results: Path, *more: str) -> subprocess.Popen[str]:
+    """A sweep in a process of its own, once a job of it has finished a trial."""
+    before = {*results.rglob("*.parquet")}
+    process = subprocess.Popen(
+        [sys.executable, "-m", "study", *SWEEP, *more, f"results={results}"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+    )
+    wait_until(lambda: {*results.glob("studies/*/*/*/trials/[0-9]*")} - before, seconds=120)
+    return process
+
+
+def training(results: Path) -> dict[int, str]:
+    """Process -> log, of the jobs under way in a results folder."""
+    found = {}
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            if "study.cluster.job_process" in (folder / "cmdline").read_text():
+                log = os.readlink(folder / "fd/1")
+                if log.startswith(str(results)):
+                    found[int(folder.name)] = Path(log).stem
+        except OSError:
+            continue
+    return found
+
+
+def parent(pid: int) -> int:
+    return int((Path("/proc") / str(pid) / "stat").read_text().rpartition(")")[2].split()[1])
+
+
+def finish(process: subprocess.Popen[str]) -> tuple[int, str, str]:
+    out, err = process.communicate(timeout=300)
+    return process.returncode, out, err
+
+
+def test_slurm_after_a_job_was_killed_hard(slurm, tmp_path: Path, undisturbed) -> None:
+    process = started(tmp_path, "cluster=slurm")
+    killed, log = next(iter(training(tmp_path).items()))
+    for pid in (parent(killed), killed):  # the launcher's own first: nothing is left to say how it ended
+        os.kill(pid, signal.SIGKILL)
+    status, out, err = finish(process)
+    assert status == 1
+    size = int(log.rpartition("-")[2])
+    assert f"batch size {size} was killed" in err
+    assert f"{log}.log" in err
+    [other] = {16, 256} - {size}
+    assert f"mlp_digits, momentum, batch size {other}: done, 40 of 40" in out
+    assert (tmp_path / "report.html").exists()
+    assert main([*SWEEP, "cluster=slurm", f"results={tmp_path}"]) == 0
+    assert tables(tmp_path) == undisturbed
+    assert not (tmp_path / ".cluster").exists()
+
+
+def test_slurm_jobs_go_on_without_who_sent_them_and_the_same_command_waits(
+    slurm, tmp_path: Path, undisturbed, capsys: pytest.CaptureFixture[str]
+) -> None:
+    slowly = "engine.lanes=1"  # so that they are at work when the second command comes
+    process = started(tmp_path, "cluster=slurm", slowly)
+    process.send_signal(signal.SIGINT)
+    status, _, err = finish(process)
+    assert status == 130
+    assert "its jobs go on, and the same command waits for them; scancel " in err
+    jobs = training(tmp_path)
+    assert jobs
+    assert main([*SWEEP, "cluster=slurm", slowly, f"results={tmp_path}"]) == 0
+    assert "running" in capsys.readouterr().out
+    assert not alive(set(jobs))
+    runs = [path.read_text().count('"started"') for path in tmp_path.glob("studies/*/*/*/study.json")]
+    assert runs == [1, 1]
+    assert tables(tmp_path) == undisturbed
+
+
+def test_slurm_that_refuses_leaves_nothing(slurm, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    results = tmp_path / "results"
+    assert main([*SWEEP, "cluster=slurm", "hydra.launcher.partition=nope", f"results={results}"]) == 2
+    assert "cluster=slurm refused the jobs: " in capfd.readouterr().err
+    assert not results.exists()
+
+
+def test_a_job_alone_is_no_array(slurm, tmp_path: Path) -> None:
+    assert main(["sweep", "batch_size=256", "search.trials=2", "cluster=slurm", f"results={tmp_path}"]) == 0
+    assert (tmp_path / "report.html").exists()
+
+
+def test_ray_after_a_job_was_killed_hard(ray, tmp_path: Path, undisturbed) -> None:
+    process = started(tmp_path, "cluster=ray")
+    killed, log = next(iter(training(tmp_path).items()))
+    os.kill(killed, signal.SIGKILL)
+    status, out, err = finish(process)
+    assert status == 1
+    assert f"batch size {log.rpartition('-')[2]} was killed" in err
+    assert out.count("done, 40 of 40") == 1
+    assert main([*SWEEP, "cluster=ray", f"results={tmp_path}"]) == 0
+    assert tables(tmp_path) == undisturbed
+
+
+def test_ray_tasks_end_with_who_sent_them(ray, tmp_path: Path) -> None:
+    process = started(tmp_path, "cluster=ray")
+    jobs = training(tmp_path)
+    assert jobs
+    process.kill()
+    process.communicate()
+    wait_until(lambda: not alive(set(jobs)), seconds=30)
+
+
+def test_jobs_on_this_machine_end_with_who_sent_them_and_the_same_command_continues(
+    tmp_path: Path, undisturbed
+) -> None:
+    process = started(tmp_path, "cluster=local", "hydra.launcher.n_jobs=2")
+    jobs = training(tmp_path)
+    process.kill()
+    process.communicate()
+    assert len(jobs) == 2
+    wait_until(lambda: not alive(set(jobs)), seconds=10)
+    assert main([*SWEEP, "cluster=local", f"results={tmp_path}"]) == 0
+    assert tables(tmp_path) == undisturbed
+
+
+@pytest.mark.parametrize("cluster", ["local", "slurm", "ray"])
+def test_of_a_study_in_shards_others_take_over_what_the_killed_leave(
+    cluster: str, tmp_path: Path, undisturbed, request: pytest.FixtureRequest
+) -> None:
+    if cluster != "local":
+        request.getfixturevalue(cluster)
+    process = started(tmp_path, f"cluster={cluster}", "shards=2", "engine.workers=1", "engine.lanes=2")
+    os.kill(next(iter(training(tmp_path))), signal.SIGKILL)
+    status, out, err = finish(process)
+    assert (status, err) == (0, "")
+    assert out.count("done, 40 of 40") == 2
+    assert tables(tmp_path) == undisturbed
+
+
+def test_one_job_at_a_time_on_this_machine(tmp_path: Path) -> None:
+    """Joblib then starts no process for it."""
+    one = ["batch_size=64", "search.trials=2", "cluster=local", "hydra.launcher.n_jobs=1"]
+    assert main(["sweep", *one, f"results={tmp_path}"]) == 0
+    assert (tmp_path / "report.html").exists()

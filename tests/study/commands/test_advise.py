@@ -1,0 +1,183 @@
+"""`study advise` from its command line: what a model takes, what steps take, the published digits, and refusals."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from pathlib import Path
+from shutil import copytree
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from study.__main__ import main
+from study.commands import advise
+from study.config.jobs import parse_jobs
+from study.devices import memory
+from study.engine import footprint
+
+PUBLISHED = Path(__file__).parents[3] / "results/published/mlp_digits"
+PARAMETERS = 64 * 128 + 128 + 128 * 10 + 10
+
+
+@pytest.mark.parametrize(("optimizer", "copies"), [("sgd", 3), ("momentum", 4), ("adam", 5)])
+def test_the_bytes_of_a_training(optimizer, copies):
+    """Weights, gradients twice, and the optimizer's state, in four bytes each; a step counter may come on top."""
+    [job] = parse_jobs([f"optimizer={optimizer}", "batch_size=64"])
+    run = footprint.rebuilt(job.study.question(), "cpu")
+    takes = footprint.footprint(run)
+    assert takes.gradient == 4 * PARAMETERS
+    assert copies * 4 * PARAMETERS <= takes.held <= copies * 4 * PARAMETERS + 64
+    inputs, targets = run.workload.splits(torch.device("cpu")).train
+    assert takes.example == memory.WORKING_SET * memory.saved_bytes(run.workload, inputs, targets)
+    averaged = parse_jobs([f"optimizer={optimizer}", "batch_size=64", "search.space.ema_decay=0.9"])[0].study.question()
+    assert footprint.footprint(footprint.rebuilt(averaged, "cpu")).held == takes.held + 4 * PARAMETERS
+
+
+@given(st.floats(1, 1e9), st.floats(0, 1e12), st.floats(1, 1e13))
+def test_what_is_said_to_fit_does(example, held, room):
+    largest = footprint.Footprint(example, held, 0).largest(room)
+    assert largest == 0 or held + largest * example <= footprint.WHOLE_SHARE * room * (1 + 1e-9)
+    assert held + (largest + 1) * example > footprint.WHOLE_SHARE * room * (1 - 1e-9)
+
+
+def test_steps_are_measured_as_far_as_they_fit(monkeypatch):
+    [job] = parse_jobs(["batch_size=64"])
+    run = footprint.rebuilt(job.study.question(), "cpu")
+    losses = type(run).losses
+
+    def bounded(self, part):
+        if self.parts[part].stop - self.parts[part].start > 4:
+            raise torch.OutOfMemoryError("no room")
+        return losses(self, part)
+
+    monkeypatch.setattr(type(run), "losses", bounded)
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", True)
+    found = footprint.step_seconds(run, [1, 4, 8])
+    assert not torch.backends.cudnn.allow_tf32  # as in a sweep
+    assert list(found) == [1, 4]
+    assert all(seconds > 0 for seconds in found.values())
+
+
+def test_device_counts_are_a_limit_or_a_list():
+    assert list(advise.device_counts("8")) == [1, 2, 3, 4, 5, 6, 7, 8]
+    assert advise.device_counts("8,1, 2,4") == [1, 2, 4, 8]
+
+
+def advised(capsys, *arguments, results=PUBLISHED):
+    assert main(["advise", str(results), *arguments, "--json"]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+STEP_MS = "1:1,64:1.2,1024:4.2"
+
+
+def test_the_published_digits_end_to_end(capsys):
+    curves = advised(capsys, "--gpus", "8", "--memory", "80", "--step-ms", STEP_MS, "--price", "2", "--bandwidth", "10")
+    assert {row["optimizer"] for curve in curves for row in curve["splits"]} == {"momentum", "sgd"}
+    for curve in curves:
+        [fastest] = [row for row in curve["splits"] if row["fastest"]]
+        least = min(row["seconds"] for row in curve["splits"])
+        assert fastest["seconds"] == least
+        assert len({row["batch_size"] for row in curve["splits"]}) == 11
+        assert len(curve["sentences"]) >= 4
+        assert any("31," in note and "examples fit at once" in note for note in curve["notes"])
+        ring = 2 * (7 / 8) * 4 * PARAMETERS / 10e9
+        eight = next(row for row in curve["splits"] if (row["devices"], row["per_device_batch"]) == (8, 1))
+        assert eight["seconds_per_step"] == pytest.approx(0.001 * eight["accumulation_steps"] + ring)
+    assert main(["advise", str(PUBLISHED), "--gpus", "2", "--optimizer", "sgd"]) == 0
+    out = " ".join(capsys.readouterr().out.split())
+    assert "fastest is batch size" in out
+    assert "recorded by the sweep on cpu" in out
+    assert "momentum" not in out
+
+
+def test_the_readmes_example(capsys, monkeypatch):
+    monkeypatch.chdir(PUBLISHED.parents[2])
+    monkeypatch.setenv("COLUMNS", "80")
+    text = Path("README.md").read_text().partition("## Which batch size to train with")[2]
+    block = re.search(r"```\n\$ python -m study (.*?)\n\n(.*?)```", text, re.DOTALL)
+    assert block is not None
+    assert main(shlex.split(block[1].replace("\\\n", ""))) == 0
+    out = [line.rstrip() for line in capsys.readouterr().out.strip().splitlines()]
+    shown = block[2].rstrip().splitlines()
+    assert out[: len(shown)] == shown
+
+
+def test_a_goal_after_the_fact(capsys):
+    goal = ["--goal", "val/classification_error < 0.1", "--step-ms", STEP_MS, "--optimizer", "sgd"]
+    [curve] = advised(capsys, *goal)
+    [own] = advised(capsys, *goal[2:])
+    assert {row["goal_threshold"] for row in curve["splits"]} == {0.1}
+    assert all(a["seconds"] <= b["seconds"] for a, b in zip(curve["splits"], own["splits"], strict=True))
+
+
+@pytest.mark.slow
+def test_steps_measured_here(capsys):
+    [curve] = advised(capsys, "--gpus", "2", "--optimizer", "sgd", "--measure", "--device", "cpu")
+    assert "of one training alone, measured now on cpu" in curve["notes"][0]
+    assert {row["seconds_bound"] for row in curve["splits"]} == {"="}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "why"),
+    [
+        (["--gpus", "0"], "--gpus takes a number of at least 1"),
+        (["--gpus", "2,x"], "--gpus takes a number of at least 1"),
+        (["--gpus", "1000000"], "at most 100,000"),
+        (["--gpus", "3,7"], "can be shared evenly by 3 or 7 devices; give other --gpus"),
+        (["--step-ms", "32"], "--step-ms takes the milliseconds of a step"),
+        (["--step-ms", "32:1,32:2"], "each once"),
+        (["--step-ms", "32:0"], "--step-ms takes the milliseconds of a step"),
+        (["--memory", "0"], "--memory must be above 0 (GiB), but got 0."),
+        (["--memory", "nan"], "--memory must be above 0 (GiB), but got nan."),
+        (["--memory", "0.0001"], "not even one example fits on a device; give more --memory"),
+        (["--max-per-device-batch", "0"], "--max-per-device-batch must be above 0 (examples), but got 0."),
+        (["--allreduce-ms", "-1"], "--allreduce-ms must be at least 0 milliseconds, but got -1."),
+        (["--bandwidth", "-1"], "--bandwidth must be above 0 (GB/s)"),
+        (["--price", "0"], "--price must be above 0 (of a device-hour)"),
+        (["--optimizer", "sgdd"], "no optimizer 'sgdd'"),
+        (["--workload", "digits"], "no workload 'digits'"),
+        (["--goal", "soon"], "a goal must read"),
+        (["--goal", "val/x<1"], "val/x is not measured; there are: test/"),
+        (["--goal", "val/classification_error<0.0001"], "give a looser --goal, or sweep with a larger budget"),
+    ],
+)
+def test_refusals(arguments, why, capsys):
+    assert main(["advise", str(PUBLISHED), *arguments]) == 2
+    assert why in capsys.readouterr().err
+
+
+def test_no_results(tmp_path, capsys):
+    assert main(["advise", str(tmp_path)]) == 2
+    assert "no studies in" in capsys.readouterr().err
+
+
+def test_a_workload_that_cannot_be_built_again(tmp_path, capsys, make_study, make_curve, write_study):
+    study = make_study()
+    write_study(tmp_path, study, [make_curve(study, index, reaches=50) for index in range(4)])
+    assert main(["advise", str(tmp_path), "--memory", "80"]) == 2
+    assert "tiny with momentum cannot be built again: workload._target_ must be an importable class" in (
+        err := " ".join(capsys.readouterr().err.split())
+    )
+    assert "Enter --max-per-device-batch for --memory" in err
+    assert advised(capsys, "--max-per-device-batch", "8", results=tmp_path)
+
+
+def test_imported_measurements_take_entered_step_times(tmp_path, capsys):
+    released, results = tmp_path / "released", tmp_path / "results"
+    study = "studies/mlp_digits/momentum/64"
+    copytree(PUBLISHED / study, tmp_path / "own" / study)
+    assert main(["export", str(tmp_path / "own"), str(released)]) == 0
+    assert main(["import", str(released), str(results)]) == 0
+    for arguments, why in (
+        ([], "no step of mlp_digits with momentum was timed on one device; enter --step-ms, or --measure."),
+        (["--memory", "80"], "was imported: its files do not say how its model is built"),
+    ):
+        assert main(["advise", str(results), *arguments]) == 2
+        assert why in capsys.readouterr().err
+    imported, own = (advised(capsys, "--step-ms", STEP_MS, results=folder) for folder in (results, tmp_path / "own"))
+    assert [row["seconds"] for row in imported[0]["splits"]] == [row["seconds"] for row in own[0]["splits"]]

@@ -1,0 +1,132 @@
+"""Workloads of the user's own that cannot be trained: what is wrong is said in words before anything is trained."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from torch import Tensor, nn
+
+from study import whole_sweep
+from study.errors import UsageError
+from workloads.base import Splits
+from workloads.fully_connected import FullyConnected
+
+
+class Does(nn.Module):
+    """One linear layer, and something done to its input or output."""
+
+    def __init__(self, before: Callable[[Tensor], Any] = lambda x: x, after: Callable[[Tensor], Any] = lambda x: x):
+        super().__init__()
+        self.before, self.after, self.layer = before, after, nn.Linear(64, 10)
+
+    def forward(self, x: Tensor) -> Any:
+        return self.after(self.layer(self.before(x).flatten(1)))
+
+
+class Masked(Does):
+    def forward(self, x: Tensor, mask: Tensor) -> Tensor:  # type: ignore[override]
+        return super().forward(x * mask)
+
+
+def refused(tmp_path, said: str, batch_size: int = 64) -> None:
+    with pytest.raises(UsageError, match=said):
+        whole_sweep.jobs_of([f"batch_size={batch_size}", f"results={tmp_path}"], None)
+
+
+@pytest.mark.parametrize(
+    ("model", "said"),
+    [
+        (lambda: None, r"model\(\) must return a torch.nn.Module, but got a NoneType"),
+        (lambda: len, "must return a torch.nn.Module, but got a builtin_function"),
+        (lambda: 1 / 0, r"model\(\) cannot be computed: ZeroDivisionError: division by zero \(.*, line"),
+        (lambda: nn.Flatten(), "has no parameter to train"),
+        (lambda: nn.Sequential(nn.Flatten(), nn.LazyLinear(10)), "has lazy layers, .*; give them their sizes"),
+        (lambda: Does().requires_grad_(False), "has no parameter to train; look for requires_grad=False"),
+        (lambda: Does(after=lambda y: y.detach()), r"depends on no parameter that is trained; look for detach\(\)"),
+        (lambda: Does(before=lambda x: x.sub_(0.1)), "overwrites its inputs, which are the data themselves"),
+        (lambda: Does(before=lambda x: x.flatten(1)[:, :5]), "model cannot be computed of 8 examples, .*shapes"),
+        (lambda: Does(before=lambda x: x.double()), "model cannot be computed .* RuntimeError: .*dtype"),
+        (Masked, "model cannot be computed .* 'mask'"),
+        (lambda: Does(after=lambda y: (y, y)), "loss cannot be computed of outputs a tuple and 8 examples"),
+        (lambda: Does(after=lambda y: y[:, :1]), r"outputs float32 \[8, 1\] .* IndexError: Target \d is out of bounds"),
+        (lambda: Does(after=lambda y: y * math.nan), "loss is not finite before anything is trained"),
+        (lambda: Does(after=lambda y: y.argmax(1).float()), "cannot be computed|depends on no parameter"),
+    ],
+)
+def test_models_that_cannot_be_trained(tmp_path, monkeypatch, model, said):
+    monkeypatch.setattr(FullyConnected, "model", lambda self: model())
+    refused(tmp_path, said)
+
+
+@pytest.mark.parametrize(
+    ("after", "said"),
+    [
+        (nn.BatchNorm1d(10), "model cannot be computed of 1 example, .* Expected more than 1 value per channel"),
+        (
+            lambda y: y.squeeze(),
+            r"number for each example, of shape \[1\] for as many, but got float32 \[\]",
+        ),
+    ],
+)
+def test_models_that_cannot_be_trained_on_one_example(tmp_path, monkeypatch, after, said):
+    monkeypatch.setattr(FullyConnected, "model", lambda self: Does(after=after))
+    whole_sweep.jobs_of(["batch_size=8", f"results={tmp_path}"], None)
+    refused(tmp_path, said, batch_size=1)
+
+
+@pytest.mark.parametrize(
+    ("loss", "said"),
+    [
+        (lambda self, outputs, targets: None, "loss must be a number for each example, .* but got a NoneType"),
+        (lambda self, outputs, targets: 0.5, "but got a float"),
+        (lambda self, outputs, targets: outputs.argmax(1).float(), "depends on no parameter that is trained"),
+        (
+            lambda self, outputs, targets: outputs.nope,
+            r"AttributeError: .*'nope' \(.*.*_check.py, line \d+\)",
+        ),
+    ],
+)
+def test_losses_that_are_none(tmp_path, monkeypatch, loss, said):
+    monkeypatch.setattr(FullyConnected, "loss", loss)
+    refused(tmp_path, said)
+
+
+def test_a_workload_without_errors(tmp_path, monkeypatch):
+    monkeypatch.setattr(FullyConnected, "errors", {})
+    refused(tmp_path, "mlp_digits measures nothing: its `errors` are empty")
+
+
+def spoilt(name: str, value: float, rows: slice) -> Callable[[Splits], Splits]:
+    def spoil(splits: Splits) -> Splits:
+        inputs, targets = getattr(splits, name)
+        inputs = inputs.clone()
+        inputs.view(len(inputs), -1)[rows, 3] = value
+        return splits._replace(**{name: (inputs, targets)})
+
+    return spoil
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+@pytest.mark.parametrize("name", Splits._fields)
+def test_numbers_that_are_not_finite(tmp_path, monkeypatch, name, value):
+    splits, spoil = FullyConnected.splits, spoilt(name, value, slice(50, 52))
+    monkeypatch.setattr(FullyConnected, "splits", lambda self, device: spoil(splits(self, device)))
+    refused(tmp_path, f"the {name} split of mlp_digits holds .* not finite, in 2 of .* the first at index 50")
+
+
+def test_numbers_that_are_not_finite_are_the_models_business(tmp_path, monkeypatch):
+    """A model may know what to do with values that are missing."""
+    splits, spoil = FullyConnected.splits, spoilt("train", math.nan, slice(50, 52))
+    monkeypatch.setattr(FullyConnected, "splits", lambda self, device: spoil(splits(self, device)))
+    monkeypatch.setattr(FullyConnected, "model", lambda self: Does(before=lambda x: x.nan_to_num()))
+    assert whole_sweep.jobs_of(["batch_size=64", f"results={tmp_path}"], None)[0]
+
+
+def test_data_that_are_no_tensors(tmp_path, monkeypatch):
+    splits = FullyConnected.splits
+    as_arrays = lambda each: tuple(part.numpy() for part in each)  # noqa: E731
+    monkeypatch.setattr(FullyConnected, "splits", lambda self, device: Splits(*map(as_arrays, splits(self, device))))
+    refused(tmp_path, "the train split of mlp_digits has a ndarray; torch.as_tensor makes one")

@@ -1,0 +1,308 @@
+"""A trial on several devices is the trial on one, to rounding; its processes decide, end and die together."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from helpers.blobs import Blobs
+from helpers.teams import Crew
+from torch import nn
+
+from analysis.counting import Goal
+from study import store
+from study.__main__ import main
+from study.config import preflight
+from study.config.jobs import parse_jobs
+from study.data import streaming
+from study.data.order import places
+from study.data.resident import Data
+from study.devices import placement
+from study.devices.distributed import Team
+from study.engine import serial
+from study.engine.checkpoints import Pace
+from study.engine.serial import Proposals
+from study.errors import UsageError
+from study.records import Budget, Curve, Evaluation, Study, Trial
+from workloads.layers import GhostBatchNorm
+
+STEPS = 8
+FIXED: dict[str, Any] = {"learning_rate": 0.05, "momentum": 0.9}
+ADAM: dict[str, Any] = {"learning_rate": 0.01, "beta1": 0.9, "beta2": 0.9, "epsilon": 1e-3}
+TOLERANCE = 2e-4
+"""Relative, of every loss: sums are in another order."""
+
+
+@dataclass
+class Ghosts(Blobs):
+    """Images through ghost batch norm, whose groups no device may cut."""
+
+    images: bool = True
+
+    def model(self) -> nn.Module:
+        layers = [nn.Conv2d(2, 4, 3, padding=1), GhostBatchNorm(4, group=4), nn.ReLU(), nn.Flatten()]
+        return nn.Sequential(*layers, nn.Linear(48, 5))
+
+
+@dataclass
+class Idle(Blobs):
+    """Some parameters have no part in the loss."""
+
+    def model(self) -> nn.Module:
+        model = super().model()
+        model.register_parameter("unused", nn.Parameter(torch.zeros(3)))
+        return model
+
+
+class Desk(Proposals):
+    """One trial, from a checkpoint if there is one; remembers those that are taken."""
+
+    def __init__(self, team: Team, trial: Trial, minutes: float | None = None, kept: bytes | None = None) -> None:
+        self.trials, self.kept, self.taken = [trial], kept, []
+        self.pace = Pace(minutes, team.broadcast)
+
+    def ask(self, wait: bool) -> Trial | None:
+        return self.trials.pop() if self.trials else None
+
+    def step_limit(self, index: int) -> int:
+        return STEPS
+
+    def checkpoint(self, index: int) -> bytes | None:
+        return self.kept
+
+    def keep(self, index: int, checkpoint: bytes) -> None:
+        self.taken.append(checkpoint)
+
+
+@dataclass(frozen=True)
+class Case:
+    """A study that is trained on one device and on several."""
+
+    workload: Any = field(default_factory=Blobs)
+    optimizer: str = "momentum"
+    fixed: dict[str, Any] = field(default_factory=lambda: FIXED)
+    batch_size: int = 33  # no multiple of the devices
+    micro_batch: int | None = None
+    arguments: dict[str, Any] = field(default_factory=dict)
+
+
+CASES = {
+    "linear": Case(),
+    "accumulated": Case(micro_batch=5),  # the last part is smaller, and not every device has as many
+    "images": Case(Blobs(images=True), micro_batch=7),
+    "ghosts": Case(Ghosts(), micro_batch=8),
+    "averages": Case(fixed=FIXED | {"ema_decay": 0.8, "l2": 0.1}),
+    "adam": Case(optimizer="adam", fixed=ADAM),
+    "asks more than once for the loss": Case(
+        optimizer="torch.optim.LBFGS",
+        fixed={"learning_rate": 0.1},
+        arguments={"max_iter": 3, "line_search_fn": "strong_wolfe"},
+        micro_batch=9,
+    ),
+    "unused parameters": Case(Idle()),
+    "one example for each device": Case(batch_size=2),
+    "whole layers": Case(optimizer="lamb", fixed=ADAM | {"weight_decay": 0.1}),
+}
+
+
+def trained(
+    team: Team,
+    study: Study,
+    workload: Any,
+    minutes: float | None = None,
+    kept: bytes | None = None,
+    streamed: int | None = None,
+) -> tuple[Curve, list[bytes]]:
+    """(curve, checkpoints) as one process of a team sees them; `streamed`: by how many loaders."""
+    splits = workload.splits(torch.device("cpu"))
+    data = Data.of(splits) if streamed is None else streaming.source(splits, "cpu", 0.0, streamed)
+    desk = Desk(team, study.trial(0, {name: d.choices[0] for name, d in study.search.space.items()}), minutes, kept)
+    [curve] = serial.train(study, workload, data.shared(team), desk)
+    return curve, desk.taken
+
+
+@pytest.fixture
+def study_of(make_study: Any) -> Any:
+    def make(case: Case, **fields: Any) -> Study:
+        defaults: dict[str, Any] = {
+            "optimizer": case.optimizer,
+            "optimizer_arguments": case.arguments,
+            "space": case.fixed,
+            "batch_size": case.batch_size,
+            "micro_batch": case.micro_batch,
+            "stopping": "budget",
+            "budget": Budget(epochs=0, steps=STEPS),
+            "evaluation": Evaluation(first=0.25, ratio=1.5, every=1),
+        }
+        return make_study(**defaults | fields)
+
+    return make
+
+
+@pytest.fixture(scope="module")
+def pair() -> Any:
+    with Crew(2) as crew:
+        yield crew
+
+
+@pytest.fixture(scope="module")
+def four() -> Any:
+    with Crew(4) as crew:
+        yield crew
+
+
+def assert_near(found: Curve, expected: Curve) -> None:
+    assert (found.trial, found.first_bad_step) == (expected.trial, expected.first_bad_step)
+    assert found.steps.tolist() == expected.steps.tolist()
+    for name, errors in expected.errors.items():
+        if name.endswith("loss"):
+            np.testing.assert_allclose(found.errors[name], errors, rtol=TOLERANCE, err_msg=name)
+
+
+def check(crew: Crew, devices: int, study: Study, workload: Any) -> None:
+    expected, _ = trained(Team(), study, workload)
+    curves = [curve for curve, _ in crew.run(devices, trained, study, workload)]
+    for curve in curves:
+        assert_near(curve, expected)
+        for name, errors in curves[0].errors.items():  # whoever decides otherwise than the leader waits for ever
+            assert curve.errors[name].tobytes() == errors.tobytes()
+
+
+@pytest.mark.parametrize("name", ["linear", "accumulated", "ghosts"])
+def test_two_devices_train_what_one_does(pair, study_of, name):
+    check(pair, 2, study_of(CASES[name]), CASES[name].workload)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("devices", [1, 2, 3, 4])
+def test_any_number_of_devices_trains_what_one_does(four, study_of, devices, name):
+    case = CASES[name]
+    study = study_of(case)
+    together = 4 if name == "ghosts" else 1
+    check(four, len(places(study.batch_size, devices, together=together)), study, case.workload)
+
+
+def test_a_device_that_runs_out_of_memory_alone_halves_the_micro_batch_of_all(pair, study_of):
+    study = study_of(CASES["linear"])
+    curves = pair.run(2, _short_of_memory, study)
+    assert [curve.micro_batch for curve in curves] == [9, 9]
+    assert_near(curves[0], replace(trained(Team(), study, Blobs())[0], micro_batch=9))
+
+
+def _short_of_memory(team: Team, study: Study) -> Curve:
+    losses = serial.Run.losses
+
+    def bounded(run: serial.Run, part: int) -> Any:
+        if team.rank == 1 and run.parts[part].stop - run.parts[part].start > 9:
+            raise torch.OutOfMemoryError("no room")
+        return losses(run, part)
+
+    serial.Run.losses = bounded  # type: ignore[method-assign]
+    try:
+        return trained(team, study, Blobs())[0]
+    finally:
+        serial.Run.losses = losses  # type: ignore[method-assign]
+
+
+def test_divergence_is_everybodys(pair, study_of):
+    case = Case(fixed={"learning_rate": 1e30, "momentum": 0.0})
+    study = study_of(case)
+    expected, _ = trained(Team(), study, Blobs())
+    curves = [curve for curve, _ in pair.run(2, trained, study, Blobs())]
+    assert {curve.first_bad_step for curve in curves} == {expected.first_bad_step}
+    assert expected.first_bad_step is not None
+
+
+def test_checkpoints_are_the_leaders_and_fit_any_number_of_devices(pair, study_of):
+    case = CASES["accumulated"]
+    study = study_of(case)
+    undisturbed, _ = trained(Team(), study, case.workload)
+    (curve, taken), (_, theirs) = pair.run(2, trained, study, case.workload, 0.0)
+    assert_near(curve, undisturbed)
+    assert not any(theirs)
+    assert len(taken) == STEPS
+    for kept in (taken[2], taken[-1]):
+        assert_near(trained(Team(), study, case.workload, None, kept)[0], undisturbed)
+        for again, _ in pair.run(2, trained, study, case.workload, None, kept):
+            assert_near(again, undisturbed)
+
+
+@pytest.mark.parametrize("name", ["accumulated", "ghosts"])
+def test_streamed_data_are_the_same_on_several_devices(pair, study_of, name):
+    case = CASES[name]
+    study = study_of(case)
+    [resident, _], [streamed, _] = (pair.run(2, trained, study, case.workload, None, None, how) for how in (None, 1))
+    for metric, errors in resident[0].errors.items():
+        assert streamed[0].errors[metric].tobytes() == errors.tobytes()
+
+
+@pytest.mark.parametrize("together", [1, 4, 32])
+@pytest.mark.parametrize("micro_batch", [None, 1, 5, 64])
+@pytest.mark.parametrize("devices", [1, 2, 3, 8])
+def test_places_cover_the_batch_once_and_cut_no_group(devices, micro_batch, together):
+    for batch_size in (1, 2, 7, 33, 64, 100):
+        shares = places(batch_size, devices, micro_batch, together)
+        parts = [part for taken in shares for part in taken]
+        assert [place for part in parts for place in range(part.start, part.stop)] == list(range(batch_size))
+        assert len(shares) == min(devices, max(1, batch_size // together))
+        assert all(part.start % together == 0 for part in parts)
+        assert all(part.stop % together == 0 for part in parts[:-1])
+        if together == 1 and micro_batch:
+            assert max(part.stop - part.start for part in parts) <= micro_batch
+
+
+REFUSALS = [
+    (["engine.devices=0"], "engine.devices must be at least 1, but got 0"),
+    (["engine.devices=2", "engine=lanes"], "fused lanes train on one device, but got 2"),
+    (["engine.devices=2", "optimizer=kfac"], "kfac collects the gradients of single examples"),
+    (["engine.data_memory=-1"], "engine.data_memory must be a number of GiB of at least 0"),
+    (["engine.loaders=-1"], "engine.loaders must be at least 0"),
+]
+
+
+@pytest.mark.parametrize(("asked", "message"), REFUSALS)
+def test_refusals(tmp_path, capsys, asked, message):
+    assert main(["sweep", "batch_size=32", "engine.device=cpu", *asked, f"results={tmp_path / 'none'}"]) == 2
+    assert message in " ".join(capsys.readouterr().err.split())
+    assert not (tmp_path / "none").exists()
+
+
+def test_no_more_gpus_than_there_are(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    with pytest.raises(UsageError, match="at most the 2 GPUs there are, but got 4"):
+        placement._devices("cuda", 4, None)
+    with pytest.raises(UsageError, match="the first ones of their kind"):
+        placement._devices("cuda:1", 4, None)
+
+
+def test_batch_norm_over_a_batch_that_comes_in_parts_is_refused(make_study):
+    study = make_study(batch_size=8)
+    plain = nn.Sequential(nn.Linear(24, 5), nn.BatchNorm1d(5))
+    preflight.check_parts(study, plain, devices=1)
+    for asked, devices, parts in ((study, 2, "2 devices"), (replace(study, micro_batch=4), 1, "parts of 4 examples")):
+        with pytest.raises(UsageError, match=f"come in {parts}.*GhostBatchNorm"):
+            preflight.check_parts(asked, plain, devices)
+        preflight.check_parts(asked, nn.Sequential(nn.Linear(24, 5), GhostBatchNorm(5, group=4)), devices)
+
+
+def test_a_study_begun_with_lanes_is_not_gone_on_with_on_several_devices(tmp_path):
+    small = ["batch_size=256", "engine.device=cpu", f"results={tmp_path}"]
+    [job] = preflight.materialise(parse_jobs(small))
+    store.open_study(tmp_path, job.study, {"device": "cpu"})
+    for asked in (["engine.devices=2"], ["engine.data_memory=0"]):
+        with pytest.raises(UsageError, match=r"was begun with fused lanes \(bmm\)"):
+            preflight.materialise(parse_jobs([*small, *asked]))
+        [other] = preflight.materialise(parse_jobs([*small[:2], *asked, f"results={tmp_path / 'other'}"]))
+        assert (job.study.arithmetic, other.study.arithmetic) == ("bmm", "plain")
+
+
+def test_a_goal_ends_a_trial_everywhere(pair, study_of):
+    study = study_of(CASES["linear"], stopping="goal", goal=Goal("val/loss", 1.4))
+    expected, _ = trained(Team(), study, Blobs())
+    assert expected.steps[-1] < STEPS
+    for curve, _ in pair.run(2, trained, study, Blobs()):
+        assert_near(curve, expected)

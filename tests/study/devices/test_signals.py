@@ -1,0 +1,75 @@
+"""Ctrl-C neither gets lost nor spoils what it interrupts."""
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+
+import pytest
+
+from study.devices import signals
+
+# In a process of its own: SciPy loads its direction numbers once in a process.
+AT_THE_FIRST_POINT = """
+    import os, signal
+    import numpy as np
+    from study.search.tuner import _sobol
+
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    load = np.load
+
+    def interrupted(*args, **kwargs):
+        os.kill(os.getpid(), signal.SIGINT)
+        return load(*args, **kwargs)
+
+    np.load = interrupted
+    try:
+        _sobol(0, 3, 2)
+    except KeyboardInterrupt:
+        np.load = load
+        print("interrupted", len({tuple(point) for point in _sobol(0, 3, 2)}))
+"""
+
+
+def test_an_interrupt_while_scipy_loads_its_sobol_numbers_is_heeded():
+    run = [sys.executable, "-c", textwrap.dedent(AT_THE_FIRST_POINT)]
+    done = subprocess.run(run, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["interrupted", "4"]
+    assert not done.stderr
+
+
+@pytest.fixture
+def _heeded():
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("_heeded")
+def test_postponed_until_the_end_of_the_block():
+    reached = []
+
+    def interrupted():
+        with signals.postponed():
+            os.kill(os.getpid(), signal.SIGINT)
+            reached.append(True)
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
+    assert reached
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_other_threads_have_nothing_to_postpone():
+    entered = []
+
+    def work():
+        with signals.postponed():
+            entered.append(True)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert entered

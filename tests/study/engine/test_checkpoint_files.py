@@ -1,0 +1,136 @@
+"""A file that is not a whole checkpoint of the very trial is passed over, and nothing in it is run."""
+
+from __future__ import annotations
+
+import io
+import os
+import pickle
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from helpers.checkpointed import CASES, STEPS, Desk, asked, assert_same_bits, held, saved, trained, trial
+
+from study.engine import checkpoints
+from study.records import Seeds, Study, Trial
+
+
+@pytest.fixture
+def question(make_study):
+    return partial(asked, make_study)
+
+
+@pytest.fixture
+def taken(question: Any) -> Any:
+    """(study, its trial 0, a checkpoint of it at step 6)."""
+
+    def make(how: str) -> tuple[Study, Trial, bytes]:
+        study = question(how)
+        desk = Desk([trial(study, 0)], minutes=0)
+        trained(study, desk)
+        return study, trial(study, 0), desk.taken[5][1]
+
+    return make
+
+
+TORN = {
+    "empty": lambda content: b"",
+    "half": lambda content: content[: len(content) // 2],
+    "tail": lambda content: content[:-1],
+    "text": lambda content: b"x" * len(content),
+    "zeros": lambda content: content[:1000] + bytes(len(content) - 1000),
+    "a flipped bit": lambda content: flipped(content),
+}
+
+
+def flipped(content: bytes) -> bytes:
+    """One bit of a weight is another; the rest of the file is whole."""
+    tensor = [*held(content)["weights"].values()][-1][:4].numpy().tobytes()
+    [place] = [i for i in range(len(content)) if content.startswith(tensor, i)]
+    return content[:place] + bytes([content[place] ^ 1]) + content[place + 1 :]
+
+
+@pytest.mark.parametrize("tear", TORN)
+@pytest.mark.parametrize("how", CASES)
+def test_a_torn_checkpoint_is_ignored(taken, how, tear):
+    study, asked, content = taken(how)
+    torn = TORN[tear](content)
+    assert checkpoints.trials({0: content}) == [asked]
+    assert checkpoints.trials({0: torn}) == []
+    desk = Desk([asked], kept={0: torn})
+    assert_same_bits(trained(study, desk)[0], trained(study, Desk([asked]))[0])
+    assert desk.pace.made == STEPS
+
+
+FOREIGN = {
+    "no mapping": lambda held: [1, 2],
+    "nothing": lambda held: {},
+    "torch": lambda held: held | {"torch": "1.0"},
+    "trial": lambda held: held | {"trial": held["trial"].replace('"index": 0', '"index": 1')},
+    "micro_batch": lambda held: held | {"micro_batch": 5},
+    "errors": lambda held: held | {"errors": {"val/other": held["errors"]["val/loss"]}},
+    "grid": lambda held: held | {"steps": [step + 1 for step in held["steps"]]},
+    "past the next evaluation": lambda held: held | {"step": STEPS},
+    "names": lambda held: held | {"weights": {f"other.{name}": t for name, t in held["weights"].items()}},
+    "shapes": lambda held: held | {"weights": {name: t[None] for name, t in held["weights"].items()}},
+    "no tensors": lambda held: held | {"weights": dict.fromkeys(held["weights"], 1.0)},
+}
+
+
+@pytest.mark.parametrize("what", FOREIGN)
+@pytest.mark.parametrize("how", ["plain", "bmm"])
+def test_a_checkpoint_of_something_else_is_ignored(taken, how, what):
+    study, asked, content = taken(how)
+    same = Desk([asked], kept={0: saved(held(content))})
+    trained(study, same)
+    assert same.pace.made == STEPS - 6  # what is not touched is taken
+    desk = Desk([asked], kept={0: saved(FOREIGN[what](held(content)))})
+    assert_same_bits(trained(study, desk)[0], trained(study, Desk([asked]))[0])
+    assert desk.pace.made == STEPS
+
+
+@pytest.mark.parametrize("how", CASES)
+@pytest.mark.parametrize(
+    "other",
+    [
+        lambda study, asked: (study, trial(study, 0, learning_rate=0.011)),
+        lambda study, asked: (other := replace(study, seeds=Seeds(trial=1)), trial(other, 0)),
+        lambda study, asked: (other := replace(study, seeds=Seeds(data_order=1)), trial(other, 0)),
+    ],
+    ids=["hyperparameters", "seed", "order"],
+)
+def test_a_checkpoint_of_another_trial_is_ignored(taken, how, other):
+    study, asked, content = taken(how)
+    study, asked = other(study, asked)
+    desk = Desk([asked], kept={0: content})
+    assert_same_bits(trained(study, desk)[0], trained(study, Desk([asked]))[0])
+    assert desk.pace.made == STEPS
+
+
+class Evil:
+    """A pickle that makes a folder when it is loaded."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def __reduce__(self) -> Any:
+        return os.mkdir, (str(self.folder),)
+
+
+@pytest.mark.parametrize("save", [pickle.dump, torch.save], ids=["pickle", "torch"])
+@pytest.mark.parametrize("how", CASES)
+def test_no_pickle_is_run(taken, tmp_path, how, save):
+    study, asked, content = taken(how)
+    evil = saved(held(content) | {"state": Evil(tmp_path / "made")}, save)
+    with suppress(RuntimeError):  # as it would be, if late
+        torch.load(io.BytesIO(evil[32:]), weights_only=False)
+    (tmp_path / "made").rmdir()
+    assert checkpoints.trials({0: evil}) == []
+    desk = Desk([asked], kept={0: evil})
+    trained(study, desk)
+    assert desk.pace.made == STEPS
+    assert not (tmp_path / "made").exists()

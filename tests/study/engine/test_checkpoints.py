@@ -1,0 +1,227 @@
+"""A trial that goes on from any of its checkpoints ends as one that was left in peace, to the last bit."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+from helpers.checkpointed import (
+    CASES,
+    SPACES,
+    STEPS,
+    WHOLE,
+    Desk,
+    Killed,
+    asked,
+    assert_same_bits,
+    held,
+    saved,
+    step,
+    trained,
+    training,
+    trial,
+)
+
+from study.data.resident import Data
+from study.engine import checkpoints, lane_count, lanes, serial
+from study.engine.checkpoints import Checkpoint, Pace
+from study.engine.evaluation import Log
+
+
+@pytest.fixture
+def question(make_study):
+    return partial(asked, make_study)
+
+
+@pytest.mark.parametrize(
+    ("how", "optimizer"), [(how, name) for how in CASES for name in SPACES if name not in WHOLE or how == "plain"]
+)
+def test_a_trial_goes_on_from_any_checkpoint_to_the_same_bits(question, how, optimizer):
+    study = question(how, optimizer)
+    three = trial(study, 3)
+    assert set(study.evaluation_steps) < set(range(1, STEPS + 1))
+    undisturbed = trained(study, Desk([three]))[3]
+    checkpointed = Desk([three], minutes=0)
+    assert_same_bits(trained(study, checkpointed)[3], undisturbed)
+    reached = [step(content) for _, content in checkpointed.taken]
+    assert {*range(1, STEPS)} <= {*reached}
+    for done, (_, content) in zip(reached, checkpointed.taken, strict=True):
+        desk = Desk([three], kept={3: content})
+        assert_same_bits(trained(study, desk)[3], undisturbed)
+        assert desk.pace.made == STEPS - done
+
+
+@pytest.mark.parametrize(
+    ("how", "optimizer"), [(how, name) for how in CASES for name in SPACES if name not in WHOLE or how == "plain"]
+)
+def test_killed_again_and_again_ends_the_same(question, how, optimizer):
+    """Trials refill rows, and a kill may fall between the checkpoints of two lanes."""
+    study = question(how, optimizer)
+    wanted = [trial(study, index) for index in range(5)]
+    undisturbed = {t.index: trained(study, Desk([t]))[t.index] for t in wanted}
+    chance, kept, finished, kills = random.Random(0), {}, {}, 0
+    while True:
+        desk = Desk([t for t in wanted if t.index not in finished], 0, kept, lives=chance.randint(1, 12))
+        try:
+            for curve in training(study, desk):
+                finished[curve.trial.index] = curve
+            break
+        except Killed:
+            kills += 1
+    assert kills > 5
+    for index, curve in undisturbed.items():
+        assert_same_bits(finished[index], curve)
+
+
+@pytest.mark.parametrize("how", ["bmm", "vmap"])
+def test_a_checkpoint_fits_any_slot_and_any_number_of_lanes(question, how):
+    study = question(how)
+    workload = CASES[how]
+    heights = list(lane_count.admitted(study, workload, Data.of(workload.splits(torch.device("cpu"))), most=8))
+    assert len(heights) >= 3
+    wanted = {index: trial(study, index) for index in range(5)}
+    undisturbed = {index: trained(study, Desk([t]), heights[:1])[index] for index, t in wanted.items()}
+    desk = Desk(list(wanted.values()), minutes=0)
+    trained(study, desk, heights[-1:])
+    by_step = {(index, step(content)): content for index, content in desk.taken}
+    kept = {0: by_step[0, 4], 1: by_step[1, 11], 3: by_step[3, 1]}  # the others start anew
+    for chosen in (heights[:1], heights[:2], heights, heights[-1:]):
+        for order in (range(5), range(4, -1, -1), [1, 2, 0, 4, 3]):
+            found = trained(study, Desk([wanted[i] for i in order], kept=dict(kept)), chosen)
+            for index, curve in undisturbed.items():
+                assert_same_bits(found[index], curve)
+
+
+@pytest.mark.parametrize("how", CASES)
+def test_a_diverging_trial_diverges_at_the_same_step(question, how):
+    study = question(how)
+    beside, diverging = trial(study, 0), trial(study, 1, learning_rate=1e38)
+    undisturbed = trained(study, Desk([beside, diverging]))
+    assert undisturbed[1].first_bad_step is not None
+    desk = Desk([beside, diverging], minutes=0)
+    assert_same_bits(trained(study, desk)[1], undisturbed[1])
+    contents = [content for index, content in desk.taken if index == 1]
+    assert contents
+    for content in contents:
+        assert_same_bits(trained(study, Desk([diverging], kept={1: content}))[1], undisturbed[1])
+
+
+def test_a_checkpoint_holds_one_lane_of_the_stack(question):
+    study = question("bmm")
+    sizes = []
+    for heights in ((4,), (64,)):
+        desk = Desk([trial(study, 0)], minutes=0)
+        trained(study, desk, heights)
+        sizes.append(len(desk.taken[0][1]))
+    assert sizes[0] == pytest.approx(sizes[1], rel=0.1)
+
+
+def test_seconds_add_up(question):
+    study = question("bmm")
+    desk = Desk([trial(study, 0)], minutes=0)
+    trained(study, desk)
+    content = held(desk.taken[4][1])
+    content["seconds"] = {"training": 1000.0, "evaluation": 500.0}
+    seconds = trained(study, Desk([trial(study, 0)], kept={0: saved(content)}))[0].seconds
+    assert 1000 < seconds["training"] < 1100
+    assert 500 < seconds["evaluation"] < 600
+
+
+def test_lanes_that_run_out_of_memory_go_on_with_fewer_from_their_checkpoints(question, monkeypatch):
+    study = question("bmm")
+    workload = CASES["bmm"]
+    assert {2, 4} <= {*lane_count.admitted(study, workload, Data.of(workload.splits(torch.device("cpu"))), most=4)}
+    wanted = [trial(study, index) for index in range(4)]
+    undisturbed = trained(study, Desk(wanted))
+    advance = lanes.Lanes.advance
+
+    def short_of_memory(self: lanes.Lanes, steps: int) -> None:
+        if self.capacity == 4 and self.lanes[0].step == 7:
+            raise torch.OutOfMemoryError("no room")
+        advance(self, steps)
+
+    monkeypatch.setattr(lanes.Lanes, "advance", short_of_memory)
+    desk = Desk(wanted, minutes=0)
+    found = trained(study, desk, heights=(2, 4))
+    for index, curve in undisturbed.items():
+        assert_same_bits(found[index], curve)
+    assert max(step(content) for _, content in desk.taken[:28]) == 7
+    assert [step(content) for _, content in desk.taken[28:]] == [8, 8, 9, 9, 10, 10, 11, 11] * 2
+
+
+def test_a_checkpoint_holds_for_its_own_micro_batch_only(question, monkeypatch):
+    study = question("plain", micro_batch=None)
+    asked = trial(study, 0)
+    losses = serial.Run.losses
+
+    def bounded(self: serial.Run, part: int) -> torch.Tensor:
+        if self.parts[part].stop - self.parts[part].start > 4 and (self.step == 5 or desk.taken == []):
+            raise torch.OutOfMemoryError("no room")
+        return losses(self, part)
+
+    desk = Desk([asked], minutes=0)
+    desk.taken.append((0, b""))  # the whole batch fits at first
+    monkeypatch.setattr(serial.Run, "losses", bounded)
+    [curve] = trained(study, desk).values()
+    assert curve.micro_batch == 4
+    assert [held(content)["micro_batch"] for _, content in desk.taken[1:]] == [None] * 5 + [4] * STEPS
+    content = desk.taken[1 + 5 + 7][1]
+    desk = Desk([asked], kept={0: content})  # where the whole batch does not fit from the first step on
+    assert_same_bits(trained(study, desk)[0], curve)
+    assert desk.pace.made == study.evaluation_steps[0] + STEPS - 8
+    monkeypatch.undo()
+    assert_same_bits(trained(replace(study, micro_batch=4), Desk([asked]))[0], curve)
+
+
+class Clock:
+    """A clock that only training moves."""
+
+    now = 0.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+@pytest.mark.parametrize(
+    ("minutes", "seconds_per_step", "slices"),
+    [
+        (None, 1.0, [5000]),
+        (10, 0.01, [1, 4999]),  # too short to be noticed
+        (10, 1.0, [1, 599, 600, 600, 600, 600, 600, 600, 600, 200]),
+        (10, 700.0, [1] * 5000),
+        (0, 1.0, [1] * 5000),
+    ],
+)
+def test_training_is_cut_where_the_time_comes(monkeypatch, minutes, seconds_per_step, slices):
+    clock = Clock()
+    monkeypatch.setattr(checkpoints, "time", clock)
+    pace, made, due = Pace(minutes), [], []
+
+    def advance(steps: int) -> None:
+        clock.now += steps * seconds_per_step
+        made.append(steps)
+
+    while sum(made) < 5000:
+        pace.advance(advance, 5000 - sum(made))
+        if pace.due():
+            due.append(clock.now)
+    assert made == slices
+    if minutes is None or seconds_per_step == 0.01:
+        assert due == []
+    else:
+        assert due == [60 * minutes * (i + 1) for i in range(8)] if slices[1] > 1 else len(due) == 5000
+
+
+def test_hyperparameters_of_numpys_kind_are_plain_numbers(question):
+    """As adaptive samplers may propose them; torch.load takes no scalars of numpy's."""
+    study = question("bmm")
+    asked = study.trial(0, {name: np.float64(1 / 3) for name in study.search.space})
+    workload = CASES["bmm"]
+    log = Log(study, workload, Data.of(workload.splits(torch.device("cpu"))), asked)
+    content = checkpoints.pack(log, Checkpoint(1, {"weights": torch.zeros(3)}, {}))
+    assert checkpoints.trials({0: content}) == [asked]
+    assert checkpoints.restore(content, log, {"weights": torch.ones(3)}) is not None

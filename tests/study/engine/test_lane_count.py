@@ -1,0 +1,315 @@
+"""Which arithmetic, how many lanes: what is settled by rule, what by checks of bits, and what by the stopwatch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+import torch
+from helpers.blobs import Blobs
+from helpers.fused import CASES, Queue, admitted, assert_same_bits, data_of, run
+from torch import nn
+
+from study.data.resident import Data
+from study.engine import arithmetic, can_fuse, lane_count, lanes, timing, train
+from study.engine.fused import stack
+from study.records import Budget, Curve, Evaluation
+from study.schedules import SCHEDULES
+from study.space import Dimension
+from workloads.base import Splits
+from workloads.layers import Dropout
+
+ADAM = ("learning_rate", "beta1", "beta2", "epsilon")
+MOMENTUM = {name: {"choices": [0.1]} for name in ("learning_rate", "momentum")}
+TWICE = nn.Linear(3, 3)
+
+
+@pytest.mark.parametrize("batch_size", [1, 2, 6, 33])
+@pytest.mark.parametrize("how", CASES)
+def test_admitted_heights_hold_for_every_row(question, how, batch_size):
+    study = question(how, batch_size=batch_size)
+    heights = admitted(study)
+    assert set(heights) <= set(lane_count.HEIGHTS)
+    alone = {i: run(study, Queue(study, [i]), heights[:1])[i] for i in range(7)}
+    assert_same_bits(run(study, Queue(study, range(7)), heights), alone)
+
+
+class Odd(Blobs):
+    """Layers whose rows of a stack begin anywhere in a cache line, which tells in the last bits."""
+
+    def __init__(self, features: int, width: int) -> None:
+        super().__init__()
+        self.features, self.hidden = features, width
+
+    def splits(self, device: torch.device) -> Splits:
+        generator = torch.Generator().manual_seed(0)
+        return Splits(
+            *(
+                (
+                    torch.randn(count, self.features, generator=generator),
+                    torch.randint(5, (count,), generator=generator),
+                )
+                for count in (64, 40, 20)
+            )
+        )
+
+    def model(self) -> nn.Module:
+        return nn.Sequential(nn.Linear(self.features, self.hidden), nn.ReLU(), nn.Linear(self.hidden, 5))
+
+
+@pytest.mark.parametrize(
+    ("how", "workload", "batch_size"),
+    [("deferred", Odd(784, 50), 1), ("deferred", Odd(1024, 50), 3), ("bmm", Odd(784, 90), 1)],
+)
+def test_rows_that_are_not_of_whole_cache_lines(question, how, workload, batch_size):
+    grid = Evaluation(first=0.5, ratio=2)
+    study = question(how, "sgd", batch_size=batch_size, budget=Budget(epochs=0, steps=140), evaluation=grid)
+    data = Data.of(workload.splits(torch.device("cpu")))
+
+    def found(order: Sequence[int], heights: Sequence[int], most: int) -> dict[int, Curve]:
+        return {c.trial.index: c for c in lanes.train(study, workload, data, Queue(study, order), heights, most)}
+
+    heights = list(lane_count.admitted(study, workload, data, most=8))
+    together = found(range(7), heights, heights[-1])
+    assert_same_bits(together, {i: found([i], heights[:1], 1)[i] for i in range(7)})
+
+
+def test_a_height_that_computes_other_bits_is_not_admitted(question, monkeypatch):
+    study = question("bmm")
+    assert 4 in admitted(study)
+    step = stack.Step.__call__
+
+    def unsteady(self, inputs, *rest):
+        losses = step(self, inputs, *rest)
+        if len(inputs) == 4:
+            self.weights[0][3] += 1e-7
+        return losses
+
+    monkeypatch.setattr(stack.Step, "__call__", unsteady)
+    assert 4 not in admitted(study)
+
+
+@pytest.mark.parametrize("fails", ["step_seconds", "cost_of"])
+@pytest.mark.parametrize(("most", "forced"), [(4, None), (8, None), (4, 11)])
+def test_measuring_that_runs_out_of_memory_settles_for_fewer_lanes(question, monkeypatch, fails, most, forced):
+    cost = timing.cost_of
+
+    def step_seconds(fused):
+        full(fails == "step_seconds" and len(fused.lanes) > most)
+        return 1 / len(fused.lanes)  # the more, the faster
+
+    def bounded(log, step, predict, models, heights, lanes):
+        full(fails == "cost_of" and lanes > most)
+        return cost(log, step, predict, models, heights, lanes)
+
+    def full(it_is):
+        if it_is:
+            raise torch.OutOfMemoryError("no room")
+
+    monkeypatch.setattr(timing, "step_seconds", step_seconds)
+    monkeypatch.setattr(timing, "cost_of", bounded)
+    study = question("bmm", batch_size=33)
+    found = train.measure(study, CASES["bmm"], data_of(study), most=16, lanes=forced)
+    assert found.lanes == found.heights[-1] == most
+    assert set(found.heights) <= set(lane_count.admitted(study, CASES["bmm"], data_of(study), most=16))
+
+
+@pytest.mark.parametrize(
+    ("change", "near"),
+    [
+        (lambda rows: rows, True),
+        (lambda rows: rows * (1 + 1e-3), True),
+        (lambda rows: rows.index_fill(1, torch.tensor(7), -0.05), True),  # one sign of a thousand
+        (lambda rows: rows * (1 + 5e-2), False),
+        (lambda rows: rows * torch.tensor([[1.0], [1.0], [0.0]]), False),  # a row that was not updated
+        (lambda rows: rows.flip(1), False),
+        (lambda rows: rows.index_fill(1, torch.tensor(7), torch.inf), False),
+        (lambda rows: rows.index_fill(1, torch.tensor(7), torch.nan), False),
+    ],
+)
+def test_rows_on_a_gpu_are_near_each_other_or_not(change, near):
+    row = torch.randn(1, 1000, generator=torch.Generator().manual_seed(0)).index_fill(1, torch.tensor(7), 0.05)
+    assert lane_count._near(change(row.expand(3, -1)), row) is near
+
+
+def test_what_is_not_finite_in_every_row_is_near():
+    row = torch.tensor([[1.0, torch.nan, torch.inf]])
+    assert lane_count._near(row.expand(2, -1), row)
+    assert not lane_count._near(torch.tensor([[1.0, torch.nan, 3.0]]), row)
+
+
+def test_what_does_not_fit_in_one_lane_does_not_fit(question, monkeypatch):
+    def full(fused):
+        raise torch.OutOfMemoryError("no room")
+
+    monkeypatch.setattr(timing, "step_seconds", full)
+    study = question("bmm")
+    with pytest.raises(torch.OutOfMemoryError):
+        train.measure(study, CASES["bmm"], data_of(study), most=4)
+
+
+def test_a_gpu_without_room_for_the_reference_trains_one_at_a_time(question, monkeypatch):
+    def full(*_):
+        raise torch.OutOfMemoryError("no room")
+
+    monkeypatch.setattr(lane_count, "_computed", full)
+    study, splits = question("vmap"), CASES["vmap"].splits(torch.device("cpu"))
+    assert list(lane_count.admitted(study, CASES["vmap"], Data.of(splits, torch.device("meta")), most=4)) == [1]
+    with pytest.raises(torch.OutOfMemoryError):  # where the reference settles bits
+        list(lane_count.admitted(study, CASES["vmap"], Data.of(splits), most=4))
+
+
+class Residual(nn.Sequential):
+    """More than one layer after the other."""
+
+    def forward(self, x):
+        return x + super().forward(x)
+
+
+HOOKED = nn.Linear(2, 3)
+HOOKED.register_forward_hook(lambda module, inputs, outputs: outputs * 2)
+CLIPPED = nn.Linear(2, 3)
+CLIPPED.register_full_backward_hook(lambda module, inputs, outputs: None)
+REPLACED = nn.Linear(2, 3)
+REPLACED.forward = lambda x: x @ REPLACED.weight.mT
+WATCHED, TOLD = nn.Linear(2, 3), nn.Linear(2, 3)
+WATCHED.weight.register_hook(lambda gradient: gradient * 2)
+TOLD.weight.register_post_accumulate_grad_hook(lambda weight: None)
+
+
+@pytest.mark.parametrize(
+    ("model", "fields", "device", "how"),
+    [
+        (nn.Sequential(nn.Linear(2, 3)), {"batch_size": 64}, "cpu", "bmm"),
+        (
+            great := nn.Sequential(nn.Flatten(), nn.Linear(256, 512), nn.ReLU(), nn.Linear(512, 3)),
+            {},
+            "cpu",
+            "deferred",
+        ),
+        (great, {"batch_size": 9}, "cpu", "bmm"),  # products would take longer than memory does
+        (great, {}, "cuda", "bmm"),
+        (great, {"optimizer": "adam", "space": {name: {"choices": [0.1]} for name in ADAM}}, "cpu", "bmm"),
+        (great, {"space": MOMENTUM | {"ema_decay": {"choices": [0.9]}}}, "cpu", "bmm"),
+        (nn.Sequential(nn.Linear(256, 500), nn.ReLU(), nn.Linear(500, 3)), {}, "cpu", "bmm"),  # stays in the caches
+        (nn.Sequential(Dropout(0.2), *great), {}, "cpu", "bmm"),  # which inputs there will be is not known before
+        (nn.Sequential(*great[:-1], nn.Linear(512, 512)), {}, "cpu", "bmm"),  # as much memory in another layer
+        (nn.Sequential(nn.Linear(2, 3)), {"precision": "bf16"}, "cpu", "plain"),
+        (nn.Sequential(nn.Linear(2, 3)), {"micro_batch": 3}, "cpu", "plain"),
+        (nn.Sequential(nn.Conv2d(1, 2, 3)), {"batch_size": 4}, "cpu", "vmap"),
+        (nn.Sequential(nn.Conv2d(1, 2, 3)), {"batch_size": 8}, "cpu", "plain"),
+        (filling := nn.Sequential(nn.Conv2d(1, 16, 3), nn.ReLU()), {"batch_size": 4}, "cpu", "grouped"),
+        (filling, {"batch_size": 4}, "cuda", "vmap"),
+        (filling, {"batch_size": 8}, "cpu", "plain"),
+        (nn.Sequential(nn.Conv2d(1, 2, 3)), {"batch_size": 8}, "cuda", "vmap"),
+        (nn.Sequential(nn.Conv2d(1, 2, 600)), {"batch_size": 4}, "cpu", "plain"),  # parameters fill the caches anyway
+        (nn.Sequential(nn.Conv2d(1, 2, 600)), {"batch_size": 4}, "cuda", "vmap"),
+        (nn.Sequential(nn.BatchNorm2d(2)), {"batch_size": 4}, "cpu", "plain"),  # running statistics: not of the step
+        (nn.Sequential(nn.Dropout(0.5)), {"batch_size": 4}, "cpu", "plain"),  # one global stream for all lanes
+        (nn.Sequential(nn.Conv2d(1, 2, 3)), {"batch_size": 8}, "cpu:0", "plain"),
+        (nn.Sequential(nn.Linear(2, 3, bias=False)), {"batch_size": 8}, "cpu", "plain"),
+        (nn.Sequential(TWICE, TWICE), {"batch_size": 8}, "cpu", "plain"),  # one layer, two places
+        (nn.Sequential(nn.Linear(2, 3).requires_grad_(False)), {"batch_size": 4}, "cpu", "plain"),
+        (nn.LSTM(2, 3), {"batch_size": 4}, "cpu", "plain"),
+        (Residual(nn.Linear(3, 3)), {"batch_size": 64}, "cpu", "plain"),
+        (nn.Sequential(HOOKED), {"batch_size": 64}, "cpu", "plain"),
+        (nn.Sequential(CLIPPED), {"batch_size": 64}, "cpu", "plain"),
+        (nn.Sequential(REPLACED), {"batch_size": 64}, "cpu", "plain"),
+        (nn.Sequential(WATCHED), {"batch_size": 64}, "cpu", "plain"),
+        (nn.Sequential(TOLD), {"batch_size": 64}, "cpu", "plain"),
+    ],
+)
+def test_the_rule_of_arithmetic(make_study, model, fields, device, how):
+    assert arithmetic.arithmetic(model, make_study(**fields), device) == how
+
+
+class Attending(nn.Module):
+    """Attention among the outputs of an example."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = x[:, None, :, None].repeat(1, 2, 1, 4)
+        return nn.functional.scaled_dot_product_attention(y, y, y, is_causal=True).mean((1, 3))
+
+
+@pytest.mark.parametrize(
+    ("spoilt", "can"),
+    [
+        (lambda model: model, True),
+        (lambda model: nn.Sequential(model, nn.Dropout(0.5)), False),  # one global stream of randomness
+        (lambda model: model.register_parameter("unused", nn.Parameter(torch.zeros(2))) or model, False),
+        (lambda model: nn.Sequential(model, Attending()), False),  # lane by lane, since `vmap` has no rule for it
+    ],
+)
+def test_what_lanes_cannot_train_is_found_out_beforehand(question, monkeypatch, spoilt, can):
+    workload, model = CASES["vmap"], CASES["vmap"].model
+    monkeypatch.setattr(workload, "model", lambda: spoilt(model()), raising=False)
+    data = Data.of(workload.splits(torch.device("cpu")))
+    assert can_fuse.lanes_can(question("vmap"), workload, data) == can
+
+
+@pytest.mark.parametrize("rate", [0.01, 1e6])
+def test_a_check_that_diverges_checks_nothing(make_study, monkeypatch, rate):
+    """NaN is alike in all rows: steps are made smaller until they tell heights apart."""
+    study = make_study(
+        space={"learning_rate": {"choices": [rate]}, "momentum": {"choices": [0.9]}},
+        examples=64,
+        batch_size=4,
+        arithmetic="bmm",
+    )
+    workload, compute = Blobs(), lane_count._computed
+
+    def differing(study, workload, data, height, **more):
+        found = compute(study, workload, data, height, **more)
+        return [found[0] * 1.001, *found[1:]] if height == 8 else found
+
+    monkeypatch.setattr(lane_count, "_computed", differing)
+    assert 8 not in lane_count.admitted(study, workload, Data.of(workload.splits(torch.device("cpu"))), most=8)
+
+
+def test_one_group_alone_is_not_grouped(question):
+    assert 1 not in admitted(question("grouped"))
+    assert 2 in admitted(question("grouped"))
+
+
+@pytest.mark.parametrize("how", ["bmm", "deferred"])
+def test_what_lanes_cannot_measure_is_found_out_beforehand(question, monkeypatch, how):
+    workload = CASES[how]
+    model = nn.Sequential(nn.Linear(24, 32), nn.ReLU(), nn.Flatten(), nn.Linear(32, 5))
+    monkeypatch.setattr(workload, "model", lambda: model, raising=False)
+    splits = workload.splits(torch.device("cpu"))
+    assert can_fuse.lanes_can(question(how), workload, Data.of(splits))
+    rows = Splits(*((inputs.unsqueeze(1), targets) for inputs, targets in splits))
+    assert not can_fuse.lanes_can(question(how), workload, Data.of(rows))
+
+
+@pytest.mark.parametrize("name", SCHEDULES)
+@pytest.mark.parametrize("warmup", [40, 50, 60])
+def test_lanes_are_timed_beyond_a_short_budget(question, name, warmup):
+    study = question("bmm", schedule=name)
+    space = {**study.search.space, "warmup_steps": Dimension(choices=(warmup,))}
+    study = replace(study, budget=Budget(0, 50), search=replace(study.search, space=space))
+    fused = timing.started(study, CASES["bmm"], data_of(study), range(4))
+    fused.advance(80)
+    assert all(lane.log.first_bad_step is None for lane in fused.lanes)
+
+
+def test_averages_double_what_an_evaluation_costs(question, monkeypatch):
+    monkeypatch.setattr(timing, "least_seconds", lambda *_, **__: 1.0)
+    study = question("bmm")
+    averaged = replace(study.search, space={**study.search.space, "ema_decay": Dimension(choices=(0.9,))})
+    costs = [train.measure(each, CASES["bmm"], data_of(each), 4) for each in (study, replace(study, search=averaged))]
+    assert costs[1].validation == 2 * costs[0].validation
+    assert costs[1].step == costs[0].step
+
+
+@pytest.mark.parametrize(("forced", "lanes_at_once"), [(1, 1), (3, 3), (4, 4), (None, 4)])
+def test_lanes_can_be_forced(question, forced, lanes_at_once):
+    study = question("bmm")
+    data = data_of(study)
+    cost = train.measure(study, CASES["bmm"], data, most=4, lanes=forced)
+    assert cost.heights[-1] >= cost.lanes
+    assert cost.lanes == lanes_at_once if forced else cost.lanes <= lanes_at_once
+    curves = lanes.train(study, CASES["bmm"], data, Queue(study, range(7)), cost.heights, cost.lanes)
+    found = {curve.trial.index: curve for curve in curves}
+    assert_same_bits(found, run(study, Queue(study, range(7)), admitted(study)[:1]))

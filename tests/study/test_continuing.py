@@ -1,0 +1,120 @@
+"""A killed sweep continues its long trials: the tuner proposes them again, the store keeps their checkpoints."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from helpers.checkpointed import held, saved, step
+
+from analysis.load import load_study
+from study import store
+from study.__main__ import main
+from study.engine import checkpoints
+from study.search.tuner import Tuner
+
+
+@pytest.mark.parametrize("sampler", ["tpe", "gp", "cmaes"])
+def test_an_adaptive_sampler_proposes_a_trial_under_way_again(make_study, make_curve, sampler):
+    study = make_study(trials=16, sampler=sampler)
+    tuner = Tuner(study)
+    first = []
+    for _ in range(10):
+        first.append(tuner.ask())
+        tuner.tell(replace(make_curve(study, first[-1].index, reaches=20 + 3 * first[-1].index), trial=first[-1]))
+    first += [tuner.ask(), tuner.ask()]
+    under_way = first[11]
+    finished = [replace(make_curve(study, t.index, reaches=20 + 3 * t.index), trial=t) for t in first[:11]]
+    if sampler != "cmaes":  # which knows only what it proposed in this process
+        assert Tuner(study, finished).ask() != under_way  # trial 10 taught it otherwise
+    tuner = Tuner(study, finished, [under_way])
+    assert tuner.ask() == under_way
+    tuner.tell(replace(make_curve(study, 11, reaches=9), trial=under_way))
+    assert tuner.steps_to_result == 9
+    assert tuner.ask().index == 12
+    for forged in (replace(under_way, seed=1), replace(under_way, hyperparameters={"learning_rate": 0.1})):
+        assert Tuner(study, finished, [forged]).ask() == Tuner(study, finished).ask()
+
+
+def test_an_indexed_sampler_needs_no_checkpoint_to_propose_again(make_study):
+    study = make_study()
+    forged = study.trial(0, dict.fromkeys(study.search.space, 0.5))
+    assert Tuner(study, under_way=[forged]).ask() == Tuner(study).ask() != forged
+
+
+def files(folder: Path) -> list[str]:
+    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
+
+
+def test_the_store_keeps_checkpoints_until_their_trials_are_finished(tmp_path, make_study, make_curve, write_study):
+    study = make_study()
+    folder = write_study(tmp_path, study, [make_curve(study, 0)], close=False)
+    before = load_study(folder)
+    kept = store.Checkpoints(folder)
+    assert dict(kept) == {}
+    assert 1 not in kept
+    for content in (b"old", b"new"):
+        kept[1] = content
+        kept[1_000_002] = content
+    (kept.folder / ".000003.pt.77").write_bytes(b"half a fi")
+    (kept.folder / "000004.pt").mkdir()
+    assert (1 in kept, 3 in kept) == (True, False)
+    assert (kept[1], kept.get(2), kept.get(4)) == (b"new", None, None)
+    assert list(kept) == [1, 4, 1_000_002]
+    assert checkpoints.trials(kept) == []
+    after = load_study(folder)
+    assert after.trials.equals(before.trials)
+    assert after.measurements.equals(before.measurements)
+    store.save(folder, make_curve(study, 1))
+    assert list(kept) == [4, 1_000_002]
+    store.gather(folder)
+    assert files(folder) == ["curves.parquet", "study.json"]
+    assert not kept.folder.exists()
+
+
+def test_a_checkpoint_that_cannot_be_kept_is_named(tmp_path, make_study, write_study):
+    folder = write_study(tmp_path, make_study(), [], close=False)
+    (folder / "checkpoints").write_text("no folder")
+    with pytest.raises(store.StoreError, match=r"cannot write to .*checkpoints.*000003\.pt"):
+        store.Checkpoints(folder)[3] = b"content"
+
+
+SWEEP = ["batch_size=32", "search.trials=2", "stopping=budget", "budget.steps=2000", "budget.max_steps=2000"]
+
+
+def tables(folder: Path) -> Mapping[str, bytes]:
+    return {path.name: path.read_bytes() for path in (folder / "tables").glob("*.csv") if path.name != "cost.csv"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("engine_name", ["auto", pytest.param("serial", marks=pytest.mark.slow)])
+def test_a_sweep_killed_in_the_middle_of_its_trials_continues_them(tmp_path, engine_name):
+    peaceful, killed = tmp_path / "peaceful", tmp_path / "killed"
+    sweep = ["sweep", *SWEEP, f"engine={engine_name}", "engine.workers=1"]
+    assert main([*sweep, f"results={peaceful}"]) == 0
+    command = [*sweep, f"results={killed}"]
+    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    process = subprocess.Popen([sys.executable, "-m", "study", *command, "checkpoint.minutes=0"], **quiet)
+    while not (found := [p for p in killed.glob("studies/*/*/*/checkpoints/0*.pt") if step(p.read_bytes()) > 100]):
+        assert process.poll() is None
+        time.sleep(0.01)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    folder = found[0].parent.parent
+    assert store.load(folder) == []
+    kept = store.Checkpoints(folder)
+    for index in kept:  # marked, so that it shows in the curves which of them went on from here
+        content = held(kept[index])
+        content["seconds"]["training"] += 1e6
+        kept[index] = saved(content)
+    marked = list(kept)
+    assert main(command) == 0
+    assert [c.trial.index for c in store.load(folder) if c.seconds["training"] > 1e6] == marked != []
+    assert tables(killed) == tables(peaceful)
+    assert files(folder) == ["curves.parquet", "study.json"]

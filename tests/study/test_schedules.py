@@ -1,0 +1,367 @@
+"""Every schedule is its closed form, from 1 downwards, and begins where its warmup ends."""
+
+from __future__ import annotations
+
+import math
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import yaml
+from helpers.blobs import Blobs
+from hypothesis import given
+from hypothesis import strategies as st
+from torch.optim.lr_scheduler import (
+    ConstantLR,
+    CosineAnnealingLR,
+    ExponentialLR,
+    LambdaLR,
+    LinearLR,
+    MultiStepLR,
+    SequentialLR,
+)
+
+import conf
+from study.config.jobs import parse_jobs
+from study.config.preflight import materialise
+from study.data.resident import Data
+from study.engine import lanes, serial
+from study.errors import UsageError
+from study.records import Budget
+from study.schedules import SCHEDULES, Schedule
+from study.search.tuner import point
+from study.space import Dimension, values
+
+STEPS = 40
+ALPHA = {"learning_rate_decay_fraction": 0.6, "end_learning_rate_factor": 0.01}
+HALVES = {"learning_rate_first_drop_fraction": 0.5, "learning_rate_drops": 2, "learning_rate_drop_factor": 0.1}
+
+
+def one_after_the_other(first, then, steps):
+    """What builds the first scheduler for so many steps and then the other."""
+    return lambda optimizer, factor=1: SequentialLR(optimizer, [first(optimizer), then(optimizer)], [steps])
+
+
+def hold(factor):
+    return partial(ConstantLR, factor=factor, total_iters=10**9)
+
+
+# Schedule -> its hyperparameters, and what torch makes of them in a budget of T steps. Registering one enrols it.
+TORCH = {
+    "constant": ({}, lambda T: hold(1)),
+    "linear_decay": (ALPHA, lambda T: partial(LinearLR, start_factor=1, end_factor=0.01, total_iters=0.6 * T)),
+    "cosine": (
+        ALPHA,
+        lambda T: one_after_the_other(
+            partial(CosineAnnealingLR, T_max=0.6 * T, eta_min=0.01), hold(0.01), round(0.6 * T)
+        ),
+    ),
+    "exponential": ({"end_learning_rate_factor": 0.01}, lambda T: partial(ExponentialLR, gamma=0.01 ** (1 / T))),
+    "step": (HALVES, lambda T: partial(MultiStepLR, milestones=[T // 2, T * 3 // 4], gamma=0.1)),
+    "inverse_square_root": (
+        {"learning_rate_timescale_fraction": 0.25},
+        lambda T: partial(LambdaLR, lr_lambda=lambda t: math.sqrt(T / (T + 4 * t))),
+    ),
+    "warmup_stable_decay": (
+        ALPHA,
+        lambda T: one_after_the_other(
+            hold(1), partial(LinearLR, start_factor=1, end_factor=0.01, total_iters=0.6 * T), round(0.4 * T)
+        ),
+    ),
+}
+
+
+def torchs(scheduler, steps):
+    """The learning rate of each update [steps] under a scheduler of torch, from 1."""
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
+    scheduler = scheduler(optimizer)
+    found = []
+    for _ in range(steps):
+        found.append(optimizer.param_groups[0]["lr"])
+        optimizer.step()
+        scheduler.step()
+    return found
+
+
+def factors(name, hyperparameters, steps=STEPS, batch_size=1):
+    """The factor of each update [steps]."""
+    return [SCHEDULES[name].at(t, steps, batch_size, hyperparameters) for t in range(steps)]
+
+
+@pytest.mark.parametrize("name", SCHEDULES)
+def test_equals_torch(name):
+    hyperparameters, scheduler = TORCH[name]
+    np.testing.assert_allclose(factors(name, hyperparameters), torchs(scheduler(STEPS), STEPS), rtol=1e-9)
+
+
+@pytest.mark.parametrize("initial", [0, 0.25])
+@pytest.mark.parametrize("name", SCHEDULES)
+def test_equals_torch_after_a_linear_warmup(name, initial):
+    """W = 20: torch's ramp reaches 1 at its last update, and the schedule has a budget of the other 40."""
+    hyperparameters, scheduler = TORCH[name]
+    ramp = partial(LinearLR, start_factor=initial + (1 - initial) / 20, end_factor=1, total_iters=19)
+    found = factors(name, hyperparameters | {"warmup_steps": 20, "warmup_initial_factor": initial}, STEPS + 20)
+    np.testing.assert_allclose(found[:20], torchs(ramp, 20), rtol=1e-9)
+    np.testing.assert_allclose(found[20:], torchs(scheduler(STEPS), STEPS), rtol=1e-9)
+
+
+WRITTEN = [
+    ("linear_decay", {"learning_rate_decay_fraction": 1, "end_learning_rate_factor": 0}, 4, [1, 0.75, 0.5, 0.25]),
+    ("cosine", {"learning_rate_decay_fraction": 0.5, "end_learning_rate_factor": 0.5}, 4, [1, 0.75, 0.5, 0.5]),
+    ("exponential", {"end_learning_rate_factor": 1 / 16}, 4, [1, 1 / 2, 1 / 4, 1 / 8]),
+    # 30, 60 (and 90) of 90 epochs, one a step of 10; and a single drop
+    ("step", HALVES | {"learning_rate_first_drop_fraction": 1 / 3}, 9, [1] * 3 + [0.1] * 3 + [0.01] * 3),
+    ("step", HALVES | {"learning_rate_drops": 1}, 4, [1, 1, 0.1, 0.1]),
+    ("step", HALVES | {"learning_rate_drops": 1.5}, 6, [1, 1, 1, 0.1, 0.1, 0.01]),  # a third of the budget apart
+    ("step", HALVES | {"learning_rate_first_drop_fraction": 1}, 4, [1, 1, 1, 1]),
+    ("inverse_square_root", {"learning_rate_timescale_fraction": 1 / 9}, 9, [(1 + t) ** -0.5 for t in range(9)]),
+    (
+        "warmup_stable_decay",
+        {"warmup_steps": 2, "learning_rate_decay_fraction": 0.5, "end_learning_rate_factor": 0.2},
+        10,
+        [0.5, 1, 1, 1, 1, 1, 1, 0.8, 0.6, 0.4],
+    ),
+]
+
+
+@pytest.mark.parametrize(("name", "hyperparameters", "steps", "expected"), WRITTEN)
+def test_known_numbers(name, hyperparameters, steps, expected):
+    np.testing.assert_allclose(factors(name, hyperparameters, steps), expected, rtol=1e-12)
+
+
+def test_after_a_warmup_of_its_timescale_the_inverse_square_root_is_the_transformers():
+    """Vaswani et al. 2017, eq. 3: min(s^-0.5, s W^-1.5), here over its peak, with s one less after the peak."""
+    warmup, steps = 10, 50
+    found = factors("inverse_square_root", {"learning_rate_timescale_fraction": 10 / 40, "warmup_steps": warmup}, steps)
+    theirs = [min(s**-0.5, s * warmup**-1.5) * warmup**0.5 for s in range(1, steps + 1)]
+    np.testing.assert_allclose(found[:warmup], theirs[:warmup])
+    np.testing.assert_allclose(found[warmup + 1 :], theirs[warmup:-1])
+
+
+def test_a_decay_over_all_steps_has_no_stable_phase():
+    whole = {"learning_rate_decay_fraction": 1, "end_learning_rate_factor": 0.05}
+    np.testing.assert_allclose(factors("warmup_stable_decay", whole), factors("linear_decay", whole), rtol=1e-12)
+
+
+# What each schedule is at the budget's end, where no update is made any more.
+ENDS = {
+    "constant": 1,
+    "linear_decay": 0.01,
+    "cosine": 0.01,
+    "exponential": 0.01,
+    "step": 0.01,
+    "inverse_square_root": math.sqrt(1 / 5),
+    "warmup_stable_decay": 0.01,
+}
+
+
+@pytest.mark.parametrize("warmup", [{}, {"warmup_steps": 8}, {"warmup_steps": 0.5}])
+@pytest.mark.parametrize("name", SCHEDULES)
+def test_the_end(name, warmup):
+    found = SCHEDULES[name].at(STEPS, STEPS, 1, TORCH[name][0] | warmup)
+    assert found == pytest.approx(ENDS[name], rel=1e-12)
+
+
+FRACTION = st.floats(0.01, 1)
+ALPHAS = st.floats(1e-6, 1)
+TUNED = {
+    "learning_rate_decay_fraction": FRACTION,
+    "end_learning_rate_factor": ALPHAS,
+    "learning_rate_first_drop_fraction": FRACTION,
+    "learning_rate_drops": st.floats(1, 5) | st.integers(1, 5),
+    "learning_rate_drop_factor": ALPHAS,
+    "learning_rate_timescale_fraction": st.floats(1e-3, 10),
+}
+WARMUP = {
+    "warmup_steps": st.just(0) | st.floats(0, 150) | st.integers(0, 150),
+    "warmup_initial_factor": st.floats(0, 1),
+}
+
+
+@pytest.mark.parametrize("name", SCHEDULES)
+@given(data=st.data(), steps=st.integers(1, 100))
+def test_up_to_1_and_down_again_and_never_0(name, data, steps):
+    own = data.draw(st.fixed_dictionaries({key: TUNED[key] for key in SCHEDULES[name].hyperparameters}))
+    warmup = data.draw(st.fixed_dictionaries(WARMUP))
+    found = np.array(factors(name, own | warmup, steps))
+    length = min(math.ceil(warmup["warmup_steps"]), steps)
+    assert (found > 0).all()
+    assert (found <= 1).all()
+    assert (np.diff(found[:length]) >= 0).all()
+    assert (np.diff(found[length:]) <= 1e-15).all()
+    assert SCHEDULES[name].at(0, steps, 1, own) == 1
+    if length:
+        assert found[0] >= warmup["warmup_initial_factor"]
+    if warmup["warmup_steps"] == length < steps:  # a whole number of updates, the next of them the schedule's first
+        assert found[length] == 1
+        assert length == 0 or found[length - 1] == 1
+
+
+@pytest.mark.parametrize("name", sorted(SCHEDULES.keys() - {"step"}))
+@given(data=st.data(), warmup=st.floats(0, 30))
+def test_a_little_more_warmup_changes_little(name, data, warmup):
+    """No jump where the warmup, which need not be whole, comes to cover one update more (a step may cross a drop)."""
+    own = data.draw(st.fixed_dictionaries({key: TUNED[key] for key in SCHEDULES[name].hyperparameters}))
+    own |= {"learning_rate_decay_fraction": 1} if "learning_rate_decay_fraction" in own else {}
+    less, more = (factors(name, own | {"warmup_steps": each}) for each in (warmup, warmup + 1e-9))
+    np.testing.assert_allclose(less, more, atol=1e-6)
+
+
+@given(steps=st.floats(0, 60) | st.integers(0, 60), batch_size=st.integers(1, 10**6), initial=st.floats(0, 1))
+def test_a_warmup_in_examples_is_one_in_steps(steps, batch_size, initial):
+    counted = {**TORCH["cosine"][0], "warmup_initial_factor": initial}
+    in_steps = factors("cosine", counted | {"warmup_steps": steps}, batch_size=batch_size)
+    in_examples = factors("cosine", counted | {"warmup_examples": steps * batch_size}, batch_size=batch_size)
+    np.testing.assert_allclose(in_examples, in_steps, rtol=1e-9)
+
+
+@pytest.mark.parametrize("warmup", [40, 41, 400, 40.5])
+@pytest.mark.parametrize("name", SCHEDULES)
+def test_a_warmup_as_long_as_the_budget_is_all_there_is(name, warmup):
+    found = factors(name, TORCH[name][0] | {"warmup_steps": warmup})
+    np.testing.assert_allclose(found, [(t + 1) / warmup for t in range(STEPS)], rtol=1e-12)
+
+
+@pytest.mark.parametrize("name", SCHEDULES)
+def test_composes_from_the_command_line(name):
+    asked, optional = SCHEDULES[name].hyperparameters, SCHEDULES[name].optional_hyperparameters
+    file = yaml.safe_load((Path(conf.__file__).parent / "schedule" / f"{name}.yaml").read_text())
+    in_file = file.get("search", {}).get("space", {}).keys()
+    assert file["schedule"] == name
+    assert in_file - optional.keys() == asked.keys()
+    assert ("warmup_steps" in in_file) is (name == "warmup_stable_decay")
+    for key in asked.keys() | optional.keys():
+        assert sum(f"{key}:" in line for line in SCHEDULES[name].multiplier.__doc__.splitlines()) == (key in asked)
+    [job] = parse_jobs([f"schedule={name}", "batch_size=64"])
+    assert job.study.search.space.keys() == {"learning_rate", "momentum"} | in_file
+
+
+def test_drops_and_warmups_are_typed_as_the_files_say():
+    ranged = "{low: 1, high: 4, integer: true, hard: [low]}"
+    [job] = parse_jobs(["schedule=step", "batch_size=64", f"search.space.learning_rate_drops={ranged}"])
+    assert job.study.search.space["learning_rate_drops"] == Dimension(1, 4, hard=("low",), integer=True)
+    arguments = ["schedule=warmup_stable_decay", "batch_size=64", "search.space.warmup_steps=0"]
+    ranged = "{low: 0, high: 10000, integer: true, hard: [low]}"
+    [job] = parse_jobs([*arguments, f"search.space.warmup_examples={ranged}"])
+    assert job.study.search.space["warmup_examples"] == Dimension(0, 10000, hard=("low",), integer=True)
+    assert job.study.search.space["warmup_steps"] == Dimension(choices=(0,))
+
+
+REFUSED = [
+    (
+        ["search.space.warmup_steps=5", "search.space.warmup_examples=9"],
+        ["warmup_steps={'choices': [5.0]} and", "at 0"],
+    ),
+    (
+        ["schedule=warmup_stable_decay", "search.space.warmup_examples=[0,9]"],
+        ["in steps or in examples", "fix one of them at 0"],
+    ),
+    (
+        ["search.space.warmup_initial_factor=0.1"],
+        ["warmup_initial_factor", "got none", "add search.space.warmup_steps"],
+    ),
+    (["search.space.warmup_initial_factor=0.1", "search.space.warmup_steps=0"], ["warmup_initial_factor", "[0.0]"]),
+    (["search.space.warmup_steps=-1"], ["search.space.warmup_steps must lie in [0, inf)", "-1"]),
+    (["search.space.warmup_examples={low: -1, high: 9}"], ["search.space.warmup_examples must lie in [0, inf)", "-1"]),
+    (["search.space.warmup_steps=1", "search.space.warmup_initial_factor=2"], ["warmup_initial_factor", "[0, 1]", "2"]),
+    (["search.space.warmup_step=5"], ["search.space.warmup_step is", "did you mean 'warmup_steps'"]),
+    (["search.space.learning_rate_drops=2"], ["learning_rate_drops is asked for by none of", "schedule constant"]),
+    (["schedule=exponential", "search.space.end_learning_rate_factor=0"], ["end_learning_rate_factor", "(0, 1]", "0"]),
+    (["schedule=step", "search.space.learning_rate_drops=0"], ["learning_rate_drops", "[1, inf)", "0"]),
+]
+
+
+@pytest.mark.parametrize(("arguments", "words"), REFUSED, ids=[" ".join(row[0]) for row in REFUSED])
+def test_refuses(arguments, words):
+    with pytest.raises(UsageError) as refusal:
+        materialise(parse_jobs([*arguments, "batch_size=64", "engine=serial"]))
+    for word in words:
+        assert word in str(refusal.value)
+
+
+RATES = {"low": 0.02, "high": 0.1}
+RANGES = {
+    "learning_rate_decay_fraction": {"low": 0.3, "high": 1.0},
+    "end_learning_rate_factor": {"low": 1e-3, "high": 0.5, "scale": "log"},
+    "learning_rate_first_drop_fraction": {"low": 0.2, "high": 0.6},
+    "learning_rate_drops": {"low": 1, "high": 4, "integer": True},
+    "learning_rate_drop_factor": {"low": 0.01, "high": 0.5, "scale": "log"},
+    "learning_rate_timescale_fraction": {"low": 0.01, "high": 1.0, "scale": "log"},
+}
+
+
+class Queue(serial.Proposals):
+    """The first four trials of a study's search."""
+
+    def __init__(self, study):
+        self.limit = study.train_steps
+        self.trials = [study.trial(i, values(study.search.space, point(study, i))) for i in range(4)]
+
+    def ask(self, wait):
+        return self.trials.pop(0) if self.trials else None
+
+    def step_limit(self, index):
+        return self.limit
+
+
+def losses(study, fused):
+    """The validation losses of each of four trials [4, E], and the trials."""
+    workload, queue = Blobs(), Queue(study)
+    data, trials = Data.of(workload.splits(torch.device("cpu"))), list(queue.trials)
+    train = partial(lanes.train, heights=(1, 2, 4), most=4) if fused else serial.train
+    curves = sorted(train(study, workload, data, queue), key=lambda curve: curve.trial.index)
+    return np.array([curve.errors["val/loss"] for curve in curves]), trials
+
+
+@pytest.fixture
+def tuned(make_study):
+    """A study of Blobs over 30 steps of 6 examples, in which everything that the schedule asks for is tuned."""
+
+    def make(name, learning_rate=RATES, **warmup):
+        ranges = {key: RANGES[key] for key in SCHEDULES[name].hyperparameters}
+        return make_study(
+            space={"learning_rate": learning_rate, "momentum": 0.5, **ranges, **warmup},
+            examples=64,
+            schedule=name,
+            batch_size=6,
+            budget=Budget(epochs=0, steps=30),
+            stopping="budget",
+            arithmetic="bmm",
+        )
+
+    return make
+
+
+@pytest.mark.parametrize("count", ["warmup_steps", "warmup_examples"])
+@pytest.mark.parametrize("name", SCHEDULES)
+def test_every_parameter_is_tuned_on_either_engine(tuned, name, count):
+    whole = {"low": 0, "high": 120, "integer": True, "hard": ["low"]}
+    study = tuned(name, **{count: whole, "warmup_initial_factor": {"low": 0.0, "high": 1.0}})
+    plain, trials = losses(study, fused=False)
+    fused, _ = losses(study, fused=True)
+    np.testing.assert_allclose(fused, plain, rtol=1e-4)
+    for key in {*SCHEDULES[name].hyperparameters, count, "warmup_initial_factor"}:
+        assert len({trial.hyperparameters[key] for trial in trials}) > 1, key
+    assert all(trial.hyperparameters[count] % 1 == 0 for trial in trials)
+
+
+@pytest.mark.parametrize("fused", [False, True], ids=["serial", "lanes"])
+def test_what_a_warmup_does_to_training(tuned, fused):
+    def found(**fields):
+        return losses(tuned("constant", **fields), fused)[0]  # nothing is tuned, so that trials differ in seeds alone
+
+    without, warm = found(learning_rate=0.1), found(learning_rate=0.1, warmup_steps=5)
+    np.testing.assert_array_equal(found(learning_rate=0.1, warmup_steps=0), without)
+    np.testing.assert_array_equal(found(learning_rate=0.1, warmup_examples=30), warm)  # batches of 6
+    # The first evaluation is after a single update: of a fifth of the learning rate.
+    np.testing.assert_allclose(warm[:, 0], found(learning_rate=0.02)[:, 0], rtol=1e-6)
+    assert abs(warm / without - 1).min(axis=0).max() > 0.01
+
+
+def test_a_study_with_a_warmup_is_read_back(tuned):
+    study = tuned("step", warmup_examples={"low": 0, "high": 60, "integer": True})
+    assert type(study).from_question(study.question()) == study
+    assert study.search.space["warmup_examples"].hard == ("low",)  # nothing legal lies below
+    assert Schedule.optional_hyperparameters.items() <= study.optional_hyperparameters.items()

@@ -1,0 +1,295 @@
+"""End to end: the command line, real digits, real files."""
+
+import json
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from helpers.made_workload import IMAGES, YAML
+from helpers.processes import tables
+
+from analysis.load import load
+from analysis.tables import steps_to_result
+from study import store, whole_sweep
+from study.__main__ import main
+from study.config import preflight
+from study.config.jobs import parse_jobs
+
+README = Path(__file__).parents[2] / "README.md"
+SMALL = ["sweep", "batch_size=16,256", "search.trials=3", "budget.epochs=2"]
+
+
+def curve_files(folder: Path) -> dict[Path, int]:
+    return {path: path.stat().st_mtime_ns for path in (folder / "studies").rglob("*") if path.is_file()}
+
+
+@pytest.fixture(scope="module")
+def swept(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("swept") / "results"
+    assert main([*SMALL, f"results={folder}"]) == 0
+    return folder
+
+
+def test_sweep_writes_tables_figures_and_report(swept: Path) -> None:
+    steps = pd.read_csv(swept / "tables/steps_to_result.csv")
+    assert list(steps["batch_size"]) == [16, 256]
+    assert (steps["complete"] == 3).all()
+    assert list(steps.columns[:9]) == [
+        "workload",
+        "optimizer",
+        "batch_size",
+        "goal_metric",
+        "goal_threshold",
+        "reached",
+        "steps_to_result",
+        "examples_to_result",
+        "trial",
+    ]
+    for name in ("tables/scaling.csv", "tables/cost.csv", "figures/steps_to_result.svg", "figures/steps_to_result.png"):
+        assert (swept / name).stat().st_size > 0
+    page = (swept / "report.html").read_text()
+    assert "<svg" in page
+    assert "torch" in page
+
+
+def test_a_finished_sweep_only_rebuilds_its_report(swept: Path) -> None:
+    before = curve_files(swept)
+    (swept / "report.html").unlink()
+    assert main([*SMALL, f"results={swept}"]) == 0
+    assert curve_files(swept) == before
+    assert (swept / "report.html").exists()
+
+
+def test_another_folder_gives_the_same_tables_bit_for_bit(swept: Path, tmp_path: Path) -> None:
+    assert main([*SMALL, f"results={tmp_path}", "engine.workers=1"]) == 0
+    assert tables(tmp_path) == tables(swept)
+
+
+@pytest.mark.slow
+def test_more_trials_extend_and_equal_a_sweep_that_asked_for_them_at_once(swept: Path, tmp_path: Path) -> None:
+    extended, at_once = tmp_path / "extended", tmp_path / "at_once"
+    small = ["sweep", "batch_size=256", "budget.epochs=2"]
+    assert main([*small, "search.trials=2", f"results={extended}"]) == 0
+    assert main([*small, "search.trials=4", f"results={extended}"]) == 0
+    assert main([*small, "search.trials=4", f"results={at_once}"]) == 0
+    assert tables(extended) == tables(at_once)
+
+
+@pytest.mark.slow
+def test_a_race_equals_full_budgets_read_as_a_race(tmp_path: Path) -> None:
+    small = ["sweep", "preset=quick", "budget.epochs=4", "batch_size=64,256"]
+    for rule in ("race", "budget"):
+        assert main([*small, f"stopping={rule}", f"results={tmp_path / rule}"]) == 0
+    raced = pd.read_csv(tmp_path / "race/tables/steps_to_result.csv")
+    read = steps_to_result.table(list(load(tmp_path / "budget")), stopping="race")
+    assert read.to_csv(index=False) == (tmp_path / "race/tables/steps_to_result.csv").read_text()
+    full = pd.read_csv(tmp_path / "budget/tables/steps_to_result.csv")
+    assert (raced["steps_trained"] < full["steps_trained"]).all()
+    assert "would have been left out" in (tmp_path / "budget/report.html").read_text()
+
+
+def test_optimizers_swept_together_are_curves_of_one_figure(tmp_path: Path) -> None:
+    command = ["sweep", "optimizer=sgd,adam", "schedule=linear_decay", "batch_size=256", "search.trials=2"]
+    assert main([*command, "engine.workers=1", f"results={tmp_path}"]) == 0
+    steps = pd.read_csv(tmp_path / "tables/steps_to_result.csv")
+    assert sorted(steps["optimizer"]) == ["adam", "sgd"]
+    figure = (tmp_path / "figures/steps_to_result.svg").read_text()
+    assert "adam" in figure
+    assert "sgd" in figure
+
+
+def test_the_readmes_own_workload(tmp_path: Path) -> None:
+    text = README.read_text()
+    mine = tmp_path / "mine"
+    for name, language in (("moons.py", "python"), ("workload/moons.yaml", "yaml")):
+        block = re.search(rf"`mine/{re.escape(name)}`:\n\n```{language}\n(.*?)```", text, re.DOTALL)
+        assert block is not None, name
+        (mine / name).parent.mkdir(parents=True, exist_ok=True)
+        (mine / name).write_text(block[1])
+    command = ["sweep", "--config-dir", str(mine), "workload=moons", "batch_size=64", "search.trials=6"]
+    assert main([*command, "engine.workers=1", f"results={tmp_path / 'results'}"]) == 0
+    steps = pd.read_csv(tmp_path / "results/tables/steps_to_result.csv")
+    assert list(steps["reached"]) == [True]
+
+
+TOO_LARGE = """
+from multiprocessing import parent_process
+
+from made_images import *
+
+
+class TooLarge(Images):
+    def loss(self, outputs, targets):
+        if parent_process() is not None:  # in a worker
+            raise torch.OutOfMemoryError("no room")
+        return super().loss(outputs, targets)
+"""
+FULL = """
+from multiprocessing import current_process
+
+from made_images import *
+
+CALLS = {CALLS}
+calls = 0
+
+
+class Full(Images):
+    def loss(self, outputs, targets):
+        global calls
+        calls += 1
+        name = current_process().name
+        if calls > CALLS and name.startswith("Spawn") and int(name.rpartition("-")[2]) % 2:
+            raise torch.OutOfMemoryError("no room")
+        return super().loss(outputs, targets)
+"""
+
+
+def test_one_sweep_crosses_arithmetics(tmp_path: Path) -> None:
+    """Convolutions are fused at small batch sizes and trained one by one above."""
+    mine = tmp_path / "mine"
+    (mine / "workload").mkdir(parents=True)
+    (mine / "made_images.py").write_text(IMAGES)
+    (mine / "workload/images.yaml").write_text(YAML)
+    command = ["sweep", "--config-dir", str(mine), "workload=images", "engine.workers=1"]
+    assert main([*command, f"results={tmp_path / 'results'}"]) == 0
+    questions = [json.loads(path.read_text())["question"] for path in tmp_path.glob("results/studies/*/*/*/study.json")]
+    assert {q["batch_size"]: q["arithmetic"] for q in questions} == {2: "vmap", 4: "vmap", 8: "plain", 16: "plain"}
+
+
+def test_images_as_outputs_are_fused_another_way(tmp_path: Path) -> None:
+    """What is grouped ends in vectors."""
+    mine = tmp_path / "mine"
+    (mine / "workload").mkdir(parents=True)
+    model = "Conv2d(1, 16, 3), torch.nn.ReLU(), torch.nn.AdaptiveAvgPool2d(1))"
+    images = IMAGES.replace("Conv2d(1, 2, 3), torch.nn.ReLU(), torch.nn.Flatten(), torch.nn.Linear(8, 2))", model)
+    whole = images.replace("return cross_entropy_error(outputs", "return cross_entropy_error(outputs.flatten(1)")
+    errors = "{name: (lambda o, t, e=e: e(o.flatten(1), t)) for name, e in [('loss', cross_entropy_error)]}"
+    whole = re.sub(r"errors = .*", f"errors = {errors}", whole)
+    (mine / "made_whole_images.py").write_text(whole)
+    (mine / "workload/whole.yaml").write_text(
+        YAML.replace("made_images", "made_whole_images").replace("val/classification_error < 0.3", "val/loss < 0.3")
+    )
+    asked = ["workload=whole", "batch_size=4", f"results={tmp_path / 'results'}", "engine.device=cpu"]
+    [job] = whole_sweep.jobs_of(asked, mine)[0]
+    assert job.study.arithmetic == "vmap"
+
+
+def test_a_study_that_does_not_fit_fails_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    mine = tmp_path / "mine"
+    (mine / "workload").mkdir(parents=True)
+    (mine / "made_images.py").write_text(IMAGES)
+    (mine / "made_too_large.py").write_text(TOO_LARGE)
+    (mine / "workload/images.yaml").write_text(YAML)
+    (mine / "workload/too_large.yaml").write_text(
+        YAML.replace("made_images.Images, name: i", "made_too_large.TooLarge, name: large_i")
+    )
+    command = ["sweep", "--config-dir", str(mine), "workload=too_large,images", "batch_size=8"]
+    assert main([*command, "engine.workers=1", f"results={tmp_path / 'results'}"]) == 1
+    assert (
+        "one trial of large_images at batch size 8 does not fit on cpu: choose a smaller model"
+        in capsys.readouterr().err
+    )
+    steps = pd.read_csv(tmp_path / "results/tables/steps_to_result.csv")
+    assert list(steps["workload"]) == ["images"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("calls", [0, 60])
+def test_what_one_worker_has_no_room_for_the_others_train(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], calls: int
+) -> None:
+    """Its device may be filled by somebody else, from the beginning or later."""
+    mine = tmp_path / "mine"
+    (mine / "workload").mkdir(parents=True)
+    (mine / "made_images.py").write_text(IMAGES)
+    (mine / f"made_full_{calls}.py").write_text(FULL.replace("{CALLS}", str(calls)))
+    (mine / "workload/images.yaml").write_text(YAML)
+    (mine / "workload/full.yaml").write_text(YAML.replace("made_images.Images", f"made_full_{calls}.Full"))
+    steps = {}
+    for workload in ("images", "full"):
+        results = tmp_path / workload
+        command = ["sweep", "--config-dir", str(mine), f"workload={workload}", "batch_size=4,16", "search.trials=6"]
+        command += ["stopping=budget"]
+        assert main([*command, "engine.workers=2", f"results={results}"]) == 0
+        steps[workload] = pd.read_csv(results / "tables/steps_to_result.csv")
+    pd.testing.assert_frame_equal(steps["images"], steps["full"])
+    said = " ".join(capsys.readouterr().out.split())
+    assert re.search(r"images at batch size (4|16) does not fit on cpu", said)
+    assert "The other workers trained it." in said
+
+
+@pytest.mark.slow
+def test_goals_after_the_fact(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Looser ones are read off any curve; others need full budgets, and are refused with the reason."""
+    small = ["sweep", "batch_size=64,256", "search.trials=4", "budget.epochs=2"]
+    for rule in ("race", "budget"):
+        assert main([*small, f"stopping={rule}", f"results={tmp_path / rule}"]) == 0
+    looser, tighter, other = (
+        f"val/{goal}" for goal in ("classification_error<0.2", "classification_error<0.01", "x<1")
+    )
+    goals = ["--goal", looser, "--goal", tighter]
+    for rule, expected in (("race", [0.2]), ("budget", [0.01, 0.2])):
+        capsys.readouterr()
+        assert main(["report", str(tmp_path / rule), *goals]) == 0
+        steps = pd.read_csv(tmp_path / rule / "tables/steps_to_result.csv")
+        assert sorted(set(steps["goal_threshold"])) == expected
+        assert ("needs stopping=budget" in (tmp_path / rule / "report.html").read_text()) is (rule == "race")
+    assert main(["report", str(tmp_path / "race"), "--goal", tighter]) == 2
+    assert "needs stopping=budget" in capsys.readouterr().err
+    assert main(["report", str(tmp_path / "budget"), "--goal", other]) == 2
+    assert "mlp_digits, momentum: val/x is not measured" in capsys.readouterr().err
+    assert main(["report", str(tmp_path / "budget"), "--goal", "soon"]) == 2
+    assert "a goal must read" in capsys.readouterr().err
+
+
+def test_fused_trials_that_are_forced_stay_fused_as_they_were(tmp_path: Path) -> None:
+    """Whatever the rule says today, here or on another device."""
+    small = ["batch_size=64", f"results={tmp_path}"]
+    [job] = preflight.materialise(parse_jobs(small))
+    store.open_study(tmp_path, replace(job.study, arithmetic="deferred"), {"device": "cpu"})
+    [again] = preflight.materialise(parse_jobs([*small, "engine=lanes"]))
+    assert again.study.arithmetic == "deferred"
+
+
+def test_a_study_begun_on_another_device_goes_on_in_its_arithmetic(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    small = ["batch_size=64", "search.trials=2", "budget.epochs=2", "engine.workers=1", f"results={tmp_path}"]
+    [job] = preflight.materialise(parse_jobs(small))
+    assert job.study.arithmetic == "bmm"
+    store.open_study(tmp_path, replace(job.study, arithmetic="plain"), {"device": "cuda:0"})
+    assert main(["sweep", *small, "engine=lanes"]) == 2  # by force it would be another question
+    assert "arithmetic: plain -> bmm" in capsys.readouterr().err
+    assert main(["sweep", *small]) == 0
+    out = " ".join(capsys.readouterr().out.split())
+    assert "holds trials that were trained on cuda; those on cpu agree with them to a tolerance only" in out
+    question, runs = store.held(tmp_path, job.study) or ({}, [])
+    assert question["arithmetic"] == "plain"
+    assert [run["device"] for run in runs] == ["cuda:0", "cpu"]
+
+
+@pytest.mark.slow
+def test_one_report_on_several_folders(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for optimizer in ("sgd", "momentum"):
+        small = ["batch_size=64,256", "search.trials=2", "budget.epochs=2", f"results={tmp_path / optimizer}"]
+        assert main(["sweep", f"optimizer={optimizer}", *small]) == 0
+    both = [str(tmp_path / "sgd"), str(tmp_path / "momentum")]
+    assert main(["compare", *both, "--output", str(tmp_path / "both")]) == 0
+    steps = pd.read_csv(tmp_path / "both/tables/steps_to_result.csv")
+    assert list(zip(steps["optimizer"], steps["batch_size"], strict=True)) == [
+        ("momentum", 64),
+        ("momentum", 256),
+        ("sgd", 64),
+        ("sgd", 256),
+    ]
+    page = (tmp_path / "both/report.html").read_text()
+    assert all(folder in page for folder in both)  # the commands that made them
+    assert "Optimizers compared" in page
+    assert "Maximum useful batch size" in capsys.readouterr().out  # one with each, or several
+    assert main(["compare", both[0]]) == 2
+    assert "two workloads with one, but there is mlp_digits with sgd" in capsys.readouterr().err
+    assert main(["report", both[0], both[0], "--output", str(tmp_path / "twice")]) == 2
+    assert "both hold mlp_digits, sgd, batch size 64" in capsys.readouterr().err
+    assert not (tmp_path / "twice").exists()

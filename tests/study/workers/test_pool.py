@@ -1,0 +1,80 @@
+"""Worker processes: what happens when one of them, or their parent, dies."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+from helpers.processes import SWEEP, alive, children, started, tables, wait_until
+
+from study.__main__ import main
+from study.workers.pool import one_thread_environment
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
+    folder = tmp_path_factory.mktemp("undisturbed")
+    assert main([*SWEEP, f"results={folder}"]) == 0
+    return tables(folder)
+
+
+@pytest.mark.slow
+def test_a_worker_that_dies_is_reported_and_the_same_command_continues(tmp_path: Path, undisturbed) -> None:
+    process = started(tmp_path)
+    os.kill(min(children(process.pid)), signal.SIGKILL)
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert "a worker process died (exit code -9)" in said
+    assert "Traceback" not in said
+    assert main([*SWEEP, f"results={tmp_path}"]) == 0
+    assert tables(tmp_path) == undisturbed
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc").exists(), reason="reads /proc")
+def test_workers_die_with_their_parent_and_the_same_command_continues(tmp_path: Path, undisturbed) -> None:
+    process = started(tmp_path)
+    workers = children(process.pid)
+    assert workers
+    process.kill()
+    process.communicate()
+    wait_until(lambda: not alive(workers), seconds=10)
+    assert main([*SWEEP, f"results={tmp_path}"]) == 0
+    assert tables(tmp_path) == undisturbed
+
+
+@pytest.mark.slow
+def test_a_second_sweep_is_refused_while_the_first_goes_on(tmp_path: Path, undisturbed, capsys) -> None:
+    process = started(tmp_path)
+    wait_until(lambda: any(tmp_path.glob("studies/*/*/*/trials/[0-9]*")))
+    process.send_signal(signal.SIGSTOP)  # so that it does not end before the second looks
+    try:
+        assert main([*SWEEP, f"results={tmp_path}"]) == 2
+    finally:
+        process.send_signal(signal.SIGCONT)
+    assert f"is being worked on by process {process.pid} on " in capsys.readouterr().err
+    process.communicate(timeout=120)
+    assert process.returncode == 0
+    assert tables(tmp_path) == undisturbed
+
+
+@pytest.mark.slow
+def test_interrupting_says_how_to_go_on(tmp_path: Path) -> None:
+    process = started(tmp_path)
+    process.send_signal(signal.SIGINT)
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "the same command continues" in said
+    assert not list(tmp_path.rglob(".*.parquet*"))
+
+
+def test_what_workers_are_told_joins_what_the_user_told_and_ends_with_them(monkeypatch):
+    monkeypatch.setenv("GLIBC_TUNABLES", "glibc.malloc.check=0")
+    monkeypatch.delenv("MALLOC_MMAP_MAX_", raising=False)
+    with one_thread_environment():
+        assert os.environ["GLIBC_TUNABLES"] == "glibc.malloc.check=0:glibc.malloc.hugetlb=1"
+        assert os.environ["MALLOC_MMAP_MAX_"] == "0"
+    assert os.environ["GLIBC_TUNABLES"] == "glibc.malloc.check=0"
+    assert "MALLOC_MMAP_MAX_" not in os.environ

@@ -1,0 +1,79 @@
+"""What a worker process keeps while it waits for orders."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from types import SimpleNamespace
+
+import pytest
+import torch
+from helpers.blobs import Blobs
+
+from study.devices import memory
+from study.devices.distributed import Team
+from study.devices.placement import Placement
+from study.engine import train
+from study.workers import process
+from workloads import base
+
+
+def test_it_gives_memory_back_before_it_waits(make_study, monkeypatch):
+    """To the others on its device, after a study that did not fit, too, when the error holds nothing any more."""
+    held: list[weakref.ref[torch.Tensor]] = []
+
+    def full(study, workload, data, *how):
+        tensor = torch.ones(3)
+        held.append(weakref.ref(tensor))
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    released = []
+    orders = [("train", make_study()), ("measure", make_study())]
+
+    def recv():
+        if not orders:
+            raise EOFError
+        return orders.pop()
+
+    monkeypatch.setattr(base, "build", lambda workload: Blobs(images=True))
+    monkeypatch.setattr(memory, "release_cached_memory", lambda: released.append([tensor() for tensor in held]))
+    for name in ("measure", "train"):
+        monkeypatch.setattr(train, name, full)
+    pipe, setting = (
+        SimpleNamespace(recv=recv, send=lambda told: None),
+        process.Setting(Placement(device="cpu"), None, 0),
+    )
+    with pytest.raises(EOFError):
+        process._obey(pipe, setting, Team(), None)
+    assert released == [[], [None], [None, None]]
+
+
+def test_data_as_they_were_made_are_not_kept_beside_those_that_are_trained_on(make_study, monkeypatch):
+    splits, made, held = Blobs.splits, [], []
+
+    def remembered(self, device):
+        found = splits(self, device)
+        made.append(weakref.ref(found.train[0]))
+        return found
+
+    def measure(study, workload, data, *how):
+        held.append(weakref.ref(data.inputs))
+
+    orders = iter([("measure", make_study(), 4, None)])
+
+    def recv():
+        for order in orders:
+            return order
+        gc.collect()
+        assert [tensor() is None for tensor in (*made, *held)] == [True, False]
+        raise EOFError
+
+    monkeypatch.setattr(base, "build", lambda workload: Blobs(images=True))
+    monkeypatch.setattr(Blobs, "splits", remembered)
+    monkeypatch.setattr(train, "measure", measure)
+    pipe, setting = (
+        SimpleNamespace(recv=recv, send=lambda told: None),
+        process.Setting(Placement(device="cpu"), None, 0),
+    )
+    with pytest.raises(EOFError):
+        process._obey(pipe, setting, Team(), None)
