@@ -29,7 +29,7 @@ from study.space import parse_space
 from workloads.base import Splits, build
 from workloads.data.datasets import DATASETS
 
-FILE = Path(__file__).with_name("golden.json")
+FILE = Path(__file__).parents[1] / "data" / "golden.json"
 TOLERANCE = 1e-4
 """Relative, of every cross entropy. SSE4, AVX2 and AVX-512 kernels were found to agree within 1e-6 and, where a ReLU's
 sign flips, 1e-5; a learning rate that is 0.1 % larger alters 4e-4 or more of each case."""
