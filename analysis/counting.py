@@ -19,13 +19,39 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 COMPLETE, INFEASIBLE, INCOMPLETE = "COMPLETE", "INFEASIBLE", "INCOMPLETE"
-STOPPING_RULES = ("budget", "goal", "race")
-EARLY = ("goal", "race")
-"""Those of them by which trials end at their goal."""
-ADAPTIVE_SAMPLERS = ("tpe", "gp", "cmaes")
-"""Learn from the trials that are finished, and so depend on which those are."""
 RECORDED = "recorded"
-"""Of imported studies: trials end where their curves do, with the statuses that came with them."""
+"""The stopping rule of imported studies."""
+
+
+class Stopping(NamedTuple):
+    """A stopping rule: when a trial ends.
+
+    Attributes:
+        in_words: which trials stop before the end of the budget; empty if none does.
+        runs_whole_budget: every trial that stays finite runs all steps of the budget.
+        ends_at_goal: a trial ends at its first measurement below the goal.
+        races: a trial also ends where it falls behind the best trial so far.
+    """
+
+    in_words: str
+    runs_whole_budget: bool = False
+    ends_at_goal: bool = False
+    races: bool = False
+
+
+STOPPING = {
+    "budget": Stopping("", runs_whole_budget=True),
+    "goal": Stopping("Trials that reach the goal or diverge stop early.", ends_at_goal=True),
+    "race": Stopping("Trials that reach the goal, fall behind or diverge stop early.", ends_at_goal=True, races=True),
+    RECORDED: Stopping("Imported trials end where their curves end, with the statuses that came with them."),
+}
+"""Every stopping rule by its name."""
+STOPPING_RULES = tuple(name for name in STOPPING if name != RECORDED)
+"""The stopping rules that a sweep can train under."""
+EARLY = tuple(name for name, rule in STOPPING.items() if rule.ends_at_goal)
+"""The stopping rules by which trials end at their goal."""
+ADAPTIVE_SAMPLERS = ("tpe", "gp", "cmaes")
+"""Searches that learn from finished trials."""
 TUNED = "tuned"
 """The rule that moves nothing: a batch size's own tuned configuration, which the other rules are compared with."""
 HALF_LIFE = "_half_life_examples"
@@ -92,9 +118,9 @@ class Rule(NamedTuple):
     """When the trials of a study end.
 
     Attributes:
-        stopping: `budget` (at the step budget), `goal` (at the first measurement below the threshold, if sooner) or
-            `race` (also at the last grid point within `race_factor` times the fewest steps to the goal among trials of
-            lower index); `recorded` for what was measured elsewhere.
+        stopping: a name in STOPPING. `budget`: at the step budget. `goal`: at the first measurement below the
+            threshold, if sooner. `race`: also at the last grid point within `race_factor` times the fewest steps to the
+            goal among trials of lower index. `recorded`: trials were imported.
         threshold: of the goal.
         grid: the steps at which every trial is measured, the last of them the step budget.
     """
@@ -111,7 +137,7 @@ class Rule(NamedTuple):
         >>> rule.bound(None), rule.bound(25)
         (80, 40)
         """
-        if self.stopping != "race" or best is None:
+        if best is None or not STOPPING[self.stopping].races:
             return self.grid[-1]
         return self.grid[max(0, bisect_right(self.grid, self.race_factor * best) - 1)]
 
@@ -225,7 +251,7 @@ def _outcome(rule: Rule, trial: Measured, bound: int) -> Outcome:
     steps = np.asarray(trial.steps)
     crossing = first_crossing(steps, trial.errors, rule.threshold)
     crossing = None if crossing is None or crossing > bound else crossing
-    end = bound if crossing is None or rule.stopping == "budget" else crossing
+    end = crossing if crossing is not None and STOPPING[rule.stopping].ends_at_goal else bound
     if trial.first_bad_step is not None and trial.first_bad_step <= end:
         return Outcome(INFEASIBLE, trial.first_bad_step, crossing)
     last = int(steps[-1]) if steps.size else 0

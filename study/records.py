@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from analysis import counting
 from analysis.counting import ADAPTIVE_SAMPLERS, STOPPING_RULES, Branch, Goal, Rule, evaluation_grid, launch_limit
 from study import optimizers
 from study.optimizers.base import HALF_LIFE, Optimizer, resolved
@@ -218,7 +219,7 @@ class Study:
                 f"but got {self.batch_size}."
             )
         _at_least("race_factor", self.race_factor, 1)
-        if self.stopping != "budget" and not self.goal.metric.startswith("val/"):
+        if counting.STOPPING[self.stopping].ends_at_goal and not self.goal.metric.startswith("val/"):
             raise ValueError(
                 f"stopping at the goal needs a metric measured at every evaluation, val/..., but got "
                 f"{self.goal.metric}; choose one or stopping=budget."

@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from analysis.counting import STOPPING
 from study.data.resident import Source
 from study.records import Curve, Study, Trial
 from workloads.base import Workload
@@ -69,7 +70,8 @@ class Log:
         self.steps.append(step)
         for metric, values in self.errors.items():
             values.append(errors.get(metric, math.nan))
-        return step == self.study.train_steps or (self.study.stopping != "budget" and self._meets_goal(errors))
+        ends_at_goal = STOPPING[self.study.stopping].ends_at_goal
+        return step == self.study.train_steps or (ends_at_goal and self._meets_goal(errors))
 
     def _meets_goal(self, errors: Mapping[str, float]) -> bool:
         goal = self.study.goal

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from analysis.counting import Branch
+from analysis.counting import STOPPING, Branch
 from analysis.edges import open_edges, widening
 from study.records import Curve, Search, Study
 from study.search.tuner import Tuner
@@ -100,7 +100,7 @@ def trained_again(study: Study, hyperparameters: Mapping[str, float], times: int
         study,
         search=Search("sobol", trials=times, space=fixed, max_launches=times),
         # A race would cut the slow seeds, which are to be seen.
-        stopping="goal" if study.stopping == "race" else study.stopping,
+        stopping="goal" if STOPPING[study.stopping].races else study.stopping,
         branch=branch,
     )
 

@@ -10,6 +10,7 @@ import pandas as pd
 from rich.console import Console
 from rich.table import Table
 
+from analysis.counting import STOPPING
 from study.engine.cost import Work
 from study.optimizers import OPTIMIZERS
 from study.records import Study
@@ -56,14 +57,10 @@ def costs(console: Console, left: Sequence[Work], place: str, workers: int, smal
         console.print(table)
     for batch_size, cost in {work.study.batch_size: work.cost for work in left if work.cost.parts}.items():
         console.print(f"Batch size {cost.composition(batch_size)}.", highlight=False)
-    early = {
-        "budget": "",
-        "goal": " Trials that reach the goal or diverge stop early.",
-        "race": " Trials that reach the goal, fall behind or diverge stop early.",
-    }[left[0].study.stopping]
+    early = STOPPING[left[0].study.stopping].in_words
     console.print(
         f"\nAbout {duration(total)} at full budget with {workers} worker{'s' if workers > 1 else ''} on "
-        f"{place}, by a few real steps.{early}",
+        f"{place}, by a few real steps.{early and f' {early}'}",
         highlight=False,
     )
     search = left[0].study.search
