@@ -1,37 +1,39 @@
-"""Results folders -> frames. The file format is the interface: nothing here knows how the numbers were measured."""
+"""Results folders -> records of studies. The file format is the interface: nothing here imports `study`."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Hashable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
 import pandas as pd
-import pyarrow as pa
 import pyarrow.parquet as pq
 
 from analysis.counting import (
     ADAPTIVE_SAMPLERS,
-    EARLY,
     HALF_LIFE,
     RECORDED,
+    STOPPING,
     Branch,
     Goal,
     Rule,
+    Stopping,
     all_runs,
     beta,
     evaluation_grid,
 )
+from analysis.measurements import LoadError, MeasurementReader, files, reading, trial_records
+
+__all__ = ["LoadError", "StudyData", "curve_in_words", "folders", "load", "load_study"]
 
 GOAL = ["goal_metric", "goal_threshold"]
 CURVE = ["workload", "optimizer", *GOAL]
 STUDY = ["workload", "optimizer", "batch_size"]
-"""The columns of tables that tell goals, curves and studies apart."""
+"""The columns that identify a goal, a curve and a study."""
 T = TypeVar("T")
-_HELD = "held"
 
 
 def curve_in_words(workload: str, optimizer: str, metric: str, threshold: float) -> str:
@@ -43,22 +45,19 @@ def curve_in_words(workload: str, optimizer: str, metric: str, threshold: float)
     return f"{workload} with {optimizer} to {Goal(metric, threshold)}"
 
 
-class LoadError(Exception):
-    """A results folder cannot be read; the message names the file and what to do."""
-
-
 @dataclass(frozen=True)
 class StudyData:
-    """One search of a study as it stands on disk; most studies have one. Measurements stay there until asked for.
+    """The record of one search of a study; most studies have one. Its measurements stay on disk (`reader`).
 
     Attributes:
-        question: what was asked, as recorded when it was asked.
+        question: the question as recorded before the first trial started.
         provenance: one record for each run that worked on it.
         trials: a row a trial, by `trial` (index): seed, first_bad_step (NA if finite), seconds_training,
             seconds_evaluation (NaN if unknown), recorded (a status that came with an imported trial, else NA),
             trial_id (as it was released; else the index), and a column for each hyperparameter.
-        metrics: what was measured, such as `val/classification_error`.
-        derived: what was read of the measurements, or computed from them, already (`once`).
+        metrics: names of the measured metrics, such as `val/classification_error`.
+        reader: reads the measurements when they are needed.
+        derived: values computed from the measurements so far (`once`).
 
     >>> study = load_study("results/published/mlp_digits/studies/mlp_digits/sgd/64")
     >>> study.optimizer, study.batch_size, study.train_steps, str(study.goal), study.hyperparameters
@@ -70,76 +69,25 @@ class StudyData:
     provenance: list[dict[str, Any]]
     trials: pd.DataFrame
     metrics: list[str]
+    reader: MeasurementReader
     derived: dict[Hashable, Any] = field(default_factory=dict, repr=False, compare=False)
 
     @property
     def begun(self) -> bool:
-        """Whether any trial has ended.
+        """True if any trial has ended.
 
         >>> load_study("results/published/mlp_digits/studies/mlp_digits/sgd/64").begun
         True
         """
         return len(self.trials) > 0
 
-    def read(self, metrics: Sequence[str]) -> pd.DataFrame:
-        """A row an evaluation, by trial and step: trial, step, and a column for each of these metrics (NaN where it was
-        not measured). Nothing is kept: studies of millions of rows pass one at a time.
-
-        Raises:
-            LoadError: a file is torn or has been removed.
-
-        >>> study = load_study("results/published/mlp_digits/studies/mlp_digits/sgd/64")
-        >>> study.read(["val/classification_error"]).head(2)
-           trial  step  val/classification_error
-        0      0     8                      0.50
-        1      0     9                      0.44
-        """
-        held = self.derived.get(_HELD, {})
-        key = tuple(metrics)
-        if key not in held:
-            held[key] = self._read(metrics)
-        return held[key]
-
-    def _read(self, metrics: Sequence[str]) -> pd.DataFrame:
-        frames = []
-        known = set(self.trials.index)
-        seen: set[int] = set()
-        with _reading(self.folder):
-            for path in _files(self.folder):
-                with suppress(FileNotFoundError), pq.ParquetFile(path, page_checksum_verification=True) as file:
-                    there = [metric for metric in metrics if metric in file.schema_arrow.names]
-                    written = {record["index"] for record in _records(file)}
-                    new = (written & known) - seen  # some may have been gathered since those were read
-                    frame = file.read(columns=["trial", "step", *there]).to_pandas()
-                    frames.append(frame if new == written else frame[frame["trial"].isin(new)])
-                    seen |= new
-        found = pd.concat(frames, ignore_index=True) if frames else pd.DataFrame({"trial": [], "step": []})
-        found = found.reindex(columns=["trial", "step", *metrics])
-        in_order = (found["trial"] * float(found["step"].max() + 1) + found["step"]).is_monotonic_increasing
-        return found if in_order else found.sort_values(["trial", "step"], ignore_index=True)
-
-    @contextmanager
-    def held(self) -> Iterator[None]:
-        """Read each metric from disk at most once in this block.
-
-        >>> study = load_study("results/published/mlp_digits/studies/mlp_digits/sgd/64")
-        >>> with study.held():
-        ...     study.read(["val/classification_error"]) is study.read(["val/classification_error"])
-        True
-        """
-        self.derived[_HELD] = {}
-        try:
-            yield
-        finally:
-            del self.derived[_HELD]
-
     def once(self, key: Hashable, make: Callable[[], T]) -> T:
-        """What `make` returned the first time that it was asked for under this key; must be small.
+        """The result of `make`, called the first time only; keep it small, since it stays in memory.
 
         >>> study = load_study("results/published/mlp_digits/studies/mlp_digits/sgd/64")
         >>> study.once("evaluations", lambda: len(study.measurements))
         840
-        >>> study.once("evaluations", lambda: 0)  # not asked again
+        >>> study.once("evaluations", lambda: 0)  # not called: the first result stands
         840
         """
         if key not in self.derived:
@@ -148,8 +96,8 @@ class StudyData:
 
     @property
     def measurements(self) -> pd.DataFrame:
-        """`read` of every metric."""
-        return self.read(self.metrics)
+        """Every measurement (`MeasurementReader.read` of all metrics)."""
+        return self.reader.read(self.metrics)
 
     @property
     def workload(self) -> str:
@@ -161,12 +109,12 @@ class StudyData:
 
     @property
     def curve(self) -> tuple[str, str]:
-        """Workload and optimizer, which one curve has for its batch sizes."""
+        """Workload and optimizer: the name of the S(B) curve that the study belongs to."""
         return self.workload, self.optimizer
 
     @property
     def key(self) -> tuple[str, str, int]:
-        """What names it among studies: workload, optimizer, batch size."""
+        """Workload, optimizer and batch size: the name of the study."""
         return *self.curve, self.batch_size
 
     @property
@@ -187,17 +135,22 @@ class StudyData:
 
     @property
     def stopped_by(self) -> str:
-        """The stopping rule that its trials ended by when they were run; `recorded` where that is not known."""
+        """The stopping rule that its trials ran under; `recorded` if it is unknown."""
         return str(self.question.get("recorded_stopping") or self.question["stopping"])
 
     @property
+    def ran_under(self) -> Stopping:
+        """That rule from the table."""
+        return STOPPING.get(self.stopped_by, STOPPING[RECORDED])
+
+    @property
     def race_factor(self) -> float | None:
-        """How many times the fewest steps so far a trial might take before a race stopped it; None where none did."""
-        return self.question["race_factor"] if self.stopped_by == "race" and "race_factor" in self.question else None
+        """A race stopped a trial at this multiple of the fewest steps so far; None without a race."""
+        return self.question.get("race_factor") if self.ran_under.races else None
 
     @property
     def independent(self) -> bool:
-        """Whether its trials know nothing of one another: a search that learns from them draws better and better ones.
+        """True if trials were drawn independently; an adaptive search learns from earlier trials.
 
         >>> load_study("results/published/mlp_digits/studies/mlp_digits/sgd/64").independent
         True
@@ -206,16 +159,16 @@ class StudyData:
 
     @property
     def stops_early(self) -> bool:
-        """Whether trials end at their goal: their curves know nothing of tighter goals or other metrics."""
-        return self.stopped_by in EARLY
+        """True if trials end at their goal: their curves cannot answer tighter goals or goals on other metrics."""
+        return self.ran_under.ends_at_goal
 
     @property
     def imported(self) -> bool:
-        """Whether its trials were made elsewhere, by rules of their own."""
+        """True if the trials were imported: they ended by rules of their own."""
         return self.question["stopping"] == RECORDED
 
     def rule(self, goal: Goal, stopping: str | None = None) -> Rule:
-        """When trials end under a goal: by the study's own stopping rule, or read under another.
+        """The rule by which trials end under a goal: the study's own stopping rule unless another is given.
 
         >>> study = load_study("results/published/mlp_digits/studies/mlp_digits/sgd/64")
         >>> study.rule(study.goal, stopping="race").bound(best=24)
@@ -234,7 +187,7 @@ class StudyData:
         return sorted(self.question["search"]["space"], key=lambda name: (name != "learning_rate", name))
 
     def with_betas(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        """Hyperparameters and, of betas searched by their half-life in examples, the betas themselves.
+        """The hyperparameters, plus the beta of every half-life in examples among them.
 
         >>> study = load_study("results/published/mlp_digits/studies/mlp_digits/sgd/64")
         >>> {name: float(value) for name, value in study.with_betas({"momentum_half_life_examples": 32.0}).items()}
@@ -245,10 +198,10 @@ class StudyData:
 
 
 def load(results: Path | str) -> Iterator[StudyData]:
-    """The searches in a results folder, one at a time, by workload, optimizer and batch size, a study's first first.
+    """The searches in a results folder, one at a time, by workload, optimizer and batch size; first searches first.
 
     Raises:
-        LoadError: no results are there, or a file is torn.
+        LoadError: the folder holds no results, or a file is torn.
 
     >>> studies = list(load("results/published/mlp_digits"))
     >>> len(studies), studies[0].workload, studies[0].optimizer, studies[0].batch_size
@@ -258,10 +211,10 @@ def load(results: Path | str) -> Iterator[StudyData]:
 
 
 def folders(results: Path | str) -> list[Path]:
-    """Where those searches are, in that order.
+    """The folders of these searches, in the order of `load`.
 
     Raises:
-        LoadError: no results are there.
+        LoadError: the folder holds no results.
 
     >>> str(folders("results/published/mlp_digits")[0].relative_to("results/published/mlp_digits"))
     'studies/mlp_digits/momentum/1'
@@ -272,16 +225,16 @@ def folders(results: Path | str) -> list[Path]:
     for path in sorted(top.rglob("curves.parquet")):
         if not (path.parent / "study.json").exists():
             raise LoadError(
-                f"{path.parent} holds trials, but no study.json that says what they are of: restore it, or "
-                "remove the folder and sweep again."
+                f"{path.parent} holds trials but no study.json with their question: restore it, or remove the folder "
+                "and sweep again."
             )
     if not found:
-        raise LoadError(f"no studies in {results}; a results folder is what `python -m study sweep` wrote to.")
+        raise LoadError(f"no studies in {results}; give the folder that `study sweep` wrote to.")
     return [top.joinpath(*p) for p in sorted(found, key=lambda parts: (*parts[:2], int(parts[2]), parts[3:]))]
 
 
 def load_study(folder: Path | str) -> StudyData:
-    """One search's folder; a trial that stands in two files is one trial.
+    """Read the folder of one search; a trial that stands in two files counts once.
 
     Raises:
         LoadError: a file is missing or torn.
@@ -293,39 +246,23 @@ def load_study(folder: Path | str) -> StudyData:
     folder = Path(folder)
     records: dict[int, dict[str, Any]] = {}
     metrics: dict[str, None] = {}
-    with _reading(folder):
-        apart = list(_runs(folder))  # first, since what is gathered meanwhile stands in what is read next
+    with reading(folder):
+        apart = list(_runs(folder))  # before study.json: a run gathered meanwhile is then read twice rather than missed
         held = json.loads((folder / "study.json").read_text())
-        for path in _files(folder):
+        for path in files(folder):
             with suppress(FileNotFoundError), pq.ParquetFile(path, page_checksum_verification=True) as file:
                 metrics |= dict.fromkeys(file.schema_arrow.names[2:])
-                records = {record["index"]: record for record in _records(file)} | records
+                records = {record["index"]: record for record in trial_records(file)} | records
     provenance = all_runs(held["provenance"], apart)
-    return StudyData(folder, held["question"], provenance, _trials(records), list(metrics))
+    trials = _trials(records)
+    reader = MeasurementReader(folder, frozenset(trials.index))
+    return StudyData(folder, held["question"], provenance, trials, list(metrics), reader)
 
 
 def _runs(folder: Path) -> Iterator[dict[str, Any]]:
     for path in (folder / "runs").glob("[!.]*.json"):
         with suppress(FileNotFoundError):
             yield json.loads(path.read_text())
-
-
-def _files(folder: Path) -> list[Path]:
-    """A trial's own file is newer than the one that gathers them, which holds whatever is gathered meanwhile."""
-    return [*sorted((folder / "trials").glob("[0-9]*.parquet")), folder / "curves.parquet"]
-
-
-def _records(file: pq.ParquetFile) -> list[dict[str, Any]]:
-    return json.loads(file.schema_arrow.metadata[b"trials"])
-
-
-@contextmanager
-def _reading(folder: Path) -> Iterator[None]:
-    try:
-        yield
-    except (OSError, ValueError, pa.ArrowException) as error:
-        said = str(error).rstrip(". ")
-        raise LoadError(f"cannot read {folder}: {said}; remove the torn file and sweep again.") from error
 
 
 def _trials(records: dict[int, dict[str, Any]]) -> pd.DataFrame:

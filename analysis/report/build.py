@@ -12,7 +12,7 @@ from typing import Any
 import pandas as pd
 
 from analysis import figures
-from analysis.counting import COMPLETE, EARLY, Goal
+from analysis.counting import COMPLETE, EARLY, STOPPING, Goal
 from analysis.load import STUDY, LoadError, StudyData, folders, load_study
 from analysis.parallel import spread
 from analysis.report import warnings
@@ -141,12 +141,12 @@ def read(results: Sequence[Path | str], asked: Asked = Asked()) -> ReportData:
 def _reduced(folder: Path, goals: Sequence[Goal | None]) -> StudyData:
     """Derive what is needed of a study's measurements while they are read, so that no two studies are in memory."""
     study = load_study(folder)
-    with study.held():
+    with study.reader.held():
         for goal in {study.goal, *(goal for _, goal in answerable([study], goals))}:
             steps_to_result.row(study, goal)
             audits.edges(study, goal)
             audits.noise(study, goal)
-        if study.question["stopping"] == "budget":
+        if not study.imported and study.ran_under.runs_whole_budget:
             steps_to_result.row(study, stopping="race")
         steps_to_result.last_steps(study)
         best_errors.best_errors([study])
@@ -242,7 +242,7 @@ def stopping_sentences(studies: list[StudyData]) -> list[str]:
     """
     found, steps = [], steps_to_result.table(studies)
     stopped = [study for study in studies if study.stops_early and not study.imported]
-    budget = [study for study in studies if study.question["stopping"] == "budget"]
+    budget = [study for study in studies if not study.imported and study.ran_under.runs_whole_budget]
     both = bool(stopped and budget)
     ends, full = 0, 0
     for study in stopped:
@@ -255,7 +255,8 @@ def stopping_sentences(studies: list[StudyData]) -> list[str]:
         found.append(f"{of}topping early ({rules}) left out {1 - ends / full:.0%} of the steps of full budgets.")
     if budget:
         raced = steps_to_result.table(budget, stopping="race")
-        ran = steps[steps["stopping"] == "budget"].reset_index(drop=True)
+        whole = [name for name, rule in STOPPING.items() if rule.runs_whole_budget]
+        ran = steps[steps["stopping"].isin(whole)].reset_index(drop=True)
         share = 1 - raced["steps_trained"].sum() / max(1, ran["steps_trained"].sum())
         other = raced["batch_size"][raced["steps_to_result"].fillna(0) != ran["steps_to_result"].fillna(0)]
         differing = (

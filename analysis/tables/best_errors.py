@@ -40,7 +40,7 @@ def best_errors(studies: Iterable[StudyData]) -> pd.DataFrame:
 def _best_errors(study: StudyData) -> pd.DataFrame:
     metric = study.goal.metric
     counted = counted_trials(study)
-    rows = study.read([metric]).dropna(subset=metric)
+    rows = study.reader.read([metric]).dropna(subset=metric)
     rows = rows[rows["trial"].isin(counted.index[counted["status"] == COMPLETE])]
     least = rows.groupby("step")[metric].min()
     if least.empty:  # a batch size where all diverged must not vanish

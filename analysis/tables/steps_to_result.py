@@ -35,7 +35,7 @@ def measured(study: StudyData, goal: Goal) -> dict[int, Measured]:
     >>> trial.steps[:3].tolist(), trial.errors[:3].round(3).tolist()
     ([8, 9, 10], [0.5, 0.44, 0.387])
     """
-    read = study.read([goal.metric])
+    read = study.reader.read([goal.metric])
     steps, errors = read["step"].to_numpy(dtype=np.int64), read[goal.metric].to_numpy(dtype=float)
     indices = study.trials.index.to_numpy()
     first, last = (np.searchsorted(read["trial"].to_numpy(), indices, side=side) for side in ("left", "right"))
@@ -299,7 +299,7 @@ def last_steps(study: StudyData) -> pd.Series:
     """
     return study.once(
         "last steps",
-        lambda: study.read([study.goal.metric]).groupby("trial")["step"].max().reindex(study.trials.index),
+        lambda: study.reader.read([study.goal.metric]).groupby("trial")["step"].max().reindex(study.trials.index),
     )
 
 

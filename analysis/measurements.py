@@ -1,0 +1,125 @@
+"""Reads measurements from a study's folder when they are needed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+
+class LoadError(Exception):
+    """A results folder cannot be read; the message names the file and the cure."""
+
+
+@dataclass(frozen=True)
+class MeasurementReader:
+    """Reads the measurements of one search from its parquet files, metric by metric.
+
+    Arguments:
+        folder: of the search.
+        trials: indices of the trials to read; files may hold more, which ended since.
+    """
+
+    folder: Path
+    trials: frozenset[int]
+    _held: list[dict[tuple[str, ...], pd.DataFrame]] = field(default_factory=list, repr=False, compare=False)
+
+    def read(self, metrics: Sequence[str]) -> pd.DataFrame:
+        """A row an evaluation, by trial and step: trial, step, and a column for each of these metrics.
+
+        A metric is NaN where it was not measured. Outside `held` nothing stays in memory.
+
+        Raises:
+            LoadError: a file is torn or was removed.
+
+        >>> from analysis.load import load_study
+        >>> study = load_study("results/published/mlp_digits/studies/mlp_digits/sgd/64")
+        >>> study.reader.read(["val/classification_error"]).head(2)
+           trial  step  val/classification_error
+        0      0     8                      0.50
+        1      0     9                      0.44
+        """
+        if not self._held:
+            return self._read(metrics)
+        held, key = self._held[-1], tuple(metrics)
+        if key not in held:
+            held[key] = self._read(metrics)
+        return held[key]
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Read each metric from disk at most once in this block.
+
+        >>> from analysis.load import load_study
+        >>> reader = load_study("results/published/mlp_digits/studies/mlp_digits/sgd/64").reader
+        >>> with reader.held():
+        ...     reader.read(["val/classification_error"]) is reader.read(["val/classification_error"])
+        True
+        """
+        self._held.append({})
+        try:
+            yield
+        finally:
+            self._held.pop()
+
+    def _read(self, metrics: Sequence[str]) -> pd.DataFrame:
+        frames = []
+        seen: set[int] = set()
+        with reading(self.folder):
+            for path in files(self.folder):
+                with suppress(FileNotFoundError), pq.ParquetFile(path, page_checksum_verification=True) as file:
+                    there = [metric for metric in metrics if metric in file.schema_arrow.names]
+                    written = {record["index"] for record in trial_records(file)}
+                    new = (written & self.trials) - seen  # a trial may have moved into curves.parquet meanwhile
+                    frame = file.read(columns=["trial", "step", *there]).to_pandas()
+                    frames.append(frame if new == written else frame[frame["trial"].isin(new)])
+                    seen |= new
+        found = pd.concat(frames, ignore_index=True) if frames else pd.DataFrame({"trial": [], "step": []})
+        found = found.reindex(columns=["trial", "step", *metrics])
+        in_order = (found["trial"] * float(found["step"].max() + 1) + found["step"]).is_monotonic_increasing
+        return found if in_order else found.sort_values(["trial", "step"], ignore_index=True)
+
+
+def files(folder: Path) -> list[Path]:
+    """The parquet files of a search: one for each new trial, then `curves.parquet`, which gathers the older ones.
+
+    >>> [path.name for path in files(Path("results/published/mlp_digits/studies/mlp_digits/sgd/64"))]
+    ['curves.parquet']
+    """
+    # The gathering file comes last: a trial that is gathered meanwhile is then read twice rather than missed.
+    return [*sorted((folder / "trials").glob("[0-9]*.parquet")), folder / "curves.parquet"]
+
+
+def trial_records(file: pq.ParquetFile) -> list[dict[str, Any]]:
+    """The records of the trials in a file, from its metadata.
+
+    >>> (path,) = files(Path("results/published/mlp_digits/studies/mlp_digits/sgd/64"))
+    >>> with pq.ParquetFile(path) as file:
+    ...     trial_records(file)[0]["index"]
+    0
+    """
+    return json.loads(file.schema_arrow.metadata[b"trials"])
+
+
+@contextmanager
+def reading(folder: Path) -> Iterator[None]:
+    """Turn errors of reading into one that names the folder.
+
+    >>> with reading(Path("results/mine")):
+    ...     raise ValueError("Bad magic.")
+    Traceback (most recent call last):
+    ...
+    analysis.measurements.LoadError: cannot read results/mine: Bad magic; remove the torn file and sweep again.
+    """
+    try:
+        yield
+    except (OSError, ValueError, pa.ArrowException) as error:
+        said = str(error).rstrip(". ")
+        raise LoadError(f"cannot read {folder}: {said}; remove the torn file and sweep again.") from error
