@@ -33,6 +33,7 @@ import pyarrow.parquet as pq
 from pyarrow import csv
 
 from analysis.counting import AS_ERRORS, INCOMPLETE
+from analysis.errors import Refused
 from analysis.load import StudyData, load
 from analysis.tables import answers
 from analysis.tables.steps_to_result import outcomes
@@ -50,7 +51,7 @@ Watch = Callable[[str], None]
 """Told the name of every search that was written."""
 
 
-class ExportError(Exception):
+class ExportError(Refused):
     """The export cannot be written; the message says why and what to do."""
 
 

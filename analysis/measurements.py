@@ -13,8 +13,10 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from analysis.errors import Refused
 
-class LoadError(Exception):
+
+class LoadError(Refused):
     """A results folder cannot be read; the message names the file and the cure."""
 
 

@@ -11,11 +11,12 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.optimize import isotonic_regression
 
+from analysis.errors import Refused
 from analysis.load import StudyData
 from analysis.tables import steps_to_result
 
 
-class AdviceError(Exception):
+class AdviceError(Refused):
     """Nothing can be advised; the message says what is missing and what to do."""
 
 

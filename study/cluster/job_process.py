@@ -118,17 +118,14 @@ def main() -> None:
     from rich.console import Console
 
     from study import whole_sweep
-    from study.errors import UsageError
-    from study.store import StoreError
-    from study.workers.pool import TrialTooLarge, WorkerError
+    from study.errors import Failed, Refused
     from workloads.base import importable
-    from workloads.data.datasets import DataError
 
     try:
         importable(config_dir)
         if missing := whole_sweep.missing(whole_sweep.ready([job])):
             whole_sweep.train(missing, config_dir, command, Console(width=120))
-    except (UsageError, DataError, StoreError, TrialTooLarge, WorkerError) as error:
+    except (Refused, Failed) as error:
         sys.exit(f"study: {error}")
 
 

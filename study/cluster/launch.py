@@ -31,7 +31,7 @@ from study.config import compose
 from study.config.compose import CONF
 from study.config.jobs import Job
 from study.devices import placement
-from study.errors import UsageError
+from study.errors import Failed, UsageError
 from study.terminal.progress import study_name
 
 KINDS = {"BasicLauncher": "none", "JoblibLauncher": "local", "SlurmLauncher": "slurm", "RayLauncher": "ray"}
@@ -92,7 +92,7 @@ def chosen(arguments: Sequence[str], config_dir: Path | None) -> Cluster:
     return Cluster(kind, launcher)
 
 
-class JobsFailed(Exception):
+class JobsFailed(Failed):
     """Jobs ended before their studies were done; the message says which, and what each said last."""
 
 

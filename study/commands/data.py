@@ -14,7 +14,7 @@ def data_arguments(verb: argparse.ArgumentParser) -> None:
 
 def data(options: argparse.Namespace, console: Console) -> None:
     """`study data list` and `study data fetch NAME`."""
-    from study.errors import UsageError
+    from study.errors import Refused, UsageError
     from workloads.data import datasets
     from workloads.suggest import suggest
 
@@ -23,7 +23,11 @@ def data(options: argparse.Namespace, console: Console) -> None:
             raise UsageError(f"unknown data set {name!r}{suggest(name, datasets.DATASETS)}")
     if options.action == "fetch":
         for name in options.names or datasets.DATASETS:
-            console.print(f"{name}: {datasets.fetch(name)}", highlight=False)
+            try:
+                place = datasets.fetch(name)
+            except datasets.DataError as error:
+                raise Refused(str(error)) from error
+            console.print(f"{name}: {place}", highlight=False)
         return
     for row in datasets.status():
         if row.name in (options.names or datasets.DATASETS):

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from study.errors import UsageError
+from study.errors import Refused, UsageError
 from study.records import Study
 from study.space import middle
 from workloads.base import Splits, Workload
@@ -181,8 +181,10 @@ def asked_of(study: Study, name: str, of: str = "") -> Iterator[None]:
     """Ask something of somebody's code, whose errors may be any, and say where it stands."""
     try:
         yield
-    except (UsageError, DataError):
+    except Refused:
         raise
+    except DataError as error:
+        raise Refused(str(error)) from error
     except Exception as error:
         said = f"{type(error).__name__}: {' '.join(str(error).split())}".rstrip(". ")
         what = f"{study.name}'s {name} cannot be computed {of}".rstrip()

@@ -13,6 +13,7 @@ from typing import Any
 
 from analysis.counting import AS_ERRORS, COMPLETE, NUMBER, RECORDED, Branch, Goal, can_answer
 from study import store
+from study.errors import Refused
 from study.exchange import released_tree, released_trials
 from study.exchange.released_tree import Released, as_error
 
@@ -42,7 +43,7 @@ Watch = Callable[[Released, int], None]
 """Told of every study that was read, with its number of measurements."""
 
 
-class ImportRefused(Exception):
+class ImportRefused(Refused):
     """The tree cannot be imported as asked; the message says why and what to do."""
 
 

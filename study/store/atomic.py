@@ -9,10 +9,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from study.errors import Refused
+
 _NO_LINKS = {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS}
 
 
-class StoreError(Exception):
+class StoreError(Refused):
     """The results folder cannot take this study; the message says why and what to do."""
 
 

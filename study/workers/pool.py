@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from study.devices import signals
 from study.engine.cost import Cost
+from study.errors import Failed
 from study.records import Curve, Study, Trial
 from study.search.tuner import Tuner
 from study.workers.process import Setting, work
@@ -36,11 +37,11 @@ _HUGE_PAGES = "glibc.malloc.hugetlb=1"
 """Where the system lets programs ask for them: a step of ResNet-8 takes 5 to 30 % less (docs/speed.md)."""
 
 
-class WorkerError(Exception):
+class WorkerError(Failed):
     """A worker process failed; the message holds what it said last."""
 
 
-class TrialTooLarge(Exception):
+class TrialTooLarge(Failed):
     """The trials of one study do not fit on the device; the message says what to change. Other studies can go on."""
 
 
