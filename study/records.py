@@ -28,7 +28,7 @@ NUMERICS_VERSION = 4
 INDEXED_SAMPLERS = ("sobol", "random")
 """Point i is a pure function of (seed, i, space)."""
 SAMPLERS = INDEXED_SAMPLERS + ADAPTIVE_SAMPLERS
-ARITHMETICS = ("plain", "bmm", "deferred", "grouped", "vmap")
+ARITHMETICS = ("plain", "bmm", "deferred", "vmap")
 PRECISIONS = ("fp32", "bf16")
 LEGAL_IN_WORKLOADS = {"label_smoothing": Legal("[0, 1)")}
 """Parameters of a loss whose legal values are known; those of a user's own workload are the user's to judge."""

@@ -145,7 +145,7 @@ def _settled(job: Job, tried: Tried) -> Job:
             )
     elif engine.name != "serial" and not alone:
         how = arithmetic(model, study, engine.device, forced=engine.name == "lanes")
-        choices = [how, "vmap"] if how == "grouped" else [how] if how != "plain" else []
+        choices = [how] if how != "plain" else []
         fused = (replace(study, arithmetic=choice) for choice in choices)
         study = next((each for each in fused if lanes_can(each, tried.workload, tried.data(engine.device))), study)
     return replace(job, study=study, engine=replace(engine, workers=workers), traits=tried.traits)

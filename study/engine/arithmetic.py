@@ -5,7 +5,6 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from study.engine.fused.grouped import can_group
 from study.engine.fused.layout import is_watched
 from study.engine.fused.linear_chain import first_linear, is_linear_chain
 from study.engine.fused.vmapped import can_vmap
@@ -34,8 +33,7 @@ def arithmetic(model: nn.Module, study: Study, device: str, forced: bool = False
     `plain`, one model at a time, where batches are accumulated or in bf16, for optimizers that update whole models, and
     for models some of whose weights are frozen or have hooks on their gradients; else `bmm` for chains of linear
     layers, `deferred` where what their first layer moves in memory is all that a step costs, and `vmap` where one model
-    alone would leave the device idle, or `grouped` for convolutional networks on a CPU. A rule and no measurement, as
-    each differs from the others in the last bits.
+    alone would leave the device idle. A rule and no measurement, as each differs from the others in the last bits.
     `forced` lanes (`engine=lanes`) are taken wherever the model allows them.
     """
     frozen = not all(parameter.requires_grad for parameter in model.parameters())
@@ -53,6 +51,4 @@ def arithmetic(model: nn.Module, study: Study, device: str, forced: bool = False
     small = study.batch_size <= VMAP_BATCH_SIZE and parameters <= VMAP_PARAMETERS
     if cpu and not small and not forced:
         return "plain"
-    if cpu and can_group(model):
-        return "grouped"
     return "vmap" if can_vmap(model) else "plain"

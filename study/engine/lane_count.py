@@ -86,10 +86,6 @@ def admitted(study: Study, workload: Workload, data: Data, most: int) -> Iterato
         return all(_agree(rows, row) for rows, row in zip(together, reference, strict=True))
 
     for height in HEIGHTS:
-        if (
-            height == 1 and study.arithmetic == "grouped"
-        ):  # convolutions without groups, whose bits part sooner or later
-            continue
         if height > max(most, REFERENCE):
             break
         same = unless_out_of_memory(partial(agrees, height))

@@ -19,8 +19,6 @@ class Blobs:
 
     images: bool = False
     normed: bool = False
-    width: int = 4
-    deep: bool = False
     name = "tiny"
     train_examples = 64
     hyperparameters = ("label_smoothing",)
@@ -43,11 +41,10 @@ class Blobs:
     def model(self) -> nn.Module:
         if not self.images:
             return nn.Sequential(nn.Flatten(), nn.Linear(24, 32), nn.ReLU(), Dropout(0.3), nn.Linear(32, 5))
-        convolution = nn.Conv2d(2, self.width, 3, padding=1)
-        norm = [GhostBatchNorm(self.width, group=1)] if self.normed else []  # whose statistics are state, too
-        deep = [nn.MaxPool2d(2), nn.Conv2d(self.width, self.width, 1), nn.ReLU()] if self.deep else []
-        last = nn.Linear((2 if self.deep else 12) * self.width, 5)
-        return nn.Sequential(convolution, *norm, nn.ReLU(), *deep, Dropout(0.2), nn.Flatten(), Dropout(0.5), last)
+        convolution = nn.Conv2d(2, 4, 3, padding=1)
+        norm = [GhostBatchNorm(4, group=1)] if self.normed else []  # whose statistics are state, too
+        last = nn.Linear(48, 5)
+        return nn.Sequential(convolution, *norm, nn.ReLU(), Dropout(0.2), nn.Flatten(), Dropout(0.5), last)
 
     def loss(self, outputs: torch.Tensor, targets: torch.Tensor, label_smoothing: Any = 0.0) -> torch.Tensor:
         return smoothed_cross_entropy(outputs, targets, label_smoothing, "paper")

@@ -56,7 +56,6 @@ WHOLE = ("kfac", "pytorch_optimizer.Lamb")
 CASES = {
     "plain": Blobs(images=True, normed=True),
     "bmm": Blobs(),
-    "grouped": Blobs(images=True, width=16, deep=True),
     "vmap": Blobs(images=True),
 }
 

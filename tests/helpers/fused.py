@@ -39,7 +39,6 @@ FUSING = [name for name, optimizer in OPTIMIZERS.items() if optimizer.update is 
 CASES = {
     "bmm": Blobs(),
     "deferred": Blobs(),
-    "grouped": Blobs(images=True, width=16, deep=True),
     "vmap": Blobs(images=True),
 }
 

@@ -71,7 +71,6 @@ CASES = {
     "simple_cnn vmap": Case(CNN, "vmap", 0.01, batch_size=2),
     "simple_cnn plain adam": Case(CNN, "plain", 0.0005, optimizer="adam", hyperparameters=ADAM),
     "resnet_8 plain": Case(RESNET, "plain", 0.05, steps=6),
-    "resnet_8 grouped": Case(RESNET, "grouped", 0.02, batch_size=2, steps=6, hyperparameters={"momentum": 0.5}),
     "resnet_8 vmap": Case(RESNET, "vmap", 0.02, batch_size=2, steps=6, hyperparameters={"momentum": 0.5}),
 }
 

@@ -1,6 +1,6 @@
 """Gradients of many models of one kind at once: what all forms of them share.
 
-The forms are `linear_chain` (the arithmetic `bmm`), `vmapped` and `grouped`.
+The forms are `linear_chain` (the arithmetic `bmm`) and `vmapped`.
 
 Shapes: l lanes, B examples in a batch, N inputs that all lanes share, P parameters of one model, p of some of them.
 """

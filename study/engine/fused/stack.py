@@ -10,7 +10,6 @@ from collections.abc import Callable, Mapping, Sequence
 import torch
 from torch import Tensor, nn
 
-from study.engine.fused.grouped import Grouped, has_blocks
 from study.engine.fused.layout import Form, Layout, Loss
 from study.engine.fused.linear_chain import LinearChain
 from study.engine.fused.vmapped import Vmapped
@@ -53,7 +52,7 @@ class Stack:
     @property
     def predicts_alone(self) -> bool:
         """Whether outputs are computed one model after another, so that nothing beside a model can touch its bits."""
-        return self.how in ("vmap", "grouped") and self.weights.device.type == "cpu"
+        return self.how == "vmap" and self.weights.device.type == "cpu"
 
     def load(self, row: int, model: nn.Module) -> None:
         """Start a row anew from a freshly initialised model."""
@@ -127,8 +126,6 @@ class Stack:
         if self.how == "bmm":
             return LinearChain(self.template, weights, self.layout)
         cpu = weights.device.type == "cpu"
-        if self.how == "grouped" and cpu and has_blocks():  # else a study that was begun elsewhere
-            return Grouped(self.template, weights, self.layout)
         return Vmapped(self.template, weights, self.layout, flat=not cpu)
 
 

@@ -199,9 +199,6 @@ TOLD.weight.register_post_accumulate_grad_hook(lambda weight: None)
         (nn.Sequential(nn.Linear(2, 3)), {"micro_batch": 3}, "cpu", "plain"),
         (nn.Sequential(nn.Conv2d(1, 2, 3)), {"batch_size": 4}, "cpu", "vmap"),
         (nn.Sequential(nn.Conv2d(1, 2, 3)), {"batch_size": 8}, "cpu", "plain"),
-        (filling := nn.Sequential(nn.Conv2d(1, 16, 3), nn.ReLU()), {"batch_size": 4}, "cpu", "grouped"),
-        (filling, {"batch_size": 4}, "cuda", "vmap"),
-        (filling, {"batch_size": 8}, "cpu", "plain"),
         (nn.Sequential(nn.Conv2d(1, 2, 3)), {"batch_size": 8}, "cuda", "vmap"),
         (nn.Sequential(nn.Conv2d(1, 2, 600)), {"batch_size": 4}, "cpu", "plain"),  # parameters fill the caches anyway
         (nn.Sequential(nn.Conv2d(1, 2, 600)), {"batch_size": 4}, "cuda", "vmap"),
@@ -265,11 +262,6 @@ def test_a_check_that_diverges_checks_nothing(make_study, monkeypatch, rate):
 
     monkeypatch.setattr(lane_count, "_computed", differing)
     assert 8 not in lane_count.admitted(study, workload, Data.of(workload.splits(torch.device("cpu"))), most=8)
-
-
-def test_one_group_alone_is_not_grouped(question):
-    assert 1 not in admitted(question("grouped"))
-    assert 2 in admitted(question("grouped"))
 
 
 @pytest.mark.parametrize("how", ["bmm", "deferred"])

@@ -79,7 +79,7 @@ ALWAYS = [("bmm", "adam"), ("bmm", "folded_momentum"), ("bmm", "soap"), ("vmap",
 
 @pytest.mark.parametrize(
     ("how", "optimizer"),
-    [("deferred", "momentum"), ("grouped", "adam"), *ALWAYS]
+    [("deferred", "momentum"), *ALWAYS]
     + [
         pytest.param(how, name, marks=pytest.mark.slow) for how in FUSED for name in FUSING if (how, name) not in ALWAYS
     ],
