@@ -19,7 +19,6 @@ from study.devices.memory import out_of_memory, release_cached_memory
 from study.engine import checkpoints
 from study.engine.checkpoints import Checkpoint, Pace
 from study.engine.evaluation import Log, evaluate, forward, initial_model, timed
-from study.engine.factored import Penalise, factored
 from study.optimizers.base import Plain, decay_
 from study.records import Curve, Study, Trial
 from study.schedules import SCHEDULES
@@ -104,7 +103,6 @@ class Run:
         shares: the micro-batches of each process, as places in the global batch.
         parts: those of this one.
         trained: the model, through which a team's gradients become one.
-        factored: the layers that are updated in the backward pass.
     """
 
     def __init__(
@@ -129,8 +127,6 @@ class Run:
             name: value for name, value in trial.hyperparameters.items() if name in workload.hyperparameters
         }
         self.step = 0
-        alone = self.team.size == len(self.parts) == 1 and study.precision == "fp32" and algorithm.update is not None
-        self.factored = factored(self.model, self.optimizer, study.batch_size) if alone else []
         self.trained: nn.Module = self.model
         if self.team.size > 1:
             self.trained = self.team.parallel(self.model, unused=self._rehearse())
@@ -242,8 +238,6 @@ class Run:
 
         if self.algorithm.update is None:  # somebody else's may be random, alike in all processes of a team
             _seed(layer_key(self.trial.seed, self.step, -1), self.data.device)
-        for layer in self.factored:
-            layer.prepare(self.optimizer, self._penalties(learning_rate))
         self.optimizer.step(closure)
         if self.average is not None:
             with torch.no_grad():
@@ -273,12 +267,9 @@ class Run:
         with torch.no_grad():
             for layer in self.ghosts:
                 layer.end_step(self.team.sum)
-            self._penalties(learning_rate)((p, p.grad) for p in self.model.parameters() if p.grad is not None)
+            pairs = ((p, p.grad) for p in self.model.parameters() if p.grad is not None)
+            decay_(self.algorithm, pairs, learning_rate, self.hyperparameters)
         return total
-
-    def _penalties(self, learning_rate: float) -> Penalise:
-        """What penalises and decays (weights, gradient) as the search asks for; it knows nothing of the model."""
-        return partial(decay_, self.algorithm, learning_rate=learning_rate, hyperparameters=self.hyperparameters)
 
     def _alone(self) -> AbstractContextManager[None]:
         """Backward passes that leave the gradients of this process alone."""
