@@ -1,4 +1,4 @@
-"""Search spaces: what is tuned, over which range, on which scale; and the map between the unit cube and values."""
+"""Search spaces: the tuned parameters, their ranges and scales, and the map between the unit cube and values."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ class Dimension:
     Arguments:
         low, high: the range, both ends included.
         scale: `linear`; `log` (log-uniform); `reverse_log` (1 - x log-uniform, for momenta near 1).
-        hard: sides ("low", "high") that are no search boundary but the parameter's own, such as momentum 0.
-        integer: whole numbers only, each as likely as the scale has it.
+        hard: sides ("low", "high") where the parameter itself ends, such as momentum 0; widening does not move them.
+        integer: whole numbers only, with the probabilities that the scale gives them.
         choices: the values of a discrete parameter, instead of a range; a single one fixes the parameter.
     """
 
@@ -76,7 +76,7 @@ class Dimension:
         values = dict(config)
         hard = values.get("hard") or ()
         values["hard"] = (hard,) if isinstance(hard, str) else tuple(hard)
-        if values.get("choices") is not None:  # given over a range, they replace it
+        if values.get("choices") is not None:  # choices set on top of a range replace it
             return cls(choices=tuple(values["choices"]))
         return cls(**values)
 
@@ -92,7 +92,7 @@ class Dimension:
         return min(max(value, self.low), self.high)  # rounding must not leave the range
 
     def unit(self, value: float) -> float:
-        """The position of `value` in the scaled range, in [0, 1]; in the middle of its cell for a choice."""
+        """The position of `value` in the scaled range, in [0, 1]; for a choice, the middle of its cell."""
         if self.choices is not None:
             return (self.choices.index(value) + 0.5) / len(self.choices)
         low, high = self._scaled_ends
@@ -100,7 +100,7 @@ class Dimension:
 
     @property
     def _scaled_ends(self) -> tuple[float, float]:
-        """Where the range ends on its scale; each whole number owns what rounds to it."""
+        """The ends of the range on its scale; an integer range reaches half a unit beyond both ends."""
         assert self.low is not None
         assert self.high is not None
         half = 0.5 if self.integer else 0.0
@@ -109,8 +109,8 @@ class Dimension:
     def widened(self, side: str, factor: float, legal: Legal) -> Dimension:
         """The range made `factor` times as wide on its scale by moving one side out, to three digits.
 
-        A side goes no further than is legal: to the end of the legal interval, where it is hard, or half the way to
-        an end that is excluded.
+        A side stays within the legal interval: it stops at an included end and becomes hard there, or goes half the
+        way to an excluded end.
         """
         assert self.low is not None
         assert self.high is not None
@@ -118,7 +118,9 @@ class Dimension:
         out = (factor - 1) * (high - low)
         wanted = self._unscaled(low - out if side == "low" else high + out)
         coarse = 1 - _three_digits(1 - wanted) if self.scale == "reverse_log" else _three_digits(wanted)
-        if (coarse < self.low) if side == "low" else (coarse > self.high):  # else it is too narrow for three digits
+        if (
+            (coarse < self.low) if side == "low" else (coarse > self.high)
+        ):  # otherwise the range is too narrow for three digits
             wanted = coarse
         if self.integer:
             wanted = math.floor(wanted) if side == "low" else math.ceil(wanted)
@@ -133,14 +135,14 @@ class Dimension:
         return replace(self, low=value) if side == "low" else replace(self, high=value)
 
     def hardened(self, legal: Legal) -> Dimension:
-        """The same range, its sides hard where nothing legal lies beyond them."""
+        """The same range; sides at the end of the legal interval become hard."""
         if self.choices is not None:
             return self
         ended = [side for side in SIDES if getattr(self, side) == self._last(side, legal)]
         return replace(self, hard=tuple(dict.fromkeys((*self.hard, *ended))))
 
     def _last(self, side: str, legal: Legal) -> float:
-        """The end of what is legal on this side: of whole numbers the last one, which on a log scale is at least 1."""
+        """The last legal value on this side. For integers it is a whole number, on a log scale at least 1."""
         end = legal.ends[SIDES.index(side)]
         if self.integer and math.isfinite(end):
             whole, inwards = (math.ceil(end), 1) if side == "low" else (math.floor(end), -1)
@@ -160,7 +162,7 @@ class Dimension:
 
 @dataclass(frozen=True)
 class Legal:
-    """The values that a parameter may take at all, whatever is searched: an interval such as `[0, 1)`."""
+    """The interval of values that a parameter accepts, such as `[0, 1)`; every search space lies within it."""
 
     interval: str
 
@@ -177,7 +179,7 @@ class Legal:
         return above and below
 
     def check(self, name: str, dimension: Dimension) -> None:
-        """Refuse a dimension that leaves the interval."""
+        """Raise ValueError if the dimension leaves the interval."""
         ends = dimension.choices if dimension.choices is not None else (dimension.low, dimension.high)
         for value in ends:
             assert value is not None
@@ -190,7 +192,7 @@ Space = Mapping[str, Dimension]
 
 
 def parse_space(config: Mapping[str, Any]) -> dict[str, Dimension]:
-    """Read `search.space`; a refusal names the parameter."""
+    """Read `search.space`. Raises ValueError that names the parameter."""
     space = {}
     for name in sorted(config):
         try:
@@ -206,7 +208,7 @@ def values(space: Space, point: Sequence[float]) -> dict[str, float]:
 
 
 def middle(space: Space) -> dict[str, float]:
-    """The hyperparameters in the middle of every scale: for trying out what a study asks, where no trial is meant."""
+    """The hyperparameters in the middle of every scale: for checks that train a few steps outside any trial."""
     return values(space, [0.5] * len(space))
 
 
@@ -215,5 +217,5 @@ def _three_digits(value: float) -> float:
 
 
 def finite(value: Any) -> TypeGuard[float]:
-    """Whether it is a number, and no truth value."""
+    """True for a finite number; False for a bool."""
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)

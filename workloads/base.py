@@ -1,4 +1,4 @@
-"""What a workload is: data, a model, and the loss and errors that judge it. The training algorithm is chosen beside it.
+"""The interface of a workload: data, a model, a loss, and the errors that judge it. The optimizer is chosen separately.
 
 Shapes: B examples in a batch, N examples in a split, C classes.
 """
@@ -24,11 +24,11 @@ PerExample = Callable[[Tensor, Tensor], Tensor]
 
 
 Split = tuple[Tensor, Tensor] | Dataset
-"""(inputs [N, ...], targets [N, ...]), or a map-style data set of (input, target): the same one for a number always."""
+"""(inputs [N, ...], targets [N, ...]), or a map-style data set that gives a fixed (input, target) for each index."""
 
 
 class Splits(NamedTuple):
-    """The training, validation and test set: on one device, or on the host where they would not fit there."""
+    """The training, validation and test set, on one device, or on the host if they do not fit on the device."""
 
     train: Split
     val: Split
@@ -36,10 +36,10 @@ class Splits(NamedTuple):
 
 
 class Workload(Protocol):
-    """What the engines ask of a workload. Any class with these members is one; nothing needs to be inherited.
+    """The members that a workload must have. Any class with them is a workload; nothing is inherited.
 
-    Every argument of the constructor comes from the workload's YAML file and is part of the question that a
-    study records, so two objects built from equal arguments must behave alike.
+    Every argument of the constructor comes from the workload's YAML file and is recorded by the study, so two objects
+    built from equal arguments must behave alike.
     """
 
     name: str
@@ -52,18 +52,18 @@ class Workload(Protocol):
 
     @property
     def hyperparameters(self) -> tuple[str, ...]:
-        """Names of the loss's own tuned parameters, passed to `loss` by keyword; usually none."""
+        """Names of tuned parameters of the loss, passed to `loss` by keyword; usually none."""
         ...
 
     def splits(self, device: torch.device) -> Splits:
         """The data, as tensors on `device` or as data sets; called once per process.
 
-        Engines ask for the CPU, and move tensors from there to where they train if they fit.
+        Engines ask for the CPU and move tensors to the training device if they fit there.
         """
         ...
 
     def model(self) -> nn.Module:
-        """A freshly initialised model on the CPU, drawn from torch's global generator (the engine seeds it)."""
+        """A newly initialised model on the CPU, drawn from torch's global generator (the engine seeds it)."""
         ...
 
     def loss(self, outputs: Tensor, targets: Tensor, **hyperparameters: Any) -> Tensor:
@@ -72,7 +72,7 @@ class Workload(Protocol):
 
 
 def classification_error(logits: Tensor, targets: Tensor) -> Tensor:
-    """1 for each example whose largest logit is not its label's, else 0 [B]."""
+    """1 for each example whose largest logit is not that of its label, otherwise 0 [B]."""
     return (logits.argmax(-1) != targets).float()
 
 
@@ -82,28 +82,28 @@ def cross_entropy_error(logits: Tensor, targets: Tensor) -> Tensor:
 
 
 def require_whole(name: str, value: Any, least: int) -> None:
-    """Refuse what is not a whole number of at least `least`."""
+    """Raise ValueError unless `value` is a whole number of at least `least`."""
     if not isinstance(value, int) or isinstance(value, bool) or value < least:
         raise ValueError(f"{name} must be a whole number of at least {least}, but got {value!r}.")
 
 
 def require_fraction(name: str, value: Any) -> None:
-    """Refuse what is not a number in [0, 1)."""
+    """Raise ValueError unless `value` is a number in [0, 1)."""
     if not isinstance(value, int | float) or not 0 <= value < 1:
         raise ValueError(f"{name} must be a number in [0, 1), but got {value!r}.")
 
 
 def importable(folder: Path | None) -> None:
-    """Let workloads and optimizers be imported from a folder of the user's, if there is one."""
+    """Put the user's folder first on sys.path, so that their workloads and optimizers can be imported."""
     if folder is not None and str(folder.resolve()) not in sys.path:
         sys.path.insert(0, str(folder.resolve()))
 
 
 def build(config: Mapping[str, Any]) -> Workload:
-    """The workload that a study records: `_target_` is an import path, the other keys its constructor's arguments.
+    """The workload of a recorded configuration: `_target_` is an import path, the other keys are its arguments.
 
     Raises:
-        ValueError: the path leads nowhere, or the constructor refuses an argument.
+        ValueError: the path cannot be imported, or the constructor refuses an argument.
     """
     arguments: dict[str, Any] = {
         key: tuple(value) if isinstance(value, list) else value for key, value in config.items()
@@ -112,10 +112,10 @@ def build(config: Mapping[str, Any]) -> Workload:
     module, _, attribute = path.rpartition(".")
     try:
         constructor = getattr(importlib.import_module(module), attribute)
-    except Exception as error:  # whatever a module of somebody else's raises
+    except Exception as error:  # a user's module may raise anything
         raise ValueError(
-            f"workload._target_ must be an importable class, but got {path!r}: {error}. The folder of your own is "
-            "given by --config-dir."
+            f"workload._target_ must be an importable class, but got {path!r}: {error}. "
+            "If the class is in your own folder, pass that folder with --config-dir."
         ) from error
     known = inspect.signature(constructor).parameters
     for key in arguments:

@@ -1,4 +1,4 @@
-"""Image classification: a data set of `workloads.data.datasets`, judged by classification error and cross entropy.
+"""Image classification on a data set of `workloads.data.datasets`: the loss and the errors.
 
 Shapes: B examples in a batch, C classes.
 """
@@ -44,11 +44,11 @@ def smoothed_cross_entropy(logits: Tensor, targets: Tensor, label_smoothing: flo
 
 @dataclass(frozen=True, kw_only=True)
 class Classification:
-    """A data set of `workloads.data.datasets` judged by classification error; subclasses add the model.
+    """A data set with classification error, cross entropy and label smoothing; subclasses add the model.
 
     Arguments:
-        train_examples: training examples used, the first of a fixed permutation; at most what the split leaves.
-        validation_examples: examples held out of the training set by that permutation.
+        train_examples: number of training examples, taken after the validation examples of a fixed permutation.
+        validation_examples: number of examples held out of the training set, the first of that permutation.
         split_seed: seed of the permutation.
         label_smoothing: eps in [0, 1); a tuned parameter of the same name overrides it.
         label_smoothing_convention: `paper` or `uniform`, see `smoothed_cross_entropy`.

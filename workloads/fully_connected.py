@@ -15,7 +15,7 @@ from workloads.data.datasets import DATASETS
 
 @dataclass(frozen=True, kw_only=True)
 class FullyConnected(Classification):
-    """`widths` are those of the hidden layers: () is softmax regression, (1024, 1024) the paper's FC-1024-1024."""
+    """`widths` of the hidden layers: () is softmax regression, (1024, 1024) is FC-1024-1024 of the paper."""
 
     widths: tuple[int, ...]
 

@@ -1,6 +1,7 @@
-"""Layers that mean the same whatever shares their process, and whatever parts a batch comes in.
+"""Layers whose results do not depend on other trials in the process or on the split into micro-batches.
 
-Randomness is a pure function of (trial seed, step, layer, element); statistics are those of fixed groups of examples.
+Random numbers are a pure function of (trial seed, step, layer, element); statistics are taken over fixed groups of
+examples.
 """
 
 from __future__ import annotations
@@ -19,18 +20,18 @@ _LAYER_STRIDE = 0x9E3779B9  # 2^32 / golden ratio: spreads consecutive numbers o
 
 
 class Keyed(nn.Module):
-    """A layer with counter-based randomness: no generator, hence nothing shared between trials.
+    """A layer with counter-based random numbers: without a generator, trials share no state.
 
-    Before each training step the engine writes the step's key into `key` (`set_keys`). What is drawn from it is the
-    same on every device, alone or under `torch.vmap`.
+    Before each training step the engine writes the step's key into `key` (`set_keys`). The numbers drawn from it are
+    the same on every device, alone or under `torch.vmap`.
     """
 
     key: Tensor
 
     def __init__(self) -> None:
         super().__init__()
-        self.first = 0  # number of the first example within its batch, where the batch comes in parts
-        # Not saved: the key is a function of the step, never state.
+        self.first = 0  # index, within the batch, of the first example of a micro-batch
+        # Not saved: the key is a function of the step, not state.
         self.register_buffer("key", torch.zeros((), dtype=torch.int32), persistent=False)
 
 
@@ -51,32 +52,32 @@ class Dropout(Keyed):
 
 
 class GradientNoise(Keyed):
-    """Independent numbers for each step of a trial, uniform over 256 levels up to 1.73 deviations either way.
+    """Independent random numbers for each step of a trial, uniform over 256 levels within 1.73 standard deviations.
 
-    Whoever asks only for a covariance is served as by a normal distribution, at a quarter of a hash for each number.
-    The parts of a batch that is taken in parts have independent noise.
+    Mean and covariance equal those of normal noise, at the cost of a quarter of a hash per number. Micro-batches of one
+    batch have independent noise.
     """
 
     LEVELS = ((256**2 - 1) / 12) ** 0.5  # standard deviation of the whole numbers from -128 to 127
 
     def forward(self, shape: torch.Size, deviation: Tensor) -> Tensor:
-        """Numbers [*shape] of mean 0 and this standard deviation."""
+        """Random numbers [*shape] with mean 0 and standard deviation `deviation`."""
         hashed = _hashed(torch.Size([-(-shape.numel() // 4)]), self.key + _signed(self.first * _LAYER_STRIDE))
         levels = hashed.view(torch.int8)[..., : shape.numel()].unflatten(-1, shape)
         return levels.to(deviation.dtype).add_(0.5) * (deviation / self.LEVELS)
 
 
 class GhostBatchNorm(nn.Module):
-    """Batch norm whose statistics are those of ghost batches (Hoffer et al. 2017): `group` consecutive examples each.
+    """Batch norm with the statistics of ghost batches (Hoffer et al. 2017): groups of `group` consecutive examples.
 
-    So a model means the same at every batch size, and whatever parts a batch comes in; the engines never part a group.
-    What is left over at the end of a batch joins its last group. Evaluations use running averages of the groups'
-    means and unbiased variances, moved once a step by `end_step`.
+    The model is therefore the same function at every batch size and micro-batch size; engines never split a group. The
+    remainder at the end of a batch joins its last group. Evaluations use running averages of the groups' means and
+    unbiased variances, which `end_step` updates once per step.
 
     Arguments:
         channels: C, of inputs [B, C, ...].
-        group: examples; where there is nothing but channels, at least 2.
-        momentum: weight of a step in the running averages.
+        group: examples per ghost batch; at least 2 for inputs [B, C].
+        momentum: weight of one step in the running averages.
     """
 
     running_mean: Tensor
@@ -86,12 +87,12 @@ class GhostBatchNorm(nn.Module):
     def __init__(self, channels: int, group: int = 32, momentum: float = 0.1, epsilon: float = 1e-5) -> None:
         super().__init__()
         if group < 1:
-            raise ValueError(f"a ghost batch has at least one example, but got group={group}.")
+            raise ValueError(f"GhostBatchNorm needs a group of at least 1 example, but got group={group}.")
         self.group, self.momentum, self.epsilon = group, momentum, epsilon
         self.weight, self.bias = nn.Parameter(torch.ones(channels)), nn.Parameter(torch.zeros(channels))
         self.register_buffer("running_mean", torch.zeros(channels))
         self.register_buffer("running_variance", torch.ones(channels))
-        # Sums over the examples of this step; empty between steps, and so no state.
+        # Sums over the examples of this step. Zero between steps, so not state.
         self.register_buffer("seen", torch.zeros(2 * channels + 1), persistent=False)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -108,11 +109,11 @@ class GhostBatchNorm(nn.Module):
         return normalised
 
     def _normalised(self, x: Tensor, mean: Tensor, variance: Tensor) -> Tensor:
-        """In training, a momentum of 1 leaves the statistics of x behind."""
+        """In training, momentum 1 writes the statistics of x into `mean` and `variance`."""
         return F.batch_norm(x, mean, variance, self.weight, self.bias, self.training, 1.0, self.epsilon)
 
     def end_step(self, total: Callable[[Tensor], Tensor]) -> None:
-        """Move the running averages by what this step has seen, in `total` over the devices that shared it."""
+        """Update the running averages with this step's statistics; `total` sums them over the devices."""
         *sums, examples = total(self.seen).split([len(self.bias), len(self.bias), 1])
         for running, seen in zip((self.running_mean, self.running_variance), sums, strict=True):
             running.lerp_(seen / examples, self.momentum)
@@ -126,30 +127,30 @@ class GlobalMeanPool(nn.Module):
     """[B, C, H, W] -> [B, C]."""
 
     def forward(self, x: Tensor) -> Tensor:
-        if x.stride(1) == 1:  # channels last: the gradient of a mean is laid out in the order of what it is taken of
+        if x.stride(1) == 1:  # channels last: the gradient takes the layout of the permuted input
             return torch.mean(x.permute(0, 2, 3, 1), dim=(1, 2))
         return torch.mean(x, dim=(-2, -1))
 
 
 def together(model: nn.Module, batch_size: int) -> int:
-    """How many consecutive examples of a batch this model must see at once: all where it has plain batch norm."""
+    """Number of consecutive examples that the model must see at once; the whole batch for plain batch norm."""
     if whole_batch_layers(model):
         return batch_size
     return math.lcm(*(layer.group for layer in ghost_layers(model)))
 
 
 def whole_batch_layers(model: nn.Module) -> list[nn.Module]:
-    """The layers whose statistics are those of all examples that they are given."""
+    """The layers whose statistics depend on all examples of a forward pass."""
     return [layer for layer in model.modules() if isinstance(layer, nn.modules.batchnorm._BatchNorm)]
 
 
 def ghost_layers(model: nn.Module) -> list[GhostBatchNorm]:
-    """The layers whose running averages move at the end of a step."""
+    """The layers whose running averages are updated at the end of a step."""
     return [layer for layer in model.modules() if isinstance(layer, GhostBatchNorm)]
 
 
 def keep_mask(shape: torch.Size, key: Tensor, p: float, first: int = 0) -> Tensor:
-    """Which elements are kept: bool [*key.shape, *shape], for int32 keys of any shape; examples count from `first`."""
+    """The kept elements: bool [*key.shape, *shape], for int32 keys of any shape; examples count from `first`."""
     return _hashed(shape, key, first * shape[1:].numel()).bitwise_and_(_LOW_31) >= int(p * 2**31)
 
 
@@ -170,25 +171,24 @@ def _mix(x: Tensor) -> Tensor:
 
 
 def _int32(number: int) -> Tensor:
-    """A constant, ready made: a Python number is made an int64 tensor and that an int32 at each call, which costs more
-    than what is then done to some thousand numbers."""
+    """A constant tensor. Converting a Python number at each call costs more than hashing a thousand elements."""
     return torch.tensor(_signed(number), dtype=torch.int32, device="cpu")
 
 
 def keyed_layers(model: nn.Module) -> list[Keyed]:
-    """The layers of `model` that want a key at each step, in a fixed order."""
+    """The layers of `model` that need a key at each step, in a fixed order."""
     return [module for module in model.modules() if isinstance(module, Keyed)]
 
 
 def set_keys(layers: list[Keyed], seed: int, step: int, first: int = 0) -> None:
-    """Give every layer its key for one step of the trial with this seed, for a batch from example `first` on."""
+    """Give every layer its key for one step of the trial with this seed; the micro-batch starts at example `first`."""
     for number, layer in enumerate(layers):
         layer.first = first
         layer.key.fill_(layer_key(seed, step, number))
 
 
 def layer_key(seed: Whole, step: Whole, layer: Whole) -> Whole:
-    """A signed 32-bit key; distinct for neighbouring seeds, steps and layers. Numbers, or int64 tensors of them."""
+    """A signed 32-bit key; distinct for neighbouring seeds, steps and layers. Takes integers or int64 tensors."""
     key = _mix_int(seed & 0xFFFFFFFF)
     key = _mix_int((key + step * _LAYER_STRIDE) & 0xFFFFFFFF)
     key = _mix_int((key + (layer + 1) * _LAYER_STRIDE) & 0xFFFFFFFF)

@@ -1,4 +1,4 @@
-"""The noisy quadratic model of Zhang et al. 2019, trained like any other workload: its answers are known exactly.
+"""The noisy quadratic model of Zhang et al. 2019 as a workload: its answers are known exactly.
 
 Shapes: R replicas, d coordinates, B examples in a batch.
 """
@@ -17,14 +17,14 @@ from workloads.layers import GradientNoise
 
 @dataclass(frozen=True, kw_only=True)
 class NoisyQuadraticModel:
-    """L = 1/2 sum_i theta_i^2 / i, whose gradient at batch size B comes with noise of covariance diag(1/i) / B.
+    """L = 1/2 sum_i theta_i^2 / i; at batch size B the gradient has noise of covariance diag(1/i) / B.
 
-    Training data are endless: examples are empty, and only their number in a batch matters. The loss is the mean over
-    replicas that are trained side by side, each with its own start and noise; a single one reaches a goal some percent
-    before its expectation does. `workloads.noisy_quadratic_exact` solves the same model.
+    Examples are empty: only their number in a batch matters. The loss is the mean over replicas that train side by
+    side, each with its own start and noise, because the noisy loss of a single replica reaches a goal a few percent
+    before the expected loss does. `workloads.noisy_quadratic_exact` solves the same model.
 
     Arguments:
-        train_examples: a nominal number, at least the largest batch size; the budget counts epochs of it.
+        train_examples: nominal size of an epoch, at least the largest batch size.
         dimensions: d.
         replicas: R.
         preconditioner_power: p of the preconditioner P = diag(1/i)^-p, theta <- theta - learning_rate P g.
@@ -59,14 +59,14 @@ class NoisyQuadraticModel:
         return Replicas(self.dimensions, self.replicas, self.preconditioner_power)
 
     def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        # A sum over replicas, so that each descends its own gradient.
+        # A sum over replicas, so that each follows its own gradient.
         return outputs * self.replicas
 
 
 class Replicas(nn.Module):
-    """theta = h^(-p/2) phi of every replica [R, d], phi being the parameters: their plain gradient step is P's.
+    """Parameters phi [R, d] with theta = h^(-p/2) phi: a plain gradient step on phi is a step of P on theta.
 
-    From inputs [B, ...] come outputs [B], all the same: the loss; in training, with what makes its gradient noisy.
+    Inputs [B, ...] give outputs [B], each the loss; in training a noise term is added to the gradient.
     """
 
     def __init__(self, dimensions: int, replicas: int, power: float) -> None:
@@ -84,7 +84,7 @@ class Replicas(nn.Module):
 
     @property
     def curvatures(self) -> Tensor:
-        """h [d]; made anew, since a buffer would be state, which lanes have none of."""
+        """h [d], computed at each call: a buffer would be state, and fused models have none."""
         return 1 / torch.arange(1, self.dimensions + 1, dtype=torch.float32, device=self.noise.key.device)
 
     def forward(self, inputs: Tensor) -> Tensor:

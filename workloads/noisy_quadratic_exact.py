@@ -1,12 +1,12 @@
 """The noisy quadratic model solved exactly: the expected loss of SGD, momentum, preconditioning and weight averaging.
 
 L = 1/2 sum_i h_i theta_i^2, gradient noise of covariance diag(h) / B, theta(0) ~ N(0, I): Zhang et al. 2019, "Which
-Algorithmic Choices Matter at Which Batch Sizes?". Coordinates do not mix, and in each an update is linear in a state z
-(theta, the velocity, the averaged theta) with fresh noise e: z <- A z + n e. So the second moments S = E[z z^T] follow
-S <- A S A^T + n n^T, and any number of steps at once is such a map again. No torch: a trained workload shares no code
-with what it is held against.
+Algorithmic Choices Matter at Which Batch Sizes?". Coordinates are independent, and for each an update is linear in a
+state z (theta, the velocity, the averaged theta) with new noise e: z <- A z + n e. The second moments S = E[z z^T]
+therefore follow S <- A S A^T + n n^T, and several steps together are a map of the same form. This file does not use
+torch: the trained workload shares no code with its reference.
 
-Shapes: d coordinates, k numbers in the state of one, C configurations at once (or none), E steps looked at.
+Shapes: d coordinates, k numbers in the state of one, C configurations at once (or none), E evaluated steps.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ def spectrum(dimensions: int) -> np.ndarray:
 
 
 def grouped(curvatures: np.ndarray, points: int = 100) -> tuple[np.ndarray, np.ndarray]:
-    """As the authors quantize it: each curvature stands at the next lower of geometrically spaced points.
+    """Quantize as the authors do: round each curvature down to one of `points` geometrically spaced points.
 
     Returns:
-        (the points that stand for any, for how many each does), at most `points` of them.
+        (the points in use, the number of curvatures at each).
     """
     spaced = np.geomspace(curvatures.max(), curvatures.min(), points)
     many = np.bincount(np.searchsorted(-spaced, -curvatures), minlength=points)
@@ -51,9 +51,9 @@ class Recursion:
         batch_size: B.
         learning_rate, momentum: numbers, or [C] for several configurations at once.
         curvatures: h [d].
-        multiplicity: how many coordinates each stands for [d].
-        power: of the preconditioner h^-power; 0: none.
-        ema_decay: of the averaged weights whose loss is wanted; None: that of the weights themselves.
+        multiplicity: number of coordinates that each curvature represents [d].
+        power: exponent of the preconditioner h^-power; 0: none.
+        ema_decay: decay of weight averaging; the loss is then that of the averaged weights. None: no averaging.
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class Recursion:
         step = rate * h**-power
         x, noise = step * h, -step * np.sqrt(h / batch_size)  # [..., d]
         one, none = np.ones_like(x), np.zeros_like(x)
-        # The velocity is kept times the step it makes, so that every entry is a pure number.
+        # Scale the velocity by its step size, so that every entry is dimensionless.
         matrix, into = [[1 - x]], [noise]
         if mu.any():
             matrix, into = [[1 - x, -mu * one], [x, mu * one]], [noise, -noise]
@@ -93,7 +93,7 @@ class Recursion:
         """(A, Q) of 1, 2, 4, ... steps at once [k, k, ..., d]."""
 
     def after(self, moments: np.ndarray, steps: int) -> np.ndarray:
-        """The second moments [k, k, ..., d] so many steps later; infinite or NaN once they overflow."""
+        """The second moments [k, k, ..., d] after `steps` further steps; infinite or NaN once they overflow."""
         with np.errstate(over="ignore", invalid="ignore", under="ignore"):
             for bit in range(steps.bit_length()):
                 if bit == len(self._powers):
@@ -110,9 +110,9 @@ class Recursion:
             return self.square(moments) @ self.weights
 
     def chance_below(self, goal: float, moments: np.ndarray, replicas: int) -> np.ndarray:
-        """The probability that the mean loss of so many independent replicas is below the goal [...].
+        """The probability that the mean loss of `replicas` independent replicas is below the goal [...].
 
-        A weighted sum of squares of normal numbers, taken for a gamma distribution of the same mean and variance
+        A weighted sum of squared normal numbers, approximated by the gamma distribution of the same mean and variance
         (Satterthwaite 1946).
         """
         with np.errstate(over="ignore", invalid="ignore"):
@@ -122,11 +122,11 @@ class Recursion:
             return np.nan_to_num(gammainc(shape, shape * goal / mean))
 
     def square(self, moments: np.ndarray) -> np.ndarray:
-        """E[theta^2], or that of the average [..., d]."""
+        """E[theta^2], or that of the averaged theta [..., d]."""
         return moments[self.wanted, self.wanted]
 
     def at(self, steps: Iterable[int]) -> Iterator[np.ndarray]:
-        """The second moments after each of these increasing numbers of steps."""
+        """The second moments after each of these increasing step counts."""
         moments, now = self.start, 0
         for step in steps:
             moments, now = self.after(moments, step - now), step
@@ -135,9 +135,9 @@ class Recursion:
     def steps_to_goal(self, goal: float, steps: Sequence[int]) -> np.ndarray:
         """The first of these increasing steps at which the expected loss is below the goal [...]; infinite if none is.
 
-        The expected loss may rise after it fell, and momentum makes it oscillate, so every step is looked at, but for
-        one configuration of plain SGD, where each coordinate tends to its limit without turning: if the lesser of start
-        and end is too much there is no crossing, and if none rises it can be bisected.
+        Every step is evaluated, because the expected loss may rise again and oscillates with momentum. One
+        configuration of plain SGD is faster: each coordinate moves monotonically to its limit, so there is no crossing
+        if the smaller of start and end is above the goal, and bisection works if no coordinate rises.
         """
         if self.start.shape[:-1] == (1, 1) and len(steps):
             if self.loss(np.fmin(self.start, self.after(self.start, steps[-1]))) >= goal:
@@ -154,7 +154,7 @@ class Recursion:
         return found
 
     def first_below(self, goal: float, steps: Sequence[int]) -> tuple[int, np.ndarray] | None:
-        """(the first of these steps at which any configuration is below the goal, the losses there); None: at none."""
+        """(the first of these steps where any configuration is below the goal, the losses there); None if none is."""
         losses = zip(steps, map(self.loss, self.at(steps)), strict=True)
         return next(((step, loss) for step, loss in losses if (loss < goal).any()), None)
 
@@ -162,12 +162,12 @@ class Recursion:
         return bool(self.loss(self.after(self.start, step)) < goal)
 
     def losses(self, steps: Sequence[int]) -> np.ndarray:
-        """The expected loss after each of these increasing numbers of steps [E, ...]."""
+        """The expected loss after each of these increasing step counts [E, ...]."""
         return np.array([self.loss(moments) for moments in self.at(steps)])
 
 
 class Best(NamedTuple):
-    """The fewest steps to a goal, and where: infinite and NaN if it is never reached."""
+    """The fewest steps to a goal and their hyperparameters; infinite and NaN if the goal is never reached."""
 
     steps: float
     learning_rate: float
@@ -185,17 +185,17 @@ def fewest_steps(
     """The least number of steps, of at most `most`, to an expected loss below the goal, over a grid.
 
     Arguments:
-        model: curvatures and what else `Recursion` takes.
+        model: further keywords of `Recursion`, such as curvatures.
 
     >>> fewest_steps(256, goal=0.01, learning_rates=np.logspace(-5, 0.5, 100), curvatures=spectrum(10_000)).steps
     25778.0
     """
     best = Best(np.inf, np.nan, np.nan)
     plain = 0 in momenta and model.get("ema_decay") is None
-    for rate in learning_rates if plain else ():  # solved one by one without looking at every step
+    for rate in learning_rates if plain else ():  # one configuration at a time is faster: bisection
         steps = Recursion(batch_size, rate, **model).steps_to_goal(goal, range(1, int(min(best.steps, most + 1))))
         best = Best(float(steps), float(rate), 0.0) if steps < best.steps else best
-    # The others side by side, since the first of them to arrive is the best.
+    # Run the others side by side: the first to reach the goal is the best.
     pairs = [(rate, momentum) for momentum in momenta if momentum or not plain for rate in learning_rates]
     if pairs:
         exact = Recursion(batch_size, *np.transpose(pairs), **model)

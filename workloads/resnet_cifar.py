@@ -1,6 +1,6 @@
 """CIFAR residual networks (He et al. 2016a, section 4.2) with pre-activation blocks (2016b) and no batch norm.
 
-Without batch norm the training objective does not depend on the batch size, which is what is measured here.
+Batch norm would make the training objective depend on the batch size, the quantity under study.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ class ResNetCifar(Classification):
 
     def model(self) -> nn.Module:
         data = DATASETS[self.dataset]
-        # Gain 1 where no ReLU comes before (He et al. 2015, section 2.2) or after: with gain 2 throughout and no batch
-        # norm, the first steps at learning rates that later serve best leave every unit dead.
+        # Gain 1 for the first and last layer, which have no ReLU before (He et al. 2015, section 2.2) or after. With
+        # gain 2 everywhere and no batch norm, the first steps at the best learning rates kill every unit.
         layers: list[nn.Module] = [_convolution(data.shape[0], 16, gain="linear")]
         width = 16
         for filters, stride in ((16, 1), (32, 2), (64, 2)):
@@ -46,7 +46,7 @@ class ResNetCifar(Classification):
 
 
 class PreActivationBlock(nn.Module):
-    """x + conv(relu(conv(relu(x)))); where the shape changes the shortcut average-pools and pads with zero channels."""
+    """x + conv(relu(conv(relu(x)))); when the shape changes, the shortcut average-pools and pads with zero channels."""
 
     def __init__(self, inputs: int, filters: int, stride: int) -> None:
         super().__init__()
@@ -56,7 +56,7 @@ class PreActivationBlock(nn.Module):
         self.padding = filters - inputs
 
     def forward(self, x: Tensor) -> Tensor:
-        # In place where nothing else wants what was there: up to a tenth of a step's time, and the same bits.
+        # In place where no other operation reads the input: saves up to a tenth of a step, with the same bits.
         residual = self.second(F.relu(self.first(F.relu(x)), inplace=True))
         if self.stride > 1:
             x = F.avg_pool2d(x, self.stride)
@@ -66,7 +66,7 @@ class PreActivationBlock(nn.Module):
 
 
 def _convolution(inputs: int, filters: int, stride: int = 1, gain: str = "relu") -> nn.Conv2d:
-    """A 3x3 convolution with He-normal weights and zero biases; `gain` is that of what comes before it."""
+    """A 3x3 convolution with He-normal weights and zero biases; `gain` is that of the preceding nonlinearity."""
     layer = nn.Conv2d(inputs, filters, 3, stride=stride, padding=1)
     nn.init.kaiming_normal_(layer.weight, nonlinearity=gain)  # type: ignore[arg-type]
     assert layer.bias is not None

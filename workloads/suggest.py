@@ -1,4 +1,4 @@
-"""The end of every refusal of an unknown word."""
+"""The end of every message about an unknown name: the nearest known one."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 
 def suggest(word: str, known: Iterable[str]) -> str:
-    """The nearest known word, or all of them if they are few."""
+    """Text to append: the nearest known name, or all names if there are at most 20."""
     known = sorted(known)
     near = difflib.get_close_matches(word, known, n=1)
     if near:

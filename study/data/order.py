@@ -1,4 +1,4 @@
-"""Which examples, in which order: a pure function of (seed, step).
+"""The order of the training examples, a pure function of (seed, step).
 
 Batches are consecutive slices of concatenated per-epoch permutations. A batch may straddle two epochs, and every
 update sees exactly B examples.
@@ -18,7 +18,7 @@ from study.devices.memory import sent
 class Batches:
     """The batches of one trial: B = `batch_size` of N = `examples` training examples each.
 
-    Only the permutations that the latest batch touched are kept; any step can be asked for at any time.
+    Any step can be asked for at any time; only the permutations of the latest batch stay in memory.
     """
 
     def __init__(self, seed: int, examples: int, batch_size: int, device: torch.device) -> None:
@@ -28,7 +28,7 @@ class Batches:
         self._epochs: dict[int, Tensor] = {}
 
     def __call__(self, step: int) -> Tensor:
-        """Indices [B] of the examples that update number `step` (from 0) sees."""
+        """Indices [B] of the examples of update number `step`, counted from 0."""
         return self.range(step, 1)[0]
 
     def range(self, step: int, count: int) -> Tensor:
@@ -42,21 +42,21 @@ class Batches:
 
     def _permutation(self, epoch: int) -> Tensor:
         if epoch not in self._epochs:
-            # The epoch before may still be wanted by a batch that straddles; older ones are not.
+            # A batch that straddles two epochs also reads the previous one, but no older one.
             self._epochs = {e: p for e, p in self._epochs.items() if e == epoch - 1}
             self._epochs[epoch] = sent(epoch_permutation(self.seed, epoch, self.examples), self.device)
         return self._epochs[epoch]
 
 
 def places(batch_size: int, devices: int, micro_batch: int | None = None, together: int = 1) -> list[list[slice]]:
-    """For each device that takes part, the micro-batches that it takes of a batch, as places in the global batch.
+    """For each device, its micro-batches as slices of the global batch.
 
-    Global batch = devices x per-device batch x accumulation steps, to within the equal parts that whole numbers allow.
-    There are no more devices than there is something to share out.
+    Global batch = devices x per-device batch x accumulation steps; parts differ in size where the division leaves a
+    remainder. The list is shorter than `devices` when the batch has fewer groups than devices.
 
     Arguments:
-        micro_batch: the most that a device takes at once; None: its whole share.
-        together: so many consecutive examples are never parted; what is left over stays with the last ones.
+        micro_batch: most examples in one forward pass; None: the whole share of a device.
+        together: size of the groups of consecutive examples that stay in one slice; the remainder joins the last group.
 
     >>> places(10, devices=2, micro_batch=3)
     [[slice(0, 3, None), slice(3, 5, None)], [slice(5, 8, None), slice(8, 10, None)]]
@@ -75,8 +75,8 @@ def places(batch_size: int, devices: int, micro_batch: int | None = None, togeth
 
 
 def epoch_permutation(seed: int, epoch: int, examples: int) -> Tensor:
-    """The order of one epoch: a permutation of range(examples) [N], int64, drawn on the CPU for every device alike."""
-    # Hashed, since generators seeded with neighbouring numbers are not promised to be independent.
+    """The order of one epoch: a permutation of range(examples), int64 [N]. Drawn on the CPU: equal on all devices."""
+    # Hash the pair: generators with neighbouring seeds are not guaranteed to be independent.
     digest = hashlib.sha256(f"{seed}:{epoch}".encode()).digest()
     generator = torch.Generator().manual_seed(int.from_bytes(digest[:8], "little") >> 1)
     return torch.randperm(examples, generator=generator)

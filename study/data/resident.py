@@ -1,6 +1,7 @@
-"""The examples as engines read them, all on one device.
+"""Data that fits on the device, and the interface through which engines read any data.
 
-Shapes: B examples in a batch, N examples in a split."""
+Shapes: B examples in a batch, N examples in a split.
+"""
 
 from __future__ import annotations
 
@@ -16,15 +17,15 @@ from study.devices.distributed import Team
 from workloads.base import Splits
 
 EVALUATION_CHUNK = 1024
-"""Examples per forward pass of an evaluation; fixed, since another size changes the last bits."""
+"""Examples per forward pass of an evaluation; fixed, because another size changes the last bits."""
 
 
 Reader = Callable[[int, int], tuple[Tensor, Tensor]]
-"""(step, number of a part of its batch) -> inputs [B, ...] and targets [B, ...] of that part, on the device."""
+"""(step, index of a micro-batch) -> its inputs [B, ...] and targets [B, ...] on the device."""
 
 
 class Source(Protocol):
-    """What the serial engine asks of the examples, wherever they are; for its members see `Data`."""
+    """How the serial engine reads examples, resident or streamed; `Data` documents the members."""
 
     @property
     def team(self) -> Team: ...
@@ -41,12 +42,12 @@ class Source(Protocol):
 
 @dataclass(frozen=True)
 class Data:
-    """The examples as the engines read them, all on one device: training data, and what each split is evaluated on.
+    """All examples on one device: the training data and the evaluated examples of each split.
 
     Attributes:
-        inputs: [N, ...]; images [N, H, W, C], the layout that CPU convolutions are fastest in.
-        evaluated: split -> (inputs, targets); `train` is the fixed subset that training errors are measured on.
-        team: who trains on them together, each with a copy.
+        inputs: [N, ...]; images are [N, H, W, C], the fastest layout for CPU convolutions.
+        evaluated: split -> (inputs, targets); `train` is the fixed subset on which training errors are measured.
+        team: the processes that train together, each with its own copy of the data.
     """
 
     inputs: Tensor
@@ -57,14 +58,14 @@ class Data:
 
     @classmethod
     def of(cls, splits: Splits, device: torch.device | None = None) -> Data:
-        """The training set is itself a fixed permutation: its first examples, as many as validate, are the subset.
+        """Place the splits; the training subset is the first len(val) examples of the (already permuted) training set.
 
         Arguments:
-            splits: tensors, none of them a data set.
-            device: where they go; None: they stay where they are.
+            splits: (inputs, targets) tensors only, no `Dataset`.
+            device: target device; None: leave the tensors in place.
         """
         held = (split for split in splits if isinstance(split, tuple))
-        # Laid out before they are moved: a device that holds them need not hold them twice.
+        # Change the layout before the move, so that the device never holds two copies.
         train, val, test = ((channels_last(inputs).to(device), targets.to(device)) for inputs, targets in held)
         subset = len(val[1])
         evaluated = {"val": val, "train": (train[0][:subset], train[1][:subset]), "test": test}
@@ -72,29 +73,29 @@ class Data:
 
     @property
     def device(self) -> torch.device:
-        """Where they are, and are trained on."""
+        """The device that holds the data and trains on them."""
         return self.inputs.device
 
     @property
     def examples(self) -> int:
-        """Of the training set."""
+        """Size of the training set."""
         return len(self.targets)
 
     @property
     def counts(self) -> dict[str, int]:
-        """How many examples each split is measured on."""
+        """Number of evaluated examples of each split."""
         return {split: len(targets) for split, (_, targets) in self.evaluated.items()}
 
     def shared(self, team: Team) -> Data:
-        """The same, trained on with these."""
+        """The same data for another team."""
         return replace(self, team=team)
 
     def reader(self, batches: Batches, parts: Sequence[slice]) -> Reader:
-        """What a trial reads its micro-batches through."""
+        """The reader of one trial's micro-batches."""
         return lambda step, part: self.examples_of(batches(step)[parts[part]])
 
     def chunks(self, split: str, examples: range) -> Iterator[tuple[Tensor, Tensor]]:
-        """These consecutive examples of a split in chunks, as the model wants them."""
+        """Consecutive examples of a split in chunks, in the model's layout."""
         inputs, targets = self.evaluated[split]
         for chunk in in_chunks(examples):
             yield self.as_model_wants(inputs[chunk.start : chunk.stop]), targets[chunk.start : chunk.stop]
@@ -104,7 +105,7 @@ class Data:
         return self.gather(index), self.targets[index]
 
     def gather(self, index: Tensor, lanes: int | None = None) -> Tensor:
-        """The inputs of these examples: [B, ...] for index [B], [l, B, ...] for l lanes and index [l * B].
+        """Inputs of the indexed examples: [B, ...] for index [B]; [l, B, ...] for l lanes and index [l * B].
 
         Images come as a [..., B, C, H, W] view in channels-last format.
         """
@@ -112,15 +113,15 @@ class Data:
         return self.as_model_wants(inputs if lanes is None else inputs.unflatten(0, (lanes, -1)))
 
     def as_model_wants(self, inputs: Tensor) -> Tensor:
-        """Images [..., B, H, W, C] in memory -> a [..., B, C, H, W] view in channels-last format; else as they are."""
+        """Images [..., B, H, W, C] -> a [..., B, C, H, W] view in channels-last format; other inputs unchanged."""
         return inputs.movedim(-1, -3) if self.images else inputs
 
 
 def in_chunks(examples: range) -> Iterator[range]:
-    """The chunks that these examples are measured in."""
+    """Split a range of examples into chunks of at most EVALUATION_CHUNK."""
     return (examples[first : first + EVALUATION_CHUNK] for first in range(0, len(examples), EVALUATION_CHUNK))
 
 
 def channels_last(inputs: Tensor) -> Tensor:
-    """[N, C, H, W] images -> contiguous [N, H, W, C]; anything else as it is."""
+    """[N, C, H, W] images -> contiguous [N, H, W, C]; other inputs unchanged."""
     return inputs.permute(0, 2, 3, 1).contiguous() if inputs.dim() == 4 else inputs

@@ -1,7 +1,7 @@
 """Data that does not fit on the device: read batch by batch through torch's DataLoader, in the same order.
 
-Which examples come at which step is a pure function of (seed, step), so reading can start anywhere: at a checkpoint, or
-again where an optimizer asks for a batch twice.
+The order of examples is a pure function of (seed, step), so reading can start at any step: at a checkpoint, or again
+at the same step when an optimizer asks for a batch twice.
 
 Shapes: B examples in a micro-batch, N examples in a split.
 """
@@ -26,7 +26,7 @@ from study.devices.signals import die_with
 from workloads.base import Splits
 
 DATA_SHARE = 0.5
-"""Of the device's memory that the data of a process may take, unless told otherwise."""
+"""Default share of the device's memory that the data of one process may take."""
 
 Request = tuple[str, Sequence[int]]
 """(split, indices [B])."""
@@ -36,7 +36,7 @@ class Examples(Dataset):
     """All splits as one map-style data set, whose items are whole batches: inputs [B, ...] and targets [B, ...]."""
 
     def __init__(self, splits: Splits) -> None:
-        # On the host, where loaders can read them.
+        # Loader processes read host memory, not GPU memory.
         self.splits = {
             name: tuple(tensor.cpu() for tensor in split) if isinstance(split, tuple) else split
             for name, split in splits._asdict().items()
@@ -53,13 +53,13 @@ class Examples(Dataset):
         return inputs, targets
 
     def count(self, split: str) -> int:
-        """How many there are."""
+        """Number of examples of a split."""
         held = self.splits[split]
         return len(held[1]) if isinstance(held, tuple) else len(held)
 
 
 class Order:
-    """What is read next, as a DataLoader asks for it."""
+    """A sampler whose requests can be replaced while the DataLoader lives."""
 
     requests: Iterable[Request] = ()
 
@@ -68,7 +68,7 @@ class Order:
 
 
 class Stream:
-    """Reads what it is asked for, in that order, ahead of time in `loaders` processes that live as long as it."""
+    """Reads requested batches ahead of time, in order, in `loaders` persistent processes."""
 
     def __init__(self, examples: Examples, device: torch.device, loaders: int) -> None:
         self.order = Order()
@@ -82,11 +82,11 @@ class Stream:
             # A mapped file stays mapped in a fork; a spawned process would be sent a copy of all of it.
             multiprocessing_context="fork" if loaders else None,
             worker_init_fn=partial(_begin, os.getpid()),
-            generator=torch.Generator(),  # else it would draw a number from everybody's
+            generator=torch.Generator(),  # otherwise the loader draws from torch's global generator
         )
 
     def read(self, requests: Iterable[Request]) -> Iterator[tuple[Tensor, Tensor]]:
-        """The batches of these requests; forgets those of the ones before."""
+        """Iterate over the batches of these requests; earlier requests are dropped."""
         self.order.requests = requests
         return iter(self.loader)
 
@@ -97,10 +97,10 @@ def _begin(parent: int, number: int) -> None:
 
 @dataclass(frozen=True)
 class Streamed:
-    """The examples as the serial engine reads them (`study.data.resident.Source`), wherever they are kept.
+    """A `study.data.resident.Source` that reads batches from host memory or disk.
 
     Attributes:
-        training, evaluation: read independently of each other.
+        training, evaluation: two independent readers of `stored`.
         images: inputs are [N, C, H, W].
     """
 
@@ -113,21 +113,21 @@ class Streamed:
 
     @property
     def examples(self) -> int:
-        """Of the training set."""
+        """Size of the training set."""
         return self.stored.count("train")
 
     @property
     def counts(self) -> dict[str, int]:
-        """How many examples each split is measured on: of the training set as many as validate."""
+        """Number of evaluated examples of each split; of the training set, as many as validation has."""
         val = self.stored.count("val")
         return {"val": val, "train": min(val, self.examples), "test": self.stored.count("test")}
 
     def shared(self, team: Team) -> Streamed:
-        """The same, trained on with these."""
+        """The same data for another team."""
         return replace(self, team=team)
 
     def reader(self, batches: Batches, parts: Sequence[slice]) -> Reader:
-        """What a trial reads its micro-batches through: in order, or anew from where it is asked."""
+        """The reader of one trial's micro-batches; it restarts the stream when the next request is out of order."""
         order = Batches(batches.seed, batches.examples, batches.batch_size, torch.device("cpu"))
         latest: tuple[Tensor, Tensor] | None = None
         coming: Iterator[tuple[Tensor, Tensor]] = iter(())
@@ -150,18 +150,18 @@ class Streamed:
         return read
 
     def chunks(self, split: str, examples: range) -> Iterator[tuple[Tensor, Tensor]]:
-        """These consecutive examples of a split in chunks, as the model wants them."""
+        """Consecutive examples of a split in chunks, in the model's layout."""
         requests = [(split, list(chunk)) for chunk in in_chunks(examples)]
         return map(self._on_device, self.evaluation.read(requests))
 
     def _on_device(self, batch: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
         inputs, targets = (tensor.to(self.device, non_blocking=True) for tensor in batch)
-        # As resident images are laid out, so that the same kernels are chosen.
+        # The layout of resident images, so that torch chooses the same kernels.
         return channels_last(inputs).movedim(-1, -3) if self.images else inputs, targets
 
 
 def needed(splits: Splits, device: str, gigabytes: float | None) -> bool:
-    """Whether these data are to be read batch by batch: data sets always, tensors that take more than so many GiB.
+    """True if the data must be streamed: always for data sets, and for tensors larger than `gigabytes` GiB.
 
     Arguments:
         gigabytes: None: DATA_SHARE of the device's memory.
@@ -172,7 +172,7 @@ def needed(splits: Splits, device: str, gigabytes: float | None) -> bool:
 
 
 def source(splits: Splits, device: str, gigabytes: float | None, loaders: int) -> Source:
-    """The data as the engines read them: on the device, or streamed to it where that is needed."""
+    """The data for the engines: on the device if they fit, otherwise streamed to it."""
     there = torch.device(device)
     if not needed(splits, device, gigabytes):
         return Data.of(splits, there)

@@ -1,7 +1,7 @@
-"""Several processes that train each trial together, a device each, by torch's DistributedDataParallel.
+"""Teams: processes that train one trial on several devices through torch's DistributedDataParallel.
 
-All of them run the same engine on their own copy of the data. Only the first, the leader, hears the tuner and the
-store; what it hears the others hear from it, and sums are the same bits everywhere, so that all decide alike.
+All ranks run the same engine on their own copy of the data. Only rank 0, the leader, talks to the tuner and the store;
+it broadcasts their answers. Sums have the same bits on every rank, so all ranks take the same decisions.
 
 Shapes: k processes in a team.
 """
@@ -26,22 +26,22 @@ from study.devices.memory import out_of_memory
 T = TypeVar("T")
 
 PATIENCE = timedelta(days=3650)
-"""How long a process waits for the others: trials may be days apart, and whoever dies is seen to be dead."""
+"""Timeout of collectives: trials may be days apart, and a dead rank is detected by its closed connection."""
 OVER = "over"
 
 
 class TooLittleMemory(MemoryError):
-    """A device of the team has no room left, and every process of it knows."""
+    """Some device of the team ran out of memory; raised on every rank."""
 
 
 @dataclass(frozen=True)
 class Rank:
-    """One process of a team, and where the team meets: a store at this address.
+    """One process of a team, and the address of the store where the team meets.
 
     Attributes:
-        team: its name among the teams that meet there.
-        index: of this process in its team, below `size`.
-        local_index: of this process on its machine; see `study.devices.placement.Placement.device_of`.
+        team: name of the team at that store.
+        index: number of this process in its team, below `size`.
+        local_index: number of this process on its machine; see `study.devices.placement.Placement.device_of`.
     """
 
     host: str
@@ -52,7 +52,7 @@ class Rank:
     local_index: int
 
     def join(self) -> Team:
-        """Meet the others; waits until all are there."""
+        """Join the team; waits for all its ranks."""
         store = dist.PrefixStore(self.team, dist.TCPStore(self.host, self.port, is_master=False, timeout=PATIENCE))
         gpus = torch.cuda.is_available() and dist.is_nccl_available()
         backend = "cpu:gloo,cuda:nccl" if gpus else "gloo"
@@ -62,21 +62,21 @@ class Rank:
 
 @dataclass(frozen=True)
 class Team:
-    """The processes that train together, seen from number `rank` of `size`; by default one alone."""
+    """The processes that train together, seen from rank `rank` of `size`; by default a single process."""
 
     rank: int = 0
     size: int = 1
     group: Any = None
 
     def first(self, size: int) -> Team | None:
-        """The team of the first `size` processes, None for those left out; each process must ask."""
+        """The team of the first `size` ranks; None on the other ranks. Every rank must call it."""
         if size >= self.size:
             return self
         group = dist.new_group(range(size), timeout=PATIENCE) if size > 1 else None
         return Team(self.rank, size, group) if self.rank < size else None
 
     def broadcast(self, call: Callable[[], T]) -> T:
-        """What this call returns to the leader, which alone makes it."""
+        """Run `call` on rank 0 and return its result on every rank."""
         if self.size == 1:
             return call()
         said: list[Any] = [call() if self.rank == 0 else None]
@@ -84,20 +84,20 @@ class Team:
         return said[0]
 
     def share(self, examples: int) -> range:
-        """Which of so many examples are this process's to measure."""
+        """The range of examples that this rank evaluates."""
         return range(examples * self.rank // self.size, examples * (self.rank + 1) // self.size)
 
     def sum(self, tensor: Tensor) -> Tensor:
-        """The sum of every process's tensor, in place; the same bits in each."""
+        """Sum a tensor over all ranks, in place; the result has the same bits on every rank."""
         if self.size > 1:
             dist.all_reduce(tensor, group=self.group)
         return tensor
 
     def agree(self, call: Callable[[], object]) -> None:
-        """Make this call, which must not wait for others, everywhere.
+        """Run `call`, which must not use collectives, on every rank.
 
         Raises:
-            TooLittleMemory: in every process, if memory ran out in any.
+            TooLittleMemory: on every rank, if memory ran out on any.
         """
         full = torch.zeros(())
         try:
@@ -110,16 +110,16 @@ class Team:
             raise TooLittleMemory
 
     def agreed(self, error: BaseException) -> bool:
-        """Whether an error came to all: going on after one that the others know nothing of would part them."""
+        """True if every rank saw this error. After any other error the ranks would disagree if one went on."""
         return self.size == 1 or isinstance(error, TooLittleMemory)
 
     def parallel(self, model: nn.Module, unused: bool) -> nn.Module:
-        """The same model, whose backward passes end with the mean of all processes' gradients.
+        """Wrap the model so that its backward pass averages gradients over the ranks.
 
         Arguments:
-            unused: some parameters have no part in the loss.
+            unused: some parameters do not contribute to the loss.
         """
-        # Buffers alike without it; torch 2.13 gave the switch another name.
+        # Buffers are equal on all ranks anyway; torch 2.13 renamed the switch.
         known = inspect.signature(nn.parallel.DistributedDataParallel).parameters
         switch = "forward_sync_buffers" if "forward_sync_buffers" in known else "broadcast_buffers"
         how: dict[str, Any] = {"process_group": self.group, "find_unused_parameters": unused, switch: False}
@@ -127,7 +127,7 @@ class Team:
 
 
 def ranks(count: int, size: int) -> tuple[object, list[list[Rank]]]:
-    """(a store on this machine, to be kept for as long as they meet there, the ranks of `count` teams)."""
+    """(a store on this machine, which the caller keeps alive for the teams; the ranks of `count` teams)."""
     store = dist.TCPStore("localhost", 0, is_master=True, wait_for_workers=False)
     teams = [
         [Rank("localhost", store.port, f"team {team}", index, size, team * size + index) for index in range(size)]
@@ -137,7 +137,7 @@ def ranks(count: int, size: int) -> tuple[object, list[list[Rank]]]:
 
 
 def launched() -> Rank | None:
-    """This process's rank among those that torchrun started; None if there is no other."""
+    """The rank of this process under torchrun; None if torchrun started no other."""
     environment = os.environ
     size = int(environment.get("WORLD_SIZE", "1"))
     if size == 1 or not {"RANK", "MASTER_ADDR", "MASTER_PORT"} <= environment.keys():
@@ -150,8 +150,10 @@ def launched() -> Rank | None:
 
 @contextmanager
 def leading(rank: Rank) -> Iterator[None]:
-    """What the first process does that torchrun started; the others live until it is done (`end_with`)."""
-    agents = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"  # else nobody serves the store yet
+    """Run rank 0's work under torchrun; on leaving, tell the other ranks to exit (`end_with`)."""
+    agents = (
+        os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+    )  # without torchrun's agent, rank 0 must serve the store
     store = dist.TCPStore(rank.host, rank.port, is_master=not agents, wait_for_workers=False, timeout=PATIENCE)
     try:
         yield
@@ -160,18 +162,18 @@ def leading(rank: Rank) -> Iterator[None]:
 
 
 def lost(error: BaseException) -> bool:
-    """Whether an error is one of a process whose team is gone."""
+    """True if the error says that another rank of the team is gone."""
     return isinstance(error, dist.DistError) or any(
         text in str(error) for text in ("Connection closed by peer", "Connection reset by peer", "Broken pipe")
     )
 
 
 def end_with(rank: Rank) -> None:
-    """From now on, end this process in peace as soon as the first that torchrun started is done."""
+    """Start a thread that exits with status 0 as soon as rank 0 has finished."""
     store = dist.PrefixStore(rank.team, dist.TCPStore(rank.host, rank.port, is_master=False, timeout=PATIENCE))
 
     def watch() -> None:
-        with suppress(RuntimeError):  # whoever serves the store may be gone before it has told
+        with suppress(RuntimeError):  # the store may close before it delivers the message
             store.wait([OVER], PATIENCE)
         os._exit(0)
 

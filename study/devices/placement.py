@@ -1,4 +1,4 @@
-"""Where a sweep runs: on which kind of device, in how many workers, on how many devices each trial."""
+"""Where a sweep runs: the device, the number of workers, and the devices of each trial."""
 
 from __future__ import annotations
 
@@ -14,26 +14,26 @@ from workloads.suggest import suggest
 
 ENGINES = ("auto", "serial", "lanes")
 GRANTED = ("SLURM_CPUS_PER_TASK", "SLURM_CPUS_ON_NODE")
-"""Environment variables with the cores that a job was given, which not every SLURM enforces."""
+"""Environment variables with the cores granted to a job; not every SLURM enforces them."""
 
 
 @dataclass(frozen=True)
 class Placement:
-    """How trials are run, as asked for or as a machine has `settled` it.
+    """How trials run: as configured, or as `settled` for this machine.
 
     Attributes:
         name: `auto`, `serial` or `lanes`.
         device: such as `cpu` or `cuda:1`; `auto`: a GPU if there is one.
-        workers: processes that train; None: as many as there are cores or GPUs for. Each takes the next GPU.
-        devices: on which each trial is trained; above 1 a worker is a team of as many processes. None: one,
-            or as many as torchrun has started processes.
-        lanes: trials that a worker trains at once; None: as many as pay.
+        workers: training processes; None: one per core, or one per GPU. Each takes the next GPU.
+        devices: devices per trial; above 1, a worker is a team with one process per device. None: one, or the
+            number of processes that torchrun started.
+        lanes: trials that a worker trains at once; None: the fastest number found by timing.
         data_memory: GiB of data that a process may hold on its device; None: a share of the device's memory.
-        loaders: processes with which each reads data that do not fit.
-        checkpoint_minutes: from one checkpoint of the trials under way to the next; None: never.
+        loaders: reader processes per worker for data that do not fit.
+        checkpoint_minutes: minutes between checkpoints of running trials; None: no checkpoints.
 
     Raises:
-        UsageError: no machine could do what is asked.
+        UsageError: a value that no machine can satisfy.
     """
 
     name: str = "auto"
@@ -70,14 +70,14 @@ class Placement:
 
     @property
     def place(self) -> str:
-        """On what a trial is trained, for people."""
+        """The devices of a trial as text, such as `2 x cuda`."""
         return place(self.device, self.devices or 1)
 
     def settled(self) -> Placement:
-        """On this machine, with device, workers and devices known.
+        """The same with device, workers and devices filled in for this machine.
 
         Raises:
-            UsageError: this machine has not what is asked for.
+            UsageError: this machine lacks a requested device.
         """
         device, started = usable(self.device), distributed.launched()
         devices = _devices(device, self.devices, started)
@@ -89,27 +89,30 @@ class Placement:
         return replace(self, device=device, workers=self.workers or most, devices=devices)
 
     def device_of(self, number: int) -> str:
-        """The device of process `number` of this machine, of settled workers: of several GPUs each takes the next."""
+        """The device of process `number` on this machine (settled placement): processes take the GPUs in turn."""
         if self.device != "cuda":
             return self.device
         return f"cuda:{number % torch.cuda.device_count()}"
 
 
 def place(device: str, devices: int) -> str:
-    """So many devices, for people."""
+    """A number of devices as text, such as `2 x cuda`."""
     return device if devices == 1 else f"{devices} x {device}"
 
 
 def usable(device: str, key: str = "engine.device") -> str:
-    """The device of this machine that is asked for under this key; `auto` is a GPU if there is one.
+    """The requested device, checked on this machine; `auto` is a GPU if there is one.
+
+    Arguments:
+        key: the configuration key, for the message.
 
     Raises:
-        UsageError: it cannot be used.
+        UsageError: the device cannot be used.
     """
     device = ("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device
     try:
         if torch.device(device).type == "cpu":
-            return "cpu"  # which has no number
+            return "cpu"  # a CPU has no number
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError) as error:
         raise UsageError(f"{key} {device!r} cannot be used: {str(error).splitlines()[0]}") from error
@@ -117,14 +120,17 @@ def usable(device: str, key: str = "engine.device") -> str:
 
 
 def _devices(device: str, asked: int | None, started: distributed.Rank | None) -> int:
-    """On how many devices each trial is trained: as asked for, or as torchrun has started processes."""
+    """The number of devices per trial: as configured, or the number of processes that torchrun started."""
     devices = asked or (1 if started is None else started.size)
     if started is not None and devices != started.size:
         raise UsageError(f"torchrun started {started.size} processes, but got engine.devices={devices}; leave it out.")
     if devices == 1:
         return 1
     if device not in ("cpu", "cuda"):
-        raise UsageError(f"{devices} devices are the first ones of their kind, but got engine.device={device}.")
+        raise UsageError(
+            f"engine.devices={devices} takes the first {devices} devices of a kind, but got engine.device={device}; "
+            f"use engine.device={device.partition(':')[0]}."
+        )
     here = devices if started is None else int(os.environ.get("LOCAL_WORLD_SIZE", devices))
     if device == "cuda" and here > torch.cuda.device_count():
         raise UsageError(
@@ -135,7 +141,7 @@ def _devices(device: str, asked: int | None, started: distributed.Rank | None) -
 
 
 def gpus_apart(processes: int, each: int) -> list[str]:
-    """What CUDA_VISIBLE_DEVICES is to be for processes that take so many GPUs each, in turn, of those seen here."""
+    """CUDA_VISIBLE_DEVICES for each of `processes` processes that take `each` of the visible GPUs, in turn."""
     count = torch.cuda.device_count()
     names = os.environ.get("CUDA_VISIBLE_DEVICES", ",".join(map(str, range(count)))).split(",")
     taken = (range(process * each, (process + 1) * each) for process in range(processes))
@@ -143,14 +149,14 @@ def gpus_apart(processes: int, each: int) -> list[str]:
 
 
 def settle_arithmetic() -> None:
-    """Let this process compute as every worker does: on one thread, in fp32 that means fp32, without denormals."""
+    """Set this process to the arithmetic of every worker: one thread, no TF32, denormals flushed to zero."""
     torch.set_num_threads(1)
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
     torch.set_flush_denormal(True)  # dead units' velocities decay into denormals, which are very slow
 
 
 def slots(device: str) -> int:
-    """How many processes this device has room for: as many as it has cores, or as there are GPUs."""
+    """How many training processes a device takes: one per core of the CPU, one per GPU."""
     if device == "cpu":
         return cores()
     return torch.cuda.device_count() if device == "cuda" else 1

@@ -1,4 +1,4 @@
-"""When a process ends: Ctrl-C held back where it would do harm, and orphans that follow their parents."""
+"""How processes end: Ctrl-C is postponed where it would do harm, and orphans exit after their parents."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ from contextlib import contextmanager
 
 @contextmanager
 def postponed() -> Iterator[None]:
-    """Raise KeyboardInterrupt at the end of this block instead of inside it; only the main thread is ever interrupted.
+    """Raise KeyboardInterrupt at the end of this block instead of inside it.
 
-    For calls into compiled code that swallows an exception and goes on with what it has.
+    For compiled code that swallows exceptions and continues with partial results. Python interrupts only the main
+    thread; elsewhere this does nothing.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -31,7 +32,7 @@ def postponed() -> Iterator[None]:
 
 @contextmanager
 def ignored() -> Iterator[None]:
-    """Processes started in this block never see Ctrl-C, not even while they import: it is the parent's to handle."""
+    """Processes started in this block ignore Ctrl-C, even while they import; their parent handles it."""
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         yield
@@ -40,7 +41,7 @@ def ignored() -> Iterator[None]:
 
 
 def die_with(parent: int) -> None:
-    """From now on, end this process soon after its parent is dead: a restart must never race orphans."""
+    """Start a thread that ends this process soon after its parent died: a restart must never race orphans."""
 
     def watch() -> None:
         while os.getppid() == parent:

@@ -1,5 +1,7 @@
-"""The training algorithms. Each is a pure (init, update) pair written for one parameter of one model; a line here and a
-YAML in conf/optimizer make one, and `tests/test_optimizers.py` compares every entry with an independent one.
+"""The registry of optimizers. Each is a pure (init, update) pair for one parameter of one model.
+
+To add one, write a line here and a YAML in conf/optimizer. `tests/study/optimizers/test_optimizers.py` compares every
+entry with an independent implementation.
 """
 
 from __future__ import annotations
@@ -45,7 +47,7 @@ OPTIMIZERS: dict[str, Optimizer] = {
         _MOMENTUM | {"momentum_correction": Legal("[0, 1]")},
         elementwise.folded_momentum,
         elementwise.folded_momentum_state,
-        elementwise=False,  # it remembers a scalar
+        elementwise=False,  # its state holds a scalar
     ),
     "rmsprop": Optimizer(_RMSPROP, elementwise.rmsprop, elementwise.rmsprop_state),
     "adam": Optimizer(_ADAM, elementwise.adam, elementwise.adam_state, stacked=fast.adam_, build=fast.torch_adam),
@@ -75,10 +77,10 @@ OPTIMIZERS: dict[str, Optimizer] = {
 
 
 def find(name: str, arguments: Mapping[str, Any] | None = None) -> Optimizer:
-    """The registered optimizer of this name, or the class at this import path with these further arguments.
+    """The registered optimizer of this name, or the class at this import path with extra arguments.
 
     Raises:
-        ValueError: there is none.
+        ValueError: no optimizer has this name.
     """
     if name in OPTIMIZERS:
         if arguments:

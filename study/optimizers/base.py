@@ -1,7 +1,7 @@
-"""What a training algorithm is, and how a rule written for one parameter of one model trains many.
+"""The record of an optimizer, and how a rule for one parameter of one model trains many models at once.
 
-Shapes: l lanes; a parameter has any shape [*], or is the flat row [P] of all of a model's, which elementwise rules
-cannot tell apart. Hyperparameters and steps are scalars [] for one lane; steps count the update, from 1.
+Shapes: l lanes; a parameter has any shape [*]; for elementwise rules all parameters of a model may be one flat row [P].
+Hyperparameters and steps are scalars [] for one lane; steps count updates from 1.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ Values = Mapping[str, float]
 Rule = Callable[[Tensor, Tensor, State, Scalars, Tensor], tuple[Tensor, State]]
 """(parameter, gradient, state, hyperparameters, step) -> (parameter, state); pure, for one parameter of one lane."""
 Stacked = Callable[[Tensor, Tensor, State, Scalars, Tensor], None]
-"""The same for many lanes in place: parameter, gradient and state [l, *], hyperparameters and steps [l, 1]."""
+"""The rule for many lanes, in place: parameter, gradient and state [l, *], hyperparameters and steps [l, 1]."""
 
 DECAYS = {"l2": Legal("[0, inf)"), "weight_decay": Legal("[0, inf)")}
-"""What every optimizer takes where it is searched: a penalty that is part of the gradient, and decoupled decay."""
+"""Optional hyperparameters of every optimizer: an L2 penalty in the gradient, and decoupled weight decay."""
 AVERAGE = {"ema_decay": Legal("[0, 1)")}
-"""Of the average of weights that is measured beside them."""
+"""Decay of the average of weights, which is evaluated beside the weights."""
 BETAS = ("momentum", "beta1", "beta2", "ema_decay")
 
 
@@ -37,23 +37,23 @@ def _nothing(parameter: Tensor) -> State:
 
 @dataclass(frozen=True)
 class Optimizer:
-    """A training algorithm: a pure (init, update) pair, and its faster forms where they were measured to pay.
+    """An optimizer: a pure (init, update) pair, and faster forms that measurements justify.
 
     Arguments:
-        hyperparameters: what it asks for, by name, and the values each may take; schedules multiply `learning_rate`.
-        update: the rule, which sees the gradient with the penalty in it and a parameter that was decayed before; None
-            where only a whole model can be updated: then `build` says how, and there are no lanes.
-        init: parameter -> the state it starts with.
-        elementwise: the rule treats each number alike, so that all parameters can be one.
-        linear: the rule is linear in parameter, gradient and state, with the same factors for all numbers: coordinates
-            of parameters are trained as parameters are.
-        refresh: (state, hyperparameters, step) -> state, after each update, lane by lane: for what is done now and
-            then, and is too dear to be done by all lanes whenever one wants it.
-        stacked: the rule for many lanes in place; else it is made by `torch.vmap`.
-        build: (model, hyperparameters) -> the `torch.optim` optimizer of the serial engine; else the rule is wrapped.
-        optional: what else it takes where it is searched; to which `optional_hyperparameters` adds half-lives.
-        own: of DECAYS, those that are no business of the engine's: the rule sees to them.
-        sees_examples: it needs more than the mean gradient, which is all that several devices share.
+        hyperparameters: name -> legal values of each required hyperparameter; schedules multiply `learning_rate`.
+        update: the rule. Its gradient includes the penalty and its parameter is already decayed. None if only a whole
+            model can be updated: then `build` makes the optimizer, and trials cannot be fused.
+        init: parameter -> initial state.
+        elementwise: the rule treats each number alike, so all parameters can be one flat row.
+        linear: the rule is linear in parameter, gradient and state, with the same factors for all numbers, so it may
+            update coordinates of a parameter in place of the parameter.
+        refresh: (state, hyperparameters, step) -> state, after each update, lane by lane: for occasional work that is
+            too expensive to do on all lanes whenever one lane needs it.
+        stacked: the rule for many lanes, in place; None: `torch.vmap` of `update`.
+        build: (model, hyperparameters) -> the serial engine's `torch.optim` optimizer; None: `update` is wrapped.
+        optional: name -> legal values of optional hyperparameters; `optional_hyperparameters` adds half-lives.
+        own: the names in DECAYS that the rule applies itself, so that the engine does not.
+        sees_examples: the rule needs more than the mean gradient, so it cannot train on several devices.
     """
 
     hyperparameters: Mapping[str, Legal]
@@ -70,13 +70,13 @@ class Optimizer:
 
     @property
     def optional_hyperparameters(self) -> dict[str, Legal]:
-        """What it takes where it is searched, betas by their half-life among it, and the values each may take."""
+        """Name -> legal values of all optional hyperparameters, including half-lives in place of betas."""
         betas = [name for name in BETAS if name in {**self.optional, **self.hyperparameters}]
         return {**self.optional, **{f"{name}{HALF_LIFE}": Legal("(0, inf)") for name in betas}}
 
 
 def in_place(optimizer: Optimizer) -> Stacked:
-    """The update of many lanes."""
+    """The in-place update of many lanes."""
     if optimizer.stacked is not None:
         return optimizer.stacked
     assert optimizer.update is not None
@@ -102,7 +102,7 @@ class Plain(torch.optim.Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Any) -> Any:  # type: ignore[override]
-        """One update by the gradients that `closure` leaves behind; returns its loss."""
+        """One update with the gradients that `closure` computes; returns its loss."""
         with torch.enable_grad():
             loss = closure()
         for group in self.param_groups:
@@ -115,7 +115,7 @@ class Plain(torch.optim.Optimizer):
         assert parameter.grad is not None
         held = self.state[parameter] or {"step": 0, **self.rule.init(parameter)}
         step = held.pop("step") + 1
-        # Filled on the device: a number copied to a GPU would wait for it.
+        # Fill on the device: copying a number to a GPU would wait for it.
         rate, count = (torch.full((), value, device=parameter.device) for value in (learning_rate, float(step)))
         assert self.rule.update is not None
         new, state = self.rule.update(parameter, parameter.grad, held, self.scalars | {"learning_rate": rate}, count)
@@ -131,11 +131,11 @@ def decay_(
     learning_rate: float | Tensor,
     hyperparameters: Mapping[str, float] | Scalars,
 ) -> None:
-    """Penalise and decay (weights, gradient) in place, as the search asks for; neither is rescaled with the loss.
+    """Apply the searched `l2` and `weight_decay` to (weights, gradient) pairs in place.
 
     `l2` is coupled, g <- g + l2 w, so that it passes through momentum and preconditioners (what `torch.optim.SGD` and
     Adam call weight_decay); `weight_decay` is decoupled, w <- w - learning_rate weight_decay w (Loshchilov & Hutter
-    2019). Of plain SGD they are the same.
+    2019). For plain SGD the two are the same. Neither is rescaled with the loss.
     """
     l2, decay = (None if name in optimizer.own else hyperparameters.get(name) for name in DECAYS)
     if l2 is None and decay is None:
@@ -148,9 +148,9 @@ def decay_(
 
 
 def resolved(hyperparameters: Values, batch_size: int) -> dict[str, float]:
-    """Hyperparameters as optimizers take them: betas given by their half-life in examples, at this batch size.
+    """Replace half-lives in examples by the betas that they mean at this batch size.
 
-    They are the same average over examples at every batch size.
+    A half-life gives the same average over examples at every batch size.
 
     >>> resolved({"learning_rate": 0.1, "beta2_half_life_examples": 64.0}, batch_size=128)
     {'learning_rate': 0.1, 'beta2': 0.25}

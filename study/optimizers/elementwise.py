@@ -1,5 +1,6 @@
-"""Rules that treat every number alike. Here and in the other families: w parameter, g gradient, s state, h
-hyperparameters, t number of the update.
+"""Rules that treat every number alike.
+
+Here and in the other families: w parameter, g gradient, s state, h hyperparameters, t number of the update.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ def sgd(w: Tensor, g: Tensor, s: State, h: Scalars, t: Tensor) -> tuple[Tensor, 
 
 
 def momentum_state(w: Tensor) -> State:
-    """What momentum remembers."""
+    """State of momentum."""
     return {"velocity": torch.zeros_like(w)}
 
 
@@ -33,15 +34,15 @@ def nesterov(w: Tensor, g: Tensor, s: State, h: Scalars, t: Tensor) -> tuple[Ten
 
 
 def folded_momentum_state(w: Tensor) -> State:
-    """What momentum with the learning rate folded in remembers."""
+    """State of momentum with the learning rate folded into the velocity."""
     return {"velocity": torch.zeros_like(w), "learning_rate": w.new_zeros(())}
 
 
 def folded_momentum(w: Tensor, g: Tensor, s: State, h: Scalars, t: Tensor) -> tuple[Tensor, State]:
     """v <- m v + lr g; w <- w - v: the learning rate folded into the velocity (Goyal et al. 2017, section 3).
 
-    With `momentum_correction` 1, v <- m (lr / lr before) v + lr g: then it is `momentum`, across any change of the
-    learning rate. With 0 past gradients keep the learning rate that they came with.
+    With `momentum_correction` 1, v <- m (lr / previous lr) v + lr g, which equals `momentum` whenever the learning
+    rate changes. With 0, past gradients keep the learning rate of their own step.
     """
     rate, before = h["learning_rate"], s["learning_rate"]
     known = (before > 0) & (h["momentum_correction"] > 0)
@@ -51,7 +52,7 @@ def folded_momentum(w: Tensor, g: Tensor, s: State, h: Scalars, t: Tensor) -> tu
 
 
 def rmsprop_state(w: Tensor) -> State:
-    """What RMSProp remembers."""
+    """State of RMSProp."""
     return {"square": torch.zeros_like(w), "velocity": torch.zeros_like(w)}
 
 
@@ -63,7 +64,7 @@ def rmsprop(w: Tensor, g: Tensor, s: State, h: Scalars, t: Tensor) -> tuple[Tens
 
 
 def adam_state(w: Tensor) -> State:
-    """What Adam remembers: averages of the gradient and of its square."""
+    """State of Adam: averages of the gradient and of its square."""
     return {"mean": torch.zeros_like(w), "square": torch.zeros_like(w)}
 
 
@@ -86,12 +87,12 @@ def adam_direction(g: Tensor, s: State, h: Scalars, t: Tensor) -> tuple[Tensor, 
 
 
 def started(beta: Tensor, t: Tensor) -> Tensor:
-    """1 - beta^t: the weight that t numbers have in an average that began at 0."""
-    return (1 - beta.double() ** t).float()  # at beta 0.9999 and t = 1 single precision leaves three digits
+    """1 - beta^t: the total weight of t values in a moving average that began at 0."""
+    return (1 - beta.double() ** t).float()  # at beta 0.9999 and t = 1, float32 keeps three digits
 
 
 def nadam_state(w: Tensor) -> State:
-    """What NAdam remembers beside Adam's moments: the product of its momenta."""
+    """State of NAdam: Adam's moments and the product of the momenta so far."""
     return {**adam_state(w), "product": w.new_ones(())}
 
 
@@ -107,7 +108,7 @@ def nadam(w: Tensor, g: Tensor, s: State, h: Scalars, t: Tensor) -> tuple[Tensor
 
 
 def lion_state(w: Tensor) -> State:
-    """What Lion remembers."""
+    """State of Lion."""
     return {"mean": torch.zeros_like(w)}
 
 

@@ -1,4 +1,4 @@
-"""Faster forms of some rules, each measured to pay: many lanes in place, and the fused kernels of `torch.optim`."""
+"""Faster forms of some rules, each justified by measurement: in-place updates of many lanes, and fused kernels."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def nesterov_(w: Tensor, g: Tensor, state: State, h: Scalars, steps: Tensor) -> 
 
 
 def adam_(w: Tensor, g: Tensor, state: State, h: Scalars, steps: Tensor) -> None:
-    """`elementwise.adam` in place: on a CPU lane by lane, one pass over memory each instead of nine together."""
+    """`elementwise.adam` in place; on a CPU a fused kernel per lane: one pass over memory instead of nine."""
     if w.device.type == "cpu":
         _fused(w, g, state, h, steps, ("learning_rate", "beta1", "beta2", "epsilon"))
         return
@@ -54,7 +54,7 @@ def adamw_(w: Tensor, g: Tensor, state: State, h: Scalars, steps: Tensor) -> Non
 
 
 def _fused(w: Tensor, g: Tensor, state: State, h: Scalars, steps: Tensor, names: Sequence[str]) -> None:
-    """Each lane by the kernel of `torch.optim.AdamW(fused=True)`, which without decay is Adam's."""
+    """Update each lane with the kernel of `torch.optim.AdamW(fused=True)`; without decay it is Adam's."""
     for lane, (rate, beta1, beta2, epsilon, *decay) in enumerate(torch.cat([h[name] for name in names], 1).tolist()):
         torch._fused_adamw_(
             [w[lane]],
@@ -74,7 +74,7 @@ def _fused(w: Tensor, g: Tensor, state: State, h: Scalars, steps: Tensor, names:
 
 
 def lamb_(w: Tensor, g: Tensor, state: State, h: Scalars, steps: Tensor) -> None:
-    """`layerwise.lamb` in place: what Adam makes of weights of 0 at a learning rate of 1 is its direction, negated."""
+    """`layerwise.lamb` in place. Adam's update of zero weights at learning rate 1 is its direction, negated."""
     weights, gradient = w.view(len(w), -1), g.view(len(g), -1)
     moments = {name: tensor.view(len(w), -1) for name, tensor in state.items()}
     d = torch.zeros_like(weights)
@@ -85,12 +85,12 @@ def lamb_(w: Tensor, g: Tensor, state: State, h: Scalars, steps: Tensor) -> None
 
 
 def torch_sgd(model: nn.Module, h: Values) -> torch.optim.Optimizer:
-    """Plain, or heavy ball where there is a momentum."""
+    """SGD, or heavy-ball momentum if `momentum` is given."""
     return torch.optim.SGD(model.parameters(), lr=h["learning_rate"], momentum=h.get("momentum", 0.0), fused=True)
 
 
 def torch_nesterov(model: nn.Module, h: Values) -> torch.optim.Optimizer:
-    """torch refuses Nesterov at momentum 0, where it is plain SGD."""
+    """Nesterov momentum; plain SGD at momentum 0, where torch refuses Nesterov."""
     m = h["momentum"]
     return torch.optim.SGD(model.parameters(), lr=h["learning_rate"], momentum=m, nesterov=m > 0, fused=True)
 

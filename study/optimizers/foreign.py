@@ -17,32 +17,32 @@ from study.schedules import Schedule
 from study.space import Legal
 
 THEIRS = {"learning_rate": "lr", "epsilon": "eps"}
-"""Our names of what these classes call otherwise; beta1, beta2, ... are their `betas`."""
+"""Our name -> the name in these classes; beta1, beta2, ... become their `betas`."""
 
 
 def foreign(path: str, arguments: Mapping[str, Any]) -> Optimizer:
-    """The optimizer that this class is; tuned parameters reach it by keyword.
+    """Wrap an optimizer class; tuned parameters are passed by keyword.
 
     Arguments:
-        arguments: further keywords of its constructor, of any kind.
+        arguments: extra keywords of its constructor, of any type.
 
     Raises:
-        ValueError: the path leads to no optimizer, or it takes no such argument.
+        ValueError: the path names no optimizer class, or the class does not take an argument.
     """
     module, _, name = path.rpartition(".")
     try:
         constructor = getattr(importlib.import_module(module), name)
-    except Exception as error:  # whatever a module of somebody else's raises
+    except Exception as error:  # a user's module may raise anything
         raise ValueError(
-            f"optimizer.target must be the import path of an optimizer class, but got {path!r}: {error}. The folder of "
-            "your own is given by --config-dir."
+            f"optimizer.target must be the import path of an optimizer class, but got {path!r}: {error}. "
+            "If the class is in your own folder, pass that folder with --config-dir."
         ) from error
     if not (isinstance(constructor, type) and issubclass(constructor, torch.optim.Optimizer)):
-        raise ValueError(f"optimizer.target must be a torch.optim.Optimizer class, but {path} is none.")
+        raise ValueError(f"optimizer.target must be a torch.optim.Optimizer class, but {path} is not one.")
     taken = inspect.signature(constructor).parameters
     named = {key: p for key, p in taken.items() if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)}
     if "lr" not in named:
-        raise ValueError(f"optimizer.target must take lr, which schedules multiply, but {path} does not.")
+        raise ValueError(f"optimizer.target must take `lr`, which schedules multiply, but {path} does not.")
     for key in arguments:
         if key in ("params", "lr"):
             raise ValueError(f"optimizer.arguments cannot set {key}; the learning rate is search.space.learning_rate.")
@@ -51,7 +51,7 @@ def foreign(path: str, arguments: Mapping[str, Any]) -> Optimizer:
     names = {ours for ours in (*THEIRS, *named) if THEIRS.get(ours, ours) in named} - {"lr", "eps", "params", "betas"}
     default = named["betas"].default if "betas" in named else ()
     names |= {f"beta{number + 1}" for number in range(len(default) if isinstance(default, tuple) else 0)}
-    names -= {"learning_rate", *Schedule.optional_hyperparameters}  # the schedule's warmup is every optimizer's
+    names -= {"learning_rate", *Schedule.optional_hyperparameters}  # warmup belongs to the schedule
     return Optimizer(
         hyperparameters={"learning_rate": Legal("(0, inf)")},
         build=partial(_build, _with_closure(constructor), arguments, named, names),
@@ -61,15 +61,17 @@ def foreign(path: str, arguments: Mapping[str, Any]) -> Optimizer:
 
 
 def _legal(name: str) -> Legal:
-    """What these names mean wherever they are used; of others only the class knows."""
+    """Legal values by the usual meaning of a name; other names accept any number."""
     if name == "momentum" or name.startswith("beta"):
         return Legal("[0, 1)")
     return Legal({"weight_decay": "[0, inf)", "epsilon": "(0, inf)"}.get(name, "(-inf, inf)"))
 
 
 def _with_closure(constructor: Any) -> Any:
-    """The class itself or, where its step passes over the closure that makes gradients, one whose step calls it before,
-    as loops by hand do."""
+    """The class, with a `step` that calls the closure.
+
+    If the class ignores the closure that computes gradients, a subclass calls it first, as a plain training loop does.
+    """
     if _calls_closure(constructor.step):
         return constructor
 
@@ -84,7 +86,7 @@ def _with_closure(constructor: Any) -> Any:
 
 
 def _calls_closure(step: Any) -> bool:
-    """Whether the first argument of this method is so much as looked at; it is taken to be where nobody can see."""
+    """True if the method reads its first argument, or if its bytecode is unavailable."""
     own = inspect.unwrap(step)
     if not inspect.isfunction(own):
         return True
@@ -114,5 +116,5 @@ def _build(
 
 
 def _as(default: Any, value: float) -> Any:
-    """A number of the search as the kind of number that the constructor expects."""
+    """Convert a searched number to the type of the constructor's default."""
     return type(default)(value) if isinstance(default, int) and value == int(value) else value

@@ -1,5 +1,7 @@
-"""Kronecker-factored approximate curvature: it needs what goes into each linear layer and the gradient of what comes
-out, which hooks collect during the backward pass; hence for the serial engine alone.
+"""Kronecker-factored approximate curvature (K-FAC).
+
+Hooks collect the inputs of each linear layer and the gradients of its outputs during the backward pass, so only the
+serial engine can run it.
 
 Shapes: B examples, m inputs of a layer (and 1, for its bias), n outputs; its parameters are one matrix [n, m + 1].
 """
@@ -16,7 +18,7 @@ from study.optimizers.base import State, Values
 
 
 def kfac_state(w: Tensor) -> State:
-    """What is remembered of a layer [n, m + 1]: velocity, both factors and their damped inverses."""
+    """State of a layer [n, m + 1]: velocity, both factors and their damped inverses."""
     n, m = w.shape
     state = {"velocity": torch.zeros_like(w)}
     for side, size in (("inputs", m), ("outputs", n)):
@@ -27,9 +29,9 @@ def kfac_state(w: Tensor) -> State:
 def kfac(w: Tensor, g: Tensor, s: State, h: Values, step: int, inputs: Tensor, outputs: Tensor) -> tuple[Tensor, State]:
     """v <- m v + G^-1 g A^-1; w <- w - lr v (Martens & Grosse 2015), without their rescaling and their momentum.
 
-    A = E[a a^T] and G = E[d d^T] are averages with factor_decay of those of each batch; the damping is shared out so
-    that (A + pi sqrt(damping)) x (G + sqrt(damping) / pi) is about A x G + damping (their section 6.3). d are gradients
-    for the labels themselves and not for labels drawn from the model: the empirical Fisher matrix.
+    A = E[a a^T] and G = E[d d^T] are moving averages over batches with factor_decay. The damping is split so that
+    (A + pi sqrt(damping)) x (G + sqrt(damping) / pi) is about A x G + damping (their section 6.3). d are gradients
+    for the true labels, not for labels drawn from the model: the empirical Fisher matrix.
 
     Arguments:
         inputs, outputs: this batch's A [m + 1, m + 1] and G [n, n].
@@ -51,7 +53,7 @@ def damped_inverses(factors: State, h: Values) -> dict[str, Tensor]:
     found = {}
     for side, share in (("inputs", pi), ("outputs", 1 / pi)):
         damping = share * h["damping"] ** 0.5 * torch.eye(len(factors[side]), device=share.device)
-        found[side] = torch.linalg.inv_ex(factors[side] + damping).inverse  # never raises: a trial may have diverged
+        found[side] = torch.linalg.inv_ex(factors[side] + damping).inverse  # does not raise when a trial has diverged
     return found
 
 
@@ -59,14 +61,14 @@ Collected = dict[int, tuple[Tensor, Tensor, int]]
 
 
 def _collect(found: Collected, number: int, layer: nn.Linear, inputs: tuple[Tensor, ...], outputs: Tensor) -> None:
-    """Note what goes into a layer now, and have its backward pass add that and the slopes to what is found."""
+    """Forward hook: have the backward pass add this batch's outer products to `found`."""
     if not outputs.requires_grad:
         return
-    a = inputs[0].detach().flatten(0, -2).float()  # sums in bf16 would keep two digits
+    a = inputs[0].detach().flatten(0, -2).float()  # bf16 sums would keep only two digits
     a = a if layer.bias is None else torch.cat([a, a.new_ones(len(a), 1)], 1)
 
     def add(gradient: Tensor) -> None:
-        """The sums of this backward pass, one of several where a batch comes in parts."""
+        """Add the sums of this backward pass, one of several when micro-batches accumulate."""
         d = gradient.flatten(0, -2).float()
         before = found.get(number, (0, 0, 0))
         found[number] = before[0] + a.mT @ a, before[1] + d.mT @ d, before[2] + len(a)
@@ -75,21 +77,21 @@ def _collect(found: Collected, number: int, layer: nn.Linear, inputs: tuple[Tens
 
 
 class KFAC(torch.optim.Optimizer):
-    """The rule for every linear layer of a model; heavy-ball momentum at the same learning rate for the rest."""
+    """K-FAC for every linear layer of a model; heavy-ball momentum at the same learning rate for the rest."""
 
     def __init__(self, model: nn.Module, hyperparameters: Values) -> None:
         super().__init__(model.parameters(), {"lr": hyperparameters["learning_rate"]})
         self.hyperparameters = hyperparameters
         self.layers = [layer for layer in model.modules() if type(layer) is nn.Linear and layer.weight.requires_grad]
         self.collected: Collected = {}
-        """By the number of a layer: the sums of outer products of inputs and of slopes, and how many they are of."""
+        """Index of a layer -> (sum of outer products of inputs, of output gradients, number of examples)."""
         for number, layer in enumerate(self.layers):
-            # Neither this nor the layer is in it: layers that held their optimizer would outlive their trial.
+            # The hook holds neither `self` nor the layer: a cycle would keep the model alive after its trial.
             layer.register_forward_hook(partial(_collect, self.collected, number))
 
     @torch.no_grad()
     def step(self, closure: Any) -> Any:  # type: ignore[override]
-        """One update by the gradients and factors that `closure` leaves behind; returns its loss."""
+        """One update with the gradients and factors that `closure` computes; returns its loss."""
         self.collected.clear()
         with torch.enable_grad():
             loss = closure()
@@ -113,7 +115,7 @@ class KFAC(torch.optim.Optimizer):
         slopes = torch.cat([p.grad.view(len(matrix), -1) for p in layer.parameters() if p.grad is not None], 1)
         held = self.state[layer.weight] or {"step": 0, **kfac_state(matrix)}
         step = held.pop("step") + 1
-        # Gradients are of the mean loss: those of the examples are `count` times as large.
+        # Gradients are those of the mean loss; gradients of single examples are `count` times as large.
         new, state = kfac(matrix, slopes, held, h, step, a / count, d * count)
         layer.weight.copy_(new[:, : layer.in_features])
         if layer.bias is not None:

@@ -12,8 +12,8 @@ from study.optimizers.elementwise import adam_direction
 def lars(w: Tensor, g: Tensor, s: State, h: Scalars, t: Tensor) -> tuple[Tensor, State]:
     """Layer-wise adaptive rate scaling with momentum (You, Gitman & Ginsburg 2017).
 
-    Of matrices and convolutions: d = trust_coefficient |w| / (|g| + weight_decay |w|) (g + weight_decay w), of biases
-    d = g; v <- m v + d; w <- w - lr v.
+    d = trust_coefficient |w| / (|g| + weight_decay |w|) (g + weight_decay w) for matrices and convolutions, d = g for
+    biases; v <- m v + d; w <- w - lr v.
     """
     if w.dim() > 1:
         norm = torch.linalg.vector_norm(w)
@@ -26,7 +26,7 @@ def lars(w: Tensor, g: Tensor, s: State, h: Scalars, t: Tensor) -> tuple[Tensor,
 def lamb(w: Tensor, g: Tensor, s: State, h: Scalars, t: Tensor) -> tuple[Tensor, State]:
     """d = Adam's direction + weight_decay w; w <- w - lr (|w| / |d|) d (You et al. 2020, algorithm 2).
 
-    A layer that is all 0 has the ratio 1.
+    The ratio of an all-zero layer is 1.
     """
     direction, state = adam_direction(g, s, h, t)
     d = direction + h["weight_decay"] * w
@@ -34,6 +34,6 @@ def lamb(w: Tensor, g: Tensor, s: State, h: Scalars, t: Tensor) -> tuple[Tensor,
 
 
 def ratio(numerator: Tensor, denominator: Tensor) -> Tensor:
-    """Their quotient; 1 where either is 0."""
+    """The quotient; 1 where either is 0."""
     usable = (numerator > 0) & (denominator > 0)
     return torch.where(usable, numerator / torch.where(usable, denominator, 1), 1)

@@ -1,4 +1,4 @@
-"""Rules for matrices: a convolution counts as the matrix [output channels, the rest], and vectors go another way."""
+"""Rules for matrices: a convolution is the matrix [output channels, the rest]; vectors use an elementwise rule."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from study.optimizers.elementwise import adam, adam_state, averaged, started
 NEWTON_SCHULZ = (3.4445, -4.7750, 2.0315)
 NEWTON_SCHULZ_STEPS = 5
 LARGEST_BASIS = 4096
-"""Sides of a matrix beyond this are not rotated by SOAP: the basis would be larger than most models."""
+"""SOAP does not rotate longer sides of a matrix: the basis would be larger than most models."""
 
 
 def muon_state(w: Tensor) -> State:
-    """What Muon remembers of matrices, and AdamW of the rest."""
+    """State of Muon for matrices, of AdamW for the rest."""
     return {"mean": torch.zeros_like(w)} if w.dim() > 1 else adam_state(w)
 
 
 def muon(w: Tensor, g: Tensor, s: State, h: Scalars, t: Tensor) -> tuple[Tensor, State]:
-    """Momentum whose direction is orthogonalised, with Nesterov's step ahead (Jordan et al. 2024); vectors by Adam.
+    """Orthogonalised Nesterov momentum for matrices (Jordan et al. 2024), Adam for vectors.
 
-    An update of a matrix [m, n] is scaled by 0.2 sqrt(max(m, n)), to the size of Adam's, so that one learning rate
-    serves both (Liu et al. 2025). With decoupled `weight_decay`, vectors are AdamW's.
+    The update of a matrix [m, n] is scaled by 0.2 sqrt(max(m, n)), to the size of Adam's, so that one learning rate
+    serves both (Liu et al. 2025). With decoupled `weight_decay`, vectors use AdamW.
     """
     if w.dim() < 2:
         return adam(w, g, s, h, t)
@@ -34,7 +34,7 @@ def muon(w: Tensor, g: Tensor, s: State, h: Scalars, t: Tensor) -> tuple[Tensor,
 
 
 def _orthogonal(matrix: Tensor) -> Tensor:
-    """Its singular values made about 1 by Newton and Schulz's iteration."""
+    """Newton-Schulz iteration: brings all singular values close to 1."""
     a, b, c = NEWTON_SCHULZ
     tall = matrix.shape[0] > matrix.shape[1]
     x = matrix.mT if tall else matrix
@@ -46,7 +46,7 @@ def _orthogonal(matrix: Tensor) -> Tensor:
 
 
 def soap_state(w: Tensor) -> State:
-    """Adam's moments, and for each side of a matrix the average of its outer products and their eigenvectors."""
+    """Adam's moments; for each side of a matrix, the average of its outer products and their eigenvectors."""
     state = dict(adam_state(w))
     for side, length in _sides(w).items():
         state[side], state[f"{side}_basis"] = w.new_zeros(length, length), torch.eye(length, device=w.device)
@@ -56,9 +56,9 @@ def soap_state(w: Tensor) -> State:
 def soap(w: Tensor, g: Tensor, s: State, h: Scalars, t: Tensor) -> tuple[Tensor, State]:
     """Adam in the eigenbasis of Shampoo's preconditioner (Vyas et al. 2024).
 
-    The first gradient makes the basis and moves nothing; `refresh_soap` turns the basis further. Where that gradient
-    has a null space (a batch smaller than the layer, the outputs of a softmax), the eigenvectors in it are whatever
-    rounding makes of them: the same bits give the same path, but two arithmetics or devices agree to some 10 %.
+    The first gradient only sets the basis and changes no weight; `refresh_soap` updates the basis later. If that
+    gradient has a null space (a batch smaller than the layer, the outputs of a softmax), rounding decides the
+    eigenvectors in it: equal bits give equal results, but two arithmetics or devices agree only to about 10 %.
     """
     gradient = g.flatten(1) if g.dim() > 1 else g
     rotated = _rotated(gradient, s).view(g.shape)
@@ -82,14 +82,14 @@ def soap(w: Tensor, g: Tensor, s: State, h: Scalars, t: Tensor) -> tuple[Tensor,
 
 
 def refresh_soap(s: State, h: Values, step: int) -> State:
-    """The eigenbasis of the first gradient; after every `precondition_frequency` updates a step of power iteration."""
+    """Set the basis at the first update; every `precondition_frequency` updates, one step of power iteration."""
     seen = step - 1
     sides = [side for side in ("left", "right") if side in s]
     if not sides or seen % int(h["precondition_frequency"]):
         return s
     state = dict(s)
     for side in sides:
-        if not s[side].isfinite().all():  # the trial has diverged, which the engine is about to see
+        if not s[side].isfinite().all():  # diverged: the engine will notice
             return s
         if seen == 0:
             state[f"{side}_basis"] = _eigenvectors(s[side]).flip(1)
@@ -104,21 +104,21 @@ def refresh_soap(s: State, h: Values, step: int) -> State:
 
 
 def _eigenvectors(matrix: Tensor) -> Tensor:
-    """Of a symmetric matrix, by increasing eigenvalues."""
+    """Eigenvectors of a symmetric matrix, by increasing eigenvalue."""
     try:
         return torch.linalg.eigh(matrix)[1]
-    except torch.linalg.LinAlgError:  # GPUs' libraries may not converge where there is a null space
+    except torch.linalg.LinAlgError:  # GPU libraries may not converge when there is a null space
         return torch.linalg.eigh(matrix.cpu().double())[1].to(matrix)
 
 
 def _sides(w: Tensor) -> dict[str, int]:
-    """The sides of a matrix that have a basis."""
+    """Name -> length of the sides of a matrix that SOAP rotates."""
     lengths = {} if w.dim() < 2 else {"left": w.shape[0], "right": w[0].numel()}
     return {side: length for side, length in lengths.items() if length <= LARGEST_BASIS}
 
 
 def _rotated(matrix: Tensor, s: State, back: bool = False) -> Tensor:
-    """Into the eigenbasis, or out of it."""
+    """Rotate into the eigenbasis, or back."""
     if "left_basis" in s:
         matrix = (s["left_basis"] if back else s["left_basis"].mT) @ matrix
     if "right_basis" in s:

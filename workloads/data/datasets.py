@@ -1,4 +1,4 @@
-"""The data sets: what they are, how their files are decoded, and how they are split and standardised.
+"""The built-in data sets: decoding, splitting and standardising.
 
 Shapes: N examples, C channels, H x W pixels.
 """
@@ -36,9 +36,9 @@ class Arrays:
 
 @dataclass(frozen=True, kw_only=True)
 class Dataset(Origin):
-    """What is known of a data set before any of it is here.
+    """The description of a data set, known before its files are fetched.
 
-    `shape` is that of one input (C, H, W); `decode` reads the folder of its files.
+    `shape` is the shape of one input (C, H, W); `decode` reads the folder of its files.
     """
 
     what: str
@@ -49,7 +49,7 @@ class Dataset(Origin):
 
 
 class Row(NamedTuple):
-    """One line of `study data list`: `megabytes` unpacked; `where` is empty if not `present`, or built in."""
+    """One line of `study data list`: unpacked `megabytes`; `where` is empty if absent or built in."""
 
     name: str
     present: bool
@@ -60,37 +60,37 @@ class Row(NamedTuple):
 
 
 def locate(name: str, folder: Path | None = None) -> dict[str, Path]:
-    """File name -> path of a data set that lies verified in one folder here. Writes nothing, uses no network.
+    """File name -> path of a verified data set on this machine. Writes nothing, uses no network.
 
     Raises:
-        DataError: no folder holds the files unpacked, whole and unaltered.
+        DataError: no folder holds all files unpacked with their official checksums.
     """
     dataset = _dataset(name)
     if not (home := fetching.find(name, dataset, folder)):
-        raise DataError(f"{name} does not lie unpacked, whole and unaltered on this machine: fetch it first.")
+        raise DataError(f"{name} is not on this machine, unpacked and with its official checksums: fetch it first.")
     return {file: home / file for file in dataset.files}
 
 
 def fetch(name: str, folder: Path | None = None) -> Path:
-    """The folder that holds the verified files of a data set; what is not here is fetched into the cache.
+    """The folder with the verified files of a data set; missing files are fetched into the cache.
 
     Raises:
-        DataError: it cannot be had; says what was tried, why each failed, and where to put the files by hand.
+        DataError: no source has it; the message lists each failure and where to put the files by hand.
     """
     return fetching.fetch(name, _dataset(name), folder)
 
 
 def load(name: str, folder: Path | None = None) -> Arrays:
-    """The decoded data set, fetched first if it is not here.
+    """The decoded data set; missing files are fetched first.
 
     Raises:
-        DataError: it cannot be had, or its files are malformed.
+        DataError: no source has it, or its files are malformed.
     """
     return _dataset(name).decode(fetch(name, folder))
 
 
 def status(folder: Path | None = None) -> list[Row]:
-    """A row for each data set: is it here, where, how large, what is it, and how would it be had."""
+    """A row for each data set: present or not, where, size, description, and sources."""
     rows = []
     for name, dataset in DATASETS.items():
         home = fetching.find(name, dataset, folder)
@@ -143,7 +143,7 @@ def _decode_digits(_: Path) -> Arrays:
 
     digits = load_digits()
     inputs, labels = digits.images.astype(np.uint8), digits.target.astype(np.uint8)
-    # There is no official test set: a fixed permutation sets 300 examples aside, whatever the split seed.
+    # There is no official test set: a fixed permutation, independent of the split seed, holds out 300 examples.
     order = permutation(len(labels), seed=0)
     train, test = order[:-300], order[-300:]
     return Arrays(inputs[train], labels[train], inputs[test], labels[test])
@@ -152,7 +152,7 @@ def _decode_digits(_: Path) -> Arrays:
 def permutation(count: int, seed: int) -> NDArray[np.int64]:
     """A permutation of 0 ... count - 1 that no release of numpy changes.
 
-    numpy promises the raw output of PCG64 for ever, but not what `Generator.permutation` makes of it.
+    numpy guarantees the raw output of PCG64 across releases, but not that of `Generator.permutation`.
     """
     return np.argsort(np.random.PCG64(seed).random_raw(count), kind="stable")
 
@@ -167,13 +167,13 @@ def splits(
 ) -> Splits:
     """The data set on `device`: standardised inputs float32 [N, C, H, W] and labels int64 [N] of each split.
 
-    One permutation of the training set, drawn with `split_seed`, gives first the validation examples, then
-    the training examples (None: all the rest). So smaller training sets are nested in larger ones and share
-    the validation set, and the mean and deviation of each channel, which are those of the whole training set.
+    One permutation of the training set, drawn with `split_seed`, gives first the validation examples, then the training
+    examples (None: all the rest). Smaller training sets are therefore nested in larger ones and share the validation
+    set. Mean and deviation of each channel are those of the whole training set.
 
     Raises:
-        ValueError: the training set does not have so many examples.
-        DataError: the data cannot be had.
+        ValueError: the training set has too few examples.
+        DataError: no source has the data.
     """
     total = _dataset(name).train_examples
     _check("validation_examples", validation_examples, total - 1, f"{name} has {total} training examples")
@@ -185,7 +185,7 @@ def splits(
     mean, deviation = _moments(inputs)
 
     def ready(inputs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-        # Computed on the CPU, since another device rounds otherwise.
+        # Compute on the CPU: other devices round differently.
         standardised = inputs.to(torch.float32).sub_(mean).div_(deviation)
         return standardised.to(device), labels.to(torch.int64).to(device)
 
@@ -213,7 +213,7 @@ def _planes(inputs: Bytes) -> Tensor:
 def _moments(inputs: Tensor) -> tuple[Tensor, Tensor]:
     """Mean and standard deviation [C, 1, 1] of each channel of bytes [N, C, H, W].
 
-    From counts of the 256 values: exact. Scaling to [0, 1] first would cancel in (x - mean) / deviation.
+    Computed exactly from counts of the 256 values. Scaling to [0, 1] first would cancel in (x - mean) / deviation.
     """
     channels = inputs.transpose(0, 1).flatten(1)
     counts = torch.stack([torch.bincount(channel, minlength=256) for channel in channels]).to(torch.float64)
@@ -268,7 +268,7 @@ DATASETS: dict[str, Dataset] = {
         train_examples=60_000,
         decode=_decode_mnist,
         files=_idx_files(MNIST_SHA256),
-        # The author's own site refuses downloads; torchvision and TensorFlow use these two copies of it.
+        # The author's site refuses downloads; torchvision and TensorFlow use these two mirrors.
         addresses=(
             "https://ossci-datasets.s3.amazonaws.com/mnist/",
             "https://storage.googleapis.com/cvdf-datasets/mnist/",

