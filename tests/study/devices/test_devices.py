@@ -275,7 +275,7 @@ def test_no_more_gpus_than_there_are(monkeypatch):
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     with pytest.raises(UsageError, match="at most the 2 GPUs there are, but got 4"):
         placement._devices("cuda", 4, None)
-    with pytest.raises(UsageError, match="engine.devices=4 takes the first 4 devices of a kind"):
+    with pytest.raises(UsageError, match=r"engine.devices=4 takes the first 4 devices of a kind"):
         placement._devices("cuda:1", 4, None)
 
 
