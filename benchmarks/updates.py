@@ -22,6 +22,7 @@ import torch
 from torch import Tensor
 
 from study.engine.cost import least_seconds
+from study.engine.fused.linear_chain import LinearChain
 from study.engine.fused.stack import Stack
 from study.optimizers import OPTIMIZERS
 from study.run import _processor
@@ -39,7 +40,7 @@ def measured(name: str, batch_size: int, lanes: int, rounds: int) -> tuple[float
     """(seconds of a lane's step, the share of it that is the update)."""
     workload = FullyConnected(name="mlp", dataset="mnist", train_examples=1, validation_examples=1, widths=(128,))
     optimizer, model = OPTIMIZERS[name], workload.model()
-    stack = Stack(model, optimizer, lanes, "bmm")
+    stack = Stack(model, optimizer, lanes, LinearChain)
     for row in range(lanes):
         stack.load(row, model)
     step = stack.step(lanes)

@@ -28,7 +28,8 @@ NUMERICS_VERSION = 4
 INDEXED_SAMPLERS = ("sobol", "random")
 """Point i is a pure function of (seed, i, space)."""
 SAMPLERS = INDEXED_SAMPLERS + ADAPTIVE_SAMPLERS
-ARITHMETICS = ("plain", "bmm", "deferred", "vmap")
+ARITHMETICS = ("linear_blocks", "linear_chain", "vmap", "plain")
+"""Names of the table in `study.engine.arithmetic`, which needs torch."""
 PRECISIONS = ("fp32", "bf16")
 LEGAL_IN_WORKLOADS = {"label_smoothing": Legal("[0, 1)")}
 """Parameters of a loss whose legal values are known; those of a user's own workload are the user's to judge."""
@@ -173,7 +174,7 @@ class Study:
         stopping: `budget` (run all steps), `goal` (stop once the goal is measured) or `race` (stop also where
             `race_factor` times the fewest steps to the goal of any trial of lower index were made).
         precision: `fp32`, or `bf16`: matrix products and convolutions under bfloat16 autocast, weights in fp32.
-        arithmetic: `plain`, `bmm`, `deferred` or `vmap`: how a step is computed, which settles its last bits.
+        arithmetic: how a step is computed, one of ARITHMETICS, which settles its last bits.
         micro_batch: examples taken at once where the batch must be accumulated to fit; None: all of them.
         branch: which of the searches for an answer this is.
     """

@@ -19,6 +19,7 @@ import torch
 
 from study import store
 from study.engine import checkpoints
+from study.engine.arithmetic import fused
 from study.records import Curve, Study
 from study.search.optuna_storage import Storage
 from study.search.tuner import Tuner
@@ -132,7 +133,7 @@ def provenance(study: Study, workers: Workers, command: str, shard: Shard) -> di
         "batch": workers.cost_of(study).composition(study.batch_size),
         "workers": workers.count,
         "threads_per_worker": 1,
-        "engine": "serial" if study.arithmetic == "plain" else "lanes",
+        "engine": "lanes" if fused(study) else "serial",
         "lanes": workers.cost_of(study).lanes,
         "shard": str(shard),
         "tf32": False,

@@ -10,11 +10,14 @@ Symbols: t step, T the budget (less the warmup), W the warmup in updates, alpha 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from study.space import Legal
+
+if TYPE_CHECKING:  # records take their schedules from here
+    from study.records import Study
 
 
 @dataclass(frozen=True)
@@ -34,15 +37,8 @@ class Schedule:
         "warmup_initial_factor": Legal("[0, 1]"),
     }
 
-    def at(self, step: int, train_steps: int, batch_size: int, hyperparameters: Mapping[str, float]) -> float:
-        """The factor on the learning rate for update number `step`."""
-        [factor] = self.factors([step], train_steps, batch_size, hyperparameters)
-        return factor
-
-    def factors(
-        self, steps: Iterable[int], train_steps: int, batch_size: int, hyperparameters: Mapping[str, float]
-    ) -> list[float]:
-        """The factors on the learning rate for the updates of these numbers.
+    def factor(self, train_steps: int, batch_size: int, hyperparameters: Mapping[str, float]) -> Callable[[int], float]:
+        """The factor on the learning rate of each update, by the update's number from 0.
 
         a + (1 - a) min(1, (t + 1) / W) while t < W, then multiplier(t - W) of a budget of train_steps - W (gradual
         warmup, Goyal et al. 2017, section 2.2, who start at a = 1 / workers; here a is 0 unless given).
@@ -52,12 +48,26 @@ class Schedule:
         own = {name: hyperparameters[name] for name in self.hyperparameters}
         warmup = hyperparameters.get("warmup_steps", 0) + hyperparameters.get("warmup_examples", 0) / batch_size
         initial = hyperparameters.get("warmup_initial_factor", 0)
-        return [
-            self.multiplier(step - warmup, train_steps - warmup, **own)
-            if step >= warmup
-            else initial + (1 - initial) * min(1, (step + 1) / warmup)
-            for step in steps
-        ]
+
+        def factor(step: int) -> float:
+            if step >= warmup:
+                return self.multiplier(step - warmup, train_steps - warmup, **own)
+            return initial + (1 - initial) * min(1, (step + 1) / warmup)
+
+        return factor
+
+
+def learning_rate(study: Study, hyperparameters: Mapping[str, float]) -> Callable[[int], float]:
+    """The learning rate of each update of a trial, by the update's number from 0: the tuned one times the schedule.
+
+    Timing may take more steps than the budget has: they repeat its last learning rate.
+
+    Arguments:
+        hyperparameters: of the trial, as `Study.resolved` gives them.
+    """
+    highest, last = hyperparameters["learning_rate"], study.train_steps - 1
+    factor = SCHEDULES[study.schedule].factor(study.train_steps, study.batch_size, hyperparameters)
+    return lambda step: highest * factor(min(step, last))
 
 
 def constant(step: float, train_steps: float) -> float:

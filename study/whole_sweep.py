@@ -16,6 +16,7 @@ from study import store
 from study.config import preflight
 from study.config.jobs import Job, parse_jobs
 from study.devices.placement import place
+from study.engine.arithmetic import fused
 from study.engine.cost import Cost, Work
 from study.run import run
 from study.search import stages
@@ -141,7 +142,7 @@ def _alike(one: float, other: float) -> bool:
 
 def warn_of_lanes(jobs: Sequence[Job], console: Console) -> None:
     """Trials that are asked to be fused may be of a kind that cannot be."""
-    alone = [job.study for job in jobs if job.engine.name == "lanes" and job.study.arithmetic == "plain"]
+    alone = [job.study for job in jobs if job.engine.name == "lanes" and not fused(job.study)]
     if alone:
         told = ", ".join(dict.fromkeys(f"{study.name} with {study.optimizer}" for study in alone))
         console.print(

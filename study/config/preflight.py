@@ -15,7 +15,7 @@ from study.data import streaming
 from study.data.resident import Data
 from study.devices.memory import device_bytes, micro_batch, most_workers, saved_bytes
 from study.devices.placement import slots
-from study.engine.arithmetic import arithmetic
+from study.engine.arithmetic import candidates, fused
 from study.engine.can_fuse import lanes_can, refusal
 from study.engine.evaluation import metrics
 from study.errors import UsageError
@@ -135,19 +135,19 @@ def _settled(job: Job, tried: Tried) -> Job:
     model = tried.workload.model()
     check_parts(study, model, devices)
     alone = devices > 1 or tried.streamed
-    recorded = begun[0]["arithmetic"] if begun else None
-    if recorded and (engine.name == "auto" or (engine.name == "lanes" and recorded != "plain")):
-        study = replace(study, arithmetic=recorded)
-        if alone and recorded != "plain":
+    recorded = replace(study, arithmetic=begun[0]["arithmetic"]) if begun else None
+    if recorded and (engine.name == "auto" or (engine.name == "lanes" and fused(recorded))):
+        study = recorded
+        if alone and fused(recorded):
             raise UsageError(
-                f"{job.results} was begun with fused lanes ({recorded}), which take one device that holds all data; "
-                "leave out engine.devices and engine.data_memory, or choose another results=DIR."
+                f"{job.results} was begun with fused lanes ({recorded.arithmetic}), which take one device that holds "
+                "all data; leave out engine.devices and engine.data_memory, or choose another results=DIR."
             )
     elif engine.name != "serial" and not alone:
-        how = arithmetic(model, study, engine.device, forced=engine.name == "lanes")
-        choices = [how] if how != "plain" else []
-        fused = (replace(study, arithmetic=choice) for choice in choices)
-        study = next((each for each in fused if lanes_can(each, tried.workload, tried.data(engine.device))), study)
+        names = candidates(model, study, engine.device, forced=engine.name == "lanes")
+        each = (replace(study, arithmetic=name) for name in names)
+        few = tried.data(engine.device)
+        study = next(one for one in each if not fused(one) or lanes_can(one, tried.workload, few))
     return replace(job, study=study, engine=replace(engine, workers=workers), traits=tried.traits)
 
 

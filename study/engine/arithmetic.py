@@ -1,54 +1,79 @@
-"""How a step is computed: the rule that chooses among the arithmetics, which differ in a curve's last bits."""
+"""How a step is computed: one table of the arithmetics, which differ in a curve's last bits.
+
+To add one: a file in `study/engine/fused` with `can`, `pays` and `stack`, a line here, and its name in `study.records`.
+"""
 
 from __future__ import annotations
 
-import torch
+from collections.abc import Callable
+from dataclasses import dataclass
+
 from torch import nn
 
+from study.engine.fused import linear_blocks, linear_chain, vmapped
 from study.engine.fused.layout import is_watched
-from study.engine.fused.linear_chain import first_linear, is_linear_chain
-from study.engine.fused.vmapped import can_vmap
+from study.engine.fused.stack import Stack
 from study.records import Study
 
-DEFERRED_BATCH_SIZE = 8
-"""First layers gain from being written once in a block of steps up to this batch size on a CPU; beyond it the products
-take longer than the passes over memory that they save."""
 
+@dataclass(frozen=True)
+class Arithmetic:
+    """One way to compute the steps of a study.
 
-DEFERRED_WEIGHTS = 2**14
-"""The least first layer that gains is one of so many weights for each example of a batch."""
-
-
-VMAP_BATCH_SIZE = 4
-"""Convolutions gain from lanes up to this batch size on a CPU; beyond it one model's are as fast as many models'."""
-
-
-VMAP_PARAMETERS = 2**19
-"""Models gain from lanes up to this size on a CPU; beyond it each lane's parameters come from memory all the same."""
-
-
-def arithmetic(model: nn.Module, study: Study, device: str, forced: bool = False) -> str:
-    """The arithmetic that a study of this model is computed in; part of its question.
-
-    `plain`, one model at a time, where batches are accumulated or in bf16, for optimizers that update whole models, and
-    for models some of whose weights are frozen or have hooks on their gradients; else `bmm` for chains of linear
-    layers, `deferred` where what their first layer moves in memory is all that a step costs, and `vmap` where one model
-    alone would leave the device idle. A rule and no measurement, as each differs from the others in the last bits.
-    `forced` lanes (`engine=lanes`) are taken wherever the model allows them.
+    Attributes:
+        can: whether it computes this study of this model correctly, where the study can be fused at all (`fusible`).
+        pays: whether `engine=auto` takes it on this device: a rule of model, batch size and kind of device, never of
+            the clock, since the choice settles a curve's last bits.
+        stack: builds so many models as the rows of one stack; None: trials are trained one at a time.
+        checked_examples: how many each row sees before stack heights are compared: the fewer examples there are in
+            cheap steps, the later other bits show.
     """
-    frozen = not all(parameter.requires_grad for parameter in model.parameters())
-    watched = any(map(is_watched, model.parameters()))
-    alone = study.algorithm.update is None
-    if study.micro_batch is not None or study.precision != "fp32" or frozen or watched or alone:
-        return "plain"
-    cpu = torch.device(device).type == "cpu"
-    parameters = sum(parameter.numel() for parameter in model.parameters())
-    if is_linear_chain(model):
-        first = first_linear(model)
-        great = first is not None and first.weight.numel() >= max(DEFERRED_WEIGHTS * study.batch_size, parameters / 2)
-        linear = study.algorithm.linear and not study.averages
-        return "deferred" if cpu and great and linear and study.batch_size <= DEFERRED_BATCH_SIZE else "bmm"
-    small = study.batch_size <= VMAP_BATCH_SIZE and parameters <= VMAP_PARAMETERS
-    if cpu and not small and not forced:
-        return "plain"
-    return "vmap" if can_vmap(model) else "plain"
+
+    can: Callable[[nn.Module, Study], bool]
+    pays: Callable[[nn.Module, Study, str], bool]
+    stack: Callable[[nn.Module, Study, int], Stack] | None
+    checked_examples: int = 0
+
+
+ARITHMETICS = {
+    "linear_blocks": Arithmetic(linear_blocks.can, linear_blocks.pays, linear_blocks.stack, checked_examples=64),
+    "linear_chain": Arithmetic(linear_chain.can, linear_chain.pays, linear_chain.stack, checked_examples=64),
+    "vmap": Arithmetic(vmapped.can, vmapped.pays, vmapped.stack),
+    "plain": Arithmetic(can=lambda *_: True, pays=lambda *_: True, stack=None),
+}
+"""In order of preference; `Study.arithmetic` is one of the keys."""
+
+
+def fused(study: Study) -> bool:
+    """Whether the trials of a study are trained as rows of one stack."""
+    return ARITHMETICS[study.arithmetic].stack is not None
+
+
+def candidates(model: nn.Module, study: Study, device: str, forced: bool = False) -> list[str]:
+    """The arithmetics that a study of this model may be computed in, the preferred one first; `plain` ends the list.
+
+    Arguments:
+        forced: fuse trials wherever model and optimizer allow it, whether or not it pays (`engine=lanes`).
+    """
+    able = [
+        name
+        for name, each in ARITHMETICS.items()
+        if each.can(model, study) and (each.stack is None or fusible(model, study))
+    ]
+    paying = [name for name in able if ARITHMETICS[name].pays(model, study, device)]
+    if not forced:
+        return paying
+    return sorted(able, key=lambda name: (ARITHMETICS[name].stack is None, name not in paying))
+
+
+def fusible(model: nn.Module, study: Study) -> bool:
+    """Whether any stack computes this study: whole batches in fp32, a rule for single parameters, all weights trained.
+
+    Fused models have no gradient of a single weight to show to a hook.
+    """
+    return (
+        study.micro_batch is None
+        and study.precision == "fp32"
+        and study.algorithm.update is not None
+        and all(parameter.requires_grad and not is_watched(parameter) for parameter in model.parameters())
+    )

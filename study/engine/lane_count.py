@@ -13,6 +13,7 @@ from torch import Tensor
 from study.data.resident import EVALUATION_CHUNK, Data
 from study.devices.memory import SHARE, device_bytes, unless_out_of_memory
 from study.engine import timing
+from study.engine.arithmetic import ARITHMETICS
 from study.engine.cost import Cost
 from study.records import Study
 from workloads.base import Workload
@@ -28,10 +29,6 @@ REFERENCE = 4
 
 
 CHECKED_STEPS = 3
-
-
-CHECKED_EXAMPLES = 64
-"""Of chains of linear layers, whose steps are cheap: the fewer examples are in them, the later other bits show."""
 
 
 CPU_STACK_BYTES = 2**28
@@ -109,8 +106,7 @@ def _computed(study: Study, workload: Workload, data: Data, height: int, slower:
     if height > REFERENCE and lanes.stack.bytes > _most_bytes(data):
         return None
     start = lanes.stack.weights[:1].clone()
-    chain = study.arithmetic in ("bmm", "deferred")
-    lanes.advance(max(CHECKED_STEPS, CHECKED_EXAMPLES // study.batch_size + 1 if chain else 0))
+    lanes.advance(max(CHECKED_STEPS, ARITHMETICS[study.arithmetic].checked_examples // study.batch_size + 1))
     for row in range(height):
         lanes.stack.settle(row)
     found = [lanes.stack.weights if data.device.type == "cpu" else lanes.stack.weights - start]

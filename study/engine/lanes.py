@@ -19,15 +19,14 @@ from study.data.order import Batches
 from study.data.resident import Data
 from study.devices.memory import out_of_memory, release_cached_memory, sent
 from study.engine import checkpoints
+from study.engine.arithmetic import ARITHMETICS
 from study.engine.checkpoints import Checkpoint
 from study.engine.evaluation import Log, evaluate, initial_model, timed
 from study.engine.fused.cuda_graph import replayed
 from study.engine.fused.layout import Loss
-from study.engine.fused.linear_blocks import Deferred
-from study.engine.fused.stack import Stack
 from study.engine.serial import Proposals
 from study.records import Curve, Study, Trial
-from study.schedules import SCHEDULES
+from study.schedules import learning_rate
 from workloads.base import Workload
 from workloads.layers import keyed_layers, layer_key
 
@@ -93,6 +92,7 @@ class Lane:
     def __init__(self, study: Study, workload: Workload, data: Data, trial: Trial) -> None:
         self.trial, self.step = trial, 0
         self.hyperparameters = study.resolved(trial.hyperparameters)
+        self.learning_rate = learning_rate(study, self.hyperparameters)
         self.log = Log(study, workload, data, trial)
         self.grid = study.evaluation_steps
         self.batches = Batches(trial.order_seed, len(data.targets), study.batch_size, data.inputs.device)
@@ -110,18 +110,13 @@ class Lanes:
         self.study, self.workload, self.data = study, workload, data
         self.heights, self.capacity = heights, capacity
         self.device = data.inputs.device
-        self.schedule = SCHEDULES[study.schedule]
         template = initial_model(workload, study.trial(0, {}), self.device)
         self.keyed = len(keyed_layers(template))
-        self.stack = self._stack(template)
+        stack = ARITHMETICS[study.arithmetic].stack
+        assert stack is not None
+        self.stack = stack(template, study, heights[-1])
         self.lanes: list[Lane] = []
         self._updated: tuple[int, Callable[..., Tensor]] | None = None
-
-    def _stack(self, template: nn.Module) -> Stack:
-        study, rows = self.study, self.heights[-1]
-        if study.arithmetic == "deferred":
-            return Deferred(template, study.algorithm, rows, study.batch_size)
-        return Stack(template, study.algorithm, rows, study.arithmetic, study.averages)
 
     def start(self, trial: Trial, model: nn.Module | None = None) -> None:
         """Give the next free row to a trial, with its own initial model or the given one."""
@@ -211,7 +206,9 @@ class Lanes:
         lanes = self._padded(self.lanes)
         index = torch.stack([lane.batches.range(lane.step, steps) for lane in lanes], dim=1).view(steps, -1)
         targets = self.data.targets.index_select(0, index.view(-1)).view(*index.shape, *self.data.targets.shape[1:])
-        rates = self._table([self._rates(lane, steps) for lane in lanes]).T.contiguous()
+        rates = self._table(
+            [[lane.learning_rate(step) for step in range(lane.step, lane.step + steps)] for lane in lanes]
+        ).T.contiguous()
         counts = sent((self._numbers(lanes, steps) + 1).float(), self.device)
         names = sorted(lanes[0].hyperparameters)
         constants = [self._table([lane.hyperparameters[name] for lane in lanes]).unsqueeze(1) for name in names]
@@ -251,29 +248,20 @@ class Lanes:
     def _inputs(self, chosen: Tensor, made: int) -> Tensor:
         """What every row learns from next: these examples [L * B], or what is known of them.
 
-        Where a lane begins a block, its own steps alone settle how long that is: at most up to its next evaluation.
-
         Arguments:
             made: steps of the segment that were made before.
         """
         rows = len(chosen) // self.study.batch_size
-        if not isinstance(self.stack, Deferred):
-            return self.data.gather(chosen, rows)
-        for row, lane in enumerate(self.lanes):
-            if not self.stack.pending(row):
-                step = lane.step + made
-                left = lane.next_evaluation - step
-                steps = left if 0 < left < self.stack.period else self.stack.period
-                self.stack.begin(row, self.data.gather(lane.batches.range(step, steps).flatten()))
-        return self.stack.next_inputs(rows)
 
-    def _rates(self, lane: Lane, steps: int) -> list[float]:
-        """The learning rates of a lane's next steps."""
-        study, last = self.study, self.study.train_steps - 1
-        # Steps that are made to be timed may go beyond the budget.
-        numbers = (min(step, last) for step in range(lane.step, lane.step + steps))
-        factors = self.schedule.factors(numbers, study.train_steps, study.batch_size, lane.hyperparameters)
-        return [lane.hyperparameters["learning_rate"] * factor for factor in factors]
+        def ahead(row: int, most: int) -> Tensor:
+            """At most up to the lane's next evaluation, which its own steps alone settle."""
+            lane = self.lanes[row]
+            step = lane.step + made
+            left = lane.next_evaluation - step
+            steps = left if 0 < left < most else most
+            return self.data.gather(lane.batches.range(step, steps).flatten())
+
+        return self.stack.inputs(rows, len(self.lanes), lambda: self.data.gather(chosen, rows), ahead)
 
     def _keys(self, lanes: Sequence[Lane], steps: int) -> Tensor:
         """Keys of the layers that want one [n, L, layers]."""

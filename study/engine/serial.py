@@ -21,7 +21,7 @@ from study.engine.checkpoints import Checkpoint, Pace
 from study.engine.evaluation import Log, evaluate, forward, initial_model, timed
 from study.optimizers.base import Plain, decay_
 from study.records import Curve, Study, Trial
-from study.schedules import SCHEDULES
+from study.schedules import learning_rate
 from workloads.base import Workload
 from workloads.layers import ghost_layers, keyed_layers, layer_key, set_keys, together
 
@@ -114,6 +114,7 @@ class Run:
         self.model = initial_model(workload, trial, data.device)
         self.keyed, self.ghosts = keyed_layers(self.model), ghost_layers(self.model)
         self.hyperparameters = study.resolved(trial.hyperparameters)
+        self.learning_rate = learning_rate(study, self.hyperparameters)
         algorithm = study.algorithm
         build = algorithm.build or (lambda model, h: Plain(model, algorithm, h))
         self.algorithm, self.optimizer = algorithm, build(self.model, self.hyperparameters)
@@ -207,13 +208,10 @@ class Run:
 
     def advance(self, steps: int) -> None:
         """Make `steps` updates, or as many as leave the training loss finite."""
-        study, schedule = self.study, SCHEDULES[self.study.schedule]
-        learning_rate = self.hyperparameters["learning_rate"]
         check_every_step = self.data.device.type == "cpu"  # elsewhere reading a loss stalls the device
         losses: list[Tensor] = []
         for _ in range(steps):
-            factor = schedule.at(self.step, study.train_steps, study.batch_size, self.hyperparameters)
-            loss = self.update(learning_rate * factor)
+            loss = self.update(self.learning_rate(self.step))
             self.step += 1
             if not check_every_step:
                 losses.append(loss)

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 
 from study.data.resident import Data, Source
+from study.engine.arithmetic import fused
 from study.engine.cost import Cost
 from study.engine.lane_count import HEIGHTS, admitted, fastest, fused_cost
 from study.engine.lanes import train as train_lanes
@@ -20,7 +21,7 @@ def train(
     study: Study, workload: Workload, data: Source, proposals: Proposals, heights: Sequence[int], lanes: int
 ) -> Iterator[Curve]:
     """Train a study's proposed trials in its recorded arithmetic, `lanes` at once where it fuses them."""
-    if study.arithmetic == "plain":
+    if not fused(study):
         return train_serially(study, workload, data, proposals)
     assert isinstance(data, Data)
     return train_lanes(study, workload, data, proposals, heights, lanes)
@@ -31,7 +32,7 @@ def measure(study: Study, workload: Workload, data: Source, most: int, lanes: in
 
     `lanes` forces their number, as far as a height for it is admitted.
     """
-    if study.arithmetic == "plain":
+    if not fused(study):
         attempt = partial(plain_cost, study, workload, data)
         return fitting(study, workload, data.team, study.micro_batch, attempt)[0]
     assert isinstance(data, Data)

@@ -55,7 +55,7 @@ WHOLE = ("kfac", "pytorch_optimizer.Lamb")
 
 CASES = {
     "plain": Blobs(images=True, normed=True),
-    "bmm": Blobs(),
+    "linear_chain": Blobs(),
     "vmap": Blobs(images=True),
 }
 

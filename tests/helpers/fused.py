@@ -37,15 +37,15 @@ HYPERPARAMETERS = {
 }
 FUSING = [name for name, optimizer in OPTIMIZERS.items() if optimizer.update is not None]
 CASES = {
-    "bmm": Blobs(),
-    "deferred": Blobs(),
+    "linear_chain": Blobs(),
+    "linear_blocks": Blobs(),
     "vmap": Blobs(images=True),
 }
 
 
 def fusing(optimizer: str) -> list[str]:
     """The arithmetics with lanes that take it."""
-    return [how for how in CASES if how != "deferred" or OPTIMIZERS[optimizer].linear]
+    return [how for how in CASES if how != "linear_blocks" or OPTIMIZERS[optimizer].linear]
 
 
 class Queue(Proposals):

@@ -61,12 +61,14 @@ class Case:
 ADAM = {"beta1": 0.9, "beta2": 0.99, "epsilon": 1e-6}
 DECAY = {"learning_rate_decay_fraction": 0.7, "end_learning_rate_factor": 0.1, "label_smoothing": 0.1}
 CASES = {
-    "softmax bmm": Case(SOFTMAX, "bmm", 0.0005),
+    "softmax linear_chain": Case(SOFTMAX, "linear_chain", 0.0005),
     "softmax plain": Case(SOFTMAX, "plain", 0.0005),
-    "mlp bmm": Case(MLP, "bmm", 0.01),
-    "mlp deferred": Case(MLP, "deferred", 0.01),
+    "mlp linear_chain": Case(MLP, "linear_chain", 0.01),
+    "mlp linear_blocks": Case(MLP, "linear_blocks", 0.01),
     "mlp plain": Case(MLP, "plain", 0.01),
-    "mlp bmm decay": Case(MLP, "bmm", 0.05, schedule="linear_decay", hyperparameters={"momentum": 0.5, **DECAY}),
+    "mlp linear_chain decay": Case(
+        MLP, "linear_chain", 0.05, schedule="linear_decay", hyperparameters={"momentum": 0.5, **DECAY}
+    ),
     "simple_cnn plain": Case(CNN, "plain", 0.01),
     "simple_cnn vmap": Case(CNN, "vmap", 0.01, batch_size=2),
     "simple_cnn plain adam": Case(CNN, "plain", 0.0005, optimizer="adam", hyperparameters=ADAM),

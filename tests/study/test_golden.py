@@ -53,13 +53,13 @@ def test_a_thousandth_of_the_learning_rate_is_a_change(name):
 SMOOTHED, DECAY = classification.smoothed_cross_entropy, schedules.SCHEDULES["linear_decay"]
 LATE = replace(DECAY, multiplier=lambda step, train_steps, **h: schedules.linear_decay(step + 1, train_steps, **h))
 CHANGES = {
-    "initial parameters": ("mlp bmm", records.Seeds, "of", lambda self, purpose, index, branch: 2 * index + 1),
+    "initial parameters": ("mlp linear_chain", records.Seeds, "of", lambda self, purpose, index, branch: 2 * index + 1),
     "order of the data": ("mlp plain", order, "epoch_permutation", lambda seed, epoch, n: torch.arange(n)),
     "dropout": ("simple_cnn plain adam", layers, "layer_key", lambda seed, step, layer: step + layer),
     "dropout of lanes": ("simple_cnn vmap", lanes, "layer_key", lambda seed, step, layer: step + layer),
-    "a schedule one step late": ("mlp bmm decay", lanes, "SCHEDULES", {"linear_decay": LATE}),
+    "a schedule one step late": ("mlp linear_chain decay", schedules, "SCHEDULES", {"linear_decay": LATE}),
     "another smoothing": (
-        "mlp bmm decay",
+        "mlp linear_chain decay",
         classification,
         "smoothed_cross_entropy",
         lambda *a: SMOOTHED(*a[:3], "uniform"),
@@ -83,8 +83,8 @@ def test_small_changes_of_other_hyperparameters_are_noticed(name, value):
 
 def test_the_writer_refuses_other_numbers_under_the_same_version(monkeypatch, tmp_path):
     path = tmp_path / "golden.json"
-    few = {name: golden.CASES[name] for name in ("softmax bmm", "mlp bmm")}
-    monkeypatch.setattr(golden, "CASES", {"softmax bmm": few["softmax bmm"]})
+    few = {name: golden.CASES[name] for name in ("softmax linear_chain", "mlp linear_chain")}
+    monkeypatch.setattr(golden, "CASES", {"softmax linear_chain": few["softmax linear_chain"]})
     golden.write(path)
     first = path.read_text()
     golden.write(path)
@@ -96,17 +96,19 @@ def test_the_writer_refuses_other_numbers_under_the_same_version(monkeypatch, tm
     here = {name: golden.measured(case) for name, case in few.items()}
     assert before == {"numerics_version": records.NUMERICS_VERSION, "curves": here}
 
-    other = replace(few["mlp bmm"], learning_rate=0.0101)
-    monkeypatch.setattr(golden, "CASES", few | {"mlp bmm": other})
-    with pytest.raises(ValueError, match=r"mlp bmm: the numbers changed.*raise NUMERICS_VERSION in study/records\.py"):
+    other = replace(few["mlp linear_chain"], learning_rate=0.0101)
+    monkeypatch.setattr(golden, "CASES", few | {"mlp linear_chain": other})
+    with pytest.raises(
+        ValueError, match=r"mlp linear_chain: the numbers changed.*raise NUMERICS_VERSION in study/records\.py"
+    ):
         golden.write(path)
     assert json.loads(path.read_text()) == before
     monkeypatch.setattr(records, "NUMERICS_VERSION", records.NUMERICS_VERSION + 1)
     golden.write(path)
     after = json.loads(path.read_text())
     assert after["numerics_version"] == before["numerics_version"] + 1
-    assert after["curves"]["softmax bmm"] == before["curves"]["softmax bmm"]
-    assert after["curves"]["mlp bmm"] != before["curves"]["mlp bmm"]
+    assert after["curves"]["softmax linear_chain"] == before["curves"]["softmax linear_chain"]
+    assert after["curves"]["mlp linear_chain"] != before["curves"]["mlp linear_chain"]
 
 
 def test_departures_are_of_the_measured_numbers():

@@ -87,7 +87,7 @@ def torchs(scheduler, steps):
 
 def factors(name, hyperparameters, steps=STEPS, batch_size=1):
     """The factor of each update [steps]."""
-    return [SCHEDULES[name].at(t, steps, batch_size, hyperparameters) for t in range(steps)]
+    return list(map(SCHEDULES[name].factor(steps, batch_size, hyperparameters), range(steps)))
 
 
 @pytest.mark.parametrize("name", SCHEDULES)
@@ -160,7 +160,7 @@ ENDS = {
 @pytest.mark.parametrize("warmup", [{}, {"warmup_steps": 8}, {"warmup_steps": 0.5}])
 @pytest.mark.parametrize("name", SCHEDULES)
 def test_the_end(name, warmup):
-    found = SCHEDULES[name].at(STEPS, STEPS, 1, TORCH[name][0] | warmup)
+    found = SCHEDULES[name].factor(STEPS, 1, TORCH[name][0] | warmup)(STEPS)
     assert found == pytest.approx(ENDS[name], rel=1e-12)
 
 
@@ -191,7 +191,7 @@ def test_up_to_1_and_down_again_and_never_0(name, data, steps):
     assert (found <= 1).all()
     assert (np.diff(found[:length]) >= 0).all()
     assert (np.diff(found[length:]) <= 1e-15).all()
-    assert SCHEDULES[name].at(0, steps, 1, own) == 1
+    assert SCHEDULES[name].factor(steps, 1, own)(0) == 1
     if length:
         assert found[0] >= warmup["warmup_initial_factor"]
     if warmup["warmup_steps"] == length < steps:  # a whole number of updates, the next of them the schedule's first
@@ -328,7 +328,7 @@ def tuned(make_study):
             batch_size=6,
             budget=Budget(epochs=0, steps=30),
             stopping="budget",
-            arithmetic="bmm",
+            arithmetic="linear_chain",
         )
 
     return make

@@ -12,7 +12,7 @@ from helpers.processes import tables
 
 from analysis.load import load
 from analysis.tables import steps_to_result
-from study import store, whole_sweep
+from study import store
 from study.__main__ import main
 from study.config import preflight
 from study.config.jobs import parse_jobs
@@ -158,24 +158,6 @@ def test_one_sweep_crosses_arithmetics(tmp_path: Path) -> None:
     assert {q["batch_size"]: q["arithmetic"] for q in questions} == {2: "vmap", 4: "vmap", 8: "plain", 16: "plain"}
 
 
-def test_images_as_outputs_are_fused_another_way(tmp_path: Path) -> None:
-    """What is grouped ends in vectors."""
-    mine = tmp_path / "mine"
-    (mine / "workload").mkdir(parents=True)
-    model = "Conv2d(1, 16, 3), torch.nn.ReLU(), torch.nn.AdaptiveAvgPool2d(1))"
-    images = IMAGES.replace("Conv2d(1, 2, 3), torch.nn.ReLU(), torch.nn.Flatten(), torch.nn.Linear(8, 2))", model)
-    whole = images.replace("return cross_entropy_error(outputs", "return cross_entropy_error(outputs.flatten(1)")
-    errors = "{name: (lambda o, t, e=e: e(o.flatten(1), t)) for name, e in [('loss', cross_entropy_error)]}"
-    whole = re.sub(r"errors = .*", f"errors = {errors}", whole)
-    (mine / "made_whole_images.py").write_text(whole)
-    (mine / "workload/whole.yaml").write_text(
-        YAML.replace("made_images", "made_whole_images").replace("val/classification_error < 0.3", "val/loss < 0.3")
-    )
-    asked = ["workload=whole", "batch_size=4", f"results={tmp_path / 'results'}", "engine.device=cpu"]
-    [job] = whole_sweep.jobs_of(asked, mine)[0]
-    assert job.study.arithmetic == "vmap"
-
-
 def test_a_study_that_does_not_fit_fails_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     mine = tmp_path / "mine"
     (mine / "workload").mkdir(parents=True)
@@ -248,9 +230,9 @@ def test_fused_trials_that_are_forced_stay_fused_as_they_were(tmp_path: Path) ->
     """Whatever the rule says today, here or on another device."""
     small = ["batch_size=64", f"results={tmp_path}"]
     [job] = preflight.materialise(parse_jobs(small))
-    store.open_study(tmp_path, replace(job.study, arithmetic="deferred"), {"device": "cpu"})
+    store.open_study(tmp_path, replace(job.study, arithmetic="linear_blocks"), {"device": "cpu"})
     [again] = preflight.materialise(parse_jobs([*small, "engine=lanes"]))
-    assert again.study.arithmetic == "deferred"
+    assert again.study.arithmetic == "linear_blocks"
 
 
 def test_a_study_begun_on_another_device_goes_on_in_its_arithmetic(
@@ -258,10 +240,10 @@ def test_a_study_begun_on_another_device_goes_on_in_its_arithmetic(
 ) -> None:
     small = ["batch_size=64", "search.trials=2", "budget.epochs=2", "engine.workers=1", f"results={tmp_path}"]
     [job] = preflight.materialise(parse_jobs(small))
-    assert job.study.arithmetic == "bmm"
+    assert job.study.arithmetic == "linear_chain"
     store.open_study(tmp_path, replace(job.study, arithmetic="plain"), {"device": "cuda:0"})
     assert main(["sweep", *small, "engine=lanes"]) == 2  # by force it would be another question
-    assert "arithmetic: plain -> bmm" in capsys.readouterr().err
+    assert "arithmetic: plain -> linear_chain" in capsys.readouterr().err
     assert main(["sweep", *small]) == 0
     out = " ".join(capsys.readouterr().out.split())
     assert "holds trials that were trained on cuda; those on cpu agree with them to a tolerance only" in out

@@ -1,6 +1,4 @@
-"""Gradients of many models of one kind at once: what all forms of them share.
-
-The forms are `linear_chain` (the arithmetic `bmm`) and `vmapped`.
+"""Gradients of many models of one kind at once: what all forms of them (`linear_chain`, `vmapped`) share.
 
 Shapes: l lanes, B examples in a batch, N inputs that all lanes share, P parameters of one model, p of some of them.
 """
@@ -23,6 +21,13 @@ CACHE_LINE = 16
 
 class Form(Protocol):
     """The models of l lanes, their parameters cut out of rows [l, P]."""
+
+    def __init__(self, template: nn.Module, weights: Tensor, layout: Layout) -> None: ...
+
+    @staticmethod
+    def predicts_alone(device: torch.device) -> bool:
+        """Whether `outputs` runs one model after another, so that nothing beside a model can touch its bits."""
+        ...
 
     @property
     def columns(self) -> Sequence[slice]:

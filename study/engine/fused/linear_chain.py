@@ -1,4 +1,4 @@
-"""The arithmetic `bmm`: chains of linear layers by batched matrix products, with the chain rule written out.
+"""The arithmetic `linear_chain`: linear layers by batched matrix products, with the chain rule written out.
 
 No autograd graph beyond the loss, gradients in place, every transpose taken once: at small batch sizes the calls
 themselves are what a step costs.
@@ -16,6 +16,8 @@ import torch
 from torch import Tensor, nn
 
 from study.engine.fused.layout import Layout, Loss, differentiated, is_plain_sequence
+from study.engine.fused.stack import Stack
+from study.records import Study
 from workloads.layers import Dropout, keep_mask
 
 
@@ -39,6 +41,21 @@ def first_linear(chain: nn.Module) -> nn.Linear | None:
     return first if isinstance(first, nn.Linear) else None
 
 
+def can(model: nn.Module, study: Study) -> bool:
+    """Whether it computes this model."""
+    return is_linear_chain(model)
+
+
+def pays(model: nn.Module, study: Study, device: str) -> bool:
+    """Always: it was the fastest at every batch size, on CPUs and GPUs."""
+    return True
+
+
+def stack(template: nn.Module, study: Study, rows: int) -> Stack:
+    """So many models of this kind."""
+    return Stack(template, study.algorithm, rows, LinearChain, study.averages)
+
+
 class LinearChain:
     """Linear layers by batched matrix products; one buffer takes the gradients of all parameters.
 
@@ -48,6 +65,10 @@ class LinearChain:
     """
 
     columns = (slice(None),)
+
+    @staticmethod
+    def predicts_alone(device: torch.device) -> bool:
+        return False
 
     def __init__(self, template: nn.Module, weights: Tensor, layout: Layout) -> None:
         self.weights, self.layout = weights, layout

@@ -11,8 +11,6 @@ import torch
 from torch import Tensor, nn
 
 from study.engine.fused.layout import Form, Layout, Loss
-from study.engine.fused.linear_chain import LinearChain
-from study.engine.fused.vmapped import Vmapped
 from study.optimizers.base import Optimizer, Scalars, Values, decay_, in_place
 
 Update = Callable[[Tensor, Loss, Tensor, Scalars, Tensor], Tensor]
@@ -34,8 +32,10 @@ class Stack:
     period = 1
     replayable = True
 
-    def __init__(self, template: nn.Module, optimizer: Optimizer, lanes: int, how: str, averages: bool = False) -> None:
-        self.template, self.optimizer, self.how = template.train(), optimizer, how
+    def __init__(
+        self, template: nn.Module, optimizer: Optimizer, lanes: int, form: type[Form], averages: bool = False
+    ) -> None:
+        self.template, self.optimizer, self._form = template.train(), optimizer, form
         self.layout = Layout(template)
         device = next(template.parameters()).device
         self.weights = torch.zeros(lanes, self.layout.width, device=device)
@@ -52,7 +52,7 @@ class Stack:
     @property
     def predicts_alone(self) -> bool:
         """Whether outputs are computed one model after another, so that nothing beside a model can touch its bits."""
-        return self.how == "vmap" and self.weights.device.type == "cpu"
+        return self._form.predicts_alone(self.weights.device)
 
     def load(self, row: int, model: nn.Module) -> None:
         """Start a row anew from a freshly initialised model."""
@@ -90,6 +90,16 @@ class Stack:
     def settle(self, row: int) -> None:
         """Bring into a row what is pending, for it to be read; steps that follow would have other last bits."""
 
+    def inputs(self, rows: int, lanes: int, now: Callable[[], Tensor], ahead: Callable[[int, int], Tensor]) -> Tensor:
+        """What the next step of the first `rows` rows learns from [rows, B, ...], or what is known of it.
+
+        Arguments:
+            lanes: rows that hold trials; those that follow repeat the last one.
+            now: the examples of that step [rows, B, ...].
+            ahead: (row, most) -> the examples of up to so many next steps of a row [m * B, ...].
+        """
+        return now()
+
     def step(self, rows: int) -> Update:
         """The update of the first `rows` rows, sliced once and not at every step.
 
@@ -123,10 +133,7 @@ class Stack:
 
     def form(self, weights: Tensor) -> Form:
         """Rows [l, P] as models."""
-        if self.how == "bmm":
-            return LinearChain(self.template, weights, self.layout)
-        cpu = weights.device.type == "cpu"
-        return Vmapped(self.template, weights, self.layout, flat=not cpu)
+        return self._form(self.template, weights, self.layout)
 
 
 class Step:

@@ -15,6 +15,8 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from study.engine.fused.layout import Layout, Loss, differentiated
+from study.engine.fused.stack import Stack
+from study.records import Study
 from workloads.layers import keyed_layers
 
 EVALUATED_LANES = 32
@@ -23,7 +25,13 @@ OWN_RULE_WEIGHTS = 2**15
 """From so many on, linear layers under `torch.vmap` are faster by a rule of this file's, and below by torch's own."""
 
 
-def can_vmap(model: nn.Module) -> bool:
+SMALL_BATCH = 4
+"""Convolutions gain from lanes up to this batch size on a CPU; beyond it one model's are as fast as many models'."""
+SMALL_MODEL = 2**19
+"""Parameters up to which models gain from lanes on a CPU; those of larger ones come from memory all the same."""
+
+
+def can(model: nn.Module, study: Study) -> bool:
     """Whether the model is a function of its parameters and keys alone: no running statistics, no global randomness."""
     ours = {id(layer.key) for layer in keyed_layers(model)}
     stateless = all(id(buffer) in ours for buffer in model.buffers())
@@ -31,17 +39,31 @@ def can_vmap(model: nn.Module) -> bool:
     return stateless and not any(isinstance(module, random) for module in model.modules())
 
 
+def pays(model: nn.Module, study: Study, device: str) -> bool:
+    """Whether one model alone would leave the device idle."""
+    parameters = sum(parameter.numel() for parameter in model.parameters())
+    small = study.batch_size <= SMALL_BATCH and parameters <= SMALL_MODEL
+    return small or torch.device(device).type != "cpu"
+
+
+def stack(template: nn.Module, study: Study, rows: int) -> Stack:
+    """So many models of this kind."""
+    return Stack(template, study.algorithm, rows, Vmapped, study.averages)
+
+
 class Vmapped:
     """Any module, through `torch.vmap` of its forward pass; autograd sees one graph for all lanes.
 
     Arguments:
-        template: a module for which `can_vmap` holds.
+        template: a module for which `can` holds.
         weights: rows [l, P].
         flat: lay all gradients side by side: an update then is a call for each operation of its rule, and not for each
-            of every parameter. On a CPU, which waits for memory and not for calls, that costs a pass for nothing.
+            of every parameter. On a CPU, which waits for memory and not for calls, that costs a pass for nothing. None:
+            on other devices than CPUs.
     """
 
-    def __init__(self, template: nn.Module, weights: Tensor, layout: Layout, flat: bool = False) -> None:
+    def __init__(self, template: nn.Module, weights: Tensor, layout: Layout, flat: bool | None = None) -> None:
+        flat = weights.device.type != "cpu" if flat is None else flat
         self.template, self.columns = template, [slice(None)] if flat else layout.columns
         self.gaps = [weights.new_zeros(len(weights), gap) for gap in layout.gaps] if flat else []
         self.weights = {name: view.detach().requires_grad_() for name, view in layout.views(weights).items()}
@@ -53,9 +75,13 @@ class Vmapped:
             elif flat and type(layer) is nn.Conv2d and _has_one_channel(layer):
                 layer.forward = partial(_by_patches, held)  # type: ignore[method-assign]
 
+    @staticmethod
+    def predicts_alone(device: torch.device) -> bool:
+        return device.type == "cpu"
+
     def outputs(self, inputs: Tensor) -> Tensor:
         self.template.eval()
-        if inputs.device.type == "cpu":  # whose grouped convolutions are slow on large batches
+        if self.predicts_alone(inputs.device):  # a CPU's grouped convolutions are slow on large batches
             lanes = [dict(zip(self.weights, lane, strict=True)) for lane in zip(*self.weights.values(), strict=True)]
             found = torch.stack([functional_call(self.template, lane, (inputs,)) for lane in lanes])
         else:

@@ -84,7 +84,7 @@ def test_a_tuned_loss_needs_no_default_that_is_used(tmp_path, monkeypatch):
     monkeypatch.setattr(FullyConnected, "loss", loss)
     asked = ["batch_size=64", "search.space.label_smoothing=[0,0.1]", f"results={tmp_path}"]
     [job], _ = whole_sweep.jobs_of(asked, None)
-    assert job.study.arithmetic == "bmm"
+    assert job.study.arithmetic == "linear_chain"
 
 
 def test_a_loss_that_takes_plain_numbers_only_is_not_fused(tmp_path, monkeypatch):

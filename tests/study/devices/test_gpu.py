@@ -115,13 +115,13 @@ def assert_near(found: Sequence[Curve], expected: Sequence[Curve]) -> None:
 
 
 @pytest.mark.parametrize("optimizer", ["momentum", "adam"])
-@pytest.mark.parametrize("how", ["plain", "bmm", "vmap"])
+@pytest.mark.parametrize("how", ["plain", "linear_chain", "vmap"])
 def test_curves_are_those_of_the_cpu(question, device, how, optimizer):
     study = question(how, optimizer)
     assert_near(trained(study, held(how, device)), trained(study, held(how, torch.device("cpu"))))
 
 
-@pytest.mark.parametrize("how", ["bmm", "vmap"])
+@pytest.mark.parametrize("how", ["linear_chain", "vmap"])
 def test_a_diverging_lane_harms_no_other(question, device, how):
     """Kernels of many groups may multiply one group's NaN by zeros of another's."""
     study = question(how)
@@ -138,7 +138,7 @@ def test_a_diverging_lane_harms_no_other(question, device, how):
     assert_near(there, here)
 
 
-@pytest.mark.parametrize("how", ["bmm", "vmap"])
+@pytest.mark.parametrize("how", ["linear_chain", "vmap"])
 @pytest.mark.parametrize("optimizer", ["momentum", "adam"])
 def test_updates_are_recorded_and_replayed(question, device, monkeypatch, how, optimizer):
     study = question(how, optimizer)
@@ -165,7 +165,7 @@ def test_what_cannot_be_recorded_leaves_nothing_behind(question, device, monkeyp
     assert_near(trained(study, held("vmap", device)), expected)
 
 
-@pytest.mark.parametrize("how", ["plain", "bmm", "vmap"])
+@pytest.mark.parametrize("how", ["plain", "linear_chain", "vmap"])
 def test_a_killed_trial_goes_on(question, device, how):
     study, data = question(how), held(how, device)
     kept: dict[int, bytes] = {}
@@ -193,7 +193,7 @@ def test_bf16_is_near_fp32(question, device):
         assert first == pytest.approx(expected, rel=0.05)
 
 
-@pytest.mark.parametrize("how", ["bmm", "vmap"])
+@pytest.mark.parametrize("how", ["linear_chain", "vmap"])
 def test_several_heights_are_admitted(question, device, how):
     for optimizer in ("momentum", "adam"):
         study = question(how, optimizer)

@@ -82,7 +82,7 @@ FOREIGN = {
 
 
 @pytest.mark.parametrize("what", FOREIGN)
-@pytest.mark.parametrize("how", ["plain", "bmm"])
+@pytest.mark.parametrize("how", ["plain", "linear_chain"])
 def test_a_checkpoint_of_something_else_is_ignored(taken, how, what):
     study, asked, content = taken(how)
     same = Desk([asked], kept={0: saved(held(content))})

@@ -77,7 +77,7 @@ def test_killed_again_and_again_ends_the_same(question, how, optimizer):
         assert_same_bits(finished[index], curve)
 
 
-@pytest.mark.parametrize("how", ["bmm", "vmap"])
+@pytest.mark.parametrize("how", ["linear_chain", "vmap"])
 def test_a_checkpoint_fits_any_slot_and_any_number_of_lanes(question, how):
     study = question(how)
     workload = CASES[how]
@@ -111,7 +111,7 @@ def test_a_diverging_trial_diverges_at_the_same_step(question, how):
 
 
 def test_a_checkpoint_holds_one_lane_of_the_stack(question):
-    study = question("bmm")
+    study = question("linear_chain")
     sizes = []
     for heights in ((4,), (64,)):
         desk = Desk([trial(study, 0)], minutes=0)
@@ -121,7 +121,7 @@ def test_a_checkpoint_holds_one_lane_of_the_stack(question):
 
 
 def test_seconds_add_up(question):
-    study = question("bmm")
+    study = question("linear_chain")
     desk = Desk([trial(study, 0)], minutes=0)
     trained(study, desk)
     content = held(desk.taken[4][1])
@@ -132,8 +132,8 @@ def test_seconds_add_up(question):
 
 
 def test_lanes_that_run_out_of_memory_go_on_with_fewer_from_their_checkpoints(question, monkeypatch):
-    study = question("bmm")
-    workload = CASES["bmm"]
+    study = question("linear_chain")
+    workload = CASES["linear_chain"]
     assert {2, 4} <= {*lane_count.admitted(study, workload, Data.of(workload.splits(torch.device("cpu"))), most=4)}
     wanted = [trial(study, index) for index in range(4)]
     undisturbed = trained(study, Desk(wanted))
@@ -218,9 +218,9 @@ def test_training_is_cut_where_the_time_comes(monkeypatch, minutes, seconds_per_
 
 def test_hyperparameters_of_numpys_kind_are_plain_numbers(question):
     """As adaptive samplers may propose them; torch.load takes no scalars of numpy's."""
-    study = question("bmm")
+    study = question("linear_chain")
     asked = study.trial(0, {name: np.float64(1 / 3) for name in study.search.space})
-    workload = CASES["bmm"]
+    workload = CASES["linear_chain"]
     log = Log(study, workload, Data.of(workload.splits(torch.device("cpu"))), asked)
     content = checkpoints.pack(log, Checkpoint(1, {"weights": torch.zeros(3)}, {}))
     assert checkpoints.trials({0: content}) == [asked]

@@ -82,7 +82,7 @@ def test_it_keeps_to_itself_and_counts(device):
 
 
 @pytest.mark.parametrize("optimizer", FREE)
-@pytest.mark.parametrize("how", ["bmm", "vmap"])
+@pytest.mark.parametrize("how", ["linear_chain", "vmap"])
 def test_steps_of_lanes_wait_for_nothing(device, question, optimizer, how):
     study = question(how, optimizer)
     fused = Lanes(study, CASES[how], Data.of(CASES[how].splits(CPU), DEVICE), [4], 4)
@@ -93,7 +93,7 @@ def test_steps_of_lanes_wait_for_nothing(device, question, optimizer, how):
     assert few == many  # tables of a segment alone, however long it is
 
 
-@pytest.mark.parametrize("how", ["bmm", "vmap"])
+@pytest.mark.parametrize("how", ["linear_chain", "vmap"])
 def test_an_update_of_lanes_is_one_of_all_parameters(device, question, how):
     """Else each operation of its rule is a launch for every parameter."""
     study = question(how, "adam")
@@ -192,7 +192,8 @@ def test_a_full_device_says_nothing_of_a_model(device, asked, monkeypatch):
 
 def test_a_stack_keeps_one_height_of_steps(device, asked):
     """Each may hold memory of the recording that it was made in."""
-    stack = timing.started(asked("bmm"), checkpointed.CASES["bmm"], held("bmm"), range(4)).stack
+    how = "linear_chain"
+    stack = timing.started(asked(how), checkpointed.CASES[how], held(how), range(4)).stack
     before = weakref.ref(stack.step(4))
     assert stack.step(4) is before()
     stack.step(2)
@@ -207,7 +208,7 @@ def test_streamed_data_make_the_same_curves(device, asked):
     assert_near(trained(study, data), trained(study, held("plain", CPU)))
 
 
-@pytest.mark.parametrize("how", ["bmm", "vmap"])
+@pytest.mark.parametrize("how", ["linear_chain", "vmap"])
 def test_it_admits_lanes_and_is_measured(device, asked, how):
     study, workload, data = asked(how), checkpointed.CASES[how], held(how)
     assert list(lane_count.admitted(study, workload, data, most=8)) == [1, 2, 4, 8]

@@ -11,6 +11,7 @@ from helpers.blobs import Blobs
 from helpers.fused import CASES, Queue, admitted, assert_same_bits, data_of, run
 from torch import nn
 
+from study import records
 from study.data.resident import Data
 from study.engine import arithmetic, can_fuse, lane_count, lanes, timing, train
 from study.engine.fused import stack
@@ -60,7 +61,7 @@ class Odd(Blobs):
 
 @pytest.mark.parametrize(
     ("how", "workload", "batch_size"),
-    [("deferred", Odd(784, 50), 1), ("deferred", Odd(1024, 50), 3), ("bmm", Odd(784, 90), 1)],
+    [("linear_blocks", Odd(784, 50), 1), ("linear_blocks", Odd(1024, 50), 3), ("linear_chain", Odd(784, 90), 1)],
 )
 def test_rows_that_are_not_of_whole_cache_lines(question, how, workload, batch_size):
     grid = Evaluation(first=0.5, ratio=2)
@@ -76,7 +77,7 @@ def test_rows_that_are_not_of_whole_cache_lines(question, how, workload, batch_s
 
 
 def test_a_height_that_computes_other_bits_is_not_admitted(question, monkeypatch):
-    study = question("bmm")
+    study = question("linear_chain")
     assert 4 in admitted(study)
     step = stack.Step.__call__
 
@@ -109,10 +110,10 @@ def test_measuring_that_runs_out_of_memory_settles_for_fewer_lanes(question, mon
 
     monkeypatch.setattr(timing, "step_seconds", step_seconds)
     monkeypatch.setattr(timing, "cost_of", bounded)
-    study = question("bmm", batch_size=33)
-    found = train.measure(study, CASES["bmm"], data_of(study), most=16, lanes=forced)
+    study = question("linear_chain", batch_size=33)
+    found = train.measure(study, CASES["linear_chain"], data_of(study), most=16, lanes=forced)
     assert found.lanes == found.heights[-1] == most
-    assert set(found.heights) <= set(lane_count.admitted(study, CASES["bmm"], data_of(study), most=16))
+    assert set(found.heights) <= set(lane_count.admitted(study, CASES["linear_chain"], data_of(study), most=16))
 
 
 @pytest.mark.parametrize(
@@ -144,9 +145,9 @@ def test_what_does_not_fit_in_one_lane_does_not_fit(question, monkeypatch):
         raise torch.OutOfMemoryError("no room")
 
     monkeypatch.setattr(timing, "step_seconds", full)
-    study = question("bmm")
+    study = question("linear_chain")
     with pytest.raises(torch.OutOfMemoryError):
-        train.measure(study, CASES["bmm"], data_of(study), most=4)
+        train.measure(study, CASES["linear_chain"], data_of(study), most=4)
 
 
 def test_a_gpu_without_room_for_the_reference_trains_one_at_a_time(question, monkeypatch):
@@ -181,20 +182,30 @@ TOLD.weight.register_post_accumulate_grad_hook(lambda weight: None)
 @pytest.mark.parametrize(
     ("model", "fields", "device", "how"),
     [
-        (nn.Sequential(nn.Linear(2, 3)), {"batch_size": 64}, "cpu", "bmm"),
+        (nn.Sequential(nn.Linear(2, 3)), {"batch_size": 64}, "cpu", "linear_chain"),
         (
             great := nn.Sequential(nn.Flatten(), nn.Linear(256, 512), nn.ReLU(), nn.Linear(512, 3)),
             {},
             "cpu",
-            "deferred",
+            "linear_blocks",
         ),
-        (great, {"batch_size": 9}, "cpu", "bmm"),  # products would take longer than memory does
-        (great, {}, "cuda", "bmm"),
-        (great, {"optimizer": "adam", "space": {name: {"choices": [0.1]} for name in ADAM}}, "cpu", "bmm"),
-        (great, {"space": MOMENTUM | {"ema_decay": {"choices": [0.9]}}}, "cpu", "bmm"),
-        (nn.Sequential(nn.Linear(256, 500), nn.ReLU(), nn.Linear(500, 3)), {}, "cpu", "bmm"),  # stays in the caches
-        (nn.Sequential(Dropout(0.2), *great), {}, "cpu", "bmm"),  # which inputs there will be is not known before
-        (nn.Sequential(*great[:-1], nn.Linear(512, 512)), {}, "cpu", "bmm"),  # as much memory in another layer
+        (great, {"batch_size": 9}, "cpu", "linear_chain"),  # products would take longer than memory does
+        (great, {}, "cuda", "linear_chain"),
+        (great, {"optimizer": "adam", "space": {name: {"choices": [0.1]} for name in ADAM}}, "cpu", "linear_chain"),
+        (great, {"space": MOMENTUM | {"ema_decay": {"choices": [0.9]}}}, "cpu", "linear_chain"),
+        (
+            nn.Sequential(nn.Linear(256, 500), nn.ReLU(), nn.Linear(500, 3)),
+            {},
+            "cpu",
+            "linear_chain",
+        ),  # stays in the caches
+        (
+            nn.Sequential(Dropout(0.2), *great),
+            {},
+            "cpu",
+            "linear_chain",
+        ),  # which inputs there will be is not known before
+        (nn.Sequential(*great[:-1], nn.Linear(512, 512)), {}, "cpu", "linear_chain"),  # as much memory in another layer
         (nn.Sequential(nn.Linear(2, 3)), {"precision": "bf16"}, "cpu", "plain"),
         (nn.Sequential(nn.Linear(2, 3)), {"micro_batch": 3}, "cpu", "plain"),
         (nn.Sequential(nn.Conv2d(1, 2, 3)), {"batch_size": 4}, "cpu", "vmap"),
@@ -218,7 +229,29 @@ TOLD.weight.register_post_accumulate_grad_hook(lambda weight: None)
     ],
 )
 def test_the_rule_of_arithmetic(make_study, model, fields, device, how):
-    assert arithmetic.arithmetic(model, make_study(**fields), device) == how
+    assert arithmetic.candidates(model, make_study(**fields), device)[0] == how
+
+
+def test_fusing_that_is_forced_comes_before_plain_and_prefers_what_pays(make_study):
+    convolution = nn.Sequential(nn.Conv2d(1, 2, 3))
+    asked = make_study(batch_size=8)
+    assert arithmetic.candidates(convolution, asked, "cpu") == ["plain"]
+    assert arithmetic.candidates(convolution, asked, "cpu", forced=True) == ["vmap", "plain"]
+    chain = nn.Sequential(nn.Linear(2, 3))
+    assert arithmetic.candidates(chain, asked, "cpu") == ["linear_chain", "plain"]
+    assert arithmetic.candidates(chain, asked, "cpu", forced=True)[0] == "linear_chain"
+
+
+def test_blocks_hold_at_least_one_step(make_study):
+    assert "linear_blocks" in arithmetic.candidates(great, make_study(batch_size=64, examples=100), "cpu", forced=True)
+    assert "linear_blocks" not in arithmetic.candidates(
+        great, make_study(batch_size=65, examples=100), "cpu", forced=True
+    )
+
+
+def test_the_names_are_those_of_the_table():
+    assert tuple(arithmetic.ARITHMETICS) == records.ARITHMETICS
+    assert list(arithmetic.ARITHMETICS)[-1] == "plain"
 
 
 class Attending(nn.Module):
@@ -252,7 +285,7 @@ def test_a_check_that_diverges_checks_nothing(make_study, monkeypatch, rate):
         space={"learning_rate": {"choices": [rate]}, "momentum": {"choices": [0.9]}},
         examples=64,
         batch_size=4,
-        arithmetic="bmm",
+        arithmetic="linear_chain",
     )
     workload, compute = Blobs(), lane_count._computed
 
@@ -264,7 +297,7 @@ def test_a_check_that_diverges_checks_nothing(make_study, monkeypatch, rate):
     assert 8 not in lane_count.admitted(study, workload, Data.of(workload.splits(torch.device("cpu"))), most=8)
 
 
-@pytest.mark.parametrize("how", ["bmm", "deferred"])
+@pytest.mark.parametrize("how", ["linear_chain", "linear_blocks"])
 def test_what_lanes_cannot_measure_is_found_out_beforehand(question, monkeypatch, how):
     workload = CASES[how]
     model = nn.Sequential(nn.Linear(24, 32), nn.ReLU(), nn.Flatten(), nn.Linear(32, 5))
@@ -278,30 +311,33 @@ def test_what_lanes_cannot_measure_is_found_out_beforehand(question, monkeypatch
 @pytest.mark.parametrize("name", SCHEDULES)
 @pytest.mark.parametrize("warmup", [40, 50, 60])
 def test_lanes_are_timed_beyond_a_short_budget(question, name, warmup):
-    study = question("bmm", schedule=name)
+    study = question("linear_chain", schedule=name)
     space = {**study.search.space, "warmup_steps": Dimension(choices=(warmup,))}
     study = replace(study, budget=Budget(0, 50), search=replace(study.search, space=space))
-    fused = timing.started(study, CASES["bmm"], data_of(study), range(4))
+    fused = timing.started(study, CASES["linear_chain"], data_of(study), range(4))
     fused.advance(80)
     assert all(lane.log.first_bad_step is None for lane in fused.lanes)
 
 
 def test_averages_double_what_an_evaluation_costs(question, monkeypatch):
     monkeypatch.setattr(timing, "least_seconds", lambda *_, **__: 1.0)
-    study = question("bmm")
+    study = question("linear_chain")
     averaged = replace(study.search, space={**study.search.space, "ema_decay": Dimension(choices=(0.9,))})
-    costs = [train.measure(each, CASES["bmm"], data_of(each), 4) for each in (study, replace(study, search=averaged))]
+    costs = [
+        train.measure(each, CASES["linear_chain"], data_of(each), 4)
+        for each in (study, replace(study, search=averaged))
+    ]
     assert costs[1].validation == 2 * costs[0].validation
     assert costs[1].step == costs[0].step
 
 
 @pytest.mark.parametrize(("forced", "lanes_at_once"), [(1, 1), (3, 3), (4, 4), (None, 4)])
 def test_lanes_can_be_forced(question, forced, lanes_at_once):
-    study = question("bmm")
+    study = question("linear_chain")
     data = data_of(study)
-    cost = train.measure(study, CASES["bmm"], data, most=4, lanes=forced)
+    cost = train.measure(study, CASES["linear_chain"], data, most=4, lanes=forced)
     assert cost.heights[-1] >= cost.lanes
     assert cost.lanes == lanes_at_once if forced else cost.lanes <= lanes_at_once
-    curves = lanes.train(study, CASES["bmm"], data, Queue(study, range(7)), cost.heights, cost.lanes)
+    curves = lanes.train(study, CASES["linear_chain"], data, Queue(study, range(7)), cost.heights, cost.lanes)
     found = {curve.trial.index: curve for curve in curves}
     assert_same_bits(found, run(study, Queue(study, range(7)), admitted(study)[:1]))

@@ -16,7 +16,7 @@ from study.optimizers import OPTIMIZERS
 from study.schedules import SCHEDULES
 from workloads.base import Splits
 
-ALWAYS = [("adam", "vmap"), ("lamb", "bmm"), ("soap", "bmm")]
+ALWAYS = [("adam", "vmap"), ("lamb", "linear_chain"), ("soap", "linear_chain")]
 TOLERANCE = 1e-4  # relative, of every measured error after STEPS updates, across arithmetics
 
 
@@ -87,12 +87,18 @@ def test_the_first_bad_step_is_the_serial_engines(question, how):
     np.testing.assert_array_equal(plain.steps, fused.steps)
 
 
+class Flat(vmapped.Vmapped):
+    """As on a GPU."""
+
+    def __init__(self, *of):
+        super().__init__(*of, flat=True)
+
+
 @pytest.mark.parametrize("optimizer", ["momentum", "adam", "lamb", "muon"])
 def test_gradients_side_by_side_are_those_of_each_parameter(question, monkeypatch, optimizer):
-    """As on a GPU."""
     study = question("vmap", optimizer)
     apart = run(study, Queue(study, range(4)))
-    monkeypatch.setattr(stack, "Vmapped", lambda *of, flat: vmapped.Vmapped(*of, flat=True))
+    monkeypatch.setattr(vmapped, "Vmapped", Flat)
     for index, curve in run(study, Queue(study, range(4))).items():
         np.testing.assert_allclose(curve.errors["val/loss"], apart[index].errors["val/loss"], rtol=TOLERANCE)
 
@@ -101,8 +107,7 @@ def test_gradients_side_by_side_are_those_of_each_parameter(question, monkeypatc
 def test_gradients_side_by_side_may_be_of_one_parameter(question, optimizer):
     """Whose row is longer than it, up to the next cache line."""
     template, algorithm = torch.nn.Linear(5, 2, bias=False), OPTIMIZERS[optimizer]
-    alone, flat = (stack.Stack(template, algorithm, 2, "vmap") for _ in range(2))
-    flat.form = lambda weights: vmapped.Vmapped(template, weights, flat.layout, flat=True)
+    alone, flat = (stack.Stack(template, algorithm, 2, form) for form in (vmapped.Vmapped, Flat))
     hyperparameters = {name: torch.full((2, 1), 0.1) for name in algorithm.hyperparameters}
     inputs, targets = torch.randn(2, 3, 5), torch.randint(2, (6,))
     for each in (alone, flat):
@@ -120,7 +125,7 @@ def test_gradients_side_by_side_may_be_of_one_parameter(question, optimizer):
 
 
 def test_segments_bound_memory_and_change_no_bit(question, monkeypatch):
-    study = question("bmm")
+    study = question("linear_chain")
     whole = run(study, Queue(study, range(3)))
     monkeypatch.setattr(lanes, "SEGMENT_INDICES", 1)
     assert_same_bits(run(study, Queue(study, range(3))), whole)
@@ -142,7 +147,7 @@ def test_a_stack_predicts_what_the_models_in_it_do(question, how):
 
 @pytest.mark.parametrize("failing", ["advance", "evaluate", "start"])
 def test_lanes_that_run_out_of_memory_start_again_with_fewer(question, monkeypatch, failing):
-    study = question("bmm", stopping="goal", goal=Goal("val/loss", 1.3))
+    study = question("linear_chain", stopping="goal", goal=Goal("val/loss", 1.3))
     heights = admitted(study)
     alone = {i: run(study, Queue(study, [i]), heights[:1])[i] for i in range(7)}
     real, calls = getattr(lanes.Lanes, failing), []
@@ -164,7 +169,7 @@ def test_one_lane_that_does_not_fit_is_out_of_memory(question, monkeypatch):
 
     monkeypatch.setattr(lanes.Lanes, "advance", full)
     with pytest.raises(torch.OutOfMemoryError):
-        run(question("bmm"), Queue(question("bmm"), range(2)))
+        run(question("linear_chain"), Queue(question("linear_chain"), range(2)))
 
 
 def test_a_range_of_batches_is_the_batches_one_after_another():

@@ -15,7 +15,7 @@ from study.__main__ import main
 from study.data.order import Batches
 from study.data.resident import Data
 from study.engine import lanes, serial
-from study.engine.arithmetic import arithmetic
+from study.engine.arithmetic import candidates
 from study.engine.serial import Proposals
 from study.optimizers.foreign import _calls_closure
 from study.records import Budget, Evaluation
@@ -98,7 +98,7 @@ def by_hand(study, decay=0.0, l2=0.0, weight_decay=0.0):
     return np.array(found).T
 
 
-@pytest.mark.parametrize("how", ["plain", "bmm", "vmap"])
+@pytest.mark.parametrize("how", ["plain", "linear_chain", "vmap"])
 def test_averages_are_measured_beside_the_weights(question, how):
     study = question(FIXED | {"ema_decay": 0.7}, how)
     measured = curve(study).errors
@@ -109,7 +109,7 @@ def test_averages_are_measured_beside_the_weights(question, how):
     assert np.abs(weights - average).max() > 0.1
 
 
-@pytest.mark.parametrize("how", ["plain", "bmm", "deferred", "vmap"])
+@pytest.mark.parametrize("how", ["plain", "linear_chain", "linear_blocks", "vmap"])
 @pytest.mark.parametrize("decay", [{"l2": 0.5}, {"weight_decay": 0.5}])
 def test_decay_reaches_the_engines(question, how, decay):
     study = question(FIXED | decay, how)
@@ -117,7 +117,7 @@ def test_decay_reaches_the_engines(question, how, decay):
     assert np.abs(by_hand(study, **decay)[0] - by_hand(study)[0]).max() > 0.01
 
 
-@pytest.mark.parametrize("how", ["plain", "bmm"])
+@pytest.mark.parametrize("how", ["plain", "linear_chain"])
 def test_decay_is_of_a_batch_that_is_accumulated_too(question, how):
     """The penalty is no part of the loss, and so it is not shared out over the parts of a batch."""
     whole = curve(question(FIXED | {"l2": 0.5}, how)).errors["val/loss"]
@@ -142,7 +142,7 @@ def test_a_goal_can_be_the_averages(question):
     assert len(found.steps) < STEPS
 
 
-@pytest.mark.parametrize("how", ["plain", "bmm"])
+@pytest.mark.parametrize("how", ["plain", "linear_chain"])
 def test_half_lives_are_betas(question, how):
     explicit = curve(question(ADAM | {"beta1": 0.5**0.25, "beta2": 0.5**0.1}, how, optimizer="adam"))
     halves = {"beta1_half_life_examples": 24.0, "beta2_half_life_examples": 60.0}
@@ -166,7 +166,7 @@ def test_optimizers_of_whole_models_train_on_the_serial_engine(question, optimiz
         {"momentum": 0.5, "damping": 0.1, "factor_decay": 0.9, "inverse_frequency": 2.0} if optimizer == "kfac" else {}
     )
     study = question({"learning_rate": 0.03 if own else 0.3} | own, optimizer=optimizer)
-    assert arithmetic(Blobs().model(), study, "cpu", forced=True) == "plain"
+    assert candidates(Blobs().model(), study, "cpu", forced=True) == ["plain"]
     losses = curve(study).errors["val/loss"]
     assert losses[-1] < 0.75 * losses[0]
 

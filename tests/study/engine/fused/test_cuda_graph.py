@@ -25,7 +25,7 @@ from study.engine.lanes import Lanes
 from study.records import Curve, Study
 
 CPU = torch.device("cpu")
-FUSED = ["bmm", "vmap"]
+FUSED = ["linear_chain", "vmap"]
 
 
 @pytest.fixture
@@ -74,12 +74,12 @@ def test_what_the_pretended_device_records_is_not_made_and_made_anew(device):
 
 
 SCHEDULED = {"momentum": "linear_decay", "adam": "step", "folded_momentum": "cosine"}
-ALWAYS = [("bmm", "adam"), ("bmm", "folded_momentum"), ("bmm", "soap"), ("vmap", "momentum")]
+ALWAYS = [("linear_chain", "adam"), ("linear_chain", "folded_momentum"), ("linear_chain", "soap"), ("vmap", "momentum")]
 
 
 @pytest.mark.parametrize(
     ("how", "optimizer"),
-    [("deferred", "momentum"), *ALWAYS]
+    [("linear_blocks", "momentum"), *ALWAYS]
     + [
         pytest.param(how, name, marks=pytest.mark.slow) for how in FUSED for name in FUSING if (how, name) not in ALWAYS
     ],
@@ -124,7 +124,7 @@ class Asking(Blobs):
 
 
 def test_what_cannot_be_recorded_is_launched_one_by_one(device, question, monkeypatch):
-    study = question("bmm")
+    study = question("linear_chain")
     with pytest.warns(UserWarning, match="kernel by kernel, as they cannot be recorded: aten::_to_copy"):
         found = trained(study, Asking(), [4])
     monkeypatch.delitem(cuda_graph.GRAPHS, NAME)

@@ -1,4 +1,4 @@
-"""Deferred updates of a first layer are those of `bmm`, wherever lanes are in their blocks, whatever disturbs them."""
+"""`linear_blocks` trains as `linear_chain` does, wherever lanes are in their blocks, whatever disturbs them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from helpers.checkpointed import Desk, assert_same_bits
 from analysis.counting import Goal
 from study.data.resident import Data
 from study.engine import lane_count, lanes, timing
-from study.engine.fused.linear_blocks import BLOCK, Deferred
+from study.engine.fused.linear_blocks import BLOCK, LinearBlocks
 from study.optimizers import OPTIMIZERS
 from study.records import Budget, Curve, Evaluation, Study
 
@@ -41,7 +41,7 @@ def desk(study: Study, order: Sequence[int], minutes: float | None = None, kept:
 @pytest.fixture
 def question(make_study: Any) -> Any:
     def make(
-        how: str = "deferred", optimizer: str = "momentum", decay: Mapping[str, float] = {}, **fields: Any
+        how: str = "linear_blocks", optimizer: str = "momentum", decay: Mapping[str, float] = {}, **fields: Any
     ) -> Study:
         fixed = dict.fromkeys(OPTIMIZERS[optimizer].hyperparameters, 0.1) | decay
         schedule = {"learning_rate_decay_fraction": 0.8, "end_learning_rate_factor": 0.1}
@@ -71,7 +71,7 @@ def test_blocks_of_steps_are_steps(question, optimizer, decay):
     """`l2` mixes the weights of a block's beginning into its velocities, too."""
     found, expected = (
         trained(study, desk(study, range(4)))
-        for study in (question(how, optimizer, decay) for how in ("deferred", "bmm"))
+        for study in (question(how, optimizer, decay) for how in ("linear_blocks", "linear_chain"))
     )
     for index, curve in expected.items():
         for metric in ("val/loss", "train/loss", "test/loss"):
@@ -128,14 +128,14 @@ def test_a_step_is_timed_over_whole_blocks(question, monkeypatch):
 def test_a_row_is_true_once_it_is_settled(question):
     study = question()
     fused = timing.started(study, WORKLOAD, DATA, range(4))
-    assert isinstance(fused.stack, Deferred)
+    assert isinstance(fused.stack, LinearBlocks)
     before = fused.stack.weights.clone()
     fused.advance(5)
     assert fused.stack.pending(1) == 5
     assert torch.equal(fused.stack.weights, before)
     fused.stack.settle(1)
     assert fused.stack.pending(1) == 0
-    whole = timing.started(question("bmm"), WORKLOAD, DATA, range(4))
+    whole = timing.started(question("linear_chain"), WORKLOAD, DATA, range(4))
     whole.advance(5)
     torch.testing.assert_close(fused.stack.weights[1], whole.stack.weights[1], rtol=1e-4, atol=1e-6)
     settled = fused.stack.weights.clone()
@@ -145,6 +145,6 @@ def test_a_row_is_true_once_it_is_settled(question):
 
 def test_a_stack_is_all_on_one_device(question):
     model = WORKLOAD.model().to("meta")
-    stack = Deferred(model, OPTIMIZERS["momentum"], 4, BATCH_SIZE)
-    held = [stack.weights, stack.combined.weights, stack.known, stack.inputs, *stack.combined.state.values()]
+    stack = LinearBlocks(model, OPTIMIZERS["momentum"], 4, BATCH_SIZE)
+    held = [stack.weights, stack.combined.weights, stack.known, stack.examples, *stack.combined.state.values()]
     assert {tensor.device.type for tensor in held} == {"meta"}
