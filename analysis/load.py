@@ -27,22 +27,13 @@ from analysis.counting import (
 )
 from analysis.measurements import LoadError, MeasurementReader, files, reading, trial_records
 
-__all__ = ["LoadError", "StudyData", "curve_in_words", "folders", "load", "load_study"]
+__all__ = ["LoadError", "StudyData", "folders", "load", "load_study"]
 
 GOAL = ["goal_metric", "goal_threshold"]
 CURVE = ["workload", "optimizer", *GOAL]
 STUDY = ["workload", "optimizer", "batch_size"]
 """The columns that identify a goal, a curve and a study."""
 T = TypeVar("T")
-
-
-def curve_in_words(workload: str, optimizer: str, metric: str, threshold: float) -> str:
-    """The values of the columns CURVE.
-
-    >>> curve_in_words("digits", "sgd", "val/loss", 0.05)
-    'digits with sgd to val/loss < 0.05'
-    """
-    return f"{workload} with {optimizer} to {Goal(metric, threshold)}"
 
 
 @dataclass(frozen=True)

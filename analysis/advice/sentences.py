@@ -10,8 +10,8 @@ import pandas as pd
 from analysis.advice.splits import HOUR, Machine, able, ranked
 from analysis.advice.step_times import StepTimes
 from analysis.counting import Goal
-from analysis.load import CURVE, GOAL, StudyData, curve_in_words
-from analysis.report.html_tables import duration, number
+from analysis.labels import curve_text, duration, number
+from analysis.load import CURVE, GOAL, StudyData
 from analysis.tables import steps_to_result
 
 NEARLY = 1.05
@@ -69,7 +69,7 @@ def split_in_words(row: pd.Series) -> str:
 def _fastest(row: pd.Series) -> str:
     high = f"up to {duration(row['seconds_high'])}" if np.isfinite(row["seconds_high"]) else "not bounded above"
     each = f"{number(row['steps'])} steps of {_at_most(row)}{duration(row['seconds_per_step'])}"
-    split = f"{curve_in_words(*row[CURVE])}: fastest is batch size {split_in_words(row)}"
+    split = f"{curve_text(*row[CURVE])}: fastest is batch size {split_in_words(row)}"
     return f"{split}, {each}: {_time(row)} ({high} by the trials), {_spent(row)}."
 
 

@@ -11,8 +11,8 @@ import pandas as pd
 
 from analysis.advice.sentences import devices_in_words
 from analysis.advice.splits import HOUR, SPLIT, best_of_each
-from analysis.load import CURVE, curve_in_words
-from analysis.report.html_tables import duration, number
+from analysis.labels import curve_text, duration, number
+from analysis.load import CURVE
 
 
 def overview(found: pd.DataFrame) -> pd.DataFrame:
@@ -40,7 +40,7 @@ def overview(found: pd.DataFrame) -> pd.DataFrame:
     if found["cost"].isna().all():
         frame = frame.drop(columns="cost")
     frame.attrs["title"] = (
-        f"{curve_in_words(*rows.iloc[0][CURVE])}: batch size = devices x per-device batch x accumulation steps"
+        f"{curve_text(*rows.iloc[0][CURVE])}: batch size = devices x per-device batch x accumulation steps"
     )
     return frame.fillna("")
 

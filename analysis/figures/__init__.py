@@ -18,8 +18,9 @@ from matplotlib.figure import Figure
 
 from analysis.atomic import write_atomically
 from analysis.figures import canvas
-from analysis.figures.canvas import goal_text, png_side_by_side, svg, svg_side_by_side
+from analysis.figures.canvas import png_side_by_side, svg, svg_side_by_side
 from analysis.figures.registry import FIGURES, Drawing
+from analysis.labels import goal_text
 from analysis.parallel import spread
 
 MANY_PANELS = 48

@@ -16,11 +16,11 @@ from analysis.figures.canvas import (
     legend,
     linear_x,
     log_axes,
-    metric_text,
     powers_of_two,
     ramp,
     round_decimals,
 )
+from analysis.labels import metric_text
 
 LEAST_ERROR = 1e-3
 """Where errors of 0 are drawn if there are no others."""

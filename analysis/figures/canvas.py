@@ -33,6 +33,8 @@ from matplotlib.ticker import FixedFormatter, FixedLocator, MaxNLocator, NullLoc
 from matplotlib.transforms import Bbox, ScaledTranslation
 from PIL import Image
 
+from analysis.labels import goal_text
+
 INK, MUTED, GRID, PAPER = "#1b1b1f", "#6e6e73", "#e4e4e7", "#ffffff"
 # Okabe and Ito's palette without yellow, which vanishes on white; no marker resembles the triangle of a missed goal.
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", "#5b5b9a")
@@ -71,27 +73,6 @@ MOST_POINTS = 2000
 """A scatter of more is an image inside its figure: a page must not hold a hundred thousand circles."""
 
 Ticks = Callable[[float, float, int], Sequence[float]]
-
-
-def goal_text(metric: str, threshold: float) -> str:
-    """`val/classification_error`, 0.05 -> `validation error < 0.05`; an unknown metric keeps its own name.
-
-    >>> goal_text("val/classification_error", 0.05)
-    'validation error < 0.05'
-    """
-    return f"{metric_text(metric)} < {threshold:g}"
-
-
-def metric_text(metric: str) -> str:
-    """`val/classification_error` -> `validation error`; an unknown metric keeps its own name.
-
-    >>> metric_text("train/cross_entropy_error"), metric_text("perplexity")
-    ('training cross entropy', 'perplexity')
-    """
-    split, _, error = metric.rpartition("/")
-    splits = {"val": "validation", "train": "training", "test": "test"}
-    errors = {"classification_error": "error", "cross_entropy_error": "cross entropy"}
-    return f"{splits[split]} {errors.get(error, error.replace('_', ' '))}" if split in splits else metric
 
 
 def powers_of_two(low: float, high: float, most: int) -> list[int]:

@@ -19,19 +19,18 @@ from analysis.figures.canvas import (
     batch_size_axes,
     curves,
     goal,
-    goal_text,
     heading,
     legend,
     log_axes,
     powers_of_two,
     round_decimals,
 )
+from analysis.labels import BOUNDS, goal_text
 from analysis.load import GOAL
 
 NOT_REACHED, PERFECT = "not reached in budget", "perfect scaling"
 INTERVAL = "best of N/4 trials, 95 %"
 BAR: Any = {"linewidth": 4, "alpha": 0.3, "solid_capstyle": "butt", "zorder": 2}
-BOUNDS = {"=": "", ">": "≥ ", "<": "≤ "}
 LIMITS: dict[str, tuple[str, Any]] = {
     "perfect_scaling_limit": ("perfect-scaling limit", DOTTED),
     "maximum_useful_batch_size": ("maximum useful batch size", {**DOTTED, "linestyle": (0, (4, 1, 1, 1))}),

@@ -1,16 +1,13 @@
-"""Tables as a page shows them: numbers for people, goals in words, a bound beside its value; sortable by a key."""
+"""Frames -> tables of the page: numbers and goals as people read them, a bound beside its value, sortable by a key."""
 
-import html
-from collections.abc import Mapping
-from dataclasses import dataclass
-from math import floor, log10
-from typing import Any
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
 
-from analysis.figures import goal_text
-from analysis.figures.scaling import BOUNDS, LIMITS
+from analysis.figures.scaling import LIMITS
+from analysis.labels import BOUNDS, duration, goal_text, number
 from analysis.load import STUDY
 from analysis.tables.transfer import briefly
 
@@ -18,7 +15,7 @@ DASH = "–"
 USUAL = {"repeat": 0, "budget_multiple": 1.0, "stage": 0}
 STATUSES = ["complete", "infeasible", "incomplete"]
 SAID_ONCE = ("workload", "optimizer", "goal", "stopping", "base_batch_size", "device")
-"""Columns that go into the caption where all rows have the same."""
+"""Columns that go into the caption if all rows hold the same value."""
 HEADERS = {
     "steps_to_result": "steps to goal",
     "examples_to_result": "examples to goal",
@@ -36,57 +33,90 @@ DEFINITIONS = {
     "critical_batch_size_shoulder": "critical batch size, sharp shoulder",
     "critical_batch_size_zhang": "critical batch size, Zhang et al. 2024",
 }
-"""What limits of scaling are called."""
+"""The names of limits of scaling in tables."""
 
 
-@dataclass(frozen=True)
-class Cell:
-    """A cell as it is shown and the number it is sorted by; NaN is sorted last."""
+class Cell(NamedTuple):
+    """A cell as the page shows it, and the number that it is sorted by; None: by its text."""
 
     text: str
     key: float | None = None
 
+    @property
+    def sort_key(self) -> str | None:
+        """The key for the page's script; a dash is empty, which is sorted last."""
+        if self.text == DASH:
+            return ""
+        return None if self.key is None else str(self.key).replace("inf", "Infinity")
 
-def sections(tables: Mapping[str, pd.DataFrame]) -> str:
-    """A table for each workload and goal, as the figures have panels; columns without any value are left out.
+
+class Column(NamedTuple):
+    """The heading of a column, and whether it holds numbers."""
+
+    name: str
+    numeric: bool
+
+
+class Table(NamedTuple):
+    """A table of the page.
+
+    Attributes:
+        facts: what is the same in all rows, shown in the caption.
+    """
+
+    title: str
+    facts: list[str]
+    columns: list[Column]
+    rows: list[tuple[Cell, ...]]
+
+
+def sections(tables: Mapping[str, pd.DataFrame]) -> list[Table]:
+    """The tables of the page, one for each workload and goal; columns without any value are left out.
 
     >>> from analysis.report.build import Asked, tables
     >>> from analysis.load import load_study
     >>> studies = [load_study("results/published/mlp_digits/studies/mlp_digits/sgd/64")]
-    >>> found = sections(tables(studies, studies, Asked()))
-    >>> found.count("<table>"), "Table 1. Steps to result." in found
-    (5, True)
+    >>> [table.title for table in sections(tables(studies, studies, Asked()))][:3]
+    ['Table 1. Steps to result.', 'Table 2. Limits of scaling.', 'Table 3. Trials by status.']
     """
     if not tables:
-        return ""
+        return []
+    numbered = enumerate([*_found(tables), *_searched(tables)], 1)
+    return [shown(table.dropna(axis=1, how="all"), f"Table {n}. {title}.") for n, (title, table) in numbered]
+
+
+def _found(tables: Mapping[str, pd.DataFrame]) -> Iterator[tuple[str, pd.DataFrame]]:
+    """(title, frame) of every table on the goal."""
     steps, scaling = _with_goal(tables["steps_to_result"]), _with_goal(tables["scaling"])
+    yield from (("Steps to result", _steps_shown(part)) for part in _parts(steps.drop(columns=_counts(steps))))
+    if len(scaling):
+        yield "Limits of scaling", _scaling_shown(scaling)
+    yield from (("Fits of steps to result", part) for part in _parts(_with_goal(tables["fits"])))
+    yield from (("Optimizers compared", _pairs_shown(part)) for part in _parts(_with_goal(tables["compare"])))
+    for part in _parts(_with_goal(tables["compare_workloads"]), "optimizer"):
+        yield "Workloads compared", _pairs_shown(part)
+
+
+def _searched(tables: Mapping[str, pd.DataFrame]) -> Iterator[tuple[str, pd.DataFrame]]:
+    """(title, frame) of every table on the search."""
+    steps, searches = _with_goal(tables["steps_to_result"]), tables["searches"]
     names = [name for name in ("workload", "optimizer", "goal", "batch_size") if name in steps]
-    counts = [status for status in STATUSES if status in steps]
-    shown = [
-        *(("Steps to result", _steps_shown(part)) for part in _parts(steps.drop(columns=counts))),
-        *([("Limits of scaling", _scaling_shown(scaling))] if len(scaling) else []),
-        *(("Fits of steps to result", part) for part in _parts(_with_goal(tables["fits"]))),
-        *(("Optimizers compared", _pairs_shown(part)) for part in _parts(_with_goal(tables["compare"]))),
-        *(
-            ("Workloads compared", _pairs_shown(part))
-            for part in _parts(_with_goal(tables["compare_workloads"]), "optimizer")
-        ),
-        *(("Trials by status", part) for part in _parts(steps[[*names, *counts]])),
-        *(("What was searched", _boxes_shown(part)) for part in _parts(tables["searches"])),
-        *(("All searches", _steps_shown(part)) for part in _parts(_with_goal(tables["searches"])) if _several(part)),
-        *(("The search repeated with other seeds", part) for part in _parts(_with_goal(tables["repeats"]))),
-        *(("The tuned configurations with fresh seeds", part) for part in _parts(_with_goal(tables["reruns"]))),
-        *(("Rules against tuning", part) for part in _rules_shown(_with_goal(tables["rules"]))),
-        *(("Cost", part) for part in _parts(tables["cost"])),
-    ]
-    return "".join(
-        table_html(table.dropna(axis=1, how="all"), f"Table {number}. {title}.")
-        for number, (title, table) in enumerate(shown, 1)
-    )
+    yield from (("Trials by status", part) for part in _parts(steps[[*names, *_counts(steps)]]))
+    yield from (("Search spaces", _boxes_shown(part)) for part in _parts(searches))
+    every = (part for part in _parts(_with_goal(searches)) if _several(part))
+    yield from (("All searches", _steps_shown(part)) for part in every)
+    yield from (("Searches repeated with other seeds", part) for part in _parts(_with_goal(tables["repeats"])))
+    yield from (("Tuned configurations with fresh seeds", part) for part in _parts(_with_goal(tables["reruns"])))
+    yield from (("Rules against tuning", part) for part in _rules_shown(_with_goal(tables["rules"])))
+    yield from (("Cost", part) for part in _parts(tables["cost"]))
+
+
+def _counts(steps: pd.DataFrame) -> list[str]:
+    return [status for status in STATUSES if status in steps]
 
 
 def _interval_shown(value: float, low: float, high: float, censored_at: float) -> Cell | None:
-    """A value with its interval in brackets; what is infinite is known to be more than trials without the goal ran."""
+    """A value with its interval; an infinite end exceeds the steps of trials that missed the goal."""
     if pd.isna(value):
         return None
     if np.isinf(low):
@@ -99,14 +129,14 @@ def _interval_shown(value: float, low: float, high: float, censored_at: float) -
 
 
 def _times_shown(value: float, low: float, high: float) -> Cell | None:
-    """How many times, with the interval in brackets where there is one."""
+    """A ratio, with its interval if there is one."""
     if pd.isna(value):
         return None
     return Cell(_times(value) + ("" if pd.isna(low) else f" ({_times(low)} to {_times(high)})"), value)
 
 
 def _pairs_shown(pairs: pd.DataFrame) -> pd.DataFrame:
-    """How many times fewer steps an optimizer needs than the other, with the interval."""
+    """The speed-up of one curve over the other, with its interval."""
     rows = zip(pairs["speed_up"], pairs["low"], pairs["high"], strict=True)
     shown = [_times_shown(*each) for each in rows]
     shown = pd.Series(shown, pairs.index, dtype=object)
@@ -114,7 +144,7 @@ def _pairs_shown(pairs: pd.DataFrame) -> pd.DataFrame:
 
 
 def _rules_shown(rules: pd.DataFrame) -> list[pd.DataFrame]:
-    """A table a curve and base: each value with its interval, and how many of the seeds missed the goal."""
+    """A table for each curve and base: values with intervals, and the count of seeds that missed the goal."""
     names = ["workload", "optimizer", "goal", "base_batch_size"]
     return [_base_shown(part, names) for _, part in rules.groupby(names, sort=False)] if len(rules) else []
 
@@ -150,12 +180,12 @@ def _times(value: float) -> str:
 
 
 def _several(searches: pd.DataFrame) -> bool:
-    """Whether any study was searched more than once."""
+    """True if any study was searched more than once."""
     return bool(searches.duplicated(STUDY).any())
 
 
 def _boxes_shown(searches: pd.DataFrame) -> pd.DataFrame:
-    """The boxes that were searched, each once, with the batch sizes at which it was."""
+    """Each search space once, with the batch sizes that it was used at."""
     searched = [name for name in searches if str(name).startswith("searched_")]
     groups = searches.groupby(["workload", "optimizer", "stage", *searched], sort=False, dropna=False)
     boxes = groups["batch_size"].agg(lambda sizes: ", ".join(map(str, dict.fromkeys(sizes)))).reset_index()
@@ -164,7 +194,7 @@ def _boxes_shown(searches: pd.DataFrame) -> pd.DataFrame:
 
 
 def _usual_dropped(table: pd.DataFrame) -> pd.DataFrame:
-    """Without columns that hold what they nearly always do: said only where it is worth saying."""
+    """Drop columns that hold their usual value throughout."""
     return table.drop(columns=[name for name, usual in USUAL.items() if name in table and (table[name] == usual).all()])
 
 
@@ -174,7 +204,7 @@ def _parts(table: pd.DataFrame, by: str = "workload") -> list[pd.DataFrame]:
 
 
 def _with_goal(table: pd.DataFrame) -> pd.DataFrame:
-    """One column for the goal, in words, instead of its metric and threshold."""
+    """One column for the goal in place of its metric and threshold."""
     if not {"goal_metric", "goal_threshold"} <= set(table):
         return table
     goals = [goal_text(*pair) for pair in zip(table["goal_metric"], table["goal_threshold"], strict=True)]
@@ -182,7 +212,7 @@ def _with_goal(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def _steps_shown(steps: pd.DataFrame) -> pd.DataFrame:
-    """A study without a result says so in words, and is sorted after every number."""
+    """A study that missed its goal shows `not reached`, sorted after every number."""
     steps = _usual_dropped(steps.drop(columns=[name for name in steps if str(name).startswith("searched_")]))
     if "steps_n" in steps:
         interval = ["steps_n", "low", "high", "censored_at"]
@@ -197,7 +227,7 @@ def _steps_shown(steps: pd.DataFrame) -> pd.DataFrame:
 
 
 def _scaling_shown(scaling: pd.DataFrame) -> pd.DataFrame:
-    """Bounds beside their values, definitions in words, the interval where there is one."""
+    """Bounds beside their values, names of definitions, and intervals if there are any."""
     shown = scaling.drop(columns=["value", "bound", "low", "high"], errors="ignore")
     shown["definition"] = [DEFINITIONS.get(d, d.replace("_", " ")) for d in scaling["definition"]]
     pairs = zip(scaling["value"], scaling["bound"], strict=True)
@@ -209,48 +239,31 @@ def _scaling_shown(scaling: pd.DataFrame) -> pd.DataFrame:
     return shown
 
 
-def table_html(table: pd.DataFrame, title: str) -> str:
-    """A table that can be sorted and scrolls by itself; names the same in all rows go into the caption.
+def shown(table: pd.DataFrame, title: str) -> Table:
+    """A frame as the page shows it; a name that is the same in all rows goes into the caption.
 
-    >>> shown = table_html(pd.DataFrame({"optimizer": ["sgd", "sgd"], "steps_to_result": [1725, 24]}), "Table 1.")
-    >>> "optimizer sgd" in shown, "steps to goal" in shown, "1,725" in shown
-    (True, True, True)
+    >>> found = shown(pd.DataFrame({"optimizer": ["sgd", "sgd"], "steps_to_result": [1725, 24]}), "Table 1.")
+    >>> found.facts, found.columns[0].name, [cell.text for (cell,) in found.rows]
+    (['optimizer sgd'], 'steps to goal', ['1,725', '24'])
     """
     same = [name for name in SAID_ONCE if name in table and table[name].nunique() == 1]
-    facts = [f"{header(name)} {html.escape(str(table[name].iloc[0]))}" for name in same]
-    heads, columns = "", []
-    for name in table.columns.drop(same):
-        cells = [_cell(value, str(name)) for value in table[name]]
-        align = ' class="n"' if any(cell.key is not None for cell in cells) else ""
-        heads += f'<th scope="col"{align}><button>{header(name)}</button></th>'
-        columns.append([f"<td{align}{_key(cell)}>{html.escape(cell.text)}</td>" for cell in cells])
-    rows = "".join(f"<tr>{''.join(row)}</tr>\n" for row in zip(*columns, strict=True))
-    caption = f"<b>{html.escape(title)}</b> {' · '.join(facts)}".strip()
-    return (
-        f'<figure class="table"><figcaption>{caption}</figcaption>'
-        f'<div class="scroll" tabindex="0" role="region" aria-label="{html.escape(title)}">'
-        f"<table><thead><tr>{heads}</tr></thead><tbody>\n{rows}</tbody></table></div></figure>\n"
-    )
+    facts = [f"{header(name)} {table[name].iloc[0]}" for name in same]
+    columns = {name: [_cell(value, str(name)) for value in table[name]] for name in table.columns.drop(same)}
+    headings = [Column(header(name), any(cell.key is not None for cell in cells)) for name, cells in columns.items()]
+    return Table(title, facts, headings, list(zip(*columns.values(), strict=True)))
 
 
 def header(name: Any) -> str:
-    """What a column is called, escaped.
+    """The heading of a column.
 
     >>> header("steps_to_result"), header("batch_size")
     ('steps to goal', 'batch size')
     """
-    return html.escape(HEADERS.get(str(name), str(name).replace("_", " ")))
-
-
-def _key(cell: Cell) -> str:
-    """What the page's script sorts by; a number as it is, nothing where there is none."""
-    if cell.text == DASH:
-        return ' data-key=""'
-    return "" if cell.key is None else f' data-key="{str(cell.key).replace("inf", "Infinity")}"'
+    return HEADERS.get(str(name), str(name).replace("_", " "))
 
 
 def _cell(value: Any, column: str) -> Cell:
-    """A value for people: 1,725; 0.0213; 2 h 05 min; a dash for nothing."""
+    """A value as people read it: 1,725; 0.0213; 2 h 05 min; a dash if it is missing."""
     if isinstance(value, Cell):
         return value
     if pd.isna(value):
@@ -259,40 +272,10 @@ def _cell(value: Any, column: str) -> Cell:
         return Cell("yes" if value else "no")
     if isinstance(value, str):
         return Cell(value)
-    if value == np.inf:  # steps to a goal, or what no data bound
+    if value == np.inf:  # steps to a goal, or an open end of an interval
         return Cell("∞" if column == "log_error" else "not reached", value)
     if column.startswith("seconds_"):
         return Cell(duration(float(value)), float(value))
     if column.endswith("_share"):
         return Cell(f"{value:.1%}", float(value))
     return Cell(number(value), float(value))
-
-
-def number(value: float) -> str:
-    """Whole numbers in full, others to three digits; just below 1 the digits count from 1: 0.9987, not 0.999.
-
-    >>> number(1725), number(999.7), number(0.02134), number(0.9987), number(0.0000123)
-    ('1,725', '1,000', '0.0213', '0.9987', '1.23e-05')
-    """
-    if isinstance(value, int | np.integer) or (float(value).is_integer() and abs(value) >= 1):
-        return f"{int(value):,}"
-    if 0.9 < value < 1:
-        return f"{value:.{1 - floor(log10(1 - value))}f}".rstrip("0")
-    return f"{value:,.0f}" if abs(value) >= 999.5 else f"{value:#.3g}".removesuffix(".")
-
-
-def duration(seconds: float) -> str:
-    """Seconds as a person reads them, in three digits or two units.
-
-    >>> duration(3.2e-6), duration(0.0412), duration(245), duration(7500)
-    ('3.2 µs', '41.2 ms', '4 min 05 s', '2 h 05 min')
-    """
-    if seconds < 59.95:
-        units = {1e-6: "µs", 1e-3: "ms", 1.0: "s"}
-        size = next(size for size in units if seconds < 999.5 * size)
-        return f"{seconds / size:.3g} {units[size]}"
-    minutes, rest = divmod(round(seconds), 60)
-    if minutes < 60:
-        return f"{minutes} min {rest:02d} s"
-    hours, minutes = divmod(round(seconds / 60), 60)
-    return f"{hours:,} h {minutes:02d} min"

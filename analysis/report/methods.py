@@ -7,8 +7,9 @@ from functools import cache
 from pathlib import Path
 
 from markdown_it import MarkdownIt
+from markdown_it.token import Token
 
-# What a page says -> the bold term of docs/methods.md that defines it. The longer come first.
+# A term on the page -> the bold term of docs/methods.md that defines it. Longer terms come first.
 TERMS = {
     "maximum useful batch size": "Maximum useful batch size",
     "perfect-scaling limit": "Perfect-scaling limit",
@@ -29,28 +30,38 @@ TERMS = {
     "goal": "Goal",
 }
 _TERM = re.compile("|".join(rf"(?<![\w-]){re.escape(term)}(?![\w-])" for term in TERMS), re.IGNORECASE)
-_OUTSIDE_TAGS = re.compile(r"(<[^>]*>)")
 
 
 @cache
 def rendered() -> str:
-    """The methods as HTML; what is bold at the start of a paragraph or an item has an id: see `anchor`.
+    """The methods as HTML; a bold term at the start of a paragraph or an item has an id (`anchor`).
 
     >>> '<span id="method-goal"></span><strong>Goal' in rendered()
     True
     """
     text = Path(__file__).with_name("methods.md").read_text(encoding="utf-8")
-    body = MarkdownIt("commonmark").enable("table").render(text)
-    body = re.sub(r"<h1>.*?</h1>", "", body, count=1)
-    body = body.replace("<h2>", "<h3>").replace("</h2>", "</h3>")
-    return re.sub(r"(<p>|<li>)<strong>(.*?)</strong>", _with_ids, body, flags=re.DOTALL)
+    markdown = MarkdownIt("commonmark").enable("table")
+    tokens = markdown.parse(text)
+    first = next((at for at, token in enumerate(tokens) if token.tag == "h1"), None)
+    if first is not None:  # the page has a title of its own
+        del tokens[first : first + 3]
+    for token in tokens:
+        token.tag = "h3" if token.tag == "h2" else token.tag
+        if token.type == "inline" and token.children:
+            token.children = [*_marks(token.children), *token.children]
+    return markdown.renderer.render(tokens, markdown.options, {})
 
 
-def _with_ids(match: re.Match[str]) -> str:
-    """One id for each of several terms that share a paragraph: `Models; Data sets; Subsets.`"""
-    names = re.split(r";\s+", match[2].strip().rstrip("."))
-    marks = "".join(f'<span id="{anchor(name)}"></span>' for name in names)
-    return f"{match[1]}{marks}<strong>{match[2]}</strong>"
+def _marks(inline: list[Token]) -> list[Token]:
+    """An empty element with an id for each term in bold at the start of a paragraph: `Models; Data sets; Subsets.`"""
+    start = next((at for at, token in enumerate(inline) if token.type != "text" or token.content), 0)
+    if inline[start].type != "strong_open":
+        return []
+    end = next(at for at, token in enumerate(inline) if token.type == "strong_close")
+    term = "".join(token.content for token in inline[start:end])
+    names = re.split(r";\s+", term.strip().rstrip("."))
+    spans = [(Token("span_open", "span", 1, {"id": anchor(name)}), Token("span_close", "span", -1)) for name in names]
+    return [token for pair in spans for token in pair]
 
 
 def anchor(term: str) -> str:
@@ -59,33 +70,31 @@ def anchor(term: str) -> str:
     >>> anchor("Steps-to-result S(B)")
     'method-steps-to-result-s-b'
     """
-    return "method-" + re.sub(r"[^a-z0-9]+", "-", re.sub(r"<.*?>", "", term).lower()).strip("-")
+    return "method-" + re.sub(r"[^a-z0-9]+", "-", term.lower()).strip("-")
 
 
-def linked(escaped: str) -> str:
-    """A piece of HTML with the first mention of each term linked to its definition; what stands in tags is left alone.
+def defined(name: str) -> str | None:
+    """The id of the definition of a title; None if the methods have none.
 
-    >>> linked("the goal; a goal")
-    'the <a href="#method-goal">goal</a>; a goal'
-    """
-    seen: set[str] = set()
-
-    def link(match: re.Match[str]) -> str:
-        target = anchor(TERMS[next(term for term in TERMS if term.lower() == match[0].lower())])
-        if target in seen:
-            return match[0]
-        seen.add(target)
-        return f'<a href="#{target}">{match[0]}</a>'
-
-    parts = _OUTSIDE_TAGS.split(escaped)
-    return "".join(part if part.startswith("<") else _TERM.sub(link, part) for part in parts)
-
-
-def title(name: str) -> str:
-    """The title of a figure or table, linked to its definition if it has one of its own.
-
-    >>> title("Examples to result")
-    '<a href="#method-examples-to-result">Examples to result</a>'
+    >>> defined("Examples to result"), defined("Whatever")
+    ('method-examples-to-result', None)
     """
     target = anchor(name)
-    return f'<a href="#{target}">{name}</a>' if f'id="{target}"' in rendered() else name
+    return target if f'id="{target}"' in rendered() else None
+
+
+def pieces(sentence: str) -> list[tuple[str, str | None]]:
+    """A sentence cut at the first mention of each term: (text, the id of its definition or None).
+
+    >>> pieces("the goal; a goal")
+    [('the ', None), ('goal', 'method-goal'), ('; a goal', None)]
+    """
+    found: list[tuple[str, str | None]] = []
+    seen, end = set(), 0
+    for match in _TERM.finditer(sentence):
+        target = anchor(TERMS[next(term for term in TERMS if term.lower() == match[0].lower())])
+        if target not in seen:
+            seen.add(target)
+            found += [(sentence[end : match.start()], None), (match[0], target)]
+            end = match.end()
+    return [piece for piece in (*found, (sentence[end:], None)) if piece[0]]

@@ -1,17 +1,22 @@
-"""Tables, figures and warnings -> one HTML page that needs nothing beside it: no network, no server."""
+"""Tables, figures and warnings -> one HTML page that needs no other file, no network and no server.
 
-import html
+The HTML is in `templates/`; here are the records that it shows.
+"""
+
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pandas as pd
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
 
 from analysis.atomic import write_atomically
 from analysis.figures import FIGURES, Chart, canvas
-from analysis.report.html_tables import DASH, header, sections, table_html
-from analysis.report.methods import linked, rendered, title
+from analysis.report.html_tables import DASH, Table, header, sections, shown
+from analysis.report.methods import defined, pieces, rendered
 
 KEYS = ["workload", "optimizer", "batch_size", "goal_metric", "goal_threshold", "definition"]
 KEYS += ["repeat", "budget_multiple", "stage", "base_batch_size", "rule", "run"]
@@ -20,38 +25,19 @@ VARIABLES = {canvas.INK: "ink", canvas.MUTED: "muted", canvas.GRID: "grid", canv
 VARIABLES |= {colour: f"curve-{number}" for number, colour in enumerate(canvas.COLOURS)}
 VARIABLES |= {colour: f"ramp-{number}" for number, colour in enumerate(canvas.RAMP)}
 MOST_FIGURES, MOST_BYTES = 60, 12_000_000
-"""What a page holds; further figures are linked files. With tables and all, it stays below 15 MB."""
-SCRIPT = """
-for (const head of document.querySelectorAll("thead button")) head.onclick = () => {
-  const cell = head.parentElement, body = cell.closest("table").tBodies[0];
-  const down = cell.getAttribute("aria-sort") === "ascending";
-  for (const other of cell.parentElement.cells) other.removeAttribute("aria-sort");
-  cell.setAttribute("aria-sort", down ? "descending" : "ascending");
-  const key = row => row.cells[cell.cellIndex].dataset.key ?? row.cells[cell.cellIndex].textContent;
-  body.append(...[...body.rows].sort((a, b) => {
-    const x = key(a), y = key(b);
-    if (x === "" || y === "") return (x === "") - (y === "");
-    return (down ? -1 : 1) * (isNaN(x) || isNaN(y) ? x.localeCompare(y) : x - y);
-  }));
-};
-onhashchange = () => {
-  const target = location.hash && document.getElementById(location.hash.slice(1)), fold = target?.closest("details");
-  if (fold && !fold.open) { fold.open = true; target.scrollIntoView(); }
-};
-onbeforeprint = () => { for (const part of document.querySelectorAll("details")) part.open = true; };
-"""
+"""The most that a page holds, which keeps it below 15 MB; further figures are linked."""
 
 
 @dataclass(frozen=True)
 class ReportData:
-    """What a report says.
+    """The content of a report.
 
     Attributes:
-        sentences: the findings in plain words, the conclusion first.
-        warnings: the heaviest first.
+        sentences: the findings, the conclusion first.
+        warnings: the most serious first.
         tables: by name (`analysis.report.build.tables`).
         studies: provenance, one record for each study; nested records are shown as `versions torch`.
-        command: what reproduces all this.
+        command: reproduces the studies.
     """
 
     title: str
@@ -97,113 +83,112 @@ def write_tables(folder: Path, tables: Mapping[str, pd.DataFrame]) -> list[Path]
 
 
 def page(data: ReportData, drawn: Drawn = ()) -> str:
-    """The report as HTML; all that comes from outside is escaped.
+    """The report as HTML; every name and sentence is escaped.
 
     >>> data = ReportData("Digits", ["Scaling ends at 64 < 128."], [], {}, [], "")
     >>> "Scaling ends at 64 &lt; 128." in page(data)
     True
     """
-    style = Path(__file__).with_name("report.css").read_text(encoding="utf-8")
-    lead, *others = data.sentences or ["Nothing has been measured yet."]
-    parts = [
-        f"<header><h1>{html.escape(data.title)}</h1><p class=lead>{linked(html.escape(lead))}</p>",
-        *(f"<p>{linked(html.escape(sentence))}</p>" for sentence in others),
-        "</header>",
-        _warnings(data.warnings),
-        _section("Figures", _figures(drawn)),
-        _section("Tables", sections(data.tables)),
-        _section("Provenance", _provenance(data.studies, data.command)),
-        _section("Methods", f"<details><summary>What each number means</summary>{rendered()}</details>"),
-    ]
     return (
-        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">\n'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        # The browser itself is told to fetch nothing.
-        '<meta http-equiv="Content-Security-Policy" '
-        "content=\"default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:\">\n"
-        f"<title>{html.escape(data.title)}</title>\n<style>\n{style}</style></head>\n"
-        f"<body><main>\n{''.join(parts)}\n</main><script>{SCRIPT}</script></body></html>\n"
+        _environment()
+        .get_template("page.html.jinja")
+        .render(
+            data=data,
+            drawn=_figures(drawn),
+            tables=sections(data.tables),
+            provenance=_provenance(data.studies),
+            methods=Markup(rendered()),  # our own text
+        )
     )
 
 
-def _section(title: str, content: str) -> str:
-    return f'<section id="{title.lower()}"><h2>{title}</h2>\n{content}</section>\n' if content else ""
+@cache
+def _environment() -> Environment:
+    templates = FileSystemLoader(Path(__file__).with_name("templates"))
+    environment = Environment(
+        loader=templates, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    environment.globals["pieces"] = pieces
+    return environment
 
 
-def _warnings(warnings: list[str]) -> str:
-    items = "".join(f"<li>{html.escape(warning)}</li>" for warning in warnings)
-    return f'<section class="warnings"><h2>Warnings</h2><ol>{items}</ol></section>\n' if items else ""
+class Figure(NamedTuple):
+    """A figure of the page.
+
+    Attributes:
+        target: the id of the definition of its title; None if there is none.
+        panels: for each its label and its SVG from the `viewBox` on.
+        small: panels are many and simple, three to a row.
+    """
+
+    title: str
+    target: str | None
+    about: str
+    caption: str
+    panels: list[tuple[str, Markup]]
+    small: bool
 
 
-def _figures(drawn: Drawn) -> str:
-    """The figures, a panel an SVG so that narrow pages can stack them; those that are too many; what is missing."""
-    shown: list[str] = []
-    linked: list[Chart] = []
+class Figures(NamedTuple):
+    """The figures on the page, (file name, title) of those beside it, and (title, needs) of those not drawn."""
+
+    shown: list[Figure]
+    further: list[tuple[str, str]]
+    missing: list[tuple[str, str]]
+
+
+def _figures(drawn: Drawn) -> Figures:
+    figures: list[Figure] = []
+    further: list[tuple[str, str]] = []
+    size = 0
     for chart, svgs in drawn:
-        figure = _figure(chart, svgs, len(shown) + 1) if len(shown) < MOST_FIGURES else ""
-        if figure and sum(map(len, shown)) + len(figure) < MOST_BYTES:
-            shown.append(figure)
+        if len(figures) < MOST_FIGURES and size + sum(map(len, svgs)) < MOST_BYTES:
+            size += sum(map(len, svgs))
+            figures.append(_figure(chart, svgs))
         else:
-            linked.append(chart)
-    items = [f"<li>{title}: needs {html.escape(needs)}.</li>" for title, needs in _missing(drawn)] if drawn else []
-    missing = f"<p>Not drawn from these results:</p><ul>{''.join(items)}</ul>" if items else ""
-    return f'<div class="figures">{"".join(shown)}</div>{_links(linked)}<div class="missing">{missing}</div>'
-
-
-def _missing(drawn: Drawn) -> list[tuple[str, str]]:
-    """(title, what it needs) of every kind of figure that is not there."""
+            further.append((chart.name, chart.drawing.title + (f": {chart.about}" if chart.about else "")))
     there = {chart.drawing.title for chart, _ in drawn}
-    return [(drawing.title, drawing.needs) for drawing in FIGURES.values() if drawing.title not in there]
+    kinds = FIGURES.values() if drawn else ()
+    return Figures(figures, further, [(kind.title, kind.needs) for kind in kinds if kind.title not in there])
 
 
-def _links(charts: list[Chart]) -> str:
-    items = "".join(f'<li><a href="figures/{chart.name}.svg">{_title(chart)}</a></li>' for chart in charts)
-    return f"<p>Further figures, in files of their own:</p><ul>{items}</ul>" if items else ""
-
-
-def _title(chart: Chart) -> str:
-    return html.escape(chart.drawing.title + (f": {chart.about}" if chart.about else ""))
-
-
-def _figure(chart: Chart, svgs: list[bytes], number: int) -> str:
-    panels = []
+def _figure(chart: Chart, svgs: list[bytes]) -> Figure:
+    drawing, panels = chart.drawing, []
     for position, (panel, svg) in enumerate(zip(chart.panels, svgs, strict=True)):
-        first = panel[chart.drawing.table].iloc[0]
-        about = ", ".join(str(first[name]) for name in chart.drawing.panel)
-        panels.append(inline_svg(svg.decode(), f"{chart.name}-{position}-", f"{chart.drawing.title}: {about}"))
-    heading = title(html.escape(chart.drawing.title)) + html.escape(f": {chart.about}" if chart.about else "")
-    caption = f"<b>Figure {number}. {heading}.</b> {linked(html.escape(chart.drawing.caption))}"
-    return (
-        f"<figure{' class=wide' if len(panels) > 1 else ''}>"
-        f'<div class="panels{" small" if chart.drawing.small else ""}">{"".join(panels)}</div>'
-        f"<figcaption>{caption}</figcaption></figure>\n"
-    )
+        first = panel[drawing.table].iloc[0]
+        about = ", ".join(str(first[name]) for name in drawing.panel)
+        panels.append((f"{drawing.title}: {about}", inline_svg(svg.decode(), f"{chart.name}-{position}-")))
+    return Figure(drawing.title, defined(drawing.title), chart.about, drawing.caption, panels, drawing.small)
 
 
-def inline_svg(svg: str, prefix: str, label: str) -> str:
-    """An SVG file as an element of a page: ids prefixed, colours by name to follow the page's, no size.
+def inline_svg(svg: str, prefix: str) -> Markup:
+    """An SVG file from its `viewBox` on, for use inside a page: ids prefixed, colours by the page's names, no size.
+
+    Matplotlib wrote and escaped the file.
 
     >>> svg = '<svg width="9pt" viewBox="0 0 9 9"><g id="line" style="stroke: #1b1b1f"/></svg>'
-    >>> inline_svg(svg, "figure-1-", "Steps").strip()
-    '<svg role="img" aria-label="Steps" viewBox="0 0 9 9"><g id="figure-1-line" style="stroke: var(--ink)"/></svg>'
+    >>> inline_svg(svg, "figure-1-").strip()
+    Markup('viewBox="0 0 9 9"><g id="figure-1-line" style="stroke: var(--ink)"/></svg>')
     """
     body = canvas.element(svg, prefix).replace("xlink:href", "href")
     for colour, variable in VARIABLES.items():
         body = body.replace(f": {colour}", f": var(--{variable})")
-    return f'<svg role="img" aria-label="{html.escape(label)}" {body}'
+    return Markup(body)
 
 
-def _provenance(studies: list[dict[str, Any]], command: str) -> str:
-    """The command, and in a fold what was recorded: once where it is the same in all runs, else as a table."""
+class Provenance(NamedTuple):
+    """How the studies were made: (name, value) of whatever is the same in all runs, and a table of the rest."""
+
+    same: list[tuple[str, str]]
+    differing: Table | None
+
+
+def _provenance(studies: list[dict[str, Any]]) -> Provenance:
     records = pd.json_normalize(studies, sep=" ").map(_plain)
     same = [name for name in records if len(records) and records[name].nunique() == 1]
-    facts = "".join(f"<dt>{header(name)}</dt><dd>{html.escape(records[name].iloc[0])}</dd>" for name in same)
     rest = records.drop(columns=same)
-    run = f"<p>To reproduce this report:</p><pre><code>{html.escape(command)}</code></pre>\n"
-    table = table_html(rest, "What differs between runs.") if len(rest.columns) else ""
-    summary = "<summary>Versions, devices, seeds and times</summary>"
-    fold = f"<details>{summary}\n<dl>{facts}</dl>{table}</details>"
-    return (run if command else "") + (fold if studies else "")
+    table = shown(rest, "What differs between runs.") if len(rest.columns) else None
+    return Provenance([(header(name), records[name].iloc[0]) for name in same], table)
 
 
 def _plain(value: Any) -> str:

@@ -13,9 +13,9 @@ import pandas as pd
 
 from analysis.counting import Goal
 from analysis.intervals import ratios
+from analysis.labels import bounded, goal_text, listed
 from analysis.load import GOAL, StudyData
 from analysis.tables import relative
-from analysis.tables.scaling import bounded
 from analysis.tables.steps_to_result import answerable, feasible_steps, row
 
 FIXED = {"optimizer": "workload", "workload": "optimizer"}
@@ -99,14 +99,14 @@ def sentences(pairs: pd.DataFrame, limits: pd.DataFrame, by: str = "optimizer") 
     """
     found = []
     for (held, metric, threshold), group in pairs.groupby([FIXED[by], *GOAL], sort=True):
-        subject = f"{held} to {metric} < {threshold:g}"
+        subject = f"{held} to {goal_text(metric, threshold)}"
         ahead = [_ahead(one, other, pair) for (one, other), pair in group.groupby([by, "against"], sort=True)]
         said = [f"{subject}: {words}." for words in ahead if words]
         names = sorted({*group[by], *group["against"]})
         if not said:
-            said = [f"{subject}: no batch size at which {_listed(names, 'or')} is shown to need fewer steps."]
+            said = [f"{subject}: no batch size at which {listed(names, 'or')} is shown to need fewer steps."]
         elif not all(ahead):
-            said.append(f"{subject}: no other two of {_listed(names, 'and')} are shown to differ.")
+            said.append(f"{subject}: no other two of {listed(names, 'and')} are shown to differ.")
         mine = limits[(limits[[FIXED[by], *GOAL]] == [held, metric, threshold]).all(axis=1)]
         found += [*said[:-1], f"{said[-1]} {_useful(names, mine, by)}".strip()]
     return found
@@ -147,8 +147,3 @@ def _useful(names: Sequence[str], limits: pd.DataFrame, by: str) -> str:
 def _useful_in_words(value: float, bound: str) -> str:
     """Nothing is known of what lies below the smallest, and few trials may show no gain where there is one."""
     return f"no gain shown beyond {value:,.0f}" if bound == "<" else bounded(value, bound)
-
-
-def _listed(names: Sequence[str], last: str) -> str:
-    """In words: a, b and c."""
-    return f" {last} ".join([", ".join(names[:-1]), names[-1]])

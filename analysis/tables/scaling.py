@@ -14,7 +14,8 @@ import pandas as pd
 
 from analysis.counting import Goal
 from analysis.intervals import PART, RESAMPLES, draws, median_best_of, ratios, resampled
-from analysis.load import CURVE, StudyData, curve_in_words
+from analysis.labels import bounded, curve_text
+from analysis.load import CURVE, StudyData
 from analysis.tables import fits
 from analysis.tables.steps_to_result import answerable, feasible_steps, row
 
@@ -300,7 +301,7 @@ def sentences(steps: pd.DataFrame, limits: pd.DataFrame) -> list[str]:
 
 
 def _sentence(key: tuple[str, str, str, float], curve: pd.DataFrame, limits: pd.DataFrame) -> str:
-    subject = curve_in_words(*key)
+    subject = curve_text(*key)
     reached = curve[curve["reached"]]
     if reached.empty:
         return f"{subject}: the goal was not reached at any batch size."
@@ -355,15 +356,6 @@ def _interval(limit: pd.Series, curve: pd.DataFrame) -> str:
     return f" ({limit.low:,.0f} to {limit.high:,.0f})" if limit.low < limit.high else f" ({limit.low:,.0f} throughout)"
 
 
-def bounded(value: float, bound: str) -> str:
-    """A limit in words.
-
-    >>> bounded(1024.0, ">")
-    'at least 1,024'
-    """
-    return {"=": "", "<": "at most ", ">": "at least "}[bound] + f"{value:,.0f}"
-
-
 def _critical_sentence(key: tuple[str, str, str, float], limits: pd.DataFrame, curve: pd.DataFrame) -> str:
     """The critical batch size by each definition that the data allow, and which fit is better; empty if none is."""
     names = {"mccandlish": "McCandlish et al. (2018)", "shoulder": "sharp shoulder", "zhang": "Zhang et al. (2024)"}
@@ -373,7 +365,7 @@ def _critical_sentence(key: tuple[str, str, str, float], limits: pd.DataFrame, c
         for name, limit in known.items()
         if not pd.isna(limit.value)
     ]
-    text = f"Critical batch size of {curve_in_words(*key)}: {', '.join(found)}." if found else ""
+    text = f"Critical batch size of {curve_text(*key)}: {', '.join(found)}." if found else ""
     fitted = fits.table(curve)
     information = fitted["information"].dropna()
     if len(information) < 2:

@@ -13,7 +13,8 @@ import pandas as pd
 
 from analysis import intervals
 from analysis.counting import COMPLETE, INCOMPLETE, TUNED, Branch
-from analysis.load import CURVE, StudyData, curve_in_words
+from analysis.labels import curve_text
+from analysis.load import CURVE, StudyData
 from analysis.tables import steps_to_result
 from analysis.tables.answers import answer, by_study
 
@@ -221,7 +222,7 @@ def sentences(moved: pd.DataFrame) -> list[str]:
         if part["steps_lost"].isna().all():
             continue
         rules = [_reach(rule, rows, int(base)) for rule, rows in part.groupby("rule", sort=False)]
-        moved_from = f"{curve_in_words(*curve)}, moved from batch size {base:,}"
+        moved_from = f"{curve_text(*curve)}, moved from batch size {base:,}"
         found.append(f"{moved_from}, stays within {NEAR:g} times the tuned steps: {'; '.join(rules)}.")
     return found
 

@@ -13,10 +13,10 @@ from rich.live import Live
 from rich.progress import BarColumn, Progress, TaskID, TextColumn
 from rich.table import Table
 
+from analysis.labels import duration
 from study.engine.cost import Cost, Work
 from study.records import Study
 from study.search.tuner import Tuner
-from study.terminal.show import duration
 
 
 class SweepProgress:

@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from analysis.counting import STOPPING
+from analysis.labels import counted, duration, goal_text, number, short_count
 from study.engine.cost import Work
 from study.optimizers import OPTIMIZERS
 from study.records import Study
@@ -49,8 +50,8 @@ def costs(console: Console, left: Sequence[Work], place: str, workers: int, smal
                 *(work.study.branch.path for _ in searches),
                 f"{work.trials:,}",
                 f"{work.study.train_steps:,}",
-                rounded(plan["examples"]),
-                f"{1000 * work.cost.step:,.2f}",
+                short_count(plan["examples"]),
+                number(1000 * work.cost.step),
                 f"{plan['evaluation_share']:.0%}",
                 duration(plan["seconds"]),
             )
@@ -59,7 +60,7 @@ def costs(console: Console, left: Sequence[Work], place: str, workers: int, smal
         console.print(f"Batch size {cost.composition(batch_size)}.", highlight=False)
     early = STOPPING[left[0].study.stopping].in_words
     console.print(
-        f"\nAbout {duration(total)} at full budget with {workers} worker{'s' if workers > 1 else ''} on "
+        f"\nAbout {duration(total)} at full budget with {counted(workers, 'worker')} on "
         f"{place}, by a few real steps.{early and f' {early}'}",
         highlight=False,
     )
@@ -95,7 +96,7 @@ def results(console: Console, steps: pd.DataFrame, sentences: Sequence[str], war
     several = len(steps[["goal_metric", "goal_threshold"]].drop_duplicates()) > 1
     for key, curve in steps.groupby(["workload", "optimizer", "goal_metric", "goal_threshold"]):
         workload, optimizer, metric, threshold = key
-        goal = f" to {metric} < {threshold:g}" if several else ""
+        goal = f" to {goal_text(metric, threshold)}" if several else ""
         console.print(f"\n[bold]{workload}, {optimizer}{goal}[/]", highlight=False)
         for table in _fewest_steps(curve):
             if console.measure(table, options=console.options.update_width(WIDE)).maximum <= console.width:
@@ -111,7 +112,7 @@ def results(console: Console, steps: pd.DataFrame, sentences: Sequence[str], war
     for warning in warnings[:SHOWN_WARNINGS]:
         console.print(f"Warning: {warning}", style="yellow", markup=False, highlight=False)
     if (more := len(warnings) - SHOWN_WARNINGS) > 0:
-        console.print(f"{more} more warning{'s' if more > 1 else ''} in the report.", style="yellow", highlight=False)
+        console.print(f"{counted(more, 'more warning')} in the report.", style="yellow", highlight=False)
 
 
 def _fewest_steps(curve: pd.DataFrame) -> Iterator[Table]:
@@ -135,7 +136,7 @@ def _fewest_steps(curve: pd.DataFrame) -> Iterator[Table]:
                 f"{row['batch_size']:,}",
                 _steps_or_why_not(row),
                 f"{row['examples_to_result']:,}" if row["reached"] else "",
-                *(f"{row[name]:.4g}" if row["reached"] else "" for name in names),
+                *(number(row[name]) if row["reached"] else "" for name in names),
                 *(str(row[count]) for count in counts),
             )
         yield table
@@ -216,12 +217,12 @@ def status(console: Console, progress: pd.DataFrame) -> None:
         console.print()
     if doubled := progress["doubled"].sum():
         console.print(
-            f"Discarded: {doubled} trial{'s' if doubled > 1 else ''} that a process which was taken for dead made too.",
+            f"Discarded: {counted(doubled, 'trial')} that were trained twice: their process was taken for dead.",
             highlight=False,
         )
     left, unknown = progress["seconds_left"].sum(), progress["seconds_left"].isna().sum()
     about = f"About {duration(left)} left" if left else "Time left: unknown" if unknown else "Done"
-    more = f"; of {unknown} search{'es' if unknown > 1 else ''} no trial has ended yet" if unknown else ""
+    more = f"; no trial of {counted(unknown, 'search', 'searches')} has ended yet" if unknown else ""
     console.print(f"{about}{more}.", highlight=False)
 
 
@@ -231,27 +232,3 @@ def columns(*headings: str, left: Sequence[str] = ()) -> Table:
     for heading in headings:
         table.add_column(heading.replace("_", " "), justify="left" if heading in left else "right")
     return table
-
-
-def rounded(count: float) -> str:
-    """A count as a person reads it.
-
-    >>> rounded(4_096_000), rounded(900)
-    ('4.1 M', '900')
-    """
-    for size, unit in ((1e12, " T"), (1e9, " G"), (1e6, " M"), (1e3, " k")):
-        if count >= size:
-            return f"{count / size:,.2g}{unit}" if count < 99.5 * size else f"{count / size:,.0f}{unit}"
-    return f"{count:,.0f}"
-
-
-def duration(seconds: float) -> str:
-    """Seconds as a person says them.
-
-    >>> duration(75), duration(5400)
-    ('1.2 min', '1.5 h')
-    """
-    for size, unit in ((86400, "days"), (3600, "h"), (60, "min")):
-        if seconds >= 1.2 * size:
-            return f"{seconds / size:.1f} {unit}"
-    return f"{seconds:.0f} s"

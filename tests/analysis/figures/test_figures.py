@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 from helpers.made_tables import METRIC, drawn, errors_at, limits, only, table, trials
 
-from analysis.figures import canvas, charts, draw, goal_text
+from analysis.figures import canvas, charts, draw
 from analysis.figures.scaling import NOT_REACHED, PERFECT
 from analysis.tables import fits
 from analysis.tables.best_errors import by_budget
@@ -129,12 +129,6 @@ def test_without_momentum_the_effective_learning_rate_is_the_learning_rate():
     plain = table("sgd").drop(columns="momentum")
     assert charts({"steps_to_result": plain}, ["best_effective_learning_rate"]) == []
     assert len(only("best_learning_rate", {"steps_to_result": plain}).panels) == 1
-
-
-def test_goals_in_words():
-    assert goal_text(METRIC, 0.05) == "validation error < 0.05"
-    assert goal_text("test/cross_entropy_error", 3.9) == "test cross entropy < 3.9"
-    assert goal_text("loss", 1) == "loss < 1"
 
 
 def panels_of(name, tables):

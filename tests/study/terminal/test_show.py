@@ -9,7 +9,7 @@ from omegaconf import OmegaConf
 from rich.console import Console
 
 import conf
-from analysis.report.html_tables import number
+from analysis.labels import number
 from study.engine.cost import Cost, Work
 from study.records import Budget
 from study.search.tuner import Tuner
@@ -76,4 +76,4 @@ def test_the_table_has_what_was_searched_as_far_as_the_line_goes(width, there):
     said = console.export_text()
     assert [name for name in there if name not in said] == []
     assert "\N{HORIZONTAL ELLIPSIS}" not in said
-    assert "0.001251" in said
+    assert "0.00125" in said

@@ -1,0 +1,121 @@
+"""The one way to write numbers, durations, goals and lists for people. Standard library only."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from math import floor, log10
+from numbers import Integral
+
+SPLITS = {"val": "validation", "train": "training", "test": "test"}
+ERRORS = {"classification_error": "error", "cross_entropy_error": "cross entropy"}
+BOUNDS = {"=": "", ">": "≥ ", "<": "≤ "}
+"""How a table writes a bound before its number."""
+BOUNDS_IN_WORDS = {"=": "", ">": "at least ", "<": "at most "}
+
+
+def number(value: float) -> str:
+    """Whole numbers in full, others to three digits; just below 1 the digits count from 1: 0.9987, not 0.999.
+
+    >>> number(1725), number(999.7), number(0.02134), number(0.9987), number(0.0000123)
+    ('1,725', '1,000', '0.0213', '0.9987', '1.23e-05')
+    """
+    if isinstance(value, Integral) or (float(value).is_integer() and abs(value) >= 1):
+        return f"{int(value):,}"
+    if 0.9 < value < 1:
+        return f"{value:.{1 - floor(log10(1 - value))}f}".rstrip("0")
+    return f"{value:,.0f}" if abs(value) >= 999.5 else f"{value:#.3g}".removesuffix(".")
+
+
+def short_count(count: float) -> str:
+    """A large count in two digits and a unit.
+
+    >>> short_count(4_096_000), short_count(900)
+    ('4.1 M', '900')
+    """
+    for size, unit in ((1e12, " T"), (1e9, " G"), (1e6, " M"), (1e3, " k")):
+        if count >= size:
+            return f"{count / size:,.2g}{unit}" if count < 99.5 * size else f"{count / size:,.0f}{unit}"
+    return f"{count:,.0f}"
+
+
+def duration(seconds: float) -> str:
+    """A duration [seconds] in three digits or two units.
+
+    >>> duration(3.2e-6), duration(0.0412), duration(245), duration(7500)
+    ('3.2 µs', '41.2 ms', '4 min 05 s', '2 h 05 min')
+    """
+    if seconds < 59.95:
+        units = {1e-6: "µs", 1e-3: "ms", 1.0: "s"}
+        size = next(size for size in units if seconds < 999.5 * size)
+        return f"{seconds / size:.3g} {units[size]}"
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes < 60:
+        return f"{minutes} min {rest:02d} s"
+    hours, minutes = divmod(round(seconds / 60), 60)
+    return f"{hours:,} h {minutes:02d} min"
+
+
+def metric_text(metric: str) -> str:
+    """The name of a metric; an unknown metric keeps its own name.
+
+    >>> metric_text("val/classification_error"), metric_text("train/cross_entropy_error"), metric_text("perplexity")
+    ('validation error', 'training cross entropy', 'perplexity')
+    """
+    split, _, error = metric.rpartition("/")
+    return f"{SPLITS[split]} {ERRORS.get(error, error.replace('_', ' '))}" if split in SPLITS else metric
+
+
+def goal_text(metric: str, threshold: float) -> str:
+    """A goal: the metric and the threshold that it must fall below.
+
+    >>> goal_text("val/classification_error", 0.05)
+    'validation error < 0.05'
+    """
+    return f"{metric_text(metric)} < {threshold:g}"
+
+
+def curve_text(workload: str, optimizer: str, metric: str, threshold: float) -> str:
+    """The name of a curve: workload, optimizer and goal.
+
+    >>> curve_text("digits", "sgd", "val/classification_error", 0.05)
+    'digits with sgd to validation error < 0.05'
+    """
+    return f"{workload} with {optimizer} to {goal_text(metric, threshold)}"
+
+
+def bounded(value: float, bound: str) -> str:
+    """A batch size that may be known by a bound only.
+
+    >>> bounded(1024.0, ">")
+    'at least 1,024'
+    """
+    return f"{BOUNDS_IN_WORDS[bound]}{value:,.0f}"
+
+
+def listed(values: Iterable[object], last: str = "and") -> str:
+    """Values in a sentence; whole numbers with thousands separated.
+
+    >>> listed([64]), listed([64, 128, 1024]), listed(["sgd", "adam"], "or")
+    ('64', '64, 128 and 1,024', 'sgd or adam')
+    """
+    texts = [f"{value:,}" if isinstance(value, Integral) else str(value) for value in values]
+    return f" {last} ".join([", ".join(texts[:-1]), texts[-1]]) if len(texts) > 1 else "".join(texts)
+
+
+def batch_sizes(sizes: Iterable[int]) -> str:
+    """Batch sizes in a sentence.
+
+    >>> batch_sizes([64]), batch_sizes([8, 1024])
+    ('batch size 64', 'batch sizes 8 and 1,024')
+    """
+    sizes = list(sizes)
+    return f"batch size{'' if len(sizes) == 1 else 's'} {listed(sizes)}"
+
+
+def counted(count: int, noun: str, plural: str = "") -> str:
+    """A count of things.
+
+    >>> counted(1, "trial"), counted(1200, "trial"), counted(2, "search", "searches")
+    ('1 trial', '1,200 trials', '2 searches')
+    """
+    return f"{count:,} {noun if count == 1 else plural or f'{noun}s'}"

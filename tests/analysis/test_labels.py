@@ -1,0 +1,46 @@
+"""The one way to write numbers, durations and goals."""
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from analysis.labels import duration, goal_text, number
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(1725, "1,725"), (0.0213456, "0.0213"), (64.0, "64"), (0.9987, "0.9987"), (0.99999, "0.99999"), (0.95, "0.95"),
+     (1.5, "1.50"), (12345.6, "12,346"), (0.0000123, "1.23e-05"), (0, "0"), (-3, "-3"), (123.4, "123")],
+)  # fmt: skip
+def test_numbers(value, text):
+    assert number(value) == text
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(0.0, "0 µs"), (3.21e-6, "3.21 µs"), (0.9999, "1 s"), (0.0417, "41.7 ms"), (59.9, "59.9 s"), (59.99, "1 min 00 s"),
+     (245, "4 min 05 s"), (3599.7, "1 h 00 min"), (7500, "2 h 05 min"), (1e7, "2,777 h 47 min")],
+)  # fmt: skip
+def test_durations(seconds, text):
+    assert duration(seconds) == text
+
+
+def test_goals_in_words():
+    assert goal_text("val/classification_error", 0.05) == "validation error < 0.05"
+    assert goal_text("test/cross_entropy_error", 3.9) == "test cross entropy < 3.9"
+    assert goal_text("loss", 1) == "loss < 1"
+
+
+def test_whole_numbers_of_arrays_are_whole():
+    assert number(np.int64(0)) == "0"
+    assert number(np.float64(2048)) == "2,048"
+
+
+def test_labels_import_nothing_heavy():
+    """The terminal writes numbers before anything is loaded."""
+    heavy = "{'numpy', 'pandas', 'matplotlib', 'torch'}"
+    code = f"import sys, analysis.labels; print(sorted({heavy} & set(sys.modules)))"
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert said.strip() == "[]"
