@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import importlib
+import itertools
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from difflib import get_close_matches
 from pathlib import Path
@@ -13,7 +13,6 @@ from typing import Any
 from hydra import compose, initialize_config_dir
 from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 from hydra.core.config_store import ConfigStore
-from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
 from hydra.errors import HydraException
@@ -26,7 +25,8 @@ from study.errors import UsageError
 from study.optimizers.base import HALF_LIFE
 from workloads.suggest import suggest
 
-CONF = Path(importlib.import_module("conf").__file__ or "").parent
+CONF = Path(__file__).parents[1] / "conf"
+"""The configuration files. In a checkout this is a link to `conf/` at the top of the repository."""
 KINDS = {"Integer": "a whole number", "Float": "a number", "bool": "true or false"}
 OF_ANOTHER_KIND = re.compile(
     rf"Value '(.*)' (?:of type '\w+' could not be converted to|is not a valid) ({'|'.join(KINDS)})\b"
@@ -41,6 +41,13 @@ OPEN = re.compile(
     r"hydra\.launcher\.(additional_parameters|ray\.init|ray\.remote)\.[\w.-]+"
 )
 """Keys that no schema knows: studies judge whether anything asks for them, clusters whether they know them."""
+
+JOINED = {
+    "space": ("space", "workload", "optimizer"),
+    "preset_workload": ("preset/workload", "preset", "workload"),
+    "preset_space": ("preset/optimizer", "preset", "optimizer"),
+}
+"""Where older versions kept FIRST_SECOND.yaml -> where FIRST/SECOND.yaml is now, and the groups of the two names."""
 
 
 @contextmanager
@@ -87,8 +94,8 @@ def as_yaml(arguments: Sequence[str], config_dir: Path | None = None) -> str:
 
 def _with_hydra(arguments: Sequence[str], config_dir: Path | None) -> Iterator[DictConfig]:
     ConfigStore.instance().store(name="schema", node=SweepConfig)
-    if config_dir is not None and not config_dir.is_dir():
-        raise UsageError(f"--config-dir must be a folder, but got {config_dir}.")
+    if config_dir is not None:
+        _check_config_dir(config_dir)
     extra = [] if config_dir is None else [f"hydra.searchpath=[file://{config_dir.resolve()}]"]
     with initialize_config_dir(str(CONF), version_base="1.3"), in_words():
         overrides = OverridesParser.create().parse_overrides([_readable(text) for text in arguments])
@@ -102,6 +109,19 @@ def _with_hydra(arguments: Sequence[str], config_dir: Path | None) -> Iterator[D
             yield _compose(extra, OverridesParser.create().parse_overrides(point))
 
 
+def _check_config_dir(folder: Path) -> None:
+    """Refuse what is no folder, and files under the joined names that older versions used: they would be ignored."""
+    if not folder.is_dir():
+        raise UsageError(f"--config-dir must be a folder, but got {folder}.")
+    for old, (new, *groups) in JOINED.items():
+        for path in (folder / old).glob("*.yaml"):
+            firsts, seconds = (_options((CONF, folder), group) for group in groups)
+            for first, second in itertools.product(firsts, seconds):
+                if path.stem == f"{first}_{second}":
+                    moved = folder / new / first / f"{second}.yaml"
+                    raise UsageError(f"{path} is not read: its {groups[0]} is a folder now; move it to {moved}.")
+
+
 def _readable(override: str) -> str:
     """What people type, as Hydra's grammar wants it: goals and addresses need quotes, and choices a name."""
     key, _, value = override.partition("=")
@@ -113,15 +133,14 @@ def _readable(override: str) -> str:
 
 
 def _compose(extra: list[str], overrides: Sequence[Override]) -> DictConfig:
-    loader = GlobalHydra.instance().config_loader()
     choices: list[str] = []
     values: list[Override] = []
     for override in overrides:
         name = override.key_or_group
-        options = [*loader.get_group_options(name), *_options_beside(extra, name)]
+        options = _options([CONF, *_beside(extra)], name)
         if override.is_delete():
             raise UsageError(f"{name} cannot be removed; give it another value.")
-        if not options:
+        if not options and "/" not in name:
             values.append(override)
             continue
         if "/" in name or override.package is not None:
@@ -170,9 +189,11 @@ def _refuse_unknown(names: Sequence[str], choices: Sequence[str]) -> None:
         raise UsageError(f"unknown key {name!r}{hint}")
 
 
-def _options_beside(extra: Sequence[str], group: str) -> list[str]:
-    """The choices of a group in the user's own --config-dir, which Hydra's loader learns of only while composing."""
-    return [path.stem for folder in _beside(extra) for path in (folder / group).glob("*.yaml")]
+def _options(roots: Iterable[Path], group: str) -> list[str]:
+    """The choices of a group: its files, or for `space` workload/optimizer."""
+    folders = [root / group for root in roots]
+    paths = [(path, folder) for folder in folders for path in folder.glob("*/*.yaml" if group == "space" else "*.yaml")]
+    return [str(path.relative_to(folder).with_suffix("")) for path, folder in paths]
 
 
 def _is_beside(extra: Sequence[str], name: str) -> bool:

@@ -89,7 +89,7 @@ import sys
 
 class Absent:
     def find_spec(self, name, path=None, target=None):
-        if name.partition(".")[0] in ("torch", "optuna", "hydra", "study", "workloads", "conf"):
+        if name.partition(".")[0] in ("torch", "optuna", "hydra", "study", "workloads"):
             raise ImportError(f"{name} is not installed here")
 
 

@@ -87,7 +87,7 @@ def test_each_file_imports_only_what_its_room_may_know(file):
     if within(file, ["study"], "/") and not within(file, ["study/__main__.py", "study/commands"], "/"):
         ours = {name for name in found if name.startswith("analysis.")}
         assert not {name for name in ours if not within(name, [*OF_ANALYSIS, "analysis.errors"], ".")}
-    assert {name.split(".")[0] for name in found} <= {*ROOMS, "conf", *DECLARED, *sys.stdlib_module_names}
+    assert {name.split(".")[0] for name in found} <= {*ROOMS, *DECLARED, *sys.stdlib_module_names}
 
 
 def test_rooms_form_a_straight_line():

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from functools import partial
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -23,7 +22,7 @@ from torch.optim.lr_scheduler import (
     SequentialLR,
 )
 
-import conf
+from study.config.compose import CONF
 from study.config.jobs import parse_jobs
 from study.config.preflight import materialise
 from study.data.resident import Data
@@ -227,7 +226,7 @@ def test_a_warmup_as_long_as_the_budget_is_all_there_is(name, warmup):
 @pytest.mark.parametrize("name", SCHEDULES)
 def test_composes_from_the_command_line(name):
     asked, optional = SCHEDULES[name].hyperparameters, SCHEDULES[name].optional_hyperparameters
-    file = yaml.safe_load((Path(conf.__file__).parent / "schedule" / f"{name}.yaml").read_text())
+    file = yaml.safe_load((CONF / "schedule" / f"{name}.yaml").read_text())
     in_file = file.get("search", {}).get("space", {}).keys()
     assert file["schedule"] == name
     assert in_file - optional.keys() == asked.keys()

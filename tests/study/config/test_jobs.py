@@ -1,26 +1,18 @@
-"""conf/ composes, overrides do what they say, and what cannot be asked is refused before anything is written."""
+"""Overrides do what they say, and bad command lines are refused before anything is written."""
 
 import dataclasses
-import itertools
 import sys
 from pathlib import Path
 
 import pytest
 
-import conf
 from analysis.counting import Goal
 from study import records
 from study.__main__ import main
 from study.config import schema
-from study.config.jobs import build_study, compositions, parse_jobs
+from study.config.jobs import compositions, parse_jobs
 from study.devices import placement
-from study.optimizers import OPTIMIZERS
-from study.records import SAMPLERS
-from study.schedules import SCHEDULES
 from study.space import Dimension
-
-CONF = Path(conf.__file__).parent
-FILES = sorted(str(path.relative_to(CONF)) for path in CONF.rglob("*.yaml"))
 
 
 @pytest.mark.parametrize(
@@ -39,84 +31,6 @@ def test_the_schema_has_the_defaults_of_the_records(config, record):
     compared = [name for name in ours.keys() & theirs.keys() if dataclasses.MISSING not in (ours[name], theirs[name])]
     assert compared
     assert {name: theirs[name] for name in compared} == {name: ours[name] for name in compared}
-
-
-def names(group):
-    return sorted(path.stem for path in (CONF / group).glob("*.yaml"))
-
-
-@pytest.mark.parametrize("file", FILES)
-def test_every_file_says_what_it_is_for(file):
-    lines = [line for line in (CONF / file).read_text().splitlines() if line != "# @package _global_"]
-    header = list(itertools.takewhile(lambda line: line.startswith("#"), lines))
-    assert len(" ".join(header)) > 40
-    if file.startswith("workload/"):
-        assert any("Takes:" in line for line in header)
-        assert any("Expect:" in line for line in header)
-
-
-def test_every_registered_thing_has_its_file():
-    assert names("optimizer") == sorted([*OPTIMIZERS, "torch"])
-    assert names("schedule") == sorted(SCHEDULES)
-    assert names("search") == sorted(SAMPLERS)
-
-
-@pytest.mark.parametrize(
-    "workload",
-    [pytest.param(name, marks=[] if name == "mlp_digits" else pytest.mark.slow) for name in names("workload")],
-)
-def test_every_workload_composes_with_every_optimizer_and_schedule(workload):
-    optimizers = composed(workload, f"optimizer={','.join(OPTIMIZERS)}", "schedule=constant")
-    assert optimizers == {(name, "constant") for name in OPTIMIZERS}
-    schedules = composed(workload, f"schedule={','.join(SCHEDULES)}")
-    assert {schedule for _, schedule in schedules} == {*SCHEDULES}
-
-
-@pytest.mark.parametrize("workload", names("workload"))
-def test_every_workload_composes_with_the_optimizers_that_it_has_spaces_for(workload):
-    own = [name for name in OPTIMIZERS if f"{workload}_{name}" in names("space")] or ["momentum"]
-    optimizers = composed(workload, f"optimizer={','.join(own)}")
-    assert {optimizer for optimizer, _ in optimizers} == {*own}
-
-
-def composed(workload, *overrides):
-    """(optimizer, schedule) of the studies asked for, each of which searches what those ask for."""
-    found = set()
-    for config in compositions([f"workload={workload}", *overrides]):
-        study = build_study(config, 64)
-        asked = set(study.asked_hyperparameters)
-        assert asked <= set(study.search.space) <= asked | set(study.optional_hyperparameters)
-        assert study.name == workload == Path(config.results).name
-        found.add((study.optimizer, study.schedule))
-    return found
-
-
-@pytest.mark.parametrize("preset", names("preset"))
-@pytest.mark.parametrize("workload", ["mlp_digits", "resnet_cifar"])
-def test_every_preset_composes(preset, workload):
-    asked = [f"workload={workload}", f"preset={preset}", "optimizer=sgd,momentum,nesterov"]
-    for job in parse_jobs(asked):
-        momentum = job.study.search.space.get("momentum")
-        assert momentum is None or (momentum.low == 0.9) is (preset == "paper")
-        assert job.study.stopping == ("budget" if preset == "paper" else "race")
-        assert (job.study.search.trials == 100) or preset != "paper"
-
-
-@pytest.mark.parametrize("preset_space", names("preset_space"))
-def test_every_preset_space_belongs_to_a_preset_and_an_optimizer(preset_space):
-    preset, optimizer = preset_space.rsplit("_", 1)
-    assert preset in names("preset")
-    assert optimizer in OPTIMIZERS
-
-
-@pytest.mark.parametrize("preset_workload", names("preset_workload"))
-def test_a_preset_may_ask_a_workload_for_an_easier_goal(preset_workload):
-    preset, workload = preset_workload.split("_", 1)
-    asked, alone = ([f"workload={workload}", f"preset={chosen}"] for chosen in (preset, "none"))
-    [easier], [goal] = ({job.study.goal for job in parse_jobs(each)} for each in (asked, alone))
-    assert easier.metric == goal.metric
-    assert easier.threshold > goal.threshold
-    assert {job.study.goal for job in parse_jobs([*asked, f"goal='{goal}'"])} == {goal}
 
 
 def test_each_workload_of_a_sweep_brings_its_own_batch_sizes():
@@ -207,6 +121,10 @@ REFUSED = [
     (["schedule=cosin"], ["unknown schedule 'cosin'", "did you mean 'cosine'"]),
     (["search=grid"], ["unknown search 'grid'", "sobol"]),
     (["preset=papr"], ["unknown preset 'papr'", "did you mean 'paper'"]),
+    (["preset=workload"], ["unknown preset 'workload'; there are: none, paper, quick"]),
+    (["preset/workload=quick/x"], ["preset/workload=quick/x cannot be chosen here"]),
+    (["space=mlp_digits_momentum"], ["unknown space 'mlp_digits_momentum'", "did you mean 'mlp_digits/momentum'"]),
+    (["hydra/launcher=ray"], ["hydra/launcher=ray cannot be chosen here"]),
     (["search.trails=5"], ["unknown key 'search.trails'", "did you mean 'search.trials'"]),
     (["+search.trails=5"], ["unknown key 'search.trails'", "did you mean 'search.trials'"]),
     (["++foo.bar=1"], ["unknown key 'foo.bar'"]),

@@ -1,15 +1,14 @@
 """What the terminal says before a sweep."""
 
 import math
-from pathlib import Path
 
 import pandas as pd
 import pytest
 from omegaconf import OmegaConf
 from rich.console import Console
 
-import conf
 from analysis.labels import number
+from study.config.compose import CONF
 from study.engine.cost import Cost, Work
 from study.records import Budget
 from study.search.tuner import Tuner
@@ -32,7 +31,7 @@ def test_ways_to_less_are_less_than_what_was_asked(make_study, sizes, fields, sa
 
 
 def test_the_quick_preset_is_as_quick_as_is_said():
-    quick = OmegaConf.load(Path(conf.__file__).parent / "preset/quick.yaml")
+    quick = OmegaConf.load(CONF / "preset/quick.yaml")
     assert quick.search.trials == show.QUICK_TRIALS
 
 
