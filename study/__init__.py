@@ -1,0 +1,1 @@
+"""The measuring instrument: studies propose trials, workers turn trials into curves, the store keeps them on disk."""

@@ -27,7 +27,7 @@ from study.run import run
 from study.search import stages
 from study.search.transfer_rules import RULES, Move, Values
 from study.search.tuner import Tuner
-from study.terminal import show
+from study.terminal import costs as cost_table
 from study.terminal.progress import SweepProgress
 from study.workers.pool import TrialTooLarge
 from workloads.base import build, importable
@@ -197,7 +197,7 @@ def train(found: Sequence[Arrivals], config_dir: Path | None, command: str, cons
         pairs = zip(waiting, measured, strict=True)
         fitting = [(job, missing, cost) for (job, missing), cost in pairs if isinstance(cost, Cost)]
         together = [_together(*each) for each in fitting]
-        show.costs(console, together, workers.engine.place, workers.count, SMALLER)
+        cost_table.show(console, together, workers.engine.place, workers.count, SMALLER)
         whole_sweep.warn_of_devices([(job, cost) for job, _, cost in fitting], console)
         for job, missing, _ in fitting:
             for study in missing:

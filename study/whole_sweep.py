@@ -22,7 +22,7 @@ from study.run import run
 from study.search import stages
 from study.search.optuna_storage import Storage
 from study.store.claims import refuse_held
-from study.terminal import show
+from study.terminal import costs as cost_table
 from study.terminal.progress import SweepProgress
 from study.workers.pool import TrialTooLarge, Workers
 from workloads.base import importable
@@ -77,7 +77,7 @@ def train(jobs: Sequence[Job], config_dir: Path | None, command: str, console: C
     with workers_for(jobs, config_dir) as workers:
         costs, too_large = _measured(jobs, workers, console)
         left = _left(costs)
-        show.costs(console, left, workers.engine.place, workers.count)
+        cost_table.show(console, left, workers.engine.place, workers.count)
         adaptive = [job.study.search.sampler for job, _ in costs if job.study.search.sampler in ADAPTIVE_SAMPLERS]
         if adaptive and (workers.count > 1 or any(cost.lanes > 1 for _, cost in costs)):
             console.print(
@@ -172,7 +172,7 @@ def plan(jobs: Sequence[Job], config_dir: Path | None, console: Console | None) 
         costs, too_large = _measured(jobs, workers, console)
         left = _left(costs)
         if console is not None:
-            show.costs(console, left, workers.engine.place, workers.count)
+            cost_table.show(console, left, workers.engine.place, workers.count)
             warn_of_lanes(jobs, console)
     raise_any(too_large)
     return [work.plan(workers.count) for work in left]

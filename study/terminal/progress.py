@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 from rich.console import Console
@@ -14,9 +14,11 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn
 from rich.table import Table
 
 from analysis.labels import duration
-from study.engine.cost import Cost, Work
-from study.records import Study
-from study.search.tuner import Tuner
+
+if TYPE_CHECKING:
+    from study.engine.cost import Cost, Work
+    from study.records import Study
+    from study.search.tuner import Tuner
 
 
 class SweepProgress:

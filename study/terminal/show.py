@@ -1,89 +1,23 @@
-"""What the terminal shows before and after: costs, tables, findings."""
+"""Frames of `analysis` as tables on the terminal, with the sentences that follow from them. Imports no torch."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import groupby
 from typing import Any
 
 import pandas as pd
 from rich.console import Console
 from rich.table import Table
 
-from analysis.counting import STOPPING
-from analysis.labels import counted, duration, goal_text, number, short_count
-from study.engine.cost import Work
-from study.optimizers import OPTIMIZERS
-from study.records import Study
+from analysis.labels import counted, duration, goal_text, number
 from study.schedules import SCHEDULES, Schedule
 
-QUICK_TRIALS = 8
-"""Of preset=quick, which makes nothing smaller that asks for as few."""
 SHOWN_WARNINGS = 3
 WIDE = 1000
-"""Characters, more than any table has."""
-OF_SCHEDULES = list(
-    {name for schedule in SCHEDULES.values() for name in schedule.hyperparameters}
-    | {*Schedule.optional_hyperparameters}
-)
-
-
-def costs(console: Console, left: Sequence[Work], place: str, workers: int, smaller: str | None = None) -> None:
-    """What this will take if every trial runs its whole budget, and how to make it smaller."""
-    if not left:
-        return
-
-    def curve(work: Work) -> tuple[str, str]:
-        return work.study.name, work.study.optimizer
-
-    total = sum(work.seconds(workers) for work in left)
-    for (workload, optimizer), group in groupby(sorted(left, key=curve), key=curve):
-        console.print(f"[bold]{workload}, {optimizer}[/]: what it will cost", highlight=False)
-        rows = list(group)
-        searches = ["search"] if any(work.study.branch.path for work in rows) else []
-        headings = ("trials", "steps each", "examples", "ms a step", "evaluating", "at full budget")
-        table = columns("batch size", *searches, *headings)
-        for work in rows:
-            plan = work.plan(workers)
-            table.add_row(
-                f"{work.study.batch_size:,}",
-                *(work.study.branch.path for _ in searches),
-                f"{work.trials:,}",
-                f"{work.study.train_steps:,}",
-                short_count(plan["examples"]),
-                number(1000 * work.cost.step),
-                f"{plan['evaluation_share']:.0%}",
-                duration(plan["seconds"]),
-            )
-        console.print(table)
-    for batch_size, cost in {work.study.batch_size: work.cost for work in left if work.cost.parts}.items():
-        console.print(f"Batch size {cost.composition(batch_size)}.", highlight=False)
-    early = STOPPING[left[0].study.stopping].in_words
-    console.print(
-        f"\nAbout {duration(total)} at full budget with {counted(workers, 'worker')} on "
-        f"{place}, by a few real steps.{early and f' {early}'}",
-        highlight=False,
-    )
-    search = left[0].study.search
-    more = [*(["wider boxes"] if search.extend else []), *(["reruns"] if search.reruns else [])]
-    if more:
-        console.print(f"Not counted: {' and '.join(more)}, which depend on what is found.", highlight=False)
-    if total > 600:
-        console.print(f"To make it smaller: {smaller or ways_to_less([work.study for work in left])}.", highlight=False)
-    console.print()
-
-
-def ways_to_less(studies: Sequence[Study]) -> str:
-    """What makes a sweep of these searches cost less."""
-    search, epochs = studies[0].search, studies[0].budget.epochs
-    sizes = sorted({study.batch_size for study in studies})
-    ways = [
-        *(["preset=quick"] if search.trials > QUICK_TRIALS else []),
-        *([f"search.trials={search.trials // 2}"] if search.trials > 1 else []),
-        *([f"batch_size={sizes[len(sizes) // 4]},{sizes[3 * len(sizes) // 4]}"] if len(sizes) > 2 else []),
-        *([f"budget.epochs={epochs / 2:g}"] if epochs else []),
-    ]
-    return " or ".join([text for text in (", ".join(ways[:-1]), *ways[-1:]) if text]) or "a smaller model"
+"""Characters: wider than any table."""
+OF_SCHEDULES = {name for schedule in SCHEDULES.values() for name in schedule.hyperparameters}
+OF_SCHEDULES |= {*Schedule.optional_hyperparameters}
+"""Hyperparameters of schedules; the terminal leaves them to the report."""
 
 
 def results(console: Console, steps: pd.DataFrame, sentences: Sequence[str], warnings: Sequence[str]) -> None:
@@ -116,16 +50,10 @@ def results(console: Console, steps: pd.DataFrame, sentences: Sequence[str], war
 
 
 def _fewest_steps(curve: pd.DataFrame) -> Iterator[Table]:
-    """A row a batch size, with parameters of its best trial; the widest table first.
-
-    Those of its schedule are in the report alone, and so is what does not fit a line.
-    """
+    """A row per batch size with hyperparameters of its best trial; the widest table first, for the caller to choose."""
     searched = curve.loc[:, "trial":"steps_n"].columns[1:-1]
-    optimizer = OPTIMIZERS.get(curve["optimizer"].iloc[0])
-    own = [name for name in (optimizer.hyperparameters if optimizer else ()) if name in searched]
-    tuned = [
-        name for name in [*own, *searched.difference([*own, *OF_SCHEDULES], sort=False)] if curve[name].notna().any()
-    ]
+    tuned = [name for name in searched if name not in OF_SCHEDULES and curve[name].notna().any()]
+    tuned.sort(key=lambda name: name != "learning_rate")
     varied = [name for name in tuned if name in tuned[:2] or curve[name].nunique() > 1]
     counts = ["complete", *(["incomplete"] if curve["incomplete"].any() else []), "infeasible"]
     for names, space in ((varied, " "), *((varied[:count], "\n") for count in range(len(varied), -1, -1))):

@@ -14,7 +14,16 @@ FILES = python_files(ROOT)
 # Import names of the distributions in pyproject.toml; omegaconf comes with Hydra, PIL with matplotlib, markupsafe with
 # jinja2.
 DECLARED = {"torch", "optuna", "hydra", "omegaconf", "pandas", "pyarrow", "numpy", "scipy", "matplotlib", "PIL"}
-DECLARED |= {"sklearn", "joblib", "jinja2", "markupsafe", "markdown_it", "pooch", "rich", "yaml"}  # yaml comes with omegaconf
+DECLARED |= {
+    "sklearn",
+    "joblib",
+    "jinja2",
+    "markupsafe",
+    "markdown_it",
+    "pooch",
+    "rich",
+    "yaml",
+}  # yaml comes with omegaconf
 DECLARED |= {"ray", "submitit"}  # extras
 
 # Module -> the places that may import it: folders (with all below them) and files.

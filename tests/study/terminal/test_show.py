@@ -12,7 +12,7 @@ from study.config.compose import CONF
 from study.engine.cost import Cost, Work
 from study.records import Budget
 from study.search.tuner import Tuner
-from study.terminal import show
+from study.terminal import costs, show
 from study.terminal.progress import SweepProgress
 
 
@@ -25,14 +25,14 @@ from study.terminal.progress import SweepProgress
         ([8], {"trials": 1, "budget": Budget(0, 100)}, "a smaller model"),
     ],
 )
-def test_ways_to_less_are_less_than_what_was_asked(make_study, sizes, fields, said):
+def test_ways_to_cheapen_ask_for_less_than_the_sweep_does(make_study, sizes, fields, said):
     studies = [make_study(**({"batch_size": size, "budget": Budget(20, 100)} | fields)) for size in sizes]
-    assert show.ways_to_less(studies) == said
+    assert costs.ways_to_cheapen(studies) == said
 
 
 def test_the_quick_preset_is_as_quick_as_is_said():
     quick = OmegaConf.load(CONF / "preset/quick.yaml")
-    assert quick.search.trials == show.QUICK_TRIALS
+    assert quick.search.trials == costs.QUICK_TRIALS
 
 
 def test_a_search_that_was_given_up_makes_room_for_the_next(make_study, make_curve):

@@ -1,0 +1,87 @@
+"""What a sweep will cost, as a table on the terminal, with ways to make it cheaper."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import groupby
+
+from rich.console import Console
+
+from analysis.counting import STOPPING
+from analysis.labels import counted, duration, number, short_count
+from study.engine.cost import Work
+from study.records import Study
+from study.terminal.show import columns
+
+QUICK_TRIALS = 8
+"""The trials of preset=quick: a search of as few trials does not get smaller by it."""
+LONG = 600
+"""Seconds; a longer sweep is shown with ways to make it cheaper."""
+
+
+def show(console: Console, left: Sequence[Work], place: str, workers: int, cheaper: str | None = None) -> None:
+    """Show what the work left will cost if every trial runs its whole budget.
+
+    Arguments:
+        place: where trials are trained, such as `cpu` or `4 x cuda`.
+        cheaper: how to make it cheaper; None: by the settings of a sweep.
+    """
+    if not left:
+        return
+    for (workload, optimizer), group in groupby(sorted(left, key=_curve), key=_curve):
+        console.print(f"[bold]{workload}, {optimizer}[/]: what it will cost", highlight=False)
+        _table(console, list(group), workers)
+    for batch_size, cost in {work.study.batch_size: work.cost for work in left if work.cost.parts}.items():
+        console.print(f"Batch size {cost.composition(batch_size)}.", highlight=False)
+    total = sum(work.seconds(workers) for work in left)
+    early = STOPPING[left[0].study.stopping].in_words
+    console.print(
+        f"\nAbout {duration(total)} at full budget with {counted(workers, 'worker')} on "
+        f"{place}, measured on a few real steps.{early and f' {early}'}",
+        highlight=False,
+    )
+    search = left[0].study.search
+    more = [*(["wider search spaces"] if search.extend else []), *(["reruns"] if search.reruns else [])]
+    if more:
+        console.print(f"Not included: {' and '.join(more)}, which depend on the results.", highlight=False)
+    if total > LONG:
+        cure = cheaper or ways_to_cheapen([work.study for work in left])
+        console.print(f"To make it cheaper: {cure}.", highlight=False)
+    console.print()
+
+
+def _curve(work: Work) -> tuple[str, str]:
+    return work.study.name, work.study.optimizer
+
+
+def _table(console: Console, left: Sequence[Work], workers: int) -> None:
+    """A row per search of one curve."""
+    searches = ["search"] if any(work.study.branch.path for work in left) else []
+    headings = ("trials", "steps each", "examples", "ms a step", "evaluating", "at full budget")
+    table = columns("batch size", *searches, *headings)
+    for work in left:
+        plan = work.plan(workers)
+        table.add_row(
+            f"{work.study.batch_size:,}",
+            *(work.study.branch.path for _ in searches),
+            f"{work.trials:,}",
+            f"{work.study.train_steps:,}",
+            short_count(plan["examples"]),
+            number(1000 * work.cost.step),
+            f"{plan['evaluation_share']:.0%}",
+            duration(plan["seconds"]),
+        )
+    console.print(table)
+
+
+def ways_to_cheapen(studies: Sequence[Study]) -> str:
+    """Settings that make a sweep of these searches cheaper."""
+    search, epochs = studies[0].search, studies[0].budget.epochs
+    sizes = sorted({study.batch_size for study in studies})
+    ways = [
+        *(["preset=quick"] if search.trials > QUICK_TRIALS else []),
+        *([f"search.trials={search.trials // 2}"] if search.trials > 1 else []),
+        *([f"batch_size={sizes[len(sizes) // 4]},{sizes[3 * len(sizes) // 4]}"] if len(sizes) > 2 else []),
+        *([f"budget.epochs={epochs / 2:g}"] if epochs else []),
+    ]
+    return " or ".join([text for text in (", ".join(ways[:-1]), *ways[-1:]) if text]) or "a smaller model"
