@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 import pandas as pd
 import pyarrow.parquet as pq
 
+from analysis import older
 from analysis.counting import (
     ADAPTIVE_SAMPLERS,
     HALF_LIFE,
@@ -244,10 +245,10 @@ def load_study(folder: Path | str) -> StudyData:
             with suppress(FileNotFoundError), pq.ParquetFile(path, page_checksum_verification=True) as file:
                 metrics |= dict.fromkeys(file.schema_arrow.names[2:])
                 records = {record["index"]: record for record in trial_records(file)} | records
-    provenance = all_runs(held["provenance"], apart)
+    provenance = [older.run(run) for run in all_runs(held["provenance"], apart)]
     trials = _trials(records)
     reader = MeasurementReader(folder, frozenset(trials.index))
-    return StudyData(folder, held["question"], provenance, trials, list(metrics), reader)
+    return StudyData(folder, older.question(held["question"]), provenance, trials, list(metrics), reader)
 
 
 def _runs(folder: Path) -> Iterator[dict[str, Any]]:

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from analysis import counting
+from analysis import counting, older
 from analysis.counting import ADAPTIVE_SAMPLERS, STOPPING_RULES, Branch, Goal, Rule, evaluation_grid, launch_limit
 from study import optimizers
 from study.optimizers.base import HALF_LIFE, Optimizer, resolved
@@ -202,7 +202,7 @@ class Study:
         for what, name, known in (
             ("schedule", self.schedule, SCHEDULES),
             ("stopping rule", self.stopping, STOPPING_RULES),
-            ("arithmetic", self.arithmetic, ARITHMETICS),
+            ("arithmetic", self.arithmetic, (*ARITHMETICS, *older.REMOVED_ARITHMETICS)),
             ("precision", self.precision, PRECISIONS),
         ):
             if name not in known:

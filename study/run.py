@@ -42,7 +42,7 @@ def run(
     storage: Storage | None = None,
     shards: int = 1,
     first: int = 0,
-    traits: Mapping[str, float] = MappingProxyType({}),
+    fingerprint: Mapping[str, float] = MappingProxyType({}),
 ) -> None:
     """Train what is missing of one search of a study, or what other processes leave of it.
 
@@ -50,7 +50,7 @@ def run(
     once all of it is there.
 
     Arguments:
-        traits: what the workload is known again by.
+        fingerprint: of the workload, to notice later that its code changed.
 
     Raises:
         StoreError: the results folder holds another question, is being worked on, or cannot be written.
@@ -67,7 +67,7 @@ def run(
                 continue
             try:
                 with store.claimed(folder, shard) as claim:
-                    made = provenance(study, workers, command, shard) | {"traits": dict(traits)}
+                    made = provenance(study, workers, command, shard) | {"fingerprint": dict(fingerprint)}
                     record = store.open_study(results, study, made)
                     spent = _train(study, workers, folder, watch, storage, claim)
                     store.end_run(record, {"ended": store.now(), **spent})

@@ -12,12 +12,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 from study.space import Legal
-
-if TYPE_CHECKING:  # records take their schedules from here
-    from study.records import Study
 
 
 @dataclass(frozen=True)
@@ -57,16 +54,19 @@ class Schedule:
         return factor
 
 
-def learning_rate(study: Study, hyperparameters: Mapping[str, float]) -> Callable[[int], float]:
+def learning_rate(
+    schedule: str, train_steps: int, batch_size: int, hyperparameters: Mapping[str, float]
+) -> Callable[[int], float]:
     """The learning rate of each update of a trial, by the update's number from 0: the tuned one times the schedule.
 
     Timing may take more steps than the budget has: they repeat its last learning rate.
 
     Arguments:
+        schedule: its name.
         hyperparameters: of the trial, as `Study.resolved` gives them.
     """
-    highest, last = hyperparameters["learning_rate"], study.train_steps - 1
-    factor = SCHEDULES[study.schedule].factor(study.train_steps, study.batch_size, hyperparameters)
+    highest, last = hyperparameters["learning_rate"], train_steps - 1
+    factor = SCHEDULES[schedule].factor(train_steps, batch_size, hyperparameters)
     return lambda step: highest * factor(min(step, last))
 
 

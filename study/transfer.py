@@ -96,6 +96,8 @@ def arrivals(
     if not found:
         raise UsageError(" ".join(left_out))
     for each in found:
+        if each.missing and (why := whole_sweep.refusal(each.job)):
+            raise store.StoreError(why)
         workload = build(each.job.study.workload)
         for study in each.studies:
             preflight.check(study, workload)

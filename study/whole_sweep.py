@@ -16,6 +16,7 @@ from study import store
 from study.config import preflight
 from study.config.jobs import Job, parse_jobs
 from study.devices.placement import place
+from study.engine import older
 from study.engine.arithmetic import fused
 from study.engine.cost import Cost, Work
 from study.run import run
@@ -27,7 +28,7 @@ from study.terminal.progress import SweepProgress
 from study.workers.pool import TrialTooLarge, Workers
 from workloads.base import importable
 
-TRAIT_TOLERANCE = 1e-3
+FINGERPRINT_TOLERANCE = 1e-3
 
 
 def jobs_of(overrides: Sequence[str], config_dir: Path | None, here: bool = True) -> tuple[list[Job], list[Job]]:
@@ -50,7 +51,23 @@ def ready(jobs: Sequence[Job], here: bool = True) -> list[Job]:
     jobs = preflight.materialise(jobs, here)
     for folder in {job.results: None for job in jobs}:
         store.check(folder, [job.study for job in jobs if job.results == folder])
+    for job in jobs:
+        if (why := refusal(job)) and stages.next_search(job.study, on_file(job)) is not None:
+            raise store.StoreError(why)
     return jobs
+
+
+def refusal(job: Job) -> str | None:
+    """Why what is on file of a job must not be continued, and the cure; None if it can, or nothing is there."""
+    held = store.held(job.results, job.study)
+    why = older.refusal(job.study, held[1]) if held else None
+    if why is None:
+        return None
+    name = f"{job.study.name} with {job.study.optimizer} at batch size {job.study.batch_size:,}"
+    return (
+        f"{job.results} holds trials of {name} that can be reported but not continued: {why}; choose another "
+        "results=DIR."
+    )
 
 
 def missing(jobs: Sequence[Job]) -> list[Job]:
@@ -97,7 +114,7 @@ def train(jobs: Sequence[Job], config_dir: Path | None, command: str, console: C
                     while (search := stages.next_search(job.study, on_file(job))) is not None:
                         watch, storage = partial(progress.watch, cost), storages[job.results]
                         shares = job.shards, job.shard
-                        run(search, workers, job.results, watch, command, storage, *shares, traits=job.traits)
+                        run(search, workers, job.results, watch, command, storage, *shares, fingerprint=job.fingerprint)
                         for said in workers.short:
                             console.print(f"[yellow]{said} The other workers trained it.[/]", highlight=False)
                 except TrialTooLarge as error:
@@ -123,11 +140,11 @@ def warn_of_devices(costs: Sequence[tuple[Job, Cost]], console: Console) -> None
 
 def warn_of_changes(jobs: Sequence[Job], console: Console) -> None:
     """A question names its workload's code, which may have been edited since trials of it were made."""
-    for (results, name), known in {(job.results, job.study.name): job.traits for job in jobs}.items():
-        held = store.traits(results, name)
-        changed = [trait for trait in held.keys() & known.keys() if not _alike(held[trait], known[trait])]
+    for (results, name), known in {(job.results, job.study.name): job.fingerprint for job in jobs}.items():
+        held = store.fingerprint(results, name)
+        changed = [what for what in held.keys() & known.keys() if not _alike(held[what], known[what])]
         if changed:
-            told = ", ".join(f"{trait} {held[trait]:.6g}, now {known[trait]:.6g}" for trait in sorted(changed))
+            told = ", ".join(f"{what} {held[what]:.6g}, now {known[what]:.6g}" for what in sorted(changed))
             console.print(
                 f"[yellow]{results} holds trials of another {name} ({told}): its code or data were changed. Choose "
                 "another results=DIR, or undo the change.[/]\n",
@@ -137,7 +154,7 @@ def warn_of_changes(jobs: Sequence[Job], console: Console) -> None:
 
 def _alike(one: float, other: float) -> bool:
     """But for rounding, which differs from machine to machine."""
-    return math.isclose(one, other, rel_tol=TRAIT_TOLERANCE) or (math.isnan(one) and math.isnan(other))
+    return math.isclose(one, other, rel_tol=FINGERPRINT_TOLERANCE) or (math.isnan(one) and math.isnan(other))
 
 
 def warn_of_lanes(jobs: Sequence[Job], console: Console) -> None:

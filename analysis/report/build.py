@@ -337,7 +337,7 @@ def provenance(study: StudyData) -> dict[str, Any]:
         "sampler": study.question["search"].get("sampler"),
         "seeds": study.question["seeds"],
         "runs": len(study.provenance),
-        **{key: value for key, value in last.items() if key not in ("command", "warnings", "traits")},
+        **{key: value for key, value in last.items() if key not in ("command", "warnings", "fingerprint")},
     }
 
 

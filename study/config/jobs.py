@@ -26,7 +26,7 @@ class Job:
         storage: where Optuna keeps its trials (see `study.search.optuna_storage.Storage`).
         shards: parts of the study's trials that processes can work on at once.
         shard: the one that this job takes first.
-        traits: what its workload is known again by (`study.config.workload_check.traits`), once it was tried.
+        fingerprint: of its workload (`study.config.workload_check.fingerprint`), once a few examples were tried.
     """
 
     study: Study
@@ -35,7 +35,7 @@ class Job:
     storage: str | None = None
     shards: int = 1
     shard: int = 0
-    traits: Mapping[str, float] = field(default_factory=dict)
+    fingerprint: Mapping[str, float] = field(default_factory=dict)
 
 
 def parse_jobs(arguments: Sequence[str], config_dir: Path | None = None) -> list[Job]:

@@ -10,7 +10,15 @@ from torch import Tensor, nn
 
 from study import store
 from study.config.jobs import Job
-from study.config.workload_check import FEW, asked_of, check_model, check_numbers, check_splits, in_the_loss, traits
+from study.config.workload_check import (
+    FEW,
+    asked_of,
+    check_model,
+    check_numbers,
+    check_splits,
+    fingerprint,
+    in_the_loss,
+)
 from study.data import streaming
 from study.data.resident import Data
 from study.devices.memory import device_bytes, micro_batch, most_workers, saved_bytes
@@ -61,14 +69,14 @@ class Tried:
     Attributes:
         few: inputs and targets of those.
         saved: bytes that each example's forward pass saves.
-        traits: what the workload is known again by.
+        fingerprint: of the workload.
         streamed: the data do not fit on the device.
     """
 
     workload: Workload
     few: tuple[Tensor, Tensor]
     saved: float
-    traits: Mapping[str, float]
+    fingerprint: Mapping[str, float]
     streamed: bool
 
     def data(self, device: str) -> Data:
@@ -91,7 +99,7 @@ def _tried(job: Job, here: bool) -> Tried:
     check_numbers(study, workload, splits)
     saved = saved_bytes(workload, *few, in_the_loss(study, workload))
     streamed = here and streaming.needed(splits, job.engine.device, job.engine.data_memory)
-    return Tried(workload, few, saved, traits(study, workload, *few), streamed)
+    return Tried(workload, few, saved, fingerprint(study, workload, *few), streamed)
 
 
 def _check(job: Job, tried: Tried, here: bool) -> None:
@@ -148,7 +156,7 @@ def _settled(job: Job, tried: Tried) -> Job:
         each = (replace(study, arithmetic=name) for name in names)
         few = tried.data(engine.device)
         study = next(one for one in each if not fused(one) or lanes_can(one, tried.workload, few))
-    return replace(job, study=study, engine=replace(engine, workers=workers), traits=tried.traits)
+    return replace(job, study=study, engine=replace(engine, workers=workers), fingerprint=tried.fingerprint)
 
 
 def check_parts(study: Study, model: nn.Module, devices: int) -> None:

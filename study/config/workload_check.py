@@ -108,9 +108,9 @@ def check_model(study: Study, workload: Workload, inputs: Tensor, targets: Tenso
         )
 
 
-def traits(study: Study, workload: Workload, inputs: Tensor, targets: Tensor) -> dict[str, float]:
-    """What a workload is known again by after somebody edited its code: these examples, and what a model that nobody
-    has trained makes of them."""
+def fingerprint(study: Study, workload: Workload, inputs: Tensor, targets: Tensor) -> dict[str, float]:
+    """Numbers that change when a workload's code or data change: means of its first examples, the count of parameters,
+    and the errors of an untrained model."""
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         torch.manual_seed(0)
         model = workload.model().train()

@@ -45,8 +45,9 @@ ARITHMETICS = {
 
 
 def fused(study: Study) -> bool:
-    """Whether the trials of a study are trained as rows of one stack."""
-    return ARITHMETICS[study.arithmetic].stack is not None
+    """Whether the trials of a study are trained as rows of one stack; those in arithmetics that were removed were."""
+    known = ARITHMETICS.get(study.arithmetic)
+    return known is None or known.stack is not None
 
 
 def candidates(model: nn.Module, study: Study, device: str, forced: bool = False) -> list[str]:

@@ -92,7 +92,7 @@ class Lane:
     def __init__(self, study: Study, workload: Workload, data: Data, trial: Trial) -> None:
         self.trial, self.step = trial, 0
         self.hyperparameters = study.resolved(trial.hyperparameters)
-        self.learning_rate = learning_rate(study, self.hyperparameters)
+        self.learning_rate = learning_rate(study.schedule, study.train_steps, study.batch_size, self.hyperparameters)
         self.log = Log(study, workload, data, trial)
         self.grid = study.evaluation_steps
         self.batches = Batches(trial.order_seed, len(data.targets), study.batch_size, data.inputs.device)

@@ -114,7 +114,7 @@ class Run:
         self.model = initial_model(workload, trial, data.device)
         self.keyed, self.ghosts = keyed_layers(self.model), ghost_layers(self.model)
         self.hyperparameters = study.resolved(trial.hyperparameters)
-        self.learning_rate = learning_rate(study, self.hyperparameters)
+        self.learning_rate = learning_rate(study.schedule, study.train_steps, study.batch_size, self.hyperparameters)
         algorithm = study.algorithm
         build = algorithm.build or (lambda model, h: Plain(model, algorithm, h))
         self.algorithm, self.optimizer = algorithm, build(self.model, self.hyperparameters)

@@ -30,6 +30,7 @@ from study.store.studies import (
     compact,
     differences,
     end_run,
+    fingerprint,
     gather,
     held,
     identity,
@@ -41,7 +42,6 @@ from study.store.studies import (
     save,
     save_imported,
     study_folder,
-    traits,
 )
 
 __all__ = [
@@ -55,6 +55,7 @@ __all__ = [
     "compact",
     "differences",
     "end_run",
+    "fingerprint",
     "gather",
     "held",
     "identity",
@@ -67,6 +68,5 @@ __all__ = [
     "save",
     "save_imported",
     "study_folder",
-    "traits",
     "write_curves",
 ]

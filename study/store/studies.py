@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from analysis import older
 from analysis.counting import RECORDED, all_runs, launch_limit
 from study.records import Curve, Search, Study
 from study.store import atomic
@@ -63,8 +64,10 @@ def check(results: Path, studies: Sequence[Study]) -> None:
             if path.parent != folder:
                 differing = {k: v for k, v in differing.items() if k not in OF_ONE_SIZE}
             differing = {key: pair for key, pair in differing.items() if key not in EXTENDABLE + SETTLED}
-            by_engine = "its engine= and engine.device= chose the arithmetic: give them again, or "
-            _refuse(results, differing, ("arithmetic" in differing) * by_engine + "choose another results=DIR")
+            cure = "choose another results=DIR"
+            if "arithmetic" in differing and held["arithmetic"] not in older.REMOVED_ARITHMETICS:
+                cure = f"its engine= and engine.device= chose the arithmetic: give them again, or {cure}"
+            _refuse(results, differing, cure)
 
 
 def _check_writable(results: Path) -> None:
@@ -226,10 +229,10 @@ def runs(folder: Path) -> list[dict[str, Any]]:
     return all_runs(read(folder / "study.json")["provenance"], apart)
 
 
-def traits(results: Path, workload: str) -> dict[str, float]:
-    """What a workload was known by when its trials in this folder were begun; empty if nobody noted it."""
-    found = (run.get("traits") for path in (results / "studies" / workload).glob("*/*") for run in _runs_of(path))
-    return next(filter(None, found), {})
+def fingerprint(results: Path, workload: str) -> dict[str, float]:
+    """The fingerprint of a workload when its first trials in this folder started; empty if none was recorded."""
+    recorded = (run for path in (results / "studies" / workload).glob("*/*") for run in _runs_of(path))
+    return next(filter(None, (older.run(run).get("fingerprint") for run in recorded)), {})
 
 
 def _runs_of(folder: Path) -> list[dict[str, Any]]:
@@ -352,11 +355,12 @@ def _flatten(tree: Any, prefix: str = "") -> dict[str, Any]:
 
 
 def read(path: Path) -> dict[str, Any]:
-    """A study.json."""
+    """A study.json, its question in the names of this version, or the record of a run as it stands on file."""
     try:
-        return json.loads(path.read_text())
+        found = json.loads(path.read_text())
     except (OSError, ValueError) as error:
         raise StoreError(f"cannot read {path}: {error}; restore or remove that study's folder.") from error
+    return found | {"question": older.question(found["question"])} if "question" in found else found
 
 
 def now() -> str:

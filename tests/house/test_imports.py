@@ -44,7 +44,8 @@ KNOWN_TO = {
     "pyarrow": ["analysis", "study/store", "study/exchange"],
     "matplotlib": ["analysis/figures", "analysis/report", "analysis/export.py"],
 }  # fmt: skip
-OF_ANALYSIS = ["analysis.counting", "analysis.edges", "analysis.labels"]  # what study may import outside its verbs
+# What study may import of analysis outside its verbs.
+OF_ANALYSIS = ["analysis.counting", "analysis.edges", "analysis.labels", "analysis.older"]
 
 # The straight line of `study`, bottom first: a box imports only boxes of lines above its own.
 LINE = [

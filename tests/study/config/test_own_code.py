@@ -217,7 +217,7 @@ def test_code_that_was_edited_since_is_told(tmp_path, monkeypatch, edit, told):
         console = Console(width=1000, file=io.StringIO())
         whole_sweep.warn_of_changes([job], console)
         said.append(console.file.getvalue())
-        record = store.open_study(job.results, job.study, {"device": "cpu", "traits": dict(job.traits)})
+        record = store.open_study(job.results, job.study, {"device": "cpu", "fingerprint": dict(job.fingerprint)})
         store.end_run(record, {"ended": "now"})
     assert said[0] == ""
     assert (told is None) == (said[1] == "")

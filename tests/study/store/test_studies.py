@@ -319,10 +319,10 @@ def test_differences(old, new, expected):
 
 
 def test_batch_sizes_of_one_curve_may_differ_in_arithmetic(tmp_path, make_study):
-    """ResNet-8 is grouped at batch sizes 2 and 4 and plainly above; it stopped halfway at 8."""
-    store.open_study(tmp_path, make_study(batch_size=4, arithmetic="grouped"), {})
+    """A convolutional network is fused at batch sizes up to 4 and plain above."""
+    store.open_study(tmp_path, make_study(batch_size=4, arithmetic="vmap"), {})
     store.open_study(tmp_path, make_study(batch_size=8, arithmetic="plain"), {})
-    with pytest.raises(store.StoreError, match=r"arithmetic: grouped -> plain\); its engine= and engine.device= chose"):
+    with pytest.raises(store.StoreError, match=r"arithmetic: vmap -> plain\); its engine= and engine.device= chose"):
         store.check(tmp_path, [make_study(batch_size=4, arithmetic="plain")])
 
 
