@@ -19,8 +19,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 COMPLETE, INFEASIBLE, INCOMPLETE = "COMPLETE", "INFEASIBLE", "INCOMPLETE"
-RECORDED = "recorded"
-"""The stopping rule of imported studies."""
+RACE, RECORDED = "race", "recorded"
+"""Names of stopping rules: the one that skips most steps, and the one of imported studies."""
 
 
 class Stopping(NamedTuple):
@@ -42,7 +42,7 @@ class Stopping(NamedTuple):
 STOPPING = {
     "budget": Stopping("", runs_whole_budget=True),
     "goal": Stopping("Trials that reach the goal or diverge stop early.", ends_at_goal=True),
-    "race": Stopping("Trials that reach the goal, fall behind or diverge stop early.", ends_at_goal=True, races=True),
+    RACE: Stopping("Trials that reach the goal, fall behind or diverge stop early.", ends_at_goal=True, races=True),
     RECORDED: Stopping("Imported trials end where their curves end, with the statuses that came with them."),
 }
 """Every stopping rule by its name."""

@@ -1,4 +1,4 @@
-"""What a reader must know before believing the curves, the heaviest first. Definitions: docs/methods.md, "Warnings"."""
+"""Warnings about the curves, the most serious first. Definitions: docs/methods.md, "Warnings"."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import pandas as pd
 
 from analysis.counting import Goal
 from analysis.intervals import PART
+from analysis.labels import batch_sizes, goal_text, listed, metric_text
 from analysis.load import CURVE, StudyData
 from analysis.tables import audits, scaling, steps_to_result
 
@@ -29,20 +30,21 @@ KINDS = (
     "base",
     "end",
 )
-"""In order of weight."""
+"""Kinds of warnings, the most serious first."""
 
 EQUAL = ("budget", "evaluation", "precision", "search.trials", "search.budgets", "search.sampler")
-"""What two optimizers should be given alike to be compared."""
+"""Settings that two optimizers must share for a fair comparison."""
 FEWEST_NEAR = 5
-"""Trials near the best that its steps must rest on."""
+"""Fewer trials near the best raise a warning."""
 MISSED_AGAIN = 0.5
 LEAST_DESCENT = 0.25
 COARSEST = 0.75
-"""The least part of S(B) at which the goal may last have been missed; on the usual grid that is 0.91."""
+"""The evaluation before the goal was met must be at this part of S(B) or later; the usual grid gives 0.91."""
 GAIN = 1.2
 LATE = 0.8
 
-MORE_TRIALS = "raise search.trials or narrow the box"
+MORE_TRIALS = "raise search.trials or narrow the search space"
+CONTINUE = "sweep again to continue"
 OF_IMPORTED = {
     "edge": "a wider search may find fewer steps",
     "unfinished": "import with a lower --trials, or all",
@@ -50,7 +52,7 @@ OF_IMPORTED = {
     "noise": "choose a goal that the curves cross steeply",
     "never": "choose a looser goal or leave out the batch size",
 }
-"""Kind -> the cure where nothing can be measured again; the others have none."""
+"""Kind -> the cure for imported studies, which cannot be measured again; other kinds have none."""
 
 Row = Mapping[str, Any]
 Answered = Sequence[tuple[StudyData, Goal]]
@@ -60,9 +62,9 @@ class Caution(NamedTuple):
     """A warning about one study or, without a batch size, one curve.
 
     Attributes:
-        text: the rule that was broken, with {} for each of the values and no full stop.
-        cure: what to change in the sweep; may have {} too.
-        values: what may differ between batch sizes, those of the text first.
+        text: the broken rule, with {} for each value and no full stop.
+        cure: the change to the sweep; may have {} too.
+        values: numbers that may differ between batch sizes, those of the text first.
     """
 
     kind: str
@@ -74,7 +76,7 @@ class Caution(NamedTuple):
 
     @property
     def sentence(self) -> str:
-        """The text and, where there is one, the cure."""
+        """The text and the cure, if there is one."""
         return "; ".join(filter(None, (self.text, self.cure)))
 
 
@@ -86,7 +88,7 @@ def sentences(
     Arguments:
         answered: study and goal of each row of `steps` (`analysis.tables.steps_to_result.table`).
         limits, pairs: tables of `analysis.tables.scaling` and `analysis.tables.compare`.
-        base: as of `analysis.tables.scaling.perfect_scaling_limit`.
+        base: see `analysis.tables.scaling.perfect_scaling_limit`.
 
     >>> from analysis.tables import compare, scaling, steps_to_result
     >>> from analysis.load import load_study
@@ -96,7 +98,7 @@ def sentences(
     >>> for part in found.split("; "):
     ...     print(part)
     mlp_digits, sgd, batch size 64: only 3 of 20 trials reached the goal within 2 times the fewest steps
-    raise search.trials or narrow the box.
+    raise search.trials or narrow the search space.
     """
     found = []
     for (study, goal), row in zip(answered, steps.to_dict("records"), strict=True):
@@ -115,15 +117,15 @@ def sentences(
 
 
 def waiting(studies: Iterable[StudyData]) -> list[str]:
-    """That nothing is known yet of some of these studies: none of their trials has ended.
+    """The studies without a finished trial.
 
     >>> from dataclasses import replace
     >>> from analysis.load import load_study
     >>> ended = load_study("results/published/mlp_digits/studies/mlp_digits/sgd/32")
     >>> waiting([ended, replace(ended, trials=ended.trials[:0])])
-    ['mlp_digits, sgd, batch size 32: no trial has ended yet; sweep again to go on.']
+    ['mlp_digits, sgd, batch size 32: no trial has finished yet; sweep again to continue.']
     """
-    text, cure = "no trial has ended yet", "sweep again to go on"
+    text, cure = "no trial has finished yet", CONTINUE
     found = [
         _cured(_about("waiting", study, study.goal, text, cure), imported=study.imported)
         for study in studies
@@ -133,21 +135,22 @@ def waiting(studies: Iterable[StudyData]) -> list[str]:
 
 
 def unsearched(found: Iterable[tuple[StudyData, Sequence[float]]]) -> list[str]:
-    """That S(B) is not the least of all that was asked for (of `analysis.tables.answers.unsearched_budgets`).
+    """The studies that miss a search with another step budget (from `analysis.tables.answers.unsearched_budgets`).
 
     >>> from analysis.load import load_study
     >>> print(*unsearched([(load_study("results/published/mlp_digits/studies/mlp_digits/sgd/32"), [2.0])]))
-    mlp_digits, sgd, batch size 32: no complete search yet under 2 times the step budget; sweep again to go on.
+    mlp_digits, sgd, batch size 32: the search with 2 times the step budget is not complete; sweep again to continue.
     """
     cautions = []
     for study, multiples in found:
-        text = f"no complete search yet under {' and '.join(f'{multiple:g}' for multiple in multiples)} times the step"
-        cautions.append(_about("unfinished", study, study.goal, f"{text} budget", "sweep again to go on"))
+        times = listed(f"{multiple:g}" for multiple in multiples)
+        text = f"the search with {times} times the step budget is not complete"
+        cautions.append(_about("unfinished", study, study.goal, text, CONTINUE))
     return _lines(cautions, several_goals=False)
 
 
 def _cured(caution: Caution, imported: bool) -> Caution:
-    """With the cure that its reader can apply: who reads published measurements cannot sweep further."""
+    """Give imported studies a cure that needs no new measurements."""
     return caution._replace(cure=OF_IMPORTED.get(caution.kind, "")) if imported else caution
 
 
@@ -156,44 +159,44 @@ def _about(kind: str, study: StudyData, goal: Goal, text: str, cure: str, *value
 
 
 def _edges(study: StudyData, goal: Goal) -> Iterator[Caution]:
-    """The best trials lie at an open side of the box."""
+    """The best trials lie at an open side of the search space."""
     for edge in audits.edges(study, goal):
         side = f"search.space.{edge.parameter}.{edge.side}"
-        text = f"the best trials have {edge.parameter} {{}}, at the edge of what was searched ({{}})"
+        text = f"the best trials have {edge.parameter} {{}}, at the edge of the search space ({{}})"
         values = [f"{edge.value:.3g}", f"{edge.limit:g}"]
         cure = f"set search.extend=true or widen {side}"
         if study.question["search"]["extend"]:
-            cure = f"widen {side}"  # stages follow the study's own goal
+            cure = f"widen {side}"  # extensions follow the study's own goal
             if goal == study.goal and study.branch.stage >= study.question["search"]["extend_limit"]:
                 cure = f"raise search.extend_limit or {cure} (after {{}} extensions)"
                 values.append(str(study.branch.stage))
             elif goal == study.goal:
-                cure = f"sweep again to go on, or {cure}"
+                cure = f"{CONTINUE}, or {cure}"
         yield _about("edge", study, goal, text, cure, *values)
 
 
 def _adaptive(study: StudyData, goal: Goal) -> Iterator[Caution]:
-    """The search learned from its trials, of which no part is what a smaller search would have made."""
+    """The search is adaptive: a part of its trials is not what a smaller search would have drawn."""
     if not study.independent:
-        text = f"{study.question['search']['sampler']} learns from trials, so that there is no S_n, nor an interval"
-        yield _about("adaptive", study, goal, text, "set search.repeats, or sweep with search=sobol")
+        text = f"{study.question['search']['sampler']} learns from earlier trials, so there is no S_n and no interval"
+        yield _about("adaptive", study, goal, text, "set search.repeats or use search=sobol")
 
 
 def _trials(study: StudyData, goal: Goal, row: Row) -> Iterator[Caution]:
-    """Too few trials: feasible, near the best, or by the best-of-n curve; the first that holds says it all."""
+    """Too few trials: feasible, near the best, or by the best-of-n curve. Only the first of these is reported."""
     wanted, complete = study.question["search"]["trials"], row["complete"]
     if complete < wanted and study.imported:
-        text = f"only {{}} of the {wanted:,} trials to count are COMPLETE"
+        text = f"only {{}} of the {wanted:,} trials that count are COMPLETE"
         yield _about("unfinished", study, goal, text, "", f"{complete:,}")
     elif complete < wanted and steps_to_result.is_complete(study):
-        text = f"only {{}} of {wanted:,} trials were feasible when {{}} had been launched"
-        cure = "raise search.max_launches or narrow the box"
+        text = f"only {{}} of {wanted:,} trials were feasible after {{}} launches"
+        cure = "raise search.max_launches or narrow the search space"
         yield _about("unfinished", study, goal, text, cure, f"{complete:,}", f"{complete + row['infeasible']:,}")
     elif complete < wanted:
-        text = f"only {{}} of {wanted:,} feasible trials are there"
-        yield _about("unfinished", study, goal, text, "sweep again to go on", f"{complete:,}")
+        text = f"only {{}} of {wanted:,} feasible trials have finished"
+        yield _about("unfinished", study, goal, text, CONTINUE, f"{complete:,}")
     elif row["reached"] and complete < PART:
-        text = "of fewer than {} trials there is a best one, and nothing that it shows"
+        text = "fewer than {} trials do not show how close the best one is to the optimum"
         yield _about("few near", study, goal, text, "raise search.trials", str(PART))
     elif row["reached"]:
         near, factor = audits.near_best(study, goal)
@@ -204,25 +207,25 @@ def _trials(study: StudyData, goal: Goal, row: Row) -> Iterator[Caution]:
             text = f"only {{}} of {wanted:,} trials reached the goal within {factor:g} times the fewest steps"
             yield _about("few near", study, goal, text, MORE_TRIALS, f"{near:,}")
         elif gain > GAIN:
-            text = f"each doubling of the trials, up to all {wanted:,}, cut the steps {{}} times"
+            text = f"each doubling of the number of trials, up to {wanted:,}, divided the steps by {{}}"
             yield _about("doubling", study, goal, text, MORE_TRIALS, f"{gain:.3g}")
 
 
 def _noise(study: StudyData, goal: Goal, row: Row) -> Iterator[Caution]:
-    """The goal lies inside the noise; what came after it says so best, where curves go on."""
+    """The metric is noisy at the goal. Evaluations after the goal was met show it best, if there are any."""
     noise = audits.noise(study, goal) if row["reached"] else audits.Noise(np.nan, np.nan)
-    cure = "choose a goal that the curves cross steeply or raise workload.validation_examples"
+    cure = "choose a goal that the curves cross steeply, such as a cross entropy, or raise workload.validation_examples"
+    noisy = f"the {metric_text(goal.metric)} is noisy at the goal"
     if noise.missed_again >= MISSED_AGAIN:
-        text = "the goal lies inside the noise: once met it was missed again in {} of the next evaluations"
+        text = f"{noisy}: after the goal was first met, {{}} of the next evaluations missed it"
         yield _about("noise", study, goal, text, cure, f"{noise.missed_again:.0%}")
     elif np.isnan(noise.missed_again) and noise.descent < LEAST_DESCENT:
-        text = f"the goal lies inside the noise: over the last {audits.AROUND} evaluations up to it the error fell by "
-        text += "{} of its way up and down"
+        text = f"{noisy}: over the last {audits.AROUND} evaluations its net descent is {{}} of its total movement"
         yield _about("noise", study, goal, text, cure, f"{noise.descent:.0%}")
 
 
 def _budget(study: StudyData, goal: Goal, row: Row) -> Iterator[Caution]:
-    """How the budget and its evaluation grid bound what was found."""
+    """The step budget or the evaluation grid limits the steps."""
     if not row["reached"]:
         text, cure = "no trial reached the goal within {} steps", "raise the budget or choose a looser goal"
         values = [f"{row['train_steps']:,}"]
@@ -238,29 +241,30 @@ def _budget(study: StudyData, goal: Goal, row: Row) -> Iterator[Caution]:
         text = "the goal was met at the first evaluation"
         yield _about("coarse", study, goal, text, "lower evaluation.first to see when")
     elif before < COARSEST * steps and steps - before > 1:
-        text = "the goal was met at step {} and the evaluation before it was at step {}"
+        text = "the goal was met at step {}, and the evaluation before it was at step {}"
         cure = "lower evaluation.ratio" + ("" if goal.metric.startswith("val/") else " or evaluation.every")
         yield _about("coarse", study, goal, text, cure, f"{steps:,}", f"{before:,}")
     longer = max(study.question["search"].get("budgets", [1.0])) > study.branch.budget
     if before and steps > LATE * row["train_steps"] and not longer:
         text = f"the goal was met after {100 * LATE:.0f} % of the budget"
-        yield _about("late", study, goal, text, "a larger one may find fewer steps")
+        yield _about("late", study, goal, text, "a larger budget may find fewer steps")
 
 
 def _inclusions(answered: Answered, pairs: pd.DataFrame) -> Iterator[Caution]:
     """A general optimizer is slower than a special case of it."""
     for found in audits.inclusions(answered, pairs):
         if found.under_tuned:
-            text = f"it needed {{}} times the steps of {found.special}, which its space contains, and so is under-tuned"
+            contained = f"{found.special}, which its search space contains"
+            text = f"it needed {{}} times the steps of {contained}, so it is under-tuned"
             values = [f"{found.ratio:.2g}"]
             if np.isinf(found.ratio):
-                text = f"it missed the goal that {found.special}, which its space contains, met, and so is under-tuned"
+                text = f"it missed the goal that {contained}, met, so it is under-tuned"
                 values = []
             yield _about("inclusion", found.study, found.goal, text, MORE_TRIALS, *values)
 
 
 def _unequal(answered: Answered, pairs: pd.DataFrame) -> Iterator[Caution]:
-    """Two optimizers were not given the same."""
+    """Two optimizers had different settings."""
     studies = {(s.workload, goal, s.batch_size, s.optimizer): s for s, goal in answered}
     differing: dict[tuple[str, str, Goal], dict[str, set[str]]] = {}
     for row in pairs.itertuples():
@@ -271,19 +275,19 @@ def _unequal(answered: Answered, pairs: pd.DataFrame) -> Iterator[Caution]:
     for curve, against in differing.items():
         for name, keys in against.items():
             if keys:
-                text = f"it is compared with {name}, which was given another {' and another '.join(sorted(keys))}"
-                yield Caution("unequal", curve, None, text, "sweep both alike")
+                text = f"{name}, which it is compared with, had a different {listed(sorted(keys))}"
+                yield Caution("unequal", curve, None, text, "sweep both with the same settings")
 
 
 def _uneven(answered: Answered) -> Iterator[Caution]:
-    """Batch sizes of one curve were given more trials than others, of which the best is luckier."""
+    """Some batch sizes of a curve had more trials than others, and the best of more trials is luckier."""
     wanted: dict[tuple[str, str, Goal], set[int]] = {}
     for study, goal in answered:
         wanted.setdefault((*study.curve, goal), set()).add(study.question["search"]["trials"])
     for curve, trials in wanted.items():
         if len(trials) > 1:
-            text = f"its batch sizes were given from {min(trials):,} to {max(trials):,} trials; more find fewer steps"
-            yield Caution("unequal", curve, None, text, "sweep all alike")
+            text = f"its batch sizes had {min(trials):,} to {max(trials):,} trials, and more trials find fewer steps"
+            yield Caution("unequal", curve, None, text, "sweep all with the same number")
 
 
 def _bases(steps: pd.DataFrame, base: float) -> Iterator[Caution]:
@@ -294,13 +298,13 @@ def _bases(steps: pd.DataFrame, base: float) -> Iterator[Caution]:
         if ratios.iloc[:1].gt(scaling.PERFECT_SCALING_TOLERANCE).any():
             size, ratio = based["batch_size"].iloc[0], ratios.iloc[0]
             text = f"batch size {size:,}, the base of perfect scaling, took {ratio:.2g} times the examples of the best"
-            text += "; its limit may be stated too large"
+            text += " batch size, so the limit may be too large"
             cure = "tune the smallest batch sizes further"
             yield Caution("base", (workload, optimizer, Goal(metric, threshold)), None, text, cure)
 
 
 def _ends(answered: Answered, limits: pd.DataFrame) -> Iterator[Caution]:
-    """The largest batch size still gains, and a larger one can be had."""
+    """Steps still fall at the largest batch size, and the training set allows larger ones."""
     sizes: dict[tuple[str, str, Goal], dict[int, float]] = {}
     for study, goal in answered:
         curve = sizes.setdefault((*study.curve, goal), {})
@@ -309,9 +313,9 @@ def _ends(answered: Answered, limits: pd.DataFrame) -> Iterator[Caution]:
     for row in open_ends.itertuples():
         curve = sizes[row.workload, row.optimizer, Goal(row.goal_metric, row.goal_threshold)]
         if len(curve) > 1 and row.value == max(curve) and row.value < curve[int(row.value)]:
-            text = f"the largest batch size, {row.value:,.0f}, still gains: scaling ends beyond it"
+            text = f"steps still fall at the largest batch size, {row.value:,.0f}, so scaling ends beyond it"
             about = row.workload, row.optimizer, Goal(row.goal_metric, row.goal_threshold)
-            yield Caution("end", about, None, text, "sweep larger ones")
+            yield Caution("end", about, None, text, "sweep larger batch sizes")
 
 
 def _lines(found: Iterable[Caution], several_goals: bool) -> list[str]:
@@ -320,7 +324,7 @@ def _lines(found: Iterable[Caution], several_goals: bool) -> list[str]:
         grouped.setdefault((caution.kind, caution.curve), {}).setdefault(caution.sentence, []).append(caution)
     lines = []
     for (_, (workload, optimizer, goal)), by_text in grouped.items():
-        to_goal = f" to {goal}" if several_goals else ""
+        to_goal = f" to {goal_text(goal.metric, goal.threshold)}" if several_goals else ""
         parts = [_part(text, cautions) for text, cautions in by_text.items()]
         others = [part[2].upper() + part[3:] for part in parts[1:]]
         lines.append(" ".join([f"{workload}, {optimizer}{to_goal}{parts[0]}", *others]))
@@ -328,10 +332,18 @@ def _lines(found: Iterable[Caution], several_goals: bool) -> list[str]:
 
 
 def _part(text: str, cautions: Sequence[Caution]) -> str:
-    """One text about every batch size that it holds for; where values differ they stand in the same order."""
+    """One text about all its batch sizes; values that differ are listed in their order."""
     columns = zip(*(caution.values for caution in cautions), strict=True)
-    said = text.format(*(", ".join(column if len(set(column)) > 1 else column[:1]) for column in columns))
-    sizes = [f"{caution.batch_size:,}" for caution in cautions if caution.batch_size is not None]
-    if not sizes:
-        return f": {said}."
-    return f", batch size{'s' if len(sizes) > 1 else ''} {', '.join(sizes)}: {said}."
+    said = text.format(*(listed(column if len(set(column)) > 1 else column[:1]) for column in columns))
+    sizes = [caution.batch_size for caution in cautions if caution.batch_size is not None]
+    return f", {batch_sizes(sizes)}: {said}." if sizes else f": {said}."
+
+
+def imported(studies: Iterable[StudyData]) -> list[str]:
+    """The warnings from the import of studies.
+
+    >>> from analysis.load import load_study
+    >>> imported([load_study("results/published/mlp_digits/studies/mlp_digits/sgd/64")])
+    []
+    """
+    return [text for study in studies for run in study.provenance for text in run.get("warnings", [])]

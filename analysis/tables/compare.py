@@ -1,4 +1,4 @@
-"""Curves side by side: which needs fewer steps at which batch size, by how much, and whether that is shown.
+"""Pairs of curves: which needs fewer steps at which batch size, by how much, and whether the data show it.
 
 Shapes: N feasible trials of one study, R resamples. Steps are infinite where a goal was not reached.
 """
@@ -19,7 +19,7 @@ from analysis.tables import relative
 from analysis.tables.steps_to_result import answerable, feasible_steps, row
 
 FIXED = {"optimizer": "workload", "workload": "optimizer"}
-"""What two curves may differ in -> what they have in common."""
+"""What two curves differ in -> what they share."""
 
 
 def table(
@@ -28,14 +28,14 @@ def table(
     """Every pair of optimizers of a workload, or of workloads under an optimizer, at every batch size that both have.
 
     Arguments:
-        goals: read off after the fact; None: each study's own.
-        by: what a pair differs in, `optimizer` or `workload`; workloads must share the data or the model.
+        goals: read after the fact; None: each study's own.
+        by: what a pair differs in, `optimizer` or `workload`; a pair of workloads shares the data or the model.
 
     Returns:
         A row for each (workload or optimizer, goal, `by`, against, batch_size): speed_up, S(against) / S(by) (infinite
-        where only the first reached the goal, 0 where only the other did, NaN where neither), with low and high: the
-        95 % interval of the same ratio of S_n by resampling trials (NaN with fewer than 4, and of searches that learn
-        from their trials).
+        if only the first reached the goal, 0 if only the other did, NaN if neither), with low and high: the 95 %
+        interval of the same ratio of S_n by resampling trials (NaN with fewer than 4 trials and for adaptive
+        searches).
 
     >>> from analysis.load import load_study
     >>> folder = "results/published/mlp_digits/studies/mlp_digits"
@@ -85,17 +85,17 @@ def speed_up(
 
 
 def sentences(pairs: pd.DataFrame, limits: pd.DataFrame, by: str = "optimizer") -> list[str]:
-    """Which is ahead where, a sentence for each pair that is shown to differ, and one about all the others.
+    """A sentence for each pair that is shown to differ, and one about all others.
 
     Arguments:
-        pairs, limits: of `table` and `analysis.tables.scaling.table`.
+        pairs, limits: from `table` and `analysis.tables.scaling.table`.
 
     >>> pairs = pd.DataFrame({"workload": "digits", "goal_metric": "val/classification_error", "goal_threshold": 0.05,
     ...     "optimizer": "adam", "against": "sgd", "batch_size": [64, 256],
     ...     "speed_up": [1.1, 2.0], "low": [0.9, 1.4], "high": [1.3, 2.5]})
     >>> limits = pd.read_csv("results/published/mlp_digits/tables/scaling.csv")  # of other curves: adds nothing here
     >>> sentences(pairs, limits)
-    ['digits to val/classification_error < 0.05: adam needs fewer steps than sgd at batch size 256 (up to 2 times).']
+    ['digits to validation error < 0.05: adam needs fewer steps than sgd at batch size 256 (up to 2 times).']
     """
     found = []
     for (held, metric, threshold), group in pairs.groupby([FIXED[by], *GOAL], sort=True):
@@ -104,16 +104,17 @@ def sentences(pairs: pd.DataFrame, limits: pd.DataFrame, by: str = "optimizer") 
         said = [f"{subject}: {words}." for words in ahead if words]
         names = sorted({*group[by], *group["against"]})
         if not said:
-            said = [f"{subject}: no batch size at which {listed(names, 'or')} is shown to need fewer steps."]
+            none = f"neither {listed(names, 'nor')}" if len(names) == 2 else f"none of {listed(names)}"
+            said = [f"{subject}: {none} is shown to need fewer steps at any batch size."]
         elif not all(ahead):
-            said.append(f"{subject}: no other two of {listed(names, 'and')} are shown to differ.")
+            said.append(f"{subject}: no other pair of {listed(names)} is shown to differ.")
         mine = limits[(limits[[FIXED[by], *GOAL]] == [held, metric, threshold]).all(axis=1)]
         found += [*said[:-1], f"{said[-1]} {_useful(names, mine, by)}".strip()]
     return found
 
 
 def _ahead(one: str, other: str, pair: pd.DataFrame) -> str:
-    """Which of two needs fewer steps at which batch sizes, as far as it is shown; empty where it is not."""
+    """The batch sizes at which one of two is shown to need fewer steps; empty without any."""
     parts = []
     for name, behind, low, ratio in (
         (one, other, pair["low"], pair["speed_up"]),
@@ -123,8 +124,8 @@ def _ahead(one: str, other: str, pair: pd.DataFrame) -> str:
         where = []
         for missed, rows in shown.groupby(np.isinf(shown["ratio"]), sort=True):
             sizes, most = ", ".join(f"{size:,}" for size in rows["batch_size"]), rows["ratio"].max()
-            # Of more trials the best is luckier: it may lie the other way than the best of as many.
-            times = f"up to {most:.2g} times" if most > 1 else "by the best of equally many trials"
+            # The best of more trials is luckier: it can point the other way than the best of equal numbers.
+            times = f"up to {most:.2g} times" if most > 1 else "comparing the best of equal numbers of trials"
             where.append(f"{sizes} ({f'where {behind} missed the goal' if missed else times})")
         if where:
             parts.append(f"{name} needs fewer steps than {behind} at batch size {', '.join(where)}")
@@ -132,7 +133,7 @@ def _ahead(one: str, other: str, pair: pd.DataFrame) -> str:
 
 
 def _useful(names: Sequence[str], limits: pd.DataFrame, by: str) -> str:
-    """The maximum useful batch sizes of those that have one, and how many times they differ."""
+    """The maximum useful batch sizes, and their ratio if both are known."""
     useful = limits[limits["definition"] == "maximum_useful_batch_size"].dropna(subset="value").set_index(by)
     found = useful.loc[[name for name in names if name in useful.index], ["value", "bound"]]
     if len(found) < 2:
@@ -140,10 +141,10 @@ def _useful(names: Sequence[str], limits: pd.DataFrame, by: str) -> str:
     if len(found.drop_duplicates()) == 1 and len(found) == len(names):
         return f"Maximum useful batch size: {_useful_in_words(*found.iloc[0])} with each."
     listed = ", ".join(f"{_useful_in_words(row.value, row.bound)} with {row.Index}" for row in found.itertuples())
-    times = f" ({found['value'].max() / found['value'].min():.3g} times)" if (found["bound"] == "=").all() else ""
+    times = f" (a ratio of {found['value'].max() / found['value'].min():.3g})" if (found["bound"] == "=").all() else ""
     return f"Maximum useful batch sizes: {listed}{times}."
 
 
 def _useful_in_words(value: float, bound: str) -> str:
-    """Nothing is known of what lies below the smallest, and few trials may show no gain where there is one."""
-    return f"no gain shown beyond {value:,.0f}" if bound == "<" else bounded(value, bound)
+    """The smallest batch size is no upper bound: a few trials may not show a gain that exists."""
+    return f"none above {value:,.0f} shown" if bound == "<" else bounded(value, bound)

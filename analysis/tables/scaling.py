@@ -22,7 +22,7 @@ from analysis.tables.steps_to_result import answerable, feasible_steps, row
 PERFECT_SCALING_TOLERANCE = 1.2
 USEFUL_GAIN = 1.05
 NO_DIFFERENCE = 2
-"""Of Akaike's criterion (Burnham and Anderson 2002, section 2.6)."""
+"""Fits whose AICc differs by less are equally good (Burnham and Anderson 2002, section 2.6)."""
 CRITICAL = ("critical_batch_size_mccandlish", "critical_batch_size_shoulder", "critical_batch_size_zhang")
 
 
@@ -31,9 +31,9 @@ class Limit:
     """A batch size at which scaling changes.
 
     Attributes:
-        bound: `=`; `>` if no end is shown: it is the largest measured batch size, or beyond it the goal was missed
-            within too few steps to tell; `<` if it lies at or below the smallest.
-        low, high: its 95 % interval; NaN where there is none.
+        bound: `=`; `>` if the data show no end, because this is the largest measured batch size or because larger ones
+            missed the goal within too few steps to tell; `<` if the limit lies at or below the smallest batch size.
+        low, high: 95 % interval; NaN if there is none.
     """
 
     value: float
@@ -42,8 +42,10 @@ class Limit:
     high: float = np.nan
 
 
+Curve = tuple[str, str, str, float]
+"""Workload, optimizer, metric and threshold."""
 Ends = Mapping[int, float]
-"""Batch size -> the fewest steps that a trial ended at without the goal, where one did."""
+"""Batch size -> the fewest steps at which a trial ended without reaching the goal, if one did."""
 NO_ENDS: Ends = MappingProxyType({})
 
 
@@ -54,8 +56,8 @@ def perfect_scaling_limit(steps: Mapping[int, float], base: float | None = None,
 
     Arguments:
         steps: batch size -> S(B), infinite if not reached.
-        base: smaller batch sizes are left out [examples].
-        censored_at: what an infinite S(B) is known to exceed; without it no finite number would do.
+        base: leave out smaller batch sizes [examples].
+        censored_at: lower bounds of infinite S(B); without one S(B) counts as infinite.
 
     >>> perfect_scaling_limit({1: 1000, 2: 500, 4: 260, 8: 250}).value
     4.0
@@ -79,7 +81,7 @@ def maximum_useful_batch_size(trials: Mapping[int, np.ndarray], seed: int = 0, c
 
     Arguments:
         trials: batch size -> steps to the goal of its feasible trials [N], infinite if not reached.
-        censored_at: of trials that did not reach it.
+        censored_at: for trials that did not reach it.
 
     >>> trials = {8: np.full(20, 400.0), 16: np.full(20, 200.0), 32: np.full(20, 195.0)}
     >>> maximum_useful_batch_size(trials).value
@@ -105,14 +107,14 @@ def maximum_useful_batch_size(trials: Mapping[int, np.ndarray], seed: int = 0, c
 def intervals(
     samples: Mapping[int, np.ndarray], base: float | None = None, censored_at: Ends = NO_ENDS
 ) -> dict[str, tuple[float, float]]:
-    """What other searches of the same size might have found, by resampling trials: 95 % of the limits of S_n's curve.
+    """95 % intervals of the limits of S_n's curve, by resampling trials.
 
-    In a resample the maximum useful batch size is the smallest B that no larger one beats by more than 5 %, of those
-    that reached the goal.
+    In a resample the maximum useful batch size is the smallest B that reached the goal and that no larger one beats by
+    more than 5 %.
 
     Arguments:
-        samples: of `resamples`.
-        base, censored_at: as of `perfect_scaling_limit`.
+        samples: from `resamples`.
+        base, censored_at: see `perfect_scaling_limit`.
 
     Returns:
         (low, high) [examples] of the perfect-scaling limit and of the maximum useful batch size; NaN if no batch size
@@ -141,7 +143,7 @@ def _perfect_scaling_limits(
     """`perfect_scaling_limit` of each column of curves [sizes, R]; NaN where no batch size reached the goal.
 
     Arguments:
-        censored_at: batch sizes that never reached the goal take but a step more than this.
+        censored_at: a batch size that never reached the goal counts with one step more than this.
     """
     kept = sizes >= (base or 0)
     sizes, curves = sizes[kept], curves[kept]
@@ -159,8 +161,9 @@ def _perfect_scaling_limits(
 
 
 def resamples(trials: Mapping[int, np.ndarray], seed: int = 0) -> dict[int, np.ndarray]:
-    """S_n of resamples [R] at each batch size, infinite where no trial reached the goal; n is the same for all others,
-    and there is nothing if one of these has fewer than 4 trials.
+    """S_n of resamples [R] at each batch size; infinite where no trial reached the goal.
+
+    n is the same at all batch sizes that reached the goal. Empty if one of them has fewer than 4 trials.
 
     >>> found = resamples({8: np.full(20, 400.0), 16: np.full(20, np.inf)})
     >>> {size: (steps.shape, float(steps.max())) for size, steps in found.items()}
@@ -190,12 +193,12 @@ def _bound(limit: int, measured: Iterable[int], reached: Iterable[int]) -> str:
 
 
 def critical_batch_sizes(steps: Mapping[int, float], base: float | None = None) -> dict[str, Limit]:
-    """Where the regimes of small and of large batch sizes meet, by each published definition (`analysis.tables.fits`).
+    """The critical batch size by each published definition (`analysis.tables.fits`).
 
-    A value outside of the measured batch sizes says no more than that: it stands at the nearest of them, `<` or `>`.
+    A fitted value outside the measured batch sizes is only a bound: the nearest measured batch size, `<` or `>`.
 
     Arguments:
-        steps: batch size -> S(B), infinite if not reached; such batch sizes are left out.
+        steps: batch size -> S(B), infinite if not reached, which leaves the batch size out.
         base: B0 of Zhang et al.'s definition; the smallest batch size by default.
 
     Returns:
@@ -222,7 +225,7 @@ def critical_batch_sizes(steps: Mapping[int, float], base: float | None = None) 
 
 
 def _within(sizes: Sequence[int], value: float, low: float, high: float) -> Limit:
-    """The value with its interval; a bound, which has none, where the curve bends outside of what was measured."""
+    """The value with its interval; a bound without one if the curve bends outside the measured batch sizes."""
     if value > sizes[-1]:
         return Limit(float(sizes[-1]), ">")
     if value < sizes[0]:
@@ -236,13 +239,12 @@ def table(
     """Every limit of every curve.
 
     Arguments:
-        goals: read off after the fact; None: each study's own.
-        base: base batch size of the perfect-scaling limit and of `critical_batch_size_zhang`; the smallest measured by
-            default.
+        goals: read after the fact; None: each study's own.
+        base: base batch size of the perfect-scaling limit and of `critical_batch_size_zhang`; default: the smallest.
 
     Returns:
         A row for each (workload, optimizer, goal, definition): value, low and high (batch size, examples; 95 %
-        intervals, NaN where there is none, as of searches that learn from their trials), bound (`=`, `<` or `>`).
+        intervals, NaN if there is none, for example for adaptive searches), bound (`=`, `<` or `>`).
 
     >>> from analysis import load
     >>> from analysis.tables import answers, scaling
@@ -253,9 +255,9 @@ def table(
     1  momentum       maximum_useful_batch_size   64.0     =
     2  momentum  critical_batch_size_mccandlish   65.5     =
     """
-    curves: dict[tuple[str, str, str, float], dict[int, np.ndarray]] = {}
+    curves: dict[Curve, dict[int, np.ndarray]] = {}
     adaptive = set()
-    ends: dict[tuple[str, str, str, float], dict[int, float]] = {}
+    ends: dict[Curve, dict[int, float]] = {}
     for study, goal in answerable(studies, goals):
         key = (*study.curve, goal.metric, goal.threshold)
         curves.setdefault(key, {})[study.batch_size] = feasible_steps(study, goal)
@@ -263,33 +265,43 @@ def table(
         adaptive |= set() if study.independent else {key}
     rows = []
     for key, trials in sorted(curves.items()):
-        fewest = {size: float(np.min(steps, initial=np.inf)) for size, steps in trials.items()}
-        limits = {
-            "perfect_scaling_limit": perfect_scaling_limit(fewest, base, ends[key]),
-            "maximum_useful_batch_size": maximum_useful_batch_size(trials, censored_at=ends[key]),
-        }
-        sampled = {} if key in adaptive else resamples(trials)
-        for name, (low, high) in intervals(sampled, base, ends[key]).items():
-            # Resamples that differ by chance alone put the maximum useful batch size anywhere on a plateau, which the
-            # value, by what is shown to be faster, is the beginning of.
-            if not np.isnan(low):
-                value = limits[name].value
-                limits[name] = replace(limits[name], low=float(np.fmin(low, value)), high=float(np.fmax(high, value)))
-        limits |= critical_batch_sizes(fewest, base)
+        limits = _limits(trials, base, ends[key], {} if key in adaptive else resamples(trials))
         rows += [(*key, name, limit.value, limit.low, limit.high, limit.bound) for name, limit in limits.items()]
     columns = [*CURVE, "definition", "value", "low", "high", "bound"]
     return pd.DataFrame(rows, columns=columns)
 
 
-def sentences(steps: pd.DataFrame, limits: pd.DataFrame) -> list[str]:
-    """What was found, a plain sentence or two for each curve (tables of `steps_to_result.table` and `table`).
+def _limits(
+    trials: Mapping[int, np.ndarray], base: float | None, censored_at: Ends, sampled: Mapping[int, np.ndarray]
+) -> dict[str, Limit]:
+    """Definition -> limit of one curve (steps by batch size), with intervals from resamples if there are any."""
+    fewest = {size: float(np.min(steps, initial=np.inf)) for size, steps in trials.items()}
+    limits = {
+        "perfect_scaling_limit": perfect_scaling_limit(fewest, base, censored_at),
+        "maximum_useful_batch_size": maximum_useful_batch_size(trials, censored_at=censored_at),
+    }
+    for name, (low, high) in intervals(sampled, base, censored_at).items():
+        # On a plateau resamples differ by chance and put the maximum useful batch size anywhere on it; the value is
+        # where the plateau begins.
+        if not np.isnan(low):
+            value = limits[name].value
+            limits[name] = replace(limits[name], low=float(np.fmin(low, value)), high=float(np.fmax(high, value)))
+    return limits | critical_batch_sizes(fewest, base)
 
+
+def sentences(steps: pd.DataFrame, limits: pd.DataFrame) -> list[str]:
+    """The findings on each curve (tables of `steps_to_result.table` and `table`), what the data establish first.
+
+    >>> import re
     >>> steps = pd.read_csv("results/published/mlp_digits/tables/steps_to_result.csv")
     >>> limits = pd.read_csv("results/published/mlp_digits/tables/scaling.csv")
-    >>> for part in sentences(steps, limits)[0].split("; "):
+    >>> for part in re.split("(?<=[:.)]) ", sentences(steps, limits)[0]):
     ...     print(part)
-    mlp_digits with momentum to val/classification_error < 0.05: perfect scaling up to about 2 (1 to 256)
-    no gain shown beyond 64 (64 to 1,024): 18 steps there, 38.3 times fewer than the 690 at batch size 1.
+    mlp_digits with momentum to validation error < 0.05:
+    no batch size above 64 is shown to need fewer steps (bounds 64 to 1,024):
+    18 steps at 64, 38.3 times fewer than the 690 at batch size 1.
+    Steps fall in proportion to batch size (perfect scaling)
+    up to about 2 (bounds 1 to 256).
     """
     found = []
     for key, curve in steps.groupby(CURVE, sort=True):
@@ -304,64 +316,71 @@ def _sentence(key: tuple[str, str, str, float], curve: pd.DataFrame, limits: pd.
     subject = curve_text(*key)
     reached = curve[curve["reached"]]
     if reached.empty:
-        return f"{subject}: the goal was not reached at any batch size."
+        return f"{subject}: no batch size reached the goal."
     if len(reached) == 1:
         only = reached.iloc[0]
         return f"{subject}: reached at batch size {only.batch_size:,} alone, in {only.steps_to_result:,} steps."
     perfect, useful = limits.loc["perfect_scaling_limit"], limits.loc["maximum_useful_batch_size"]
-    whole = curve["batch_size"].max()
-    scaling = {
-        "=": f"perfect scaling up to about {perfect.value:,.0f}",
-        "<": f"no perfect scaling beyond {perfect.value:,.0f}, {_smallest(perfect.value, curve)}",
-        ">": f"perfect scaling {'throughout, ' if perfect.value == whole else ''}up to {perfect.value:,.0f} at least",
-    }[perfect.bound]
-    gain = {
-        "=": f"no gain shown beyond {useful.value:,.0f}",
-        "<": f"no gain shown beyond {useful.value:,.0f}, {_smallest(useful.value, curve)}",
-        ">": f"the largest batch size, {useful.value:,.0f}, still gains"
-        if useful.value == whole
-        else f"a maximum useful batch size of {useful.value:,.0f} at least",
-    }[useful.bound]
+    found = f"{subject}: {_gain(useful, curve)}{_interval(useful, curve)}"
     first, last = reached.iloc[0], reached.loc[reached["batch_size"] == useful.value].iloc[0]
-    said = [f"{gain}{_interval(useful, curve)}"]
-    if not np.isnan(perfect.value):  # as it is where no batch size from the base on reached the goal
-        said.insert(0, f"{scaling}{_interval(perfect, curve)}")
-    found = f"{subject}: {'; '.join(said)}"
     if useful.value != first.batch_size:
         speed_up = first.steps_to_result / last.steps_to_result
         against = f"{speed_up:,.1f} times fewer than" if speed_up > 1 else "against"
         found += (
-            f": {last.steps_to_result:,} steps there, {against} the {first.steps_to_result:,} at batch size "
-            f"{first.batch_size:,}"
+            f": {last.steps_to_result:,} steps at {last.batch_size:,}, {against} the {first.steps_to_result:,} "
+            f"at batch size {first.batch_size:,}"
         )
-    return f"{found}."
+    if np.isnan(perfect.value):  # no batch size from the base on reached the goal
+        return f"{found}."
+    return f"{found}. {_proportional(perfect, curve)}{_interval(perfect, curve)}."
+
+
+def _gain(useful: pd.Series, curve: pd.DataFrame) -> str:
+    """Which larger batch sizes are shown to need fewer steps."""
+    if useful.bound != ">":
+        least = f", {_smallest(useful.value, curve)}," if useful.bound == "<" else ""
+        return f"no batch size above {useful.value:,.0f}{least} is shown to need fewer steps"
+    if useful.value == curve["batch_size"].max():
+        return f"steps still fall at the largest batch size, {useful.value:,.0f}"
+    return f"the maximum useful batch size is {bounded(useful.value, useful.bound)}"
+
+
+def _proportional(perfect: pd.Series, curve: pd.DataFrame) -> str:
+    """The batch sizes up to which steps fall in proportion."""
+    if perfect.bound == "<":
+        return f"No perfect scaling is shown beyond {perfect.value:,.0f}, {_smallest(perfect.value, curve)}"
+    upto = f"about {perfect.value:,.0f}" if perfect.bound == "=" else bounded(perfect.value, perfect.bound)
+    if perfect.bound == ">" and perfect.value == curve["batch_size"].max():
+        upto = f"the largest batch size, {perfect.value:,.0f}"
+    return f"Steps fall in proportion to batch size (perfect scaling) up to {upto}"
 
 
 def _smallest(batch_size: float, curve: pd.DataFrame) -> str:
-    """In what it is the smallest: all that were measured, those that reached the goal, or those from the base on."""
+    """Why a batch size is the first of its curve."""
     if batch_size == curve["batch_size"].min():
         return "the smallest batch size"
     first = curve.loc[curve["reached"], "batch_size"].min()
     return "the smallest that reached the goal" if batch_size == first else "the base"
 
 
-def _interval(limit: pd.Series, curve: pd.DataFrame) -> str:
-    """The 95 % interval in brackets, if there is one; how far beyond what was measured an end lies says nothing."""
+def _interval(limit: pd.Series, curve: pd.DataFrame, named: bool = True) -> str:
+    """The 95 % interval in brackets, if there is one. The data do not tell how far beyond the curve an end lies."""
     if pd.isna(limit.low):
         return ""
     least, most = curve["batch_size"].min(), curve["batch_size"].max()
-    if limit.low < least or limit.high > most:
-        low = f"below {least:,}" if limit.low < least else f"{limit.low:,.0f}"
-        return f" ({low} to {f'above {most:,}' if limit.high > most else f'{limit.high:,.0f}'})"
-    return f" ({limit.low:,.0f} to {limit.high:,.0f})" if limit.low < limit.high else f" ({limit.low:,.0f} throughout)"
+    low = f"below {least:,}" if limit.low < least else f"{limit.low:,.0f}"
+    high = f"above {most:,}" if limit.high > most else f"{limit.high:,.0f}"
+    if low == high:
+        return f" ({low} in every resample)"
+    return f" ({'bounds ' if named else ''}{low} to {high})"
 
 
 def _critical_sentence(key: tuple[str, str, str, float], limits: pd.DataFrame, curve: pd.DataFrame) -> str:
-    """The critical batch size by each definition that the data allow, and which fit is better; empty if none is."""
-    names = {"mccandlish": "McCandlish et al. (2018)", "shoulder": "sharp shoulder", "zhang": "Zhang et al. (2024)"}
+    """The critical batch size by each definition that the data allow, and the better fit; empty without any."""
+    names = {"mccandlish": "McCandlish et al. (2018)", "shoulder": "the sharp shoulder", "zhang": "Zhang et al. (2024)"}
     known = {name: limits.loc[f"critical_batch_size_{name}"] for name in names}
     found = [
-        f"{bounded(limit.value, limit.bound)}{_interval(limit, curve)} by {names[name]}"
+        f"{bounded(limit.value, limit.bound)}{_interval(limit, curve, named=False)} by {names[name]}"
         for name, limit in known.items()
         if not pd.isna(limit.value)
     ]
@@ -373,5 +392,5 @@ def _critical_sentence(key: tuple[str, str, str, float], limits: pd.DataFrame, c
     ahead = float(information.max() - information.min())
     better = fitted.loc[information.idxmin(), "fit"]
     if ahead < NO_DIFFERENCE:
-        return f"{text} The hyperbola and the sharp shoulder fit alike."
+        return f"{text} The hyperbola and the sharp shoulder fit equally well."
     return f"{text} The {'sharp shoulder' if better == 'shoulder' else better} fits better (AICc lower by {ahead:.3g})."

@@ -1,4 +1,4 @@
-"""Rules against tuning: what a tuned configuration costs where a rule moved it, beside what was tuned there.
+"""Transferred against retuned hyperparameters: what a tuned configuration costs after a rule moved it.
 
 `study rules` trains both with the same seeds. Shapes: n seeds. Steps are infinite where the goal was missed.
 """
@@ -13,30 +13,30 @@ import pandas as pd
 
 from analysis import intervals
 from analysis.counting import COMPLETE, INCOMPLETE, TUNED, Branch
-from analysis.labels import curve_text
+from analysis.labels import counted, curve_text, listed
 from analysis.load import CURVE, StudyData
 from analysis.tables import steps_to_result
 from analysis.tables.answers import answer, by_study
 
 ORDER = ("constant", "square_root", "linear", "constant_half_life", "square_root_half_life", "linear_half_life")
-"""In which rules are listed and coloured; others come after."""
+"""The order of rules in tables and figures; other rules follow."""
 NEAR = 1.5
-"""Times the tuned steps that are called near them."""
+"""A transferred configuration is near the tuned one within this multiple of its steps."""
 MOVE = [*CURVE, "base_batch_size", "rule", "batch_size"]
 RUNS = [*MOVE, "run", "learning_rate", "status", "steps", "steps_to_result"]
 
 
 def rank(rule: str) -> int:
-    """Its place in ORDER, which settles where it is listed and how it is drawn.
+    """The place of a rule in ORDER, which sets its place in tables and its look in figures.
 
-    >>> rank("square_root"), rank("somebody's")
+    >>> rank("square_root"), rank("custom")
     (1, 6)
     """
     return ORDER.index(rule) if rule in ORDER else len(ORDER)
 
 
 def steps(studies: Sequence[StudyData]) -> pd.DataFrame:
-    """Every training of a moved configuration, and of the tuned ones with the same seeds.
+    """Every training of a moved configuration, and of tuned ones with the same seeds.
 
     Arguments:
         studies: all searches.
@@ -45,7 +45,7 @@ def steps(studies: Sequence[StudyData]) -> pd.DataFrame:
         A row for each (workload, optimizer, goal, base_batch_size, rule, batch_size, run): learning_rate, status, steps
         (to the goal; infinite if it was missed), and steps_to_result, the S(B) of the search at batch_size (NaN if no
         trial reached the goal). Runs of the same number have the same seeds. The rule `tuned` moves nothing: its base
-        is the batch size itself. What was moved from a trial that is not the best any more is left out (`stale`).
+        is the batch size itself. Configurations moved from a trial that is no longer the best are left out (`stale`).
 
     >>> from analysis import load
     >>> steps(list(load.load("results/published/mlp_digits"))).empty  # nothing was moved there
@@ -73,7 +73,7 @@ def steps(studies: Sequence[StudyData]) -> pd.DataFrame:
 
 
 def _current(found: Sequence[dict[Branch, StudyData]]) -> dict[tuple[str, str], set[Branch]]:
-    """The branches that move the configurations which are the tuned ones by now, of each curve."""
+    """For each curve, the branches that moved its present tuned configurations."""
     rules = {branch.rule for searches in found for branch in searches if branch.rule is not None}
     current: dict[tuple[str, str], set[Branch]] = {}
     for searches in found:
@@ -87,7 +87,7 @@ def _current(found: Sequence[dict[Branch, StudyData]]) -> dict[tuple[str, str], 
 
 
 def stale(studies: Sequence[StudyData]) -> list[str]:
-    """What is left out since its base has been tuned further, a line a curve.
+    """A line for each curve with moved configurations that are out of date, since their base was tuned further.
 
     >>> from analysis import load
     >>> stale(list(load.load("results/published/mlp_digits")))
@@ -101,14 +101,14 @@ def stale(studies: Sequence[StudyData]) -> list[str]:
             if branch.rule is not None and branch not in current.get(study.curve, set()):
                 old[study.curve] = old.get(study.curve, 0) + 1
     return [
-        f"{workload}, {optimizer}: {count} configurations were moved from trials that are not the best any more, and "
-        "are left out; run study rules again."
+        f"{workload}, {optimizer}: {counted(count, 'moved configuration')} left out, because a better trial was found "
+        "since; run study rules again."
         for (workload, optimizer), count in old.items()
     ]
 
 
 def table(runs: pd.DataFrame) -> pd.DataFrame:
-    """What each move cost.
+    """The cost of each move.
 
     Arguments:
         runs: of `steps`.
@@ -171,22 +171,22 @@ def _row(moved: pd.DataFrame, tuned: pd.DataFrame | None) -> dict[str, Any]:
         "tuned_missed": int(np.isinf(reference).sum()),
         "tuned_steps": intervals.median_best_of(reference, 1),
     }
-    if 2 * row["tuned_missed"] >= len(reference):  # infinitely better than what missed the goal says nothing
+    if 2 * row["tuned_missed"] >= len(reference):  # a ratio to a missed goal says nothing
         return row
     with np.errstate(invalid="ignore"):
         ratios = moved.loc[both, "steps"].to_numpy(dtype=float) / reference
-    ratios[np.isnan(ratios)] = np.inf  # a move that missed the goal is no good where the tuned one missed it, too
+    ratios[np.isnan(ratios)] = np.inf  # both missed the goal: no gain
     return row | _median(ratios, "steps_lost", "lost_low", "lost_high")
 
 
 def _median(values: np.ndarray, *names: str) -> dict[str, float]:
-    """The median [n] with its interval: of one draw, the best is what was drawn."""
+    """The median of values [n] with its interval: the median best of a single draw."""
     found = (float(intervals.median_best_of(values, 1)), *intervals.interval(values, 1))
     return dict(zip(names, found, strict=True))
 
 
 def in_words(rule: str) -> str:
-    """A rule's name as a person reads it.
+    """The name of a rule in sentences.
 
     >>> in_words("square_root"), in_words("linear_half_life")
     ('square root', 'linear with warmup and half-lives kept')
@@ -197,7 +197,7 @@ def in_words(rule: str) -> str:
 
 
 def briefly(rule: str) -> str:
-    """The same where there is little room.
+    """The name of a rule in tables and legends.
 
     >>> briefly("square_root"), briefly("linear_half_life")
     ('square root', 'linear, half-lives')
@@ -206,14 +206,14 @@ def briefly(rule: str) -> str:
 
 
 def sentences(moved: pd.DataFrame) -> list[str]:
-    """How far each rule carries, a sentence for each curve and base (frame of `table`).
+    """How far each rule carries: a sentence for each curve and base (frame of `table`).
 
     >>> moved = pd.DataFrame({"workload": "digits", "optimizer": "sgd", "goal_metric": "val/classification_error",
     ...     "goal_threshold": 0.05, "base_batch_size": 32, "rule": "linear", "batch_size": [16, 64, 128, 256],
     ...     "steps_lost": [1.0, 1.3, 2.5, np.inf], "missed": [0, 0, 1, 7], "seeds": 10})
-    >>> print(sentences(moved)[0].replace(", ", ",\\n", 1).replace(": ", ":\\n"))
-    digits with sgd to val/classification_error < 0.05,
-    moved from batch size 32, stays within 1.5 times the tuned steps:
+    >>> print(sentences(moved)[0].replace(": ", ":\\n"))
+    digits with sgd to validation error < 0.05:
+    transferred from batch size 32, steps stay within 1.5 times the tuned steps:
     linear with warmup from 16 to 64 (at 256 it misses the goal in 7 of 10 trainings).
     """
     found = []
@@ -222,15 +222,15 @@ def sentences(moved: pd.DataFrame) -> list[str]:
         if part["steps_lost"].isna().all():
             continue
         rules = [_reach(rule, rows, int(base)) for rule, rows in part.groupby("rule", sort=False)]
-        moved_from = f"{curve_text(*curve)}, moved from batch size {base:,}"
-        found.append(f"{moved_from}, stays within {NEAR:g} times the tuned steps: {'; '.join(rules)}.")
+        moved_from = f"{curve_text(*curve)}: transferred from batch size {base:,}"
+        found.append(f"{moved_from}, steps stay within {NEAR:g} times the tuned steps: {'; '.join(rules)}.")
     return found
 
 
 def _reach(rule: str, rows: pd.DataFrame, base: int) -> str:
-    """`square root from 4 to 64 (3.1 times at 1,024)`: around the base without a gap, and the worst beyond."""
+    """`square root from 4 to 64 (3.1 times at 1,024)`: the range around the base without a gap, and the worst case."""
     lost = rows.set_index("batch_size").sort_index()
-    # Where what was tuned misses the goal, too, nothing can be lost; what was moved there meets it or does not.
+    # If the tuned configuration misses the goal too, no ratio exists: the move is near if it meets the goal.
     untuned, missed = lost["steps_lost"].isna(), 2 * lost["missed"] > lost["seeds"]
     near = (lost["steps_lost"] <= NEAR) | (untuned & ~missed)
     up = near[near.index > base].cummin()
@@ -241,8 +241,8 @@ def _reach(rule: str, rows: pd.DataFrame, base: int) -> str:
         return f"{in_words(rule)} {where}"
     gone = lost[np.isinf(lost["steps_lost"]) | (untuned & missed)]
     if len(gone):
-        at = ", ".join(f"{size:,}" for size in gone.index)
-        what = f"at {at} it misses the goal in {gone['missed'].sum():.0f} of {gone['seeds'].sum():.0f} trainings"
+        missed_of = f"{gone['missed'].sum():.0f} of {gone['seeds'].sum():.0f}"
+        what = f"at {listed(gone.index)} it misses the goal in {missed_of} trainings"
     else:
         what = f"{lost['steps_lost'].max():.2g} times at {lost['steps_lost'].idxmax():,}"
     return f"{in_words(rule)} {where} ({what})"

@@ -150,7 +150,7 @@ def status(console: Console, progress: pd.DataFrame) -> None:
         )
     left, unknown = progress["seconds_left"].sum(), progress["seconds_left"].isna().sum()
     about = f"About {duration(left)} left" if left else "Time left: unknown" if unknown else "Done"
-    more = f"; no trial of {counted(unknown, 'search', 'searches')} has ended yet" if unknown else ""
+    more = f"; no trial of {counted(unknown, 'search', 'searches')} has finished yet" if unknown else ""
     console.print(f"{about}{more}.", highlight=False)
 
 

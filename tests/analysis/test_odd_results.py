@@ -13,7 +13,8 @@ from analysis.counting import RECORDED, Goal, Measured, first_crossing
 from analysis.edges import scaled
 from analysis.load import LoadError, load
 from analysis.report import warnings
-from analysis.report.build import Asked, build, grid_sentences, read, stopping_sentences
+from analysis.report.build import Asked, build, read
+from analysis.report.findings import grid_sentences, stopping_sentences
 from analysis.tables import best_errors, relative, scaling, steps_to_result, trials
 from analysis.tables.answers import answers as searches_answers
 from study.__main__ import main
@@ -42,13 +43,15 @@ def test_a_study_without_trials_has_not_missed_its_goal(written):
     data = build([folder], folder)
     assert list(pd.read_csv(folder / "tables/steps_to_result.csv")["batch_size"]) == [8]
     assert list(pd.read_csv(folder / "tables/searches.csv")["batch_size"]) == [8, 64, 128]
-    assert "tiny, momentum, batch sizes 64, 128: no trial has ended yet; sweep again to go on." in data.warnings
+    assert (
+        "tiny, momentum, batch sizes 64 and 128: no trial has finished yet; sweep again to continue." in data.warnings
+    )
     assert "not reached" not in " ".join(data.sentences)
 
 
 def test_a_sweep_of_which_no_trial_has_ended(written):
     folder = written({8: [], 64: []})
-    with pytest.raises(LoadError, match=r"no trial in .* has ended yet; sweep again to go on"):
+    with pytest.raises(LoadError, match=r"no trial in .* has finished yet; sweep again to continue"):
         read([folder])
 
 
@@ -141,7 +144,7 @@ def test_searches_whose_first_is_not_on_file_are_left_out(tmp_path, make_study, 
     assert why in data.warnings
     assert list(data.tables["steps_to_result"]["batch_size"]) == [8]
     shutil.rmtree(tmp_path / "studies/tiny/momentum/8")
-    with pytest.raises(LoadError, match="has ended yet; sweep again to go on"):
+    with pytest.raises(LoadError, match="has finished yet; sweep again to continue"):
         read([tmp_path])
 
 
@@ -161,17 +164,17 @@ def test_batch_sizes_that_nobody_has_trained_are_neither_advised_against_nor_cos
     assert main(["advise", str(folder), "--max-per-device-batch", "64", "--step-ms", "8:1,64:2"]) == 0
     said = " ".join(capsys.readouterr().out.split())
     assert "No trial reached the goal" not in said
-    assert "batch size 64: no trial has ended yet" in said
+    assert "batch size 64: no trial has finished yet" in said
     shutil.rmtree(folder / "studies/tiny/momentum/8")
     assert main(["advise", str(folder), "--max-per-device-batch", "64", "--step-ms", "8:1,64:2"]) == 2
-    assert "batch size 64: no trial has ended yet; sweep again" in " ".join(capsys.readouterr().err.split())
+    assert "batch size 64: no trial has finished yet; sweep again" in " ".join(capsys.readouterr().err.split())
 
 
 def test_nobody_can_sweep_further_what_was_imported(written):
     folder = written({8: [{"reaches": 400}] * 4})
     [study] = load(folder)
     empty = replace(study, trials=study.trials[:0], question=study.question | {"stopping": RECORDED})
-    assert warnings.waiting([empty]) == ["tiny, momentum, batch size 8: no trial has ended yet."]
+    assert warnings.waiting([empty]) == ["tiny, momentum, batch size 8: no trial has finished yet."]
 
 
 def test_the_base_that_is_warned_of_is_the_one_that_was_asked_for(written):
@@ -214,20 +217,20 @@ def test_the_budget_and_grid_of_every_curve_are_told(tmp_path, make_study, make_
 def test_what_stopping_saved_is_said_of_whom(written):
     written({8: [{"reaches": 400}] * 4}, stopping="race", name="raced")
     [alone] = stopping_sentences(list(load(written({}))))
-    assert alone == "Stopping early (race) left out 80% of the steps of full budgets."
+    assert alone == "Early stopping (race) skipped 80% of the steps of full budgets."
     found = stopping_sentences(list(load(written({8: [{"reaches": 400}] * 4}))))
-    assert found[0] == f"raced with momentum: s{alone[1:]}"
-    assert found[1].startswith("tiny with momentum: under stopping=race 80% of the steps would have been left out")
+    assert found[0] == f"raced with momentum: e{alone[1:]}"
+    assert found[1].startswith("tiny with momentum: with stopping=race, 80% of the steps would have been skipped")
 
 
 def test_budgets_and_grids_that_are_more_than_one_are_told(written):
     folder = written({8: [{"reaches": 400}] * 4}, budgets=(0.5, 1.0))
     studies = list(load(folder))
     [plain] = grid_sentences(studies)
-    assert plain.startswith("Step budget: the larger of 0 epochs and 2,000 steps, searched under 0.5, 1 times that. ")
+    assert plain.startswith("Step budget: the larger of 0 epochs and 2,000 steps. Searches ran with 0.5 and 1 times ")
     assert "Training and test errors" not in plain
     [said] = grid_sentences(studies, [Goal("test/classification_error", 0.1)])
-    assert "Training and test errors are measured every 61% more steps, and goals on them are as coarse." in said
+    assert "Training and test errors are measured every 61% more steps, so goals on them are as coarse." in said
 
 
 def test_nobody_can_look_before_the_only_step(written):
@@ -243,7 +246,7 @@ def test_fewer_than_four_trials_have_no_interval_anywhere(written, capsys):
     limits = data.tables["scaling"].set_index("definition").loc[["perfect_scaling_limit", "maximum_useful_batch_size"]]
     assert limits["value"].notna().all()
     assert limits[["low", "high"]].isna().all(axis=None)
-    assert not [text for text in data.sentences if "throughout)" in text or "needs fewer steps" in text]
+    assert not [text for text in data.sentences if "in every resample)" in text or "needs fewer steps" in text]
     page = (folder / "report.html").read_text()
     assert "nan to nan" not in page
     assert "(nan" not in page
@@ -283,7 +286,7 @@ def test_what_is_left_out_is_told_where_nothing_can_be_advised(written, capsys):
     assert main(["advise", str(folder), "--max-per-device-batch", "64", "--step-ms", "8:1,64:2"]) == 2
     said = " ".join(capsys.readouterr().err.split())
     assert "no trial of tiny with momentum reached" in said
-    assert "batch size 64: no trial has ended yet" in said
+    assert "batch size 64: no trial has finished yet" in said
 
 
 def test_the_terminal_tells_the_heaviest_warnings_and_what_diverged(written, capsys):
@@ -292,6 +295,6 @@ def test_the_terminal_tells_the_heaviest_warnings_and_what_diverged(written, cap
     said = " ".join(capsys.readouterr().out.split())
     assert "16 diverged 0 2" in said
     assert "32 > 2,000" in said
-    assert "Warning: tiny, momentum, batch size 64: no trial has ended yet" in said
+    assert "Warning: tiny, momentum, batch size 64: no trial has finished yet" in said
     assert said.count("Warning: ") == 3
     assert "more warning" in said

@@ -163,7 +163,7 @@ def test_budgets_that_were_not_searched_yet_are_told_and_their_repeats_do_not_co
     [(study, missing)] = analysis_searches.unsearched_budgets(list(load(tmp_path)))
     assert (study.branch.budget, missing) == (0.5, [2.0])
     [line] = build.read([tmp_path]).warnings[:1]
-    assert "no complete search yet under 2 times the step budget; sweep again to go on." in line
+    assert "the search with 2 times the step budget is not complete; sweep again to continue." in line
     swept(lambda study, h: 40 * study.branch.budget, times=1, repeats=1, budgets=(0.5, 1.0, 2.0))
     assert analysis_searches.unsearched_budgets(list(load(tmp_path))) == []
     swept(lambda study, h: 40 * study.branch.budget, times=1, repeats=1, budgets=(0.5, 1.0, 2.0))

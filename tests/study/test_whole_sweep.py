@@ -87,7 +87,7 @@ def test_a_race_equals_full_budgets_read_as_a_race(tmp_path: Path) -> None:
     assert read.to_csv(index=False) == (tmp_path / "race/tables/steps_to_result.csv").read_text()
     full = pd.read_csv(tmp_path / "budget/tables/steps_to_result.csv")
     assert (raced["steps_trained"] < full["steps_trained"]).all()
-    assert "would have been left out" in (tmp_path / "budget/report.html").read_text()
+    assert "would have been skipped" in (tmp_path / "budget/report.html").read_text()
 
 
 def test_optimizers_swept_together_are_curves_of_one_figure(tmp_path: Path) -> None:

@@ -104,18 +104,22 @@ def test_nor_does_one_whose_curves_fall_slowly(warned, stopping):
 FEW = [None, 1010, 1000, 1020, None, None, None, None]
 PLANTED = {
     "edge": ({16: {"learning_rate": 0.9}}, {}, "batch size 16: the best trials have learning_rate 0.9, at the edge"),
-    "unfinished": ({8: {"written": 6}}, {}, "batch size 8: only 6 of 8 feasible trials are there; sweep again"),
+    "unfinished": ({8: {"written": 6}}, {}, "batch size 8: only 6 of 8 feasible trials have finished; sweep again"),
     "few feasible": (
         {8: {"ends": [*ends(1000)[:7], "bad", "bad"], "max_launches": 9}},
         {},
-        "batch size 8: only 7 of 8 trials were feasible when 9 had been launched; raise search.max_launches",
+        "batch size 8: only 7 of 8 trials were feasible after 9 launches; raise search.max_launches",
     ),
     "few near": ({8: {"ends": FEW}}, {}, "batch size 8: only 3 of 8 trials reached the goal within 2 times the fewest"),
-    "noise after": ({16: {"shape": to_and_fro}}, {}, "batch size 16: the goal lies inside the noise: once met it was"),
+    "noise after": (
+        {16: {"shape": to_and_fro}},
+        {},
+        "batch size 16: the validation error is noisy at the goal: after the goal was first met, ",
+    ),
     "noise before": (
         {16: {"shape": wandering}},
         {"stopping": "goal"},
-        "batch size 16: the goal lies inside the noise: over the last 10 evaluations up to it the error fell by",
+        "batch size 16: the validation error is noisy at the goal: over the last 10 evaluations its net descent is ",
     ),
     "never": (
         {64: {"ends": [None] * 8}},
@@ -125,18 +129,18 @@ PLANTED = {
     "first": (
         {},
         {"evaluation": Evaluation(first=0.3)},
-        "batch sizes 16, 32, 64: the goal was met at the first evaluation; lower evaluation.first",
+        "batch sizes 16, 32 and 64: the goal was met at the first evaluation; lower evaluation.first",
     ),
     "coarse": (
         {},
         {"evaluation": Evaluation(ratio=3)},
-        "batch sizes 8, 16, 32, 64: the goal was met at step 1,000, 500, 250, 250 and the evaluation before it was at "
-        "step 360, 360, 120, 120; lower evaluation.ratio",
+        "batch sizes 8, 16, 32 and 64: the goal was met at step 1,000, 500, 250 and 250, and the evaluation before it "
+        "was at step 360, 360, 120 and 120; lower evaluation.ratio",
     ),
     "doubling": (
         {8: {"ends": ends(800, (1, 1.6, 1.65, 1.7, 1.75, 1.8, 1.85, None))}},
         {},
-        "batch size 8: each doubling of the trials, up to all 8, cut the steps 1.28 times; raise search.trials",
+        "batch size 8: each doubling of the number of trials, up to 8, divided the steps by 1.28; raise search.trials",
     ),
     "late": (
         {8: {"ends": ends(1700, (1, 1.01, 1.02, 1.03, 1.04, 1.05, 1.06, None))}},
@@ -144,7 +148,7 @@ PLANTED = {
         "batch size 8: the goal was met after 80 % of the budget",
     ),
     "base": ({}, {"fewest": HEALTHY | {8: 1500}}, "momentum: batch size 8, the base of perfect scaling, took 1.5 t"),
-    "end": ({}, {"fewest": HEALTHY | {64: 125}}, "momentum: the largest batch size, 64, still gains: scaling ends bey"),
+    "end": ({}, {"fewest": HEALTHY | {64: 125}}, "momentum: steps still fall at the largest batch size, 64, so scali"),
 }  # fmt: skip
 
 
@@ -163,7 +167,7 @@ NOT_ANY_MORE = (
     "workload.",
     "sweep",
     "the budget or",
-    "larger one",
+    "larger b",
     "tune the",
 )
 
@@ -186,9 +190,7 @@ def test_who_reads_published_measurements_is_not_told_to_measure(warned, name, t
 def test_a_general_optimizer_that_is_slower_than_its_special_case(warned):
     warned(optimizer="sgd")
     [said] = warned({size: round(1.5 * steps) for size, steps in HEALTHY.items()})
-    expected = (
-        "tiny, momentum, batch sizes 8, 16, 32, 64: it needed 1.5 times the steps of sgd, which its space contains"
-    )
+    expected = "tiny, momentum, batch sizes 8, 16, 32 and 64: it needed 1.5 times the steps of sgd, which its search"
     assert said.startswith(expected)
 
 
@@ -202,23 +204,26 @@ def test_optimizers_that_were_not_given_the_same_are_no_fair_comparison(warned):
     assert warned() == []
     [line] = warned(optimizer="sgd", budget=Budget(0, 1999), evaluation=Evaluation(ratio=1.09), budgets=(1.0,))
     assert line == (
-        "tiny, momentum: it is compared with sgd, which was given another budget and another evaluation; "
-        "sweep both alike."
+        "tiny, momentum: sgd, which it is compared with, had a different budget and evaluation; "
+        "sweep both with the same settings."
     )
 
 
 def test_nor_are_those_that_were_searched_otherwise(warned):
     assert warned() == []
     said = warned(optimizer="sgd", sampler="tpe")
-    assert "tiny, momentum: it is compared with sgd, which was given another search.sampler; sweep both alike." in said
-    learns = "tiny, sgd, batch sizes 8, 16, 32, 64: tpe learns from trials, so that there is no S_n, nor an interval; "
-    assert f"{learns}set search.repeats, or sweep with search=sobol." in said
+    different = "tiny, momentum: sgd, which it is compared with, had a different search.sampler; "
+    assert f"{different}sweep both with the same settings." in said
+    learns = (
+        "tiny, sgd, batch sizes 8, 16, 32 and 64: tpe learns from earlier trials, so there is no S_n and no interval"
+    )
+    assert f"{learns}; set search.repeats or use search=sobol." in said
 
 
 def test_nor_are_those_under_other_budgets(warned):
     warned()
     [line] = warned(optimizer="sgd", budgets=(0.5, 1.0))
-    assert "which was given another search.budgets" in line
+    assert "had a different search.budgets" in line
 
 
 def test_a_general_optimizer_is_judged_whatever_budgets_the_two_answer_under(warned, tmp_path):
@@ -238,7 +243,7 @@ def test_a_general_optimizer_is_judged_whatever_budgets_the_two_answer_under(war
 def test_a_general_optimizer_that_misses_what_its_special_case_meets(warned):
     warned(optimizer="sgd")
     said = warned(dict.fromkeys(HEALTHY, 5000))
-    met = "it missed the goal that sgd, which its space contains, met, and so is under-tuned"
+    met = "it missed the goal that sgd, which its search space contains, met, so it is under-tuned"
     assert any(met in line for line in said)
     assert not any("inf" in line for line in said)
 
@@ -246,10 +251,8 @@ def test_a_general_optimizer_that_misses_what_its_special_case_meets(warned):
 def test_more_trials_at_some_batch_sizes_are_told(warned):
     more = {8: {"trials": 16, "ends": [*ends(1000), *ends(1010)]}}
     [line] = warned(odd=more)
-    assert (
-        line
-        == "tiny, momentum: its batch sizes were given from 8 to 16 trials; more find fewer steps; sweep all alike."
-    )
+    had = "tiny, momentum: its batch sizes had 8 to 16 trials, and more trials find fewer steps; "
+    assert line == f"{had}sweep all with the same number."
 
 
 def test_a_larger_budget_is_no_cure_where_it_was_searched_too(warned):
@@ -262,7 +265,7 @@ def test_a_larger_budget_is_no_cure_where_it_was_searched_too(warned):
 @pytest.mark.parametrize(
     ("asked", "cure"),
     [
-        ({"extend": True}, "sweep again to go on, or widen {}."),
+        ({"extend": True}, "sweep again to continue, or widen {}."),
         ({"extend": True, "extend_limit": 0}, "raise search.extend_limit or widen {} (after 0 extensions)."),
         ({"extend": True, "extend_limit": 0, "goals": [Goal("val/classification_error", 0.2)]}, "(1); widen {}."),
     ],
@@ -279,7 +282,9 @@ def test_nothing_is_larger_than_the_training_set(warned):
 def test_batch_sizes_that_raise_the_same_share_a_line(warned):
     odd = {8: {"ends": FEW}, 16: {"ends": [*ends(500)[:4], *[None] * 4]}, 64: {"ends": [None] * 8}}
     few, never = warned(odd=odd)
-    assert few.startswith("tiny, momentum, batch sizes 8, 16: only 3, 4 of 8 trials reached the goal within 2 times")
+    assert few.startswith(
+        "tiny, momentum, batch sizes 8 and 16: only 3 and 4 of 8 trials reached the goal within 2 times"
+    )
     assert never.startswith("tiny, momentum, batch size 64: no trial")
 
 
@@ -294,7 +299,7 @@ def test_so_do_those_that_differ_in_more_than_numbers(warned):
 def test_several_goals_are_told_apart(warned):
     goals = [Goal("val/classification_error", threshold) for threshold in (0.04, 0.2)]
     [said] = warned(goals=goals)
-    assert said.startswith("tiny, momentum to val/classification_error < 0.04, batch sizes 8, 16, 32, 64: no trial")
+    assert said.startswith("tiny, momentum to validation error < 0.04, batch sizes 8, 16, 32 and 64: no trial")
 
 
 def test_the_heaviest_come_first(warned):

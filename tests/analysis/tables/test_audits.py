@@ -77,7 +77,7 @@ def test_choices_have_no_edges(searched):
 def test_the_report_says_so(searched, tmp_path):
     searched([(0.9, 0.97)] * 5)
     [said] = [text for text in build([tmp_path], tmp_path).warnings if "edge" in text]
-    assert "learning_rate 0.9, at the edge of what was searched (1); set search.extend=true or widen" in said
+    assert "learning_rate 0.9, at the edge of the search space (1); set search.extend=true or widen" in said
     assert said.endswith("search.space.learning_rate.high.")
     assert "widen search.space.learning_rate.high" in (tmp_path / "report.html").read_text()
 

@@ -110,7 +110,7 @@ def test_trials_that_were_made_twice_are_told(tmp_path: Path, make_study, capsys
         store.end_run(run, {"doubled_trials": doubled})
     assert main(["status", str(tmp_path)]) == 0
     out = " ".join(capsys.readouterr().out.split())
-    assert "Discarded: 3 trials that a process which was taken for dead made too." in out
+    assert "Discarded: 3 trials that were trained twice: their process was taken for dead." in out
 
 
 @pytest.mark.parametrize("fields", [{"trials": 2}, {"trials": 2, "max_launches": 3}])
@@ -162,7 +162,7 @@ def test_nobody_knows_how_long_it_takes_before_a_trial_has_ended(tmp_path: Path,
         store.announce(tmp_path, make_study(batch_size=size))
     store.open_study(tmp_path, make_study(batch_size=8), RUN)
     assert main(["status", str(tmp_path)]) == 0
-    assert "Time left: unknown; of 2 searches no trial has ended yet." in " ".join(capsys.readouterr().out.split())
+    assert "Time left: unknown; no trial of 2 searches has finished yet." in " ".join(capsys.readouterr().out.split())
 
 
 def test_status_of_nothing_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

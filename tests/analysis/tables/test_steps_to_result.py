@@ -269,7 +269,7 @@ def sentence(studies):
 def test_perfect_scaling_throughout(results):
     studies = results({1: [1600] * 4, 2: [800] * 4, 4: [400] * 4})
     assert limits(studies) == {"perfect_scaling_limit": (4, ">"), "maximum_useful_batch_size": (4, ">")}
-    assert "perfect scaling throughout, up to 4 at least" in sentence(studies)
+    assert "(perfect scaling) up to the largest batch size, 4" in sentence(studies)
     assert "4.0 times fewer" in sentence(studies)
 
 
@@ -277,8 +277,8 @@ def test_what_budgets_are_too_short_to_tell_is_said(results):
     studies = results({8: [1800] * 4, 16: [900] * 4, 32: [None] * 4}, budget=Budget(4, 100))
     assert limits(studies) == {"perfect_scaling_limit": (16, ">"), "maximum_useful_batch_size": (16, ">")}
     said = sentence(studies)
-    assert "perfect scaling up to 16 at least" in said
-    assert "a maximum useful batch size of 16 at least (16 throughout): 900 steps there" in said
+    assert "(perfect scaling) up to at least 16" in said
+    assert "the maximum useful batch size is at least 16 (16 in every resample): 900 steps at 16" in said
 
 
 @pytest.mark.parametrize(
@@ -292,7 +292,7 @@ def test_what_budgets_are_too_short_to_tell_is_said(results):
 def test_in_what_a_limit_is_the_smallest(results, ends, base, said):
     studies = results(ends)
     assert (
-        f"no perfect scaling {said}"
+        f"No perfect scaling is shown {said}"
         in scaling.sentences(steps_to_result.table(studies), scaling.table(studies, base=base))[0]
     )
 
@@ -310,18 +310,17 @@ def test_a_plateau(results):
     studies = results({1: [1600] * 4, 4: [400] * 4, 16: [200] * 4, 64: [200] * 4, 256: [195] * 4})
     assert limits(studies) == {"perfect_scaling_limit": (4, "="), "maximum_useful_batch_size": (16, "=")}
     said = sentence(studies)
-    assert (
-        "perfect scaling up to about 4 (4 throughout); no gain shown beyond 16 (16 throughout): 200 steps there" in said
-    )
+    assert "no batch size above 16 is shown to need fewer steps (16 in every resample): 200 steps at 16" in said
+    assert "Steps fall in proportion to batch size (perfect scaling) up to about 4 (4 in every resample)." in said
     assert "8.0 times fewer" in said
-    assert "Critical batch size of tiny with momentum to val/classification_error < 0.1: 7 (" in said
+    assert "Critical batch size of tiny with momentum to validation error < 0.1: 7 (" in said
     assert "by Zhang et al." in said
 
 
 def test_a_goal_reached_nowhere_or_once_still_has_its_sentence(results):
     studies = results({1: [None] * 4, 2: ["bad"] * 4})
     assert all(math.isnan(value) for value, _ in limits(studies).values())
-    assert "not reached at any batch size" in sentence(studies)
+    assert "no batch size reached the goal" in sentence(studies)
     studies = results({4: [300] * 4})
     assert "reached at batch size 4 alone, in 300 steps" in sentence(studies)
 
@@ -329,7 +328,7 @@ def test_a_goal_reached_nowhere_or_once_still_has_its_sentence(results):
 def test_a_base_beyond_all_batch_sizes_says_nothing_of_perfect_scaling(results):
     studies = results({1: [1600] * 4, 4: [400] * 4})
     said = scaling.sentences(steps_to_result.table(studies), scaling.table(studies, base=64))[0]
-    assert ": the largest batch size, 4, still gains (4 throughout): 400 steps there, 4.0 times fewer" in said
+    assert ": steps still fall at the largest batch size, 4 (4 in every resample): 400 steps at 4, 4.0 times" in said
     assert "perfect" not in said
 
 

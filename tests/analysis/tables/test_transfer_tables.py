@@ -109,7 +109,7 @@ def test_what_was_moved_from_a_trial_that_was_beaten_since_is_left_out(planted):
     studies = list(load(folder))
     assert list(transfer.table(transfer.steps(studies))["rule"]) == ["square_root"]
     [line] = transfer.stale(studies)
-    assert line.startswith("tiny, momentum: 1 configurations were moved from trials that are not the best any more")
+    assert line.startswith("tiny, momentum: 1 moved configuration left out, because a better trial was found since")
     assert line in build.read([folder]).warnings
 
 
@@ -130,8 +130,8 @@ def test_nothing_is_current_where_a_wider_search_missed_the_goal(planted, make_s
 def test_a_page_with_rules_says_so(planted):
     planted("tuned", 32, 32, [20, 20, 20])
     data = build.build([folder := planted("square_root", 8, 32, [50, 60, None])], planted("tuned", 8, 8, [40, 40, 40]))
-    curve = "tiny with momentum to val/classification_error < 0.1"
-    words = f"{curve}, moved from batch size 8, stays within 1.5 times the tuned steps: "
+    curve = "tiny with momentum to validation error < 0.1"
+    words = f"{curve}: transferred from batch size 8, steps stay within 1.5 times the tuned steps: "
     assert f"{words}square root not even at the next batch size (3 times at 32)." in data.sentences
     assert "1 of 3 (1% to 91%)" in (folder / "report.html").read_text()
 
@@ -154,7 +154,7 @@ def moved(lost, base=32, rule="linear", missed=None, **more):
         ({8: 1.2, 16: 2.0, 64: 1.2, 128: 1.6, 256: 1.0}, "from 32 to 64 (2 times at 16)"),  # no gap is crossed
         ({16: 3.0, 64: 1.6}, "not even at the next batch size (3 times at 16)"),
         ({16: np.inf, 64: 5.0}, "not even at the next batch size (at 16 it misses the goal in 10 of 10 trainings)"),
-        ({2: np.inf, 16: np.inf, 64: 1.0}, "from 32 to 64 (at 2, 16 it misses the goal in 20 of 20 trainings)"),
+        ({2: np.inf, 16: np.inf, 64: 1.0}, "from 32 to 64 (at 2 and 16 it misses the goal in 20 of 20 trainings)"),
     ],
 )
 def test_how_far_a_rule_carries(lost, said):

@@ -11,7 +11,7 @@ import pytest
 from analysis.counting import COMPLETE, INCOMPLETE, INFEASIBLE, Goal
 from analysis.export import export
 from analysis.load import load
-from analysis.report import build
+from analysis.report import warnings as report_warnings
 from analysis.tables import steps_to_result
 from analysis.tables.status import table as status
 from study.__main__ import main
@@ -202,7 +202,7 @@ def test_a_broken_trial_is_named_and_the_others_count(tree, rule):
     assert steps_to_result.row(study)["steps_to_result"] == 20
     steps = study.measurements.groupby("trial")["step"]
     assert steps.apply(lambda trial: trial.is_monotonic_increasing and trial.is_unique).all()
-    assert set(warnings) <= set(build.imported([study]))
+    assert set(warnings) <= set(report_warnings.imported([study]))
 
 
 @pytest.mark.parametrize("broken", [{2}, {1, 9}, {3, 4, 5}, set(range(1, 10))])

@@ -1,0 +1,119 @@
+"""The findings of a report in sentences, the conclusion first; and how the numbers were measured."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+import pandas as pd
+
+from analysis.counting import COMPLETE, RACE, Goal
+from analysis.labels import batch_sizes, listed
+from analysis.load import StudyData
+from analysis.tables import compare, scaling, steps_to_result, transfer
+
+
+def sentences(studies: Sequence[StudyData], tables: Mapping[str, pd.DataFrame], goals: Sequence[Goal]) -> list[str]:
+    """Every finding of a report.
+
+    Arguments:
+        studies: those that answer and have a trial.
+        tables: by name (`analysis.report.build.tables`).
+        goals: read after the fact; empty: each study's own.
+
+    >>> from analysis.load import load_study
+    >>> from analysis.report.build import Asked, tables
+    >>> studies = [load_study("results/published/mlp_digits/studies/mlp_digits/sgd/64")]
+    >>> sentences(studies, tables(studies, studies, Asked()), [])[0]
+    'mlp_digits with sgd to validation error < 0.05: reached at batch size 64 alone, in 24 steps.'
+    """
+    limits = tables["scaling"]
+    return [
+        *compare.sentences(tables["compare"], limits),
+        *compare.sentences(tables["compare_workloads"], limits, by="workload"),
+        *scaling.sentences(tables["steps_to_result"], limits),
+        *transfer.sentences(tables["rules"]),
+        *stopping_sentences(studies),
+        *grid_sentences(studies, goals),
+    ]
+
+
+def stopping_sentences(studies: Sequence[StudyData]) -> list[str]:
+    """The share of steps that early stopping skipped or, after full budgets, would have skipped; for own goals.
+
+    >>> from analysis.load import load_study
+    >>> stopping_sentences([load_study("results/published/mlp_digits/studies/mlp_digits/sgd/64")])
+    ['With stopping=race, 86% of the steps would have been skipped, with the same steps to result.']
+    """
+    ran = [study for study in studies if not study.imported]
+    stopped = [study for study in ran if study.stops_early]
+    whole = [study for study in ran if study.ran_under.runs_whole_budget]
+    both = bool(stopped and whole)
+    found = [(_skipped(stopped), stopped), (_could_skip(whole), whole)]
+    return [f"{_curves(some)}: {text[0].lower()}{text[1:]}" if both else text for text, some in found if text]
+
+
+def _skipped(studies: Sequence[StudyData]) -> str:
+    ends, budgets = 0, 0
+    for study in studies:
+        counted = steps_to_result.counted_trials(study)
+        complete = counted[counted["status"] == COMPLETE]
+        ends, budgets = ends + int(complete["end"].sum()), budgets + len(complete) * study.train_steps
+    rules = listed(sorted({study.stopped_by for study in studies}))
+    return f"Early stopping ({rules}) skipped {1 - ends / budgets:.0%} of the steps of full budgets." if budgets else ""
+
+
+def _could_skip(studies: Sequence[StudyData]) -> str:
+    if not studies:
+        return ""
+    ran, raced = steps_to_result.table(studies), steps_to_result.table(studies, stopping=RACE)
+    share = 1 - raced["steps_trained"].sum() / max(1, ran["steps_trained"].sum())
+    other = raced["batch_size"][raced["steps_to_result"].fillna(0) != ran["steps_to_result"].fillna(0)]
+    same = f"other steps to result at {batch_sizes(sorted(set(other)))}" if len(other) else "the same steps to result"
+    return f"With stopping={RACE}, {share:.0%} of the steps would have been skipped, with {same}."
+
+
+def _curves(studies: Sequence[StudyData]) -> str:
+    curves = dict.fromkeys(study.curve for study in studies)
+    return ", ".join(f"{workload} with {optimizer}" for workload, optimizer in curves)
+
+
+def grid_sentences(studies: Sequence[StudyData], goals: Sequence[Goal] = ()) -> list[str]:
+    """The step budgets, and the resolution of steps.
+
+    Arguments:
+        goals: read after the fact; empty: each study's own.
+
+    >>> from analysis.load import load_study
+    >>> (found,) = grid_sentences([load_study("results/published/mlp_digits/studies/mlp_digits/sgd/64")])
+    >>> found.split(". ")[0]
+    'Step budget: the larger of 20 epochs and 200 steps, at most 10,000'
+    """
+    curves: dict[str, dict[tuple[str, str], None]] = {}
+    for study in studies:
+        curves.setdefault(_grid_sentence(study, goals or [study.goal]), {})[study.curve] = None
+    if len(curves) == 1:
+        return list(curves)
+    alike = Counter(workload for found in curves.values() for workload in {workload for workload, _ in found})
+    return [
+        f"{', '.join({w if alike[w] == 1 else f'{w} with {o}': None for w, o in found})}: {text}"
+        for text, found in curves.items()
+    ]
+
+
+def _grid_sentence(study: StudyData, goals: Sequence[Goal]) -> str:
+    if study.imported:
+        return "Imported: trials end, and errors are known, as they were recorded."
+    budget, grid = study.question["budget"], study.question["evaluation"]
+    capped = "" if budget["max_steps"] is None else f", at most {budget['max_steps']:,}"
+    multiples = study.question["search"]["budgets"]
+    each = "" if len(multiples) == 1 else f" Searches ran with {listed(f'{m:g}' for m in multiples)} times this budget."
+    rarely = ""
+    if not all(goal.metric.startswith("val/") for goal in goals):
+        apart = grid["ratio"] ** grid["every"] - 1
+        rarely = f" Training and test errors are measured every {apart:.0%} more steps, so goals on them are as coarse."
+    return (
+        f"Step budget: the larger of {budget['epochs']:g} epochs and {budget['steps']:,} steps{capped}.{each} "
+        f"Validation errors are measured first at {grid['first']:.0%} of the budget, then every "
+        f"{grid['ratio'] - 1:.0%} more steps, so a steps-to-result may be too large by as much.{rarely}"
+    )
