@@ -9,6 +9,7 @@ import importlib
 import inspect
 import sys
 from collections.abc import Callable, Mapping
+from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
@@ -94,9 +95,25 @@ def require_fraction(name: str, value: Any) -> None:
 
 
 def importable(folder: Path | None) -> None:
-    """Put the user's folder first on sys.path, so that their workloads and optimizers can be imported."""
+    """Put the user's folder last on sys.path, so that their workloads and optimizers can be imported.
+
+    Last, because modules in it may have the names of ours or of installed ones.
+    """
     if folder is not None and str(folder.resolve()) not in sys.path:
-        sys.path.insert(0, str(folder.resolve()))
+        sys.path.append(str(folder.resolve()))
+
+
+def import_cure(module: str) -> str:
+    """What to do about a class that cannot be imported: rename a module that another one hides, or name its folder."""
+    name = module.partition(".")[0]
+    imported = sys.modules.get(name)
+    places = {getattr(imported, "__file__", None), *getattr(imported, "__path__", [])}
+    for folder in reversed(sys.path[-2:]):  # of the user: --config-dir and, with `python -m study`, the current folder
+        spec = PathFinder.find_spec(name, [folder])
+        own = spec and (spec.origin or next(iter(spec.submodule_search_locations or ()), None))
+        if imported and own and own not in places:
+            return f"{own} has the name of {getattr(imported, '__file__', None) or 'a module of Python'}: rename it."
+    return "If the class is in your own folder, pass that folder with --config-dir."
 
 
 def build(config: Mapping[str, Any]) -> Workload:
@@ -114,8 +131,7 @@ def build(config: Mapping[str, Any]) -> Workload:
         constructor = getattr(importlib.import_module(module), attribute)
     except Exception as error:  # a user's module may raise anything
         raise ValueError(
-            f"workload._target_ must be an importable class, but got {path!r}: {error}. "
-            "If the class is in your own folder, pass that folder with --config-dir."
+            f"workload._target_ must be an importable class, but got {path!r}: {error}. {import_cure(module)}"
         ) from error
     known = inspect.signature(constructor).parameters
     for key in arguments:

@@ -25,8 +25,14 @@ from study.devices.signals import die_with
 
 FOLDER = ".cluster"
 """Of what launchers write, below a results folder."""
-TRAINING = [sys.executable, "-u", "-m", "study.cluster.job_process"]
-"""The process that trains."""
+_TRAINING = """
+import os, sys
+sys.path += [{ours!r}, os.getcwd()]
+from study.cluster.job_process import main
+main()
+"""
+TRAINING = [sys.executable, "-P", "-u", "-c", _TRAINING.format(ours=str(Path(__file__).resolve().parents[2]))]
+"""The process that trains. It looks for modules in the current folder last, as `study.shadowing` has it."""
 
 
 @dataclass(frozen=True)
@@ -127,7 +133,3 @@ def main() -> None:
             whole_sweep.train(missing, config_dir, command, Console(width=120))
     except (Refused, Failed) as error:
         sys.exit(f"study: {error}")
-
-
-if __name__ == "__main__":
-    main()

@@ -15,6 +15,7 @@ from torch import nn
 from study.optimizers.base import AVERAGE, Optimizer, Values
 from study.schedules import Schedule
 from study.space import Legal
+from workloads.base import import_cure
 
 THEIRS = {"learning_rate": "lr", "epsilon": "eps"}
 """Our name -> the name in these classes; beta1, beta2, ... become their `betas`."""
@@ -35,7 +36,7 @@ def foreign(path: str, arguments: Mapping[str, Any]) -> Optimizer:
     except Exception as error:  # a user's module may raise anything
         raise ValueError(
             f"optimizer.target must be the import path of an optimizer class, but got {path!r}: {error}. "
-            "If the class is in your own folder, pass that folder with --config-dir."
+            f"{import_cure(module)}"
         ) from error
     if not (isinstance(constructor, type) and issubclass(constructor, torch.optim.Optimizer)):
         raise ValueError(f"optimizer.target must be a torch.optim.Optimizer class, but {path} is not one.")

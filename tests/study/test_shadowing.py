@@ -1,0 +1,103 @@
+"""Both commands work beside modules and folders of the user's that have our names, or those of installed modules."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from helpers.made_workload import IMAGES, YAML
+
+from study.__main__ import main
+
+ROOT = Path(__file__).parents[2]
+SCRIPT = "import sys\nfrom study.__main__ import main\nif __name__ == '__main__':\n    sys.exit(main())\n"
+"""What pip installs as `study`."""
+OURS = ["analysis", "workloads", "study", "conf", "results", "tables"]
+INSTALLED = ["random", "torch"]
+FORMS = {"module": "{}.py", "package": "{}/__init__.py", "folder": "{}/note.txt"}
+FAILS = "raise RuntimeError(f'imported {__file__}')\n"
+
+
+@pytest.fixture
+def run(tmp_path):
+    """Runs `study` or `python -m study` where the current folder and --config-dir hold files of these names."""
+    here, mine = tmp_path / "here", tmp_path / "mine"
+    script = tmp_path / "bin/study"
+    for folder in (here, mine / "workload", script.parent):
+        folder.mkdir(parents=True)
+    script.write_text(SCRIPT)
+    (mine / "made_images.py").write_text(IMAGES)
+    (mine / "workload/images.yaml").write_text(YAML)
+
+    def run(way, files_here, files_mine, *words):
+        for file in [*(here / name for name in files_here), *(mine / name for name in files_mine)]:
+            file.parent.mkdir(exist_ok=True)
+            file.write_text(FAILS)
+        start = [str(script)] if way == "study" else ["-m", "study"]
+        command = [sys.executable, *start, "sweep", "--config-dir", str(mine), "workload=images", *words]
+        environment = os.environ | {"PYTHONPATH": str(ROOT)}
+        return subprocess.run(command, cwd=here, env=environment, capture_output=True, text=True)
+
+    return run
+
+
+def files(form, names):
+    return [FORMS[form].format(name) for name in names]
+
+
+def beside(way, form):
+    """Names that the current folder may hold: with -m Python itself would run a module or package `study`."""
+    return [name for name in OURS if (way, name) != ("python -m study", "study") or form == "folder"]
+
+
+@pytest.mark.parametrize(
+    ("way", "form"),
+    [("study", "module"), ("study", "package"), ("python -m study", "module"), ("python -m study", "folder")],
+)
+def test_ours_are_imported_beside_files_of_the_same_names(run, way, form):
+    names = [*OURS, *INSTALLED]
+    done = run(way, files(form, [*beside(way, form), *INSTALLED]), files(form, names), "--cfg")
+    assert done.returncode == 0, done.stderr
+    assert "_target_: made_images.Images" in done.stdout
+
+
+@pytest.mark.parametrize("form", ["module", "package"])
+def test_python_runs_a_module_study_of_the_current_folder_with_m(run, form):
+    """Python finds it before any line of ours runs, so that only the console script `study` can be used there."""
+    done = run("python -m study", files(form, OURS), [], "--cfg")
+    assert done.returncode == 1
+    assert f"here/{FORMS[form].format('study')}" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "file", "hides"),
+    [
+        (["workload._target_=workloads.Images"], "workloads.py", "workloads/__init__.py"),
+        (["workload._target_=analysis.mine.Images"], "analysis/mine.py", "analysis/__init__.py"),
+        (["workload._target_=random.Images"], "random.py", "random.py"),
+        (["optimizer=torch", "optimizer.target=torch.Mine"], "torch.py", "torch/__init__.py"),
+    ],
+)
+def test_a_class_in_a_hidden_module_is_refused_in_one_line(tmp_path, monkeypatch, capsys, words, file, hides):
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    (tmp_path / file).parent.mkdir(exist_ok=True)
+    (tmp_path / file).write_text(FAILS)
+    assert main(["sweep", "--config-dir", str(tmp_path), *words, "batch_size=8", f"results={tmp_path / 'out'}"]) == 2
+    [line] = capsys.readouterr().err.splitlines()
+    assert f"{tmp_path / file.removesuffix('/mine.py')} has the name of " in line
+    assert line.endswith(f"/{hides}: rename it.")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("cluster", ["none", "local"])
+@pytest.mark.parametrize("way", ["study", "python -m study"])
+def test_processes_that_train_import_ours(run, tmp_path, way, cluster):
+    others = INSTALLED if cluster == "none" else []  # Joblib starts processes that look in the current folder first
+    here = files("module", [*beside(way, "module"), *others])
+    words = ["batch_size=8,16", "search.trials=2", "engine.workers=2", f"cluster={cluster}"]
+    done = run(way, here, files("package", [*OURS, *INSTALLED]), *words)
+    assert done.returncode == 0, done.stderr
+    table = pd.read_csv(tmp_path / "here/results/images/tables/steps_to_result.csv")
+    assert list(table["batch_size"]) == [8, 16]
