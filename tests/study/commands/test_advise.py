@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
-import shlex
 from pathlib import Path
 from shutil import copytree
 
@@ -93,18 +91,6 @@ def test_the_published_digits_end_to_end(capsys):
     assert "fastest is batch size" in out
     assert "recorded by the sweep on cpu" in out
     assert "momentum" not in out
-
-
-def test_the_readmes_example(capsys, monkeypatch):
-    monkeypatch.chdir(PUBLISHED.parents[2])
-    monkeypatch.setenv("COLUMNS", "80")
-    text = Path("README.md").read_text().partition("## Which batch size to train with")[2]
-    block = re.search(r"```\n\$ python -m study (.*?)\n\n(.*?)```", text, re.DOTALL)
-    assert block is not None
-    assert main(shlex.split(block[1].replace("\\\n", ""))) == 0
-    out = [line.rstrip() for line in capsys.readouterr().out.strip().splitlines()]
-    shown = block[2].rstrip().splitlines()
-    assert out[: len(shown)] == shown
 
 
 def test_a_goal_after_the_fact(capsys):

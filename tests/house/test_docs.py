@@ -1,0 +1,197 @@
+"""The README and the docs: their commands are accepted, their code runs, their numbers are those of the files."""
+
+import importlib
+import importlib.util
+import json
+import re
+import shlex
+from pathlib import Path
+
+import matplotlib
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from helpers import doc_pages
+
+from analysis import figures, load
+from analysis.counting import Goal
+from analysis.figures.registry import Drawing
+from analysis.tables import answers, scaling
+from study.__main__ import TAKE_OVERRIDES
+from study.commands import parser
+from study.config.jobs import parse_jobs
+from study.optimizers.base import Optimizer, in_place
+from study.schedules import Schedule
+from study.space import Legal
+from workloads.base import importable
+
+ROOT = doc_pages.ROOT
+PUBLISHED = "results/published/mlp_digits"
+OWN = "docs/guide/own-optimizer.md"
+COMMANDS = doc_pages.commands()
+PLUGINS = {"slurm": "hydra_plugins.hydra_submitit_launcher", "ray": "hydra_plugins.hydra_ray_launcher"}
+
+
+@pytest.fixture
+def mine(tmp_path: Path) -> Path:
+    """The folder `mine` with the files that the pages say to create there."""
+    for page in ("README.md", OWN):
+        for name, content in doc_pages.named_blocks(page).items():
+            path = tmp_path / "mine" / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(content)
+    return tmp_path / "mine"
+
+
+def test_the_pages_print_commands_of_every_verb() -> None:
+    verbs = {arguments.partition(" ")[0] for arguments in COMMANDS}
+    assert verbs == {"sweep", "plan", "status", "report", "compare", "rules", "advise", "export", "import", "data"}
+
+
+@pytest.mark.parametrize("arguments", COMMANDS)
+def test_every_printed_command_is_accepted(arguments: str, mine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(mine.parent)
+    options, rest = parser().parse_known_args(shlex.split(arguments))
+    if options.verb not in TAKE_OVERRIDES:
+        assert rest == []
+        return
+    assert all("=" in word for word in rest)
+    overrides = [word for word in (*options.overrides, *rest) if _composes_here(word, arguments)]
+    monkeypatch.syspath_prepend(str(mine))
+    importable(options.config_dir)
+    assert parse_jobs(overrides, options.config_dir)
+
+
+def _composes_here(word: str, arguments: str) -> bool:
+    """False for what a launcher must know that is not installed."""
+    absent = [name for name, module in PLUGINS.items() if f"cluster={name}" in arguments and not _installed(module)]
+    return not (absent and word.startswith(("cluster=", "hydra.launcher")))
+
+
+def _installed(module: str) -> bool:
+    try:
+        return importlib.util.find_spec(module) is not None
+    except ModuleNotFoundError:
+        return False
+
+
+def test_a_command_that_is_not_accepted_is_found() -> None:
+    with pytest.raises(Exception, match=r"search\.trails"):
+        parse_jobs(["search.trails=5"])
+
+
+@pytest.mark.parametrize(
+    ("page", "command", "shown"), doc_pages.console_examples(), ids=lambda value: getattr(value, "stem", None)
+)
+def test_console_examples_print_what_the_page_shows(page: Path, command: str, shown: str) -> None:
+    assert doc_pages.output(command) == shown, "run: python tests/helpers/doc_pages.py"
+
+
+def test_links_between_files_lead_somewhere() -> None:
+    for page in doc_pages.PAGES:
+        for target in re.findall(r"\]\(([^)#]+)[^)]*\)", page.read_text()):
+            assert re.match("https?:", target) or (page.parent / target).exists(), f"{page.name}: {target}"
+
+
+def test_the_notebook(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+    matplotlib.use("agg")
+    names: dict[str, object] = {}
+    for block in doc_pages.blocks("docs/guide/notebooks.md", "python"):
+        exec(block, names)
+    steps, limits, curves = (names[name] for name in ("steps", "limits", "curves"))
+    assert set(steps["optimizer"]) == {"momentum", "sgd"}
+    assert "maximum_useful_batch_size" in set(limits["definition"])
+    assert list(curves.columns[:2]) == ["trial", "step"]
+    assert names["ax"].get_ylabel().startswith("training steps to")
+    names["plt"].close("all")
+
+
+def test_the_data_set_on_disk(tmp_path: Path) -> None:
+    names: dict = {}
+    exec(doc_pages.blocks("docs/guide/own-workload.md", "python")[0], names)
+    np.save(tmp_path / "images.npy", np.arange(12, dtype="uint8").reshape(3, 4))
+    np.save(tmp_path / "labels.npy", np.array([0, 1, 2]))
+    found = names["Images"](tmp_path)
+    inputs, target = found[1]
+    assert len(found) == 3
+    assert inputs.dtype == np.float32
+    assert (inputs.tolist(), target) == ([4.0, 5.0, 6.0, 7.0], 1)
+
+
+def test_the_optimizer_class(mine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(mine))
+    weight = torch.nn.Parameter(torch.tensor([1.0, -1.0]))
+    optimizer = importlib.import_module("signs").SignMomentum([weight], lr=0.5, momentum=0.5)
+    for gradient in ([1.0, -1.0], [-0.25, 2.0]):
+        weight.grad = torch.tensor(gradient)
+        optimizer.step()
+    # Velocities [1, -1], then [0.25, 1.5].
+    assert weight.tolist() == [0.0, -1.0]
+
+
+def own_code(number: int, **names: object) -> dict:
+    """The names that a block of the page on optimizers, schedules and figures defines."""
+    exec(doc_pages.blocks(OWN, "python")[number], names)
+    return names
+
+
+def test_the_rule_of_an_optimizer_updates_two_lanes() -> None:
+    rule = own_code(1)["sign_sgd"]
+    registered = own_code(2, OPTIMIZERS={}, Optimizer=Optimizer, Legal=Legal, sign_sgd=rule)["OPTIMIZERS"]["sign_sgd"]
+    weights, gradients = torch.ones(2, 2), torch.tensor([[3.0, -3.0], [-1.0, 0.0]])
+    in_place(registered)(weights, gradients, {}, {"learning_rate": torch.tensor([[0.5], [1.0]])}, torch.ones(2, 1))
+    assert weights.tolist() == [[0.5, 1.5], [2.0, 1.0]]
+
+
+def test_the_schedule_begins_at_one_and_ends_at_its_factor() -> None:
+    schedule = own_code(3, SCHEDULES={}, Schedule=Schedule, Legal=Legal)["SCHEDULES"]["quadratic_decay"]
+    values = {"end_learning_rate_factor": 0.2}
+    assert [schedule.at(step, 100, 8, values) for step in (0, 50, 100)] == pytest.approx([1, 0.4, 0.2])
+
+
+def test_the_figure_is_drawn() -> None:
+    draw = own_code(4)["learning_rate_per_example"]
+    registered = own_code(5, FIGURES={}, Drawing=Drawing, learning_rate_per_example=draw)["FIGURES"]
+    steps = pd.read_csv(ROOT / PUBLISHED / "tables/steps_to_result.csv")
+    chart = figures.Chart("new", registered["learning_rate_per_example"], "", [{"steps_to_result": steps}])
+    [figure] = figures.draw(chart)
+    assert figure.axes[0].get_ylabel() == "learning rate / batch size"
+    assert len(figure.axes[0].lines) == steps["optimizer"].nunique()
+
+
+def test_the_critical_batch_sizes_of_the_readme() -> None:
+    text = (ROOT / "README.md").read_text()
+    goal = Goal.parse(re.search(r"read for the goal\s`(.*?)`", text)[1])
+    studies = answers.answers(load.load(ROOT / PUBLISHED))
+    limits = scaling.table(studies, [goal]).set_index(["optimizer", "definition"])
+    for optimizer, told in zip(("momentum", "sgd"), re.findall(r"(\d+) \((\d+) to (\d+)\)", text)[:2], strict=True):
+        row = limits.loc[(optimizer, "critical_batch_size_mccandlish")]
+        assert [round(row[key]) for key in ("value", "low", "high")] == [int(number) for number in told]
+
+
+def test_the_figures_of_the_readme_are_among_the_measured_ones() -> None:
+    table = (ROOT / "README.md").read_text().partition("## How it compares")[2].partition("\n## ")[0]
+    measured = (ROOT / "docs/speed.md").read_text()
+    numbers = re.findall(r"\d[\d.]* s\b|(?<=\| )\d+\.\d(?= \|)", table)
+    assert len(numbers) > 6
+    assert [number for number in numbers if number not in measured] == []
+
+
+def test_the_comparison_of_optimizers_is_the_published_one() -> None:
+    steps = pd.read_csv(ROOT / "results/published/simple_cnn_fashion_mnist/tables/steps_to_result.csv")
+    text = (ROOT / "docs/guide/optimizers.md").read_text()
+    rows = re.findall(r"^\| `(\w+)` \| (\d+) \| (\d+) \| (\d+) \|$", text, re.MULTILINE)
+    found = steps.pivot(index="optimizer", columns="batch_size", values="steps_to_result")
+    assert {name: [int(each) for each in row] for name, *row in rows} == found.T.to_dict("list")
+    assert steps[["complete", "infeasible"]].sum().tolist() == [120, 10]
+
+
+def test_the_file_format_names_every_key_of_a_question() -> None:
+    question = json.loads((ROOT / PUBLISHED / "studies/mlp_digits/sgd/64/study.json").read_text())["question"]
+    table = (
+        (ROOT / "docs/reference/format.md").read_text().partition("The keys of `question`")[2].partition("\nAsking")[0]
+    )
+    keys = {key for row in re.findall(r"^\| (`.*?) \|", table, re.MULTILINE) for key in re.findall(r"`(\w+)`", row)}
+    assert keys == set(question)
