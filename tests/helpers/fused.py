@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from itertools import cycle, islice
 from typing import Any
 
 import numpy as np
@@ -41,6 +42,12 @@ CASES = {
     "linear_blocks": Blobs(),
     "vmap": Blobs(images=True),
 }
+
+
+def each_once(*axes: Iterable[Any]) -> list[tuple[Any, ...]]:
+    """Rows for `parametrize` in which every value of every axis comes at least once, in place of the whole product."""
+    values = [list(axis) for axis in axes]
+    return list(islice(zip(*map(cycle, values), strict=True), max(map(len, values))))
 
 
 def fusing(optimizer: str) -> list[str]:

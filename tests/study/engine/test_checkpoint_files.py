@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 import torch
 from helpers.checkpointed import CASES, STEPS, Desk, asked, assert_same_bits, held, saved, trained, trial
+from helpers.fused import each_once
 
 from study.engine import checkpoints
 from study.records import Seeds, Study, Trial
@@ -54,8 +55,7 @@ def flipped(content: bytes) -> bytes:
     return content[:place] + bytes([content[place] ^ 1]) + content[place + 1 :]
 
 
-@pytest.mark.parametrize("tear", TORN)
-@pytest.mark.parametrize("how", CASES)
+@pytest.mark.parametrize(("how", "tear"), each_once(CASES, TORN))
 def test_a_torn_checkpoint_is_ignored(taken, how, tear):
     study, asked, content = taken(how)
     torn = TORN[tear](content)
@@ -81,8 +81,7 @@ FOREIGN = {
 }
 
 
-@pytest.mark.parametrize("what", FOREIGN)
-@pytest.mark.parametrize("how", ["plain", "linear_chain"])
+@pytest.mark.parametrize(("how", "what"), each_once(["plain", "linear_chain"], FOREIGN))
 def test_a_checkpoint_of_something_else_is_ignored(taken, how, what):
     study, asked, content = taken(how)
     same = Desk([asked], kept={0: saved(held(content))})
@@ -121,8 +120,7 @@ class Evil:
         return os.mkdir, (str(self.folder),)
 
 
-@pytest.mark.parametrize("save", [pickle.dump, torch.save], ids=["pickle", "torch"])
-@pytest.mark.parametrize("how", CASES)
+@pytest.mark.parametrize(("how", "save"), each_once(CASES, [pickle.dump, torch.save]))
 def test_no_pickle_is_run(taken, tmp_path, how, save):
     study, asked, content = taken(how)
     evil = saved(held(content) | {"state": Evil(tmp_path / "made")}, save)

@@ -81,8 +81,7 @@ def test_it_keeps_to_itself_and_counts(device):
         assert meetings(device, look) == 1
 
 
-@pytest.mark.parametrize("optimizer", FREE)
-@pytest.mark.parametrize("how", ["linear_chain", "vmap"])
+@pytest.mark.parametrize(("optimizer", "how"), each_once(FREE, ["linear_chain", "vmap"]))
 def test_steps_of_lanes_wait_for_nothing(device, question, optimizer, how):
     study = question(how, optimizer)
     fused = Lanes(study, CASES[how], Data.of(CASES[how].splits(CPU), DEVICE), [4], 4)
@@ -101,8 +100,7 @@ def test_an_update_of_lanes_is_one_of_all_parameters(device, question, how):
     assert len(Lanes(study, CASES[how], data, [4], 4).stack.step(4).parts) == 1
 
 
-@pytest.mark.parametrize("optimizer", FREE)
-@pytest.mark.parametrize("micro_batch", [None, 4])
+@pytest.mark.parametrize(("optimizer", "micro_batch"), each_once(FREE, [None, 4]))
 def test_steps_of_a_trial_alone_wait_for_nothing(device, question, optimizer, micro_batch):
     study = question("vmap", optimizer)
     data = Data.of(CASES["vmap"].splits(CPU), DEVICE)

@@ -1,0 +1,109 @@
+"""No words of the project's old manner in docstrings, comments, messages, docs and configuration files.
+
+The words themselves are not wrong. They are a sign of sentences that name nothing ("what was asked", "whoever looks").
+The table gives the plain form of each.
+"""
+
+import ast
+import io
+import re
+import tokenize
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+OLD = {
+    "afresh": "again, new",
+    "anew": "again, new",
+    "anybody": "name the person, process or program",
+    "as far as": "up to, if",
+    "be had": "be fetched, be available",
+    "by the memory there is": "because of limited memory",
+    "can be told": "can be distinguished, differs",
+    "dear": "expensive",
+    "dearer": "more expensive",
+    "dearest": "most expensive",
+    "everybody": "name the persons, processes or programs",
+    "going on with": "resuming",
+    "gone on with": "resumed",
+    "hear": "broadcast, receive",
+    "heeded": "handled",
+    "held against": "compared with",
+    "in peace": "with status 0, undisturbed",
+    "in words": "as text",
+    "is no business of": "is not the task of",
+    "known again": "recognised, fingerprinted",
+    "nobody": "no process, no user, not yet",
+    "of theirs": "name the owner",
+    "of which": "start a new sentence",
+    "save for": "except",
+    "save that": "except that",
+    "so many": "name the number",
+    "so much as": "even",
+    "some [0-9]+": "about",
+    "somebody": "name the person, process or program",
+    "somebody else": "third-party",
+    "thereof": "of it, its",
+    "what is asked": "the question, the configuration",
+    "what was asked": "the question, the configuration",
+    "whereof": "start a new sentence",
+    "whoever": "name the person, process or program",
+    "whom": "name the person, process or program",
+    "whosoever": "name the person, process or program",
+}  # fmt: skip
+PATTERN = re.compile(rf"\b({'|'.join(sorted(OLD, key=len, reverse=True))})\b".replace(" ", r"\s+"), re.IGNORECASE)
+FOLDERS = ("study", "analysis", "workloads", "benchmarks", "conf", "docs", "tests/helpers", "tests/house")
+ENDS = (".py", ".md", ".yaml", ".yml", ".css", ".jinja", ".toml")
+FILES = sorted(
+    str(path.relative_to(ROOT))
+    for top in (*FOLDERS, "*.md", "*.yml", "*.toml")
+    for path in (ROOT.glob(top) if "*" in top else (ROOT / top).rglob("*"))
+    if path.suffix in ENDS and path != Path(__file__).resolve()
+)
+
+
+def prose(source: str, is_python: bool = True) -> list[tuple[int, str]]:
+    """(line, text) of every comment and string literal of a Python file; of any other file, the whole text."""
+    if not is_python:
+        return [(1, source)]
+    comments: list[tuple[int, str]] = []
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type == tokenize.COMMENT:
+            text, line = token.string.removeprefix("#"), token.start[0]
+            if comments and comments[-1][0] + comments[-1][1].count("\n") == line - 1:
+                first, before = comments.pop()  # a sentence goes on in the next line
+                comments.append((first, f"{before}\n{text}"))
+            else:
+                comments.append((line, text))
+    strings = [
+        (node.lineno, node.value)
+        for node in ast.walk(ast.parse(source))
+        if isinstance(node, ast.Constant) and isinstance(node.value, str)
+    ]
+    return comments + strings
+
+
+def old_words(source: str, is_python: bool = True) -> list[str]:
+    """`line: word -> plain form` of each word of the old manner."""
+    found = []
+    for first, text in prose(source, is_python):
+        for match in PATTERN.finditer(text):
+            plain = next(to for word, to in OLD.items() if re.fullmatch(word, " ".join(match[0].lower().split())))
+            found.append(f"line {first + text[: match.start()].count(chr(10))}: {match[0]!r} -> {plain}")
+    return found
+
+
+def test_old_words_are_found_in_prose_alone():
+    source = 'anew = 1\n"""Begun\nanew."""\n# of the lanes, so\n# many are\nx = f"{anew} dear \'anew_file\'"\n'
+    assert [each.split(" ->")[0] for each in old_words(source)] == [
+        r"line 4: 'so\n many'",
+        "line 3: 'anew'",
+        "line 6: 'dear'",
+    ]
+    assert old_words("some 30 trials", is_python=False) == ["line 1: 'some 30' -> about"]
+
+
+@pytest.mark.parametrize("file", FILES)
+def test_plain_english(file):
+    assert not old_words((ROOT / file).read_text(), file.endswith(".py")), f"{file}: rewrite the sentences"
