@@ -12,7 +12,7 @@ import pytest
 import torch
 from helpers import checkpointed, pretended
 from helpers.checkpointed import WHOLE, Desk, Killed
-from helpers.fused import CASES, FUSING, Queue
+from helpers.fused import CASES, FUSING, Queue, each_once
 from helpers.pretended import DEVICE, Device
 
 from study.data import streaming
