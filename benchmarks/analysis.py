@@ -1,10 +1,10 @@
-"""A report on millions of measurements: how long it takes and how much memory it needs.
+"""Time and memory of a report on millions of measurements.
 
     python -m benchmarks.analysis [--rows 10_000_000] [--trials 100] [--keep DIR]
 
-Makes a results folder of that many rows: 400 measurements a trial, 17 batch sizes a curve, three optimizers a workload,
-as many workloads as it takes; then runs `python -m study report` on it. Limits: 10 million rows in 30 s and 2 GB, 71
-million in 4 minutes and 8 GB, on two cores. `--rows 71_000_000 --trials 391` has the shape of the published database,
+Creates a results folder with that many rows (400 measurements a trial, 17 batch sizes a curve, three optimizers a
+workload, and enough workloads), then runs `python -m study report` on it. Limits on two cores: 10 million rows in 30 s
+and 2 GB, 71 million in 4 minutes and 8 GB. `--rows 71_000_000 --trials 391` has the shape of the published database of
 454 studies.
 """
 
@@ -18,6 +18,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -37,7 +38,7 @@ SPACE = {
 
 
 def main() -> None:
-    """Make the data, report on it in a process of its own, and say what that took."""
+    """Create the data, run the report in a separate process, and print its time and memory."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", type=lambda text: int(text.replace("_", "")), default=10_000_000)
     parser.add_argument("--trials", type=int, default=100, help="of each study")
@@ -58,15 +59,9 @@ def main() -> None:
         print(f"report: {seconds:.1f} s, at most {peak:.2f} GB a process, page {page:.1f} MB")
 
 
-def write(results: Path, number: int, wanted: int) -> None:
-    """One complete study, as the store writes it."""
-    curve, position = divmod(number, BATCH_SIZES)
-    workload, optimizer = f"model_{curve // len(OPTIMIZERS)}", OPTIMIZERS[curve % len(OPTIMIZERS)]
-    batch_size = 2**position
-    folder = results / "studies" / workload / optimizer / str(batch_size)
-    (folder / "trials").mkdir(parents=True, exist_ok=True)
-    rng = np.random.default_rng(number)
-    question = {
+def question_of(workload: str, optimizer: str, batch_size: int, wanted: int) -> dict[str, Any]:
+    """The question of a study, as `study.json` records it."""
+    return {
         "workload": {"name": workload, "dataset": "made_up", "train_examples": 50_000, "model": workload},
         "optimizer": optimizer,
         "schedule": "constant",
@@ -92,6 +87,17 @@ def write(results: Path, number: int, wanted: int) -> None:
         },
         "train_steps": TRAIN_STEPS,
     }
+
+
+def write(results: Path, number: int, wanted: int) -> None:
+    """One complete study, as the store writes it."""
+    curve, position = divmod(number, BATCH_SIZES)
+    workload, optimizer = f"model_{curve // len(OPTIMIZERS)}", OPTIMIZERS[curve % len(OPTIMIZERS)]
+    batch_size = 2**position
+    folder = results / "studies" / workload / optimizer / str(batch_size)
+    (folder / "trials").mkdir(parents=True, exist_ok=True)
+    rng = np.random.default_rng(number)
+    question = question_of(workload, optimizer, batch_size, wanted)
     run = {"command": "made up", "device": "cpu", "workers": 2, "ended": "now"}
     (folder / "study.json").write_text(json.dumps({"format": 1, "question": question, "provenance": [run]}))
     steps = np.linspace(TRAIN_STEPS / EVALUATIONS, TRAIN_STEPS, EVALUATIONS).astype(np.int64)

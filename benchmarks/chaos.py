@@ -1,14 +1,14 @@
-"""A sweep killed at random moments and restarted until it is done, beside one that was left in peace.
+"""Kill a sweep at random moments, restart it until it is complete, and compare it with an undisturbed sweep.
 
     python -m benchmarks.chaos [--kills 100] [--seed 0]
     python -m benchmarks.chaos --processes 20 --kills 10
 
 The sweep trains an MLP on digits at two batch sizes, more trials for more kills. SIGKILL hits the whole program or its
-parent process alone, from before the first import to the last table. In the end every table must be the same byte for
-byte, no trial that was finished may be missing, and none may have been run twice. Takes about five seconds a kill.
+parent process alone, from before the first import to the last table. At the end all tables must be byte-identical, no
+finished trial may be missing, and no trial may have run twice. Takes about five seconds a kill.
 
-With several processes all work on one results folder at once, on as many shards; those that are killed stay dead, and
-the others take over what they leave. Takes about two minutes for twenty on two cores, and half a GiB for each.
+With `--processes`, that many sweeps share one results folder, one shard each. Killed processes stay dead, and the
+others take over their shards. Twenty processes take about two minutes on two cores, and half a GiB each.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ LONGEST_LIFE = 7.0  # seconds; a start takes about three
 
 
 class Survival(NamedTuple):
-    """What became of a sweep.
+    """The damage that kills did to a sweep.
 
     Attributes:
-        kills: how often it was killed before it was done.
-        lost, repeated: trials that were finished and then missing; finished and then run again.
-        differing: tables that are not those of the undisturbed sweep.
+        kills: number of kills before the sweep was complete.
+        lost, repeated: finished trials that later were missing; that later ran again.
+        differing: tables that differ from those of the undisturbed sweep.
     """
 
     kills: int
@@ -50,9 +50,9 @@ QUIET: Any = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, "start
 
 
 def command(kills: int, results: Path) -> list[str]:
-    """A sweep that is long enough to be killed so many times."""
+    """A sweep that runs long enough for `kills` kills."""
     length = [f"search.trials={8 + 6 * kills}", "budget.epochs=0", "budget.steps=3000"]
-    hard = "goal=val/classification_error < 0.02"  # so that few trials end early, and races are run to the end
+    hard = "goal=val/classification_error < 0.02"  # few trials reach the goal, so few stop early
     return [sys.executable, "-m", "study", "sweep", "batch_size=32,256", hard, *length, f"results={results}"]
 
 
@@ -60,7 +60,7 @@ def finished(results: Path) -> dict[tuple[str, int], float]:
     """(study, trial) -> its training seconds, a fingerprint of the run that made it."""
     found = {}
     for study in results.glob("studies/*/*/*"):
-        # A trial's own file goes once the file of all holds it, which therefore is read last.
+        # The store deletes a trial's file once curves.parquet holds it, so read curves.parquet last.
         for path in [*study.glob("trials/[!.]*.parquet"), study / "curves.parquet"]:
             with suppress(FileNotFoundError):
                 for trial in json.loads(pq.read_schema(path).metadata[b"trials"]):
@@ -69,7 +69,7 @@ def finished(results: Path) -> dict[tuple[str, int], float]:
 
 
 def tables(results: Path) -> dict[str, bytes]:
-    """Every table that holds no timings."""
+    """Every table without timings."""
     return {path.name: path.read_bytes() for path in (results / "tables").glob("*.csv") if path.name != "cost.csv"}
 
 
@@ -99,18 +99,18 @@ def survive(kills: int, folder: Path, seed: int = 0) -> Survival:
         if process.returncode == 0:
             break
         if process.returncode != -signal.SIGKILL:
-            raise RuntimeError(f"the sweep ended by itself with status {process.returncode}")
+            raise RuntimeError(f"the sweep was not killed but ended with status {process.returncode}")
     return Survival(made, lost, repeated, differing(peaceful, killed))
 
 
 def differing(one: Path, other: Path) -> list[str]:
-    """The tables that two sweeps do not share."""
+    """The names of tables that differ between two sweeps."""
     first, second = tables(one), tables(other)
     return sorted(name for name in {*first, *second} if first.get(name) != second.get(name))
 
 
 def crowd(processes: int, kills: int, folder: Path, seed: int = 0) -> Survival:
-    """Run a sweep alone in `folder`, and then so many at once on one results folder, some of which are killed."""
+    """Run one undisturbed sweep, then `processes` sweeps on one results folder; kill `kills` of them."""
     peaceful, shared = folder / "peaceful", folder / "shared"
     subprocess.run(command(kills, peaceful), check=True, **QUIET)
     together = [*command(kills, shared), f"shards={processes}", "engine.workers=1"]
@@ -123,14 +123,14 @@ def crowd(processes: int, kills: int, folder: Path, seed: int = 0) -> Survival:
         lost += len(known.keys() - now.keys())
         repeated += sum(now[trial] != seconds for trial, seconds in known.items() if trial in now)
         known = now
-        # From the first trials on, so that what is killed has something to lose.
+        # Kill only after the first finished trials, so that there is something to lose.
         if known and made < kills and chance.random() < 0.5:
             victim = living.pop(chance.randrange(len(living)))
             os.killpg(victim.pid, signal.SIGKILL)
             made += victim.wait() == -signal.SIGKILL
         for process in [process for process in living if process.poll() is not None]:
             if process.returncode:
-                raise RuntimeError(f"a sweep ended by itself with status {process.returncode}")
+                raise RuntimeError(f"a sweep was not killed but ended with status {process.returncode}")
             living.remove(process)
         time.sleep(0.3)
     for path in shared.rglob("study.json"):
@@ -139,7 +139,7 @@ def crowd(processes: int, kills: int, folder: Path, seed: int = 0) -> Survival:
 
 
 def main() -> None:
-    """Print what was survived; exit status 1 if anything was not."""
+    """Print the damage; exit status 1 if there is any."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kills", type=int, default=100)
     parser.add_argument("--processes", type=int, default=1, help="at once on one results folder")

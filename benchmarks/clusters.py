@@ -1,11 +1,11 @@
-"""One sweep wherever it can run, in one process and in shards: are the tables the same, byte for byte?
+"""Check that a sweep gives byte-identical tables on every cluster, in one process and in shards.
 
     python -m benchmarks.clusters [none local slurm ray]
     python tests/helpers/one_node_slurm.py python -m benchmarks.clusters none local slurm      with a SLURM of one node
 
-Digits at six batch sizes, 32 trials each, with `shards=1` and `shards=4` on every cluster named; Ray needs one that
-`ray start --head` started. Times are those of the whole command, start and report included: most of it is processes
-that start. Takes about a minute for each cluster on two cores, and four for one whose jobs start a Python each.
+Digits at six batch sizes, 32 trials each, with `shards=1` and `shards=4` on every cluster named. Ray needs a cluster
+started by `ray start --head`. Times are those of the whole command with start and report; most of the time goes into
+starting processes. Takes about a minute for each cluster on two cores, four where each job starts a Python.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ CLUSTERS = ("none", "local", "slurm", "ray")
 
 
 def main() -> None:
-    """Print a line for each way; exit status 1 if any differs from the first."""
+    """Print a line for each cluster and shard count; exit status 1 if any table differs from the first run's."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("clusters", nargs="*", default=list(CLUSTERS), metavar="CLUSTER")
     ways = list(itertools.product(parser.parse_args().clusters, (1, 4)))

@@ -3,16 +3,16 @@
     python -m benchmarks.engine [--json FILE] [--models softmax,mlp] [--batch-sizes 2,8] [--optimizer adam] [--rounds 3]
         [--device cpu] [--made-up-data]
 
-A   `DataLoader` + `nn.Module` + a library's optimizer (momentum unless told otherwise), one trial at a time, torch's
-    defaults: on a CPU all its threads, on a GPU TF32 in convolutions
-B   one tuned plain process per core, or one on the GPU: data in memory, `channels_last`, fused updates, one thread (the
-    serial engine)
-C   this engine through its public interface: `Workers` training a study proposed by its `Tuner`
+A   `DataLoader` + `nn.Module` + a library's optimizer (default: momentum), one trial at a time, with torch's defaults:
+    all threads of a CPU; on a GPU, TF32 in convolutions
+B   the serial engine: one process per core, or one on the GPU, each with one thread, data in memory, `channels_last`
+    and fused updates
+C   this engine through its public interface: `Workers` train a study proposed by its `Tuner`
 
-Rounds go A, B, C, A, B, C, ...; each figure is the median over rounds. B and C both make their steps until the slower
-core is done with its own: where cores differ, neither is given what the faster one could have done meanwhile. The peak
-is that of an fp32 matrix product in as many processes as B has. Takes about three quarters of an hour for everything on
-two cores. Random numbers in the shape of the data (`--made-up-data`) cost what the data do, where those cannot be had.
+Rounds run A, B, C, A, B, C, ...; each figure is the median over rounds. B and C are both timed until the slower core has
+finished its steps, so neither is credited with what a faster core could do meanwhile. The peak is that of an fp32
+matrix product in as many processes as B has. All models and batch sizes take about 45 minutes on two cores. `--made-up-data` replaces the data sets by
+random numbers of the same shape, which take the same time, for machines that lack the data.
 """
 
 from __future__ import annotations
@@ -63,21 +63,21 @@ WRITTEN: dict[str, tuple[dict[str, float], Callable[[Iterable[torch.nn.Parameter
     "adam": ({"beta1": 0.9}, lambda p: torch.optim.Adam(p, lr=RATE)),
     "lamb": ({"beta1": 0.9}, lambda p: pytorch_optimizer.Lamb(p, lr=RATE)),
 }
-"""Optimizer -> what is fixed of its search space beside the learning rate, and what a user would write."""
+"""Optimizer -> its fixed hyperparameters besides the learning rate, and the optimizer that a user would write."""
 BATCH_SIZES = (2, 8, 32, 128, 512, 2048)
 SECONDS = 1.0
 LONG = 5
-"""So many times longer are B and C measured, so that starting trials and unlike cores matter less."""
+"""B and C are measured this many times longer, to reduce the effects of trial starts and of unequal cores."""
 ON_A_GPU = 3
-"""So many times longer yet is C, which makes the models of its lanes there one by one and records an update: that is
-seconds of a sweep's hours."""
+"""On a GPU, C runs this many times longer still: it builds its models one by one and records an update, which takes
+seconds of the hours of a sweep."""
 LEAST_STEPS = 30
-"""Of each process, since a trial's first step is slower than the hundreds or thousands that follow it in a sweep."""
+"""Fewest steps of each process: the first step of a trial is slower than the many steps that follow in a sweep."""
 TRIALS = 128  # enough lanes for any worker
 
 
 class HardlyEvaluated:
-    """A workload with a handful of validation and test examples, since A and B do not evaluate."""
+    """A workload with only eight validation and test examples, because A and B do not evaluate."""
 
     def __init__(self, name: str, train_examples: int, workload: dict[str, Any], made_up: bool = False) -> None:
         self.name, self.train_examples, self.real = name, train_examples, build(workload)
@@ -86,7 +86,7 @@ class HardlyEvaluated:
         self.model, self.loss = self.real.model, self.real.loss
 
     def splits(self, device: torch.device) -> Splits:
-        """The real training set; eight examples of the others."""
+        """The real training set, and eight examples of the other splits."""
         if self.dataset is not None:
             return made_up_splits(self.dataset, self.train_examples, device)
         train, val, test = self.real.splits(device)
@@ -94,7 +94,7 @@ class HardlyEvaluated:
 
 
 def made_up_splits(dataset: str, train_examples: int, device: torch.device, **_: Any) -> Splits:
-    """In the place of `workloads.data.datasets.splits`: random numbers in the shape of these data."""
+    """A replacement of `workloads.data.datasets.splits`: random numbers in the shape of the data set."""
     shape, classes = DATASETS[dataset].shape, DATASETS[dataset].classes
     inputs = torch.randn(train_examples, *shape, device=device)
     targets = torch.randint(classes, (train_examples,), device=device)
@@ -103,7 +103,7 @@ def made_up_splits(dataset: str, train_examples: int, device: torch.device, **_:
 
 
 def study_of(model: str, batch_size: int, optimizer: str, device: str, made_up: bool = False) -> tuple[Study, Job]:
-    """A study whose trials never stop early and are measured once, at their end, on next to nothing."""
+    """A study without early stopping; its trials are evaluated once, at their end, on eight examples."""
     held = {"learning_rate": RATE, **WRITTEN[optimizer][0]}
     fixed = [f"search.space.{name}={value}" for name, value in held.items()]
     never = ["evaluation.first=1.0", "stopping=budget", f"search.trials={TRIALS}"]
@@ -118,13 +118,13 @@ def study_of(model: str, batch_size: int, optimizer: str, device: str, made_up: 
 
 
 def one_device(asked: str) -> str:
-    """Of several GPUs the first: what is compared must have the same."""
+    """The first of several GPUs, so that A, B and C run on the same one."""
     device = usable(asked)
     return "cuda:0" if device == "cuda" else device
 
 
 def wait(device: str) -> None:
-    """Until the device has done what it was told."""
+    """Wait until the device has finished its work."""
     if device != "cpu":
         torch.cuda.synchronize(device)
 
@@ -144,13 +144,13 @@ def rate(step: Callable[[], object], device: str) -> float:
 
 @lru_cache(maxsize=1)
 def loaded(workload: str) -> tuple[Workload, Splits]:
-    """A workload and its data, kept between rounds so that processes measure at the same moment."""
+    """A workload and its data, cached between rounds so that all processes start to measure at the same time."""
     built = build(json.loads(workload))
     return built, built.splits(torch.device("cpu"))
 
 
 def loop_a(device: str, study: Study) -> float:
-    """Steps per second of the loop a user would write."""
+    """Steps per second of the loop that a user would write."""
     workload, splits = loaded(json.dumps(study.workload))
     dataset, pinned = TensorDataset(*splits.train), device != "cpu"
     loader = DataLoader(dataset, study.batch_size, shuffle=True, drop_last=True, pin_memory=pinned)
@@ -187,12 +187,12 @@ def step_b(device: str, study: Study) -> Callable[[], None]:
 
 
 def briefly_b(device: str, study: Study) -> float:
-    """Steps per second of one tuned plain process, measured for a moment."""
+    """Steps per second of one tuned plain process, measured for `SECONDS`."""
     return rate(step_b(device, study), device)
 
 
 def seconds_b(device: str, steps: int, study: Study) -> float:
-    """What so many steps take one tuned plain process."""
+    """Seconds that one tuned plain process takes for `steps` steps."""
     step = step_b(device, study)
     step()
     step()
@@ -205,10 +205,10 @@ def seconds_b(device: str, steps: int, study: Study) -> float:
 
 
 def loop_b(study: Study, tuned: Pool, brief: float, device: str) -> float:
-    """Steps per second of one tuned plain process per core, until the slower one has made as many as the other.
+    """Steps per second of one tuned plain process per core; all make the same number of steps.
 
     Arguments:
-        brief: what they make in a second, about.
+        brief: a first estimate of their steps per second.
     """
     count = len(tuned.pipes)
     steps = max(LEAST_STEPS, round(LONG * SECONDS * brief / count))
@@ -225,14 +225,14 @@ def peak(device: str, _: Study) -> float:
 def _serve(pipe: Any, tuned: bool) -> None:
     if tuned:
         settle_arithmetic()
-    with suppress(EOFError):  # the benchmark is over
+    with suppress(EOFError):  # the benchmark has ended
         while True:
             call, study = pipe.recv()
             pipe.send(call(study))
 
 
 class Pool:
-    """Processes that each measure the same thing at the same time."""
+    """Processes that run the same measurement at the same time."""
 
     def __init__(self, count: int, tuned: bool) -> None:
         context = mp.get_context("spawn")
@@ -244,16 +244,16 @@ class Pool:
                 self.pipes.append(ours)
 
     def each(self, call: Callable[[Study], float], study: Study) -> list[float]:
-        """What each of the processes measures."""
+        """The measurement of each process."""
         for pipe in self.pipes:
             pipe.send((call, study))
         return [pipe.recv() for pipe in self.pipes]
 
 
 def loop_c(study: Study, workers: Workers, step_seconds: float) -> float:
-    """Trial-steps per second of the engine: wall time from the first trial asked for to the last curve.
+    """Trial-steps per second of the engine: wall time from the first request for a trial to the last curve.
 
-    It starts its trials within the time, and B does not.
+    Unlike B, the time includes the start of the trials.
     """
     lanes = workers.cost_of(study).lanes
     longer = LONG if workers.engine.device == "cpu" else LONG * ON_A_GPU
@@ -282,66 +282,75 @@ def flop_per_step(study: Study) -> int:
     return counter.get_total_flops() * study.batch_size // examples
 
 
-def main() -> None:
-    """Measure and print the table."""
+def options() -> argparse.Namespace:
+    """The command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", type=Path)
     parser.add_argument("--models", default=",".join(MODELS))
     parser.add_argument("--batch-sizes", default=",".join(map(str, BATCH_SIZES)))
     parser.add_argument("--optimizer", choices=WRITTEN, default="momentum")
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--device", default="auto", help="cpu or cuda:1, say; default: a GPU if there is one")
+    parser.add_argument("--device", default="auto", help="such as cpu or cuda:1; default: a GPU if there is one")
     parser.add_argument("--made-up-data", action="store_true")
-    options = parser.parse_args()
-    device = one_device(options.device)
+    return parser.parse_args()
+
+
+def measured(study: Study, job: Job, plain: Pool, tuned: Pool, device: str, count: int) -> dict[str, Any]:
+    """The figures of one model and batch size, from `count` rounds."""
+    with Workers(job.engine) as workers:
+        [cost] = workers.measure([study])
+        # Once untimed, so that every process has loaded its data.
+        plain.each(partial(loop_a, device), study)
+        brief = sum(tuned.each(partial(briefly_b, device), study))
+        loop_c(study, workers, cost.step)
+        rounds = [
+            (
+                sum(plain.each(partial(loop_a, device), study)),
+                loop_b(study, tuned, brief, device),
+                loop_c(study, workers, cost.step),
+                sum(tuned.each(partial(peak, device), study)),
+            )
+            for _ in range(count)
+        ]
+    a, b, c, most = (statistics.median(values) for values in zip(*rounds, strict=True))
+    return {
+        "optimizer": study.optimizer,
+        "batch_size": study.batch_size,
+        "arithmetic": study.arithmetic,
+        "lanes": cost.lanes,
+        "a": a,
+        "b": b,
+        "c": c,
+        "c_over_a": statistics.median(r[2] / r[0] for r in rounds),
+        "c_over_b": statistics.median(r[2] / r[1] for r in rounds),
+        "share_of_peak": c * flop_per_step(study) / most,
+        "rounds": rounds,
+    }
+
+
+def main() -> None:
+    """Measure and print the table."""
+    chosen = options()
+    device = one_device(chosen.device)
     torch.set_num_threads(1)
     rows = []
     plain, tuned = Pool(1, tuned=False), Pool(cores() if device == "cpu" else 1, tuned=True)
     print("model      batch   arithmetic lanes   A steps/s   B steps/s   C steps/s     C/A     C/B   of peak")
-    for model in options.models.split(","):
-        for batch_size in map(int, options.batch_sizes.split(",")):
-            study, job = study_of(model, batch_size, options.optimizer, device, options.made_up_data)
-            with Workers(job.engine) as workers:
-                [cost] = workers.measure([study])
-                # Once untimed, so that every process has loaded its data.
-                plain.each(partial(loop_a, device), study)
-                brief = sum(tuned.each(partial(briefly_b, device), study))
-                loop_c(study, workers, cost.step)
-                rounds = [
-                    (
-                        sum(plain.each(partial(loop_a, device), study)),
-                        loop_b(study, tuned, brief, device),
-                        loop_c(study, workers, cost.step),
-                        sum(tuned.each(partial(peak, device), study)),
-                    )
-                    for _ in range(options.rounds)
-                ]
-            a, b, c, most = (statistics.median(values) for values in zip(*rounds, strict=True))
-            row = {
-                "model": model,
-                "optimizer": options.optimizer,
-                "batch_size": batch_size,
-                "arithmetic": study.arithmetic,
-                "lanes": cost.lanes,
-                "a": a,
-                "b": b,
-                "c": c,
-                "c_over_a": statistics.median(r[2] / r[0] for r in rounds),
-                "c_over_b": statistics.median(r[2] / r[1] for r in rounds),
-                "share_of_peak": c * flop_per_step(study) / most,
-                "rounds": rounds,
-            }
+    for model in chosen.models.split(","):
+        for batch_size in map(int, chosen.batch_sizes.split(",")):
+            study, job = study_of(model, batch_size, chosen.optimizer, device, chosen.made_up_data)
+            row = {"model": model, **measured(study, job, plain, tuned, device, chosen.rounds)}
             rows.append(row)
             print(
-                f"{model:10} {batch_size:5} {study.arithmetic:>10} {cost.lanes:5} "
-                f"{a:11,.1f} {b:11,.1f} {c:11,.1f} "
+                f"{model:10} {batch_size:5} {row['arithmetic']:>10} {row['lanes']:5} "
+                f"{row['a']:11,.1f} {row['b']:11,.1f} {row['c']:11,.1f} "
                 f"{row['c_over_a']:7.2f} {row['c_over_b']:7.2f} {row['share_of_peak']:9.1%}",
                 flush=True,
             )
-    if options.json:
+    if chosen.json:
         gpu = None if device == "cpu" else torch.cuda.get_device_name(device)
         machine = {"processor": _processor(), "gpu": gpu, "torch": torch.__version__, "platform": platform.platform()}
-        options.json.write_text(json.dumps({"machine": machine, "rows": rows}, indent=1) + "\n")
+        chosen.json.write_text(json.dumps({"machine": machine, "rows": rows}, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -1,9 +1,9 @@
-"""What keeping results costs: rates of claims, of trials kept, found by other processes, gathered and read.
+"""Cost of storing results: claim a shard, save, find, gather and read trials.
 
     python -m benchmarks.store [--trials 133] [--folder DIR]
 
-One study of so many trials with the evaluations of a full budget, in DIR (a shared disk, say; default: a temporary
-folder). Takes seconds.
+Uses one study of `--trials` trials with the evaluations of a full budget, in DIR (for example on a shared disk;
+default: a temporary folder). Takes seconds.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ METRICS = [f"{split}/{error}" for split in ("train", "val", "test") for error in
 
 
 def seconds(call: Callable[[], object], times: int = 1) -> float:
-    """Of one call."""
+    """Mean seconds of one call."""
     start = time.perf_counter()
     for _ in range(times):
         call()
@@ -36,7 +36,7 @@ def seconds(call: Callable[[], object], times: int = 1) -> float:
 
 
 def curve(study: Study, index: int) -> Curve:
-    """A trial that ran its whole budget."""
+    """The curve of a trial that ran its whole budget."""
     steps = np.array(study.evaluation_steps)
     errors = {metric: np.random.default_rng(index).random(len(steps)) for metric in METRICS}
     trial = study.trial(index, values(study.search.space, point(study, index)))
@@ -44,10 +44,10 @@ def curve(study: Study, index: int) -> Curve:
 
 
 def main() -> None:
-    """Print a line for each rate."""
+    """Measure and print a line for each operation."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--trials", type=int, default=133)
-    parser.add_argument("--folder", type=Path, help="on the disk to be measured")
+    parser.add_argument("--folder", type=Path, help="a folder on the disk to measure")
     options = parser.parse_args()
     study = parse_jobs(["batch_size=64"])[0].study
     curves = [curve(study, index) for index in range(options.trials)]

@@ -1,4 +1,4 @@
-"""A whole small study in wall time, beside the obvious script; both must find the same steps-to-result.
+"""Wall time of a whole small study and of the obvious script; both must find the same steps-to-result.
 
     python -m benchmarks.study [--trials 50] [--batch-sizes 2,8,32,128,512] [--device cpu]
 
@@ -36,11 +36,11 @@ from workloads.base import build
 
 MODEL = ["workload=fc_mnist", "workload.widths=[128]"]
 QUESTION = ["goal=val/classification_error < 0.05", "budget.epochs=2", "stopping=goal"]
-ONLY_VALIDATION = ["evaluation.every=1000000"]  # as in the script
+ONLY_VALIDATION = ["evaluation.every=1000000"]  # the script evaluates only validation
 
 
 class SameOrder(Sampler[list[int]]):
-    """The batches that this project gives the trial, for a DataLoader."""
+    """A DataLoader sampler with this project's order of examples for the trial."""
 
     def __init__(self, study: Study, order_seed: int, examples: int) -> None:
         self.batches = Batches(order_seed, examples, study.batch_size, torch.device("cpu"))
@@ -54,7 +54,7 @@ class SameOrder(Sampler[list[int]]):
 
 
 def obvious_script(study: Study, device: str) -> float:
-    """Fewest steps to the goal (infinite if none), by Optuna around a plain loop."""
+    """Fewest steps to the goal (infinite if not reached), by Optuna around a plain loop."""
     workload = build(study.workload)
     splits = workload.splits(torch.device("cpu"))
     dataset, (val_x, val_y) = TensorDataset(*splits.train), (tensor.to(device) for tensor in splits.val)
@@ -105,7 +105,7 @@ def main() -> None:
         jobs = preflight.materialise(parse_jobs([*arguments, f"results={results}"]))
         with Workers(jobs[0].engine) as workers:
             workers.measure([job.study for job in jobs])
-            sweep = [time.perf_counter() - start]  # starting processes and measuring is part of the price
+            sweep = [time.perf_counter() - start]  # the start of processes and the timing of lanes count, too
             script = []
             print("batch   script s   sweep s   ratio   S script   S sweep   within a grid point")
             for job in jobs:

@@ -1,9 +1,9 @@
-"""What share of a training step each optimizer's update takes: lanes of the MLP 784-128-10, one process of one thread.
+"""Share of a training step taken by each optimizer's update: lanes of the MLP 784-128-10, one process, one thread.
 
     python -m benchmarks.updates [--json FILE] [--optimizers adam,lamb] [--batch-size 32] [--lanes 8] [--rounds 5]
 
-A step is timed whole and with its gradient alone, in turn; each figure is the median over rounds of the difference.
-SGD, momentum, Nesterov, Adam and AdamW are to stay within a third at batch size 32. Takes about a minute.
+Whole steps and gradients alone are timed in turn; each figure is the median difference over rounds. Limit: at batch
+size 32 the update of SGD, momentum, Nesterov, Adam and AdamW takes at most a third of a step. Takes about a minute.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ OTHERS = {"weight_decay": 0.01, "trust_coefficient": 0.01, "momentum_correction"
 
 
 def measured(name: str, batch_size: int, lanes: int, rounds: int) -> tuple[float, float]:
-    """(seconds of a lane's step, the share of it that is the update)."""
+    """(seconds of one lane's step, the share of the update in it)."""
     workload = FullyConnected(name="mlp", dataset="mnist", train_examples=1, validation_examples=1, widths=(128,))
     optimizer, model = OPTIMIZERS[name], workload.model()
     stack = Stack(model, optimizer, lanes, LinearChain)
@@ -68,7 +68,7 @@ def measured(name: str, batch_size: int, lanes: int, rounds: int) -> tuple[float
 
 
 def average_seconds(call: Callable[[], object], calls: int = 10) -> float:
-    """Seconds of one of ten calls in a row, so that what is done every tenth time is counted."""
+    """Mean seconds of ten calls in a row, so that work done at every tenth call counts."""
 
     def several() -> None:
         for _ in range(calls):
@@ -90,7 +90,7 @@ def main() -> None:
     rows = []
     with one_thread_environment():
         worker = ProcessPoolExecutor(1, mp.get_context("spawn"), torch.set_num_threads, (1,))
-        worker.submit(int).result()  # started, in the environment that workers have
+        worker.submit(int).result()  # start it now, in the environment of workers
     print("optimizer         us a lane-step   update share   limit")
     for name in options.optimizers.split(","):
         asked = (name, options.batch_size, options.lanes, options.rounds)
