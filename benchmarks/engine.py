@@ -9,10 +9,11 @@ B   the serial engine: one process per core, or one on the GPU, each with one th
     and fused updates
 C   this engine through its public interface: `Workers` train a study proposed by its `Tuner`
 
-Rounds run A, B, C, A, B, C, ...; each figure is the median over rounds. B and C are both timed until the slower core has
-finished its steps, so neither is credited with what a faster core could do meanwhile. The peak is that of an fp32
-matrix product in as many processes as B has. All models and batch sizes take about 45 minutes on two cores. `--made-up-data` replaces the data sets by
-random numbers of the same shape, which take the same time, for machines that lack the data.
+Rounds run A, B, C, A, B, C, ...; each figure is the median over rounds. B and C are both timed until the slower core
+has finished its steps, so neither is credited with what a faster core could do meanwhile. The peak is that of an fp32
+matrix product in as many processes as B has. All models and batch sizes take about 45 minutes on two cores.
+`--made-up-data` replaces the data sets by random numbers of the same shape, which take the same time, for machines that
+lack the data.
 """
 
 from __future__ import annotations

@@ -42,7 +42,7 @@ class Blobs:
         if not self.images:
             return nn.Sequential(nn.Flatten(), nn.Linear(24, 32), nn.ReLU(), Dropout(0.3), nn.Linear(32, 5))
         convolution = nn.Conv2d(2, 4, 3, padding=1)
-        norm = [GhostBatchNorm(4, group=1)] if self.normed else []  # whose statistics are state, too
+        norm = [GhostBatchNorm(4, group=1)] if self.normed else []  # its statistics are state, too
         last = nn.Linear(48, 5)
         return nn.Sequential(convolution, *norm, nn.ReLU(), Dropout(0.2), nn.Flatten(), Dropout(0.5), last)
 

@@ -1,4 +1,4 @@
-"""What tests of checkpoints share: studies, a desk that hands trials out and keeps checkpoints, what is in one."""
+"""Shared by tests of checkpoints: studies, a desk that hands out trials and keeps checkpoints, their contents."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ SPACES: dict[str, dict[str, Any]] = {
         "factor_decay": 0.9,
         "inverse_frequency": 3,
     },
-    # Counts its steps beside the parameters' states.
+    # Keeps its step count beside the parameters' states.
     "pytorch_optimizer.Lamb": {"learning_rate": {"low": 1e-3, "high": 0.1, "scale": "log"}},
 }
 WHOLE = ("kfac", "pytorch_optimizer.Lamb")
@@ -61,7 +61,7 @@ CASES = {
 
 
 class Counting(Pace):
-    """Counts the steps that are really made."""
+    """Counts the steps that the engine runs."""
 
     made = 0
 
@@ -74,15 +74,15 @@ class Counting(Pace):
 
 
 class Killed(Exception):
-    """Stands for SIGKILL: nothing is written after it."""
+    """Stands for SIGKILL: the engine writes nothing after it."""
 
 
 class Desk(Proposals):
-    """Trials in this order, some with a checkpoint; all checkpoints that are taken are remembered.
+    """Hands out trials in this order, some with a checkpoint; records all checkpoints taken.
 
     Arguments:
-        kept: index -> the checkpoint to go on from; new ones replace it.
-        lives: how many checkpoints are kept before the engine is killed.
+        kept: index -> the checkpoint to resume from; new ones replace it.
+        lives: number of checkpoints after which the engine is killed.
     """
 
     def __init__(
@@ -113,7 +113,7 @@ class Desk(Proposals):
 
 
 def asked(make_study: Callable[..., Study], how: str, optimizer: str = "momentum", **fields: Any) -> Study:
-    """A study of Blobs in an arithmetic; the plain one accumulates its batches."""
+    """A study of Blobs in an arithmetic; the plain one accumulates micro-batches."""
     defaults = {
         "space": SPACES[optimizer],
         "examples": 64,

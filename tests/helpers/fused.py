@@ -1,4 +1,4 @@
-"""What tests of fused trials share: a case of each arithmetic, trials that differ, runs of them."""
+"""Shared by tests of fused trials: a case of each arithmetic, trials that differ, and runs of them."""
 
 from __future__ import annotations
 
@@ -51,12 +51,12 @@ def each_once(*axes: Iterable[Any]) -> list[tuple[Any, ...]]:
 
 
 def fusing(optimizer: str) -> list[str]:
-    """The arithmetics with lanes that take it."""
+    """The arithmetics with lanes that can train this optimizer."""
     return [how for how in CASES if how != "linear_blocks" or OPTIMIZERS[optimizer].linear]
 
 
 class Queue(Proposals):
-    """Trials in this order; trial i takes the i-th of HYPERPARAMETERS."""
+    """Hands out trials in this order; trial i takes the i-th of HYPERPARAMETERS."""
 
     def __init__(self, study: Study, order: Sequence[int], **changed: float) -> None:
         self.limit = study.train_steps
@@ -77,7 +77,7 @@ class Queue(Proposals):
 def asked(
     make_study: Callable[..., Study], how: str, optimizer: str = "momentum", schedule: str = "constant", **fields: Any
 ) -> Study:
-    """A study of Blobs in an arithmetic; every trial runs its whole budget unless told otherwise."""
+    """A study of Blobs in an arithmetic; by default every trial runs its whole budget."""
     names = {**OPTIMIZERS[optimizer].hyperparameters, **SCHEDULES[schedule].hyperparameters, "label_smoothing": 0}
     return make_study(
         space={name: {"choices": HYPERPARAMETERS[name]} for name in names},

@@ -1,9 +1,9 @@
-"""Golden curves: what a few updates of every model family measured when NUMERICS_VERSION was last raised.
+"""Golden curves: the errors after a few updates of every model family when NUMERICS_VERSION was last raised.
 
-    python tests/helpers/golden.py     writes golden.json anew; refuses if numbers changed and the version did not
+    python tests/helpers/golden.py     rewrites golden.json; refuses if numbers changed but the version did not
 
-The data are made by the raw output of PCG64, which numpy promises for ever, in the shape of the data set that the
-family is published on. A case trains two trials side by side where its arithmetic has lanes, else one after the other.
+The data are made from the raw output of PCG64, which numpy guarantees across releases, in the shape of the data set of
+the published family. A case trains two trials side by side if its arithmetic has lanes, otherwise in turn.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ TOLERANCE = 1e-4
 """Relative, of every cross entropy. SSE4, AVX2 and AVX-512 kernels were found to agree within 1e-6 and, where a ReLU's
 sign flips, 1e-5; a learning rate that is 0.1 % larger alters 4e-4 or more of each case."""
 CURE = (
-    "the numbers changed. If on purpose, raise NUMERICS_VERSION in study/records.py and write the golden curves anew: "
+    "the numbers changed. If on purpose, raise NUMERICS_VERSION in study/records.py and write new golden curves: "
     "python tests/helpers/golden.py"
 )
 
@@ -46,7 +46,7 @@ RESNET = {"_target_": "workloads.resnet_cifar.ResNetCifar", "dataset": "cifar10"
 
 @dataclass(frozen=True)
 class Case:
-    """A family, its training algorithm, and its hyperparameters: of the second trial half the learning rate."""
+    """A family, its optimizer and its hyperparameters; the second trial has half the learning rate."""
 
     workload: Mapping[str, Any]
     arithmetic: str
@@ -84,7 +84,7 @@ def uniform(seed: int, *shape: int) -> Tensor:
 
 
 def data(dataset: str) -> Data:
-    """Noise on ten smooth pictures; examples of every class in turn."""
+    """Noise on ten smooth pictures, with the classes in turn."""
     shape = DATASETS[dataset].shape
     pictures = torch.nn.functional.interpolate(uniform(0, 10, shape[0], 4, 4), size=shape[1:], mode="nearest")
 
@@ -96,7 +96,7 @@ def data(dataset: str) -> Data:
 
 
 def study_of(case: Case) -> Study:
-    """The study that asks for both trials of a case."""
+    """The study of both trials of a case."""
     values = {"learning_rate": [case.learning_rate, case.learning_rate / 2]}
     values |= {name: [value] for name, value in case.hyperparameters.items()}
     return Study(
@@ -129,7 +129,7 @@ class Both(serial.Proposals):
 
 
 def measured(case: Case) -> dict[str, list[float | None]]:
-    """Trial and metric -> what was measured at each evaluation, None where it was not."""
+    """Trial and metric -> the value at each evaluation, None where it was not measured."""
     study = study_of(case)
     workload, examples = build(study.workload), data(case.workload["dataset"])
     curves: list[Curve]
@@ -148,7 +148,7 @@ def measured(case: Case) -> dict[str, list[float | None]]:
 
 
 def departure(old: Mapping[str, list[float | None]], new: Mapping[str, list[float | None]]) -> float:
-    """The largest relative difference between two curves; infinite where they were not measured alike."""
+    """The largest relative difference between two curves; infinite if they have different evaluations."""
     if {k: [v is None for v in values] for k, values in old.items()} != {
         k: [v is None for v in values] for k, values in new.items()
     }:
@@ -158,10 +158,10 @@ def departure(old: Mapping[str, list[float | None]], new: Mapping[str, list[floa
 
 
 def write(path: Path = FILE) -> str:
-    """Write the curves of every case; returns what was done.
+    """Write the curves of every case; returns a summary.
 
     Raises:
-        ValueError: numbers changed under the version that the file holds.
+        ValueError: numbers changed, but the version in the file did not.
     """
     new = {name: measured(case) for name, case in CASES.items()}
     held = json.loads(path.read_text()) if path.exists() else {"numerics_version": None, "curves": {}}
@@ -170,7 +170,7 @@ def write(path: Path = FILE) -> str:
         changed = [name for name in old if name in new and departure(old[name], new[name]) > TOLERANCE]
         if changed:
             raise ValueError(f"{', '.join(changed)}: {CURE}")
-        new = {name: old.get(name, curve) for name, curve in new.items()}  # another CPU's last bits are no news
+        new = {name: old.get(name, curve) for name, curve in new.items()}  # ignore the last bits of another CPU
     lines = [f"  {json.dumps(name)}: {_lines(curve)}" for name, curve in new.items()]
     text = ",\n".join(lines)
     path.write_text(f'{{\n "numerics_version": {records.NUMERICS_VERSION},\n "curves": {{\n{text}\n }}\n}}\n')
@@ -178,7 +178,7 @@ def write(path: Path = FILE) -> str:
 
 
 def _lines(curve: Mapping[str, list[float | None]]) -> str:
-    """A metric a line, so that a diff shows what changed."""
+    """One metric a line, so that a diff shows the changes."""
     return "{\n" + ",\n".join(f"   {json.dumps(key)}: {json.dumps(values)}" for key, values in curve.items()) + "\n  }"
 
 

@@ -14,7 +14,7 @@ from workloads.base import Splits, classification_error, cross_entropy_error
 
 @dataclass(frozen=True)
 class Mapped:
-    """A workload whose examples lie in a file that is mapped, not read."""
+    """A workload that maps the file of its examples instead of reading it."""
 
     name: str
     train_examples: int

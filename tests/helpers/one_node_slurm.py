@@ -1,4 +1,4 @@
-"""A SLURM of one node on this machine, for as long as a block lasts: its own keys, ports, state and logs in one folder.
+"""A SLURM of one node on this machine within a block, with its own keys, ports, state and logs in one folder.
 
     python tests/helpers/one_node_slurm.py python -m study sweep cluster=slurm      # any command, with it around
 
@@ -21,9 +21,9 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 CPUS = 4
-"""That the node says it has, whatever the machine has."""
+"""CPUs that the node reports, independent of the machine."""
 SECONDS = 60
-"""In which it has to be up."""
+"""Seconds within which it must be up."""
 CONF = """
 ClusterName=one
 SlurmctldHost={host}(127.0.0.1)
@@ -51,7 +51,7 @@ PartitionName=all Nodes={host} Default=YES MaxTime=INFINITE State=UP
 
 
 def lacking() -> str | None:
-    """Why there can be none here, or None."""
+    """Why SLURM cannot run here; None if it can."""
     missing = [name for name in ("munged", "slurmctld", "slurmd", "sbatch", "squeue") if shutil.which(name) is None]
     if missing:
         return f"no {', '.join(missing)} here: apt-get install slurm-wlm munge"
@@ -60,7 +60,7 @@ def lacking() -> str | None:
 
 @contextmanager
 def one_node_slurm() -> Iterator[Path]:
-    """With its SLURM_CONF in the environment; yields its folder, in which its logs are.
+    """Run SLURM with its SLURM_CONF in the environment; yields the folder with its logs.
 
     Raises:
         RuntimeError: it did not come up; with what its logs say last.
@@ -120,7 +120,7 @@ def _start(command: list[str], folder: Path, running: ExitStack) -> None:
 
 
 def _end_jobs() -> None:
-    """Of which none may outlive the daemons."""
+    """Processes of SLURM that must not outlive its daemons."""
     subprocess.run(["scancel", "--full", "--signal=KILL", "--state=RUNNING"], capture_output=True, timeout=30)
     subprocess.run(["scancel", "--me"], capture_output=True, timeout=30)
     deadline = time.monotonic() + 20

@@ -1,4 +1,4 @@
-"""A second device that any machine has: its tensors know their values and, as a GPU's, let nobody else touch them.
+"""A simulated device that any machine has: its tensors hold values that, as on a GPU, CPU operations cannot touch.
 
 What is computed of them is computed by the CPU. An operation on tensors of both devices is an error, and every time
 that one has to wait for the other is counted. So what is written for GPUs is run, and its results compared, where
@@ -24,12 +24,12 @@ from study.engine.fused import cuda_graph
 NAME = "pretended"
 
 READS = {"aten::_local_scalar_dense", "aten::nonzero", "aten::masked_select", "aten::equal"}
-"""Operations whose values or shapes the host must know."""
+"""Operations that make the host wait for values or shapes."""
 COPIES = {"aten::_to_copy", "aten::copy_"}
 
 
 class Held(Tensor):
-    """A tensor of the device. `raw` is what it stands for, on the CPU."""
+    """A tensor of the device; `raw` is its value on the CPU."""
 
     raw: Tensor
 
@@ -48,7 +48,7 @@ class Held(Tensor):
         return f"{type(self).__name__}({self.raw})"
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        return self.raw.detach().__reduce_ex__(protocol)  # a file is read back to the CPU
+        return self.raw.detach().__reduce_ex__(protocol)  # files are read back to the CPU
 
     def tolist(self) -> Any:
         return self.cpu().tolist()
@@ -59,7 +59,7 @@ class Held(Tensor):
 
 
 class Device(TorchDispatchMode):
-    """The device, while it is there.
+    """The simulated device, active within `device()`.
 
     Attributes:
         meetings: how often the host read a value or one of them took the other's.
@@ -76,7 +76,7 @@ class Device(TorchDispatchMode):
 
     @classmethod
     def current(cls) -> Device:
-        """The one that is there."""
+        """The active device."""
         return cls.there[-1]
 
     def __torch_dispatch__(self, function: Any, types: Any, arguments: Any = (), keywords: Any = None) -> Any:
@@ -86,11 +86,11 @@ class Device(TorchDispatchMode):
         return self.run(function, arguments, keywords) if here else function(*arguments, **keywords)
 
     def run(self, function: Any, arguments: Any, keywords: dict[str, Any]) -> Any:
-        """The operation, on the CPU; its results are this device's unless it copies them to another."""
+        """Run the operation on the CPU; its results belong to this device unless it copies them to another."""
         name = function.name()
         tensors = _tensors((arguments, keywords))
         held = [isinstance(tensor, Held) for tensor in tensors]
-        # A GPU takes numbers from the CPU, and nothing else.
+        # A GPU accepts only numbers from the CPU.
         if any(held) and name not in COPIES and any(t.dim() > 0 for t, h in zip(tensors, held, strict=True) if not h):
             raise RuntimeError(f"{name}: tensors of two devices")
         asked = keywords.get("device")
@@ -110,7 +110,7 @@ class Device(TorchDispatchMode):
 
 
 class Graph:
-    """What CUDA graphs are: operations on fixed addresses, noted without being made, and made anew by each replay."""
+    """A simulated CUDA graph: records operations on fixed addresses without running them; each replay runs them."""
 
     def __init__(self, device: torch.device | None = None) -> None:
         self.calls: list[tuple[Any, Any, Any, list[Tensor]]] = []
@@ -130,7 +130,7 @@ class Graph:
                 tensor.copy_(content)
 
     def noted(self, function: Any, arguments: Any, keywords: Any) -> Any:
-        """Make an operation, of which nothing will be left but the addresses."""
+        """Record an operation: only the addresses of its results remain."""
         told = zip(function._schema.arguments, arguments, strict=False)
         written = [value for argument, value in told if argument.is_write]
         written += [keywords[a.name] for a in function._schema.arguments if a.is_write and a.name in keywords]
@@ -149,11 +149,11 @@ class Graph:
 
 @contextmanager
 def device() -> Iterator[Device]:
-    """The device is there within this block."""
+    """Activate the device within this block."""
     make = torch.tensor
 
     def tensor(data: Any, *, device: Any = None, **keywords: Any) -> Tensor:
-        made = make(data, **keywords)  # goes round every mode
+        made = make(data, **keywords)  # bypasses every mode
         return made if device is None else made.to(device)
 
     known = mock.patch.dict(cuda_graph.GRAPHS, {NAME: Graph})
@@ -172,7 +172,7 @@ def _is_here(device: torch.device | None) -> bool:
 
 
 class Module(ModuleType):
-    """`torch.pretended`: there is no accelerator but while the device is there."""
+    """`torch.pretended`: an accelerator that exists only while the device is active."""
 
     @staticmethod
     def is_available() -> bool:
@@ -188,11 +188,11 @@ class Module(ModuleType):
 
     @staticmethod
     def manual_seed_all(seed: int) -> None:
-        pass  # it draws with the CPU's generator
+        pass  # the device draws from the CPU's generator
 
 
 class Hooks(torch._C._acc.PrivateUse1Hooks):
-    """The same, for torch's compiled half."""
+    """The same module for torch's compiled code."""
 
     def is_built(self) -> bool:
         return True

@@ -1,4 +1,4 @@
-"""Sweeps as processes of their own: start them, see who is alive, wait."""
+"""Sweeps in separate processes: start them, list those alive, wait."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def children(pid: int) -> set[int]:
 
 
 def alive(pids: set[int]) -> set[int]:
-    """Those that run still; a zombie does not."""
+    """The processes that still run; zombies do not count."""
     running = set()
     for pid in pids:
         try:
@@ -47,7 +47,7 @@ def wait_until(condition, seconds: float = 60.0) -> None:
 
 
 def started(results: Path, sweep: Sequence[str] = SWEEP) -> subprocess.Popen[str]:
-    """A sweep in a process of its own, from its first finished trial or, at least, its folder on."""
+    """Start a sweep in a process and wait for its first finished trial or, at least, for its folder."""
     command = [sys.executable, "-m", "study", *sweep, f"results={results}"]
     process = subprocess.Popen(
         command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, preexec_fn=_heed_interrupts
@@ -57,7 +57,7 @@ def started(results: Path, sweep: Sequence[str] = SWEEP) -> subprocess.Popen[str
 
 
 def _heed_interrupts() -> None:
-    """A shell starts its background jobs with Ctrl-C ignored, and children, such as this sweep, inherit that."""
+    """Reset Ctrl-C: shells start background jobs with it ignored, and children such as this sweep inherit that."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 

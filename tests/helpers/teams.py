@@ -1,4 +1,4 @@
-"""Processes that form a team, for tests: each makes the same call, on its own data."""
+"""Processes that form a team: each makes the same call on its own data."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Crew:
             process.join()
 
     def run(self, size: int, call: Callable[..., Any], *arguments: Any) -> list[Any]:
-        """What `call(team, *arguments)` returns in each of the first `size` processes, which form the team."""
+        """The results of `call(team, *arguments)` on the first `size` processes, which form the team."""
         for pipe in self.pipes:
             pipe.send((size, call, arguments))
         answers = [pipe.recv() for pipe in self.pipes]

@@ -23,8 +23,8 @@ TOLERANCE = 1e-4  # relative, of every measured error after STEPS updates, acros
 @pytest.mark.parametrize(
     ("optimizer", "schedule", "how"),
     [
-        # Each optimizer, and each schedule, in each arithmetic. Not SOAP: rounding decides its path (see its docstring),
-        # and test_optimizers compares its lanes where rounding does not matter.
+        # Each optimizer, and each schedule, in each arithmetic. Not SOAP: rounding decides its path (see its
+        # docstring), and test_optimizers compares its lanes where rounding does not matter.
         *(
             (optimizer, list(SCHEDULES)[(row + column) % len(SCHEDULES)], how)
             for row, optimizer in enumerate(name for name in FUSING if name != "soap")
