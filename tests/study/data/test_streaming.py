@@ -13,7 +13,7 @@ import pytest
 import torch
 from helpers.blobs import Blobs
 from helpers.checkpointed import Desk
-from helpers.mapped import MappedFile
+from helpers.made_workload import MappedFile
 from helpers.processes import alive, children, started, tables, wait_until
 from torch.utils.data import Dataset, TensorDataset
 
@@ -149,7 +149,7 @@ def test_what_fits_stays_on_the_device():
 YAML = """\
 # @package _global_
 workload:
-  _target_: helpers.mapped.Mapped
+  _target_: helpers.made_workload.Mapped
   name: mapped
   train_examples: 4000
   folder: {folder}
