@@ -69,7 +69,7 @@ class Evaluation:
     Arguments:
         first: the first evaluation, as a fraction of the step budget.
         ratio: each evaluation comes at this multiple of the one before: the quantisation of steps-to-result.
-        every: the training subset and the test set are measured at every so many evaluations of the validation set.
+        every: evaluations of the validation set from one of the training subset and the test set to the next.
     """
 
     first: float = 0.02

@@ -24,7 +24,7 @@ class Arithmetic:
         can: whether it computes this study of this model correctly, where the study can be fused at all (`fusible`).
         pays: whether `engine=auto` takes it on this device: a rule of model, batch size and kind of device, never of
             the clock, since the choice settles a curve's last bits.
-        stack: builds so many models as the rows of one stack; None: trials are trained one at a time.
+        stack: builds a stack with this number of rows, one for each trial; None: trials train one at a time.
         checked_examples: how many each row sees before stack heights are compared: the fewer examples there are in
             cheap steps, the later other bits show.
     """

@@ -49,7 +49,7 @@ class Pace:
             self.step = max(1e-9, (time.monotonic() - start) / steps)
 
     def due(self) -> bool:
-        """Whether the time has come; if so it starts anew."""
+        """Whether a checkpoint is due; if so the clock restarts."""
         if self.seconds is None:
             return False
         now, next_one = time.monotonic(), self.last + self.seconds

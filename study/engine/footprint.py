@@ -40,7 +40,7 @@ class Footprint:
     gradient: float
 
     def largest(self, memory: float) -> int:
-        """The most examples whose step fits in so many bytes; 0 if not even one does.
+        """The most examples whose step fits in `memory` bytes; 0 if not even one does.
 
         >>> Footprint(example=1e6, held=1e9, gradient=2e8).largest(memory=10e9)
         8000
@@ -48,7 +48,7 @@ class Footprint:
         return max(0, int((WHOLE_SHARE * memory - self.held) / max(self.example, 1.0)))
 
     def in_words(self, memory: float) -> str:
-        """What follows for a device with so many bytes."""
+        """A sentence on what fits a device with `memory` bytes."""
         return (
             f"Estimated: weights, gradients and the optimizer's state take {_bytes(self.held)}, an example "
             f"{_bytes(self.example)}, {WORKING_SET:g} times what its forward pass keeps. Of {_bytes(memory)} a tenth "

@@ -54,7 +54,7 @@ two in a row gained less than WORTH."""
 
 
 def admitted(study: Study, workload: Workload, data: Data, most: int) -> Iterator[int]:
-    """Stack heights up to `most` of which every row computes what the first one of the reference stack does.
+    """Stack heights up to `most` whose rows all compute what the first row of the reference stack computes.
 
     On a CPU that means bit for bit, after some updates and in an evaluation; on other devices, whose kernels promise
     less, to GPU_TOLERANCE. Kernels choose their blocking by shape and by where in a cache line a row begins, so this is
@@ -160,7 +160,7 @@ def fastest(study: Study, workload: Workload, data: Data, heights: Iterable[int]
 def fused_cost(
     study: Study, workload: Workload, data: Data, heights: Sequence[int], lanes: int, seconds: Mapping[int, float]
 ) -> Cost:
-    """The cost with so many lanes, or fewer where memory runs out: evaluations may want more room than steps.
+    """The cost with `lanes` lanes, or fewer if memory runs out: evaluations may need more memory than steps.
 
     Arguments:
         seconds: that an update takes, by the number of lanes, where it was measured before.

@@ -197,7 +197,7 @@ class Lanes:
         return lambda inputs: outputs(inputs)[: len(rows)]
 
     def _padded(self, lanes: Sequence[T]) -> list[T]:
-        """Repeat the last one up to a height that may be computed; nobody reads what these rows compute."""
+        """Repeat the last one up to an admitted height; the results of these rows are discarded."""
         height = next(h for h in self.heights if h >= len(lanes))
         return [*lanes, *[lanes[-1]] * (height - len(lanes))]
 

@@ -234,7 +234,7 @@ class Run:
                 losses.append(self._descend(learning_rate))
             return losses[-1]
 
-        if self.algorithm.update is None:  # somebody else's may be random, alike in all processes of a team
+        if self.algorithm.update is None:  # third-party optimizers may draw random numbers: seed every rank alike
             _seed(layer_key(self.trial.seed, self.step, -1), self.data.device)
         self.optimizer.step(closure)
         if self.average is not None:
@@ -259,7 +259,7 @@ class Run:
             for number in range(len(self.parts)):
                 with self._alone() if number < len(self.parts) - 1 else nullcontext():
                     part = self.losses(number).sum() / self.study.batch_size
-                    (part * self.team.size).backward()  # of which the team takes the mean
+                    (part * self.team.size).backward()  # the team takes the mean
                 total += part.detach()
             self.team.sum(total)
         with torch.no_grad():

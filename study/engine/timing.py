@@ -30,7 +30,7 @@ TIMED_STEPS = 32
 
 
 def update_seconds_of(study: Study, workload: Workload, data: Data, lanes: int) -> float:
-    """Seconds that an update takes one of so many lanes."""
+    """Seconds that an update takes each of `lanes` lanes."""
     return step_seconds(started(study, workload, data, range(lanes)))
 
 

@@ -30,7 +30,7 @@ def train(
 def measure(study: Study, workload: Workload, data: Source, most: int, lanes: int | None = None) -> Cost:
     """What a trial costs with the number of lanes that is fastest among the admitted heights up to `most`.
 
-    `lanes` forces their number, as far as a height for it is admitted.
+    `lanes` forces their number, up to the highest admitted height.
     """
     if not fused(study):
         attempt = partial(plain_cost, study, workload, data)

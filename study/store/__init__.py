@@ -16,7 +16,7 @@ and its records have `status` and `trial_id` as they were released. Everything i
 with a dot, flushed to disk, and renamed: a reader sees a whole file or none (`study.store.atomic`).
 
 Several processes may work on one study, each on its shard of the trials. They write files of their own, but for the
-question, which they agree on; one of them, once all is there and nobody works on it, gathers the files.
+question, which they agree on; one of them, once all is there and no process works on it, gathers the files.
 """
 
 from study.store.atomic import StoreError

@@ -87,10 +87,10 @@ class Claim:
                 os.utime(self.path)
 
     def check(self) -> None:
-        """Make sure that nobody took this part over.
+        """Make sure that no other process took this part over.
 
         Raises:
-            StoreError: somebody did.
+            StoreError: another process did.
         """
         newer = any(each.shard == self.shard and each.number > self.number for each in _claims(self.path.parent))
         if newer or _content(self.path) != self._content:
@@ -227,7 +227,7 @@ def _of_the_dead(claim: _Found) -> bytes | None:
     """
     folder = claim.path.parent
     try:
-        file = claim.path.open("rb")  # opened, so that a network looks at it anew
+        file = claim.path.open("rb")  # opening it refreshes the cache of a network file system
     except FileNotFoundError:
         return None
     with file:

@@ -153,7 +153,7 @@ def identity(results: Path) -> str:
 def announce(results: Path, study: Study) -> None:
     """Record the question of a search that is to come, so that a sweep's files say how far it is.
 
-    One that is there already is told how far it is asked for by now, unless somebody works on it and has said so.
+    If it is on file already, its question is extended, unless another process has claimed it and does so itself.
 
     Raises:
         StoreError: the folder holds another question, or cannot be written.
@@ -178,7 +178,7 @@ def _made(results: Path, study: Study) -> Path:
 
 
 def open_study(results: Path, study: Study, provenance: Mapping[str, Any]) -> Path:
-    """Make or reopen the study's folder and record this run in it; whoever does has claimed a part of the study.
+    """Make or reopen the study's folder and record this run in it; the caller has claimed a part of the study.
 
     Returns:
         The run's own file, for `end_run`.
@@ -198,7 +198,7 @@ def open_study(results: Path, study: Study, provenance: Mapping[str, Any]) -> Pa
 
 
 def _as_asked(held: Mapping[str, Any], study: Study) -> dict[str, Any]:
-    """The question of a search as far as it was ever asked for."""
+    """The question of a search with the largest extent ever asked for."""
     return replace(study, search=most(study.search, held["search"])).question()
 
 
@@ -240,7 +240,7 @@ def _runs_of(folder: Path) -> list[dict[str, Any]]:
 
 
 def most(search: Search, held: Mapping[str, Any]) -> Search:
-    """A search as far as it was ever asked for: asking for less takes nothing back."""
+    """A search with the largest extent ever asked for: asking for less takes nothing back."""
     trials = max(search.trials, held["trials"])
     launches = None
     if search.max_launches is not None or held["max_launches"] is not None:
@@ -251,7 +251,7 @@ def most(search: Search, held: Mapping[str, Any]) -> Search:
 
 
 def gather(folder: Path) -> None:
-    """Gather the files of a search of which nothing is missing, unless somebody works on it still.
+    """Gather the files of a complete search, unless another process still works on it.
 
     Raises:
         StoreError: something cannot be written; finished trials are safe.
@@ -303,7 +303,7 @@ class Checkpoints(MutableMapping[int, bytes]):
     def __getitem__(self, index: int) -> bytes:
         try:
             return self._path(index).read_bytes()
-        except OSError as error:  # as good as none: the trial starts anew
+        except OSError as error:  # as good as none: the trial starts from step 0
             raise KeyError(index) from error
 
     def __setitem__(self, index: int, content: bytes) -> None:

@@ -81,7 +81,7 @@ def differentiated(loss: Loss, outputs: Tensor, wanted: Sequence[Tensor]) -> tup
 
 
 def is_watched(parameter: Tensor) -> bool:
-    """Whether somebody wants to be told of its gradient, which is nobody's where models are fused."""
+    """True if the parameter has gradient hooks; fused models have no per-parameter gradient to give them."""
     return bool(parameter._backward_hooks or parameter._post_accumulate_grad_hooks)
 
 

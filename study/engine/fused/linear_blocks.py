@@ -57,7 +57,7 @@ def pays(model: nn.Module, study: Study, device: str) -> bool:
 
 
 def stack(template: nn.Module, study: Study, rows: int) -> Stack:
-    """So many models of this kind."""
+    """A stack with room for `rows` trials."""
     return LinearBlocks(template, study.algorithm, rows, study.batch_size)
 
 

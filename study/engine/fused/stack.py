@@ -55,7 +55,7 @@ class Stack:
         return self._form.predicts_alone(self.weights.device)
 
     def load(self, row: int, model: nn.Module) -> None:
-        """Start a row anew from a freshly initialised model."""
+        """Reset a row to a freshly initialised model."""
         for name, parameter in model.named_parameters():
             self.views[name][row].copy_(parameter.detach())
         for name, tensor in self._initial_state(row).items():
@@ -96,7 +96,7 @@ class Stack:
         Arguments:
             lanes: rows that hold trials; those that follow repeat the last one.
             now: the examples of that step [rows, B, ...].
-            ahead: (row, most) -> the examples of up to so many next steps of a row [m * B, ...].
+            ahead: (row, most) -> the examples of at most `most` next steps of a row [m * B, ...].
         """
         return now()
 

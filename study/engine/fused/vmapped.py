@@ -20,9 +20,9 @@ from study.records import Study
 from workloads.layers import keyed_layers
 
 EVALUATED_LANES = 32
-"""Evaluated at once on a GPU, which so many chunks of examples fill; more would want memory that lanes could have."""
+"""Lanes that a GPU evaluates at once: they fill it, and more would take memory from training."""
 OWN_RULE_WEIGHTS = 2**15
-"""From so many on, linear layers under `torch.vmap` are faster by a rule of this file's, and below by torch's own."""
+"""Linear layers of at least this size are faster under `torch.vmap` by a rule of this file, smaller ones by torch's."""
 
 
 SMALL_BATCH = 4
@@ -47,7 +47,7 @@ def pays(model: nn.Module, study: Study, device: str) -> bool:
 
 
 def stack(template: nn.Module, study: Study, rows: int) -> Stack:
-    """So many models of this kind."""
+    """A stack with room for `rows` trials."""
     return Stack(template, study.algorithm, rows, Vmapped, study.averages)
 
 
