@@ -1,6 +1,6 @@
-"""Results folders -> frames -> tables -> figures -> a report. Runs wherever pandas does: no torch, no engine.
+"""Results folders -> frames -> tables -> figures -> a report. Needs pandas, not torch.
 
-In a notebook, in the repository's root:
+In a notebook in the root of the repository:
 
 >>> from analysis import load
 >>> from analysis.tables import answers, scaling, steps_to_result
@@ -9,27 +9,25 @@ In a notebook, in the repository's root:
 >>> len(steps), int(steps["steps_to_result"].min())
 (22, 11)
 
-Its modules, in the order in which data flow through them:
+Its modules, in the order of the data:
 
-    counting            what counts: goals, first crossings, statuses, which trials enter the answer
-    edges               sides of the box that is searched, beyond which better trials may lie
-    load                folders -> studies, whose curves stay on disk until asked for
-    steps_to_result     a study -> how its trials ended -> S(B), a row for each study
-    intervals           how sure S(B) is: the median best of n trials
-    audits              what may have gone wrong in a search: edges, noise, under-tuning
-    searches            which of a study's searches answers; its reruns
-    rules               what tuned configurations cost where rules moved them, beside tuning anew
-    tuning, errors      what was tried and how the search went; the best error that a budget buys
-    fits                curves through S(B)
-    scaling             limits of scaling and critical batch sizes, with what to say of them
-    relative, compare   workloads on one scale; optimizers and workloads side by side
-    step_times, splits  how long a step takes; batch sizes as devices x per-device batch x accumulation steps
-    advise              which of these is fastest and cheapest, in words; split_tables: the same as tables of words
-    cautions            warnings in words
-    figures             tables -> axes: `figures.FIGURES` names every drawing
-    shown, methods      tables as people read them; definitions, linked from where they are used
-    report              tables, figures and definitions -> one page
-    build               a folder -> all of the above
-    status, export      how far a sweep is; tables and the paper's layout for others
-    files               whole files or none
+    counting                the rules of counting: goals, first crossings, statuses, stopping rules, counted trials
+    edges                   sides of the search space beyond which better trials may lie
+    load, measurements      folders -> records of studies, whose measurements stay on disk until they are needed
+    tables                  frames -> tables (pure functions)
+        steps_to_result     a study -> how its trials ended -> S(B), a row for each study
+        audits              possible faults of a search: edges, noise, under-tuning
+        answers             the search of each study that answers; its repeats and reruns
+        trials, best_errors the course of a search; the best error within a budget
+        fits, scaling       curves through S(B); limits of scaling and critical batch sizes
+        compare, relative   optimizers and workloads side by side; workloads on one scale
+        transfer            transferred against retuned hyperparameters
+        status              the progress of a sweep
+    intervals               confidence intervals of S(B): the median best of n trials
+    advice                  the batch size, devices and accumulation steps to train with
+    figures                 tables -> axes: `figures.FIGURES` names every drawing
+    report                  tables, figures, findings and warnings -> one page
+    labels                  the one way to write numbers, durations and goals
+    export                  tables, and the paper's layout, for other programs
+    atomic, parallel        whole files or none; work in several processes
 """

@@ -1,19 +1,18 @@
-"""A results folder -> files for others: the released layout of Shallue et al. (`batch_science`), or two tidy tables.
+"""A results folder -> the released layout of Shallue et al. (`batch_science`), or two tidy tables.
 
-`csv` and `parquet` write these, a study after the other (of parquet a row group each), NaN and NA empty:
+`csv` and `parquet` write these tables study by study (in parquet a row group each); NaN and NA are empty:
 
     trials          a row a trial: workload, dataset, model, optimizer, batch_size [examples]; repeat, budget_multiple,
-                    stage, rerun (empty: none), rule and base_batch_size (of what was moved here; empty: nothing), which
-                    tell a study's searches apart; trial (index) and trial_id (as released); status, end [step],
+                    stage, rerun (empty: none), rule and base_batch_size (of transferred configurations; else
+                    empty), which identify the search; trial (index) and trial_id (as released); status, end [step],
                     steps_to_goal, least_error (of the goal's metric), counted (among the first N feasible trials),
                     goal_metric, goal_threshold, train_steps (the budget), first_bad_step, seconds_training,
                     seconds_evaluation; and a column for each hyperparameter.
     measurements    a row an evaluation: workload, optimizer, batch_size, repeat, budget_multiple, stage, rerun, rule,
                     base_batch_size, trial; step and a column for each metric.
 
-`batch_science` writes the one search of each study that its S(B) is read from, each trial up to its end, with four
-fields in study.json beside the released ones, so that it reads back as it was: `workload`, `goal`, `trials` (N) and
-`stopping`.
+`batch_science` writes the search that gives S(B) of each study, each trial up to its end. Four fields in study.json are
+added to the released ones, so that the import restores the study: `workload`, `goal`, `trials` (N) and `stopping`.
 """
 
 from __future__ import annotations
@@ -48,7 +47,7 @@ TRIAL |= {"steps_to_goal": pa.int64(), "least_error": pa.float64(), "counted": p
 TRIAL |= {"first_bad_step": pa.int64(), "seconds_training": pa.float64(), "seconds_evaluation": pa.float64()}
 
 Watch = Callable[[str], None]
-"""Told the name of every search that was written."""
+"""Called with the name of every written search."""
 
 
 class ExportError(Refused):
@@ -62,21 +61,21 @@ def export(
     watch: Watch = lambda name: None,
     begin: Callable[[int], None] = lambda searches: None,
 ) -> None:
-    """Write a results folder to an empty or new folder, whole or not at all.
+    """Export a results folder to an empty or new folder, whole or not at all.
 
     Arguments:
         form: `batch_science`, `csv` or `parquet`.
-        begin: told how many searches there are to write.
+        begin: called with the number of searches.
 
     Raises:
         ExportError: the folder holds something or cannot be written.
-        LoadError: there are no results, or a file is torn.
+        LoadError: the folder holds no results, or a file is torn.
 
     >>> from tempfile import TemporaryDirectory
     >>> with TemporaryDirectory() as folder:
     ...     export("results/published/mlp_digits", f"{folder}/tables", "parquet")
     ...     trials = pd.read_parquet(f"{folder}/tables/trials.parquet")
-    >>> len(trials), int(trials["rerun"].notna().sum())  # all trials, those of reruns
+    >>> len(trials), int(trials["rerun"].notna().sum())  # all trials, and reruns among them
     (551, 110)
     """
     if form not in FORMATS:
@@ -86,25 +85,26 @@ def export(
     aside = folder.with_name(f".{folder.name}.{os.getpid()}")
     try:
         if folder.exists() and any(folder.iterdir()):
-            raise ExportError(f"an export goes into an empty folder, but {folder} holds files; choose another DIR.")
+            raise ExportError(f"an export needs an empty folder, but {folder} holds files; choose another DIR.")
         aside.mkdir(parents=True)
+        studies = answers.answers(studies) if form == "batch_science" else studies
+        begin(len(studies))
         if form == "batch_science":
-            studies = answers.answers(studies)
-            begin(len(studies))
-            for study in studies:
-                _write_released(aside, study)
-                watch(_name(study))
+            _write_tree(aside, studies, watch)
         else:
-            begin(len(studies))
             _write_tables(aside, studies, form, watch)
         aside.replace(folder)
     except OSError as error:
-        raise ExportError(
-            f"cannot write to {folder}: {error.strerror or error}; make room, change its permissions or choose another "
-            "DIR."
-        ) from error
+        why = error.strerror or error
+        raise ExportError(f"cannot write to {folder}: {why}; make room or choose another DIR.") from error
     finally:
         shutil.rmtree(aside, ignore_errors=True)
+
+
+def _write_tree(folder: Path, studies: Sequence[StudyData], watch: Watch) -> None:
+    for study in studies:
+        _write_released(folder, study)
+        watch(_name(study))
 
 
 def _write_tables(folder: Path, studies: Sequence[StudyData], form: str, watch: Watch) -> None:
@@ -137,7 +137,7 @@ def _in_order(names: Iterable[Iterable[str]]) -> list[str]:
 
 
 def trials(study: StudyData) -> pd.DataFrame:
-    """A row for each trial on file; columns as in the module's description.
+    """A row for each trial on file; for the columns see the module's docstring.
 
     >>> from analysis.load import load_study
     >>> study = load_study("results/published/mlp_digits/studies/mlp_digits/sgd/64")
@@ -160,7 +160,7 @@ def trials(study: StudyData) -> pd.DataFrame:
 
 
 def measurements(study: StudyData) -> pd.DataFrame:
-    """A row for each evaluation on file, by trial and step; columns as in the module's description.
+    """A row for each evaluation on file, by trial and step; for the columns see the module's docstring.
 
     >>> from analysis.load import load_study
     >>> study = load_study("results/published/mlp_digits/studies/mlp_digits/sgd/64")
@@ -214,7 +214,7 @@ def _write_released(folder: Path, study: StudyData) -> None:
     first, after = (np.searchsorted(columns["trial"], study.trials.index, side=side) for side in ("left", "right"))
     for (index, trial), begin, stop in zip(study.trials.iterrows(), first, after, strict=True):
         status, end = ended.at[index, "status"], int(ended.at[index, "end"])
-        if status != INCOMPLETE:  # what was measured beyond its end does not count
+        if status != INCOMPLETE:  # measurements beyond the end do not count
             stop = begin + int(np.searchsorted(steps[begin:stop], end, side="right"))
         parameters = {name: trial[name] for name in study.trials.columns.intersection(study.hyperparameters)}
         place = target / str(int(trial["trial_id"]))
@@ -232,8 +232,10 @@ def _write_released(folder: Path, study: StudyData) -> None:
 
 
 def _released_columns(study: StudyData) -> tuple[dict[str, str], dict[str, Any]]:
-    """(metric -> its released name, the columns; NaN is null, written as an empty cell). Errors that stand for a metric
-    of which more is better are turned back."""
+    """(metric -> its released name, the columns; NaN is null, written as an empty cell).
+
+    An error that is 1 - metric is turned back into the metric.
+    """
     read = study.measurements
     columns: dict[str, Any] = {"trial": read["trial"].to_numpy(), "step": read["step"].to_numpy(dtype=np.int64)}
     back = {error: metric for metric, error in AS_ERRORS.items()}

@@ -1,4 +1,4 @@
-"""What to make of the splits of a curve in words: the fastest, the cheapest, what accumulation does, what to doubt."""
+"""The splits of a curve in sentences: the fastest, the cheapest, the effect of accumulation, and the assumptions."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ import pandas as pd
 from analysis.advice.splits import HOUR, Machine, able, ranked
 from analysis.advice.step_times import StepTimes
 from analysis.counting import Goal
-from analysis.labels import curve_text, duration, number
+from analysis.labels import batch_sizes, counted, curve_text, duration, listed, number
 from analysis.load import CURVE, GOAL, StudyData
 from analysis.tables import steps_to_result
 
 NEARLY = 1.05
-"""Times the least time that are called nearly as fast."""
+"""A split within this multiple of the least time is nearly as fast."""
 TOLD_APART = 0.005
-"""Relative differences below this are none to a reader."""
+"""Smaller relative differences are not worth a sentence."""
 
 
 def sentences(found: pd.DataFrame) -> list[str]:
-    """What is advised, and why (frame of `analysis.advice.splits.table`).
+    """The advice and its reasons (frame of `analysis.advice.splits.table`).
 
     >>> from analysis.load import load_study
     >>> from analysis.advice import splits, step_times
@@ -30,11 +30,11 @@ def sentences(found: pd.DataFrame) -> list[str]:
     >>> machine = Machine([1, 2, 4], step_times.StepTimes({16: 0.010, 64: 0.013, 256: 0.040}), largest=64)
     >>> found = splits.table(studies, machine)
     >>> print(sentences(found)[0].replace(": ", ":\\n"))
-    mlp_digits with sgd to val/classification_error < 0.05:
-    fastest is batch size 256 = 4 x 64 x 1, 18 steps of 13 ms:
-    234 ms (up to 962 ms by the trials), 936 ms of device time.
+    mlp_digits with sgd to validation error < 0.05:
+    the fastest is batch size 256 = 4 x 64 x 1, 18 steps of 13 ms:
+    234 ms (up to 962 ms, given the spread of trials), 936 ms of device time.
     >>> print(sentences(found)[1].replace(". ", ".\\n"))
-    Cheapest is batch size 64 = 1 x 64 x 1: 312 ms, 312 ms of device time.
+    The cheapest is batch size 64 = 1 x 64 x 1: 312 ms, 312 ms of device time.
     The fastest is 1.33 times as fast and takes 3.00 times the device time.
     """
     fastest, cheapest = (found[found[which]].iloc[0] for which in ("fastest", "cheapest"))
@@ -49,16 +49,16 @@ def sentences(found: pd.DataFrame) -> list[str]:
 
 
 def devices_in_words(count: int) -> str:
-    """How many devices.
+    """A number of devices.
 
     >>> devices_in_words(1), devices_in_words(8)
     ('1 device', '8 devices')
     """
-    return f"{count:,} device{'' if count == 1 else 's'}"
+    return counted(count, "device")
 
 
 def split_in_words(row: pd.Series) -> str:
-    """A split as the formula writes it.
+    """A split as a product.
 
     >>> split_in_words(pd.Series({"batch_size": 64, "devices": 4, "per_device_batch": 8, "accumulation_steps": 2}))
     '64 = 4 x 8 x 2'
@@ -67,20 +67,20 @@ def split_in_words(row: pd.Series) -> str:
 
 
 def _fastest(row: pd.Series) -> str:
-    high = f"up to {duration(row['seconds_high'])}" if np.isfinite(row["seconds_high"]) else "not bounded above"
+    high = f"up to {duration(row['seconds_high'])}" if np.isfinite(row["seconds_high"]) else "no upper bound"
     each = f"{number(row['steps'])} steps of {_at_most(row)}{duration(row['seconds_per_step'])}"
-    split = f"{curve_text(*row[CURVE])}: fastest is batch size {split_in_words(row)}"
-    return f"{split}, {each}: {_time(row)} ({high} by the trials), {_spent(row)}."
+    split = f"{curve_text(*row[CURVE])}: the fastest is batch size {split_in_words(row)}"
+    return f"{split}, {each}: {_time(row)} ({high}, given the spread of trials), {_spent(row)}."
 
 
 def _cheapest(fastest: pd.Series, cheapest: pd.Series) -> str:
     if cheapest.name == fastest.name:
-        return "It is the cheapest, too."
+        return "It is also the cheapest."
     faster = cheapest["seconds"] / fastest["seconds"]
-    dearer = fastest["device_hours"] / cheapest["device_hours"]
+    costlier = fastest["device_hours"] / cheapest["device_hours"]
     return (
-        f"Cheapest is batch size {split_in_words(cheapest)}: {_time(cheapest)}, {_spent(cheapest)}. The fastest is "
-        f"{number(faster)} times as fast and takes {number(dearer)} times the device time."
+        f"The cheapest is batch size {split_in_words(cheapest)}: {_time(cheapest)}, {_spent(cheapest)}. The fastest is "
+        f"{number(faster)} times as fast and takes {number(costlier)} times the device time."
     )
 
 
@@ -95,36 +95,36 @@ def _nearly(found: pd.DataFrame, fastest: pd.Series, cheapest: pd.Series) -> str
 
 
 def _rivals(found: pd.DataFrame, fastest: pd.Series, cheapest: pd.Series) -> str:
-    """What is not shown to be slower, and the cheapest of it."""
+    """The batch sizes that are tied with the fastest, and the cheapest of them."""
     if found.loc[found["reached"], "batch_size"].nunique() == 1:
         return ""
     near = able(found)[lambda rows: ~rows["shown_slower"]]
     others = sorted({*near["batch_size"]} - {fastest["batch_size"]})
     if not others:
         return "Every other batch size is shown to be slower."
-    text = f"By these trials batch size {_listed(others)} cannot be told from it in time"
+    text = f"{_sentence_case(batch_sizes(others))} {'is' if len(others) == 1 else 'are'} tied with it"
     if not cheapest["shown_slower"]:
         return f"{text}, the cheapest split included."
-    useful = near[near["seconds"] < cheapest["seconds"]]  # what is slower than the cheapest is no choice
+    useful = near[near["seconds"] < cheapest["seconds"]]  # a split slower than the cheapest is no choice
     least = useful.loc[useful["device_hours"].idxmin()]
     if least["device_hours"] < (1 - TOLD_APART) * fastest["device_hours"]:
-        return f"{text}; the cheapest split that cannot is {split_in_words(least)}: {_time(least)}, {_spent(least)}."
+        return f"{text}; the cheapest tied split is {split_in_words(least)}: {_time(least)}, {_spent(least)}."
     return f"{text}."
 
 
 def _accumulation(found: pd.DataFrame, fastest: pd.Series) -> str:
-    """What accumulation does to steps and to their time on the devices of the fastest split, at its best."""
+    """The best effect of accumulation on the number of devices of the fastest split."""
     here = ranked(found[found["devices"] == fastest["devices"]], "seconds", "device_hours")
     alone, parts = here[here["accumulation_steps"] == 1], here[here["accumulation_steps"] > 1]
     on = f"on {devices_in_words(fastest['devices'])}"
     if parts.empty:
         return ""
     if alone.empty:
-        return f"Accumulation cannot be avoided {on}: no batch size that reached the goal fits without."
+        return f"Accumulation is necessary {on}: no batch size that reached the goal fits without it."
     one, several = alone.iloc[0], parts.iloc[0]
     pays = several["seconds"] < (1 - TOLD_APART) * one["seconds"]
     larger = parts[parts["batch_size"] > one["batch_size"]]
-    if not pays and len(larger):  # which is what people accumulate for
+    if not pays and len(larger):  # the usual reason to accumulate
         several = larger.iloc[0]
     longer, more = (several[name] / one[name] for name in ("seconds_per_step", "steps"))
     steps = "as many steps as" if more == 1 else f"{_times(more)} the steps of"
@@ -133,92 +133,92 @@ def _accumulation(found: pd.DataFrame, fastest: pd.Series) -> str:
         f"{_times(longer * more)} its time"
     )
     if pays and one["shown_slower"]:
-        return f"Accumulation pays {on}: {numbers}."
+        return f"Accumulation saves time {on}: {numbers}."
     if pays:
-        return f"Accumulation may pay {on}, which these trials do not show: {numbers}."
-    return f"Accumulation buys nothing {on}: {numbers}. It pays only where steps fall faster than their time grows."
+        return f"Accumulation may save time {on}, but these trials do not show it: {numbers}."
+    return f"Accumulation saves no time {on}: {numbers}. It does so only if steps fall faster than their time grows."
 
 
 def notes(found: pd.DataFrame, machine: Machine, studies: Sequence[StudyData]) -> list[str]:
-    """What the advice rests on and what it leaves out.
+    """The assumptions of the advice and what it leaves out.
 
     Arguments:
-        found: of `analysis.advice.splits.table`, for this machine and these studies.
+        found: from `analysis.advice.splits.table`, for this machine and these studies.
 
     >>> from analysis.load import load_study
     >>> from analysis.advice import splits, step_times
     >>> studies = [load_study("results/published/mlp_digits/studies/mlp_digits/sgd/64")]
     >>> machine = Machine([1], step_times.StepTimes({32: 0.010, 64: 0.013}), largest=64)
     >>> print(notes(splits.table(studies, machine), machine, studies)[0].replace("; ", ";\\n"))
-    Step times: as entered, of per-device batches of 32, 64, linear between;
-    accumulation takes as many of them.
+    Step times: as entered, for per-device batches of 32 and 64, linear in between;
+    with accumulation, one such time per accumulation step.
     """
     return [*_on_times(found, machine), *_on_machine(found, machine), *_on_steps(found, studies)]
 
 
 def _on_times(found: pd.DataFrame, machine: Machine) -> Iterable[str]:
     times = machine.times
-    text = f"Step times: {times.source}, of per-device batches of {_sizes(times)}, linear between"
+    text = f"Step times: {times.source}, for per-device batches of {_sizes(times)}, linear in between"
     if np.isfinite(times.error):
-        text += f" (up to {times.error:.0%} off where one is left out)"
-    yield f"{text}; accumulation takes as many of them."
+        text += f" (up to {times.error:.0%} off if one is left out)"
+    yield f"{text}; with accumulation, one such time per accumulation step."
     if times.fused > 1:
         yield (
-            f"Up to {times.fused} trials were fused in these steps, each charged an equal part: one training alone "
+            f"Up to {times.fused} trials shared these steps, and each is charged an equal part: one training alone "
             f"takes 1 to {times.fused} times as long. Time it with --measure, or enter --step-ms."
         )
     bounds = set(found["seconds_bound"][found["fits"]])
     if "<" in bounds:
         least = f"{times.sizes[0]:,}"
-        yield f"<: steps of fewer than {least} examples were not timed, and take at most as long as those of {least}."
+        yield f"<: steps of fewer than {least} examples were not timed; they take at most as long as steps of {least}."
     if ">" in bounds:
         yield f"Splits with more than {times.sizes[-1]:,} examples on a device were not timed and are left out."
 
 
 def _on_machine(found: pd.DataFrame, machine: Machine) -> Iterable[str]:
     if machine.largest is None:
-        yield "Every per-device batch is taken to fit: --memory or --max-per-device-batch bounds it."
+        yield "Every per-device batch is assumed to fit; set a limit with --memory or --max-per-device-batch."
     most = found["devices"].max()
     if most > 1:
         seconds = machine.exchange_seconds(np.array([most]))[0]
         if seconds == 0:
-            yield "Devices are taken to exchange gradients in no time: give --allreduce-ms or --bandwidth."
+            yield "The exchange of gradients is assumed to take no time; give --allreduce-ms or --bandwidth."
         else:
             on = devices_in_words(most)
-            yield f"{on} exchange gradients in {duration(seconds)} after each update, not hidden behind computation."
+            yield f"{on} exchange gradients in {duration(seconds)} after each update, without overlap with computation."
 
 
 def _on_steps(found: pd.DataFrame, studies: Sequence[StudyData]) -> Iterable[str]:
     each = found.drop_duplicates("batch_size")
     if uneven := sorted({study.batch_size for study in studies} - {*each["batch_size"]}):
-        yield f"Batch size {_listed(uneven)} cannot be shared evenly by so many devices, and is left out."
+        yield f"Left out, because it cannot be divided evenly among these devices: {batch_sizes(uneven)}."
     if unfinished := [study.batch_size for study in studies if not steps_to_result.is_complete(study)]:
-        yield f"The search at batch size {_listed(unfinished)} is not complete: it may find fewer steps."
+        yield f"The search at {batch_sizes(unfinished)} is not complete: it may find fewer steps."
     missed = each[~each["reached"]]
     if len(missed):
-        yield f"No trial reached the goal at batch size {_listed(missed['batch_size'])}: never advised."
+        yield f"No trial reached the goal at {batch_sizes(missed['batch_size'])}, so it is never advised."
     if learned := [study.batch_size for study in studies if not study.independent]:
-        yield f"Searches that learned from their trials, at batch size {_listed(learned)}, show nothing of their luck."
+        yield f"Adaptive searches, at {batch_sizes(learned)}, give no confidence interval."
     goal = Goal(*found[GOAL].iloc[0])
     if early := [study.batch_size for study in studies if steps_to_result.met_at_once(study, goal)]:
-        yield f"At batch size {_listed(early)} the goal was met at the first evaluation: steps are at most these."
+        yield f"At {batch_sizes(early)} the goal was met at the first evaluation: the steps are upper bounds."
     open_above = each[each["reached"] & np.isinf(each["steps_high"]) & ~each["batch_size"].isin(learned)]
     if len(open_above):
-        sizes = _listed(open_above["batch_size"])
-        yield f"Too few trials, or too few that reached the goal, to bound the steps above at batch size {sizes}."
+        sizes = batch_sizes(open_above["batch_size"])
+        yield f"Too few trials, or too few that reached the goal, for an upper bound of the steps at {sizes}."
     fastest = found[found["fastest"]].iloc[0]
     if fastest["batch_size"] == each["batch_size"].max():
-        yield "The fastest is the largest batch size that was measured: a larger one may be faster."
+        yield "The fastest is the largest measured batch size: a larger one may be faster."
     yield (
-        "Steps are S(B), the fewest of any trial; up to: by the 95 % interval of the median best of a quarter of them; "
-        "alike: not shown to be slower than the fastest. Only batch sizes that were tuned are advised. Evaluating, "
-        "loading and starting take time of their own."
+        "Steps are S(B), the fewest of any trial. Up to: the upper end of the 95 % interval of the median best of a "
+        "quarter of the trials. Tied: not shown to be slower than the fastest. Only tuned batch sizes are advised. "
+        "Evaluation, data loading and startup are not counted."
     )
 
 
 def _sizes(times: StepTimes) -> str:
     sizes = times.sizes
-    return _listed(sizes) if len(sizes) <= 4 else f"{sizes[0]:,} to {sizes[-1]:,} ({len(sizes)} timed)"
+    return listed(sizes) if len(sizes) <= 4 else f"{sizes[0]:,} to {sizes[-1]:,} ({len(sizes)} timed)"
 
 
 def _time(row: pd.Series) -> str:
@@ -226,7 +226,7 @@ def _time(row: pd.Series) -> str:
 
 
 def _spent(row: pd.Series) -> str:
-    """Device time and, with a price, what it costs."""
+    """Device time and, with a price, its cost."""
     cost = "" if np.isnan(row["cost"]) else f", which costs {number(row['cost'])}"
     return f"{_at_most(row)}{duration(row['device_hours'] * HOUR)} of device time{cost}"
 
@@ -239,5 +239,5 @@ def _times(ratio: float) -> str:
     return f"{number(ratio)} times"
 
 
-def _listed(sizes: Iterable[int]) -> str:
-    return ", ".join(f"{size:,}" for size in sizes)
+def _sentence_case(text: str) -> str:
+    return text[0].upper() + text[1:]

@@ -1,10 +1,9 @@
-"""From steps to result and the time of a step: which batch size, on how many devices, in how many parts.
+"""Steps to result and the time of a step -> the best batch size, number of devices and accumulation steps.
 
     global batch size = devices x per-device batch x accumulation steps
 
-A split is one way to write a batch size so. Its time to the goal is S(B) times the time of an update, which is that of
-as many parts as there are accumulation steps, and of one exchange of gradients. Only batch sizes that were measured are
-advised. Shapes: A splits of one curve, R resamples.
+A split is one such product. Its time to the goal is S(B) times the time of an update: a step for each accumulation
+step, and one exchange of gradients. Only measured batch sizes are advised. Shapes: A splits of one curve, R resamples.
 """
 
 from __future__ import annotations
@@ -27,16 +26,16 @@ HOUR = 3600.0
 
 @dataclass(frozen=True)
 class Machine:
-    """What there is to train on.
+    """The devices to train on.
 
     Arguments:
-        devices: how many may work together: these counts.
-        times: of a step on one of them.
-        largest: the most examples that one can take at once; None: any number.
-        exchange: seconds in which devices exchange gradients, once an update and after the last part's gradients.
-        gradient_bytes, bandwidth: to which a ring's transfers add 2 (d - 1) / d x bytes / bandwidth on d devices, in
-            bytes and bytes a second (Patarasuk and Yuan 2009).
-        price: of a device for an hour; None: not known.
+        devices: possible numbers of devices.
+        times: of a step on one device.
+        largest: the most examples that fit on a device at once; None: any number.
+        exchange: seconds of one exchange of gradients; one per update, after the last part's gradients.
+        gradient_bytes, bandwidth: bytes, and bytes per second; on d devices a ring adds 2 (d - 1) / d x bytes /
+            bandwidth to the exchange (Patarasuk and Yuan 2009).
+        price: of a device for an hour; None: unknown.
     """
 
     devices: Sequence[int]
@@ -48,7 +47,7 @@ class Machine:
     price: float | None = None
 
     def update_seconds(self, splits: pd.DataFrame) -> np.ndarray:
-        """The time of an update of each split [A].
+        """Seconds of an update of each split [A].
 
         >>> machine = Machine([1, 2], StepTimes({8: 0.010, 32: 0.016}), exchange=0.001)
         >>> machine.update_seconds(pd.DataFrame(factorisations(32, [1, 2]), columns=SPLIT))[:3].tolist()
@@ -58,7 +57,7 @@ class Machine:
         return parts * self.times.at(examples) + self.exchange_seconds(devices)
 
     def exchange_seconds(self, devices: np.ndarray) -> np.ndarray:
-        """The part of it in which so many devices [A] exchange gradients.
+        """Seconds of the exchange of gradients on these numbers of devices [A].
 
         >>> machine = Machine([1, 2, 4], StepTimes({8: 0.010}), exchange=0.001, gradient_bytes=4e6, bandwidth=1e9)
         >>> machine.exchange_seconds(np.array([1, 2, 4])).tolist()
@@ -72,7 +71,7 @@ def factorisations(batch_size: int, devices: Iterable[int]) -> list[tuple[int, i
     """Every (devices, per-device batch, accumulation steps) whose product is the batch size.
 
     Arguments:
-        devices: the counts to choose from; those that do not divide the batch size have no split.
+        devices: possible numbers of devices; a number that does not divide the batch size has no split.
 
     >>> factorisations(6, [1, 2, 4])
     [(1, 6, 1), (1, 3, 2), (1, 2, 3), (1, 1, 6), (2, 3, 1), (2, 1, 3)]
@@ -86,20 +85,20 @@ def table(studies: Sequence[StudyData], machine: Machine, goal: Goal | None = No
     """Every split of every measured batch size of one curve.
 
     Arguments:
-        studies: the searches that answer (`analysis.tables.answers.answers`) of one workload and optimizer.
-        goal: read off after the fact; None: the study's own.
+        studies: the answering searches (`analysis.tables.answers.answers`) of one workload and optimizer.
+        goal: read after the fact; None: the study's own.
 
     Returns:
         A row for each (batch_size, devices, per_device_batch, accumulation_steps), with workload, optimizer and goal:
         reached, steps (S(B); infinite if the goal was not reached) with steps_low and steps_high (S_n's 95 % interval),
-        seconds_per_step and its bound (`<`: at most so long, since so few examples were not timed; `>`: at least),
+        seconds_per_step and its bound (`<`: an upper bound, below the timed sizes; `>`: a lower bound),
         seconds to the goal with seconds_low and seconds_high, device_hours, cost (NaN without a price); fits (on a
         device, by Machine.largest), fastest and cheapest (one row each, of those that reached the goal, fit, and whose
-        time is known or bounded above), and shown_slower: than the fastest, by 97.5 % of resamples of both batch sizes'
-        S_n and beyond the error of step times.
+        time is known or bounded above), and shown_slower (than the fastest in 97.5 % of resamples of both S_n, by more
+        than the error of step times).
 
     Raises:
-        AdviceError: the curves cannot answer the goal, or there is no row that could be the fastest.
+        AdviceError: the curves cannot answer the goal, or no row could be the fastest.
 
     >>> from analysis.load import load_study
     >>> folder = "results/published/mlp_digits/studies/mlp_digits/sgd"
@@ -123,16 +122,19 @@ def table(studies: Sequence[StudyData], machine: Machine, goal: Goal | None = No
         raise AdviceError(_impossible(found, machine))
     found["fastest"] = found.index == ranked(found, "seconds", "device_hours").index[0]
     found["cheapest"] = found.index == ranked(found, "device_hours", "seconds").index[0]
-    known = [(study, steps_to_result.feasible_steps(study, goal)) for study in studies]
-    # Of trials that learned from one another the best alone is taken, which shows nothing of luck.
-    trials = {s.batch_size: steps if s.independent else np.sort(steps)[:1] for s, steps in known}
     ends = dict(zip(steps["batch_size"], steps["censored_at"], strict=True))
-    found["shown_slower"] = _shown_slower(found, trials, ends, machine.times.error)
+    found["shown_slower"] = _shown_slower(found, _trials(studies, goal), ends, machine.times.error)
     return found
 
 
+def _trials(studies: Sequence[StudyData], goal: Goal | None) -> dict[int, np.ndarray]:
+    """Batch size -> steps of its trials. An adaptive search counts with its best trial only."""
+    known = [(study, steps_to_result.feasible_steps(study, goal)) for study in studies]
+    return {study.batch_size: steps if study.independent else np.sort(steps)[:1] for study, steps in known}
+
+
 def _of_curve(steps: pd.DataFrame) -> pd.DataFrame:
-    """The columns that all splits of a batch size share."""
+    """Columns shared by all splits of a batch size."""
     kept = steps[[*CURVE, "batch_size", "reached", "train_steps"]]
     known = steps["steps_to_result"].astype("Float64").astype(float).fillna(np.inf)
     interval = {"steps_low": steps["low"].fillna(0), "steps_high": steps["high"].fillna(np.inf)}
@@ -154,7 +156,7 @@ def _timed(found: pd.DataFrame, machine: Machine) -> pd.DataFrame:
 
 
 def able(found: pd.DataFrame) -> pd.DataFrame:
-    """The rows of `table` that could be advised: they reached the goal, fit, and take a time that is known or bounded.
+    """The rows of `table` that can be advised: they reached the goal, fit, and their time is known or bounded above.
 
     >>> found = pd.DataFrame({"reached": [True, True, False], "fits": [True, False, True], "seconds_bound": "="})
     >>> able(found).index.tolist()
@@ -164,7 +166,7 @@ def able(found: pd.DataFrame) -> pd.DataFrame:
 
 
 def ranked(found: pd.DataFrame, first: str, second: str) -> pd.DataFrame:
-    """Those rows by one column, then by another; of equal ones those with the fewest parts come first.
+    """These rows sorted by two columns; ties go to the fewest accumulation steps, then devices.
 
     >>> found = pd.DataFrame({"reached": True, "fits": True, "seconds_bound": "=", "seconds": [2.0, 2.0, 3.0],
     ...     "device_hours": 1.0, "accumulation_steps": [2, 1, 1], "devices": 1})
@@ -175,10 +177,10 @@ def ranked(found: pd.DataFrame, first: str, second: str) -> pd.DataFrame:
 
 
 def best_of_each(found: pd.DataFrame) -> pd.DataFrame:
-    """The fastest split of each batch size, where there is any that reaches the goal, fits and is timed.
+    """The fastest split of each batch size that has one which reaches the goal, fits and is timed.
 
     Arguments:
-        found: of `analysis.advice.splits.table`.
+        found: from `analysis.advice.splits.table`.
 
     >>> found = pd.DataFrame({"batch_size": [8, 8, 16], "seconds": [3.0, 2.0, 1.0], "device_hours": [1.0, 2.0, 3.0],
     ...     "accumulation_steps": 1, "devices": [1, 2, 3], "reached": True, "fits": [True, True, False],
@@ -193,11 +195,14 @@ def best_of_each(found: pd.DataFrame) -> pd.DataFrame:
 def _shown_slower(
     found: pd.DataFrame, trials: Mapping[int, np.ndarray], ends: Mapping[int, float], error: float
 ) -> np.ndarray:
-    """Whether each split [A] takes longer than the fastest by the 2.5 % quantile of S_n's ratio times that of the
-    updates' times, which are known to a relative error."""
+    """True for each split [A] that takes longer than the fastest even at the 2.5 % quantile of the ratio of S_n.
+
+    Arguments:
+        error: relative error of the times of updates.
+    """
     fastest = found[found["fastest"]].iloc[0]
     best = fastest["batch_size"]
-    low = {best: 1.0}  # one search has one S(B), however the batch is split
+    low = {best: 1.0}  # all splits of a batch size share its S(B)
     for size in trials.keys() - {best}:
         least, _ = ratios(trials[size], trials[best], ((0, size), (0, best)), (ends[size], ends[best]))
         low[size] = float(np.quantile(least, 0.025, method="lower")) if np.isfinite(trials[size]).any() else np.inf
@@ -214,8 +219,8 @@ def _unreached(studies: Sequence[StudyData], goal: Goal | None) -> str:
 
 
 def _impossible(found: pd.DataFrame, machine: Machine) -> str:
-    """Why no split is left, and the cure: with enough parts any batch size fits where one example does."""
+    """Why no split is left, and the cure. With enough accumulation steps a batch fits wherever one example does."""
     if found["reached"].any():
         return "not even one example fits on a device; give more --memory, or enter --max-per-device-batch."
     counts = " or ".join(f"{count:,}" for count in machine.devices)
-    return f"no batch size that reached the goal can be shared evenly by {counts} devices; give other --gpus."
+    return f"no batch size that reached the goal can be divided evenly among {counts} devices; give other --gpus."

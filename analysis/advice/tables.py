@@ -1,4 +1,4 @@
-"""The splits of a curve as people read them in a terminal: frames of words; and as programs do: plain data."""
+"""The splits of a curve as frames of text for the terminal, and as plain data for programs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from analysis.load import CURVE
 
 
 def overview(found: pd.DataFrame) -> pd.DataFrame:
-    """The fastest split of each batch size, and the cheapest of all, in words (frame of `splits.table`).
+    """The fastest split of each batch size, and the cheapest of all (frame of `splits.table`).
 
     >>> from analysis.load import load_study
     >>> from analysis.advice.splits import Machine, table
@@ -57,12 +57,12 @@ def _with(row: pd.Series) -> dict[str, str]:
         "up to": duration(row["seconds_high"]) if np.isfinite(row["seconds_high"]) else "?",
         "device time": bound + duration(row["device_hours"] * HOUR),
         "cost": number(row["cost"]),
-        "": ", ".join(said) or ("" if row["shown_slower"] else "alike"),
+        "": ", ".join(said) or ("" if row["shown_slower"] else "tied"),
     }
 
 
 def _without(row: pd.Series) -> dict[str, str]:
-    """Of a batch size that cannot be advised."""
+    """The row of a batch size that cannot be advised."""
     return {"batch size": f"{row['batch_size']:,}", "steps": f"> {row['train_steps']:,}", "": "not reached"}
 
 
@@ -71,8 +71,9 @@ def _bound(row: pd.Series) -> str:
 
 
 def alternatives(found: pd.DataFrame) -> pd.DataFrame:
-    """Every split of the fastest batch size in words: a row for each number of accumulation steps, a column for each of
-    devices, and in it `per-device batch: time` (frame of `analysis.advice.splits.table`).
+    """Every split of the fastest batch size (frame of `analysis.advice.splits.table`).
+
+    A row for each number of accumulation steps, a column for each number of devices; cells: `per-device batch: time`.
 
     >>> from analysis.load import load_study
     >>> from analysis.advice.splits import Machine, table
@@ -104,7 +105,7 @@ def _cell(row: pd.Series) -> str:
 
 
 def plain(found: pd.DataFrame, sentences: Sequence[str], notes: Sequence[str]) -> dict[str, Any]:
-    """All of it as plain data for JSON, which knows no infinity: null there.
+    """The advice as plain data for JSON; infinity becomes null.
 
     >>> plain(pd.DataFrame({"seconds": [1.5, np.inf]}), ["It pays."], [])
     {'splits': [{'seconds': 1.5}, {'seconds': None}], 'sentences': ['It pays.'], 'notes': []}

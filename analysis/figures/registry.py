@@ -1,4 +1,4 @@
-"""The kinds of figures there are: what each is drawn from, what it needs, and what is said below it."""
+"""The kinds of figures: the table each draws, its needs and its caption."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def _all(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def _with_values(*columns: str) -> Callable[[pd.DataFrame], pd.DataFrame]:
-    """Rows of the panels in which every one of these columns has a value at a batch size that reached the goal."""
+    """Rows of the panels where each of these columns has a value at a batch size that reached the goal."""
 
     def rows(table: pd.DataFrame) -> pd.DataFrame:
         if not {*columns} <= set(table):
@@ -45,7 +45,7 @@ def _of_unit(unit: str) -> Callable[[pd.DataFrame], pd.DataFrame]:
 
 
 def _three_batch_sizes(table: pd.DataFrame) -> pd.DataFrame:
-    """Of each curve: the smallest, one in the middle, the largest."""
+    """The smallest, a middle and the largest batch size of each curve."""
     curve = [table[name] for name in CURVE]
     return table[table.groupby(curve, sort=False)["batch_size"].transform(lambda b: b.isin(evenly(sorted(set(b)), 3)))]
 
@@ -73,13 +73,13 @@ class Drawing:
     """A kind of figure.
 
     Attributes:
-        draw: `(ax, table, **overlays)`, a panel's rows onto axes.
-        needs: what must be there for it to be drawn, in words.
-        table, overlays: the names of what it is drawn from.
-        rows: which of the table's rows can be drawn.
-        figure: columns; each combination of their values is a figure of its own.
+        draw: `(ax, table, **overlays)` draws the rows of a panel onto axes.
+        needs: the data without which the figure is missing, for the reader.
+        table, overlays: names of the tables that are drawn.
+        rows: selects the rows that can be drawn.
+        figure: columns; each combination of their values is a separate figure.
         panel: columns; each combination within a figure is a panel.
-        small: whether panels are many and simple, three to a row.
+        small: panels are many and simple, three to a row.
     """
 
     title: str
@@ -95,32 +95,32 @@ class Drawing:
 
 
 REACHED = "and a batch size at which the goal was reached"
-FULL_BUDGETS = "studies with stopping=budget, whose trials all ran their whole budgets"
+FULL_BUDGETS = "studies with stopping=budget"
 FIGURES: dict[str, Drawing] = {
     "steps_to_result": Drawing(
         "Steps to result",
-        "Fewest training steps S(B) in which any trial met the goal, at each batch size B, with everything "
-        "retuned. Dashed: perfect scaling from the smallest batch size that met the goal (twice the batch, "
-        "half the steps). Open triangles: no trial met the goal within the step budget drawn. Verticals: "
-        "perfect-scaling limit (dotted) and maximum useful batch size (dash-dotted), with an arrowhead where "
-        "the data show no end; of several curves only ends that are shown. Bars: 95 % interval of the median best of a "
-        "quarter of the trials, without an end where one reaches the top.",
+        "Fewest training steps S(B) in which any trial met the goal, with everything retuned at each batch size B. "
+        "Dashed: perfect scaling from the smallest batch size that met the goal (twice the batch, half the steps). "
+        "Open triangles: no trial met the goal within the step budget drawn. Vertical lines: perfect-scaling limit "
+        "(dotted) and maximum useful batch size (dash-dotted), with an arrowhead if the data show no end; with several "
+        "curves, only limits that the data establish are drawn. Bars: 95 % interval of the median best of a quarter of "
+        "the trials; a bar that reaches the top has no upper end.",
         scaling.steps_to_result,
         "a study",
         overlays=("scaling",),
     ),
     "examples_to_result": Drawing(
         "Examples to result",
-        "Training examples B · S(B) until the goal is met. Level (dashed) is perfect scaling; a rise is what "
-        "larger batches cost in addition. Other marks as for the steps.",
+        "Training examples B · S(B) until the goal is met. A level line (dashed) is perfect scaling; a rise is the "
+        "extra cost of larger batches. Other marks as for the steps.",
         scaling.examples_to_result,
         "a study",
         overlays=("scaling",),
     ),
     "seconds_to_result": Drawing(
         "Time to result",
-        "S(B) times the measured time of a training step of one trial among those that were trained at once on the "
-        "device named. It falls with the steps only while a larger batch takes no longer.",
+        "S(B) times the measured time of a training step, on the device named; trials that were trained at once share "
+        "the time equally. Time falls with the steps only while a step on a larger batch takes no longer.",
         scaling.seconds_to_result,
         f"trials whose time was measured, {REACHED}",
         table="seconds",
@@ -128,8 +128,8 @@ FIGURES: dict[str, Drawing] = {
     ),
     "time_and_examples": Drawing(
         "Time against examples",
-        "What a larger batch saves in steps it costs in examples: a point a batch size, the larger ones to the "
-        "left. Dashed: the hyperbola S = S_min + E_min / B; dotted: the sharp shoulder, whose bend is free.",
+        "A larger batch saves steps and costs examples: a point for each batch size, larger ones to the left. "
+        "Dashed: the hyperbola S = S_min + E_min / B; dotted: the sharp shoulder, whose bend is free.",
         scaling.time_and_examples,
         "three batch sizes at which the goal was reached",
         rows=_fitted,
@@ -137,8 +137,8 @@ FIGURES: dict[str, Drawing] = {
     ),
     "several_goals": Drawing(
         "Several goals",
-        "S(B) to each goal, with the best trial chosen anew for each. A harder goal moves the curve up; whether its "
-        "shape stays the same is the question.",
+        "S(B) to each goal, with the best trial of each goal. A harder goal moves the curve up; compare the shapes of "
+        "the curves.",
         scaling.by_goal,
         "two goals, one of them reached: give --goal twice",
         rows=_several_goals,
@@ -147,7 +147,7 @@ FIGURES: dict[str, Drawing] = {
     **{
         f"relative_{kind.replace(' ', '_')}": Drawing(
             kind.capitalize(),
-            f"S(B) of {what}, each relative to its own steps at one batch size. Dashed: perfect scaling.",
+            f"S(B) of {what}, each divided by its own steps at one batch size. Dashed: perfect scaling.",
             scaling.relative_steps,
             needs,
             table="relative",
@@ -174,22 +174,22 @@ FIGURES: dict[str, Drawing] = {
     ),
     "best_effective_learning_rate": Drawing(
         "Best effective learning rate",
-        "Effective learning rate η / (1 − m) of the same trials; momentum m is 0 where there is none.",
+        "Effective learning rate η / (1 − m) of the same trials; without momentum, m is 0.",
         tuning.best_effective_learning_rate,
         f"a learning rate and a momentum, {REACHED}",
         rows=_with_values("learning_rate", "momentum"),
     ),
     "best_momentum": Drawing(
         "Best momentum",
-        "1 − m of the same trials on a log scale: half as much averages over twice as many gradients.",
+        "1 − m of the same trials on a log scale: half of 1 − m averages over twice as many gradients.",
         tuning.best_momentum,
         f"a momentum, {REACHED}",
         rows=_with_values("momentum"),
     ),
     "best_of_n": Drawing(
         "How many trials it takes",
-        "The median best of n trials drawn from those in hand, for up to six batch sizes. A curve that falls up to two "
-        "thirds of its trials says that more would find fewer steps; from there on it is the best of all.",
+        "The median best of n trials drawn from the finished ones, for up to six batch sizes. If a curve still falls "
+        "at two thirds of its trials, more trials would find fewer steps; beyond that it is flat by construction.",
         tuning.best_of_n,
         f"four trials a study, {REACHED}",
         table="best_of_n",
@@ -198,27 +198,28 @@ FIGURES: dict[str, Drawing] = {
     ),
     "reruns": Drawing(
         "The tuned configurations with fresh seeds",
-        "Steps to the goal of each batch size's tuned configuration trained again with other seeds, beside the search "
-        "that found it: the best of many trials was lucky, too.",
+        "Steps to the goal of each batch size's tuned configuration, retrained with other seeds, beside the search "
+        "that found it: the best of many trials was partly lucky.",
         tuning.reruns,
         "reruns: sweep with search.reruns=10",
         table="rerun_steps",
     ),
     "rules": Drawing(
         "Rules against tuning",
-        "Steps to the goal with the tuned configuration of one batch size, moved to others by rules, as a multiple of "
-        "the steps of what was tuned there, with the same seeds. Bars: 95 % interval of the median over seeds. Open "
-        "marks: some seeds missed the goal; open triangles on top: more than half did. Linear is with warmup, upwards.",
+        "Steps to the goal with the hyperparameters of one batch size, transferred to others by rules, divided by the "
+        "steps of the retuned ones, with the same seeds. Bars: 95 % interval of the median over seeds. Open marks: "
+        "some seeds missed the goal; open triangles on top: more than half did. The linear rule adds warmup when the batch "
+        "grows.",
         transfer.steps_lost,
-        "configurations moved by rules: study rules RESULTS",
+        "transferred configurations: run study rules RESULTS",
         table="rules",
         rows=_compared_with_tuning,
         panel=(*CURVE, "base_batch_size"),
     ),
     "label_smoothing": Drawing(
         "Label smoothing",
-        "The best error under each label smoothing with everything else tuned, within each batch size's step budget, "
-        "for up to six batch sizes.",
+        "The best error with each label smoothing and everything else tuned, within the step budget of each batch "
+        "size, for up to six batch sizes.",
         best_errors.label_smoothing,
         f"several values of label_smoothing, and {FULL_BUDGETS}",
         table="smoothing",
@@ -244,10 +245,10 @@ FIGURES: dict[str, Drawing] = {
     ),
     "map_at_fixed_examples": Drawing(
         "What works within the same examples",
-        "Learning rate against 1 − momentum, a point a trial, at three batch sizes, when every batch size may use the "
-        "same number of training examples. Filled: reached the goal; open: did not; crosses: diverged; star: the "
-        "fastest. Grey: equal effective learning rate. The budget is what the slowest batch size's best trial needed, "
-        "or all that was trained at every batch size.",
+        "Learning rate against 1 − momentum, a point for each trial, at three batch sizes, if every batch size may use "
+        "the same number of training examples. Filled: reached the goal; open: did not; crosses: diverged; star: the "
+        "fastest. Grey: equal effective learning rate. The budget is the need of the slowest batch size's best trial, "
+        "or the largest number that every batch size trained for.",
         tuning.working_region,
         f"a learning rate and a momentum, and {FULL_BUDGETS}; one of them reached the goal",
         table="maps",
@@ -258,7 +259,7 @@ FIGURES: dict[str, Drawing] = {
     ),
     "map_at_fixed_steps": Drawing(
         "What works within the same steps",
-        "As for examples, when every batch size may take the same number of steps.",
+        "As for examples, if every batch size may take the same number of steps.",
         tuning.working_region,
         f"a learning rate and a momentum, and {FULL_BUDGETS}; one of them reached the goal",
         table="maps",
@@ -269,10 +270,10 @@ FIGURES: dict[str, Drawing] = {
     ),
     "along_axes": Drawing(
         "Every trial, along each parameter",
-        "Steps to the goal of every trial against the value of one parameter, the others being whatever the search "
-        "drew; at the smallest, a middle and the largest batch size. Filled: reached the goal. Triangles: stopped or "
-        "at the end of the budget without it. Crosses at the top: diverged. The lower edge of the cloud is what that "
-        "parameter allows; if it still falls at a side, the box was too narrow.",
+        "Steps to the goal of every trial against the value of one parameter, while the search drew the others, at the "
+        "smallest, a middle and the largest batch size. Filled: reached the goal. Triangles: stopped or "
+        "at the end of the budget without it. Crosses at the top: diverged. The lower edge of the cloud shows the "
+        "best steps for each value; if it still falls at a side, widen the search space there.",
         tuning.along_axis,
         "a parameter that was tuned",
         table="axes",

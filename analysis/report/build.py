@@ -160,8 +160,7 @@ def tables(made: Sequence[StudyData], studies: Sequence[StudyData], asked: Asked
     """Every table by its name.
 
     Arguments:
-        made: all searches.
-        studies: the search that answers for each study (`analysis.tables.answers.answers`).
+        made, studies: all searches, and the answering search of each study (`analysis.tables.answers.answers`).
 
     >>> from analysis.load import load_study
     >>> made = [load_study(f"results/published/mlp_digits/studies/mlp_digits/sgd/{size}") for size in (32, 64, 128)]
@@ -178,7 +177,6 @@ def tables(made: Sequence[StudyData], studies: Sequence[StudyData], asked: Asked
     falling = best_errors.best_errors(studies)
     reruns = answers.rerun_steps(made)
     moved = transfer.steps(made)
-    each = cost[[*STUDY, "device", "seconds_per_step"]]
     return {
         "steps_to_result": steps,
         "scaling": scaling.table(studies, goals, asked.base_batch_size),
@@ -200,7 +198,7 @@ def tables(made: Sequence[StudyData], studies: Sequence[StudyData], asked: Asked
         "maps": trials.maps(every_trial),
         "budgets": best_errors.by_budget(falling),
         "smoothing": best_errors.by_label_smoothing(every_trial),
-        "seconds": steps.merge(each, on=STUDY, how="left"),
+        "seconds": steps.merge(cost[[*STUDY, "device", "seconds_per_step"]], on=STUDY, how="left"),
     }
 
 

@@ -267,11 +267,11 @@ def test_advice_says_what_its_steps_do_not_show(written, capsys):
     folder = written(ends, sampler="tpe")
     assert main(["advise", str(folder), "--max-per-device-batch", "64", "--step-ms", "8:1,64:1"]) == 0
     said = " ".join(capsys.readouterr().out.split())
-    assert "Searches that learned from their trials, at batch size 8, 64, show nothing of their luck." in said
+    assert "Adaptive searches, at batch sizes 8 and 64, give no confidence interval." in said
     assert "Too few trials" not in said
     assert "batch size is shown to be slower" not in said
-    assert "By these trials batch size 8 cannot be told from it in time" in said
-    assert "At batch size 64 the goal was met at the first evaluation: steps are at most these." in said
+    assert "Batch size 8 is tied with it" in said
+    assert "At batch size 64 the goal was met at the first evaluation: the steps are upper bounds." in said
 
 
 def test_nothing_is_said_of_the_limits_of_half_a_curve(written):

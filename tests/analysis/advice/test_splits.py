@@ -92,7 +92,7 @@ def test_accumulation_on_given_devices_breaks_even_at_best(scaling):
     np.testing.assert_allclose(within["seconds"], STEPS[8] * (START + EACH * 8))
     assert best(scaling, machine)[["batch_size", *SPLIT]].tolist() == [8, 1, 8, 1]
     text = sentences.sentences(found)[-1]
-    assert text.startswith("Accumulation buys nothing on 1 device: 16 = 1 x 8 x 2 needs 0.500 times the steps of 8 = ")
+    assert text.startswith("Accumulation saves no time on 1 device: 16 = 1 x 8 x 2 needs 0.500 times the steps of 8 = ")
     assert "each 2 times as long, and so 1 times its time" in text
 
 
@@ -102,19 +102,19 @@ def test_accumulation_pays_where_it_saves_exchanges(scaling):
     assert row[["batch_size", *SPLIT]].tolist() == [FLAT_FROM, 2, 8, 4]
     assert row["seconds_per_step"] == pytest.approx(4 * (START + 8 * EACH) + 0.050)
     assert sentences.sentences(splits.table(scaling, machine))[-1].startswith(
-        "Accumulation pays on 2 devices: 64 = 2 x 8"
+        "Accumulation saves time on 2 devices: 64 = 2 x 8"
     )
 
 
 def test_accumulation_that_pays_by_luck_alone_is_not_said_to_pay(write):
     lucky = {8: [400] * 8, 16: [190, *[420] * 7]}
     text = sentences.sentences(splits.table(write(lucky), Machine([1], AFFINE, largest=8)))[-1]
-    assert text.startswith("Accumulation may pay on 1 device, which these trials do not show: 16 = 1 x 8 x 2")
+    assert text.startswith("Accumulation may save time on 1 device, but these trials do not show it: 16 = 1 x")
 
 
 def test_accumulation_that_cannot_be_avoided(scaling):
     found = splits.table(scaling, Machine([1], AFFINE, largest=4))
-    assert sentences.sentences(found)[-1].startswith("Accumulation cannot be avoided on 1 device")
+    assert sentences.sentences(found)[-1].startswith("Accumulation is necessary on 1 device")
 
 
 def test_fewer_devices_that_are_nearly_as_fast(scaling):
@@ -132,7 +132,7 @@ def test_what_trials_cannot_tell_apart(write):
     )
     scattered = write({8: [50, 60, 400, 420, 500, 520, 700, 800], 16: [40, 70, 300, 420, 500, 520, 700, 800]})
     text = " ".join(sentences.sentences(splits.table(scattered, Machine([1], StepTimes({8: 0.1, 16: 0.1})))))
-    assert "By these trials batch size 8 cannot be told from it in time" in text
+    assert "Batch size 8 is tied with it" in text
 
 
 def test_the_cheapest_that_cannot_be_told_apart(write):
@@ -141,11 +141,10 @@ def test_the_cheapest_that_cannot_be_told_apart(write):
     studies, times = write({8: early, 16: late}), {4: 0.100, 8: 0.109, 16: 0.110}
     text = sentences.sentences(splits.table(studies, Machine([1, 2, 4], StepTimes(times))))[-2]
     assert text == (
-        "By these trials batch size 8 cannot be told from it in time; the cheapest split that cannot is "
-        "8 = 2 x 4 x 1: 4.2 s, 8.4 s of device time."
+        "Batch size 8 is tied with it; the cheapest tied split is 8 = 2 x 4 x 1: 4.2 s, 8.4 s of device time."
     )
     text = sentences.sentences(splits.table(studies, Machine([1, 4], StepTimes(times | {8: 0.100, 16: 0.130}))))[-2]
-    assert text == "By these trials batch size 8 cannot be told from it in time, the cheapest split included."
+    assert text == "Batch size 8 is tied with it, the cheapest split included."
 
 
 def test_what_step_times_cannot_tell_apart(write):
@@ -234,7 +233,7 @@ def test_a_batch_size_without_the_goal_stays_and_is_not_advised(write):
     assert "shown to be slower" not in " ".join(sentences.sentences(found))  # there is no other
     last = overview(found).iloc[-1]
     assert last[["batch size", "steps", ""]].tolist() == ["16", "> 4,000", "not reached"]
-    assert "No trial reached the goal at batch size 16: never advised." in sentences.notes(
+    assert "No trial reached the goal at batch size 16, so it is never advised." in sentences.notes(
         found, Machine([1], AFFINE), studies
     )
 
@@ -243,17 +242,17 @@ def test_what_the_advice_rests_on_is_said(scaling, write):
     machine = Machine([1, 3], StepTimes({16: 0.1, 32: 0.2, 64: 0.3}, "recorded", fused=4))
     text = "\n".join(sentences.notes(splits.table(scaling, machine), machine, scaling))
     for part in (
-        "of per-device batches of 16, 32, 64, linear between (up to 17% off where one is left out)",
+        "for per-device batches of 16, 32 and 64, linear in between (up to 17% off if one is left out)",
         "one training alone takes 1 to 4 times as long",
-        "steps of fewer than 16 examples were not timed, and take at most as long as those of 16",
+        "steps of fewer than 16 examples were not timed; they take at most as long as steps of 16",
         "Splits with more than 64 examples on a device were not timed and are left out.",
-        "Every per-device batch is taken to fit",
+        "Every per-device batch is assumed to fit",
     ):
         assert part in text
     apart = replace(machine, devices=[3, 8], exchange=0.5)
     more = [*scaling, *write({100: [100, 110]}, trials=2), *write({512: [100, 110]}, trials=3)]
     text = "\n".join(sentences.notes(splits.table(more, apart), apart, more))
-    assert "Batch size 100 cannot be shared evenly by so many devices, and is left out." in text
+    assert "Left out, because it cannot be divided evenly among these devices: batch size 100." in text
     assert "The search at batch size 512 is not complete: it may find fewer steps." in text
     assert "8 devices exchange gradients in 500 ms after each update" in text
 
@@ -261,7 +260,7 @@ def test_what_the_advice_rests_on_is_said(scaling, write):
 @pytest.mark.parametrize(
     ("machine", "why"),
     [
-        (Machine([3, 7], AFFINE), "no batch size that reached the goal can be shared evenly by 3 or 7 devices"),
+        (Machine([3, 7], AFFINE), "no batch size that reached the goal can be divided evenly among 3 or 7 devices"),
         (Machine([1], AFFINE, largest=0), "not even one example fits on a device; give more --memory"),
     ],
 )

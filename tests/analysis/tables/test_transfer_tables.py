@@ -196,7 +196,7 @@ def test_the_figure_shows_losses_around_the_base_and_misses_on_top():
     np.testing.assert_array_equal(curve.get_xdata(), [8, 16, 32, 64, 128])
     np.testing.assert_array_equal(curve.get_ydata(), [2, 1.25, 1, 4, np.nan])
     assert curve.get_markevery() == [0, 1, 3, 4]  # at its base it has a star
-    [star] = lines(ax, "tuned here, and moved")
+    [star] = lines(ax, "tuned here and transferred")
     assert (list(star.get_xdata()), list(star.get_ydata())) == ([32], [1])
     [some] = lines(ax, "some seeds missed")
     assert list(some.get_xdata()) == [64]
@@ -206,7 +206,7 @@ def test_the_figure_shows_losses_around_the_base_and_misses_on_top():
     assert max(4 * 1.1, 4) < gone.get_ydata()[0] < ax.get_ylim()[1]
     assert [text.get_text() for text in ax.get_legend().get_texts()] == [
         "linear",
-        *("tuned here, and moved", "tuned anew", "95 % over seeds", "some seeds missed", "most seeds missed"),
+        *("tuned here and transferred", "retuned", "95 % over seeds", "some seeds missed", "most seeds missed"),
     ]
     bars = lines(ax, "95 % over seeds")
     assert [tuple(bar.get_ydata()) for bar in bars][:2] == [(1.8, 2.2), (1.125, 1.375)]
