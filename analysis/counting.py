@@ -1,7 +1,7 @@
-"""What counts: goals, first crossings, statuses and the trials of a study that enter its answer.
+"""The rules of counting: goals, first crossings, statuses, stopping rules and the counted trials of a study.
 
-Every rule of counting stands here once. Measuring uses it to stop and to know when a study is complete, analysis to
-read curves back; both therefore agree, and a curve that ran further than its stopping rule asks is cut on reading.
+Each rule stands here once. Training uses it to stop and to tell when a study is complete, and analysis uses it to read
+curves, so both agree. A curve that ran beyond its stopping rule is cut on reading.
 
 Shapes: E evaluations of one trial, T trials of one study.
 """
@@ -53,13 +53,13 @@ EARLY = tuple(name for name, rule in STOPPING.items() if rule.ends_at_goal)
 ADAPTIVE_SAMPLERS = ("tpe", "gp", "cmaes")
 """Searches that learn from finished trials."""
 TUNED = "tuned"
-"""The rule that moves nothing: a batch size's own tuned configuration, which the other rules are compared with."""
+"""The rule that changes nothing: the batch size's own tuned configuration, the reference of other rules."""
 HALF_LIFE = "_half_life_examples"
-"""What the name of a beta ends with that is given by its half-life in examples t: beta = 0.5^(B / t)."""
+"""The suffix of a beta that is given by its half-life in examples t: beta = 0.5^(B / t)."""
 AS_ERRORS = {"average_precision": "average_precision_error"}
-"""Metrics of which more is better -> the errors, 1 - metric, that they are kept as."""
+"""Metrics that are better when larger -> the error, 1 - metric, that is stored instead."""
 BEST = 5
-"""Trials that are the best few of a search."""
+"""The number of trials that count as the best few of a search."""
 NUMBER = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"
 """As a regular expression."""
 _GOAL = re.compile(rf"(?P<metric>(?:train|val|test)/\w+)\s*<\s*(?P<threshold>{NUMBER})")
@@ -342,7 +342,7 @@ class Branch(NamedTuple):
         return f":{self.repeat}:{self.stage}:{rerun}" if self.repeat or self.stage or rerun else ""
 
     def __str__(self) -> str:
-        """In words; empty for the first search."""
+        """The name of the search; empty for the first."""
         again = f"reruns of trial {self.rerun}"
         if self.rule is not None:
             again = f"{self.rule.replace('_', ' ')} from {self.base:,}" if self.rule != TUNED else "tuned, once more"
@@ -356,7 +356,7 @@ class Branch(NamedTuple):
 
 
 def launch_limit(wanted: int, most: int | None) -> int:
-    """Trials launched at most for so many feasible ones wanted: `most`, else ten times as many.
+    """The most launches for a number of wanted feasible trials: `most`, else ten times the number.
 
     >>> launch_limit(20, None)
     200
@@ -403,7 +403,7 @@ def can_answer(goal: Goal, own: Goal, stopping: str | None) -> bool:
 
 
 def beta(half_life: Any, batch_size: int) -> Any:
-    """The decay rate of an average that forgets half in so many examples, for an update on each batch.
+    """The decay rate of an average with this half-life in examples, for an update on each batch.
 
     At most the greatest float32 below 1, since updates divide by 1 - beta.
 

@@ -1,4 +1,4 @@
-"""How sure a search is of its fewest steps: intervals for the best of n trials, exact or by resampling.
+"""Confidence intervals for the best of n trials, exact or by resampling.
 
 The minimum of all N trials cannot be bootstrapped: resamples never go below it. S_n, the median best of n = N / 4
 trials, can: it is a quantile of a single trial's steps, and has an exact interval of order statistics.
@@ -26,9 +26,9 @@ def draws(trials: int) -> int:
 
 
 def known(steps: np.ndarray, censored_at: float) -> np.ndarray:
-    """Steps [N] as far as their order is known: infinite beyond the fewest that a trial ended at without the goal.
+    """Steps [N] whose order is known; infinite beyond the fewest steps at which a trial ended without the goal.
 
-    A race cuts trials that might have come before slower ones of lower index, which ran while nobody was fast yet.
+    A race may cut a trial that would have beaten slower trials of lower index, which ran before a fast one was known.
 
     Arguments:
         censored_at: NaN if all reached the goal.
@@ -83,7 +83,7 @@ def interval(steps: np.ndarray, draws: int, confidence: float = 0.95) -> tuple[f
 
 
 def share(count: int, of: int, confidence: float = 0.95) -> tuple[float, float]:
-    """Exact interval for a probability that showed `count` times `of` so many (Clopper & Pearson 1934).
+    """Exact interval for the probability of an event seen `count` times in `of` trials (Clopper & Pearson 1934).
 
     >>> [round(end, 3) for end in share(0, 10)], [round(end, 3) for end in share(7, 10)]
     ([0.0, 0.308], [0.348, 0.933])
@@ -138,6 +138,6 @@ def ratios(
     )
     with np.errstate(invalid="ignore"):
         found = np.fmin(one, censored_at[0]) / other, one / np.fmin(other, censored_at[1])
-    # Where neither resample reached the goal, and nobody knows how far they went, nothing is shown.
+    # If neither resample reached the goal, and the length of the trials is unknown, the data show nothing.
     least, most = (np.where(np.isnan(each), 1.0, each) for each in found)
     return least, most

@@ -30,7 +30,7 @@ class StepTimes:
     Arguments:
         timed: per-device batch size b -> seconds. Where timings fall although b grows, which is noise, they are
             replaced by their mean (isotonic regression).
-        source: where they are from, in words.
+        source: their origin, for the notes.
         fused: how many trainings at most shared the step that was timed, each charged an equal part.
     """
 
@@ -49,7 +49,7 @@ class StepTimes:
         return isotonic_regression([self.timed[size] for size in self.sizes.tolist()]).x
 
     def at(self, examples: np.ndarray) -> np.ndarray:
-        """Seconds [A] of steps on so many examples [A]; beyond what was timed those of the nearest.
+        """Seconds [A] of steps on these numbers of examples [A]; beyond the timed sizes, those of the nearest size.
 
         >>> times = StepTimes({8: 0.010, 32: 0.016})
         >>> times.at(np.array([4, 8, 16, 64])).round(4).tolist()
@@ -81,7 +81,7 @@ def recorded(studies: Sequence[StudyData]) -> StepTimes:
     """What trials of one curve took on the device that they ran on.
 
     All seconds that trials of a batch size spent in training, over all their steps. A batch that was accumulated from
-    parts counts as so many steps of a part. Fused trials share a step's time evenly. What several devices did together,
+    parts counts as one step for each part. Fused trials share a step's time evenly. What several devices did together,
     the exchange of gradients included, is left out.
 
     Arguments:

@@ -44,7 +44,7 @@ class Chart(NamedTuple):
 
 
 def charts(tables: Tables, names: Sequence[str] = tuple(FIGURES)) -> list[Chart]:
-    """Every figure that these tables allow, kind by kind; `FIGURES[name].needs` says what a missing kind needs.
+    """Every figure that these tables allow, kind by kind; for a missing kind see `FIGURES[name].needs`.
 
     >>> steps = pd.read_csv("results/published/mlp_digits/tables/steps_to_result.csv")
     >>> [chart.name for chart in charts({"steps_to_result": steps})][:3]
@@ -110,7 +110,7 @@ def save_all(found: Sequence[Chart], folder: Path) -> list[tuple[Chart, list[byt
 
 
 def _remove_others(folder: Path, names: set[str]) -> None:
-    """Figures of an earlier report that this one does not have: nobody would know that they are old."""
+    """Remove figures of an earlier report that this report does not draw."""
     for path in folder.glob("*"):
         if path.suffix in (".svg", ".png") and path.stem.partition("-")[0] in FIGURES and path.stem not in names:
             path.unlink()

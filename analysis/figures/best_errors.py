@@ -1,7 +1,7 @@
 """Drawings of errors at fixed budgets, whatever the goal.
 
-Each draws `table`, the rows of one panel (`analysis.figures.FIGURES` says of which table, and what makes a panel), onto
-axes and returns nothing; the examples read such tables from a report's files.
+Each draws `table`, the rows of one panel, onto axes; `analysis.figures.FIGURES` names tables and panels. Examples
+read tables of a report.
 """
 
 import numpy as np

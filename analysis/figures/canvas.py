@@ -202,7 +202,7 @@ def heading(ax: Axes, title: str, note: str = "") -> None:
 
 
 def goal(table: pd.DataFrame) -> str:
-    """The one goal of a panel, in words."""
+    """The goal of a panel."""
     return goal_text(str(table["goal_metric"].iloc[0]), float(table["goal_threshold"].iloc[0]))
 
 

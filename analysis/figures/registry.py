@@ -208,8 +208,8 @@ FIGURES: dict[str, Drawing] = {
         "Rules against tuning",
         "Steps to the goal with the hyperparameters of one batch size, transferred to others by rules, divided by the "
         "steps of the retuned ones, with the same seeds. Bars: 95 % interval of the median over seeds. Open marks: "
-        "some seeds missed the goal; open triangles on top: more than half did. The linear rule adds warmup when the batch "
-        "grows.",
+        "some seeds missed the goal; open triangles on top: more than half did. The linear rule adds warmup "
+        "when the batch grows.",
         transfer.steps_lost,
         "transferred configurations: run study rules RESULTS",
         table="rules",

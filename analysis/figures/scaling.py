@@ -1,7 +1,7 @@
 """Drawings of steps-to-result: against batch size, by goal, by workload, by optimizer, and in seconds.
 
-Each draws `table`, the rows of one panel (`analysis.figures.FIGURES` says of which table, and what makes a panel), onto
-axes and returns nothing; the examples read such tables from a report's files.
+Each draws `table`, the rows of one panel, onto axes; `analysis.figures.FIGURES` names tables and panels. Examples
+read tables of a report.
 """
 
 from typing import Any

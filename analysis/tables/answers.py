@@ -1,4 +1,4 @@
-"""The searches made for each study: which of them gives its answer, and what the others say."""
+"""The searches of each study: the one that answers, and repeats and reruns."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def answers(studies: Iterable[StudyData]) -> list[StudyData]:
 
 
 def by_study(studies: Iterable[StudyData]) -> list[dict[Branch, StudyData]]:
-    """The searches made for each (workload, optimizer, batch size) of which the first is on file, in their order.
+    """The searches of each (workload, optimizer, batch size) whose first search is on file, in their order.
 
     >>> from analysis.load import load_study
     >>> folder = "results/published/mlp_digits/studies/mlp_digits/sgd/64"
@@ -44,7 +44,7 @@ def by_study(studies: Iterable[StudyData]) -> list[dict[Branch, StudyData]]:
 
 
 def orphans(studies: Sequence[StudyData]) -> list[str]:
-    """Of which studies the first search is not on file, so that nothing is read from its others, a line a study.
+    """A line for each study whose first search is missing: its other searches are left out.
 
     >>> from analysis.load import load_study
     >>> folder = "results/published/mlp_digits/studies/mlp_digits/sgd/64"
@@ -54,8 +54,8 @@ def orphans(studies: Sequence[StudyData]) -> list[str]:
     known = dict.fromkeys(study.key for study in studies)
     held = {study.key for study in studies if study.branch == Branch()}
     return [
-        f"{workload}, {optimizer}, batch size {size:,}: its first search is not on file, and the others are left out; "
-        "sweep again."
+        f"{workload}, {optimizer}, batch size {size:,}: its first search is missing, so its other searches are left "
+        "out; sweep again."
         for workload, optimizer, size in known
         if (workload, optimizer, size) not in held
     ]
@@ -67,7 +67,7 @@ def unsearched_budgets(studies: Iterable[StudyData]) -> list[tuple[StudyData, li
 
     >>> from analysis.load import load_study
     >>> study = load_study("results/published/mlp_digits/studies/mlp_digits/sgd/64")
-    >>> study.question["search"]["budgets"] = [1.0, 2.0]  # as if that had been asked for
+    >>> study.question["search"]["budgets"] = [1.0, 2.0]  # as if the sweep had these
     >>> [missing for _, missing in unsearched_budgets([study])]
     [[2.0]]
     """
@@ -109,7 +109,7 @@ def last_stage(search: StudyData, searches: Mapping[Branch, StudyData]) -> Study
     >>> last_stage(study, {study.branch: study}) is study  # there is no wider one
     True
     """
-    while steps_to_result.is_complete(search):  # whatever limit stages were made under, which may have been raised
+    while steps_to_result.is_complete(search):  # regardless of search.extend_limit, which may have changed
         widened = (*search.branch.widened, widening(audits.edges(search)))
         following = searches.get(search.branch._replace(widened=widened))
         if following is None or not steps_to_result.is_complete(following):
@@ -124,7 +124,7 @@ def table(studies: Sequence[StudyData]) -> pd.DataFrame:
     Returns:
         A row for each (workload, optimizer, batch_size, repeat, budget_multiple, stage): the goal, whether S(B) is read
         from it (`answer`), reached, steps_to_result (NA if not reached), complete, infeasible, incomplete, train_steps,
-        and `searched_NAME` for each tuned parameter, in words.
+        and `searched_NAME`, the range of each tuned parameter.
 
     >>> from analysis.load import load_study
     >>> found = table([load_study("results/published/mlp_digits/studies/mlp_digits/sgd/64")])
@@ -148,7 +148,7 @@ def table(studies: Sequence[StudyData]) -> pd.DataFrame:
 
 
 def in_words(dimension: Mapping[str, Any]) -> str:
-    """A dimension as a person reads it.
+    """A dimension of a search space, for people.
 
     >>> in_words({"low": 0.001, "high": 1, "scale": "log", "hard": [], "integer": False})
     '0.001 to 1, log'

@@ -1,4 +1,4 @@
-"""What could have gone wrong in a search without anybody noticing. Definitions and their error rates: docs/methods.md.
+"""Possible faults of a search that would go unnoticed. Definitions and error rates: docs/methods.md.
 
 Shapes: E evaluations of one trial, N feasible trials of one study. Steps are infinite where a goal was not reached.
 """
@@ -19,12 +19,12 @@ from analysis.load import StudyData
 from analysis.tables.steps_to_result import counted_trials, feasible_steps, is_complete, measured
 
 NEAR = 2.0
-"""Trials within so many times the fewest steps count as near the best; a race with the usual factor knows them all."""
+"""Trials within this multiple of the fewest steps count as near the best; a race with the usual factor keeps them."""
 AROUND = 10
-"""How many evaluations before or after the goal is first met say whether it lies inside the noise."""
+"""The number of evaluations before or after the goal is first met that show whether the metric is noisy there."""
 TOO_FEW_AROUND = 3
 SLOWER = 1.2
-"""A general optimizer that needs so many times the steps of a special case of it is under-tuned, if that is shown."""
+"""A general optimizer that provably needs this multiple of the steps of its special case is under-tuned."""
 
 SPECIAL_CASES: dict[tuple[str, str], dict[str, float]] = {
     ("momentum", "sgd"): {"momentum": 0.0},
@@ -35,15 +35,15 @@ ALIKE = (
     *("workload", "schedule", "batch_size", "budget", "evaluation", "precision"),
     *("search.trials", "search.budgets", "search.sampler"),
 )
-"""What two searches must have in common for the one to contain the best of the other."""
+"""Settings that two searches must share for one to contain the best trial of the other."""
 
 
 def edges(study: StudyData, goal: Goal | None = None) -> list[Edge]:
-    """Open sides of a search's box at which its best trials lie (`analysis.edges.open_edges`).
+    """Open sides of the search space at which the best trials lie (`analysis.edges.open_edges`).
 
     >>> from analysis.load import load_study
     >>> study = load_study("results/published/mlp_digits/studies/mlp_digits/sgd/64")
-    >>> study.question["search"]["space"]["learning_rate"]["high"] = 1.0  # as if no more had been searched
+    >>> study.question["search"]["space"]["learning_rate"]["high"] = 1.0  # as if the search had ended there
     >>> [(edge.parameter, edge.side, edge.limit) for edge in edges(study)]
     [('learning_rate', 'high', 1.0)]
     """
@@ -74,7 +74,7 @@ def near_best(study: StudyData, goal: Goal | None = None) -> tuple[int, float]:
     """(how many counted feasible trials reached the goal within a factor of the fewest steps, that factor).
 
     A race cuts trials at `race_factor` times the fewest steps of lower indices, never below that multiple of S(B): the
-    count is the same under every stopping rule, and a trial that was cut is neither a hit nor taken for a miss.
+    count is the same under every stopping rule.
 
     >>> from analysis.load import load_study
     >>> near_best(load_study("results/published/mlp_digits/studies/mlp_digits/sgd/64"))
@@ -87,12 +87,12 @@ def near_best(study: StudyData, goal: Goal | None = None) -> tuple[int, float]:
 
 
 def gain_of_doubling(steps: np.ndarray, censored_at: float = math.nan) -> float:
-    """By how much each doubling of the trials still cut the steps, at least: (S_n / S)^(1 / log2(N / n)), n = N / 4.
+    """The least factor by which each doubling of the trials cut the steps: (S_n / S)^(1 / log2(N / n)), n = N / 4.
 
     S_n is the median best of n of the N trials [N], S the best of all.
 
     Arguments:
-        censored_at: the fewest steps that a trial ended at without the goal, which S_n may lie beyond unseen.
+        censored_at: the fewest steps at which a trial ended without the goal; S_n may be larger.
 
     >>> round(gain_of_doubling(np.array([100.0, 121.0, 144.0, 400.0, 500.0, 600.0, 700.0, 800.0])), 2)
     1.2
@@ -105,11 +105,11 @@ def gain_of_doubling(steps: np.ndarray, censored_at: float = math.nan) -> float:
 
 
 class Noise(NamedTuple):
-    """What the curves of the best trials say of a goal: medians, NaN where too few trials can tell.
+    """Noise of the best trials at a goal: medians; NaN with too few trials.
 
     Attributes:
         missed_again: the share of the evaluations after the goal was first met that are not below it.
-        descent: by how much the error fell up to there, relative to how much it moved.
+        descent: the net fall of the error up to the goal as a share of its total movement.
     """
 
     missed_again: float
@@ -117,7 +117,7 @@ class Noise(NamedTuple):
 
 
 def noise(study: StudyData, goal: Goal | None = None) -> Noise:
-    """Whether the best trials crossed the goal or fluctuated across it.
+    """Measure whether the best trials crossed the goal once or fluctuated around it.
 
     >>> from analysis.load import load_study
     >>> found = noise(load_study("results/published/mlp_digits/studies/mlp_digits/momentum/8"))
@@ -151,7 +151,7 @@ def missed_again(errors: np.ndarray, threshold: float) -> float:
 
 
 def descent(errors: np.ndarray) -> float:
-    """How much the error fell over the last evaluations [E] as a share of its way up and down: 1 if it only fell.
+    """The net fall of the error over the last evaluations [E] as a share of its total movement: 1 if it only fell.
 
     >>> round(descent(np.array([0.5, 0.4, 0.5, 0.4])), 2)
     0.33
@@ -170,7 +170,7 @@ class Inclusion(NamedTuple):
     """An optimizer against a special case of it that its own search space contains.
 
     Attributes:
-        ratio: S(general) / S(special), which a search that is large enough brings to 1 or below.
+        ratio: S(general) / S(special); at most 1 if the search is large enough.
         low, high: 95 % interval of the same ratio of S_n.
     """
 
@@ -183,7 +183,7 @@ class Inclusion(NamedTuple):
 
     @property
     def under_tuned(self) -> bool:
-        """Whether the general one is slower in its best trial by more than a fifth, and in S_n for sure."""
+        """True if the best trial of the general one is slower by over a fifth, and its S_n is shown to be slower."""
         return self.ratio > SLOWER and self.low > 1
 
 
@@ -221,7 +221,7 @@ def _both_ways(row: Any) -> Iterator[tuple[str, str, tuple[float, float, float]]
 
 
 def contains(general: StudyData, special: StudyData, goal: Goal | None = None) -> bool:
-    """Whether the best trials of the special search are such as the general search may make too.
+    """True if the general search could draw the best trials of the special one.
 
     >>> from analysis.load import load_study
     >>> folder = "results/published/mlp_digits/studies/mlp_digits"
@@ -233,7 +233,7 @@ def contains(general: StudyData, special: StudyData, goal: Goal | None = None) -
     False
     """
     further = SPECIAL_CASES.get((general.optimizer, special.optimizer))
-    # Of what was imported no more is known of the budget than how long it was.
+    # The budget of imported studies is known by its length only.
     alike = (*ALIKE, "train_steps") if general.imported else ALIKE
     if further is None or any(asked(general, key) != asked(special, key) for key in alike):
         return False
@@ -246,7 +246,7 @@ def contains(general: StudyData, special: StudyData, goal: Goal | None = None) -
 
 
 def asked(study: StudyData, key: str) -> Any:
-    """What a study's question holds under a key such as `search.trials`.
+    """The value in a study's question under a key such as `search.trials`.
 
     >>> from analysis.load import load_study
     >>> asked(load_study("results/published/mlp_digits/studies/mlp_digits/sgd/64"), "search.trials")

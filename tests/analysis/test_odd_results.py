@@ -140,7 +140,7 @@ def test_searches_whose_first_is_not_on_file_are_left_out(tmp_path, make_study, 
         study = replace(gone, branch=branch)
         write_study(tmp_path, study, [make_curve(study, 0, reaches=100)])
     data = read([tmp_path])
-    why = "tiny, momentum, batch size 64: its first search is not on file, and the others are left out; sweep again."
+    why = "tiny, momentum, batch size 64: its first search is missing, so its other searches are left out; sweep again."
     assert why in data.warnings
     assert list(data.tables["steps_to_result"]["batch_size"]) == [8]
     shutil.rmtree(tmp_path / "studies/tiny/momentum/8")
