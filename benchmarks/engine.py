@@ -257,7 +257,7 @@ def loop_c(study: Study, workers: Workers, step_seconds: float) -> float:
     Unlike B, the time includes the start of the trials.
     """
     lanes = workers.cost_of(study).lanes
-    longer = LONG if workers.engine.device == "cpu" else LONG * ON_A_GPU
+    longer = LONG if workers.placement.device == "cpu" else LONG * ON_A_GPU
     steps = max(LEAST_STEPS, round(longer * SECONDS / step_seconds / lanes))
     bounded = replace(
         study,
@@ -298,7 +298,7 @@ def options() -> argparse.Namespace:
 
 def measured(study: Study, job: Job, plain: Pool, tuned: Pool, device: str, count: int) -> dict[str, Any]:
     """The figures of one model and batch size, from `count` rounds."""
-    with Workers(job.engine) as workers:
+    with Workers(job.placement) as workers:
         [cost] = workers.measure([study])
         # Once untimed, so that every process has loaded its data.
         plain.each(partial(loop_a, device), study)

@@ -28,7 +28,7 @@ from study.config import preflight
 from study.config.jobs import parse_jobs
 from study.data.order import Batches
 from study.records import Study
-from study.run import run
+from study.run import SearchRun, run
 from study.search.tuner import point
 from study.space import values
 from study.workers.pool import Workers
@@ -102,8 +102,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         results = Path(folder)
         start = time.perf_counter()
-        jobs = preflight.materialise(parse_jobs([*arguments, f"results={results}"]))
-        with Workers(jobs[0].engine) as workers:
+        jobs = preflight.settle(parse_jobs([*arguments, f"results={results}"]))
+        with Workers(jobs[0].placement) as workers:
             workers.measure([job.study for job in jobs])
             sweep = [time.perf_counter() - start]  # the start of processes and the timing of lanes count, too
             script = []
@@ -111,7 +111,7 @@ def main() -> None:
             for job in jobs:
                 study = job.study
                 start = time.perf_counter()
-                run(study, workers, results, lambda study, tuner: None)
+                run(SearchRun(study, results), workers, lambda study, tuner: None)
                 sweep.append(time.perf_counter() - start)
                 [path] = results.glob(f"studies/*/*/{study.batch_size}")
                 found = steps_to_result.row(load_study(path))["steps_to_result"] or math.inf

@@ -1,4 +1,4 @@
-"""The straight line: a study proposes trials, workers turn trials into curves, the store keeps them."""
+"""Trains one search: the tuner proposes trials, workers turn trials into curves, the store keeps the curves."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from importlib.metadata import packages_distributions, version
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -28,67 +28,75 @@ from study.store.curves import Reader
 from study.workers.pool import Workers
 
 Watch = Callable[[Study, Tuner], None]
-"""Told after every finished trial, and once at the start of a study."""
+"""Called at the start of a search and after every finished trial."""
 POLL = 2.0
-"""Seconds from one look at what other processes do to the next."""
+"""Seconds between two looks at the work of other processes."""
 
 
-def run(
-    study: Study,
-    workers: Workers,
-    results: Path,
-    watch: Watch,
-    command: str = "",
-    storage: Storage | None = None,
-    shards: int = 1,
-    first: int = 0,
-    fingerprint: Mapping[str, float] = MappingProxyType({}),
-) -> None:
-    """Train what is missing of one search of a study, or what other processes leave of it.
+@dataclass(frozen=True)
+class SearchRun:
+    """One search to train, and how.
 
-    Of several shards this process takes one that nobody works on, from number `first` on, then the next, and returns
-    once all of it is there.
+    Attributes:
+        command: recorded with the results.
+        storage: where Optuna keeps its trials; None: in memory.
+        shards: parts of the search's trials that processes can work on at once.
+        first_shard: the shard that this process tries to take first.
+        fingerprint: identifies the workload's code and data; recorded with the results.
+    """
 
-    Arguments:
-        fingerprint: of the workload, to notice later that its code changed.
+    study: Study
+    results: Path
+    command: str = ""
+    storage: Storage | None = None
+    shards: int = 1
+    first_shard: int = 0
+    fingerprint: Mapping[str, float] = field(default_factory=dict)
+
+
+def run(search: SearchRun, workers: Workers, watch: Watch) -> None:
+    """Train the missing trials of one search, apart from the shards that other processes work on.
+
+    Takes one shard at a time that no other process holds, and returns when the trials of all shards are on file.
 
     Raises:
-        StoreError: the results folder holds another question, is being worked on, or cannot be written.
+        StoreError: the results folder holds another question, another process works on it, or it cannot be written.
         WorkerError: a worker process failed.
+        TrialTooLarge: no worker has enough memory for a trial.
     """
-    folder = store.study_folder(results, study)
+    study, shards = search.study, search.shards
+    folder = store.study_folder(search.results, study)
     while True:
         view = Tuner(study, store.load(folder))
         watch(study, view)
         if view.complete:
             break
-        for shard in (Shard((first + index) % shards, shards) for index in range(shards)):
+        for shard in (Shard((search.first_shard + index) % shards, shards) for index in range(shards)):
             if view.next_index(shard) is None:
                 continue
             try:
                 with store.claimed(folder, shard) as claim:
-                    made = provenance(study, workers, command, shard) | {"fingerprint": dict(fingerprint)}
-                    record = store.open_study(results, study, made)
-                    spent = _train(study, workers, folder, watch, storage, claim)
+                    made = provenance(study, workers, search.command, shard) | {"fingerprint": dict(search.fingerprint)}
+                    record = store.open_study(search.results, study, made)
+                    spent = _train(search, workers, watch, claim)
                     store.end_run(record, {"ended": store.now(), **spent})
                 break
             except Held:
                 if shards == 1:
                     raise
         else:
-            time.sleep(POLL)  # others train what is missing
+            time.sleep(POLL)  # other processes train the missing trials
     store.gather(folder)
 
 
-def _train(
-    study: Study, workers: Workers, folder: Path, watch: Watch, storage: Storage | None, claim: Claim
-) -> dict[str, float]:
-    """Train what is missing of a claimed shard; returns the seconds spent, and how many trials were made twice."""
-    shard = claim.shard
+def _train(search: SearchRun, workers: Workers, watch: Watch, claim: Claim) -> dict[str, float]:
+    """Train the missing trials of a claimed shard; returns the seconds spent and the number of duplicate trials."""
+    study, shard = search.study, claim.shard
+    folder = store.study_folder(search.results, study)
     kept = store.Checkpoints(folder, shard)
     reader = Reader(folder)
     finished = reader.new()
-    tuner = Tuner(study, finished, checkpoints.trials(kept), storage, shard, _now_and_then(reader.new, shard))
+    tuner = Tuner(study, finished, checkpoints.trials(kept), search.storage, shard, _at_intervals(reader.new, shard))
     unfinished = {curve.trial.index for curve in finished} - tuner.outcomes.keys()
     spent: Counter[str] = Counter(doubled_trials=0)
     for curve in workers.train(study, tuner, kept):
@@ -96,13 +104,14 @@ def _train(
         spent["doubled_trials"] += not store.save(folder, curve, replaces=curve.trial.index in unfinished)
         spent.update({f"seconds_{what}": seconds for what, seconds in curve.seconds.items()})
         tuner.tell(curve)
-        if not tuner.complete:  # else whoever looks next says so
+        if not tuner.complete:  # when complete, the next loop iteration of `run` reports it
             watch(study, tuner)
     return {what: round(amount, 3) for what, amount in spent.items()}
 
 
-def _now_and_then(read: Callable[[], list[Curve]], shard: Shard) -> Callable[[], list[Curve]]:
-    """What others finished, looked up every POLL seconds at most; there are no others where the shard is the whole."""
+def _at_intervals(read: Callable[[], list[Curve]], shard: Shard) -> Callable[[], list[Curve]]:
+    """A function for the curves that other processes finished: it reads every POLL seconds at most, and never if the
+    shard is the whole search, because then there are no other processes."""
     last = time.monotonic()
 
     def news() -> list[Curve]:
@@ -116,10 +125,11 @@ def _now_and_then(read: Callable[[], list[Curve]], shard: Shard) -> Callable[[],
 
 
 def provenance(study: Study, workers: Workers, command: str, shard: Shard) -> dict[str, Any]:
-    """Where and how this run was made; nothing here alters a number."""
+    """Where and how this run trained; nothing in it changes a number."""
     package, by_import_path, _ = study.optimizer.partition(".")
     theirs = packages_distributions().get(package, []) if by_import_path else []
     packages = ("torch", "optuna", "numpy", "scipy", "pandas", "hydra-core", *theirs)
+    placement, cost = workers.placement, workers.cost_of(study)
     return {
         "command": command,
         "started": store.now(),
@@ -127,14 +137,14 @@ def provenance(study: Study, workers: Workers, command: str, shard: Shard) -> di
         "pid": os.getpid(),
         "platform": platform.platform(),
         "processor": _processor(),
-        "device": workers.engine.device,
-        "gpu": torch.cuda.get_device_name(workers.engine.device_of(0)) if workers.engine.device != "cpu" else None,
-        "devices": workers.engine.devices,
-        "batch": workers.cost_of(study).composition(study.batch_size),
+        "device": placement.device,
+        "gpu": torch.cuda.get_device_name(placement.device_of(0)) if placement.device != "cpu" else None,
+        "devices": placement.devices,
+        "batch": cost.composition(study.batch_size),
         "workers": workers.count,
         "threads_per_worker": 1,
         "engine": "lanes" if fused(study) else "serial",
-        "lanes": workers.cost_of(study).lanes,
+        "lanes": cost.lanes,
         "shard": str(shard),
         "tf32": False,
         "python": sys.version.split()[0],
@@ -153,10 +163,10 @@ def _processor() -> str:
 
 
 def _git_commit() -> str | None:
-    """The checkout's commit, marked if files differ from it; None for an installed package."""
+    """The commit of the checkout, marked if files differ from it; None for an installed package."""
     git = ["git", "-C", str(Path(__file__).parent)]
     try:
-        # An installed package may lie inside somebody else's repository.
+        # An installed package may lie inside a repository of the user's.
         tracked = ["ls-files", "--error-unmatch", str(Path(__file__))]
         subprocess.run([*git, *tracked], capture_output=True, check=True)
         commit = subprocess.run([*git, "rev-parse", "HEAD"], capture_output=True, text=True, check=True).stdout.strip()

@@ -1,15 +1,14 @@
-"""Tuned configurations of some batch sizes, moved to the others by rules and trained there: what tuning anew saves.
+"""Transfers tuned configurations to other batch sizes by rules and trains them there: what does retuning save?
 
-Each is one more search below the batch size that it was moved to (`analysis.counting.Branch`): of one point, with as
-many trials as seeds, which are the same for every rule and base. The batch size's own tuned configuration is trained
-with them, too: the best of a search was lucky, and a rule must not be blamed for that.
+Each transfer is one more search below the batch size that it goes to (`analysis.counting.Branch`): one point, with as
+many trials as seeds. The seeds are the same for every rule and base. The batch size's own tuned configuration is
+trained again with them too: the best trial of a search was partly lucky, and a rule must not be blamed for that.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from itertools import groupby
 from pathlib import Path
 
@@ -23,29 +22,26 @@ from study.devices.placement import Placement
 from study.engine.cost import Cost, Work
 from study.errors import UsageError
 from study.records import NUMERICS_VERSION, Study
-from study.run import run
 from study.search import stages
 from study.search.transfer_rules import RULES, Move, Values
 from study.search.tuner import Tuner
 from study.terminal import costs as cost_table
-from study.terminal.progress import SweepProgress
-from study.workers.pool import TrialTooLarge
 from workloads.base import build, importable
 from workloads.suggest import suggest
 
 SEEDS = 10
-SMALLER = "--seeds 5, one --base-batch-size or fewer --rules"
+CHEAPER = "--seeds 5, one --base-batch-size or fewer --rules"
 
 
 @dataclass(frozen=True)
-class Asked:
-    """What is to be moved, and how.
+class TransferRequest:
+    """Which configurations to transfer, and how.
 
     Attributes:
-        bases: batch sizes whose tuned configurations are moved; none: of each curve the smallest that reached the goal,
-            from where every move is upwards, and the middle one, from where half of them are downwards.
-        rules: names; none: all that have something to change.
-        seeds: trainings of each moved configuration.
+        bases: batch sizes whose tuned configurations are transferred. None given: of each curve the smallest that
+            reached the goal, from which every transfer goes up, and the middle one, from which half of them go down.
+        rules: names. None given: all rules that change something.
+        seeds: trainings of each transferred configuration.
     """
 
     bases: Sequence[int] = ()
@@ -61,37 +57,40 @@ class Asked:
 
 
 @dataclass(frozen=True)
-class Arrivals:
-    """What arrives at one batch size: `job`, its own study, and every configuration to be trained there."""
+class Transfers:
+    """All transfers to one batch size.
+
+    Attributes:
+        job: the batch size's own study.
+        studies: one per configuration to train there.
+    """
 
     job: Job
     studies: Sequence[Study]
 
     @property
     def missing(self) -> list[Study]:
-        """Those whose seeds have not all been trained."""
+        """The studies with seeds that are not trained yet."""
         load = whole_sweep.on_file(self.job)
         return [study for study in self.studies if not Tuner(study, load(study)).complete]
 
 
-def arrivals(
-    results: Path, asked: Asked, engine: Placement, config_dir: Path | None = None
-) -> tuple[list[Arrivals], list[str]]:
-    """(what is to be trained at each batch size of a finished sweep, what was left out and why); nothing is written.
+def transfers(
+    results: Path, request: TransferRequest, placement: Placement, config_dir: Path | None = None
+) -> tuple[list[Transfers], list[str]]:
+    """(the transfers to each batch size of a finished sweep, what was left out and why); writes nothing.
 
     Raises:
-        UsageError: nothing can be moved as asked.
-        StoreError: the results cannot be read or gone on with.
-        DataError: the data cannot be had.
+        Refused: there is nothing to transfer, the results cannot be read or continued, or the data are not there.
     """
-    importable(config_dir)  # studies import their optimizers when they are made
-    jobs = whole_sweep.ready([Job(study, results, engine) for study in _studies(results)])
-    found: list[Arrivals] = []
+    importable(config_dir)  # creating a Study imports its optimizer
+    jobs = whole_sweep.settled([Job(study, results, placement) for study in _studies(results)])
+    found: list[Transfers] = []
     left_out: list[str] = []
     for key, curve in groupby(jobs, key=lambda job: (job.study.name, job.study.optimizer)):
         by_size = {job.study.batch_size: job for job in curve}
-        arrived, refused = of_curve(by_size, asked)
-        found += arrived
+        planned, refused = transfers_of_curve(by_size, request)
+        found += planned
         left_out += [f"{', '.join(key)}: {reason}." for reason in refused]
     if not found:
         raise UsageError(" ".join(left_out))
@@ -100,56 +99,56 @@ def arrivals(
             raise store.StoreError(why)
         workload = build(each.job.study.workload)
         for study in each.studies:
-            preflight.check(study, workload)
+            preflight.check_names(study, workload)
     return found, left_out
 
 
 def _studies(results: Path) -> list[Study]:
-    """Every study of a results folder, by workload, optimizer and batch size, as it would be asked for today."""
+    """Every study of a results folder, by workload, optimizer and batch size, in today's numerics version."""
     paths = [path for path in results.glob("studies/*/*/*/study.json") if path.parent.name.isdecimal()]
     if not paths:
-        raise UsageError(f"no studies in {results}; a results folder is what `python -m study sweep` wrote to.")
+        raise UsageError(f"no studies in {results}; give a results folder that `python -m study sweep` wrote.")
     questions = [store.read(path)["question"] for path in paths]
     for question in questions:
         if question["stopping"] == RECORDED:
             raise UsageError(
-                f"rules must train, but {question['workload']['name']} in {results} was imported: its measurements say "
-                "nothing of how to go on. Sweep a workload of your own."
+                f"rules must train, but {question['workload']['name']} in {results} was imported, and its measurements "
+                "do not say how to build the model. Sweep a workload of your own."
             )
     try:
         studies = [replace(Study.from_question(held), numerics_version=NUMERICS_VERSION) for held in questions]
     except (ValueError, TypeError, KeyError) as error:
-        raise UsageError(f"{results} cannot be gone on with: {error}") from error
+        raise UsageError(f"{results} cannot be continued: {error}") from error
     return sorted(studies, key=lambda study: (study.name, study.optimizer, study.batch_size))
 
 
-def of_curve(jobs: Mapping[int, Job], asked: Asked) -> tuple[list[Arrivals], list[str]]:
-    """What arrives at each batch size of one curve, and what was left out of it."""
+def transfers_of_curve(jobs: Mapping[int, Job], request: TransferRequest) -> tuple[list[Transfers], list[str]]:
+    """The transfers to each batch size of one curve, and what was left out and why."""
     made = {size: stages.last_stages(job.study, whole_sweep.on_file(job)) for size, job in jobs.items()}
     complete = {size: tuners for size, tuners in made.items() if tuners[-1].complete}
     tuned = {size: best for size, tuners in complete.items() if (best := stages.fastest(tuners)) is not None}
     sizes = list(tuned)
     usual = dict.fromkeys([*sizes[:1], *sizes[len(sizes) // 2 :][:1]])
-    bases = [base for base in dict.fromkeys(asked.bases or usual) if base in tuned]
+    bases = [base for base in dict.fromkeys(request.bases or usual) if base in tuned]
     found = []
     for size in complete:
         study = jobs[size].study
-        moved = [arrival for base in bases if base != size for arrival in _moved(study, tuned[base], base, asked)]
+        moved = [one for base in bases if base != size for one in _transferred(study, tuned[base], base, request)]
         if moved and size in tuned:
-            moved.insert(0, _at(study, tuned[size], TUNED, size, _tuned(tuned[size]), asked))
+            moved.insert(0, _trained_at(study, tuned[size], TUNED, size, _tuned(tuned[size]), request))
         if moved:
-            found.append(Arrivals(jobs[size], moved))
-    return found, list(_left_out(jobs, complete, {base: _tuned(tuned[base]) for base in tuned}, asked))
+            found.append(Transfers(jobs[size], moved))
+    return found, list(_left_out(jobs, complete, {base: _tuned(tuned[base]) for base in tuned}, request))
 
 
 def _left_out(
-    measured: Collection[int], complete: Collection[int], tuned: Mapping[int, Values], asked: Asked
+    measured: Collection[int], complete: Collection[int], tuned: Mapping[int, Values], request: TransferRequest
 ) -> Iterator[str]:
-    """What was asked for that this curve has not, and what to do."""
+    """Each request that this curve cannot meet, with the cure."""
     for size in sorted({*measured} - {*complete}):
         yield f"batch size {size:,} is not tuned yet; finish its sweep first"
     known = f"choose among {', '.join(f'{size:,}' for size in tuned)}"
-    for base in asked.bases if tuned else ():
+    for base in request.bases if tuned else ():
         if base not in measured:
             yield f"batch size {base:,} was not swept; {known}"
         elif base in complete and base not in tuned:
@@ -157,69 +156,64 @@ def _left_out(
     if not tuned:
         yield "no trial reached the goal, so nothing is tuned; choose a looser goal or a larger budget"
     elif len(complete) < 2:
-        yield f"there is no batch size but {next(iter(complete)):,} to move to; sweep another"
-    for rule in asked.rules if tuned else ():
+        yield f"batch size {next(iter(complete)):,} is the only one, so there is none to transfer to; sweep another"
+    for rule in request.rules if tuned else ():
         if not any(RULES[rule].applies_to(configuration) for configuration in tuned.values()):
-            yield f"rule {rule} is about decay rates, of which its optimizer has none"
+            yield f"rule {rule} changes decay rates, but the optimizer has none; choose another rule"
 
 
 def _tuned(tuner: Tuner) -> Values:
     return tuner.best_trials[0].hyperparameters
 
 
-def _moved(study: Study, tuner: Tuner, base: int, asked: Asked) -> list[Study]:
-    """The configuration that this search found at its batch size, moved to a study's by each rule."""
+def _transferred(study: Study, tuner: Tuner, base: int, request: TransferRequest) -> list[Study]:
+    """The configuration tuned at batch size `base`, transferred to the batch size of `study` by each rule."""
     tuned = _tuned(tuner)
     steps = replace(study, branch=tuner.study.branch).train_steps
     move = Move(base, study.batch_size, study.workload["train_examples"], steps)
-    rules = [name for name in dict.fromkeys(asked.rules or RULES) if RULES[name].applies_to(tuned)]
-    return [_at(study, tuner, name, base, RULES[name].move(tuned, move), asked) for name in rules]
+    rules = [name for name in dict.fromkeys(request.rules or RULES) if RULES[name].applies_to(tuned)]
+    return [_trained_at(study, tuner, name, base, RULES[name].move(tuned, move), request) for name in rules]
 
 
-def _at(study: Study, tuner: Tuner, rule: str, base: int, hyperparameters: Values, asked: Asked) -> Study:
+def _trained_at(
+    study: Study, tuner: Tuner, rule: str, base: int, hyperparameters: Values, request: TransferRequest
+) -> Study:
     branch = tuner.study.branch._replace(rerun=tuner.best_trials[0].index, rule=rule, base=base)
-    return stages.trained_again(study, hyperparameters, asked.seeds, branch)
+    return stages.trained_again(study, hyperparameters, request.seeds, branch)
 
 
-def train(found: Sequence[Arrivals], config_dir: Path | None, command: str, console: Console) -> None:
-    """Train what is missing, showing what it will cost and how far it is.
+def train(found: Sequence[Transfers], config_dir: Path | None, command: str, console: Console) -> None:
+    """Train the missing transfers, and show their cost and progress.
 
     Raises:
-        StoreError: something cannot be written, or is being worked on.
-        TrialTooLarge: after everything that does fit.
+        StoreError: a file cannot be written, or another process works on a study.
+        TrialTooLarge: after everything that does fit is trained.
     """
     waiting = [(each.job, missing) for each in found if (missing := each.missing)]
     if not waiting:
         return
     with whole_sweep.workers_for([job for job, _ in waiting], config_dir) as workers:
-        with console.status("Measuring what it will cost ..."):
-            # Of a search for as many trials as there are seeds: lanes are measured for those.
-            measured = workers.measure([missing[0] for _, missing in waiting])
-        too_large = [cost for cost in measured if isinstance(cost, TrialTooLarge)]
-        pairs = zip(waiting, measured, strict=True)
-        fitting = [(job, missing, cost) for (job, missing), cost in pairs if isinstance(cost, Cost)]
-        together = [_together(*each) for each in fitting]
-        cost_table.show(console, together, workers.engine.place, workers.count, SMALLER)
-        whole_sweep.warn_of_devices([(job, cost) for job, _, cost in fitting], console)
-        for job, missing, _ in fitting:
-            for study in missing:
-                store.announce(job.results, study)
-        each = [Work(study, cost, study.search.trials) for _, missing, cost in fitting for study in missing]
-        with SweepProgress(console, each) as progress:
-            for job, missing, cost in fitting:
-                try:
-                    for study in missing:
-                        run(study, workers, job.results, partial(progress.watch, cost), command)
-                    progress.note(
-                        job.study, f"{len(missing)} configurations with {missing[0].search.trials} seeds each"
-                    )
-                except TrialTooLarge as error:
-                    too_large.append(error)
+        # Measured on a search with as many trials as there are seeds: the lane count depends on the number of trials.
+        costs, too_large = whole_sweep.measured([(each, each[1][0]) for each in waiting], workers, console)
+        rows = [_together(job, missing, cost) for (job, missing), cost in costs]
+        cost_table.show(console, rows, workers.placement.place, workers.count, CHEAPER)
+        left = [Work(study, cost, study.search.trials) for (_, missing), cost in costs for study in missing]
+        searches = [
+            whole_sweep.Waiting(
+                job,
+                cost,
+                searches=missing,
+                known=missing,
+                summary=f"{len(missing)} configurations with {missing[0].search.trials} seeds each",
+            )
+            for (job, missing), cost in costs
+        ]
+        too_large += whole_sweep.train_searches(searches, left, workers, command, console)
     whole_sweep.raise_any(too_large)
 
 
 def _together(job: Job, missing: Sequence[Study], cost: Cost) -> Work:
-    """All that is to be trained at one batch size, as if it were one search: for people, who want one line."""
+    """All transfers to one batch size as if they were one search, for a table with one row per batch size."""
     longest = max(missing, key=lambda study: study.train_steps)
     branch = Branch(budget=longest.branch.budget)
     one = replace(job.study, search=longest.search, stopping=longest.stopping, branch=branch)

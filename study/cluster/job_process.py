@@ -1,9 +1,9 @@
-"""One job where a launcher put it: a process that trains it, its log and its exit status beside the results.
+"""One job on the machine where a launcher put it: a process that trains it, its log and its exit status.
 
-The launcher's own process only waits for that one. So it is small; what kills a training, such as the want of memory,
-leaves the launcher to start the next; and every launcher's jobs leave the same files:
+The launcher's own process only waits for the training process. So it stays small, an error that kills the training
+(such as memory running out) leaves the launcher alive to start the next job, and all launchers leave the same files:
 
-    results/.cluster/<workload>-<optimizer>-<batch size>-<shard>.log     what the training says
+    results/.cluster/<workload>-<optimizer>-<batch size>-<shard>.log     output of the training
     results/.cluster/<workload>-<optimizer>-<batch size>-<shard>.exit    its exit status, once it has ended
 """
 
@@ -24,7 +24,7 @@ from typing import Any, TextIO
 from study.devices.signals import die_with
 
 FOLDER = ".cluster"
-"""Of what launchers write, below a results folder."""
+"""Below a results folder, for the files of jobs."""
 _TRAINING = """
 import os, sys
 sys.path += [{ours!r}, os.getcwd()]
@@ -32,21 +32,22 @@ from study.cluster.job_process import main
 main()
 """
 TRAINING = [sys.executable, "-P", "-u", "-c", _TRAINING.format(ours=str(Path(__file__).resolve().parents[2]))]
-"""The process that trains. It looks for modules in the current folder last, as `study.shadowing` has it."""
+"""The command of the process that trains; like `study.shadowing`, it looks for modules in the current folder last."""
 
 
 @dataclass(frozen=True)
 class Task:
-    """A job as it travels: `what` is a pickled (Job, config_dir, command), read only by the process that trains it.
+    """A job on its way to another process.
 
     Attributes:
-        parent: the process on this machine that must live for it to go on; None: the launcher sees to that.
-        gpus: file -> what CUDA_VISIBLE_DEVICES is for the task that has locked it; a file for each of as many as run
-            together, or none: all see what there is.
+        content: a pickled (Job, config_dir, command); only the process that trains it unpickles it.
+        parent: the task ends when this process of the same machine dies; None: the launcher ends it.
+        gpus: lock file -> CUDA_VISIBLE_DEVICES of the task that holds the lock, one for each concurrent task; empty:
+            every task sees all GPUs.
     """
 
     log: Path
-    what: bytes
+    content: bytes
     parent: int | None = None
     gpus: Mapping[Path, str] = field(default_factory=dict)
 
@@ -54,21 +55,21 @@ class Task:
 def run(tasks: Sequence[Task], config: Any) -> int:
     """Train the task numbered `config.job`; returns its exit status. Called by a launcher."""
     task = tasks[config.job]
-    if task.parent not in (None, os.getpid()):  # joblib starts no process for a single one
+    if task.parent not in (None, os.getpid()):  # joblib starts no process for a single task
         die_with(task.parent)
-    status_file(task.log).unlink(missing_ok=True)  # of an earlier run, if this one was queued again
+    status_file(task.log).unlink(missing_ok=True)  # of an earlier run of a task that was queued again
     task.log.parent.mkdir(parents=True, exist_ok=True)
-    with task.log.open("ab") as log, _free(task.gpus, config.job) as gpus:  # after what it said if it was queued again
+    with task.log.open("ab") as log, _free(task.gpus, config.job) as gpus:  # appends: it may have been queued again
         process = subprocess.Popen(
             TRAINING,
             stdin=subprocess.PIPE,
             stdout=log,
             stderr=subprocess.STDOUT,
             env=os.environ if gpus is None else os.environ | {"CUDA_VISIBLE_DEVICES": gpus},
-            start_new_session=True,  # for a Ctrl-C is its parent's to handle
+            start_new_session=True,  # so that Ctrl-C reaches the parent only
         )
         try:
-            process.communicate(task.what)
+            process.communicate(task.content)
         finally:
             process.kill()
             process.wait()
@@ -78,12 +79,9 @@ def run(tasks: Sequence[Task], config: Any) -> int:
 
 @contextmanager
 def _free(gpus: Mapping[Path, str], number: int) -> Iterator[str | None]:
-    """Those that no other task has, since some take much longer than others; None: there is no choice.
+    """GPUs that no other task holds (some tasks take much longer than others); None: the task sees all GPUs.
 
-    Where tasks of another command hold them all, or files cannot be locked, they are taken in turn.
-
-    Arguments:
-        number: of the task.
+    If tasks of another command hold all of them, or files cannot be locked, task `number` takes the next in turn.
     """
     turn = number % max(1, len(gpus))
     files = [*[*gpus][turn:], *[*gpus][:turn]]
@@ -93,7 +91,7 @@ def _free(gpus: Mapping[Path, str], number: int) -> Iterator[str | None]:
 
 
 def _lock(file: TextIO) -> bool:
-    """Whether nobody else holds this file from now on, as far as can be told."""
+    """Lock a file; False if another process holds it. On file systems without locks every process succeeds."""
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
@@ -102,12 +100,12 @@ def _lock(file: TextIO) -> bool:
 
 
 def status_file(log: Path) -> Path:
-    """Where the exit status stands beside a log."""
+    """The file with the exit status, beside the log."""
     return log.with_suffix(".exit")
 
 
 def status(log: Path) -> int | None:
-    """The exit status of the job with this log; None until it has ended, and if it was killed with its launcher's."""
+    """The exit status of the job with this log; None before its end, and if it was killed with its launcher."""
     try:
         return int(status_file(log).read_text())
     except (OSError, ValueError):
@@ -115,8 +113,8 @@ def status(log: Path) -> int | None:
 
 
 def main() -> None:
-    """Train the job on stdin as far as it is not done."""
-    # SLURM warns all processes of a job that is out of time; the launcher's own knows what to do.
+    """Train the missing trials of the job that is read from stdin."""
+    # SLURM signals all processes of a job that runs out of time; only the launcher's process handles it.
     signal.signal(signal.SIGUSR2, signal.SIG_IGN)
     die_with(os.getppid())
     job, config_dir, command = pickle.load(sys.stdin.buffer)
@@ -129,7 +127,7 @@ def main() -> None:
 
     try:
         importable(config_dir)
-        if missing := whole_sweep.missing(whole_sweep.ready([job])):
+        if missing := whole_sweep.missing(whole_sweep.settled([job])):
             whole_sweep.train(missing, config_dir, command, Console(width=120))
     except (Refused, Failed) as error:
         sys.exit(f"study: {error}")

@@ -1,4 +1,4 @@
-"""Where the studies of a sweep are trained: jobs that a launcher of Hydra starts, followed by what they write."""
+"""Trains the studies of a sweep in jobs that a Hydra launcher starts, and follows the jobs by the files they write."""
 
 from __future__ import annotations
 
@@ -35,75 +35,81 @@ from study.errors import Failed, UsageError
 from study.terminal.progress import study_name
 
 KINDS = {"BasicLauncher": "none", "JoblibLauncher": "local", "SlurmLauncher": "slurm", "RayLauncher": "ray"}
-"""By the class of the launcher, for users may have files of their own in cluster/."""
+"""Class of the launcher -> kind; users may name files of their own in cluster/."""
 SECONDS = 5.0
-"""From one look at the jobs to the next."""
+"""Between two looks at the jobs."""
 LEAST_MINUTES = 5
-"""Of a SLURM job: it is told of its end two minutes before it."""
+"""The shortest time limit of a SLURM job: SLURM signals it two minutes before its end."""
 LINES = 5
-"""Of a log, to say why a job failed."""
+"""Lines of a log that show why a job failed."""
 
 
 @dataclass(frozen=True)
 class Cluster:
-    """What `cluster=` chose.
+    """The choice of `cluster=`.
 
     Attributes:
         kind: `none`, `local`, `slurm` or `ray`.
-        launcher: Hydra's settings of its launcher.
+        launcher: Hydra's settings for its launcher.
     """
 
     kind: str
     launcher: dict[str, Any]
-
-    @property
-    def here(self) -> bool:
-        """Whether this machine trains."""
-        return self.kind in ("none", "local")
 
 
 def chosen(arguments: Sequence[str], config_dir: Path | None) -> Cluster:
     """The cluster that the command line asks for.
 
     Raises:
-        UsageError: it cannot be had, or not with these settings.
+        UsageError: the cluster cannot be used, or not with these settings.
     """
     if not any(re.match(r"\+*(cluster=|hydra\b)", text) for text in arguments):
-        return Cluster("none", {})  # composing takes a while, and `compositions` refuses a file that chooses another
+        return Cluster("none", {})  # composing takes time, and `compositions` refuses files that choose a cluster
     launcher = compose.launcher(arguments, config_dir)
     kind = KINDS.get(launcher["_target_"].rpartition(".")[2])
     if kind != "none" and "TORCHELASTIC_RUN_ID" in os.environ:
-        raise UsageError(f"torchrun starts the processes of one trial, and cluster={kind} those of many; choose one.")
+        raise UsageError(f"torchrun starts the processes of one trial, and cluster={kind} many jobs; choose one.")
     if kind is None:
-        raise UsageError(f"a cluster is one machine, SLURM or Ray, but its file chooses {launcher['_target_']}.")
+        raise UsageError(f"cluster= takes a joblib, SLURM or Ray launcher, but its file has {launcher['_target_']}.")
     if kind == "local" and launcher["n_jobs"] < 1 and launcher["n_jobs"] != -1:
         raise UsageError(f"hydra.launcher.n_jobs must be 1 or more, or -1 for all cores, but got {launcher['n_jobs']}.")
     if kind == "slurm" and launcher["timeout_min"] < LEAST_MINUTES:
         raise UsageError(
-            f"hydra.launcher.timeout_min must be at least {LEAST_MINUTES}, for a job prepares for its end two minutes "
-            f"before it, but got {launcher['timeout_min']}."
+            f"hydra.launcher.timeout_min must be at least {LEAST_MINUTES}, since SLURM warns a job two minutes before "
+            f"its end, but got {launcher['timeout_min']}."
         )
     for name in ("nodes", "tasks_per_node"):
         if launcher.get(name, 1) != 1:
             raise UsageError(
-                f"hydra.launcher.{name} must be 1, for a job is one task on one node, but got {launcher[name]}; "
+                f"hydra.launcher.{name} must be 1, because a job is one task on one node, but got {launcher[name]}; "
                 "shards=N trains each study in N jobs."
             )
     return Cluster(kind, launcher)
 
 
+def jobs_for(overrides: Sequence[str], config_dir: Path | None, cluster: Cluster) -> tuple[list[Job], list[Job]]:
+    """(all jobs that the overrides ask for, those with missing trials), for the machines of this cluster.
+
+    Raises:
+        Refused: see `whole_sweep.jobs_here`.
+    """
+    on_this_machine = cluster.kind in ("none", "local")
+    return (whole_sweep.jobs_here if on_this_machine else whole_sweep.jobs_elsewhere)(overrides, config_dir)
+
+
 class JobsFailed(Failed):
-    """Jobs ended before their studies were done; the message says which, and what each said last."""
+    """Jobs ended before their studies were complete; the message names them with the last lines of their logs."""
 
 
 @contextmanager
 def launched(
     jobs: Sequence[Job], cluster: Cluster, config_dir: Path | None, command: str
 ) -> Iterator[Iterator[dict[Path, str]]]:
-    """Train studies that are not done, each shard of them in a job; iterate over their states until all have ended.
+    """Train incomplete studies, each shard of a study in a job of its own.
 
     Yields:
-        Every few seconds: log of a job (`log_of`) -> `queued`, `running`, `ended` or `failed`, and SLURM's reasons.
+        An iterator that ends with the last job. Every few seconds it yields: log of a job (`log_of`) -> `queued` (with
+        SLURM's reason), `running`, `ended` or `failed`.
 
     Raises:
         UsageError: the cluster cannot be reached, or refuses the jobs.
@@ -114,11 +120,12 @@ def launched(
         ray = _ray(cluster.launcher["ray"]["init"])
     folder = jobs[0].results.absolute() / job_process.FOLDER / cluster.kind
     try:
-        yield _looks(jobs, cluster, folder, config_dir, command)
+        yield _states(jobs, cluster, folder, config_dir, command)
     except KeyboardInterrupt as error:
         if left := {number for each in _launches(jobs, folder) for number in slurm.submitted(each)}:
-            cure = f"scancel {' '.join(sorted(left))}"
-            raise KeyboardInterrupt(f"its jobs go on, and the same command waits for them; {cure} ends them") from error
+            numbers = " ".join(sorted(left))
+            advice = f"its jobs continue, and the same command waits for them; scancel {numbers} ends them"
+            raise KeyboardInterrupt(advice) from error
         raise
     finally:
         if cluster.kind == "ray":
@@ -126,29 +133,29 @@ def launched(
 
 
 def with_workers(job: Job, count: int | None) -> Job:
-    """The job with so many workers."""
-    return replace(job, engine=replace(job.engine, workers=count))
+    """The job with `count` workers."""
+    return replace(job, placement=replace(job.placement, workers=count))
 
 
 def each_shard(jobs: Sequence[Job]) -> list[Job]:
-    """A job for each study and shard, in the order in which they are launched."""
+    """A job for each study and shard, in the order of their launch."""
     return [replace(job, shard=shard) for job in jobs for shard in range(job.shards)]
 
 
 def log_of(job: Job) -> Path:
-    """What the training says, on whatever machine it runs."""
+    """The log of a job, on every machine."""
     shard = f"-{job.shard}" if job.shards > 1 else ""
     name = f"{job.study.name}-{job.study.optimizer}-{job.study.batch_size}{shard}.log"
     return job.results.absolute() / job_process.FOLDER / name
 
 
 def states_of(job: Job, states: dict[Path, str]) -> list[str]:
-    """Of a study's jobs; one that there was no need to start has ended."""
+    """The states of a study's jobs; a job that was not needed counts as ended."""
     return [states.get(log_of(shard), "ended") for shard in each_shard([job])]
 
 
 def failures(jobs: Sequence[Job]) -> list[str]:
-    """What the jobs that have ended said last, of studies that are not done; if all are, the logs are removed."""
+    """For each ended job of an incomplete study, the last lines of its log; removes the logs if all are complete."""
     found = []
     for job in whole_sweep.missing(jobs):
         logs = [log_of(shard) for shard in each_shard([job])]
@@ -163,19 +170,19 @@ def failures(jobs: Sequence[Job]) -> list[str]:
     return found
 
 
-def _looks(
+def _states(
     jobs: Sequence[Job], cluster: Cluster, folder: Path, config_dir: Path | None, command: str
 ) -> Iterator[dict[Path, str]]:
-    """See `launched`; what the launcher itself writes goes to `folder`."""
+    """See `launched`; the launcher writes its own files to `folder`."""
     if cluster.kind == "slurm":
-        while any(map(slurm.queued, _launches(jobs, folder))):  # of an earlier command, which did not wait for them
+        while any(map(slurm.queued, _launches(jobs, folder))):  # by an earlier command that did not wait for them
             yield {log_of(job): _state(job) for job in each_shard(jobs)}
             time.sleep(SECONDS)
         jobs = whole_sweep.missing(jobs)
     if not jobs:
         return
     settings, shards = _divided(each_shard(jobs), cluster)
-    gpus = _gpus(cluster, settings, shards[0].engine)
+    gpus = _gpus(cluster, settings, shards[0].placement)
     tasks = [_task(job, config_dir, command, cluster, gpus) for job in shards]
     for task in tasks:
         task.log.unlink(missing_ok=True)
@@ -190,7 +197,7 @@ def _looks(
     launcher.start()
     idle, submitted = 0, False
     queue: dict[int, str] = {}
-    # Of jobs that are killed hard submitit never hears, and at the first that fails it stops to wait for the others.
+    # submitit never learns of jobs that are killed hard, and it stops waiting for the others when one fails.
     while idle < 2 and (launcher.is_alive() or (submitted and ends[0])):
         yield {log_of(job): queue.get(number) or _state(job) for number, job in enumerate(shards)}
         launcher.join(SECONDS)
@@ -198,7 +205,7 @@ def _looks(
         queue = slurm.queued(folder) if submitted else {}
         idle = idle + 1 if submitted and not queue else 0
     if cluster.kind == "slurm" and not submitted:
-        _as_if_nothing_were(folder, _notes(jobs))
+        _remove_traces(folder, _notes(jobs))
         raise UsageError(f"cluster=slurm refused the jobs: {str(ends[0]).strip().splitlines()[-1]}")
     for number, task in enumerate(tasks):
         if job_process.status(task.log) is None:
@@ -207,18 +214,18 @@ def _looks(
 
 
 def _notes(jobs: Sequence[Job]) -> list[Path]:
-    """In each results folder, the file that says where the launcher's own files about its jobs lie."""
+    """In each results folder, the file with the path of the launcher's own files."""
     return [results / job_process.FOLDER / "launched" for results in {job.results.absolute(): None for job in jobs}]
 
 
 def _launches(jobs: Sequence[Job], folder: Path) -> list[Path]:
-    """Where the files of launchers lie that were given these jobs: `folder`, and what earlier commands noted."""
+    """The folders of launchers that got these jobs: `folder`, and the folders that earlier commands noted."""
     noted = [Path(note.read_text()) for note in _notes(jobs) if note.exists()]
     return list(dict.fromkeys([folder, *noted]))
 
 
-def _as_if_nothing_were(folder: Path, notes: Sequence[Path]) -> None:
-    """Remove what was made for jobs that were refused; a results folder that held something else stays."""
+def _remove_traces(folder: Path, notes: Sequence[Path]) -> None:
+    """Remove the files of jobs that were refused, and results folders that are empty without them."""
     shutil.rmtree(folder)
     for note in notes:
         note.unlink()
@@ -228,28 +235,29 @@ def _as_if_nothing_were(folder: Path, notes: Sequence[Path]) -> None:
 
 
 def _divided(jobs: list[Job], cluster: Cluster) -> tuple[dict[str, Any], list[Job]]:
-    """(the launcher's settings, jobs): on one machine those at work share its workers, and Ray limits no process."""
+    """(the launcher's settings, jobs): concurrent jobs on one machine share its workers. Ray limits no process, so its
+    jobs take as many workers as Ray grants cores."""
     settings = cluster.launcher
     if cluster.kind == "local" and jobs:
-        workers, asked = min(job.engine.workers or 1 for job in jobs), settings["n_jobs"]
-        devices = jobs[0].engine.devices or 1
-        on_gpu = jobs[0].engine.device.startswith("cuda")
+        workers, asked = min(job.placement.workers or 1 for job in jobs), settings["n_jobs"]
+        devices = jobs[0].placement.devices or 1
+        on_gpu = jobs[0].placement.device.startswith("cuda")
         most = workers if on_gpu else placement.cores() // devices
-        room = most // workers if workers < most else max(1, most)  # fewer than there could be were asked for, for each
+        room = most // workers if workers < most else max(1, most)  # fewer workers than cores: each job's own
         at_once = min(len(jobs), room if asked == -1 else asked)
         each = max(1, min(workers, most // at_once))
         return settings | {"n_jobs": at_once}, [with_workers(job, each) for job in jobs]
     if cluster.kind == "ray" and not settings["ray"]["remote"].get("num_gpus"):
         granted = max(1, int(settings["ray"]["remote"].get("num_cpus", 1)))
-        return settings, [with_workers(job, job.engine.workers or granted) for job in jobs]
+        return settings, [with_workers(job, job.placement.workers or granted) for job in jobs]
     return settings, jobs
 
 
-def _gpus(cluster: Cluster, settings: dict[str, Any], engine: placement.Placement) -> dict[Path, str]:
-    """Those that divided jobs, of whatever results, take for as long as they hold a lock; see `node.Task`."""
-    if cluster.kind != "local" or engine.device != "cuda":
+def _gpus(cluster: Cluster, settings: dict[str, Any], shared: placement.Placement) -> dict[Path, str]:
+    """The GPUs that concurrent jobs, also of other commands, lock for themselves; see `job_process.Task`."""
+    if cluster.kind != "local" or shared.device != "cuda":
         return {}
-    apart = placement.gpus_apart(settings["n_jobs"], (engine.workers or 1) * (engine.devices or 1))
+    apart = placement.gpus_apart(settings["n_jobs"], (shared.workers or 1) * (shared.devices or 1))
     folder = Path(tempfile.gettempdir()) / f"batch-size-study-{os.getuid()}"
     folder.mkdir(exist_ok=True)
     return {folder / f"gpus-{seen}-{number}-of-{len(apart)}": seen for number, seen in enumerate(apart)}
@@ -259,21 +267,21 @@ def _task(
     job: Job, config_dir: Path | None, command: str, cluster: Cluster, gpus: Mapping[Path, str] | None = None
 ) -> job_process.Task:
     moved = replace(job, results=job.results.absolute())
-    what = pickle.dumps((moved, config_dir and config_dir.resolve(), command))
-    return job_process.Task(log_of(job), what, os.getpid() if cluster.kind == "local" else None, gpus or {})
+    content = pickle.dumps((moved, config_dir and config_dir.resolve(), command))
+    return job_process.Task(log_of(job), content, os.getpid() if cluster.kind == "local" else None, gpus or {})
 
 
 def _hand_over(
     tasks: Sequence[job_process.Task], settings: dict[str, Any], folder: Path, ends: list[Exception | None]
 ) -> None:
-    """Have the launcher start all tasks and wait for them; appends what it raised, or None."""
+    """Have the launcher start all tasks and wait for them; appends the error it raised, or None, to `ends`."""
     path = str(folder).replace("\\", "\\\\").replace("'", "\\'")
-    # Else Hydra leaves a folder for each job with its configuration, and lines on the terminal.
+    # Without these, Hydra writes a folder with its configuration for each job, and lines to the terminal.
     quiet = ["hydra.sweep.subdir=.", "hydra.output_subdir=null", "hydra/hydra_logging=none", "hydra/job_logging=none"]
     if "submitit_folder" in settings:
         settings = settings | {"submitit_folder": str(folder)}
         submitit = importlib.import_module("submitit")
-        submitit.SlurmJob.watcher._make_command = lambda: None  # `sacct`; ends are seen by `squeue`, and by the results
+        submitit.SlurmJob.watcher._make_command = lambda: None  # it calls `sacct`; we read `squeue`
         logging.getLogger("submitit").setLevel(logging.CRITICAL)
     try:
         with hydra.initialize_config_dir(str(CONF), version_base="1.3"):
@@ -283,14 +291,14 @@ def _hand_over(
             context = HydraContext(GlobalHydra.instance().config_loader(), Callbacks())
             launcher = Plugins.instance().instantiate_launcher(context, partial(job_process.run, tasks), config)
             for each in launcher.launch([[f"+job={number}"] for number in range(len(tasks))], initial_job_idx=0):
-                _ = each.return_value  # raises what kept a job from being started
+                _ = each.return_value  # raises the error that kept a job from starting
         ends.append(None)
     except Exception as error:
         ends.append(error)
 
 
 def _state(job: Job) -> str:
-    """By the files of the job alone."""
+    """The state of a job, from its files alone."""
     status = job_process.status(log_of(job))
     if status is not None:
         return "failed" if status else "ended"
@@ -298,7 +306,7 @@ def _state(job: Job) -> str:
 
 
 def _blame(log: Path, ends: Sequence[Exception | None], launchers: Sequence[Path]) -> None:
-    """Add to the log of a job that was killed what its launcher says of it."""
+    """Add the launcher's own messages to the log of a job that was killed."""
     said = [str(error) for error in ends if error] + [line for path in launchers[:1] for line in _last_lines(path)]
     with log.open("a") as file:
         file.writelines(f"{line}\n" for line in said)
@@ -310,7 +318,7 @@ def _last_lines(log: Path) -> list[str]:
 
 
 def _ray(init: dict[str, Any]) -> Any:
-    """Ray, connected; the launcher then leaves it as it is.
+    """Ray, connected; the launcher uses this connection.
 
     Raises:
         UsageError: it cannot be reached.
@@ -318,7 +326,7 @@ def _ray(init: dict[str, Any]) -> Any:
     ray = importlib.import_module("ray")
     try:
         ray.init(**init)
-    except Exception as error:  # of many kinds
+    except Exception as error:  # Ray raises many kinds
         raise UsageError(
             f"cluster=ray found no Ray at hydra.launcher.ray.init.address={init.get('address')}: "
             f"{str(error).strip().splitlines()[0]} Start one with `ray start --head`."

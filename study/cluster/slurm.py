@@ -1,4 +1,4 @@
-"""What SLURM says of jobs whose scripts lie in a folder. By `squeue`: not every SLURM keeps accounts for `sacct`."""
+"""The state of SLURM jobs whose scripts are in a folder, by `squeue`: not every SLURM keeps accounts for `sacct`."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from pathlib import Path
 from study.errors import UsageError
 
 QUEUE = ["squeue", "--me", "--noheader", "--array", "--format=%F %K %T %r"]
-"""Job, index in its array, state and reason of everything of this user that has not ended."""
+"""Job, index in its array, state and reason of every job of this user that has not ended."""
 
 
 def check() -> None:
-    """Jobs can be submitted from here.
+    """Check that jobs can be submitted from this machine.
 
     Raises:
         UsageError: they cannot.
@@ -21,7 +21,7 @@ def check() -> None:
     for name in ("sbatch", "srun", "squeue"):
         if shutil.which(name) is None:
             raise UsageError(
-                f"cluster=slurm needs {name}, which is not on this PATH; start it where jobs are submitted."
+                f"cluster=slurm needs {name}, which is not on this PATH; run this on a machine that submits jobs."
             )
     asked = subprocess.run(QUEUE, capture_output=True, text=True)
     if asked.returncode:
@@ -29,18 +29,18 @@ def check() -> None:
 
 
 def submitted(folder: Path) -> set[str]:
-    """Numbers of the jobs and arrays whose scripts submitit left in a folder."""
+    """Numbers of the jobs and arrays whose scripts submitit wrote to a folder."""
     return {path.name.partition("_")[0] for path in folder.glob("[0-9]*_submission.sh")}
 
 
 def queued(folder: Path) -> dict[int, str]:
-    """Index in its array -> state of each job of a folder that has not ended; -1 if SLURM does not answer."""
+    """Index in its array -> state of each job of a folder that has not ended; -1 -> unknown: SLURM does not answer."""
     asked = subprocess.run(QUEUE, capture_output=True, text=True)
     if asked.returncode:
-        return {-1: "unknown"}  # a controller that is started anew takes a while
+        return {-1: "unknown"}  # a controller that restarts takes a while to answer
     found, ours = {}, submitted(folder)
     for line in asked.stdout.splitlines():
         number, index, state, reason = line.split(maxsplit=3)
-        if number in ours:  # a job alone is no array
+        if number in ours:  # a single job has no index
             found[int(index) if index.isdecimal() else 0] = f"queued: {reason}" if state == "PENDING" else state.lower()
     return found

@@ -22,13 +22,12 @@ def calibrate_arguments(verb: argparse.ArgumentParser) -> None:
 
 def calibrate(options: argparse.Namespace, console: Console) -> int:
     """`study calibrate`: sweep the noisy quadratic model, then hold what is on file against its exact solution."""
-    from study import whole_sweep
     from study.calibration import compare, facts, table
     from study.cluster import launch
 
     overrides = [*compare.OVERRIDES, *options.overrides, f"results={options.results}"]
     where = launch.chosen(overrides, None)
-    jobs, missing = whole_sweep.jobs_of(overrides, None, where.here)
+    jobs, missing = launch.jobs_for(overrides, None, where)
     compare.check(jobs)
     train(missing, where, None, options.command, console)
     write_report([options.results], options.results, console)

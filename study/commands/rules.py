@@ -35,9 +35,10 @@ def rules(options: argparse.Namespace, console: Console) -> None:
     from study.devices.placement import Placement
     from study.terminal import show
 
-    asked = transfer.Asked(options.base_batch_size, options.rules.split(",") if options.rules else (), options.seeds)
-    engine = Placement(device=options.device, workers=options.workers)
-    found, left_out = transfer.arrivals(options.results, asked, engine, options.config_dir)
+    names = options.rules.split(",") if options.rules else ()
+    request = transfer.TransferRequest(options.base_batch_size, names, options.seeds)
+    placement = Placement(device=options.device, workers=options.workers)
+    found, left_out = transfer.transfers(options.results, request, placement, options.config_dir)
     for text in left_out:
         console.print(text, style="yellow", markup=False, highlight=False)
     transfer.train(found, options.config_dir, options.command, console)

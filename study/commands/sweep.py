@@ -34,7 +34,6 @@ def _overrides(verb: argparse.ArgumentParser) -> None:
 
 def sweep(options: argparse.Namespace, console: Console) -> None:
     """Run every study that the overrides ask for, as far as it is not done, then write the report."""
-    from study import whole_sweep
     from study.cluster import launch
     from study.config import compose
     from study.workers.pool import TrialTooLarge
@@ -43,7 +42,7 @@ def sweep(options: argparse.Namespace, console: Console) -> None:
         console.print(compose.as_yaml(options.overrides, options.config_dir), markup=False, highlight=False)
         return
     where = launch.chosen(options.overrides, options.config_dir)
-    jobs, missing = whole_sweep.jobs_of(options.overrides, options.config_dir, where.here)
+    jobs, missing = launch.jobs_for(options.overrides, options.config_dir, where)
     try:
         train(missing, where, options.config_dir, options.command, console)
     except (TrialTooLarge, launch.JobsFailed):
@@ -90,7 +89,7 @@ def plan(options: argparse.Namespace, console: Console) -> None:
     """`study plan`: what a sweep would cost; nothing is trained or written."""
     from study import whole_sweep
 
-    _, missing = whole_sweep.jobs_of(options.overrides, options.config_dir)
+    _, missing = whole_sweep.jobs_here(options.overrides, options.config_dir)
     rows = whole_sweep.plan(missing, options.config_dir, None if options.json else console) if missing else []
     if options.json:
         print(json.dumps(rows, indent=1))

@@ -22,7 +22,7 @@ class Job:
     """One study to run, where its results go, and how it is run.
 
     Attributes:
-        engine: as asked for, until the machine that trains it settles it (`materialise`); one for all jobs of a sweep.
+        placement: as asked for, until the machine that trains the job settles it; one for all jobs of a sweep.
         storage: where Optuna keeps its trials (see `study.search.optuna_storage.Storage`).
         shards: parts of the study's trials that processes can work on at once.
         shard: the one that this job takes first.
@@ -31,7 +31,7 @@ class Job:
 
     study: Study
     results: Path
-    engine: Placement
+    placement: Placement
     storage: str | None = None
     shards: int = 1
     shard: int = 0
@@ -60,7 +60,7 @@ def parse_jobs(arguments: Sequence[str], config_dir: Path | None = None) -> list
                         else f"two studies would share the folder of {name} in {job.results}; give each its own "
                         "results=DIR or workload.name=NAME."
                     )
-    if len({job.engine for job in found.values()}) > 1:
+    if len({job.placement for job in found.values()}) > 1:
         raise UsageError("engine and checkpoint settings cannot be swept: they are how a sweep runs, not what it asks.")
     return list(found.values())
 
@@ -74,7 +74,7 @@ def _jobs_of(config: DictConfig) -> list[Job]:
         )
     if not config.results:
         raise UsageError("results must name a folder, but got ''.")
-    engine = Placement(**config.engine, checkpoint_minutes=config.checkpoint.minutes)
+    placement = Placement(**config.engine, checkpoint_minutes=config.checkpoint.minutes)
     if config.shards < 1:
         raise UsageError(f"shards must be at least 1, but got {config.shards}.")
     if config.shards > 1 and config.search.sampler in ADAPTIVE_SAMPLERS and config.search.storage is None:
@@ -82,7 +82,7 @@ def _jobs_of(config: DictConfig) -> list[Job]:
             f"shards={config.shards} of a search by {config.search.sampler}, which learns from all trials, need a "
             "storage that they share; add search.storage=journal or a database URL, or choose search=sobol."
         )
-    how = (Path(config.results), engine, config.search.storage, config.shards)
+    how = (Path(config.results), placement, config.search.storage, config.shards)
     return [Job(build_study(config, size), *how) for size in sizes]
 
 

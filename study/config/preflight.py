@@ -1,4 +1,4 @@
-"""Before a sweep writes anything: every workload is built, its data loaded, and a few training steps taken."""
+"""Before a sweep writes anything: builds every workload, loads its data, and takes a few training steps."""
 
 from __future__ import annotations
 
@@ -10,15 +10,7 @@ from torch import Tensor, nn
 
 from study import store
 from study.config.jobs import Job
-from study.config.workload_check import (
-    FEW,
-    asked_of,
-    check_model,
-    check_numbers,
-    check_splits,
-    fingerprint,
-    in_the_loss,
-)
+from study.config.workload_check import FEW, calling, check_model, check_numbers, check_splits, fingerprint, in_the_loss
 from study.data import streaming
 from study.data.resident import Data
 from study.devices.memory import device_bytes, micro_batch, most_workers, saved_bytes
@@ -33,43 +25,41 @@ from workloads.layers import whole_batch_layers
 from workloads.suggest import suggest
 
 
-def materialise(jobs: Sequence[Job], here: bool = True) -> list[Job]:
-    """Build every workload and load its data once, so that whatever is wrong is known before anything is written.
-
-    Arguments:
-        here: this machine trains them; else it looks at no device of its own, and only judges what is asked.
-
-    Returns:
-        The same jobs; here with the engine, and their studies' micro-batch and arithmetic, settled.
+def settle(jobs: Sequence[Job]) -> list[Job]:
+    """The jobs as this machine trains them: placement, micro-batch and arithmetic are known.
 
     Raises:
         UsageError: a workload refuses its arguments, or lacks an error or a parameter that the study wants.
-        DataError: the data cannot be had.
+        Refused: the data are not there.
     """
-    tried: dict[str, Tried] = {}
+    checked: dict[str, CheckedWorkload] = {}
     settled = []
     for job in jobs:
-        if here:
-            job = replace(job, engine=job.engine.settled())
-        key = str(job.study.workload)
-        try:
-            if key not in tried:
-                tried[key] = _tried(job, here)
-            _check(job, tried[key], here)
-        except ValueError as error:
-            raise UsageError(str(error)) from error
-        settled.append(_settled(job, tried[key]) if here else _as_begun(job))
+        job = replace(job, placement=job.placement.settled())
+        workload = _checked(job, checked, job.placement.device)
+        settled.append(_settled(job, workload))
     return settled
 
 
+def judge(jobs: Sequence[Job]) -> list[Job]:
+    """The jobs for machines that are not known yet: only judged, with what an earlier run has settled for good.
+
+    It looks at no device of this machine. Raises as `settle` does.
+    """
+    checked: dict[str, CheckedWorkload] = {}
+    for job in jobs:
+        _checked(job, checked, "cpu")
+    return [_as_begun(job) for job in jobs]
+
+
 @dataclass(frozen=True)
-class Tried:
-    """A workload of several studies, and what its first examples told.
+class CheckedWorkload:
+    """A workload that several studies share, and what its first examples showed.
 
     Attributes:
-        few: inputs and targets of those.
-        saved: bytes that each example's forward pass saves.
-        fingerprint: of the workload.
+        few: inputs and targets of the first examples.
+        saved: bytes that the forward pass of each example saves.
+        fingerprint: see `study.config.workload_check.fingerprint`.
         streamed: the data do not fit on the device.
     """
 
@@ -80,14 +70,26 @@ class Tried:
     streamed: bool
 
     def data(self, device: str) -> Data:
-        """Those examples in every split."""
+        """The first examples as every split."""
         return Data.of(Splits(self.few, self.few, self.few), torch.device(device))
 
 
-def _tried(job: Job, here: bool) -> Tried:
+def _checked(job: Job, checked: dict[str, CheckedWorkload], device: str) -> CheckedWorkload:
+    """The job's workload, built once for all jobs that share it, and judged by what this job asks of it."""
+    key = str(job.study.workload)
+    try:
+        if key not in checked:
+            checked[key] = _built(job, device)
+        _check(job.study, checked[key], device)
+    except ValueError as error:
+        raise UsageError(str(error)) from error
+    return checked[key]
+
+
+def _built(job: Job, device: str) -> CheckedWorkload:
     study = job.study
     workload = build(study.workload)
-    with asked_of(study, "splits()"):
+    with calling(study, "splits()"):
         splits = workload.splits(torch.device("cpu"))
     check_splits(study, splits)
     examples = streaming.Examples(splits)
@@ -98,27 +100,25 @@ def _tried(job: Job, here: bool) -> Tried:
     check_model(study, workload, *few)
     check_numbers(study, workload, splits)
     saved = saved_bytes(workload, *few, in_the_loss(study, workload))
-    streamed = here and streaming.needed(splits, job.engine.device, job.engine.data_memory)
-    return Tried(workload, few, saved, fingerprint(study, workload, *few), streamed)
+    streamed = streaming.needed(splits, device, job.placement.data_memory)
+    return CheckedWorkload(workload, few, saved, fingerprint(study, workload, *few), streamed)
 
 
-def _check(job: Job, tried: Tried, here: bool) -> None:
+def _check(study: Study, checked: CheckedWorkload, device: str) -> None:
     """The workload can be trained as this study asks for."""
-    study, (inputs, targets) = job.study, tried.few
-    if study.batch_size < FEW:  # one example is often fewer than a model is written for
-        check_model(study, tried.workload, inputs[: study.batch_size], targets[: study.batch_size])
-    check(study, tried.workload)
-    if study.algorithm.update is None:
-        data = tried.data(job.engine.device if here else "cpu")
-        if why := refusal(study, tried.workload, data):
-            raise UsageError(
-                f"{study.optimizer} cannot train {study.name} {why.rstrip('.')}; what it takes is given by "
-                "search.space and optimizer.arguments."
-            )
+    inputs, targets = checked.few
+    if study.batch_size < FEW:  # many models fail on one example
+        check_model(study, checked.workload, inputs[: study.batch_size], targets[: study.batch_size])
+    check_names(study, checked.workload)
+    if study.algorithm.update is None and (why := refusal(study, checked.workload, checked.data(device))):
+        raise UsageError(
+            f"{study.optimizer} cannot train {study.name} {why.rstrip('.')}; set its arguments with search.space and "
+            "optimizer.arguments."
+        )
 
 
 def _as_begun(job: Job) -> Job:
-    """With what an earlier run settled for good; what it did not is for the machine to settle that trains it."""
+    """The job with what an earlier run has settled for good; the machine that trains it settles the rest."""
     begun = store.held(job.results, job.study)
     if not begun:
         return job
@@ -127,64 +127,67 @@ def _as_begun(job: Job) -> Job:
     return replace(job, study=replace(job.study, search=search, **settled))
 
 
-def _settled(job: Job, tried: Tried) -> Job:
-    """With micro-batch and arithmetic for this machine, and no more workers than its memory holds."""
-    engine, memory, devices = job.engine, device_bytes(job.engine.device), job.engine.devices or 1
-    fits = micro_batch(job.study.batch_size, tried.saved, memory)
-    on_cpu = engine.device == "cpu"
-    processes = devices if on_cpu else 1  # of a team, on a device that they share
-    apart = 1 if on_cpu else max(1, slots(engine.device) // devices)  # workers that share none
-    workers = min(engine.workers or 1, apart * most_workers(fits * processes, tried.saved, memory))
+def _settled(job: Job, checked: CheckedWorkload) -> Job:
+    """The job with micro-batch and arithmetic for this machine, and no more workers than its memory holds."""
+    placement, memory, devices = job.placement, device_bytes(job.placement.device), job.placement.devices or 1
+    fits = micro_batch(job.study.batch_size, checked.saved, memory)
+    on_cpu = placement.device == "cpu"
+    processes = devices if on_cpu else 1  # ranks of a team that share one device's memory
+    apart = 1 if on_cpu else max(1, slots(placement.device) // devices)  # workers with devices of their own
+    workers = min(placement.workers or 1, apart * most_workers(fits * processes, checked.saved, memory))
     study = replace(job.study, micro_batch=None if fits == job.study.batch_size else fits)
     begun = store.held(job.results, study)
-    if begun:  # what the memory there was has settled stays; so does the arithmetic, on another device too
+    if begun:  # the recorded micro-batch stays, and so does the arithmetic, on another device too
         search = store.most(study.search, begun[0]["search"])
         study = replace(study, micro_batch=begun[0]["micro_batch"], search=search)
-    model = tried.workload.model()
+    model = checked.workload.model()
     check_parts(study, model, devices)
-    alone = devices > 1 or tried.streamed
+    alone = devices > 1 or checked.streamed
     recorded = replace(study, arithmetic=begun[0]["arithmetic"]) if begun else None
-    if recorded and (engine.name == "auto" or (engine.name == "lanes" and fused(recorded))):
+    if recorded and (placement.name == "auto" or (placement.name == "lanes" and fused(recorded))):
         study = recorded
         if alone and fused(recorded):
             raise UsageError(
-                f"{job.results} was begun with fused lanes ({recorded.arithmetic}), which take one device that holds "
+                f"{job.results} was begun with fused lanes ({recorded.arithmetic}), which need one device that holds "
                 "all data; leave out engine.devices and engine.data_memory, or choose another results=DIR."
             )
-    elif engine.name != "serial" and not alone:
-        names = candidates(model, study, engine.device, forced=engine.name == "lanes")
+    elif placement.name != "serial" and not alone:
+        names = candidates(model, study, placement.device, forced=placement.name == "lanes")
         each = (replace(study, arithmetic=name) for name in names)
-        few = tried.data(engine.device)
-        study = next(one for one in each if not fused(one) or lanes_can(one, tried.workload, few))
-    return replace(job, study=study, engine=replace(engine, workers=workers), fingerprint=tried.fingerprint)
+        few = checked.data(placement.device)
+        study = next(one for one in each if not fused(one) or lanes_can(one, checked.workload, few))
+    return replace(job, study=study, placement=replace(placement, workers=workers), fingerprint=checked.fingerprint)
 
 
 def check_parts(study: Study, model: nn.Module, devices: int) -> None:
-    """A batch that comes in parts, on several devices or one after the other, must mean what it does in one.
+    """A batch that is split, over devices or into micro-batches, must give the same update as the whole batch.
 
     Raises:
-        UsageError: the model or the optimizer would see the parts.
+        UsageError: the model or the optimizer depends on the parts.
     """
     if devices == 1 and study.micro_batch is None:
         return
-    parts = f"{devices} devices" if devices > 1 else f"parts of {study.micro_batch} examples, by the memory there is"
+    parts = f"micro-batches of {study.micro_batch} examples, because of limited memory"
+    if devices > 1:
+        parts = f"parts on {devices} devices"
     if whole_batch_layers(model):
         raise UsageError(
-            f"{study.name} has batch norm over a whole batch, but batches of {study.batch_size} come in {parts}; "
-            "workloads.layers.GhostBatchNorm(channels, group=32) means the same however a batch comes."
+            f"{study.name} has batch norm over the whole batch, but batches of {study.batch_size} are split into "
+            f"{parts}; "
+            "workloads.layers.GhostBatchNorm(channels, group=32) gives the same result for every split."
         )
     if devices > 1 and study.algorithm.sees_examples:
         raise UsageError(
-            f"{study.optimizer} collects the gradients of single examples, of which each of {devices} devices has only "
-            "its own; leave out engine.devices or choose another optimizer."
+            f"{study.optimizer} collects the gradients of single examples, but each of {devices} devices has only its "
+            "own examples; leave out engine.devices or choose another optimizer."
         )
 
 
-def check(study: Study, workload: Workload) -> None:
-    """Every tuned parameter is one that somebody asks for by name, and the goal one that is measured.
+def check_names(study: Study, workload: Workload) -> None:
+    """The optimizer, the schedule or the workload takes every tuned parameter, and the workload measures the goal.
 
     Raises:
-        UsageError: one is not.
+        UsageError: a parameter that nothing takes, or a goal that is not measured.
     """
     measured = metrics(study, workload)
     if study.goal.metric not in measured:
@@ -193,6 +196,6 @@ def check(study: Study, workload: Workload) -> None:
     for name in study.search.space:
         if name not in asked:
             raise UsageError(
-                f"search.space.{name} is asked for by none of optimizer {study.optimizer}, schedule "
-                f"{study.schedule} and workload {study.name}{suggest(name, asked)}"
+                f"search.space.{name} is a parameter of neither optimizer {study.optimizer}, schedule "
+                f"{study.schedule} nor workload {study.name}{suggest(name, asked)}"
             )

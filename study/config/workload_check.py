@@ -1,4 +1,4 @@
-"""What a few examples tell of a workload before anything is trained: that it is one, in the words of its author."""
+"""Checks a workload on a few examples before anything trains, and refuses it in its author's words."""
 
 from __future__ import annotations
 
@@ -18,22 +18,25 @@ from study.space import middle
 from workloads.base import Splits, Workload
 from workloads.data.fetching import DataError
 
-FOREIGN = {Path(__file__).parent, Path(torch.__file__).parent}
-"""Folders whose code is not the author's of a workload."""
+OURS = {Path(__file__).parents[1], Path(torch.__file__).parent}
+"""Folders with code that the author of a workload did not write."""
 FEW = 8
-"""Examples that are tried."""
+"""Examples in a check."""
+
+Metric = Callable[[Any, Tensor], Tensor]
+"""(outputs, targets) -> a number per example [B]."""
 
 
 def in_the_loss(study: Study, workload: Workload) -> dict[str, float]:
-    """What the study tunes of the workload's loss, in the middle of its space."""
+    """The tuned arguments of the workload's loss, in the middle of the search space."""
     return {name: value for name, value in middle(study.search.space).items() if name in workload.hyperparameters}
 
 
 def check_splits(study: Study, splits: object) -> None:
-    """There are three splits, none of them empty, and of tensors as many inputs as targets.
+    """There are three splits, none is empty, and each has as many inputs as targets.
 
     Raises:
-        UsageError: there are others.
+        UsageError: a split breaks one of these rules.
     """
     if not isinstance(splits, Splits):
         raise UsageError(
@@ -54,38 +57,28 @@ def check_splits(study: Study, splits: object) -> None:
                 f"{counts[1]:,} targets."
             )
         if not counts[0]:
-            raise UsageError(f"no split may be empty, but the {name} split of {study.name} is; give it examples.")
+            raise UsageError(f"the {name} split of {study.name} must not be empty; give it examples.")
 
 
 def check_model(study: Study, workload: Workload, inputs: Tensor, targets: Tensor) -> None:
-    """The model can be trained; loss and errors are a number for each example [B], which engines weight and add up.
+    """The model can be trained, and loss and errors are a finite number per example [B].
 
     Raises:
         UsageError: it cannot, or one is not.
     """
     examples = f"{len(targets)} example{'s' if len(targets) > 1 else ''}"
-    few = f"{examples}, inputs {_in_words(inputs)} and targets {_in_words(targets)}"
-    with asked_of(study, "model()"):
-        model = workload.model()
-    if not isinstance(model, nn.Module):
-        raise UsageError(f"{study.name}.model() must return a torch.nn.Module, but got a {type(model).__name__}.")
-    if not any(parameter.requires_grad for parameter in model.parameters()):
-        raise UsageError(f"the model of {study.name} has no parameter to train; look for requires_grad=False.")
-    if any(map(nn.parameter.is_lazy, model.parameters())):
-        raise UsageError(
-            f"the model of {study.name} has lazy layers, whose weights would be drawn with the first batch, and "
-            "not from its trial's seed; give them their sizes."
-        )
+    few = f"{examples}, inputs {_described(inputs)} and targets {_described(targets)}"
+    model = _trainable(study, workload)
     if not workload.errors:
         raise UsageError(f"{study.name} measures nothing: its `errors` are empty; name at least one.")
     given = inputs.clone()
     with torch.random.fork_rng(devices=[]):
-        with asked_of(study, "model", f"of {few}"):
+        with calling(study, "model", f"of {few}"):
             outputs = model.train()(inputs)
         if not torch.equal(inputs.nan_to_num(), given.nan_to_num()):
             raise UsageError(
-                f"the model of {study.name} overwrites its inputs, which are the data themselves; make its first "
-                "operation one that is not in place."
+                f"the model of {study.name} overwrites its inputs, and with them the data; make its first operation "
+                "one that is not in place."
             )
         loss = _loss_of(study, workload)
         found = {"loss": _called(study, "loss", few, outputs, partial(loss, outputs, targets))}
@@ -93,19 +86,42 @@ def check_model(study: Study, workload: Workload, inputs: Tensor, targets: Tenso
             for name, error in workload.errors.items():
                 name = f"errors[{name!r}]"
                 found[name] = _called(study, name, few, outputs, partial(error, outputs, targets))
-    for name, each in found.items():
-        if not isinstance(each, Tensor) or each.shape != (len(targets),):
-            got = _in_words(each) if isinstance(each, Tensor) else f"a {type(each).__name__}"
-            raise UsageError(
-                f"{study.name}'s {name} must be a number for each example, of shape [{len(targets)}] for as many, but "
-                f"got {got}; take the mean over outputs yourself and none over examples."
-            )
-        if not each.isfinite().all():
-            raise UsageError(f"{study.name}'s {name} is not finite before anything is trained, of {few}.")
+    for name, values in found.items():
+        _check_values(study, name, values, len(targets), few)
     if not found["loss"].requires_grad:
+        raise UsageError(f"{study.name}'s loss depends on no trained parameter; look for detach(), argmax and no_grad.")
+
+
+def _trainable(study: Study, workload: Workload) -> nn.Module:
+    """The workload's model.
+
+    Raises:
+        UsageError: it is no module, or one that cannot be trained from the seed of its trial.
+    """
+    with calling(study, "model()"):
+        model = workload.model()
+    if not isinstance(model, nn.Module):
+        raise UsageError(f"{study.name}.model() must return a torch.nn.Module, but got a {type(model).__name__}.")
+    if not any(parameter.requires_grad for parameter in model.parameters()):
+        raise UsageError(f"the model of {study.name} has no parameter to train; look for requires_grad=False.")
+    if any(map(nn.parameter.is_lazy, model.parameters())):
         raise UsageError(
-            f"{study.name}'s loss depends on no parameter that is trained; look for detach(), argmax and no_grad."
+            f"the model of {study.name} has lazy layers, which draw their weights at the first batch and not from the "
+            "seed of their trial; give them their sizes."
         )
+    return model
+
+
+def _check_values(study: Study, name: str, values: Any, examples: int, few: str) -> None:
+    """A loss or an error is a finite number per example, which engines weight and sum."""
+    if not isinstance(values, Tensor) or values.shape != (examples,):
+        got = _described(values) if isinstance(values, Tensor) else f"a {type(values).__name__}"
+        raise UsageError(
+            f"{study.name}'s {name} must be a number per example, of shape [{examples}] for {examples} of them, but "
+            f"got {got}; take the mean over outputs yourself, but not over examples."
+        )
+    if not values.isfinite().all():
+        raise UsageError(f"{study.name}'s {name} is not finite before training, of {few}.")
 
 
 def fingerprint(study: Study, workload: Workload, inputs: Tensor, targets: Tensor) -> dict[str, float]:
@@ -124,37 +140,37 @@ def fingerprint(study: Study, workload: Workload, inputs: Tensor, targets: Tenso
 
 
 def check_numbers(study: Study, workload: Workload, splits: Splits) -> None:
-    """Where the data hold NaN or infinite numbers, loss and errors must be finite all the same.
+    """Loss and errors are finite even where the data hold NaN or infinite numbers.
 
     Raises:
-        UsageError: they are not.
+        UsageError: one is not.
     """
     model = workload.model().eval()
-    judges = {"loss": _loss_of(study, workload), **workload.errors}
+    metrics = {"loss": _loss_of(study, workload), **workload.errors}
     for name, split in splits._asdict().items():
-        odd = _odd(split) if isinstance(split, tuple) else []
+        odd = _not_finite(split) if isinstance(split, tuple) else []
         if not odd:
             continue
         inputs, targets = (part[odd[:FEW]] for part in split)
-        with torch.no_grad(), asked_of(study, "loss", f"of numbers that are not finite, in its {name} split"):
+        with torch.no_grad(), calling(study, "loss", f"of numbers that are not finite, in its {name} split"):
             outputs = model(inputs.clone())
-            spoilt = [each for each, judge in judges.items() if not judge(outputs, targets).isfinite().all()]
+            spoilt = [metric for metric, call in metrics.items() if not call(outputs, targets).isfinite().all()]
         if spoilt:
             raise UsageError(
                 f"the {name} split of {study.name} holds numbers that are not finite, in {len(odd):,} of "
-                f"{len(split[0]):,} examples, the first at index {odd[0]}, where its {spoilt[0]} is not either; leave "
-                "them out."
+                f"{len(split[0]):,} examples, the first at index {odd[0]}, and its {spoilt[0]} is not finite there; "
+                "leave these examples out."
             )
 
 
-def _loss_of(study: Study, workload: Workload) -> Callable[[Tensor, Tensor], Tensor]:
-    """The loss, with what is tuned of it."""
+def _loss_of(study: Study, workload: Workload) -> Metric:
+    """The loss with its tuned arguments."""
     tuned = in_the_loss(study, workload)
     return lambda outputs, targets: workload.loss(outputs, targets, **tuned)
 
 
-def _odd(split: tuple[Tensor, Tensor]) -> list[int]:
-    """Which examples hold numbers that are not finite."""
+def _not_finite(split: tuple[Tensor, Tensor]) -> list[int]:
+    """The indices of examples that hold numbers that are not finite."""
     bad = torch.zeros(len(split[0]), dtype=torch.bool)
     for part in split:
         if part.is_floating_point():
@@ -163,22 +179,26 @@ def _odd(split: tuple[Tensor, Tensor]) -> list[int]:
 
 
 def _called(study: Study, name: str, few: str, outputs: Any, call: Callable[[], Any]) -> Any:
-    got = _in_words(outputs) if isinstance(outputs, Tensor) else f"a {type(outputs).__name__}"
-    with asked_of(study, name, f"of outputs {got} and {few}"):
+    got = _described(outputs) if isinstance(outputs, Tensor) else f"a {type(outputs).__name__}"
+    with calling(study, name, f"of outputs {got} and {few}"):
         try:
             return call()
         except TypeError as error:
             if "argument" not in str(error) or not isinstance(outputs, Tensor):
                 raise
             raise UsageError(
-                f"{study.name}: {error}; what is tuned of a loss is named in `hyperparameters`, and has a default "
-                "where it is not searched."
+                f"{study.name}: {error}; `hyperparameters` must name each tuned argument of a loss, with a default in "
+                "the loss for searches that do not tune it."
             ) from error
 
 
 @contextmanager
-def asked_of(study: Study, name: str, of: str = "") -> Iterator[None]:
-    """Ask something of somebody's code, whose errors may be any, and say where it stands."""
+def calling(study: Study, name: str, of: str = "") -> Iterator[None]:
+    """Call a user's code, which may raise any error, and say where in the user's files the error arose.
+
+    Raises:
+        Refused: with that error.
+    """
     try:
         yield
     except Refused:
@@ -192,11 +212,11 @@ def asked_of(study: Study, name: str, of: str = "") -> Iterator[None]:
 
 
 def _place(error: Exception) -> str:
-    """The last line of the author's own that led to it."""
+    """The last line of the user's own code that led to the error."""
     frames = traceback.extract_tb(error.__traceback__)
-    theirs = [f for f in frames if FOREIGN.isdisjoint(Path(f.filename).parents)]
+    theirs = [f for f in frames if OURS.isdisjoint(Path(f.filename).parents)]
     return f" ({theirs[-1].filename}, line {theirs[-1].lineno})" if theirs else ""
 
 
-def _in_words(tensor: Tensor) -> str:
+def _described(tensor: Tensor) -> str:
     return f"{str(tensor.dtype).removeprefix('torch.')} {list(tensor.shape)}"

@@ -46,6 +46,12 @@ def next_search(study: Study, load: Load) -> Study | None:
     return None
 
 
+def remaining(study: Study, load: Load) -> Iterator[Study]:
+    """The searches of a study that are not complete, each decided when the one before it is complete."""
+    while (search := next_search(study, load)) is not None:
+        yield search
+
+
 def last_stages(study: Study, load: Load, repeat: int = 0) -> list[Tuner]:
     """The last stage under each multiple of the budget, up to the first that is not complete."""
     made = []

@@ -1,7 +1,7 @@
-"""Worker processes of one thread each: the parent owns the search and the store, workers ask it for trials.
+"""Worker processes with one thread each: the parent owns the search and the store, workers ask it for trials.
 
-One thread a worker: two OpenMP threads on a busy machine are up to a hundred times slower than two one-thread
-processes, and one thread makes a trial's bits independent of what else runs.
+Why one thread: two OpenMP threads on a busy machine are up to a hundred times slower than two processes of one thread,
+and with one thread the bits of a trial do not depend on what else runs.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from study.engine.cost import Cost
 from study.errors import Failed
 from study.records import Curve, Study, Trial
 from study.search.tuner import Tuner
+from study.workers import messages
 from study.workers.process import Setting, work
 
 if TYPE_CHECKING:
@@ -34,11 +35,11 @@ _ENVIRONMENT = {
     "MALLOC_TRIM_THRESHOLD_": str(2**40),
 }
 _HUGE_PAGES = "glibc.malloc.hugetlb=1"
-"""Where the system lets programs ask for them: a step of ResNet-8 takes 5 to 30 % less (docs/speed.md)."""
+"""Huge pages where the system lets programs ask for them: a ResNet-8 step takes 5 to 30 % less (docs/speed.md)."""
 
 
 class WorkerError(Failed):
-    """A worker process failed; the message holds what it said last."""
+    """A worker process failed; the message holds its last error."""
 
 
 class TrialTooLarge(Failed):
@@ -46,24 +47,24 @@ class TrialTooLarge(Failed):
 
 
 class Workers:
-    """A pool that outlives studies, so that torch is imported and data loaded once per process.
+    """A pool that outlives studies, so that each process imports torch and loads the data once.
 
     Arguments:
-        engine: settled on this machine; its name is no matter, since each study's arithmetic is.
+        placement: settled on this machine; its name does not matter, because every study records its arithmetic.
         import_path: extra folder from which workloads are imported.
     """
 
-    def __init__(self, engine: Placement, import_path: Path | None = None) -> None:
-        self.engine = engine
+    def __init__(self, placement: Placement, import_path: Path | None = None) -> None:
+        self.placement = placement
         self._costs: dict[str, Cost] = {}
-        self.short: list[str] = []
-        """What each worker said that had too little room for the latest study, which the others trained."""
+        self.too_small: list[str] = []
+        """Of the latest study: why it did not fit on some workers, while the others trained it."""
         self._pipes: list[Connection] = []
         self._followers: list[Connection] = []
         self._processes: dict[Connection, Any] = {}
         try:
-            for number, ranks in enumerate(self._ranks(engine.workers or 1)):
-                setting = Setting(engine, import_path, number)
+            for number, ranks in enumerate(self._ranks(placement.workers or 1)):
+                setting = Setting(placement, import_path, number)
                 self._pipes.append(self._start(setting, ranks[0]))
                 self._followers += [self._start(setting, rank) for rank in ranks[1:]]
         except BaseException:
@@ -71,21 +72,21 @@ class Workers:
             raise
 
     def _ranks(self, count: int) -> Sequence[Sequence[Rank | None]]:
-        """Of the processes to be started for each worker; torchrun has started all but the leader's."""
-        if self.engine.devices in (None, 1):
+        """For each worker the ranks of the processes to start; under torchrun only the leader is left to start."""
+        if self.placement.devices in (None, 1):
             return [[None]] * count
         from study.devices import distributed
 
         if (rank := distributed.launched()) is not None:
             return [[rank]]
-        self._meeting, ranks = distributed.ranks(count, self.engine.devices)
+        self._meeting, ranks = distributed.ranks(count, self.placement.devices)
         return ranks
 
     def _start(self, setting: Setting, rank: Rank | None) -> Connection:
-        """A process of the pool, by the pipe to it."""
+        """Start a process; returns our end of the pipe to it."""
         context = mp.get_context("spawn")
         ours, theirs = context.Pipe()
-        # No daemon, since those may have no children, which read data; it ends with us by itself.
+        # No daemon: daemons may not start the processes that read streamed data. The worker watches for our death.
         process = context.Process(target=work, args=(theirs, os.getpid(), setting, rank))
         with one_thread_environment(), signals.ignored():
             process.start()
@@ -102,87 +103,64 @@ class Workers:
         for process in self._processes.values():
             process.join()
 
-    def _measurement(self, study: Study) -> tuple[object, ...]:
-        """The order to measure a study, with no more lanes than leave each worker its share of the trials."""
-        return ("measure", study, -(-study.search.trials // self.count), self.engine.lanes)
-
     @property
     def count(self) -> int:
-        """Workers, each of one process or a team of them."""
+        """Number of workers; each is one process or a team of them."""
         return len(self._pipes)
 
-    def train(self, study: Study, tuner: Tuner, kept: MutableMapping[int, bytes]) -> Iterator[Curve]:
-        """Curves of finished trials, in the order in which they end; the caller tells each to the tuner.
+    def train(self, study: Study, tuner: Tuner, checkpoints: MutableMapping[int, bytes]) -> Iterator[Curve]:
+        """Yield the curves of finished trials in the order in which they end; the caller tells each to the tuner.
 
-        The study was measured before: lanes are fused as was found best. What a worker has too little room for, others
-        take: their devices may have more, or fewer others on them.
+        Measure the study first: workers use the lane count found then. Trials that do not fit on one worker go to the
+        others, whose devices may have more memory.
 
         Arguments:
-            kept: index -> the checkpoint that a trial goes on from; new ones are put there.
+            checkpoints: index -> the checkpoint that a trial continues from; new checkpoints are put there.
 
         Raises:
-            TrialTooLarge: no worker has room.
+            TrialTooLarge: no worker has enough memory.
             WorkerError: a worker failed.
         """
         cost = self._costs[_key(study)]
-        under_way: dict[Connection, dict[int, Trial]] = {pipe: {} for pipe in self._pipes}
-        returned: list[Trial] = []
-        idle: list[Connection] = []
-        self.short = []
-
-        def proposal(pipe: Connection) -> tuple[Trial, bool] | None:
-            """The next trial and whether it has a checkpoint, if there is one."""
-            trial = returned.pop(0) if returned else tuner.ask()
-            if trial is None:
-                return None
-            under_way[pipe][trial.index] = trial
-            return trial, trial.index in kept
-
-        for pipe in under_way:
-            self._send(pipe, ("train", study, cost.heights, cost.lanes))
+        self.too_small = []
+        state = _Training(tuner, checkpoints, self._pipes)
+        for pipe in self._pipes:
+            self._send(pipe, messages.Train(study, cost.heights, cost.lanes))
         while True:
-            waiting, idle = idle, []
-            for pipe in waiting:
-                if (proposed := proposal(pipe)) is None:
-                    idle.append(pipe)
-                else:
-                    self._send(pipe, proposed)
-            if len(idle) == len(under_way):
+            for pipe, proposal in state.for_waiting():
+                self._send(pipe, proposal)
+            if len(state.waiting) == len(state.under_way):
                 break
-            for pipe in self._ready(list(under_way)):
-                kind, content = self._receive(pipe)
-                if kind == "ask" and content:  # willing to wait
-                    idle.append(pipe)
-                elif kind == "ask":
-                    self._send(pipe, proposal(pipe))
-                elif kind == "limit":
-                    self._send(pipe, tuner.step_limit(content))
-                elif kind == "checkpoint":
-                    self._send(pipe, kept.get(content))
-                elif kind == "keep":
-                    kept[content[0]] = content[1]
-                elif kind == "too large":
-                    returned += under_way.pop(pipe).values()
-                    if not under_way:
-                        raise TrialTooLarge(content)
-                    self.short.append(content)
+            for pipe in self._ready(list(state.under_way)):
+                message = self._receive(pipe)
+                if isinstance(message, messages.Finished):
+                    del state.under_way[pipe][message.curve.trial.index]
+                    yield message.curve
+                elif isinstance(message, messages.TooLarge):
+                    state.give_back(pipe)
+                    self.too_small.append(message.reason)
+                    if not state.under_way:
+                        raise TrialTooLarge(message.reason)
+                elif isinstance(message, messages.Checkpoint):
+                    checkpoints[message.index] = message.content
+                elif message == messages.AskTrial(wait=True):
+                    state.waiting.append(pipe)
                 else:
-                    del under_way[pipe][content.trial.index]
-                    yield content
-        for pipe in idle:
+                    self._send(pipe, state.answer(pipe, message))
+        for pipe in state.waiting:
             self._send(pipe, None)
 
     def cost_of(self, study: Study) -> Cost:
-        """What was measured of a study."""
+        """The measured cost of a study."""
         return self._costs[_key(study)]
 
     def measure(self, studies: Sequence[Study]) -> list[Cost | TrialTooLarge]:
-        """What a trial of each study costs, all workers busy as they will be in earnest.
+        """The cost of a trial of each study, measured with all workers busy, as they will be in training.
 
-        Those for which a worker has too little room are measured by the next.
+        A study for which one worker has too little memory is measured by the next.
         """
         found: dict[int, Cost | TrialTooLarge] = {}
-        todo = [(number, self._pipes) for number in range(len(studies))]  # and who may have room for it
+        todo = [(number, self._pipes) for number in range(len(studies))]  # with the workers that may have the memory
         busy: dict[Connection, tuple[int, Sequence[Connection]]] = {}
         while todo or busy:
             for pipe in self._pipes:
@@ -192,21 +170,25 @@ class Workers:
                     busy[pipe] = mine
                     self._send(pipe, self._measurement(studies[mine[0]]))
             for pipe in self._ready(list(busy)):
-                kind, content = self._receive(pipe)
+                message = self._receive(pipe)
                 number, able = busy.pop(pipe)
                 others = [other for other in able if other is not pipe]
-                if kind == "measured":
-                    self._costs[_key(studies[number])] = found[number] = content
+                if isinstance(message, messages.Measured):
+                    self._costs[_key(studies[number])] = found[number] = message.cost
                 elif others:
                     todo.append((number, others))
                 else:
-                    found[number] = TrialTooLarge(content)
+                    found[number] = TrialTooLarge(message.reason)
         return [found[number] for number in range(len(studies))]
 
-    def _ready(self, pipes: list[Connection]) -> list[Connection]:
-        """Those with something to say, waiting until there is one; in the pool's order.
+    def _measurement(self, study: Study) -> messages.Measure:
+        """The order to measure a study, with at most so many lanes that every worker gets its share of the trials."""
+        return messages.Measure(study, most=-(-study.search.trials // self.count), lanes=self.placement.lanes)
 
-        Whatever a follower says, or its death, is the end.
+    def _ready(self, pipes: list[Connection]) -> list[Connection]:
+        """The pipes with a message, in the pool's order; waits for one.
+
+        Followers speak only when they fail: `_receive` raises whatever they say.
         """
         ready = wait([*pipes, *self._followers])
         for pipe in self._followers:
@@ -214,24 +196,29 @@ class Workers:
                 self._receive(pipe)
         return [pipe for pipe in pipes if pipe in ready]
 
-    def _receive(self, pipe: Connection) -> tuple[str, Any]:
+    def _receive(self, pipe: Connection) -> Any:
         with self._alive(pipe):
-            kind, content = pipe.recv()
-        if kind == "error":
+            message = pipe.recv()
+        if isinstance(message, messages.Crashed):
             for other, process in self._processes.items():
                 process.join(timeout=0.5 if self._followers and other is not pipe else 0)
-                if process.exitcode:  # of whose death this is the consequence
+                if process.exitcode:  # this death is the cause of the error that the worker reports
                     raise self._died(other)
-            raise WorkerError(content)
-        return kind, content
+            raise WorkerError(message.error)
+        return message
 
     def _send(self, pipe: Connection, message: object) -> None:
+        """Say something to a worker.
+
+        Raises:
+            WorkerError: it died.
+        """
         with self._alive(pipe):
             pipe.send(message)
 
     @contextmanager
     def _alive(self, pipe: Connection) -> Iterator[None]:
-        """Talk to a worker, or say that it died."""
+        """Talk to a worker; raise WorkerError if it is dead."""
         try:
             yield
         except (EOFError, ConnectionError) as error:
@@ -241,20 +228,63 @@ class Workers:
         process = self._processes[pipe]
         process.join(timeout=5)
         return WorkerError(
-            f"a worker process died (exit code {process.exitcode}), most likely for want of memory; "
-            "try fewer with engine.workers=1. Finished trials are kept, and the same command continues."
+            f"a worker process died (exit code {process.exitcode}), most likely because memory ran out; "
+            "try engine.workers=1. Finished trials are kept, and the same command continues."
         )
 
 
+class _Training:
+    """Which worker trains which trial of one search.
+
+    Attributes:
+        under_way: pipe -> index -> trial; a worker with too little memory for the study is not in it.
+        waiting: workers with nothing to do until the tuner proposes another trial.
+    """
+
+    def __init__(self, tuner: Tuner, checkpoints: MutableMapping[int, bytes], pipes: Sequence[Connection]) -> None:
+        self.tuner, self.checkpoints = tuner, checkpoints
+        self.under_way: dict[Connection, dict[int, Trial]] = {pipe: {} for pipe in pipes}
+        self.waiting: list[Connection] = []
+        self._returned: list[Trial] = []
+
+    def answer(self, pipe: Connection, question: messages.Question) -> object:
+        """The answer to a worker's question."""
+        if isinstance(question, messages.AskTrial):
+            return self._proposal(pipe)
+        if isinstance(question, messages.AskStepLimit):
+            return self.tuner.step_limit(question.index)
+        return self.checkpoints.get(question.index)
+
+    def for_waiting(self) -> Iterator[tuple[Connection, messages.Proposal]]:
+        """Trials for the workers that wait, while there are any; the other workers keep waiting."""
+        waiting, self.waiting = self.waiting, []
+        for pipe in waiting:
+            if (proposal := self._proposal(pipe)) is None:
+                self.waiting.append(pipe)
+            else:
+                yield pipe, proposal
+
+    def give_back(self, pipe: Connection) -> None:
+        """Take the trials of a worker with too little memory, for the others."""
+        self._returned += self.under_way.pop(pipe).values()
+
+    def _proposal(self, pipe: Connection) -> messages.Proposal | None:
+        trial = self._returned.pop(0) if self._returned else self.tuner.ask()
+        if trial is None:
+            return None
+        self.under_way[pipe][trial.index] = trial
+        return messages.Proposal(trial, trial.index in self.checkpoints)
+
+
 def _key(study: Study) -> str:
-    """What decides the cost of a step; its searches, stages and reruns share it."""
+    """The settings that decide the cost of a step; all searches, stages and reruns of a study share it."""
     how = (study.optimizer, study.batch_size, study.arithmetic, study.precision, study.micro_batch, study.averages)
     return json.dumps([study.workload, how], sort_keys=True)
 
 
 @contextmanager
 def one_thread_environment() -> Iterator[None]:
-    """Processes started in this block have one thread and keep their memory; glibc reads it when a process starts."""
+    """Processes started in this block have one thread and keep their memory; glibc reads this at process start."""
     tunables = [*filter(None, [os.environ.get("GLIBC_TUNABLES")]), _HUGE_PAGES]
     ours = _ENVIRONMENT | {"GLIBC_TUNABLES": ":".join(tunables)}
     before = {name: os.environ.get(name) for name in ours}

@@ -1,4 +1,4 @@
-"""The life of a worker process: it trains or measures whatever study it is handed, alone or as one of a team."""
+"""The life of a worker process: it trains or measures every study it is ordered to, alone or as a rank of a team."""
 
 from __future__ import annotations
 
@@ -13,178 +13,217 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from study.devices import signals
-from study.records import Trial
+from study.records import Study, Trial
+from study.workers import messages
 
 if TYPE_CHECKING:
+    from study.data.resident import Source
     from study.devices.distributed import Rank, Team
     from study.devices.placement import Placement
     from study.engine.checkpoints import Pace
+    from workloads.base import Workload
 
 
 @dataclass(frozen=True)
 class Setting:
-    """What a worker is told when it starts; see `study.workers.Workers`.
+    """What a worker must know when it starts; see `study.workers.pool.Workers`.
 
     Attributes:
         number: of this worker, from 0.
     """
 
-    engine: Placement
+    placement: Placement
     import_path: Path | None
     number: int
 
 
-class _Remote:
-    """The tuner and the store, seen through the pipe of a team's leader: whatever they answer, all its processes hear.
+class _Parent:
+    """The tuner and the store behind the pipe to the parent: rank 0 of a team asks, all ranks get the answer.
 
     Arguments:
-        pipe: used by the leader alone.
+        pipe: used by rank 0 alone.
     """
 
     def __init__(self, pipe: Connection | None, team: Team, pace: Pace) -> None:
         self.pipe, self.team, self.pace = pipe, team, pace
-        self.kept: set[int] = set()
-        """Trials that have a checkpoint: nobody is asked for those of others."""
+        self._with_checkpoint: set[int] = set()
+        """Trials that have a checkpoint: for the others there is no need to ask."""
 
     def ask(self, wait: bool) -> Trial | None:
-        proposal = self._answer("ask", wait)
+        proposal = self._answer(messages.AskTrial(wait))
         if proposal is None:
             return None
-        trial, kept = proposal
-        if kept:
-            self.kept.add(trial.index)
-        return trial
+        if proposal.has_checkpoint:
+            self._with_checkpoint.add(proposal.trial.index)
+        return proposal.trial
 
     def step_limit(self, index: int) -> int:
-        return self._answer("limit", index)
+        return self._answer(messages.AskStepLimit(index))
 
     def checkpoint(self, index: int) -> bytes | None:
-        return self._answer("checkpoint", index) if index in self.kept else None
+        return self._answer(messages.AskCheckpoint(index)) if index in self._with_checkpoint else None
 
     def keep(self, index: int, checkpoint: bytes) -> None:
-        self.kept.add(index)
-        self.tell("keep", (index, checkpoint))
+        self._with_checkpoint.add(index)
+        self.report(messages.Checkpoint(index, checkpoint))
 
-    def tell(self, kind: str, content: object) -> None:
-        """Say something that asks for no answer."""
+    def report(self, report: messages.Report) -> None:
+        """Say something that needs no answer."""
         if self.team.rank == 0:
             assert self.pipe is not None
-            self.pipe.send((kind, content))
+            self.pipe.send(report)
 
-    def _answer(self, kind: str, content: object) -> Any:
+    def _answer(self, question: messages.Question) -> Any:
         def asked() -> Any:
             assert self.pipe is not None
-            self.pipe.send((kind, content))
+            self.pipe.send(question)
             return self.pipe.recv()
 
         return self.team.broadcast(asked)
 
 
 def work(pipe: Connection, parent: int, setting: Setting, rank: Rank | None) -> None:
-    """What a process of the pool does, from its start on.
+    """Run a process of the pool from its start to its end.
 
     Arguments:
-        pipe: to the parent, whom a follower in a team tells of its errors only.
+        pipe: to the parent; a follower in a team only reports its errors through it.
         parent: its process id.
-        rank: in a team; None: it trains alone.
+        rank: in a team; None: this process trains alone.
     """
     from study.devices.distributed import Team
 
     signals.die_with(parent)
     try:
-        _obey(pipe, setting, rank.join() if rank else Team(), rank)
+        serve(pipe, setting, rank.join() if rank else Team(), rank)
     except (EOFError, ConnectionError):
         return
     except Exception as error:
         with suppress(ConnectionError):
-            pipe.send(("error", _told(error)))
+            pipe.send(messages.Crashed(_for_people(error)))
 
 
-def _told(error: Exception) -> str:
-    """What a person is told of a worker's last error."""
+def _for_people(error: Exception) -> str:
+    """The last error of a worker: a traceback, or how to continue where memory ran out."""
     from study.devices.memory import out_of_memory
 
     if not out_of_memory(error):
         return "".join(traceback.format_exception(error))
     return (
-        "a device of a team ran out of memory in the middle of a trial, when the others could not be told any more: "
-        f"{str(error).partition(chr(10))[0]}. Finished trials are kept, and the same command continues with smaller "
-        "micro-batches where they are needed from the beginning; end other programs on the device."
+        "a device of a team ran out of memory in the middle of a trial, too late to tell the other ranks: "
+        f"{str(error).partition(chr(10))[0]}. Finished trials are kept, and the same command continues, with smaller "
+        "micro-batches from the start where they are needed; end other programs on the device."
     )
 
 
 def follow(rank: Rank) -> NoReturn:
-    """What the processes do that torchrun started beside the first, to their end."""
+    """Run a process that torchrun started with a rank above 0, from its start to its end."""
     from study.devices.distributed import end_with, lost
 
     end_with(rank)
     status = 0
     try:
         with signals.ignored():
-            _obey(None, None, rank.join(), rank)
+            serve(None, None, rank.join(), rank)
     except Exception as error:
         if not lost(error):
             traceback.print_exc()
             status = 1
     sys.stderr.flush()
-    os._exit(status)  # torch aborts an interpreter that ends in order while a thread waits for a store that is gone
+    os._exit(status)  # torch aborts an interpreter that exits normally while a thread waits for a store that is gone
 
 
-def _obey(pipe: Connection | None, setting: Setting | None, team: Team, rank: Rank | None) -> None:
-    """Do what the parent orders, for as long as it lives.
+def serve(pipe: Connection | None, setting: Setting | None, team: Team, rank: Rank | None) -> None:
+    """Carry out the parent's orders until the pipe closes.
 
     Arguments:
-        setting: None where only the leader of the team was told.
+        setting: None on a follower under torchrun; rank 0 broadcasts its own.
     """
-    import torch
-
-    from study.data import streaming
-    from study.data.order import places
-    from study.data.resident import Source
-    from study.devices import placement
-    from study.devices.memory import out_of_memory, release_cached_memory, too_large
-    from study.engine import train
-    from study.engine.checkpoints import Pace
-    from workloads.base import Workload, build, importable
-    from workloads.layers import together
+    from study.devices.memory import release_cached_memory
 
     setting = team.broadcast(lambda: setting)
     assert setting is not None
+    worker = _Worker(pipe, setting, team, _prepared(setting, rank))
+    while True:
+        release_cached_memory()  # until the next order, others on the device have more use for the memory
+        worker.obey(team.broadcast(pipe.recv if pipe else tuple))
+
+
+def _prepared(setting: Setting, rank: Rank | None) -> str:
+    """The device of this process, made the current one; from now on this process computes as every worker does."""
+    import torch
+
+    from study.devices import placement
+    from workloads.base import importable
+
     importable(setting.import_path)
-    device = setting.engine.device_of(setting.number if rank is None else rank.local_index)
+    device = setting.placement.device_of(setting.number if rank is None else rank.local_index)
     if device != "cpu":
         torch.cuda.set_device(device)
     placement.settle_arithmetic()
-    teams: dict[int, Team | None] = {}
-    loaded: dict[str, tuple[Workload, Source]] = {}
-    while True:
-        release_cached_memory()  # others on the device have more use for it, until the next order and beyond
-        kind, study, *how = team.broadcast(pipe.recv if pipe else tuple)
-        key = json.dumps(study.workload, sort_keys=True)
-        remote = _Remote(pipe, team, Pace(None))
+    return device
+
+
+class _Worker:
+    """One process between orders: its device, its team and the data of the latest workload."""
+
+    def __init__(self, pipe: Connection | None, setting: Setting, team: Team, device: str) -> None:
+        self.pipe, self.placement, self.team, self.device = pipe, setting.placement, team, device
+        self._teams: dict[int, Team | None] = {}
+        self._loaded: dict[str, tuple[Workload, Source]] = {}
+
+    def obey(self, order: messages.Order) -> None:
+        """Carry out one order; reports that one trial does not fit, and raises every other error."""
+        from study.devices.memory import out_of_memory, too_large
+        from study.engine.checkpoints import Pace
+
+        parent = _Parent(self.pipe, self.team, Pace(None))
         try:
-            if key not in loaded:
-                loaded.clear()  # one data set at a time on the device
-                workload = build(study.workload)
-                reading = (device, setting.engine.data_memory, setting.engine.loaders)
-                # From the CPU, since a device may not hold them; no name keeps them beside what is made of them.
-                loaded[key] = workload, streaming.source(workload.splits(torch.device("cpu")), *reading)
-            workload, data = loaded[key]
-            size = 1
-            if team.size > 1:
-                size = len(places(study.batch_size, team.size, together=together(workload.model(), study.batch_size)))
-            if size not in teams:
-                teams[size] = team.first(size)
-            if (taking := teams[size]) is None:
-                continue  # a batch too small to be shared with this process
-            data = data.shared(taking)
-            remote = _Remote(pipe, taking, Pace(setting.engine.checkpoint_minutes, taking.broadcast))
-            if kind == "measure":
-                remote.tell("measured", train.measure(study, workload, data, *how))
-                continue
-            for curve in train.train(study, workload, data, remote, *how):
-                remote.tell("curve", curve)
+            workload, data = self._load(order.study)
+            team = self._team_for(order.study, workload)
+            if team is None:
+                return  # the batch is too small to share with this process
+            parent = _Parent(self.pipe, team, Pace(self.placement.checkpoint_minutes, team.broadcast))
+            self._carry_out(order, workload, data.shared(team), parent)
         except Exception as error:
-            if not (out_of_memory(error) and remote.team.agreed(error)):
+            if not (out_of_memory(error) and parent.team.agreed(error)):
                 raise
-            remote.tell("too large", too_large(study, device, error))
+            parent.report(messages.TooLarge(too_large(order.study, self.device, error)))
+
+    def _carry_out(self, order: messages.Order, workload: Workload, data: Source, parent: _Parent) -> None:
+        from study.engine import train
+
+        if isinstance(order, messages.Measure):
+            cost = train.measure(order.study, workload, data, order.most, order.lanes)
+            parent.report(messages.Measured(cost))
+            return
+        for curve in train.train(order.study, workload, data, parent, order.heights, order.lanes):
+            parent.report(messages.Finished(curve))
+
+    def _load(self, study: Study) -> tuple[Workload, Source]:
+        """The study's workload and data; one data set at a time is on the device."""
+        import torch
+
+        from study.data import streaming
+        from workloads.base import build
+
+        key = json.dumps(study.workload, sort_keys=True)
+        if key not in self._loaded:
+            self._loaded.clear()
+            workload = build(study.workload)
+            reading = (self.device, self.placement.data_memory, self.placement.loaders)
+            # Splits are made on the CPU, since they may not fit on the device. No local variable holds them, so that
+            # they do not stay in memory beside the source made of them.
+            self._loaded[key] = workload, streaming.source(workload.splits(torch.device("cpu")), *reading)
+        return self._loaded[key]
+
+    def _team_for(self, study: Study, workload: Workload) -> Team | None:
+        """The ranks that share the study's batch; None if it is too small for this one to get a part."""
+        from study.data.order import places
+        from workloads.layers import together
+
+        size = 1
+        if self.team.size > 1:
+            size = len(places(study.batch_size, self.team.size, together=together(workload.model(), study.batch_size)))
+        if size not in self._teams:
+            self._teams[size] = self.team.first(size)
+        return self._teams[size]

@@ -11,19 +11,10 @@ from house.measure import ROOMS, box, box_arrows, file_arrows, floors, imports, 
 
 ROOT = Path(__file__).parents[2]
 FILES = python_files(ROOT)
-# Import names of the distributions in pyproject.toml; omegaconf comes with Hydra, PIL with matplotlib, markupsafe with
-# jinja2.
+# Import names of the distributions in pyproject.toml; omegaconf and yaml come with Hydra, PIL with matplotlib,
+# markupsafe with jinja2.
 DECLARED = {"torch", "optuna", "hydra", "omegaconf", "pandas", "pyarrow", "numpy", "scipy", "matplotlib", "PIL"}
-DECLARED |= {
-    "sklearn",
-    "joblib",
-    "jinja2",
-    "markupsafe",
-    "markdown_it",
-    "pooch",
-    "rich",
-    "yaml",
-}  # yaml comes with omegaconf
+DECLARED |= {"sklearn", "joblib", "jinja2", "markupsafe", "markdown_it", "pooch", "rich", "yaml"}
 DECLARED |= {"ray", "submitit"}  # extras
 
 # Module -> the places that may import it: folders (with all below them) and files.
@@ -59,6 +50,7 @@ LINE = [
     "study/engine",
     "study/config study/terminal study/workers",
     "study/run",
+    "study/warn",
     "study/whole_sweep",
     "study/transfer",
     "study/cluster study/calibration",

@@ -60,7 +60,7 @@ def edited(path: Path, old: str, new: str) -> None:
 
 def trained(job: Job) -> list[Curve]:
     console = Console(file=io.StringIO())
-    whole_sweep.train(whole_sweep.ready([job]), None, "", console)
+    whole_sweep.train(whole_sweep.settled([job]), None, "", console)
     return store.load(store.study_folder(job.results, job.study))
 
 
@@ -119,7 +119,7 @@ def test_an_older_fingerprint_still_tells_that_code_changed(results):
     edited(folder_of(results, "softmax/momentum/16") / "study.json", '"parameters": 650.0', '"parameters": 651.0')
     edited(folder_of(results, "softmax/momentum/2") / "study.json", '"parameters": 650.0', '"parameters": 651.0')
     console = Console(width=1000, file=io.StringIO())
-    whole_sweep.warn_of_changes(whole_sweep.ready([job_of(results, "softmax/momentum/16")]), console)
+    warn.of_changes(whole_sweep.settled([job_of(results, "softmax/momentum/16")]), console)
     assert "holds trials of another softmax (parameters 651, now 650)" in console.file.getvalue()
 
 
@@ -131,7 +131,7 @@ def test_what_is_complete_needs_no_continuing(results):
     edited(folder_of(results, "softmax/momentum/2") / "study.json", '"arithmetic": "bmm"', '"arithmetic": "grouped"')
     for name in ("softmax/momentum/2", "broad/momentum/4"):
         job = job_of(results, name)
-        assert whole_sweep.missing(whole_sweep.ready([job])) == []
+        assert whole_sweep.missing(whole_sweep.settled([job])) == []
 
 
 @pytest.mark.parametrize(
@@ -145,9 +145,9 @@ def test_what_cannot_be_continued_is_refused(results, name, reason):
     edited(folder_of(results, "softmax/momentum/2") / "study.json", '"arithmetic": "bmm"', '"arithmetic": "grouped"')
     job = job_of(results, name, trials=3)
     with pytest.raises(store.StoreError, match=rf"reported but not continued: .*{reason[reason.index(' .* ') + 4 :]}"):
-        whole_sweep.ready([job])
+        whole_sweep.settled([job])
     with pytest.raises(store.StoreError, match=rf"{reason}; choose another results=DIR"):
-        whole_sweep.ready([job])
+        whole_sweep.settled([job])
     assert main(["report", str(results)]) == 0
     assert footprint.rebuilt(store.read(folder_of(results, name) / "study.json")["question"], "cpu").model
 

@@ -24,7 +24,7 @@ from torch.optim.lr_scheduler import (
 
 from study.config.compose import CONF
 from study.config.jobs import parse_jobs
-from study.config.preflight import materialise
+from study.config.preflight import settle
 from study.data.resident import Data
 from study.engine import lanes, serial
 from study.errors import UsageError
@@ -266,7 +266,7 @@ REFUSED = [
     (["search.space.warmup_examples={low: -1, high: 9}"], ["search.space.warmup_examples must lie in [0, inf)", "-1"]),
     (["search.space.warmup_steps=1", "search.space.warmup_initial_factor=2"], ["warmup_initial_factor", "[0, 1]", "2"]),
     (["search.space.warmup_step=5"], ["search.space.warmup_step is", "did you mean 'warmup_steps'"]),
-    (["search.space.learning_rate_drops=2"], ["learning_rate_drops is asked for by none of", "schedule constant"]),
+    (["search.space.learning_rate_drops=2"], ["learning_rate_drops is a parameter of neither", "schedule constant"]),
     (["schedule=exponential", "search.space.end_learning_rate_factor=0"], ["end_learning_rate_factor", "(0, 1]", "0"]),
     (["schedule=step", "search.space.learning_rate_drops=0"], ["learning_rate_drops", "[1, inf)", "0"]),
 ]
@@ -275,7 +275,7 @@ REFUSED = [
 @pytest.mark.parametrize(("arguments", "words"), REFUSED, ids=[" ".join(row[0]) for row in REFUSED])
 def test_refuses(arguments, words):
     with pytest.raises(UsageError) as refusal:
-        materialise(parse_jobs([*arguments, "batch_size=64", "engine=serial"]))
+        settle(parse_jobs([*arguments, "batch_size=64", "engine=serial"]))
     for word in words:
         assert word in str(refusal.value)
 

@@ -101,7 +101,7 @@ def test_a_shard_hears_of_the_goals_of_others(tmp_path: Path, make_study, make_c
 class Trainer:
     """A pool that trains by hand, and leaves after so many trials."""
 
-    count, engine = 1, Placement(device="cpu", workers=1, devices=1)
+    count, placement = 1, Placement(device="cpu", workers=1, devices=1)
 
     def __init__(self, make_curve: Any, leaves_after: int | None = None) -> None:
         self.make_curve, self.left, self.made = make_curve, leaves_after, list[int]()
@@ -123,8 +123,8 @@ def test_a_process_takes_the_shards_that_nobody_works_on(tmp_path: Path, make_st
     folder = store.study_folder(tmp_path, study)
     first, second = Trainer(make_curve, leaves_after=1), Trainer(make_curve)
     with pytest.raises(InterruptedError):
-        run.run(study, first, tmp_path, lambda *_: None, shards=3)  # type: ignore[arg-type]
-    run.run(study, second, tmp_path, lambda *_: None, shards=3)  # type: ignore[arg-type]
+        run.run(run.SearchRun(study, tmp_path, shards=3), first, lambda *_: None)  # type: ignore[arg-type]
+    run.run(run.SearchRun(study, tmp_path, shards=3), second, lambda *_: None)  # type: ignore[arg-type]
     assert (first.made, second.made) == ([0], [3, 1, 4, 2, 5])
     assert [curve.trial.index for curve in store.load(folder)] == list(range(6))
     provenance = store.runs(folder)
@@ -148,7 +148,7 @@ def test_a_trial_that_another_process_kept_meanwhile_is_counted_once(
         return real(folder, curve, **how)
 
     monkeypatch.setattr(store, "save", late)
-    run.run(study, trainer, tmp_path, lambda *_: None)  # type: ignore[arg-type]
+    run.run(run.SearchRun(study, tmp_path), trainer, lambda *_: None)  # type: ignore[arg-type]
     assert [curve.trial.index for curve in store.load(folder)] == [0, 1]
     assert [record["doubled_trials"] for record in store.runs(folder)] == [1]
 

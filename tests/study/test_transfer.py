@@ -314,7 +314,7 @@ def planned(tmp_path, make_study, make_curve, write_study, asked, reached, unfin
         study = make_study(batch_size=size, trials=2)
         write_study(tmp_path, study, [make_curve(study, i, reaches=reaches) for i in range(2 - (size in unfinished))])
         jobs[size] = Job(study, tmp_path, Placement())
-    found, left_out = transfer.of_curve(jobs, asked)
+    found, left_out = transfer.transfers_of_curve(jobs, asked)
     return {each.job.study.batch_size: [study.branch for study in each.studies] for each in found}, left_out
 
 
@@ -324,32 +324,33 @@ def plan(tmp_path, make_study, make_curve, write_study):
 
 
 def test_what_is_not_tuned_is_left_out_and_where_the_goal_was_missed_nothing_is_compared(plan) -> None:
-    asked = transfer.Asked(bases=(8, 16), rules=("constant", "constant_half_life"), seeds=2)
+    asked = transfer.TransferRequest(bases=(8, 16), rules=("constant", "constant_half_life"), seeds=2)
     found, left_out = plan(asked, {8: 20, 16: None, 32: 30, 64: 10}, unfinished=(64,))
     assert left_out == [
         "batch size 64 is not tuned yet; finish its sweep first",
         "no trial of batch size 16 reached the goal, so it has no tuned configuration; choose among 8, 32",
-        "rule constant_half_life is about decay rates, of which its optimizer has none",
+        "rule constant_half_life changes decay rates, but the optimizer has none; choose another rule",
     ]
     constant = Branch(rerun=0, rule="constant", base=8)
     assert found == {16: [constant], 32: [Branch(rerun=0, rule="tuned", base=32), constant]}
 
 
 def test_the_usual_bases_are_the_smallest_that_reached_the_goal_and_the_middle_one(plan) -> None:
-    found, left_out = plan(transfer.Asked(rules=("constant",)), {1: None, 2: 20, 4: 20, 8: 20, 16: 20})
+    found, left_out = plan(transfer.TransferRequest(rules=("constant",)), {1: None, 2: 20, 4: 20, 8: 20, 16: 20})
     assert left_out == []
     assert {branch.base for branches in found.values() for branch in branches if branch.rule == "constant"} == {2, 8}
 
 
 def test_nothing_can_be_moved_from_nowhere_or_to_nowhere(plan) -> None:
-    assert plan(transfer.Asked(), {8: None, 16: None}) == (
+    assert plan(transfer.TransferRequest(), {8: None, 16: None}) == (
         {},
         ["no trial reached the goal, so nothing is tuned; choose a looser goal or a larger budget"],
     )
 
 
 def test_there_is_no_move_to_where_it_is(plan) -> None:
-    assert plan(transfer.Asked(), {8: 20}) == ({}, ["there is no batch size but 8 to move to; sweep another"])
+    reason = "batch size 8 is the only one, so there is none to transfer to; sweep another"
+    assert plan(transfer.TransferRequest(), {8: 20}) == ({}, [reason])
 
 
 def test_a_base_that_was_fastest_on_twice_the_budget_brings_it_along(
@@ -362,7 +363,7 @@ def test_a_base_that_was_fastest_on_twice_the_budget_brings_it_along(
             steps = 60 if search.branch.budget == 1 else 40
             write_study(tmp_path, search, [make_curve(search, 0, reaches=steps)])
         jobs[size] = Job(study, tmp_path, Placement())
-    found, _ = transfer.of_curve(jobs, transfer.Asked(bases=(8,), rules=("linear",)))
+    found, _ = transfer.transfers_of_curve(jobs, transfer.TransferRequest(bases=(8,), rules=("linear",)))
     [tuned, linear] = next(each.studies for each in found if each.job.study.batch_size == 16)
     assert linear.branch == Branch(budget=2.0, rerun=0, rule="linear", base=8)
     assert (tuned.train_steps, linear.train_steps) == (200, 200)

@@ -229,9 +229,9 @@ def test_goals_after_the_fact(tmp_path: Path, capsys: pytest.CaptureFixture[str]
 def test_fused_trials_that_are_forced_stay_fused_as_they_were(tmp_path: Path) -> None:
     """Whatever the rule says today, here or on another device."""
     small = ["batch_size=64", f"results={tmp_path}"]
-    [job] = preflight.materialise(parse_jobs(small))
+    [job] = preflight.settle(parse_jobs(small))
     store.open_study(tmp_path, replace(job.study, arithmetic="linear_blocks"), {"device": "cpu"})
-    [again] = preflight.materialise(parse_jobs([*small, "engine=lanes"]))
+    [again] = preflight.settle(parse_jobs([*small, "engine=lanes"]))
     assert again.study.arithmetic == "linear_blocks"
 
 
@@ -239,7 +239,7 @@ def test_a_study_begun_on_another_device_goes_on_in_its_arithmetic(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     small = ["batch_size=64", "search.trials=2", "budget.epochs=2", "engine.workers=1", f"results={tmp_path}"]
-    [job] = preflight.materialise(parse_jobs(small))
+    [job] = preflight.settle(parse_jobs(small))
     assert job.study.arithmetic == "linear_chain"
     store.open_study(tmp_path, replace(job.study, arithmetic="plain"), {"device": "cuda:0"})
     assert main(["sweep", *small, "engine=lanes"]) == 2  # by force it would be another question

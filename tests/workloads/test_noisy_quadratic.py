@@ -175,7 +175,7 @@ def test_large_batches_are_not_taken_in_parts():
     """Its model saves as much for one example as for thousands, which once counted as a quarter for each example."""
     workload = build(configured())
     assert memory.saved_bytes(workload, *workload.splits(CPU).train) < 100
-    [job] = preflight.materialise(parse_jobs(["workload=nqm", "optimizer=sgd", "batch_size=16384"]))
+    [job] = preflight.settle(parse_jobs(["workload=nqm", "optimizer=sgd", "batch_size=16384"]))
     assert (job.study.micro_batch, job.study.arithmetic) == (None, "plain")
 
 

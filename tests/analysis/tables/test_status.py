@@ -17,7 +17,7 @@ from rich.console import Console
 
 from analysis.load import load
 from analysis.tables import status, steps_to_result
-from study import store, whole_sweep
+from study import store, warn
 from study.__main__ import main
 from study.config import preflight
 from study.config.jobs import parse_jobs
@@ -136,7 +136,7 @@ def test_plan_writes_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str])
 def test_lanes_that_cannot_be_are_told(tmp_path: Path, engine: str, precision: str, told: bool) -> None:
     console = Console(width=1000, file=io.StringIO())
     arguments = [*SMALL, f"precision={precision}", f"engine={engine}", f"results={tmp_path}"]
-    whole_sweep.warn_of_lanes(preflight.materialise(parse_jobs(arguments)), console)
+    warn.of_lanes(preflight.settle(parse_jobs(arguments)), console)
     line = "engine=lanes, but mlp_digits with momentum cannot be fused at batch size 64, 256: trials are trained one at"
     assert (line in console.file.getvalue()) is told
 

@@ -33,7 +33,7 @@ SMALL = [
 def jobs(tmp_path_factory):
     folder = tmp_path_factory.mktemp("calibrated")
     asked = ["workload=nqm_preconditioned", "optimizer=sgd,momentum", "engine.workers=1", *SMALL, f"results={folder}"]
-    everything, missing = whole_sweep.jobs_of(asked, None)
+    everything, missing = whole_sweep.jobs_here(asked, None)
     whole_sweep.train(missing, None, "", Console(quiet=True))
     return everything
 
@@ -158,7 +158,7 @@ def test_a_goal_that_is_never_reached_is_said(jobs):
 def test_what_is_not_solved_is_refused_before_training(tmp_path, asked):
     usual = ["workload=nqm", "optimizer=sgd", "search.reruns=3", "batch_size=64", f"results={tmp_path}"]
     keys = {text.partition("=")[0] for text in asked}
-    found, _ = whole_sweep.jobs_of([*asked, *(text for text in usual if text.partition("=")[0] not in keys)], None)
+    found, _ = whole_sweep.jobs_here([*asked, *(text for text in usual if text.partition("=")[0] not in keys)], None)
     with pytest.raises(UsageError, match=r"solved exactly, but got|search\.reruns must be at least 1"):
         compare.check(found)
 
@@ -171,7 +171,7 @@ def test_what_the_solution_does_not_know_is_refused_before_training(tmp_path, as
     usual = ["workload=nqm", "optimizer=sgd", "search.reruns=3", "batch_size=64", f"results={tmp_path}"]
     if "momentum" in asked[0]:
         usual[1] = "optimizer=momentum"
-    found, _ = whole_sweep.jobs_of([*usual, *asked], None)
+    found, _ = whole_sweep.jobs_here([*usual, *asked], None)
     with pytest.raises(UsageError, match="the exact solution is of learning_rate and momentum alone"):
         compare.check(found)
 

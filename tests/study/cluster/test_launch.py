@@ -133,7 +133,7 @@ def test_jobs_on_one_machine_share_its_cores(jobs, monkeypatch, workers, n_jobs,
     shards = [launch.with_workers(job, workers) for job in launch.each_shard(jobs)]
     settings, divided = launch._divided(shards, launch.Cluster("local", {"n_jobs": n_jobs}))
     assert settings["n_jobs"] == at_once
-    assert {job.engine.workers for job in divided} == {each}
+    assert {job.placement.workers for job in divided} == {each}
     assert [launch.with_workers(job, workers) for job in divided] == shards
 
 
@@ -144,16 +144,16 @@ def test_jobs_on_one_machine_share_its_cores(jobs, monkeypatch, workers, n_jobs,
 def test_jobs_share_a_gpu_and_teams_the_cores(jobs, monkeypatch, device, devices, workers, at_once):
     monkeypatch.setattr(placement, "cores", lambda: 8)
     engine = placement.Placement(device=device, devices=devices, workers=workers)
-    asked = [replace(job, engine=engine) for job in jobs]
+    asked = [replace(job, placement=engine) for job in jobs]
     settings, divided = launch._divided(asked, launch.Cluster("local", {"n_jobs": -1}))
-    assert (settings["n_jobs"], {job.engine.workers for job in divided}) == (at_once, {1})
+    assert (settings["n_jobs"], {job.placement.workers for job in divided}) == (at_once, {1})
 
 
 def test_a_ray_task_has_a_worker_for_each_core_it_was_given(jobs):
     job = launch.with_workers(jobs[0], None)
     for remote, expected in (({"num_cpus": 3}, 3), ({"num_cpus": 3, "num_gpus": 1}, None)):
         _, [divided] = launch._divided([job], launch.Cluster("ray", {"ray": {"remote": remote}}))
-        assert divided.engine.workers == expected
+        assert divided.placement.workers == expected
 
 
 def test_slurm_grants_cores(monkeypatch):
@@ -168,10 +168,10 @@ def test_slurm_grants_cores(monkeypatch):
 def test_elsewhere_no_device_is_looked_at(tmp_path, monkeypatch):
     monkeypatch.setattr(placement.Placement, "settled", lambda engine: pytest.fail("looked at this machine"))
     asked = ["batch_size=64", "engine.device=cuda:3", f"results={tmp_path}"]
-    [job], _ = whole_sweep.jobs_of(asked, None, here=False)
-    assert (job.engine.device, job.engine.workers) == ("cuda:3", None)
+    [job], _ = whole_sweep.jobs_elsewhere(asked, None)
+    assert (job.placement.device, job.placement.workers) == ("cuda:3", None)
     with pytest.raises(UsageError, match=r"search\.space\.beta9"):
-        whole_sweep.jobs_of([*asked, "search.space.beta9=1"], None, here=False)
+        whole_sweep.jobs_elsewhere([*asked, "search.space.beta9=1"], None)
 
 
 SQUEUE = """#!/bin/sh
@@ -214,7 +214,7 @@ def test_jobs_of_one_command_are_found_from_any_of_its_results_folders(jobs, squ
         note.parent.mkdir(parents=True)
         note.write_text(str(folder))
     assert launch._launches(other, tmp_path / "none") == [tmp_path / "none", folder]
-    looks = launch._looks(other, launch.Cluster("slurm", {}), tmp_path / "none", None, "")
+    looks = launch._states(other, launch.Cluster("slurm", {}), tmp_path / "none", None, "")
     assert set(next(looks).values()) == {"queued"}  # waits
 
 

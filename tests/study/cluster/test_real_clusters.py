@@ -119,7 +119,7 @@ def test_slurm_jobs_go_on_without_who_sent_them_and_the_same_command_waits(
     process.send_signal(signal.SIGINT)
     status, _, err = finish(process)
     assert status == 130
-    assert "its jobs go on, and the same command waits for them; scancel " in err
+    assert "its jobs continue, and the same command waits for them; scancel " in err
     jobs = training(tmp_path)
     assert jobs
     assert main([*SWEEP, "cluster=slurm", slowly, f"results={tmp_path}"]) == 0

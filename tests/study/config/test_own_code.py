@@ -8,7 +8,7 @@ import pytest
 import torch
 from rich.console import Console
 
-from study import store, whole_sweep
+from study import store, warn, whole_sweep
 from study.config.jobs import parse_jobs
 from study.errors import UsageError
 from workloads.base import cross_entropy_error
@@ -18,16 +18,16 @@ from workloads.fully_connected import FullyConnected
 @pytest.mark.parametrize(
     ("loss", "said"),
     [
-        (lambda self, outputs, targets: outputs**2, r"loss must be a number for each example.*\[8\].*\[8, 10\]"),
-        (lambda self, outputs, targets: outputs.mean(), r"loss must be a number for each example.*\[8\].*\[\]"),
-        (lambda self, outputs, targets, margin: outputs.mean(1), "'margin'; what is tuned of a loss .* has a default"),
+        (lambda self, outputs, targets: outputs**2, r"loss must be a number per example.*\[8\].*\[8, 10\]"),
+        (lambda self, outputs, targets: outputs.mean(), r"loss must be a number per example.*\[8\].*\[\]"),
+        (lambda self, outputs, targets, margin: outputs.mean(1), "'margin'; `hyperparameters` must name .* a default"),
     ],
 )
 def test_a_loss_that_is_no_number_for_each_example_is_refused(tmp_path, monkeypatch, loss, said):
     """Lanes, accumulated batches and plain ones would each make something else of it."""
     monkeypatch.setattr(FullyConnected, "loss", loss)
     with pytest.raises(UsageError, match=said):
-        whole_sweep.jobs_of(["batch_size=64", f"results={tmp_path}"], None)
+        whole_sweep.jobs_here(["batch_size=64", f"results={tmp_path}"], None)
 
 
 @pytest.mark.parametrize(
@@ -35,7 +35,7 @@ def test_a_loss_that_is_no_number_for_each_example_is_refused(tmp_path, monkeypa
     [
         (list, r"must return workloads.base.Splits\(train, val, test\), but got a list"),
         (lambda s: s._replace(val=(s.val[0], s.val[1][:50])), "the val split of .* has 300 inputs and 50 targets"),
-        (lambda s: s._replace(test=(s.test[0][:0], s.test[1][:0])), "no split may be empty, but the test split"),
+        (lambda s: s._replace(test=(s.test[0][:0], s.test[1][:0])), "the test split of .* must not be empty"),
     ],
     ids=["a list", "inputs without targets", "nothing"],
 )
@@ -43,7 +43,7 @@ def test_splits_that_are_none_are_refused(tmp_path, monkeypatch, change, said):
     splits = FullyConnected.splits
     monkeypatch.setattr(FullyConnected, "splits", lambda self, device: change(splits(self, device)))
     with pytest.raises(UsageError, match=said):
-        whole_sweep.jobs_of(["batch_size=64", f"results={tmp_path}"], None)
+        whole_sweep.jobs_here(["batch_size=64", f"results={tmp_path}"], None)
 
 
 def test_splits_that_fail_are_told_in_a_line(tmp_path, monkeypatch):
@@ -53,7 +53,7 @@ def test_splits_that_fail_are_told_in_a_line(tmp_path, monkeypatch):
     monkeypatch.setattr(FullyConnected, "splits", splits)
     said = r"mlp_digits's splits\(\) cannot be computed: RuntimeError: split_with_sizes .*test_own_code.py, line \d+\)"
     with pytest.raises(UsageError, match=said):
-        whole_sweep.jobs_of(["batch_size=64", f"results={tmp_path}"], None)
+        whole_sweep.jobs_here(["batch_size=64", f"results={tmp_path}"], None)
 
 
 def test_a_module_that_cannot_be_read_is_told_in_a_line(tmp_path, monkeypatch):
@@ -61,7 +61,7 @@ def test_a_module_that_cannot_be_read_is_told_in_a_line(tmp_path, monkeypatch):
     (tmp_path / "made_wrong.py").write_text("class Mine:\n    def (self):\n")
     asked = ["batch_size=64", "workload._target_=made_wrong.Mine", f"results={tmp_path / 'results'}"]
     with pytest.raises(UsageError, match=r"must be an importable class.*made_wrong.py, line 2"):
-        whole_sweep.jobs_of(asked, tmp_path)
+        whole_sweep.jobs_here(asked, tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -74,7 +74,7 @@ def test_what_a_workloads_file_leaves_out_is_told_with_the_cure(tmp_path, yaml, 
     (tmp_path / "workload/mine.yaml").write_text(yaml)
     said = f"^{missing} is not set: a workload's file says it, below its first line, `# @package _global_`"
     with pytest.raises(UsageError, match=said):
-        whole_sweep.jobs_of(["workload=mine", "batch_size=8", f"results={tmp_path / 'results'}"], tmp_path)
+        whole_sweep.jobs_here(["workload=mine", "batch_size=8", f"results={tmp_path / 'results'}"], tmp_path)
 
 
 def test_a_tuned_loss_needs_no_default_that_is_used(tmp_path, monkeypatch):
@@ -83,7 +83,7 @@ def test_a_tuned_loss_needs_no_default_that_is_used(tmp_path, monkeypatch):
 
     monkeypatch.setattr(FullyConnected, "loss", loss)
     asked = ["batch_size=64", "search.space.label_smoothing=[0,0.1]", f"results={tmp_path}"]
-    [job], _ = whole_sweep.jobs_of(asked, None)
+    [job], _ = whole_sweep.jobs_here(asked, None)
     assert job.study.arithmetic == "linear_chain"
 
 
@@ -93,7 +93,7 @@ def test_a_loss_that_takes_plain_numbers_only_is_not_fused(tmp_path, monkeypatch
 
     monkeypatch.setattr(FullyConnected, "loss", loss)
     asked = ["batch_size=64", "search.space.label_smoothing=[0,0.1]", f"results={tmp_path}"]
-    [job], _ = whole_sweep.jobs_of(asked, None)
+    [job], _ = whole_sweep.jobs_here(asked, None)
     assert job.study.arithmetic == "plain"
 
 
@@ -111,18 +111,18 @@ def test_an_optimizer_of_the_users_folder(tmp_path, monkeypatch):
     (tmp_path / "made_optimizer.py").write_text(MINE)
     asked = ["batch_size=64", "optimizer=torch", "optimizer.target=made_optimizer.Sgd"]
     asked += ["search.space.learning_rate={low: 0.01, high: 1, scale: log}", f"results={tmp_path / 'results'}"]
-    [job], _ = whole_sweep.jobs_of(asked, tmp_path)
+    [job], _ = whole_sweep.jobs_here(asked, tmp_path)
     assert job.study.optimizer == "made_optimizer.Sgd"
 
 
 def test_asking_for_less_goes_on_with_what_was_asked_before(tmp_path, write_study):
     """What follows from a search, such as its reruns, follows from all of it."""
     asked = ["batch_size=64", f"results={tmp_path}"]
-    [job], _ = whole_sweep.jobs_of([*asked, "search.trials=30"], None)
+    [job], _ = whole_sweep.jobs_here([*asked, "search.trials=30"], None)
     write_study(tmp_path, job.study, [])
-    [less], _ = whole_sweep.jobs_of([*asked, "search.trials=6", "search.reruns=2"], None)
+    [less], _ = whole_sweep.jobs_here([*asked, "search.trials=6", "search.reruns=2"], None)
     assert (less.study.search.trials, less.study.search.reruns) == (30, 2)
-    [elsewhere], _ = whole_sweep.jobs_of([*asked, "search.trials=6"], None, here=False)
+    [elsewhere], _ = whole_sweep.jobs_elsewhere([*asked, "search.trials=6"], None)
     assert elsewhere.study.search.trials == 30
 
 
@@ -213,9 +213,9 @@ def test_code_that_was_edited_since_is_told(tmp_path, monkeypatch, edit, told):
         (mine / "made_edited.py").write_text(source)
         importlib.invalidate_caches()
         asked = ["workload=edited", "optimizer=sgd", f"batch_size={size}", f"results={tmp_path / 'results'}"]
-        [job], _ = whole_sweep.jobs_of([*asked, "engine.workers=1"], mine)
+        [job], _ = whole_sweep.jobs_here([*asked, "engine.workers=1"], mine)
         console = Console(width=1000, file=io.StringIO())
-        whole_sweep.warn_of_changes([job], console)
+        warn.of_changes([job], console)
         said.append(console.file.getvalue())
         record = store.open_study(job.results, job.study, {"device": "cpu", "fingerprint": dict(job.fingerprint)})
         store.end_run(record, {"ended": "now"})

@@ -33,7 +33,7 @@ class Masked(Does):
 
 def refused(tmp_path, said: str, batch_size: int = 64) -> None:
     with pytest.raises(UsageError, match=said):
-        whole_sweep.jobs_of([f"batch_size={batch_size}", f"results={tmp_path}"], None)
+        whole_sweep.jobs_here([f"batch_size={batch_size}", f"results={tmp_path}"], None)
 
 
 @pytest.mark.parametrize(
@@ -45,15 +45,15 @@ def refused(tmp_path, said: str, batch_size: int = 64) -> None:
         (lambda: nn.Flatten(), "has no parameter to train"),
         (lambda: nn.Sequential(nn.Flatten(), nn.LazyLinear(10)), "has lazy layers, .*; give them their sizes"),
         (lambda: Does().requires_grad_(False), "has no parameter to train; look for requires_grad=False"),
-        (lambda: Does(after=lambda y: y.detach()), r"depends on no parameter that is trained; look for detach\(\)"),
-        (lambda: Does(before=lambda x: x.sub_(0.1)), "overwrites its inputs, which are the data themselves"),
+        (lambda: Does(after=lambda y: y.detach()), r"depends on no trained parameter; look for detach\(\)"),
+        (lambda: Does(before=lambda x: x.sub_(0.1)), "overwrites its inputs, and with them the data"),
         (lambda: Does(before=lambda x: x.flatten(1)[:, :5]), "model cannot be computed of 8 examples, .*shapes"),
         (lambda: Does(before=lambda x: x.double()), "model cannot be computed .* RuntimeError: .*dtype"),
         (Masked, "model cannot be computed .* 'mask'"),
         (lambda: Does(after=lambda y: (y, y)), "loss cannot be computed of outputs a tuple and 8 examples"),
         (lambda: Does(after=lambda y: y[:, :1]), r"outputs float32 \[8, 1\] .* IndexError: Target \d is out of bounds"),
-        (lambda: Does(after=lambda y: y * math.nan), "loss is not finite before anything is trained"),
-        (lambda: Does(after=lambda y: y.argmax(1).float()), "cannot be computed|depends on no parameter"),
+        (lambda: Does(after=lambda y: y * math.nan), "loss is not finite before training"),
+        (lambda: Does(after=lambda y: y.argmax(1).float()), "cannot be computed|depends on no trained"),
     ],
 )
 def test_models_that_cannot_be_trained(tmp_path, monkeypatch, model, said):
@@ -67,22 +67,22 @@ def test_models_that_cannot_be_trained(tmp_path, monkeypatch, model, said):
         (nn.BatchNorm1d(10), "model cannot be computed of 1 example, .* Expected more than 1 value per channel"),
         (
             lambda y: y.squeeze(),
-            r"number for each example, of shape \[1\] for as many, but got float32 \[\]",
+            r"number per example, of shape \[1\] for 1 of them, but got float32 \[\]",
         ),
     ],
 )
 def test_models_that_cannot_be_trained_on_one_example(tmp_path, monkeypatch, after, said):
     monkeypatch.setattr(FullyConnected, "model", lambda self: Does(after=after))
-    whole_sweep.jobs_of(["batch_size=8", f"results={tmp_path}"], None)
+    whole_sweep.jobs_here(["batch_size=8", f"results={tmp_path}"], None)
     refused(tmp_path, said, batch_size=1)
 
 
 @pytest.mark.parametrize(
     ("loss", "said"),
     [
-        (lambda self, outputs, targets: None, "loss must be a number for each example, .* but got a NoneType"),
+        (lambda self, outputs, targets: None, "loss must be a number per example, .* but got a NoneType"),
         (lambda self, outputs, targets: 0.5, "but got a float"),
-        (lambda self, outputs, targets: outputs.argmax(1).float(), "depends on no parameter that is trained"),
+        (lambda self, outputs, targets: outputs.argmax(1).float(), "depends on no trained parameter"),
         (
             lambda self, outputs, targets: outputs.nope,
             r"AttributeError: .*'nope' \(.*.*_check.py, line \d+\)",
@@ -122,7 +122,7 @@ def test_numbers_that_are_not_finite_are_the_models_business(tmp_path, monkeypat
     splits, spoil = FullyConnected.splits, spoilt("train", math.nan, slice(50, 52))
     monkeypatch.setattr(FullyConnected, "splits", lambda self, device: spoil(splits(self, device)))
     monkeypatch.setattr(FullyConnected, "model", lambda self: Does(before=lambda x: x.nan_to_num()))
-    assert whole_sweep.jobs_of(["batch_size=64", f"results={tmp_path}"], None)[0]
+    assert whole_sweep.jobs_here(["batch_size=64", f"results={tmp_path}"], None)[0]
 
 
 def test_data_that_are_no_tensors(tmp_path, monkeypatch):

@@ -284,19 +284,19 @@ def test_batch_norm_over_a_batch_that_comes_in_parts_is_refused(make_study):
     plain = nn.Sequential(nn.Linear(24, 5), nn.BatchNorm1d(5))
     preflight.check_parts(study, plain, devices=1)
     for asked, devices, parts in ((study, 2, "2 devices"), (replace(study, micro_batch=4), 1, "parts of 4 examples")):
-        with pytest.raises(UsageError, match=f"come in {parts}.*GhostBatchNorm"):
+        with pytest.raises(UsageError, match=f"are split into {parts}.*GhostBatchNorm"):
             preflight.check_parts(asked, plain, devices)
         preflight.check_parts(asked, nn.Sequential(nn.Linear(24, 5), GhostBatchNorm(5, group=4)), devices)
 
 
 def test_a_study_begun_with_lanes_is_not_gone_on_with_on_several_devices(tmp_path):
     small = ["batch_size=256", "engine.device=cpu", f"results={tmp_path}"]
-    [job] = preflight.materialise(parse_jobs(small))
+    [job] = preflight.settle(parse_jobs(small))
     store.open_study(tmp_path, job.study, {"device": "cpu"})
     for asked in (["engine.devices=2"], ["engine.data_memory=0"]):
         with pytest.raises(UsageError, match=r"was begun with fused lanes \(linear_chain\)"):
-            preflight.materialise(parse_jobs([*small, *asked]))
-        [other] = preflight.materialise(parse_jobs([*small[:2], *asked, f"results={tmp_path / 'other'}"]))
+            preflight.settle(parse_jobs([*small, *asked]))
+        [other] = preflight.settle(parse_jobs([*small[:2], *asked, f"results={tmp_path / 'other'}"]))
         assert (job.study.arithmetic, other.study.arithmetic) == ("linear_chain", "plain")
 
 

@@ -222,9 +222,9 @@ def test_lanes_that_do_not_fit_are_fewer(question, device, monkeypatch):
 
 
 def test_a_gpu_is_used_without_being_told(tmp_path: Path) -> None:
-    [job] = preflight.materialise(parse_jobs(["batch_size=32"]))
-    assert job.engine.device == "cuda"
-    assert job.engine.workers == torch.cuda.device_count()
+    [job] = preflight.settle(parse_jobs(["batch_size=32"]))
+    assert job.placement.device == "cuda"
+    assert job.placement.workers == torch.cuda.device_count()
     assert main(["sweep", *SMALL, f"results={tmp_path}"]) == 0
     [record] = tmp_path.glob("studies/*/*/*/study.json")
     [run] = json.loads(record.read_text())["provenance"]

@@ -73,7 +73,7 @@ def test_a_worker_makes_its_gpu_the_current_one(monkeypatch, rank, device):
         raise EOFError
 
     with pytest.raises(EOFError):
-        process._obey(
+        process.serve(
             SimpleNamespace(recv=recv), process.Setting(Placement(device="cuda"), None, 5), distributed.Team(), rank
         )
     assert taken == [device]
@@ -93,8 +93,8 @@ def test_the_memory_of_each_gpu_limits_the_workers_on_it(monkeypatch, asked, roo
     monkeypatch.setattr(preflight, "most_workers", lambda *_: room)
     monkeypatch.setattr(preflight.streaming, "needed", lambda *_: False)
     [job] = parse_jobs(["batch_size=32", "engine=serial"])
-    [job] = preflight.materialise([replace(job, engine=replace(job.engine, **asked))])
-    assert job.engine.workers == workers
+    [job] = preflight.settle([replace(job, placement=replace(job.placement, **asked))])
+    assert job.placement.workers == workers
 
 
 @pytest.mark.parametrize(
@@ -113,9 +113,9 @@ def test_jobs_have_gpus_apart(tmp_path, monkeypatch, engine, n_jobs, seen, each)
     monkeypatch.setattr(launch.tempfile, "gettempdir", lambda: str(tmp_path))
     [job] = parse_jobs(["batch_size=32", f"results={Path('nowhere')}"])
     local = launch.Cluster("local", {"n_jobs": n_jobs})
-    settings, divided = launch._divided([replace(job, engine=engine)] * 5, local)
-    assert [*launch._gpus(local, settings, divided[0].engine).values()] == seen
-    assert {job.engine.workers for job in divided} == {each}
+    settings, divided = launch._divided([replace(job, placement=engine)] * 5, local)
+    assert [*launch._gpus(local, settings, divided[0].placement).values()] == seen
+    assert {job.placement.workers for job in divided} == {each}
 
 
 def test_gpus_that_were_granted_keep_their_names(monkeypatch):

@@ -302,7 +302,7 @@ def test_sweeps_end_to_end(tmp_path, asked, folder):
             ["optimizer=torch", "optimizer.target=torch.optim.RAdam", "search.space.weight_dekay=0.1"],
             "did you mean 'weight_decay'?",
         ),
-        (["optimizer=sgd", "search.space.momentum=0.9"], "search.space.momentum is asked for by none of"),
+        (["optimizer=sgd", "search.space.momentum=0.9"], "search.space.momentum is a parameter of neither"),
         (["optimizer=torch", "optimizer.target=RAdam"], "optimizer.target is an import path such as"),
         (
             ["search.space.momentum=0.9", "search.space.momentum_half_life_examples=100"],

@@ -155,7 +155,7 @@ class World:
         def work() -> None:
             try:
                 store.announce(self.results, study)
-                run.run(study, self, self.results, lambda *_: None, shards=self.shards)  # type: ignore[arg-type]
+                run.run(run.SearchRun(study, self.results, shards=self.shards), self, lambda *_: None)  # type: ignore[arg-type]
             except store.StoreError as error:
                 if "is being worked on by " not in str(error):
                     raise

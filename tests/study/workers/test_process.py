@@ -14,7 +14,7 @@ from study.devices import memory
 from study.devices.distributed import Team
 from study.devices.placement import Placement
 from study.engine import train
-from study.workers import process
+from study.workers import messages, process
 from workloads import base
 
 
@@ -28,7 +28,7 @@ def test_it_gives_memory_back_before_it_waits(make_study, monkeypatch):
         raise torch.OutOfMemoryError("CUDA out of memory")
 
     released = []
-    orders = [("train", make_study()), ("measure", make_study())]
+    orders = [messages.Train(make_study(), (1,), 1), messages.Measure(make_study(), 4, None)]
 
     def recv():
         if not orders:
@@ -44,7 +44,7 @@ def test_it_gives_memory_back_before_it_waits(make_study, monkeypatch):
         process.Setting(Placement(device="cpu"), None, 0),
     )
     with pytest.raises(EOFError):
-        process._obey(pipe, setting, Team(), None)
+        process.serve(pipe, setting, Team(), None)
     assert released == [[], [None], [None, None]]
 
 
@@ -59,7 +59,7 @@ def test_data_as_they_were_made_are_not_kept_beside_those_that_are_trained_on(ma
     def measure(study, workload, data, *how):
         held.append(weakref.ref(data.inputs))
 
-    orders = iter([("measure", make_study(), 4, None)])
+    orders = iter([messages.Measure(make_study(), 4, None)])
 
     def recv():
         for order in orders:
@@ -76,4 +76,4 @@ def test_data_as_they_were_made_are_not_kept_beside_those_that_are_trained_on(ma
         process.Setting(Placement(device="cpu"), None, 0),
     )
     with pytest.raises(EOFError):
-        process._obey(pipe, setting, Team(), None)
+        process.serve(pipe, setting, Team(), None)
