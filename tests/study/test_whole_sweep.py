@@ -246,7 +246,7 @@ def test_a_study_begun_on_another_device_goes_on_in_its_arithmetic(
     assert "arithmetic: plain -> linear_chain" in capsys.readouterr().err
     assert main(["sweep", *small]) == 0
     out = " ".join(capsys.readouterr().out.split())
-    assert "holds trials that were trained on cuda; those on cpu agree with them to a tolerance only" in out
+    assert "holds trials that were trained on cuda; trials on cpu agree with them only to a tolerance" in out
     question, runs = store.held(tmp_path, job.study) or ({}, [])
     assert question["arithmetic"] == "plain"
     assert [run["device"] for run in runs] == ["cuda:0", "cpu"]
