@@ -1,8 +1,8 @@
-"""`study calibrate`: the instrument held against the noisy quadratic model, whose answers are known exactly.
+"""`study calibrate`: compares measurements of the noisy quadratic model with its exact solution.
 
-A real sweep is made by the code path of `study sweep`; this reads its results back from their files and says what they
-should have been. Each trial crosses the goal at a random grid step, whose distribution the exact moments bound, so what
-is expected of a median over reruns, and of the fewest steps among the very points that a search tried, is an interval.
+The measurements come from a real sweep by the code of `study sweep`; this file reads them back and computes what they
+should be. Each trial crosses the goal at a random evaluation, whose distribution the exact moments bound. So the
+expected median over reruns, and the expected fewest steps among the points of a search, are intervals.
 
 Shapes: E steps of the evaluation grid, C configurations.
 """
@@ -27,16 +27,16 @@ from workloads.noisy_quadratic_exact import Recursion, spectrum
 OVERRIDES = ("workload=nqm,nqm_preconditioned", "optimizer=sgd,momentum", "search.reruns=7")
 SOLVED = ("sgd", "momentum")
 FALSE_ALARM = 0.01
-"""The chance that any of all intervals together excludes what was measured though nothing is wrong."""
+"""The probability that at least one of all intervals excludes a correct measurement."""
 WINDOW = 0.6
-"""How much faster than the best point so far a neighbour of it is looked for."""
+"""A neighbour of the best point is searched from this share of the best point's steps on."""
 FINEST = 1 / 256
-"""Of each range, to which the exact optimum is searched."""
+"""The resolution of the exact optimum, as a share of each range."""
 
 
 @dataclass(frozen=True)
 class Interval:
-    """Steps between which something measured is expected; `high` is infinite where it may never happen."""
+    """An interval of expected steps; `high` is infinite if the event may never happen."""
 
     low: float
     high: float
@@ -47,17 +47,17 @@ class Interval:
 
 @dataclass(frozen=True)
 class Comparison:
-    """One batch size of one curve: what was measured and what should have been, in steps.
+    """One batch size of one curve: measured and exact numbers, in steps.
 
     Attributes:
         tuned: hyperparameters of the trial with the fewest steps.
-        reruns: steps of every rerun of it, increasing; infinite where the goal was missed.
-        tuned_exact: at which its expected loss is first below the goal, on the same evaluation grid.
-        tuned_expected: of the (lower) median of the reruns.
-        fewest: S(B) as measured.
-        fewest_exact: the least exact steps among the points that the search tried.
-        fewest_expected: of S(B), from all of those points.
-        optimum, optimum_at: the least exact steps anywhere in the box, and where.
+        reruns: steps of every rerun of it, increasing; infinite for a rerun that missed the goal.
+        tuned_exact: the first evaluation with an expected loss below the goal.
+        tuned_expected: interval of the (lower) median of the reruns.
+        fewest: the measured S(B).
+        fewest_exact: the fewest exact steps among the points that the search tried.
+        fewest_expected: interval of S(B), from all these points.
+        optimum, optimum_at: the fewest exact steps anywhere in the search space, and their hyperparameters.
     """
 
     workload: str
@@ -80,40 +80,40 @@ class Comparison:
 
     @property
     def agrees(self) -> bool:
-        """Whether both measurements are as expected."""
+        """Whether both measurements lie in their intervals."""
         return self.median in self.tuned_expected and self.fewest in self.fewest_expected
 
 
 def check(jobs: Sequence[Job]) -> None:
-    """Refuse, before anything is trained, what has no exact solution here.
+    """Refuse, before anything trains, jobs without an exact solution.
 
     Raises:
-        UsageError: another workload, optimizer or schedule, or no reruns.
+        UsageError: another workload, optimizer, schedule, search space, goal or budget, or no reruns.
     """
     for study in (job.study for job in jobs):
         asked = (study.workload["_target_"], study.schedule)
         if asked != ("workloads.noisy_quadratic.NoisyQuadraticModel", "constant") or study.optimizer not in SOLVED:
             raise UsageError(
-                "only the noisy quadratic model, under sgd or momentum at a constant learning rate, is solved exactly, "
+                "only the noisy quadratic model with sgd or momentum at a constant learning rate is solved exactly, "
                 f"but got {study.name} under {study.optimizer} with schedule {study.schedule}."
             )
         tuned = {*study.search.space} - {"learning_rate", "momentum"}
         if tuned or study.goal.metric != "val/loss" or study.search.budgets != (1.0,):
             got = f"{', '.join(sorted(study.search.space))}, {study.goal} and {list(study.search.budgets)}"
             raise UsageError(
-                "the exact solution is of learning_rate and momentum alone, a goal of val/loss, and "
+                "the exact solution needs a search of learning_rate and momentum alone, a goal of val/loss, and "
                 f"search.budgets=[1], but got {got}."
             )
         if not study.search.reruns:
-            raise UsageError("search.reruns must be at least 1: tuned configurations are trained again.")
+            raise UsageError("search.reruns must be at least 1, because calibration compares reruns, but got 0.")
 
 
 def compare(jobs: Sequence[Job]) -> list[Comparison]:
-    """Hold the finished searches of these jobs, as they are on file, against the exact solution.
+    """Compare the finished searches of these jobs, read from file, with the exact solution.
 
     Raises:
         StoreError: a file cannot be read.
-        UsageError: a goal was never reached.
+        UsageError: no trial of a study reached the goal.
     """
     alpha = FALSE_ALARM / (2 * len(jobs))
     return [_compared(job, alpha) for job in jobs]
@@ -125,7 +125,7 @@ def _compared(job: Job, alpha: float) -> Comparison:
     study = tuner.study
     if tuner.steps_to_result is None:
         where = f"{study.name} with {study.optimizer} at batch size {study.batch_size}"
-        raise UsageError(f"{where} never reached {study.goal}; give it more trials or another goal.")
+        raise UsageError(f"{where} never reached {study.goal}; use more trials or a looser goal.")
     again = stages.rerun(tuner)
     ended = Tuner(again, load(again)).outcomes
     reruns = [ended[index] for index in range(study.search.reruns)]
@@ -153,7 +153,7 @@ def _compared(job: Job, alpha: float) -> Comparison:
 
 
 def recursion(study: Study, points: Sequence[Mapping[str, float]]) -> Recursion:
-    """The exact moments of these configurations [C] of a study of the noisy quadratic model."""
+    """The exact moments of configurations [C] of a study of the noisy quadratic model."""
     return Recursion(
         study.batch_size,
         np.array([point["learning_rate"] for point in points]),
@@ -164,9 +164,9 @@ def recursion(study: Study, points: Sequence[Mapping[str, float]]) -> Recursion:
 
 
 def crossed(study: Study, exact: Recursion) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
-    """At each evaluation: the step, and bounds [C] on the probability that a trial was measured below the goal by it.
+    """At each evaluation: the step, and bounds [C] on the probability that a trial has been below the goal by then.
 
-    It was at least as probably as it is below at any one evaluation, and at most as probably as the sum over all.
+    The lower bound is the largest probability at a single evaluation so far, the upper bound the sum over all of them.
     """
     at_least = at_most = np.zeros(())
     for step, moments in zip(study.evaluation_steps, exact.at(study.evaluation_steps), strict=True):
@@ -176,7 +176,11 @@ def crossed(study: Study, exact: Recursion) -> Iterator[tuple[int, np.ndarray, n
 
 
 def _interval(study: Study, exact: Recursion, alpha: float, happened: Callable[[np.ndarray], float]) -> Interval:
-    """Where something happens with probability 1 - alpha, given its probability from those of each trial's crossing."""
+    """The interval of steps in which an event happens with probability 1 - alpha.
+
+    Arguments:
+        happened: probability that each trial has crossed the goal [C] -> probability of the event.
+    """
     low = np.inf
     for step, at_least, at_most in crossed(study, exact):
         if low == np.inf and happened(at_most) > alpha / 2:
@@ -187,10 +191,11 @@ def _interval(study: Study, exact: Recursion, alpha: float, happened: Callable[[
 
 
 def best_in_box(study: Study, start: Mapping[str, float], steps: float) -> tuple[float, dict[str, float]]:
-    """(the least exact steps in the box of a study, where), found by moving to better neighbours, ever nearer ones.
+    """(the fewest exact steps in the search space of a study, their hyperparameters), found by a pattern search.
 
     Arguments:
-        start: a good point, and how many steps it takes.
+        start: a good point.
+        steps: its exact steps.
     """
     space, goal, grid = study.search.space, study.goal.threshold, study.evaluation_steps
     names = sorted(space)
@@ -199,10 +204,10 @@ def best_in_box(study: Study, start: Mapping[str, float], steps: float) -> tuple
         moves = np.array(list(itertools.product((0, -1, 1), repeat=len(names))))
         places = np.clip(centre + width * moves, 0, 1)
         points = [{name: space[name].value(unit) for name, unit in zip(names, p, strict=True)} for p in places[1:]]
-        points = [dict(start), *points]  # itself, not what rounding makes of it
+        points = [dict(start), *points]  # the point itself: unit -> value would round it
         ahead = [step for step in grid if step >= WINDOW * steps]
         found = recursion(study, points).first_below(goal, ahead)
-        assert found is not None  # since the starting point is among them
+        assert found is not None  # the starting point is among them
         steps, losses = found
         best = int(np.nanargmin(losses))
         width = width / 2 if best == 0 else width

@@ -1,4 +1,4 @@
-"""What is known of the noisy quadratic model (Zhang et al. 2019), judged by what a sweep measured of it."""
+"""Known facts about the noisy quadratic model (Zhang et al. 2019), checked on the measurements of a sweep."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ import numpy as np
 from study.calibration.compare import Comparison
 
 SAME = 1.35
-"""Steps that are as good as equal, or examples: a search of a few dozen points misses the optimum by up to a fifth."""
+"""Ratio of steps, or examples, that counts as equal: a search of few points misses the optimum by up to 20 %."""
 SLOPE = 0.25
-"""How far a power of the batch size may be from 1: a search's best learning rate is anywhere on a flat optimum."""
+"""Tolerance of a power of the batch size around 1: on a flat optimum, the best learning rate of a search varies."""
 FAR = 3.0
-"""A far larger critical batch size is so many times larger."""
+"""Ratio from which on a critical batch size counts as far larger."""
 
 Curve = Sequence[Comparison]
 
 
 class Fact(NamedTuple):
-    """Something known, whether the measurements show it (None: they are too few), and by which numbers."""
+    """A known fact, whether the measurements show it (None: they are too few), and the numbers that decide."""
 
     claim: str
     met: bool | None
@@ -28,14 +28,14 @@ class Fact(NamedTuple):
 
 
 class Critical(NamedTuple):
-    """E_min / S_min, the batch size at which the least examples and the least steps meet: measured, and exact."""
+    """E_min / S_min, the batch size at which the fewest examples meet the fewest steps: measured, and exact."""
 
     measured: float
     exact: float
 
     @classmethod
     def of(cls, curve: Curve) -> Critical:
-        """From the batch sizes of one curve, which should reach far beyond it both ways."""
+        """From the batch sizes of one curve, which should extend far below and above it."""
         steps = np.array([[one.fewest, one.optimum] for one in curve])
         examples = steps * np.array([[one.batch_size] for one in curve])
         return cls(*(examples.min(0) / steps.min(0)).tolist())
@@ -45,7 +45,7 @@ class Critical(NamedTuple):
 
 
 def judged(comparisons: Sequence[Comparison]) -> list[Fact]:
-    """Every fact, in the order of the paper; numbers in brackets are those of the exact optimum."""
+    """Every fact, in the order of the paper; numbers in brackets belong to the exact optimum."""
     curves: dict[tuple[str, str], list[Comparison]] = {}
     for one in sorted(comparisons, key=lambda one: one.batch_size):
         curves.setdefault((one.workload, one.optimizer), []).append(one)
@@ -101,7 +101,7 @@ def momentum_below(workload: str, sgd: Curve, momentum: Curve) -> Fact:
     limit = Critical.of(sgd).exact / 4
     steps = {one.batch_size: one for one in momentum if one.batch_size <= limit}
     pairs = [(one, steps[one.batch_size]) for one in sgd if one.batch_size in steps]
-    claim = f"{workload}: momentum is no help well below SGD's critical batch size"
+    claim = f"{workload}: momentum does not help well below SGD's critical batch size"
     if not pairs:
         return Fact(claim, None, f"no batch size of both up to {limit:,.0f}")
     ratios = [plain.fewest / other.fewest for plain, other in pairs]
@@ -111,7 +111,7 @@ def momentum_below(workload: str, sgd: Curve, momentum: Curve) -> Fact:
 
 
 def larger(claim: str, factor: float, curve: Curve, other: Curve) -> Fact:
-    """The other curve's critical batch size is more than so many times this one's."""
+    """The critical batch size of `other` is more than `factor` times that of `curve`."""
     small, large = Critical.of(curve), Critical.of(other)
     if min(len(curve), len(other)) < 3:
         return Fact(claim, None, "too few batch sizes")

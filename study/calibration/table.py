@@ -1,4 +1,4 @@
-"""What the terminal shows of a calibration: each curve held against the exact solution, then the known facts."""
+"""A calibration on the terminal: each curve beside the exact solution, then the known facts."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from study.terminal.show import columns
 
 
 def calibration(console: Console, comparisons: Sequence[Comparison], facts: Sequence[Fact]) -> None:
-    """The tables, and what follows from them in words."""
+    """Show the tables and the conclusion."""
     for name, group in groupby(comparisons, key=lambda one: f"{one.workload}, {one.optimizer}"):
         rows = list(group)
         console.print(f"\n[bold]{name}: tuned configurations, trained again[/]", highlight=False)
@@ -25,11 +25,12 @@ def calibration(console: Console, comparisons: Sequence[Comparison], facts: Sequ
         console.print(f"\n[bold]{name}: the search[/]", highlight=False)
         console.print(_searches(rows))
     console.print(
-        "\nSteps to the goal. exact: the first evaluation at which the expected loss is below it, for the tuned "
-        "configuration or the best point that the search tried; never: noise alone takes it there. measured: the "
-        f"median of the reruns, or S(B). expected: between which steps it lies; all {2 * len(comparisons)} intervals "
-        f"together exclude what is right in {FALSE_ALARM:.0%} of calibrations. Noise makes first crossings early. "
-        "best: the fewest exact steps in the box, which a search of few points misses; S(B) over it; and where.\n",
+        "\nSteps to the goal. exact: the first evaluation with an expected loss below the goal, for the tuned "
+        "configuration or the best point of the search; never: only noise brings the loss below the goal. measured: "
+        "the median of the reruns, or S(B). expected: the interval of the measured steps. A correct instrument leaves at "
+        f"least one of the {2 * len(comparisons)} intervals in {FALSE_ALARM:.0%} of calibrations. Noise makes first "
+        "crossings early. best: the fewest exact steps in the search space, the ratio of S(B) to them, and their "
+        "hyperparameters; a search of few points misses them.\n",
         highlight=False,
     )
     console.print(_facts(facts))
@@ -82,7 +83,7 @@ def _facts(facts: Sequence[Fact]) -> Table:
 
 
 def _held(measured: float, exact: float, expected: Interval) -> tuple[str, str, str]:
-    """What was measured, over the exact number if there is one, and the steps between which it was expected."""
+    """The measured steps, their ratio to the exact steps if these are finite, and the expected interval."""
     shown = f"{measured:,.0f}" if measured in expected else f"[red]{measured:,.0f}[/]"
     ratio = f"{measured / exact:.3f}" if math.isfinite(exact) else ""
     return shown, ratio, _range(expected.low, expected.high)
@@ -97,7 +98,7 @@ def _steps(exact: float) -> str:
 
 
 def plain(comparisons: Sequence[Comparison], facts: Sequence[Fact]) -> dict[str, Any]:
-    """All of it as plain data for JSON, which knows no infinity: null there."""
+    """All of it as plain data for JSON; infinite numbers, which JSON lacks, become None."""
     rows = [asdict(one) | {"median": one.median, "agrees": one.agrees} for one in comparisons]
     return {"batch_sizes": _finite(rows), "facts": [fact._asdict() for fact in facts]}
 

@@ -1,6 +1,6 @@
-"""The verbs of `python -m study`: a file each, with the arguments of a verb beside its body.
+"""The verbs of `python -m study`: one file each, with the arguments of a verb beside its body.
 
-Files import what trains (torch, Optuna, Hydra) inside their bodies, so that `study report` starts without it.
+Bodies import torch, Optuna and Hydra inside, so that verbs that only read files start without them.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from study.commands import advise, calibrate, data, exchange, report, rules, swe
 
 
 class Verb(NamedTuple):
-    """One verb: a line of help, what adds its arguments, and what does it (returns the exit status, None: 0)."""
+    """One verb: a line of help, a function that adds its arguments, and its body (returns the exit status; None: 0)."""
 
     help: str
     arguments: Callable[[argparse.ArgumentParser], None]
@@ -24,35 +24,35 @@ class Verb(NamedTuple):
 
 VERBS = {
     "sweep": Verb("tune and train at every batch size, then report", sweep.sweep_arguments, sweep.sweep),
-    "plan": Verb("what that sweep would cost, by a few real steps; trains nothing", sweep.plan_arguments, sweep.plan),
-    "status": Verb("how far a running or interrupted sweep is", report.status_arguments, report.status),
+    "plan": Verb("measure on a few real steps what a sweep will cost", sweep.plan_arguments, sweep.plan),
+    "status": Verb("show the progress of a running or interrupted sweep", report.status_arguments, report.status),
     "report": Verb(
-        "rebuild tables, figures and report.html of a results folder, or make one of several",
+        "rebuild tables, figures and report.html of one or several results folders",
         report.report_arguments,
         report.report,
     ),
     "compare": Verb(
-        "a report on optimizers, models or data sets side by side: which needs fewer steps where",
+        "report on optimizers, models or data sets side by side: which needs fewer steps",
         report.report_arguments,
         report.compare,
     ),
     "rules": Verb(
-        "what tuning anew saves: move tuned configurations to other batch sizes and train",
+        "measure what retuning saves: train tuned configurations at other batch sizes",
         rules.rules_arguments,
         rules.rules,
     ),
     "advise": Verb(
-        "the batch size and its split over devices that are fastest and cheapest",
+        "find the fastest and the cheapest batch size, and its split over devices",
         advise.advise_arguments,
         advise.advise,
     ),
     "calibrate": Verb(
-        "this instrument against the noisy quadratic model, solved exactly",
+        "compare measurements of the noisy quadratic model with its exact solution",
         calibrate.calibrate_arguments,
         calibrate.calibrate,
     ),
     "export": Verb(
-        "results for others: the layout of the paper's released data, or two tables",
+        "write results in the layout of the paper's released data, or as two tables",
         exchange.export_arguments,
         exchange.export,
     ),
@@ -64,17 +64,17 @@ VERBS = {
     "data": Verb("list or fetch data sets", data.data_arguments, data.data),
 }
 USAGE = """\
-  python -m study sweep                               the default job: digits, eleven batch sizes
+  python -m study sweep                               the default sweep: digits, eleven batch sizes
   python -m study sweep workload=resnet_cifar         any workload of conf/workload, or your own with --config-dir
   python -m study sweep optimizer=sgd,momentum batch_size=64,256 search.trials=10
-  python -m study plan workload=resnet_cifar          what that sweep would cost; trains nothing
-  python -m study status results/mlp_digits           how far a running or interrupted sweep is
+  python -m study plan workload=resnet_cifar          the cost of that sweep; trains nothing
+  python -m study status results/mlp_digits           the progress of a running or interrupted sweep
   python -m study report results/mlp_digits           tables, figures and report.html from the files alone
   python -m study report results/a results/b          one report on several
-  python -m study compare results/sgd results/momentum   which optimizer needs fewer steps, where
-  python -m study rules results/mlp_digits --base-batch-size 32   tuning anew against moving what was tuned at 32
-  python -m study advise results/mlp_digits --gpus 8 --memory 80   how to split which batch over devices
-  python -m study calibrate                           this instrument against exact answers
+  python -m study compare results/sgd results/momentum   which optimizer needs fewer steps
+  python -m study rules results/mlp_digits --base-batch-size 32   retuning against transfer from batch size 32
+  python -m study advise results/mlp_digits --gpus 8 --memory 80   which batch size, split over how many devices
+  python -m study calibrate                           measurements against exact answers
   python -m study export results/mlp_digits tables/ --format csv
   python -m study import batch_science/lm1b results/lm1b --goal 'val/cross_entropy_error<3.9'
   python -m study data list"""

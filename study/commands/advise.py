@@ -1,6 +1,6 @@
 """`study advise`: which batch size to train with, and how to split it over devices.
 
-The answer is drawn from files by `analysis.advice`; what the model takes of a device, by `study.engine.footprint`.
+`analysis.advice` computes the answer from files; `study.engine.footprint` estimates the memory of the model.
 """
 
 from __future__ import annotations
@@ -28,22 +28,22 @@ MOST_DEVICES = 100_000
 def advise_arguments(verb: argparse.ArgumentParser) -> None:
     verb.add_argument("results", type=Path)
     verb.add_argument(
-        "--gpus", default="1", metavar="N", help="8: any number of devices up to 8; 1,2,4,8: one of these; default: 1"
+        "--gpus", default="1", metavar="N", help="8: any number up to 8; 1,2,4,8: one of these numbers; default: 1"
     )
     room = verb.add_mutually_exclusive_group()
-    room.add_argument("--memory", type=float, metavar="GIB", help="of each device; the model is built to see what fits")
+    room.add_argument("--memory", type=float, metavar="GIB", help="of each device; builds the model to estimate what fits")
     room.add_argument("--max-per-device-batch", type=int, metavar="N", help="examples that fit on a device at once")
     times = verb.add_mutually_exclusive_group()
     times.add_argument(
         "--step-ms",
         metavar="b:ms,...",
-        help="of steps on b examples, such as 32:12.5,64:20; default: as recorded",
+        help="milliseconds of steps on b examples, such as 32:12.5,64:20; default: as recorded",
     )
-    times.add_argument("--measure", action="store_true", help="time the steps of one training alone, here and now")
+    times.add_argument("--measure", action="store_true", help="time the steps of one training on this machine now")
     exchange = verb.add_mutually_exclusive_group()
-    exchange.add_argument("--allreduce-ms", type=float, metavar="MS", help="to exchange gradients after an update")
-    exchange.add_argument("--bandwidth", type=float, metavar="GB/S", help="between devices, to estimate that from")
-    verb.add_argument("--price", type=float, metavar="P", help="of a device for an hour, in any currency")
+    exchange.add_argument("--allreduce-ms", type=float, metavar="MS", help="time to exchange gradients after an update")
+    exchange.add_argument("--bandwidth", type=float, metavar="GB/S", help="between devices, to estimate that time")
+    verb.add_argument("--price", type=float, metavar="P", help="of a device-hour, in any currency")
     verb.add_argument("--goal", metavar="GOAL", help="'val/classification_error < 0.1'; default: the study's own")
     verb.add_argument("--workload", metavar="NAME", help="only this one; default: each")
     verb.add_argument("--optimizer", metavar="NAME", help="only this one; default: each")
@@ -55,14 +55,14 @@ def advise_arguments(verb: argparse.ArgumentParser) -> None:
 
 
 def advise(options: argparse.Namespace, console: Console) -> None:
-    """`study advise`: the batch size and its split over devices that reach the goal first, and at the least cost."""
+    """`study advise`: the batch size and its split over devices that reach the goal first, and at the lowest cost."""
     from analysis.advice import splits, step_times, tables
     from analysis.advice.sentences import notes, sentences
     from analysis.report import warnings
     from analysis.tables import answers
     from study.terminal import show
 
-    asked = Asked.of(options)
+    request = AdviceRequest.of(options)
     advised, refused = [], []
     for made in _curves(options):
         found = answers.answers(made)
@@ -71,19 +71,19 @@ def advise(options: argparse.Namespace, console: Console) -> None:
         if not studies:
             refused += waiting
             continue
-        known = facts(asked, studies[0].question, max(study.batch_size for study in studies))
+        known = facts(request, studies[0].question, max(study.batch_size for study in studies))
         given = known.step_seconds
         try:
             machine = splits.Machine(
-                devices=asked.devices,
+                devices=request.devices,
                 times=step_times.recorded(made) if given is None else step_times.StepTimes(given, known.source),
                 largest=known.largest,
-                exchange=asked.exchange,
+                exchange=request.exchange,
                 gradient_bytes=known.gradient_bytes,
-                bandwidth=asked.bandwidth,
-                price=asked.price,
+                bandwidth=request.bandwidth,
+                price=request.price,
             )
-            found = splits.table(studies, machine, asked.goal)
+            found = splits.table(studies, machine, request.goal)
         except splits.AdviceError as error:
             refused += [str(error), *waiting]
         else:
@@ -100,7 +100,7 @@ def advise(options: argparse.Namespace, console: Console) -> None:
 
 
 def _curves(options: argparse.Namespace) -> list[list[StudyData]]:
-    """The searches of each curve that is asked for."""
+    """The searches of each requested curve."""
     from analysis.load import load
     from workloads.suggest import suggest
 
@@ -116,18 +116,17 @@ def _curves(options: argparse.Namespace) -> list[list[StudyData]]:
 
 
 @dataclass(frozen=True)
-class Asked:
-    """The command line, judged.
+class AdviceRequest:
+    """The checked command line.
 
     Attributes:
-        devices: counts of them to choose from.
-        step_seconds: entered, by per-device batch; None: as recorded or, where a device to `measure` on is named, as
-            measured there.
-        memory: of a device [bytes], from which follows what fits; None: `largest` examples, or any number.
-        exchange: seconds in which devices exchange gradients.
-        bandwidth: between them [bytes/s].
-        price: of a device for an hour.
-        goal: read off after the fact; None: the study's own.
+        devices: numbers of devices to choose from.
+        step_seconds: as entered, by per-device batch; None: as recorded, or as measured on the device `measure`.
+        memory: of a device [bytes]; None: `largest` examples fit, or any number if that is None too.
+        exchange: seconds of an exchange of gradients between devices.
+        bandwidth: between devices [bytes/s].
+        price: of a device-hour.
+        goal: None: the study's own.
     """
 
     devices: Sequence[int]
@@ -142,11 +141,11 @@ class Asked:
     config_dir: Path | None
 
     @classmethod
-    def of(cls, options: argparse.Namespace) -> Asked:
-        """Of `python -m study advise`.
+    def of(cls, options: argparse.Namespace) -> AdviceRequest:
+        """From the arguments of `python -m study advise`.
 
         Raises:
-            UsageError: a value is none that could be meant.
+            UsageError: a value is out of range or malformed.
         """
         least = {"memory": "GiB", "max_per_device_batch": "examples", "bandwidth": "GB/s", "price": "of a device-hour"}
         for name, unit in least.items():
@@ -177,14 +176,14 @@ class Asked:
 
 @dataclass(frozen=True)
 class Facts:
-    """What was asked for, as it holds for one curve.
+    """Numbers of one curve that follow from the request.
 
     Attributes:
         step_seconds: by per-device batch; None: as recorded.
-        largest: examples that a device takes at once; None: any number.
-        gradient_bytes: exchanged after each update; 0 where nobody asked.
-        source: of step_seconds, in words.
-        notes: how the rest was estimated.
+        largest: examples that fit on a device at once; None: any number.
+        gradient_bytes: exchanged after each update; 0 if the request does not need it.
+        source: of step_seconds, for people.
+        notes: how the other numbers were estimated.
     """
 
     step_seconds: Mapping[int, float] | None
@@ -194,51 +193,51 @@ class Facts:
     notes: Sequence[str] = ()
 
 
-def facts(asked: Asked, question: Mapping[str, Any], largest: int) -> Facts:
-    """What holds for the curve of a question; its model is built only where that is needed.
+def facts(request: AdviceRequest, question: Mapping[str, Any], largest: int) -> Facts:
+    """The facts of the curve of a question; builds its model only if the request needs it.
 
     Arguments:
-        largest: batch size of the curve.
+        largest: the largest batch size of the curve.
 
     Raises:
-        UsageError: the model cannot be built, or one example does not fit where steps are to be measured.
+        UsageError: the model cannot be built, or one example does not fit on the device to measure on.
     """
     from study.devices.memory import too_large
     from study.engine.footprint import footprint, rebuilt, step_seconds
     from workloads.base import importable
 
-    importable(asked.config_dir)
-    found = Facts(asked.step_seconds, asked.largest)
-    if asked.memory is not None or math.isfinite(asked.bandwidth):
+    importable(request.config_dir)
+    found = Facts(request.step_seconds, request.largest)
+    if request.memory is not None or math.isfinite(request.bandwidth):
         takes = footprint(rebuilt(question, "cpu"))
         found = replace(found, gradient_bytes=takes.gradient)
-        if asked.memory is not None:
-            found = replace(found, largest=takes.largest(asked.memory), notes=[takes.in_words(asked.memory)])
-    if asked.measure is not None:
-        run = rebuilt(question, asked.measure)
+        if request.memory is not None:
+            found = replace(found, largest=takes.largest(request.memory), notes=[takes.in_words(request.memory)])
+    if request.measure is not None:
+        run = rebuilt(question, request.measure)
         sizes = {2**power for power in range(largest.bit_length())} | {largest}
         seconds = step_seconds(run, sorted(sizes))
         if not seconds:
-            raise UsageError(too_large(run.study, asked.measure))
-        source = f"of one training alone, measured now on {asked.measure}"
+            raise UsageError(too_large(run.study, request.measure))
+        source = f"measured now on {request.measure}, with one training at a time"
         found = replace(found, step_seconds=seconds, source=source)
     return found
 
 
 def device_counts(text: str) -> Sequence[int]:
-    """`8`: any number up to 8; `1,2,4`: these.
+    """The numbers of devices in `8` (any number up to 8) or `1,2,4` (these numbers).
 
     >>> list(device_counts("4")), device_counts("1,8")
     ([1, 2, 3, 4], [1, 8])
 
     Raises:
-        UsageError: it is neither.
+        UsageError: the text is neither.
     """
     words = text.split(",")
     if not all(word.strip().isdecimal() and 1 <= int(word) <= MOST_DEVICES for word in words):
         raise UsageError(
-            "--gpus takes a number of at least 1, up to which any number may work together, or the numbers to choose "
-            f"from, such as 1,2,4,8, and at most {MOST_DEVICES:,}, but got {text!r}."
+            "--gpus takes the largest number of devices, such as 8, or numbers to choose from, such as 1,2,4,8, each "
+            f"from 1 to {MOST_DEVICES:,}, but got {text!r}."
         )
     return range(1, int(text) + 1) if len(words) == 1 else sorted({int(word) for word in words})
 
@@ -250,7 +249,7 @@ def entered_times(text: str) -> dict[int, float]:
     {32: 0.0125, 64: 0.02}
 
     Raises:
-        UsageError: it reads otherwise, or names a batch twice.
+        UsageError: the text is malformed, or gives a batch twice.
     """
     found: dict[int, float] = {}
     try:
@@ -261,7 +260,7 @@ def entered_times(text: str) -> dict[int, float]:
             found[int(size)] = float(milliseconds) / 1000
     except ValueError as error:
         raise UsageError(
-            "--step-ms takes the milliseconds of a step for one or more per-device batches, each once, such as "
-            f"32:12.5,64:20, but got {text!r}."
+            "--step-ms takes the milliseconds of a step for per-device batches, each once, such as 32:12.5,64:20, "
+            f"but got {text!r}."
         ) from error
     return found

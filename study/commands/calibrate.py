@@ -1,4 +1,4 @@
-"""`study calibrate`: this instrument held against the noisy quadratic model, solved exactly."""
+"""`study calibrate`: compares measurements of the noisy quadratic model with its exact solution."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ CALIBRATION = Path("results/calibration")
 
 
 def calibrate_arguments(verb: argparse.ArgumentParser) -> None:
-    verb.add_argument("overrides", nargs="*", metavar="key=value", help="anything in conf/, to make it another sweep")
+    verb.add_argument("overrides", nargs="*", metavar="key=value", help="settings of the sweep, as for `sweep`")
     verb.add_argument("--results", type=Path, metavar="DIR", default=CALIBRATION, help=f"default: {CALIBRATION}")
-    verb.add_argument("--json", type=Path, metavar="FILE", help="write what was found there, for programs")
+    verb.add_argument("--json", type=Path, metavar="FILE", help="write the comparison there, for programs")
 
 
 def calibrate(options: argparse.Namespace, console: Console) -> int:
-    """`study calibrate`: sweep the noisy quadratic model, then hold what is on file against its exact solution."""
+    """`study calibrate`: sweep the noisy quadratic model, then compare the results with its exact solution."""
     from study.calibration import compare, facts, table
     from study.cluster import launch
 

@@ -1,4 +1,4 @@
-"""`study data list` and `study data fetch`: the data sets and where they are."""
+"""`study data list` and `study data fetch`: show where data sets are, and download them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def data_arguments(verb: argparse.ArgumentParser) -> None:
 
 
 def data(options: argparse.Namespace, console: Console) -> None:
-    """`study data list` and `study data fetch NAME`."""
+    """`study data list` and `study data fetch [NAME ...]`."""
     from study.errors import Refused, UsageError
     from workloads.data import datasets
     from workloads.suggest import suggest

@@ -1,4 +1,4 @@
-"""`study export` and `study import`: results in the layouts of others."""
+"""`study export` and `study import`: results in the layout of the paper's released data, or as tables."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 from rich.console import Console
 
 FORMATS = ("batch_science", "csv", "parquet")
-"""Those of `analysis.export`, which takes a while to load."""
+"""The formats of `analysis.export`, which takes a while to load."""
 
 
 def export_arguments(verb: argparse.ArgumentParser) -> None:
@@ -25,25 +25,25 @@ def import_arguments(verb: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="[WORKLOAD:]GOAL",
-        help="'val/cross_entropy_error<3.9', for all or for a WORKLOAD such as 'fc_*'; default: as published",
+        help="'val/cross_entropy_error<3.9', for all workloads or for one such as 'fc_*'; default: as published",
     )
     verb.add_argument(
         "--trials",
         type=_trials,
         metavar="N",
-        help="COMPLETE trials that count, or `all`; default: as published, else all",
+        help="number of COMPLETE trials that count, or `all`; default: as published, else all",
     )
 
 
 def _trials(text: str) -> int:
-    """How many trials of an imported study count; 0 stands for all."""
+    """Number of trials of an imported study that count; 0 stands for all."""
     if text != "all" and not (text.isdecimal() and int(text)):
         raise argparse.ArgumentTypeError(f"must be a whole number of at least 1, or all, but got {text}.")
     return 0 if text == "all" else int(text)
 
 
 def export(options: argparse.Namespace, console: Console) -> None:
-    """`study export`: a results folder in the released layout of the paper's data, or as two tables."""
+    """`study export`: write a results folder in the layout of the paper's released data, or as two tables."""
     from analysis.export import export
     from study.terminal.progress import StudiesProgress
 
@@ -53,7 +53,7 @@ def export(options: argparse.Namespace, console: Console) -> None:
 
 
 def import_released(options: argparse.Namespace, console: Console) -> None:
-    """`study import`: a released tree into a results folder, then the status of what came."""
+    """`study import`: read a released tree into a results folder."""
     from study.exchange.importing import import_released
     from study.terminal.progress import StudiesProgress
 

@@ -1,4 +1,4 @@
-"""`study status`, `study report` and `study compare`: what the files of a results folder say; no torch."""
+"""`study status`, `study report` and `study compare`: read the files of a results folder. They import no torch."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from analysis.report.build import Asked
 
 REPORT = Path("results/report")
-"""Where a report on several results folders goes."""
+"""Folder of a report on several results folders."""
 STUDIES = "studies/*/*/*/study.json"
 
 
@@ -34,7 +34,7 @@ def report_arguments(verb: argparse.ArgumentParser) -> None:
 
 
 def status(options: argparse.Namespace, console: Console) -> None:
-    """`study status`: how far a running or interrupted sweep is."""
+    """`study status`: show the progress of a running or interrupted sweep."""
     from analysis.load import load
     from analysis.tables import status as progress
     from study.terminal import show
@@ -47,7 +47,7 @@ def status(options: argparse.Namespace, console: Console) -> None:
 
 
 def write_report(results: Sequence[Path], output: Path, console: Console, asked: Asked | None = None) -> None:
-    """Rebuild tables, figures and page from the files alone, and show the table."""
+    """Rebuild tables, figures and page from the files alone, and show the table of steps."""
     from analysis.report.build import Asked, build
     from study.terminal import show
 
@@ -57,7 +57,7 @@ def write_report(results: Sequence[Path], output: Path, console: Console, asked:
 
 
 def report(options: argparse.Namespace, console: Console) -> None:
-    """`study report`."""
+    """`study report`: rebuild the report of one or several results folders."""
     from analysis.counting import Goal
     from analysis.report.build import Asked
     from study.errors import UsageError
@@ -72,7 +72,7 @@ def report(options: argparse.Namespace, console: Console) -> None:
 
 
 def compare(options: argparse.Namespace, console: Console) -> None:
-    """`study compare`: a report that needs two curves with something in common."""
+    """`study compare`: report on curves that share a workload or an optimizer."""
     from analysis.load import LoadError
 
     paths = (path for results in options.results for path in results.glob(STUDIES))
@@ -80,7 +80,7 @@ def compare(options: argparse.Namespace, console: Console) -> None:
     if curves and not any(one[0] == other[0] or one[1] == other[1] for one, other in combinations(curves, 2)):
         there = ", ".join(f"{workload} with {optimizer}" for workload, optimizer in curves)
         raise LoadError(
-            "nothing to compare: it takes a workload that was swept with two optimizers, or two workloads with one, "
-            f"but there is {there}."
+            "nothing to compare: give results of one workload with two optimizers, or of two workloads with one "
+            f"optimizer, but got {there}."
         )
     report(options, console)

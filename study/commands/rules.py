@@ -1,4 +1,4 @@
-"""`study rules`: what tuning each batch size saves over transferring the configuration of one."""
+"""`study rules`: measures what retuning saves over transferring the tuned configuration of another batch size."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ def rules_arguments(verb: argparse.ArgumentParser) -> None:
         default=[],
         type=int,
         metavar="B",
-        help="where it was tuned; repeatable; default: the smallest that reached the goal and the middle one",
+        help="transfer from here; repeatable; default: the smallest that reached the goal and the middle one",
     )
     verb.add_argument(
         "--rules", metavar="a,b", help="constant, square_root, linear; with _half_life for Adam; default: all"
     )
-    verb.add_argument("--seeds", type=int, default=10, metavar="N", help="trainings of each; default: 10")
+    verb.add_argument("--seeds", type=int, default=10, metavar="N", help="trainings of each configuration; default: 10")
     verb.add_argument("--config-dir", type=Path, help="folder of your own workload, as for its sweep")
     verb.add_argument("--device", default="auto", help="cpu, cuda, cuda:1; default: a GPU if there is one")
-    verb.add_argument("--workers", type=int, metavar="N", help="processes; default: one for each core or GPU")
+    verb.add_argument("--workers", type=int, metavar="N", help="processes; default: one per core or GPU")
 
 
 def rules(options: argparse.Namespace, console: Console) -> None:
-    """`study rules`: train tuned configurations moved by rules, as far as it is not done, then write the report."""
+    """`study rules`: train the missing transfers of tuned configurations, then write the report."""
     from analysis.report.build import build
     from analysis.tables.transfer import sentences
     from study import transfer

@@ -1,4 +1,4 @@
-"""`study sweep` and `study plan`: train what the overrides ask for, or say what it would cost."""
+"""`study sweep` and `study plan`: train the studies that the overrides ask for, or measure what they will cost."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ def plan_arguments(verb: argparse.ArgumentParser) -> None:
 
 
 def _overrides(verb: argparse.ArgumentParser) -> None:
-    verb.add_argument("overrides", nargs="*", metavar="key=value", help="anything in conf/, a,b sweeps both")
+    verb.add_argument("overrides", nargs="*", metavar="key=value", help="any setting; a,b sweeps both values")
     verb.add_argument("--config-dir", type=Path, help="folder with your own workload/NAME.yaml and its Python file")
 
 
 def sweep(options: argparse.Namespace, console: Console) -> None:
-    """Run every study that the overrides ask for, as far as it is not done, then write the report."""
+    """`study sweep`: train the missing trials of every study that the overrides ask for, then write the report."""
     from study.cluster import launch
     from study.config import compose
     from study.workers.pool import TrialTooLarge
@@ -52,7 +52,7 @@ def sweep(options: argparse.Namespace, console: Console) -> None:
 
 
 def train(jobs: Sequence[Job], where: Cluster, config_dir: Path | None, command: str, console: Console) -> None:
-    """Train these jobs here, or on a cluster and show what their files say until the last has ended."""
+    """Train these jobs on this machine, or on a cluster while showing their progress from their files."""
     from analysis.load import load
     from analysis.tables import status as progress
     from study import whole_sweep
@@ -74,7 +74,7 @@ def train(jobs: Sequence[Job], where: Cluster, config_dir: Path | None, command:
 
 
 def _rows(job: Job, rows: dict[Path, list[dict[str, Any]]]) -> list[dict[str, Any]]:
-    """Of the searches of one study."""
+    """The rows of the searches of one study."""
     key = {"workload": job.study.name, "optimizer": job.study.optimizer, "batch_size": job.study.batch_size}
     return [row for row in rows.get(job.results, []) if key.items() <= row.items()]
 
@@ -86,7 +86,7 @@ def _write_reports(jobs: Sequence[Job], console: Console) -> None:
 
 
 def plan(options: argparse.Namespace, console: Console) -> None:
-    """`study plan`: what a sweep would cost; nothing is trained or written."""
+    """`study plan`: measure what a sweep will cost; writes nothing."""
     from study import whole_sweep
 
     _, missing = whole_sweep.jobs_here(options.overrides, options.config_dir)
@@ -94,4 +94,4 @@ def plan(options: argparse.Namespace, console: Console) -> None:
     if options.json:
         print(json.dumps(rows, indent=1))
     elif not missing:
-        console.print("Nothing is left to do.")
+        console.print("Nothing is left to train.")

@@ -1,4 +1,4 @@
-"""The command line composed by Hydra: what can be set, and the refusal in words of what cannot."""
+"""Composes the command line with Hydra and refuses unknown keys and values in one line."""
 
 from __future__ import annotations
 
@@ -32,15 +32,15 @@ OF_ANOTHER_KIND = re.compile(
     rf"Value '(.*)' (?:of type '\w+' could not be converted to|is not a valid) ({'|'.join(KINDS)})\b"
 )
 EXTRAS = {"submitit_slurm": "slurm", "ray": "ray"}
-"""Launchers of Hydra that come with an extra of this package."""
+"""Launcher of Hydra -> the extra of this package that installs it."""
 BASIC = "hydra._internal.core_plugins.basic_launcher.BasicLauncher"
 FOREIGN = re.compile(r"hydra(?!\.launcher\.[^_])")
-"""What of Hydra's own keys is not for the command line: all but how a cluster is used."""
+"""Hydra's own keys that the command line may not set: all but the settings of launchers."""
 OPEN = re.compile(
     r"(search\.space|optimizer\.arguments)\.\w+|"
     r"hydra\.launcher\.(additional_parameters|ray\.init|ray\.remote)\.[\w.-]+"
 )
-"""Keys that no schema knows: studies judge whether anything asks for them, clusters whether they know them."""
+"""Keys outside the schema: studies refuse those that nothing takes, launchers those that they do not know."""
 
 JOINED = {
     "space": ("space", "workload", "optimizer"),
@@ -51,8 +51,12 @@ JOINED = {
 
 
 @contextmanager
-def in_words() -> Iterator[None]:
-    """What Hydra refuses in this block is refused in one line, without its hints for developers."""
+def one_line_errors() -> Iterator[None]:
+    """Turn Hydra's errors in this block into one line, without its hints for developers.
+
+    Raises:
+        UsageError: Hydra refused something.
+    """
     try:
         yield
     except (HydraException, OmegaConfBaseException, YAMLError) as error:
@@ -72,24 +76,24 @@ def compositions(arguments: Sequence[str], config_dir: Path | None = None) -> It
 
 
 def launcher(arguments: Sequence[str], config_dir: Path | None = None) -> dict[str, Any]:
-    """The settings of the launcher that `cluster=` chose, by Hydra's own names; `_target_` is its class.
+    """The settings of the launcher that `cluster=` chose, under Hydra's own names; `_target_` is its class.
 
     Raises:
         UsageError: see `compositions`.
     """
     config = next(_with_hydra(arguments, config_dir))
-    with in_words():
+    with one_line_errors():
         settings: Any = OmegaConf.to_container(config.hydra.launcher, resolve=True)
     return settings
 
 
 def as_yaml(arguments: Sequence[str], config_dir: Path | None = None) -> str:
-    """The first composed configuration, as YAML; with what a cluster can be told."""
+    """The first composed configuration as YAML, with the settings of its launcher."""
     config = next(_with_hydra(arguments, config_dir))
     with open_dict(config):
-        where = config.pop("hydra").launcher
-    asked = OmegaConf.to_yaml(config, resolve=True)
-    return f"{asked}{OmegaConf.to_yaml({'hydra': {'launcher': where}})}" if len(where) > 1 else asked
+        settings = config.pop("hydra").launcher
+    text = OmegaConf.to_yaml(config, resolve=True)
+    return f"{text}{OmegaConf.to_yaml({'hydra': {'launcher': settings}})}" if len(settings) > 1 else text
 
 
 def _with_hydra(arguments: Sequence[str], config_dir: Path | None) -> Iterator[DictConfig]:
@@ -97,12 +101,12 @@ def _with_hydra(arguments: Sequence[str], config_dir: Path | None) -> Iterator[D
     if config_dir is not None:
         _check_config_dir(config_dir)
     extra = [] if config_dir is None else [f"hydra.searchpath=[file://{config_dir.resolve()}]"]
-    with initialize_config_dir(str(CONF), version_base="1.3"), in_words():
+    with initialize_config_dir(str(CONF), version_base="1.3"), one_line_errors():
         overrides = OverridesParser.create().parse_overrides([_readable(text) for text in arguments])
         for override in overrides:
             if override.is_sweep_override() and re.match(r"cluster$|hydra\b", override.key_or_group):
                 raise UsageError(
-                    f"{override.input_line}: where a sweep runs cannot be swept, it is no part of what it asks."
+                    f"{override.input_line} cannot be swept: all jobs of a sweep run in one place; choose one value."
                 )
         points = BasicSweeper.split_arguments(overrides, max_batch_size=None)[0]
         for point in points:
@@ -123,7 +127,7 @@ def _check_config_dir(folder: Path) -> None:
 
 
 def _readable(override: str) -> str:
-    """What people type, as Hydra's grammar wants it: goals and addresses need quotes, and choices a name."""
+    """An override in Hydra's grammar: goals and URLs get the quotes, and choices the name, that people leave out."""
     key, _, value = override.partition("=")
     if (key.lstrip("+") == "goal" or "://" in value) and value[:1] not in ("'", '"'):
         return f"{key}='{value}'"
@@ -151,7 +155,7 @@ def _compose(extra: list[str], overrides: Sequence[Override]) -> DictConfig:
     names = [override.key_or_group for override in values]
     if any(map(FOREIGN.match, names)):
         _refuse_unknown(names, [*extra, *choices])
-    # What has the name of a folder of the user's, such as results, Hydra takes for a choice in there.
+    # Hydra takes a key with the name of a folder of the user's, such as results, for a choice in that folder.
     aside = {name: override.value() for name, override in zip(names, values, strict=True) if _is_beside(extra, name)}
     # `+key=value` of a declared key means what `key=value` does; Hydra refuses one that nothing declares.
     texts = {name: str(override.input_line).lstrip("+") for name, override in zip(names, values, strict=True)}
@@ -165,9 +169,9 @@ def _compose(extra: list[str], overrides: Sequence[Override]) -> DictConfig:
         raise
     given = {override.key_or_group for override in overrides}
     if "cluster" not in given and config.hydra.launcher._target_ != BASIC:
-        raise UsageError("a cluster is chosen on the command line, cluster=NAME, and by no other file.")
+        raise UsageError("choose a cluster on the command line, cluster=NAME; a configuration file cannot choose one.")
     for name in list(config.search.space):
-        stem = name.removesuffix(HALF_LIFE)  # which takes the place of the beta that a file gave
+        stem = name.removesuffix(HALF_LIFE)  # a half-life replaces the beta of a file
         if stem != name and f"search.space.{stem}" not in given:
             with open_dict(config):
                 config.search.space.pop(stem, None)
@@ -175,7 +179,7 @@ def _compose(extra: list[str], overrides: Sequence[Override]) -> DictConfig:
 
 
 def _refuse_unknown(names: Sequence[str], choices: Sequence[str]) -> None:
-    """Refuse a key that neither the schema nor a chosen file declares, with the one that was meant."""
+    """Refuse a key that neither the schema nor a chosen file declares, and suggest the nearest one."""
     known = compose("sweep", overrides=[*choices], return_hydra_config=True)
     keys = [key for key in _keys(OmegaConf.to_container(known)) if not FOREIGN.match(key)]
     for name in names:
@@ -185,7 +189,7 @@ def _refuse_unknown(names: Sequence[str], choices: Sequence[str]) -> None:
         group, _, key = name.partition(".")
         own = [each.removeprefix("workload.") for each in keys if re.fullmatch(r"workload\.(?!_)\w+", each)]
         if group == "workload" and not get_close_matches(key, own):
-            hint = f"; its file has {', '.join(own)}, and what else its class takes must be listed there."
+            hint = f"; its file has {', '.join(own)}. List other arguments of its class there."
         raise UsageError(f"unknown key {name!r}{hint}")
 
 
@@ -197,7 +201,7 @@ def _options(roots: Iterable[Path], group: str) -> list[str]:
 
 
 def _is_beside(extra: Sequence[str], name: str) -> bool:
-    """Whether a folder in there has this name."""
+    """Whether a folder in the user's --config-dir has this name."""
     return any((folder / name).is_dir() for folder in _beside(extra))
 
 
@@ -206,14 +210,14 @@ def _beside(extra: Sequence[str]) -> list[Path]:
 
 
 def _keys(tree: Any, prefix: str = "") -> list[str]:
-    """Every dotted key of a plain configuration, branches included."""
+    """Every dotted key of a plain configuration, of branches too."""
     if not isinstance(tree, dict):
         return []
     return [key for name, branch in tree.items() for key in (f"{prefix}{name}", *_keys(branch, f"{prefix}{name}."))]
 
 
 def _first_line(error: Exception) -> str:
-    """What Hydra and OmegaConf say of a value, without their hints for developers."""
+    """The message of Hydra or OmegaConf in one line, without its hints for developers."""
     cause = error.__cause__ or error
     lines = [line.strip() for line in str(cause).splitlines() if line.strip()]
     absent = re.search(r"Could not find 'hydra/launcher/(\w+)'", lines[0])
@@ -221,7 +225,7 @@ def _first_line(error: Exception) -> str:
         return f"cluster={extra} needs a package that is not installed: pip install 'batch-size-study[{extra}]'"
     key = next((line.removeprefix("full_key: ") for line in lines if line.startswith("full_key: ")), None)
     if key and lines[0].startswith("Missing mandatory value"):
-        return f"{key} is not set: a workload's file says it, below its first line, `# @package _global_`."
+        return f"{key} is not set: set it in the workload's file, below its first line, `# @package _global_`."
     if key and (other := OF_ANOTHER_KIND.match(lines[0])):
         return f"{key} must be {KINDS[other[2]]}, but got {other[1]}."
     return lines[0] if key is None else f"{key}: {lines[0]}"

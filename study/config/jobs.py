@@ -1,4 +1,4 @@
-"""From the composed command line to Jobs: the one function that builds a Study, and what a machine settles of it."""
+"""Turns the composed command line into jobs; holds the one function that builds a Study from a configuration."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 
 from analysis.counting import ADAPTIVE_SAMPLERS, Goal
-from study.config.compose import compositions, in_words
+from study.config.compose import compositions, one_line_errors
 from study.devices.placement import Placement
 from study.errors import UsageError
 from study.records import Budget, Evaluation, Search, Seeds, Study
@@ -19,13 +19,13 @@ from study.space import parse_space
 
 @dataclass(frozen=True)
 class Job:
-    """One study to run, where its results go, and how it is run.
+    """One study, the folder of its results, and how it is trained.
 
     Attributes:
         placement: as asked for, until the machine that trains the job settles it; one for all jobs of a sweep.
-        storage: where Optuna keeps its trials (see `study.search.optuna_storage.Storage`).
+        storage: of Optuna's trials (see `study.search.optuna_storage.Storage`).
         shards: parts of the study's trials that processes can work on at once.
-        shard: the one that this job takes first.
+        shard: the part that this job takes first.
         fingerprint: of its workload (`study.config.workload_check.fingerprint`), once a few examples were tried.
     """
 
@@ -47,7 +47,7 @@ def parse_jobs(arguments: Sequence[str], config_dir: Path | None = None) -> list
         UsageError: anything that the schema or a record refuses.
     """
     found: dict[tuple[Path, str, str, int], Job] = {}
-    with in_words():
+    with one_line_errors():
         for config in compositions(arguments, config_dir):
             for job in _jobs_of(config):
                 study = job.study
@@ -55,13 +55,15 @@ def parse_jobs(arguments: Sequence[str], config_dir: Path | None = None) -> list
                 if other is not job:
                     name = f"{study.name}, {study.optimizer}, batch size {study.batch_size}"
                     raise UsageError(
-                        f"{name} is asked for twice; give each value once."
+                        f"the overrides ask for {name} twice; give each value once."
                         if other == job
                         else f"two studies would share the folder of {name} in {job.results}; give each its own "
                         "results=DIR or workload.name=NAME."
                     )
     if len({job.placement for job in found.values()}) > 1:
-        raise UsageError("engine and checkpoint settings cannot be swept: they are how a sweep runs, not what it asks.")
+        raise UsageError(
+            "engine and checkpoint settings cannot be swept: all jobs of a sweep share them; give one value each."
+        )
     return list(found.values())
 
 
@@ -69,7 +71,7 @@ def _jobs_of(config: DictConfig) -> list[Job]:
     sizes = config.batch_sizes if config.batch_size is None else [config.batch_size]
     if not sizes:
         raise UsageError(
-            "batch_sizes is empty; name at least one, such as batch_size=64, or in the workload's file, below its "
+            "batch_sizes is empty; give one, such as batch_size=64, or set batch_sizes in the workload's file, below its "
             "first line, `# @package _global_`."
         )
     if not config.results:
@@ -79,22 +81,22 @@ def _jobs_of(config: DictConfig) -> list[Job]:
         raise UsageError(f"shards must be at least 1, but got {config.shards}.")
     if config.shards > 1 and config.search.sampler in ADAPTIVE_SAMPLERS and config.search.storage is None:
         raise UsageError(
-            f"shards={config.shards} of a search by {config.search.sampler}, which learns from all trials, need a "
-            "storage that they share; add search.storage=journal or a database URL, or choose search=sobol."
+            f"shards={config.shards} of search={config.search.sampler}, which learns from all trials, must share a "
+            "storage; add search.storage=journal or a database URL, or choose search=sobol."
         )
     how = (Path(config.results), placement, config.search.storage, config.shards)
     return [Job(build_study(config, size), *how) for size in sizes]
 
 
 def build_study(config: DictConfig, batch_size: int) -> Study:
-    """The Study that a composed configuration asks for at one batch size.
+    """The Study of a composed configuration at one batch size.
 
     Raises:
-        UsageError: a record refuses a value.
+        UsageError: a record refuses a value, or one is missing.
     """
     plain: Any = OmegaConf.to_container(config, resolve=True, throw_on_missing=True)
     search = plain["search"]
-    del search["storage"]  # where trials are kept is no part of the question
+    del search["storage"]  # the place of trials is no part of the question
     try:
         return Study(
             workload=plain["workload"],
@@ -113,11 +115,11 @@ def build_study(config: DictConfig, batch_size: int) -> Study:
         )
     except (ValueError, KeyError) as error:
         missing = isinstance(error, KeyError)
-        raise UsageError(f"the workload's YAML must name {error}." if missing else str(error)) from error
+        raise UsageError(f"the workload's YAML file must set {error}." if missing else str(error)) from error
 
 
 def _optimizer(name: str, target: str | None, arguments: dict[str, Any]) -> str:
-    """A registered name, or the import path of a class, which is its name too."""
+    """The optimizer's name: a registered one, or the import path of a class."""
     if name == "torch" and target is None:
         raise ValueError("optimizer=torch needs the import path of a class: optimizer.target=torch.optim.RAdam.")
     if target is not None and "." not in target:

@@ -1,6 +1,7 @@
 """`study import`: a tree of released measurements (`released_tree`) -> a results folder, study by study.
 
-A released study says neither its goal nor how many trials count: those are asked for, or the published ones.
+A released study holds neither its goal nor N, the number of trials that count. The user gives them, or the published
+values apply.
 """
 
 from __future__ import annotations
@@ -27,12 +28,12 @@ PUBLISHED = {
     ("lm1b", "transformer_base"): ("val/cross_entropy_error < 3.9", 100),
     ("lm1b", "lstm"): ("val/cross_entropy_error < 3.9", 50),
     ("common_crawl", "transformer_base"): ("val/cross_entropy_error < 3.9", 50),
-    # Assumed, since it is all of MNIST; the goals for smaller subsets are not known.
+    # Assumed, because this subset is all of MNIST. The goals for smaller subsets are not known.
     ("mnist_55000", "simple_cnn_base"): ("val/classification_error < 0.01", 100),
 }
 """(data set without leading folders, model) -> the goal of the paper's figure 1 and its N.
 
-Assumed in addition: the same for every optimizer, and for the runs with very large budgets in `solution_quality/`.
+Assumed to hold for every optimizer, and for the runs with very large budgets in `solution_quality/`.
 """
 TRAIN_EXAMPLES = {"mnist": 55000, "fashion_mnist": 55000, "cifar_10": 45000}
 TRAIN_EXAMPLES |= {f"mnist_{examples}": examples for examples in (6875, 13750, 27500, 55000)}
@@ -40,11 +41,11 @@ TRAIN_EXAMPLES |= {f"mnist_{examples}": examples for examples in (6875, 13750, 2
 _MAXIMISED_GOAL = re.compile(rf"(?P<metric>\w+/(?:{'|'.join(AS_ERRORS)}))\s*>\s*(?P<threshold>{NUMBER})")
 
 Watch = Callable[[Released, int], None]
-"""Told of every study that was read, with its number of measurements."""
+"""Called after every study with its number of measurements."""
 
 
 class ImportRefused(Refused):
-    """The tree cannot be imported as asked; the message says why and what to do."""
+    """The tree cannot be imported like this."""
 
 
 def import_released(
@@ -56,16 +57,16 @@ def import_released(
     watch: Watch = lambda study, rows: None,
     begin: Callable[[int], None] = lambda studies: None,
 ) -> list[str]:
-    """Read a released tree into a results folder, one study in memory at a time.
+    """Read a released tree into a results folder, with one study in memory at a time.
 
     Arguments:
-        goals: `[WORKLOAD:]METRIC<X` each; WORKLOAD may have `*`, and the last that fits a workload counts. By default
-            the goal that an export of ours holds, else the published one.
-        trials: N, the COMPLETE trials that count, 0 for all; by default as exported or published, else all.
-        begin: told how many studies there are.
+        goals: `[WORKLOAD:]METRIC<X` each; WORKLOAD may contain `*`, and the last goal that fits a workload counts. By
+            default the goal in an export of ours, else the published one.
+        trials: N, the number of COMPLETE trials that count, 0 for all. None: as exported or published, else all.
+        begin: called with the number of studies before the first is read.
 
     Returns:
-        Warnings, each naming the study and the rule that it breaks.
+        Warnings; each names the study and the rule of the layout that it breaks.
 
     Raises:
         ImportRefused: there is nothing to import, or a goal is missing, malformed or not measured.
@@ -74,35 +75,41 @@ def import_released(
     found, warnings = released_tree.find(folder)
     if not found:
         why = "there is no readable study.json" if folder.is_dir() else "there is no such folder"
-        reasons = [f"no studies to import in {folder}: {why}", *warnings]
-        raise ImportRefused("; ".join(reasons))
+        raise ImportRefused("; ".join([f"no studies to import in {folder}: {why}", *warnings]))
     chosen = _goals(found, goals)
     questions = [_question(study, chosen[study.workload]) for study in found]
     store.check_imported(results, questions)
     begin(len(found))
     for study, question in zip(found, questions, strict=True):
-        started = store.now()
-        records, columns, odd = released_trials.read(study, question["goal"]["metric"])
-        space, odd_space = released_tree.space(
-            study, {name for record in records for name in record["hyperparameters"]}
-        )
-        said = [f"{study}: {text}" for text in (*study.warnings, *odd_space, *odd)]
-        complete = sum(record["status"] == COMPLETE for record in records)
-        wanted = (study.trials or _published(study)[1]) if trials is None else trials
-        search = {"trials": wanted or max(1, complete), "space": space, "extend": False, "extend_limit": 0}
-        question |= {"search": search, "train_steps": study.train_steps or int(columns["step"].max(initial=1))}
-        provenance = {
-            "command": command,
-            "started": started,
-            "ended": store.now(),
-            "source": str(study),
-            "measurements": len(columns["step"]),
-            "warnings": said,
-        }
-        store.save_imported(results, question, provenance, records, columns)
+        said, measurements = _import_study(study, question, results, trials, command)
         warnings += said
-        watch(study, len(columns["step"]))
+        watch(study, measurements)
     return warnings
+
+
+def _import_study(
+    study: Released, question: dict[str, Any], results: Path, trials: int | None, command: str
+) -> tuple[list[str], int]:
+    """Write one study; returns (its warnings, its number of measurements)."""
+    started = store.now()
+    records, columns, odd = released_trials.read(study, question["goal"]["metric"])
+    names = {name for record in records for name in record["hyperparameters"]}
+    space, odd_space = released_tree.space(study, names)
+    warnings = [f"{study}: {text}" for text in (*study.warnings, *odd_space, *odd)]
+    complete = sum(record["status"] == COMPLETE for record in records)
+    wanted = (study.trials or _published(study)[1]) if trials is None else trials
+    search = {"trials": wanted or max(1, complete), "space": space, "extend": False, "extend_limit": 0}
+    question |= {"search": search, "train_steps": study.train_steps or int(columns["step"].max(initial=1))}
+    provenance = {
+        "command": command,
+        "started": started,
+        "ended": store.now(),
+        "source": str(study),
+        "measurements": len(columns["step"]),
+        "warnings": warnings,
+    }
+    store.save_imported(results, question, provenance, records, columns)
+    return warnings, len(columns["step"])
 
 
 def _goals(studies: Sequence[Released], asked: Sequence[str]) -> dict[str, Goal]:
@@ -111,7 +118,7 @@ def _goals(studies: Sequence[Released], asked: Sequence[str]) -> dict[str, Goal]
     first = {study.workload: study for study in reversed(studies)}
     for pattern, _ in given:
         if not any(_fits(pattern, study) for study in first.values()):
-            raise ImportRefused(f"--goal for {pattern!r} fits no workload; there are {', '.join(sorted(first))}.")
+            raise ImportRefused(f"--goal for {pattern!r} fits no workload; choose among {', '.join(sorted(first))}.")
     chosen: dict[str, Goal] = {}
     missing = []
     for workload, study in sorted(first.items()):
@@ -125,8 +132,8 @@ def _goals(studies: Sequence[Released], asked: Sequence[str]) -> dict[str, Goal]
             chosen[workload] = goal
     if missing:
         raise ImportRefused(
-            "a goal must be known for every workload, but none is published for some; any goal can be read off later "
-            f"with report --goal. Add {' '.join(missing)}, or one --goal 'METRIC<X' for all."
+            f"every workload needs a goal, but some have no published one. Add {' '.join(missing)}, or one --goal "
+            "'METRIC<X' for all; `report --goal` can evaluate other goals later."
         )
     return chosen
 
@@ -158,7 +165,7 @@ def _published(study: Released) -> tuple[str | None, int | None]:
 
 
 def _data(study: Released) -> str:
-    """The data set without leading folders."""
+    """The name of the data set without leading folders."""
     return study.dataset.rpartition("/")[2]
 
 
@@ -168,10 +175,10 @@ def _default_goal(study: Released) -> Goal | None:
 
 
 def _check(goal: Goal, study: Released, metrics: Sequence[str]) -> None:
-    """Refuse a goal that the trials know nothing of."""
+    """Refuse a goal that the trials cannot answer."""
     if metrics and goal.metric not in metrics:
         raise ImportRefused(
-            f"{study.workload} does not measure {goal.metric}, but {', '.join(metrics)}; choose one with "
+            f"{study.workload} does not measure {goal.metric}, only {', '.join(metrics)}; choose one of these with "
             f"--goal '{study.workload}:METRIC<X'."
         )
     held = study.goal
@@ -183,8 +190,8 @@ def _check(goal: Goal, study: Released, metrics: Sequence[str]) -> None:
 
 
 def _question(study: Released, goal: Goal) -> dict[str, Any]:
-    """What was asked when it was measured, in the terms of `study.json` under results, as far as is known before its
-    trials are read: `search` and `train_steps` are still to come."""
+    """The question that the study answered, in the terms of `study.json` under results. `search` and `train_steps`
+    are missing: they follow from its trials."""
     names = {"name": study.workload, "dataset": study.dataset, "model": study.model}
     return {
         "workload": names | {"train_examples": TRAIN_EXAMPLES.get(_data(study))},

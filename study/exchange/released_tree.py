@@ -4,8 +4,8 @@
     ...                                                 /trial_id/metadata.json
     ...                                                 /trial_id/measurements.csv
 
-What breaks a rule of the layout is named in a warning and left out, or taken as said there. Trials are read by
-`study/exchange/released_trials.py`; `analysis/export.py` writes the same layout.
+A warning names everything that breaks a rule of the layout and says how it is read, or that it is left out.
+`study.exchange.released_trials` reads the trials; `analysis.export` writes the same layout.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ class Released:
     """One study of a released tree.
 
     Attributes:
-        workload: one name for data set and model.
-        dataset: with the leading folders, such as `mnist_subsets/mnist_6875`.
-        train_steps: the step budget; 0: a time budget; None: not known.
+        workload: one name for both data set and model.
+        dataset: with its leading folders, such as `mnist_subsets/mnist_6875`.
+        train_steps: the step budget; 0: a time budget; None: unknown.
         parameter_configs: the search space as released; see `space`.
-        goal, trials, stopping, race_factor: what an export of ours says of it, else None; trials is N.
-        warnings: what is odd about it.
+        goal, trials, stopping, race_factor: from an export of ours, else None; trials is N.
+        warnings: the rules of the layout that it breaks.
     """
 
     folder: Path
@@ -69,7 +69,7 @@ class Released:
 
 
 def find(folder: Path) -> tuple[list[Released], list[str]]:
-    """(the studies of a tree, warnings on those that are left out), by path, batch sizes in order."""
+    """(the studies of a tree by path and batch size, warnings on those that are left out)."""
     paths, lacking = [], set()
     for place, folders, files in os.walk(folder, followlinks=True):
         if "study.json" in files:
@@ -94,7 +94,7 @@ def find(folder: Path) -> tuple[list[Released], list[str]]:
 
 
 def _study(folder: Path, parts: tuple[str, ...]) -> Released:
-    """A study by its path below the tree; where only a part of the tree was given, by what study.json says."""
+    """Read a study. Its names come from its path below the tree, or from study.json if the user gave a subtree."""
     fields = json.loads((folder / "study.json").read_text())
     if not isinstance(fields, dict):
         raise ValueError(f"it holds {fields!r:.40}")
@@ -133,15 +133,15 @@ def _study(folder: Path, parts: tuple[str, ...]) -> Released:
 
 
 def _component(name: str) -> str:
-    """A name that is one folder."""
+    """The name as one folder."""
     return re.sub(r"[^\w.,+=-]+", "_", name).strip("_.,+=-") or "unnamed"
 
 
 def space(study: Released, given: Collection[str]) -> tuple[dict[str, Any], list[str]]:
-    """(the search space in our terms, warnings). Sides at the end of what is legal are hard.
+    """(the search space in our terms, warnings). Sides at the limit of the legal values are hard.
 
     Arguments:
-        given: the parameters that its trials have.
+        given: parameters of its trials.
     """
     if not isinstance(study.parameter_configs, dict):
         return {}, [f"odd parameter_configs {study.parameter_configs!r:.40}: taken as empty"]
@@ -174,13 +174,13 @@ def _dimension(config: Mapping[str, Any]) -> Dimension:
 
 
 def trial_folders(study: Released) -> list[tuple[int, str]]:
-    """(trial id, its folder), by number: as text, 10 would come before 2."""
+    """(trial id, its folder), sorted by number: as text, 10 would come before 2."""
     with os.scandir(study.folder) as entries:
         return sorted((int(entry.name), entry.path) for entry in entries if entry.name.isdecimal() and entry.is_dir())
 
 
 def metrics(study: Released) -> list[str]:
-    """What its first readable trial measures, as errors; none if there is none."""
+    """The metrics of its first readable trial, as errors; empty if there is none."""
     for _, folder in trial_folders(study):
         try:
             with open(f"{folder}/measurements.csv") as file:
@@ -196,7 +196,7 @@ def columns_of(header: str) -> list[str]:
 
 
 def as_error(metric: str) -> str:
-    """The error that a metric is kept as.
+    """The error that stands for a metric in our files.
 
     >>> as_error("val/average_precision"), as_error("val/classification_error")
     ('val/average_precision_error', 'val/classification_error')

@@ -1,7 +1,7 @@
 """The trials of a released study -> a record for each and columns of all their measurements.
 
-Nothing is judged anew: a trial keeps the status that it was released with. All files of a study are parsed in one go,
-since a call of the parser costs as much as some thousand rows.
+A trial keeps the status that it was released with. All files of a study are parsed in one call, because a call of the
+parser costs as much as a thousand rows.
 
 Shapes: M measurements of all trials of a study.
 """
@@ -33,7 +33,7 @@ def read(study: Released, metric: str) -> tuple[list[dict[str, Any]], dict[str, 
     """All trials of a study, by trial id.
 
     Arguments:
-        metric: the goal's; a row without it is worth a warning, and of the others only NaN is.
+        metric: of the goal. A row without it gets a warning; a row without another metric only if the value is NaN.
 
     Returns:
         A record for each trial, the columns trial (index), step and one for each metric [M], warnings.
@@ -51,7 +51,7 @@ def read(study: Released, metric: str) -> tuple[list[dict[str, Any]], dict[str, 
         except FileNotFoundError:
             odd["no measurements.csv: taken as empty"].append(trial_id)
         except OSError:
-            files[len(records)] = b""  # as malformed as one that can be opened
+            files[len(records)] = b""  # a malformed file
         records.append(_record(len(records), trial_id, metadata, study.train_steps == 0, odd))
     ids = [record["trial_id"] for record in records]
     table = _table(files, ids, odd)
@@ -87,10 +87,10 @@ def _metadata(folder: str, trial_id: int, odd: Odd) -> dict[str, Any] | None:
 
 
 def _record(index: int, trial_id: int, metadata: Mapping[str, Any], timed: bool, odd: Odd) -> dict[str, Any]:
-    """As `study.store` keeps it.
+    """The record of a trial in the form of `study.store`.
 
     Arguments:
-        timed: it ran under a time budget.
+        timed: the trial ran under a time budget.
     """
     status, steps, parameters = (metadata.get(key) for key in ("status", "steps", "parameters"))
     if status == INCOMPLETE and timed:
@@ -104,7 +104,7 @@ def _record(index: int, trial_id: int, metadata: Mapping[str, Any], timed: bool,
     parameters = parameters if isinstance(parameters, dict) else {}
     numbers = {name: value for name, value in parameters.items() if finite(value)}
     if len(numbers) < len(parameters) or not parameters:
-        odd["odd parameters: those that are no numbers are left out"].append(trial_id)
+        odd["odd parameters: those that are not numbers are left out"].append(trial_id)
     return {
         "index": index,
         "trial_id": trial_id,
@@ -119,7 +119,7 @@ def _record(index: int, trial_id: int, metadata: Mapping[str, Any], timed: bool,
 
 
 def _table(files: Mapping[int, bytes], ids: Sequence[int], odd: Odd) -> pa.Table:
-    """All rows as they are in the files, of trial indexes: `trial`, `step`, the metrics (null: an empty cell)."""
+    """All rows of all files: `trial` (its index), `step` and the metrics (null: an empty cell)."""
     alike: dict[bytes, dict[int, bytes]] = defaultdict(dict)
     for index, content in files.items():
         header, _, rows = content.partition(b"\n")
@@ -132,7 +132,7 @@ def _table(files: Mapping[int, bytes], ids: Sequence[int], odd: Odd) -> pa.Table
 
 
 def _parsed(header: bytes, rows: Mapping[int, bytes], malformed: list[int]) -> Iterator[pa.Table]:
-    """The rows of files with the same header, parsed together; where one of them cannot be, by halves."""
+    """Parse files with the same header together; if one of them is malformed, parse each half."""
     try:
         names = columns_of(header.decode())
         if "step" not in names or len({"trial", *names}) == len(names):
@@ -141,15 +141,15 @@ def _parsed(header: bytes, rows: Mapping[int, bytes], malformed: list[int]) -> I
         table = csv.read_csv(
             pa.BufferReader(b"".join([header, b"\n", *rows.values()])),
             read_options=csv.ReadOptions(use_threads=False, column_names=names, skip_rows=1),
-            # Empty is not measured; NaN is a number that was measured.
+            # An empty cell was not measured; NaN was measured.
             convert_options=csv.ConvertOptions(column_types=types, null_values=[""]),
         )
         if table["step"].null_count:
             raise pa.ArrowInvalid("a row without its step")
         lengths = [len(table)] if len(rows) == 1 else [text.count(b"\n") for text in rows.values()]
-        # Blank lines are no rows: the column is then too long, which Arrow refuses.
+        # Arrow skips blank lines; the column is then too long, and Arrow refuses it.
         yield table.append_column("trial", pa.array(np.repeat(np.array([*rows], dtype=np.int32), lengths)))
-    except ValueError:  # Arrow's own is one
+    except ValueError:  # ArrowInvalid is a ValueError
         if len(rows) == 1:
             malformed.extend(rows)
             return
@@ -163,7 +163,7 @@ def _metrics(table: pa.Table) -> list[str]:
 
 
 def _with_gaps(table: pa.Table, metric: str) -> set[int]:
-    """The trials that have a NaN, or a row without the goal's metric."""
+    """Trials with a NaN, or with a row without the goal's metric."""
     gaps = np.full(len(table), metric not in map(as_error, _metrics(table)))
     for name in _metrics(table):
         gaps |= pc.is_nan(table[name]).fill_null(as_error(name) == metric).to_numpy()
@@ -171,7 +171,7 @@ def _with_gaps(table: pa.Table, metric: str) -> set[int]:
 
 
 def _errors(table: pa.Table) -> pd.DataFrame:
-    """The same rows, each metric as an error."""
+    """The rows with each metric as an error."""
     columns = {name: table[name].to_numpy() for name in ("trial", "step")}
     for name in _metrics(table):
         values = table[name].to_numpy()
@@ -180,7 +180,8 @@ def _errors(table: pa.Table) -> pd.DataFrame:
 
 
 def _in_order(frame: pd.DataFrame, ids: Sequence[int], odd: Odd) -> pd.DataFrame:
-    """By trial and step; of rows with the same step the lesser errors, which a search through all rows finds."""
+    """Sort by trial and step; rows with the same step become one with the smaller errors, as a minimum over all rows
+    would find."""
     later, further = np.diff(frame["trial"]), np.diff(frame["step"])
     if ((later > 0) | ((later == 0) & (further > 0))).all():
         return frame
@@ -189,5 +190,5 @@ def _in_order(frame: pd.DataFrame, ids: Sequence[int], odd: Odd) -> pd.DataFrame
         odd["unsorted steps: sorted"] += [ids[index] for index in sorted(set(unsorted))]
     doubled = frame["trial"][frame.duplicated(["trial", "step"])]
     if len(doubled):
-        odd["duplicate steps: the lesser errors count"] += [ids[index] for index in sorted(set(doubled))]
+        odd["duplicate steps: the smaller errors count"] += [ids[index] for index in sorted(set(doubled))]
     return frame.groupby(["trial", "step"], as_index=False).min()

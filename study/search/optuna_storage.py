@@ -1,4 +1,4 @@
-"""Where Optuna keeps a search's trials: in memory, in a file or in a database that several processes share."""
+"""The storage of Optuna's trials: memory, a file, or a database that several processes share."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ JOURNAL = "optuna.journal"
 
 
 class Storage:
-    """Where Optuna keeps its trials: in memory, or where other processes and optuna-dashboard see them live.
+    """Keeps Optuna's trials in memory, or in a place where other processes and optuna-dashboard see them live.
 
-    The curves in the results folder stay the truth; this is their image, mended from them when a search is opened.
+    The curves in the results folder are the truth. The storage is a copy, and opening a search repairs it from them.
 
     Arguments:
         where: `journal` (a file in the results folder), a database URL such as `sqlite:///optuna.db`, or None: memory.
-        results: the results folder; its trials are told from those of other sweeps that share a search.
+        results: the results folder; it marks its trials among those of other sweeps in the same storage.
 
     Raises:
         ValueError: the storage cannot be used.
@@ -38,7 +38,7 @@ class Storage:
     def __init__(self, where: str | None = None, results: Path = Path()) -> None:
         self.where, self.owner = where, ""
         self._unfinished: dict[int, int] = {}
-        """Trial index -> number in Optuna, of trials that an earlier run of this sweep left under way."""
+        """Trial index -> number in Optuna, of trials that an earlier run of this sweep did not finish."""
         self._finished: set[int] = set()
         self._backend: optuna.storages.BaseStorage | None = None
         if where is None:
@@ -46,13 +46,13 @@ class Storage:
         try:
             if where == "journal":
                 results.mkdir(parents=True, exist_ok=True)
-                path = results.resolve() / JOURNAL  # absolute: else Optuna does not break a dead process's lock
+                path = results.resolve() / JOURNAL  # absolute: else Optuna never breaks a dead process's lock
                 _cut_torn_line(path)
                 backend = JournalFileBackend(str(path))
                 self._backend = optuna.storages.JournalStorage(backend)
             else:
                 self._backend = _database(where)
-        except Exception as error:  # whatever the driver of a database raises
+        except Exception as error:  # database drivers raise errors of their own kinds
             reason = str(error).splitlines()[0]
             raise ValueError(
                 f"search.storage={where} cannot be used: {reason}; give journal, a database URL such as "
@@ -65,16 +65,16 @@ class Storage:
         if self._backend is None:
             return optuna.create_study(direction="minimize")
         question = study.question()
-        asked = {key: value for key, value in question.items() if key not in ("micro_batch", "arithmetic")}
-        asked["search"] = {key: question["search"][key] for key in ("sampler", "space")}  # not how many trials
-        digest = hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()[:8]
+        same = {key: value for key, value in question.items() if key not in ("micro_batch", "arithmetic")}
+        same["search"] = {key: question["search"][key] for key in ("sampler", "space")}  # but not the number of trials
+        digest = hashlib.sha256(json.dumps(same, sort_keys=True).encode()).hexdigest()[:8]
         names = (study.name, study.optimizer, f"batch size {study.batch_size}", study.branch.path, digest)
         found = optuna.create_study(
             study_name=", ".join(filter(None, names)), storage=self._backend, direction="minimize", load_if_exists=True
         )
         trials = found.get_trials(deepcopy=False)
         unsigned = [t for t in trials if not t.state.is_finished() and "owner" not in t.user_attrs]
-        for trial in unsigned:  # of a process that died before it could say whose it is, or is about to
+        for trial in unsigned:  # its process died before it marked the trial, or will mark it soon
             begun = trial.datetime_start
             if begun is not None and (datetime.datetime.now() - begun).total_seconds() > STALE:
                 found.tell(trial.number, state=TrialState.FAIL)
@@ -84,27 +84,28 @@ class Storage:
         return found
 
     def mark(self, index: int) -> dict[str, Any]:
-        """What tells trial `index` of this sweep from others in the same storage."""
+        """Attributes that distinguish trial `index` of this sweep from other trials in the same storage."""
         return {"index": index, "owner": self.owner} if self._backend is not None else {}
 
     def finish(self, study: optuna.Study, index: int, value: float | None, state: TrialState) -> bool:
-        """Take note of a trial that an earlier run finished; returns whether the storage holds it."""
+        """Finish a trial that an earlier run finished on file; returns whether the storage holds the trial."""
         if index in self._unfinished:
             study.tell(self._unfinished.pop(index), value, state=state)
             self._finished.add(index)
         return index in self._finished
 
     def abandon(self, study: optuna.Study, shard: Shard, under_way: Container[int]) -> None:
-        """Fail those trials of a shard that an earlier run left: they will be asked for again, or are under way."""
+        """Fail the unfinished trials of a shard that an earlier run left, apart from those under way: the tuner will
+        propose them again."""
         for index in [index for index in self._unfinished if index in shard and index not in under_way]:
             study.tell(self._unfinished.pop(index), state=TrialState.FAIL)
 
     @contextmanager
     def speaking(self) -> Iterator[None]:
-        """Say what to do where a database does not answer.
+        """Talk to the storage.
 
         Raises:
-            StoreError: it failed, by whatever error its driver raises.
+            StoreError: the database failed, with any error of its driver.
         """
         try:
             yield
@@ -118,17 +119,17 @@ class Storage:
 
 
 def _database(url: str) -> optuna.storages.RDBStorage:
-    """A database, in which the first to come makes tables: of several who do so at once, only one can."""
+    """Open a database. The first process creates the tables; if several try at once, all but one fail and try again."""
     try:
         return optuna.storages.RDBStorage(url)
-    except Exception:  # whatever its driver raises
+    except Exception:  # database drivers raise errors of their own kinds
         time.sleep(1)
         return optuna.storages.RDBStorage(url)
 
 
 def _cut_torn_line(path: Path) -> None:
     """Cut a journal back to its last whole line; Optuna cannot read past a torn one."""
-    lock = JournalFileSymlinkLock(str(path))  # Optuna's own: another process may be in the middle of a line
+    lock = JournalFileSymlinkLock(str(path))  # Optuna's own lock: another process may be writing a line
     lock.acquire()
     try:
         if path.exists() and not (held := path.read_bytes()).endswith(b"\n"):

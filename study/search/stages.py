@@ -1,6 +1,6 @@
-"""The searches that one study asks for: stages in wider boxes, multiples of the budget, repetitions, and reruns.
+"""The searches of one study: stages in wider search spaces, multiples of the budget, repetitions, and reruns.
 
-Which comes next is derived from the curves on file, so an interruption anywhere leaves nothing to remember.
+The next search is derived from the curves on file, so that an interruption loses nothing.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ Load = Callable[[Study], Sequence[Curve]]
 
 
 def planned(study: Study) -> list[Study]:
-    """The searches known before any is made: each multiple of the budget in each repetition."""
+    """The searches that are known before any trains: each multiple of the budget in each repetition."""
     repeats = range(study.search.repeats + 1)
     return [_on_budget(study, repeat, budget) for repeat in repeats for budget in _budgets(study)]
 
 
 def missing(study: Study, load: Load) -> list[Tuner]:
-    """The searches that are known by now and not complete, the one under way or next first."""
+    """The searches that are known now and not complete; the one under way or next is first."""
     following, known = next_search(study, load), planned(study)
     if following is not None and following not in known:
         known.insert(0, following)
@@ -53,7 +53,7 @@ def remaining(study: Study, load: Load) -> Iterator[Study]:
 
 
 def last_stages(study: Study, load: Load, repeat: int = 0) -> list[Tuner]:
-    """The last stage under each multiple of the budget, up to the first that is not complete."""
+    """The last stage under each multiple of the budget, up to the first incomplete one."""
     made = []
     for budget in _budgets(study):
         *_, last = stages(_on_budget(study, repeat, budget), load)
@@ -64,14 +64,14 @@ def last_stages(study: Study, load: Load, repeat: int = 0) -> list[Tuner]:
 
 
 def fastest(made: Sequence[Tuner]) -> Tuner | None:
-    """Of complete searches under several budgets the one whose best trial is the tuned configuration; None: all missed
-    the goal."""
+    """The search whose best trial is the tuned configuration, among complete searches under several budgets; None if
+    all missed the goal."""
     reached = [tuner for tuner in made if tuner.steps_to_result is not None]
     return min(reached, key=lambda tuner: (tuner.steps_to_result, tuner.study.branch.budget), default=None)
 
 
 def stages(study: Study, load: Load) -> Iterator[Tuner]:
-    """A search and the wider ones that follow from its best trials, up to the first that is not complete."""
+    """A search and the wider searches that follow from its best trials, up to the first incomplete one."""
     wider: Study | None = study
     while wider is not None:
         tuner = Tuner(wider, load(wider))
@@ -80,7 +80,8 @@ def stages(study: Study, load: Load) -> Iterator[Tuner]:
 
 
 def extended(tuner: Tuner) -> Study | None:
-    """The next stage of a complete search, its box widened where the best trials lie at open edges; None if not."""
+    """The next stage of a complete search: its space, widened where its best trials lie at open edges; None if there
+    is no such edge."""
     study, search = tuner.study, tuner.study.search
     if not search.extend or study.branch.stage >= search.extend_limit:
         return None
@@ -94,18 +95,18 @@ def extended(tuner: Tuner) -> Study | None:
 
 
 def rerun(tuner: Tuner) -> Study:
-    """The tuned configuration of a complete search that reached the goal, to be trained again with fresh seeds."""
+    """A search that trains the tuned configuration of a complete search again, with fresh seeds."""
     study, best = tuner.study, tuner.best_trials[0]
     return trained_again(study, best.hyperparameters, study.search.reruns, study.branch._replace(rerun=best.index))
 
 
 def trained_again(study: Study, hyperparameters: Mapping[str, float], times: int, branch: Branch) -> Study:
-    """One configuration to be trained so many times, each with other seeds, to the goal or the end of its budget."""
+    """A search that trains one configuration `times` times, with different seeds, to the goal or the full budget."""
     fixed = {name: Dimension(choices=(value,)) for name, value in hyperparameters.items()}
     return replace(
         study,
         search=Search("sobol", trials=times, space=fixed, max_launches=times),
-        # A race would cut the slow seeds, which are to be seen.
+        # A race would stop the slow seeds, and they are part of the measurement.
         stopping="goal" if STOPPING[study.stopping].races else study.stopping,
         branch=branch,
     )

@@ -1,6 +1,6 @@
-"""Rules that move a tuned configuration to another batch size, as pure functions of the configuration and the move.
+"""Rules that transfer a tuned configuration to another batch size, as pure functions of configuration and batch sizes.
 
-They are what tuning anew is compared with (`study/transfer.py`): tuned at batch size B0, moved to B.
+`study.transfer` compares them with retuning. B0 is the batch size of the tuned configuration, B the new one.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from study.optimizers.base import HALF_LIFE
 
 Values = Mapping[str, float]
 RESCALED = ("beta1", "beta2")
-"""The decay rates that rules on half-lives are about; momentum is none of them, nor are averages of weights."""
+"""The decay rates that half-life rules change. Momentum and averages of weights keep their rates."""
 WARMUP_EPOCHS = 5
 WARMUP_SHARE = 5 / 90
-"""Goyal et al. warm up over 5 of 90 epochs. Of a shorter training that is as large a part, not as many epochs."""
+"""Goyal et al. warm up over 5 of 90 epochs; a shorter training warms up over the same share of its steps."""
 
 
 class Move(NamedTuple):
-    """From which batch size to which.
+    """A transfer from one batch size to another.
 
     Attributes:
         base, batch_size: B0 and B, in examples.
@@ -42,25 +42,25 @@ class Move(NamedTuple):
 
 @dataclass(frozen=True)
 class Rule:
-    """How a configuration is moved.
+    """One rule.
 
     Arguments:
         move: (hyperparameters, move) -> hyperparameters.
-        betas: whether it is about half-lives, and so only for optimizers that have `RESCALED`.
+        betas: it rescales half-lives, and so applies only to optimizers with one of `RESCALED`.
     """
 
     move: Callable[[Values, Move], dict[str, float]]
     betas: bool = False
 
     def applies_to(self, hyperparameters: Values) -> bool:
-        """Whether there is anything in this configuration that the rule is about."""
+        """Whether the rule can change something in this configuration."""
         return not self.betas or not {*RESCALED, *(f"{name}{HALF_LIFE}" for name in RESCALED)}.isdisjoint(
             hyperparameters
         )
 
 
 def constant(hyperparameters: Values, move: Move) -> dict[str, float]:
-    """Every update as it was tuned: a decay rate that was given by its half-life keeps its rate, not that."""
+    """Keep all values. A decay rate that is given by its half-life in examples keeps its rate per update."""
     return {n: value * move.ratio if n.endswith(HALF_LIFE) else value for n, value in hyperparameters.items()}
 
 
@@ -71,11 +71,11 @@ def square_root(hyperparameters: Values, move: Move) -> dict[str, float]:
 
 
 def linear(hyperparameters: Values, move: Move) -> dict[str, float]:
-    """Learning rate x B / B0, momentum as it was; to a larger batch size with gradual warmup from the learning rate of
-    B0 (Goyal et al. 2017, sections 2.1 and 2.2).
+    """Learning rate x B / B0 with the same momentum; to a larger batch size with gradual warmup from the learning rate
+    of B0 (Goyal et al. 2017, sections 2.1 and 2.2).
 
-    The warmup takes 5 epochs, but no more than 1/18 of the step budget at B, their share of 90 epochs. It replaces
-    whatever warmup was tuned.
+    The warmup takes 5 epochs, but at most 1/18 of the step budget at B, which is its share of their 90 epochs. It
+    replaces a tuned warmup.
     """
     rate = hyperparameters["learning_rate"] * move.ratio
     moved = {**constant(hyperparameters, move), "learning_rate": rate}
@@ -87,11 +87,11 @@ def linear(hyperparameters: Values, move: Move) -> dict[str, float]:
 
 
 def with_half_lives(rule: Callable[[Values, Move], dict[str, float]]) -> Callable[[Values, Move], dict[str, float]]:
-    """The same for the learning rate, while beta1 and beta2 become beta^(B / B0) = 0.5^(B / t): their half-lives stay t
+    """The rule for the learning rate; beta1 and beta2 become beta^(B / B0) = 0.5^(B / t): their half-lives stay t
     examples.
 
-    Marek et al. 2025 propose it for beta2; the square-root rule of Malladi et al. 2022 multiplies 1 - beta of both by
-    B / B0, which is the same to first order (and divides epsilon by sqrt(B / B0), which is left alone here).
+    Marek et al. 2025 propose this for beta2. The square-root rule of Malladi et al. 2022 multiplies 1 - beta of both by
+    B / B0, which agrees to first order; it also divides epsilon by sqrt(B / B0), which this rule does not.
     """
 
     def moved(hyperparameters: Values, move: Move) -> dict[str, float]:

@@ -1,4 +1,4 @@
-"""Proposes trials and knows when a study has enough: Optuna behind ask/tell; only this and `storage` know Optuna."""
+"""Proposes trials and decides when a study has enough: Optuna behind ask and tell."""
 
 from __future__ import annotations
 
@@ -43,15 +43,15 @@ ADAPTIVE: dict[str, Callable[[int], optuna.samplers.BaseSampler]] = {
 
 
 class Tuner:
-    """The search of one study: what is finished, what is under way, what comes next.
+    """The search of one study: finished trials, trials under way, and the next one.
 
-    Optuna keeps the search's history for its adaptive samplers; the others' points are addressed by index and so
-    survive any interruption. An adaptive sampler begins with STARTUP quasi-random points.
+    Adaptive samplers need the history that Optuna keeps, and begin with STARTUP quasi-random points. The points of the
+    other samplers are functions of the trial's index, and so survive any interruption.
 
     Arguments:
-        under_way: trials proposed before that have a checkpoint, and are to be proposed again under their index.
-        shard: the trials that are proposed here; other processes propose the rest.
-        others: what those finished since it was asked last.
+        under_way: trials that were proposed before and have a checkpoint; they are proposed again under their index.
+        shard: the trials that this process proposes; other processes propose the rest.
+        others: returns the curves that other processes finished since its last call.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class Tuner:
         self.study, self.shard, self._others = study, shard, others
         self._under_way = {trial.index: trial for trial in under_way}
         self.outcomes: dict[int, Outcome] = {}
-        """Of finished trials; a race's bounds fall, and statuses with them, while trials of lower index finish."""
+        """Of finished trials. A race's bounds fall while trials of lower index finish; statuses change with them."""
         self._measured: dict[int, Measured] = {}
         self._trials: dict[int, Trial] = {}
         optuna.logging.set_verbosity(optuna.logging.WARNING)
@@ -78,22 +78,22 @@ class Tuner:
             _optuna_name(name, dimension): _distribution(dimension) for name, dimension in study.search.space.items()
         }
         for curve in sorted(finished, key=lambda curve: curve.trial.index):
-            if self.tell(curve).status == INCOMPLETE:  # as if it had never run
+            if self.tell(curve).status == INCOMPLETE:  # train it again from the start
                 for held in (self.outcomes, self._measured, self._trials):
                     del held[curve.trial.index]
         with self._storage.speaking():
             self._storage.abandon(self._optuna, shard, self._under_way)
 
     def ask(self) -> Trial | None:
-        """The next trial worth starting now, or None: enough are feasible, could yet be feasible, or were launched."""
-        self._hear()
+        """The next trial to start now; None if enough trials are feasible, may become feasible, or were launched."""
+        self._take_others()
         index = self.next_index(self.shard)
         if index is None:
             return None
         hyperparameters = self._known(index)
         self._asked[index] = None
         if hyperparameters is None:
-            # Made anew for each point, so that it depends on the history and the index but on no hidden state.
+            # A new sampler for each point: the point depends on history and index, and on no hidden state.
             seed = self.study.seeds.of("search", index, self.study.branch.seed_key)
             self._optuna.sampler = ADAPTIVE[self.study.search.sampler](seed % 2**32)
             with self._storage.speaking():
@@ -104,25 +104,25 @@ class Tuner:
         return self.study.trial(index, hyperparameters)
 
     def next_index(self, shard: Shard) -> int | None:
-        """The next trial of a shard that is worth starting now, if there is one.
+        """The index of the next trial of a shard to start now, if there is one.
 
-        It is while fewer trials of lower index than are wanted are feasible or, here or in other shards, unfinished.
+        There is one while fewer trials of lower index than the search wants are feasible or unfinished in any shard.
         """
         mine = itertools.count(shard.index, shard.count)
         index = next(i for i in mine if i not in self.outcomes and i not in self._asked)
-        hopeful = index - sum(i < index and found.status != COMPLETE for i, found in self.outcomes.items())
-        return None if hopeful >= self.study.search.trials or index >= self.study.search.launch_limit else index
+        promising = index - sum(i < index and found.status != COMPLETE for i, found in self.outcomes.items())
+        return None if promising >= self.study.search.trials or index >= self.study.search.launch_limit else index
 
-    def _hear(self) -> None:
-        """Take into account what other processes finished."""
+    def _take_others(self) -> None:
+        """Take the curves of other processes into account."""
         for curve in self._others():
             if curve.trial.index not in self._measured:
                 self.tell(curve)
 
     def _known(self, index: int) -> Mapping[str, float] | None:
-        """The point of a trial that its index addresses or that was proposed before; None: the sampler must say.
+        """The point of a trial if its index or its checkpoint determines it; None: the sampler must propose one.
 
-        Optuna hears of it when it is finished: of several processes, another could take what one enqueues.
+        Optuna learns of such a trial when it is finished. An enqueued trial could be taken by another process.
         """
         space = self.study.search.space
         if self.study.search.sampler not in ADAPTIVE or index < STARTUP:
@@ -133,7 +133,7 @@ class Tuner:
         return trial.hyperparameters if trial == self.study.trial(index, trial.hyperparameters) else None
 
     def tell(self, curve: Curve) -> Outcome:
-        """Take a finished trial's curve into account; returns how it ended, as far as can be known by now."""
+        """Take a finished trial's curve into account; returns how it ended, by the trials known now."""
         index = curve.trial.index
         self._trials[index] = curve.trial
         self._measured[index] = Measured(curve.steps, curve.errors[self.study.goal.metric], curve.first_bad_step)
@@ -141,14 +141,15 @@ class Tuner:
         found = outcomes(self.study.rule, [self._measured[i] for i in later], self._best(before=index))
         self.outcomes |= dict(zip(later, found, strict=True))
         result = self.outcomes[index]
-        # What others finished they tell a storage that is shared themselves.
+        # Other processes report their trials to a shared storage themselves.
         if result.status != INCOMPLETE and (self._storage.where is None or index in self.shard):
             with self._storage.speaking():
                 self._tell_optuna(curve.trial, result)
         return result
 
     def _tell_optuna(self, trial: Trial, result: Outcome) -> None:
-        """The value to minimise: log steps to the goal; beyond the budget, by the least error, where it was missed."""
+        """Tell Optuna the value to minimise: log steps to the goal; for a trial that missed the goal, log of the budget
+        x its least error / the goal."""
         state = TrialState.FAIL if result.status == INFEASIBLE else TrialState.COMPLETE
         value: float | None = None if state == TrialState.FAIL else result.steps_to_goal
         if state == TrialState.COMPLETE and value is None:
@@ -170,28 +171,28 @@ class Tuner:
             )
 
     def step_limit(self, index: int) -> int:
-        """The step beyond which trial `index` need not run: an upper bound of a race's, from what is known by now."""
-        self._hear()
+        """The step beyond which trial `index` need not run, an upper bound from the trials known now."""
+        self._take_others()
         return self.study.rule.bound(self._best(before=index))
 
     def _best(self, before: int) -> int | None:
-        """Fewest steps to the goal among finished trials of lower index."""
+        """The fewest steps to the goal among finished trials with index below `before`."""
         found = (outcome.result for index, outcome in self.outcomes.items() if index < before)
         return min((steps for steps in found if steps is not None), default=None)
 
     @property
     def feasible(self) -> int:
-        """Trials finished and feasible."""
+        """Number of finished feasible trials."""
         return sum(result.status == COMPLETE for result in self.outcomes.values())
 
     @property
     def infeasible(self) -> int:
-        """Trials that diverged."""
+        """Number of diverged trials."""
         return sum(result.status == INFEASIBLE for result in self.outcomes.values())
 
     @property
     def complete(self) -> bool:
-        """Whether the first N feasible trials are known, or as many trials as may be were launched."""
+        """Whether the first N feasible trials are known, or the launch limit is reached."""
         search, known = self.study.search, range(max(self.outcomes, default=-1) + 1)
         statuses = [self.outcomes[i].status if i in self.outcomes else INCOMPLETE for i in known]
         return is_complete(statuses, search.trials, search.launch_limit)
@@ -204,24 +205,24 @@ class Tuner:
 
     @property
     def counted_trials(self) -> list[Trial]:
-        """The trials that count, by index."""
+        """The trials up to the N-th feasible one, by index."""
         return [self._trials[i] for i in self._counted]
 
     @property
     def best_trials(self) -> list[Trial]:
-        """The best few of the trials that count, the best first."""
+        """The best few of the counted trials, the best first."""
         counted = self._counted
         found = best_trials([self.outcomes[i] for i in counted], [self._measured[i] for i in counted])
         return [self._trials[counted[position]] for position in found]
 
     @property
     def steps_to_result(self) -> int | None:
-        """Fewest steps to the goal among the feasible trials that count."""
+        """The fewest steps to the goal among the counted feasible trials."""
         found = (self.outcomes[i].result for i in self._counted)
         return min((steps for steps in found if steps is not None), default=None)
 
     def _from_optuna(self, params: Mapping[str, float]) -> dict[str, float]:
-        """Optuna's values as hyperparameters; rounding must not leave the range."""
+        """Optuna's values as hyperparameters, clipped to the range, which rounding could leave."""
         found = {}
         for name, dimension in self.study.search.space.items():
             value = params[_optuna_name(name, dimension)]
@@ -254,8 +255,8 @@ def point(study: Study, index: int) -> list[float]:
 @lru_cache(maxsize=8)
 def _sobol(seed: int, dimensions: int, log2_points: int) -> np.ndarray:
     """The first 2^log2_points points [2^m, D] of a scrambled Sobol sequence (Owen 1998); prefixes agree."""
-    # SciPy loads its direction numbers at the first use; interrupted there, it would go on without them, and every
-    # point of the sequence would be the same.
+    # SciPy loads its direction numbers at first use. Interrupted there, it would continue without them and return the
+    # same point every time.
     with signals.postponed():
         sequence = qmc.Sobol(dimensions, scramble=True, rng=np.random.default_rng(seed))
     return np.asarray(sequence.random_base2(log2_points))

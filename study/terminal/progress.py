@@ -1,4 +1,4 @@
-"""What the terminal shows meanwhile: of a sweep, of its jobs elsewhere, of studies that are read or written."""
+"""Live progress on the terminal: of a sweep, of jobs on a cluster, of studies that are read or written."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ if TYPE_CHECKING:
 
 
 class SweepProgress:
-    """A live bar for the search under way and one for the whole sweep; a line for each search that is done.
+    """A live bar for the current search and one for the whole sweep; a line for each finished search.
 
     Arguments:
-        left: of the searches known by now.
+        left: the work of the searches that are known now.
     """
 
     def __init__(self, console: Console, left: Sequence[Work]) -> None:
@@ -54,9 +54,9 @@ class SweepProgress:
         self.bars.stop()
 
     def watch(self, cost: Cost, study: Study, tuner: Tuner) -> None:
-        """Show where a search stands; called at its start and after each of its trials."""
+        """Show the progress of a search; called at its start and after each of its trials."""
         wanted, weight = study.search.trials, cost.trial(study)
-        if self.current is not None and study != self.study:  # the last one was given up: it does not fit
+        if self.current is not None and study != self.study:  # the last search was given up: it does not fit
             self.bars.remove_task(self.current)
             self.current = None
         starting = self.current is None
@@ -73,7 +73,7 @@ class SweepProgress:
         self.bars.update(self.current, completed=min(tuner.feasible, wanted), status=status)
         done = self.done_before + weight * min(tuner.feasible, wanted)
         if starting:
-            self.held += done - self.done_before  # what an earlier run did took no time of this one
+            self.held += done - self.done_before  # an earlier run trained this part, in time of its own
         elapsed, progress = time.monotonic() - self.started, done - self.held
         left = f"{duration(elapsed * (self.total - done) / progress)} left" if progress else "time left: measuring"
         self.bars.update(self.overall, total=self.total, completed=done, status=left)
@@ -82,7 +82,7 @@ class SweepProgress:
             self.current = None
             self.done_before += weight * wanted
             took = duration(time.monotonic() - self.study_started)
-            if study.branch.rule is not None:  # many and short: `note` sums them up
+            if study.branch.rule is not None:  # transfers are many and short: `note` sums them up
                 return
             self.console.print(
                 f"{self._name(study)}: {status.replace('goal not reached yet', 'goal not reached')}, {took}",
@@ -91,11 +91,11 @@ class SweepProgress:
             if tuner.feasible < wanted and study.branch.rerun is None:
                 self.console.print(
                     f"[yellow]only {tuner.feasible} of {wanted} trials were feasible after {launched} launches "
-                    "(search.max_launches); lower search.space.learning_rate.high or allow more launches.[/]"
+                    "(search.max_launches); lower search.space.learning_rate.high or raise search.max_launches.[/]"
                 )
 
     def note(self, study: Study, text: str) -> None:
-        """A line that stays."""
+        """Print a line that stays."""
         self.console.print(f"{self._name(study)}: {text}", highlight=False)
 
     def _name(self, study: Study) -> str:
@@ -105,7 +105,7 @@ class SweepProgress:
 
 
 class JobsProgress:
-    """Studies that are trained elsewhere: a live table on a terminal, else a line whenever one has got further."""
+    """Studies that jobs train: a live table on a terminal, otherwise a line whenever a study makes progress."""
 
     def __init__(self, console: Console) -> None:
         self.console = console
@@ -121,10 +121,10 @@ class JobsProgress:
         self.live.stop()
 
     def watch(self, studies: Sequence[tuple[Study, Sequence[str], Sequence[dict[str, Any]]]]) -> None:
-        """Show how far each is.
+        """Show the progress of each study.
 
         Arguments:
-            studies: each with the states of its jobs and the rows of `analysis.tables.status.table` of its searches.
+            studies: (study, states of its jobs, rows of `analysis.tables.status.table` of its searches).
         """
         table = Table(box=None, pad_edge=False)
         for heading in ("study", "jobs", "complete", "infeasible", "best so far"):
@@ -146,12 +146,12 @@ class JobsProgress:
 
 
 def study_name(study: Study) -> str:
-    """In a line of its own."""
+    """The name of a study on a line of its own."""
     return f"{study.name}, {study.optimizer}, batch size {study.batch_size:,}"
 
 
 class StudiesProgress:
-    """A live bar over studies that are read or written; `done` says in words what came."""
+    """A live bar over studies that are read or written; `done` is a closing line."""
 
     def __init__(self, console: Console, doing: str) -> None:
         self.doing, self.studies, self.rows = doing, 0, 0
@@ -166,17 +166,17 @@ class StudiesProgress:
         self.bars.stop()
 
     def begin(self, studies: int) -> None:
-        """So many are to come."""
+        """Start the bar for this number of studies."""
         self.bars.start()
         self.task = self.bars.add_task(self.doing, total=studies, status="")
 
     def watch(self, study: object, rows: int = 0) -> None:
-        """One more is done."""
+        """Count one more study."""
         self.studies, self.rows = self.studies + 1, self.rows + rows
         self.bars.update(self.task, completed=self.studies, status=f"{study}")
 
     @property
     def done(self) -> str:
-        """In words."""
+        """A line with the number of studies, measurements and seconds."""
         took = time.monotonic() - self.started
         return f"{self.studies:,} studies with {self.rows:,} measurements in {duration(took)}."

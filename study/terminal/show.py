@@ -21,11 +21,11 @@ OF_SCHEDULES |= {*Schedule.optional_hyperparameters}
 
 
 def results(console: Console, steps: pd.DataFrame, sentences: Sequence[str], warnings: Sequence[str]) -> None:
-    """The table of steps to result (frame of `steps_to_result.table`), what was found, and what to know first.
+    """Show the steps to result, the findings, and the first few warnings.
 
     Arguments:
-        steps: what was searched stands between `trial` and `steps_n`.
-        warnings: the heaviest first, of which a terminal has room for some.
+        steps: frame of `analysis.tables.steps_to_result.table`; tuned hyperparameters between `trial` and `steps_n`.
+        warnings: the most serious first.
     """
     several = len(steps[["goal_metric", "goal_threshold"]].drop_duplicates()) > 1
     for key, curve in steps.groupby(["workload", "optimizer", "goal_metric", "goal_threshold"]):
@@ -77,11 +77,11 @@ def _steps_or_why_not(row: Mapping[str, Any]) -> str:
 
 
 def rules(console: Console, moved: pd.DataFrame, sentences: Sequence[str]) -> None:
-    """What moving by rules lost (frame of `analysis.tables.transfer.table`), a table a base, and what was found."""
+    """Show what transfers lose (frame of `analysis.tables.transfer.table`), one table per base, and the findings."""
     for key, part in moved.groupby(["workload", "optimizer", "base_batch_size"], sort=False):
         workload, optimizer, base = key
         console.print(
-            f"\n[bold]{workload}, {optimizer}, tuned at batch size {base:,}[/]: times the steps of tuning anew"
+            f"\n[bold]{workload}, {optimizer}, tuned at batch size {base:,}[/]: steps divided by those after retuning"
         )
         names = list(dict.fromkeys(part["rule"]))
         table = columns("batch size", "tuned steps", *names)
@@ -92,7 +92,7 @@ def rules(console: Console, moved: pd.DataFrame, sentences: Sequence[str]) -> No
             table.add_row(f"{size:,}", "" if pd.isna(steps) else f"{steps:,.0f}", *cells)
         console.print(table)
     if moved["missed"].any():
-        console.print("\n(n): so many seeds missed the goal; >: more than half did.", highlight=False)
+        console.print("\n(n): n seeds missed the goal; >: more than half of the seeds missed it.", highlight=False)
     console.print()
     for sentence in sentences:
         console.print(sentence, style="bold", highlight=False)
@@ -101,7 +101,7 @@ def rules(console: Console, moved: pd.DataFrame, sentences: Sequence[str]) -> No
 def advice(
     console: Console, overview: pd.DataFrame, alternatives: pd.DataFrame, sentences: Sequence[str], notes: Sequence[str]
 ) -> None:
-    """Which batch size to train with on which devices (frames of words of `analysis.advice.tables`)."""
+    """Show which batch size to train with on which devices (frames of text of `analysis.advice.tables`)."""
     for frame in (overview, alternatives):
         console.print(f"\n[bold]{frame.attrs['title']}[/]", highlight=False)
         table = columns(*frame.columns, left=[""])
@@ -124,7 +124,7 @@ def _lost(row: pd.Series) -> str:
 
 
 def status(console: Console, progress: pd.DataFrame) -> None:
-    """How far every study is (frame of `analysis.tables.status.table`)."""
+    """Show the progress of every study (frame of `analysis.tables.status.table`)."""
     for (workload, optimizer), curve in progress.groupby(["workload", "optimizer"]):
         console.print(f"[bold]{workload}, {optimizer}[/]", highlight=False)
         searches = ["search"] if curve["search"].any() else []
@@ -155,7 +155,7 @@ def status(console: Console, progress: pd.DataFrame) -> None:
 
 
 def columns(*headings: str, left: Sequence[str] = ()) -> Table:
-    """An empty table without lines, its columns right-aligned but for those named in `left`."""
+    """An empty table without lines; columns are right-aligned, except those in `left`."""
     table = Table(box=None, pad_edge=False)
     for heading in headings:
         table.add_column(heading.replace("_", " "), justify="left" if heading in left else "right")

@@ -156,7 +156,7 @@ def test_a_trial_that_another_process_kept_meanwhile_is_counted_once(
 def test_an_adaptive_search_in_shards_needs_a_storage(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     command = ["sweep", "search=tpe", "shards=2", f"results={tmp_path / 'results'}"]
     assert main(command) == 2
-    assert "shards=2 of a search by tpe" in (message := " ".join(capsys.readouterr().err.split()))
+    assert "shards=2 of search=tpe" in (message := " ".join(capsys.readouterr().err.split()))
     assert "add search.storage=journal or a database URL, or choose search=sobol" in message
     assert main([*SWEEP, "shards=0"]) == 2
     assert "shards must be at least 1, but got 0" in capsys.readouterr().err

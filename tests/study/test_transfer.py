@@ -264,7 +264,7 @@ def test_more_seeds_go_on_and_status_sees_them(
     said = " ".join(capsys.readouterr().out.split())
     assert "mlp_digits, momentum: what it will cost" in said
     assert "batch size 16: 2 configurations with 4 seeds each" in said
-    assert "mlp_digits, momentum, tuned at batch size 256: times the steps of tuning anew" in said
+    assert "mlp_digits, momentum, tuned at batch size 256: steps divided by those after retuning" in said
     before = pd.read_csv(ruled / "tables/rule_steps.csv")
     before = before[before["optimizer"] == "momentum"].reset_index(drop=True)
     after = pd.read_csv(tmp_path / "tables/rule_steps.csv")

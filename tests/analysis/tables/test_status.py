@@ -151,7 +151,7 @@ def test_status_and_plan_of_a_finished_sweep(tmp_path: Path, capsys: pytest.Capt
     assert main(["status", str(tmp_path)]) == 0
     assert "Done." in capsys.readouterr().out
     assert main(["plan", *small]) == 0
-    assert "Nothing is left to do." in capsys.readouterr().out
+    assert "Nothing is left to train." in capsys.readouterr().out
     assert main(["plan", *small, "search.trials=5", "--json"]) == 0
     rows = json.loads(capsys.readouterr().out)
     assert [(row["trials"], row["steps"]) for row in rows] == [(2, 400), (2, 400)]  # what is on file costs nothing

@@ -148,7 +148,7 @@ def found(*comparisons):
 
 
 def test_a_goal_that_is_never_reached_is_said(jobs):
-    with pytest.raises(UsageError, match=r"sgd at batch size 16 never reached val/loss < 1e-05; give it more trials"):
+    with pytest.raises(UsageError, match=r"sgd at batch size 16 never reached val/loss < 1e-05; use more trials"):
         compare.compare([replace(jobs[0], study=replace(jobs[0].study, goal=Goal("val/loss", 1e-5)))])
 
 
@@ -172,7 +172,7 @@ def test_what_the_solution_does_not_know_is_refused_before_training(tmp_path, as
     if "momentum" in asked[0]:
         usual[1] = "optimizer=momentum"
     found, _ = whole_sweep.jobs_here([*usual, *asked], None)
-    with pytest.raises(UsageError, match="the exact solution is of learning_rate and momentum alone"):
+    with pytest.raises(UsageError, match="the exact solution needs a search of learning_rate and momentum alone"):
         compare.check(found)
 
 

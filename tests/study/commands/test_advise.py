@@ -104,15 +104,15 @@ def test_a_goal_after_the_fact(capsys):
 @pytest.mark.slow
 def test_steps_measured_here(capsys):
     [curve] = advised(capsys, "--gpus", "2", "--optimizer", "sgd", "--measure", "--device", "cpu")
-    assert "of one training alone, measured now on cpu" in curve["notes"][0]
+    assert "measured now on cpu, with one training at a time" in curve["notes"][0]
     assert {row["seconds_bound"] for row in curve["splits"]} == {"="}
 
 
 @pytest.mark.parametrize(
     ("arguments", "why"),
     [
-        (["--gpus", "0"], "--gpus takes a number of at least 1"),
-        (["--gpus", "2,x"], "--gpus takes a number of at least 1"),
+        (["--gpus", "0"], "--gpus takes the largest number of devices"),
+        (["--gpus", "2,x"], "--gpus takes the largest number of devices"),
         (["--gpus", "1000000"], "at most 100,000"),
         (["--gpus", "3,7"], "can be divided evenly among 3 or 7 devices; give other --gpus"),
         (["--step-ms", "32"], "--step-ms takes the milliseconds of a step"),

@@ -214,8 +214,8 @@ REFUSED = [
     (["--config-dir", "nowhere"], ["--config-dir", "nowhere"]),
     (["results="], ["results"]),
     # Two studies in one folder
-    (["batch_sizes=[8,8]"], ["batch size 8 is asked for twice; give each value once"]),
-    (["batch_size=8,8"], ["batch size 8 is asked for twice; give each value once"]),
+    (["batch_sizes=[8,8]"], ["batch size 8 twice; give each value once"]),
+    (["batch_size=8,8"], ["batch size 8 twice; give each value once"]),
     (["seeds.search=0,1"], ["two studies would share the folder", "results=DIR"]),
     # Not an override at all
     (["optimizer"], ["optimizer"]),

@@ -180,12 +180,12 @@ BROKEN = {
     "malformed measurements.csv: taken as empty  ": (replace("measurements.csv", "step", "steps"), INCOMPLETE),
     "odd status 'DONE': counted as INCOMPLETE": (replace("metadata.json", "COMPLETE", "DONE"), INCOMPLETE),
     "odd status None: counted as INCOMPLETE": (replace("metadata.json", '"COMPLETE"', "null"), INCOMPLETE),
-    "odd parameters: those that are no numbers are left out": (replace("metadata.json", "0.9", "null"), COMPLETE),
+    "odd parameters: those that are not numbers are left out": (replace("metadata.json", "0.9", "null"), COMPLETE),
     "metadata.json has another trial_id: taken by its folder": (replace("metadata.json", ": 2}", ": 9}"), COMPLETE),
     "NaN cells: taken as not measured": (replace("measurements.csv", "0.9", "nan"), COMPLETE),
     "NaN cells: taken as not measured ": (replace("measurements.csv", "0.9", ""), COMPLETE),
     "unsorted steps: sorted": (replace("measurements.csv", "10,", "99,"), COMPLETE),
-    "duplicate steps: the lesser errors count": (replace("measurements.csv", "10,", "20,"), COMPLETE),
+    "duplicate steps: the smaller errors count": (replace("measurements.csv", "10,", "20,"), COMPLETE),
 }
 
 
@@ -271,9 +271,9 @@ def test_a_goal_can_be_given_for_all_and_for_some(tree):
 
 REFUSED = {
     "Add --goal 'net_a:val/classification_error<X'": {},
-    "fits no workload; there are net_a": {"goals": ["nest_a:" + GOAL]},
+    "fits no workload; choose among net_a": {"goals": ["nest_a:" + GOAL]},
     "a goal must read 'SPLIT/ERROR < NUMBER'": {"goals": ["low"]},
-    "net_a does not measure val/loss, but val/classification_error": {"goals": ["val/loss<3"]},
+    "net_a does not measure val/loss, only val/classification_error": {"goals": ["val/loss<3"]},
 }
 
 
