@@ -26,9 +26,9 @@ def calibration(console: Console, comparisons: Sequence[Comparison], facts: Sequ
         console.print(_searches(rows))
     console.print(
         "\nSteps to the goal. exact: the first evaluation with an expected loss below the goal, for the tuned "
-        "configuration or the best point of the search; never: only noise brings the loss below the goal. measured: "
-        "the median of the reruns, or S(B). expected: the interval of the measured steps. A correct instrument leaves at "
-        f"least one of the {2 * len(comparisons)} intervals in {FALSE_ALARM:.0%} of calibrations. Noise makes first "
+        "configuration or the best point of the search; never: only noise brings it below the goal. measured: "
+        "the median of the reruns, or S(B). expected: the interval of the measured steps. A correct instrument misses "
+        f"at least one of the {2 * len(comparisons)} intervals in {FALSE_ALARM:.0%} of calibrations. Noise makes first "
         "crossings early. best: the fewest exact steps in the search space, the ratio of S(B) to them, and their "
         "hyperparameters; a search of few points misses them.\n",
         highlight=False,

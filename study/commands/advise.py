@@ -31,7 +31,7 @@ def advise_arguments(verb: argparse.ArgumentParser) -> None:
         "--gpus", default="1", metavar="N", help="8: any number up to 8; 1,2,4,8: one of these numbers; default: 1"
     )
     room = verb.add_mutually_exclusive_group()
-    room.add_argument("--memory", type=float, metavar="GIB", help="of each device; builds the model to estimate what fits")
+    room.add_argument("--memory", type=float, metavar="GIB", help="of each device; the model is built to see what fits")
     room.add_argument("--max-per-device-batch", type=int, metavar="N", help="examples that fit on a device at once")
     times = verb.add_mutually_exclusive_group()
     times.add_argument(

@@ -71,8 +71,8 @@ def _jobs_of(config: DictConfig) -> list[Job]:
     sizes = config.batch_sizes if config.batch_size is None else [config.batch_size]
     if not sizes:
         raise UsageError(
-            "batch_sizes is empty; give one, such as batch_size=64, or set batch_sizes in the workload's file, below its "
-            "first line, `# @package _global_`."
+            "batch_sizes is empty; give one, such as batch_size=64, or set batch_sizes in the workload's file, below "
+            "its first line, `# @package _global_`."
         )
     if not config.results:
         raise UsageError("results must name a folder, but got ''.")

@@ -182,13 +182,13 @@ class Workers:
         return [found[number] for number in range(len(studies))]
 
     def _measurement(self, study: Study) -> messages.Measure:
-        """The order to measure a study, with at most so many lanes that every worker gets its share of the trials."""
+        """The order to measure a study, with no more lanes than leave every worker its share of the trials."""
         return messages.Measure(study, most=-(-study.search.trials // self.count), lanes=self.placement.lanes)
 
     def _ready(self, pipes: list[Connection]) -> list[Connection]:
         """The pipes with a message, in the pool's order; waits for one.
 
-        Followers speak only when they fail: `_receive` raises whatever they say.
+        Followers speak only when they fail: `_receive` raises their errors.
         """
         ready = wait([*pipes, *self._followers])
         for pipe in self._followers:
