@@ -182,7 +182,7 @@ def test_facts_are_recognised():
         curve(200), curve(1500, **momentum), curve(400, **preconditioned), curve(2500, **preconditioned | momentum)
     )
     assert sum(facts.values()) == len(facts) - 2  # momentum's curves here are lower everywhere
-    assert not facts["nqm: momentum is no help well below SGD's critical batch size"]
+    assert not facts["nqm: momentum does not help well below SGD's critical batch size"]
 
 
 @pytest.mark.parametrize(

@@ -113,7 +113,7 @@ def test_steps_measured_here(capsys):
     [
         (["--gpus", "0"], "--gpus takes the largest number of devices"),
         (["--gpus", "2,x"], "--gpus takes the largest number of devices"),
-        (["--gpus", "1000000"], "at most 100,000"),
+        (["--gpus", "1000000"], "from 1 to 100,000"),
         (["--gpus", "3,7"], "can be divided evenly among 3 or 7 devices; give other --gpus"),
         (["--step-ms", "32"], "--step-ms takes the milliseconds of a step"),
         (["--step-ms", "32:1,32:2"], "each once"),
