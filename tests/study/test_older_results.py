@@ -17,7 +17,7 @@ import torch
 from rich.console import Console
 
 from analysis import load
-from study import run, store, transfer, whole_sweep
+from study import run, store, transfer, warn, whole_sweep
 from study.__main__ import main
 from study.calibration import compare
 from study.config.jobs import Job
@@ -160,7 +160,7 @@ def test_tuned_settings_of_removed_arithmetics_are_not_transferred(results, monk
     for name in ("broad", "nqm", "serial", "wide"):
         shutil.rmtree(results / "studies" / name)
     with pytest.raises(store.StoreError, match="in the arithmetic grouped, which was removed"):
-        transfer.arrivals(results, transfer.Asked(), PLACE)
+        transfer.transfers(results, transfer.TransferRequest(), PLACE)
 
 
 def test_engines_that_chose_a_removed_arithmetic_are_no_cure(results):
