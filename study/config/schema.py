@@ -1,91 +1,193 @@
-"""The Hydra schema: what a command line can set, with its defaults.
+"""The Hydra schema: every key that a command line can set, its default and its meaning.
 
-It mirrors the records field by field: Hydra needs mutable dataclasses, records are frozen and judge values.
+It mirrors the records field by field: Hydra needs mutable dataclasses, while records are frozen and check values. The
+meanings are the text of docs/configuration.md, which `docs/generate.py` writes.
 """
 
 from __future__ import annotations
 
+import copy
 from dataclasses import dataclass, field
 from typing import Any
 
-MISSING: Any = "???"  # how OmegaConf marks what must be given
+MISSING: Any = "???"  # OmegaConf's mark of a value that must be given
+
+
+def key(meaning: str, default: Any = MISSING, *, values: str = "", by: str = "") -> Any:
+    """A field with what the documentation says of it.
+
+    Arguments:
+        values: that the key takes, where its type does not tell.
+        by: the group whose files set it, where its default is none of the schema's.
+    """
+    about = {"meaning": meaning, "values": values, "by": by}
+    if isinstance(default, list | dict):
+        return field(default_factory=lambda: copy.copy(default), metadata=about)
+    return field(default=default, metadata=about)
 
 
 @dataclass
 class OptimizerConfig:
-    name: str = MISSING
-    target: str | None = None
-    arguments: dict[str, Any] = field(default_factory=dict)
+    name: str = key("the optimizer; choose it with `optimizer=NAME`", by="optimizer")
+    target: str | None = key(
+        "with `optimizer=torch`: the import path of any `torch.optim.Optimizer` class",
+        None,
+        values="such as `torch.optim.RAdam` or `pytorch_optimizer.Ranger21`",
+    )
+    arguments: dict[str, Any] = key(
+        "with `optimizer=torch`: further keyword arguments of its constructor, of any type; give numbers to be tuned "
+        "as `search.space` entries instead",
+        {},
+        values="such as `optimizer.arguments.num_iterations=2000`",
+    )
 
 
 @dataclass
 class BudgetConfig:
-    epochs: float = MISSING
-    steps: int = MISSING
-    max_steps: int | None = None
+    epochs: float = key("the step budget of a trial, in passes over the training examples", by="workload")
+    steps: int = key("the smallest step budget, where `budget.epochs` gives fewer steps", by="workload")
+    max_steps: int | None = key("the largest step budget, where `budget.epochs` gives more steps; null: no limit", None)
 
 
 @dataclass
 class EvaluationConfig:
-    first: float = 0.02
-    ratio: float = 1.1
-    every: int = 5
+    first: float = key("the first evaluation, as a fraction of the step budget", 0.02, values="in (0, 1]")
+    ratio: float = key("each evaluation comes at this multiple of the steps of the previous one", 1.1, values="above 1")
+    every: int = key("measure the training and test errors at every n-th evaluation of the validation error", 5)
 
 
 @dataclass
 class SeedsConfig:
-    search: int = 0
-    trial: int = 0
-    data_order: int = 0
+    search: int = key("seed of the points that are tried", 0)
+    trial: int = key("seed of initialisation and dropout", 0)
+    data_order: int = key("seed of the order of the data", 0)
 
 
 @dataclass
 class SearchConfig:
-    sampler: str = MISSING
-    trials: int = 100
-    max_launches: int | None = None
-    extend: bool = False
-    extend_factor: float = 1.5
-    extend_limit: int = 3
-    budgets: list[float] = field(default_factory=lambda: [1.0])
-    repeats: int = 0
-    reruns: int = 0
-    storage: str | None = None
-    space: dict[str, Any] = field(default_factory=dict)
+    sampler: str = key(
+        "how points are proposed; choose it with `search=NAME`. `tpe`, `gp` and `cmaes` learn from finished trials, "
+        "so that their results have no confidence intervals",
+        by="search",
+    )
+    trials: int = key("feasible trials (that did not diverge) at each batch size", 100)
+    max_launches: int | None = key("launch at most this many trials; null: ten times `search.trials`", None)
+    extend: bool = key(
+        "if the best trials sit at an edge of the search space, widen it and search again (needs about 30 trials)",
+        False,
+    )
+    extend_factor: float = key("how much wider a range becomes each time, on its own scale", 1.5, values="at least 1.1")
+    extend_limit: int = key("widen the search space at most this many times", 3)
+    budgets: list[float] = key(
+        "search under each of these multiples of the step budget; the fewest steps count",
+        [1.0],
+        values="numbers above 0, 1 among them, such as `[0.5,1,2]`",
+    )
+    repeats: int = key("repeat the whole search this many times with other seeds", 0)
+    reruns: int = key("train the tuned configuration of each batch size this many times more, with fresh seeds", 0)
+    storage: str | None = key(
+        "let others watch the search: keep Optuna's view of it in a journal file or a database",
+        None,
+        values="`journal`, or a database URL such as `sqlite:///optuna.db`",
+    )
+    space: dict[str, Any] = key(
+        "the search space: a range, a list of choices or a fixed number for each hyperparameter, see below",
+        {},
+        by="optimizer",
+    )
 
 
 @dataclass
 class EngineConfig:
-    name: str = "auto"
-    device: str = "auto"
-    workers: int | None = None
-    devices: int | None = None
-    lanes: int | None = None
-    data_memory: float | None = None
-    loaders: int = 2
+    name: str = key(
+        "train several trials at once when that is faster (`auto`), never (`serial`) or whenever possible (`lanes`). "
+        "Fixed once a study has started, because results differ in the last bits",
+        "auto",
+        values="`auto`, `serial`, `lanes`",
+    )
+    device: str = key(
+        "the device to train on; `auto`: a GPU if there is one", "auto", values="`auto`, `cpu`, `cuda`, `cuda:1`"
+    )
+    workers: int | None = key(
+        "processes that train; null: one for each CPU core, or for each GPU. On a CPU the number changes no trial", None
+    )
+    devices: int | None = key(
+        "split the batches of each trial over this many GPUs, or processes of a CPU. The batch size stays the global "
+        "one; curves equal those of one device to rounding. Null: 1, or the processes that torchrun started",
+        None,
+    )
+    lanes: int | None = key(
+        "trials that a process trains at once; null: measured. On a CPU the number changes no trial", None
+    )
+    data_memory: float | None = key(
+        "stream data sets larger than this many GiB instead of keeping them on the device; null: half of its memory",
+        None,
+    )
+    loaders: int = key("processes that read streamed data, for training and for evaluation each", 2)
 
 
 @dataclass
 class CheckpointConfig:
-    minutes: float | None = 10.0
+    minutes: float | None = key(
+        "save a checkpoint of running trials this often; a killed sweep loses no more of them. Null: never", 10.0
+    )
 
 
 @dataclass
 class SweepConfig:
-    workload: dict[str, Any] = field(default_factory=dict)
+    workload: dict[str, Any] = key(
+        "the workload; choose it with `workload=NAME`. For its own keys see below", {}, by="workload"
+    )
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
-    schedule: str = MISSING
-    batch_sizes: list[int] = field(default_factory=list)
-    batch_size: int | None = None
-    shards: int = 1
-    goal: str = MISSING
-    stopping: str = "race"
-    race_factor: float = 2.0
-    precision: str = "fp32"
+    schedule: str = key("the learning rate schedule; choose it with `schedule=NAME`", by="schedule")
+    batch_sizes: list[int] = key("the batch sizes to sweep", [], values="such as `[8,64]`", by="workload")
+    batch_size: int | None = key(
+        "sweep only these batch sizes. A batch size is always the global one: examples per update",
+        None,
+        values="such as `64,256`",
+    )
+    shards: int = key(
+        "split the trials of each study into this many parts, so that several processes or jobs can work on it", 1
+    )
+    goal: str = key(
+        "the error that counts as solved", by="workload", values="such as `'val/classification_error < 0.25'`"
+    )
+    stopping: str = key(
+        "when to stop a trial: at the goal or once it needs more than `race_factor` times the fewest steps so far "
+        "(`race`), at the goal (`goal`), or at the end of its step budget (`budget`)",
+        "race",
+        values="`race`, `goal`, `budget`",
+    )
+    race_factor: float = key("how far a trial may fall behind the best so far, with `stopping=race`", 2.0)
+    precision: str = key(
+        "`bf16` computes matrix products and convolutions under bfloat16 autocast", "fp32", values="`fp32`, `bf16`"
+    )
     budget: BudgetConfig = field(default_factory=BudgetConfig)
     evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
     seeds: SeedsConfig = field(default_factory=SeedsConfig)
     search: SearchConfig = field(default_factory=SearchConfig)
     engine: EngineConfig = field(default_factory=EngineConfig)
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
-    results: str = MISSING
+    results: str = key(
+        "the folder for measurements, tables, figures and report: `results/` and the workload's name unless given",
+        by="workload",
+    )
+
+
+SPACE = {
+    "learning_rate.high=3": "change one end of a range. A range is `{low: 1e-3, high: 1, scale: log}`; its scale is "
+    "`linear`, `log` or `reverse_log` (log of one minus the value). `integer: true` keeps whole numbers. "
+    "`hard: [low]` says that the range cannot be widened below its low end",
+    "momentum=0.9": "fix a hyperparameter",
+    "label_smoothing=[0,0.01,0.1]": "tune over a list of choices; this one is for workloads with label smoothing",
+    "warmup_steps=10": "a linear warmup before any schedule, or `warmup_examples=5000`. Either may be a range",
+    "warmup_initial_factor=0": "the warmup starts from this fraction of the learning rate",
+    "l2=1e-4": "an L2 penalty that is part of the gradient, as the weight decay of `torch.optim.SGD`. For every "
+    "optimizer chosen by name. It is not rescaled with the loss or the batch size",
+    "weight_decay=0.01": "decoupled weight decay, as in AdamW. For every optimizer chosen by name",
+    "ema_decay=0.99": "a moving average of the weights. Its errors are measured too, such as "
+    "`val/ema_classification_error`, and can be the goal",
+    "beta2_half_life_examples={low: 1e3, high: 1e6, scale: log}": "`momentum`, `beta1`, `beta2` or `ema_decay` by its "
+    "half-life in examples, which stays the same at every batch size",
+}
+"""An override of search.space -> its meaning, for the documentation."""

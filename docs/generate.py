@@ -1,0 +1,199 @@
+"""Write docs/configuration.md and docs/commands.md from the schema, the files in conf/ and the argument parsers.
+
+Run `python docs/generate.py` after a change of these. A test fails if a page is stale.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import itertools
+import re
+import typing
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from study.commands import parser
+from study.config import schema
+from study.config.compose import CONF
+
+DOCS = Path(__file__).parent
+MARK = "<!-- Written by docs/generate.py; do not edit. -->"
+GROUPS = {
+    "workload": "The model and its data.",
+    "optimizer": "Each brings the ranges that are searched unless the workload narrows them.",
+    "schedule": "The learning rate over the steps of a trial, as a multiple of the tuned learning rate.",
+    "search": "How the points of the search space are chosen.",
+    "preset": "A smaller or larger version of any sweep.",
+    "engine": "How trials are trained.",
+    "cluster": "Where studies are trained. It changes no trial and cannot be swept.",
+}
+TYPES = {int: "a whole number", float: "a number", bool: "`true`, `false`"}
+CONFIGURATION = """\
+# Configuration
+
+Every key is given on the command line as `key=value`:
+
+```
+python -m study sweep workload=simple_cnn_mnist optimizer=sgd,momentum batch_size=32,256 search.trials=20
+```
+
+Several values with commas make a study for each combination. Keys that say where and how a sweep runs (`engine`,
+`checkpoint`, `cluster`, `shards`) take one value. `python -m study sweep --cfg` with the same keys prints the composed
+configuration and trains nothing. An unknown key or a value that does not fit is refused with the nearest known one.
+
+A results folder holds one question for each workload and optimizer. Asking for more extends it: batch sizes,
+optimizers, trials, step budgets, repeats, reruns. Any other change is refused and the difference is shown.
+
+## Your own files
+
+`--config-dir DIR` adds a folder with the layout of `conf/`: `DIR/workload/NAME.yaml` is chosen by `workload=NAME`, and
+so on. Three kinds of files apply by their path alone, in `conf/` and in your folder:
+
+| path | applies to |
+| --- | --- |
+| `space/WORKLOAD/OPTIMIZER.yaml` | the search space of this workload with this optimizer |
+| `preset/workload/PRESET/WORKLOAD.yaml` | this workload under `preset=PRESET` |
+| `preset/optimizer/PRESET/OPTIMIZER.yaml` | this optimizer under `preset=PRESET` |
+
+Python files in the folder can be imported. The folder comes last on Python's path: give a module a name that no
+installed package has.
+"""
+COMMANDS = """\
+# Command line
+
+`study` and `python -m study` are the same command. One difference: if the current folder holds a `study.py` or a
+package `study` of your own, Python runs that for `python -m study`, and only `study` works.
+
+The exit status is 0 when all is done, 1 if something failed on the way, 2 if the request was refused, and 130 if it was
+interrupted.
+"""
+
+
+def pages() -> dict[str, str]:
+    """File name -> text of each generated page."""
+    return {
+        "configuration.md": "\n".join([MARK, "", CONFIGURATION, *_groups(), *_keys()]),
+        "commands.md": "\n".join([MARK, "", COMMANDS, *_commands()]),
+    }
+
+
+def _table(columns: Iterable[str], rows: Iterable[Iterable[str]]) -> list[str]:
+    lines = [[*columns], ["---"] * len([*columns]), *([cell.replace("|", r"\|") for cell in row] for row in rows)]
+    return [*(f"| {' | '.join(line)} |" for line in lines), ""]
+
+
+def _header(path: Path) -> tuple[str, str]:
+    """The first line of a file's header, a sentence that says what it is; and how long it takes, if it says so."""
+    lines = [line for line in path.read_text().splitlines() if line != "# @package _global_"]
+    text = [line.removeprefix("#").strip() for line in itertools.takewhile(lambda line: line.startswith("#"), lines)]
+    takes = re.search(r"Takes: +(.*?)(?: Expect:|$)", " ".join(text))
+    return text[0], takes[1] if takes else ""
+
+
+def _groups() -> Iterator[str]:
+    yield "## Groups: choices with files of their own\n"
+    for group, about in GROUPS.items():
+        found = {path.stem: _header(path) for path in sorted((CONF / group).glob("*.yaml"))}
+        yield f"### `{group}=`\n\n{about}\n"
+        timed = any(takes for _, takes in found.values())
+        rows = ([f"`{name}`", text, *([takes] if timed else [])] for name, (text, takes) in found.items())
+        yield from _table(["choice", "purpose", *(["time"] if timed else [])], rows)
+
+
+def _keys() -> Iterator[str]:
+    yield "## Keys\n"
+    yield from _table(["key", "default", "values", "meaning"], _fields(schema.SweepConfig))
+    yield "## Search space\n\nAn entry of `search.space` is a range, a list of choices or a number:\n"
+    rows = ([f"`search.space.{entry}`", _sentence(text)] for entry, text in schema.SPACE.items())
+    yield from _table(["example", "meaning"], rows)
+    yield "## Keys of workloads\n\nA workload has the keys that its file lists; `--cfg workload=NAME` shows them.\n"
+    yield from _table(["key", "meaning", "default"], _workload_keys())
+
+
+def _fields(config: type, prefix: str = "") -> Iterator[list[str]]:
+    types = typing.get_type_hints(config)
+    for field in dataclasses.fields(config):
+        name, kind = f"{prefix}{field.name}", types[field.name]
+        if dataclasses.is_dataclass(kind):
+            yield from _fields(typing.cast(type, kind), f"{name}.")
+            continue
+        about = field.metadata
+        default: Any = (
+            field.default if field.default is not dataclasses.MISSING else typing.cast(Any, field).default_factory()
+        )
+        shown = f"by `{about['by']}`" if about["by"] else f"`{_plain(default)}`"
+        basic = next((each for each in (kind, *typing.get_args(kind)) if each in TYPES), None)
+        yield [
+            f"`{name}`",
+            shown,
+            about["values"] or TYPES.get(typing.cast(type, basic), ""),
+            _sentence(about["meaning"]),
+        ]
+
+
+def _sentence(text: str) -> str:
+    return f"{text[:1].upper()}{text[1:]}."
+
+
+def _plain(value: Any) -> str:
+    return yaml.safe_dump(value, default_flow_style=True).removesuffix("...\n").strip()
+
+
+def _workload_keys() -> Iterator[list[str]]:
+    """The keys below `workload:` that have a comment; where defaults differ, without one."""
+    meanings: dict[str, str] = {}
+    defaults: dict[str, set[str]] = {}
+    for path in sorted((CONF / "workload").glob("*.yaml")):
+        for name, default, meaning in re.findall(r"^  (\w+): (.+?) +# (.+)$", path.read_text(), re.MULTILINE):
+            meanings.setdefault(name, meaning)
+            defaults.setdefault(name, set()).add(default)
+    for name, meaning in meanings.items():
+        yield [f"`workload.{name}`", _sentence(meaning), f"`{min(defaults[name])}`" if len(defaults[name]) == 1 else ""]
+
+
+def _commands() -> Iterator[str]:
+    top = parser()
+    verbs = next(action for action in top._actions if isinstance(action, argparse._SubParsersAction))
+    helps = {action.dest: action.help for action in verbs._choices_actions}
+    yield from _table(
+        ["command", "what it does"], ([f"[`{name}`](#{name})", helps[name] or ""] for name in verbs.choices)
+    )
+    for name, verb in verbs.choices.items():
+        actions = [action for action in verb._actions if not isinstance(action, argparse._HelpAction)]
+        yield f"## {name}\n\n{helps[name]}\n\n```\nstudy {' '.join([name, *filter(None, map(_usage, actions))])}\n```\n"
+        yield from _table(["argument", "meaning"], ([f"`{_name(action)}`", _meaning(action)] for action in actions))
+    examples = "\n".join(line.removeprefix("  ") for line in (top.epilog or "").splitlines())
+    yield f"## Examples\n\n```\n{examples}\n```\n"
+
+
+def _metavar(action: argparse.Action) -> str:
+    if action.choices is not None:
+        return "{" + ",".join(map(str, action.choices)) + "}"
+    return str(action.metavar or action.dest.upper())
+
+
+def _name(action: argparse.Action) -> str:
+    names = ", ".join(action.option_strings)
+    return f"{names} {_metavar(action)}" if names and action.nargs != 0 else names or _metavar(action)
+
+
+def _usage(action: argparse.Action) -> str:
+    if action.option_strings:
+        return f"[{_name(action)}]" if not action.required else _name(action)
+    return {"*": f"[{_metavar(action)} ...]", "+": f"{_metavar(action)} ..."}.get(str(action.nargs), _metavar(action))
+
+
+def _meaning(action: argparse.Action) -> str:
+    repeatable = (
+        "; repeatable" if isinstance(action, argparse._AppendAction) and "repeat" not in (action.help or "") else ""
+    )
+    return f"{action.help or ''}{repeatable}"
+
+
+if __name__ == "__main__":
+    for name, text in pages().items():
+        (DOCS / name).write_text(text)
