@@ -25,7 +25,7 @@ def commands() -> dict[str, Path]:
         written = re.findall(r"`((?:python -m )?study [^`\n]+)`", text)
         written += re.findall(r"^(?:    |\$ )?(?:\S*/bin/)?(python -m study .+)$", text, re.MULTILINE)
         for each in written:
-            arguments = each.removeprefix("python -m ").removeprefix("study ").partition("  #")[0]
+            arguments = re.split(" {2,}", each.removeprefix("python -m ").removeprefix("study "))[0]
             if re.match(r"[a-z]+ \S", arguments) and not re.search(r"\b(COMMAND|RESULTS|DIR)\b", arguments):
                 found.setdefault(arguments, page)
     return found

@@ -148,7 +148,8 @@ def test_the_rule_of_an_optimizer_updates_two_lanes() -> None:
 def test_the_schedule_begins_at_one_and_ends_at_its_factor() -> None:
     schedule = own_code(3, SCHEDULES={}, Schedule=Schedule, Legal=Legal)["SCHEDULES"]["quadratic_decay"]
     values = {"end_learning_rate_factor": 0.2}
-    assert [schedule.at(step, 100, 8, values) for step in (0, 50, 100)] == pytest.approx([1, 0.4, 0.2])
+    factor = schedule.factor(100, 8, values)
+    assert [factor(step) for step in (0, 50, 100)] == pytest.approx([1, 0.4, 0.2])
 
 
 def test_the_figure_is_drawn() -> None:
