@@ -7,7 +7,7 @@ In a notebook in the root of the repository:
 >>> studies = answers.answers(load.load("results/published/mlp_digits"))
 >>> steps, limits = steps_to_result.table(studies), scaling.table(studies)
 >>> len(steps), int(steps["steps_to_result"].min())
-(22, 11)
+(22, 10)
 
 Its modules, in the order of the data:
 

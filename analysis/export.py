@@ -143,8 +143,8 @@ def trials(study: StudyData) -> pd.DataFrame:
     >>> study = load_study("results/published/mlp_digits/studies/mlp_digits/sgd/64")
     >>> trials(study)[["trial", "learning_rate", "status", "steps_to_goal"]].head(2)
        trial  learning_rate    status  steps_to_goal
-    0      0       0.043631  COMPLETE            144
-    1      1       1.033845  COMPLETE             35
+    0      0       0.043631  COMPLETE            192
+    1      1       1.033845  COMPLETE             21
     """
     ended = outcomes(study).drop(columns="step_before").loc[study.trials.index]
     workload = study.question["workload"]

@@ -53,7 +53,7 @@ class StudyData:
 
     >>> study = load_study("results/published/mlp_digits/studies/mlp_digits/sgd/64")
     >>> study.optimizer, study.batch_size, study.train_steps, str(study.goal), study.hyperparameters
-    ('sgd', 64, 375, 'val/classification_error < 0.05', ['learning_rate'])
+    ('sgd', 64, 375, 'val/cross_entropy_error < 0.2', ['learning_rate'])
     """
 
     folder: Path

@@ -28,7 +28,11 @@ def question(held: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def run(held: Mapping[str, Any]) -> dict[str, Any]:
-    """The record of a run, in the names of this version."""
+    """The record of a run, in the names of this version.
+
+    >>> run({"traits": {"parameters": 10.0}})
+    {'fingerprint': {'parameters': 10.0}}
+    """
     return {"fingerprint" if key == "traits" else key: value for key, value in held.items()}
 
 

@@ -30,12 +30,12 @@ def sentences(found: pd.DataFrame) -> list[str]:
     >>> machine = Machine([1, 2, 4], step_times.StepTimes({16: 0.010, 64: 0.013, 256: 0.040}), largest=64)
     >>> found = splits.table(studies, machine)
     >>> print(sentences(found)[0].replace(": ", ":\\n"))
-    mlp_digits with sgd to validation error < 0.05:
-    the fastest is batch size 256 = 4 x 64 x 1, 18 steps of 13 ms:
-    234 ms (up to 962 ms, given the spread of trials), 936 ms of device time.
+    mlp_digits with sgd to validation cross entropy < 0.2:
+    the fastest is batch size 256 = 4 x 64 x 1, 16 steps of 13 ms:
+    208 ms (up to 1.17 s, given the spread of trials), 832 ms of device time.
     >>> print(sentences(found)[1].replace(". ", ".\\n"))
-    The cheapest is batch size 64 = 1 x 64 x 1: 312 ms, 312 ms of device time.
-    The fastest is 1.33 times as fast and takes 3.00 times the device time.
+    The cheapest is batch size 64 = 1 x 64 x 1: 273 ms, 273 ms of device time.
+    The fastest is 1.31 times as fast and takes 3.05 times the device time.
     """
     fastest, cheapest = (found[found[which]].iloc[0] for which in ("fastest", "cheapest"))
     texts = [

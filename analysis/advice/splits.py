@@ -106,8 +106,8 @@ def table(studies: Sequence[StudyData], machine: Machine, goal: Goal | None = No
     >>> found = table(studies, Machine([1, 2, 4], StepTimes({16: 0.010, 64: 0.013, 256: 0.040})))
     >>> found[found["fastest"] | found["cheapest"]][["batch_size", *SPLIT, "steps", "seconds"]]
         batch_size  devices  per_device_batch  accumulation_steps  steps  seconds
-    12          64        1                64                   1   24.0    0.312
-    47         256        4                64                   1   18.0    0.234
+    12          64        1                64                   1   21.0    0.273
+    47         256        4                64                   1   16.0    0.208
     """
     if goal is not None and (refused := steps_to_result.refusals(studies, [goal])):
         raise AdviceError(" ".join(refused))

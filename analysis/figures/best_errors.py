@@ -34,7 +34,7 @@ def against_budget(ax: Axes, table: pd.DataFrame) -> None:
     >>> ax = Figure().subplots()
     >>> against_budget(ax, table[table["optimizer"] == "sgd"])
     >>> ax.get_ylabel(), [line.get_label() for line in ax.lines][:2]
-    ('best validation error', ['batch size 1', 'batch size 4'])
+    ('best validation cross entropy', ['batch size 1', 'batch size 4'])
     """
     sizes = evenly(sorted(table["batch_size"].unique()))
     shown, zeros = _above_zero(table[table["batch_size"].isin(sizes)])

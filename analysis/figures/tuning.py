@@ -147,7 +147,7 @@ def working_region(ax: Axes, table: pd.DataFrame) -> None:
     >>> ax = Figure().subplots()
     >>> working_region(ax, table[(table["batch_size"] == 64) & (table["unit"] == "steps")])
     >>> ax.get_title("left"), [len(line.get_xdata()) for line in ax.lines if line.get_label() == "reached"]
-    ('batch size 64', [11])
+    ('batch size 64', [9])
     """
     x, y = table["learning_rate"], 1 - table["momentum"]
     log_axes(ax, x, y, "learning rate", "1 − momentum", round_decimals, round_decimals)

@@ -96,7 +96,7 @@ def read(results: Sequence[Path | str], asked: Asked = Asked()) -> ReportData:
 
     >>> said = read(["results/published/mlp_digits"])
     >>> said.sentences[1].partition(":")[0]
-    'mlp_digits with momentum to validation error < 0.05'
+    'mlp_digits with momentum to validation cross entropy < 0.2'
     """
     goals = asked.readings
     found = [folder for result in results for folder in folders(result)]
@@ -167,7 +167,7 @@ def tables(made: Sequence[StudyData], studies: Sequence[StudyData], asked: Asked
     >>> found = tables(made, answers.answers(made), Asked())
     >>> found["scaling"][["definition", "value", "bound"]].head(2)
                       definition  value bound
-    0      perfect_scaling_limit   32.0     <
+    0      perfect_scaling_limit   64.0     =
     1  maximum_useful_batch_size   32.0     <
     """
     goals = asked.readings

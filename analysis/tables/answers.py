@@ -34,8 +34,8 @@ def by_study(studies: Iterable[StudyData]) -> list[dict[Branch, StudyData]]:
 
     >>> from analysis.load import load_study
     >>> folder = "results/published/mlp_digits/studies/mlp_digits/sgd/64"
-    >>> [[str(branch) for branch in made] for made in by_study([load_study(folder), load_study(f"{folder}/rerun-5")])]
-    [['', 'reruns of trial 5']]
+    >>> [[str(branch) for branch in made] for made in by_study([load_study(folder), load_study(f"{folder}/rerun-1")])]
+    [['', 'reruns of trial 1']]
     """
     found: dict[tuple[str, str, int], dict[Branch, StudyData]] = {}
     for study in studies:
@@ -48,7 +48,7 @@ def orphans(studies: Sequence[StudyData]) -> list[str]:
 
     >>> from analysis.load import load_study
     >>> folder = "results/published/mlp_digits/studies/mlp_digits/sgd/64"
-    >>> orphans([load_study(folder), load_study(f"{folder}/rerun-5")])
+    >>> orphans([load_study(folder), load_study(f"{folder}/rerun-1")])
     []
     """
     known = dict.fromkeys(study.key for study in studies)
@@ -130,7 +130,7 @@ def table(studies: Sequence[StudyData]) -> pd.DataFrame:
     >>> found = table([load_study("results/published/mlp_digits/studies/mlp_digits/sgd/64")])
     >>> found[["batch_size", "stage", "answer", "steps_to_result", "searched_learning_rate"]]
        batch_size  stage  answer  steps_to_result searched_learning_rate
-    0          64      0    True               24       0.001 to 10, log
+    0          64      0    True               21       0.001 to 10, log
     """
     chosen = {study.folder for study in answers(studies)}
     rows: list[dict[str, Any]] = []
@@ -198,11 +198,11 @@ def rerun_steps(studies: Sequence[StudyData]) -> pd.DataFrame:
     >>> from analysis.load import load_study
     >>> folder = "results/published/mlp_digits/studies/mlp_digits/sgd/64"
     >>> search = load_study(folder)
-    >>> found = rerun_steps([search, load_study(f"{folder}/rerun-5")])
+    >>> found = rerun_steps([search, load_study(f"{folder}/rerun-1")])
     >>> found[["trial", "steps_to_result", "rerun", "steps"]].head(2)
        trial  steps_to_result  rerun  steps
-    0      5               24      0   42.0
-    1      5               24      1   24.0
+    0      1               21      0   35.0
+    1      1               21      1   31.0
     """
     frames = []
     for searches in by_study(studies):
@@ -232,8 +232,8 @@ def reruns(runs: pd.DataFrame) -> pd.DataFrame:
     >>> runs = pd.read_csv("results/published/mlp_digits/tables/rerun_steps.csv")
     >>> reruns(runs)[["batch_size", "steps_to_result", "reruns", "reached", "least", "median"]].head(2)
        batch_size  steps_to_result  reruns  reached  least  median
-    0           1              690       5        5  919.0  1345.0
-    1           2              293       5        5  519.0   628.0
+    0           1              759       5        5  519.0   628.0
+    1           2              293       5        5  242.0   390.0
     """
     if runs.empty:
         counts = ["reruns", "infeasible", "reached", "least", "median", "greatest"]

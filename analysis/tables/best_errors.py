@@ -28,9 +28,9 @@ def best_errors(studies: Iterable[StudyData]) -> pd.DataFrame:
     >>> from analysis.load import load_study
     >>> best_errors([load_study("results/published/mlp_digits/studies/mlp_digits/sgd/64")])[["step", "error"]].head(3)
        step     error
-    0     8  0.123333
-    1     9  0.086667
-    2    10  0.083333
+    0     8  0.555124
+    1     9  0.373300
+    2    10  0.358743
     """
     columns = [*MEASURED, "batch_size", "train_examples", "step", "error"]
     frames = [study.once("best errors", partial(_best_errors, study)) for study in studies if not study.stops_early]
@@ -78,9 +78,9 @@ def by_budget(errors: pd.DataFrame) -> pd.DataFrame:
     >>> same = (found["optimizer"] == "sgd") & (found["unit"] == "steps") & (found["budget"] == 67)
     >>> found[same].tail(3)[["unit", "budget", "batch_size", "error"]]
           unit  budget  batch_size     error
-    107  steps      67         256  0.016667
-    108  steps      67         512  0.020000
-    109  steps      67        1024  0.020000
+    107  steps      67         256  0.092148
+    108  steps      67         512  0.092941
+    109  steps      67        1024  0.093031
     """
     rows = []
     for key, curve in errors.groupby(MEASURED, sort=False):

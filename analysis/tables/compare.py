@@ -42,7 +42,7 @@ def table(
     >>> studies = [load_study(f"{folder}/{optimizer}/256") for optimizer in ("momentum", "sgd")]
     >>> table(studies)[["optimizer", "against", "batch_size", "speed_up", "low"]]
       optimizer against  batch_size  speed_up       low
-    0  momentum     sgd         256       1.2  0.827586
+    0  momentum     sgd         256       1.0  0.888889
     """
     fixed = FIXED[by]
     curves: dict[tuple[str, str, float], dict[str, dict[int, tuple[np.ndarray, float, bool]]]] = {}

@@ -210,10 +210,10 @@ def table(steps: pd.DataFrame) -> pd.DataFrame:
     >>> steps = pd.read_csv("results/published/mlp_digits/tables/steps_to_result.csv")
     >>> table(steps)[["optimizer", "fit", "steps_min", "critical_batch_size"]].round(1)
       optimizer        fit  steps_min  critical_batch_size
-    0  momentum  hyperbola       11.9                 65.5
-    1  momentum   shoulder        9.3                 71.8
-    2       sgd  hyperbola       15.5                 47.0
-    3       sgd   shoulder       17.9                 46.2
+    0  momentum  hyperbola        9.6                 64.9
+    1  momentum   shoulder       11.1                 60.6
+    2       sgd  hyperbola       16.7                 33.1
+    3       sgd   shoulder       16.4                 33.1
     """
     columns = [*CURVE, "fit", "points", "steps_min", "examples_min", "critical_batch_size", "log_error"]
     rows = []

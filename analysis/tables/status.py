@@ -35,7 +35,7 @@ def table(studies: Iterable[StudyData]) -> pd.DataFrame:
     >>> found = table([load_study("results/published/mlp_digits/studies/mlp_digits/sgd/64")])
     >>> found[["batch_size", "state", "wanted", "complete", "best", "seconds_left"]]
        batch_size state  wanted  complete  best  seconds_left
-    0          64  done      20        20    24           0.0
+    0          64  done      20        20    21           0.0
     """
     return pd.DataFrame([_row(study) for study in studies]).astype({"best": "Int64"})
 

@@ -34,9 +34,9 @@ def trials(studies: Iterable[StudyData], goals: Sequence[Goal | None] = (None,))
     >>> study = load_study("results/published/mlp_digits/studies/mlp_digits/sgd/64")
     >>> trials([study])[["trial", "status", "steps_to_goal", "learning_rate"]].head(3)
        trial    status  steps_to_goal  learning_rate
-    0      0  COMPLETE            144       0.043631
-    1      1  COMPLETE             35       1.033845
-    2      2  COMPLETE             67       0.173725
+    0      0  COMPLETE            192       0.043631
+    1      1  COMPLETE             21       1.033845
+    2      2  COMPLETE             56       0.173725
     """
     frames = [_trials(study, goal) for study, goal in answerable(studies, goals)]
     last = ["trial", "status", "end", "steps_to_goal", "least_error", "first_bad_step", "train_steps", "stopping"]
@@ -73,12 +73,12 @@ def best_of_n(studies: Iterable[StudyData], goals: Sequence[Goal | None] = (None
     >>> from analysis.load import load_study
     >>> best_of_n([load_study("results/published/mlp_digits/studies/mlp_digits/sgd/64")])[["n", "steps"]]
         n  steps
-    0   1  309.0
-    1   2   67.0
-    2   4   56.0
-    3   8   35.0
-    4  16   24.0
-    5  20   24.0
+    0   1  340.0
+    1   2   56.0
+    2   4   46.0
+    3   8   26.0
+    4  16   21.0
+    5  20   21.0
     """
     rows = []
     for study, goal in answerable((study for study in studies if study.independent), goals):
@@ -134,7 +134,7 @@ def maps(table: pd.DataFrame) -> pd.DataFrame:
     >>> found = maps(pd.read_csv("results/published/mlp_digits/tables/trials.csv"))
     >>> found[found["fastest"] & (found["unit"] == "examples")][["batch_size", "budget", "trial", "state"]].head(2)
         batch_size   budget  trial    state
-    7            1  10000.0      7  reached
+    3            1  10000.0      3  reached
     25           2  10000.0      4  reached
     """
     columns = [*KEY, "unit", "budget", "trial", "learning_rate", "momentum", "state", "fastest"]
