@@ -12,6 +12,7 @@ In a notebook in the root of the repository:
 Its modules, in the order of the data:
 
     counting                the rules of counting: goals, first crossings, statuses, stopping rules, counted trials
+    branches                the searches of a study
     edges                   sides of the search space beyond which better trials may lie
     load, measurements      folders -> records of studies, whose measurements stay on disk until they are needed
     tables                  frames -> tables (pure functions)
@@ -29,5 +30,5 @@ Its modules, in the order of the data:
     report                  tables, figures, findings and warnings -> one page
     labels                  the one way to write numbers, durations and goals
     export                  tables, and the paper's layout, for other programs
-    atomic, parallel        whole files or none; work in several processes
+    parallel                work in several processes
 """

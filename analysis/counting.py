@@ -11,12 +11,15 @@ from __future__ import annotations
 import math
 import re
 from bisect import bisect_right
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
+
+from analysis.branches import TUNED as TUNED
+from analysis.branches import Branch as Branch
 
 COMPLETE, INFEASIBLE, INCOMPLETE = "COMPLETE", "INFEASIBLE", "INCOMPLETE"
 RACE, RECORDED = "race", "recorded"
@@ -52,8 +55,6 @@ EARLY = tuple(name for name, rule in STOPPING.items() if rule.ends_at_goal)
 """The stopping rules by which trials end at their goal."""
 ADAPTIVE_SAMPLERS = ("tpe", "gp", "cmaes")
 """Searches that learn from finished trials."""
-TUNED = "tuned"
-"""The rule that changes nothing: the batch size's own tuned configuration, the reference of other rules."""
 HALF_LIFE = "_half_life_examples"
 """The suffix of a beta that is given by its half-life in examples t: beta = 0.5^(B / t)."""
 AS_ERRORS = {"average_precision": "average_precision_error"}
@@ -276,83 +277,6 @@ def all_runs(gathered: Sequence[dict[str, Any]], apart: Iterable[dict[str, Any]]
         *gathered,
         *sorted((run for run in apart if run["run"] not in there), key=lambda run: run.get("started", "")),
     ]
-
-
-class Branch(NamedTuple):
-    """Which of a study's searches; the first is what all others start from.
-
-    Attributes:
-        repeat: 0, or the number of the repetition with other seeds.
-        budget: the multiple of the step budget.
-        widened: how the box was widened, stage by stage, such as `learning_rate.high` (see `widening`).
-        rerun: the trial whose configuration is trained again with fresh seeds; None: a search.
-        rule, base: by which rule that configuration was moved here, and from which batch size, whose search all of the
-            above is about; None: it was not moved.
-
-    >>> Branch(budget=2.0, widened=("learning_rate.high",)).path
-    'budget-2/stage-1-learning_rate.high'
-    >>> Branch(rerun=5, rule="square_root", base=32).path
-    'rule-square_root-from-32-trial-5'
-    """
-
-    repeat: int = 0
-    budget: float = 1.0
-    widened: tuple[str, ...] = ()
-    rerun: int | None = None
-    rule: str | None = None
-    base: int | None = None
-
-    @classmethod
-    def of(cls, question: Mapping[str, Any]) -> Branch:
-        """The branch that a question on file is of.
-
-        >>> str(Branch.of({"branch": {"repeat": 0, "budget": 2.0, "widened": ["learning_rate.high"], "rerun": None}}))
-        '2 x budget, stage 1'
-        """
-        held = question["branch"]
-        return cls(**{**held, "widened": tuple(held["widened"])})
-
-    @property
-    def stage(self) -> int:
-        """How often the box was widened."""
-        return len(self.widened)
-
-    @property
-    def path(self) -> str:
-        """Its folder below the study's own; empty for the first search."""
-        again = f"rerun-{self.rerun}" if self.rule is None else f"rule-{self.rule}-from-{self.base}-trial-{self.rerun}"
-        return "/".join(
-            [
-                *([f"repeat-{self.repeat}"] if self.repeat else []),
-                *([f"budget-{self.budget:g}"] if self.budget != 1 else []),
-                *(f"stage-{number}-{widened}" for number, widened in enumerate(self.widened, start=1)),
-                *([again] if self.rerun is not None else []),
-            ]
-        )
-
-    @property
-    def seed_key(self) -> str:
-        """What its seeds depend on; empty for the first search.
-
-        Budgets share theirs, and so do all rules and bases, so that they can be compared.
-        """
-        if self.rule is not None:
-            return ":rules"
-        rerun = self.rerun is not None
-        return f":{self.repeat}:{self.stage}:{rerun}" if self.repeat or self.stage or rerun else ""
-
-    def __str__(self) -> str:
-        """The name of the search; empty for the first."""
-        again = f"reruns of trial {self.rerun}"
-        if self.rule is not None:
-            again = f"{self.rule.replace('_', ' ')} from {self.base:,}" if self.rule != TUNED else "tuned, once more"
-        words = [
-            *([f"repeat {self.repeat}"] if self.repeat else []),
-            *([f"{self.budget:g} x budget"] if self.budget != 1 else []),
-            *([f"stage {self.stage}"] if self.stage else []),
-            *([again] if self.rerun is not None else []),
-        ]
-        return ", ".join(words)
 
 
 def launch_limit(wanted: int, most: int | None) -> int:

@@ -1,4 +1,4 @@
-"""Work that is spread over processors."""
+"""Work in several processes."""
 
 import os
 from collections.abc import Callable, Sequence
@@ -9,11 +9,11 @@ from joblib import Parallel, delayed
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 MOST = 4
-"""Processes: each holds the libraries, some 200 MB."""
+"""The most processes; each holds the libraries, about 200 MB."""
 
 
 def spread(function: Callable[[Item], Result], items: Sequence[Item], if_at_least: int, size: int) -> list[Result]:
-    """`function` of each item, in order; in several processes if the work's size pays for their start, two seconds.
+    """`function` of each item, in order; in several processes if the work is large enough to pay for their start (2 s).
 
     >>> spread(abs, [-1, 2], if_at_least=10, size=2)
     [1, 2]

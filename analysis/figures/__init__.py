@@ -16,8 +16,8 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from analysis.atomic import write_atomically
 from analysis.figures import canvas
+from analysis.figures.atomic import write_atomically
 from analysis.figures.canvas import png_side_by_side, svg, svg_side_by_side
 from analysis.figures.registry import FIGURES, Drawing
 from analysis.labels import goal_text

@@ -102,7 +102,7 @@ def _draw_cost(ax: Axes, table: pd.DataFrame, unit: str, each: pd.Series, scalin
             ax.plot(x, y, color=colour if count > 1 else MUTED, label=PERFECT, **DASHED)
         for row in rows.dropna(subset="low").itertuples() if ends else ():
             top = row.high if np.isfinite(row.high) else ax.get_ylim()[1]
-            # Beside one another, so that those of several curves can be told apart.
+            # Side by side, so that the bars of several curves do not hide one another.
             moved = ScaledTranslation(5 * (len(lines) - (count + 1) / 2) / 72, 0, ax.figure.dpi_scale_trans)
             place: Any = {"color": colour, "label": INTERVAL, "transform": ax.transData + moved}
             ax.plot([row.batch_size] * 2, [row.low, top], **place, **BAR)

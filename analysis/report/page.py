@@ -13,8 +13,8 @@ import pandas as pd
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from analysis.atomic import write_atomically
 from analysis.figures import FIGURES, Chart, canvas
+from analysis.figures.atomic import write_atomically
 from analysis.report.html_tables import DASH, Table, header, sections, shown
 from analysis.report.methods import defined, pieces, rendered
 
