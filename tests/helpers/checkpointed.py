@@ -53,11 +53,7 @@ SPACES: dict[str, dict[str, Any]] = {
 WHOLE = ("kfac", "pytorch_optimizer.Lamb")
 
 
-CASES = {
-    "plain": Blobs(images=True, normed=True),
-    "linear_chain": Blobs(),
-    "vmap": Blobs(images=True),
-}
+CASES = {"plain": Blobs(images=True, normed=True), "linear_chain": Blobs(), "vmap": Blobs(images=True)}
 
 
 class Counting(Pace):

@@ -37,11 +37,7 @@ HYPERPARAMETERS = {
     "label_smoothing": [0.0, 0.1, 0.2, 0.0, 0.3, 0.05, 0.1],
 }
 FUSING = [name for name, optimizer in OPTIMIZERS.items() if optimizer.update is not None]
-CASES = {
-    "linear_chain": Blobs(),
-    "linear_blocks": Blobs(),
-    "vmap": Blobs(images=True),
-}
+CASES = {"linear_chain": Blobs(), "linear_blocks": Blobs(), "vmap": Blobs(images=True)}
 
 
 def each_once(*axes: Iterable[Any]) -> list[tuple[Any, ...]]:

@@ -59,12 +59,7 @@ def mnist(monkeypatch: pytest.MonkeyPatch) -> dict[str, bytes]:
     """A made-up `mnist` with no source but the user's folders; the content of its files."""
     contents = tiny_mnist()
     known = replace(
-        DATASETS["mnist"],
-        shape=(1, 4, 4),
-        train_examples=20,
-        files=expected(contents),
-        addresses=(),
-        package=None,
+        DATASETS["mnist"], shape=(1, 4, 4), train_examples=20, files=expected(contents), addresses=(), package=None
     )
     monkeypatch.setitem(DATASETS, "mnist", known)
     return contents

@@ -112,11 +112,7 @@ REFERENCES: dict[str, Callable[[list[nn.Parameter]], Any]] = {
     "lamb": Lamb,
     "muon": Muon,
     "soap": lambda p: pytorch_optimizer.SOAP(
-        p,
-        betas=betas(),
-        eps=H["epsilon"],
-        weight_decay=0.0,
-        precondition_frequency=int(H["precondition_frequency"]),
+        p, betas=betas(), eps=H["epsilon"], weight_decay=0.0, precondition_frequency=int(H["precondition_frequency"])
     ),
 }
 TAME = {"rmsprop": 0.2}

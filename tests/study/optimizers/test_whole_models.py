@@ -15,13 +15,7 @@ from torch import Tensor, nn
 from study import optimizers
 from study.optimizers import kfac
 
-H = {
-    "learning_rate": 0.01,
-    "momentum": 0.8,
-    "damping": 0.1,
-    "factor_decay": 0.9,
-    "inverse_frequency": 3,
-}
+H = {"learning_rate": 0.01, "momentum": 0.8, "damping": 0.1, "factor_decay": 0.9, "inverse_frequency": 3}
 
 
 def test_kfac_is_the_inverse_of_its_kronecker_product():
