@@ -8,7 +8,7 @@ import os
 import numpy as np
 import pytest
 import torch
-from helpers.fused import asked
+from helpers import checkpointed, fused
 from hypothesis import settings
 
 from analysis.counting import Goal
@@ -17,7 +17,7 @@ from study.records import Budget, Curve, Evaluation, Search, Study
 from study.search.tuner import point
 from study.space import parse_space, values
 
-pytest_plugins = ["helpers.made_data"]
+pytest_plugins = ["helpers.made_data", "helpers.made_workload"]
 
 # No deadline: test machines are busy. 30 examples (default 100) help to keep the default tests under four minutes.
 settings.register_profile("study", deadline=None, max_examples=30)
@@ -103,7 +103,13 @@ def make_study():
 @pytest.fixture(scope="session")
 def question():
     """A study whose trials can be fused, in an arithmetic: see `fused.asked`."""
-    return functools.partial(asked, _study)
+    return functools.partial(fused.asked, _study)
+
+
+@pytest.fixture(scope="session")
+def resumable():
+    """A study whose trials are checkpointed, in an arithmetic: see `checkpointed.asked`."""
+    return functools.partial(checkpointed.asked, _study)
 
 
 @pytest.fixture(scope="session")

@@ -8,9 +8,12 @@ from typing import Any
 import torch
 from torch import nn
 
+from study.data.resident import Data
 from workloads.base import Splits, classification_error, cross_entropy_error
 from workloads.classification import smoothed_cross_entropy
 from workloads.layers import Dropout, GhostBatchNorm
+
+CPU = torch.device("cpu")
 
 
 @dataclass
@@ -19,6 +22,7 @@ class Blobs:
 
     images: bool = False
     normed: bool = False
+    validation: int = 40
     name = "tiny"
     train_examples = 64
     hyperparameters = ("label_smoothing",)
@@ -26,6 +30,9 @@ class Blobs:
     @property
     def errors(self) -> dict[str, Any]:
         return {"classification_error": classification_error, "loss": cross_entropy_error}
+
+    def data(self, device: torch.device = CPU) -> Data:
+        return Data.of(self.splits(CPU), device)
 
     def splits(self, device: torch.device) -> Splits:
         generator = torch.Generator().manual_seed(0)
@@ -36,7 +43,7 @@ class Blobs:
             inputs.view(count, -1)[torch.arange(count), targets] += 4
             return inputs if self.images else inputs.flatten(1), targets
 
-        return Splits(draw(64), draw(40), draw(20))
+        return Splits(draw(64), draw(self.validation), draw(20))
 
     def model(self) -> nn.Module:
         if not self.images:
@@ -48,3 +55,12 @@ class Blobs:
 
     def loss(self, outputs: torch.Tensor, targets: torch.Tensor, label_smoothing: Any = 0.0) -> torch.Tensor:
         return smoothed_cross_entropy(outputs, targets, label_smoothing, "paper")
+
+
+WORKLOADS = {
+    "plain": Blobs(images=True, normed=True),
+    "linear_chain": Blobs(),
+    "linear_blocks": Blobs(),
+    "vmap": Blobs(images=True),
+}
+"""Of each arithmetic."""

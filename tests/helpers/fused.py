@@ -1,20 +1,16 @@
-"""Shared by tests of fused trials: a case of each arithmetic, trials that differ, and runs of them."""
+"""Shared by tests of fused trials: studies in each arithmetic and trials that differ."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from itertools import cycle, islice
 from typing import Any
 
-import numpy as np
-import torch
-
-from helpers.blobs import Blobs
-from study.data.resident import Data
-from study.engine import lane_count, lanes
-from study.engine.serial import Proposals
+from helpers.blobs import WORKLOADS
+from helpers.desks import Desk
+from study.engine import lane_count
 from study.optimizers import OPTIMIZERS
-from study.records import Budget, Curve, Study, Trial
+from study.records import Budget, Study
 from study.schedules import SCHEDULES
 
 STEPS = 30
@@ -37,7 +33,7 @@ HYPERPARAMETERS = {
     "label_smoothing": [0.0, 0.1, 0.2, 0.0, 0.3, 0.05, 0.1],
 }
 FUSING = [name for name, optimizer in OPTIMIZERS.items() if optimizer.update is not None]
-CASES = {"linear_chain": Blobs(), "linear_blocks": Blobs(), "vmap": Blobs(images=True)}
+CASES = ["linear_chain", "linear_blocks", "vmap"]
 
 
 def each_once(*axes: Iterable[Any]) -> list[tuple[Any, ...]]:
@@ -51,23 +47,13 @@ def fusing(optimizer: str) -> list[str]:
     return [how for how in CASES if how != "linear_blocks" or OPTIMIZERS[optimizer].linear]
 
 
-class Queue(Proposals):
-    """Hands out trials in this order; trial i takes the i-th of HYPERPARAMETERS."""
+class Queue(Desk):
+    """Hands out trials in this order; trial i takes the i-th of HYPERPARAMETERS, trial 2 with some changed."""
 
-    def __init__(self, study: Study, order: Sequence[int], **changed: float) -> None:
-        self.limit = study.train_steps
-        self.trials = [self.trial(study, index, changed if index == 2 else {}) for index in order]
-
-    @staticmethod
-    def trial(study: Study, index: int, changed: dict[str, float]) -> Trial:
+    def __init__(self, study: Study, order: Iterable[int], **changed: float) -> None:
         wanted = {*study.asked_hyperparameters, "label_smoothing"}
-        return study.trial(index, {name: HYPERPARAMETERS[name][index] for name in wanted} | changed)
-
-    def ask(self, wait: bool) -> Trial | None:
-        return self.trials.pop(0) if self.trials else None
-
-    def step_limit(self, index: int) -> int:
-        return self.limit
+        chosen = {i: {name: HYPERPARAMETERS[name][i] for name in wanted} | (changed if i == 2 else {}) for i in order}
+        super().__init__([study.trial(index, chosen[index]) for index in order])
 
 
 def asked(
@@ -77,7 +63,6 @@ def asked(
     names = {**OPTIMIZERS[optimizer].hyperparameters, **SCHEDULES[schedule].hyperparameters, "label_smoothing": 0}
     return make_study(
         space={name: {"choices": HYPERPARAMETERS[name]} for name in names},
-        examples=64,
         optimizer=optimizer,
         schedule=schedule,
         arithmetic=how,
@@ -85,23 +70,6 @@ def asked(
     )
 
 
-def data_of(study: Study) -> Data:
-    return Data.of(CASES[study.arithmetic].splits(torch.device("cpu")))
-
-
-def run(study: Study, queue: Queue, heights: Sequence[int] = (4,)) -> dict[int, Curve]:
-    workload, data = CASES[study.arithmetic], data_of(study)
-    return {curve.trial.index: curve for curve in lanes.train(study, workload, data, queue, heights, heights[-1])}
-
-
 def admitted(study: Study) -> list[int]:
-    return list(lane_count.admitted(study, CASES[study.arithmetic], data_of(study), most=8))
-
-
-def assert_same_bits(a: dict[int, Curve], b: dict[int, Curve]) -> None:
-    assert a.keys() == b.keys()
-    for index in a:
-        assert a[index].first_bad_step == b[index].first_bad_step
-        np.testing.assert_array_equal(a[index].steps, b[index].steps)
-        for metric in a[index].errors:
-            np.testing.assert_array_equal(a[index].errors[metric], b[index].errors[metric], err_msg=f"{index} {metric}")
+    workload = WORKLOADS[study.arithmetic]
+    return list(lane_count.admitted(study, workload, workload.data(), most=8))

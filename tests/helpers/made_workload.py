@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, ClassVar
 
 import numpy as np
+import pytest
 import torch
 from torch.utils.data import Dataset
 
@@ -48,6 +52,36 @@ search: {trials: 3}
 """
 
 
+MAPPED_YAML = """\
+# @package _global_
+workload:
+  _target_: helpers.made_workload.{target}
+  name: mapped
+  train_examples: 4000
+  folder: {folder}
+goal: val/classification_error < 0.001
+batch_sizes: [32]
+budget: {{epochs: 0, steps: {steps}}}
+search: {{trials: {trials}}}
+stopping: budget
+"""
+
+
+@pytest.fixture
+def mapped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Words of a sweep of Mapped or a class derived from it, and its results folder."""
+
+    def make(target: str, trials: int = 2, steps: int = 40) -> tuple[list[str], Path]:
+        (tmp_path / "workload").mkdir()
+        text = MAPPED_YAML.format(target=target, folder=tmp_path, steps=steps, trials=trials)
+        (tmp_path / "workload" / "mapped.yaml").write_text(text)
+        MappedFile.write(tmp_path, 4000)
+        monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(Path(__file__).parents[1]), *sys.path]))
+        return ["sweep", "--config-dir", str(tmp_path), "workload=mapped", "engine.workers=1"], tmp_path / "results"
+
+    return make
+
+
 @dataclass(frozen=True)
 class Mapped:
     """A workload that maps the file of its examples instead of reading it."""
@@ -67,6 +101,18 @@ class Mapped:
 
     def loss(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         return cross_entropy_error(outputs, targets)
+
+
+class Filled(Mapped):
+    """Runs out of memory in the middle of a trial, on the second device of a team alone."""
+
+    calls: ClassVar[int] = 0
+
+    def loss(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        Filled.calls += torch.distributed.is_initialized() and torch.distributed.get_rank()
+        if Filled.calls > 500:
+            raise torch.OutOfMemoryError("no room")
+        return super().loss(outputs, targets)
 
 
 class MappedFile(Dataset):

@@ -7,22 +7,19 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 SWEEP = ["sweep", "batch_size=32", "search.trials=12", "budget.steps=3000", "budget.max_steps=3000", "stopping=budget"]
 
 
-def children(pid: int) -> set[int]:
-    """Processes started by `pid` that run Python code of this project's workers."""
+def children(pid: int, command: str = "spawn_main") -> set[int]:
+    """Processes started by `pid` with this in their commands: by default, those of this project's workers."""
     found = set()
     for status in Path("/proc").glob("[0-9]*/status"):
-        try:
-            text = status.read_text()
-            command = (status.parent / "cmdline").read_text()
-        except OSError:
-            continue
-        if f"PPid:\t{pid}\n" in text and "spawn_main" in command:
-            found.add(int(status.parent.name))
+        with suppress(OSError):
+            if f"PPid:\t{pid}\n" in status.read_text() and command in (status.parent / "cmdline").read_text():
+                found.add(int(status.parent.name))
     return found
 
 
@@ -30,12 +27,9 @@ def alive(pids: set[int]) -> set[int]:
     """The processes that still run; zombies do not count."""
     running = set()
     for pid in pids:
-        try:
-            state = (Path("/proc") / str(pid) / "stat").read_text().rpartition(")")[2].split()[0]
-        except OSError:
-            continue
-        if state != "Z":
-            running.add(pid)
+        with suppress(OSError):
+            if Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z":
+                running.add(pid)
     return running
 
 

@@ -39,10 +39,10 @@ def test_a_batch_straddles_two_epochs():
     assert torch.equal(batches(3), second[2:6])
 
 
-def test_the_whole_training_set_is_one_batch():
-    batches = Batches(5, 10, 10, CPU)
-    for step in range(3):
-        assert torch.equal(batches(step), epoch_permutation(5, step, 10))
+def test_a_range_of_batches_is_the_batches_one_after_another():
+    for step in (0, 3, 17):
+        expected = torch.stack([Batches(5, 10, 4, CPU)(step + i) for i in range(9)])
+        assert torch.equal(Batches(5, 10, 4, CPU).range(step, 9), expected)
 
 
 def test_seeds_and_epochs_have_their_own_orders():

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from helpers.blobs import Blobs
-from helpers.checkpointed import Desk
-from helpers.made_workload import MappedFile
+from helpers import desks
+from helpers.blobs import CPU, Blobs
+from helpers.desks import Desk, assert_same_bits, fixed_trial
 from helpers.processes import alive, children, started, tables, wait_until
 from torch.utils.data import Dataset, TensorDataset
 
@@ -23,12 +22,10 @@ from study.data.order import Batches
 from study.data.resident import Data
 from study.data.streaming import Streamed
 from study.devices.memory import device_bytes
-from study.engine import serial
-from study.records import Budget, Evaluation, Study, Trial
+from study.records import Budget, Evaluation, Study
 from workloads.base import Splits
 
 STEPS = 12
-CPU = torch.device("cpu")
 
 
 class Pairs(Dataset):
@@ -66,15 +63,8 @@ def question(make_study: Any) -> Any:
     return make
 
 
-def trial_of(study: Study) -> Trial:
-    return study.trial(0, {"learning_rate": 0.1, "momentum": 0.9})
-
-
-def trained(study: Study, workload: Any, data: Any, desk: Desk | None = None) -> Any:
-    [curve] = serial.train(
-        study, workload, data, desk or Desk([study.trial(0, {"learning_rate": 0.1, "momentum": 0.9})])
-    )
-    return curve
+def trained(study: Study, workload: Any, data: Any = None, desk: Desk | None = None) -> Any:
+    return desks.trained(study, desk or Desk([fixed_trial(study)]), workload=workload, data=data)
 
 
 def streamed(workload: Any, kind: str = "tensors", loaders: int = 1) -> Streamed:
@@ -82,12 +72,6 @@ def streamed(workload: Any, kind: str = "tensors", loaders: int = 1) -> Streamed
     found = streaming.source(splits, "cpu", 0.0, loaders)
     assert isinstance(found, Streamed)
     return found
-
-
-def assert_same_bits(one: Any, other: Any) -> None:
-    assert one.steps.tolist() == other.steps.tolist()
-    for metric, errors in one.errors.items():
-        assert errors.tobytes() == other.errors[metric].tobytes(), metric
 
 
 @pytest.mark.parametrize(
@@ -101,7 +85,7 @@ def assert_same_bits(one: Any, other: Any) -> None:
 )
 def test_curves_are_those_of_resident_data_bit_for_bit(question, kind, loaders, images, micro_batch):
     workload, study = Blobs(images=images), question(micro_batch=micro_batch)
-    resident = trained(study, workload, Data.of(workload.splits(CPU)))
+    resident = trained(study, workload)
     data = streamed(workload, kind, loaders)
     for _ in range(2):  # trials follow each other
         assert_same_bits(trained(study, workload, data), resident)
@@ -109,7 +93,7 @@ def test_curves_are_those_of_resident_data_bit_for_bit(question, kind, loaders, 
 
 def test_batches_are_asked_for_in_any_order(question):
     workload = Blobs()
-    resident = Data.of(workload.splits(CPU))
+    resident = workload.data()
     order, parts = Batches(3, 64, 10, CPU), [slice(0, 6), slice(6, 10)]
     reading = [data.reader(order, parts) for data in (resident, streamed(workload))]
     for asked in ((0, 0), (0, 1), (0, 0), (0, 0), (1, 0), (7, 1), (8, 0), (8, 1), (2, 0), (11, 1)):
@@ -121,8 +105,8 @@ def test_batches_are_asked_for_in_any_order(question):
 def test_a_trial_goes_on_from_a_checkpoint_with_the_same_batches(question, loaders):
     workload, study = Blobs(images=True), question(micro_batch=4)
     data = streamed(workload, loaders=loaders)
-    trial = trial_of(study)
-    resident = trained(study, workload, Data.of(workload.splits(CPU)))
+    trial = fixed_trial(study)
+    resident = trained(study, workload)
     desk = Desk([trial], minutes=0)
     assert_same_bits(trained(study, workload, data, desk), resident)
     for _, kept in desk.taken[1::4]:
@@ -146,40 +130,10 @@ def test_what_fits_stays_on_the_device():
     assert held < streaming.DATA_SHARE * device_bytes("cpu")
 
 
-YAML = """\
-# @package _global_
-workload:
-  _target_: helpers.made_workload.Mapped
-  name: mapped
-  train_examples: 4000
-  folder: {folder}
-goal: val/classification_error < 0.2
-batch_sizes: [32]
-budget: {{epochs: 0, steps: {steps}}}
-search: {{trials: {trials}}}
-stopping: budget
-"""
-
-
-@pytest.fixture
-def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Words of a sweep of Mapped, and its results folder."""
-
-    def make(trials: int = 2, steps: int = 40) -> tuple[list[str], Path]:
-        (tmp_path / "workload").mkdir()
-        (tmp_path / "workload" / "mapped.yaml").write_text(YAML.format(folder=tmp_path, steps=steps, trials=trials))
-        MappedFile.write(tmp_path, 4000)
-        monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(Path(__file__).parents[2]), *sys.path]))
-        words = ["sweep", "--config-dir", str(tmp_path), "workload=mapped", "engine.workers=1"]
-        return words, tmp_path / "results"
-
-    return make
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("devices", [1, 2])
-def test_a_sweep_of_a_mapped_file(mine, devices, capsys):
-    words, results = mine()
+def test_a_sweep_of_a_mapped_file(mapped, devices, capsys):
+    words, results = mapped("Mapped")
     assert main([*words, f"engine.devices={devices}", "engine.loaders=1", f"results={results}"]) == 0
     assert (results / "report.html").exists()
     [path] = results.glob("studies/*/*/*/study.json")
@@ -189,28 +143,16 @@ def test_a_sweep_of_a_mapped_file(mine, devices, capsys):
 
 @pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc").exists(), reason="reads /proc")
-def test_loaders_die_with_their_worker_and_that_with_its_parent(mine):
-    words, results = mine(trials=5, steps=100_000)
+def test_loaders_die_with_their_worker_and_that_with_its_parent(mapped):
+    words, results = mapped("Mapped", trials=5, steps=100_000)
     process = started(results, words)
     workers = children(process.pid)
-    wait_until(lambda: any(offspring(worker) for worker in workers))
-    wait_until(lambda: all(len(offspring(worker)) >= 4 for worker in workers))  # training and evaluating, two each
-    loaders = {loader for worker in workers for loader in offspring(worker)}
+    # Loaders for training and for evaluating, two each.
+    wait_until(lambda: all(len(children(worker, "")) >= 4 for worker in workers))
+    loaders = {loader for worker in workers for loader in children(worker, "")}
     process.kill()
     process.communicate()
     wait_until(lambda: not alive(workers | loaders), seconds=15)
-
-
-def offspring(pid: int) -> set[int]:
-    """Processes started by `pid`."""
-    found = set()
-    for status in Path("/proc").glob("[0-9]*/status"):
-        try:
-            if f"PPid:\t{pid}\n" in status.read_text():
-                found.add(int(status.parent.name))
-        except OSError:
-            continue
-    return found
 
 
 @pytest.mark.slow

@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -27,10 +26,9 @@ def losses(folder: Path, size: int) -> np.ndarray:
     return pq.read_table(path)["val/cross_entropy_error"].to_numpy()
 
 
-def launched(processes: int, arguments: list[str], **options: Any) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"]
-    command += ["-m", "study", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=300, **options)
+def launched(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "-m", "study"]
+    return subprocess.run([*command, "sweep", *SWEEP, *arguments], capture_output=True, text=True, timeout=300)
 
 
 @pytest.fixture(scope="module")
@@ -58,90 +56,54 @@ def test_a_sweep_on_two_devices(tmp_path, alone, capsys):
 
 @pytest.mark.slow
 def test_torchrun_trains_on_its_processes(tmp_path, alone):
-    done = launched(2, ["sweep", *SWEEP, f"results={tmp_path}"])
+    done = launched(f"results={tmp_path}")
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("Report: ") == 1
     for size in (48, 1):
         np.testing.assert_allclose(losses(tmp_path, size), losses(alone, size), rtol=TOLERANCE)
-    again = launched(2, ["sweep", *SWEEP, f"results={tmp_path}"])  # nothing is left to train
+    again = launched(f"results={tmp_path}")  # nothing is left to train
     assert again.returncode == 0, again.stderr
-    refused = launched(2, ["sweep", *SWEEP, "engine.devices=3", f"results={tmp_path}"])
+    refused = launched("engine.devices=3", f"results={tmp_path}")
     assert refused.returncode != 0
     assert "torchrun started 2 processes, but got engine.devices=3" in " ".join(refused.stderr.split())
+
+
+@pytest.fixture
+def team(tmp_path):
+    """(a sweep under way, the processes of its team)."""
+    process = started(tmp_path, ["sweep", *LONG, "engine.devices=2", "engine.workers=1"])
+    found = children(process.pid)
+    assert len(found) == 2
+    return process, found
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc").exists(), reason="reads /proc")
 @pytest.mark.parametrize("victim", [min, max])
-def test_whoever_dies_takes_the_team_along(tmp_path, victim):
-    process = started(tmp_path, ["sweep", *LONG, "engine.devices=2", "engine.workers=1"])
-    team = children(process.pid)
-    assert len(team) == 2
-    os.kill(victim(team), signal.SIGKILL)
+def test_whoever_dies_takes_the_team_along(team, victim):
+    process, members = team
+    os.kill(victim(members), signal.SIGKILL)
     _, said = process.communicate(timeout=60)
     assert process.returncode == 1
     assert "a worker process died (exit code -9)" in said
     assert "Traceback" not in said
-    assert not alive(team)
-
-
-FILLED = """
-from dataclasses import dataclass
-
-import torch
-
-from workloads.base import Splits, cross_entropy_error
-
-calls = 0
-
-
-@dataclass(frozen=True)
-class Filled:
-    name: str
-    train_examples: int
-    errors = {"cross_entropy_error": cross_entropy_error}
-    hyperparameters = ()
-
-    def splits(self, device):
-        return Splits(*[(torch.ones(40, 3), torch.arange(40) % 2)] * 3)
-
-    def model(self):
-        return torch.nn.Linear(3, 2)
-
-    def loss(self, outputs, targets):
-        global calls
-        calls += torch.distributed.is_initialized() and torch.distributed.get_rank()
-        if calls > 500:
-            raise torch.OutOfMemoryError("no room")
-        return cross_entropy_error(outputs, targets)
-"""
-FILLED_YAML = """# @package _global_
-workload: {_target_: made_filled.Filled, name: filled, train_examples: 40}
-goal: val/cross_entropy_error < 0.001
-batch_sizes: [8]
-budget: {epochs: 0, steps: 4000}
-"""
-
-
-@pytest.mark.slow
-def test_a_device_that_fills_in_the_middle_of_a_trial_ends_the_sweep_in_words(tmp_path, capsys):
-    (tmp_path / "workload").mkdir()
-    (tmp_path / "made_filled.py").write_text(FILLED)
-    (tmp_path / "workload/filled.yaml").write_text(FILLED_YAML)
-    sweep = ["sweep", "--config-dir", str(tmp_path), "workload=filled", "search.trials=1", "engine.devices=2"]
-    assert main([*sweep, "engine.workers=1", f"results={tmp_path / 'results'}"]) == 1
-    said = " ".join(capsys.readouterr().err.split())
-    assert "ran out of memory in the middle of a trial" in said
-    assert "no room. Finished trials are kept, and the same command continues" in said
-    assert "Traceback" not in said
+    assert not alive(members)
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc").exists(), reason="reads /proc")
-def test_a_team_dies_with_its_parent(tmp_path):
-    process = started(tmp_path, ["sweep", *LONG, "engine.devices=2", "engine.workers=1"])
-    team = children(process.pid)
-    assert len(team) == 2
+def test_a_team_dies_with_its_parent(team):
+    process, members = team
     process.kill()
     process.communicate()
-    wait_until(lambda: not alive(team), seconds=15)
+    wait_until(lambda: not alive(members), seconds=15)
+
+
+@pytest.mark.slow
+def test_a_device_that_fills_in_the_middle_of_a_trial_ends_the_sweep_in_words(mapped, capsys):
+    words, results = mapped("Filled", trials=1, steps=4000)
+    assert main([*words, "engine.devices=2", f"results={results}"]) == 1
+    said = " ".join(capsys.readouterr().err.split())
+    assert "ran out of memory in the middle of a trial" in said
+    assert "no room. Finished trials are kept, and the same command continues" in said
+    assert "Traceback" not in said

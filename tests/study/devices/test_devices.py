@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
-from helpers.blobs import Blobs
+from helpers.blobs import CPU, Blobs
+from helpers.desks import Desk, assert_near, assert_same_bits, fixed_trial, training
 from helpers.teams import Crew
 from torch import nn
 
@@ -19,19 +19,18 @@ from study.config import preflight
 from study.config.jobs import parse_jobs
 from study.data import streaming
 from study.data.order import places
-from study.data.resident import Data
 from study.devices import placement
 from study.devices.distributed import Team
 from study.engine import serial
 from study.engine.checkpoints import Pace
-from study.engine.serial import Proposals
 from study.errors import UsageError
-from study.records import Budget, Curve, Evaluation, Study, Trial
+from study.records import Budget, Curve, Evaluation, Study
 from workloads.layers import GhostBatchNorm
 
 STEPS = 8
 FIXED: dict[str, Any] = {"learning_rate": 0.05, "momentum": 0.9}
 ADAM: dict[str, Any] = {"learning_rate": 0.01, "beta1": 0.9, "beta2": 0.9, "epsilon": 1e-3}
+WOLFE = {"max_iter": 3, "line_search_fn": "strong_wolfe"}
 TOLERANCE = 2e-4
 """Relative, of every loss: sums are in another order."""
 
@@ -57,26 +56,6 @@ class Idle(Blobs):
         return model
 
 
-class Desk(Proposals):
-    """One trial, from a checkpoint if there is one; remembers those that are taken."""
-
-    def __init__(self, team: Team, trial: Trial, minutes: float | None = None, kept: bytes | None = None) -> None:
-        self.trials, self.kept, self.taken = [trial], kept, []
-        self.pace = Pace(minutes, team.broadcast)
-
-    def ask(self, wait: bool) -> Trial | None:
-        return self.trials.pop() if self.trials else None
-
-    def step_limit(self, index: int) -> int:
-        return STEPS
-
-    def checkpoint(self, index: int) -> bytes | None:
-        return self.kept
-
-    def keep(self, index: int, checkpoint: bytes) -> None:
-        self.taken.append(checkpoint)
-
-
 @dataclass(frozen=True)
 class Case:
     """A study that is trained on one device and on several."""
@@ -97,10 +76,7 @@ CASES = {
     "averages": Case(fixed=FIXED | {"ema_decay": 0.8, "l2": 0.1}),
     "adam": Case(optimizer="adam", fixed=ADAM),
     "asks more than once for the loss": Case(
-        optimizer="torch.optim.LBFGS",
-        fixed={"learning_rate": 0.1},
-        arguments={"max_iter": 3, "line_search_fn": "strong_wolfe"},
-        micro_batch=9,
+        micro_batch=9, optimizer="torch.optim.LBFGS", fixed={"learning_rate": 0.1}, arguments=WOLFE
     ),
     "unused parameters": Case(Idle()),
     "one example for each device": Case(batch_size=2),
@@ -117,11 +93,11 @@ def trained(
     streamed: int | None = None,
 ) -> tuple[Curve, list[bytes]]:
     """(curve, checkpoints) as one process of a team sees them; `streamed`: by how many loaders."""
-    splits = workload.splits(torch.device("cpu"))
-    data = Data.of(splits) if streamed is None else streaming.source(splits, "cpu", 0.0, streamed)
-    desk = Desk(team, study.trial(0, {name: d.choices[0] for name, d in study.search.space.items()}), minutes, kept)
-    [curve] = serial.train(study, workload, data.shared(team), desk)
-    return curve, desk.taken
+    data = workload.data() if streamed is None else streaming.source(workload.splits(CPU), "cpu", 0.0, streamed)
+    desk = Desk([fixed_trial(study)], minutes, {} if kept is None else {0: kept})
+    desk.pace = Pace(minutes, team.broadcast)
+    [curve] = training(study, desk, workload=workload, data=data.shared(team))
+    return curve, [content for _, content in desk.taken]
 
 
 @pytest.fixture
@@ -154,21 +130,12 @@ def four() -> Any:
         yield crew
 
 
-def assert_near(found: Curve, expected: Curve) -> None:
-    assert (found.trial, found.first_bad_step) == (expected.trial, expected.first_bad_step)
-    assert found.steps.tolist() == expected.steps.tolist()
-    for name, errors in expected.errors.items():
-        if name.endswith("loss"):
-            np.testing.assert_allclose(found.errors[name], errors, rtol=TOLERANCE, err_msg=name)
-
-
 def check(crew: Crew, devices: int, study: Study, workload: Any) -> None:
     expected, _ = trained(Team(), study, workload)
     curves = [curve for curve, _ in crew.run(devices, trained, study, workload)]
     for curve in curves:
-        assert_near(curve, expected)
-        for name, errors in curves[0].errors.items():  # whoever decides otherwise than the leader waits for ever
-            assert curve.errors[name].tobytes() == errors.tobytes()
+        assert_near(curve, expected, TOLERANCE)
+        assert_same_bits(curve, curves[0])  # whoever decides otherwise than the leader waits for ever
 
 
 @pytest.mark.parametrize("name", ["linear", "accumulated", "ghosts"])
@@ -190,7 +157,7 @@ def test_a_device_that_runs_out_of_memory_alone_halves_the_micro_batch_of_all(pa
     study = study_of(CASES["linear"])
     curves = pair.run(2, _short_of_memory, study)
     assert [curve.micro_batch for curve in curves] == [9, 9]
-    assert_near(curves[0], replace(trained(Team(), study, Blobs())[0], micro_batch=9))
+    assert_near(curves[0], replace(trained(Team(), study, Blobs())[0], micro_batch=9), TOLERANCE)
 
 
 def _short_of_memory(team: Team, study: Study) -> Curve:
@@ -208,27 +175,18 @@ def _short_of_memory(team: Team, study: Study) -> Curve:
         serial.Run.losses = losses  # type: ignore[method-assign]
 
 
-def test_divergence_is_everybodys(pair, study_of):
-    case = Case(fixed={"learning_rate": 1e30, "momentum": 0.0})
-    study = study_of(case)
-    expected, _ = trained(Team(), study, Blobs())
-    curves = [curve for curve, _ in pair.run(2, trained, study, Blobs())]
-    assert {curve.first_bad_step for curve in curves} == {expected.first_bad_step}
-    assert expected.first_bad_step is not None
-
-
 def test_checkpoints_are_the_leaders_and_fit_any_number_of_devices(pair, study_of):
     case = CASES["accumulated"]
     study = study_of(case)
     undisturbed, _ = trained(Team(), study, case.workload)
     (curve, taken), (_, theirs) = pair.run(2, trained, study, case.workload, 0.0)
-    assert_near(curve, undisturbed)
+    assert_near(curve, undisturbed, TOLERANCE)
     assert not any(theirs)
     assert len(taken) == STEPS
     for kept in (taken[2], taken[-1]):
-        assert_near(trained(Team(), study, case.workload, None, kept)[0], undisturbed)
+        assert_near(trained(Team(), study, case.workload, None, kept)[0], undisturbed, TOLERANCE)
         for again, _ in pair.run(2, trained, study, case.workload, None, kept):
-            assert_near(again, undisturbed)
+            assert_near(again, undisturbed, TOLERANCE)
 
 
 @pytest.mark.parametrize("name", ["accumulated", "ghosts"])
@@ -236,8 +194,7 @@ def test_streamed_data_are_the_same_on_several_devices(pair, study_of, name):
     case = CASES[name]
     study = study_of(case)
     [resident, _], [streamed, _] = (pair.run(2, trained, study, case.workload, None, None, how) for how in (None, 1))
-    for metric, errors in resident[0].errors.items():
-        assert streamed[0].errors[metric].tobytes() == errors.tobytes()
+    assert_same_bits(streamed[0], resident[0])
 
 
 @pytest.mark.parametrize("together", [1, 4, 32])
@@ -255,16 +212,16 @@ def test_places_cover_the_batch_once_and_cut_no_group(devices, micro_batch, toge
             assert max(part.stop - part.start for part in parts) <= micro_batch
 
 
-REFUSALS = [
-    (["engine.devices=0"], "engine.devices must be at least 1, but got 0"),
-    (["engine.devices=2", "engine=lanes"], "fused lanes train on one device, but got 2"),
-    (["engine.devices=2", "optimizer=kfac"], "kfac collects the gradients of single examples"),
-    (["engine.data_memory=-1"], "engine.data_memory must be a number of GiB of at least 0"),
-    (["engine.loaders=-1"], "engine.loaders must be at least 0"),
-]
-
-
-@pytest.mark.parametrize(("asked", "message"), REFUSALS)
+@pytest.mark.parametrize(
+    ("asked", "message"),
+    [
+        (["engine.devices=0"], "engine.devices must be at least 1, but got 0"),
+        (["engine.devices=2", "engine=lanes"], "fused lanes train on one device, but got 2"),
+        (["engine.devices=2", "optimizer=kfac"], "kfac collects the gradients of single examples"),
+        (["engine.data_memory=-1"], "engine.data_memory must be a number of GiB of at least 0"),
+        (["engine.loaders=-1"], "engine.loaders must be at least 0"),
+    ],
+)
 def test_refusals(tmp_path, capsys, asked, message):
     assert main(["sweep", "batch_size=32", "engine.device=cpu", *asked, f"results={tmp_path / 'none'}"]) == 2
     assert message in " ".join(capsys.readouterr().err.split())
@@ -300,9 +257,17 @@ def test_a_study_begun_with_lanes_is_not_gone_on_with_on_several_devices(tmp_pat
         assert (job.study.arithmetic, other.study.arithmetic) == ("linear_chain", "plain")
 
 
-def test_a_goal_ends_a_trial_everywhere(pair, study_of):
-    study = study_of(CASES["linear"], stopping="goal", goal=Goal("val/loss", 1.4))
+@pytest.mark.parametrize(
+    ("fields", "diverges"),
+    [
+        ({"stopping": "goal", "goal": Goal("val/loss", 1.4)}, False),
+        ({"space": {"learning_rate": 1e30, "momentum": 0.0}}, True),
+    ],
+)
+def test_goals_and_divergence_end_a_trial_everywhere(pair, study_of, fields, diverges):
+    study = study_of(CASES["linear"], **fields)
     expected, _ = trained(Team(), study, Blobs())
-    assert expected.steps[-1] < STEPS
+    assert (expected.first_bad_step is not None) == diverges
+    assert len(expected.steps) == 0 or expected.steps[-1] < STEPS
     for curve, _ in pair.run(2, trained, study, Blobs()):
-        assert_near(curve, expected)
+        assert_near(curve, expected, TOLERANCE)

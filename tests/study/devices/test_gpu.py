@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,20 +12,20 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 import torch
-from helpers import checkpointed
-from helpers.blobs import Blobs
-from helpers.checkpointed import Desk, Killed
+from helpers import desks
+from helpers.blobs import CPU, WORKLOADS, Blobs
+from helpers.checkpointed import trial
+from helpers.desks import Curves, Desk, Killed
 
 from study.__main__ import main
 from study.config import preflight
 from study.config.jobs import parse_jobs
 from study.data import streaming
-from study.data.resident import Data
 from study.data.streaming import Streamed
 from study.devices import memory
-from study.engine import lane_count, lanes, serial, train
+from study.engine import lane_count, lanes, train
 from study.engine.fused import cuda_graph
-from study.records import Curve, Study
+from study.records import Study
 
 pytestmark = [
     pytest.mark.gpu,
@@ -82,57 +82,29 @@ def device() -> torch.device:
     return torch.device("cuda", 0)
 
 
-@pytest.fixture
-def question(make_study: Callable[..., Study]) -> Callable[..., Study]:
-    """A study of a small convolutional net, in an arithmetic."""
-
-    def make(how: str, optimizer: str = "momentum", **fields: Any) -> Study:
-        return checkpointed.asked(make_study, how, optimizer, **fields)
-
-    return make
+def trained(study: Study, data: Any, desk: Desk | None = None, heights: Sequence[int] = (4,)) -> Curves:
+    """Six trials, of what the study's arithmetic trains."""
+    return desks.trained(study, desk or Desk([trial(study, index) for index in range(6)]), heights, data=data)
 
 
-def trained(study: Study, data: Any, desk: Desk | None = None, heights: Sequence[int] = (4,)) -> list[Curve]:
-    """Six trials, in the order of their indices, of what the study's arithmetic trains."""
-    workload = checkpointed.CASES[study.arithmetic]
-    desk = desk or Desk([checkpointed.trial(study, index) for index in range(6)])
-    if study.arithmetic == "plain":
-        curves = serial.train(study, workload, data, desk)
-    else:
-        curves = lanes.train(study, workload, data, desk, heights, heights[-1])
-    return sorted(curves, key=lambda curve: curve.trial.index)
-
-
-def held(how: str, device: torch.device) -> Data:
-    return Data.of(checkpointed.CASES[how].splits(torch.device("cpu")), device)
-
-
-def assert_near(found: Sequence[Curve], expected: Sequence[Curve]) -> None:
-    assert [curve.trial.index for curve in found] == [curve.trial.index for curve in expected]
-    for one, other in zip(found, expected, strict=True):
-        assert one.steps.tolist() == other.steps.tolist()
-        np.testing.assert_allclose(one.errors["val/loss"], other.errors["val/loss"], rtol=TOLERANCE)
+def assert_near(found: Curves, expected: Curves) -> None:
+    desks.assert_near(found, expected, TOLERANCE, "val/loss")
 
 
 @pytest.mark.parametrize("optimizer", ["momentum", "adam"])
 @pytest.mark.parametrize("how", ["plain", "linear_chain", "vmap"])
-def test_curves_are_those_of_the_cpu(question, device, how, optimizer):
-    study = question(how, optimizer)
-    assert_near(trained(study, held(how, device)), trained(study, held(how, torch.device("cpu"))))
+def test_curves_are_those_of_the_cpu(resumable, device, how, optimizer):
+    study = resumable(how, optimizer)
+    assert_near(trained(study, WORKLOADS[how].data(device)), trained(study, WORKLOADS[how].data()))
 
 
 @pytest.mark.parametrize("how", ["linear_chain", "vmap"])
-def test_a_diverging_lane_harms_no_other(question, device, how):
+def test_a_diverging_lane_harms_no_other(resumable, device, how):
     """Kernels of many groups may multiply one group's NaN by zeros of another's."""
-    study = question(how)
-    desks = [
-        Desk([checkpointed.trial(study, i, **({"learning_rate": 1e38} if i == 1 else {})) for i in range(4)])
-        for _ in range(2)
-    ]
-    there, here = (
-        trained(study, held(how, where), desk) for where, desk in zip((device, torch.device("cpu")), desks, strict=True)
-    )
-    assert [curve.first_bad_step is None for curve in there] == [True, False, True, True]
+    study = resumable(how)
+    trials = [trial(study, 0), trial(study, 1, learning_rate=1e38), trial(study, 2), trial(study, 3)]
+    there, here = (trained(study, WORKLOADS[how].data(where), Desk(trials)) for where in (device, CPU))
+    assert [there[index].first_bad_step is None for index in range(4)] == [True, False, True, True]
     assert there[1].first_bad_step == here[1].first_bad_step
     del there[1], here[1]
     assert_near(there, here)
@@ -140,36 +112,35 @@ def test_a_diverging_lane_harms_no_other(question, device, how):
 
 @pytest.mark.parametrize("how", ["linear_chain", "vmap"])
 @pytest.mark.parametrize("optimizer", ["momentum", "adam"])
-def test_updates_are_recorded_and_replayed(question, device, monkeypatch, how, optimizer):
-    study = question(how, optimizer)
+def test_updates_are_recorded_and_replayed(resumable, device, monkeypatch, how, optimizer):
+    study = resumable(how, optimizer)
     with warnings.catch_warnings():
         warnings.filterwarnings("error", message="updates are launched kernel by kernel")
-        found = trained(study, held(how, device), heights=(1, 2, 4))
+        found = trained(study, WORKLOADS[how].data(device), heights=(1, 2, 4))
     monkeypatch.delitem(cuda_graph.GRAPHS, "cuda")
-    assert_near(found, trained(study, held(how, device), heights=(1, 2, 4)))
+    assert_near(found, trained(study, WORKLOADS[how].data(device), heights=(1, 2, 4)))
 
 
-def test_what_cannot_be_recorded_leaves_nothing_behind(question, device, monkeypatch):
+def test_what_cannot_be_recorded_leaves_nothing_behind(resumable, device, monkeypatch):
     loss = Blobs.loss
 
     def asking(self: Blobs, outputs: torch.Tensor, *others: Any, **hyperparameters: Any) -> torch.Tensor:
         return loss(self, outputs, *others, **hyperparameters) * torch.tensor([1.0], device=outputs.device)
 
-    study = question("vmap")
-    expected = trained(study, held("vmap", device))
+    study = resumable("vmap")
+    expected = trained(study, WORKLOADS["vmap"].data(device))
     monkeypatch.setattr(Blobs, "loss", asking)
     with pytest.warns(UserWarning, match="kernel by kernel"):
-        assert_near(trained(study, held("vmap", device)), expected)
+        assert_near(trained(study, WORKLOADS["vmap"].data(device)), expected)
     assert torch.rand(3, device=device).shape == (3,)  # draws are forbidden to what is still recorded
     monkeypatch.undo()
-    assert_near(trained(study, held("vmap", device)), expected)
+    assert_near(trained(study, WORKLOADS["vmap"].data(device)), expected)
 
 
 @pytest.mark.parametrize("how", ["plain", "linear_chain", "vmap"])
-def test_a_killed_trial_goes_on(question, device, how):
-    study, data = question(how), held(how, device)
-    kept: dict[int, bytes] = {}
-    trials = [checkpointed.trial(study, index) for index in range(3)]
+def test_a_killed_trial_goes_on(resumable, device, how):
+    study, data = resumable(how), WORKLOADS[how].data(device)
+    trials, kept = [trial(study, index) for index in range(3)], {}
     with pytest.raises(Killed):
         trained(study, data, Desk(trials, minutes=0.0, kept=kept, lives=3))
     assert kept
@@ -178,26 +149,27 @@ def test_a_killed_trial_goes_on(question, device, how):
     assert again.pace.made < whole.pace.made
 
 
-def test_streamed_data_make_the_same_curves(question, device):
-    study, splits = question("plain"), checkpointed.CASES["plain"].splits(torch.device("cpu"))
+def test_streamed_data_make_the_same_curves(resumable, device):
+    study, splits = resumable("plain"), WORKLOADS["plain"].splits(CPU)
     data = streaming.source(splits, str(device), 0.0, loaders=1)
     assert isinstance(data, Streamed)
-    assert_near(trained(study, data), trained(study, held("plain", device)))
+    assert_near(trained(study, data), trained(study, WORKLOADS["plain"].data(device)))
 
 
-def test_bf16_is_near_fp32(question, device):
-    halves = trained(question("plain", precision="bf16", micro_batch=None), held("plain", device))
-    for half, whole in zip(halves, trained(question("plain"), held("plain", device)), strict=True):
-        first, expected = half.errors["val/loss"][0], whole.errors["val/loss"][0]  # later ones are parted by chaos
+def test_bf16_is_near_fp32(resumable, device):
+    halves = trained(resumable("plain", precision="bf16", micro_batch=None), WORKLOADS["plain"].data(device))
+    for index, whole in trained(resumable("plain"), WORKLOADS["plain"].data(device)).items():
+        # Chaos parts the later ones.
+        first, expected = halves[index].errors["val/loss"][0], whole.errors["val/loss"][0]
         assert first != expected
         assert first == pytest.approx(expected, rel=0.05)
 
 
 @pytest.mark.parametrize("how", ["linear_chain", "vmap"])
-def test_several_heights_are_admitted(question, device, how):
+def test_several_heights_are_admitted(resumable, device, how):
     for optimizer in ("momentum", "adam"):
-        study = question(how, optimizer)
-        heights = list(lane_count.admitted(study, checkpointed.CASES[how], held(how, device), most=32))
+        study = resumable(how, optimizer)
+        heights = list(lane_count.admitted(study, WORKLOADS[how], WORKLOADS[how].data(device), most=32))
         assert heights[-1] == 32, optimizer
 
 
@@ -207,9 +179,9 @@ def test_out_of_memory_is_known_for_what_it_is(device):
     assert memory.out_of_memory(caught.value)
 
 
-def test_lanes_that_do_not_fit_are_fewer(question, device, monkeypatch):
+def test_lanes_that_do_not_fit_are_fewer(resumable, device, monkeypatch):
     """Some model's 16 lanes have room, and no more."""
-    study, advance = question("vmap"), lanes.Lanes.advance
+    study, advance = resumable("vmap"), lanes.Lanes.advance
 
     def bounded(self: lanes.Lanes, steps: int) -> None:
         if len(self.lanes) > 16:
@@ -217,7 +189,7 @@ def test_lanes_that_do_not_fit_are_fewer(question, device, monkeypatch):
         advance(self, steps)
 
     monkeypatch.setattr(lanes.Lanes, "advance", bounded)
-    cost = train.measure(study, Blobs(images=True), held("vmap", device), most=64)
+    cost = train.measure(study, Blobs(images=True), WORKLOADS["vmap"].data(device), most=64)
     assert cost.heights[-1] <= 16
 
 

@@ -40,26 +40,21 @@ def test_an_interrupt_while_scipy_loads_its_sobol_numbers_is_heeded():
     assert not done.stderr
 
 
-@pytest.fixture
-def _heeded():
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
-
-
-@pytest.mark.usefixtures("_heeded")
 def test_postponed_until_the_end_of_the_block():
-    reached = []
+    before, reached = signal.signal(signal.SIGINT, signal.default_int_handler), []
 
     def interrupted():
         with signals.postponed():
             os.kill(os.getpid(), signal.SIGINT)
             reached.append(True)
 
-    with pytest.raises(KeyboardInterrupt):
-        interrupted()
-    assert reached
-    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            interrupted()
+        assert reached
+        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def test_other_threads_have_nothing_to_postpone():

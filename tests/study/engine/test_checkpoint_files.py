@@ -7,13 +7,13 @@ import os
 import pickle
 from contextlib import suppress
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from helpers.checkpointed import CASES, STEPS, Desk, asked, assert_same_bits, held, saved, trained, trial
+from helpers.checkpointed import CASES, STEPS, held, saved, trial
+from helpers.desks import Desk, assert_same_bits, trained
 from helpers.fused import each_once
 
 from study.engine import checkpoints
@@ -21,16 +21,11 @@ from study.records import Seeds, Study, Trial
 
 
 @pytest.fixture
-def question(make_study):
-    return partial(asked, make_study)
-
-
-@pytest.fixture
-def taken(question: Any) -> Any:
+def taken(resumable: Any) -> Any:
     """(study, its trial 0, a checkpoint of it at step 6)."""
 
     def make(how: str) -> tuple[Study, Trial, bytes]:
-        study = question(how)
+        study = resumable(how)
         desk = Desk([trial(study, 0)], minutes=0)
         trained(study, desk)
         return study, trial(study, 0), desk.taken[5][1]
@@ -48,6 +43,13 @@ TORN = {
 }
 
 
+def ignored(study: Study, asked: Trial, content: bytes) -> None:
+    """Training from this checkpoint is training from the first step."""
+    desk = Desk([asked], kept={0: content})
+    assert_same_bits(trained(study, desk), trained(study, Desk([asked])))
+    assert desk.pace.made == STEPS
+
+
 def flipped(content: bytes) -> bytes:
     """One bit of a weight is another; the rest of the file is whole."""
     tensor = [*held(content)["weights"].values()][-1][:4].numpy().tobytes()
@@ -61,9 +63,7 @@ def test_a_torn_checkpoint_is_ignored(taken, how, tear):
     torn = TORN[tear](content)
     assert checkpoints.trials({0: content}) == [asked]
     assert checkpoints.trials({0: torn}) == []
-    desk = Desk([asked], kept={0: torn})
-    assert_same_bits(trained(study, desk)[0], trained(study, Desk([asked]))[0])
-    assert desk.pace.made == STEPS
+    ignored(study, asked, torn)
 
 
 FOREIGN = {
@@ -87,9 +87,7 @@ def test_a_checkpoint_of_something_else_is_ignored(taken, how, what):
     same = Desk([asked], kept={0: saved(held(content))})
     trained(study, same)
     assert same.pace.made == STEPS - 6  # what is not touched is taken
-    desk = Desk([asked], kept={0: saved(FOREIGN[what](held(content)))})
-    assert_same_bits(trained(study, desk)[0], trained(study, Desk([asked]))[0])
-    assert desk.pace.made == STEPS
+    ignored(study, asked, saved(FOREIGN[what](held(content))))
 
 
 @pytest.mark.parametrize("how", CASES)
@@ -104,10 +102,7 @@ def test_a_checkpoint_of_something_else_is_ignored(taken, how, what):
 )
 def test_a_checkpoint_of_another_trial_is_ignored(taken, how, other):
     study, asked, content = taken(how)
-    study, asked = other(study, asked)
-    desk = Desk([asked], kept={0: content})
-    assert_same_bits(trained(study, desk)[0], trained(study, Desk([asked]))[0])
-    assert desk.pace.made == STEPS
+    ignored(*other(study, asked), content)
 
 
 class Evil:
@@ -128,7 +123,5 @@ def test_no_pickle_is_run(taken, tmp_path, how, save):
         torch.load(io.BytesIO(evil[32:]), weights_only=False)
     (tmp_path / "made").rmdir()
     assert checkpoints.trials({0: evil}) == []
-    desk = Desk([asked], kept={0: evil})
-    trained(study, desk)
-    assert desk.pace.made == STEPS
+    ignored(study, asked, evil)
     assert not (tmp_path / "made").exists()

@@ -4,45 +4,26 @@ from __future__ import annotations
 
 import random
 from dataclasses import replace
-from functools import partial
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
-from helpers.checkpointed import (
-    CASES,
-    SPACES,
-    STEPS,
-    WHOLE,
-    Desk,
-    Killed,
-    asked,
-    assert_same_bits,
-    held,
-    saved,
-    step,
-    trained,
-    training,
-    trial,
-)
-from helpers.fused import each_once
+from helpers.blobs import WORKLOADS
+from helpers.checkpointed import CASES, SPACES, STEPS, WHOLE, held, saved, step, trial
+from helpers.desks import Desk, Killed, assert_same_bits, trained, training
+from helpers.fused import admitted, each_once
 
-from study.data.resident import Data
-from study.engine import checkpoints, lane_count, lanes, serial
+from study.engine import checkpoints, lanes, serial
 from study.engine.checkpoints import Checkpoint, Pace
 from study.engine.evaluation import Log
-
-
-@pytest.fixture
-def question(make_study):
-    return partial(asked, make_study)
 
 
 @pytest.mark.parametrize(
     ("how", "optimizer"), [(how, name) for how in CASES for name in SPACES if name not in WHOLE or how == "plain"]
 )
-def test_a_trial_goes_on_from_any_checkpoint_to_the_same_bits(question, how, optimizer):
-    study = question(how, optimizer)
+def test_a_trial_goes_on_from_any_checkpoint_to_the_same_bits(resumable, how, optimizer):
+    study = resumable(how, optimizer)
     three = trial(study, 3)
     assert set(study.evaluation_steps) < set(range(1, STEPS + 1))
     undisturbed = trained(study, Desk([three]))[3]
@@ -60,9 +41,9 @@ def test_a_trial_goes_on_from_any_checkpoint_to_the_same_bits(question, how, opt
     ("how", "optimizer"),
     [*each_once(CASES, [name for name in SPACES if name not in WHOLE]), *(("plain", name) for name in WHOLE)],
 )
-def test_killed_again_and_again_ends_the_same(question, how, optimizer):
+def test_killed_again_and_again_ends_the_same(resumable, how, optimizer):
     """Trials refill rows, and a kill may fall between the checkpoints of two lanes."""
-    study = question(how, optimizer)
+    study = resumable(how, optimizer)
     wanted = [trial(study, index) for index in range(5)]
     undisturbed = {t.index: trained(study, Desk([t]))[t.index] for t in wanted}
     chance, kept, finished, kills = random.Random(0), {}, {}, 0
@@ -75,15 +56,13 @@ def test_killed_again_and_again_ends_the_same(question, how, optimizer):
         except Killed:
             kills += 1
     assert kills > 5
-    for index, curve in undisturbed.items():
-        assert_same_bits(finished[index], curve)
+    assert_same_bits(finished, undisturbed)
 
 
 @pytest.mark.parametrize("how", ["linear_chain", "vmap"])
-def test_a_checkpoint_fits_any_slot_and_any_number_of_lanes(question, how):
-    study = question(how)
-    workload = CASES[how]
-    heights = list(lane_count.admitted(study, workload, Data.of(workload.splits(torch.device("cpu"))), most=8))
+def test_a_checkpoint_fits_any_slot_and_any_number_of_lanes(resumable, how):
+    study = resumable(how)
+    heights = admitted(study)
     assert len(heights) >= 3
     wanted = {index: trial(study, index) for index in range(5)}
     undisturbed = {index: trained(study, Desk([t]), heights[:1])[index] for index, t in wanted.items()}
@@ -93,14 +72,12 @@ def test_a_checkpoint_fits_any_slot_and_any_number_of_lanes(question, how):
     kept = {0: by_step[0, 4], 1: by_step[1, 11], 3: by_step[3, 1]}  # the others start anew
     for chosen in (heights[:1], heights[:2], heights, heights[-1:]):
         for order in (range(5), range(4, -1, -1), [1, 2, 0, 4, 3]):
-            found = trained(study, Desk([wanted[i] for i in order], kept=dict(kept)), chosen)
-            for index, curve in undisturbed.items():
-                assert_same_bits(found[index], curve)
+            assert_same_bits(trained(study, Desk([wanted[i] for i in order], kept=dict(kept)), chosen), undisturbed)
 
 
 @pytest.mark.parametrize("how", CASES)
-def test_a_diverging_trial_diverges_at_the_same_step(question, how):
-    study = question(how)
+def test_a_diverging_trial_diverges_at_the_same_step(resumable, how):
+    study = resumable(how)
     beside, diverging = trial(study, 0), trial(study, 1, learning_rate=1e38)
     undisturbed = trained(study, Desk([beside, diverging]))
     assert undisturbed[1].first_bad_step is not None
@@ -112,8 +89,8 @@ def test_a_diverging_trial_diverges_at_the_same_step(question, how):
         assert_same_bits(trained(study, Desk([diverging], kept={1: content}))[1], undisturbed[1])
 
 
-def test_a_checkpoint_holds_one_lane_of_the_stack(question):
-    study = question("linear_chain")
+def test_a_checkpoint_holds_one_lane_of_the_stack(resumable):
+    study = resumable("linear_chain")
     sizes = []
     for heights in ((4,), (64,)):
         desk = Desk([trial(study, 0)], minutes=0)
@@ -122,8 +99,8 @@ def test_a_checkpoint_holds_one_lane_of_the_stack(question):
     assert sizes[0] == pytest.approx(sizes[1], rel=0.1)
 
 
-def test_seconds_add_up(question):
-    study = question("linear_chain")
+def test_seconds_add_up(resumable):
+    study = resumable("linear_chain")
     desk = Desk([trial(study, 0)], minutes=0)
     trained(study, desk)
     content = held(desk.taken[4][1])
@@ -133,10 +110,9 @@ def test_seconds_add_up(question):
     assert 500 < seconds["evaluation"] < 600
 
 
-def test_lanes_that_run_out_of_memory_go_on_with_fewer_from_their_checkpoints(question, monkeypatch):
-    study = question("linear_chain")
-    workload = CASES["linear_chain"]
-    assert {2, 4} <= {*lane_count.admitted(study, workload, Data.of(workload.splits(torch.device("cpu"))), most=4)}
+def test_lanes_that_run_out_of_memory_go_on_with_fewer_from_their_checkpoints(resumable, monkeypatch):
+    study = resumable("linear_chain")
+    assert {2, 4} <= {*admitted(study)}
     wanted = [trial(study, index) for index in range(4)]
     undisturbed = trained(study, Desk(wanted))
     advance = lanes.Lanes.advance
@@ -148,15 +124,13 @@ def test_lanes_that_run_out_of_memory_go_on_with_fewer_from_their_checkpoints(qu
 
     monkeypatch.setattr(lanes.Lanes, "advance", short_of_memory)
     desk = Desk(wanted, minutes=0)
-    found = trained(study, desk, heights=(2, 4))
-    for index, curve in undisturbed.items():
-        assert_same_bits(found[index], curve)
+    assert_same_bits(trained(study, desk, heights=(2, 4)), undisturbed)
     assert max(step(content) for _, content in desk.taken[:28]) == 7
     assert [step(content) for _, content in desk.taken[28:]] == [8, 8, 9, 9, 10, 10, 11, 11] * 2
 
 
-def test_a_checkpoint_holds_for_its_own_micro_batch_only(question, monkeypatch):
-    study = question("plain", micro_batch=None)
+def test_a_checkpoint_holds_for_its_own_micro_batch_only(resumable, monkeypatch):
+    study = resumable("plain", micro_batch=None)
     asked = trial(study, 0)
     losses = serial.Run.losses
 
@@ -179,15 +153,6 @@ def test_a_checkpoint_holds_for_its_own_micro_batch_only(question, monkeypatch):
     assert_same_bits(trained(replace(study, micro_batch=4), Desk([asked]))[0], curve)
 
 
-class Clock:
-    """A clock that only training moves."""
-
-    now = 0.0
-
-    def monotonic(self) -> float:
-        return self.now
-
-
 @pytest.mark.parametrize(
     ("minutes", "seconds_per_step", "slices"),
     [
@@ -199,7 +164,7 @@ class Clock:
     ],
 )
 def test_training_is_cut_where_the_time_comes(monkeypatch, minutes, seconds_per_step, slices):
-    clock = Clock()
+    clock = SimpleNamespace(now=0.0, monotonic=lambda: clock.now)  # only training moves it
     monkeypatch.setattr(checkpoints, "time", clock)
     pace, made, due = Pace(minutes), [], []
 
@@ -218,12 +183,11 @@ def test_training_is_cut_where_the_time_comes(monkeypatch, minutes, seconds_per_
         assert due == [60 * minutes * (i + 1) for i in range(8)] if slices[1] > 1 else len(due) == 5000
 
 
-def test_hyperparameters_of_numpys_kind_are_plain_numbers(question):
+def test_hyperparameters_of_numpys_kind_are_plain_numbers(resumable):
     """As adaptive samplers may propose them; torch.load takes no scalars of numpy's."""
-    study = question("linear_chain")
+    study = resumable("linear_chain")
     asked = study.trial(0, {name: np.float64(1 / 3) for name in study.search.space})
-    workload = CASES["linear_chain"]
-    log = Log(study, workload, Data.of(workload.splits(torch.device("cpu"))), asked)
+    log = Log(study, WORKLOADS["linear_chain"], WORKLOADS["linear_chain"].data(), asked)
     content = checkpoints.pack(log, Checkpoint(1, {"weights": torch.zeros(3)}, {}))
     assert checkpoints.trials({0: content}) == [asked]
     assert checkpoints.restore(content, log, {"weights": torch.ones(3)}) is not None

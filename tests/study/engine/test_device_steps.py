@@ -2,33 +2,29 @@
 
 from __future__ import annotations
 
-import functools
 import gc
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
-import numpy as np
 import pytest
 import torch
-from helpers import checkpointed, pretended
-from helpers.checkpointed import WHOLE, Desk, Killed
-from helpers.fused import CASES, FUSING, Queue, each_once
+from helpers import checkpointed, desks, pretended
+from helpers.blobs import CPU, WORKLOADS
+from helpers.desks import Counting, Curves, Desk, Killed
+from helpers.fused import FUSING, Queue, each_once
 from helpers.pretended import DEVICE, Device
 
 from study.data import streaming
-from study.data.resident import Data
 from study.data.streaming import Streamed
-from study.engine import can_fuse, lane_count, lanes, serial, timing, train
+from study.engine import can_fuse, lane_count, lanes, timing, train
 from study.engine.fused import vmapped
 from study.engine.lanes import Lanes
 from study.engine.serial import Run
 from study.optimizers import OPTIMIZERS
-from study.records import Curve, Study, Trial
+from study.records import Study, Trial
 
 FREE = [name for name in FUSING if OPTIMIZERS[name].refresh is None]
 """What is done now and then, by factors of matrices, looks at them first."""
-CPU = torch.device("cpu")
-HOW = list(checkpointed.CASES)
 TOLERANCE = 1e-4
 """Relative, of losses: CPUs alone have some fused kernels of torch."""
 
@@ -39,31 +35,17 @@ def device():
         yield there
 
 
-def held(how: str, where: torch.device = DEVICE) -> Data:
-    return Data.of(checkpointed.CASES[how].splits(CPU), where)
-
-
 def trials(study: Study, rates: dict[int, float] | None = None) -> list[Trial]:
     changed = {index: {"learning_rate": rate} for index, rate in (rates or {}).items()}
     return [checkpointed.trial(study, index, **changed.get(index, {})) for index in range(3)]
 
 
-def trained(study: Study, data: Data | Streamed, desk: Desk | None = None) -> list[Curve]:
-    workload = checkpointed.CASES[study.arithmetic]
-    desk = desk or Desk(trials(study))
-    if study.arithmetic == "plain":
-        curves = serial.train(study, workload, data, desk)
-    else:
-        curves = lanes.train(study, workload, data, desk, [4], 4)
-    return sorted(curves, key=lambda curve: curve.trial.index)
+def trained(study: Study, data: object, desk: Desk | None = None) -> Curves:
+    return desks.trained(study, desk or Desk(trials(study)), data=data)
 
 
-def assert_near(found: Sequence[Curve], expected: Sequence[Curve]) -> None:
-    assert [curve.trial for curve in found] == [curve.trial for curve in expected]
-    for one, other in zip(found, expected, strict=True):
-        assert (one.first_bad_step, one.steps.tolist()) == (other.first_bad_step, other.steps.tolist())
-        for metric in one.errors:
-            np.testing.assert_allclose(one.errors[metric], other.errors[metric], rtol=TOLERANCE, err_msg=metric)
+def assert_near(found: Curves, expected: Curves) -> None:
+    desks.assert_near(found, expected, TOLERANCE, metrics="")
 
 
 def meetings(device: Device, work: Callable[[], object]) -> int:
@@ -84,7 +66,7 @@ def test_it_keeps_to_itself_and_counts(device):
 @pytest.mark.parametrize(("optimizer", "how"), each_once(FREE, ["linear_chain", "vmap"]))
 def test_steps_of_lanes_wait_for_nothing(device, question, optimizer, how):
     study = question(how, optimizer)
-    fused = Lanes(study, CASES[how], Data.of(CASES[how].splits(CPU), DEVICE), [4], 4)
+    fused = Lanes(study, WORKLOADS[how], WORKLOADS[how].data(DEVICE), [4], 4)
     for trial in Queue(study, range(4)).trials:
         fused.start(trial)
     fused._segment(2)  # reads the order of the examples
@@ -96,15 +78,15 @@ def test_steps_of_lanes_wait_for_nothing(device, question, optimizer, how):
 def test_an_update_of_lanes_is_one_of_all_parameters(device, question, how):
     """Else each operation of its rule is a launch for every parameter."""
     study = question(how, "adam")
-    data = Data.of(CASES[how].splits(CPU), DEVICE)
-    assert len(Lanes(study, CASES[how], data, [4], 4).stack.step(4).parts) == 1
+    data = WORKLOADS[how].data(DEVICE)
+    assert len(Lanes(study, WORKLOADS[how], data, [4], 4).stack.step(4).parts) == 1
 
 
 @pytest.mark.parametrize(("optimizer", "micro_batch"), each_once(FREE, [None, 4]))
 def test_steps_of_a_trial_alone_wait_for_nothing(device, question, optimizer, micro_batch):
     study = question("vmap", optimizer)
-    data = Data.of(CASES["vmap"].splits(CPU), DEVICE)
-    run = Run(study, CASES["vmap"], data, Queue(study, [0]).trials[0], micro_batch)
+    data = WORKLOADS["vmap"].data(DEVICE)
+    run = Run(study, WORKLOADS["vmap"], data, Queue(study, [0]).trials[0], micro_batch)
 
     def update() -> None:
         assert run.update(0.1).device == DEVICE
@@ -116,7 +98,7 @@ def test_steps_of_a_trial_alone_wait_for_nothing(device, question, optimizer, mi
 
 def test_the_host_prepares_steps_while_others_are_made(device, question, monkeypatch):
     monkeypatch.setattr(lanes, "SEGMENT_STEPS", 2)
-    fused = Lanes(question("vmap"), CASES["vmap"], Data.of(CASES["vmap"].splits(CPU), DEVICE), [4], 4)
+    fused = Lanes(question("vmap"), WORKLOADS["vmap"], WORKLOADS["vmap"].data(DEVICE), [4], 4)
     for trial in Queue(fused.study, range(4)).trials:
         fused.start(trial)
     fused.advance(2)
@@ -125,43 +107,40 @@ def test_the_host_prepares_steps_while_others_are_made(device, question, monkeyp
     assert (one, two) == (tables + 1, 2 * tables + 1)
 
 
-@pytest.fixture
-def asked(make_study) -> Callable[..., Study]:
-    return functools.partial(checkpointed.asked, make_study)
-
-
 @pytest.mark.parametrize(
     ("how", "optimizer"),
-    [(how, name) for how in HOW for name in ("momentum", "adam")]
-    + [pytest.param("plain", name, marks=pytest.mark.slow) for name in ("soap", *WHOLE)],
+    [(how, name) for how in checkpointed.CASES for name in ("momentum", "adam")]
+    + [pytest.param("plain", name, marks=pytest.mark.slow) for name in ("soap", *checkpointed.WHOLE)],
 )
-def test_curves_are_those_of_the_cpu_whatever_was_killed(device, asked, how, optimizer):
-    study = asked(how, optimizer)
+def test_curves_are_those_of_the_cpu_whatever_was_killed(device, resumable, how, optimizer):
+    study = resumable(how, optimizer)
     whole, killed, again = (Desk(trials(study)) for _ in range(3))
-    killed.pace, killed.lives = checkpointed.Counting(0.0), 3
-    expected = trained(study, held(how, CPU), whole)
+    killed.pace, killed.lives = Counting(0.0), 3
+    expected = trained(study, WORKLOADS[how].data(), whole)
     with pytest.raises(Killed):
-        trained(study, held(how), killed)
+        trained(study, WORKLOADS[how].data(DEVICE), killed)
     again.kept = killed.kept
-    assert_near(trained(study, held(how), again), expected)
+    assert_near(trained(study, WORKLOADS[how].data(DEVICE), again), expected)
     assert again.pace.made < whole.pace.made
 
 
 @pytest.mark.parametrize("segment", [1, 128])
-@pytest.mark.parametrize("how", HOW)
-def test_they_diverge_at_the_same_step(device, asked, monkeypatch, how, segment):
+@pytest.mark.parametrize("how", checkpointed.CASES)
+def test_they_diverge_at_the_same_step(device, resumable, monkeypatch, how, segment):
     monkeypatch.setattr(lanes, "SEGMENT_STEPS", segment)
-    study = asked(how)
-    found, expected = (trained(study, held(how, where), Desk(trials(study, {1: 1e38}))) for where in (DEVICE, CPU))
-    assert [curve.first_bad_step is None for curve in expected] == [True, False, True]
+    study = resumable(how)
+    found, expected = (
+        trained(study, WORKLOADS[how].data(where), Desk(trials(study, {1: 1e38}))) for where in (DEVICE, CPU)
+    )
+    assert [curve.first_bad_step is None for curve in expected.values()] == [True, False, True]
     assert_near(found, expected)
 
 
-def test_some_lanes_at_once_are_evaluated_as_all_are(device, asked, monkeypatch):
-    study = asked("vmap")
-    expected = trained(study, held("vmap", CPU))
+def test_some_lanes_at_once_are_evaluated_as_all_are(device, resumable, monkeypatch):
+    study = resumable("vmap")
+    expected = trained(study, WORKLOADS["vmap"].data())
     monkeypatch.setattr(vmapped, "EVALUATED_LANES", 3)
-    assert_near(trained(study, held("vmap")), expected)
+    assert_near(trained(study, WORKLOADS["vmap"].data(DEVICE)), expected)
 
 
 class Looking(torch.nn.Module):
@@ -171,27 +150,27 @@ class Looking(torch.nn.Module):
         return x if self.training or x.isfinite().all() else x * 0
 
 
-def test_what_lanes_cannot_measure_there_is_found_out_there(device, asked, monkeypatch):
-    workload = checkpointed.CASES["vmap"]
+def test_what_lanes_cannot_measure_there_is_found_out_there(device, resumable, monkeypatch):
+    workload = WORKLOADS["vmap"]
     model = workload.model
     monkeypatch.setattr(workload, "model", lambda: torch.nn.Sequential(model(), Looking()), raising=False)
-    assert can_fuse.lanes_can(asked("vmap"), workload, held("vmap", CPU))
-    assert not can_fuse.lanes_can(asked("vmap"), workload, held("vmap"))
+    assert can_fuse.lanes_can(resumable("vmap"), workload, WORKLOADS["vmap"].data())
+    assert not can_fuse.lanes_can(resumable("vmap"), workload, WORKLOADS["vmap"].data(DEVICE))
 
 
-def test_a_full_device_says_nothing_of_a_model(device, asked, monkeypatch):
+def test_a_full_device_says_nothing_of_a_model(device, resumable, monkeypatch):
     def full(self, steps):
         raise torch.OutOfMemoryError("no room")
 
     monkeypatch.setattr(Lanes, "advance", full)
     with pytest.raises(torch.OutOfMemoryError):
-        can_fuse.lanes_can(asked("vmap"), checkpointed.CASES["vmap"], held("vmap"))
+        can_fuse.lanes_can(resumable("vmap"), WORKLOADS["vmap"], WORKLOADS["vmap"].data(DEVICE))
 
 
-def test_a_stack_keeps_one_height_of_steps(device, asked):
+def test_a_stack_keeps_one_height_of_steps(device, resumable):
     """Each may hold memory of the recording that it was made in."""
     how = "linear_chain"
-    stack = timing.started(asked(how), checkpointed.CASES[how], held(how), range(4)).stack
+    stack = timing.started(resumable(how), WORKLOADS[how], WORKLOADS[how].data(DEVICE), range(4)).stack
     before = weakref.ref(stack.step(4))
     assert stack.step(4) is before()
     stack.step(2)
@@ -199,16 +178,16 @@ def test_a_stack_keeps_one_height_of_steps(device, asked):
     assert before() is None
 
 
-def test_streamed_data_make_the_same_curves(device, asked):
-    study = asked("plain")
-    data = streaming.source(checkpointed.CASES["plain"].splits(CPU), str(DEVICE), 0.0, loaders=0)
+def test_streamed_data_make_the_same_curves(device, resumable):
+    study = resumable("plain")
+    data = streaming.source(WORKLOADS["plain"].splits(CPU), str(DEVICE), 0.0, loaders=0)
     assert isinstance(data, Streamed)
-    assert_near(trained(study, data), trained(study, held("plain", CPU)))
+    assert_near(trained(study, data), trained(study, WORKLOADS["plain"].data()))
 
 
 @pytest.mark.parametrize("how", ["linear_chain", "vmap"])
-def test_it_admits_lanes_and_is_measured(device, asked, how):
-    study, workload, data = asked(how), checkpointed.CASES[how], held(how)
+def test_it_admits_lanes_and_is_measured(device, resumable, how):
+    study, workload, data = resumable(how), WORKLOADS[how], WORKLOADS[how].data(DEVICE)
     assert list(lane_count.admitted(study, workload, data, most=8)) == [1, 2, 4, 8]
     cost = train.measure(study, workload, data, most=8)
     assert cost.heights[-1] in (1, 2, 4, 8)  # by the stopwatch

@@ -1,7 +1,7 @@
 """The large-batch recipe of Goyal et al. 2017, each item an equivalence that the engines keep.
 
 (b), accumulation over unequal micro-batches, is in test_memory; (d), decay that is not rescaled with the loss, in
-test_training.
+test_training; (e), one shuffle of each epoch for all workers, whose shares are parts of a batch, in test_order.
 """
 
 from __future__ import annotations
@@ -12,12 +12,8 @@ from helpers.blobs import Blobs
 from hypothesis import given
 from hypothesis import strategies as st
 
-from study.data.order import Batches
-from study.data.resident import Data
 from study.engine.serial import Run
 from study.optimizers import OPTIMIZERS
-
-CPU = torch.device("cpu")
 
 
 @pytest.mark.parametrize("workers", [2, 4])
@@ -25,9 +21,8 @@ def test_workers_that_scale_their_loss_by_1_over_k_make_one_device(make_study, w
     """(a) Section 3, remark 3: gradients of each worker's mean loss times 1/k, summed, are the global batch's."""
     space = {"learning_rate": 0.1, "momentum": 0.9}
     study = make_study(space=space, examples=64, batch_size=16)
-    data = Data.of(Blobs().splits(CPU))
     trial = study.trial(0, space)
-    shared, whole = (Run(study, Blobs(), data, trial, micro_batch) for micro_batch in (16 // workers, None))
+    shared, whole = (Run(study, Blobs(), Blobs().data(), trial, micro_batch) for micro_batch in (16 // workers, None))
     gradients = []
     for worker in range(workers):
         shared.model.zero_grad()
@@ -56,14 +51,3 @@ def test_momentum_correction_is_momentum_across_any_change_of_the_learning_rate(
             w, state = optimizer.update(w, g, state, scalars, torch.tensor(float(step)))
         found.append(float(w))
     assert found[0] == pytest.approx(found[1], rel=1e-9, abs=1e-9)
-
-
-@given(examples=st.integers(1, 60), batch=st.integers(1, 60), workers=st.integers(1, 5), seed=st.integers(0, 2**32))
-def test_workers_share_one_shuffle_of_each_epoch(examples, batch, workers, seed):
-    """(e) Section 3, remark 4: every epoch's shares, worker by worker and step by step, are the whole set once."""
-    batches = Batches(seed, examples, min(batch, examples), CPU)
-    steps = -(-3 * examples // batches.batch_size)
-    seen = torch.cat([share for step in range(steps) for share in batches(step).tensor_split(workers)])
-    epochs = seen[: 3 * examples].view(3, examples)
-    assert all(torch.equal(epoch.sort().values, torch.arange(examples)) for epoch in epochs)
-    assert examples < 12 or not torch.equal(epochs[0], epochs[1])

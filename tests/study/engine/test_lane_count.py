@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
 import torch
-from helpers.blobs import Blobs
-from helpers.fused import CASES, Queue, admitted, assert_same_bits, data_of, run
+from helpers.blobs import CPU, WORKLOADS, Blobs
+from helpers.desks import assert_same_bits, trained
+from helpers.fused import CASES, Queue, admitted
 from torch import nn
 
 from study import records
 from study.data.resident import Data
 from study.engine import arithmetic, can_fuse, lane_count, lanes, timing, train
 from study.engine.fused import stack
-from study.records import Budget, Curve, Evaluation
+from study.records import Budget, Evaluation
 from study.schedules import SCHEDULES
 from study.space import Dimension
 from workloads.base import Splits
@@ -24,6 +24,7 @@ from workloads.layers import Dropout
 ADAM = ("learning_rate", "beta1", "beta2", "epsilon")
 MOMENTUM = {name: {"choices": [0.1]} for name in ("learning_rate", "momentum")}
 TWICE = nn.Linear(3, 3)
+CHAIN = WORKLOADS["linear_chain"]
 
 
 @pytest.mark.parametrize("batch_size", [1, 2, 6, 33])
@@ -32,8 +33,8 @@ def test_admitted_heights_hold_for_every_row(question, how, batch_size):
     study = question(how, batch_size=batch_size)
     heights = admitted(study)
     assert set(heights) <= set(lane_count.HEIGHTS)
-    alone = {i: run(study, Queue(study, [i]), heights[:1])[i] for i in range(7)}
-    assert_same_bits(run(study, Queue(study, range(7)), heights), alone)
+    alone = {i: trained(study, Queue(study, [i]), heights[:1])[i] for i in range(7)}
+    assert_same_bits(trained(study, Queue(study, range(7)), heights), alone)
 
 
 class Odd(Blobs):
@@ -45,15 +46,9 @@ class Odd(Blobs):
 
     def splits(self, device: torch.device) -> Splits:
         generator = torch.Generator().manual_seed(0)
-        return Splits(
-            *(
-                (
-                    torch.randn(count, self.features, generator=generator),
-                    torch.randint(5, (count,), generator=generator),
-                )
-                for count in (64, 40, 20)
-            )
-        )
+        inputs = torch.randn(124, self.features, generator=generator).split([64, 40, 20])
+        targets = torch.randint(5, (124,), generator=generator).split([64, 40, 20])
+        return Splits(*zip(inputs, targets, strict=True))
 
     def model(self) -> nn.Module:
         return nn.Sequential(nn.Linear(self.features, self.hidden), nn.ReLU(), nn.Linear(self.hidden, 5))
@@ -66,14 +61,11 @@ class Odd(Blobs):
 def test_rows_that_are_not_of_whole_cache_lines(question, how, workload, batch_size):
     grid = Evaluation(first=0.5, ratio=2)
     study = question(how, "sgd", batch_size=batch_size, budget=Budget(epochs=0, steps=140), evaluation=grid)
-    data = Data.of(workload.splits(torch.device("cpu")))
-
-    def found(order: Sequence[int], heights: Sequence[int], most: int) -> dict[int, Curve]:
-        return {c.trial.index: c for c in lanes.train(study, workload, data, Queue(study, order), heights, most)}
-
+    data = workload.data()
     heights = list(lane_count.admitted(study, workload, data, most=8))
-    together = found(range(7), heights, heights[-1])
-    assert_same_bits(together, {i: found([i], heights[:1], 1)[i] for i in range(7)})
+    together = trained(study, Queue(study, range(7)), heights, workload, data)
+    alone = {i: trained(study, Queue(study, [i]), heights[:1], workload, data)[i] for i in range(7)}
+    assert_same_bits(together, alone)
 
 
 def test_a_height_that_computes_other_bits_is_not_admitted(question, monkeypatch):
@@ -111,9 +103,9 @@ def test_measuring_that_runs_out_of_memory_settles_for_fewer_lanes(question, mon
     monkeypatch.setattr(timing, "step_seconds", step_seconds)
     monkeypatch.setattr(timing, "cost_of", bounded)
     study = question("linear_chain", batch_size=33)
-    found = train.measure(study, CASES["linear_chain"], data_of(study), most=16, lanes=forced)
+    found = train.measure(study, CHAIN, CHAIN.data(), most=16, lanes=forced)
     assert found.lanes == found.heights[-1] == most
-    assert set(found.heights) <= set(lane_count.admitted(study, CASES["linear_chain"], data_of(study), most=16))
+    assert set(found.heights) <= set(lane_count.admitted(study, CHAIN, CHAIN.data(), most=16))
 
 
 @pytest.mark.parametrize(
@@ -147,7 +139,7 @@ def test_what_does_not_fit_in_one_lane_does_not_fit(question, monkeypatch):
     monkeypatch.setattr(timing, "step_seconds", full)
     study = question("linear_chain")
     with pytest.raises(torch.OutOfMemoryError):
-        train.measure(study, CASES["linear_chain"], data_of(study), most=4)
+        train.measure(study, CHAIN, CHAIN.data(), most=4)
 
 
 def test_a_gpu_without_room_for_the_reference_trains_one_at_a_time(question, monkeypatch):
@@ -155,10 +147,10 @@ def test_a_gpu_without_room_for_the_reference_trains_one_at_a_time(question, mon
         raise torch.OutOfMemoryError("no room")
 
     monkeypatch.setattr(lane_count, "_computed", full)
-    study, splits = question("vmap"), CASES["vmap"].splits(torch.device("cpu"))
-    assert list(lane_count.admitted(study, CASES["vmap"], Data.of(splits, torch.device("meta")), most=4)) == [1]
+    study, workload = question("vmap"), WORKLOADS["vmap"]
+    assert list(lane_count.admitted(study, workload, workload.data(torch.device("meta")), most=4)) == [1]
     with pytest.raises(torch.OutOfMemoryError):  # where the reference settles bits
-        list(lane_count.admitted(study, CASES["vmap"], Data.of(splits), most=4))
+        admitted(study)
 
 
 class Residual(nn.Sequential):
@@ -168,64 +160,46 @@ class Residual(nn.Sequential):
         return x + super().forward(x)
 
 
-HOOKED = nn.Linear(2, 3)
-HOOKED.register_forward_hook(lambda module, inputs, outputs: outputs * 2)
-CLIPPED = nn.Linear(2, 3)
-CLIPPED.register_full_backward_hook(lambda module, inputs, outputs: None)
-REPLACED = nn.Linear(2, 3)
-REPLACED.forward = lambda x: x @ REPLACED.weight.mT
-WATCHED, TOLD = nn.Linear(2, 3), nn.Linear(2, 3)
-WATCHED.weight.register_hook(lambda gradient: gradient * 2)
-TOLD.weight.register_post_accumulate_grad_hook(lambda weight: None)
+HOOKED, CLIPPED, REPLACED, WATCHED, TOLD = (nn.Sequential(nn.Linear(2, 3)) for _ in range(5))
+HOOKED[0].register_forward_hook(lambda module, inputs, outputs: outputs * 2)
+CLIPPED[0].register_full_backward_hook(lambda module, inputs, outputs: None)
+REPLACED[0].forward = lambda x: x @ REPLACED[0].weight.mT
+WATCHED[0].weight.register_hook(lambda gradient: gradient * 2)
+TOLD[0].weight.register_post_accumulate_grad_hook(lambda weight: None)
+SMALL, CONVOLUTION = nn.Sequential(nn.Linear(2, 3)), nn.Sequential(nn.Conv2d(1, 2, 3))
+GREAT = nn.Sequential(nn.Flatten(), nn.Linear(256, 512), nn.ReLU(), nn.Linear(512, 3))
+NARROWER = nn.Sequential(nn.Linear(256, 500), nn.ReLU(), nn.Linear(500, 3))
+FOUR, EIGHT = {"batch_size": 4}, {"batch_size": 8}
 
 
 @pytest.mark.parametrize(
     ("model", "fields", "device", "how"),
     [
-        (nn.Sequential(nn.Linear(2, 3)), {"batch_size": 64}, "cpu", "linear_chain"),
-        (
-            great := nn.Sequential(nn.Flatten(), nn.Linear(256, 512), nn.ReLU(), nn.Linear(512, 3)),
-            {},
-            "cpu",
-            "linear_blocks",
-        ),
-        (great, {"batch_size": 9}, "cpu", "linear_chain"),  # products would take longer than memory does
-        (great, {}, "cuda", "linear_chain"),
-        (great, {"optimizer": "adam", "space": {name: {"choices": [0.1]} for name in ADAM}}, "cpu", "linear_chain"),
-        (great, {"space": MOMENTUM | {"ema_decay": {"choices": [0.9]}}}, "cpu", "linear_chain"),
-        (
-            nn.Sequential(nn.Linear(256, 500), nn.ReLU(), nn.Linear(500, 3)),
-            {},
-            "cpu",
-            "linear_chain",
-        ),  # stays in the caches
-        (
-            nn.Sequential(Dropout(0.2), *great),
-            {},
-            "cpu",
-            "linear_chain",
-        ),  # which inputs there will be is not known before
-        (nn.Sequential(*great[:-1], nn.Linear(512, 512)), {}, "cpu", "linear_chain"),  # as much memory in another layer
-        (nn.Sequential(nn.Linear(2, 3)), {"precision": "bf16"}, "cpu", "plain"),
-        (nn.Sequential(nn.Linear(2, 3)), {"micro_batch": 3}, "cpu", "plain"),
-        (nn.Sequential(nn.Conv2d(1, 2, 3)), {"batch_size": 4}, "cpu", "vmap"),
-        (nn.Sequential(nn.Conv2d(1, 2, 3)), {"batch_size": 8}, "cpu", "plain"),
-        (nn.Sequential(nn.Conv2d(1, 2, 3)), {"batch_size": 8}, "cuda", "vmap"),
-        (nn.Sequential(nn.Conv2d(1, 2, 600)), {"batch_size": 4}, "cpu", "plain"),  # parameters fill the caches anyway
-        (nn.Sequential(nn.Conv2d(1, 2, 600)), {"batch_size": 4}, "cuda", "vmap"),
-        (nn.Sequential(nn.BatchNorm2d(2)), {"batch_size": 4}, "cpu", "plain"),  # running statistics: not of the step
-        (nn.Sequential(nn.Dropout(0.5)), {"batch_size": 4}, "cpu", "plain"),  # one global stream for all lanes
-        (nn.Sequential(nn.Conv2d(1, 2, 3)), {"batch_size": 8}, "cpu:0", "plain"),
-        (nn.Sequential(nn.Linear(2, 3, bias=False)), {"batch_size": 8}, "cpu", "plain"),
-        (nn.Sequential(TWICE, TWICE), {"batch_size": 8}, "cpu", "plain"),  # one layer, two places
-        (nn.Sequential(nn.Linear(2, 3).requires_grad_(False)), {"batch_size": 4}, "cpu", "plain"),
-        (nn.LSTM(2, 3), {"batch_size": 4}, "cpu", "plain"),
+        (SMALL, {"batch_size": 64}, "cpu", "linear_chain"),
+        (GREAT, {}, "cpu", "linear_blocks"),
+        (GREAT, {"batch_size": 9}, "cpu", "linear_chain"),  # products would take longer than memory does
+        (GREAT, {}, "cuda", "linear_chain"),
+        (GREAT, {"optimizer": "adam", "space": {name: {"choices": [0.1]} for name in ADAM}}, "cpu", "linear_chain"),
+        (GREAT, {"space": MOMENTUM | {"ema_decay": {"choices": [0.9]}}}, "cpu", "linear_chain"),
+        (NARROWER, {}, "cpu", "linear_chain"),  # stays in the caches
+        (nn.Sequential(Dropout(0.2), *GREAT), {}, "cpu", "linear_chain"),  # its inputs are not known before
+        (nn.Sequential(*GREAT[:-1], nn.Linear(512, 512)), {}, "cpu", "linear_chain"),  # as much memory in another layer
+        (SMALL, {"precision": "bf16"}, "cpu", "plain"),
+        (SMALL, {"micro_batch": 3}, "cpu", "plain"),
+        (CONVOLUTION, FOUR, "cpu", "vmap"),
+        (CONVOLUTION, EIGHT, "cpu", "plain"),
+        (CONVOLUTION, EIGHT, "cuda", "vmap"),
+        (nn.Sequential(nn.Conv2d(1, 2, 600)), FOUR, "cpu", "plain"),  # parameters fill the caches anyway
+        (nn.Sequential(nn.Conv2d(1, 2, 600)), FOUR, "cuda", "vmap"),
+        (nn.Sequential(nn.BatchNorm2d(2)), FOUR, "cpu", "plain"),  # running statistics: not of the step
+        (nn.Sequential(nn.Dropout(0.5)), FOUR, "cpu", "plain"),  # one global stream for all lanes
+        (CONVOLUTION, EIGHT, "cpu:0", "plain"),
+        (nn.Sequential(nn.Linear(2, 3, bias=False)), EIGHT, "cpu", "plain"),
+        (nn.Sequential(TWICE, TWICE), EIGHT, "cpu", "plain"),  # one layer, two places
+        (nn.Sequential(nn.Linear(2, 3).requires_grad_(False)), FOUR, "cpu", "plain"),
+        (nn.LSTM(2, 3), FOUR, "cpu", "plain"),
         (Residual(nn.Linear(3, 3)), {"batch_size": 64}, "cpu", "plain"),
-        (nn.Sequential(HOOKED), {"batch_size": 64}, "cpu", "plain"),
-        (nn.Sequential(CLIPPED), {"batch_size": 64}, "cpu", "plain"),
-        (nn.Sequential(REPLACED), {"batch_size": 64}, "cpu", "plain"),
-        (nn.Sequential(WATCHED), {"batch_size": 64}, "cpu", "plain"),
-        (nn.Sequential(TOLD), {"batch_size": 64}, "cpu", "plain"),
+        *((model, {"batch_size": 64}, "cpu", "plain") for model in (HOOKED, CLIPPED, REPLACED, WATCHED, TOLD)),
     ],
 )
 def test_the_rule_of_arithmetic(make_study, model, fields, device, how):
@@ -233,20 +207,17 @@ def test_the_rule_of_arithmetic(make_study, model, fields, device, how):
 
 
 def test_fusing_that_is_forced_comes_before_plain_and_prefers_what_pays(make_study):
-    convolution = nn.Sequential(nn.Conv2d(1, 2, 3))
     asked = make_study(batch_size=8)
-    assert arithmetic.candidates(convolution, asked, "cpu") == ["plain"]
-    assert arithmetic.candidates(convolution, asked, "cpu", forced=True) == ["vmap", "plain"]
-    chain = nn.Sequential(nn.Linear(2, 3))
-    assert arithmetic.candidates(chain, asked, "cpu") == ["linear_chain", "plain"]
-    assert arithmetic.candidates(chain, asked, "cpu", forced=True)[0] == "linear_chain"
+    assert arithmetic.candidates(CONVOLUTION, asked, "cpu") == ["plain"]
+    assert arithmetic.candidates(CONVOLUTION, asked, "cpu", forced=True) == ["vmap", "plain"]
+    assert arithmetic.candidates(SMALL, asked, "cpu") == ["linear_chain", "plain"]
+    assert arithmetic.candidates(SMALL, asked, "cpu", forced=True)[0] == "linear_chain"
 
 
-def test_blocks_hold_at_least_one_step(make_study):
-    assert "linear_blocks" in arithmetic.candidates(great, make_study(batch_size=64, examples=100), "cpu", forced=True)
-    assert "linear_blocks" not in arithmetic.candidates(
-        great, make_study(batch_size=65, examples=100), "cpu", forced=True
-    )
+@pytest.mark.parametrize(("batch_size", "fits"), [(64, True), (65, False)])
+def test_blocks_hold_at_least_one_step(make_study, batch_size, fits):
+    study = make_study(batch_size=batch_size, examples=100)
+    assert ("linear_blocks" in arithmetic.candidates(GREAT, study, "cpu", forced=True)) == fits
 
 
 def test_the_names_are_those_of_the_table():
@@ -272,39 +243,32 @@ class Attending(nn.Module):
     ],
 )
 def test_what_lanes_cannot_train_is_found_out_beforehand(question, monkeypatch, spoilt, can):
-    workload, model = CASES["vmap"], CASES["vmap"].model
+    workload, model = WORKLOADS["vmap"], WORKLOADS["vmap"].model
     monkeypatch.setattr(workload, "model", lambda: spoilt(model()), raising=False)
-    data = Data.of(workload.splits(torch.device("cpu")))
-    assert can_fuse.lanes_can(question("vmap"), workload, data) == can
+    assert can_fuse.lanes_can(question("vmap"), workload, workload.data()) == can
 
 
 @pytest.mark.parametrize("rate", [0.01, 1e6])
 def test_a_check_that_diverges_checks_nothing(make_study, monkeypatch, rate):
     """NaN is alike in all rows: steps are made smaller until they tell heights apart."""
-    study = make_study(
-        space={"learning_rate": {"choices": [rate]}, "momentum": {"choices": [0.9]}},
-        examples=64,
-        batch_size=4,
-        arithmetic="linear_chain",
-    )
-    workload, compute = Blobs(), lane_count._computed
+    study = make_study({"learning_rate": rate, "momentum": 0.9}, batch_size=4, arithmetic="linear_chain")
+    compute = lane_count._computed
 
     def differing(study, workload, data, height, **more):
         found = compute(study, workload, data, height, **more)
         return [found[0] * 1.001, *found[1:]] if height == 8 else found
 
     monkeypatch.setattr(lane_count, "_computed", differing)
-    assert 8 not in lane_count.admitted(study, workload, Data.of(workload.splits(torch.device("cpu"))), most=8)
+    assert 8 not in admitted(study)
 
 
 @pytest.mark.parametrize("how", ["linear_chain", "linear_blocks"])
 def test_what_lanes_cannot_measure_is_found_out_beforehand(question, monkeypatch, how):
-    workload = CASES[how]
+    workload = WORKLOADS[how]
     model = nn.Sequential(nn.Linear(24, 32), nn.ReLU(), nn.Flatten(), nn.Linear(32, 5))
     monkeypatch.setattr(workload, "model", lambda: model, raising=False)
-    splits = workload.splits(torch.device("cpu"))
-    assert can_fuse.lanes_can(question(how), workload, Data.of(splits))
-    rows = Splits(*((inputs.unsqueeze(1), targets) for inputs, targets in splits))
+    assert can_fuse.lanes_can(question(how), workload, workload.data())
+    rows = Splits(*((inputs.unsqueeze(1), targets) for inputs, targets in workload.splits(CPU)))
     assert not can_fuse.lanes_can(question(how), workload, Data.of(rows))
 
 
@@ -314,7 +278,7 @@ def test_lanes_are_timed_beyond_a_short_budget(question, name, warmup):
     study = question("linear_chain", schedule=name)
     space = {**study.search.space, "warmup_steps": Dimension(choices=(warmup,))}
     study = replace(study, budget=Budget(0, 50), search=replace(study.search, space=space))
-    fused = timing.started(study, CASES["linear_chain"], data_of(study), range(4))
+    fused = timing.started(study, CHAIN, CHAIN.data(), range(4))
     fused.advance(80)
     assert all(lane.log.first_bad_step is None for lane in fused.lanes)
 
@@ -323,21 +287,16 @@ def test_averages_double_what_an_evaluation_costs(question, monkeypatch):
     monkeypatch.setattr(timing, "least_seconds", lambda *_, **__: 1.0)
     study = question("linear_chain")
     averaged = replace(study.search, space={**study.search.space, "ema_decay": Dimension(choices=(0.9,))})
-    costs = [
-        train.measure(each, CASES["linear_chain"], data_of(each), 4)
-        for each in (study, replace(study, search=averaged))
-    ]
-    assert costs[1].validation == 2 * costs[0].validation
-    assert costs[1].step == costs[0].step
+    one, both = (train.measure(each, CHAIN, CHAIN.data(), 4) for each in (study, replace(study, search=averaged)))
+    assert (both.validation, both.step) == (2 * one.validation, one.step)
 
 
 @pytest.mark.parametrize(("forced", "lanes_at_once"), [(1, 1), (3, 3), (4, 4), (None, 4)])
 def test_lanes_can_be_forced(question, forced, lanes_at_once):
     study = question("linear_chain")
-    data = data_of(study)
-    cost = train.measure(study, CASES["linear_chain"], data, most=4, lanes=forced)
+    cost = train.measure(study, CHAIN, CHAIN.data(), most=4, lanes=forced)
     assert cost.heights[-1] >= cost.lanes
     assert cost.lanes == lanes_at_once if forced else cost.lanes <= lanes_at_once
-    curves = lanes.train(study, CASES["linear_chain"], data, Queue(study, range(7)), cost.heights, cost.lanes)
+    curves = lanes.train(study, CHAIN, CHAIN.data(), Queue(study, range(7)), cost.heights, cost.lanes)
     found = {curve.trial.index: curve for curve in curves}
-    assert_same_bits(found, run(study, Queue(study, range(7)), admitted(study)[:1]))
+    assert_same_bits(found, trained(study, Queue(study, range(7)), admitted(study)[:1]))

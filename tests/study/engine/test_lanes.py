@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from functools import partialmethod
+
 import numpy as np
 import pytest
 import torch
-from helpers.fused import CASES, FUSING, STEPS, Queue, admitted, assert_same_bits, data_of, fusing, run
+from helpers.blobs import WORKLOADS
+from helpers.desks import assert_near, assert_same_bits, trained
+from helpers.fused import CASES, FUSING, STEPS, Queue, admitted, fusing
 
 from analysis.counting import Goal
-from study.data.order import Batches
 from study.data.resident import Data
-from study.engine import lanes, serial, timing
+from study.engine import lanes, timing
 from study.engine.fused import stack, vmapped
 from study.optimizers import OPTIMIZERS
 from study.schedules import SCHEDULES
@@ -35,13 +39,8 @@ TOLERANCE = 1e-4  # relative, of every measured error after STEPS updates, acros
 )
 def test_a_lane_equals_the_serial_engine(question, optimizer, schedule, how):
     study = question(how, optimizer, schedule)
-    workload, data = CASES[how], data_of(study)
-    plain = {c.trial.index: c for c in serial.train(study, workload, data, Queue(study, range(4)))}
-    fused = run(study, Queue(study, range(4)), heights=(1, 2, 4))
-    for index, curve in plain.items():
-        np.testing.assert_array_equal(curve.steps, fused[index].steps)
-        for name in ("val/loss", "test/loss", "train/loss"):
-            np.testing.assert_allclose(fused[index].errors[name], curve.errors[name], rtol=TOLERANCE, err_msg=name)
+    alone = trained(replace(study, arithmetic="plain"), Queue(study, range(4)), workload=WORKLOADS[how])
+    assert_near(trained(study, Queue(study, range(4)), heights=(1, 2, 4)), alone, TOLERANCE)
 
 
 @pytest.mark.parametrize(
@@ -58,20 +57,20 @@ def test_slot_height_neighbours_and_refill_order_change_no_bit(question, optimiz
     study = question(how, optimizer, stopping="goal", goal=Goal("val/loss", 1.3))
     heights = admitted(study)
     assert len(heights) >= 3
-    alone = {i: run(study, Queue(study, [i]), heights[:1])[i] for i in range(7)}
+    alone = {i: trained(study, Queue(study, [i]), heights[:1])[i] for i in range(7)}
     ends = {i: (len(curve.steps), round(float(curve.errors["val/loss"][-1]), 2)) for i, curve in alone.items()}
     assert len({end for end, _ in ends.values()}) > 1, ends
     for chosen in (heights[:1], heights[:2], heights, heights[-1:]):
         for order in (range(7), range(6, -1, -1), [3, 0, 6, 2, 5, 1, 4]):
-            assert_same_bits(run(study, Queue(study, order), chosen), alone)
+            assert_same_bits(trained(study, Queue(study, order), chosen), alone)
 
 
 @pytest.mark.parametrize("how", CASES)
 def test_a_diverging_lane_leaves_its_neighbours_bits_alone(question, how):
     study = question(how)
     heights = admitted(study)
-    healthy = run(study, Queue(study, range(4)), heights)
-    beside = run(study, Queue(study, range(4), learning_rate=1e30), heights)
+    healthy = trained(study, Queue(study, range(4)), heights)
+    beside = trained(study, Queue(study, range(4), learning_rate=1e30), heights)
     assert beside[2].first_bad_step is not None
     assert beside[2].first_bad_step < STEPS
     del healthy[2], beside[2]
@@ -81,9 +80,10 @@ def test_a_diverging_lane_leaves_its_neighbours_bits_alone(question, how):
 @pytest.mark.parametrize("how", CASES)
 def test_the_first_bad_step_is_the_serial_engines(question, how):
     study = question(how)
-    workload, data = CASES[how], data_of(study)
-    [plain] = serial.train(study, workload, data, Queue(study, [2], learning_rate=1e12))
-    fused = run(study, Queue(study, [2], learning_rate=1e12))[2]
+    plain, fused = (
+        trained(each, Queue(study, [2], learning_rate=1e12), workload=WORKLOADS[how])[2]
+        for each in (replace(study, arithmetic="plain"), study)
+    )
     assert plain.first_bad_step == fused.first_bad_step
     np.testing.assert_array_equal(plain.steps, fused.steps)
 
@@ -91,17 +91,15 @@ def test_the_first_bad_step_is_the_serial_engines(question, how):
 class Flat(vmapped.Vmapped):
     """As on a GPU."""
 
-    def __init__(self, *of):
-        super().__init__(*of, flat=True)
+    __init__ = partialmethod(vmapped.Vmapped.__init__, flat=True)
 
 
 @pytest.mark.parametrize("optimizer", ["momentum", "adam", "lamb", "muon"])
 def test_gradients_side_by_side_are_those_of_each_parameter(question, monkeypatch, optimizer):
     study = question("vmap", optimizer)
-    apart = run(study, Queue(study, range(4)))
+    apart = trained(study, Queue(study, range(4)))
     monkeypatch.setattr(vmapped, "Vmapped", Flat)
-    for index, curve in run(study, Queue(study, range(4))).items():
-        np.testing.assert_allclose(curve.errors["val/loss"], apart[index].errors["val/loss"], rtol=TOLERANCE)
+    assert_near(trained(study, Queue(study, range(4))), apart, TOLERANCE, "val/loss")
 
 
 @pytest.mark.parametrize("optimizer", ["momentum", "lamb"])
@@ -127,15 +125,15 @@ def test_gradients_side_by_side_may_be_of_one_parameter(question, optimizer):
 
 def test_segments_bound_memory_and_change_no_bit(question, monkeypatch):
     study = question("linear_chain")
-    whole = run(study, Queue(study, range(3)))
+    whole = trained(study, Queue(study, range(3)))
     monkeypatch.setattr(lanes, "SEGMENT_INDICES", 1)
-    assert_same_bits(run(study, Queue(study, range(3))), whole)
+    assert_same_bits(trained(study, Queue(study, range(3))), whole)
 
 
 @pytest.mark.parametrize("how", CASES)
 def test_a_stack_predicts_what_the_models_in_it_do(question, how):
-    study, workload = question(how), CASES[how]
-    data = data_of(study)
+    study, workload = question(how), WORKLOADS[how]
+    data = workload.data()
     stacked = timing.started(study, workload, data, range(4))
     stacked.advance(3)
     inputs = data.as_model_wants(data.evaluated["val"][0])
@@ -150,7 +148,7 @@ def test_a_stack_predicts_what_the_models_in_it_do(question, how):
 def test_lanes_that_run_out_of_memory_start_again_with_fewer(question, monkeypatch, failing):
     study = question("linear_chain", stopping="goal", goal=Goal("val/loss", 1.3))
     heights = admitted(study)
-    alone = {i: run(study, Queue(study, [i]), heights[:1])[i] for i in range(7)}
+    alone = {i: trained(study, Queue(study, [i]), heights[:1])[i] for i in range(7)}
     real, calls = getattr(lanes.Lanes, failing), []
 
     def short_of_memory(self, *arguments):
@@ -160,7 +158,7 @@ def test_lanes_that_run_out_of_memory_start_again_with_fewer(question, monkeypat
         return real(self, *arguments)
 
     monkeypatch.setattr(lanes.Lanes, failing, short_of_memory)
-    assert_same_bits(run(study, Queue(study, range(7)), heights), alone)
+    assert_same_bits(trained(study, Queue(study, range(7)), heights), alone)
     assert {8, 4, 2} == set(calls)
 
 
@@ -170,13 +168,7 @@ def test_one_lane_that_does_not_fit_is_out_of_memory(question, monkeypatch):
 
     monkeypatch.setattr(lanes.Lanes, "advance", full)
     with pytest.raises(torch.OutOfMemoryError):
-        run(question("linear_chain"), Queue(question("linear_chain"), range(2)))
-
-
-def test_a_range_of_batches_is_the_batches_one_after_another():
-    for step in (0, 3, 17):
-        expected = torch.stack([Batches(5, 10, 4, torch.device("cpu"))(step + i) for i in range(9)])
-        assert torch.equal(Batches(5, 10, 4, torch.device("cpu")).range(step, 9), expected)
+        trained(question("linear_chain"), Queue(question("linear_chain"), range(2)))
 
 
 def test_volumes_keep_their_axes():

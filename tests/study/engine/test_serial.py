@@ -1,26 +1,26 @@
 """The serial engine is a plain torch loop, and a trial is a pure function of its configuration."""
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from helpers.blobs import Blobs
+from helpers.desks import Desk, assert_same_bits, training
 from torch import nn
 
 from analysis.counting import Goal
 from study.data.order import epoch_permutation
-from study.data.resident import Data
 from study.engine import serial
-from study.engine.serial import Proposals
 from study.optimizers import OPTIMIZERS
 from study.records import Budget, Evaluation
 from study.schedules import SCHEDULES
 from study.search.tuner import point
 from study.space import values
-from workloads.base import Splits, classification_error, cross_entropy_error
-from workloads.layers import Dropout, keyed_layers, set_keys
+from workloads.layers import keyed_layers, set_keys
 
 STEPS = 40
 EVERY_STEP = Evaluation(first=1 / STEPS, ratio=1 + 1e-9)
@@ -55,54 +55,16 @@ PLAIN_SCHEDULES = {
 }
 
 
-@dataclass
-class Tiny:
-    """Three noisy classes; 6 features, or images of 2 channels with a convolution and dropout."""
+Tiny = partial(Blobs, validation=1100)  # more to evaluate than one chunk holds
 
-    images: bool = False
-    name = "tiny"
-    train_examples = 50
-    hyperparameters: tuple[str, ...] = ()
 
-    @property
-    def errors(self):
-        return {"classification_error": classification_error, "loss": cross_entropy_error}
+class Weighted(Blobs):
+    """Its loss has a hyperparameter."""
 
-    def splits(self, device):
-        generator = torch.Generator().manual_seed(0)
-        shape = (2, 4, 5) if self.images else (6,)
-
-        def draw(count):
-            targets = torch.randint(3, (count,), generator=generator)
-            inputs = torch.randn(count, *shape, generator=generator)
-            inputs[:, 0] += targets.view(-1, *[1] * (inputs.dim() - 2))
-            return inputs, targets
-
-        return Splits(draw(50), draw(1100), draw(30))  # more to evaluate than one chunk holds
-
-    def model(self):
-        if not self.images:
-            return nn.Linear(6, 3)
-        return nn.Sequential(
-            nn.Conv2d(2, 4, 3, padding=1), nn.ReLU(), Dropout(0.3), nn.Flatten(), Dropout(0.5), nn.Linear(80, 3)
-        )
+    hyperparameters = ("weight",)
 
     def loss(self, outputs, targets, weight=1.0):
-        return weight * cross_entropy_error(outputs, targets)
-
-
-class Queue(Proposals):
-    """Trials of these indices in this order, each up to `limit` steps."""
-
-    def __init__(self, study, *indices, limit=STEPS):
-        self.trials = [study.trial(i, values(study.search.space, point(study, i))) for i in indices]
-        self.limit = limit
-
-    def ask(self, wait):
-        return self.trials.pop(0) if self.trials else None
-
-    def step_limit(self, index):
-        return self.limit
+        return weight * super().loss(outputs, targets)
 
 
 @pytest.fixture
@@ -117,7 +79,6 @@ def tiny_study(make_study):
             "evaluation": EVERY_STEP,
             "stopping": "budget",
             "goal": Goal("val/loss", 0.5),
-            "examples": 50,
             "space": space,
         }
         return make_study(optimizer=optimizer, schedule=schedule, **defaults | fields)
@@ -125,16 +86,20 @@ def tiny_study(make_study):
     return make
 
 
+def trials(study, *indices):
+    return [study.trial(i, values(study.search.space, point(study, i))) for i in indices]
+
+
 def curves(study, *indices, workload=None, limit=STEPS):
-    workload = workload or Tiny()
-    data = Data.of(workload.splits(torch.device("cpu")))
-    return list(serial.train(study, workload, data, Queue(study, *indices, limit=limit)))
+    desk = Desk(trials(study, *indices))
+    desk.limit = limit
+    return list(training(study, desk, workload=workload or Tiny()))
 
 
 def plain_loop(study, workload, trial):
     """(training loss, validation loss, whether parameters are finite) of every step."""
     (inputs, targets), (val_inputs, val_targets), _ = workload.splits("cpu")
-    order = torch.cat([epoch_permutation(trial.order_seed, epoch, 50) for epoch in range(8)])
+    order = torch.cat([epoch_permutation(trial.order_seed, epoch, 64) for epoch in range(8)])
     torch.manual_seed(trial.seed)
     model = workload.model()
     optimizer = PLAIN_OPTIMIZERS[study.optimizer](model.parameters())
@@ -150,14 +115,6 @@ def plain_loop(study, workload, trial):
         with torch.no_grad():
             val_loss = F.cross_entropy(model.eval()(val_inputs), val_targets)
         yield loss.item(), val_loss.item(), all(p.isfinite().all() for p in model.parameters())
-
-
-def same(one, other):
-    return (
-        (one.trial, one.first_bad_step) == (other.trial, other.first_bad_step)
-        and one.steps.tobytes() == other.steps.tobytes()
-        and all(one.errors[metric].tobytes() == other.errors[metric].tobytes() for metric in one.errors)
-    )
 
 
 @pytest.mark.parametrize(
@@ -178,11 +135,18 @@ def test_equals_a_plain_torch_loop_step_for_step(tiny_study, optimizer, schedule
     assert expected[-1] < expected[0]
 
 
-class Drawing(Tiny):
+class Dry(Blobs):
+    """A model that draws nothing."""
+
+    def model(self):
+        return nn.Sequential(nn.Linear(24, 16), nn.ReLU(), nn.Linear(16, 5))
+
+
+class Drawing(Dry):
     """A model that draws from torch's own generator, as `nn.Dropout` and much else do."""
 
     def model(self):
-        return nn.Sequential(nn.Linear(6, 16), nn.Dropout(0.5), nn.ReLU(), nn.Linear(16, 3))
+        return super().model().insert(1, nn.Dropout(0.5))
 
 
 @pytest.mark.parametrize("optimizer", ["momentum", "adam"])
@@ -192,30 +156,17 @@ def test_what_a_model_draws_by_itself_is_its_trials_own(tiny_study, optimizer, m
     expected = curves(study, 0, 1, workload=Drawing())
     torch.manual_seed(12345)
     again = curves(study, 1, 0, workload=Drawing())
-    assert all(map(same, expected, reversed(again)))
+    for one, other in zip(expected, reversed(again), strict=True):
+        assert_same_bits(one, other)
     errors = [curve.errors["val/loss"] for curve in expected]
     assert not np.array_equal(*errors)
-    dry = curves(
-        study,
-        0,
-        workload=type(
-            "Dry",
-            (Drawing,),
-            {
-                "model": lambda self: nn.Sequential(
-                    *(layer for layer in Drawing().model() if not isinstance(layer, nn.Dropout))
-                )
-            },
-        )(),
-    )
-    assert not np.array_equal(errors[0], dry[0].errors["val/loss"])
+    [dry] = curves(study, 0, workload=Dry())
+    assert not np.array_equal(errors[0], dry.errors["val/loss"])
 
 
 def test_parts_of_a_batch_and_steps_draw_apart(tiny_study):
     study = tiny_study()
-    workload = Drawing()
-    data = Data.of(workload.splits(torch.device("cpu")))
-    run = serial.Run(study, workload, data, Queue(study, 0).trials[0], 3)
+    run = serial.Run(study, Drawing(), Drawing().data(), trials(study, 0)[0], 3)
     drawn = []
     run.trained.register_forward_hook(lambda *_: drawn.append(torch.rand(4).tolist()))
     for _ in range(3):
@@ -277,13 +228,14 @@ def test_errors_are_means_over_whole_splits(tiny_study):
     torch.manual_seed(curve.trial.seed)
     model = workload.model()
     train, val, test = workload.splits("cpu")
-    batch = epoch_permutation(curve.trial.order_seed, 0, 50)[:8]
+    batch = epoch_permutation(curve.trial.order_seed, 0, 64)[:8]
+    set_keys(keyed_layers(model), curve.trial.seed, 0)
     F.cross_entropy(model(train[0][batch]), train[1][batch]).backward()
     with torch.no_grad():
         for parameter in model.parameters():
             parameter -= 0.1 * parameter.grad
         for split, (inputs, targets) in {"train": train, "val": val, "test": test}.items():
-            outputs = model(inputs)
+            outputs = model.eval()(inputs)
             assert curve.errors[f"{split}/loss"] == pytest.approx(F.cross_entropy(outputs, targets).item(), rel=1e-5)
             wrong = (outputs.argmax(1) != targets).double().mean().item()
             assert curve.errors[f"{split}/classification_error"] == pytest.approx(wrong)
@@ -303,7 +255,7 @@ def test_a_diverging_run_names_its_first_bad_step(tiny_study, learning_rate, ima
 def test_parameters_that_overflow_are_found_at_the_evaluation(tiny_study):
     """The first loss is finite, the update it leads to is not."""
     study = tiny_study(space={"learning_rate": 3e38, "weight": 100.0})
-    [curve] = curves(study, 0, workload=Tiny(hyperparameters=("weight",)))
+    [curve] = curves(study, 0, workload=Weighted())
     assert (curve.first_bad_step, len(curve.steps)) == (1, 0)
 
 
@@ -314,8 +266,8 @@ def test_a_trial_is_the_same_alone_again_and_after_others(tiny_study, images):
     torch.rand(5)
     [again] = curves(study, 3, workload=workload)
     other, after = curves(study, 7, 3, workload=workload)
-    assert same(alone, again)
-    assert same(alone, after)
+    assert_same_bits(alone, again)
+    assert_same_bits(alone, after)
     assert other.errors["val/loss"].tolist() != after.errors["val/loss"].tolist()
 
 
@@ -337,6 +289,6 @@ def test_a_step_limit_cuts_a_trial_at_the_grid(tiny_study):
 def test_the_losss_own_hyperparameters_reach_it(tiny_study):
     """Twice the loss is twice the learning rate, exactly."""
     weighted = tiny_study(space={"learning_rate": 0.1, "weight": 2.0})
-    [curve] = curves(weighted, 0, workload=Tiny(hyperparameters=("weight",)))
+    [curve] = curves(weighted, 0, workload=Weighted())
     [doubled] = curves(tiny_study(fixed=FIXED | {"learning_rate": 0.2}), 0)
     assert curve.errors["val/loss"].tolist() == doubled.errors["val/loss"].tolist()

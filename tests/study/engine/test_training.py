@@ -8,15 +8,13 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from helpers.blobs import Blobs
+from helpers.blobs import CPU, Blobs
+from helpers.desks import Desk, fixed_trial, trained
 
 from analysis.counting import Goal
 from study.__main__ import main
 from study.data.order import Batches
-from study.data.resident import Data
-from study.engine import lanes, serial
 from study.engine.arithmetic import candidates
-from study.engine.serial import Proposals
 from study.optimizers.foreign import _calls_closure
 from study.records import Budget, Evaluation
 from workloads.layers import keyed_layers, set_keys
@@ -24,24 +22,8 @@ from workloads.layers import keyed_layers, set_keys
 STEPS = 20
 FIXED = {"learning_rate": 0.05, "momentum": 0.8}
 ADAM = {"learning_rate": 0.01, "beta1": 0.9, "beta2": 0.99, "epsilon": 1e-6}
-DATA = Data.of(Blobs().splits(torch.device("cpu")))
-
-
-class Queue(Proposals):
-    """One trial of the study's fixed configuration."""
-
-    def __init__(self, study):
-        self.study, self.trials = study, [self.trial(study)]
-
-    @staticmethod
-    def trial(study):
-        return study.trial(0, {name: dimension.choices[0] for name, dimension in study.search.space.items()})
-
-    def ask(self, wait):
-        return self.trials.pop() if self.trials else None
-
-    def step_limit(self, index):
-        return self.study.train_steps
+BLOBS = Blobs()
+DATA = BLOBS.data()
 
 
 @pytest.fixture
@@ -50,7 +32,6 @@ def question(make_study):
 
     def make(space, how="plain", **fields):
         defaults = {
-            "examples": 64,
             "batch_size": 6,
             "stopping": "budget",
             "budget": Budget(epochs=0, steps=STEPS),
@@ -61,23 +42,19 @@ def question(make_study):
     return make
 
 
-def curve(study):
-    if study.arithmetic == "plain":
-        [found] = serial.train(study, Blobs(), DATA, Queue(study))
-    else:
-        [found] = lanes.train(study, Blobs(), DATA, Queue(study), (4,), 4)
-    return found
+def curve(study, workload=BLOBS):
+    return trained(study, Desk([fixed_trial(study)]), workload=workload)[0]
 
 
 def by_hand(study, decay=0.0, l2=0.0, weight_decay=0.0):
     """The validation loss of weights and of their average at every step, momentum written out."""
-    trial, workload = Queue.trial(study), Blobs()
+    trial, workload = fixed_trial(study), BLOBS
     torch.manual_seed(trial.seed)
     model = workload.model()
     weights = dict(model.named_parameters())
     velocity = {name: torch.zeros_like(w) for name, w in weights.items()}
     average = {name: w.detach().clone() for name, w in weights.items()}
-    batches = Batches(trial.order_seed, 64, study.batch_size, torch.device("cpu"))
+    batches = Batches(trial.order_seed, 64, study.batch_size, CPU)
     inputs, targets = DATA.evaluated["val"]
     found = []
     for step in range(STEPS):
@@ -128,9 +105,7 @@ def test_decay_is_of_a_batch_that_is_accumulated_too(question, how):
 
 def test_averages_are_measured_with_the_statistics_of_today(question):
     """An average that follows at once is the model, running statistics of batch norm included."""
-    workload = Blobs(images=True, normed=True)
-    study = question(FIXED | {"ema_decay": 0.0})
-    [found] = serial.train(study, workload, Data.of(workload.splits(torch.device("cpu"))), Queue(study))
+    found = curve(question(FIXED | {"ema_decay": 0.0}), Blobs(images=True, normed=True))
     np.testing.assert_array_equal(found.errors["val/ema_loss"], found.errors["val/loss"])
 
 
@@ -152,28 +127,28 @@ def test_half_lives_are_betas(question, how):
     assert found.trial.hyperparameters["beta1_half_life_examples"] == 24.0  # on file as it was searched
 
 
-def test_a_beta_is_given_once(question):
-    for name, space in (("momentum", FIXED), ("ema_decay", FIXED | {"ema_decay": 0.9})):
-        with pytest.raises(ValueError, match=f"has both {name} and {name}_half_life_examples; give one"):
-            question(space | {f"{name}_half_life_examples": 10.0})
+@pytest.mark.parametrize("name", ["momentum", "ema_decay"])
+def test_a_beta_is_given_once(question, name):
+    with pytest.raises(ValueError, match=f"has both {name} and {name}_half_life_examples; give one"):
+        question(FIXED | {"ema_decay": 0.9, f"{name}_half_life_examples": 10.0})
+
+
+def test_a_beta_is_given(question):
     with pytest.raises(ValueError, match=r"needs search\.space\.momentum, but it is missing"):
         question({"learning_rate": 0.1, "beta1_half_life_examples": 10.0})
 
 
-@pytest.mark.parametrize("optimizer", ["kfac", "torch.optim.RAdam"])
-def test_optimizers_of_whole_models_train_on_the_serial_engine(question, optimizer):
-    own = (
-        {"momentum": 0.5, "damping": 0.1, "factor_decay": 0.9, "inverse_frequency": 2.0} if optimizer == "kfac" else {}
-    )
-    study = question({"learning_rate": 0.03 if own else 0.3} | own, optimizer=optimizer)
-    assert candidates(Blobs().model(), study, "cpu", forced=True) == ["plain"]
-    losses = curve(study).errors["val/loss"]
-    assert losses[-1] < 0.75 * losses[0]
-
-
-def test_optimizers_may_evaluate_the_loss_more_than_once(question):
-    """L-BFGS does, by its closure."""
-    study = question({"learning_rate": 0.02}, optimizer="torch.optim.LBFGS", optimizer_arguments={"max_iter": 3})
+@pytest.mark.parametrize(
+    ("optimizer", "space", "arguments"),
+    [
+        ("kfac", {"momentum": 0.5, "damping": 0.1, "factor_decay": 0.9, "inverse_frequency": 2.0}, {}),
+        ("torch.optim.RAdam", {"learning_rate": 0.3}, {}),
+        ("torch.optim.LBFGS", {"learning_rate": 0.02}, {"max_iter": 3}),  # evaluates the loss more than once
+    ],
+)
+def test_optimizers_of_whole_models_train_on_the_serial_engine(question, optimizer, space, arguments):
+    study = question({"learning_rate": 0.03} | space, optimizer=optimizer, optimizer_arguments=arguments)
+    assert candidates(BLOBS.model(), study, "cpu", forced=True) == ["plain"]
     losses = curve(study).errors["val/loss"]
     assert losses[-1] < 0.75 * losses[0]
 
@@ -211,19 +186,17 @@ def test_random_optimizers_are_functions_of_their_trial(question):
 class Elsewhere(torch.optim.SGD):
     """Trains at one point and is to be measured at another, as schedule-free optimizers do."""
 
-    def eval(self) -> None:
-        with torch.no_grad():
-            for p in self.param_groups[0]["params"]:
-                p.add_(100.0)
+    @torch.no_grad()
+    def eval(self, by: float = 100.0) -> None:
+        for p in self.param_groups[0]["params"]:
+            p.add_(by)
 
     def train(self) -> None:
-        with torch.no_grad():
-            for p in self.param_groups[0]["params"]:
-                p.sub_(100.0)
+        self.eval(-100.0)
 
 
 def test_optimizers_are_told_when_they_are_measured(question):
-    moved = curve(question({"learning_rate": 0.0 + 1e-9}, optimizer=f"{__name__}.Elsewhere")).errors["val/loss"]
+    moved = curve(question({"learning_rate": 1e-9}, optimizer=f"{__name__}.Elsewhere")).errors["val/loss"]
     still = curve(question({"learning_rate": 1e-9}, optimizer="sgd")).errors["val/loss"]
     assert np.abs(moved - still).min() > 0.01
     assert np.ptp(moved) < 0.01
@@ -259,22 +232,20 @@ def test_what_cannot_be_looked_into_is_taken_to_call_its_closure():
 
 
 SMALL = ["sweep", "batch_size=64", "search.trials=2", "budget.epochs=2", "engine.workers=1"]
+RADAM = ["optimizer=torch", "optimizer.target=torch.optim.RAdam"]
+RANGER21 = "pytorch_optimizer.Ranger21"
+RANGER = ["optimizer=torch", f"optimizer.target={RANGER21}"]
+FREE = ["optimizer=torch", "optimizer.target=pytorch_optimizer.ScheduleFreeAdamW"]
+BOTH = ["search.space.momentum=0.9", "search.space.momentum_half_life_examples=100"]
+HALF_LIFE = "search.space.beta2_half_life_examples={low: 1e3, high: 1e5, scale: log}"
 
 
 @pytest.mark.parametrize(
     ("asked", "folder"),
     [
-        pytest.param(
-            ["optimizer=torch", "optimizer.target=pytorch_optimizer.Ranger21", "optimizer.arguments.num_iterations=99"],
-            "pytorch_optimizer.Ranger21",
-            marks=pytest.mark.slow,
-        ),
+        pytest.param([*RANGER, "optimizer.arguments.num_iterations=99"], RANGER21, marks=pytest.mark.slow),
         (["optimizer=kfac", "schedule=cosine", "precision=bf16"], "kfac"),
-        pytest.param(
-            ["optimizer=adam", "search.space.beta2_half_life_examples={low: 1e3, high: 1e5, scale: log}"],
-            "adam",
-            marks=pytest.mark.slow,
-        ),
+        pytest.param(["optimizer=adam", HALF_LIFE], "adam", marks=pytest.mark.slow),
         (["+search.space.ema_decay_half_life_examples=200", "goal=val/ema_classification_error < 0.5"], "momentum"),
     ],
 )
@@ -294,47 +265,20 @@ def test_sweeps_end_to_end(tmp_path, asked, folder):
         (["optimizer=torch"], "optimizer=torch needs the import path of a class"),
         (["optimizer=adam", "optimizer.target=torch.optim.RAdam"], "optimizer.target is for optimizer=torch"),
         (["optimizer=torch", "optimizer.target=torch.optim.Radam"], "must be the import path of an optimizer class"),
-        (
-            ["optimizer=torch", "optimizer.target=torch.optim.RAdam", "optimizer.arguments.fast=1"],
-            "takes no argument 'fast'",
-        ),
-        (
-            ["optimizer=torch", "optimizer.target=torch.optim.RAdam", "search.space.weight_dekay=0.1"],
-            "did you mean 'weight_decay'?",
-        ),
+        ([*RADAM, "optimizer.arguments.fast=1"], "takes no argument 'fast'"),
+        ([*RADAM, "search.space.weight_dekay=0.1"], "did you mean 'weight_decay'?"),
         (["optimizer=sgd", "search.space.momentum=0.9"], "search.space.momentum is a parameter of neither"),
         (["optimizer=torch", "optimizer.target=RAdam"], "optimizer.target is an import path such as"),
-        (
-            ["search.space.momentum=0.9", "search.space.momentum_half_life_examples=100"],
-            "has both momentum and momentum_half_life_examples",
-        ),
-        (
-            ["optimizer=torch", "optimizer.target=pytorch_optimizer.Ranger21"],
-            "pytorch_optimizer.Ranger21 cannot train mlp_digits with learning_rate=1e-05:",
-        ),
+        (BOTH, "has both momentum and momentum_half_life_examples"),
+        (RANGER, "pytorch_optimizer.Ranger21 cannot train mlp_digits with learning_rate=1e-05:"),
         (["optimizer=torch", "optimizer.target=torch.optim.Muon"], "Muon only supports 2D parameters"),
+        ([*RADAM, "search.space.weight_decay=-1"], "search.space.weight_decay must lie in [0, inf), but got -1"),
+        ([*RADAM, "optimizer.arguments.lr=1"], "optimizer.arguments cannot set lr"),
         (
-            ["optimizer=torch", "optimizer.target=torch.optim.RAdam", "search.space.weight_decay=-1"],
-            "search.space.weight_decay must lie in [0, inf), but got -1",
-        ),
-        (
-            ["optimizer=torch", "optimizer.target=torch.optim.RAdam", "optimizer.arguments.lr=1"],
-            "optimizer.arguments cannot set lr",
-        ),
-        (
-            [
-                *("optimizer=torch", "optimizer.target=torch.optim.RAdam"),
-                *("optimizer.arguments.weight_decay=1", "search.space.weight_decay=0.1"),
-            ],
+            [*RADAM, "optimizer.arguments.weight_decay=1", "search.space.weight_decay=0.1"],
             "weight_decay is both searched and in optimizer.arguments",
         ),
-        (
-            [
-                *("optimizer=torch", "optimizer.target=pytorch_optimizer.ScheduleFreeAdamW"),
-                *("search.space.warmup_initial_factor=0.1",),
-            ],
-            "add search.space.warmup_steps",
-        ),
+        ([*FREE, "search.space.warmup_initial_factor=0.1"], "add search.space.warmup_steps"),
     ],
 )
 def test_refusals(tmp_path, capsys, asked, message):

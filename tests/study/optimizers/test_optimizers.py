@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import cache, partial
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,7 @@ from study.optimizers.base import Plain, decay_, in_place, resolved
 
 STEPS = 200
 TOLERANCE = 2e-4  # relative to the largest weight, after STEPS updates
-HYPERPARAMETERS = {
+H = {
     "learning_rate": 0.01,
     "momentum": 0.8,
     "momentum_correction": 1.0,
@@ -31,31 +32,29 @@ HYPERPARAMETERS = {
     "trust_coefficient": 0.05,
     "precondition_frequency": 7,
 }
-Steps = Callable[[nn.Module], Any]
+BETAS = H["beta1"], H["beta2"]
 
 
 def rate(name: str, step: int) -> float:
     """A learning rate that changes at every step."""
-    return TAME.get(name, 1.0) * HYPERPARAMETERS["learning_rate"] * (1 - 0.5 * step / STEPS)
+    return TAME.get(name, 1.0) * H["learning_rate"] * (1 - 0.5 * step / STEPS)
 
 
 class Muon:
     """torch's for matrices, AdamW for the rest; torch's own takes no convolutions and rounds to bfloat16."""
 
     def __init__(self, parameters: list[nn.Parameter]) -> None:
-        h = HYPERPARAMETERS
         self.convolutions = [(p, nn.Parameter(p.detach().flatten(1).clone())) for p in parameters if p.dim() > 2]
         matrices = [p for p in parameters if p.dim() == 2] + [flat for _, flat in self.convolutions]
         self.muon = torch.optim.Muon(
             matrices,
-            momentum=h["momentum"],
-            weight_decay=h["weight_decay"],
+            momentum=H["momentum"],
+            weight_decay=H["weight_decay"],
             adjust_lr_fn="match_rms_adamw",
             ns_coefficients=(3.4445, -4.7750, 2.0315),
         )
         vectors = [p for p in parameters if p.dim() == 1]
-        betas = (h["beta1"], h["beta2"])
-        self.adamw = torch.optim.AdamW(vectors, betas=betas, eps=h["epsilon"], weight_decay=h["weight_decay"])
+        self.adamw = torch.optim.AdamW(vectors, betas=BETAS, eps=H["epsilon"], weight_decay=H["weight_decay"])
         self.param_groups = [*self.muon.param_groups, *self.adamw.param_groups]
 
     def step(self) -> None:
@@ -79,40 +78,35 @@ class Lamb:
 
     @torch.no_grad()
     def step(self) -> None:
-        h, lr = HYPERPARAMETERS, self.param_groups[0]["lr"]
+        lr = self.param_groups[0]["lr"]
         self.t += 1
         for p, m, v in self.moments:
             assert p.grad is not None
-            m.mul_(h["beta1"]).add_((1 - h["beta1"]) * p.grad)
-            v.mul_(h["beta2"]).add_((1 - h["beta2"]) * p.grad**2)
-            m_hat, v_hat = m / (1 - h["beta1"] ** self.t), v / (1 - h["beta2"] ** self.t)
-            r = m_hat / (v_hat.sqrt() + h["epsilon"]) + h["weight_decay"] * p
+            m.mul_(H["beta1"]).add_((1 - H["beta1"]) * p.grad)
+            v.mul_(H["beta2"]).add_((1 - H["beta2"]) * p.grad**2)
+            m_hat, v_hat = m / (1 - H["beta1"] ** self.t), v / (1 - H["beta2"] ** self.t)
+            r = m_hat / (v_hat.sqrt() + H["epsilon"]) + H["weight_decay"] * p
             ratio = p.norm() / r.norm() if p.norm() > 0 and r.norm() > 0 else 1.0
             p.sub_(lr * ratio * r)
 
 
-def betas() -> tuple[float, float]:
-    return HYPERPARAMETERS["beta1"], HYPERPARAMETERS["beta2"]
-
-
-H = HYPERPARAMETERS
 REFERENCES: dict[str, Callable[[list[nn.Parameter]], Any]] = {
     "sgd": lambda p: torch.optim.SGD(p),
     "momentum": lambda p: torch.optim.SGD(p, momentum=H["momentum"]),
     "nesterov": lambda p: torch.optim.SGD(p, momentum=H["momentum"], nesterov=True),
     "folded_momentum": lambda p: torch.optim.SGD(p, momentum=H["momentum"]),  # corrected: the same, PROTOCOL (c)
     "rmsprop": lambda p: torch.optim.RMSprop(p, alpha=H["beta2"], eps=H["epsilon"], momentum=H["momentum"]),
-    "adam": lambda p: torch.optim.Adam(p, betas=betas(), eps=H["epsilon"]),
-    "adamw": lambda p: torch.optim.AdamW(p, betas=betas(), eps=H["epsilon"], weight_decay=H["weight_decay"]),
-    "nadam": lambda p: torch.optim.NAdam(p, betas=betas(), eps=H["epsilon"], weight_decay=0.0),
-    "lion": lambda p: pytorch_optimizer.Lion(p, betas=betas(), weight_decay=0.0),
+    "adam": lambda p: torch.optim.Adam(p, betas=BETAS, eps=H["epsilon"]),
+    "adamw": lambda p: torch.optim.AdamW(p, betas=BETAS, eps=H["epsilon"], weight_decay=H["weight_decay"]),
+    "nadam": lambda p: torch.optim.NAdam(p, betas=BETAS, eps=H["epsilon"], weight_decay=0.0),
+    "lion": lambda p: pytorch_optimizer.Lion(p, betas=BETAS, weight_decay=0.0),
     "lars": lambda p: pytorch_optimizer.LARS(
         p, momentum=H["momentum"], weight_decay=H["weight_decay"], trust_coefficient=H["trust_coefficient"]
     ),
     "lamb": Lamb,
     "muon": Muon,
     "soap": lambda p: pytorch_optimizer.SOAP(
-        p, betas=betas(), eps=H["epsilon"], weight_decay=0.0, precondition_frequency=int(H["precondition_frequency"])
+        p, betas=BETAS, eps=H["epsilon"], weight_decay=0.0, precondition_frequency=int(H["precondition_frequency"])
     ),
 }
 TAME = {"rmsprop": 0.2}
@@ -124,13 +118,11 @@ def network(name: str) -> nn.Module:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(3)
         if name == "soap":  # square layers: the eigenvectors of the null space of others are anybody's choice
-            model = nn.Sequential(
-                nn.AdaptiveAvgPool2d((2, 1)), nn.Flatten(), nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 4)
-            )
+            first, widths = nn.AdaptiveAvgPool2d((2, 1)), (4, 4, 4)
         else:
-            model = nn.Sequential(
-                nn.Conv2d(2, 4, 3, padding=1), nn.Tanh(), nn.Flatten(), nn.Linear(64, 5), nn.Tanh(), nn.Linear(5, 3)
-            )
+            first, widths = nn.Sequential(nn.Conv2d(2, 4, 3, padding=1), nn.Tanh()), (64, 5, 3)
+        linear = [nn.Linear(a, b) for a, b in pairwise(widths)]
+        model = nn.Sequential(first, nn.Flatten(), linear[0], nn.Tanh(), linear[1])
         for bias in (p for p in model.parameters() if p.dim() == 1):
             nn.init.normal_(bias, std=0.1)  # a norm of 0 is a case of its own
     return model
@@ -147,7 +139,11 @@ def loss_at(model: Callable[[Tensor], Tensor], step: int) -> Tensor:
 
 
 def asked(name: str) -> dict[str, float]:
-    return {key: HYPERPARAMETERS[key] for key in OPTIMIZERS[name].hyperparameters}
+    return {key: H[key] for key in OPTIMIZERS[name].hyperparameters}
+
+
+def scalars(name: str) -> dict[str, Tensor]:
+    return {key: torch.tensor(float(value)) for key, value in asked(name).items()}
 
 
 def trained(name: str, build: Callable[[nn.Module], Any], ours: bool = True, **decay: float) -> Tensor:
@@ -195,14 +191,14 @@ def in_lanes(name: str, fast: bool = True, **decay: float) -> Tensor:
         for key, tensor in w.items()
     }
     h = asked(name) | decay
-    scalars = {key: torch.full((lanes, 1), float(value)) for key, value in h.items()}
+    fixed = {key: torch.full((lanes, 1), float(value)) for key, value in h.items()}
     for step in range(STEPS):
         gradients = []
         for lane in range(lanes):
             own = {key: tensor[lane].clone().requires_grad_() for key, tensor in w.items()}
             loss = loss_at(partial(torch.func.functional_call, model, own), step)
             gradients.append(torch.autograd.grad(loss, list(own.values())))
-        now = scalars | {"learning_rate": torch.tensor([[0.5], [1.0], [1.5]]) * rate(name, step)}
+        now = fixed | {"learning_rate": torch.tensor([[0.5], [1.0], [1.5]]) * rate(name, step)}
         for key, *each in zip(w, *gradients, strict=True):
             g = torch.stack(each)
             decay_(algorithm, [(w[key].flatten(1), g.flatten(1))], now["learning_rate"], now)
@@ -257,20 +253,17 @@ def test_the_lanes_fast_form_is_the_rule(name):
     assert departure(in_lanes(name), in_lanes(name, fast=False)) < TOLERANCE
 
 
+NADAM = {"betas": BETAS, "eps": H["epsilon"], "weight_decay": 0.05, "decoupled_weight_decay": True}
+
+
 @pytest.mark.parametrize("form", [by_rule, in_lanes])
 @pytest.mark.parametrize(
     ("name", "decay", "reference"),
     [
         ("momentum", {"l2": 0.05}, lambda p: torch.optim.SGD(p, momentum=H["momentum"], weight_decay=0.05)),
-        ("adam", {"l2": 0.05}, lambda p: torch.optim.Adam(p, betas=betas(), eps=H["epsilon"], weight_decay=0.05)),
-        (
-            "nadam",
-            {"weight_decay": 0.05},
-            lambda p: torch.optim.NAdam(
-                p, betas=betas(), eps=H["epsilon"], weight_decay=0.05, decoupled_weight_decay=True
-            ),
-        ),
-        ("lion", {"weight_decay": 0.05}, lambda p: pytorch_optimizer.Lion(p, betas=betas(), weight_decay=0.05)),
+        ("adam", {"l2": 0.05}, lambda p: torch.optim.Adam(p, betas=BETAS, eps=H["epsilon"], weight_decay=0.05)),
+        ("nadam", {"weight_decay": 0.05}, lambda p: torch.optim.NAdam(p, **NADAM)),
+        ("lion", {"weight_decay": 0.05}, lambda p: pytorch_optimizer.Lion(p, betas=BETAS, weight_decay=0.05)),
     ],
 )
 def test_decay_is_coupled_or_decoupled(name, decay, reference, form):
@@ -280,32 +273,30 @@ def test_decay_is_coupled_or_decoupled(name, decay, reference, form):
     assert departure(wanted, form(name)) > 0.01
 
 
-def _folded(correction: float) -> Tensor:
-    """Velocity and weight of one number under a learning rate that drops to a tenth: by hand below."""
+@pytest.mark.parametrize(
+    ("correction", "moved"),
+    # v: 1, 1.5, then with the old gradients' own rate 0.85, 0.525; corrected 0.175, 0.1875
+    [(0.0, 1 + 1.5 + 0.85 + 0.525), (1.0, 1 + 1.5 + 0.175 + 0.1875)],
+)
+def test_folded_momentum_by_hand(correction, moved):
+    """One number, under a learning rate that drops to a tenth."""
     folded, w = OPTIMIZERS["folded_momentum"], torch.ones(1)
     state = folded.init(w)
     for step, lr in enumerate((1.0, 1.0, 0.1, 0.1), start=1):
         h = {"learning_rate": lr, "momentum": 0.5, "momentum_correction": correction}
-        w, state = folded.update(
-            w, torch.ones(1), state, {k: torch.tensor(v) for k, v in h.items()}, torch.tensor(step)
-        )
-    return w
-
-
-def test_folded_momentum_by_hand():
-    # v: 1, 1.5, then with the old gradients' own rate 0.85, 0.525; corrected 0.175, 0.1875
-    assert float(_folded(0.0)) == pytest.approx(1 - (1 + 1.5 + 0.85 + 0.525))
-    assert float(_folded(1.0)) == pytest.approx(1 - (1 + 1.5 + 0.175 + 0.1875))
+        each = {name: torch.tensor(value) for name, value in h.items()}
+        w, state = folded.update(w, torch.ones(1), state, each, torch.tensor(step))
+    assert float(w) == pytest.approx(1 - moved)
 
 
 def test_layers_of_zeros_have_the_ratio_one():
     for name in ("lars", "lamb"):
         algorithm, w = OPTIMIZERS[name], torch.zeros(2, 2)
-        scalars = {key: torch.tensor(float(value)) for key, value in asked(name).items()}
-        moved, _ = algorithm.update(w, torch.ones(2, 2), algorithm.init(w), scalars, torch.tensor(1.0))
-        assert (moved < 0).all()
-        still, _ = algorithm.update(w, torch.zeros(2, 2), algorithm.init(w), scalars, torch.tensor(1.0))
-        assert (still == 0).all()
+        for slope, wanted in ((1.0, True), (0.0, False)):
+            g = torch.full((2, 2), slope)
+            moved, _ = algorithm.update(w, g, algorithm.init(w), scalars(name), torch.tensor(1.0))
+            assert ((moved < 0) == wanted).all()
+            assert ((moved == 0) != wanted).all()
 
 
 def test_half_lives_are_kept_between_batch_sizes():
@@ -321,14 +312,14 @@ def test_a_half_life_beyond_all_examples_is_no_beta_of_1():
     assert torch.tensor(beta, dtype=torch.float32) == np.nextafter(np.float32(1), np.float32(0))
 
 
-def test_scalars_are_trained_too():
-    for name in FUSED:
-        w, scalars = torch.tensor(1.0), {key: torch.tensor(float(value)) for key, value in asked(name).items()}
-        state = OPTIMIZERS[name].init(w)
-        for step in (1.0, 2.0):
-            w, state = OPTIMIZERS[name].update(w, torch.tensor(0.5), state, scalars, torch.tensor(step))
-        assert w.shape == ()
-        assert w < 1
+@pytest.mark.parametrize("name", FUSED)
+def test_scalars_are_trained_too(name):
+    w = torch.tensor(1.0)
+    state = OPTIMIZERS[name].init(w)
+    for step in (1.0, 2.0):
+        w, state = OPTIMIZERS[name].update(w, torch.tensor(0.5), state, scalars(name), torch.tensor(step))
+    assert w.shape == ()
+    assert w < 1
 
 
 def test_soap_has_a_basis_where_a_librarys_own_precision_finds_none(monkeypatch):
@@ -347,18 +338,16 @@ def test_soap_has_a_basis_where_a_librarys_own_precision_finds_none(monkeypatch)
     torch.testing.assert_close(basis(), expected)
 
 
-def test_a_diverged_gradient_stops_no_optimizer():
+@pytest.mark.parametrize("name", FUSED)
+def test_a_diverged_gradient_stops_no_optimizer(name):
     """The engine finds out at its evaluation; nothing may raise before."""
-    for name in FUSED:
-        algorithm = OPTIMIZERS[name]
-        w = torch.ones(4, 3)
-        state = algorithm.init(w)
-        scalars = {key: torch.tensor(float(value)) for key, value in asked(name).items()}
-        for step in range(1, 10):
-            g = torch.full((4, 3), math.inf if step > 1 else math.nan)
-            w, state = algorithm.update(w, g, state, scalars, torch.tensor(float(step)))
-            if algorithm.refresh is not None:
-                state = algorithm.refresh(state, asked(name), step)
+    algorithm, w = OPTIMIZERS[name], torch.ones(4, 3)
+    state = algorithm.init(w)
+    for step in range(1, 10):
+        g = torch.full((4, 3), math.inf if step > 1 else math.nan)
+        w, state = algorithm.update(w, g, state, scalars(name), torch.tensor(float(step)))
+        if algorithm.refresh is not None:
+            state = algorithm.refresh(state, asked(name), step)
 
 
 def test_legal_values_cover_half_lives_and_decays():

@@ -18,6 +18,16 @@ from study.optimizers import kfac
 H = {"learning_rate": 0.01, "momentum": 0.8, "damping": 0.1, "factor_decay": 0.9, "inverse_frequency": 3}
 
 
+def closure_of(model: nn.Module, loss: Callable[[Tensor], Tensor], inputs: Tensor) -> Callable[[], Tensor]:
+    def closure() -> Tensor:
+        model.zero_grad()
+        found = loss(model(inputs))
+        found.backward()
+        return found
+
+    return closure
+
+
 def test_kfac_is_the_inverse_of_its_kronecker_product():
     """One linear layer: the damped factors multiplied out and inverted as one matrix."""
     h = H | {"momentum": 0.0, "inverse_frequency": 1.0, "factor_decay": 0.0}
@@ -56,39 +66,24 @@ def test_kfac_trains_what_is_no_linear_layer_by_momentum():
                 p.copy_(torch.linspace(-1, 1, p.numel()).view_as(p))
         optimizer = build(model)
         for step in range(20):
-
-            def closure(step: int = step) -> Tensor:
-                model.zero_grad()
-                inputs = torch.randn(16, 2, 4, 4, generator=torch.Generator().manual_seed(step))
-                loss = F.cross_entropy(model(inputs), torch.arange(16) % 3)
-                loss.backward()
-                return loss
-
-            optimizer.step(closure)
+            inputs = torch.randn(16, 2, 4, 4, generator=torch.Generator().manual_seed(step))
+            optimizer.step(closure_of(model, lambda found: F.cross_entropy(found, torch.arange(16) % 3), inputs))
         return model[0].weight.detach().flatten()
 
-    found = trained_by(lambda model: kfac.KFAC(model, H))
-    by_torch = torch.optim.SGD
-    wanted = trained_by(lambda model: by_torch(model.parameters(), lr=H["learning_rate"], momentum=H["momentum"]))
-    torch.testing.assert_close(found, wanted)
+    by_torch = {"lr": H["learning_rate"], "momentum": H["momentum"]}
+    wanted = trained_by(lambda model: torch.optim.SGD(model.parameters(), **by_torch))
+    torch.testing.assert_close(trained_by(lambda model: kfac.KFAC(model, H)), wanted)
 
 
 def test_kfac_is_let_go_with_its_model():
     """A trial's factors may be larger than all else, and the garbage collector comes late."""
     model = nn.Sequential(nn.Linear(4, 3))
     optimizer = kfac.KFAC(model, H)
-
-    def closure(model: nn.Module = model) -> Tensor:
-        model.zero_grad()
-        loss = model(torch.ones(2, 4)).square().sum()
-        loss.backward()
-        return loss
-
-    optimizer.step(closure)
+    optimizer.step(closure_of(model, lambda found: found.square().sum(), torch.ones(2, 4)))
     held = [weakref.ref(each) for each in (optimizer, model[0].weight)]
     gc.disable()
     try:
-        del model, optimizer, closure
+        del model, optimizer
         assert [there() for there in held] == [None, None]
     finally:
         gc.enable()
@@ -98,9 +93,7 @@ def test_unknown_optimizers_are_refused():
     for name, arguments, message in (
         ("adm", {}, "unknown optimizer 'adm'; did you mean 'adam'"),
         ("adam", {"fused": True}, "optimizer.arguments are for optimizer=torch"),
-        ("torch.optim.Radam", {}, "must be the import path of an optimizer class"),
         ("torch.nn.Linear", {}, "must be a torch.optim.Optimizer class"),
-        ("torch.optim.RAdam", {"foo": 1}, "takes no argument 'foo'"),
     ):
         with pytest.raises(ValueError, match=message):
             optimizers.find(name, arguments)
@@ -108,10 +101,8 @@ def test_unknown_optimizers_are_refused():
 
 def test_foreign_optimizers_take_our_names_and_theirs():
     found = optimizers.find("torch.optim.RAdam", {"decoupled_weight_decay": True})
-    assert {"beta1", "beta2", "epsilon", "weight_decay", "ema_decay"} <= {
-        *found.hyperparameters,
-        *found.optional_hyperparameters,
-    }
+    names = {*found.hyperparameters, *found.optional_hyperparameters}
+    assert {"beta1", "beta2", "epsilon", "weight_decay", "ema_decay"} <= names
     assert "l2" not in found.optional_hyperparameters
     h = {"learning_rate": 0.01, "beta2": 0.9, "epsilon": 1e-3, "weight_decay": 0.1, "label_smoothing": 0.1}
     [group] = found.build(nn.Linear(2, 2), h).param_groups

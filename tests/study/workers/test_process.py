@@ -18,6 +18,21 @@ from study.workers import messages, process
 from workloads import base
 
 
+def served(monkeypatch, orders, waiting):
+    """Serve these orders for Blobs; `waiting` is called when none is left."""
+
+    def recv():
+        for order in orders:
+            return order
+        waiting()
+        raise EOFError
+
+    monkeypatch.setattr(base, "build", lambda workload: Blobs(images=True))
+    pipe = SimpleNamespace(recv=recv, send=lambda told: None)
+    with pytest.raises(EOFError):
+        process.serve(pipe, process.Setting(Placement(device="cpu"), None, 0), Team(), None)
+
+
 def test_it_gives_memory_back_before_it_waits(make_study, monkeypatch):
     """To the others on its device, after a study that did not fit, too, when the error holds nothing any more."""
     held: list[weakref.ref[torch.Tensor]] = []
@@ -28,52 +43,27 @@ def test_it_gives_memory_back_before_it_waits(make_study, monkeypatch):
         raise torch.OutOfMemoryError("CUDA out of memory")
 
     released = []
-    orders = [messages.Train(make_study(), (1,), 1), messages.Measure(make_study(), 4, None)]
-
-    def recv():
-        if not orders:
-            raise EOFError
-        return orders.pop()
-
-    monkeypatch.setattr(base, "build", lambda workload: Blobs(images=True))
     monkeypatch.setattr(memory, "release_cached_memory", lambda: released.append([tensor() for tensor in held]))
     for name in ("measure", "train"):
         monkeypatch.setattr(train, name, full)
-    pipe, setting = (
-        SimpleNamespace(recv=recv, send=lambda told: None),
-        process.Setting(Placement(device="cpu"), None, 0),
-    )
-    with pytest.raises(EOFError):
-        process.serve(pipe, setting, Team(), None)
+    orders = iter([messages.Measure(make_study(), 4, None), messages.Train(make_study(), (1,), 1)])
+    served(monkeypatch, orders, waiting=lambda: None)
     assert released == [[], [None], [None, None]]
 
 
 def test_data_as_they_were_made_are_not_kept_beside_those_that_are_trained_on(make_study, monkeypatch):
-    splits, made, held = Blobs.splits, [], []
+    splits, made, held, kept = Blobs.splits, [], [], []
 
     def remembered(self, device):
         found = splits(self, device)
         made.append(weakref.ref(found.train[0]))
         return found
 
-    def measure(study, workload, data, *how):
-        held.append(weakref.ref(data.inputs))
-
-    orders = iter([messages.Measure(make_study(), 4, None)])
-
-    def recv():
-        for order in orders:
-            return order
+    def look():
         gc.collect()
-        assert [tensor() is None for tensor in (*made, *held)] == [True, False]
-        raise EOFError
+        kept.extend(tensor() is not None for tensor in (*made, *held))
 
-    monkeypatch.setattr(base, "build", lambda workload: Blobs(images=True))
     monkeypatch.setattr(Blobs, "splits", remembered)
-    monkeypatch.setattr(train, "measure", measure)
-    pipe, setting = (
-        SimpleNamespace(recv=recv, send=lambda told: None),
-        process.Setting(Placement(device="cpu"), None, 0),
-    )
-    with pytest.raises(EOFError):
-        process.serve(pipe, setting, Team(), None)
+    monkeypatch.setattr(train, "measure", lambda study, workload, data, *how: held.append(weakref.ref(data.inputs)))
+    served(monkeypatch, iter([messages.Measure(make_study(), 4, None)]), waiting=look)
+    assert kept == [False, True]

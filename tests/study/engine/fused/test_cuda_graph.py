@@ -11,20 +11,18 @@ from typing import Any
 
 import pytest
 import torch
-from helpers import pretended
-from helpers.blobs import Blobs
-from helpers.fused import CASES, FUSING, Queue, assert_same_bits
+from helpers import desks, pretended
+from helpers.blobs import WORKLOADS, Blobs
+from helpers.desks import Curves, assert_same_bits
+from helpers.fused import FUSING, Queue
 from helpers.pretended import DEVICE, NAME, Device
 from torch import Tensor
 
-from study.data.resident import Data
 from study.devices import memory
-from study.engine import lanes
 from study.engine.fused import cuda_graph
 from study.engine.lanes import Lanes
-from study.records import Curve, Study
+from study.records import Study
 
-CPU = torch.device("cpu")
 FUSED = ["linear_chain", "vmap"]
 
 
@@ -34,20 +32,14 @@ def device():
         yield there
 
 
-def data_of(workload: Blobs) -> Data:
-    return Data.of(workload.splits(CPU), DEVICE)
-
-
-def trained(study: Study, workload: Blobs | None = None, heights: Sequence[int] = (1, 2, 4)) -> dict[int, Curve]:
+def trained(study: Study, workload: Blobs | None = None, heights: Sequence[int] = (1, 2, 4)) -> Curves:
     """Seven trials in four lanes, of which the third diverges."""
-    workload = workload or CASES[study.arithmetic]
-    queue = Queue(study, range(7), learning_rate=1e38)
-    curves = lanes.train(study, workload, data_of(workload), queue, heights, heights[-1])
-    return {curve.trial.index: curve for curve in curves}
+    workload = workload or WORKLOADS[study.arithmetic]
+    return desks.trained(study, Queue(study, range(7), learning_rate=1e38), heights, workload, workload.data(DEVICE))
 
 
 def started(study: Study, count: int = 4) -> Lanes:
-    fused = Lanes(study, CASES[study.arithmetic], data_of(CASES[study.arithmetic]), [1, 2, 4], 4)
+    fused = Lanes(study, WORKLOADS[study.arithmetic], WORKLOADS[study.arithmetic].data(DEVICE), [1, 2, 4], 4)
     for trial in Queue(study, range(count)).trials:
         fused.start(trial)
     return fused
@@ -145,31 +137,26 @@ def test_memory_is_free_as_soon_as_lanes_are_let_go(device, question, how):
         gc.enable()
 
 
-class Full(pretended.Graph):
-    """A recording that finds no room."""
+class Recording(pretended.Graph):
+    """Meets this error; leaving a recording that has failed is an error of its own, as torch's is."""
 
-    def record(self, function: Callable[[], Tensor]) -> Tensor:
-        raise torch.OutOfMemoryError("CUDA out of memory")
-
-
-def test_fewer_lanes_are_tried_where_a_recording_finds_no_room():
-    with pytest.raises(torch.OutOfMemoryError):
-        cuda_graph.Replayed(lambda x: x, Full())(torch.ones(2))
-
-
-class FullInside(pretended.Graph):
-    """A library finds no room, and leaving the recording is an error of its own."""
+    def __init__(self, error: Exception | None) -> None:
+        super().__init__()
+        self.error = error
 
     def record(self, function: Callable[[], Tensor]) -> Tensor:
         try:
-            raise RuntimeError("CUDNN_STATUS_ALLOC_FAILED")
+            if self.error is not None:
+                raise self.error
+            return function()
         finally:
             raise RuntimeError("operation failed due to a previous error during capture")
 
 
-def test_nor_where_a_library_finds_none():
-    with pytest.raises(RuntimeError, match="ALLOC_FAILED") as caught:
-        cuda_graph.Replayed(lambda x: x, FullInside())(torch.ones(2))
+@pytest.mark.parametrize("error", [torch.OutOfMemoryError("CUDA"), RuntimeError("CUDNN_STATUS_ALLOC_FAILED")])
+def test_a_recording_that_finds_no_room_is_out_of_memory(error):
+    with pytest.raises(type(error), match=str(error)) as caught:
+        cuda_graph.Replayed(lambda x: x, Recording(error))(torch.ones(2))
     assert memory.out_of_memory(caught.value)
 
 
@@ -190,19 +177,9 @@ def test_that_waiting_is_an_error_is_undone_and_says_nothing(monkeypatch):
     assert modes == ["default", "error", "default"]
 
 
-class Stumbling(pretended.Graph):
-    """As torch's, which cannot be left in order once a recording has failed."""
-
-    def record(self, function: Callable[[], Tensor]) -> Tensor:
-        try:
-            return function()
-        finally:
-            raise RuntimeError("operation failed due to a previous error during capture")
-
-
 def test_the_first_error_is_told():
     given = torch.ones(2)
-    replayed = cuda_graph.Replayed(lambda x: x / 0 if x is given else x @ torch.ones(3), Stumbling())
+    replayed = cuda_graph.Replayed(lambda x: x / 0 if x is given else x @ torch.ones(3), Recording(None))
     with pytest.warns(UserWarning, match="cannot be recorded: inconsistent tensor size"):
         replayed(given)
     assert replayed(given).tolist() == [float("inf")] * 2

@@ -5,18 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
-from helpers.blobs import Blobs
-from helpers.checkpointed import Desk, assert_same_bits
+from helpers.blobs import WORKLOADS
+from helpers.desks import Desk, assert_near, assert_same_bits, fixed_trial, trained
 
 from analysis.counting import Goal
-from study.data.resident import Data
 from study.engine import lane_count, lanes, timing
 from study.engine.fused.linear_blocks import BLOCK, LinearBlocks
 from study.optimizers import OPTIMIZERS
-from study.records import Budget, Curve, Evaluation, Study
+from study.records import Budget, Evaluation, Study
 
 LINEAR = [name for name, optimizer in OPTIMIZERS.items() if optimizer.linear]
 STEPS = 90
@@ -24,17 +22,14 @@ BATCH_SIZE = 3  # 21 steps a block, and one example too few to fill it
 GRID = Evaluation(first=0.3, ratio=1.5)
 BEGINNINGS = {0, 21, 27, 40, 61, 82}  # of blocks, which evaluations after steps 27, 40, 61 and 90 end, too
 RATES, MOMENTA = [0.02, 0.05, 0.01, 0.03, 0.04, 0.015], [0.5, 0.0, 0.9, 0.7, 0.3, 0.8]
-WORKLOAD = Blobs()
-DATA = Data.of(WORKLOAD.splits(torch.device("cpu")))
+WORKLOAD = WORKLOADS["linear_blocks"]
+DATA = WORKLOAD.data()
 
 
 def desk(study: Study, order: Sequence[int], minutes: float | None = None, kept: Any = None) -> Desk:
     """Trials of these numbers."""
-    held = {name: dimension.choices[0] for name, dimension in study.search.space.items()}
-    trials = []
-    for index in order:
-        chosen = {"learning_rate": RATES[index], "momentum": MOMENTA[index]}
-        trials.append(study.trial(index, held | {name: chosen[name] for name in held if name in chosen}))
+    chosen = {i: {"learning_rate": RATES[i], "momentum": MOMENTA[i]} for i in order}
+    trials = [fixed_trial(study, i, **{k: v for k, v in chosen[i].items() if k in study.search.space}) for i in order]
     return Desk(trials, minutes, kept)
 
 
@@ -47,7 +42,6 @@ def question(make_study: Any) -> Any:
         schedule = {"learning_rate_decay_fraction": 0.8, "end_learning_rate_factor": 0.1}
         return make_study(
             space={name: {"choices": [value]} for name, value in {**fixed, **schedule}.items()},
-            examples=64,
             optimizer=optimizer,
             arithmetic=how,
             schedule="linear_decay",
@@ -60,11 +54,6 @@ def question(make_study: Any) -> Any:
     return make
 
 
-def trained(study: Study, desk: Desk, heights: Sequence[int] = (4,)) -> dict[int, Curve]:
-    found = lanes.train(study, WORKLOAD, DATA, desk, heights, heights[-1])
-    return {curve.trial.index: curve for curve in found}
-
-
 @pytest.mark.parametrize("decay", [{}, {"l2": 0.1}, {"weight_decay": 0.1}, {"l2": 0.05, "weight_decay": 0.2}])
 @pytest.mark.parametrize("optimizer", LINEAR)
 def test_blocks_of_steps_are_steps(question, optimizer, decay):
@@ -73,9 +62,7 @@ def test_blocks_of_steps_are_steps(question, optimizer, decay):
         trained(study, desk(study, range(4)))
         for study in (question(how, optimizer, decay) for how in ("linear_blocks", "linear_chain"))
     )
-    for index, curve in expected.items():
-        for metric in ("val/loss", "train/loss", "test/loss"):
-            np.testing.assert_allclose(found[index].errors[metric], curve.errors[metric], rtol=1e-4, err_msg=metric)
+    assert_near(found, expected, 1e-4)
     losses = expected[0].errors["val/loss"]
     assert losses[-1] < 0.95 * losses[0]  # something was learned that could have gone wrong
 
@@ -88,8 +75,7 @@ def test_lanes_in_other_places_of_their_blocks_change_no_bit(question):
     assert len({len(curve.steps) for curve in alone.values()}) > 1  # so that rows are refilled, and the tail compacted
     for chosen in (heights[:2], heights):
         for order in (range(6), range(5, -1, -1), [3, 0, 5, 2, 1, 4]):
-            for index, curve in trained(study, desk(study, order), chosen).items():
-                assert_same_bits(curve, alone[index])
+            assert_same_bits(trained(study, desk(study, order), chosen), alone)
 
 
 def test_a_trial_goes_on_from_the_beginning_of_the_block_it_was_interrupted_in(question):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gc
 import weakref
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -17,72 +19,44 @@ from study.engine.fused.vmapped import OWN_RULE_WEIGHTS, Vmapped
 LANES, EXAMPLES = 3, 4
 
 
-class Between(nn.Module):
-    """Linear layers of inputs of several shapes."""
+class Made(nn.Module):
+    """Layers and a function of them and of the inputs."""
 
-    def __init__(self, shape: tuple[int, ...], bias: bool) -> None:
+    def __init__(self, forward: Callable[[Any, Tensor], Tensor], **layers: nn.Module) -> None:
         super().__init__()
-        self.shape = shape
-        self.first, self.second = nn.Linear(5, 6, bias=bias), nn.Linear(6, 2, bias=bias)
+        for name, layer in layers.items():
+            self.add_module(name, layer)
+        self.of = forward
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.second(self.first(x.view(len(x), *self.shape, 5)).tanh()).flatten(1)
+        return self.of(self, x)
 
 
-class ByExample(nn.Module):
-    """Gives its layer one example after the other, without a dimension for them."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.layer = nn.Linear(30, 2)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return torch.stack([self.layer(example) for example in x.unbind(0)])
+def between(*shape: int, bias: bool = True) -> nn.Module:
+    """Linear layers of inputs of this shape."""
+    layers = nn.Linear(5, 6, bias=bias), nn.Tanh(), nn.Linear(6, 2, bias=bias)
+    return nn.Sequential(nn.Unflatten(1, (*shape, 5)), *layers, nn.Flatten())
 
 
-class OfNoInput(nn.Module):
-    """Its first layer has the same inputs in all lanes."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.constant, self.layer = nn.Linear(7, 30), nn.Linear(30, 2)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.layer(x + self.constant(torch.ones(2, 7)).mean(0))
+def over_axis(own: Any, x: Tensor) -> Tensor:
+    return own.second(torch.vmap(own.first, in_dims=1, out_dims=1)(x.unflatten(1, (5, 6))).flatten(1))
 
 
-class OverAxis(nn.Module):
-    """Maps its layer over an axis of its own."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.first, self.second = nn.Linear(6, 3), nn.Linear(15, 2)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.second(torch.vmap(self.first, in_dims=1, out_dims=1)(x.unflatten(1, (5, 6))).flatten(1))
+def of_slopes(own: Any, x: Tensor) -> Tensor:
+    return own.second(torch.func.grad(lambda z: own.first(z).tanh().sum())(x))
 
 
-class OfSlopes(nn.Module):
-    """Takes gradients itself."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.first, self.second = nn.Linear(30, 4), nn.Linear(30, 2)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.second(torch.func.grad(lambda z: self.first(z).tanh().sum())(x))
+def in_half(own: Any, x: Tensor) -> Tensor:
+    with torch.autocast("cpu", torch.bfloat16):
+        return own.second(own.first(x).tanh()).float()
 
 
-class InHalf(nn.Module):
-    """Computes in bfloat16."""
+def by_example(own: Any, x: Tensor) -> Tensor:
+    return torch.stack([own.layer(example) for example in x.unbind(0)])
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.first, self.second = nn.Linear(30, 4), nn.Linear(4, 2)
 
-    def forward(self, x: Tensor) -> Tensor:
-        with torch.autocast("cpu", torch.bfloat16):
-            return self.second(self.first(x).tanh()).float()
+def of_no_input(own: Any, x: Tensor) -> Tensor:
+    return own.layer(x + own.constant(torch.ones(2, 7)).mean(0))
 
 
 def of_images(*layers: nn.Module) -> nn.Module:
@@ -91,15 +65,15 @@ def of_images(*layers: nn.Module) -> nn.Module:
 
 
 MODELS = {
-    "rows": lambda: Between((6,), bias=True),
-    "without biases": lambda: Between((6,), bias=False),
-    "more dimensions": lambda: Between((2, 3), bias=True),
+    "rows": lambda: between(6),
+    "without biases": lambda: between(6, bias=False),
+    "more dimensions": lambda: between(2, 3),
     "one to an example": lambda: nn.Sequential(nn.Linear(30, 4), nn.GELU(), nn.Linear(4, 2)),
-    "no dimension for examples": ByExample,
-    "the same in all lanes": OfNoInput,
-    "a vmap of its own": OverAxis,
-    "gradients of its own": OfSlopes,
-    "autocast": InHalf,
+    "no dimension for examples": lambda: Made(by_example, layer=nn.Linear(30, 2)),
+    "the same in all lanes": lambda: Made(of_no_input, constant=nn.Linear(7, 30), layer=nn.Linear(30, 2)),
+    "a vmap of its own": lambda: Made(over_axis, first=nn.Linear(6, 3), second=nn.Linear(15, 2)),
+    "gradients of its own": lambda: Made(of_slopes, first=nn.Linear(30, 4), second=nn.Linear(30, 2)),
+    "autocast": lambda: Made(in_half, first=nn.Linear(30, 4), second=nn.Linear(4, 2)),
     "one channel": lambda: of_images(nn.Conv2d(1, 3, 3, padding=1), nn.ReLU()),
     "one channel, unlike sides": lambda: of_images(nn.Conv2d(1, 2, (2, 3), stride=(1, 2), bias=False)),
     "one channel in between": lambda: of_images(nn.Conv2d(1, 1, 1), nn.Tanh(), nn.Conv2d(1, 2, 3, padding="same")),
@@ -137,10 +111,8 @@ def test_lanes_under_vmap_have_the_gradients_of_models_that_are_alone(rule, name
         expected.mean().backward()
         for key, parameter in alone.items():
             torch.testing.assert_close(views[key][lane], parameter.grad, **near)
-    outputs = form.outputs(inputs[0])
-    torch.testing.assert_close(
-        outputs[0], functional_call(model, {k: v[0] for k, v in layout.views(rows).items()}, (inputs[0],))
-    )
+    first = {key: view[0] for key, view in layout.views(rows).items()}
+    torch.testing.assert_close(form.outputs(inputs[0])[0], functional_call(model, first, (inputs[0],)))
 
 
 def test_a_form_that_is_let_go_leaves_no_model_behind(monkeypatch):

@@ -1,0 +1,120 @@
+"""A desk that hands out trials and keeps checkpoints, what the engines make of them, and comparisons of curves."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from helpers.blobs import WORKLOADS
+from study.engine import lanes, serial
+from study.engine.checkpoints import Pace
+from study.engine.serial import Proposals
+from study.records import Curve, Study, Trial
+
+Curves = dict[int, Curve]
+"""By the indices of their trials."""
+
+
+class Counting(Pace):
+    """Counts the steps that the engine runs."""
+
+    made = 0
+
+    def advance(self, advance: Any, most: int) -> None:
+        def counted(steps: int) -> None:
+            self.made += steps
+            advance(steps)
+
+        super().advance(counted, most)
+
+
+class Killed(Exception):
+    """Stands for SIGKILL: the engine writes nothing after it."""
+
+
+class Desk(Proposals):
+    """Hands out trials in this order, some with a checkpoint; records all checkpoints taken.
+
+    Arguments:
+        kept: index -> the checkpoint to resume from; new ones replace it.
+        lives: number of checkpoints after which the engine is killed.
+    """
+
+    limit = sys.maxsize
+
+    def __init__(
+        self,
+        trials: Sequence[Trial],
+        minutes: float | None = None,
+        kept: dict[int, bytes] | None = None,
+        lives: float = float("inf"),
+    ) -> None:
+        self.trials, self.lives, self.kept = list(trials), lives, {} if kept is None else kept
+        self.pace: Counting = Counting(minutes)
+        self.taken: list[tuple[int, bytes]] = []
+
+    def ask(self, wait: bool) -> Trial | None:
+        return self.trials.pop(0) if self.trials else None
+
+    def step_limit(self, index: int) -> int:
+        return self.limit
+
+    def checkpoint(self, index: int) -> bytes | None:
+        return self.kept.get(index)
+
+    def keep(self, index: int, checkpoint: bytes) -> None:
+        self.kept[index] = checkpoint
+        self.taken.append((index, checkpoint))
+        if len(self.taken) >= self.lives:
+            raise Killed
+
+
+def fixed_trial(study: Study, index: int = 0, **changed: float) -> Trial:
+    """The trial of the first choice of every hyperparameter."""
+    return study.trial(index, {name: each.choices[0] for name, each in study.search.space.items()} | changed)
+
+
+def training(
+    study: Study, desk: Desk, heights: Sequence[int] = (4,), workload: Any = None, data: Any = None
+) -> Iterator[Curve]:
+    """Train by the engine of the study's arithmetic, by default the workload for it, on the CPU."""
+    workload = workload or WORKLOADS[study.arithmetic]
+    data = data or workload.data()
+    if study.arithmetic == "plain":
+        return serial.train(study, workload, data, desk)
+    return lanes.train(study, workload, data, desk, heights, heights[-1])
+
+
+def trained(study: Study, desk: Desk, heights: Sequence[int] = (4,), workload: Any = None, data: Any = None) -> Curves:
+    return {curve.trial.index: curve for curve in training(study, desk, heights, workload, data)}
+
+
+def assert_same_bits(one: Any, other: Any) -> None:
+    """Of two curves, or of the curves of the same trials."""
+    if isinstance(one, dict):
+        assert one.keys() == other.keys()
+        for index in one:
+            assert_same_bits(one[index], other[index])
+        return
+    assert (one.trial, one.first_bad_step, one.micro_batch) == (other.trial, other.first_bad_step, other.micro_batch)
+    assert one.steps.tolist() == other.steps.tolist()
+    assert one.errors.keys() == other.errors.keys()
+    for metric in one.errors:
+        assert one.errors[metric].tobytes() == other.errors[metric].tobytes(), (one.trial.index, metric)
+
+
+def assert_near(one: Any, other: Any, tolerance: float, metrics: str = "loss") -> None:
+    """The same up to this relative tolerance of the errors whose names end in `metrics`."""
+    if isinstance(one, dict):
+        assert one.keys() == other.keys()
+        for index in one:
+            assert_near(one[index], other[index], tolerance, metrics)
+        return
+    assert (one.trial, one.first_bad_step) == (other.trial, other.first_bad_step)
+    assert one.steps.tolist() == other.steps.tolist()
+    for metric, errors in other.errors.items():
+        if metric.endswith(metrics):
+            np.testing.assert_allclose(one.errors[metric], errors, rtol=tolerance, err_msg=metric)
