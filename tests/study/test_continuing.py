@@ -1,14 +1,10 @@
 """A killed sweep continues its long trials: the tuner proposes them again, the store keeps their checkpoints."""
 
-from __future__ import annotations
-
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from helpers.checkpointed import held, saved, step
@@ -48,7 +44,7 @@ def test_an_indexed_sampler_needs_no_checkpoint_to_propose_again(make_study):
     assert Tuner(study, under_way=[forged]).ask() == Tuner(study).ask() != forged
 
 
-def files(folder: Path) -> list[str]:
+def files(folder):
     return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
 
 
@@ -88,7 +84,7 @@ def test_a_checkpoint_that_cannot_be_kept_is_named(tmp_path, make_study, write_s
 SWEEP = ["batch_size=32", "search.trials=2", "stopping=budget", "budget.steps=2000", "budget.max_steps=2000"]
 
 
-def tables(folder: Path) -> Mapping[str, bytes]:
+def tables(folder):
     return {path.name: path.read_bytes() for path in (folder / "tables").glob("*.csv") if path.name != "cost.csv"}
 
 

@@ -1,7 +1,5 @@
 """The numbers are those of NUMERICS_VERSION: whoever alters a curve finds out here and raises it."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 

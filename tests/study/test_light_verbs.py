@@ -1,7 +1,5 @@
 """Verbs that only read files start without torch, Optuna and Hydra, which take seconds to import."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Results folders of older versions are read, reported and continued; what cannot be continued is refused."""
 
-from __future__ import annotations
-
 import io
 import json
 import platform
@@ -9,7 +7,6 @@ import shutil
 from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -23,7 +20,7 @@ from study.calibration import compare
 from study.config.jobs import Job
 from study.devices.placement import Placement
 from study.engine import checkpoints, footprint, older
-from study.records import Curve, Study
+from study.records import Study
 
 DATA = Path(__file__).parents[1] / "data" / "older_results"
 PLACE = Placement(device="cpu", workers=1)
@@ -38,33 +35,33 @@ ARITHMETICS = {
 
 
 @pytest.fixture
-def results(tmp_path: Path) -> Path:
+def results(tmp_path):
     return Path(shutil.copytree(DATA / "complete", tmp_path / "results"))
 
 
-def folder_of(results: Path, name: str) -> Path:
+def folder_of(results, name):
     return results / "studies" / name
 
 
-def job_of(results: Path, name: str, **search: Any) -> Job:
+def job_of(results, name, **search):
     """The study on file, asked for again, perhaps with more of its search."""
     study = Study.from_question(store.read(folder_of(results, name) / "study.json")["question"])
     return Job(replace(study, search=replace(study.search, **search)), results, PLACE)
 
 
-def edited(path: Path, old: str, new: str) -> None:
+def edited(path, old, new):
     text = path.read_text()
     assert old in text
     path.write_text(text.replace(old, new))
 
 
-def trained(job: Job) -> list[Curve]:
+def trained(job):
     console = Console(file=io.StringIO())
     whole_sweep.train(whole_sweep.settled([job]), None, "", console)
     return store.load(store.study_folder(job.results, job.study))
 
 
-def assert_continued(found: list[Curve], expected: list[Curve]) -> None:
+def assert_continued(found, expected):
     """Equal bits on the kind of processor and the torch that wrote the folder, else equal but for rounding."""
     recorded = store.read(folder_of(DATA / "complete", "serial/momentum/4") / "study.json")["provenance"][0]
     here = (run._processor(), version("torch"), torch.backends.cpu.get_cpu_capability(), platform.machine())

@@ -1,7 +1,5 @@
 """Every schedule is its closed form, from 1 downwards, and begins where its warmup ends."""
 
-from __future__ import annotations
-
 import math
 from functools import partial
 

@@ -1,11 +1,8 @@
 """Stages in wider boxes, multiples of the budget, repetitions and reruns: which comes next, and which is the answer."""
 
-from __future__ import annotations
-
 import json
 import math
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -245,7 +242,7 @@ SMALL = ["sweep", "batch_size=64", "search.trials=40", "budget.epochs=10", "sear
 
 
 @pytest.mark.slow
-def test_a_sweep_with_everything(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_sweep_with_everything(tmp_path, capsys):
     command = [*SMALL, "search.budgets=[1,2]", "search.repeats=1", "search.reruns=3", f"results={tmp_path}"]
     assert main(command) == 0
     out = " ".join(capsys.readouterr().out.split())

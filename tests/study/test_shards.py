@@ -1,12 +1,8 @@
 """Several processes on one study: together they make what one makes, whoever is first and whoever dies."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,7 +13,7 @@ from study import run, store
 from study.__main__ import main
 from study.devices.placement import Placement
 from study.engine.cost import Cost
-from study.records import Curve, Study, Trial
+from study.records import Curve, Trial
 from study.search.optuna_storage import Storage
 from study.search.tuner import Tuner
 from study.store.claims import Shard
@@ -30,7 +26,7 @@ SWEEP = ["sweep", "batch_size=32,256", "search.trials=6", "budget.epochs=5"]
 def drawn(make_study, make_curve):
     """How each trial ends, by index: it reaches the goal at a step, misses it (0) or diverges (a negative step)."""
 
-    def curves(study: Study, ends: Sequence[int]) -> list[Curve]:
+    def curves(study, ends):
         return [
             make_curve(study, index, reaches=end if end > 0 else None, bad=-end if end < 0 else None)
             for index, end in enumerate(ends)
@@ -45,7 +41,7 @@ def drawn(make_study, make_curve):
     count=st.integers(1, 4),
     order=st.randoms(use_true_random=False),
 )
-def test_shards_launch_what_one_process_launches(make_study, drawn, ends, count, order) -> None:
+def test_shards_launch_what_one_process_launches(make_study, drawn, ends, count, order):
     """Whatever they know of each other, and when."""
     study = make_study(trials=5, max_launches=40, stopping="race", batch_size=8)
     curves = drawn(study, ends)
@@ -55,7 +51,7 @@ def test_shards_launch_what_one_process_launches(make_study, drawn, ends, count,
     made: list[Curve] = []
     heard = [0] * count
 
-    def news(number: int) -> list[Curve]:
+    def news(number):
         since = made[heard[number] :] if order.random() < 0.5 else []
         heard[number] += len(since)
         return since
@@ -83,7 +79,7 @@ def test_shards_launch_what_one_process_launches(make_study, drawn, ends, count,
     assert len(launched) <= len(counted)
 
 
-def test_a_shard_hears_of_the_goals_of_others(tmp_path: Path, make_study, make_curve) -> None:
+def test_a_shard_hears_of_the_goals_of_others(tmp_path, make_study, make_curve):
     study = make_study(stopping="race", trials=8)
     store.open_study(tmp_path, study, {})
     folder = store.study_folder(tmp_path, study)
@@ -103,13 +99,13 @@ class Trainer:
 
     count, placement = 1, Placement(device="cpu", workers=1, devices=1)
 
-    def __init__(self, make_curve: Any, leaves_after: int | None = None) -> None:
+    def __init__(self, make_curve, leaves_after=None):
         self.make_curve, self.left, self.made = make_curve, leaves_after, list[int]()
 
-    def cost_of(self, _: Study) -> Cost:
+    def cost_of(self, _):
         return Cost(0, 0, 0)
 
-    def train(self, study: Study, tuner: Tuner, _: object):
+    def train(self, study, tuner, _):
         while (trial := tuner.ask()) is not None:
             if self.left == 0:
                 raise InterruptedError
@@ -118,13 +114,13 @@ class Trainer:
             yield self.make_curve(study, trial.index, reaches=30)
 
 
-def test_a_process_takes_the_shards_that_nobody_works_on(tmp_path: Path, make_study, make_curve) -> None:
+def test_a_process_takes_the_shards_that_nobody_works_on(tmp_path, make_study, make_curve):
     study = make_study(trials=6)
     folder = store.study_folder(tmp_path, study)
     first, second = Trainer(make_curve, leaves_after=1), Trainer(make_curve)
     with pytest.raises(InterruptedError):
-        run.run(run.SearchRun(study, tmp_path, shards=3), first, lambda *_: None)  # type: ignore[arg-type]
-    run.run(run.SearchRun(study, tmp_path, shards=3), second, lambda *_: None)  # type: ignore[arg-type]
+        run.run(run.SearchRun(study, tmp_path, shards=3), first, lambda *_: None)
+    run.run(run.SearchRun(study, tmp_path, shards=3), second, lambda *_: None)
     assert (first.made, second.made) == ([0], [3, 1, 4, 2, 5])
     assert [curve.trial.index for curve in store.load(folder)] == list(range(6))
     provenance = store.runs(folder)
@@ -133,27 +129,25 @@ def test_a_process_takes_the_shards_that_nobody_works_on(tmp_path: Path, make_st
     assert sorted(path.name for path in folder.iterdir()) == ["curves.parquet", "study.json", "trials"]
 
 
-def test_a_trial_that_another_process_kept_meanwhile_is_counted_once(
-    tmp_path: Path, make_study, make_curve, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_trial_that_another_process_kept_meanwhile_is_counted_once(tmp_path, make_study, make_curve, monkeypatch):
     """A process that was taken for dead had just kept what its heir trained too."""
     study = make_study(trials=2)
     folder = store.study_folder(tmp_path, study)
     trainer = Trainer(make_curve)
     real = store.save
 
-    def late(folder: Path, curve: Curve, **how: Any) -> bool:
+    def late(folder, curve, **how):
         if curve.trial.index == 1:
             real(folder, curve)
         return real(folder, curve, **how)
 
     monkeypatch.setattr(store, "save", late)
-    run.run(run.SearchRun(study, tmp_path), trainer, lambda *_: None)  # type: ignore[arg-type]
+    run.run(run.SearchRun(study, tmp_path), trainer, lambda *_: None)
     assert [curve.trial.index for curve in store.load(folder)] == [0, 1]
     assert [record["doubled_trials"] for record in store.runs(folder)] == [1]
 
 
-def test_an_adaptive_search_in_shards_needs_a_storage(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_adaptive_search_in_shards_needs_a_storage(tmp_path, capsys):
     command = ["sweep", "search=tpe", "shards=2", f"results={tmp_path / 'results'}"]
     assert main(command) == 2
     assert "shards=2 of search=tpe" in (message := " ".join(capsys.readouterr().err.split()))
@@ -163,7 +157,7 @@ def test_an_adaptive_search_in_shards_needs_a_storage(tmp_path: Path, capsys: py
     assert not list(tmp_path.iterdir())
 
 
-def test_shards_tell_a_shared_storage_their_own_trials(tmp_path: Path, make_study, make_curve) -> None:
+def test_shards_tell_a_shared_storage_their_own_trials(tmp_path, make_study, make_curve):
     study = make_study(sampler="tpe", trials=6)
     store.open_study(tmp_path, study, {})
     folder = store.study_folder(tmp_path, study)
@@ -181,13 +175,13 @@ def test_shards_tell_a_shared_storage_their_own_trials(tmp_path: Path, make_stud
     assert sorted(trial.user_attrs["index"] for trial in found) == [0, 1, 2, 3]
 
 
-def tables(results: Path) -> dict[str, bytes]:
+def tables(results):
     return {path.name: path.read_bytes() for path in (results / "tables").glob("*.csv") if path.name != "cost.csv"}
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("shards", [1, 4])
-def test_processes_that_share_a_folder_make_the_tables_of_one(tmp_path: Path, shards: int) -> None:
+def test_processes_that_share_a_folder_make_the_tables_of_one(tmp_path, shards):
     """One of them is killed on the way; with a single shard the others are told who works on it."""
     assert main([*SWEEP, f"results={tmp_path / 'alone'}"]) == 0
     together = tmp_path / "together"

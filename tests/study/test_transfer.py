@@ -3,7 +3,6 @@
 import json
 import math
 import shutil
-from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
@@ -34,7 +33,7 @@ CONFIGURATIONS = st.fixed_dictionaries(
 )
 
 
-def moved(rule: str, configuration: dict[str, float], base: int, size: int, steps: int = 10**6) -> dict[str, float]:
+def moved(rule, configuration, base, size, steps=10**6):
     return RULES[rule].move(configuration, Move(base, size, train_examples=1000, train_steps=steps))
 
 
@@ -121,7 +120,7 @@ BASES = ["--base-batch-size", "16", "--base-batch-size", "256"]
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _few_figures() -> Iterator[None]:
+def _few_figures():
     """All others are drawn elsewhere, and take most of the time."""
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr("analysis.figures.charts", partial(figures.charts, names=["rules"]))
@@ -129,14 +128,14 @@ def _few_figures() -> Iterator[None]:
 
 
 @pytest.fixture(scope="module")
-def swept(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def swept(tmp_path_factory):
     folder = tmp_path_factory.mktemp("swept") / "results"
     assert main([*SWEEP, f"results={folder}"]) == 0
     return folder
 
 
 @pytest.fixture(scope="module")
-def ruled(swept: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def ruled(swept, tmp_path_factory):
     """The same with rules from two bases."""
     folder = tmp_path_factory.mktemp("ruled") / "results"
     shutil.copytree(swept, folder)
@@ -144,22 +143,22 @@ def ruled(swept: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def tables(folder: Path) -> dict[str, bytes]:
+def tables(folder):
     """Every table that holds no timings."""
     return {path.name: path.read_bytes() for path in (folder / "tables").glob("*.csv") if path.name != "cost.csv"}
 
 
-def files(folder: Path) -> dict[Path, int]:
+def files(folder):
     return {path: path.stat().st_mtime_ns for path in (folder / "studies").rglob("*") if path.is_file()}
 
 
-def branches(folder: Path) -> Iterator[tuple[Study, list]]:
+def branches(folder):
     for path in sorted(folder.glob("studies/*/*/*/rule-*/study.json")):
         yield Study.from_question(json.loads(path.read_text())["question"]), store.load(path.parent)
 
 
 @pytest.mark.slow
-def test_every_other_batch_size_is_trained_with_the_same_seeds(ruled: Path) -> None:
+def test_every_other_batch_size_is_trained_with_the_same_seeds(ruled):
     seeds: dict[tuple[str, int], set[tuple]] = {}
     rules: dict[tuple[str, int], set[tuple]] = {}
     for study, curves in branches(ruled):
@@ -179,7 +178,7 @@ def test_every_other_batch_size_is_trained_with_the_same_seeds(ruled: Path) -> N
 
 
 @pytest.mark.slow
-def test_what_is_trained_is_what_the_rule_says(ruled: Path) -> None:
+def test_what_is_trained_is_what_the_rule_says(ruled):
     tuned = {
         (study.optimizer, study.batch_size): dict(curves[0].trial.hyperparameters)
         for study, curves in branches(ruled)
@@ -198,7 +197,7 @@ def test_what_is_trained_is_what_the_rule_says(ruled: Path) -> None:
 
 
 @pytest.mark.slow
-def test_the_report_has_its_table_figure_and_sentences(ruled: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_report_has_its_table_figure_and_sentences(ruled, capsys):
     before, measured = tables(ruled), files(ruled)
     for name in ("report.html", "figures/rules.svg", "tables/rules.csv"):
         (ruled / name).unlink()
@@ -215,23 +214,21 @@ def test_the_report_has_its_table_figure_and_sentences(ruled: Path, capsys: pyte
 
 
 @pytest.mark.slow
-def test_nothing_else_that_a_report_says_changes(swept: Path, ruled: Path) -> None:
+def test_nothing_else_that_a_report_says_changes(swept, ruled):
     before, after = tables(swept), tables(ruled)
     assert {name for name in before if before[name] != after[name]} == {"rules.csv", "rule_steps.csv"}
     assert pd.read_csv(swept / "tables/rules.csv").empty
 
 
 @pytest.mark.slow
-def test_what_is_done_is_not_done_again(ruled: Path) -> None:
+def test_what_is_done_is_not_done_again(ruled):
     before = files(ruled)
     assert main(["rules", str(ruled), *BASES, *RULES_ASKED]) == 0
     assert files(ruled) == before
 
 
 @pytest.mark.slow
-def test_interrupted_and_resumed_is_as_if_it_had_not_been(
-    swept: Path, ruled: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_interrupted_and_resumed_is_as_if_it_had_not_been(swept, ruled, tmp_path, monkeypatch):
     saved: list[Path] = []
 
     def save(place, curve, keep=store.save, **how):
@@ -253,9 +250,7 @@ def test_interrupted_and_resumed_is_as_if_it_had_not_been(
 
 
 @pytest.mark.slow
-def test_more_seeds_go_on_and_status_sees_them(
-    ruled: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_more_seeds_go_on_and_status_sees_them(ruled, tmp_path, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "200")
     shutil.copytree(ruled / "studies/mlp_digits/momentum", tmp_path / "studies/mlp_digits/momentum")
     capsys.readouterr()
@@ -275,24 +270,17 @@ def test_more_seeds_go_on_and_status_sees_them(
     assert main(["status", str(tmp_path)]) == 0
     assert "constant from 256" in " ".join(capsys.readouterr().out.split())
     seeds = pd.read_csv(tmp_path / "tables/rules.csv").set_index(["base_batch_size", "rule"])["seeds"]
-    assert seeds.to_dict() == {
-        (16, "constant"): 3,
-        (16, "linear"): 3,
-        (256, "constant"): 4,
-        (256, "linear"): 3,
-    }
+    assert seeds.to_dict() == {(16, "constant"): 3, (16, "linear"): 3, (256, "constant"): 4, (256, "linear"): 3}
 
 
-def refusal(folder: Path, capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+def refusal(folder, capsys, *arguments):
     capsys.readouterr()
     assert main(["rules", str(folder), *arguments]) == 2
     return " ".join(capsys.readouterr().err.split())
 
 
 @pytest.mark.slow
-def test_refusals_name_the_rule_the_value_and_the_cure(
-    swept: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_refusals_name_the_rule_the_value_and_the_cure(swept, tmp_path, capsys):
     before = files(swept)
     assert "unknown rule 'square_rot'; did you mean 'square_root'?" in refusal(swept, capsys, "--rules", "square_rot")
     assert "--seeds must be at least 1, but got 0." in refusal(swept, capsys, "--seeds", "0")
@@ -323,7 +311,7 @@ def plan(tmp_path, make_study, make_curve, write_study):
     return partial(planned, tmp_path, make_study, make_curve, write_study)
 
 
-def test_what_is_not_tuned_is_left_out_and_where_the_goal_was_missed_nothing_is_compared(plan) -> None:
+def test_what_is_not_tuned_is_left_out_and_where_the_goal_was_missed_nothing_is_compared(plan):
     asked = transfer.TransferRequest(bases=(8, 16), rules=("constant", "constant_half_life"), seeds=2)
     found, left_out = plan(asked, {8: 20, 16: None, 32: 30, 64: 10}, unfinished=(64,))
     assert left_out == [
@@ -335,27 +323,25 @@ def test_what_is_not_tuned_is_left_out_and_where_the_goal_was_missed_nothing_is_
     assert found == {16: [constant], 32: [Branch(rerun=0, rule="tuned", base=32), constant]}
 
 
-def test_the_usual_bases_are_the_smallest_that_reached_the_goal_and_the_middle_one(plan) -> None:
+def test_the_usual_bases_are_the_smallest_that_reached_the_goal_and_the_middle_one(plan):
     found, left_out = plan(transfer.TransferRequest(rules=("constant",)), {1: None, 2: 20, 4: 20, 8: 20, 16: 20})
     assert left_out == []
     assert {branch.base for branches in found.values() for branch in branches if branch.rule == "constant"} == {2, 8}
 
 
-def test_nothing_can_be_moved_from_nowhere_or_to_nowhere(plan) -> None:
+def test_nothing_can_be_moved_from_nowhere_or_to_nowhere(plan):
     assert plan(transfer.TransferRequest(), {8: None, 16: None}) == (
         {},
         ["no trial reached the goal, so nothing is tuned; choose a looser goal or a larger budget"],
     )
 
 
-def test_there_is_no_move_to_where_it_is(plan) -> None:
+def test_there_is_no_move_to_where_it_is(plan):
     reason = "batch size 8 is the only one, so there is none to transfer to; sweep another"
     assert plan(transfer.TransferRequest(), {8: 20}) == ({}, [reason])
 
 
-def test_a_base_that_was_fastest_on_twice_the_budget_brings_it_along(
-    make_study, make_curve, write_study, tmp_path
-) -> None:
+def test_a_base_that_was_fastest_on_twice_the_budget_brings_it_along(make_study, make_curve, write_study, tmp_path):
     jobs = {}
     for size in (8, 16):
         study = make_study(batch_size=size, trials=1, budgets=(1.0, 2.0))

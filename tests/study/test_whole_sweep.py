@@ -21,18 +21,18 @@ README = Path(__file__).parents[2] / "README.md"
 SMALL = ["sweep", "batch_size=16,256", "search.trials=3", "budget.epochs=2"]
 
 
-def curve_files(folder: Path) -> dict[Path, int]:
+def curve_files(folder):
     return {path: path.stat().st_mtime_ns for path in (folder / "studies").rglob("*") if path.is_file()}
 
 
 @pytest.fixture(scope="module")
-def swept(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def swept(tmp_path_factory):
     folder = tmp_path_factory.mktemp("swept") / "results"
     assert main([*SMALL, f"results={folder}"]) == 0
     return folder
 
 
-def test_sweep_writes_tables_figures_and_report(swept: Path) -> None:
+def test_sweep_writes_tables_figures_and_report(swept):
     steps = pd.read_csv(swept / "tables/steps_to_result.csv")
     assert list(steps["batch_size"]) == [16, 256]
     assert (steps["complete"] == 3).all()
@@ -54,7 +54,7 @@ def test_sweep_writes_tables_figures_and_report(swept: Path) -> None:
     assert "torch" in page
 
 
-def test_a_finished_sweep_only_rebuilds_its_report(swept: Path) -> None:
+def test_a_finished_sweep_only_rebuilds_its_report(swept):
     before = curve_files(swept)
     (swept / "report.html").unlink()
     assert main([*SMALL, f"results={swept}"]) == 0
@@ -62,13 +62,13 @@ def test_a_finished_sweep_only_rebuilds_its_report(swept: Path) -> None:
     assert (swept / "report.html").exists()
 
 
-def test_another_folder_gives_the_same_tables_bit_for_bit(swept: Path, tmp_path: Path) -> None:
+def test_another_folder_gives_the_same_tables_bit_for_bit(swept, tmp_path):
     assert main([*SMALL, f"results={tmp_path}", "engine.workers=1"]) == 0
     assert tables(tmp_path) == tables(swept)
 
 
 @pytest.mark.slow
-def test_more_trials_extend_and_equal_a_sweep_that_asked_for_them_at_once(swept: Path, tmp_path: Path) -> None:
+def test_more_trials_extend_and_equal_a_sweep_that_asked_for_them_at_once(swept, tmp_path):
     extended, at_once = tmp_path / "extended", tmp_path / "at_once"
     small = ["sweep", "batch_size=256", "budget.epochs=2"]
     assert main([*small, "search.trials=2", f"results={extended}"]) == 0
@@ -78,7 +78,7 @@ def test_more_trials_extend_and_equal_a_sweep_that_asked_for_them_at_once(swept:
 
 
 @pytest.mark.slow
-def test_a_race_equals_full_budgets_read_as_a_race(tmp_path: Path) -> None:
+def test_a_race_equals_full_budgets_read_as_a_race(tmp_path):
     small = ["sweep", "preset=quick", "budget.epochs=4", "batch_size=64,256"]
     for rule in ("race", "budget"):
         assert main([*small, f"stopping={rule}", f"results={tmp_path / rule}"]) == 0
@@ -90,7 +90,7 @@ def test_a_race_equals_full_budgets_read_as_a_race(tmp_path: Path) -> None:
     assert "would have been skipped" in (tmp_path / "budget/report.html").read_text()
 
 
-def test_optimizers_swept_together_are_curves_of_one_figure(tmp_path: Path) -> None:
+def test_optimizers_swept_together_are_curves_of_one_figure(tmp_path):
     command = ["sweep", "optimizer=sgd,adam", "schedule=linear_decay", "batch_size=256", "search.trials=2"]
     assert main([*command, "engine.workers=1", f"results={tmp_path}"]) == 0
     steps = pd.read_csv(tmp_path / "tables/steps_to_result.csv")
@@ -100,7 +100,7 @@ def test_optimizers_swept_together_are_curves_of_one_figure(tmp_path: Path) -> N
     assert "sgd" in figure
 
 
-def test_the_readmes_own_workload(tmp_path: Path) -> None:
+def test_the_readmes_own_workload(tmp_path):
     text = README.read_text()
     mine = tmp_path / "mine"
     for name, language in (("moons.py", "python"), ("workload/moons.yaml", "yaml")):
@@ -146,7 +146,7 @@ class Full(Images):
 """
 
 
-def test_one_sweep_crosses_arithmetics(tmp_path: Path) -> None:
+def test_one_sweep_crosses_arithmetics(tmp_path):
     """Convolutions are fused at small batch sizes and trained one by one above."""
     mine = tmp_path / "mine"
     (mine / "workload").mkdir(parents=True)
@@ -158,7 +158,7 @@ def test_one_sweep_crosses_arithmetics(tmp_path: Path) -> None:
     assert {q["batch_size"]: q["arithmetic"] for q in questions} == {2: "vmap", 4: "vmap", 8: "plain", 16: "plain"}
 
 
-def test_a_study_that_does_not_fit_fails_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_study_that_does_not_fit_fails_alone(tmp_path, capsys):
     mine = tmp_path / "mine"
     (mine / "workload").mkdir(parents=True)
     (mine / "made_images.py").write_text(IMAGES)
@@ -179,9 +179,7 @@ def test_a_study_that_does_not_fit_fails_alone(tmp_path: Path, capsys: pytest.Ca
 
 @pytest.mark.slow
 @pytest.mark.parametrize("calls", [0, 60])
-def test_what_one_worker_has_no_room_for_the_others_train(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], calls: int
-) -> None:
+def test_what_one_worker_has_no_room_for_the_others_train(tmp_path, capsys, calls):
     """Its device may be filled by somebody else, from the beginning or later."""
     mine = tmp_path / "mine"
     (mine / "workload").mkdir(parents=True)
@@ -203,7 +201,7 @@ def test_what_one_worker_has_no_room_for_the_others_train(
 
 
 @pytest.mark.slow
-def test_goals_after_the_fact(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_goals_after_the_fact(tmp_path, capsys):
     """Looser ones are read off any curve; others need full budgets, and are refused with the reason."""
     small = ["sweep", "batch_size=64,256", "search.trials=4", "budget.epochs=2"]
     for rule in ("race", "budget"):
@@ -226,7 +224,7 @@ def test_goals_after_the_fact(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     assert "a goal must read" in capsys.readouterr().err
 
 
-def test_fused_trials_that_are_forced_stay_fused_as_they_were(tmp_path: Path) -> None:
+def test_fused_trials_that_are_forced_stay_fused_as_they_were(tmp_path):
     """Whatever the rule says today, here or on another device."""
     small = ["batch_size=64", f"results={tmp_path}"]
     [job] = preflight.settle(parse_jobs(small))
@@ -235,9 +233,7 @@ def test_fused_trials_that_are_forced_stay_fused_as_they_were(tmp_path: Path) ->
     assert again.study.arithmetic == "linear_blocks"
 
 
-def test_a_study_begun_on_another_device_goes_on_in_its_arithmetic(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_study_begun_on_another_device_goes_on_in_its_arithmetic(tmp_path, capsys):
     small = ["batch_size=64", "search.trials=2", "budget.epochs=2", "engine.workers=1", f"results={tmp_path}"]
     [job] = preflight.settle(parse_jobs(small))
     assert job.study.arithmetic == "linear_chain"
@@ -253,7 +249,7 @@ def test_a_study_begun_on_another_device_goes_on_in_its_arithmetic(
 
 
 @pytest.mark.slow
-def test_one_report_on_several_folders(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_one_report_on_several_folders(tmp_path, capsys):
     for optimizer in ("sgd", "momentum"):
         small = ["batch_size=64,256", "search.trials=2", "budget.epochs=2", f"results={tmp_path / optimizer}"]
         assert main(["sweep", f"optimizer={optimizer}", *small]) == 0

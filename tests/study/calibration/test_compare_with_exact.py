@@ -1,7 +1,5 @@
 """`study calibrate` end to end on a small model: it agrees with the exact solution, and notices a broken instrument."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 
@@ -164,8 +162,7 @@ def test_what_is_not_solved_is_refused_before_training(tmp_path, asked):
 
 
 @pytest.mark.parametrize(
-    "asked",
-    [["search.space.momentum_half_life_examples=80"], ["search.space.l2=0.1"], ["search.budgets=[0.5,1]"]],
+    "asked", [["search.space.momentum_half_life_examples=80"], ["search.space.l2=0.1"], ["search.budgets=[0.5,1]"]]
 )
 def test_what_the_solution_does_not_know_is_refused_before_training(tmp_path, asked):
     usual = ["workload=nqm", "optimizer=sgd", "search.reruns=3", "batch_size=64", f"results={tmp_path}"]

@@ -1,7 +1,5 @@
 """What needs no cluster of its own: refusals, the order of jobs, what a launcher is told, and jobs on this machine."""
 
-from __future__ import annotations
-
 import os
 import sys
 from dataclasses import replace

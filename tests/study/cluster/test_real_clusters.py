@@ -1,14 +1,11 @@
 """Sweeps on real clusters of one node: jobs that are killed hard, and the tables of a sweep that knew no cluster."""
 
-from __future__ import annotations
-
 import importlib.util
 import os
 import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -23,14 +20,14 @@ SWEEP = ["sweep", "batch_size=16,256", "search.trials=40", "budget.epochs=5", "s
 
 
 @pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
+def undisturbed(tmp_path_factory):
     folder = tmp_path_factory.mktemp("undisturbed")
     assert main([*SWEEP, f"results={folder}"]) == 0
     return tables(folder)
 
 
 @pytest.fixture(scope="module")
-def slurm() -> Iterator[None]:
+def slurm():
     for module in ("submitit", "hydra_plugins.hydra_submitit_launcher"):
         pytest.importorskip(module, reason="the extra slurm is not installed")
     if why := one_node_slurm.lacking():
@@ -40,7 +37,7 @@ def slurm() -> Iterator[None]:
 
 
 @pytest.fixture(scope="module")
-def ray(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+def ray(tmp_path_factory):
     if importlib.util.find_spec("ray") is None or shutil.which("ray", path=Path(sys.executable).parent) is None:
         pytest.skip("the extra ray is not installed")
     log = tmp_path_factory.mktemp("ray") / "log"
@@ -56,7 +53,7 @@ def ray(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         head.wait(timeout=60)
 
 
-def started(results: Path, *more: str) -> subprocess.Popen[str]:
+def started(results, *more):
     """A sweep in a process of its own, once a job of it has finished a trial."""
     before = {*results.rglob("*.parquet")}
     process = subprocess.Popen(
@@ -70,7 +67,7 @@ def started(results: Path, *more: str) -> subprocess.Popen[str]:
     return process
 
 
-def training(results: Path) -> dict[int, str]:
+def training(results):
     """Process -> log, of the jobs under way in a results folder."""
     found = {}
     for folder in Path("/proc").glob("[0-9]*"):
@@ -84,16 +81,16 @@ def training(results: Path) -> dict[int, str]:
     return found
 
 
-def parent(pid: int) -> int:
+def parent(pid):
     return int((Path("/proc") / str(pid) / "stat").read_text().rpartition(")")[2].split()[1])
 
 
-def finish(process: subprocess.Popen[str]) -> tuple[int, str, str]:
+def finish(process):
     out, err = process.communicate(timeout=300)
     return process.returncode, out, err
 
 
-def test_slurm_after_a_job_was_killed_hard(slurm, tmp_path: Path, undisturbed) -> None:
+def test_slurm_after_a_job_was_killed_hard(slurm, tmp_path, undisturbed):
     process = started(tmp_path, "cluster=slurm")
     killed, log = next(iter(training(tmp_path).items()))
     for pid in (parent(killed), killed):  # the launcher's own first: nothing is left to say how it ended
@@ -111,9 +108,7 @@ def test_slurm_after_a_job_was_killed_hard(slurm, tmp_path: Path, undisturbed) -
     assert not (tmp_path / ".cluster").exists()
 
 
-def test_slurm_jobs_go_on_without_who_sent_them_and_the_same_command_waits(
-    slurm, tmp_path: Path, undisturbed, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_slurm_jobs_go_on_without_who_sent_them_and_the_same_command_waits(slurm, tmp_path, undisturbed, capsys):
     slowly = "engine.lanes=1"  # so that they are at work when the second command comes
     process = started(tmp_path, "cluster=slurm", slowly)
     process.send_signal(signal.SIGINT)
@@ -130,19 +125,19 @@ def test_slurm_jobs_go_on_without_who_sent_them_and_the_same_command_waits(
     assert tables(tmp_path) == undisturbed
 
 
-def test_slurm_that_refuses_leaves_nothing(slurm, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_slurm_that_refuses_leaves_nothing(slurm, tmp_path, capfd):
     results = tmp_path / "results"
     assert main([*SWEEP, "cluster=slurm", "hydra.launcher.partition=nope", f"results={results}"]) == 2
     assert "cluster=slurm refused the jobs: " in capfd.readouterr().err
     assert not results.exists()
 
 
-def test_a_job_alone_is_no_array(slurm, tmp_path: Path) -> None:
+def test_a_job_alone_is_no_array(slurm, tmp_path):
     assert main(["sweep", "batch_size=256", "search.trials=2", "cluster=slurm", f"results={tmp_path}"]) == 0
     assert (tmp_path / "report.html").exists()
 
 
-def test_ray_after_a_job_was_killed_hard(ray, tmp_path: Path, undisturbed) -> None:
+def test_ray_after_a_job_was_killed_hard(ray, tmp_path, undisturbed):
     process = started(tmp_path, "cluster=ray")
     killed, log = next(iter(training(tmp_path).items()))
     os.kill(killed, signal.SIGKILL)
@@ -154,7 +149,7 @@ def test_ray_after_a_job_was_killed_hard(ray, tmp_path: Path, undisturbed) -> No
     assert tables(tmp_path) == undisturbed
 
 
-def test_ray_tasks_end_with_who_sent_them(ray, tmp_path: Path) -> None:
+def test_ray_tasks_end_with_who_sent_them(ray, tmp_path):
     process = started(tmp_path, "cluster=ray")
     jobs = training(tmp_path)
     assert jobs
@@ -163,9 +158,7 @@ def test_ray_tasks_end_with_who_sent_them(ray, tmp_path: Path) -> None:
     wait_until(lambda: not alive(set(jobs)), seconds=30)
 
 
-def test_jobs_on_this_machine_end_with_who_sent_them_and_the_same_command_continues(
-    tmp_path: Path, undisturbed
-) -> None:
+def test_jobs_on_this_machine_end_with_who_sent_them_and_the_same_command_continues(tmp_path, undisturbed):
     process = started(tmp_path, "cluster=local", "hydra.launcher.n_jobs=2")
     jobs = training(tmp_path)
     process.kill()
@@ -177,9 +170,7 @@ def test_jobs_on_this_machine_end_with_who_sent_them_and_the_same_command_contin
 
 
 @pytest.mark.parametrize("cluster", ["local", "slurm", "ray"])
-def test_of_a_study_in_shards_others_take_over_what_the_killed_leave(
-    cluster: str, tmp_path: Path, undisturbed, request: pytest.FixtureRequest
-) -> None:
+def test_of_a_study_in_shards_others_take_over_what_the_killed_leave(cluster, tmp_path, undisturbed, request):
     if cluster != "local":
         request.getfixturevalue(cluster)
     process = started(tmp_path, f"cluster={cluster}", "shards=2", "engine.workers=1", "engine.lanes=2")
@@ -190,7 +181,7 @@ def test_of_a_study_in_shards_others_take_over_what_the_killed_leave(
     assert tables(tmp_path) == undisturbed
 
 
-def test_one_job_at_a_time_on_this_machine(tmp_path: Path) -> None:
+def test_one_job_at_a_time_on_this_machine(tmp_path):
     """Joblib then starts no process for it."""
     one = ["batch_size=64", "search.trials=2", "cluster=local", "hydra.launcher.n_jobs=1"]
     assert main(["sweep", *one, f"results={tmp_path}"]) == 0

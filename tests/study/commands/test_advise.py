@@ -1,7 +1,5 @@
 """`study advise` from its command line: what a model takes, what steps take, the published digits, and refusals."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from shutil import copytree

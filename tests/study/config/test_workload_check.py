@@ -1,13 +1,9 @@
 """Workloads of the user's own that cannot be trained: what is wrong is said in words before anything is trained."""
 
-from __future__ import annotations
-
 import math
-from collections.abc import Callable
-from typing import Any
 
 import pytest
-from torch import Tensor, nn
+from torch import nn
 
 from study import whole_sweep
 from study.errors import UsageError
@@ -18,20 +14,20 @@ from workloads.fully_connected import FullyConnected
 class Does(nn.Module):
     """One linear layer, and something done to its input or output."""
 
-    def __init__(self, before: Callable[[Tensor], Any] = lambda x: x, after: Callable[[Tensor], Any] = lambda x: x):
+    def __init__(self, before=lambda x: x, after=lambda x: x):
         super().__init__()
         self.before, self.after, self.layer = before, after, nn.Linear(64, 10)
 
-    def forward(self, x: Tensor) -> Any:
+    def forward(self, x):
         return self.after(self.layer(self.before(x).flatten(1)))
 
 
 class Masked(Does):
-    def forward(self, x: Tensor, mask: Tensor) -> Tensor:  # type: ignore[override]
+    def forward(self, x, mask):
         return super().forward(x * mask)
 
 
-def refused(tmp_path, said: str, batch_size: int = 64) -> None:
+def refused(tmp_path, said, batch_size=64):
     with pytest.raises(UsageError, match=said):
         whole_sweep.jobs_here([f"batch_size={batch_size}", f"results={tmp_path}"], None)
 
@@ -65,10 +61,7 @@ def test_models_that_cannot_be_trained(tmp_path, monkeypatch, model, said):
     ("after", "said"),
     [
         (nn.BatchNorm1d(10), "model cannot be computed of 1 example, .* Expected more than 1 value per channel"),
-        (
-            lambda y: y.squeeze(),
-            r"number per example, of shape \[1\] for 1 of them, but got float32 \[\]",
-        ),
+        (lambda y: y.squeeze(), r"number per example, of shape \[1\] for 1 of them, but got float32 \[\]"),
     ],
 )
 def test_models_that_cannot_be_trained_on_one_example(tmp_path, monkeypatch, after, said):
@@ -83,10 +76,7 @@ def test_models_that_cannot_be_trained_on_one_example(tmp_path, monkeypatch, aft
         (lambda self, outputs, targets: None, "loss must be a number per example, .* but got a NoneType"),
         (lambda self, outputs, targets: 0.5, "but got a float"),
         (lambda self, outputs, targets: outputs.argmax(1).float(), "depends on no trained parameter"),
-        (
-            lambda self, outputs, targets: outputs.nope,
-            r"AttributeError: .*'nope' \(.*.*_check.py, line \d+\)",
-        ),
+        (lambda self, outputs, targets: outputs.nope, r"AttributeError: .*'nope' \(.*.*_check.py, line \d+\)"),
     ],
 )
 def test_losses_that_are_none(tmp_path, monkeypatch, loss, said):
@@ -99,8 +89,8 @@ def test_a_workload_without_errors(tmp_path, monkeypatch):
     refused(tmp_path, "mlp_digits measures nothing: its `errors` are empty")
 
 
-def spoilt(name: str, value: float, rows: slice) -> Callable[[Splits], Splits]:
-    def spoil(splits: Splits) -> Splits:
+def spoilt(name, value, rows):
+    def spoil(splits):
         inputs, targets = getattr(splits, name)
         inputs = inputs.clone()
         inputs.view(len(inputs), -1)[rows, 3] = value

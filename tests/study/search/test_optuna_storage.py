@@ -1,9 +1,6 @@
 """Optuna's storage as an image of the curves: shared, mended after interruptions, never the truth."""
 
-from __future__ import annotations
-
 import math
-from pathlib import Path
 
 import optuna
 import pytest
@@ -14,7 +11,7 @@ from study.search.optuna_storage import JOURNAL, Storage
 from study.search.tuner import Tuner
 
 
-def held(results: Path) -> list[optuna.trial.FrozenTrial]:
+def held(results):
     """The trials of the only search in a results folder's journal."""
     backend = optuna.storages.journal.JournalFileBackend(str(results.resolve() / JOURNAL))
     storage = optuna.storages.JournalStorage(backend)
@@ -22,7 +19,7 @@ def held(results: Path) -> list[optuna.trial.FrozenTrial]:
     return optuna.load_study(study_name=name, storage=storage).trials
 
 
-def states(results: Path) -> list[str]:
+def states(results):
     return sorted(trial.state.name for trial in held(results))
 
 
@@ -103,7 +100,7 @@ def test_sweeps_of_one_question_share_a_search(monkeypatch, tmp_path, make_study
     assert len(optuna.get_all_study_names(storage)) == 2  # another question has a search of its own
 
 
-def test_a_sweep_with_a_journal(tmp_path: Path) -> None:
+def test_a_sweep_with_a_journal(tmp_path):
     command = ["sweep", "batch_size=64", "search=tpe", "search.trials=4", "budget.epochs=2", "search.storage=journal"]
     assert main([*command, "engine.workers=1", f"results={tmp_path}"]) == 0
     assert len([state for state in states(tmp_path) if state == "COMPLETE"]) == 4

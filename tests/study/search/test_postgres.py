@@ -1,7 +1,5 @@
 """Processes that share an adaptive search through a PostgreSQL server, a real one that the tests start."""
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import os
@@ -12,7 +10,6 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +27,7 @@ SWEEP = ["sweep", "batch_size=64", "search=tpe", "search.trials=24", "budget.epo
 class Server:
     """A PostgreSQL server in a folder, reached by a socket there; it refuses to run as root."""
 
-    def __init__(self, folder: Path, binaries: Path) -> None:
+    def __init__(self, folder, binaries):
         self.folder, self.binaries = folder, binaries
         self.url = f"postgresql+psycopg://postgres@/postgres?host={folder}"
         if os.geteuid() == 0:
@@ -38,21 +35,21 @@ class Server:
         self.run("initdb", "--auth=trust", "--username=postgres", "--no-sync")
         self.start()
 
-    def run(self, program: str, *arguments: str) -> None:
+    def run(self, program, *arguments):
         command = [str(self.binaries / program), "-D", str(self.folder / "data"), *arguments]
         who: dict[str, Any] = {"user": NOBODY, "group": NOBODY, "extra_groups": []} if os.geteuid() == 0 else {}
         subprocess.run(command, check=True, cwd=self.folder, timeout=60, stdout=subprocess.DEVNULL, **who)
 
-    def start(self) -> None:
+    def start(self):
         options = f"-c listen_addresses= -c unix_socket_directories={self.folder} -c fsync=off"
         self.run("pg_ctl", "start", "--wait", "--log", str(self.folder / "log"), "--options", options)
 
-    def stop(self) -> None:
+    def stop(self):
         self.run("pg_ctl", "stop", "--mode=immediate")
 
 
 @pytest.fixture
-def server() -> Iterator[Server]:
+def server():
     found = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"))
     binaries = found[-1].parent if found else Path(shutil.which("initdb") or "/").parent
     if not (binaries / "initdb").exists():
@@ -69,14 +66,14 @@ def server() -> Iterator[Server]:
                 made.stop()
 
 
-def held(url: str) -> list[optuna.trial.FrozenTrial]:
+def held(url):
     storage = optuna.storages.RDBStorage(url)
     [name] = optuna.get_all_study_names(storage)
     return optuna.load_study(study_name=name, storage=storage).trials
 
 
 @pytest.mark.slow
-def test_processes_share_a_search_and_take_up_what_the_dead_leave(server: Server, tmp_path: Path) -> None:
+def test_processes_share_a_search_and_take_up_what_the_dead_leave(server, tmp_path):
     results = tmp_path / "results"
     slowly = ["stopping=budget", "shards=3", "engine.workers=1", "engine.lanes=1"]
     arguments = [*SWEEP, *slowly, f"search.storage={server.url}", f"results={results}"]
@@ -114,7 +111,7 @@ def test_processes_share_a_search_and_take_up_what_the_dead_leave(server: Server
     assert shards == {"0-of-3", "1-of-3", "2-of-3"}
 
 
-def _pid(claim: Path) -> int | None:
+def _pid(claim):
     """Of the process that holds it; None: it is gone."""
     try:
         return json.loads(claim.read_text())["pid"]
@@ -122,7 +119,7 @@ def _pid(claim: Path) -> int | None:
         return None
 
 
-def _asked_optuna(url: str) -> bool:
+def _asked_optuna(url):
     """Whether a trial is under way that the sampler proposed."""
     try:
         return any(trial.state == TrialState.RUNNING for trial in held(url))
@@ -131,13 +128,11 @@ def _asked_optuna(url: str) -> bool:
 
 
 @pytest.mark.slow
-def test_a_server_that_goes_away_is_named_and_nothing_is_lost(
-    server: Server, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_server_that_goes_away_is_named_and_nothing_is_lost(server, tmp_path, capsys, monkeypatch):
     command = [*SWEEP, f"search.storage={server.url}", f"results={tmp_path}", "engine.workers=1"]
     real, saved = store.save, list[int]()
 
-    def stopping(folder: Path, curve: Any, **how: Any) -> bool:
+    def stopping(folder, curve, **how):
         saved.append(curve.trial.index)
         if len(saved) == 5:
             server.stop()

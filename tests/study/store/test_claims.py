@@ -1,7 +1,5 @@
 """A part of a study has one process: who holds a claim, for how long, and who may take it over."""
 
-from __future__ import annotations
-
 import errno
 import json
 import os
@@ -10,8 +8,6 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
@@ -24,7 +20,7 @@ from study.store.claims import STALE, WHOLE, Claim, Held, Shard, claimed, refuse
 HERE = f"process {os.getpid()} on {socket.gethostname()}"
 
 
-def of_another_machine(folder: Path, shard: Shard = WHOLE, age: float = 0, number: int = 1) -> Path:
+def of_another_machine(folder, shard=WHOLE, age=0, number=1):
     """The claim of a process whose lock does not reach this machine, touched so many seconds ago."""
     path = folder / f".claim.{shard}.{number}"
     path.write_text(json.dumps({"pid": 7, "host": "another", "boot": "another"}))
@@ -32,22 +28,22 @@ def of_another_machine(folder: Path, shard: Shard = WHOLE, age: float = 0, numbe
     return path
 
 
-def names(folder: Path) -> list[str]:
+def names(folder):
     return sorted(path.name for path in folder.iterdir())
 
 
 @pytest.fixture
-def beating(monkeypatch) -> None:
+def beating(monkeypatch):
     monkeypatch.setattr(claims, "BEAT", 0.05)
 
 
-def test_shards_part_the_trials() -> None:
+def test_shards_part_the_trials():
     shards = [Shard(index, 3) for index in range(3)]
     assert [[i for i in range(7) if i in shard] for shard in shards] == [[0, 3, 6], [1, 4], [2, 5]]
     assert all(i in WHOLE for i in range(7))
 
 
-def test_a_part_has_one_process(tmp_path: Path) -> None:
+def test_a_part_has_one_process(tmp_path):
     for _ in range(2):  # given up again
         with claimed(tmp_path / "study"):
             refusal = f"study is being worked on by {HERE}; wait for it or choose another"
@@ -58,7 +54,7 @@ def test_a_part_has_one_process(tmp_path: Path) -> None:
         assert names(tmp_path / "study") == []
 
 
-def test_parts_of_one_size_are_claimed_apart(tmp_path: Path) -> None:
+def test_parts_of_one_size_are_claimed_apart(tmp_path):
     with claimed(tmp_path, Shard(0, 2)), claimed(tmp_path, Shard(1, 2)):
         for shard in (Shard(0, 2), Shard(1, 2), WHOLE, Shard(1, 3)):
             with pytest.raises(Held), claimed(tmp_path, shard):
@@ -79,7 +75,7 @@ with claimed(Path(sys.argv[1])):
 
 
 @pytest.mark.parametrize("killed", [True, False])
-def test_a_claim_ends_with_its_process(tmp_path: Path, killed: bool) -> None:
+def test_a_claim_ends_with_its_process(tmp_path, killed):
     command = [sys.executable, "-c", HOLDER, str(tmp_path)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdin
@@ -98,20 +94,20 @@ def test_a_claim_ends_with_its_process(tmp_path: Path, killed: bool) -> None:
 
 
 @pytest.mark.parametrize("shard", [WHOLE, Shard(1, 4)])
-def test_a_claim_that_nobody_touched_for_long_is_taken_over(tmp_path: Path, shard: Shard) -> None:
+def test_a_claim_that_nobody_touched_for_long_is_taken_over(tmp_path, shard):
     of_another_machine(tmp_path, shard, age=STALE + 1)
     with claimed(tmp_path, shard) as claim:
         assert names(tmp_path) == [f".claim.{shard}.2"] == [claim.path.name]
 
 
-def test_a_whole_study_that_another_machine_may_work_on_is_waited_for(tmp_path: Path) -> None:
+def test_a_whole_study_that_another_machine_may_work_on_is_waited_for(tmp_path):
     of_another_machine(tmp_path, age=STALE - 2)
     start = time.monotonic()
     with claimed(tmp_path):
         assert 1 < time.monotonic() - start < 30
 
 
-def test_another_machine_that_is_heard_of_lives(tmp_path: Path) -> None:
+def test_another_machine_that_is_heard_of_lives(tmp_path):
     path = of_another_machine(tmp_path, age=STALE - 60)
     touch = threading.Timer(0.2, os.utime, [path])
     touch.start()
@@ -120,7 +116,7 @@ def test_another_machine_that_is_heard_of_lives(tmp_path: Path) -> None:
     touch.join()
 
 
-def test_a_shard_of_another_machine_is_left_alone_at_once(tmp_path: Path) -> None:
+def test_a_shard_of_another_machine_is_left_alone_at_once(tmp_path):
     of_another_machine(tmp_path, Shard(0, 2))
     start = time.monotonic()
     with pytest.raises(Held), claimed(tmp_path, Shard(0, 2)):
@@ -128,9 +124,7 @@ def test_a_shard_of_another_machine_is_left_alone_at_once(tmp_path: Path) -> Non
     assert time.monotonic() - start < 5
 
 
-def test_a_study_that_is_held_is_refused_before_anything_is_measured(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_study_that_is_held_is_refused_before_anything_is_measured(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(whole_sweep, "workers_for", lambda *_: pytest.fail("measured first"))
     folder = tmp_path / "studies/mlp_digits/momentum/64"
     with claimed(folder, Shard(0, 2)):
@@ -140,7 +134,7 @@ def test_a_study_that_is_held_is_refused_before_anything_is_measured(
     refuse_held(folder)  # which may be dead: that is waited for, once it is the study's turn
 
 
-def test_claims_are_touched(tmp_path: Path, beating: None) -> None:
+def test_claims_are_touched(tmp_path, beating):
     with claimed(tmp_path) as claim:
         os.utime(claim.path, (0, 0))
         deadline = time.monotonic() + 30
@@ -149,7 +143,7 @@ def test_claims_are_touched(tmp_path: Path, beating: None) -> None:
         assert claim.path.stat().st_mtime > time.time() - 60
 
 
-def test_who_was_taken_for_dead_stops_before_it_writes(tmp_path: Path) -> None:
+def test_who_was_taken_for_dead_stops_before_it_writes(tmp_path):
     with claimed(tmp_path) as claim:
         claim.check()
         of_another_machine(tmp_path, Shard(1, 2), number=9)  # another part
@@ -159,8 +153,8 @@ def test_who_was_taken_for_dead_stops_before_it_writes(tmp_path: Path) -> None:
             claim.check()
 
 
-def test_where_a_file_system_has_no_locks_claims_age(tmp_path: Path, monkeypatch) -> None:
-    def refuse(*_: object) -> None:
+def test_where_a_file_system_has_no_locks_claims_age(tmp_path, monkeypatch):
+    def refuse(*_):
         raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
 
     monkeypatch.setattr(claims.fcntl, "flock", refuse)
@@ -174,7 +168,7 @@ def test_where_a_file_system_has_no_locks_claims_age(tmp_path: Path, monkeypatch
 
 
 @pytest.mark.parametrize("content", ["", "{", "[]"])
-def test_a_claim_without_a_name_is_judged_by_its_age(tmp_path: Path, content: str) -> None:
+def test_a_claim_without_a_name_is_judged_by_its_age(tmp_path, content):
     path = of_another_machine(tmp_path, Shard(0, 2))
     path.write_text(content)
     with pytest.raises(Held, match=r"process \? on another machine"), claimed(tmp_path, Shard(0, 2)):
@@ -182,13 +176,13 @@ def test_a_claim_without_a_name_is_judged_by_its_age(tmp_path: Path, content: st
 
 
 @pytest.mark.parametrize("dead", [0, 1])
-def test_of_many_that_come_at_once_one_gets_it(tmp_path: Path, dead: int) -> None:
+def test_of_many_that_come_at_once_one_gets_it(tmp_path, dead):
     if dead:
         of_another_machine(tmp_path, Shard(0, 2), age=STALE + 1)
     start, held, refused = threading.Barrier(8), list[Claim](), list[BaseException]()
     leave = threading.Event()
 
-    def take() -> None:
+    def take():
         start.wait()
         try:
             with claimed(tmp_path, Shard(0, 2)) as claim:
@@ -208,7 +202,7 @@ def test_of_many_that_come_at_once_one_gets_it(tmp_path: Path, dead: int) -> Non
     assert names(tmp_path) == []
 
 
-def wait_until(done: Callable[[], bool]) -> None:
+def wait_until(done):
     deadline = time.monotonic() + 30
     while not done():
         assert time.monotonic() < deadline

@@ -1,7 +1,5 @@
 """A full disk and a read-only folder, for real: a clear message, nothing lost, and the same command continues."""
 
-from __future__ import annotations
-
 import os
 import resource
 import shutil
@@ -9,7 +7,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -33,25 +30,25 @@ for limit in map(int, sys.argv[1].split()):
 """
 
 
-def tables(folder: Path) -> dict[str, bytes]:
+def tables(folder):
     return {p.name: p.read_bytes() for p in (folder / "tables").glob("*.csv") if p.name != "cost.csv"}
 
 
-def kept(folder: Path) -> dict[str, bytes]:
+def kept(folder):
     """Every file that is not under way."""
     return {str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("[!.]*") if p.is_file()}
 
 
-def finished(results: Path) -> list[int]:
+def finished(results):
     [path] = results.glob("studies/*/*/*")
     return [curve.trial.index for curve in store.load(path)]
 
 
-def asides(folder: Path) -> list[Path]:
+def asides(folder):
     return [path for path in folder.rglob(".*") if not path.name.startswith(".claim.")]
 
 
-def child(*arguments: str, prefix: list[str] | None = None) -> subprocess.CompletedProcess[str]:
+def child(*arguments, prefix=None):
     # A half-written .pyc would be kept.
     environment = os.environ | {"PYTHONDONTWRITEBYTECODE": "1"}
     command = [*(prefix or []), sys.executable, *arguments]
@@ -59,7 +56,7 @@ def child(*arguments: str, prefix: list[str] | None = None) -> subprocess.Comple
 
 
 @contextmanager
-def files_of_at_most(size: int) -> Iterator[None]:
+def files_of_at_most(size):
     """No file can grow beyond this many bytes, as if the disk were full."""
     before, action = resource.getrlimit(resource.RLIMIT_FSIZE), signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
@@ -71,7 +68,7 @@ def files_of_at_most(size: int) -> Iterator[None]:
 
 
 @contextmanager
-def read_only(*folders: Path) -> Iterator[None]:
+def read_only(*folders):
     """Nothing can be written in these folders, not even by root, who becomes nobody."""
     modes = [folder.stat().st_mode for folder in folders]
     for folder in folders:
@@ -88,7 +85,7 @@ def read_only(*folders: Path) -> Iterator[None]:
 
 
 @pytest.fixture
-def reachable() -> Iterator[Path]:
+def reachable():
     """A folder that nobody can enter: pytest's own are private to who runs it."""
     with tempfile.TemporaryDirectory() as folder:
         Path(folder).chmod(0o755)
@@ -96,20 +93,20 @@ def reachable() -> Iterator[Path]:
 
 
 @pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def undisturbed(tmp_path_factory):
     folder = tmp_path_factory.mktemp("undisturbed")
     assert main([*SWEEP, f"results={folder}"]) == 0
     return folder
 
 
-def assert_refused(said: str, path: str, reason: str) -> None:
+def assert_refused(said, path, reason):
     assert f"study: cannot write to {path}" in said or f"study: cannot write {path}" in said, said
     assert reason in said
     assert "Traceback" not in said
 
 
 @pytest.mark.slow
-def test_a_disk_that_is_full_at_one_write_after_another(undisturbed: Path, tmp_path: Path) -> None:
+def test_a_disk_that_is_full_at_one_write_after_another(undisturbed, tmp_path):
     """One sweep, tried again as room is made: enough for its question, its trials, all of them together, the rest."""
     [study] = undisturbed.glob("studies/*/*/*")
     one = tmp_path / "one.parquet"
@@ -224,7 +221,7 @@ def test_a_folder_that_cannot_be_entered_is_refused(reachable, make_study):
 
 
 @pytest.mark.slow
-def test_a_small_disk_that_fills(undisturbed: Path, tmp_path: Path) -> None:
+def test_a_small_disk_that_fills(undisturbed, tmp_path):
     results = tmp_path / "disk"
     results.mkdir()
     mount = ["mount", "-t", "tmpfs", "tmpfs", str(results), "-o"]
@@ -247,7 +244,7 @@ def test_a_small_disk_that_fills(undisturbed: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_sweep_into_read_only_folders(undisturbed: Path, tmp_path: Path) -> None:
+def test_a_sweep_into_read_only_folders(undisturbed, tmp_path):
     prefix: list[str] = []
     if os.geteuid() == 0:
         if not shutil.which("setpriv"):

@@ -3,14 +3,11 @@
 A process is a thread that stops before each of its file operations until the schedule lets it go on or kills it.
 """
 
-from __future__ import annotations
-
 import fcntl
 import itertools
 import os
 import tempfile
 import threading
-from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -23,7 +20,7 @@ from hypothesis import strategies as st
 
 from analysis import load as analysis_load
 from study import run, store
-from study.records import Curve, Evaluation, Study
+from study.records import Curve, Evaluation
 
 Contents = dict[int, tuple[Any, ...]]
 """Trial -> all that was measured of it, to the last bit."""
@@ -36,7 +33,7 @@ class Death(BaseException):
 class Process(threading.Thread):
     """One writer or reader."""
 
-    def __init__(self, work: Callable[[], None], number: int) -> None:
+    def __init__(self, work, number):
         super().__init__(daemon=True)
         self.work, self.number, self.dying, self.over = work, number, False, False
         self.waits_for = ""
@@ -45,7 +42,7 @@ class Process(threading.Thread):
         self.failure: BaseException | None = None
         self.start()
 
-    def run(self) -> None:
+    def run(self):
         self.go.acquire()
         try:
             if not self.dying:
@@ -57,7 +54,7 @@ class Process(threading.Thread):
         self.over = True
         self.stopped.release()
 
-    def step(self, die: bool = False) -> None:
+    def step(self, die=False):
         """Let it make the file operation that it waits for, or die there, and come to the next."""
         self.dying |= die
         self.go.release()
@@ -65,7 +62,7 @@ class Process(threading.Thread):
         if self.failure:
             raise self.failure
 
-    def pause(self, operation: str) -> None:
+    def pause(self, operation):
         """Before a file operation, in this thread."""
         self.waits_for = operation
         if not self.dying:
@@ -75,10 +72,10 @@ class Process(threading.Thread):
             raise Death
 
 
-def stopping(real: Callable[..., Any], half: Callable[..., None] | None = None) -> Callable[..., Any]:
+def stopping(real, half=None):
     """A file operation at which processes take turns; `half` is what one that dies there leaves behind."""
 
-    def operation(*arguments: Any, **keywords: Any) -> Any:
+    def operation(*arguments, **keywords):
         process = threading.current_thread()
         if isinstance(process, Process):
             alive = not process.dying
@@ -93,12 +90,12 @@ def stopping(real: Callable[..., Any], half: Callable[..., None] | None = None) 
     return operation
 
 
-def half_a_text(path: Path, text: str) -> None:
+def half_a_text(path, text):
     with open(path, "w") as file:
         file.write(text[: len(text) // 2])
 
 
-def half_a_table(table: Any, path: Path) -> None:
+def half_a_table(table, path):
     real_write_table(table, path)
     os.truncate(path, path.stat().st_size // 2)
 
@@ -106,18 +103,18 @@ def half_a_table(table: Any, path: Path) -> None:
 real_write_table, real_getpid = pq.write_table, os.getpid
 
 
-def process_number() -> int:
+def process_number():
     process = threading.current_thread()
     return process.number if isinstance(process, Process) else real_getpid()
 
 
-def nothing_is_left(_: float) -> None:
+def nothing_is_left(_):
     """Instead of waiting for the shards of others."""
     raise store.StoreError("all the rest is being worked on by others")
 
 
 @pytest.fixture(scope="module")
-def taking_turns() -> Iterator[None]:
+def taking_turns():
     with pytest.MonkeyPatch.context() as patch:
         for owner, name in (
             *((os, name) for name in ("replace", "truncate", "link")),
@@ -138,7 +135,7 @@ def taking_turns() -> Iterator[None]:
 class World:
     """One study's folder, who works on it, and what was seen in it."""
 
-    def __init__(self, results: Path, study: Study, shards: int) -> None:
+    def __init__(self, results, study, shards):
         self.results, self.study, self.shards = results, study, shards
         self.folder = store.study_folder(results, study)
         self.kept: Contents = {}
@@ -148,21 +145,21 @@ class World:
         self.files: set[tuple[Any, ...]] = set()
         self.runs = 0
 
-    def writer(self, trials: int) -> Process:
+    def writer(self, trials):
         """A sweep that wants so many trials."""
         study = replace(self.study, search=replace(self.study.search, trials=trials))
 
-        def work() -> None:
+        def work():
             try:
                 store.announce(self.results, study)
-                run.run(run.SearchRun(study, self.results, shards=self.shards), self, lambda *_: None)  # type: ignore[arg-type]
+                run.run(run.SearchRun(study, self.results, shards=self.shards), self, lambda *_: None)
             except store.StoreError as error:
                 if "is being worked on by " not in str(error):
                     raise
 
         return Process(work, next(self.numbers))
 
-    def train(self, study: Study, tuner: Any, kept: object) -> Iterator[Curve]:
+    def train(self, study, tuner, kept):
         """As workers do; each training leaves a stamp, so that another of the same trial is told from it."""
         while (trial := tuner.ask()) is not None:
             stamp = next(self.stamps)
@@ -172,19 +169,19 @@ class World:
             yield curve
             self.kept[trial.index] = contents([curve])[trial.index]
 
-    def reader(self, read: Callable[[], Contents]) -> Process:
+    def reader(self, read):
         """`study status`, or the start of a sweep: it finds at least what was there when it began."""
 
-        def work() -> None:
+        def work():
             before = dict(self.seen)
             assert before.items() <= read().items() <= self.seen.items()
 
         return Process(work, next(self.numbers))
 
-    def by_the_store(self) -> Contents:
+    def by_the_store(self):
         return contents(store.load(self.folder))
 
-    def by_the_analysis(self) -> Contents:
+    def by_the_analysis(self):
         if not os.path.exists(self.folder / "study.json"):
             return {}
         data = analysis_load.load_study(self.folder)
@@ -201,7 +198,7 @@ class World:
             found.append(Curve(trial, None, values["step"].to_numpy(), errors, seconds))
         return contents(found)
 
-    def look(self) -> None:
+    def look(self):
         """Whatever was there once is there, once and unaltered, for both readers."""
         visible = [path for path in self.folder.rglob("[!.]*") if path.is_file()]
         files = {(path, (stat := path.stat()).st_ino, stat.st_mtime_ns, stat.st_size) for path in visible}
@@ -217,7 +214,7 @@ class World:
         assert self.kept.items() <= now.items()
 
 
-def contents(curves: list[Curve]) -> Contents:
+def contents(curves):
     return {
         c.trial.index: (
             c.trial.seed,
@@ -282,25 +279,25 @@ SIDE_BY_SIDE = Meeting("writer", Leg("write_table", 1, False), THE_END, Leg("wri
 @example(meetings=[SAVED, Meeting("by_the_analysis", Leg("read_table", 2, False), THE_END, THE_END)], shards=1)
 @example(meetings=[GATHERED, Meeting("by_the_analysis", Leg("glob", 3, False), THE_END, THE_END)], shards=1)
 @example(meetings=[SAVED, SIDE_BY_SIDE, SAVED, SIDE_BY_SIDE], shards=2)
-def test_no_finished_trial_is_lost(taking_turns: None, make_study: Any, meetings: list[Meeting], shards: int) -> None:
+def test_no_finished_trial_is_lost(taking_turns, make_study, meetings, shards):
     nothing_is_lost(make_study, meetings, shards)
 
 
 @pytest.mark.slow
 @settings(max_examples=60)
 @given(meetings=MEETINGS, shards=SHARDS)
-def test_however_processes_meet(taking_turns: None, make_study: Any, meetings: list[Meeting], shards: int) -> None:
+def test_however_processes_meet(taking_turns, make_study, meetings, shards):
     nothing_is_lost(make_study, meetings, shards)
 
 
-def nothing_is_lost(make_study: Any, meetings: list[Meeting], shards: int) -> None:
+def nothing_is_lost(make_study, meetings, shards):
     """Processes that meet so, and one more at the end, which finds all trials that any of them finished."""
     study = make_study(stopping="budget", evaluation=Evaluation(first=0.5, ratio=2))
     with tempfile.TemporaryDirectory() as results:
         world = World(Path(results), study, shards)
         staying: list[Process] = []
 
-        def go(process: Process, operation: str, times: int, dies: bool) -> None:
+        def go(process, operation, times, dies):
             while not process.over and times:
                 process.step()
                 times -= process.waits_for == operation

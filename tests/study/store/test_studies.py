@@ -22,7 +22,7 @@ def snapshot(folder):
     return {path.relative_to(folder): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-def same(one: Curve, other: Curve) -> bool:
+def same(one, other):
     """Equal to the last bit, NaN included."""
     assert one.errors.keys() == other.errors.keys()
     arrays = [(one.steps, other.steps), *((one.errors[metric], other.errors[metric]) for metric in one.errors)]
@@ -259,8 +259,7 @@ def test_another_question_is_refused_and_nothing_changes(
 
 
 @pytest.mark.parametrize(
-    "fields",
-    [{}, {"trials": 9}, {"max_launches": 50}, {"batch_size": 16}, {"name": "other", "stopping": "budget"}],
+    "fields", [{}, {"trials": 9}, {"max_launches": 50}, {"batch_size": 16}, {"name": "other", "stopping": "budget"}]
 )
 def test_the_same_question_taken_further_is_accepted(tmp_path, make_study, make_curve, write_study, fields):
     study = make_study()
