@@ -82,6 +82,19 @@ def mapped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     return make
 
 
+def own_folder(folder: Path, name: str = "images", source: str | None = None, target: str = "") -> Path:
+    """Write a --config-dir that holds the workload `images` and, with a `source`, another of the class `target`."""
+    (folder / "workload").mkdir(parents=True)
+    (folder / "made_images.py").write_text(IMAGES)
+    (folder / "workload/images.yaml").write_text(YAML)
+    if source is not None:
+        (folder / f"{target.partition('.')[0]}.py").write_text(source)
+        (folder / f"workload/{name}.yaml").write_text(
+            YAML.replace("made_images.Images, name: images", f"{target}, name: {name}")
+        )
+    return folder
+
+
 @dataclass(frozen=True)
 class Mapped:
     """A workload that maps the file of its examples instead of reading it."""

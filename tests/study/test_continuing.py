@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import pytest
 from helpers.checkpointed import held, saved, step
+from helpers.processes import tables
 
 from analysis.load import load_study
 from study import store
@@ -82,10 +83,6 @@ def test_a_checkpoint_that_cannot_be_kept_is_named(tmp_path, make_study, write_s
 
 
 SWEEP = ["batch_size=32", "search.trials=2", "stopping=budget", "budget.steps=2000", "budget.max_steps=2000"]
-
-
-def tables(folder):
-    return {path.name: path.read_bytes() for path in (folder / "tables").glob("*.csv") if path.name != "cost.csv"}
 
 
 @pytest.mark.slow

@@ -3,7 +3,6 @@
 import dataclasses
 import itertools
 import json
-import math
 
 import numpy as np
 import pytest
@@ -21,54 +20,20 @@ from study.space import parse_space
     [
         ({"optimizer": "momentun"}, ["unknown optimizer 'momentun'", "did you mean 'momentum'"]),
         ({"schedule": "cosin"}, ["unknown schedule 'cosin'", "did you mean 'cosine'"]),
-        ({"stopping": "never"}, ["unknown stopping rule 'never'", "budget"]),
-        ({"name": "a/b"}, ["workload.name", "'a/b'"]),
         ({"name": "../up"}, ["workload.name", "'../up'"]),
         ({"name": ".hidden"}, ["workload.name", "'.hidden'"]),
         ({"name": " "}, ["workload.name", "' '"]),
-        ({"name": None}, ["workload.name", "None"]),
         ({"examples": 0}, ["workload.train_examples must be", "at least 1", "got 0"]),
-        ({"examples": "many"}, ["workload.train_examples", "many"]),
-        ({"batch_size": 0}, ["batch_size must be", "at least 1", "got 0"]),
-        ({"batch_size": 65}, ["batch_size must be at most the 64 training examples", "got 65"]),
         ({"goal": Goal("train/classification_error", 0.1)}, ["val/", "train/classification_error", "stopping=budget"]),
         ({"optimizer": "adam"}, ["adam", "search.space.beta1", "missing"]),
         ({"schedule": "linear_decay"}, ["linear_decay", "search.space.learning_rate_decay_fraction", "missing"]),
         ({"space": {"momentum": 0.9}}, ["search.space.learning_rate", "missing"]),
-        ({"sampler": "halton"}, ["unknown search.sampler 'halton'", "sobol"]),
-        ({"trials": 0}, ["search.trials must be", "at least 1", "got 0"]),
-        ({"trials": 4, "max_launches": 3}, ["`search.trials <= search.max_launches` must hold", "4 and 3"]),
     ],
 )
 def test_a_study_refuses(make_study, fields, words):
     with pytest.raises(ValueError) as refusal:
         make_study(**fields)
-    for word in words:
-        assert word in str(refusal.value)
-
-
-@pytest.mark.parametrize(
-    ("record", "fields", "words"),
-    [
-        (Budget, {"epochs": -1, "steps": 1}, ["budget.epochs must be", "at least 0", "-1"]),
-        (Budget, {"epochs": math.nan, "steps": 1}, ["budget.epochs", "nan"]),
-        (Budget, {"epochs": math.inf, "steps": 1}, ["budget.epochs", "inf"]),
-        (Budget, {"epochs": 1, "steps": 0}, ["budget.steps must be", "at least 1", "0"]),
-        (Budget, {"epochs": 1, "steps": 9, "max_steps": 8}, ["`budget.steps <= budget.max_steps`", "9 and 8"]),
-        (Evaluation, {"first": 0}, ["evaluation.first must be in (0, 1]", "0"]),
-        (Evaluation, {"first": 1.5}, ["evaluation.first must be in (0, 1]", "1.5"]),
-        (Evaluation, {"first": math.nan}, ["evaluation.first", "nan"]),
-        (Evaluation, {"ratio": 1}, ["evaluation.ratio must be above 1", "1"]),
-        (Evaluation, {"ratio": math.inf}, ["evaluation.ratio", "inf"]),
-        (Evaluation, {"every": 0}, ["evaluation.every must be", "at least 1", "0"]),
-        (Seeds, {"trial": -1}, ["seeds.trial must be", "at least 0", "-1"]),
-    ],
-)
-def test_a_part_of_the_study_refuses(record, fields, words):
-    with pytest.raises(ValueError) as refusal:
-        record(**fields)
-    for word in words:
-        assert word in str(refusal.value)
+    assert [word for word in words if word not in str(refusal.value)] == []
 
 
 def test_a_curve_refuses_steps_that_do_not_increase_and_errors_of_another_length(make_study):

@@ -15,7 +15,6 @@ from analysis.tables import answers as analysis_searches
 from analysis.tables import steps_to_result
 from study import store
 from study.__main__ import main
-from study.records import Study
 from study.search import stages
 from study.search.tuner import Tuner, point
 
@@ -32,7 +31,7 @@ def swept(tmp_path, make_study, make_curve):
 
     def make(formula, times=99, missed=None, **fields):
         study = make_study(**{"space": SPACE, "trials": 40} | fields)
-        made: list[Study] = []
+        made = []
 
         def on_file(search):
             return store.load(store.study_folder(tmp_path, search))

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from helpers.made_workload import IMAGES, YAML
+from helpers.made_workload import own_folder
 
 from study.__main__ import main
 
@@ -25,11 +25,10 @@ def run(tmp_path):
     """Runs `study` or `python -m study` where the current folder and --config-dir hold files of these names."""
     here, mine = tmp_path / "here", tmp_path / "mine"
     script = tmp_path / "bin/study"
-    for folder in (here, mine / "workload", script.parent):
-        folder.mkdir(parents=True)
+    for folder in (here, script.parent):
+        folder.mkdir()
     script.write_text(SCRIPT)
-    (mine / "made_images.py").write_text(IMAGES)
-    (mine / "workload/images.yaml").write_text(YAML)
+    own_folder(mine)
 
     def run(way, files_here, files_mine, *words):
         for file in [*(here / name for name in files_here), *(mine / name for name in files_mine)]:

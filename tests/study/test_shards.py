@@ -3,9 +3,9 @@
 import subprocess
 import sys
 import time
-from typing import Any
 
 import pytest
+from helpers.processes import tables
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -13,7 +13,6 @@ from study import run, store
 from study.__main__ import main
 from study.devices.placement import Placement
 from study.engine.cost import Cost
-from study.records import Curve, Trial
 from study.search.optuna_storage import Storage
 from study.search.tuner import Tuner
 from study.store.claims import Shard
@@ -48,7 +47,7 @@ def test_shards_launch_what_one_process_launches(make_study, drawn, ends, count,
     alone = Tuner(study)
     while (trial := alone.ask()) is not None:
         alone.tell(curves[trial.index])
-    made: list[Curve] = []
+    made = []
     heard = [0] * count
 
     def news(number):
@@ -57,7 +56,7 @@ def test_shards_launch_what_one_process_launches(make_study, drawn, ends, count,
         return since
 
     tuners = [Tuner(study, shard=Shard(i, count), others=lambda i=i: news(i)) for i in range(count)]
-    under_way: list[tuple[Tuner, Trial]] = []
+    under_way = []
     for _ in range(2000):
         tuner = order.choice(tuners)
         if under_way and order.random() < 0.5:
@@ -86,7 +85,6 @@ def test_a_shard_hears_of_the_goals_of_others(tmp_path, make_study, make_curve):
     reader = Reader(folder)
     tuner = Tuner(study, shard=Shard(1, 2), others=reader.new)
     trial = tuner.ask()
-    assert trial is not None
     assert trial.index == 1
     assert tuner.step_limit(1) == study.train_steps
     store.save(folder, make_curve(study, 0, reaches=10))
@@ -100,7 +98,7 @@ class Trainer:
     count, placement = 1, Placement(device="cpu", workers=1, devices=1)
 
     def __init__(self, make_curve, leaves_after=None):
-        self.make_curve, self.left, self.made = make_curve, leaves_after, list[int]()
+        self.make_curve, self.left, self.made = make_curve, leaves_after, []
 
     def cost_of(self, _):
         return Cost(0, 0, 0)
@@ -167,16 +165,11 @@ def test_shards_tell_a_shared_storage_their_own_trials(tmp_path, make_study, mak
         tuners.append(Tuner(study, storage=storage, shard=Shard(index, 2), others=Reader(folder).new))
     for turn in range(4):
         trial = tuners[turn % 2].ask()
-        assert trial is not None
         curve = make_curve(study, trial.index, reaches=30 + trial.index)
         store.save(folder, curve)
         tuners[turn % 2].tell(curve)
     found = Storage("journal", tmp_path).open(study).get_trials()
     assert sorted(trial.user_attrs["index"] for trial in found) == [0, 1, 2, 3]
-
-
-def tables(results):
-    return {path.name: path.read_bytes() for path in (results / "tables").glob("*.csv") if path.name != "cost.csv"}
 
 
 @pytest.mark.slow
@@ -186,7 +179,7 @@ def test_processes_that_share_a_folder_make_the_tables_of_one(tmp_path, shards):
     assert main([*SWEEP, f"results={tmp_path / 'alone'}"]) == 0
     together = tmp_path / "together"
     command = [sys.executable, "-m", "study", *SWEEP, f"results={together}", f"shards={shards}"]
-    quiet: Any = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE, "text": True}
+    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE, "text": True}
     processes = [subprocess.Popen([*command, "engine.workers=1"], **quiet) for _ in range(3)]
     while not any(together.rglob("trials/*.parquet")) and processes[0].poll() is None:
         time.sleep(0.05)

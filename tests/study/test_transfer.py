@@ -4,10 +4,10 @@ import json
 import math
 import shutil
 from functools import partial
-from pathlib import Path
 
 import pandas as pd
 import pytest
+from helpers.processes import tables
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -143,11 +143,6 @@ def ruled(swept, tmp_path_factory):
     return folder
 
 
-def tables(folder):
-    """Every table that holds no timings."""
-    return {path.name: path.read_bytes() for path in (folder / "tables").glob("*.csv") if path.name != "cost.csv"}
-
-
 def files(folder):
     return {path: path.stat().st_mtime_ns for path in (folder / "studies").rglob("*") if path.is_file()}
 
@@ -159,8 +154,8 @@ def branches(folder):
 
 @pytest.mark.slow
 def test_every_other_batch_size_is_trained_with_the_same_seeds(ruled):
-    seeds: dict[tuple[str, int], set[tuple]] = {}
-    rules: dict[tuple[str, int], set[tuple]] = {}
+    seeds = {}
+    rules = {}
     for study, curves in branches(ruled):
         key = (study.optimizer, study.batch_size)
         mine = tuple((curve.trial.seed, curve.trial.order_seed) for curve in curves)
@@ -229,7 +224,7 @@ def test_what_is_done_is_not_done_again(ruled):
 
 @pytest.mark.slow
 def test_interrupted_and_resumed_is_as_if_it_had_not_been(swept, ruled, tmp_path, monkeypatch):
-    saved: list[Path] = []
+    saved = []
 
     def save(place, curve, keep=store.save, **how):
         saved.append(place)

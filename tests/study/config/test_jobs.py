@@ -59,7 +59,6 @@ OVERRIDES = [
     (["search=random"], "study.search.sampler", ["random"]),
     (["search.trials=7"], "study.search.trials", [7]),
     (["+search.trials=7"], "study.search.trials", [7]),
-    (["++search.trials=7"], "study.search.trials", [7]),
     (["seeds.data_order=3"], "study.seeds.data_order", [3]),
     (["budget.max_steps=null"], "study.budget.max_steps", [None]),
     (["evaluation.ratio=1.5"], "study.evaluation.ratio", [1.5]),
@@ -76,12 +75,7 @@ OVERRIDES = [
     (["search.space.learning_rate=0.1"], LEARNING_RATE, [Dimension(choices=(0.1,))]),
     (["search.space.learning_rate=[0.1,0.2]"], LEARNING_RATE, [Dimension(choices=(0.1, 0.2))]),
     (["search.space.learning_rate.hard=[low]"], f"{LEARNING_RATE}.hard", [("low",)]),
-    # The header of conf/optimizer/adam.yaml, and what Classification says of a tuned label_smoothing.
-    (
-        ["optimizer=adam", "search.space.epsilon={low: 0.01, high: 0.1, scale: log}"],
-        "study.search.space.epsilon",
-        [LOG],
-    ),
+    # What Classification says of a tuned label_smoothing.
     (["+search.space.label_smoothing=[0,0.1]"], "study.search.space.label_smoothing", [Dimension(choices=(0, 0.1))]),
 ]
 
@@ -124,13 +118,10 @@ REFUSED = [
     (["preset=workload"], ["unknown preset 'workload'; there are: none, paper, quick"]),
     (["preset/workload=quick/x"], ["preset/workload=quick/x cannot be chosen here"]),
     (["space=mlp_digits_momentum"], ["unknown space 'mlp_digits_momentum'", "did you mean 'mlp_digits/momentum'"]),
-    (["hydra/launcher=ray"], ["hydra/launcher=ray cannot be chosen here"]),
     (["search.trails=5"], ["unknown key 'search.trails'", "did you mean 'search.trials'"]),
-    (["+search.trails=5"], ["unknown key 'search.trails'", "did you mean 'search.trials'"]),
     (["++foo.bar=1"], ["unknown key 'foo.bar'"]),
     (["workload.size=3"], ["unknown key 'workload.size'; its file has name, ", "List other arguments"]),
     (["workload.widhts=[3]"], ["unknown key 'workload.widhts'", "did you mean 'workload.widths'"]),
-    (["+workload.widhts=[3]"], ["unknown key 'workload.widhts'", "did you mean 'workload.widths'"]),
     (["hydra.run.dir=x"], ["unknown key 'hydra.run.dir'"]),
     (["numerics_version=3"], ["unknown key 'numerics_version'"]),
     (["search.sampler=halton"], ["unknown search.sampler 'halton'", "sobol"]),
@@ -148,17 +139,20 @@ REFUSED = [
     (["batch_sizes=[]"], ["batch_sizes is empty", "batch_size=64"]),
     (["batch_sizes=64"], ["batch_sizes"]),
     (["goal=soon"], ["a goal must read", "'soon'"]),
-    (["goal='val/accuracy > 0.9'"], ["a goal must read", "val/accuracy > 0.9"]),
     (["goal=val/accuracy > 0.9"], ["a goal must read", "val/accuracy > 0.9"]),
     (["goal='val/classification_error < little'"], ["a goal must read", "little"]),
     (["goal='val/accuracy < 0.9'"], ["does not measure 'val/accuracy'"]),
     (["goal='val/classification_error < 2'"], ["at most 1"]),
     (["goal='test/classification_error < 0.1'"], ["stopping=budget"]),
     (["budget.epochs=-1"], ["budget.epochs must be", "at least 0", "-1"]),
+    (["budget.epochs=inf"], ["budget.epochs", "inf"]),
     (["budget.epochs=nan"], ["budget.epochs", "nan"]),
     (["budget.steps=0"], ["budget.steps must be", "at least 1", "0"]),
     (["budget.max_steps=10"], ["`budget.steps <= budget.max_steps` must hold", "10"]),
     (["evaluation.first=0"], ["evaluation.first must be in (0, 1]", "0"]),
+    (["evaluation.first=1.5"], ["evaluation.first must be in (0, 1]", "1.5"]),
+    (["evaluation.first=nan"], ["evaluation.first", "nan"]),
+    (["evaluation.ratio=inf"], ["evaluation.ratio", "inf"]),
     (["evaluation.ratio=1"], ["evaluation.ratio must be above 1", "1"]),
     (["evaluation.every=0"], ["evaluation.every must be", "at least 1", "0"]),
     (["seeds.search=-1"], ["seeds.search must be", "at least 0", "-1"]),
@@ -176,11 +170,7 @@ REFUSED = [
     (["search.storage=nowhere"], ["search.storage=nowhere cannot be used", "sqlite:///optuna.db"]),
     (["search.storage=sqlite:////no/such/folder/optuna.db"], ["search.storage=sqlite:", "cannot be used"]),
     (["search.space.learning_rate.low=0"], ["search.space.learning_rate", "`low > 0` must hold", "0"]),
-    (["search.space.learning_rate.low=100"], ["search.space.learning_rate", "`low < high` must hold", "100"]),
-    (["search.space.learning_rate.scale=cubic"], ["search.space.learning_rate", "`scale` must be one of", "cubic"]),
     (["search.space.learning_rate=fast"], ["search.space.learning_rate", "'fast'"]),
-    (["search.space.learning_rate=null"], ["search.space.learning_rate", "None"]),
-    (["search.space.momentum.high=1"], ["search.space.momentum", "`high < 1` must hold", "1"]),
     # A parameter outside what its algorithm is defined for, which a worker would otherwise find out much later
     (["search.space.learning_rate=-1"], ["search.space.learning_rate", "-1"]),
     (["search.space.momentum=1.5"], ["search.space.momentum", "1.5"]),
@@ -241,8 +231,7 @@ def test_a_bad_command_line_is_refused_in_words(tmp_path, monkeypatch, capsys, a
     lines = captured.err.splitlines()
     assert 1 <= len(lines) <= 2
     assert lines[0].startswith("study: ")
-    for word in words:
-        assert word in captured.err
+    assert [word for word in words if word not in captured.err] == []
     for jargon in ("Traceback", "Exception", "Hydra", "OmegaConf", "DictConfig", "struct"):
         assert jargon not in captured.err
     assert not captured.out
@@ -265,8 +254,7 @@ def test_a_bad_place_is_refused_in_words(tmp_path, monkeypatch, capsys, argument
     assert main(arguments) == 2
     err = capsys.readouterr().err
     assert len(err.splitlines()) <= 2
-    for word in words:
-        assert word in err
+    assert [word for word in words if word not in err] == []
     assert [path.read_text() for path in tmp_path.iterdir()] == ["no folder"]
 
 

@@ -15,47 +15,6 @@ from workloads.base import cross_entropy_error
 from workloads.fully_connected import FullyConnected
 
 
-@pytest.mark.parametrize(
-    ("loss", "said"),
-    [
-        (lambda self, outputs, targets: outputs**2, r"loss must be a number per example.*\[8\].*\[8, 10\]"),
-        (lambda self, outputs, targets: outputs.mean(), r"loss must be a number per example.*\[8\].*\[\]"),
-        (lambda self, outputs, targets, margin: outputs.mean(1), "'margin'; `hyperparameters` must name .* a default"),
-    ],
-)
-def test_a_loss_that_is_no_number_for_each_example_is_refused(tmp_path, monkeypatch, loss, said):
-    """Lanes, accumulated batches and plain ones would each make something else of it."""
-    monkeypatch.setattr(FullyConnected, "loss", loss)
-    with pytest.raises(UsageError, match=said):
-        whole_sweep.jobs_here(["batch_size=64", f"results={tmp_path}"], None)
-
-
-@pytest.mark.parametrize(
-    ("change", "said"),
-    [
-        (list, r"must return workloads.base.Splits\(train, val, test\), but got a list"),
-        (lambda s: s._replace(val=(s.val[0], s.val[1][:50])), "the val split of .* has 300 inputs and 50 targets"),
-        (lambda s: s._replace(test=(s.test[0][:0], s.test[1][:0])), "the test split of .* must not be empty"),
-    ],
-    ids=["a list", "inputs without targets", "nothing"],
-)
-def test_splits_that_are_none_are_refused(tmp_path, monkeypatch, change, said):
-    splits = FullyConnected.splits
-    monkeypatch.setattr(FullyConnected, "splits", lambda self, device: change(splits(self, device)))
-    with pytest.raises(UsageError, match=said):
-        whole_sweep.jobs_here(["batch_size=64", f"results={tmp_path}"], None)
-
-
-def test_splits_that_fail_are_told_in_a_line(tmp_path, monkeypatch):
-    def splits(self, device):
-        raise RuntimeError("split_with_sizes expects split_sizes to sum exactly to 10")
-
-    monkeypatch.setattr(FullyConnected, "splits", splits)
-    said = r"mlp_digits's splits\(\) cannot be computed: RuntimeError: split_with_sizes .*test_own_code.py, line \d+\)"
-    with pytest.raises(UsageError, match=said):
-        whole_sweep.jobs_here(["batch_size=64", f"results={tmp_path}"], None)
-
-
 def test_a_module_that_cannot_be_read_is_told_in_a_line(tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "path", [*sys.path])
     (tmp_path / "made_wrong.py").write_text("class Mine:\n    def (self):\n")
@@ -77,38 +36,27 @@ def test_what_a_workloads_file_leaves_out_is_told_with_the_cure(tmp_path, yaml, 
         whole_sweep.jobs_here(["workload=mine", "batch_size=8", f"results={tmp_path / 'results'}"], tmp_path)
 
 
-def test_a_tuned_loss_needs_no_default_that_is_used(tmp_path, monkeypatch):
-    def loss(self, outputs, targets, label_smoothing):
-        return cross_entropy_error(outputs, targets) * (1 - label_smoothing)
+def without_a_default(self, outputs, targets, label_smoothing):
+    return cross_entropy_error(outputs, targets) * (1 - label_smoothing)
 
+
+def of_plain_numbers(self, outputs, targets, label_smoothing=0.0):
+    return torch.nn.functional.cross_entropy(outputs, targets, reduction="none", label_smoothing=label_smoothing)
+
+
+@pytest.mark.parametrize(
+    ("loss", "arithmetic"), [(without_a_default, "linear_chain"), (of_plain_numbers, "plain")], ids=str
+)
+def test_a_tuned_loss_is_fused_if_it_takes_tensors(tmp_path, monkeypatch, loss, arithmetic):
     monkeypatch.setattr(FullyConnected, "loss", loss)
     asked = ["batch_size=64", "search.space.label_smoothing=[0,0.1]", f"results={tmp_path}"]
     [job], _ = whole_sweep.jobs_here(asked, None)
-    assert job.study.arithmetic == "linear_chain"
-
-
-def test_a_loss_that_takes_plain_numbers_only_is_not_fused(tmp_path, monkeypatch):
-    def loss(self, outputs, targets, label_smoothing=0.0):
-        return torch.nn.functional.cross_entropy(outputs, targets, reduction="none", label_smoothing=label_smoothing)
-
-    monkeypatch.setattr(FullyConnected, "loss", loss)
-    asked = ["batch_size=64", "search.space.label_smoothing=[0,0.1]", f"results={tmp_path}"]
-    [job], _ = whole_sweep.jobs_here(asked, None)
-    assert job.study.arithmetic == "plain"
-
-
-MINE = """
-import torch
-
-
-class Sgd(torch.optim.SGD):
-    pass
-"""
+    assert job.study.arithmetic == arithmetic
 
 
 def test_an_optimizer_of_the_users_folder(tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "path", [*sys.path])
-    (tmp_path / "made_optimizer.py").write_text(MINE)
+    (tmp_path / "made_optimizer.py").write_text("import torch\n\nclass Sgd(torch.optim.SGD):\n    pass\n")
     asked = ["batch_size=64", "optimizer=torch", "optimizer.target=made_optimizer.Sgd"]
     asked += ["search.space.learning_rate={low: 0.01, high: 1, scale: log}", f"results={tmp_path / 'results'}"]
     [job], _ = whole_sweep.jobs_here(asked, tmp_path)
@@ -126,6 +74,15 @@ def test_asking_for_less_goes_on_with_what_was_asked_before(tmp_path, write_stud
     assert elsewhere.study.search.trials == 30
 
 
+@pytest.fixture
+def mine(tmp_path, monkeypatch):
+    """A folder of the user's own, with a workload `mine`, which is not imported beyond the test."""
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    (tmp_path / "workload").mkdir()
+    (tmp_path / "workload/mine.yaml").write_text(WORKLOAD)
+    return tmp_path
+
+
 WORKLOAD = """\
 # @package _global_
 workload: {_target_: mine.Mine, name: mine, train_examples: 100}
@@ -136,28 +93,22 @@ search: {trials: 2}
 """
 
 
-def test_a_workload_of_the_users_own(tmp_path, monkeypatch):
-    (tmp_path / "workload").mkdir()
-    (tmp_path / "workload" / "mine.yaml").write_text(WORKLOAD)
-    monkeypatch.setattr(sys, "path", [*sys.path])
-    found = parse_jobs(["workload=mine,mlp_digits", "optimizer=sgd"], tmp_path)
+def test_a_workload_of_the_users_own(mine):
+    found = parse_jobs(["workload=mine,mlp_digits", "optimizer=sgd"], mine)
     assert [job.study.batch_size for job in found if job.study.name == "mine"] == [4, 16]
     assert len([job for job in found if job.study.name == "mlp_digits"]) == 11
     with pytest.raises(UsageError, match="unknown workload 'mine'"):
         parse_jobs(["workload=mine"])
 
 
-def test_results_may_lie_beside_ones_own_workloads(tmp_path, monkeypatch):
+def test_results_may_lie_beside_ones_own_workloads(mine):
     """Hydra takes a folder in there for choices of a key of that name."""
-    (tmp_path / "workload").mkdir()
-    (tmp_path / "workload" / "mine.yaml").write_text(WORKLOAD)
     for name in ("results", "shards", "nonsense"):
-        (tmp_path / name).mkdir()
-    monkeypatch.setattr(sys, "path", [*sys.path])
-    found = parse_jobs(["workload=mine", f"results={tmp_path / 'results/mine'}", "shards=2", "batch_size=4"], tmp_path)
-    assert [(job.results, job.shards, job.study.batch_size) for job in found] == [(tmp_path / "results/mine", 2, 4)]
+        (mine / name).mkdir()
+    found = parse_jobs(["workload=mine", f"results={mine / 'results/mine'}", "shards=2", "batch_size=4"], mine)
+    assert [(job.results, job.shards, job.study.batch_size) for job in found] == [(mine / "results/mine", 2, 4)]
     with pytest.raises(UsageError, match="unknown key 'nonsense'"):
-        parse_jobs(["workload=mine", "nonsense=2"], tmp_path)
+        parse_jobs(["workload=mine", "nonsense=2"], mine)
 
 
 EDITED = """
@@ -194,16 +145,10 @@ class Edited:
     [({}, None), ({"NOISE": 1.1}, "mean input"), ({"OUTPUTS": 3}, "parameters"), ({"SCALE": 2}, "untrained loss")],
     ids=str,
 )
-def test_code_that_was_edited_since_is_told(tmp_path, monkeypatch, edit, told):
+def test_code_that_was_edited_since_is_told(tmp_path, mine, edit, told):
     """By a sweep that goes on in the same folder, whose question still names the same class."""
-    monkeypatch.setattr(sys, "path", [*sys.path])
-    mine = tmp_path / "mine"
-    (mine / "workload").mkdir(parents=True)
-    (mine / "workload" / "edited.yaml").write_text(
-        WORKLOAD.replace("mine.Mine, name: mine", "made_edited.Edited, name: edited").replace(
-            "val/error", "val/classification_error"
-        )
-    )
+    yaml = WORKLOAD.replace("mine.Mine, name: mine", "made_edited.Edited, name: edited")
+    (mine / "workload/edited.yaml").write_text(yaml.replace("val/error", "val/classification_error"))
     said = []
     for size, changes in ((4, {}), (16, edit)):
         source = EDITED

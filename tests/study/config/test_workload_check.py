@@ -1,6 +1,7 @@
 """Workloads of the user's own that cannot be trained: what is wrong is said in words before anything is trained."""
 
 import math
+from functools import partial
 
 import pytest
 from torch import nn
@@ -27,9 +28,8 @@ class Masked(Does):
         return super().forward(x * mask)
 
 
-def refused(tmp_path, said, batch_size=64):
-    with pytest.raises(UsageError, match=said):
-        whole_sweep.jobs_here([f"batch_size={batch_size}", f"results={tmp_path}"], None)
+def settled(results, batch_size=64):
+    return whole_sweep.jobs_here([f"batch_size={batch_size}", f"results={results}"], None)
 
 
 @pytest.mark.parametrize(
@@ -54,7 +54,8 @@ def refused(tmp_path, said, batch_size=64):
 )
 def test_models_that_cannot_be_trained(tmp_path, monkeypatch, model, said):
     monkeypatch.setattr(FullyConnected, "model", lambda self: model())
-    refused(tmp_path, said)
+    with pytest.raises(UsageError, match=said):
+        settled(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -66,8 +67,9 @@ def test_models_that_cannot_be_trained(tmp_path, monkeypatch, model, said):
 )
 def test_models_that_cannot_be_trained_on_one_example(tmp_path, monkeypatch, after, said):
     monkeypatch.setattr(FullyConnected, "model", lambda self: Does(after=after))
-    whole_sweep.jobs_here(["batch_size=8", f"results={tmp_path}"], None)
-    refused(tmp_path, said, batch_size=1)
+    settled(tmp_path, batch_size=8)
+    with pytest.raises(UsageError, match=said):
+        settled(tmp_path, batch_size=1)
 
 
 @pytest.mark.parametrize(
@@ -75,48 +77,62 @@ def test_models_that_cannot_be_trained_on_one_example(tmp_path, monkeypatch, aft
     [
         (lambda self, outputs, targets: None, "loss must be a number per example, .* but got a NoneType"),
         (lambda self, outputs, targets: 0.5, "but got a float"),
+        (lambda self, outputs, targets: outputs**2, r"loss must be a number per example.*\[8\].*\[8, 10\]"),
+        (lambda self, outputs, targets: outputs.mean(), r"loss must be a number per example.*\[8\].*\[\]"),
         (lambda self, outputs, targets: outputs.argmax(1).float(), "depends on no trained parameter"),
         (lambda self, outputs, targets: outputs.nope, r"AttributeError: .*'nope' \(.*.*_check.py, line \d+\)"),
+        (lambda self, outputs, targets, margin: outputs.mean(1), "'margin'; `hyperparameters` must name .* a default"),
     ],
 )
 def test_losses_that_are_none(tmp_path, monkeypatch, loss, said):
     monkeypatch.setattr(FullyConnected, "loss", loss)
-    refused(tmp_path, said)
+    with pytest.raises(UsageError, match=said):
+        settled(tmp_path)
 
 
 def test_a_workload_without_errors(tmp_path, monkeypatch):
     monkeypatch.setattr(FullyConnected, "errors", {})
-    refused(tmp_path, "mlp_digits measures nothing: its `errors` are empty")
+    with pytest.raises(UsageError, match="mlp_digits measures nothing: its `errors` are empty"):
+        settled(tmp_path)
 
 
-def spoilt(name, value, rows):
-    def spoil(splits):
-        inputs, targets = getattr(splits, name)
-        inputs = inputs.clone()
-        inputs.view(len(inputs), -1)[rows, 3] = value
-        return splits._replace(**{name: (inputs, targets)})
-
-    return spoil
+def as_arrays(splits):
+    return Splits(*(tuple(part.numpy() for part in split) for split in splits))
 
 
-@pytest.mark.parametrize("value", [math.nan, math.inf])
-@pytest.mark.parametrize("name", Splits._fields)
-def test_numbers_that_are_not_finite(tmp_path, monkeypatch, name, value):
-    splits, spoil = FullyConnected.splits, spoilt(name, value, slice(50, 52))
-    monkeypatch.setattr(FullyConnected, "splits", lambda self, device: spoil(splits(self, device)))
-    refused(tmp_path, f"the {name} split of mlp_digits holds .* not finite, in 2 of .* the first at index 50")
+def spoilt(splits, name, value):
+    """The splits with two inputs of one of them spoilt."""
+    inputs, targets = getattr(splits, name)
+    inputs = inputs.clone()
+    inputs.view(len(inputs), -1)[50:52, 3] = value
+    return splits._replace(**{name: (inputs, targets)})
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (list, r"must return workloads.base.Splits\(train, val, test\), but got a list"),
+        (lambda s: s._replace(val=(s.val[0], s.val[1][:50])), "the val split of .* has 300 inputs and 50 targets"),
+        (lambda s: s._replace(test=(s.test[0][:0], s.test[1][:0])), "the test split of .* must not be empty"),
+        (as_arrays, "the train split of mlp_digits has a ndarray; torch.as_tensor makes one"),
+        (lambda s: s.nope, r"mlp_digits's splits\(\) cannot be computed: AttributeError: .*_check.py, line \d+\)"),
+        *(
+            (partial(spoilt, name=name, value=value), f"the {name} split of .* not finite, in 2 .* first at index 50")
+            for name in Splits._fields
+            for value in (math.nan, math.inf)
+        ),
+    ],
+)
+def test_splits_that_are_none(tmp_path, monkeypatch, change, said):
+    splits = FullyConnected.splits
+    monkeypatch.setattr(FullyConnected, "splits", lambda self, device: change(splits(self, device)))
+    with pytest.raises(UsageError, match=said):
+        settled(tmp_path)
 
 
 def test_numbers_that_are_not_finite_are_the_models_business(tmp_path, monkeypatch):
     """A model may know what to do with values that are missing."""
-    splits, spoil = FullyConnected.splits, spoilt("train", math.nan, slice(50, 52))
-    monkeypatch.setattr(FullyConnected, "splits", lambda self, device: spoil(splits(self, device)))
-    monkeypatch.setattr(FullyConnected, "model", lambda self: Does(before=lambda x: x.nan_to_num()))
-    assert whole_sweep.jobs_here(["batch_size=64", f"results={tmp_path}"], None)[0]
-
-
-def test_data_that_are_no_tensors(tmp_path, monkeypatch):
     splits = FullyConnected.splits
-    as_arrays = lambda each: tuple(part.numpy() for part in each)  # noqa: E731
-    monkeypatch.setattr(FullyConnected, "splits", lambda self, device: Splits(*map(as_arrays, splits(self, device))))
-    refused(tmp_path, "the train split of mlp_digits has a ndarray; torch.as_tensor makes one")
+    monkeypatch.setattr(FullyConnected, "splits", lambda self, device: spoilt(splits(self, device), "train", math.nan))
+    monkeypatch.setattr(FullyConnected, "model", lambda self: Does(before=lambda x: x.nan_to_num()))
+    assert settled(tmp_path)[0]

@@ -11,7 +11,6 @@ import tempfile
 import time
 from collections import Counter
 from pathlib import Path
-from typing import Any
 
 import optuna
 import pytest
@@ -37,7 +36,7 @@ class Server:
 
     def run(self, program, *arguments):
         command = [str(self.binaries / program), "-D", str(self.folder / "data"), *arguments]
-        who: dict[str, Any] = {"user": NOBODY, "group": NOBODY, "extra_groups": []} if os.geteuid() == 0 else {}
+        who = {"user": NOBODY, "group": NOBODY, "extra_groups": []} if os.geteuid() == 0 else {}
         subprocess.run(command, check=True, cwd=self.folder, timeout=60, stdout=subprocess.DEVNULL, **who)
 
     def start(self):
@@ -78,7 +77,7 @@ def test_processes_share_a_search_and_take_up_what_the_dead_leave(server, tmp_pa
     slowly = ["stopping=budget", "shards=3", "engine.workers=1", "engine.lanes=1"]
     arguments = [*SWEEP, *slowly, f"search.storage={server.url}", f"results={results}"]
     command = [sys.executable, "-m", "study", *arguments]
-    quiet: Any = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE, "text": True, "start_new_session": True}
+    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE, "text": True, "start_new_session": True}
     processes = [subprocess.Popen(command, **quiet) for _ in range(3)]
     deadline = time.monotonic() + 240
     victim = None
@@ -130,7 +129,7 @@ def _asked_optuna(url):
 @pytest.mark.slow
 def test_a_server_that_goes_away_is_named_and_nothing_is_lost(server, tmp_path, capsys, monkeypatch):
     command = [*SWEEP, f"search.storage={server.url}", f"results={tmp_path}", "engine.workers=1"]
-    real, saved = store.save, list[int]()
+    real, saved = store.save, []
 
     def stopping(folder, curve, **how):
         saved.append(curve.trial.index)

@@ -8,14 +8,16 @@ import subprocess
 import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from helpers.processes import wait_until
 
 from study import whole_sweep
 from study.__main__ import main
 from study.store import claims
 from study.store.atomic import StoreError
-from study.store.claims import STALE, WHOLE, Claim, Held, Shard, claimed, refuse_held
+from study.store.claims import STALE, WHOLE, Held, Shard, claimed, refuse_held
 
 HERE = f"process {os.getpid()} on {socket.gethostname()}"
 
@@ -30,11 +32,6 @@ def of_another_machine(folder, shard=WHOLE, age=0, number=1):
 
 def names(folder):
     return sorted(path.name for path in folder.iterdir())
-
-
-@pytest.fixture
-def beating(monkeypatch):
-    monkeypatch.setattr(claims, "BEAT", 0.05)
 
 
 def test_shards_part_the_trials():
@@ -78,8 +75,6 @@ with claimed(Path(sys.argv[1])):
 def test_a_claim_ends_with_its_process(tmp_path, killed):
     command = [sys.executable, "-c", HOLDER, str(tmp_path)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdin
-        assert process.stdout
         assert process.stdout.readline() == "held\n"
         with pytest.raises(Held, match=f"by process {process.pid} on "), claimed(tmp_path):
             pytest.fail("claimed twice")
@@ -134,13 +129,11 @@ def test_a_study_that_is_held_is_refused_before_anything_is_measured(tmp_path, m
     refuse_held(folder)  # which may be dead: that is waited for, once it is the study's turn
 
 
-def test_claims_are_touched(tmp_path, beating):
+def test_claims_are_touched(tmp_path, monkeypatch):
+    monkeypatch.setattr(claims, "BEAT", 0.05)
     with claimed(tmp_path) as claim:
         os.utime(claim.path, (0, 0))
-        deadline = time.monotonic() + 30
-        while claim.path.stat().st_mtime == 0 and time.monotonic() < deadline:
-            time.sleep(0.02)
-        assert claim.path.stat().st_mtime > time.time() - 60
+        wait_until(lambda: claim.path.stat().st_mtime > time.time() - 60)
 
 
 def test_who_was_taken_for_dead_stops_before_it_writes(tmp_path):
@@ -179,7 +172,7 @@ def test_a_claim_without_a_name_is_judged_by_its_age(tmp_path, content):
 def test_of_many_that_come_at_once_one_gets_it(tmp_path, dead):
     if dead:
         of_another_machine(tmp_path, Shard(0, 2), age=STALE + 1)
-    start, held, refused = threading.Barrier(8), list[Claim](), list[BaseException]()
+    start, held, refused = threading.Barrier(8), [], []
     leave = threading.Event()
 
     def take():
@@ -191,19 +184,10 @@ def test_of_many_that_come_at_once_one_gets_it(tmp_path, dead):
         except Held as error:
             refused.append(error)
 
-    threads = [threading.Thread(target=take) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    wait_until(lambda: len(held) + len(refused) == 8)
-    leave.set()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(8) as pool:
+        for _ in range(8):
+            pool.submit(take)
+        wait_until(lambda: len(held) + len(refused) == 8)
+        leave.set()
     assert len(held) == 1
     assert names(tmp_path) == []
-
-
-def wait_until(done):
-    deadline = time.monotonic() + 30
-    while not done():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)

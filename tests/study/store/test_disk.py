@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from helpers.processes import tables
 
 from analysis.load import LoadError
 from analysis.report import build
@@ -28,10 +29,6 @@ for limit in map(int, sys.argv[1].split()):
     status = main(sys.argv[2:])
     print(f"status {status}", file=sys.stderr, flush=True)
 """
-
-
-def tables(folder):
-    return {p.name: p.read_bytes() for p in (folder / "tables").glob("*.csv") if p.name != "cost.csv"}
 
 
 def kept(folder):
@@ -245,7 +242,7 @@ def test_a_small_disk_that_fills(undisturbed, tmp_path):
 
 @pytest.mark.slow
 def test_a_sweep_into_read_only_folders(undisturbed, tmp_path):
-    prefix: list[str] = []
+    prefix = []
     if os.geteuid() == 0:
         if not shutil.which("setpriv"):
             pytest.skip("permissions mean nothing to root, and there is no setpriv to take its privilege away")

@@ -295,7 +295,7 @@ def nothing_is_lost(make_study, meetings, shards):
     study = make_study(stopping="budget", evaluation=Evaluation(first=0.5, ratio=2))
     with tempfile.TemporaryDirectory() as results:
         world = World(Path(results), study, shards)
-        staying: list[Process] = []
+        staying = []
 
         def go(process, operation, times, dies):
             while not process.over and times:
