@@ -82,6 +82,20 @@ def mapped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     return make
 
 
+FAILING = """
+from multiprocessing import parent_process
+
+from made_images import *
+
+
+class Failing(Images):
+    def loss(self, outputs, targets):
+        if parent_process() is not None:  # in a worker
+            raise {error}
+        return super().loss(outputs, targets)
+"""
+
+
 def own_folder(folder: Path, name: str = "images", source: str | None = None, target: str = "") -> Path:
     """Write a --config-dir that holds the workload `images` and, with a `source`, another of the class `target`."""
     (folder / "workload").mkdir(parents=True)

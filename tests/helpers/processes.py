@@ -44,16 +44,21 @@ def started(results: Path, sweep: Sequence[str] = SWEEP) -> subprocess.Popen[str
     """Start a sweep in a process and wait for its first finished trial or, at least, for its folder."""
     command = [sys.executable, "-m", "study", *sweep, f"results={results}"]
     process = subprocess.Popen(
-        command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, preexec_fn=_heed_interrupts
+        command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, preexec_fn=heed_interrupts
     )
     wait_until(lambda: any(results.glob("studies/*/*/*/study.json")))
     return process
 
 
-def _heed_interrupts() -> None:
+def heed_interrupts() -> None:
     """Reset Ctrl-C: shells start background jobs with it ignored, and children such as this sweep inherit that."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def tables(folder: Path) -> dict[str, bytes]:
     return {p.name: p.read_bytes() for p in (folder / "tables").glob("*.csv") if p.name != "cost.csv"}
+
+
+def written(folder: Path) -> dict[Path, int]:
+    """When each file of the studies was last written."""
+    return {path: path.stat().st_mtime_ns for path in (folder / "studies").rglob("*") if path.is_file()}

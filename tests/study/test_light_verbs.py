@@ -23,9 +23,7 @@ print("imported:", *sorted({name.partition(".")[0] for name in sys.modules}))
 @pytest.mark.parametrize(
     "arguments",
     [
-        ["--help"],
-        ["sweep", "--help"],
-        ["plan", "--help"],
+        *(["--help"], ["sweep", "--help"], ["plan", "--help"]),
         ["status", str(PUBLISHED)],
         ["report", str(PUBLISHED), "--output", "report"],
         ["compare", str(PUBLISHED), "--output", "report"],

@@ -75,9 +75,7 @@ def assert_continued(found, expected):
 
 
 def test_names_are_those_of_this_version(results):
-    found = {
-        str(study.folder.relative_to(results / "studies")): study.question["arithmetic"] for study in load.load(results)
-    }
+    found = {f"{s.workload}/{s.optimizer}/{s.batch_size}": s.question["arithmetic"] for s in load.load(results)}
     assert found == ARITHMETICS
     nqm = load.load_study(folder_of(results, "nqm/momentum/32"))
     assert nqm.question["workload"]["_target_"] == "workloads.noisy_quadratic.NoisyQuadraticModel"

@@ -10,15 +10,7 @@ import yaml
 from helpers.blobs import Blobs
 from hypothesis import given
 from hypothesis import strategies as st
-from torch.optim.lr_scheduler import (
-    ConstantLR,
-    CosineAnnealingLR,
-    ExponentialLR,
-    LambdaLR,
-    LinearLR,
-    MultiStepLR,
-    SequentialLR,
-)
+from torch.optim import lr_scheduler as lr
 
 from study.config.compose import CONF
 from study.config.jobs import parse_jobs
@@ -29,42 +21,40 @@ from study.errors import UsageError
 from study.records import Budget
 from study.schedules import SCHEDULES, Schedule
 from study.search.tuner import point
-from study.space import Dimension, values
+from study.space import values
 
 STEPS = 40
 ALPHA = {"learning_rate_decay_fraction": 0.6, "end_learning_rate_factor": 0.01}
 HALVES = {"learning_rate_first_drop_fraction": 0.5, "learning_rate_drops": 2, "learning_rate_drop_factor": 0.1}
 
 
-def one_after_the_other(first, then, steps):
+def in_turn(first, then, steps):
     """What builds the first scheduler for so many steps and then the other."""
-    return lambda optimizer, factor=1: SequentialLR(optimizer, [first(optimizer), then(optimizer)], [steps])
+    return lambda optimizer, factor=1: lr.SequentialLR(optimizer, [first(optimizer), then(optimizer)], [steps])
 
 
 def hold(factor):
-    return partial(ConstantLR, factor=factor, total_iters=10**9)
+    return partial(lr.ConstantLR, factor=factor, total_iters=10**9)
 
 
 # Schedule -> its hyperparameters, and what torch makes of them in a budget of T steps. Registering one enrols it.
 TORCH = {
     "constant": ({}, lambda T: hold(1)),
-    "linear_decay": (ALPHA, lambda T: partial(LinearLR, start_factor=1, end_factor=0.01, total_iters=0.6 * T)),
+    "linear_decay": (ALPHA, lambda T: partial(lr.LinearLR, start_factor=1, end_factor=0.01, total_iters=0.6 * T)),
     "cosine": (
         ALPHA,
-        lambda T: one_after_the_other(
-            partial(CosineAnnealingLR, T_max=0.6 * T, eta_min=0.01), hold(0.01), round(0.6 * T)
-        ),
+        lambda T: in_turn(partial(lr.CosineAnnealingLR, T_max=0.6 * T, eta_min=0.01), hold(0.01), round(0.6 * T)),
     ),
-    "exponential": ({"end_learning_rate_factor": 0.01}, lambda T: partial(ExponentialLR, gamma=0.01 ** (1 / T))),
-    "step": (HALVES, lambda T: partial(MultiStepLR, milestones=[T // 2, T * 3 // 4], gamma=0.1)),
+    "exponential": ({"end_learning_rate_factor": 0.01}, lambda T: partial(lr.ExponentialLR, gamma=0.01 ** (1 / T))),
+    "step": (HALVES, lambda T: partial(lr.MultiStepLR, milestones=[T // 2, T * 3 // 4], gamma=0.1)),
     "inverse_square_root": (
         {"learning_rate_timescale_fraction": 0.25},
-        lambda T: partial(LambdaLR, lr_lambda=lambda t: math.sqrt(T / (T + 4 * t))),
+        lambda T: partial(lr.LambdaLR, lr_lambda=lambda t: math.sqrt(T / (T + 4 * t))),
     ),
     "warmup_stable_decay": (
         ALPHA,
-        lambda T: one_after_the_other(
-            hold(1), partial(LinearLR, start_factor=1, end_factor=0.01, total_iters=0.6 * T), round(0.4 * T)
+        lambda T: in_turn(
+            hold(1), partial(lr.LinearLR, start_factor=1, end_factor=0.01, total_iters=0.6 * T), round(0.4 * T)
         ),
     ),
 }
@@ -87,23 +77,18 @@ def factors(name, hyperparameters, steps=STEPS, batch_size=1):
     return list(map(SCHEDULES[name].factor(steps, batch_size, hyperparameters), range(steps)))
 
 
-@pytest.mark.parametrize("name", SCHEDULES)
-def test_equals_torch(name):
-    hyperparameters, scheduler = TORCH[name]
-    np.testing.assert_allclose(factors(name, hyperparameters), torchs(scheduler(STEPS), STEPS), rtol=1e-9)
-
-
 @pytest.mark.parametrize("initial", [0, 0.25])
 @pytest.mark.parametrize("name", SCHEDULES)
 def test_equals_torch_after_a_linear_warmup(name, initial):
     """W = 20: torch's ramp reaches 1 at its last update, and the schedule has a budget of the other 40."""
     hyperparameters, scheduler = TORCH[name]
-    ramp = partial(LinearLR, start_factor=initial + (1 - initial) / 20, end_factor=1, total_iters=19)
+    ramp = partial(lr.LinearLR, start_factor=initial + (1 - initial) / 20, end_factor=1, total_iters=19)
     found = factors(name, hyperparameters | {"warmup_steps": 20, "warmup_initial_factor": initial}, STEPS + 20)
     np.testing.assert_allclose(found[:20], torchs(ramp, 20), rtol=1e-9)
     np.testing.assert_allclose(found[20:], torchs(scheduler(STEPS), STEPS), rtol=1e-9)
 
 
+WARMED = {"warmup_steps": 2, "learning_rate_decay_fraction": 0.5, "end_learning_rate_factor": 0.2}
 WRITTEN = [
     ("linear_decay", {"learning_rate_decay_fraction": 1, "end_learning_rate_factor": 0}, 4, [1, 0.75, 0.5, 0.25]),
     ("cosine", {"learning_rate_decay_fraction": 0.5, "end_learning_rate_factor": 0.5}, 4, [1, 0.75, 0.5, 0.5]),
@@ -114,12 +99,8 @@ WRITTEN = [
     ("step", HALVES | {"learning_rate_drops": 1.5}, 6, [1, 1, 1, 0.1, 0.1, 0.01]),  # a third of the budget apart
     ("step", HALVES | {"learning_rate_first_drop_fraction": 1}, 4, [1, 1, 1, 1]),
     ("inverse_square_root", {"learning_rate_timescale_fraction": 1 / 9}, 9, [(1 + t) ** -0.5 for t in range(9)]),
-    (
-        "warmup_stable_decay",
-        {"warmup_steps": 2, "learning_rate_decay_fraction": 0.5, "end_learning_rate_factor": 0.2},
-        10,
-        [0.5, 1, 1, 1, 1, 1, 1, 0.8, 0.6, 0.4],
-    ),
+    ("warmup_stable_decay", {"learning_rate_decay_fraction": 1, "end_learning_rate_factor": 0}, 2, [1, 0.5]),
+    ("warmup_stable_decay", WARMED, 10, [0.5, 1, 1, 1, 1, 1, 1, 0.8, 0.6, 0.4]),
 ]
 
 
@@ -135,30 +116,6 @@ def test_after_a_warmup_of_its_timescale_the_inverse_square_root_is_the_transfor
     theirs = [min(s**-0.5, s * warmup**-1.5) * warmup**0.5 for s in range(1, steps + 1)]
     np.testing.assert_allclose(found[:warmup], theirs[:warmup])
     np.testing.assert_allclose(found[warmup + 1 :], theirs[warmup:-1])
-
-
-def test_a_decay_over_all_steps_has_no_stable_phase():
-    whole = {"learning_rate_decay_fraction": 1, "end_learning_rate_factor": 0.05}
-    np.testing.assert_allclose(factors("warmup_stable_decay", whole), factors("linear_decay", whole), rtol=1e-12)
-
-
-# What each schedule is at the budget's end, where no update is made any more.
-ENDS = {
-    "constant": 1,
-    "linear_decay": 0.01,
-    "cosine": 0.01,
-    "exponential": 0.01,
-    "step": 0.01,
-    "inverse_square_root": math.sqrt(1 / 5),
-    "warmup_stable_decay": 0.01,
-}
-
-
-@pytest.mark.parametrize("warmup", [{}, {"warmup_steps": 8}, {"warmup_steps": 0.5}])
-@pytest.mark.parametrize("name", SCHEDULES)
-def test_the_end(name, warmup):
-    found = SCHEDULES[name].factor(STEPS, 1, TORCH[name][0] | warmup)(STEPS)
-    assert found == pytest.approx(ENDS[name], rel=1e-12)
 
 
 FRACTION = st.floats(0.01, 1)
@@ -235,30 +192,10 @@ def test_composes_from_the_command_line(name):
     assert job.study.search.space.keys() == {"learning_rate", "momentum"} | in_file
 
 
-def test_drops_and_warmups_are_typed_as_the_files_say():
-    ranged = "{low: 1, high: 4, integer: true, hard: [low]}"
-    [job] = parse_jobs(["schedule=step", "batch_size=64", f"search.space.learning_rate_drops={ranged}"])
-    assert job.study.search.space["learning_rate_drops"] == Dimension(1, 4, hard=("low",), integer=True)
-    arguments = ["schedule=warmup_stable_decay", "batch_size=64", "search.space.warmup_steps=0"]
-    ranged = "{low: 0, high: 10000, integer: true, hard: [low]}"
-    [job] = parse_jobs([*arguments, f"search.space.warmup_examples={ranged}"])
-    assert job.study.search.space["warmup_examples"] == Dimension(0, 10000, hard=("low",), integer=True)
-    assert job.study.search.space["warmup_steps"] == Dimension(choices=(0,))
-
-
 REFUSED = [
-    (
-        ["search.space.warmup_steps=5", "search.space.warmup_examples=9"],
-        ["warmup_steps={'choices': [5.0]} and", "at 0"],
-    ),
-    (
-        ["schedule=warmup_stable_decay", "search.space.warmup_examples=[0,9]"],
-        ["in steps or in examples", "fix one of them at 0"],
-    ),
-    (
-        ["search.space.warmup_initial_factor=0.1"],
-        ["warmup_initial_factor", "got none", "add search.space.warmup_steps"],
-    ),
+    (["search.space.warmup_steps=5", "search.space.warmup_examples=9"], ["warmup_steps={'choices': [5.0]} and"]),
+    (["schedule=warmup_stable_decay", "search.space.warmup_examples=[0,9]"], ["in steps or in examples", "at 0"]),
+    (["search.space.warmup_initial_factor=0.1"], ["got none", "add search.space.warmup_steps"]),
     (["search.space.warmup_initial_factor=0.1", "search.space.warmup_steps=0"], ["warmup_initial_factor", "[0.0]"]),
     (["search.space.warmup_steps=-1"], ["search.space.warmup_steps must lie in [0, inf)", "-1"]),
     (["search.space.warmup_examples={low: -1, high: 9}"], ["search.space.warmup_examples must lie in [0, inf)", "-1"]),
@@ -317,15 +254,9 @@ def tuned(make_study):
 
     def make(name, learning_rate=RATES, **warmup):
         ranges = {key: RANGES[key] for key in SCHEDULES[name].hyperparameters}
-        return make_study(
-            space={"learning_rate": learning_rate, "momentum": 0.5, **ranges, **warmup},
-            examples=64,
-            schedule=name,
-            batch_size=6,
-            budget=Budget(epochs=0, steps=30),
-            stopping="budget",
-            arithmetic="linear_chain",
-        )
+        space = {"learning_rate": learning_rate, "momentum": 0.5, **ranges, **warmup}
+        fields = {"schedule": name, "batch_size": 6, "budget": Budget(epochs=0, steps=30), "stopping": "budget"}
+        return make_study(space=space, arithmetic="linear_chain", **fields)
 
     return make
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 import pytest
+from helpers.processes import written
 
 from analysis.counting import Branch
 from analysis.load import load
@@ -59,6 +60,12 @@ def swept(tmp_path, make_study, make_curve):
     return make
 
 
+@pytest.fixture
+def studies(tmp_path):
+    """What `swept` left on file so far."""
+    return lambda: list(load(tmp_path))
+
+
 def best_at(learning_rate):
     """Steps to the goal rise with the distance from the best learning rate, in decades."""
     return lambda study, h: min(100, 10 + 20 * abs(math.log10(h["learning_rate"] / learning_rate)))
@@ -69,34 +76,25 @@ def test_one_search_is_all_by_default(swept):
     assert only.branch == Branch()
 
 
-def test_a_box_is_widened_until_the_optimum_lies_inside(swept, tmp_path):
+def test_a_box_is_widened_until_the_optimum_lies_inside(swept, studies):
     made = swept(best_at(30), extend=True)
-    assert [search.branch.widened for search in made] == [
-        (),
-        ("learning_rate.high",),
-        ("learning_rate.high", "learning_rate.high"),
-    ]
+    assert [search.branch.widened for search in made] == [("learning_rate.high",) * stage for stage in range(3)]
     boxes = [search.search.space["learning_rate"] for search in made]
     assert [(box.low, box.high) for box in boxes] == [(1e-3, 1.0), (1e-3, 31.6), (1e-3, 5620.0)]
-    [row] = steps_to_result.table(analysis_searches.answers(list(load(tmp_path)))).to_dict("records")
+    [row] = steps_to_result.table(analysis_searches.answers(studies())).to_dict("records")
     assert row["stage"] == 2
-    table = analysis_searches.table(list(load(tmp_path)))
+    table = analysis_searches.table(studies())
     assert list(table["stage"]) == [0, 1, 2]
     assert list(table["answer"]) == [False, False, True]
     assert list(table["searched_learning_rate"]) == ["0.001 to 1, log", "0.001 to 31.6, log", "0.001 to 5620, log"]
     assert (table["complete"] == 40).all()
 
 
-def test_no_more_often_than_the_limit(swept):
-    made = swept(best_at(1e4), extend=True, extend_limit=1)
-    assert [search.branch.stage for search in made] == [0, 1]
-
-
-def test_stages_beyond_a_limit_that_was_raised_count(swept, tmp_path):
+def test_stages_beyond_a_limit_that_was_raised_count(swept, studies):
     """Those that were made before hold the limit of then."""
     swept(best_at(1e4), extend=True, extend_limit=1)
     swept(best_at(1e4), extend=True, extend_limit=2)
-    [answer] = analysis_searches.answers(list(load(tmp_path)))
+    [answer] = analysis_searches.answers(studies())
     assert answer.branch.stage == 2
 
 
@@ -114,13 +112,13 @@ def test_stages_have_points_and_seeds_of_their_own(swept):
     assert first.trial(0, {}).seed != second.trial(0, {}).seed
 
 
-def test_budgets_share_points_and_seeds_and_the_least_steps_count(swept, tmp_path):
+def test_budgets_share_points_and_seeds_and_the_least_steps_count(swept, studies):
     # With a tenth of the budget only the half manages to be fast, as a decaying schedule makes it.
     made = swept(lambda study, h: 60 * study.branch.budget, budgets=(0.5, 1.0, 2.0))
     assert [(search.branch.budget, search.train_steps) for search in made] == [(0.5, 50), (1.0, 100), (2.0, 200)]
     assert point(made[0], 3) == point(made[2], 3)
     assert made[0].trial(3, {}) == made[2].trial(3, {})
-    [row] = steps_to_result.table(analysis_searches.answers(list(load(tmp_path)))).to_dict("records")
+    [row] = steps_to_result.table(analysis_searches.answers(studies())).to_dict("records")
     assert (row["steps_to_result"], row["budget_multiple"], row["train_steps"]) == (30, 0.5, 50)
 
 
@@ -129,46 +127,46 @@ def test_a_budget_that_is_given_twice_is_one(make_study):
     assert [search.branch.budget for search in stages.planned(study)] == [1.0, 2.0]
 
 
-def test_ties_between_budgets_go_to_the_smaller(swept, tmp_path):
+def test_ties_between_budgets_go_to_the_smaller(swept, studies):
     swept(lambda study, h: 40, budgets=(1.0, 2.0))
-    [answer] = analysis_searches.answers(list(load(tmp_path)))
+    [answer] = analysis_searches.answers(studies())
     assert answer.branch.budget == 1
 
 
-def test_repeats_have_other_seeds_and_never_give_the_answer(swept, tmp_path):
+def test_repeats_have_other_seeds_and_never_give_the_answer(swept, studies):
     made = swept(lambda study, h: 40 - study.branch.repeat, repeats=2)
     assert [search.branch.repeat for search in made] == [0, 1, 2]
     assert len({tuple(point(search, 0)) for search in made}) == 3
     assert len({search.trial(0, {}).seed for search in made}) == 3
-    [answer] = analysis_searches.answers(list(load(tmp_path)))
+    [answer] = analysis_searches.answers(studies())
     assert answer.branch == Branch()
-    assert list(analysis_searches.table(list(load(tmp_path)))["steps_to_result"]) == [40, 39, 38]
-    [row] = analysis_searches.repeats(list(load(tmp_path))).to_dict("records")
+    assert list(analysis_searches.table(studies())["steps_to_result"]) == [40, 39, 38]
+    [row] = analysis_searches.repeats(studies()).to_dict("records")
     assert (row["searches"], row["reached"], row["least"], row["median"], row["greatest"]) == (3, 3, 38, 39, 40)
 
 
-def test_repeats_answer_as_the_first_search_does_by_the_best_of_their_budgets(swept, tmp_path):
+def test_repeats_answer_as_the_first_search_does_by_the_best_of_their_budgets(swept, studies):
     swept(lambda study, h: (40 - study.branch.repeat) * study.branch.budget, repeats=2, budgets=(0.5, 1.0))
-    [row] = analysis_searches.repeats(list(load(tmp_path))).to_dict("records")
+    [row] = analysis_searches.repeats(studies()).to_dict("records")
     assert (row["searches"], row["least"], row["median"], row["greatest"]) == (3, 19, 20, 20)
 
 
-def test_budgets_that_were_not_searched_yet_are_told_and_their_repeats_do_not_count(swept, tmp_path):
+def test_budgets_that_were_not_searched_yet_are_told_and_their_repeats_do_not_count(swept, tmp_path, studies):
     """Searches are made budget by budget, the first one's before its repeat's."""
     swept(lambda study, h: 40 * study.branch.budget, times=2, repeats=1, budgets=(0.5, 1.0, 2.0))
-    [(study, missing)] = analysis_searches.unsearched_budgets(list(load(tmp_path)))
+    [(study, missing)] = analysis_searches.unsearched_budgets(studies())
     assert (study.branch.budget, missing) == (0.5, [2.0])
     [line] = build.read([tmp_path]).warnings[:1]
     assert "the search with 2 times the step budget is not complete; sweep again to continue." in line
     swept(lambda study, h: 40 * study.branch.budget, times=1, repeats=1, budgets=(0.5, 1.0, 2.0))
-    assert analysis_searches.unsearched_budgets(list(load(tmp_path))) == []
+    assert analysis_searches.unsearched_budgets(studies()) == []
     swept(lambda study, h: 40 * study.branch.budget, times=1, repeats=1, budgets=(0.5, 1.0, 2.0))
-    assert analysis_searches.repeats(list(load(tmp_path))).empty
+    assert analysis_searches.repeats(studies()).empty
     swept(lambda study, h: 40 * study.branch.budget, repeats=1, budgets=(0.5, 1.0, 2.0))
-    assert list(analysis_searches.repeats(list(load(tmp_path)))["searches"]) == [2]
+    assert list(analysis_searches.repeats(studies())["searches"]) == [2]
 
 
-def test_the_tuned_configuration_is_rerun_with_fresh_seeds(swept, tmp_path):
+def test_the_tuned_configuration_is_rerun_with_fresh_seeds(swept, tmp_path, studies):
     def steps(study, h):
         return None if study.branch.rerun is not None else best_at(0.03)(study, h)
 
@@ -180,7 +178,7 @@ def test_the_tuned_configuration_is_rerun_with_fresh_seeds(swept, tmp_path):
     assert again.branch.rerun == tuned.index
     assert [curve.trial.hyperparameters for curve in curves] == [tuned.hyperparameters] * 5
     assert len({*(curve.trial.seed for curve in curves), tuned.seed}) == 6
-    [row] = analysis_searches.reruns(analysis_searches.rerun_steps(list(load(tmp_path)))).to_dict("records")
+    [row] = analysis_searches.reruns(analysis_searches.rerun_steps(studies())).to_dict("records")
     assert (row["trial"], row["reruns"], row["reached"], row["median"]) == (tuned.index, 5, 0, math.inf)
 
 
@@ -217,20 +215,14 @@ def test_asking_for_less_takes_nothing_back(swept, tmp_path):
     assert before["question"]["search"]["repeats"] == 1
 
 
-def test_another_factor_is_another_question(swept, tmp_path, make_study):
-    swept(best_at(30), extend=True, times=1)
-    with pytest.raises(store.StoreError, match=r"search\.extend_factor: 1\.5 -> 2"):
-        store.check(tmp_path, [make_study(space=SPACE, extend=True, extend_factor=2.0)])
-
-
-def test_what_comes_next_and_what_is_the_answer_agree(swept, tmp_path):
+def test_what_comes_next_and_what_is_the_answer_agree(swept, studies):
     """Measuring and analysis walk the same stages, each from its own reading of the files."""
     generator = np.random.default_rng(0)
     for number in range(4):
         optimum = 10 ** generator.uniform(-5, 3)
         name = f"curve{number}"
         made = swept(best_at(optimum), extend=True, name=name, budgets=(1.0, 2.0))
-        answer = next(s for s in analysis_searches.answers(list(load(tmp_path))) if s.workload == name)
+        answer = next(s for s in analysis_searches.answers(studies()) if s.workload == name)
         assert tuple(answer.branch.widened) in {search.branch.widened for search in made}
         last = [search for search in made if search.branch.budget == answer.branch.budget][-1]
         assert answer.branch.widened == last.branch.widened
@@ -247,18 +239,16 @@ def test_a_sweep_with_everything(tmp_path, capsys):
     out = " ".join(capsys.readouterr().out.split())
     assert "Not counted: wider boxes and reruns" in out
     table = pd.read_csv(tmp_path / "tables/searches.csv")
-    assert set(table["repeat"]) == {0, 1}
-    assert set(table["budget_multiple"]) == {1, 2}
+    assert (set(table["repeat"]), set(table["budget_multiple"])) == ({0, 1}, {1, 2})
     assert table["stage"].max() >= 1
     assert table["answer"].sum() == 1
-    reruns = pd.read_csv(tmp_path / "tables/reruns.csv")
-    assert list(reruns["reruns"]) == [3]
+    assert list(pd.read_csv(tmp_path / "tables/reruns.csv")["reruns"]) == [3]
     page = (tmp_path / "report.html").read_text()
-    for words in ("What was searched", "All searches", "The tuned configurations with fresh seeds"):
-        assert words in page
-    before = {path: path.stat().st_mtime_ns for path in tmp_path.glob("studies/**/*") if path.is_file()}
+    titles = ("What was searched", "All searches", "The tuned configurations with fresh seeds")
+    assert all(title in page for title in titles)
+    before = written(tmp_path)
     assert main(command) == 0
-    assert before == {path: path.stat().st_mtime_ns for path in tmp_path.glob("studies/**/*") if path.is_file()}
+    assert written(tmp_path) == before
     capsys.readouterr()
     assert main(["status", str(tmp_path)]) == 0
     out = capsys.readouterr().out

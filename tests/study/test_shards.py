@@ -1,11 +1,6 @@
 """Several processes on one study: together they make what one makes, whoever is first and whoever dies."""
 
-import subprocess
-import sys
-import time
-
 import pytest
-from helpers.processes import tables
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -18,21 +13,6 @@ from study.search.tuner import Tuner
 from study.store.claims import Shard
 from study.store.curves import Reader
 
-SWEEP = ["sweep", "batch_size=32,256", "search.trials=6", "budget.epochs=5"]
-
-
-@pytest.fixture(scope="session")
-def drawn(make_study, make_curve):
-    """How each trial ends, by index: it reaches the goal at a step, misses it (0) or diverges (a negative step)."""
-
-    def curves(study, ends):
-        return [
-            make_curve(study, index, reaches=end if end > 0 else None, bad=-end if end < 0 else None)
-            for index, end in enumerate(ends)
-        ]
-
-    return curves
-
 
 @settings(max_examples=60)
 @given(
@@ -40,10 +20,10 @@ def drawn(make_study, make_curve):
     count=st.integers(1, 4),
     order=st.randoms(use_true_random=False),
 )
-def test_shards_launch_what_one_process_launches(make_study, drawn, ends, count, order):
-    """Whatever they know of each other, and when."""
+def test_shards_launch_what_one_process_launches(make_study, make_curve, ends, count, order):
+    """Whatever they know of each other, and when: a trial reaches its goal, misses it (0) or diverges (below 0)."""
     study = make_study(trials=5, max_launches=40, stopping="race", batch_size=8)
-    curves = drawn(study, ends)
+    curves = [make_curve(study, i, max(end, 0) or None, max(-end, 0) or None) for i, end in enumerate(ends)]
     alone = Tuner(study)
     while (trial := alone.ask()) is not None:
         alone.tell(curves[trial.index])
@@ -150,7 +130,7 @@ def test_an_adaptive_search_in_shards_needs_a_storage(tmp_path, capsys):
     assert main(command) == 2
     assert "shards=2 of search=tpe" in (message := " ".join(capsys.readouterr().err.split()))
     assert "add search.storage=journal or a database URL, or choose search=sobol" in message
-    assert main([*SWEEP, "shards=0"]) == 2
+    assert main(["sweep", "shards=0"]) == 2
     assert "shards must be at least 1, but got 0" in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
 
@@ -170,23 +150,3 @@ def test_shards_tell_a_shared_storage_their_own_trials(tmp_path, make_study, mak
         tuners[turn % 2].tell(curve)
     found = Storage("journal", tmp_path).open(study).get_trials()
     assert sorted(trial.user_attrs["index"] for trial in found) == [0, 1, 2, 3]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("shards", [1, 4])
-def test_processes_that_share_a_folder_make_the_tables_of_one(tmp_path, shards):
-    """One of them is killed on the way; with a single shard the others are told who works on it."""
-    assert main([*SWEEP, f"results={tmp_path / 'alone'}"]) == 0
-    together = tmp_path / "together"
-    command = [sys.executable, "-m", "study", *SWEEP, f"results={together}", f"shards={shards}"]
-    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE, "text": True}
-    processes = [subprocess.Popen([*command, "engine.workers=1"], **quiet) for _ in range(3)]
-    while not any(together.rglob("trials/*.parquet")) and processes[0].poll() is None:
-        time.sleep(0.05)
-    processes[0].kill()
-    said = [process.communicate()[1] for process in processes]
-    for process, text in zip(processes[1:], said[1:], strict=True):
-        assert process.returncode == 0 or (shards == 1 and "is being worked on by process" in text), text
-    assert main([*SWEEP, f"results={together}", f"shards={shards}"]) == 0
-    assert tables(together) == tables(tmp_path / "alone")
-    assert not list(together.rglob(".claim*"))

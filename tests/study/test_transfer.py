@@ -7,7 +7,7 @@ from functools import partial
 
 import pandas as pd
 import pytest
-from helpers.processes import tables
+from helpers.processes import tables, written
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -37,30 +37,28 @@ def moved(rule, configuration, base, size, steps=10**6):
     return RULES[rule].move(configuration, Move(base, size, train_examples=1000, train_steps=steps))
 
 
-def test_known_answers():
-    assert moved("constant", MOMENTUM, 32, 128) == MOMENTUM
-    assert moved("square_root", MOMENTUM, 32, 128) == {"learning_rate": 0.2, "momentum": 0.9}
-    assert moved("square_root", MOMENTUM, 128, 32) == {"learning_rate": 0.05, "momentum": 0.9}
-    kept = moved("constant_half_life", ADAM, 32, 64)
-    assert kept == pytest.approx({**ADAM, "beta1": 0.81, "beta2": 0.998001})
+def momentum(rate, **warmup):
+    return {"learning_rate": rate, "momentum": 0.9, **warmup}
 
 
-def test_linear_warms_up_from_the_learning_rate_of_the_base_over_five_epochs():
-    found = moved("linear", MOMENTUM, 32, 256)
-    assert found == {"learning_rate": 0.8, "momentum": 0.9, "warmup_examples": 5000, "warmup_initial_factor": 1 / 8}
-    assert found["learning_rate"] * found["warmup_initial_factor"] == MOMENTUM["learning_rate"]
-
-
-def test_a_warmup_is_never_more_than_its_share_of_the_budget():
-    assert moved("linear", MOMENTUM, 32, 100, steps=180)["warmup_examples"] == 10 * 100  # 5 of 90 steps
-    assert moved("linear", MOMENTUM, 32, 100, steps=1800)["warmup_examples"] == 5000
-
-
-def test_linear_downwards_needs_no_warmup_and_a_new_one_replaces_what_was_tuned():
-    assert moved("linear", MOMENTUM, 256, 32) == {"learning_rate": 0.0125, "momentum": 0.9}
-    found = moved("linear", MOMENTUM | {"warmup_steps": 7.0}, 32, 64)
-    assert "warmup_steps" not in found
-    assert found["warmup_initial_factor"] == 0.5
+@pytest.mark.parametrize(
+    ("rule", "configuration", "base", "size", "steps", "expected"),
+    [
+        ("constant", MOMENTUM, 32, 128, 10**6, MOMENTUM),
+        ("square_root", MOMENTUM, 32, 128, 10**6, momentum(0.2)),
+        ("square_root", MOMENTUM, 128, 32, 10**6, momentum(0.05)),
+        ("constant_half_life", ADAM, 32, 64, 10**6, {**ADAM, "beta1": 0.81, "beta2": 0.998001}),
+        # Linear: a warmup over five epochs, or 5 of 90 steps, from the learning rate of the base; none downwards
+        ("linear", MOMENTUM, 32, 256, 10**6, momentum(0.8, warmup_examples=5000, warmup_initial_factor=1 / 8)),
+        ("linear", MOMENTUM, 32, 128, 180, momentum(0.4, warmup_examples=10 * 128, warmup_initial_factor=1 / 4)),
+        ("linear", MOMENTUM, 256, 32, 10**6, momentum(0.0125)),
+        # It replaces a tuned one
+        ("linear", momentum(0.1, warmup_steps=7.0), 32, 64, 10**6,
+         momentum(0.2, warmup_examples=5000, warmup_initial_factor=0.5)),
+    ],
+)  # fmt: skip
+def test_known_answers(rule, configuration, base, size, steps, expected):
+    assert moved(rule, configuration, base, size, steps) == pytest.approx(expected)
 
 
 @given(rule=st.sampled_from(sorted(RULES)), configuration=CONFIGURATIONS, size=SIZES)
@@ -68,9 +66,8 @@ def test_a_rule_moves_nothing_to_where_it_is(rule, configuration, size):
     assert moved(rule, configuration, size, size) == pytest.approx(configuration)
 
 
-@given(
-    rule=st.sampled_from(POWERS), configuration=CONFIGURATIONS, base=FEW, between=FEW, size=FEW
-)  # from further away a decay rate of almost 0 does not come back
+# From further away a decay rate of almost 0 does not come back.
+@given(rule=st.sampled_from(POWERS), configuration=CONFIGURATIONS, base=FEW, between=FEW, size=FEW)
 def test_two_moves_are_one(rule, configuration, base, between, size):
     there = moved(rule, moved(rule, configuration, base, between), between, size)
     assert there == pytest.approx(moved(rule, configuration, base, size))
@@ -143,10 +140,6 @@ def ruled(swept, tmp_path_factory):
     return folder
 
 
-def files(folder):
-    return {path: path.stat().st_mtime_ns for path in (folder / "studies").rglob("*") if path.is_file()}
-
-
 def branches(folder):
     for path in sorted(folder.glob("studies/*/*/*/rule-*/study.json")):
         yield Study.from_question(json.loads(path.read_text())["question"]), store.load(path.parent)
@@ -154,8 +147,7 @@ def branches(folder):
 
 @pytest.mark.slow
 def test_every_other_batch_size_is_trained_with_the_same_seeds(ruled):
-    seeds = {}
-    rules = {}
+    seeds, rules = {}, {}
     for study, curves in branches(ruled):
         key = (study.optimizer, study.batch_size)
         mine = tuple((curve.trial.seed, curve.trial.order_seed) for curve in curves)
@@ -174,18 +166,15 @@ def test_every_other_batch_size_is_trained_with_the_same_seeds(ruled):
 
 @pytest.mark.slow
 def test_what_is_trained_is_what_the_rule_says(ruled):
-    tuned = {
-        (study.optimizer, study.batch_size): dict(curves[0].trial.hyperparameters)
-        for study, curves in branches(ruled)
-        if study.branch.rule == "tuned"
-    }
+    made = [(study, [curve.trial.hyperparameters for curve in curves]) for study, curves in branches(ruled)]
+    tuned = {(study.optimizer, study.batch_size): own for study, [own, *_] in made if study.branch.rule == "tuned"}
     seen = 0
-    for study, curves in branches(ruled):
+    for study, trained in made:
         if study.branch.rule != "tuned":
             base = study.branch.base
             move = Move(base, study.batch_size, study.workload["train_examples"], study.train_steps)
             expected = RULES[study.branch.rule].move(tuned[study.optimizer, base], move)
-            assert [curve.trial.hyperparameters for curve in curves] == [pytest.approx(expected)] * 3
+            assert trained == [pytest.approx(expected)] * 3
             assert ("warmup_examples" in expected) == (study.branch.rule == "linear" and study.batch_size > base)
             seen += 1
     assert seen == 4 + 6
@@ -193,14 +182,13 @@ def test_what_is_trained_is_what_the_rule_says(ruled):
 
 @pytest.mark.slow
 def test_the_report_has_its_table_figure_and_sentences(ruled, capsys):
-    before, measured = tables(ruled), files(ruled)
+    before, measured = tables(ruled), written(ruled)
     for name in ("report.html", "figures/rules.svg", "tables/rules.csv"):
         (ruled / name).unlink()
     assert main(["report", str(ruled)]) == 0
-    assert "moved from batch size 16, stays within 1.5 times the tuned steps" in " ".join(
-        capsys.readouterr().out.split()
-    )
-    assert files(ruled) == measured
+    said = " ".join(capsys.readouterr().out.split())
+    assert "moved from batch size 16, stays within 1.5 times the tuned steps" in said
+    assert written(ruled) == measured
     assert tables(ruled) == before
     page = (ruled / "report.html").read_text()
     assert page.count("Rules against tuning.</b>") == 4  # tables; the figure links to its definition
@@ -217,9 +205,9 @@ def test_nothing_else_that_a_report_says_changes(swept, ruled):
 
 @pytest.mark.slow
 def test_what_is_done_is_not_done_again(ruled):
-    before = files(ruled)
+    before = written(ruled)
     assert main(["rules", str(ruled), *BASES, *RULES_ASKED]) == 0
-    assert files(ruled) == before
+    assert written(ruled) == before
 
 
 @pytest.mark.slow
@@ -276,7 +264,7 @@ def refusal(folder, capsys, *arguments):
 
 @pytest.mark.slow
 def test_refusals_name_the_rule_the_value_and_the_cure(swept, tmp_path, capsys):
-    before = files(swept)
+    before = written(swept)
     assert "unknown rule 'square_rot'; did you mean 'square_root'?" in refusal(swept, capsys, "--rules", "square_rot")
     assert "--seeds must be at least 1, but got 0." in refusal(swept, capsys, "--seeds", "0")
     said = refusal(swept, capsys, "--base-batch-size", "32")
@@ -287,23 +275,24 @@ def test_refusals_name_the_rule_the_value_and_the_cure(swept, tmp_path, capsys):
     assert main(["export", str(swept), str(released)]) == 0
     assert main(["import", str(released), str(published)]) == 0
     assert "was imported" in refusal(published, capsys)
-    assert files(swept) == before
-
-
-def planned(tmp_path, make_study, make_curve, write_study, asked, reached, unfinished=()):
-    """What is to be done about a curve whose trials all reach the goal at these steps, by batch size; not trained."""
-    jobs = {}
-    for size, reaches in reached.items():
-        study = make_study(batch_size=size, trials=2)
-        write_study(tmp_path, study, [make_curve(study, i, reaches=reaches) for i in range(2 - (size in unfinished))])
-        jobs[size] = Job(study, tmp_path, Placement())
-    found, left_out = transfer.transfers_of_curve(jobs, asked)
-    return {each.job.study.batch_size: [study.branch for study in each.studies] for each in found}, left_out
+    assert written(swept) == before
 
 
 @pytest.fixture
 def plan(tmp_path, make_study, make_curve, write_study):
-    return partial(planned, tmp_path, make_study, make_curve, write_study)
+    """What is to be done about a curve whose trials all reach the goal at these steps, by batch size; not trained."""
+
+    def planned(asked, reached, unfinished=()):
+        jobs = {}
+        for size, reaches in reached.items():
+            study = make_study(batch_size=size, trials=2)
+            curves = [make_curve(study, i, reaches=reaches) for i in range(2 - (size in unfinished))]
+            write_study(tmp_path, study, curves)
+            jobs[size] = Job(study, tmp_path, Placement())
+        found, left_out = transfer.transfers_of_curve(jobs, asked)
+        return {each.job.study.batch_size: [study.branch for study in each.studies] for each in found}, left_out
+
+    return planned
 
 
 def test_what_is_not_tuned_is_left_out_and_where_the_goal_was_missed_nothing_is_compared(plan):
@@ -324,16 +313,16 @@ def test_the_usual_bases_are_the_smallest_that_reached_the_goal_and_the_middle_o
     assert {branch.base for branches in found.values() for branch in branches if branch.rule == "constant"} == {2, 8}
 
 
-def test_nothing_can_be_moved_from_nowhere_or_to_nowhere(plan):
-    assert plan(transfer.TransferRequest(), {8: None, 16: None}) == (
-        {},
-        ["no trial reached the goal, so nothing is tuned; choose a looser goal or a larger budget"],
-    )
-
-
-def test_there_is_no_move_to_where_it_is(plan):
-    reason = "batch size 8 is the only one, so there is none to transfer to; sweep another"
-    assert plan(transfer.TransferRequest(), {8: 20}) == ({}, [reason])
+@pytest.mark.parametrize(
+    ("reached", "reason"),
+    [
+        ({8: None, 16: None}, "no trial reached the goal, so nothing is tuned; choose a looser goal or a larger"),
+        ({8: 20}, "batch size 8 is the only one, so there is none to transfer to; sweep another"),
+    ],
+)
+def test_nothing_can_be_moved_from_nowhere_or_to_nowhere(plan, reached, reason):
+    found, [left_out] = plan(transfer.TransferRequest(), reached)
+    assert (found, left_out[: len(reason)]) == ({}, reason)
 
 
 def test_a_base_that_was_fastest_on_twice_the_budget_brings_it_along(make_study, make_curve, write_study, tmp_path):

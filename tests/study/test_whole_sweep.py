@@ -3,12 +3,12 @@
 import json
 import re
 from dataclasses import replace
-from pathlib import Path
 
 import pandas as pd
 import pytest
-from helpers.made_workload import own_folder
-from helpers.processes import tables
+from helpers import doc_pages
+from helpers.made_workload import FAILING, own_folder
+from helpers.processes import tables, written
 
 from analysis.load import load
 from analysis.tables import steps_to_result
@@ -17,12 +17,7 @@ from study.__main__ import main
 from study.config import preflight
 from study.config.jobs import parse_jobs
 
-README = Path(__file__).parents[2] / "README.md"
 SMALL = ["sweep", "batch_size=16,256", "search.trials=3", "budget.epochs=2"]
-
-
-def curve_files(folder):
-    return {path: path.stat().st_mtime_ns for path in (folder / "studies").rglob("*") if path.is_file()}
 
 
 @pytest.fixture(scope="module")
@@ -36,17 +31,8 @@ def test_sweep_writes_tables_figures_and_report(swept):
     steps = pd.read_csv(swept / "tables/steps_to_result.csv")
     assert list(steps["batch_size"]) == [16, 256]
     assert (steps["complete"] == 3).all()
-    assert list(steps.columns[:9]) == [
-        "workload",
-        "optimizer",
-        "batch_size",
-        "goal_metric",
-        "goal_threshold",
-        "reached",
-        "steps_to_result",
-        "examples_to_result",
-        "trial",
-    ]
+    first = "workload optimizer batch_size goal_metric goal_threshold reached steps_to_result examples_to_result trial"
+    assert list(steps.columns[:9]) == first.split()
     for name in ("tables/scaling.csv", "tables/cost.csv", "figures/steps_to_result.svg", "figures/steps_to_result.png"):
         assert (swept / name).stat().st_size > 0
     page = (swept / "report.html").read_text()
@@ -55,10 +41,10 @@ def test_sweep_writes_tables_figures_and_report(swept):
 
 
 def test_a_finished_sweep_only_rebuilds_its_report(swept):
-    before = curve_files(swept)
+    before = written(swept)
     (swept / "report.html").unlink()
     assert main([*SMALL, f"results={swept}"]) == 0
-    assert curve_files(swept) == before
+    assert written(swept) == before
     assert (swept / "report.html").exists()
 
 
@@ -90,42 +76,17 @@ def test_a_race_equals_full_budgets_read_as_a_race(tmp_path):
     assert "would have been skipped" in (tmp_path / "budget/report.html").read_text()
 
 
-def test_optimizers_swept_together_are_curves_of_one_figure(tmp_path):
-    command = ["sweep", "optimizer=sgd,adam", "schedule=linear_decay", "batch_size=256", "search.trials=2"]
-    assert main([*command, "engine.workers=1", f"results={tmp_path}"]) == 0
-    steps = pd.read_csv(tmp_path / "tables/steps_to_result.csv")
-    assert sorted(steps["optimizer"]) == ["adam", "sgd"]
-    figure = (tmp_path / "figures/steps_to_result.svg").read_text()
-    assert "adam" in figure
-    assert "sgd" in figure
-
-
 def test_the_readmes_own_workload(tmp_path):
-    text = README.read_text()
     mine = tmp_path / "mine"
-    for name, language in (("moons.py", "python"), ("workload/moons.yaml", "yaml")):
-        block = re.search(rf"`mine/{re.escape(name)}`:\n\n```{language}\n(.*?)```", text, re.DOTALL)
-        assert block is not None, name
+    for name, content in doc_pages.named_blocks("README.md").items():
         (mine / name).parent.mkdir(parents=True, exist_ok=True)
-        (mine / name).write_text(block[1])
+        (mine / name).write_text(content)
     command = ["sweep", "--config-dir", str(mine), "workload=moons", "batch_size=64", "search.trials=6"]
     assert main([*command, "engine.workers=1", f"results={tmp_path / 'results'}"]) == 0
     steps = pd.read_csv(tmp_path / "results/tables/steps_to_result.csv")
     assert list(steps["reached"]) == [True]
 
 
-TOO_LARGE = """
-from multiprocessing import parent_process
-
-from made_images import *
-
-
-class TooLarge(Images):
-    def loss(self, outputs, targets):
-        if parent_process() is not None:  # in a worker
-            raise torch.OutOfMemoryError("no room")
-        return super().loss(outputs, targets)
-"""
 FULL = """
 from multiprocessing import current_process
 
@@ -156,12 +117,12 @@ def test_one_sweep_crosses_arithmetics(tmp_path):
 
 
 def test_a_study_that_does_not_fit_fails_alone(tmp_path, capsys):
-    mine = own_folder(tmp_path / "mine", "too_large", TOO_LARGE, "made_too_large.TooLarge")
+    source = FAILING.replace("{error}", "torch.OutOfMemoryError('no room')")
+    mine = own_folder(tmp_path / "mine", "too_large", source, "made_too_large.Failing")
     command = ["sweep", "--config-dir", str(mine), "workload=too_large,images", "batch_size=8"]
     assert main([*command, "engine.workers=1", f"results={tmp_path / 'results'}"]) == 1
-    assert (
-        "one trial of too_large at batch size 8 does not fit on cpu: choose a smaller model" in capsys.readouterr().err
-    )
+    said = capsys.readouterr().err
+    assert "one trial of too_large at batch size 8 does not fit on cpu: choose a smaller model" in said
     steps = pd.read_csv(tmp_path / "results/tables/steps_to_result.csv")
     assert list(steps["workload"]) == ["images"]
 
@@ -191,9 +152,7 @@ def test_goals_after_the_fact(tmp_path, capsys):
     small = ["sweep", "batch_size=64,256", "search.trials=4", "budget.epochs=2"]
     for rule in ("race", "budget"):
         assert main([*small, f"stopping={rule}", f"results={tmp_path / rule}"]) == 0
-    looser, tighter, other = (
-        f"val/{goal}" for goal in ("classification_error<0.2", "classification_error<0.01", "x<1")
-    )
+    looser, tighter = (f"val/classification_error<{threshold}" for threshold in (0.2, 0.01))
     goals = ["--goal", looser, "--goal", tighter]
     for rule, expected in (("race", [0.2]), ("budget", [0.01, 0.2])):
         capsys.readouterr()
@@ -203,7 +162,7 @@ def test_goals_after_the_fact(tmp_path, capsys):
         assert ("needs stopping=budget" in (tmp_path / rule / "report.html").read_text()) is (rule == "race")
     assert main(["report", str(tmp_path / "race"), "--goal", tighter]) == 2
     assert "needs stopping=budget" in capsys.readouterr().err
-    assert main(["report", str(tmp_path / "budget"), "--goal", other]) == 2
+    assert main(["report", str(tmp_path / "budget"), "--goal", "val/x<1"]) == 2
     assert "mlp_digits, momentum: val/x is not measured" in capsys.readouterr().err
     assert main(["report", str(tmp_path / "budget"), "--goal", "soon"]) == 2
     assert "a goal must read" in capsys.readouterr().err
@@ -241,12 +200,7 @@ def test_one_report_on_several_folders(tmp_path, capsys):
     both = [str(tmp_path / "sgd"), str(tmp_path / "momentum")]
     assert main(["compare", *both, "--output", str(tmp_path / "both")]) == 0
     steps = pd.read_csv(tmp_path / "both/tables/steps_to_result.csv")
-    assert list(zip(steps["optimizer"], steps["batch_size"], strict=True)) == [
-        ("momentum", 64),
-        ("momentum", 256),
-        ("sgd", 64),
-        ("sgd", 256),
-    ]
+    assert (list(steps["optimizer"]), list(steps["batch_size"])) == (["momentum"] * 2 + ["sgd"] * 2, [64, 256] * 2)
     page = (tmp_path / "both/report.html").read_text()
     assert all(folder in page for folder in both)  # the commands that made them
     assert "Optimizers compared" in page

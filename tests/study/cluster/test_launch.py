@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pandas as pd
 import pytest
-from helpers.made_workload import own_folder
+from helpers.made_workload import FAILING, own_folder
 from hydra.core.config_store import ConfigStore
 
 from study import whole_sweep
@@ -102,10 +102,6 @@ def jobs(tmp_path):
     return parse_jobs([*asked, "engine.workers=6"])
 
 
-BASIC = {"_target_": compose.BASIC}
-"""Hydra's launcher in this process: it shows what any of them would do."""
-
-
 def test_a_job_for_each_study_and_shard_in_order(jobs, tmp_path, monkeypatch):
     ran = []
     monkeypatch.setattr(job_process, "run", lambda tasks, told: ran.append(tasks[told.job].log.stem) or 0)
@@ -113,7 +109,8 @@ def test_a_job_for_each_study_and_shard_in_order(jobs, tmp_path, monkeypatch):
     elsewhere = launch.Cluster("ray", {})
     tasks = [launch._task(job, None, "command", elsewhere) for job in shards]
     ends = []
-    launch._hand_over(tasks, BASIC, tmp_path / "it's here", ends)
+    in_this_process = {"_target_": compose.BASIC}  # it shows what any launcher would do
+    launch._hand_over(tasks, in_this_process, tmp_path / "it's here", ends)
     assert ends == [None]
     curves = [f"mlp_digits-{optimizer}-{size}" for optimizer in ("sgd", "momentum") for size in (16, 64)]
     assert ran == [f"{curve}-{shard}" for curve in curves for shard in (0, 1)]
@@ -172,11 +169,6 @@ def test_elsewhere_no_device_is_looked_at(tmp_path, monkeypatch):
         whole_sweep.jobs_elsewhere([*asked, "search.space.beta9=1"], None)
 
 
-SQUEUE = """#!/bin/sh
-{what}
-"""
-
-
 @pytest.fixture
 def squeue(tmp_path, monkeypatch):
     """Put a squeue on the PATH that does what it is told; returns the folder of two jobs, 12 and 13."""
@@ -187,7 +179,7 @@ def squeue(tmp_path, monkeypatch):
         (tmp_path / name).touch()
 
     def told(what):
-        (tmp_path / "squeue").write_text(SQUEUE.format(what=what))
+        (tmp_path / "squeue").write_text(f"#!/bin/sh\n{what}\n")
         return tmp_path
 
     return told
@@ -231,26 +223,13 @@ def test_a_job_leaves_its_log_and_status(tmp_path):
     assert "UnpicklingError" in log.read_text()
 
 
-BROKEN = """
-from multiprocessing import parent_process
-
-from made_images import *
-
-
-class Broken(Images):
-    def loss(self, outputs, targets):
-        if parent_process() is not None:  # in a worker
-            raise RuntimeError("no such luck")
-        return super().loss(outputs, targets)
-"""
-
-
 @pytest.mark.slow
 def test_a_job_that_fails_leaves_the_others_alone(tmp_path, monkeypatch, capsys):
     """On this machine, two jobs at once."""
     monkeypatch.setattr(sys, "path", [*sys.path])
     monkeypatch.setattr(launch, "SECONDS", 0.5)
-    mine = own_folder(tmp_path / "mine", "broken", BROKEN, "made_broken.Broken")
+    source = FAILING.replace("{error}", "RuntimeError('no such luck')")
+    mine = own_folder(tmp_path / "mine", "broken", source, "made_broken.Failing")
     results = tmp_path / "results"
     command = ["sweep", "--config-dir", str(mine), "workload=broken,images", "batch_size=8", "cluster=local"]
     assert main([*command, "hydra.launcher.n_jobs=2", f"results={results}"]) == 1

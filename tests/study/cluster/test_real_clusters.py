@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from helpers import one_node_slurm
-from helpers.processes import alive, tables, wait_until
+from helpers.processes import alive, heed_interrupts, tables, wait_until
 
 from study.__main__ import main
 
@@ -56,13 +56,8 @@ def ray(tmp_path_factory):
 def started(results, *more):
     """A sweep in a process of its own, once a job of it has finished a trial."""
     before = {*results.rglob("*.parquet")}
-    process = subprocess.Popen(
-        [sys.executable, "-m", "study", *SWEEP, *more, f"results={results}"],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
-    )
+    piped = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, "preexec_fn": heed_interrupts}
+    process = subprocess.Popen([sys.executable, "-m", "study", *SWEEP, *more, f"results={results}"], **piped)
     wait_until(lambda: {*results.glob("studies/*/*/*/trials/[0-9]*")} - before, seconds=120)
     return process
 
@@ -90,11 +85,14 @@ def finish(process):
     return process.returncode, out, err
 
 
-def test_slurm_after_a_job_was_killed_hard(slurm, tmp_path, undisturbed):
-    process = started(tmp_path, "cluster=slurm")
+@pytest.mark.parametrize("cluster", ["slurm", "ray"])
+def test_after_a_job_was_killed_hard(cluster, tmp_path, undisturbed, request):
+    request.getfixturevalue(cluster)
+    process = started(tmp_path, f"cluster={cluster}")
     killed, log = next(iter(training(tmp_path).items()))
-    for pid in (parent(killed), killed):  # the launcher's own first: nothing is left to say how it ended
-        os.kill(pid, signal.SIGKILL)
+    if cluster == "slurm":  # the launcher's own first: nothing is left to say how it ended
+        os.kill(parent(killed), signal.SIGKILL)
+    os.kill(killed, signal.SIGKILL)
     status, out, err = finish(process)
     assert status == 1
     size = int(log.rpartition("-")[2])
@@ -103,9 +101,23 @@ def test_slurm_after_a_job_was_killed_hard(slurm, tmp_path, undisturbed):
     [other] = {16, 256} - {size}
     assert f"mlp_digits, momentum, batch size {other}: done, 40 of 40" in out
     assert (tmp_path / "report.html").exists()
-    assert main([*SWEEP, "cluster=slurm", f"results={tmp_path}"]) == 0
+    assert main([*SWEEP, f"cluster={cluster}", f"results={tmp_path}"]) == 0
     assert tables(tmp_path) == undisturbed
     assert not (tmp_path / ".cluster").exists()
+
+
+@pytest.mark.parametrize("cluster", ["local", "ray"])
+def test_jobs_end_with_who_sent_them_and_the_same_command_continues(cluster, tmp_path, undisturbed, request):
+    if cluster != "local":
+        request.getfixturevalue(cluster)
+    process = started(tmp_path, f"cluster={cluster}")
+    jobs = training(tmp_path)
+    process.kill()
+    process.communicate()
+    assert jobs
+    wait_until(lambda: not alive(set(jobs)), seconds=30)
+    assert main([*SWEEP, f"cluster={cluster}", f"results={tmp_path}"]) == 0
+    assert tables(tmp_path) == undisturbed
 
 
 def test_slurm_jobs_go_on_without_who_sent_them_and_the_same_command_waits(slurm, tmp_path, undisturbed, capsys):
@@ -132,43 +144,6 @@ def test_slurm_that_refuses_leaves_nothing(slurm, tmp_path, capfd):
     assert not results.exists()
 
 
-def test_a_job_alone_is_no_array(slurm, tmp_path):
-    assert main(["sweep", "batch_size=256", "search.trials=2", "cluster=slurm", f"results={tmp_path}"]) == 0
-    assert (tmp_path / "report.html").exists()
-
-
-def test_ray_after_a_job_was_killed_hard(ray, tmp_path, undisturbed):
-    process = started(tmp_path, "cluster=ray")
-    killed, log = next(iter(training(tmp_path).items()))
-    os.kill(killed, signal.SIGKILL)
-    status, out, err = finish(process)
-    assert status == 1
-    assert f"batch size {log.rpartition('-')[2]} was killed" in err
-    assert out.count("done, 40 of 40") == 1
-    assert main([*SWEEP, "cluster=ray", f"results={tmp_path}"]) == 0
-    assert tables(tmp_path) == undisturbed
-
-
-def test_ray_tasks_end_with_who_sent_them(ray, tmp_path):
-    process = started(tmp_path, "cluster=ray")
-    jobs = training(tmp_path)
-    assert jobs
-    process.kill()
-    process.communicate()
-    wait_until(lambda: not alive(set(jobs)), seconds=30)
-
-
-def test_jobs_on_this_machine_end_with_who_sent_them_and_the_same_command_continues(tmp_path, undisturbed):
-    process = started(tmp_path, "cluster=local", "hydra.launcher.n_jobs=2")
-    jobs = training(tmp_path)
-    process.kill()
-    process.communicate()
-    assert len(jobs) == 2
-    wait_until(lambda: not alive(set(jobs)), seconds=10)
-    assert main([*SWEEP, "cluster=local", f"results={tmp_path}"]) == 0
-    assert tables(tmp_path) == undisturbed
-
-
 @pytest.mark.parametrize("cluster", ["local", "slurm", "ray"])
 def test_of_a_study_in_shards_others_take_over_what_the_killed_leave(cluster, tmp_path, undisturbed, request):
     if cluster != "local":
@@ -181,8 +156,10 @@ def test_of_a_study_in_shards_others_take_over_what_the_killed_leave(cluster, tm
     assert tables(tmp_path) == undisturbed
 
 
-def test_one_job_at_a_time_on_this_machine(tmp_path):
-    """Joblib then starts no process for it."""
-    one = ["batch_size=64", "search.trials=2", "cluster=local", "hydra.launcher.n_jobs=1"]
-    assert main(["sweep", *one, f"results={tmp_path}"]) == 0
+@pytest.mark.parametrize("cluster", ["local", "slurm"])
+def test_a_job_alone(cluster, tmp_path, request):
+    """Joblib then starts no process for it, and SLURM gets no array."""
+    if cluster != "local":
+        request.getfixturevalue(cluster)
+    assert main(["sweep", "batch_size=256", "search.trials=2", f"cluster={cluster}", f"results={tmp_path}"]) == 0
     assert (tmp_path / "report.html").exists()

@@ -144,9 +144,8 @@ def test_a_workload_that_cannot_be_built_again(tmp_path, capsys, make_study, mak
     study = make_study()
     write_study(tmp_path, study, [make_curve(study, index, reaches=50) for index in range(4)])
     assert main(["advise", str(tmp_path), "--memory", "80"]) == 2
-    assert "tiny with momentum cannot be built again: workload._target_ must be an importable class" in (
-        err := " ".join(capsys.readouterr().err.split())
-    )
+    err = " ".join(capsys.readouterr().err.split())
+    assert "tiny with momentum cannot be built again: workload._target_ must be an importable class" in err
     assert "Enter --max-per-device-batch for --memory" in err
     assert advised(capsys, "--max-per-device-batch", "8", results=tmp_path)
 

@@ -30,16 +30,27 @@ def own(tmp_path, make_study, make_curve, write_study):
     return write
 
 
+@pytest.fixture
+def back(tmp_path):
+    """Own results, exported and imported again."""
+
+    def back():
+        export(tmp_path / "own", tmp_path / "released", "batch_science")
+        assert not import_released(tmp_path / "released", tmp_path / "back")
+        return tmp_path / "back"
+
+    return back
+
+
 @pytest.mark.parametrize("stopping", ["budget", "goal", "race"])
-def test_a_round_trip_changes_no_answer(own, tmp_path, stopping):
+def test_a_round_trip_changes_no_answer(own, back, tmp_path, stopping):
     results = own(stopping)
-    export(results, tmp_path / "released", "batch_science")
-    assert not import_released(tmp_path / "released", tmp_path / "back")
-    before, after = (steps_to_result.table(load(folder)) for folder in (results, tmp_path / "back"))
+    both = (results, back())
+    before, after = (steps_to_result.table(load(folder)) for folder in both)
     assert set(after["stopping"]) == {"recorded"}
-    pd.testing.assert_frame_equal(*(trials.trials(load(folder)) for folder in (results, tmp_path / "back")))
+    pd.testing.assert_frame_equal(*(trials.trials(load(folder)) for folder in both))
     pd.testing.assert_frame_equal(before.drop(columns="stopping"), after.drop(columns="stopping"), check_dtype=False)
-    for study, again in zip(load(results), load(tmp_path / "back"), strict=True):
+    for study, again in zip(*map(load, both), strict=True):
         assert again.question["search"]["space"] == study.question["search"]["space"]
         assert again.question["early_stopping"] == again.stops_early == study.stops_early
         assert again.trials[again.hyperparameters].equals(study.trials[study.hyperparameters])
@@ -51,23 +62,19 @@ def test_a_round_trip_changes_no_answer(own, tmp_path, stopping):
     assert first == second
 
 
-def test_a_race_that_was_narrower_stays_so(tmp_path, make_study, make_curve, write_study):
+def test_a_race_that_was_narrower_stays_so(tmp_path, back, make_study, make_curve, write_study):
     study = make_study(trials=4, stopping="race", race_factor=1.5)
     write_study(tmp_path / "own", study, [make_curve(study, i, reaches=end) for i, end in enumerate([20, 36, 38, 39])])
-    export(tmp_path / "own", tmp_path / "released", "batch_science")
-    import_released(tmp_path / "released", tmp_path / "back")
-    (own,), (back,) = (load(tmp_path / name) for name in ("own", "back"))
-    assert own.race_factor == back.race_factor == 1.5
-    assert audits.near_best(own) == audits.near_best(back) == (1, 1.5)
+    for [each] in (load(tmp_path / "own"), load(back())):
+        assert each.race_factor == 1.5
+        assert audits.near_best(each) == (1, 1.5)
 
 
-def test_names_survive_a_round_trip(tmp_path, make_study, make_curve, write_study):
+def test_names_survive_a_round_trip(tmp_path, back, make_study, make_curve, write_study):
     space = {"learning_rate": {"low": 1e-3, "high": 1.0, "scale": "log"}}
     study = make_study(name="net.v2,b", optimizer="torch.optim.RAdam", space=space)
     write_study(tmp_path / "own", study, [make_curve(study, index, reaches=20) for index in range(4)])
-    export(tmp_path / "own", tmp_path / "released", "batch_science")
-    import_released(tmp_path / "released", tmp_path / "back")
-    assert [(each.workload, each.optimizer) for each in load(tmp_path / "back")] == [("net.v2,b", "torch.optim.RAdam")]
+    assert [(each.workload, each.optimizer) for each in load(back())] == [("net.v2,b", "torch.optim.RAdam")]
 
 
 def test_trials_that_stopped_at_their_goal_do_not_answer_a_tighter_one(own, tmp_path):

@@ -43,7 +43,9 @@ def test_each_workload_of_a_sweep_brings_its_own_batch_sizes():
 
 
 LOG = Dimension(0.01, 0.1, "log")
+WHOLE = "{low: 1, high: 4, integer: true, hard: [low]}"
 LEARNING_RATE = "study.search.space.learning_rate"
+WARMUP, DROPS = "study.search.space.warmup_examples", Dimension(1, 4, hard=("low",), integer=True)
 OVERRIDES = [
     ([], "study.batch_size", [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024]),
     ([], "results", [Path("results/mlp_digits")]),
@@ -75,6 +77,9 @@ OVERRIDES = [
     (["search.space.learning_rate=0.1"], LEARNING_RATE, [Dimension(choices=(0.1,))]),
     (["search.space.learning_rate=[0.1,0.2]"], LEARNING_RATE, [Dimension(choices=(0.1, 0.2))]),
     (["search.space.learning_rate.hard=[low]"], f"{LEARNING_RATE}.hard", [("low",)]),
+    # What the files of the schedules say
+    (["schedule=step", f"search.space.learning_rate_drops={WHOLE}"], "study.search.space.learning_rate_drops", [DROPS]),
+    (["search.space.warmup_steps=0", f"search.space.warmup_examples={WHOLE}"], WARMUP, [DROPS]),
     # What Classification says of a tuned label_smoothing.
     (["+search.space.label_smoothing=[0,0.1]"], "study.search.space.label_smoothing", [Dimension(choices=(0, 0.1))]),
 ]
@@ -95,17 +100,12 @@ def test_overrides(overrides, path, expected):
 
 def test_cfg_prints_and_writes_nothing(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    assert main(["sweep", "--cfg", "optimizer=adam", "search.trials=3"]) == 0
+    assert main(["sweep", "optimizer=adam", "--cfg", "search.trials=3"]) == 0
     out = capsys.readouterr().out
     assert "optimizer:\n  name: adam\n" in out
     assert "trials: 3" in out
     assert "results: results/mlp_digits" in out
     assert not list(tmp_path.iterdir())
-
-
-def test_overrides_may_stand_on_either_side_of_an_option(capsys):
-    assert main(["sweep", "optimizer=adam", "--cfg", "search.trials=3"]) == 0
-    assert "trials: 3" in capsys.readouterr().out
 
 
 REFUSED = [
@@ -122,7 +122,6 @@ REFUSED = [
     (["++foo.bar=1"], ["unknown key 'foo.bar'"]),
     (["workload.size=3"], ["unknown key 'workload.size'; its file has name, ", "List other arguments"]),
     (["workload.widhts=[3]"], ["unknown key 'workload.widhts'", "did you mean 'workload.widths'"]),
-    (["hydra.run.dir=x"], ["unknown key 'hydra.run.dir'"]),
     (["numerics_version=3"], ["unknown key 'numerics_version'"]),
     (["search.sampler=halton"], ["unknown search.sampler 'halton'", "sobol"]),
     (["stopping=never"], ["unknown stopping rule 'never'", "budget"]),
@@ -170,10 +169,8 @@ REFUSED = [
     (["search.storage=nowhere"], ["search.storage=nowhere cannot be used", "sqlite:///optuna.db"]),
     (["search.storage=sqlite:////no/such/folder/optuna.db"], ["search.storage=sqlite:", "cannot be used"]),
     (["search.space.learning_rate.low=0"], ["search.space.learning_rate", "`low > 0` must hold", "0"]),
-    (["search.space.learning_rate=fast"], ["search.space.learning_rate", "'fast'"]),
     # A parameter outside what its algorithm is defined for, which a worker would otherwise find out much later
     (["search.space.learning_rate=-1"], ["search.space.learning_rate", "-1"]),
-    (["search.space.momentum=1.5"], ["search.space.momentum", "1.5"]),
     (["optimizer=adam", "search.space.beta2=1.5"], ["search.space.beta2", "1.5"]),
     (["optimizer=adam", "search.space.epsilon=-1"], ["search.space.epsilon", "-1"]),
     (["schedule=linear_decay", "search.space.learning_rate_decay_fraction=0"], ["learning_rate_decay_fraction", "0"]),
@@ -256,18 +253,6 @@ def test_a_bad_place_is_refused_in_words(tmp_path, monkeypatch, capsys, argument
     assert len(err.splitlines()) <= 2
     assert [word for word in words if word not in err] == []
     assert [path.read_text() for path in tmp_path.iterdir()] == ["no folder"]
-
-
-def test_a_folder_with_another_question_is_refused_and_left_alone(tmp_path, monkeypatch, capsys, write_study):
-    monkeypatch.chdir(tmp_path)
-    [job] = parse_jobs(["batch_size=8", "results=here"])
-    write_study(Path("here"), job.study, [])
-    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
-    assert main(["sweep", "batch_size=8", "results=here", "seeds.trial=1"]) == 2
-    err = capsys.readouterr().err
-    assert "seeds.trial: 0 -> 1" in err
-    assert len(err.splitlines()) <= 2
-    assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ import sys
 
 import pytest
 import torch
+from helpers.made_workload import IMAGES, own_folder
 from rich.console import Console
 
 from study import store, warn, whole_sweep
@@ -76,88 +77,47 @@ def test_asking_for_less_goes_on_with_what_was_asked_before(tmp_path, write_stud
 
 @pytest.fixture
 def mine(tmp_path, monkeypatch):
-    """A folder of the user's own, with a workload `mine`, which is not imported beyond the test."""
+    """A folder of the user's own, with a workload `images`, which is not imported beyond the test."""
     monkeypatch.setattr(sys, "path", [*sys.path])
-    (tmp_path / "workload").mkdir()
-    (tmp_path / "workload/mine.yaml").write_text(WORKLOAD)
-    return tmp_path
-
-
-WORKLOAD = """\
-# @package _global_
-workload: {_target_: mine.Mine, name: mine, train_examples: 100}
-goal: val/error < 0.5
-batch_sizes: [4, 16]
-budget: {epochs: 1, steps: 10}
-search: {trials: 2}
-"""
+    monkeypatch.delitem(sys.modules, "made_images", raising=False)
+    return own_folder(tmp_path / "mine")
 
 
 def test_a_workload_of_the_users_own(mine):
-    found = parse_jobs(["workload=mine,mlp_digits", "optimizer=sgd"], mine)
-    assert [job.study.batch_size for job in found if job.study.name == "mine"] == [4, 16]
+    found = parse_jobs(["workload=images,mlp_digits", "optimizer=sgd"], mine)
+    assert [job.study.batch_size for job in found if job.study.name == "images"] == [2, 4, 8, 16]
     assert len([job for job in found if job.study.name == "mlp_digits"]) == 11
-    with pytest.raises(UsageError, match="unknown workload 'mine'"):
-        parse_jobs(["workload=mine"])
+    with pytest.raises(UsageError, match="unknown workload 'images'"):
+        parse_jobs(["workload=images"])
 
 
 def test_results_may_lie_beside_ones_own_workloads(mine):
     """Hydra takes a folder in there for choices of a key of that name."""
     for name in ("results", "shards", "nonsense"):
         (mine / name).mkdir()
-    found = parse_jobs(["workload=mine", f"results={mine / 'results/mine'}", "shards=2", "batch_size=4"], mine)
+    found = parse_jobs(["workload=images", f"results={mine / 'results/mine'}", "shards=2", "batch_size=4"], mine)
     assert [(job.results, job.shards, job.study.batch_size) for job in found] == [(mine / "results/mine", 2, 4)]
     with pytest.raises(UsageError, match="unknown key 'nonsense'"):
-        parse_jobs(["workload=mine", "nonsense=2"], mine)
-
-
-EDITED = """
-from dataclasses import dataclass
-
-import torch
-from torch import nn
-
-from workloads.base import Splits, classification_error, cross_entropy_error
-
-
-@dataclass(frozen=True)
-class Edited:
-    name: str
-    train_examples: int
-    errors = {"classification_error": classification_error}
-    hyperparameters = ()
-
-    def splits(self, device):
-        inputs = NOISE * torch.randn(140, 3, generator=torch.Generator().manual_seed(0))
-        labels = (inputs.sum(1) > 0).long()
-        return Splits(*zip(inputs.split([100, 20, 20]), labels.split([100, 20, 20])))
-
-    def model(self):
-        return nn.Linear(3, OUTPUTS)
-
-    def loss(self, outputs, targets):
-        return SCALE * cross_entropy_error(outputs, targets)
-"""
+        parse_jobs(["workload=images", "nonsense=2"], mine)
 
 
 @pytest.mark.parametrize(
-    ("edit", "told"),
-    [({}, None), ({"NOISE": 1.1}, "mean input"), ({"OUTPUTS": 3}, "parameters"), ({"SCALE": 2}, "untrained loss")],
-    ids=str,
+    ("old", "new", "told"),
+    [
+        ("", "", None),
+        ("torch.randn(", "1.1 * torch.randn(", "mean input"),
+        ("Linear(8, 2)", "Linear(8, 3)", "parameters"),
+        ("return cross_entropy_error(", "return 2 * cross_entropy_error(", "untrained loss"),
+    ],
 )
-def test_code_that_was_edited_since_is_told(tmp_path, mine, edit, told):
+def test_code_that_was_edited_since_is_told(tmp_path, mine, old, new, told):
     """By a sweep that goes on in the same folder, whose question still names the same class."""
-    yaml = WORKLOAD.replace("mine.Mine, name: mine", "made_edited.Edited, name: edited")
-    (mine / "workload/edited.yaml").write_text(yaml.replace("val/error", "val/classification_error"))
     said = []
-    for size, changes in ((4, {}), (16, edit)):
-        source = EDITED
-        for name, value in ({"NOISE": 1, "OUTPUTS": 2, "SCALE": 1} | changes).items():
-            source = source.replace(name, str(value))
-        sys.modules.pop("made_edited", None)
-        (mine / "made_edited.py").write_text(source)
+    for size, source in ((4, IMAGES), (16, IMAGES.replace(old, new))):
+        sys.modules.pop("made_images", None)
+        (mine / "made_images.py").write_text(source)
         importlib.invalidate_caches()
-        asked = ["workload=edited", "optimizer=sgd", f"batch_size={size}", f"results={tmp_path / 'results'}"]
+        asked = ["workload=images", "optimizer=sgd", f"batch_size={size}", f"results={tmp_path / 'results'}"]
         [job], _ = whole_sweep.jobs_here([*asked, "engine.workers=1"], mine)
         console = Console(width=1000, file=io.StringIO())
         warn.of_changes([job], console)
@@ -166,4 +126,4 @@ def test_code_that_was_edited_since_is_told(tmp_path, mine, edit, told):
         store.end_run(record, {"ended": "now"})
     assert said[0] == ""
     assert (told is None) == (said[1] == "")
-    assert told is None or f"holds trials of another edited ({told}" in said[1] or f", {told} " in said[1]
+    assert told is None or f"holds trials of another images ({told}" in said[1] or f", {told} " in said[1]

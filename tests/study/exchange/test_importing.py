@@ -93,13 +93,11 @@ def test_goal_and_number_of_trials_are_the_published_ones(tree):
     release(tree, {1: (COMPLETE, [3.8])}, "lm1b/lstm/nesterov_momentum/16", metric="val/cross_entropy_error")
     import_released(tree, tree.parent / "results")
     first, second = load(tree.parent / "results")
-    assert (first.workload, str(first.goal), first.question["search"]["trials"]) == ("lstm_lm1b", *PUBLISHED_LSTM)
+    assert (first.workload, str(first.goal)) == ("lstm_lm1b", "val/cross_entropy_error < 3.9")
+    assert first.question["search"]["trials"] == 50
     assert (second.workload, str(second.goal)) == ("resnet_8_cifar_10", "val/classification_error < 0.3")
     assert second.question["search"]["trials"] == 100
     assert second.question["workload"]["train_examples"] == 45000
-
-
-PUBLISHED_LSTM = ("val/cross_entropy_error < 3.9", 50)
 
 
 def test_every_published_goal_can_be_read():
@@ -282,12 +280,10 @@ def test_what_cannot_be_imported_is_refused_before_anything_is_written(tree, sai
     release(tree, {1: (COMPLETE, [0.2])}, "a/net/sgd/8")
     with pytest.raises(ImportRefused, match=said.replace("*", r"\*")):
         import_released(tree, tree.parent / "results", **REFUSED[said])
-    assert not (tree.parent / "results").exists()
-
-
-def test_a_folder_without_studies_is_refused(tmp_path):
+    (tree.parent / "empty").mkdir()
     with pytest.raises(ImportRefused, match="no studies to import"):
-        import_released(tmp_path, tmp_path / "results")
+        import_released(tree.parent / "empty", tree.parent / "results")
+    assert not (tree.parent / "results").exists()
 
 
 def test_a_sweep_does_not_go_on_with_what_was_imported(tree, capsys):

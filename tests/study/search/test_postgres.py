@@ -10,6 +10,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from contextlib import suppress
 from pathlib import Path
 
 import optuna
@@ -112,10 +113,8 @@ def test_processes_share_a_search_and_take_up_what_the_dead_leave(server, tmp_pa
 
 def _pid(claim):
     """Of the process that holds it; None: it is gone."""
-    try:
+    with suppress(FileNotFoundError):
         return json.loads(claim.read_text())["pid"]
-    except FileNotFoundError:
-        return None
 
 
 def _asked_optuna(url):

@@ -9,70 +9,36 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import qmc
 
-from analysis.counting import (
-    ADAPTIVE_SAMPLERS,
-    COMPLETE,
-    INCOMPLETE,
-    INFEASIBLE,
-    Goal,
-    Measured,
-    Outcome,
-    counted_prefix,
-    outcomes,
-)
+from analysis import counting
+from analysis.counting import ADAPTIVE_SAMPLERS, COMPLETE, INCOMPLETE, INFEASIBLE, Goal, Measured, Outcome
 from study.records import INDEXED_SAMPLERS, SAMPLERS, Curve, Seeds
 from study.search.tuner import Tuner, point
 from study.space import values
 
 samplers = pytest.mark.parametrize("sampler", SAMPLERS)
 indexed = pytest.mark.parametrize("sampler", INDEXED_SAMPLERS)
-adaptive = pytest.mark.parametrize("sampler", ADAPTIVE_SAMPLERS)
 WIDE = {f"x{i}": {"low": 0, "high": 1} for i in range(3)} | {"learning_rate": {"low": 1e-3, "high": 1, "scale": "log"}}
 
 
 @samplers
-def test_asks_for_the_trials_wanted_then_waits(make_study, make_curve, sampler):
+def test_asks_for_the_trials_wanted_and_for_one_more_after_a_divergence(make_study, make_curve, sampler):
     study = make_study(trials=3, sampler=sampler)
     tuner = Tuner(study)
     trials = [tuner.ask() for _ in range(3)]
     assert [trial.index for trial in trials] == [0, 1, 2]
-    assert tuner.ask() is None
     for trial in trials:
         assert trial == study.trial(trial.index, trial.hyperparameters)
         assert trial.hyperparameters.keys() == study.search.space.keys()
-    tuner.tell(make_curve(study, 1, reaches=30))
     assert tuner.ask() is None
-    assert not tuner.complete
-
-
-@samplers
-def test_a_divergence_leads_to_one_more_launch(make_study, make_curve, sampler):
-    study = make_study(trials=3, sampler=sampler)
-    tuner = Tuner(study)
-    for _ in range(3):
-        tuner.ask()
     tuner.tell(make_curve(study, 1, bad=5))
     assert tuner.ask().index == 3
-    assert tuner.ask() is None
     for index in (0, 2, 3):
+        assert tuner.ask() is None
         assert not tuner.complete
-        tuner.tell(make_curve(study, index))
+        tuner.tell(make_curve(study, index, reaches=30))
     assert tuner.complete
     assert (tuner.feasible, tuner.infeasible) == (3, 1)
     assert tuner.ask() is None
-
-
-@samplers
-def test_launches_are_limited(make_study, make_curve, sampler):
-    study = make_study(trials=2, max_launches=5, sampler=sampler)
-    tuner = Tuner(study)
-    launched = 0
-    while (trial := tuner.ask()) is not None:
-        assert not tuner.complete
-        tuner.tell(make_curve(study, trial.index, bad=1))
-        launched += 1
-    assert launched == 5
-    assert tuner.complete
 
 
 @samplers
@@ -102,15 +68,6 @@ def test_a_gap_is_filled_though_enough_later_trials_are_feasible(make_study, mak
     assert tuner.ask() is None
     tuner.tell(make_curve(study, 1))
     assert tuner.complete
-
-
-def test_asking_for_more_trials_continues_the_search(make_study, make_curve):
-    few, more = make_study(trials=2), make_study(trials=4)
-    finished = [make_curve(few, 0), make_curve(few, 1)]
-    assert Tuner(few, finished).complete
-    tuner = Tuner(more, finished)
-    assert not tuner.complete
-    assert [tuner.ask().index, tuner.ask().index, tuner.ask()] == [2, 3, None]
 
 
 @pytest.mark.parametrize(
@@ -213,24 +170,21 @@ def test_proposals_lie_in_the_space(make_study, make_curve, sampler):
         tuner.tell(replace(make_curve(study, trial.index, reaches=40), trial=trial))
 
 
-def searched(study, make_curve, trials):
-    """Hyperparameters of the trials that a serial search makes whose steps grow with the distance from (0.1, 0.9)."""
-    tuner, proposed = Tuner(study), []
-    while len(proposed) < trials and (trial := tuner.ask()) is not None:
-        h = trial.hyperparameters
-        away = abs(math.log10(h["learning_rate"] / 0.1)) + abs(math.log10((1 - h["momentum"]) / 0.1))
-        tuner.tell(replace(make_curve(study, trial.index, reaches=2 + round(25 * away)), trial=trial))
-        proposed.append((away, h))
-    return proposed
-
-
 @pytest.mark.parametrize(
     "sampler", [pytest.param(name, marks=[pytest.mark.slow] if name == "gp" else []) for name in ADAPTIVE_SAMPLERS]
 )
 def test_adaptive_samplers_find_what_is_fast_and_are_reproducible(make_study, make_curve, sampler):
+    """A serial search of trials whose steps grow with the distance from (0.1, 0.9)."""
+
     def found(seed=0):
         study = make_study(sampler=sampler, trials=40, stopping="budget", seeds=Seeds(search=seed))
-        return searched(study, make_curve, 40)
+        tuner, proposed = Tuner(study), []
+        while (trial := tuner.ask()) is not None:
+            h = trial.hyperparameters
+            away = abs(math.log10(h["learning_rate"] / 0.1)) + abs(math.log10((1 - h["momentum"]) / 0.1))
+            tuner.tell(replace(make_curve(study, trial.index, reaches=2 + round(25 * away)), trial=trial))
+            proposed.append((away, h))
+        return proposed
 
     once = found()
     assert once == found()
@@ -280,8 +234,7 @@ def trained(tuner, study, full, order):
         over = step > limit
         done = running[index] - over
         errors = curve.errors[study.goal.metric][:done]
-        bad = curve.first_bad_step if curve.first_bad_step is not None and curve.first_bad_step <= step else None
-        bad = None if over else bad
+        bad = None if over or (curve.first_bad_step or math.inf) > step else curve.first_bad_step
         reached = (errors < study.goal.threshold).any()
         if over or reached or bad is not None or step == study.train_steps:
             kept = Curve(curve.trial, bad, curve.steps[:done], {study.goal.metric: errors}, {})
@@ -307,8 +260,8 @@ def test_a_race_is_the_full_curves_read_as_a_race(make_study, make_curve, data):
     tuner = Tuner(study)
     finished = trained(tuner, study, full, lambda: data.draw(st.integers(0, 2)))
     assert tuner.complete
-    expected = outcomes(study.rule, [Measured(c.steps, c.errors["val/loss"], c.first_bad_step) for c in full])
-    prefix = counted_prefix([result.status for result in expected], study.search.trials)
+    expected = counting.outcomes(study.rule, [Measured(c.steps, c.errors["val/loss"], c.first_bad_step) for c in full])
+    prefix = counting.counted_prefix([result.status for result in expected], study.search.trials)
     assert [tuner.outcomes[i] for i in range(prefix)] == expected[:prefix]
     # And so it is read from the files, in index order.
     again = Tuner(study, finished.values())

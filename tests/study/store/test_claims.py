@@ -34,6 +34,11 @@ def names(folder):
     return sorted(path.name for path in folder.iterdir())
 
 
+def assert_held(folder, shard=WHOLE, match=""):
+    with pytest.raises(Held, match=match), claimed(folder, shard):
+        pytest.fail("claimed twice")
+
+
 def test_shards_part_the_trials():
     shards = [Shard(index, 3) for index in range(3)]
     assert [[i for i in range(7) if i in shard] for shard in shards] == [[0, 3, 6], [1, 4], [2, 5]]
@@ -44,8 +49,7 @@ def test_a_part_has_one_process(tmp_path):
     for _ in range(2):  # given up again
         with claimed(tmp_path / "study"):
             refusal = f"study is being worked on by {HERE}; wait for it or choose another"
-            with pytest.raises(Held, match=refusal), claimed(tmp_path / "study"):
-                pytest.fail("claimed twice")
+            assert_held(tmp_path / "study", match=refusal)
             with claimed(tmp_path / "other"):
                 pass
         assert names(tmp_path / "study") == []
@@ -54,10 +58,9 @@ def test_a_part_has_one_process(tmp_path):
 def test_parts_of_one_size_are_claimed_apart(tmp_path):
     with claimed(tmp_path, Shard(0, 2)), claimed(tmp_path, Shard(1, 2)):
         for shard in (Shard(0, 2), Shard(1, 2), WHOLE, Shard(1, 3)):
-            with pytest.raises(Held), claimed(tmp_path, shard):
-                pytest.fail(f"{shard} was claimed too")
-    with claimed(tmp_path, WHOLE), pytest.raises(Held), claimed(tmp_path, Shard(0, 2)):
-        pytest.fail("part of a whole that is held")
+            assert_held(tmp_path, shard)
+    with claimed(tmp_path, WHOLE):
+        assert_held(tmp_path, Shard(0, 2))
 
 
 HOLDER = """
@@ -76,8 +79,7 @@ def test_a_claim_ends_with_its_process(tmp_path, killed):
     command = [sys.executable, "-c", HOLDER, str(tmp_path)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout.readline() == "held\n"
-        with pytest.raises(Held, match=f"by process {process.pid} on "), claimed(tmp_path):
-            pytest.fail("claimed twice")
+        assert_held(tmp_path, match=f"by process {process.pid} on ")
         if killed:
             process.kill()
         else:
@@ -106,16 +108,14 @@ def test_another_machine_that_is_heard_of_lives(tmp_path):
     path = of_another_machine(tmp_path, age=STALE - 60)
     touch = threading.Timer(0.2, os.utime, [path])
     touch.start()
-    with pytest.raises(Held, match="process 7 on another"), claimed(tmp_path):
-        pytest.fail("claimed twice")
+    assert_held(tmp_path, match="process 7 on another")
     touch.join()
 
 
 def test_a_shard_of_another_machine_is_left_alone_at_once(tmp_path):
     of_another_machine(tmp_path, Shard(0, 2))
     start = time.monotonic()
-    with pytest.raises(Held), claimed(tmp_path, Shard(0, 2)):
-        pytest.fail("claimed twice")
+    assert_held(tmp_path, Shard(0, 2))
     assert time.monotonic() - start < 5
 
 
@@ -153,8 +153,7 @@ def test_where_a_file_system_has_no_locks_claims_age(tmp_path, monkeypatch):
     monkeypatch.setattr(claims.fcntl, "flock", refuse)
     shard = Shard(0, 2)
     with claimed(tmp_path, shard) as claim:
-        with pytest.raises(Held), claimed(tmp_path, shard):
-            pytest.fail("claimed twice")
+        assert_held(tmp_path, shard)
         os.utime(claim.path, (0, 0))
         with claimed(tmp_path, shard), pytest.raises(StoreError, match="taken over"):
             claim.check()
@@ -164,8 +163,7 @@ def test_where_a_file_system_has_no_locks_claims_age(tmp_path, monkeypatch):
 def test_a_claim_without_a_name_is_judged_by_its_age(tmp_path, content):
     path = of_another_machine(tmp_path, Shard(0, 2))
     path.write_text(content)
-    with pytest.raises(Held, match=r"process \? on another machine"), claimed(tmp_path, Shard(0, 2)):
-        pytest.fail("claimed twice")
+    assert_held(tmp_path, Shard(0, 2), match=r"process \? on another machine")
 
 
 @pytest.mark.parametrize("dead", [0, 1])

@@ -2,7 +2,6 @@
 
 import os
 import resource
-import shutil
 import signal
 import subprocess
 import sys
@@ -20,7 +19,6 @@ from study.__main__ import main
 
 SWEEP = ["sweep", "batch_size=256", "search.trials=3", "budget.epochs=2", "engine.workers=1"]
 NOBODY = 65534
-ROOT_WITHOUT_ITS_PRIVILEGE = ["setpriv", "--bounding-set=-dac_override,-dac_read_search"]
 CHILD = """
 import resource, sys
 from study.__main__ import main
@@ -45,11 +43,10 @@ def asides(folder):
     return [path for path in folder.rglob(".*") if not path.name.startswith(".claim.")]
 
 
-def child(*arguments, prefix=None):
+def child(*arguments):
     # A half-written .pyc would be kept.
     environment = os.environ | {"PYTHONDONTWRITEBYTECODE": "1"}
-    command = [*(prefix or []), sys.executable, *arguments]
-    return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=120)
+    return subprocess.run([sys.executable, *arguments], capture_output=True, text=True, env=environment, timeout=120)
 
 
 @contextmanager
@@ -238,34 +235,3 @@ def test_a_small_disk_that_fills(undisturbed, tmp_path):
         assert tables(results) == tables(undisturbed)
     finally:
         subprocess.run(["umount", str(results)], check=True)
-
-
-@pytest.mark.slow
-def test_a_sweep_into_read_only_folders(undisturbed, tmp_path):
-    prefix = []
-    if os.geteuid() == 0:
-        if not shutil.which("setpriv"):
-            pytest.skip("permissions mean nothing to root, and there is no setpriv to take its privilege away")
-        prefix = ROOT_WITHOUT_ITS_PRIVILEGE
-    results = tmp_path / "results"
-    shutil.copytree(undisturbed, results)
-    [folder] = results.glob("studies/*/*/*")
-    # As a sweep would have left it that was interrupted after its first trial.
-    [first, *_] = store.load(folder)
-    (folder / store.COMPACTED).unlink()
-    store.save(folder, first)
-    shutil.rmtree(results / "tables")
-    for part, named in ((".", results), (folder, folder), (folder / "trials", folder / "trials")):
-        (results / part).chmod(0o555)
-        done = child("-m", "study", *SWEEP, f"results={results}", prefix=prefix)
-        (results / part).chmod(0o755)
-        assert done.returncode == 2, done.stderr
-        assert_refused(done.stderr, str(named), "not a writable folder" if part == "." else "Permission denied")
-        assert finished(results) == [0]
-    (results / "figures").chmod(0o555)
-    done = child("-m", "study", *SWEEP, f"results={results}", prefix=prefix)
-    (results / "figures").chmod(0o755)
-    assert done.returncode == 2
-    assert_refused(done.stderr, str(results / "figures"), "Permission denied")
-    assert main(["report", str(results)]) == 0
-    assert tables(results) == tables(undisturbed)

@@ -22,9 +22,6 @@ from analysis import load as analysis_load
 from study import run, store
 from study.records import Curve, Evaluation
 
-Contents = dict[int, tuple[Any, ...]]
-"""Trial -> all that was measured of it, to the last bit."""
-
 
 class Death(BaseException):
     """As by `kill -9`: nothing that the process still meant to do is done."""
@@ -39,7 +36,7 @@ class Process(threading.Thread):
         self.waits_for = ""
         """The name of the file operation that comes next."""
         self.go, self.stopped = threading.Semaphore(0), threading.Semaphore(0)
-        self.failure: BaseException | None = None
+        self.failure = None
         self.start()
 
     def run(self):
@@ -138,9 +135,9 @@ class World:
     def __init__(self, results, study, shards):
         self.results, self.study, self.shards = results, study, shards
         self.folder = store.study_folder(results, study)
-        self.kept: Contents = {}
+        self.kept = {}
         """Of trials whose `save` returned."""
-        self.seen: Contents = {}
+        self.seen = {}
         self.numbers, self.stamps = itertools.count(1000), itertools.count()
         self.files: set[tuple[Any, ...]] = set()
         self.runs = 0
@@ -215,6 +212,7 @@ class World:
 
 
 def contents(curves):
+    """Trial -> all that was measured of it, to the last bit."""
     return {
         c.trial.index: (
             c.trial.seed,

@@ -3,8 +3,9 @@
 import errno
 import json
 import os
-import shutil
 from contextlib import suppress
+from functools import partial
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -51,100 +52,89 @@ def odd_curves(study):
     ]
 
 
-@pytest.mark.parametrize("close", [False, True])
-def test_round_trip(tmp_path, make_study, write_study, close):
+@pytest.fixture
+def tiny(tmp_path, make_study, make_curve, write_study):
+    """A study, its folder, its curves by index, what writes them as a sweep would, and the indices on file."""
     study = make_study()
-    curves = odd_curves(study)
-    folder = write_study(tmp_path, study, reversed(curves), close=close)
-    found = store.load(folder)
+    folder = store.study_folder(tmp_path, study)
+    return SimpleNamespace(
+        results=tmp_path,
+        study=study,
+        folder=folder,
+        curve=partial(make_curve, study),
+        write=lambda *curves, close=True: write_study(tmp_path, study, curves, close=close),
+        indices=lambda: [curve.trial.index for curve in store.load(folder)],
+    )
+
+
+@pytest.mark.parametrize("close", [False, True])
+def test_round_trip(tiny, close):
+    curves = odd_curves(tiny.study)
+    tiny.write(*reversed(curves), close=close)
+    found = store.load(tiny.folder)
     assert len(found) == 3
     assert all(map(same, found, curves))
 
 
-def test_compaction_keeps_everything_in_one_file(tmp_path, make_study, make_curve, write_study):
-    study = make_study()
-    folder = write_study(tmp_path, study, [make_curve(study, index) for index in range(4)], close=False)
-    before = store.load(folder)
-    store.compact(folder)
-    assert [path.name for path in folder.rglob("*.parquet")] == [store.COMPACTED]
-    assert all(map(same, store.load(folder), before))
-    bytes_before = snapshot(folder)
-    store.compact(folder)
-    assert snapshot(folder) == bytes_before
-
-
-def test_an_interrupted_compaction_yields_each_trial_once(tmp_path, make_study, make_curve, write_study):
-    study = make_study()
-    folder = write_study(tmp_path, study, [make_curve(study, index) for index in range(4)], close=False)
-    trials = {path: path.read_bytes() for path in (folder / "trials").iterdir()}
-    store.compact(folder)
+def test_an_interrupted_compaction_yields_each_trial_once(tiny):
+    tiny.write(*(tiny.curve(index) for index in range(4)), close=False)
+    trials = {path: path.read_bytes() for path in (tiny.folder / "trials").iterdir()}
+    store.compact(tiny.folder)
     for path in list(trials)[1:]:
         path.write_bytes(trials[path])
-    assert [curve.trial.index for curve in store.load(folder)] == [0, 1, 2, 3]
-    data = analysis_load.load_study(folder)
+    assert tiny.indices() == [0, 1, 2, 3]
+    data = analysis_load.load_study(tiny.folder)
     assert list(data.trials.index) == [0, 1, 2, 3]
     assert not data.measurements.duplicated(["trial", "step"]).any()
-    store.compact(folder)
-    assert not list((folder / "trials").iterdir())
-    assert len(store.load(folder)) == 4
+    store.compact(tiny.folder)
+    assert not list((tiny.folder / "trials").iterdir())
+    assert len(store.load(tiny.folder)) == 4
 
 
-def test_more_trials_join_those_already_gathered(tmp_path, make_study, make_curve, write_study):
-    study = make_study()
-    folder = write_study(tmp_path, study, [make_curve(study, 0), make_curve(study, 2)])
-    write_study(tmp_path, study, [make_curve(study, 1)])
-    assert [curve.trial.index for curve in store.load(folder)] == [0, 1, 2]
-    assert len(list(folder.rglob("*.parquet"))) == 1
+def test_more_trials_join_those_already_gathered(tiny):
+    tiny.write(tiny.curve(0), tiny.curve(2))
+    tiny.write(tiny.curve(1))
+    assert tiny.indices() == [0, 1, 2]
+    before = snapshot(tiny.folder)
+    store.compact(tiny.folder)
+    assert snapshot(tiny.folder) == before
+    assert [path.name for path in tiny.folder.rglob("*.parquet")] == [store.COMPACTED]
 
 
-def test_a_trial_run_again_replaces_the_unfinished_one_that_was_gathered(tmp_path, make_study, make_curve, write_study):
+def test_a_trial_run_again_replaces_the_unfinished_one_that_was_gathered(tiny):
     """Both readers must agree, and compaction must not bring the unfinished one back."""
-    study = make_study()
-    folder = write_study(tmp_path, study, [make_curve(study, 0, until=50)])
-    store.save(folder, make_curve(study, 0))
+    tiny.write(tiny.curve(0, until=50))
+    store.save(tiny.folder, tiny.curve(0))
     for _ in range(2):
-        assert store.load(folder)[0].steps[-1] == 100
-        assert analysis_load.load_study(folder).measurements["step"].max() == 100
-        store.compact(folder)
+        assert store.load(tiny.folder)[0].steps[-1] == 100
+        assert analysis_load.load_study(tiny.folder).measurements["step"].max() == 100
+        store.compact(tiny.folder)
 
 
-def test_every_run_is_recorded(tmp_path, make_study, write_study):
-    study = make_study()
+def test_every_run_is_recorded(tiny):
     for _ in range(2):
-        folder = write_study(tmp_path, study, [])
-    held = json.loads((folder / "study.json").read_text())
+        tiny.write()
+    held = json.loads((tiny.folder / "study.json").read_text())
     assert [run | {"run": ""} for run in held["provenance"]] == [{"device": "cpu", "ended": "now", "run": ""}] * 2
-    assert held["question"] == json.loads(json.dumps(study.question()))
+    assert held["question"] == json.loads(json.dumps(tiny.study.question()))
 
 
-def test_runs_that_work_at_once_are_all_recorded(tmp_path, make_study):
+def test_runs_that_work_at_once_are_all_recorded(tiny):
     """Also when gathering was interrupted between the two places."""
-    study = make_study()
     started = [{"started": when, "device": "cpu"} for when in ("2", "1", "3")]
-    files = [store.open_study(tmp_path, study, run) for run in started]
-    folder = store.study_folder(tmp_path, study)
+    files = [store.open_study(tiny.results, tiny.study, run) for run in started]
     store.end_run(files[1], {"ended": "4"})
-    before = store.runs(folder)
+    before = store.runs(tiny.folder)
     assert [run["started"] for run in before] == ["1", "2", "3"]
     assert ["ended" in run for run in before] == [True, False, False]
     contents = {path: path.read_bytes() for path in files}
-    store.gather(folder)
-    assert not (folder / "runs").exists()
+    store.gather(tiny.folder)
+    assert not (tiny.folder / "runs").exists()
     for again in (False, True):
-        assert store.runs(folder) == analysis_load.load_study(folder).provenance == before
+        assert store.runs(tiny.folder) == analysis_load.load_study(tiny.folder).provenance == before
         if not again:
-            (folder / "runs").mkdir()
+            (tiny.folder / "runs").mkdir()
             files[0].write_bytes(contents[files[0]])
-
-
-def test_a_trial_that_was_kept_meanwhile_is_kept_once(tmp_path, make_study, make_curve, write_study):
-    study = make_study()
-    folder = write_study(tmp_path, study, [], close=False)
-    assert store.save(folder, make_curve(study, 0))
-    before = snapshot(folder)
-    assert not store.save(folder, make_curve(study, 0))
-    assert snapshot(folder) == before
-    assert store.save(folder, make_curve(study, 0), replaces=True)
 
 
 def test_where_links_cannot_be_made_a_file_is_still_created_once(tmp_path, monkeypatch):
@@ -159,74 +149,51 @@ def test_where_links_cannot_be_made_a_file_is_still_created_once(tmp_path, monke
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_a_folder_that_somebody_works_in_is_not_gathered(tmp_path, make_study, make_curve, write_study):
-    study = make_study()
-    folder = write_study(tmp_path, study, [make_curve(study, 0)], close=False)
-    with store.claimed(folder, Shard(1, 2)):
-        store.gather(folder)
-        assert (folder / "trials" / "000000.parquet").exists()
-    (folder / ".study.json.1234").write_text("half a fi")
-    os.utime(folder / ".study.json.1234", (0, 0))
-    (folder / "trials" / ".000001.parquet.5678").write_text("under way")
-    store.gather(folder)
-    assert sorted(path.name for path in folder.rglob("*") if path.is_file()) == [
-        ".000001.parquet.5678",
-        "curves.parquet",
-        "study.json",
-    ]
+def test_a_folder_that_somebody_works_in_is_not_gathered(tiny):
+    tiny.write(tiny.curve(0), close=False)
+    with store.claimed(tiny.folder, Shard(1, 2)):
+        store.gather(tiny.folder)
+        assert (tiny.folder / "trials" / "000000.parquet").exists()
+    (tiny.folder / ".study.json.1234").write_text("half a fi")
+    os.utime(tiny.folder / ".study.json.1234", (0, 0))
+    (tiny.folder / "trials" / ".000001.parquet.5678").write_text("under way")
+    store.gather(tiny.folder)
+    kept = sorted(path.name for path in tiny.folder.rglob("*") if path.is_file())
+    assert kept == [".000001.parquet.5678", "curves.parquet", "study.json"]
 
 
-def test_a_reader_reads_what_came_since(tmp_path, make_study, make_curve, write_study):
-    study = make_study()
-    folder = write_study(tmp_path, study, [make_curve(study, 1)], close=False)
-    reader = Reader(folder)
+def test_a_reader_reads_what_came_since(tiny):
+    tiny.write(tiny.curve(1), close=False)
+    reader = Reader(tiny.folder)
     assert [curve.trial.index for curve in reader.new()] == [1]
     assert reader.new() == []
-    store.save(folder, make_curve(study, 0))
-    store.save(folder, make_curve(study, 2))
+    store.save(tiny.folder, tiny.curve(0))
+    store.save(tiny.folder, tiny.curve(2))
     assert [curve.trial.index for curve in reader.new()] == [0, 2]
-    store.save(folder, make_curve(study, 3))
-    store.gather(folder)
+    store.save(tiny.folder, tiny.curve(3))
+    store.gather(tiny.folder)
     assert [curve.trial.index for curve in reader.new()] == [3]
-
-
-def test_unfinished_files_are_ignored(tmp_path, make_study, make_curve, write_study):
-    study = make_study()
-    folder = write_study(tmp_path, study, [make_curve(study, 0)])
-    for name in (".curves.parquet.77", "trials/.000001.parquet.77", ".study.json.77"):
-        (folder / name).write_bytes(b"half a fi")
-    assert [curve.trial.index for curve in store.load(folder)] == [0]
-    store.check(tmp_path, [study])
-    assert list(analysis_load.load_study(folder).trials.index) == [0]
-
-
-def test_nothing_is_left_aside(tmp_path, make_study, make_curve, write_study):
-    study = make_study()
-    write_study(tmp_path, study, [make_curve(study, 0)])
-    assert not [path for path in tmp_path.rglob("*") if path.name.startswith(".")]
 
 
 @pytest.mark.parametrize("cut", ["empty", "half", "tail", "text"])
 @pytest.mark.parametrize("name", ["curves.parquet", "trials/000001.parquet"])
-def test_a_torn_file_is_named(tmp_path, make_study, make_curve, write_study, name, cut):
-    study = make_study()
-    folder = write_study(tmp_path, study, [make_curve(study, 0)])
-    store.save(folder, make_curve(study, 1))
-    whole = (folder / name).read_bytes()
+def test_a_torn_file_is_named(tiny, name, cut):
+    tiny.write(tiny.curve(0))
+    store.save(tiny.folder, tiny.curve(1))
+    whole = (tiny.folder / name).read_bytes()
     torn = {"empty": b"", "half": whole[: len(whole) // 2], "tail": whole[:-1], "text": b"x" * len(whole)}
-    (folder / name).write_bytes(torn[cut])
-    with pytest.raises(store.StoreError, match=f"{folder / name}.*remove it"):
-        store.load(folder)
-    with pytest.raises(analysis_load.LoadError, match=str(folder)):
-        analysis_load.load_study(folder)
+    (tiny.folder / name).write_bytes(torn[cut])
+    with pytest.raises(store.StoreError, match=f"{tiny.folder / name}.*remove it"):
+        store.load(tiny.folder)
+    with pytest.raises(analysis_load.LoadError, match=str(tiny.folder)):
+        analysis_load.load_study(tiny.folder)
 
 
-def test_a_torn_question_is_named(tmp_path, make_study, write_study):
-    study = make_study()
-    path = write_study(tmp_path, study, []) / "study.json"
+def test_a_torn_question_is_named(tiny):
+    path = tiny.write() / "study.json"
     path.write_text(path.read_text()[:-20])
     with pytest.raises(store.StoreError, match=str(path)):
-        store.check(tmp_path, [study])
+        store.check(tiny.results, [tiny.study])
 
 
 @pytest.mark.parametrize(
@@ -237,17 +204,15 @@ def test_a_torn_question_is_named(tmp_path, make_study, write_study):
         ({"seeds": Seeds(search=1)}, "seeds.search: 0 -> 1"),
         ({"schedule": "linear_decay", "space": {"learning_rate": 0.1, "momentum": 0, "learning_rate_decay_fraction": 1,
                                                "end_learning_rate_factor": 1}}, "schedule: constant -> linear_decay"),
+        ({"extend_factor": 2.0}, "search.extend_factor: 1.5 -> 2"),
         ({"examples": 60}, "workload.train_examples: 64 -> 60"),
         ({"numerics_version": 99}, "numerics_version: 1 -> 99"),
         # Studies of one curve must ask the same at every batch size.
         ({"batch_size": 16, "seeds": Seeds(search=1)}, "seeds.search: 0 -> 1"),
     ],
 )  # fmt: skip
-def test_another_question_is_refused_and_nothing_changes(
-    tmp_path, make_study, make_curve, write_study, fields, difference
-):
-    study = make_study(numerics_version=1)
-    write_study(tmp_path, study, [make_curve(study, 0)])
+def test_another_question_is_refused_and_nothing_changes(tmp_path, make_study, write_study, fields, difference):
+    write_study(tmp_path, make_study(numerics_version=1), [])
     before = snapshot(tmp_path)
     other = make_study(**{"numerics_version": 1} | fields)
     for refuse in (lambda: store.check(tmp_path, [other]), lambda: store.open_study(tmp_path, other, {})):
@@ -261,39 +226,11 @@ def test_another_question_is_refused_and_nothing_changes(
 @pytest.mark.parametrize(
     "fields", [{}, {"trials": 9}, {"max_launches": 50}, {"batch_size": 16}, {"name": "other", "stopping": "budget"}]
 )
-def test_the_same_question_taken_further_is_accepted(tmp_path, make_study, make_curve, write_study, fields):
-    study = make_study()
-    folder = write_study(tmp_path, study, [make_curve(study, 0)])
-    kept = store.load(folder)
-    write_study(tmp_path, make_study(**fields), [])
-    assert same(store.load(folder)[0], kept[0])
-
-
-def test_a_folder_that_cannot_be_written_is_refused(tmp_path, make_study):
-    """A path under a regular file: permissions mean nothing to root."""
-    (tmp_path / "file").write_text("no folder")
-    for results in (tmp_path / "file", tmp_path / "file" / "results"):
-        for refuse in (
-            lambda results=results: store.check(results, [make_study()]),
-            lambda results=results: store.open_study(results, make_study(), {}),
-        ):
-            with pytest.raises(store.StoreError, match=f"cannot write to {results}"):
-                refuse()
-    assert (tmp_path / "file").read_text() == "no folder"
-
-
-def test_a_study_folder_that_cannot_be_written_is_refused(tmp_path, make_study, make_curve, write_study):
-    study = make_study()
-    folder = store.study_folder(tmp_path, study)
-    folder.parent.mkdir(parents=True)
-    folder.write_text("no folder")
-    with pytest.raises(store.StoreError, match="cannot write to"):
-        store.open_study(tmp_path, study, {})
-    folder.unlink()
-    write_study(tmp_path, study, [], close=False)
-    shutil.rmtree(folder / "trials")
-    with pytest.raises(store.StoreError, match=r"cannot write to .*000003\.parquet"):
-        store.save(folder, make_curve(study, 3))
+def test_the_same_question_taken_further_is_accepted(tiny, make_study, write_study, fields):
+    tiny.write(tiny.curve(0))
+    [kept] = store.load(tiny.folder)
+    write_study(tiny.results, make_study(**fields), [])
+    assert same(store.load(tiny.folder)[0], kept)
 
 
 def test_checking_a_new_folder_creates_nothing(tmp_path, make_study):
@@ -339,32 +276,27 @@ def test_a_finished_search_is_told_what_more_is_asked_for(tmp_path, make_study, 
     assert store.read(folder / "study.json")["question"]["search"]["trials"] == 2
 
 
-def test_trials_without_their_question_are_no_answer(tmp_path, make_study, make_curve, write_study):
+def test_trials_without_their_question_are_no_answer(tiny):
     """They are neither a study that is done nor one that is not there."""
-    study = make_study(trials=2)
-    folder = write_study(tmp_path, study, [make_curve(study, index, reaches=20) for index in range(2)])
-    store.gather(folder)
-    (folder / "study.json").unlink()
+    tiny.write(tiny.curve(0))
+    (tiny.folder / "study.json").unlink()
     with pytest.raises(store.StoreError, match=r"holds trials, but no study\.json .* remove the folder"):
-        store.check(tmp_path, [study])
-    with pytest.raises(analysis_load.LoadError, match=r"holds trials, but no study\.json"):
-        analysis_load.folders(tmp_path)
+        store.check(tiny.results, [tiny.study])
+    with pytest.raises(analysis_load.LoadError, match=r"holds trials but no study\.json"):
+        analysis_load.folders(tiny.results)
 
 
-def test_measurements_that_were_altered_on_disk_are_not_read(tmp_path, make_study, make_curve, write_study):
+def test_measurements_that_were_altered_on_disk_are_not_read(tiny):
     """Bytes that flip leave other numbers, which nobody could tell from measurements."""
-    study = make_study(trials=6)
-    folder = write_study(tmp_path, study, [make_curve(study, index, reaches=20 + index) for index in range(6)])
-    store.gather(folder)
-    path = folder / "curves.parquet"
+    tiny.write(*(tiny.curve(index, reaches=20 + index) for index in range(6)))
+    path = tiny.folder / "curves.parquet"
     content = path.read_bytes()
-    before = [curve.errors for curve in store.load(folder)]
+    before = [curve.errors for curve in store.load(tiny.folder)]
     altered = 0
     for place in range(8, len(content) - 8, 97):
-        path.write_bytes(
-            content[:place] + bytes(255 - byte for byte in content[place : place + 4]) + content[place + 4 :]
-        )
+        flipped = bytes(255 - byte for byte in content[place : place + 4])
+        path.write_bytes(content[:place] + flipped + content[place + 4 :])
         with suppress(store.StoreError, ValueError, KeyError):
-            after = [curve.errors for curve in store.load(folder)]
+            after = [curve.errors for curve in store.load(tiny.folder)]
             altered += str(after) != str(before)
     assert not altered
