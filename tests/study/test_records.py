@@ -52,6 +52,7 @@ def test_a_curve_refuses_steps_that_do_not_increase_and_errors_of_another_length
         {"budget": Budget(1.5, 10, 1000), "evaluation": Evaluation(0.1, 1.5, 2), "max_launches": 9},
         {"optimizer": "sgd", "space": {"learning_rate": [0.1, 0.01]}, "sampler": "random"},
         {"optimizer": "sgd", "space": {"learning_rate": 0.1}},
+        {"space": {"learning_rate": 1, "momentum": 0, "warmup_examples": {"low": 0, "high": 60, "integer": True}}},
     ],
 )
 def test_a_study_survives_its_question(make_study, fields):

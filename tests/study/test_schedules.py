@@ -19,7 +19,7 @@ from study.data.resident import Data
 from study.engine import lanes, serial
 from study.errors import UsageError
 from study.records import Budget
-from study.schedules import SCHEDULES, Schedule
+from study.schedules import SCHEDULES
 from study.search.tuner import point
 from study.space import values
 
@@ -285,10 +285,3 @@ def test_what_a_warmup_does_to_training(tuned, fused):
     # The first evaluation is after a single update: of a fifth of the learning rate.
     np.testing.assert_allclose(warm[:, 0], found(learning_rate=0.02)[:, 0], rtol=1e-6)
     assert abs(warm / without - 1).min(axis=0).max() > 0.01
-
-
-def test_a_study_with_a_warmup_is_read_back(tuned):
-    study = tuned("step", warmup_examples={"low": 0, "high": 60, "integer": True})
-    assert type(study).from_question(study.question()) == study
-    assert study.search.space["warmup_examples"].hard == ("low",)  # nothing legal lies below
-    assert Schedule.optional_hyperparameters.items() <= study.optional_hyperparameters.items()

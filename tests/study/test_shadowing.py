@@ -62,14 +62,6 @@ def test_ours_are_imported_beside_files_of_the_same_names(run, way, form):
     assert "_target_: made_images.Images" in done.stdout
 
 
-@pytest.mark.parametrize("form", ["module", "package"])
-def test_python_runs_a_module_study_of_the_current_folder_with_m(run, form):
-    """Python finds it before any line of ours runs, so that only the console script `study` can be used there."""
-    done = run("python -m study", files(form, OURS), [], "--cfg")
-    assert done.returncode == 1
-    assert f"here/{FORMS[form].format('study')}" in done.stderr
-
-
 @pytest.mark.parametrize(
     ("words", "file", "hides"),
     [

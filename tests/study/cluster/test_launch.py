@@ -186,10 +186,8 @@ def squeue(tmp_path, monkeypatch):
 
 
 def test_what_is_in_the_queue(squeue):
-    assert slurm.queued(squeue("cat <<END\n12 0 RUNNING None\n12 2 PENDING Priority\n99 1 RUNNING None\nEND")) == {
-        0: "running",
-        2: "queued: Priority",
-    }
+    both = "cat <<END\n12 0 RUNNING None\n12 2 PENDING Priority\n99 1 RUNNING None\nEND"
+    assert slurm.queued(squeue(both)) == {0: "running", 2: "queued: Priority"}
     assert slurm.queued(squeue("echo '13 N/A COMPLETING None'")) == {0: "completing"}
     assert slurm.queued(squeue("true")) == {}
     assert slurm.queued(squeue("exit 1"))  # no answer is no end
