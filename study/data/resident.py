@@ -19,7 +19,6 @@ from workloads.base import Splits
 EVALUATION_CHUNK = 1024
 """Examples per forward pass of an evaluation; fixed, because another size changes the last bits."""
 
-
 Reader = Callable[[int, int], tuple[Tensor, Tensor]]
 """(step, index of a micro-batch) -> its inputs [B, ...] and targets [B, ...] on the device."""
 

@@ -20,33 +20,25 @@ from workloads.base import Workload
 
 T = TypeVar("T")
 
-
 HEIGHTS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
-
 
 REFERENCE = 4
 """The stack height whose bits are those of the study; higher ones were always found to agree with it."""
 
-
 CHECKED_STEPS = 3
-
 
 CPU_STACK_BYTES = 2**28
 """Of weights, gradients and optimizer state in one stack; far beyond what a CPU's caches still serve."""
 
-
 SLOWEST = 1e-12
 """The least part of the usual learning rate that is tried for a few steps that stay finite."""
-
 
 GPU_TOLERANCE = 1e-2
 """How far rows of a stack may lie apart on other devices than CPUs, as a part of how far updates moved them. A sign
 that rounding turns moves a weight by twice the learning rate, and must not matter; a row that went astray must."""
 
-
 WORTH = 1.04
 """How much slower than the fastest stack a lower one may be and still be preferred: it needs less memory."""
-
 
 GIVE_UP = 1.25
 """How much slower than the fastest so far a stack may be before higher ones are not tried any more; nor are they where

@@ -212,13 +212,7 @@ class Lanes:
         counts = sent((self._numbers(lanes, steps) + 1).float(), self.device)
         names = sorted(lanes[0].hyperparameters)
         constants = [self._table([lane.hyperparameters[name] for lane in lanes]).unsqueeze(1) for name in names]
-        tables = (
-            index,
-            targets,
-            self._keys(lanes, steps),
-            rates.unsqueeze(2),
-            counts.unsqueeze(2),
-        )
+        tables = (index, targets, self._keys(lanes, steps), rates.unsqueeze(2), counts.unsqueeze(2))
         update, losses = self._update(len(lanes), names), []
         with torch.no_grad():
             for i, (chosen, *now) in enumerate(zip(*(table.unbind() for table in tables), strict=True)):

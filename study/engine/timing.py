@@ -21,9 +21,7 @@ from workloads.base import Workload
 OVERLAPPING = 8
 """Updates timed at once on such a device, which makes them while the host prepares the next."""
 
-
 TIMED_SECONDS = 0.02
-
 
 TIMED_STEPS = 32
 """At most, on a CPU; elsewhere two segments, so that the host prepares the one while the device makes the other."""

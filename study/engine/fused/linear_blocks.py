@@ -34,7 +34,6 @@ from study.records import Study
 BLOCK = 64
 """Examples of a block: with fewer, memory still takes most of the time, and with more the products do."""
 
-
 SMALL_BATCH = 8
 """First layers gain up to this batch size on a CPU; beyond it the products take longer than the passes over memory that
 they save."""

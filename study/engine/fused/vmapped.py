@@ -24,7 +24,6 @@ EVALUATED_LANES = 32
 OWN_RULE_WEIGHTS = 2**15
 """Linear layers of at least this size are faster under `torch.vmap` by a rule of this file, smaller ones by torch's."""
 
-
 SMALL_BATCH = 4
 """Convolutions gain from lanes up to this batch size on a CPU; beyond it one model's are as fast as many models'."""
 SMALL_MODEL = 2**19
