@@ -1,8 +1,6 @@
 """`python -m study VERB`: parse, dispatch, exit status. The verbs are in `study.commands`."""
 # ruff: noqa: E402
 
-from __future__ import annotations
-
 from study.shadowing import look_in_current_folder_last
 
 look_in_current_folder_last()  # before anything else is imported

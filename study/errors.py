@@ -1,7 +1,5 @@
 """The two bases of errors that end a command in one line: `Refused` (exit status 2) and `Failed` (exit status 1)."""
 
-from __future__ import annotations
-
 from analysis.errors import Refused as Refused
 
 

@@ -1,7 +1,5 @@
 """Trains one search: the tuner proposes trials, workers turn trials into curves, the store keeps the curves."""
 
-from __future__ import annotations
-
 import os
 import platform
 import socket

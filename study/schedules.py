@@ -7,8 +7,6 @@ learning rate is the highest, and any of them may be preceded by a warmup, after
 Symbols: t step, T the budget (less the warmup), W the warmup in updates, alpha end_learning_rate_factor.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field

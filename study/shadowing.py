@@ -1,7 +1,5 @@
 """Keep the user's modules from hiding ours: a folder may hold `analysis.py`, `workloads/` or `random.py` of its own."""
 
-from __future__ import annotations
-
 import os
 import sys
 from pathlib import Path

@@ -5,8 +5,6 @@ many trials as seeds. The seeds are the same for every rule and base. The batch 
 trained again with them too: the best trial of a search was partly lucky, and a rule must not be blamed for that.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby

@@ -1,7 +1,5 @@
 """Warnings on the terminal before a sweep trains: what it will do otherwise than a user may expect."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 

@@ -1,7 +1,5 @@
 """A whole sweep: which of its studies are missing, what they will cost, and their training one after another."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass

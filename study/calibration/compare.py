@@ -7,8 +7,6 @@ expected median over reruns, and the expected fewest steps among the points of a
 Shapes: E steps of the evaluation grid, C configurations.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """A calibration on the terminal: each curve beside the exact solution, then the known facts."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import asdict

@@ -7,8 +7,6 @@ The launcher's own process only waits for the training process. So it stays smal
     results/.cluster/<workload>-<optimizer>-<batch size>-<shard>.exit    its exit status, once it has ended
 """
 
-from __future__ import annotations
-
 import fcntl
 import os
 import pickle

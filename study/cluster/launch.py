@@ -1,7 +1,5 @@
 """Trains the studies of a sweep in jobs that a Hydra launcher starts, and follows the jobs by the files they write."""
 
-from __future__ import annotations
-
 import importlib
 import logging
 import os

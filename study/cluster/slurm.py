@@ -1,7 +1,5 @@
 """The state of SLURM jobs whose scripts are in a folder, by `squeue`: not every SLURM keeps accounts for `sacct`."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 from pathlib import Path

@@ -3,8 +3,6 @@
 Bodies import torch, Optuna and Hydra inside, so that verbs that only read files start without them.
 """
 
-from __future__ import annotations
-
 import argparse
 from collections.abc import Callable
 from typing import NamedTuple

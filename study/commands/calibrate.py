@@ -1,7 +1,5 @@
 """`study calibrate`: compares measurements of the noisy quadratic model with its exact solution."""
 
-from __future__ import annotations
-
 import argparse
 import json
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`study data list` and `study data fetch`: show where data sets are, and download them."""
 
-from __future__ import annotations
-
 import argparse
 
 from rich.console import Console

@@ -1,7 +1,5 @@
 """`study export` and `study import`: results in the layout of the paper's released data, or as tables."""
 
-from __future__ import annotations
-
 import argparse
 from pathlib import Path
 

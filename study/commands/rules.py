@@ -1,7 +1,5 @@
 """`study rules`: measures what retuning saves over transferring the tuned configuration of another batch size."""
 
-from __future__ import annotations
-
 import argparse
 from pathlib import Path
 

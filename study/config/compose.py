@@ -1,7 +1,5 @@
 """Composes the command line with Hydra and refuses unknown keys and values in one line."""
 
-from __future__ import annotations
-
 import itertools
 import re
 from collections.abc import Iterable, Iterator, Sequence

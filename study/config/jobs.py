@@ -1,7 +1,5 @@
 """Turns the composed command line into jobs; holds the one function that builds a Study from a configuration."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path

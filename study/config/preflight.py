@@ -1,7 +1,5 @@
 """Before a sweep writes anything: builds every workload, loads its data, and takes a few training steps."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 

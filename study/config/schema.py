@@ -4,8 +4,6 @@ It mirrors the records field by field: Hydra needs mutable dataclasses, while re
 meanings are the text of docs/configuration.md, which `docs/generate.py` writes.
 """
 
-from __future__ import annotations
-
 import copy
 from dataclasses import dataclass, field
 from typing import Any

@@ -1,7 +1,5 @@
 """Checks a workload on a few examples before anything trains, and refuses it in its author's words."""
 
-from __future__ import annotations
-
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

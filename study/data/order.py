@@ -4,8 +4,6 @@ Batches are consecutive slices of concatenated per-epoch permutations. A batch m
 update sees exactly B examples.
 """
 
-from __future__ import annotations
-
 import hashlib
 import itertools
 

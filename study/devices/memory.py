@@ -4,8 +4,6 @@ The user sets only the global batch = devices x per-device batch x accumulation 
 over micro-batches, each weighted by its number of examples, which gives the gradient of the whole batch.
 """
 
-from __future__ import annotations
-
 import gc
 import os
 from collections.abc import Callable, Mapping

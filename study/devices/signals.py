@@ -1,7 +1,5 @@
 """How processes end: Ctrl-C is postponed where it would do harm, and orphans exit after their parents."""
 
-from __future__ import annotations
-
 import os
 import signal
 import threading

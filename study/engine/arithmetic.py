@@ -3,8 +3,6 @@
 To add one: a file in `study/engine/fused` with `can`, `pays` and `stack`, a line here, and its name in `study.records`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 

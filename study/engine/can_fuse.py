@@ -1,7 +1,5 @@
 """Whether the trials of a study can be fused, tried on its own model and optimizer before anything is written."""
 
-from __future__ import annotations
-
 import warnings
 from dataclasses import replace
 

@@ -4,8 +4,6 @@ A checkpoint holds all that the rest of a curve depends on beside its configurat
 step, and what was measured so far. Batches, dropout and schedules are functions of (seed, step) and need nothing.
 """
 
-from __future__ import annotations
-
 import hashlib
 import io
 import json

@@ -1,7 +1,5 @@
 """What a study will cost on this device, measured from a few real steps and evaluations before it starts."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from dataclasses import dataclass

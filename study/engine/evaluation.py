@@ -3,8 +3,6 @@
 Shapes: B examples in a batch, N examples in a split, E evaluations.
 """
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence

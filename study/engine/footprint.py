@@ -1,7 +1,5 @@
 """The memory that one training takes on a device, and the time of its steps, for `study advise`."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any

@@ -1,7 +1,5 @@
 """How many lanes at once: stack heights are admitted by their bits, and chosen among by the clock."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial

@@ -1,7 +1,5 @@
 """Studies of older versions whose steps this version computes otherwise, so that it must not continue them."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

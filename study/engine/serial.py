@@ -1,7 +1,5 @@
 """The plain engine: one trial at a time, `nn.Module` and `torch.optim`; the oracle that faster engines must equal."""
 
-from __future__ import annotations
-
 import copy
 import math
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """What a step and an evaluation of a study take, measured on a few real ones."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial

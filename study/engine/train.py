@@ -1,7 +1,5 @@
 """Trials -> curves: train a study, or measure what it costs, by the engine that its arithmetic names."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from functools import partial
 

@@ -4,8 +4,6 @@ A released study holds neither its goal nor N, the number of trials that count. 
 values apply.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Sequence
 from fnmatch import fnmatchcase

@@ -8,8 +8,6 @@ A warning names everything that breaks a rule of the layout and says how it is r
 `study.exchange.released_trials` reads the trials; `analysis.export` writes the same layout.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -6,8 +6,6 @@ parser costs as much as a thousand rows.
 Shapes: M measurements of all trials of a study.
 """
 
-from __future__ import annotations
-
 import json
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence

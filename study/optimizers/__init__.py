@@ -4,8 +4,6 @@ To add one, write a line here and a YAML in conf/optimizer. `tests/study/optimiz
 entry with an independent implementation.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

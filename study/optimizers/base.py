@@ -4,8 +4,6 @@ Shapes: l lanes; a parameter has any shape [*]; for elementwise rules all parame
 Hyperparameters and steps are scalars [] for one lane; steps count updates from 1.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any

@@ -3,8 +3,6 @@
 Here and in the other families: w parameter, g gradient, s state, h hyperparameters, t number of the update.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

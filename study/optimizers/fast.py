@@ -1,7 +1,5 @@
 """Faster forms of some rules, each justified by measurement: in-place updates of many lanes, and fused kernels."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Any `torch.optim.Optimizer` class by its import path, such as `pytorch_optimizer.Ranger21`, on the serial engine."""
 
-from __future__ import annotations
-
 import dis
 import importlib
 import inspect

@@ -6,8 +6,6 @@ serial engine can run it.
 Shapes: B examples, m inputs of a layer (and 1, for its bias), n outputs; its parameters are one matrix [n, m + 1].
 """
 
-from __future__ import annotations
-
 from functools import partial
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Rules that scale the update of each layer by the norm of its weights."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

@@ -1,7 +1,5 @@
 """Rules for matrices: a convolution is the matrix [output channels, the rest]; vectors use an elementwise rule."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

@@ -1,7 +1,5 @@
 """The storage of Optuna's trials: memory, a file, or a database that several processes share."""
 
-from __future__ import annotations
-
 import datetime
 import hashlib
 import json

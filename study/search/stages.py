@@ -3,8 +3,6 @@
 The next search is derived from the curves on file, so that an interruption loses nothing.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 

@@ -3,8 +3,6 @@
 `study.transfer` compares them with retuning. B0 is the batch size of the tuned configuration, B the new one.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass

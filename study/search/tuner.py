@@ -1,7 +1,5 @@
 """Proposes trials and decides when a study has enough: Optuna behind ask and tell."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Callable, Iterable, Mapping

@@ -1,7 +1,5 @@
 """Files that appear whole or not at all, and messages that say why one cannot be written."""
 
-from __future__ import annotations
-
 import errno
 import os
 import secrets

@@ -10,8 +10,6 @@ A dead process's part is taken over by creating the next number, which one proce
 all (a machine that slept), it finds the higher number before it writes anything, and stops.
 """
 
-from __future__ import annotations
-
 import fcntl
 import json
 import os

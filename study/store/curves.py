@@ -1,7 +1,5 @@
 """Curves in parquet files: the trials of one search, a file each or all in one; what is in them says `study.store`."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 from contextlib import suppress

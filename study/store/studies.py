@@ -1,7 +1,5 @@
 """Study folders: the question on file, what may extend it, the records of runs, checkpoints, compaction."""
 
-from __future__ import annotations
-
 import datetime
 import json
 import os

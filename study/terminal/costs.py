@@ -1,7 +1,5 @@
 """What a sweep will cost, as a table on the terminal, with ways to make it cheaper."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from itertools import groupby
 

@@ -1,7 +1,5 @@
 """Frames of `analysis` as tables on the terminal, with the sentences that follow from them. Imports no torch."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 

@@ -5,8 +5,6 @@ one by one, through `torch.vmap` and autograd, than the device to run them. A re
 launch: the same kernels on the same addresses, hence the same bits.
 """
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager

@@ -16,8 +16,6 @@ Shapes: L rows of the stack, l of them in a step, B examples in a batch, n = BLO
 one, H outputs of the first layer, S tensors that are combined: the weight and the optimizer's memory of it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple

@@ -6,8 +6,6 @@ themselves are what a step costs.
 Shapes: l lanes, B examples in a batch, P parameters of one model; D inputs and H outputs of a layer.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Protocol

@@ -3,8 +3,6 @@
 Shapes: L lanes in a stack, l of them in a step, B examples in a batch, P parameters of one model.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 
 import torch

@@ -3,8 +3,6 @@
 Shapes: l lanes, B examples in a batch, N inputs that all lanes share, P parameters of one model.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from functools import partial
 from typing import Any
