@@ -328,11 +328,7 @@ class Study:
 
     @classmethod
     def from_question(cls, question: Mapping[str, Any]) -> Study:
-        """The study that asked this question.
-
-        Raises:
-            ValueError: a value breaks an invariant.
-        """
+        """The study that asked this question. Raises ValueError if a value breaks an invariant."""
         search = {
             **question["search"],
             "space": parse_space(question["search"]["space"]),

@@ -56,12 +56,7 @@ class TransferRequest:
 
 @dataclass(frozen=True)
 class Transfers:
-    """All transfers to one batch size.
-
-    Attributes:
-        job: the batch size's own study.
-        studies: one per configuration to train there.
-    """
+    """All transfers to one batch size: that batch size's own study, and one study per configuration to train there."""
 
     job: Job
     studies: Sequence[Study]
@@ -76,11 +71,8 @@ class Transfers:
 def transfers(
     results: Path, request: TransferRequest, placement: Placement, config_dir: Path | None = None
 ) -> tuple[list[Transfers], list[str]]:
-    """(the transfers to each batch size of a finished sweep, what was left out and why); writes nothing.
-
-    Raises:
-        Refused: there is nothing to transfer, the results cannot be read or continued, or the data are not there.
-    """
+    """(the transfers to each batch size of a finished sweep, what was left out and why); writes nothing. Raises Refused
+    if there is nothing to transfer, the results cannot be read or continued, or the data are not there."""
     importable(config_dir)  # creating a Study imports its optimizer
     jobs = whole_sweep.settled([Job(study, results, placement) for study in _studies(results)])
     found: list[Transfers] = []
@@ -181,12 +173,8 @@ def _trained_at(
 
 
 def train(found: Sequence[Transfers], config_dir: Path | None, command: str, console: Console) -> None:
-    """Train the missing transfers, and show their cost and progress.
-
-    Raises:
-        StoreError: a file cannot be written, or another process works on a study.
-        TrialTooLarge: after everything that does fit is trained.
-    """
+    """Train the missing transfers, and show their cost and progress. Raises StoreError if a file cannot be written or
+    another process works on a study, TrialTooLarge after everything that does fit is trained."""
     waiting = [(each.job, missing) for each in found if (missing := each.missing)]
     if not waiting:
         return

@@ -28,14 +28,9 @@ T = TypeVar("T")
 
 
 def jobs_here(overrides: Sequence[str], config_dir: Path | None) -> tuple[list[Job], list[Job]]:
-    """(all jobs that the overrides ask for, those with missing trials), to be trained on this machine.
-
-    Writes nothing.
-
-    Raises:
-        Refused: the overrides ask for something impossible, the data are not there, or a results folder holds another
-            question or cannot be written.
-    """
+    """(all jobs that the overrides ask for, those with missing trials), to be trained on this machine; writes nothing.
+    Raises Refused if the overrides ask for something impossible, the data are not there, or a results folder holds
+    another question or cannot be written."""
     importable(config_dir)  # creating a Study imports its optimizer
     jobs = settled(parse_jobs(overrides, config_dir))
     return jobs, missing(jobs)
@@ -57,11 +52,7 @@ def settled(jobs: Sequence[Job]) -> list[Job]:
 
 
 def check_results(jobs: Sequence[Job]) -> None:
-    """Refuse results folders that hold other questions, cannot be written, or cannot be continued.
-
-    Raises:
-        StoreError: a folder breaks one of these rules.
-    """
+    """Raise StoreError if a results folder holds another question, cannot be written, or cannot be continued."""
     for folder in {job.results: None for job in jobs}:
         store.check(folder, [job.study for job in jobs if job.results == folder])
     for job in jobs:
@@ -113,12 +104,9 @@ class Waiting:
 
 
 def train(jobs: Sequence[Job], config_dir: Path | None, command: str, console: Console) -> None:
-    """Train the missing searches of these jobs, and show their cost and progress.
-
-    Raises:
-        StoreError: a file cannot be written, or another process works on a study.
-        TrialTooLarge: after everything that does fit is trained, with a line for each study that does not.
-    """
+    """Train the missing searches of these jobs, and show their cost and progress. Raises StoreError if a file cannot be
+    written or another process works on a study, TrialTooLarge, with a line for each study that does not fit, after all
+    others."""
     for job in jobs:
         search = stages.next_search(job.study, on_file(job))
         if search is not None and job.shards == 1:  # before minutes are spent on measuring
@@ -147,14 +135,9 @@ def train(jobs: Sequence[Job], config_dir: Path | None, command: str, console: C
 def train_searches(
     waiting: Sequence[Waiting], left: Sequence[Work], workers: Workers, command: str, console: Console
 ) -> list[TrialTooLarge]:
-    """Train many searches and show their progress; returns why those that do not fit were left out.
-
-    Arguments:
-        left: the work that is known now, for the progress bar.
-
-    Raises:
-        StoreError: a file cannot be written, or another process works on a study.
-    """
+    """Train many searches and show their progress; returns why those that do not fit were left out. `left`: the work
+    that is known now, for the progress bar. Raises StoreError if a file cannot be written or another process works on a
+    study."""
     warn.of_devices([each.job for each in waiting], console)
     warn.of_changes([each.job for each in waiting], console)
     for each in waiting:
@@ -220,14 +203,8 @@ def workers_for(jobs: Sequence[Job], config_dir: Path | None) -> Workers:
 def measured(
     work: Sequence[tuple[T, Study]], workers: Workers, console: Console | None
 ) -> tuple[list[tuple[T, Cost]], list[TrialTooLarge]]:
-    """Measure what a trial of each study costs.
-
-    Arguments:
-        work: something that is to be trained, and the study to measure for it.
-
-    Returns:
-        (the same with the cost, the reasons why the others do not fit).
-    """
+    """Measure what a trial of each study costs. `work`: something that is to be trained, and the study to measure for
+    it; returns (the same with the cost, the reasons why the others do not fit)."""
     with console.status("Measuring what it will cost ...") if console else nullcontext():
         found = workers.measure([study for _, study in work])
     costs = [(what, cost) for (what, _), cost in zip(work, found, strict=True) if isinstance(cost, Cost)]
@@ -235,10 +212,6 @@ def measured(
 
 
 def raise_any(too_large: Sequence[TrialTooLarge]) -> None:
-    """Name all studies that do not fit in one error.
-
-    Raises:
-        TrialTooLarge: there is one.
-    """
+    """Raise one TrialTooLarge that names all studies that do not fit, if there are any."""
     if too_large:
         raise TrialTooLarge("\n".join(map(str, too_large)))

@@ -83,11 +83,8 @@ class Comparison:
 
 
 def check(jobs: Sequence[Job]) -> None:
-    """Refuse, before anything trains, jobs without an exact solution.
-
-    Raises:
-        UsageError: another workload, optimizer, schedule, search space, goal or budget, or no reruns.
-    """
+    """Raise UsageError, before anything trains, for jobs without an exact solution: another workload, optimizer,
+    schedule, search space, goal or budget, or no reruns."""
     for study in (job.study for job in jobs):
         asked = (study.workload["_target_"], study.schedule)
         if asked != ("workloads.noisy_quadratic.NoisyQuadraticModel", "constant") or study.optimizer not in SOLVED:
@@ -107,12 +104,8 @@ def check(jobs: Sequence[Job]) -> None:
 
 
 def compare(jobs: Sequence[Job]) -> list[Comparison]:
-    """Compare the finished searches of these jobs, read from file, with the exact solution.
-
-    Raises:
-        StoreError: a file cannot be read.
-        UsageError: no trial of a study reached the goal.
-    """
+    """Compare the finished searches of these jobs, read from file, with the exact solution. Raises StoreError if a file
+    cannot be read, UsageError if no trial of a study reached the goal."""
     alpha = FALSE_ALARM / (2 * len(jobs))
     return [_compared(job, alpha) for job in jobs]
 
@@ -174,11 +167,8 @@ def crossed(study: Study, exact: Recursion) -> Iterator[tuple[int, np.ndarray, n
 
 
 def _interval(study: Study, exact: Recursion, alpha: float, happened: Callable[[np.ndarray], float]) -> Interval:
-    """The interval of steps in which an event happens with probability 1 - alpha.
-
-    Arguments:
-        happened: probability that each trial has crossed the goal [C] -> probability of the event.
-    """
+    """The interval of steps in which an event happens with probability 1 - alpha; `happened`: probability that each
+    trial has crossed the goal [C] -> probability of the event."""
     low = np.inf
     for step, at_least, at_most in crossed(study, exact):
         if low == np.inf and happened(at_most) > alpha / 2:
@@ -189,12 +179,8 @@ def _interval(study: Study, exact: Recursion, alpha: float, happened: Callable[[
 
 
 def best_in_box(study: Study, start: Mapping[str, float], steps: float) -> tuple[float, dict[str, float]]:
-    """(the fewest exact steps in the search space of a study, their hyperparameters), found by a pattern search.
-
-    Arguments:
-        start: a good point.
-        steps: its exact steps.
-    """
+    """(the fewest exact steps in the search space of a study, their hyperparameters), found by a pattern search from
+    the good point `start`, which takes `steps`."""
     space, goal, grid = study.search.space, study.goal.threshold, study.evaluation_steps
     names = sorted(space)
     centre, width = np.array([space[name].unit(start[name]) for name in names]), 1 / 8

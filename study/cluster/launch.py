@@ -44,23 +44,15 @@ LINES = 5
 
 @dataclass(frozen=True)
 class Cluster:
-    """The choice of `cluster=`.
-
-    Attributes:
-        kind: `none`, `local`, `slurm` or `ray`.
-        launcher: Hydra's settings for its launcher.
-    """
+    """The choice of `cluster=`: its kind (`none`, `local`, `slurm` or `ray`), and Hydra's settings for its launcher."""
 
     kind: str
     launcher: dict[str, Any]
 
 
 def chosen(arguments: Sequence[str], config_dir: Path | None) -> Cluster:
-    """The cluster that the command line asks for.
-
-    Raises:
-        UsageError: the cluster cannot be used, or not with these settings.
-    """
+    """The cluster that the command line asks for. Raises UsageError if it cannot be used, or not with these
+    settings."""
     if not any(re.match(r"\+*(cluster=|hydra\b)", text) for text in arguments):
         return Cluster("none", {})  # composing takes time, and `compositions` refuses files that choose a cluster
     launcher = compose.launcher(arguments, config_dir)
@@ -86,11 +78,8 @@ def chosen(arguments: Sequence[str], config_dir: Path | None) -> Cluster:
 
 
 def jobs_for(overrides: Sequence[str], config_dir: Path | None, cluster: Cluster) -> tuple[list[Job], list[Job]]:
-    """(all jobs that the overrides ask for, those with missing trials), for the machines of this cluster.
-
-    Raises:
-        Refused: see `whole_sweep.jobs_here`.
-    """
+    """(all jobs that the overrides ask for, those with missing trials), for the machines of this cluster; raises as
+    `whole_sweep.jobs_here` does."""
     on_this_machine = cluster.kind in ("none", "local")
     return (whole_sweep.jobs_here if on_this_machine else whole_sweep.jobs_elsewhere)(overrides, config_dir)
 
@@ -316,11 +305,7 @@ def _last_lines(log: Path) -> list[str]:
 
 
 def _ray(init: dict[str, Any]) -> Any:
-    """Ray, connected; the launcher uses this connection.
-
-    Raises:
-        UsageError: it cannot be reached.
-    """
+    """Ray, connected; the launcher uses this connection. Raises UsageError if it cannot be reached."""
     ray = importlib.import_module("ray")
     try:
         ray.init(**init)

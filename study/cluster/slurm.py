@@ -11,11 +11,7 @@ QUEUE = ["squeue", "--me", "--noheader", "--array", "--format=%F %K %T %r"]
 
 
 def check() -> None:
-    """Check that jobs can be submitted from this machine.
-
-    Raises:
-        UsageError: they cannot.
-    """
+    """Raise UsageError if jobs cannot be submitted from this machine."""
     for name in ("sbatch", "srun", "squeue"):
         if shutil.which(name) is None:
             raise UsageError(

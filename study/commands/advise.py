@@ -142,11 +142,7 @@ class AdviceRequest:
 
     @classmethod
     def of(cls, options: argparse.Namespace) -> AdviceRequest:
-        """From the arguments of `python -m study advise`.
-
-        Raises:
-            UsageError: a value is out of range or malformed.
-        """
+        """From the arguments of `python -m study advise`. Raises UsageError if a value is out of range or malformed."""
         least = {"memory": "GiB", "max_per_device_batch": "examples", "bandwidth": "GB/s", "price": "of a device-hour"}
         for name, unit in least.items():
             value = getattr(options, name)
@@ -194,14 +190,8 @@ class Facts:
 
 
 def facts(request: AdviceRequest, question: Mapping[str, Any], largest: int) -> Facts:
-    """The facts of the curve of a question; builds its model only if the request needs it.
-
-    Arguments:
-        largest: the largest batch size of the curve.
-
-    Raises:
-        UsageError: the model cannot be built, or one example does not fit on the device to measure on.
-    """
+    """The facts of a question's curve, whose largest batch size is `largest`; builds its model only if the request
+    needs it. Raises UsageError if it cannot be built, or one example does not fit on the device to measure on."""
     from study.devices.memory import too_large
     from study.engine.footprint import footprint, rebuilt, step_seconds
     from workloads.base import importable

@@ -50,11 +50,7 @@ JOINED = {
 
 @contextmanager
 def one_line_errors() -> Iterator[None]:
-    """Turn Hydra's errors in this block into one line, without its hints for developers.
-
-    Raises:
-        UsageError: Hydra refused something.
-    """
+    """Turn Hydra's errors in this block into UsageErrors of one line, without its hints for developers."""
     try:
         yield
     except (HydraException, OmegaConfBaseException, YAMLError) as error:
@@ -62,11 +58,8 @@ def one_line_errors() -> Iterator[None]:
 
 
 def compositions(arguments: Sequence[str], config_dir: Path | None = None) -> Iterator[DictConfig]:
-    """One composed configuration for each combination of the swept overrides.
-
-    Raises:
-        UsageError: an override that does not parse, names an unknown choice or key, or has a value of another type.
-    """
+    """One composed configuration for each combination of the swept overrides. Raises UsageError if an override does not
+    parse, names an unknown choice or key, or has a value of another type."""
     for config in _with_hydra(arguments, config_dir):
         with open_dict(config):
             del config["hydra"]
@@ -74,11 +67,8 @@ def compositions(arguments: Sequence[str], config_dir: Path | None = None) -> It
 
 
 def launcher(arguments: Sequence[str], config_dir: Path | None = None) -> dict[str, Any]:
-    """The settings of the launcher that `cluster=` chose, under Hydra's own names; `_target_` is its class.
-
-    Raises:
-        UsageError: see `compositions`.
-    """
+    """The settings of the launcher that `cluster=` chose, under Hydra's own names; `_target_` is its class. Raises as
+    `compositions` does."""
     config = next(_with_hydra(arguments, config_dir))
     with one_line_errors():
         settings: Any = OmegaConf.to_container(config.hydra.launcher, resolve=True)

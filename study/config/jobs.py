@@ -37,13 +37,9 @@ class Job:
 
 
 def parse_jobs(arguments: Sequence[str], config_dir: Path | None = None) -> list[Job]:
-    """Every study that Hydra overrides such as `workload=resnet_cifar optimizer=sgd,momentum` ask for.
-
-    Each workload brings its own batch sizes, unless `batch_size=64,256` names them.
-
-    Raises:
-        UsageError: anything that the schema or a record refuses.
-    """
+    """Every study that Hydra overrides such as `workload=resnet_cifar optimizer=sgd,momentum` ask for. Each workload
+    brings its own batch sizes, unless `batch_size=64,256` names them. Raises UsageError for anything that the schema or
+    a record refuses."""
     found: dict[tuple[Path, str, str, int], Job] = {}
     with one_line_errors():
         for config in compositions(arguments, config_dir):
@@ -87,11 +83,8 @@ def _jobs_of(config: DictConfig) -> list[Job]:
 
 
 def build_study(config: DictConfig, batch_size: int) -> Study:
-    """The Study of a composed configuration at one batch size.
-
-    Raises:
-        UsageError: a record refuses a value, or one is missing.
-    """
+    """The Study of a composed configuration at one batch size. Raises UsageError if a record refuses a value or one is
+    missing."""
     plain: Any = OmegaConf.to_container(config, resolve=True, throw_on_missing=True)
     search = plain["search"]
     del search["storage"]  # the place of trials is no part of the question

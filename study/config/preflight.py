@@ -24,12 +24,8 @@ from workloads.suggest import suggest
 
 
 def settle(jobs: Sequence[Job]) -> list[Job]:
-    """The jobs as this machine trains them: placement, micro-batch and arithmetic are known.
-
-    Raises:
-        UsageError: a workload refuses its arguments, or lacks an error or a parameter that the study wants.
-        Refused: the data are not there.
-    """
+    """The jobs as this machine trains them: placement, micro-batch and arithmetic are known. Raises UsageError if a
+    workload refuses its arguments or lacks what the study wants, Refused if the data are not there."""
     checked: dict[str, CheckedWorkload] = {}
     settled = []
     for job in jobs:
@@ -40,10 +36,8 @@ def settle(jobs: Sequence[Job]) -> list[Job]:
 
 
 def judge(jobs: Sequence[Job]) -> list[Job]:
-    """The jobs for machines that are not known yet: only judged, with what an earlier run has settled for good.
-
-    It looks at no device of this machine. Raises as `settle` does.
-    """
+    """The jobs for machines that are not known yet: only judged, with what an earlier run has settled for good. It
+    looks at no device of this machine, and raises as `settle` does."""
     checked: dict[str, CheckedWorkload] = {}
     for job in jobs:
         _checked(job, checked, "cpu")
@@ -158,11 +152,8 @@ def _settled(job: Job, checked: CheckedWorkload) -> Job:
 
 
 def check_parts(study: Study, model: nn.Module, devices: int) -> None:
-    """A batch that is split, over devices or into micro-batches, must give the same update as the whole batch.
-
-    Raises:
-        UsageError: the model or the optimizer depends on the parts.
-    """
+    """Raise UsageError if a batch that is split, over devices or into micro-batches, gives another update than the
+    whole batch."""
     if devices == 1 and study.micro_batch is None:
         return
     parts = f"micro-batches of {study.micro_batch} examples, because of limited memory"
@@ -182,11 +173,8 @@ def check_parts(study: Study, model: nn.Module, devices: int) -> None:
 
 
 def check_names(study: Study, workload: Workload) -> None:
-    """The optimizer, the schedule or the workload takes every tuned parameter, and the workload measures the goal.
-
-    Raises:
-        UsageError: a parameter that nothing takes, or a goal that is not measured.
-    """
+    """Raise UsageError if neither optimizer, schedule nor workload takes a tuned parameter, or the workload does not
+    measure the goal."""
     measured = metrics(study, workload)
     if study.goal.metric not in measured:
         raise UsageError(f"{study.name} does not measure {study.goal.metric!r}{suggest(study.goal.metric, measured)}")

@@ -12,12 +12,8 @@ MISSING: Any = "???"  # OmegaConf's mark of a value that must be given
 
 
 def key(meaning: str, default: Any = MISSING, *, values: str = "", by: str = "") -> Any:
-    """A field with what the documentation says of it.
-
-    Arguments:
-        values: that the key takes, where its type does not tell.
-        by: the group whose files set it, where its default is none of the schema's.
-    """
+    """A field with what the documentation says of it. `values`: that the key takes, where its type does not tell; `by`:
+    the group whose files set it, where its default is none of the schema's."""
     about = {"meaning": meaning, "values": values, "by": by}
     if isinstance(default, list | dict):
         return field(default_factory=lambda: copy.copy(default), metadata=about)

@@ -31,11 +31,7 @@ def in_the_loss(study: Study, workload: Workload) -> dict[str, float]:
 
 
 def check_splits(study: Study, splits: object) -> None:
-    """There are three splits, none is empty, and each has as many inputs as targets.
-
-    Raises:
-        UsageError: a split breaks one of these rules.
-    """
+    """Raise UsageError unless there are three splits, none is empty, and each has as many inputs as targets."""
     if not isinstance(splits, Splits):
         raise UsageError(
             f"{study.name}.splits() must return workloads.base.Splits(train, val, test), but got a "
@@ -59,11 +55,7 @@ def check_splits(study: Study, splits: object) -> None:
 
 
 def check_model(study: Study, workload: Workload, inputs: Tensor, targets: Tensor) -> None:
-    """The model can be trained, and loss and errors are a finite number per example [B].
-
-    Raises:
-        UsageError: it cannot, or one is not.
-    """
+    """Raise UsageError if the model cannot be trained, or loss and errors are not a finite number per example [B]."""
     examples = f"{len(targets)} example{'s' if len(targets) > 1 else ''}"
     few = f"{examples}, inputs {_described(inputs)} and targets {_described(targets)}"
     model = _trainable(study, workload)
@@ -91,11 +83,7 @@ def check_model(study: Study, workload: Workload, inputs: Tensor, targets: Tenso
 
 
 def _trainable(study: Study, workload: Workload) -> nn.Module:
-    """The workload's model.
-
-    Raises:
-        UsageError: it is no module, or one that cannot be trained from the seed of its trial.
-    """
+    """The workload's model. Raises UsageError if it is no module, or cannot be trained from the seed of its trial."""
     with calling(study, "model()"):
         model = workload.model()
     if not isinstance(model, nn.Module):
@@ -138,11 +126,7 @@ def fingerprint(study: Study, workload: Workload, inputs: Tensor, targets: Tenso
 
 
 def check_numbers(study: Study, workload: Workload, splits: Splits) -> None:
-    """Loss and errors are finite even where the data hold NaN or infinite numbers.
-
-    Raises:
-        UsageError: one is not.
-    """
+    """Raise UsageError if loss or errors are not finite where the data hold NaN or infinite numbers."""
     model = workload.model().eval()
     metrics = {"loss": _loss_of(study, workload), **workload.errors}
     for name, split in splits._asdict().items():
@@ -192,11 +176,8 @@ def _called(study: Study, name: str, few: str, outputs: Any, call: Callable[[], 
 
 @contextmanager
 def calling(study: Study, name: str, of: str = "") -> Iterator[None]:
-    """Call a user's code, which may raise any error, and say where in the user's files the error arose.
-
-    Raises:
-        Refused: with that error.
-    """
+    """Call a user's code, which may raise any error; raises Refused with the place in the user's files where it
+    arose."""
     try:
         yield
     except Refused:

@@ -57,12 +57,8 @@ class Data:
 
     @classmethod
     def of(cls, splits: Splits, device: torch.device | None = None) -> Data:
-        """Place the splits; the training subset is the first len(val) examples of the (already permuted) training set.
-
-        Arguments:
-            splits: (inputs, targets) tensors only, no `Dataset`.
-            device: target device; None: leave the tensors in place.
-        """
+        """Place the splits, tensors only, on the device (None: leave them in place); the training subset is the first
+        len(val) examples of the (already permuted) training set."""
         held = (split for split in splits if isinstance(split, tuple))
         # Change the layout before the move, so that the device never holds two copies.
         train, val, test = ((channels_last(inputs).to(device), targets.to(device)) for inputs, targets in held)

@@ -161,11 +161,8 @@ class Streamed:
 
 
 def needed(splits: Splits, device: str, gigabytes: float | None) -> bool:
-    """True if the data must be streamed: always for data sets, and for tensors larger than `gigabytes` GiB.
-
-    Arguments:
-        gigabytes: None: DATA_SHARE of the device's memory.
-    """
+    """True if the data must be streamed: always for data sets, and for tensors larger than `gigabytes` GiB (None:
+    DATA_SHARE of the device's memory)."""
     tensors = [tensor for split in splits if isinstance(split, tuple) for tensor in split]
     most = DATA_SHARE * device_bytes(device) if gigabytes is None else gigabytes * 2**30
     return len(tensors) < 2 * len(splits) or sum(tensor.nbytes for tensor in tensors) > most

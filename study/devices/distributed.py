@@ -94,11 +94,8 @@ class Team:
         return tensor
 
     def agree(self, call: Callable[[], object]) -> None:
-        """Run `call`, which must not use collectives, on every rank.
-
-        Raises:
-            TooLittleMemory: on every rank, if memory ran out on any.
-        """
+        """Run `call`, which must not use collectives, on every rank; if memory runs out on any, raise TooLittleMemory
+        on all."""
         full = torch.zeros(())
         try:
             call()
@@ -114,11 +111,8 @@ class Team:
         return self.size == 1 or isinstance(error, TooLittleMemory)
 
     def parallel(self, model: nn.Module, unused: bool) -> nn.Module:
-        """Wrap the model so that its backward pass averages gradients over the ranks.
-
-        Arguments:
-            unused: some parameters do not contribute to the loss.
-        """
+        """Wrap the model so that its backward pass averages gradients over the ranks; `unused`: some parameters do not
+        contribute to the loss."""
         # Buffers are equal on all ranks anyway; torch 2.13 renamed the switch.
         known = inspect.signature(nn.parallel.DistributedDataParallel).parameters
         switch = "forward_sync_buffers" if "forward_sync_buffers" in known else "broadcast_buffers"

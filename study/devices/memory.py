@@ -118,11 +118,8 @@ def sent(tensor: Tensor, device: torch.device) -> Tensor:
 
 
 def too_large(study: Study, device: str, error: BaseException | None = None) -> str:
-    """The message for trials that do not fit even one at a time with micro-batches of one example.
-
-    Arguments:
-        error: the last error, quoted because other library failures can look like lack of memory.
-    """
+    """The message for trials that do not fit even one at a time with micro-batches of one example; quotes the last
+    `error`, because other library failures can look like lack of memory."""
     said = str(error).splitlines()[:1] if error else []
     return (
         f"one trial of {study.name} at batch size {study.batch_size} does not fit on {device}: "

@@ -74,11 +74,8 @@ class Placement:
         return place(self.device, self.devices or 1)
 
     def settled(self) -> Placement:
-        """The same with device, workers and devices filled in for this machine.
-
-        Raises:
-            UsageError: this machine lacks a requested device.
-        """
+        """The same with device, workers and devices filled in. Raises UsageError if this machine lacks a requested
+        device."""
         device, started = usable(self.device), distributed.launched()
         devices = _devices(device, self.devices, started)
         if started is not None and self.workers not in (None, 1):
@@ -101,14 +98,8 @@ def place(device: str, devices: int) -> str:
 
 
 def usable(device: str, key: str = "engine.device") -> str:
-    """The requested device, checked on this machine; `auto` is a GPU if there is one.
-
-    Arguments:
-        key: the configuration key, for the message.
-
-    Raises:
-        UsageError: the device cannot be used.
-    """
+    """The requested device, checked on this machine; `auto` is a GPU if there is one. Raises UsageError, which names
+    the configuration `key`, if the device cannot be used."""
     device = ("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device
     try:
         if torch.device(device).type == "cpu":

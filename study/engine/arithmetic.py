@@ -50,10 +50,7 @@ def fused(study: Study) -> bool:
 
 def candidates(model: nn.Module, study: Study, device: str, forced: bool = False) -> list[str]:
     """The arithmetics that a study of this model may be computed in, the preferred one first; `plain` ends the list.
-
-    Arguments:
-        forced: fuse trials wherever model and optimizer allow it, whether or not it pays (`engine=lanes`).
-    """
+    `forced`: fuse trials wherever model and optimizer allow it, whether or not it pays (`engine=lanes`)."""
     able = [
         name
         for name, each in ARITHMETICS.items()

@@ -84,12 +84,8 @@ def least_seconds(
     budget: float = 0.25,
     broadcast: Callable[[Callable[[], bool]], bool] = lambda call: call(),
 ) -> float:
-    """The least of several timings after a first, untimed call; the least, since noise only ever adds.
-
-    Arguments:
-        budget: seconds to spend.
-        broadcast: calls what decides whether to go on, on the first process of a team alone, for all of them.
-    """
+    """The least of several timings within `budget` seconds, after a first, untimed call: noise only ever adds.
+    `broadcast` calls what decides whether to go on, on the first process of a team alone, for all of them."""
     call()
     timings: list[float] = []
     while broadcast(lambda: sum(timings) <= budget):

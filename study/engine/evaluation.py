@@ -104,13 +104,8 @@ def evaluate(logs: Sequence[Log], steps: Sequence[int], predictors: Predictors) 
 def measure(
     log: Log, split: str, predict: Callable[[Tensor], Tensor], examples: int | None = None
 ) -> list[dict[str, float]]:
-    """Every error of the workload on one split, for each of l models: name -> mean over its examples.
-
-    Arguments:
-        log: of any trial of the study.
-        predict: inputs [N, ...] -> outputs [l, N, ...].
-        examples: take only the first ones.
-    """
+    """Every error of the workload on one split, for each of l models: name -> mean over its examples, or over the first
+    `examples`. `log`: of any trial of the study; `predict`: inputs [N, ...] -> outputs [l, N, ...]."""
     data, errors = log.data, log.workload.errors
     count = data.counts[split] if examples is None else examples
     totals: Tensor | None = None

@@ -73,11 +73,8 @@ def _tensors(tree: Any) -> Iterator[Tensor]:
 
 
 def step_seconds(run: Run, sizes: Sequence[int]) -> dict[int, float]:
-    """Seconds of a step of one training alone, computed as in a sweep's workers, by the examples in it.
-
-    Arguments:
-        sizes: increasing; where one does not fit, the larger ones are left out, too.
-    """
+    """Seconds of a step of one training alone, computed as in a sweep's workers, by the examples in it. `sizes`
+    increase; where one does not fit, the larger ones are left out, too."""
     settle_arithmetic()
     found: dict[int, float] = {}
     for size in sizes:
@@ -92,11 +89,8 @@ def step_seconds(run: Run, sizes: Sequence[int]) -> dict[int, float]:
 
 
 def rebuilt(question: Mapping[str, Any], device: str) -> Run:
-    """One training that a results folder asked for, with small batches, in the middle of its box.
-
-    Raises:
-        UsageError: the workload cannot be built or its data cannot be had.
-    """
+    """One training that a results folder asked for, with small batches, in the middle of its search space. Raises
+    UsageError if the workload cannot be built or its data cannot be fetched."""
     name = f"{question['workload']['name']} with {question['optimizer']}"
     cure = "Enter --max-per-device-batch for --memory, --step-ms for --measure, --allreduce-ms for --bandwidth."
     if question["stopping"] == RECORDED:

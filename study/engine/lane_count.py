@@ -87,11 +87,7 @@ def admitted(study: Study, workload: Workload, data: Data, most: int) -> Iterato
 
 def _computed(study: Study, workload: Workload, data: Data, height: int, slower: float = 1.0) -> list[Tensor] | None:
     """Weights (on other devices than CPUs how far they went) and outputs [height, ...] after some updates of one trial
-    in every row; None: too high a stack.
-
-    Arguments:
-        slower: the part of the usual learning rate that is taken.
-    """
+    in every row, at `slower` times the usual learning rate; None: too high a stack."""
     lanes = timing.started(study, workload, data, [0] * height, slower=slower)
     if height > REFERENCE and lanes.stack.bytes > _most_bytes(data):
         return None
@@ -150,11 +146,8 @@ def fastest(study: Study, workload: Workload, data: Data, heights: Iterable[int]
 def fused_cost(
     study: Study, workload: Workload, data: Data, heights: Sequence[int], lanes: int, seconds: Mapping[int, float]
 ) -> Cost:
-    """The cost with `lanes` lanes, or fewer if memory runs out: evaluations may need more memory than steps.
-
-    Arguments:
-        seconds: that an update takes, by the number of lanes, where it was measured before.
-    """
+    """The cost with `lanes` lanes, or fewer if memory runs out: evaluations may need more memory than steps. `seconds`:
+    that an update takes, by the number of lanes, where it was measured before."""
     counts = [*(height for height in heights if height < lanes), lanes]
 
     def cost(lanes: int) -> Cost:

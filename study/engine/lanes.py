@@ -222,11 +222,8 @@ class Lanes:
         return torch.stack(losses).view(steps, len(lanes), -1).mean(2)[:, : len(self.lanes)]
 
     def _update(self, rows: int, names: Sequence[str]) -> Callable[..., Tensor]:
-        """One update of the first `rows` rows: a function of tensors alone, for a GPU to be handed it whole.
-
-        Arguments:
-            names: of the hyperparameters, which are its last arguments.
-        """
+        """One update of the first `rows` rows: a function of tensors alone, for a GPU to be handed it whole; `names`:
+        of the hyperparameters, which are its last arguments."""
         if self._updated is None or self._updated[0] != rows:
             self._updated = None  # one recording at a time: each has memory of its own
             step, workload = self.stack.step(rows), self.workload  # not this, which would hold itself when it is let go
@@ -240,11 +237,8 @@ class Lanes:
         return self._updated[1]
 
     def _inputs(self, chosen: Tensor, made: int) -> Tensor:
-        """What every row learns from next: these examples [L * B], or what is known of them.
-
-        Arguments:
-            made: steps of the segment that were made before.
-        """
+        """What every row learns from next: these examples [L * B], or what is known of them; `made`: steps of the
+        segment that were made before."""
         rows = len(chosen) // self.study.batch_size
 
         def ahead(row: int, most: int) -> Tensor:

@@ -27,13 +27,8 @@ T = TypeVar("T")
 
 
 class Proposals(Protocol):
-    """What an engine needs of a tuner and a store; worker processes put a pipe behind the same questions.
-
-    By default no trial has a checkpoint and none is taken.
-
-    Attributes:
-        pace: when trials under way are to be checkpointed.
-    """
+    """What an engine needs of a tuner and a store; worker processes put a pipe behind the same questions. By default no
+    trial has a checkpoint and none is taken; `pace` says when one of those under way is."""
 
     pace: Pace = Pace(None)
 
@@ -54,11 +49,8 @@ class Proposals(Protocol):
 
 
 def train(study: Study, workload: Workload, data: Source, proposals: Proposals) -> Iterator[Curve]:
-    """Train proposed trials one after the other, on the device of the data or with the team that shares them.
-
-    Raises:
-        RuntimeError, MemoryError: out of memory with as few examples as the model can take.
-    """
+    """Train proposed trials one after the other, on the device of the data or with the team that shares them. Raises
+    RuntimeError or MemoryError if memory runs out with as few examples as the model can take."""
     micro_batch = study.micro_batch
     while (trial := proposals.ask(wait=True)) is not None:
         attempt = partial(_curve, study, workload, data, proposals, trial)

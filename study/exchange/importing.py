@@ -145,11 +145,8 @@ def _given(text: str) -> tuple[str, Goal]:
 
 
 def parse_goal(text: str) -> Goal:
-    """Read `val/cross_entropy_error < 3.9`, or `val/average_precision > 0.31` as an error below 0.69.
-
-    Raises:
-        ValueError: it is neither.
-    """
+    """Read `val/cross_entropy_error < 3.9`, or `val/average_precision > 0.31` as an error below 0.69; otherwise raise
+    ValueError."""
     match = _MAXIMISED_GOAL.fullmatch(text.strip())
     return Goal(as_error(match["metric"]), 1 - float(match["threshold"])) if match else Goal.parse(text)
 

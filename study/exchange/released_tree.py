@@ -136,11 +136,8 @@ def _component(name: str) -> str:
 
 
 def space(study: Released, given: Collection[str]) -> tuple[dict[str, Any], list[str]]:
-    """(the search space in our terms, warnings). Sides at the limit of the legal values are hard.
-
-    Arguments:
-        given: parameters of its trials.
-    """
+    """(the search space in our terms, warnings), of the parameters `given` in its trials. Sides at the limit of the
+    legal values are hard."""
     if not isinstance(study.parameter_configs, dict):
         return {}, [f"odd parameter_configs {study.parameter_configs!r:.40}: taken as empty"]
     legal = LEGAL | {"learning_rate_decay_steps": Legal(f"(0, {study.train_steps or 'inf'}]")}

@@ -85,11 +85,7 @@ def _metadata(folder: str, trial_id: int, odd: Odd) -> dict[str, Any] | None:
 
 
 def _record(index: int, trial_id: int, metadata: Mapping[str, Any], timed: bool, odd: Odd) -> dict[str, Any]:
-    """The record of a trial in the form of `study.store`.
-
-    Arguments:
-        timed: the trial ran under a time budget.
-    """
+    """The record of a trial in the form of `study.store`; `timed`: the trial ran under a time budget."""
     status, steps, parameters = (metadata.get(key) for key in ("status", "steps", "parameters"))
     if status == INCOMPLETE and timed:
         odd["INCOMPLETE under a time budget (train_steps 0): counted as COMPLETE"].append(trial_id)

@@ -20,14 +20,8 @@ THEIRS = {"learning_rate": "lr", "epsilon": "eps"}
 
 
 def foreign(path: str, arguments: Mapping[str, Any]) -> Optimizer:
-    """Wrap an optimizer class; tuned parameters are passed by keyword.
-
-    Arguments:
-        arguments: extra keywords of its constructor, of any type.
-
-    Raises:
-        ValueError: the path names no optimizer class, or the class does not take an argument.
-    """
+    """Wrap an optimizer class; tuned parameters and `arguments`, of any type, are passed by keyword. Raises ValueError
+    if the path names no optimizer class, or the class does not take an argument."""
     module, _, name = path.rpartition(".")
     try:
         constructor = getattr(importlib.import_module(module), name)

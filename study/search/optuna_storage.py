@@ -100,11 +100,7 @@ class Storage:
 
     @contextmanager
     def speaking(self) -> Iterator[None]:
-        """Talk to the storage.
-
-        Raises:
-            StoreError: the database failed, with any error of its driver.
-        """
+        """Talk to the storage; any error of a database's driver becomes a StoreError."""
         try:
             yield
         except Exception as error:

@@ -54,11 +54,8 @@ WHOLE = Shard()
 
 
 class Held(StoreError):
-    """Another process works on it.
-
-    Attributes:
-        touched: when it last said so, by the file system's clock; None: it is certain that it lives.
-    """
+    """Another process works on it. `touched`: when it last said so, by the file system's clock; None: it is certain
+    that it lives."""
 
     def __init__(self, folder: Path, holder: str, touched: float | None = None) -> None:
         super().__init__(f"{folder} is being worked on by {holder}; wait for it or choose another results=DIR.")
@@ -66,12 +63,8 @@ class Held(StoreError):
 
 
 class Claim:
-    """A part that this process works on.
-
-    Arguments:
-        path: of the claim, whose lock `file` holds for as long as it is open.
-        content: what is in it; numbers come again, contents do not.
-    """
+    """A part that this process works on. `path`: of the claim, whose lock `file` holds for as long as it is open;
+    `content`: what is in it; numbers come again, contents do not."""
 
     def __init__(self, path: Path, file: BinaryIO, content: bytes) -> None:
         self.path, self._file, self._content = path, file, content
@@ -85,11 +78,7 @@ class Claim:
                 os.utime(self.path)
 
     def check(self) -> None:
-        """Make sure that no other process took this part over.
-
-        Raises:
-            StoreError: another process did.
-        """
+        """Raise StoreError if another process took this part over."""
         newer = any(each.shard == self.shard and each.number > self.number for each in _claims(self.path.parent))
         if newer or _content(self.path) != self._content:
             raise StoreError(
@@ -109,14 +98,9 @@ class Claim:
 
 @contextmanager
 def claimed(folder: Path, shard: Shard = WHOLE) -> Iterator[Claim]:
-    """Work on a part of a study alone.
-
-    A whole study that may be another machine's is waited for, until that machine is heard of or may be taken for dead.
-
-    Raises:
-        Held: another process works on this part, or on parts of another size.
-        StoreError: the folder cannot be written.
-    """
+    """Work on a part of a study alone. A whole study that may be another machine's is waited for, until that machine is
+    heard of or may be taken for dead. Raises Held if another process works on this part, or on parts of another size;
+    StoreError if the folder cannot be written."""
     with atomic.writing(folder / ".claim"):
         folder.mkdir(parents=True, exist_ok=True)
     first: Held | None = None
@@ -136,11 +120,7 @@ def claimed(folder: Path, shard: Shard = WHOLE) -> Iterator[Claim]:
 
 
 def refuse_held(folder: Path) -> None:
-    """Say at once what `claimed` would say of a whole study, without claiming it.
-
-    Raises:
-        Held: a process that certainly lives works on a part of it.
-    """
+    """Raise Held if a process that certainly lives works on a part of this study; claims nothing."""
     for each in _claims(folder):
         try:
             _of_the_dead(each)
@@ -218,11 +198,8 @@ def _create(path: Path) -> Claim:
 
 
 def _of_the_dead(claim: _Found) -> bytes | None:
-    """What is in the claim of a process that is dead; None: it is gone.
-
-    Raises:
-        Held: the process lives, or may live.
-    """
+    """What is in the claim of a process that is dead; None: it is gone. Raises Held if the process lives, or may
+    live."""
     folder = claim.path.parent
     try:
         file = claim.path.open("rb")  # opening it refreshes the cache of a network file system

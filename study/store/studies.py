@@ -40,11 +40,8 @@ def study_folder(results: Path, study: Study) -> Path:
 
 
 def check(results: Path, studies: Sequence[Study]) -> None:
-    """Refuse a folder that cannot be written or that holds another question, before anything is written.
-
-    Raises:
-        StoreError: with the differences, old -> new.
-    """
+    """Raise StoreError, before anything is written, if a folder cannot be written or holds another question (with the
+    differences, old -> new)."""
     _check_writable(results)
     for study in studies:
         folder = study_folder(results, study)
@@ -86,14 +83,8 @@ def _imported_folder(results: Path, question: Mapping[str, Any]) -> Path:
 
 
 def check_imported(results: Path, questions: Iterable[Mapping[str, Any]]) -> None:
-    """`check` for imported studies, which differ in space and trials from batch size to batch size.
-
-    Arguments:
-        questions: with at least those keys that are compared, and the batch size.
-
-    Raises:
-        StoreError: with the differences, old -> new.
-    """
+    """`check` for imported studies, which differ in space and trials from batch size to batch size. `questions`: with
+    at least those keys that are compared, and the batch size."""
     _check_writable(results)
     compared = ("workload", "optimizer", "goal", "stopping")
     for question in questions:
@@ -149,13 +140,9 @@ def identity(results: Path) -> str:
 
 
 def announce(results: Path, study: Study) -> None:
-    """Record the question of a search that is to come, so that a sweep's files say how far it is.
-
-    If it is on file already, its question is extended, unless another process has claimed it and does so itself.
-
-    Raises:
-        StoreError: the folder holds another question, or cannot be written.
-    """
+    """Record the question of a search that is to come, so that a sweep's files say how far it is. If it is on file
+    already, its question is extended, unless another process has claimed it and does so itself. Raises StoreError if
+    the folder holds another question or cannot be written."""
     folder = _made(results, study)
     if _asks_for_more(folder, study):
         check(results, [study])
@@ -176,14 +163,8 @@ def _made(results: Path, study: Study) -> Path:
 
 
 def open_study(results: Path, study: Study, provenance: Mapping[str, Any]) -> Path:
-    """Make or reopen the study's folder and record this run in it; the caller has claimed a part of the study.
-
-    Returns:
-        The run's own file, for `end_run`.
-
-    Raises:
-        StoreError: the folder holds another question, or cannot be written.
-    """
+    """Make or reopen the study's folder and record this run in it; the caller has claimed a part of the study. Returns
+    the run's own file, for `end_run`. Raises StoreError if the folder holds another question, or cannot be written."""
     folder = _made(results, study)
     check(results, [study])
     _ask(folder, study)
@@ -249,11 +230,8 @@ def most(search: Search, held: Mapping[str, Any]) -> Search:
 
 
 def gather(folder: Path) -> None:
-    """Gather the files of a complete search, unless another process still works on it.
-
-    Raises:
-        StoreError: something cannot be written; finished trials are safe.
-    """
+    """Gather the files of a complete search, unless another process still works on it. Raises StoreError if something
+    cannot be written; finished trials are safe."""
     with suppress(Held), claimed(folder):
         compact(folder)
         gathered = {**read(folder / "study.json"), "provenance": runs(folder)}
@@ -268,17 +246,9 @@ def gather(folder: Path) -> None:
 
 
 def save(folder: Path, curve: Curve, replaces: bool = False) -> bool:
-    """Keep a finished trial, which needs its checkpoint no more.
-
-    Arguments:
-        replaces: a file of this trial is there that does not count.
-
-    Returns:
-        False if a process whose part was taken over had kept it meanwhile: this one is discarded.
-
-    Raises:
-        StoreError: it cannot be written.
-    """
+    """Keep a finished trial, which needs its checkpoint no more; `replaces`: a file of this trial is there that does
+    not count. Returns False if a process whose part was taken over had kept it meanwhile: this one is discarded. Raises
+    StoreError if it cannot be written."""
     path = folder / "trials" / f"{curve.trial.index:06d}.parquet"
     put = atomic.replace if replaces else atomic.create
     kept = put(path, partial(write_curves, [curve])) is not False

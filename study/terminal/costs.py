@@ -18,12 +18,8 @@ LONG = 600
 
 
 def show(console: Console, left: Sequence[Work], place: str, workers: int, cheaper: str | None = None) -> None:
-    """Show what the work left will cost if every trial runs its whole budget.
-
-    Arguments:
-        place: where trials are trained, such as `cpu` or `4 x cuda`.
-        cheaper: how to make it cheaper; None: by the settings of a sweep.
-    """
+    """Show what the work left will cost if every trial runs its whole budget, at a `place` such as `cpu` or `4 x cuda`.
+    `cheaper`: how to make it cheaper; None: by the settings of a sweep."""
     if not left:
         return
     for (workload, optimizer), group in groupby(sorted(left, key=_curve), key=_curve):

@@ -22,11 +22,8 @@ if TYPE_CHECKING:
 
 
 class SweepProgress:
-    """A live bar for the current search and one for the whole sweep; a line for each finished search.
-
-    Arguments:
-        left: the work of the searches that are known now.
-    """
+    """A live bar for the current search and one for the whole sweep; a line for each finished search. `left`: the work
+    of the searches that are known now."""
 
     def __init__(self, console: Console, left: Sequence[Work]) -> None:
         self.console = console

@@ -16,12 +16,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Train:
-    """Order: train the study's trials, one after the other, until no answer to `AskTrial` brings another.
-
-    Attributes:
-        heights: lane counts that may be computed.
-        lanes: trials to train at once.
-    """
+    """Order: train the study's trials until no answer to `AskTrial` brings another, `lanes` of them at once, in stacks
+    of any of these `heights`."""
 
     study: Study
     heights: tuple[int, ...]
@@ -30,12 +26,8 @@ class Train:
 
 @dataclass(frozen=True)
 class Measure:
-    """Order: measure what a trial of the study costs; answered by `Measured` or `TooLarge`.
-
-    Attributes:
-        most: lanes that are worth trying.
-        lanes: the lane count that the user asked for; None: the fastest.
-    """
+    """Order: measure what a trial of the study costs with `lanes` lanes (None: the fastest number, up to `most`);
+    answered by `Measured` or `TooLarge`."""
 
     study: Study
     most: int
@@ -44,11 +36,8 @@ class Measure:
 
 @dataclass(frozen=True)
 class AskTrial:
-    """Question: the next trial to train; answered by a `Proposal` or None.
-
-    Attributes:
-        wait: the worker has nothing else to do and waits until there is a trial, or the search is over (None).
-    """
+    """Question: the next trial to train; answered by a `Proposal` or None. `wait`: the worker has nothing else to do
+    and waits until there is a trial, or the search is over (None)."""
 
     wait: bool
 
@@ -99,11 +88,8 @@ class Measured:
 
 @dataclass(frozen=True)
 class TooLarge:
-    """Report: one trial of the study does not fit on this worker's device; the order is over.
-
-    Attributes:
-        reason: for a person, with the cure.
-    """
+    """Report: one trial of the study does not fit on this worker's device; the order is over. `reason`: for a person,
+    with the cure."""
 
     reason: str
 

@@ -208,11 +208,7 @@ class Workers:
         return message
 
     def _send(self, pipe: Connection, message: object) -> None:
-        """Say something to a worker.
-
-        Raises:
-            WorkerError: it died.
-        """
+        """Say something to a worker. Raises WorkerError if it died."""
         with self._alive(pipe):
             pipe.send(message)
 

@@ -26,11 +26,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Setting:
-    """What a worker must know when it starts; see `study.workers.pool.Workers`.
-
-    Attributes:
-        number: of this worker, from 0.
-    """
+    """What a worker must know when it starts; see `study.workers.pool.Workers`. `number`: of this worker, from 0."""
 
     placement: Placement
     import_path: Path | None
@@ -38,11 +34,7 @@ class Setting:
 
 
 class _Parent:
-    """The tuner and the store behind the pipe to the parent: rank 0 of a team asks, all ranks get the answer.
-
-    Arguments:
-        pipe: used by rank 0 alone.
-    """
+    """The tuner and the store behind the pipe to the parent: rank 0 of a team asks, all ranks get the answer."""
 
     def __init__(self, pipe: Connection | None, team: Team, pace: Pace) -> None:
         self.pipe, self.team, self.pace = pipe, team, pace
@@ -83,13 +75,8 @@ class _Parent:
 
 
 def work(pipe: Connection, parent: int, setting: Setting, rank: Rank | None) -> None:
-    """Run a process of the pool from its start to its end.
-
-    Arguments:
-        pipe: to the parent; a follower in a team only reports its errors through it.
-        parent: its process id.
-        rank: in a team; None: this process trains alone.
-    """
+    """Run a process of the pool from its start to its end. `pipe`: to the parent, whose process id is `parent`; a
+    follower in a team only reports its errors through it. `rank`: in a team; None: this process trains alone."""
     from study.devices.distributed import Team
 
     signals.die_with(parent)
@@ -133,11 +120,8 @@ def follow(rank: Rank) -> NoReturn:
 
 
 def serve(pipe: Connection | None, setting: Setting | None, team: Team, rank: Rank | None) -> None:
-    """Carry out the parent's orders until the pipe closes.
-
-    Arguments:
-        setting: None on a follower under torchrun; rank 0 broadcasts its own.
-    """
+    """Carry out the parent's orders until the pipe closes. `setting`: None on a follower under torchrun; rank 0
+    broadcasts its own."""
     from study.devices.memory import release_cached_memory
 
     setting = team.broadcast(lambda: setting)

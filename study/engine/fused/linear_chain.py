@@ -125,14 +125,8 @@ class _Layer(Protocol):
 
 
 class _Linear:
-    """One linear layer of every lane.
-
-    Arguments:
-        own: name -> parameter [l, *shape].
-
-    Attributes:
-        gradients: name -> where its gradient is to be written.
-    """
+    """One linear layer of every lane: `own`: name -> parameter [l, *shape]; `gradients`: name -> where its gradient is
+    to be written."""
 
     def __init__(self, own: Mapping[str, Tensor]) -> None:
         self.weight, self.gradients = own["weight"], dict[str, Tensor]()
