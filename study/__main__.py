@@ -46,20 +46,20 @@ def _command(argv: Sequence[str]) -> int:
     if rest:
         parser().error(f"unrecognized arguments: {' '.join(rest)}")
     options.command = shlex.join(["python", "-m", "study", *argv])
-    errors = Console(stderr=True, soft_wrap=True)
+    errors = Console(stderr=True, soft_wrap=True, highlight=False)
     try:
-        status = VERBS[options.verb].body(options, Console()) or 0
+        status = VERBS[options.verb].body(options, Console(highlight=False)) or 0
         sys.stdout.flush()
         return status
     except (Refused, Failed) as error:
-        errors.print(f"study: {error}", markup=False, highlight=False)
+        errors.print(f"study: {error}", markup=False)
         return 2 if isinstance(error, Refused) else 1
     except BrokenPipeError:  # the reader of our output closed it; without this, Python complains at exit
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except KeyboardInterrupt as interrupt:
         advice = str(interrupt) or "the same command continues where this one stopped"
-        errors.print(f"study: interrupted; {advice}.", highlight=False)
+        errors.print(f"study: interrupted; {advice}.")
         return 130
 
 

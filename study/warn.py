@@ -22,8 +22,7 @@ def of_order(costs: Sequence[tuple[Job, Cost]], workers: int, console: Console) 
     if adaptive and (workers > 1 or any(cost.lanes > 1 for _, cost in costs)):
         console.print(
             f"search={adaptive[0]} learns from finished trials, and several trials train at once: another run may "
-            "propose other trials. engine=serial engine.workers=1 is reproducible.\n",
-            highlight=False,
+            "propose other trials. engine=serial engine.workers=1 is reproducible.\n"
         )
 
 
@@ -37,8 +36,7 @@ def of_devices(jobs: Sequence[Job], console: Console) -> None:
         if other := kinds - {mine}:
             console.print(
                 f"[yellow]{job.results} holds trials that were trained on {' and '.join(sorted(other))}; trials on "
-                f"{mine} agree with them only to a tolerance.[/]\n",
-                highlight=False,
+                f"{mine} agree with them only to a tolerance.[/]\n"
             )
             return
 
@@ -52,8 +50,7 @@ def of_changes(jobs: Sequence[Job], console: Console) -> None:
             details = ", ".join(f"{key} {held[key]:.6g}, now {known[key]:.6g}" for key in sorted(changed))
             console.print(
                 f"[yellow]{results} holds trials of another {name} ({details}): its code or data were changed. Choose "
-                "another results=DIR, or undo the change.[/]\n",
-                highlight=False,
+                "another results=DIR, or undo the change.[/]\n"
             )
 
 
@@ -69,6 +66,5 @@ def of_lanes(jobs: Sequence[Job], console: Console) -> None:
         sizes = ", ".join(f"{size:,}" for size in sorted({study.batch_size for study in alone}))
         console.print(
             f"[yellow]engine=lanes, but {names} cannot be fused at batch size {sizes}: trials are trained one at a "
-            "time (docs/methods.md, Arithmetic).[/]\n",
-            highlight=False,
+            "time (docs/methods.md, Arithmetic).[/]\n"
         )

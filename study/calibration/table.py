@@ -18,9 +18,9 @@ def calibration(console: Console, comparisons: Sequence[Comparison], facts: Sequ
     """Show the tables and the conclusion."""
     for name, group in groupby(comparisons, key=lambda one: f"{one.workload}, {one.optimizer}"):
         rows = list(group)
-        console.print(f"\n[bold]{name}: tuned configurations, trained again[/]", highlight=False)
+        console.print(f"\n[bold]{name}: tuned configurations, trained again[/]")
         console.print(_reruns(rows))
-        console.print(f"\n[bold]{name}: the search[/]", highlight=False)
+        console.print(f"\n[bold]{name}: the search[/]")
         console.print(_searches(rows))
     console.print(
         "\nSteps to the goal. exact: the first evaluation with an expected loss below the goal, for the tuned "
@@ -28,15 +28,13 @@ def calibration(console: Console, comparisons: Sequence[Comparison], facts: Sequ
         "the median of the reruns, or S(B). expected: the interval of the measured steps. A correct instrument misses "
         f"at least one of the {2 * len(comparisons)} intervals in {FALSE_ALARM:.0%} of calibrations. Noise makes first "
         "crossings early. best: the fewest exact steps in the search space, the ratio of S(B) to them, and their "
-        "hyperparameters; a search of few points misses them.\n",
-        highlight=False,
+        "hyperparameters; a search of few points misses them.\n"
     )
     console.print(_facts(facts))
     outside = ", ".join(f"{one.workload} {one.optimizer} at {one.batch_size}" for one in comparisons if not one.agrees)
     agree = sum(one.agrees for one in comparisons)
     console.print(
-        f"\n[bold]{agree} of {len(comparisons)} batch sizes are as expected{f'; not {outside}' if outside else ''}.[/]",
-        highlight=False,
+        f"\n[bold]{agree} of {len(comparisons)} batch sizes are as expected{f'; not {outside}' if outside else ''}.[/]"
     )
 
 

@@ -126,6 +126,6 @@ def main() -> None:
     try:
         importable(config_dir)
         if missing := whole_sweep.missing(whole_sweep.settled([job])):
-            whole_sweep.train(missing, config_dir, command, Console(width=120))
+            whole_sweep.train(missing, config_dir, command, Console(width=120, highlight=False))
     except (Refused, Failed) as error:
         sys.exit(f"study: {error}")

@@ -96,7 +96,7 @@ def advise(options: argparse.Namespace, console: Console) -> None:
     for found, said, doubts in advised:
         show.advice(console, tables.overview(found), tables.alternatives(found), said, doubts)
     for text in refused:
-        console.print(text, style="yellow", markup=False, highlight=False)
+        console.print(text, style="yellow", markup=False)
 
 
 def _curves(options: argparse.Namespace) -> list[list[StudyData]]:

@@ -25,11 +25,11 @@ def data(options: argparse.Namespace, console: Console) -> None:
                 place = datasets.fetch(name)
             except datasets.DataError as error:
                 raise Refused(str(error)) from error
-            console.print(f"{name}: {place}", highlight=False)
+            console.print(f"{name}: {place}")
         return
     for row in datasets.status():
         if row.name in (options.names or datasets.DATASETS):
             size = f" ({row.megabytes:.0f} MB)" if row.megabytes else ""
             here = row.where or ("here" if row.present else f"not here: python -m study data fetch {row.name}")
             lines = [f"[bold]{row.name}[/bold]: {row.what}{size}", here, *row.sources]
-            console.print("\n    ".join(lines), highlight=False, soft_wrap=True)
+            console.print("\n    ".join(lines), soft_wrap=True)

@@ -47,7 +47,7 @@ def export(options: argparse.Namespace, console: Console) -> None:
 
     with StudiesProgress(console, "exporting") as progress:
         export(options.results, options.folder, options.format, progress.watch, progress.begin)
-    console.print(f"Exported: {options.folder}", highlight=False)
+    console.print(f"Exported: {options.folder}")
 
 
 def import_released(options: argparse.Namespace, console: Console) -> None:
@@ -66,5 +66,5 @@ def import_released(options: argparse.Namespace, console: Console) -> None:
             progress.begin,
         )
     for warning in warnings:
-        console.print(warning, style="yellow", markup=False, highlight=False)
-    console.print(f"{progress.done}\nNow: python -m study report {options.results}", highlight=False)
+        console.print(warning, style="yellow", markup=False)
+    console.print(f"{progress.done}\nNow: python -m study report {options.results}")

@@ -53,7 +53,7 @@ def write_report(results: Sequence[Path], output: Path, console: Console, asked:
 
     data = build(results, output, asked or Asked())
     show.results(console, data.tables["steps_to_result"], data.sentences, data.warnings)
-    console.print(f"\nReport: {output / 'report.html'}", highlight=False)
+    console.print(f"\nReport: {output / 'report.html'}")
 
 
 def report(options: argparse.Namespace, console: Console) -> None:

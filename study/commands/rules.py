@@ -38,8 +38,8 @@ def rules(options: argparse.Namespace, console: Console) -> None:
     placement = Placement(device=options.device, workers=options.workers)
     found, left_out = transfer.transfers(options.results, request, placement, options.config_dir)
     for text in left_out:
-        console.print(text, style="yellow", markup=False, highlight=False)
+        console.print(text, style="yellow", markup=False)
     transfer.train(found, options.config_dir, options.command, console)
     data = build([options.results], options.results)
     show.rules(console, data.tables["rules"], sentences(data.tables["rules"]))
-    console.print(f"\nReport: {options.results / 'report.html'}", highlight=False)
+    console.print(f"\nReport: {options.results / 'report.html'}")

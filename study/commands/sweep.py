@@ -39,7 +39,7 @@ def sweep(options: argparse.Namespace, console: Console) -> None:
     from study.workers.pool import TrialTooLarge
 
     if options.cfg:
-        console.print(compose.as_yaml(options.overrides, options.config_dir), markup=False, highlight=False)
+        console.print(compose.as_yaml(options.overrides, options.config_dir), markup=False)
         return
     where = launch.chosen(options.overrides, options.config_dir)
     jobs, missing = launch.jobs_for(options.overrides, options.config_dir, where)

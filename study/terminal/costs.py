@@ -23,24 +23,23 @@ def show(console: Console, left: Sequence[Work], place: str, workers: int, cheap
     if not left:
         return
     for (workload, optimizer), group in groupby(sorted(left, key=_curve), key=_curve):
-        console.print(f"[bold]{workload}, {optimizer}[/]: what it will cost", highlight=False)
+        console.print(f"[bold]{workload}, {optimizer}[/]: what it will cost")
         _table(console, list(group), workers)
     for batch_size, cost in {work.study.batch_size: work.cost for work in left if work.cost.parts}.items():
-        console.print(f"Batch size {cost.composition(batch_size)}.", highlight=False)
+        console.print(f"Batch size {cost.composition(batch_size)}.")
     total = sum(work.seconds(workers) for work in left)
     early = STOPPING[left[0].study.stopping].in_words
     console.print(
         f"\nAbout {duration(total)} at full budget with {counted(workers, 'worker')} on "
-        f"{place}, measured on a few real steps.{early and f' {early}'}",
-        highlight=False,
+        f"{place}, measured on a few real steps.{early and f' {early}'}"
     )
     search = left[0].study.search
     more = [*(["wider search spaces"] if search.extend else []), *(["reruns"] if search.reruns else [])]
     if more:
-        console.print(f"Not included: {' and '.join(more)}, which depend on the results.", highlight=False)
+        console.print(f"Not included: {' and '.join(more)}, which depend on the results.")
     if total > LONG:
         cure = cheaper or ways_to_cheapen([work.study for work in left])
-        console.print(f"To make it cheaper: {cure}.", highlight=False)
+        console.print(f"To make it cheaper: {cure}.")
     console.print()
 
 

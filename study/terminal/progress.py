@@ -82,8 +82,7 @@ class SweepProgress:
             if study.branch.rule is not None:  # transfers are many and short: `note` sums them up
                 return
             self.console.print(
-                f"{self._name(study)}: {status.replace('goal not reached yet', 'goal not reached')}, {took}",
-                highlight=False,
+                f"{self._name(study)}: {status.replace('goal not reached yet', 'goal not reached')}, {took}"
             )
             if tuner.feasible < wanted and study.branch.rerun is None:
                 self.console.print(
@@ -93,7 +92,7 @@ class SweepProgress:
 
     def note(self, study: Study, text: str) -> None:
         """Print a line that stays."""
-        self.console.print(f"{self._name(study)}: {text}", highlight=False)
+        self.console.print(f"{self._name(study)}: {text}")
 
     def _name(self, study: Study) -> str:
         prefix = f"{study.name}, {study.optimizer}, " if len(self.curves) > 1 else ""
@@ -138,7 +137,7 @@ class JobsProgress:
             far = (how, search, 4 * complete // wanted)
             if not self.console.is_terminal and self.said.get(cells[0]) != far:
                 self.said[cells[0]] = far
-                self.console.print(f"{cells[0]}: {how}, {cells[2]} trials{best and f', best {best}'}", highlight=False)
+                self.console.print(f"{cells[0]}: {how}, {cells[2]} trials{best and f', best {best}'}")
         self.live.update(table, refresh=self.console.is_terminal)
 
 

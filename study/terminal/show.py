@@ -29,22 +29,22 @@ def results(console: Console, steps: pd.DataFrame, sentences: Sequence[str], war
     for key, curve in steps.groupby(["workload", "optimizer", "goal_metric", "goal_threshold"]):
         workload, optimizer, metric, threshold = key
         goal = f" to {goal_text(metric, threshold)}" if several else ""
-        console.print(f"\n[bold]{workload}, {optimizer}{goal}[/]", highlight=False)
+        console.print(f"\n[bold]{workload}, {optimizer}{goal}[/]")
         for table in _fewest_steps(curve):
             if console.measure(table, options=console.options.update_width(WIDE)).maximum <= console.width:
                 break
         console.print(table)
     console.print()
     if (~steps["reached"] & (steps["complete"] > 0)).any():
-        console.print("> n: the goal was not reached within the budget of n steps.", highlight=False)
+        console.print("> n: the goal was not reached within the budget of n steps.")
     for sentence in sentences:
-        console.print(sentence, style="bold", highlight=False)
+        console.print(sentence, style="bold")
     if warnings:
         console.print()
     for warning in warnings[:SHOWN_WARNINGS]:
-        console.print(f"Warning: {warning}", style="yellow", markup=False, highlight=False)
+        console.print(f"Warning: {warning}", style="yellow", markup=False)
     if (more := len(warnings) - SHOWN_WARNINGS) > 0:
-        console.print(f"{counted(more, 'more warning')} in the report.", style="yellow", highlight=False)
+        console.print(f"{counted(more, 'more warning')} in the report.", style="yellow")
 
 
 def _fewest_steps(curve: pd.DataFrame) -> Iterator[Table]:
@@ -90,10 +90,10 @@ def rules(console: Console, moved: pd.DataFrame, sentences: Sequence[str]) -> No
             table.add_row(f"{size:,}", "" if pd.isna(steps) else f"{steps:,.0f}", *cells)
         console.print(table)
     if moved["missed"].any():
-        console.print("\n(n): n seeds missed the goal; >: more than half of the seeds missed it.", highlight=False)
+        console.print("\n(n): n seeds missed the goal; >: more than half of the seeds missed it.")
     console.print()
     for sentence in sentences:
-        console.print(sentence, style="bold", highlight=False)
+        console.print(sentence, style="bold")
 
 
 def advice(
@@ -101,17 +101,17 @@ def advice(
 ) -> None:
     """Show which batch size to train with on which devices (frames of text of `analysis.advice.tables`)."""
     for frame in (overview, alternatives):
-        console.print(f"\n[bold]{frame.attrs['title']}[/]", highlight=False)
+        console.print(f"\n[bold]{frame.attrs['title']}[/]")
         table = columns(*frame.columns, left=[""])
         for row in frame.itertuples(index=False):
             table.add_row(*row, style="bold" if row[-1].startswith(("fastest", "cheapest")) else None)
         console.print(table)
     console.print()
     for sentence in sentences:
-        console.print(sentence, style="bold", highlight=False)
+        console.print(sentence, style="bold")
     console.print()
     for note in notes:
-        console.print(note, style="dim", markup=False, highlight=False)
+        console.print(note, style="dim", markup=False)
 
 
 def _lost(row: pd.Series) -> str:
@@ -124,7 +124,7 @@ def _lost(row: pd.Series) -> str:
 def status(console: Console, progress: pd.DataFrame) -> None:
     """Show the progress of every study (frame of `analysis.tables.status.table`)."""
     for (workload, optimizer), curve in progress.groupby(["workload", "optimizer"]):
-        console.print(f"[bold]{workload}, {optimizer}[/]", highlight=False)
+        console.print(f"[bold]{workload}, {optimizer}[/]")
         searches = ["search"] if curve["search"].any() else []
         headings = ("state", "complete", "infeasible", "best so far", "time left")
         table = columns("batch size", *searches, *headings, left=("search", "state"))
@@ -143,13 +143,12 @@ def status(console: Console, progress: pd.DataFrame) -> None:
         console.print()
     if doubled := progress["doubled"].sum():
         console.print(
-            f"Discarded: {counted(doubled, 'trial')} that were trained twice: their process was taken for dead.",
-            highlight=False,
+            f"Discarded: {counted(doubled, 'trial')} that were trained twice: their process was taken for dead."
         )
     left, unknown = progress["seconds_left"].sum(), progress["seconds_left"].isna().sum()
     about = f"About {duration(left)} left" if left else "Time left: unknown" if unknown else "Done"
     more = f"; no trial of {counted(unknown, 'search', 'searches')} has finished yet" if unknown else ""
-    console.print(f"{about}{more}.", highlight=False)
+    console.print(f"{about}{more}.")
 
 
 def columns(*headings: str, left: Sequence[str] = ()) -> Table:
