@@ -315,10 +315,9 @@ class Study:
     def question(self) -> dict[str, Any]:
         """Plain data for study.json; `from_question` reads it back. `train_steps` stands there for readers."""
         space = {name: dimension.to_dict() for name, dimension in sorted(self.search.space.items())}
+        others = {key: value for key, value in vars(self).items() if key != "search"}
         plain = {
-            key: asdict(value) if hasattr(value, "__dataclass_fields__") else value
-            for key, value in vars(self).items()
-            if key != "search"
+            key: asdict(value) if hasattr(value, "__dataclass_fields__") else value for key, value in others.items()
         }
         search = vars(self.search) | {"space": space, "budgets": list(self.search.budgets)}
         branch = self.branch._asdict() | {"widened": list(self.branch.widened)}
@@ -329,34 +328,18 @@ class Study:
     @classmethod
     def from_question(cls, question: Mapping[str, Any]) -> Study:
         """The study that asked this question. Raises ValueError if a value breaks an invariant."""
-        search = {
-            **question["search"],
-            "space": parse_space(question["search"]["space"]),
-            "budgets": tuple(question["search"]["budgets"]),
-        }
-        return cls(
-            **{key: value for key, value in question.items() if key != "train_steps"}
-            | {
-                "goal": Goal(**question["goal"]),
-                "budget": Budget(**question["budget"]),
-                "search": Search(**search),
-                "evaluation": Evaluation(**question["evaluation"]),
-                "seeds": Seeds(**question["seeds"]),
-                "branch": Branch.of(question),
-            }
-        )
+        plain = {key: value for key, value in question.items() if key != "train_steps"}
+        kinds = {"goal": Goal, "budget": Budget, "evaluation": Evaluation, "seeds": Seeds}
+        parts = {key: kind(**question[key]) for key, kind in kinds.items()}
+        space, budgets = parse_space(question["search"]["space"]), tuple(question["search"]["budgets"])
+        search = Search(**question["search"] | {"space": space, "budgets": budgets})
+        return cls(**plain | parts | {"search": search, "branch": Branch.of(question)})
 
 
 @dataclass(frozen=True)
 class Trial:
-    """One training run of a study, at one point of its space.
-
-    Attributes:
-        index: position in the search, from 0.
-        seed: of the initialisation and of dropout.
-        order_seed: of the order of the training data.
-        hyperparameters: parameter name -> value.
-    """
+    """One training run of a study, at one point of its space. `index`: position in the search, from 0; `seed`: of the
+    initialisation and of dropout; `order_seed`: of the order of the training data."""
 
     index: int
     seed: int

@@ -17,12 +17,9 @@ from study.space import Legal
 
 @dataclass(frozen=True)
 class Schedule:
-    """A multiplier, and the hyperparameters it asks for by name with the values each may take.
-
-    Attributes:
-        optional_hyperparameters: those of the warmup, which every schedule makes where the space has them:
-            `warmup_steps`, or `warmup_examples` in examples, and `warmup_initial_factor`, where it starts.
-    """
+    """A multiplier, and the hyperparameters it asks for by name with the values each may take. The optional ones are
+    those of the warmup, which every schedule makes where the space has them: `warmup_steps`, or `warmup_examples` in
+    examples, and `warmup_initial_factor`, where it starts."""
 
     multiplier: Callable[..., float]
     hyperparameters: Mapping[str, Legal] = field(default_factory=dict)
@@ -55,14 +52,9 @@ class Schedule:
 def learning_rate(
     schedule: str, train_steps: int, batch_size: int, hyperparameters: Mapping[str, float]
 ) -> Callable[[int], float]:
-    """The learning rate of each update of a trial, by the update's number from 0: the tuned one times the schedule.
-
-    Timing may take more steps than the budget has: they repeat its last learning rate.
-
-    Arguments:
-        schedule: its name.
-        hyperparameters: of the trial, as `Study.resolved` gives them.
-    """
+    """The learning rate of each update of a trial, by the update's number from 0: the tuned one times the schedule's
+    factor. `hyperparameters`: as `Study.resolved` gives them. Timing may take more steps than the budget has: they
+    repeat its last learning rate."""
     highest, last = hyperparameters["learning_rate"], train_steps - 1
     factor = SCHEDULES[schedule].factor(train_steps, batch_size, hyperparameters)
     return lambda step: highest * factor(min(step, last))
@@ -165,12 +157,11 @@ def warmup_stable_decay(
 
 
 FRACTION, FACTOR = Legal("(0, 1]"), Legal("[0, 1]")
+DECAY = {"learning_rate_decay_fraction": FRACTION, "end_learning_rate_factor": FACTOR}
 SCHEDULES: dict[str, Schedule] = {
     "constant": Schedule(constant),
-    "linear_decay": Schedule(
-        linear_decay, {"learning_rate_decay_fraction": FRACTION, "end_learning_rate_factor": FACTOR}
-    ),
-    "cosine": Schedule(cosine, {"learning_rate_decay_fraction": FRACTION, "end_learning_rate_factor": FACTOR}),
+    "linear_decay": Schedule(linear_decay, DECAY),
+    "cosine": Schedule(cosine, DECAY),
     "exponential": Schedule(exponential, {"end_learning_rate_factor": Legal("(0, 1]")}),
     "step": Schedule(
         step_decay,
@@ -181,7 +172,5 @@ SCHEDULES: dict[str, Schedule] = {
         },
     ),
     "inverse_square_root": Schedule(inverse_square_root, {"learning_rate_timescale_fraction": Legal("(0, inf)")}),
-    "warmup_stable_decay": Schedule(
-        warmup_stable_decay, {"learning_rate_decay_fraction": FRACTION, "end_learning_rate_factor": FACTOR}
-    ),
+    "warmup_stable_decay": Schedule(warmup_stable_decay, DECAY),
 }

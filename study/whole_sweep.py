@@ -168,13 +168,8 @@ def _storage(job: Job) -> Storage:
 
 
 def plan(jobs: Sequence[Job], config_dir: Path | None, console: Console | None) -> list[dict[str, Any]]:
-    """Measure what these jobs will cost on a few real steps, and show it if there is a console; writes nothing.
-
-    Returns:
-        For each search that is known now: workload, optimizer, batch_size, search (empty for the first of a study), the
-        number of missing trials, their steps, examples and seconds at full budget, the seconds of a step, and the
-        share of the time that evaluations take.
-    """
+    """Measure what these jobs will cost on a few real steps, and show it if there is a console; writes nothing. Returns
+    `study.engine.cost.Work.plan` of each search that is known now."""
     with workers_for(jobs, config_dir) as workers:
         costs, too_large = measured([(job, job.study) for job in jobs], workers, console)
         left = _left(costs)

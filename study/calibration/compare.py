@@ -155,10 +155,8 @@ def recursion(study: Study, points: Sequence[Mapping[str, float]]) -> Recursion:
 
 
 def crossed(study: Study, exact: Recursion) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
-    """At each evaluation: the step, and bounds [C] on the probability that a trial has been below the goal by then.
-
-    The lower bound is the largest probability at a single evaluation so far, the upper bound the sum over all of them.
-    """
+    """At each evaluation: the step, and bounds [C] on the probability that a trial has been below the goal by then: the
+    largest probability at a single evaluation so far, and the sum over all of them."""
     at_least = at_most = np.zeros(())
     for step, moments in zip(study.evaluation_steps, exact.at(study.evaluation_steps), strict=True):
         chance = exact.chance_below(study.goal.threshold, moments, study.workload["replicas"])

@@ -92,15 +92,9 @@ class JobsFailed(Failed):
 def launched(
     jobs: Sequence[Job], cluster: Cluster, config_dir: Path | None, command: str
 ) -> Iterator[Iterator[dict[Path, str]]]:
-    """Train incomplete studies, each shard of a study in a job of its own.
-
-    Yields:
-        An iterator that ends with the last job. Every few seconds it yields: log of a job (`log_of`) -> `queued` (with
-        SLURM's reason), `running`, `ended` or `failed`.
-
-    Raises:
-        UsageError: the cluster cannot be reached, or refuses the jobs.
-    """
+    """Train incomplete studies, each shard of a study in a job of its own. Yields an iterator that ends with the last
+    job; every few seconds it yields: log of a job (`log_of`) -> `queued` (with SLURM's reason), `running`, `ended` or
+    `failed`. Raises UsageError if the cluster cannot be reached, or refuses the jobs."""
     if cluster.kind == "slurm":
         slurm.check()
     if cluster.kind == "ray":

@@ -46,14 +46,8 @@ def judge(jobs: Sequence[Job]) -> list[Job]:
 
 @dataclass(frozen=True)
 class CheckedWorkload:
-    """A workload that several studies share, and what its first examples showed.
-
-    Attributes:
-        few: inputs and targets of the first examples.
-        saved: bytes that the forward pass of each example saves.
-        fingerprint: see `study.config.workload_check.fingerprint`.
-        streamed: the data do not fit on the device.
-    """
+    """A workload that several studies share, and what its first examples showed. `saved`: bytes that the forward pass
+    of each example saves; `streamed`: the data do not fit on the device."""
 
     workload: Workload
     few: tuple[Tensor, Tensor]

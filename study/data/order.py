@@ -14,10 +14,8 @@ from study.devices.memory import sent
 
 
 class Batches:
-    """The batches of one trial: B = `batch_size` of N = `examples` training examples each.
-
-    Any step can be asked for at any time; only the permutations of the latest batch stay in memory.
-    """
+    """The batches of one trial: B = `batch_size` of N = `examples` training examples each, for any step at any time;
+    only the permutations of the latest batch stay in memory."""
 
     def __init__(self, seed: int, examples: int, batch_size: int, device: torch.device) -> None:
         if not 1 <= batch_size <= examples:

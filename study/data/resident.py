@@ -100,10 +100,8 @@ class Data:
         return self.gather(index), self.targets[index]
 
     def gather(self, index: Tensor, lanes: int | None = None) -> Tensor:
-        """Inputs of the indexed examples: [B, ...] for index [B]; [l, B, ...] for l lanes and index [l * B].
-
-        Images come as a [..., B, C, H, W] view in channels-last format.
-        """
+        """Inputs of the indexed examples: [B, ...] for index [B]; [l, B, ...] for l lanes and index [l * B]. Images
+        come as a [..., B, C, H, W] view in channels-last format."""
         inputs = self.inputs.index_select(0, index)
         return self.as_model_wants(inputs if lanes is None else inputs.unflatten(0, (lanes, -1)))
 

@@ -97,12 +97,8 @@ def _begin(parent: int, number: int) -> None:
 
 @dataclass(frozen=True)
 class Streamed:
-    """A `study.data.resident.Source` that reads batches from host memory or disk.
-
-    Attributes:
-        training, evaluation: two independent readers of `stored`.
-        images: inputs are [N, C, H, W].
-    """
+    """A `study.data.resident.Source` that reads batches from host memory or disk, by two independent readers of
+    `stored`; `images`: inputs are [N, C, H, W]."""
 
     stored: Examples
     device: torch.device

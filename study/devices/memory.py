@@ -43,14 +43,9 @@ STEP_SHARE = 1 / 8
 def saved_bytes(
     workload: Workload, inputs: Tensor, targets: Tensor, hyperparameters: Mapping[str, float] | None = None
 ) -> float:
-    """Bytes that autograd saves for each additional example, without parameters.
-
-    The slope between 4 and 8 examples: bytes that do not grow with the batch do not count, since micro-batches would
-    not reduce them.
-
-    Arguments:
-        hyperparameters: tuned parameters of the loss.
-    """
+    """Bytes that autograd saves for each additional example, without parameters; `hyperparameters`: tuned ones of the
+    loss. The slope between 4 and 8 examples: bytes that do not grow with the batch do not count, since micro-batches
+    would not reduce them."""
     tuned = hyperparameters or {}
     examples = min(PROBE_EXAMPLES, len(targets))
     # Clone: a slice would count the storage of the whole data set.

@@ -63,10 +63,8 @@ def candidates(model: nn.Module, study: Study, device: str, forced: bool = False
 
 
 def fusible(model: nn.Module, study: Study) -> bool:
-    """Whether any stack computes this study: whole batches in fp32, a rule for single parameters, all weights trained.
-
-    Fused models have no gradient of a single weight to show to a hook.
-    """
+    """Whether any stack computes this study: whole batches in fp32, a rule for single parameters, all weights trained,
+    and none with a hook, because fused models have no gradient of a single weight to show to it."""
     return (
         study.micro_batch is None
         and study.precision == "fp32"

@@ -83,10 +83,8 @@ class Log:
 
 
 def evaluate(logs: Sequence[Log], steps: Sequence[int], predictors: Predictors) -> list[bool]:
-    """Measure trials of one study together; returns which of them end here.
-
-    The validation set is measured for all, the training subset and the test set for those whose grid says so.
-    """
+    """Measure trials of one study together; returns which of them end here. The validation set is measured for all, the
+    training subset and the test set for those whose grid says so."""
     errors: list[dict[str, float]] = [{} for _ in logs]
 
     def add(split: str, chosen: Sequence[int]) -> None:

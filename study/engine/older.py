@@ -16,11 +16,8 @@ OPTIMIZERS = ("sgd", "momentum", "nesterov", "adam", "adamw")
 
 
 def refusal(study: Study, runs: Sequence[Mapping[str, Any]]) -> str | None:
-    """Why trials of this study on file cannot be continued; None if they can.
-
-    Arguments:
-        runs: the records on file of the runs that trained them.
-    """
+    """Why trials of this study on file cannot be continued, given the records of the `runs` that trained them; None if
+    they can."""
     if study.arithmetic in older.REMOVED_ARITHMETICS:
         return f"they were computed in the arithmetic {study.arithmetic}, which was removed"
     alone = any(

@@ -69,10 +69,8 @@ def _curve(
 def fitting(
     study: Study, workload: Workload, team: Team, micro_batch: int | None, attempt: Callable[[int | None], T]
 ) -> tuple[T, int | None]:
-    """(the result of an attempt, its micro-batch), halving the micro-batch for as long as memory runs out.
-
-    Another size changes the last bits, so each attempt starts from step 0 or from a checkpoint of its own size.
-    """
+    """(the result of an attempt, its micro-batch), halving the micro-batch for as long as memory runs out. Another size
+    changes the last bits, so each attempt starts from step 0 or from a checkpoint of its own size."""
     while True:
         try:
             return attempt(micro_batch), micro_batch
@@ -123,10 +121,8 @@ class Run:
             self.trained = self.team.parallel(self.model, unused=self._rehearse())
 
     def _rehearse(self) -> bool:
-        """Whether some parameters have no part in the loss, found out on a copy.
-
-        Each process alone, since one that runs out of memory later would leave the others waiting for it.
-        """
+        """Whether some parameters have no part in the loss, found out on a copy, by each process alone: one that runs
+        out of memory later would leave the others waiting for it."""
         self.trained = copy.deepcopy(self.model)
         largest = max(range(len(self.parts)), key=lambda part: self.parts[part].stop - self.parts[part].start)
         self.team.agree(lambda: self.losses(largest).sum().backward())

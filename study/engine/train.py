@@ -26,10 +26,8 @@ def train(
 
 
 def measure(study: Study, workload: Workload, data: Source, most: int, lanes: int | None = None) -> Cost:
-    """What a trial costs with the number of lanes that is fastest among the admitted heights up to `most`.
-
-    `lanes` forces their number, up to the highest admitted height.
-    """
+    """What a trial costs with `lanes` lanes, up to the highest admitted height; None: with the number of lanes that is
+    fastest among the admitted heights up to `most`."""
     if not fused(study):
         attempt = partial(plain_cost, study, workload, data)
         return fitting(study, workload, data.team, study.micro_batch, attempt)[0]

@@ -22,16 +22,9 @@ from study.records import LEGAL_IN_WORKLOADS
 from study.schedules import SCHEDULES, Schedule
 from study.space import Dimension, Legal, finite
 
-LEGAL = {
-    **LEGAL_IN_WORKLOADS,
-    **Schedule.optional_hyperparameters,
-    **{
-        name: legal
-        for kind in (OPTIMIZERS, SCHEDULES)
-        for one in kind.values()
-        for name, legal in one.hyperparameters.items()
-    },
-}
+LEGAL = {**LEGAL_IN_WORKLOADS, **Schedule.optional_hyperparameters}
+for _legal in (*(one.hyperparameters for one in OPTIMIZERS.values()), *(s.hyperparameters for s in SCHEDULES.values())):
+    LEGAL |= _legal
 
 
 @dataclass(frozen=True)

@@ -54,21 +54,9 @@ def adamw_(w: Tensor, g: Tensor, state: State, h: Scalars, steps: Tensor) -> Non
 def _fused(w: Tensor, g: Tensor, state: State, h: Scalars, steps: Tensor, names: Sequence[str]) -> None:
     """Update each lane with the kernel of `torch.optim.AdamW(fused=True)`; without decay it is Adam's."""
     for lane, (rate, beta1, beta2, epsilon, *decay) in enumerate(torch.cat([h[name] for name in names], 1).tolist()):
-        torch._fused_adamw_(
-            [w[lane]],
-            [g[lane]],
-            [state["mean"][lane]],
-            [state["square"][lane]],
-            [],
-            [steps[lane, 0]],
-            lr=rate,
-            beta1=beta1,
-            beta2=beta2,
-            weight_decay=sum(decay),
-            eps=epsilon,
-            amsgrad=False,
-            maximize=False,
-        )
+        tensors = [w[lane]], [g[lane]], [state["mean"][lane]], [state["square"][lane]]
+        how: dict[str, Any] = {"lr": rate, "beta1": beta1, "beta2": beta2, "weight_decay": sum(decay), "eps": epsilon}
+        torch._fused_adamw_(*tensors, [], [steps[lane, 0]], **how, amsgrad=False, maximize=False)
 
 
 def lamb_(w: Tensor, g: Tensor, state: State, h: Scalars, steps: Tensor) -> None:

@@ -61,10 +61,8 @@ def _legal(name: str) -> Legal:
 
 
 def _with_closure(constructor: Any) -> Any:
-    """The class, with a `step` that calls the closure.
-
-    If the class ignores the closure that computes gradients, a subclass calls it first, as a plain training loop does.
-    """
+    """The class, with a `step` that calls the closure. If it ignores the closure that computes gradients, a subclass
+    calls it first, as a plain training loop does."""
     if _calls_closure(constructor.step):
         return constructor
 

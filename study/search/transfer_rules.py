@@ -19,13 +19,7 @@ WARMUP_SHARE = 5 / 90
 
 
 class Move(NamedTuple):
-    """A transfer from one batch size to another.
-
-    Attributes:
-        base, batch_size: B0 and B, in examples.
-        train_examples: of the workload.
-        train_steps: the step budget at B.
-    """
+    """A transfer from batch size `base` (B0) to `batch_size` (B), where the step budget is `train_steps`."""
 
     base: int
     batch_size: int
@@ -40,12 +34,8 @@ class Move(NamedTuple):
 
 @dataclass(frozen=True)
 class Rule:
-    """One rule.
-
-    Arguments:
-        move: (hyperparameters, move) -> hyperparameters.
-        betas: it rescales half-lives, and so applies only to optimizers with one of `RESCALED`.
-    """
+    """One rule: `move` maps (hyperparameters, move) to hyperparameters. `betas`: it rescales half-lives, and so applies
+    only to optimizers with one of `RESCALED`."""
 
     move: Callable[[Values, Move], dict[str, float]]
     betas: bool = False

@@ -10,18 +10,8 @@ import optuna
 from optuna.trial import TrialState
 from scipy.stats import qmc
 
-from analysis.counting import (
-    COMPLETE,
-    INCOMPLETE,
-    INFEASIBLE,
-    Measured,
-    Outcome,
-    best_trials,
-    counted_prefix,
-    is_complete,
-    least_error,
-    outcomes,
-)
+from analysis import counting
+from analysis.counting import COMPLETE, INCOMPLETE, INFEASIBLE, Measured, Outcome
 from study.devices import signals
 from study.records import Curve, Study, Trial
 from study.search.optuna_storage import Storage
@@ -102,10 +92,8 @@ class Tuner:
         return self.study.trial(index, hyperparameters)
 
     def next_index(self, shard: Shard) -> int | None:
-        """The index of the next trial of a shard to start now, if there is one.
-
-        There is one while fewer trials of lower index than the search wants are feasible or unfinished in any shard.
-        """
+        """The index of the next trial of a shard to start now. There is one while fewer trials of lower index than the
+        search wants are feasible or unfinished in any shard."""
         mine = itertools.count(shard.index, shard.count)
         index = next(i for i in mine if i not in self.outcomes and i not in self._asked)
         promising = index - sum(i < index and found.status != COMPLETE for i, found in self.outcomes.items())
@@ -118,10 +106,8 @@ class Tuner:
                 self.tell(curve)
 
     def _known(self, index: int) -> Mapping[str, float] | None:
-        """The point of a trial if its index or its checkpoint determines it; None: the sampler must propose one.
-
-        Optuna learns of such a trial when it is finished. An enqueued trial could be taken by another process.
-        """
+        """The point of a trial if its index or its checkpoint determines it; None: the sampler must propose one. Optuna
+        learns of such a trial when it is finished: an enqueued trial could be taken by another process."""
         space = self.study.search.space
         if self.study.search.sampler not in ADAPTIVE or index < STARTUP:
             return values(space, point(self.study, index))
@@ -136,7 +122,7 @@ class Tuner:
         self._trials[index] = curve.trial
         self._measured[index] = Measured(curve.steps, curve.errors[self.study.goal.metric], curve.first_bad_step)
         later = sorted(i for i in self._measured if i >= index)
-        found = outcomes(self.study.rule, [self._measured[i] for i in later], self._best(before=index))
+        found = counting.outcomes(self.study.rule, [self._measured[i] for i in later], self._best(before=index))
         self.outcomes |= dict(zip(later, found, strict=True))
         result = self.outcomes[index]
         # Other processes report their trials to a shared storage themselves.
@@ -151,7 +137,7 @@ class Tuner:
         state = TrialState.FAIL if result.status == INFEASIBLE else TrialState.COMPLETE
         value: float | None = None if state == TrialState.FAIL else result.steps_to_goal
         if state == TrialState.COMPLETE and value is None:
-            missed = least_error(self._measured[trial.index], result.end) / self.study.goal.threshold
+            missed = counting.least_error(self._measured[trial.index], result.end) / self.study.goal.threshold
             value = self.study.train_steps * missed
         value = None if value is None else math.log(max(value, 1.0))
         asked = self._asked.pop(trial.index, None)
@@ -193,13 +179,15 @@ class Tuner:
         """Whether the first N feasible trials are known, or the launch limit is reached."""
         search, known = self.study.search, range(max(self.outcomes, default=-1) + 1)
         statuses = [self.outcomes[i].status if i in self.outcomes else INCOMPLETE for i in known]
-        return is_complete(statuses, search.trials, search.launch_limit)
+        return counting.is_complete(statuses, search.trials, search.launch_limit)
 
     @property
     def _counted(self) -> list[int]:
         """Finished trials up to the last of the first N feasible ones."""
         finished = sorted(self.outcomes)
-        return finished[: counted_prefix([self.outcomes[i].status for i in finished], self.study.search.trials)]
+        return finished[
+            : counting.counted_prefix([self.outcomes[i].status for i in finished], self.study.search.trials)
+        ]
 
     @property
     def counted_trials(self) -> list[Trial]:
@@ -210,7 +198,7 @@ class Tuner:
     def best_trials(self) -> list[Trial]:
         """The best few of the counted trials, the best first."""
         counted = self._counted
-        found = best_trials([self.outcomes[i] for i in counted], [self._measured[i] for i in counted])
+        found = counting.best_trials([self.outcomes[i] for i in counted], [self._measured[i] for i in counted])
         return [self._trials[counted[position]] for position in found]
 
     @property

@@ -18,6 +18,7 @@ with a dot, flushed to disk, and renamed: a reader sees a whole file or none (`s
 Several processes may work on one study, each on its shard of the trials. They write files of their own, but for the
 question, which they agree on; one of them, once all is there and no process works on it, gathers the files.
 """
+# ruff: noqa: F401
 
 from study.store.atomic import StoreError
 from study.store.claims import claimed
@@ -43,30 +44,3 @@ from study.store.studies import (
     save_imported,
     study_folder,
 )
-
-__all__ = [
-    "COMPACTED",
-    "Checkpoints",
-    "StoreError",
-    "announce",
-    "check",
-    "check_imported",
-    "claimed",
-    "compact",
-    "differences",
-    "end_run",
-    "fingerprint",
-    "gather",
-    "held",
-    "identity",
-    "load",
-    "most",
-    "now",
-    "open_study",
-    "read",
-    "runs",
-    "save",
-    "save_imported",
-    "study_folder",
-    "write_curves",
-]

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -53,18 +54,8 @@ def write_curves(curves: Sequence[Curve], path: Path) -> None:
         "step": np.concatenate([c.steps for c in curves]).astype(np.int64),
         **{metric: np.concatenate([c.errors[metric] for c in curves]).astype(np.float64) for metric in metrics},
     }
-    trials = [
-        {
-            "index": c.trial.index,
-            "seed": c.trial.seed,
-            "order_seed": c.trial.order_seed,
-            "hyperparameters": dict(c.trial.hyperparameters),
-            "first_bad_step": c.first_bad_step,
-            "seconds": dict(c.seconds),
-            "micro_batch": c.micro_batch,
-        }
-        for c in curves
-    ]
+    own = ("first_bad_step", "seconds", "micro_batch")
+    trials = [asdict(c.trial) | {name: getattr(c, name) for name in own} for c in curves]
     write_table(columns, trials, path)
 
 

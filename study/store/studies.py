@@ -101,15 +101,10 @@ def save_imported(
     trials: Sequence[Mapping[str, Any]],
     columns: Mapping[str, np.ndarray],
 ) -> Path:
-    """Write one study that was measured elsewhere, in place of what an earlier import of it wrote.
-
-    Arguments:
-        trials: a record for each, by index, with the keys of `save` and `status`.
-        columns: `trial`, `step` and the metrics [all measurements], by trial and step.
-
-    Raises:
-        StoreError: the folder holds another question, is being worked on, or cannot be written.
-    """
+    """Write one study that was measured elsewhere, in place of what an earlier import of it wrote. `trials`: a record
+    for each, by index, with the keys of `save` and `status`; `columns`: `trial`, `step` and the metrics [all
+    measurements], by trial and step. Raises StoreError if the folder holds another question, is being worked on, or
+    cannot be written."""
     folder = _imported_folder(results, question)
     with claimed(folder):
         check_imported(results, [question])

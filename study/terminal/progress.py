@@ -32,13 +32,7 @@ class SweepProgress:
         self.total = sum(work.cost.trial(work.study) * work.study.search.trials for work in left)
         self.done_before = self.held = 0.0
         self.started = time.monotonic()
-        self.bars = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(bar_width=24),
-            TextColumn("{task.fields[status]}"),
-            console=console,
-            transient=True,
-        )
+        self.bars = _bars(console)
         self.current: TaskID | None = None
         self.study: Study | None = None
         self.overall = self.bars.add_task("whole sweep", total=max(self.total, 1e-9), status="")
@@ -152,8 +146,7 @@ class StudiesProgress:
     def __init__(self, console: Console, doing: str) -> None:
         self.doing, self.studies, self.rows = doing, 0, 0
         self.started = time.monotonic()
-        columns = (TextColumn("{task.description}"), BarColumn(bar_width=24), TextColumn("{task.fields[status]}"))
-        self.bars = Progress(*columns, console=console, transient=True)
+        self.bars = _bars(console)
 
     def __enter__(self) -> StudiesProgress:
         return self
@@ -176,3 +169,8 @@ class StudiesProgress:
         """A line with the number of studies, measurements and seconds."""
         took = time.monotonic() - self.started
         return f"{self.studies:,} studies with {self.rows:,} measurements in {duration(took)}."
+
+
+def _bars(console: Console) -> Progress:
+    columns = (TextColumn("{task.description}"), BarColumn(bar_width=24), TextColumn("{task.fields[status]}"))
+    return Progress(*columns, console=console, transient=True)

@@ -19,12 +19,8 @@ OF_SCHEDULES |= {*Schedule.optional_hyperparameters}
 
 
 def results(console: Console, steps: pd.DataFrame, sentences: Sequence[str], warnings: Sequence[str]) -> None:
-    """Show the steps to result, the findings, and the first few warnings.
-
-    Arguments:
-        steps: frame of `analysis.tables.steps_to_result.table`; tuned hyperparameters between `trial` and `steps_n`.
-        warnings: the most serious first.
-    """
+    """Show the steps to result (frame of `analysis.tables.steps_to_result.table`; tuned hyperparameters between `trial`
+    and `steps_n`), the findings, and the first few warnings, the most serious first."""
     several = len(steps[["goal_metric", "goal_threshold"]].drop_duplicates()) > 1
     for key, curve in steps.groupby(["workload", "optimizer", "goal_metric", "goal_threshold"]):
         workload, optimizer, metric, threshold = key

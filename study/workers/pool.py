@@ -47,12 +47,9 @@ class TrialTooLarge(Failed):
 
 
 class Workers:
-    """A pool that outlives studies, so that each process imports torch and loads the data once.
-
-    Arguments:
-        placement: settled on this machine; its name does not matter, because every study records its arithmetic.
-        import_path: extra folder from which workloads are imported.
-    """
+    """A pool that outlives studies, so that each process imports torch and loads the data once. `placement` is settled
+    on this machine (its name does not matter: every study records its arithmetic); `import_path`: extra folder from
+    which workloads are imported."""
 
     def __init__(self, placement: Placement, import_path: Path | None = None) -> None:
         self.placement = placement
@@ -110,17 +107,9 @@ class Workers:
 
     def train(self, study: Study, tuner: Tuner, checkpoints: MutableMapping[int, bytes]) -> Iterator[Curve]:
         """Yield the curves of finished trials in the order in which they end; the caller tells each to the tuner.
-
         Measure the study first: workers use the lane count found then. Trials that do not fit on one worker go to the
-        others, whose devices may have more memory.
-
-        Arguments:
-            checkpoints: index -> the checkpoint that a trial continues from; new checkpoints are put there.
-
-        Raises:
-            TrialTooLarge: no worker has enough memory.
-            WorkerError: a worker failed.
-        """
+        others, whose devices may have more memory. `checkpoints`: index -> the checkpoint that a trial continues from;
+        new ones are put there. Raises TrialTooLarge if no worker has enough memory, WorkerError if a worker failed."""
         cost = self._costs[_key(study)]
         self.too_small = []
         state = _Training(tuner, checkpoints, self._pipes)
@@ -230,12 +219,8 @@ class Workers:
 
 
 class _Training:
-    """Which worker trains which trial of one search.
-
-    Attributes:
-        under_way: pipe -> index -> trial; a worker with too little memory for the study is not in it.
-        waiting: workers with nothing to do until the tuner proposes another trial.
-    """
+    """Which worker trains which trial of one search: `under_way`: pipe -> index -> trial, without workers with too
+    little memory for the study; `waiting`: workers with nothing to do until the tuner proposes another trial."""
 
     def __init__(self, tuner: Tuner, checkpoints: MutableMapping[int, bytes], pipes: Sequence[Connection]) -> None:
         self.tuner, self.checkpoints = tuner, checkpoints

@@ -9,32 +9,11 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
-from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from study.devices.memory import out_of_memory
-
-
-class Graph(Protocol):
-    """What a device was told to launch, to be launched again."""
-
-    def run(self, function: Callable[[], Tensor]) -> Tensor:
-        """Call it, where it will be recorded: libraries make ready at a first call, which cannot be recorded."""
-        ...
-
-    def record(self, function: Callable[[], Tensor]) -> Tensor:
-        """Call it without running what it launches; returns where each replay leaves its result.
-
-        Raises:
-            RuntimeError: it asks the host, or takes from it.
-        """
-        ...
-
-    def replay(self) -> None:
-        """Launch what was recorded."""
-        ...
 
 
 class CudaGraph:
@@ -47,14 +26,18 @@ class CudaGraph:
         self._graph, self._stream = torch.cuda.CUDAGraph(), _stream(device)
 
     def run(self, function: Callable[[], Tensor]) -> Tensor:
+        """Call it, where it will be recorded: libraries make ready at a first call, which cannot be recorded."""
         with self._aside():
             return function()
 
     def record(self, function: Callable[[], Tensor]) -> Tensor:
+        """Call it without running what it launches; returns where each replay leaves its result. Raises RuntimeError if
+        it asks the host, or takes from it."""
         with self._aside(), torch.cuda.graph(self._graph, stream=self._stream), _never_waiting():
             return function()
 
     def replay(self) -> None:
+        """Launch what was recorded."""
         with torch.cuda.device(self._stream.device):
             self._graph.replay()
 
@@ -88,17 +71,13 @@ def _never_waiting() -> Iterator[None]:
         torch.cuda.set_sync_debug_mode(before)
 
 
-GRAPHS: dict[str, Callable[[torch.device], Graph]] = {"cuda": CudaGraph}
+GRAPHS: dict[str, Callable[[torch.device], CudaGraph]] = {"cuda": CudaGraph}
 """What records on each type of device; a CPU has nothing to launch."""
 
 
 def replayed(function: Callable[..., Tensor], device: torch.device) -> Callable[..., Tensor]:
-    """The same function of tensors, by replays where the device knows how.
-
-    Arguments:
-        function: all that it reads besides its arguments, and writes, stays where it is; what it does is settled by the
-            shapes of its arguments.
-    """
+    """The same function of tensors, by replays where the device knows how. All that it reads besides its arguments, and
+    writes, must stay where it is; the shapes of its arguments settle what it does."""
     graph = GRAPHS.get(device.type)
     return function if graph is None else Replayed(function, graph(device))
 
@@ -106,9 +85,9 @@ def replayed(function: Callable[..., Tensor], device: torch.device) -> Callable[
 class Replayed:
     """A function made and recorded at its first call, and replayed at those that follow."""
 
-    def __init__(self, function: Callable[..., Tensor], graph: Graph) -> None:
+    def __init__(self, function: Callable[..., Tensor], graph: CudaGraph) -> None:
         self._function = function
-        self._graph: Graph | None = graph
+        self._graph: CudaGraph | None = graph
         self._found: Tensor | None = None
         self._held: Sequence[Tensor] = ()
         """Where the recorded arguments are, each a copy of the latest given."""
@@ -126,7 +105,7 @@ class Replayed:
         self._graph.replay()
         return self._found.clone()
 
-    def _record(self, graph: Graph, arguments: Sequence[Tensor]) -> Tensor:
+    def _record(self, graph: CudaGraph, arguments: Sequence[Tensor]) -> Tensor:
         found = graph.run(lambda: self._function(*arguments))
         held = [argument.clone() for argument in arguments]
         try:

@@ -39,11 +39,8 @@ class Form(Protocol):
         ...
 
     def backward(self, inputs: Tensor, loss: Loss, keys: Tensor) -> tuple[Tensor, Sequence[Tensor]]:
-        """(losses [l * B], the gradients [l, p] of each lane's mean loss over its inputs [l, B, ...], by columns).
-
-        Arguments:
-            keys: of each keyed layer [l, layers].
-        """
+        """(losses [l * B], the gradients [l, p] of each lane's mean loss over its inputs [l, B, ...], by columns);
+        `keys`: of each keyed layer [l, layers]."""
         ...
 
 

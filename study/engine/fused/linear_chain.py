@@ -55,12 +55,8 @@ def stack(template: nn.Module, study: Study, rows: int) -> Stack:
 
 
 class LinearChain:
-    """Linear layers by batched matrix products; one buffer takes the gradients of all parameters.
-
-    Arguments:
-        template: a model for which `is_linear_chain` holds, or one that begins with a `Combination`.
-        weights: rows [l, P].
-    """
+    """Linear layers by batched matrix products; one buffer takes the gradients of all parameters. `template`: a model
+    for which `is_linear_chain` holds, or one that begins with a `Combination`; `weights`: rows [l, P]."""
 
     columns = (slice(None),)
 

@@ -122,10 +122,8 @@ class Stack:
         return {key.removeprefix(prefix): tensor for key, tensor in self.state.items() if key.startswith(prefix)}
 
     def outputs(self, rows: Sequence[int], averaged: bool = False) -> Callable[[Tensor], Tensor]:
-        """What the models in these rows compute, dropout off: inputs [N, ...] -> outputs [len(rows), N, ...].
-
-        `averaged`: by the averages of their weights.
-        """
+        """The outputs of the models in these rows, dropout off: inputs [N, ...] -> outputs [len(rows), N, ...];
+        `averaged`: by the averages of their weights."""
         weights = self.state["ema"] if averaged else self.weights
         return self.form(weights.index_select(0, torch.tensor(rows, device=weights.device))).outputs
 
