@@ -53,10 +53,15 @@ class SearchRun:
 
 
 def run(search: SearchRun, workers: Workers, watch: Watch) -> None:
-    """Train the missing trials of one search, apart from the shards that other processes work on. Takes one shard at a
-    time that no other process holds, and returns when the trials of all shards are on file. Raises StoreError if the
-    results folder holds another question, another process works on it, or it cannot be written; WorkerError if a worker
-    process failed; TrialTooLarge if no worker has enough memory for a trial."""
+    """Train the missing trials of one search, apart from the shards that other processes work on.
+
+    Takes one shard at a time that no other process holds, and returns when the trials of all shards are on file.
+
+    Raises:
+        StoreError: the results folder holds another question, another process works on it, or it cannot be written.
+        WorkerError: a worker process failed.
+        TrialTooLarge: no worker has enough memory for a trial.
+    """
     study, shards = search.study, search.shards
     folder = store.study_folder(search.results, study)
     while True:

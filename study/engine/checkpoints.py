@@ -83,10 +83,15 @@ def pack(log: Log, checkpoint: Checkpoint) -> bytes:
 
 
 def restore(content: bytes | None, log: Log, weights: Mapping[str, Tensor]) -> Checkpoint | None:
-    """Fill a log from a checkpoint of its trial, and say where that trial continues. `weights`: of the trial at step 0,
-    whose names and shapes those of the checkpoint must have. Returns None, the log untouched, if there is no
-    checkpoint, it cannot be read, or it does not fit: another trial, micro-batch, model, set of errors or grid, or
-    another version of torch and so other last bits."""
+    """Fill a log from a checkpoint of its trial, and say where that trial goes on.
+
+    Arguments:
+        weights: of the trial at step 0, whose names and shapes those of the checkpoint must have.
+
+    Returns:
+        None, and the log untouched, if there is no checkpoint, it cannot be read, or it is not what is now asked:
+        another trial, micro-batch, model, set of errors or grid, or another version of torch and so other last bits.
+    """
     if content is None:
         return None
     grid = log.study.evaluation_steps

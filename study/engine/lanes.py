@@ -41,10 +41,18 @@ SEGMENT_STEPS = 128
 def train(
     study: Study, workload: Workload, data: Data, proposals: Proposals, heights: Sequence[int], most: int
 ) -> Iterator[Curve]:
-    """Train proposed trials side by side, at most `most` at once, in stacks of any of these increasing `heights` (see
-    `study.engine.lane_count.admitted`), the greatest of which is at least `most`. Where memory runs out after all,
-    unfinished trials start again, or from their latest checkpoint, with half as many lanes: they are pure functions of
-    their configuration, so nothing but time is lost. Raises RuntimeError if memory runs out with a single lane."""
+    """Train proposed trials side by side.
+
+    Where memory runs out after all, unfinished trials start again, or from their latest checkpoint, with half as many
+    lanes: they are pure functions of their configuration, so nothing but time is lost.
+
+    Arguments:
+        heights: stack heights that may be computed (see `study.engine.lane_count.admitted`), increasing.
+        most: how many trials run at once, at most the greatest height.
+
+    Raises:
+        RuntimeError: out of memory with a single lane.
+    """
     queue: list[Trial] = []
     fused = None
     while True:

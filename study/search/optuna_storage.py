@@ -21,11 +21,17 @@ JOURNAL = "optuna.journal"
 
 
 class Storage:
-    """Keeps Optuna's trials in memory, or in a place where other processes and optuna-dashboard see them live: `where`
-    is `journal` (a file in the results folder), a database URL such as `sqlite:///optuna.db`, or None (memory).
-    `results` marks its trials among those of other sweeps in the same storage. The curves in the results folder are the
-    truth; the storage is a copy, and opening a search repairs it from them. Raises ValueError if the storage cannot be
-    used."""
+    """Keeps Optuna's trials in memory, or in a place where other processes and optuna-dashboard see them live.
+
+    The curves in the results folder are the truth. The storage is a copy, and opening a search repairs it from them.
+
+    Arguments:
+        where: `journal` (a file in the results folder), a database URL such as `sqlite:///optuna.db`, or None: memory.
+        results: the results folder; it marks its trials among those of other sweeps in the same storage.
+
+    Raises:
+        ValueError: the storage cannot be used.
+    """
 
     def __init__(self, where: str | None = None, results: Path = Path()) -> None:
         self.where, self.owner = where, ""

@@ -84,7 +84,7 @@ def _imported_folder(results: Path, question: Mapping[str, Any]) -> Path:
 
 def check_imported(results: Path, questions: Iterable[Mapping[str, Any]]) -> None:
     """`check` for imported studies, which differ in space and trials from batch size to batch size. `questions`: with
-    at least those keys that are compared, and the batch size."""
+    at least those keys that are compared, and the batch size. Raises StoreError as `check` does."""
     _check_writable(results)
     compared = ("workload", "optimizer", "goal", "stopping")
     for question in questions:
@@ -101,10 +101,15 @@ def save_imported(
     trials: Sequence[Mapping[str, Any]],
     columns: Mapping[str, np.ndarray],
 ) -> Path:
-    """Write one study that was measured elsewhere, in place of what an earlier import of it wrote. `trials`: a record
-    for each, by index, with the keys of `save` and `status`; `columns`: `trial`, `step` and the metrics [all
-    measurements], by trial and step. Raises StoreError if the folder holds another question, is being worked on, or
-    cannot be written."""
+    """Write one study that was measured elsewhere, in place of what an earlier import of it wrote.
+
+    Arguments:
+        trials: a record for each, by index, with the keys of `save` and `status`.
+        columns: `trial`, `step` and the metrics [all measurements], by trial and step.
+
+    Raises:
+        StoreError: the folder holds another question, is being worked on, or cannot be written.
+    """
     folder = _imported_folder(results, question)
     with claimed(folder):
         check_imported(results, [question])

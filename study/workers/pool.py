@@ -107,9 +107,17 @@ class Workers:
 
     def train(self, study: Study, tuner: Tuner, checkpoints: MutableMapping[int, bytes]) -> Iterator[Curve]:
         """Yield the curves of finished trials in the order in which they end; the caller tells each to the tuner.
+
         Measure the study first: workers use the lane count found then. Trials that do not fit on one worker go to the
-        others, whose devices may have more memory. `checkpoints`: index -> the checkpoint that a trial continues from;
-        new ones are put there. Raises TrialTooLarge if no worker has enough memory, WorkerError if a worker failed."""
+        others, whose devices may have more memory.
+
+        Arguments:
+            checkpoints: index -> the checkpoint that a trial continues from; new checkpoints are put there.
+
+        Raises:
+            TrialTooLarge: no worker has enough memory.
+            WorkerError: a worker failed.
+        """
         cost = self._costs[_key(study)]
         self.too_small = []
         state = _Training(tuner, checkpoints, self._pipes)

@@ -49,10 +49,15 @@ def stack(template: nn.Module, study: Study, rows: int) -> Stack:
 
 
 class Vmapped:
-    """Any module for which `can` holds, through `torch.vmap` of its forward pass; autograd sees one graph for all
-    lanes. `weights`: rows [l, P]. `flat` (None: on other devices than CPUs): lay all gradients side by side. An update
-    then is a call for each operation of its rule, and not for each of every parameter; on a CPU, which waits for memory
-    and not for calls, that costs a pass for nothing."""
+    """Any module, through `torch.vmap` of its forward pass; autograd sees one graph for all lanes.
+
+    Arguments:
+        template: a module for which `can` holds.
+        weights: rows [l, P].
+        flat: lay all gradients side by side: an update then is a call for each operation of its rule, and not for each
+            of every parameter. On a CPU, which waits for memory and not for calls, that costs a pass for nothing. None:
+            on other devices than CPUs.
+    """
 
     def __init__(self, template: nn.Module, weights: Tensor, layout: Layout, flat: bool | None = None) -> None:
         flat = weights.device.type != "cpu" if flat is None else flat
