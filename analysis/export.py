@@ -95,8 +95,8 @@ def export(
             _write_tables(aside, studies, form, watch)
         aside.replace(folder)
     except OSError as error:
-        why = error.strerror or error
-        raise ExportError(f"cannot write to {folder}: {why}; make room or choose another DIR.") from error
+        cure = "make room, change its permissions or choose another DIR"
+        raise ExportError(f"cannot write to {folder}: {error.strerror or error}; {cure}.") from error
     finally:
         shutil.rmtree(aside, ignore_errors=True)
 
