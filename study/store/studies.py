@@ -60,7 +60,7 @@ def check(results: Path, studies: Sequence[Study]) -> None:
                 differing = {k: v for k, v in differing.items() if k not in OF_ONE_SIZE}
             differing = {key: pair for key, pair in differing.items() if key not in EXTENDABLE + SETTLED}
             cure = "choose another results=DIR"
-            if "arithmetic" in differing and held["arithmetic"] not in older.REMOVED_ARITHMETICS:
+            if "arithmetic" in differing and held.get("arithmetic") not in older.REMOVED_ARITHMETICS:
                 cure = f"its engine= and engine.device= chose the arithmetic: give them again, or {cure}"
             _refuse(results, differing, cure)
 

@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from helpers import doc_pages
+from house import doc_pages
 
 from analysis import figures, load
 from analysis.counting import Goal
@@ -85,7 +85,7 @@ def test_a_command_that_is_not_accepted_is_found() -> None:
     ("page", "command", "shown"), doc_pages.console_examples(), ids=lambda value: getattr(value, "stem", None)
 )
 def test_console_examples_print_what_the_page_shows(page: Path, command: str, shown: str) -> None:
-    assert doc_pages.output(command) == shown, "run: python tests/helpers/doc_pages.py"
+    assert doc_pages.output(command) == shown, "run: python tests/house/doc_pages.py"
 
 
 def test_links_between_files_lead_somewhere() -> None:

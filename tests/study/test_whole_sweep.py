@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pandas as pd
 import pytest
-from helpers import doc_pages
 from helpers.made_workload import FAILING, own_folder
 from helpers.processes import tables, written
+from house import doc_pages
 
 from analysis.load import load
 from analysis.tables import steps_to_result

@@ -1,6 +1,6 @@
 """The README and the pages of the docs: their commands, their code, and the output that they show.
 
-python tests/helpers/doc_pages.py     runs every `console` example and writes its output into the page
+python tests/house/doc_pages.py     runs every `console` example and writes its output into the page
 """
 
 from __future__ import annotations
