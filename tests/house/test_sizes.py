@@ -3,16 +3,7 @@
 from pathlib import Path
 
 import pytest
-from house.measure import (
-    MOST_FILES,
-    MOST_FUNCTION,
-    MOST_LINES,
-    ROOMS,
-    folders,
-    lines,
-    long_functions,
-    python_files,
-)
+from house.measure import MOST_FILES, MOST_FUNCTION, MOST_LINES, ROOMS, folders, lines, long_functions, python_files
 
 ROOT = Path(__file__).parents[2]
 TOPS = (*ROOMS, "benchmarks", "tests")

@@ -182,11 +182,7 @@ def test_malformed_records_are_refused(tmp_path: Path, size: int) -> None:
 
 def digits(train_examples: int | None = None, validation_examples: int = 300, seed: int = 0) -> Splits:
     return splits(
-        "digits",
-        train_examples=train_examples,
-        validation_examples=validation_examples,
-        split_seed=seed,
-        device="cpu",
+        "digits", train_examples=train_examples, validation_examples=validation_examples, split_seed=seed, device="cpu"
     )
 
 

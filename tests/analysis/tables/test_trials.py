@@ -85,10 +85,7 @@ def test_maps_give_every_batch_size_what_the_slowest_needs(results):
 def test_a_trial_that_diverged_nobody_knows_when_reached_nothing(results):
     """As imported ones may."""
     found = trials.trials(results({8: [900, 800], 64: [200, 100]}))
-    found.loc[(found["batch_size"] == 64) & (found["trial"] == 1), ["status", "first_bad_step"]] = [
-        "INFEASIBLE",
-        None,
-    ]
+    found.loc[(found["batch_size"] == 64) & (found["trial"] == 1), ["status", "first_bad_step"]] = ["INFEASIBLE", None]
     table = trials.maps(found)
     assert set(table["state"][(table["batch_size"] == 64) & (table["trial"] == 1)]) == {"infeasible"}
 
