@@ -7,27 +7,26 @@ import math
 import numpy as np
 import pytest
 
-from analysis.load import load
 from analysis.tables import compare, scaling
-from study.records import Budget
 
 INF = math.inf
 
 
 @pytest.fixture
-def raced(tmp_path, make_study, make_curve, write_study):
+def raced(results):
     """Studies given as {optimizer: {batch size: steps to the goal of each trial, None if missed}}, loaded."""
 
     def write(curves):
         for optimizer, by_size in curves.items():
             space = {"learning_rate": 0.1} | ({} if optimizer == "sgd" else {"momentum": 0.9})
-            for size, ends in by_size.items():
-                fields = {"optimizer": optimizer, "space": space, "examples": 4096, "budget": Budget(0, 2000)}
-                study = make_study(batch_size=size, trials=len(ends), **fields)
-                write_study(tmp_path, study, [make_curve(study, i, reaches=end) for i, end in enumerate(ends)])
-        return list(load(tmp_path))
+            studies = results(by_size, optimizer=optimizer, space=space, stopping="goal")
+        return studies
 
     return write
+
+
+def told(studies, **by):
+    return compare.sentences(compare.table(studies, **by), scaling.table(studies), **by)
 
 
 def test_ahead_behind_and_missed(raced):
@@ -47,48 +46,53 @@ def test_ahead_behind_and_missed(raced):
     assert said.endswith("Maximum useful batch sizes: 16 with momentum, at least 256 with sgd.")
 
 
-def test_nothing_is_shown_where_nothing_differs(raced):
-    studies = raced({name: {1: [100, 200, 300, 400]} for name in ("momentum", "sgd")})
-    [said] = compare.sentences(compare.table(studies), scaling.table(studies))
-    assert "neither momentum nor sgd is shown to need fewer steps at any batch size" in said
-
-
 SAME = {1: [100, 200, 300, 400], 4: [50, 60, 70, 80]}
 
 
 def test_where_nothing_is_shown_of_any_pair_it_is_said_once(raced):
     studies = raced({"momentum": SAME, "nesterov": SAME, "sgd": SAME})
-    [said] = compare.sentences(compare.table(studies), scaling.table(studies))
+    [said] = told(studies)
     assert ": none of momentum, nesterov and sgd is shown to need fewer steps at any batch size." in said
     assert said.endswith("Maximum useful batch size: at least 4 with each.")
 
 
 def test_pairs_of_which_nothing_is_shown_come_last(raced):
     studies = raced({"momentum": {1: [10] * 4, 4: [5] * 4}, "nesterov": SAME, "sgd": SAME})
-    *ahead, rest = compare.sentences(compare.table(studies), scaling.table(studies))
+    *ahead, rest = told(studies)
     for words, slower in zip(ahead, ("nesterov", "sgd"), strict=True):
         assert f": momentum needs fewer steps than {slower} at batch size 1, 4 (up to 10 times)." in words
     assert ": no other pair of momentum, nesterov and sgd is shown to differ. Maximum" in rest
 
 
-def test_times_are_told_apart_from_missed_goals(raced):
-    studies = raced({"momentum": {4: [100] * 8, 16: [50] * 8}, "sgd": {4: [150] * 8, 16: [None] * 8}})
-    [said] = compare.sentences(compare.table(studies), scaling.table(studies))
-    assert "than sgd at batch size 4 (up to 1.5 times), 16 (where sgd missed the goal)." in said
+PLATEAU = {1: [400] * 8, 4: [100] * 8, 16: [100] * 8}
 
 
-def test_where_the_best_of_more_trials_lies_the_other_way_no_times_are_told(raced):
-    """Of 64 trials the three luckiest beat all of 16, and the best of equally many do not."""
-    studies = raced({"momentum": {4: [75] * 3 + [400] * 61}, "sgd": {4: [100] * 16}})
-    [said] = compare.sentences(compare.table(studies), scaling.table(studies))
-    assert "sgd needs fewer steps than momentum at batch size 4 (comparing the best of equal numbers" in said
-
-
-def test_limits_that_differ_for_certain_have_a_ratio(raced):
-    plateau = {1: [400] * 8, 4: [100] * 8, 16: [100] * 8}
-    studies = raced({"momentum": plateau | {16: [25] * 8, 64: [25] * 8}, "sgd": plateau})
-    [said] = compare.sentences(compare.table(studies), scaling.table(studies))
-    assert said.endswith("Maximum useful batch sizes: 16 with momentum, 4 with sgd (a ratio of 4).")
+@pytest.mark.parametrize(
+    ("momentum", "sgd", "expected"),
+    [
+        (SAME, SAME, "neither momentum nor sgd is shown to need fewer steps at any batch size"),
+        (
+            {4: [100] * 8, 16: [50] * 8},
+            {4: [150] * 8, 16: [None] * 8},
+            "than sgd at batch size 4 (up to 1.5 times), 16 (where sgd missed the goal).",
+        ),
+        # Of 64 trials the three luckiest beat all of 16, and the best of equally many do not.
+        (
+            {4: [75] * 3 + [400] * 61},
+            {4: [100] * 16},
+            "sgd needs fewer steps than momentum at batch size 4 (comparing the best of equal numbers",
+        ),
+        (
+            PLATEAU | {16: [25] * 8, 64: [25] * 8},
+            PLATEAU,
+            "Maximum useful batch sizes: 16 with momentum, 4 with sgd (a ratio of 4).",
+        ),
+    ],
+    ids=["nothing_differs", "times_and_missed_goals", "luck", "limits_that_differ_have_a_ratio"],
+)
+def test_what_is_said_of_a_pair(raced, momentum, sgd, expected):
+    [said] = told(raced({"momentum": momentum, "sgd": sgd}))
+    assert expected in said
 
 
 def test_nothing_is_shown_of_searches_that_learn_from_their_trials(raced):
@@ -121,20 +125,20 @@ def test_trials_that_never_ran():
     assert compare.speed_up(np.array([]), np.array([10.0]))[0] == 0
 
 
-def test_workloads_under_one_optimizer(tmp_path, make_study, make_curve, write_study):
+def test_workloads_under_one_optimizer(results):
     """Two models on the same data are compared; one on other data that shares nothing with them is not."""
-    made = {"small": ("Small", 4096), "large": ("Large", 4096), "other": ("Other", 64)}
-    for name, (target, examples) in made.items():
-        workload = {"_target_": target, "name": name, "dataset": f"{examples}", "train_examples": examples}
-        for size, steps in {1: 800, 4: 200 if name == "small" else 100}.items():
-            fields = {"space": {"learning_rate": 0.1, "momentum": 0.9}, "budget": Budget(0, 2000)}
-            study = make_study(batch_size=size, trials=8, **fields, workload=workload)
-            write_study(tmp_path, study, [make_curve(study, i, reaches=steps) for i in range(8)])
-    studies = list(load(tmp_path))
+    for name, (target, examples) in {
+        "small": ("Small", 4096),
+        "large": ("Large", 4096),
+        "other": ("Other", 64),
+    }.items():
+        workload = {"_target_": name.title(), "name": name, "dataset": f"{examples}", "train_examples": examples}
+        ends = {1: [800] * 8, 4: [200 if name == "small" else 100] * 8}
+        studies = results(ends, space={"learning_rate": 0.1, "momentum": 0.9}, workload=workload)
     pairs = compare.table(studies, by="workload")
     assert pairs[["optimizer", "workload", "against", "batch_size", "speed_up"]].to_numpy().tolist() == [
         ["momentum", "large", "small", 1, 1.0],
         ["momentum", "large", "small", 4, 2.0],
     ]
-    [said] = compare.sentences(pairs, scaling.table(studies), by="workload")
+    [said] = told(studies, by="workload")
     assert "large needs fewer steps than small at batch size 4 (up to 2 times)" in said

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from analysis.counting import COMPLETE, INCOMPLETE, INFEASIBLE, Goal
 from analysis.intervals import median_best_of
-from analysis.load import LoadError, load, load_study
+from analysis.load import load_study
 from analysis.tables import scaling, steps_to_result, trials
 from analysis.tables.scaling import Limit, maximum_useful_batch_size, perfect_scaling_limit
 from study.records import Budget
@@ -19,59 +19,20 @@ from study.records import Budget
 INF = math.inf
 
 
-@pytest.fixture
-def results(tmp_path, make_study, make_curve, write_study):
-    """Write studies given as {batch size: [a trial each]} and load them.
-
-    A trial is the step at which it reaches the goal, None if it never does, "bad" if it diverges at step 7,
-    "missing" if its file is not there.
-    """
-
-    def write(studies, trials=None, **fields):
-        for batch_size, ends in studies.items():
-            study = make_study(
-                batch_size=batch_size,
-                trials=trials or len(ends),
-                **{"examples": 4096, "budget": Budget(0, 2000)} | fields,
-            )
-            curves = [
-                make_curve(study, index, **({"bad": 7} if end == "bad" else {"reaches": end}))
-                for index, end in enumerate(ends)
-                if end != "missing"
-            ]
-            write_study(tmp_path, study, curves)
-        return list(load(tmp_path))
-
-    return write
-
-
 def test_one_study(results):
-    frame = steps_to_result.table(results({32: [None, 400, "bad", 300, 300, 200]}, trials=4))
+    ends = {32: [None, 400, "bad", 300, 300, 200]}
+    frame = steps_to_result.table(results(ends, trials=4, stopping="goal"))
     [row] = frame.to_dict("records")
     tuned = {"learning_rate": row.pop("learning_rate"), "momentum": row.pop("momentum")}
-    assert row == {
-        "workload": "tiny",
-        "optimizer": "momentum",
-        "batch_size": 32,
-        "goal_metric": "val/classification_error",
-        "goal_threshold": 0.1,
-        "reached": True,
-        "steps_to_result": 300,  # trial 5 is beyond the first four feasible ones
-        "examples_to_result": 9600,
-        "trial": 3,  # the lower index of the tie
-        "steps_n": 300.0,
-        "low": 300.0,
-        "high": INF,  # of four trials, two cannot be said to lie above their median
-        "censored_at": 2000.0,
-        "complete": 4,
-        "incomplete": 0,
-        "infeasible": 1,
-        "train_steps": 2000,
-        "budget_multiple": 1.0,
-        "stage": 0,
-        "stopping": "goal",
-        "steps_trained": 2000 + 400 + 7 + 300 + 300,
-    }
+    names = {"workload": "tiny", "optimizer": "momentum", "batch_size": 32, "stage": 0, "stopping": "goal"}
+    goal = {"goal_metric": "val/classification_error", "goal_threshold": 0.1, "reached": True}
+    # Trial 5 is beyond the first four feasible ones; of a tie the lower index counts.
+    found = {"steps_to_result": 300, "examples_to_result": 9600, "trial": 3}
+    # Of four trials, two cannot be said to lie above their median.
+    interval = {"steps_n": 300.0, "low": 300.0, "high": INF, "censored_at": 2000.0}
+    counts = {"complete": 4, "incomplete": 0, "infeasible": 1}
+    trained = {"train_steps": 2000, "budget_multiple": 1.0, "steps_trained": 2000 + 400 + 7 + 300 + 300}
+    assert row == names | goal | found | interval | counts | trained
     [data] = results({})
     assert tuned == data.trials.loc[3, ["learning_rate", "momentum"]].to_dict()
 
@@ -115,7 +76,7 @@ def test_counts_are_of_the_prefix(results, ends, trials, counts):
 
 
 def test_outcomes(results):
-    [study] = results({8: ["bad", 300, "missing", None, 100]}, trials=2)
+    [study] = results({8: ["bad", 300, "missing", None, 100]}, trials=2, stopping="goal")
     frame = steps_to_result.outcomes(study)
     assert list(frame["status"]) == [INFEASIBLE, COMPLETE, INCOMPLETE, COMPLETE, COMPLETE]
     assert list(frame["end"]) == [7, 300, 0, 2000, 100]
@@ -132,7 +93,7 @@ def test_an_unfinished_trial_is_never_counted(tmp_path, make_study, make_curve, 
 
 
 def test_another_goal_is_read_off_the_same_curves(results):
-    [study] = results({8: [300, None]}, stopping="budget")
+    [study] = results({8: [300, None]})
     assert steps_to_result.row(study, Goal("val/classification_error", 0.95))["steps_to_result"] == 40  # 2 % of 2000
     assert steps_to_result.row(study, Goal("val/classification_error", 0.06))["steps_to_result"] == 300
     assert not steps_to_result.row(study, Goal("val/classification_error", 0.01))["reached"]
@@ -148,17 +109,12 @@ def test_rows_are_ordered_by_number_and_columns_hold_every_hyperparameter(result
 
 
 def test_cost(results):
-    [row] = steps_to_result.cost_table(results({8: [100, None, "bad"]}, trials=2)).to_dict("records")
+    [row] = steps_to_result.cost_table(results({8: [100, None, "bad"]}, stopping="goal")).to_dict("records")
     assert (row["trials"], row["steps"]) == (3, 100 + 2000 + 7)
     assert (row["seconds_training"], row["seconds_evaluation"]) == (6.0, 1.5)
     assert row["seconds_per_step"] == pytest.approx(6.0 / 2107)
     assert row["evaluation_share"] == pytest.approx(0.2)
     assert row["device"] == "cpu"
-
-
-def test_no_results_are_refused(tmp_path):
-    with pytest.raises(LoadError, match=f"no studies in {tmp_path}"):
-        list(load(tmp_path))
 
 
 @pytest.mark.parametrize(
@@ -180,12 +136,9 @@ def test_perfect_scaling_limit(steps, limit):
     assert perfect_scaling_limit(steps) == limit
 
 
-def test_perfect_scaling_from_a_base():
-    steps = {1: 1000.0, 2: 700.0, 4: 350.0, 8: 190.0, 16: 180.0}
-    assert perfect_scaling_limit(steps) == Limit(1.0, "<")
-    assert perfect_scaling_limit(steps, base=2) == Limit(8.0, "=")
-    assert perfect_scaling_limit(steps, base=3) == Limit(8.0, "=")
-    assert perfect_scaling_limit(steps, base=10) == Limit(16.0, ">")
+@pytest.mark.parametrize(("base", "limit"), [(None, (1.0, "<")), (2, (8.0, "=")), (3, (8.0, "=")), (10, (16.0, ">"))])
+def test_perfect_scaling_from_a_base(base, limit):
+    assert perfect_scaling_limit({1: 1000.0, 2: 700.0, 4: 350.0, 8: 190.0, 16: 180.0}, base) == Limit(*limit)
 
 
 @pytest.mark.parametrize(
@@ -251,11 +204,6 @@ def test_median_best_of_against_brute_force(steps, draws):
     assert median_best_of(np.array(steps, dtype=float), draws) == best[(len(best) - 1) // 2]
 
 
-def test_median_best_of_works_on_many_samples_at_once():
-    samples = np.random.default_rng(0).permuted(np.tile(np.arange(1.0, 21.0), (7, 1)), axis=1)
-    assert median_best_of(samples, 5).tolist() == [median_best_of(sample, 5) for sample in samples]
-
-
 def limits(studies):
     """Those that are read off the curve; `test_fits` has the fitted ones."""
     rows = scaling.table(studies).to_dict("records")
@@ -266,35 +214,54 @@ def sentence(studies):
     return " ".join(scaling.sentences(steps_to_result.table(studies), scaling.table(studies)))
 
 
-def test_perfect_scaling_throughout(results):
-    studies = results({1: [1600] * 4, 2: [800] * 4, 4: [400] * 4})
-    assert limits(studies) == {"perfect_scaling_limit": (4, ">"), "maximum_useful_batch_size": (4, ">")}
-    assert "(perfect scaling) up to the largest batch size, 4" in sentence(studies)
-    assert "4.0 times fewer" in sentence(studies)
-
-
-def test_what_budgets_are_too_short_to_tell_is_said(results):
-    studies = results({8: [1800] * 4, 16: [900] * 4, 32: [None] * 4}, budget=Budget(4, 100))
-    assert limits(studies) == {"perfect_scaling_limit": (16, ">"), "maximum_useful_batch_size": (16, ">")}
+@pytest.mark.parametrize(
+    ("ends", "fields", "perfect", "useful", "words"),
+    [
+        (
+            {1: 1600, 2: 800, 4: 400},
+            *({}, (4, ">"), (4, ">")),
+            ["(perfect scaling) up to the largest batch size, 4", "4.0 times fewer"],
+        ),
+        (
+            {8: 1800, 16: 900, 32: None},
+            *({"budget": Budget(4, 100)}, (16, ">"), (16, ">")),
+            [
+                "(perfect scaling) up to at least 16",
+                "the maximum useful batch size is at least 16 (16 in every resample)",
+            ],
+        ),
+        (
+            {1: 1600, 4: 400, 16: 200, 64: 200, 256: 195},
+            *({}, (4, "="), (16, "=")),
+            [
+                "no batch size above 16 is shown to need fewer steps (16 in every resample): 200 steps at 16",
+                "Steps fall in proportion to batch size (perfect scaling) up to about 4 (4 in every resample).",
+                *("8.0 times fewer", "by Zhang et al."),
+                "Critical batch size of tiny with momentum to validation error < 0.1: 7 (",
+            ],
+        ),
+    ],
+    ids=["perfect", "short_budgets", "plateau"],
+)
+def test_limits_and_what_is_said_of_them(results, ends, fields, perfect, useful, words):
+    studies = results({size: [end] * 4 for size, end in ends.items()}, **fields)
+    assert limits(studies) == {"perfect_scaling_limit": perfect, "maximum_useful_batch_size": useful}
     said = sentence(studies)
-    assert "(perfect scaling) up to at least 16" in said
-    assert "the maximum useful batch size is at least 16 (16 in every resample): 900 steps at 16" in said
+    assert [each for each in words if each not in said] == []
 
 
 @pytest.mark.parametrize(
-    ("ends", "base", "said"),
+    ("first", "base", "said"),
     [
-        ({1: [600] * 4, 2: [590] * 4, 4: [580] * 4}, None, "beyond 1, the smallest batch size"),
-        ({1: [None] * 4, 2: [590] * 4, 4: [580] * 4}, None, "beyond 2, the smallest that reached the goal"),
-        ({1: [600] * 4, 2: [590] * 4, 4: [580] * 4}, 2, "beyond 2, the base"),
+        (600, None, "beyond 1, the smallest batch size"),
+        (None, None, "beyond 2, the smallest that reached the goal"),
+        (600, 2, "beyond 2, the base"),
     ],
 )
-def test_in_what_a_limit_is_the_smallest(results, ends, base, said):
-    studies = results(ends)
-    assert (
-        f"No perfect scaling is shown {said}"
-        in scaling.sentences(steps_to_result.table(studies), scaling.table(studies, base=base))[0]
-    )
+def test_in_what_a_limit_is_the_smallest(results, first, base, said):
+    studies = results({1: [first] * 4, 2: [590] * 4, 4: [580] * 4})
+    found = scaling.sentences(steps_to_result.table(studies), scaling.table(studies, base=base))
+    assert f"No perfect scaling is shown {said}" in found[0]
 
 
 def test_searches_that_learn_from_their_trials_have_no_s_n(results):
@@ -304,17 +271,6 @@ def test_searches_that_learn_from_their_trials_have_no_s_n(results):
     assert steps[["steps_n", "low", "high"]].isna().all(axis=None)
     assert scaling.table(studies)[["low", "high"]].isna().all(axis=None)
     assert trials.best_of_n(studies).empty
-
-
-def test_a_plateau(results):
-    studies = results({1: [1600] * 4, 4: [400] * 4, 16: [200] * 4, 64: [200] * 4, 256: [195] * 4})
-    assert limits(studies) == {"perfect_scaling_limit": (4, "="), "maximum_useful_batch_size": (16, "=")}
-    said = sentence(studies)
-    assert "no batch size above 16 is shown to need fewer steps (16 in every resample): 200 steps at 16" in said
-    assert "Steps fall in proportion to batch size (perfect scaling) up to about 4 (4 in every resample)." in said
-    assert "8.0 times fewer" in said
-    assert "Critical batch size of tiny with momentum to validation error < 0.1: 7 (" in said
-    assert "by Zhang et al." in said
 
 
 def test_a_goal_reached_nowhere_or_once_still_has_its_sentence(results):
@@ -358,12 +314,10 @@ def test_each_optimizer_is_a_curve_of_its_own(results):
     assert values["momentum", "perfect_scaling_limit"] == 1
 
 
-def test_betas_searched_by_their_half_life_stand_in_the_tables_too(tmp_path, make_study, make_curve, write_study):
+def test_betas_searched_by_their_half_life_stand_in_the_tables_too(results):
     """Else figures of momentum and of effective learning rates would take it for 0."""
-    space = {"learning_rate": 0.1, "momentum_half_life_examples": 16.0}
-    study = make_study(space=space, trials=1, batch_size=8)
-    write_study(tmp_path, study, [make_curve(study, 0, reaches=20)])
-    [row] = steps_to_result.table(load(tmp_path)).to_dict("records")
+    studies = results({8: [20]}, space={"learning_rate": 0.1, "momentum_half_life_examples": 16.0})
+    [row] = steps_to_result.table(studies).to_dict("records")
     assert (row["momentum_half_life_examples"], row["momentum"]) == (16.0, 0.5**0.5)
-    [trial] = trials.trials(list(load(tmp_path))).to_dict("records")
+    [trial] = trials.trials(studies).to_dict("records")
     assert trial["momentum"] == 0.5**0.5

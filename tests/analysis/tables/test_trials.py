@@ -7,30 +7,11 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from analysis.load import load, load_study
+from analysis.load import load_study
 from analysis.tables import best_errors, relative, trials
-from study.records import Budget
 
 INF = math.inf
 GOAL = {"goal_metric": "val/classification_error", "goal_threshold": 0.1}
-
-
-@pytest.fixture
-def results(tmp_path, make_study, make_curve, write_study):
-    """Write studies of {batch size: [the step at which each trial reaches the goal, None or "bad"]} and load them."""
-
-    def write(studies, **fields):
-        for batch_size, ends in studies.items():
-            fields = {"examples": 4096, "budget": Budget(0, 2000), "stopping": "budget", **fields}
-            study = make_study(batch_size=batch_size, trials=sum(end != "bad" for end in ends), **fields)
-            curves = [
-                make_curve(study, index, **({"bad": 7} if end == "bad" else {"reaches": end}))
-                for index, end in enumerate(ends)
-            ]
-            write_study(tmp_path, study, curves)
-        return list(load(tmp_path))
-
-    return write
 
 
 def test_every_counted_trial_has_a_row(results):
@@ -53,11 +34,8 @@ def test_best_of_n_falls_to_the_best_of_all(results):
 def test_parameters_with_a_single_value_have_no_axis(results):
     studies = results({32: [100, "bad", None]})
     table = trials.along_axes(trials.trials(studies), studies)
-    assert set(table["parameter"]) == {"learning_rate", "momentum"}
-    assert dict(zip(table["parameter"], table["scale"], strict=True)) == {
-        "learning_rate": "log",
-        "momentum": "reverse_log",
-    }
+    scales = dict(zip(table["parameter"], table["scale"], strict=True))
+    assert scales == {"learning_rate": "log", "momentum": "reverse_log"}
     one = table[table["parameter"] == "momentum"]
     assert list(one["value"]) == list(one["momentum"])
     assert list(one["status"]) == ["COMPLETE", "INFEASIBLE", "COMPLETE"]
@@ -67,15 +45,8 @@ def test_maps_give_every_batch_size_what_the_slowest_needs(results):
     table = trials.maps(trials.trials(results({8: [900, 1000, None], 64: [200, 500, "bad", None]})))
     examples = table[table["unit"] == "examples"].set_index(["batch_size", "trial"])
     assert set(examples["budget"]) == {64 * 200}  # the best trial at 64 needs more examples than that at 8
-    assert examples["state"].to_dict() == {
-        (8, 0): "reached",
-        (8, 1): "reached",
-        (8, 2): "not reached",
-        (64, 0): "reached",
-        (64, 1): "not reached",
-        (64, 2): "infeasible",
-        (64, 3): "not reached",
-    }
+    states = {8: ["reached", "reached", "not reached"], 64: ["reached", "not reached", "infeasible", "not reached"]}
+    assert {size: list(examples["state"][size]) for size in states} == states
     assert list(examples.index[examples["fastest"]]) == [(8, 0), (64, 0)]
     steps = table[table["unit"] == "steps"].set_index(["batch_size", "trial"])
     assert set(steps["budget"]) == {900}
@@ -86,8 +57,7 @@ def test_a_trial_that_diverged_nobody_knows_when_reached_nothing(results):
     """As imported ones may."""
     found = trials.trials(results({8: [900, 800], 64: [200, 100]}))
     found.loc[(found["batch_size"] == 64) & (found["trial"] == 1), ["status", "first_bad_step"]] = ["INFEASIBLE", None]
-    table = trials.maps(found)
-    assert set(table["state"][(table["batch_size"] == 64) & (table["trial"] == 1)]) == {"infeasible"}
+    assert set(trials.maps(found).set_index(["batch_size", "trial"])["state"][64, 1]) == {"infeasible"}
 
 
 def test_maps_stay_within_what_was_trained_everywhere(results):
@@ -143,14 +113,13 @@ def curve(workload, steps, optimizer="sgd", threshold=0.1):
 
 
 def made_of(**parts):
-    return pd.DataFrame(
-        [{"workload": name, **dict(zip(("dataset", "part", "model"), of, strict=True))} for name, of in parts.items()]
-    )
+    return pd.DataFrame([(name, *of) for name, of in parts.items()], columns=["workload", "dataset", "part", "model"])
 
 
 def test_models_on_the_same_data_are_relative_to_the_smallest_common_batch_size():
     steps = pd.concat([curve("a", {1: 800, 2: 400, 4: 200}), curve("b", {2: 100, 4: 50, 8: None})])
-    table = relative.table(steps, made_of(a=("mnist", "100", "x"), b=("mnist", "100", "y")))
+    made = made_of(a=("mnist", "100", "x"), b=("mnist", "100", "y"))
+    table = relative.table(steps, made)
     assert set(table["compared"]) == {"models"}
     assert set(table["of"]) == {"mnist, 100 examples"}
     found = table.set_index(["workload", "batch_size"])["relative_steps"]
@@ -158,17 +127,18 @@ def test_models_on_the_same_data_are_relative_to_the_smallest_common_batch_size(
     assert found["a", 2] == found["b", 2] == 1
     assert found["b", 4] == 0.5
     assert np.isnan(found["b", 8])
-    at_four = relative.table(steps, made_of(a=("mnist", "100", "x"), b=("mnist", "100", "y")), norm=4)
+    at_four = relative.table(steps, made, norm=4)
     assert at_four.set_index(["workload", "batch_size"])["relative_steps"]["a", 1] == 4
 
 
-def test_models_need_the_same_goal_and_data_sets_do_not():
+@pytest.mark.parametrize(
+    ("other", "compared"),
+    [(("mnist", "100", "y"), set()), (("cifar", "100", "x"), {"data sets"}), (("mnist", "50", "x"), {"subsets"})],
+)
+def test_models_need_the_same_goal_and_data_sets_do_not(other, compared):
     steps = pd.concat([curve("a", {2: 400, 4: 200}), curve("b", {2: 100, 4: 50}, threshold=0.2)])
-    assert relative.table(steps, made_of(a=("mnist", "100", "x"), b=("mnist", "100", "y"))).empty
-    of_data = relative.table(steps, made_of(a=("mnist", "100", "x"), b=("cifar", "100", "x")))
-    assert set(of_data["compared"]) == {"data sets"}
-    of_parts = relative.table(steps, made_of(a=("mnist", "100", "x"), b=("mnist", "50", "x")))
-    assert set(of_parts["compared"]) == {"subsets"}
+    table = relative.table(steps, made_of(a=("mnist", "100", "x"), b=other))
+    assert (set() if table.empty else set(table["compared"])) == compared
 
 
 def test_a_single_workload_is_compared_with_nothing():
