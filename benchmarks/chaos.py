@@ -23,6 +23,7 @@ import sys
 import tempfile
 import time
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -68,6 +69,20 @@ def finished(results: Path) -> dict[tuple[str, int], float]:
     return found
 
 
+class Watch:
+    """Counts the finished trials of a results folder that go missing or run again."""
+
+    def __init__(self, results: Path) -> None:
+        self.results, self.known, self.lost, self.repeated = results, dict[tuple[str, int], float](), 0, 0
+
+    def look(self) -> None:
+        """Compare the trials on file with those at the last look."""
+        now = finished(self.results)
+        self.lost += len(self.known.keys() - now.keys())
+        self.repeated += sum(now[trial] != seconds for trial, seconds in self.known.items() if trial in now)
+        self.known = now
+
+
 def tables(results: Path) -> dict[str, bytes]:
     """Every table without timings."""
     return {path.name: path.read_bytes() for path in (results / "tables").glob("*.csv") if path.name != "cost.csv"}
@@ -77,9 +92,7 @@ def survive(kills: int, folder: Path, seed: int = 0) -> Survival:
     """Run both sweeps in `folder`, one of them killed up to `kills` times."""
     peaceful, killed = folder / "peaceful", folder / "killed"
     subprocess.run(command(kills, peaceful), check=True, **QUIET)
-    chance = random.Random(seed)
-    known: dict[tuple[str, int], float] = {}
-    made = lost = repeated = 0
+    chance, watch, made = random.Random(seed), Watch(killed), 0
     while True:
         process = subprocess.Popen(command(kills, killed), **QUIET)
         try:
@@ -92,15 +105,12 @@ def survive(kills: int, folder: Path, seed: int = 0) -> Survival:
                 process.kill()  # its workers must follow it
             process.wait()
             time.sleep(chance.uniform(0, 0.2))
-        now = finished(killed)
-        lost += len(known.keys() - now.keys())
-        repeated += sum(now[trial] != seconds for trial, seconds in known.items() if trial in now)
-        known = now
+        watch.look()
         if process.returncode == 0:
             break
         if process.returncode != -signal.SIGKILL:
             raise RuntimeError(f"the sweep was not killed but ended with status {process.returncode}")
-    return Survival(made, lost, repeated, differing(peaceful, killed))
+    return Survival(made, watch.lost, watch.repeated, differing(peaceful, killed))
 
 
 def differing(one: Path, other: Path) -> list[str]:
@@ -115,16 +125,11 @@ def crowd(processes: int, kills: int, folder: Path, seed: int = 0) -> Survival:
     subprocess.run(command(kills, peaceful), check=True, **QUIET)
     together = [*command(kills, shared), f"shards={processes}", "engine.workers=1"]
     living = [subprocess.Popen(together, **QUIET) for _ in range(processes)]
-    chance = random.Random(seed)
-    known: dict[tuple[str, int], float] = {}
-    made = lost = repeated = 0
+    chance, watch, made = random.Random(seed), Watch(shared), 0
     while living:
-        now = finished(shared)
-        lost += len(known.keys() - now.keys())
-        repeated += sum(now[trial] != seconds for trial, seconds in known.items() if trial in now)
-        known = now
+        watch.look()
         # Kill only after the first finished trials, so that there is something to lose.
-        if known and made < kills and chance.random() < 0.5:
+        if watch.known and made < kills and chance.random() < 0.5:
             victim = living.pop(chance.randrange(len(living)))
             os.killpg(victim.pid, signal.SIGKILL)
             made += victim.wait() == -signal.SIGKILL
@@ -134,8 +139,8 @@ def crowd(processes: int, kills: int, folder: Path, seed: int = 0) -> Survival:
             living.remove(process)
         time.sleep(0.3)
     for path in shared.rglob("study.json"):
-        repeated += sum(run.get("doubled_trials", 0) for run in json.loads(path.read_text())["provenance"])
-    return Survival(made, lost, repeated, differing(peaceful, shared))
+        watch.repeated += sum(run.get("doubled_trials", 0) for run in json.loads(path.read_text())["provenance"])
+    return Survival(made, watch.lost, watch.repeated, differing(peaceful, shared))
 
 
 def main() -> None:
@@ -146,10 +151,8 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        if options.processes > 1:
-            result = crowd(options.processes, options.kills, Path(folder), options.seed)
-        else:
-            result = survive(options.kills, Path(folder), options.seed)
+        way = partial(crowd, options.processes) if options.processes > 1 else survive
+        result = way(options.kills, Path(folder), options.seed)
     print(f"kills survived  {result.kills}\ntrials lost     {result.lost}\ntrials repeated {result.repeated}")
     print(f"tables          {', '.join(result.differing) or 'none'} differ")
     sys.exit(bool(result.lost or result.repeated or result.differing))

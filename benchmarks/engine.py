@@ -25,9 +25,11 @@ import platform
 import statistics
 import time
 from collections.abc import Callable, Iterable
-from contextlib import nullcontext, suppress
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import lru_cache, partial
+from itertools import chain, repeat
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -111,7 +113,7 @@ def study_of(model: str, batch_size: int, optimizer: str, device: str, made_up: 
     where = [f"batch_size={batch_size}", f"engine.device={device}"]
     arguments = [*MODELS[model], f"optimizer={optimizer}", *fixed, *never, *where]
     with mock.patch("workloads.data.datasets.splits", made_up_splits) if made_up else nullcontext():
-        [job] = preflight.materialise(parse_jobs(arguments))
+        [job] = preflight.settle(parse_jobs(arguments))
     real = dict(job.study.workload)
     wrapped = {"_target_": "benchmarks.engine.HardlyEvaluated", "workload": real, "made_up": made_up}
     wrapped |= {key: real[key] for key in ("name", "train_examples")}
@@ -130,13 +132,13 @@ def wait(device: str) -> None:
         torch.cuda.synchronize(device)
 
 
-def rate(step: Callable[[], object], device: str) -> float:
-    """Calls per second over `SECONDS`, after a warm-up."""
+def rate(step: Callable[[], object], device: str, calls: int = 0) -> float:
+    """Calls per second after a warm-up, of this many calls or (0) over `SECONDS`."""
     step()
     step()
     wait(device)
     count, start = 0, time.perf_counter()
-    while time.perf_counter() - start < SECONDS or count < 2:
+    while count < calls or (not calls and (count < 2 or time.perf_counter() - start < SECONDS)):
         step()
         count += 1
     wait(device)
@@ -157,15 +159,10 @@ def loop_a(device: str, study: Study) -> float:
     loader = DataLoader(dataset, study.batch_size, shuffle=True, drop_last=True, pin_memory=pinned)
     model = workload.model().to(device)
     optimizer = WRITTEN[study.optimizer][1](model.parameters())
-    batches = iter(loader)
+    batches = chain.from_iterable(repeat(loader))
 
     def step() -> None:
-        nonlocal batches
-        try:
-            x, y = next(batches)
-        except StopIteration:
-            batches = iter(loader)
-            x, y = next(batches)
+        x, y = next(batches)
         x, y = x.to(device, non_blocking=True), y.to(device, non_blocking=True)
         optimizer.zero_grad()
         torch.nn.functional.cross_entropy(model(x), y).backward()
@@ -174,8 +171,8 @@ def loop_a(device: str, study: Study) -> float:
     return rate(step, device)
 
 
-def step_b(device: str, study: Study) -> Callable[[], None]:
-    """A step of a tuned plain process."""
+def plain_rate(device: str, steps: int, study: Study) -> float:
+    """Steps per second of one tuned plain process, over this many steps or (0) over `SECONDS`."""
     workload, splits = loaded(json.dumps(study.workload))
     data = Data.of(splits, torch.device(device))
     run = Run(study, workload, data, study.trial(0, values(study.search.space, point(study, 0))))
@@ -184,25 +181,7 @@ def step_b(device: str, study: Study) -> Callable[[], None]:
         run.update(RATE)
         run.step += 1
 
-    return step
-
-
-def briefly_b(device: str, study: Study) -> float:
-    """Steps per second of one tuned plain process, measured for `SECONDS`."""
-    return rate(step_b(device, study), device)
-
-
-def seconds_b(device: str, steps: int, study: Study) -> float:
-    """Seconds that one tuned plain process takes for `steps` steps."""
-    step = step_b(device, study)
-    step()
-    step()
-    wait(device)
-    start = time.perf_counter()
-    for _ in range(steps):
-        step()
-    wait(device)
-    return time.perf_counter() - start
+    return rate(step, device, steps)
 
 
 def loop_b(study: Study, tuned: Pool, brief: float, device: str) -> float:
@@ -211,9 +190,9 @@ def loop_b(study: Study, tuned: Pool, brief: float, device: str) -> float:
     Arguments:
         brief: a first estimate of their steps per second.
     """
-    count = len(tuned.pipes)
+    count = len(tuned.processes)
     steps = max(LEAST_STEPS, round(LONG * SECONDS * brief / count))
-    return count * steps / max(tuned.each(partial(seconds_b, device, steps), study))
+    return count * min(tuned.each(partial(plain_rate, device, steps), study))
 
 
 def peak(device: str, _: Study) -> float:
@@ -223,32 +202,18 @@ def peak(device: str, _: Study) -> float:
     return rate(lambda: a @ b, device) * 2 * width**3
 
 
-def _serve(pipe: Any, tuned: bool) -> None:
-    if tuned:
-        settle_arithmetic()
-    with suppress(EOFError):  # the benchmark has ended
-        while True:
-            call, study = pipe.recv()
-            pipe.send(call(study))
-
-
 class Pool:
     """Processes that run the same measurement at the same time."""
 
     def __init__(self, count: int, tuned: bool) -> None:
-        context = mp.get_context("spawn")
-        self.pipes = []
+        context, ready = mp.get_context("spawn"), settle_arithmetic if tuned else None
+        self.processes = [ProcessPoolExecutor(1, context, ready) for _ in range(count)]
         with one_thread_environment() if tuned else nullcontext():
-            for _ in range(count):
-                ours, theirs = context.Pipe()
-                context.Process(target=_serve, args=(theirs, tuned), daemon=True).start()
-                self.pipes.append(ours)
+            self.each(int, 0)  # start them now, in this environment
 
-    def each(self, call: Callable[[Study], float], study: Study) -> list[float]:
+    def each(self, call: Callable[[Any], float], study: Any) -> list[float]:
         """The measurement of each process."""
-        for pipe in self.pipes:
-            pipe.send((call, study))
-        return [pipe.recv() for pipe in self.pipes]
+        return [future.result() for future in [process.submit(call, study) for process in self.processes]]
 
 
 def loop_c(study: Study, workers: Workers, step_seconds: float) -> float:
@@ -259,14 +224,11 @@ def loop_c(study: Study, workers: Workers, step_seconds: float) -> float:
     lanes = workers.cost_of(study).lanes
     longer = LONG if workers.placement.device == "cpu" else LONG * ON_A_GPU
     steps = max(LEAST_STEPS, round(longer * SECONDS / step_seconds / lanes))
-    bounded = replace(
-        study,
-        budget=replace(study.budget, epochs=0, steps=steps),
-        search=replace(study.search, trials=lanes * workers.count),
-    )
+    search = replace(study.search, trials=lanes * workers.count)
+    bounded = replace(study, budget=replace(study.budget, epochs=0, steps=steps), search=search)
     tuner = Tuner(bounded)
     trained, start = 0, time.perf_counter()
-    for curve in workers.train(bounded, tuner, kept={}):
+    for curve in workers.train(bounded, tuner, checkpoints={}):
         tuner.tell(curve)
         trained += int(curve.steps[-1])
     return trained / (time.perf_counter() - start)
@@ -283,8 +245,28 @@ def flop_per_step(study: Study) -> int:
     return counter.get_total_flops() * study.batch_size // examples
 
 
-def options() -> argparse.Namespace:
-    """The command line."""
+def measured(study: Study, job: Job, plain: Pool, tuned: Pool, device: str, count: int) -> dict[str, Any]:
+    """The figures of one model and batch size, from `count` rounds."""
+    with Workers(job.placement) as workers:
+        [cost] = workers.measure([study])
+        brief = sum(tuned.each(partial(plain_rate, device, 0), study))
+
+        def one_round() -> tuple[float, float, float, float]:
+            a = sum(plain.each(partial(loop_a, device), study))
+            b, c = loop_b(study, tuned, brief, device), loop_c(study, workers, cost.step)
+            return a, b, c, sum(tuned.each(partial(peak, device), study))
+
+        one_round()  # untimed, so that every process has loaded its data
+        rounds = [one_round() for _ in range(count)]
+    a, b, c, most = (statistics.median(values) for values in zip(*rounds, strict=True))
+    ratios = {f"c_over_{'ab'[i]}": statistics.median(row[2] / row[i] for row in rounds) for i in (0, 1)}
+    names = {"optimizer": study.optimizer, "batch_size": study.batch_size, "arithmetic": study.arithmetic}
+    rates = {"lanes": cost.lanes, "a": a, "b": b, "c": c}
+    return names | rates | ratios | {"share_of_peak": c * flop_per_step(study) / most, "rounds": rounds}
+
+
+def main() -> None:
+    """Measure and print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", type=Path)
     parser.add_argument("--models", default=",".join(MODELS))
@@ -293,45 +275,7 @@ def options() -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--device", default="auto", help="such as cpu or cuda:1; default: a GPU if there is one")
     parser.add_argument("--made-up-data", action="store_true")
-    return parser.parse_args()
-
-
-def measured(study: Study, job: Job, plain: Pool, tuned: Pool, device: str, count: int) -> dict[str, Any]:
-    """The figures of one model and batch size, from `count` rounds."""
-    with Workers(job.placement) as workers:
-        [cost] = workers.measure([study])
-        # Once untimed, so that every process has loaded its data.
-        plain.each(partial(loop_a, device), study)
-        brief = sum(tuned.each(partial(briefly_b, device), study))
-        loop_c(study, workers, cost.step)
-        rounds = [
-            (
-                sum(plain.each(partial(loop_a, device), study)),
-                loop_b(study, tuned, brief, device),
-                loop_c(study, workers, cost.step),
-                sum(tuned.each(partial(peak, device), study)),
-            )
-            for _ in range(count)
-        ]
-    a, b, c, most = (statistics.median(values) for values in zip(*rounds, strict=True))
-    return {
-        "optimizer": study.optimizer,
-        "batch_size": study.batch_size,
-        "arithmetic": study.arithmetic,
-        "lanes": cost.lanes,
-        "a": a,
-        "b": b,
-        "c": c,
-        "c_over_a": statistics.median(r[2] / r[0] for r in rounds),
-        "c_over_b": statistics.median(r[2] / r[1] for r in rounds),
-        "share_of_peak": c * flop_per_step(study) / most,
-        "rounds": rounds,
-    }
-
-
-def main() -> None:
-    """Measure and print the table."""
-    chosen = options()
+    chosen = parser.parse_args()
     device = one_device(chosen.device)
     torch.set_num_threads(1)
     rows = []

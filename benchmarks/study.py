@@ -13,13 +13,12 @@ import argparse
 import math
 import tempfile
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import optuna
 import torch
 import torch.nn.functional as F
-from torch.utils.data import DataLoader, Sampler, TensorDataset
+from torch.utils.data import DataLoader, TensorDataset
 
 from analysis.load import load_study
 from analysis.tables import steps_to_result
@@ -39,20 +38,6 @@ QUESTION = ["goal=val/classification_error < 0.05", "budget.epochs=2", "stopping
 ONLY_VALIDATION = ["evaluation.every=1000000"]  # the script evaluates only validation
 
 
-class SameOrder(Sampler[list[int]]):
-    """A DataLoader sampler with this project's order of examples for the trial."""
-
-    def __init__(self, study: Study, order_seed: int, examples: int) -> None:
-        self.batches = Batches(order_seed, examples, study.batch_size, torch.device("cpu"))
-        self.steps = study.train_steps
-
-    def __iter__(self) -> Iterator[list[int]]:
-        return (self.batches(step).tolist() for step in range(self.steps))
-
-    def __len__(self) -> int:
-        return self.steps
-
-
 def obvious_script(study: Study, device: str) -> float:
     """Fewest steps to the goal (infinite if not reached), by Optuna around a plain loop."""
     workload = build(study.workload)
@@ -66,7 +51,8 @@ def obvious_script(study: Study, device: str) -> float:
         model = workload.model().to(device)
         h = mine.hyperparameters
         optimizer = torch.optim.SGD(model.parameters(), lr=h["learning_rate"], momentum=h["momentum"])
-        order = SameOrder(study, mine.order_seed, len(dataset))
+        batches = Batches(mine.order_seed, len(dataset), study.batch_size, torch.device("cpu"))
+        order = (batches(step).tolist() for step in range(study.train_steps))  # this project's order of examples
         loader = DataLoader(dataset, batch_sampler=order, pin_memory=device != "cpu")
         for step, (x, y) in enumerate(loader, start=1):
             x, y = x.to(device, non_blocking=True), y.to(device, non_blocking=True)

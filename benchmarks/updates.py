@@ -69,12 +69,7 @@ def measured(name: str, batch_size: int, lanes: int, rounds: int) -> tuple[float
 
 def average_seconds(call: Callable[[], object], calls: int = 10) -> float:
     """Mean seconds of ten calls in a row, so that work done at every tenth call counts."""
-
-    def several() -> None:
-        for _ in range(calls):
-            call()
-
-    return least_seconds(several, budget=0.1) / calls
+    return least_seconds(lambda: [call() for _ in range(calls)], budget=0.1) / calls
 
 
 def main() -> None:
