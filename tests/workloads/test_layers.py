@@ -7,17 +7,7 @@ import torch
 from torch import nn
 from torch.func import functional_call
 
-from workloads.layers import (
-    Dropout,
-    GhostBatchNorm,
-    GradientNoise,
-    _mix,
-    _mix_int,
-    keyed_layers,
-    layer_key,
-    set_keys,
-    together,
-)
+from workloads.layers import Dropout, GhostBatchNorm, GradientNoise, keyed_layers, layer_key, set_keys, together
 
 EXAMPLES = 100_000
 
@@ -47,12 +37,6 @@ def test_masks_of_other_seeds_steps_and_layers_are_independent():
         assert correlations.abs().max() < 5 / EXAMPLES**0.5
 
 
-def test_elements_are_kept_equally_often():
-    """Over 2,000 steps no element of a layer is favoured: within five standard deviations."""
-    kept = sum(mask(layer_key(3, step, 0), shape=(256,)) for step in range(2000))
-    assert ((kept - 1200).abs() < 5 * (2000 * 0.6 * 0.4) ** 0.5).all()
-
-
 def test_keys_are_distinct_and_fit_32_bits():
     keys = [layer_key(seed, step, layer) for seed in range(10) for step in range(100) for layer in range(3)]
     assert len(set(keys)) == len(keys)
@@ -60,16 +44,9 @@ def test_keys_are_distinct_and_fit_32_bits():
 
 
 def test_keys_of_many_are_the_keys_of_each():
-    seeds, steps, layers = [0, 7, 2**32 - 1], [0, 5, 10**7], [0, 1]
+    seeds, steps, layers = [0, 7, 2**31, 2**32 - 1], [0, 5, 10**7, *range(10**8, 10**8 + 300)], [0, 1]
     found = layer_key(torch.tensor(seeds)[:, None, None], torch.tensor(steps)[:, None], torch.tensor(layers))
     assert found.tolist() == [[[layer_key(s, t, n) for n in layers] for t in steps] for s in seeds]
-
-
-def test_tensors_are_hashed_as_python_numbers_are():
-    numbers = torch.randint(-(2**31), 2**31, (1000,), dtype=torch.int32)
-    before = numbers.clone()
-    assert (_mix(numbers).to(torch.int64) % 2**32).tolist() == [_mix_int(number % 2**32) for number in before.tolist()]
-    assert torch.equal(numbers, before)
 
 
 def test_the_same_key_gives_the_same_mask():

@@ -1,7 +1,5 @@
 """The noisy quadratic model as a workload: its noise is as stated, and trained it follows the exact recursion."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch
@@ -18,7 +16,6 @@ from workloads.layers import set_keys
 from workloads.noisy_quadratic_exact import Recursion, spectrum
 
 CPU = torch.device("cpu")
-HYPERPARAMETERS = {"sgd": ["learning_rate"], "momentum": ["learning_rate", "momentum"]}
 
 
 def configured(**more):
@@ -106,9 +103,8 @@ def asked(make_study):
     """A study of the model with these constructor arguments, by serial steps unless told otherwise."""
 
     def make(optimizer, batch_size, steps, arguments, **fields):
-        space = {"learning_rate": 0.1, "momentum": 0.9}
         return make_study(
-            space={name: space[name] for name in HYPERPARAMETERS[optimizer]},
+            space={"learning_rate": 0.1} | ({"momentum": 0.9} if optimizer == "momentum" else {}),
             workload=configured(**arguments),
             optimizer=optimizer,
             batch_size=batch_size,
@@ -148,9 +144,8 @@ def test_at_a_fixed_learning_rate_steps_to_a_goal_are_the_exact_ones_to_a_percen
     goals = [goal for goal in (0.5, 0.2, 0.1, 0.05) if losses[-1] < goal]
     assert len(goals) >= 2
     last = int(exact.steps_to_goal(goals[-1], grid) * 1.05) + 2
-    study = asked(
-        optimizer, batch_size, last, {"preconditioner_power": power}, evaluation=Evaluation(1 / last, 1 + 1e-9, 10_000)
-    )
+    every_step = Evaluation(1 / last, 1 + 1e-9, 10_000)
+    study = asked(optimizer, batch_size, last, {"preconditioner_power": power}, evaluation=every_step)
     [curve] = trained(study, [chosen])
     assert list(curve.steps) == list(range(1, last + 1))
     for goal in goals:
