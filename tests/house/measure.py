@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ast
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
@@ -21,22 +22,27 @@ def python_files(root: Path, folders: Iterable[str] = ROOMS) -> list[str]:
     return sorted(str(path.relative_to(root)) for folder in folders for path in (root / folder).rglob("*.py"))
 
 
-def imports(path: Path) -> set[str]:
-    """Every module that a file imports anywhere in it; `from a import b` gives both a and a.b.
+def statements(path: Path) -> list[tuple[str, str | None]]:
+    """(module, name) of every import anywhere in a file; the name is None for `import module`.
 
     Raises ValueError for a relative import.
     """
-    found = set()
+    found: list[tuple[str, str | None]] = []
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
-            found |= {alias.name for alias in node.names}
+            found += [(alias.name, None) for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
             if node.level or node.module is None:
                 raise ValueError(f"{path}:{node.lineno} has a relative import; import from the root instead")
-            found |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
+            found += [(node.module, alias.name) for alias in node.names]
         elif isinstance(node, ast.Call) and ast.unparse(node.func) in ("__import__", "importlib.import_module"):
-            found |= {arg.value for arg in node.args if isinstance(arg, ast.Constant)}
+            found += [(arg.value, None) for arg in node.args if isinstance(arg, ast.Constant)]
     return found
+
+
+def imports(path: Path) -> set[str]:
+    """Every module that a file imports; `from a import b` gives both a and a.b."""
+    return {each for module, name in statements(path) for each in (module, f"{module}.{name}" if name else module)}
 
 
 def file_arrows(root: Path) -> set[tuple[str, str]]:
@@ -47,15 +53,8 @@ def file_arrows(root: Path) -> set[tuple[str, str]]:
         path = module.replace(".", "/")
         return next((name for name in (f"{path}.py", f"{path}/__init__.py") if name in files), None)
 
-    arrows = set()
-    for file in files:
-        for node in ast.walk(ast.parse((root / file).read_text())):
-            if isinstance(node, ast.Import):
-                arrows |= {(file, file_of(alias.name)) for alias in node.names}
-            elif isinstance(node, ast.ImportFrom) and node.module:
-                arrows |= {
-                    (file, file_of(f"{node.module}.{alias.name}") or file_of(node.module)) for alias in node.names
-                }
+    imported = ((file, *each) for file in files for each in statements(root / file))
+    arrows = {(file, file_of(f"{module}.{name}") or file_of(module)) for file, module, name in imported}
     return {(a, b) for a, b in arrows if b and a != b}
 
 
@@ -95,12 +94,7 @@ def lines(root: Path, file: str) -> int:
 
 def folders(root: Path, top: Iterable[str]) -> dict[str, int]:
     """Folder -> the Python files directly in it, `__init__.py` not counted when it is empty."""
-    found: dict[str, int] = {}
-    for file in python_files(root, top):
-        if (root / file).stat().st_size:
-            folder = file.rsplit("/", 1)[0]
-            found[folder] = found.get(folder, 0) + 1
-    return found
+    return Counter(file.rsplit("/", 1)[0] for file in python_files(root, top) if (root / file).stat().st_size)
 
 
 def main(root: Path, say: Callable[[str], None] = print) -> None:
@@ -110,10 +104,7 @@ def main(root: Path, say: Callable[[str], None] = print) -> None:
 
 def tell_arrows(root: Path, say: Callable[[str], None]) -> None:
     files, arrows = python_files(root), file_arrows(root)
-    for kind, names, drawn in (
-        ("files", set(files), arrows),
-        ("boxes", {box(file) for file in files}, box_arrows(arrows)),
-    ):
+    for kind, names, drawn in (("files", {*files}, arrows), ("boxes", {*map(box, files)}, box_arrows(arrows))):
         for room in (*ROOMS, "all"):
             inside = {name for name in names if room in ("all", name.split("/")[0])}
             among = {(a, b) for a, b in drawn if {a, b} <= inside}
