@@ -67,9 +67,7 @@ def test_every_public_function_has_an_example(file):
 
 
 def test_a_function_without_an_example_is_found():
-    code = (
-        '"""A module.\n\n>>> three()\n3\n"""\ndef three(): ...\ndef four():\n    """Not three()."""\ndef _five(): ...\n'
-    )
+    code = '"""A module.\n\n>>> three()\n3\n"""\ndef three(): ...\ndef four():\n    """No."""\ndef _five(): ...\n'
     found = dict(public_functions(ast.parse(code)))
     assert [name for name, code in found.items() if f"{name}(" not in code] == ["four"]
 

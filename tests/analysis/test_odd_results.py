@@ -1,6 +1,7 @@
 """Reports on what sweeps leave behind when they go badly: empty studies, divergence, goals never reached."""
 
 import math
+import re
 import shutil
 from dataclasses import replace
 
@@ -9,13 +10,13 @@ import pandas as pd
 import pytest
 
 from analysis.advice import splits
-from analysis.counting import RECORDED, Goal, Measured, first_crossing
+from analysis.counting import RECORDED, Goal, Measured
 from analysis.edges import scaled
 from analysis.load import LoadError, load
 from analysis.report import warnings
 from analysis.report.build import Asked, build, read
 from analysis.report.findings import grid_sentences, stopping_sentences
-from analysis.tables import best_errors, relative, scaling, steps_to_result, trials
+from analysis.tables import best_errors, scaling, steps_to_result, trials
 from analysis.tables.answers import answers as searches_answers
 from study.__main__ import main
 from study.records import Budget
@@ -26,38 +27,35 @@ FIELDS = {"examples": 4096, "budget": Budget(0, 2000), "stopping": "budget"}
 
 
 @pytest.fixture
-def written(tmp_path, make_study, make_curve, write_study):
-    """Write studies of {batch size: keyword arguments of each trial's curve}; returns the folder."""
+def advise(capsys):
+    """What `study advise` says of a folder and these milliseconds of steps; on stderr if it ends with 2."""
 
-    def write(studies, **fields):
-        for size, curves in studies.items():
-            study = make_study(batch_size=size, trials=max(1, len(curves)), **FIELDS | fields)
-            write_study(tmp_path, study, [make_curve(study, index, **trial) for index, trial in enumerate(curves)])
-        return tmp_path
+    def run(folder, milliseconds, status=0):
+        assert main(["advise", str(folder), "--max-per-device-batch", "64", "--step-ms", milliseconds]) == status
+        return " ".join(capsys.readouterr()[status // 2].split())
 
-    return write
+    return run
 
 
-def test_a_study_without_trials_has_not_missed_its_goal(written):
-    folder = written({8: [{"reaches": 400}, {"reaches": 500}], 64: [], 128: []})
+def test_a_study_without_trials_has_not_missed_its_goal(sweep):
+    folder = sweep({8: [400, 500], 64: [], 128: []})
     data = build([folder], folder)
     assert list(pd.read_csv(folder / "tables/steps_to_result.csv")["batch_size"]) == [8]
     assert list(pd.read_csv(folder / "tables/searches.csv")["batch_size"]) == [8, 64, 128]
-    assert (
-        "tiny, momentum, batch sizes 64 and 128: no trial has finished yet; sweep again to continue." in data.warnings
-    )
+    waiting = "tiny, momentum, batch sizes 64 and 128: no trial has finished yet; sweep again to continue."
+    assert waiting in data.warnings
     assert "not reached" not in " ".join(data.sentences)
 
 
-def test_a_sweep_of_which_no_trial_has_ended(written):
-    folder = written({8: [], 64: []})
+def test_a_sweep_of_which_no_trial_has_ended(sweep):
+    folder = sweep({8: [], 64: []})
     with pytest.raises(LoadError, match=r"no trial in .* has finished yet; sweep again to continue"):
         read([folder])
 
 
-@pytest.mark.parametrize("trial", [{"bad": 7}, {"reaches": None}], ids=["diverged", "missed"])
-def test_a_batch_size_at_which_nothing_worked_stays(written, trial):
-    folder = written({8: [{"reaches": 400}] * 4, 64: [trial] * 4})
+@pytest.mark.parametrize("trial", ["bad", None])
+def test_a_batch_size_at_which_nothing_worked_stays(sweep, trial):
+    folder = sweep({8: [400] * 4, 64: [trial] * 4})
     build([folder], folder)
     falling = best_errors.best_errors(load(folder))
     assert set(falling["batch_size"]) == {8, 64}
@@ -69,8 +67,8 @@ def test_a_batch_size_at_which_nothing_worked_stays(written, trial):
 def test_a_trial_that_diverges_after_its_goal_is_no_success_on_a_map(tmp_path, make_study, make_curve, write_study):
     study = make_study(batch_size=8, trials=2, **FIELDS)
     early, later = study.evaluation_steps[0], study.evaluation_steps[3]
-    ends = [{"reaches": early, "bad": later}, {"reaches": later}, {"reaches": later}]
-    write_study(tmp_path, study, [make_curve(study, index, **end) for index, end in enumerate(ends)])
+    curves = [make_curve(study, 0, reaches=early, bad=later), *(make_curve(study, i, reaches=later) for i in (1, 2))]
+    write_study(tmp_path, study, curves)
     table = trials.maps(trials.trials(load(tmp_path)))
     steps = table[table["unit"] == "steps"].set_index("trial")
     assert set(steps["budget"]) == {later}
@@ -78,8 +76,8 @@ def test_a_trial_that_diverges_after_its_goal_is_no_success_on_a_map(tmp_path, m
     assert list(steps.index[steps["fastest"]]) == [1]
 
 
-def test_a_goal_given_twice_is_one_goal(written):
-    folder = written({8: [{"reaches": 400}]})
+def test_a_goal_given_twice_is_one_goal(sweep):
+    folder = sweep({8: [400]})
     goal = Goal("val/classification_error", 0.2)
     assert len(read([folder], Asked([goal, goal])).tables["steps_to_result"]) == 1
 
@@ -89,39 +87,9 @@ def test_the_step_before_a_crossing_is_one_at_which_its_metric_was_measured():
     assert steps_to_result._last_before(trial, 40) == 10
 
 
-def test_a_goal_met_before_training_was_not_reached_by_it():
-    assert first_crossing([0, 10, 20], [0.01, 0.5, 0.02], 0.05) == 20
-
-
 def test_values_where_a_scale_ends():
     assert scaled(1.0, "reverse_log") == math.inf
     assert scaled(0.0, "log") == -math.inf
-
-
-def curve(workload, steps):
-    frame = pd.DataFrame({"batch_size": list(steps), "steps_to_result": pd.array(list(steps.values()), dtype="Int64")})
-    names = {"workload": workload, "optimizer": "sgd", "goal_metric": "val/error", "goal_threshold": 0.1}
-    return frame.assign(reached=frame["steps_to_result"].notna(), **names)
-
-
-def test_a_workload_that_never_reached_its_goal_does_not_hide_the_others():
-    steps = pd.concat([curve("a", {1: 8, 2: 4}), curve("b", {1: 6, 2: 2}), curve("c", {1: None, 2: None})])
-    made = pd.DataFrame({"workload": list("abc"), "dataset": "d", "part": "10", "model": list("xyz")})
-    table = relative.table(steps, made)
-    assert set(table["workload"]) == {"a", "b"}
-    assert set(table["norm"]) == {1}
-
-
-def test_label_smoothing_makes_no_other_model():
-    one = {"name": "a", "dataset": "d", "_target_": "Net", "label_smoothing": 0.0}
-    other = {
-        "name": "b",
-        "dataset": "e",
-        "_target_": "Net",
-        "label_smoothing": 0.1,
-        "label_smoothing_convention": "paper",
-    }
-    assert relative._parts(one)["model"] == relative._parts(other)["model"]
 
 
 def test_a_bound_has_no_interval():
@@ -157,29 +125,27 @@ def test_reruns_under_way_are_neither_infeasible_nor_missed(tmp_path, make_study
     assert (row["reruns"], row["infeasible"], row["reached"]) == (2, 0, 2)
 
 
-def test_batch_sizes_that_nobody_has_trained_are_neither_advised_against_nor_costed(written, capsys):
-    folder = written({8: [{"reaches": 400}] * 4, 64: []})
+def test_batch_sizes_that_nobody_has_trained_are_neither_advised_against_nor_costed(sweep, advise):
+    folder = sweep({8: [400] * 4, 64: []})
     build([folder], folder)
     assert list(pd.read_csv(folder / "tables/cost.csv")["batch_size"]) == [8]
-    assert main(["advise", str(folder), "--max-per-device-batch", "64", "--step-ms", "8:1,64:2"]) == 0
-    said = " ".join(capsys.readouterr().out.split())
+    said = advise(folder, "8:1,64:2")
     assert "No trial reached the goal" not in said
     assert "batch size 64: no trial has finished yet" in said
     shutil.rmtree(folder / "studies/tiny/momentum/8")
-    assert main(["advise", str(folder), "--max-per-device-batch", "64", "--step-ms", "8:1,64:2"]) == 2
-    assert "batch size 64: no trial has finished yet; sweep again" in " ".join(capsys.readouterr().err.split())
+    assert "batch size 64: no trial has finished yet; sweep again" in advise(folder, "8:1,64:2", 2)
 
 
-def test_nobody_can_sweep_further_what_was_imported(written):
-    folder = written({8: [{"reaches": 400}] * 4})
+def test_nobody_can_sweep_further_what_was_imported(sweep):
+    folder = sweep({8: [400] * 4})
     [study] = load(folder)
     empty = replace(study, trials=study.trials[:0], question=study.question | {"stopping": RECORDED})
     assert warnings.waiting([empty]) == ["tiny, momentum, batch size 8: no trial has finished yet."]
 
 
-def test_the_base_that_is_warned_of_is_the_one_that_was_asked_for(written):
+def test_the_base_that_is_warned_of_is_the_one_that_was_asked_for(sweep):
     """Batch size 8 takes 1.5 times the examples of 16, the best, and 32 twice as many."""
-    folder = written({8: [{"reaches": 600}] * 4, 16: [{"reaches": 200}] * 4, 32: [{"reaches": 200}] * 4})
+    folder = sweep({8: [600] * 4, 16: [200] * 4, 32: [200] * 4})
 
     def warned(base):
         return [text for text in read([folder], Asked(base_batch_size=base)).warnings if "base of" in text]
@@ -193,38 +159,39 @@ def test_the_base_that_is_warned_of_is_the_one_that_was_asked_for(written):
         read([folder], Asked(normalise_at=-7))
 
 
-def test_the_budget_and_grid_of_every_curve_are_told(tmp_path, make_study, make_curve, write_study):
-    def told(*curves):
-        studies = [make_study(name=name, optimizer=o, **FIELDS | {"budget": Budget(0, n)}) for name, o, n in curves]
-        for study in studies:
-            write_study(tmp_path, study, [make_curve(study, 0, reaches=400)])
-        texts = grid_sentences(list(load(tmp_path)))
-        shutil.rmtree(tmp_path / "studies")
-        return [text.partition("Step budget: the larger of 0 epochs and ")[::2] for text in texts]
+@pytest.mark.parametrize(
+    ("curves", "expected"),
+    [
+        ([("a", "momentum", 2000), ("b", "momentum", 2000)], [("", "2,000")]),
+        (
+            [("a", "momentum", 2000), ("b", "momentum", 2000), ("c", "momentum", 3000)],
+            [("a, b: ", "2,000"), ("c: ", "3,000")],
+        ),
+        (
+            [("a", "momentum", 2000), ("a", "nesterov", 3000), ("b", "momentum", 2000)],
+            [("a with momentum, b: ", "2,000"), ("a with nesterov: ", "3,000")],
+        ),
+    ],
+)
+def test_the_budget_and_grid_of_every_curve_are_told(sweep, curves, expected):
+    for name, optimizer, steps in curves:
+        folder = sweep({8: [400]}, name=name, optimizer=optimizer, budget=Budget(0, steps))
+    texts = grid_sentences([*load(folder)])
+    found = [re.match(r"(.*)Step budget: the larger of 0 epochs and (\S+) ", text) for text in texts]
+    assert [match.groups() for match in found] == expected
 
-    def steps(text):
-        return text.partition(" ")[0]
 
-    [(label, text)] = told(("a", "momentum", 2000), ("b", "momentum", 2000))
-    assert (label, steps(text)) == ("", "2,000")
-    found = told(("a", "momentum", 2000), ("b", "momentum", 2000), ("c", "momentum", 3000))
-    assert [(label, steps(text)) for label, text in found] == [("a, b: ", "2,000"), ("c: ", "3,000")]
-    found = told(("a", "momentum", 2000), ("a", "nesterov", 3000), ("b", "momentum", 2000))
-    expected = [("a with momentum, b: ", "2,000"), ("a with nesterov: ", "3,000")]
-    assert [(label, steps(text)) for label, text in found] == expected
-
-
-def test_what_stopping_saved_is_said_of_whom(written):
-    written({8: [{"reaches": 400}] * 4}, stopping="race", name="raced")
-    [alone] = stopping_sentences(list(load(written({}))))
+def test_what_stopping_saved_is_said_of_whom(sweep):
+    sweep({8: [400] * 4}, stopping="race", name="raced")
+    [alone] = stopping_sentences(list(load(sweep({}))))
     assert alone == "Early stopping (race) skipped 80% of the steps of full budgets."
-    found = stopping_sentences(list(load(written({8: [{"reaches": 400}] * 4}))))
+    found = stopping_sentences(list(load(sweep({8: [400] * 4}))))
     assert found[0] == f"raced with momentum: e{alone[1:]}"
     assert found[1].startswith("tiny with momentum: with stopping=race, 80% of the steps would have been skipped")
 
 
-def test_budgets_and_grids_that_are_more_than_one_are_told(written):
-    folder = written({8: [{"reaches": 400}] * 4}, budgets=(0.5, 1.0))
+def test_budgets_and_grids_that_are_more_than_one_are_told(sweep):
+    folder = sweep({8: [400] * 4}, budgets=(0.5, 1.0))
     studies = list(load(folder))
     [plain] = grid_sentences(studies)
     assert plain.startswith("Step budget: the larger of 0 epochs and 2,000 steps. Searches ran with 0.5 and 1 times ")
@@ -233,15 +200,15 @@ def test_budgets_and_grids_that_are_more_than_one_are_told(written):
     assert "Training and test errors are measured every 61% more steps, so goals on them are as coarse." in said
 
 
-def test_nobody_can_look_before_the_only_step(written):
-    folder = written({8: [{"reaches": 1}] * 4}, budget=Budget(0, 1))
+def test_nobody_can_look_before_the_only_step(sweep):
+    folder = sweep({8: [1] * 4}, budget=Budget(0, 1))
     assert not [text for text in read([folder]).warnings if "evaluation.first" in text]
 
 
-def test_fewer_than_four_trials_have_no_interval_anywhere(written, capsys):
-    folder = written({16: [{"reaches": 400}] * 2, 64: [{"reaches": 100}] * 2})
-    write_other = {"optimizer": "sgd", "space": {"learning_rate": {"low": 1e-3, "high": 1.0, "scale": "log"}}}
-    written({16: [{"reaches": 600}] * 2, 64: [{"reaches": 300}] * 2}, **write_other)
+def test_fewer_than_four_trials_have_no_interval_anywhere(sweep, advise):
+    folder = sweep({16: [400] * 2, 64: [100] * 2})
+    sgd = {"optimizer": "sgd", "space": {"learning_rate": {"low": 1e-3, "high": 1.0, "scale": "log"}}}
+    sweep({16: [600] * 2, 64: [300] * 2}, **sgd)
     data = build([folder], folder)
     limits = data.tables["scaling"].set_index("definition").loc[["perfect_scaling_limit", "maximum_useful_batch_size"]]
     assert limits["value"].notna().all()
@@ -250,23 +217,20 @@ def test_fewer_than_four_trials_have_no_interval_anywhere(written, capsys):
     page = (folder / "report.html").read_text()
     assert "nan to nan" not in page
     assert "(nan" not in page
-    assert main(["advise", str(folder), "--max-per-device-batch", "64", "--step-ms", "16:1,64:2"]) == 0
-    said = capsys.readouterr().out
+    said = advise(folder, "16:1,64:2")
     assert "nan" not in said
     assert "Too few trials" in said
-    found = splits.table(
-        searches_answers(load(folder))[:2], splits.Machine((1,), splits.StepTimes({16: 1e-3, 64: 2e-3}, "entered"))
-    )
+    machine = splits.Machine((1,), splits.StepTimes({16: 1e-3, 64: 2e-3}, "entered"))
+    found = splits.table(searches_answers(load(folder))[:2], machine)
     assert (found["steps_low"] == 0).all()
     assert np.isinf(found["steps_high"]).all()
 
 
-def test_advice_says_what_its_steps_do_not_show(written, capsys):
+def test_advice_says_what_its_steps_do_not_show(sweep, advise):
     """Of searches that learned from their trials, and where the goal was met at the first evaluation."""
-    ends = {8: [{"reaches": 400}] * 8, 64: [{"reaches": 40}] * 8}
-    folder = written(ends, sampler="tpe")
-    assert main(["advise", str(folder), "--max-per-device-batch", "64", "--step-ms", "8:1,64:1"]) == 0
-    said = " ".join(capsys.readouterr().out.split())
+    ends = {8: [400] * 8, 64: [40] * 8}
+    folder = sweep(ends, sampler="tpe")
+    said = advise(folder, "8:1,64:1")
     assert "Adaptive searches, at batch sizes 8 and 64, give no confidence interval." in said
     assert "Too few trials" not in said
     assert "batch size is shown to be slower" not in said
@@ -274,23 +238,22 @@ def test_advice_says_what_its_steps_do_not_show(written, capsys):
     assert "At batch size 64 the goal was met at the first evaluation: the steps are upper bounds." in said
 
 
-def test_nothing_is_said_of_the_limits_of_half_a_curve(written):
+def test_nothing_is_said_of_the_limits_of_half_a_curve(sweep):
     """The interval would be that of the curve without the batch size that has too few trials."""
-    folder = written({8: [{"reaches": 1600}] * 3, 16: [{"reaches": 400}] * 8, 32: [{"reaches": 200}] * 8})
+    folder = sweep({8: [1600] * 3, 16: [400] * 8, 32: [200] * 8})
     limits = read([folder]).tables["scaling"].set_index("definition")
     assert limits.loc["perfect_scaling_limit", ["low", "high"]].isna().all()
 
 
-def test_what_is_left_out_is_told_where_nothing_can_be_advised(written, capsys):
-    folder = written({8: [{"reaches": None}] * 4, 64: []})
-    assert main(["advise", str(folder), "--max-per-device-batch", "64", "--step-ms", "8:1,64:2"]) == 2
-    said = " ".join(capsys.readouterr().err.split())
+def test_what_is_left_out_is_told_where_nothing_can_be_advised(sweep, advise):
+    folder = sweep({8: [None] * 4, 64: []})
+    said = advise(folder, "8:1,64:2", 2)
     assert "no trial of tiny with momentum reached" in said
     assert "batch size 64: no trial has finished yet" in said
 
 
-def test_the_terminal_tells_the_heaviest_warnings_and_what_diverged(written, capsys):
-    folder = written({8: [{"reaches": 400}] * 2, 16: [{"bad": 7}] * 2, 32: [{"reaches": None}] * 2, 64: []})
+def test_the_terminal_tells_the_heaviest_warnings_and_what_diverged(sweep, capsys):
+    folder = sweep({8: [400] * 2, 16: ["bad"] * 2, 32: [None] * 2, 64: []})
     assert main(["report", str(folder)]) == 0
     said = " ".join(capsys.readouterr().out.split())
     assert "16 diverged 0 2" in said

@@ -1,7 +1,5 @@
 """Splits of a batch size over devices: their times and costs in closed form, and what is said of them."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np
@@ -48,6 +46,10 @@ def scaling(write):
 def best(studies, machine, which="fastest"):
     found = splits.table(studies, machine)
     return found[found[which]].iloc[0]
+
+
+def said(studies, *machine, **more):
+    return sentences.sentences(splits.table(studies, Machine(*machine, **more)))
 
 
 def test_the_four_ways_of_32():
@@ -101,61 +103,52 @@ def test_accumulation_pays_where_it_saves_exchanges(scaling):
     row = best(scaling, machine)
     assert row[["batch_size", *SPLIT]].tolist() == [FLAT_FROM, 2, 8, 4]
     assert row["seconds_per_step"] == pytest.approx(4 * (START + 8 * EACH) + 0.050)
-    assert sentences.sentences(splits.table(scaling, machine))[-1].startswith(
-        "Accumulation saves time on 2 devices: 64 = 2 x 8"
-    )
+    [*_, text] = sentences.sentences(splits.table(scaling, machine))
+    assert text.startswith("Accumulation saves time on 2 devices: 64 = 2 x 8")
 
 
 def test_accumulation_that_pays_by_luck_alone_is_not_said_to_pay(write):
-    lucky = {8: [400] * 8, 16: [190, *[420] * 7]}
-    text = sentences.sentences(splits.table(write(lucky), Machine([1], AFFINE, largest=8)))[-1]
-    assert text.startswith("Accumulation may save time on 1 device, but these trials do not show it: 16 = 1 x")
+    lucky = write({8: [400] * 8, 16: [190, *[420] * 7]})
+    why = "Accumulation may save time on 1 device, but these trials do not show it: 16 = 1 x"
+    assert said(lucky, [1], AFFINE, largest=8)[-1].startswith(why)
 
 
 def test_accumulation_that_cannot_be_avoided(scaling):
-    found = splits.table(scaling, Machine([1], AFFINE, largest=4))
-    assert sentences.sentences(found)[-1].startswith("Accumulation is necessary on 1 device")
+    assert said(scaling, [1], AFFINE, largest=4)[-1].startswith("Accumulation is necessary on 1 device")
 
 
 def test_fewer_devices_that_are_nearly_as_fast(scaling):
     times = StepTimes({16: 0.100, 32: 0.101, 64: 0.2})
-    text = sentences.sentences(splits.table(scaling, Machine([1, 2, 4], times)))[2]
-    assert text == "64 = 2 x 32 x 1 takes 1.01 times as long for 0.505 times the device time."
-    texts = sentences.sentences(splits.table(scaling, Machine([1, 4], times)))  # one device is no 5 % slower, but twice
-    assert not any("as long for" in text for text in texts)
+    expected = "64 = 2 x 32 x 1 takes 1.01 times as long for 0.505 times the device time."
+    assert said(scaling, [1, 2, 4], times)[2] == expected
+    # One device is no 5 % slower, but twice.
+    assert not any("as long for" in text for text in said(scaling, [1, 4], times))
 
 
 def test_what_trials_cannot_tell_apart(write):
     apart = write({8: [400] * 8, 16: [100] * 8})
-    assert "Every other batch size is shown to be slower." in sentences.sentences(
-        splits.table(apart, Machine([1], AFFINE))
-    )
+    assert "Every other batch size is shown to be slower." in said(apart, [1], AFFINE)
     scattered = write({8: [50, 60, 400, 420, 500, 520, 700, 800], 16: [40, 70, 300, 420, 500, 520, 700, 800]})
-    text = " ".join(sentences.sentences(splits.table(scattered, Machine([1], StepTimes({8: 0.1, 16: 0.1})))))
-    assert "Batch size 8 is tied with it" in text
+    assert "Batch size 8 is tied with it" in " ".join(said(scattered, [1], StepTimes({8: 0.1, 16: 0.1})))
 
 
 def test_the_cheapest_that_cannot_be_told_apart(write):
     """16 = 4 x 4 x 1 takes 4 s; 1 x 16 x 1, the cheapest, 4.4 s for sure; 8 = 2 x 4 x 1 takes 4.2 s, or so."""
     early, late = ([best, 70, 300, 420, 500, 520, 700, 800] for best in (42, 40))
     studies, times = write({8: early, 16: late}), {4: 0.100, 8: 0.109, 16: 0.110}
-    text = sentences.sentences(splits.table(studies, Machine([1, 2, 4], StepTimes(times))))[-2]
-    assert text == (
-        "Batch size 8 is tied with it; the cheapest tied split is 8 = 2 x 4 x 1: 4.2 s, 8.4 s of device time."
-    )
-    text = sentences.sentences(splits.table(studies, Machine([1, 4], StepTimes(times | {8: 0.100, 16: 0.130}))))[-2]
+    cheapest = "the cheapest tied split is 8 = 2 x 4 x 1: 4.2 s, 8.4 s of device time."
+    assert said(studies, [1, 2, 4], StepTimes(times))[-2] == f"Batch size 8 is tied with it; {cheapest}"
+    text = said(studies, [1, 4], StepTimes(times | {8: 0.100, 16: 0.130}))[-2]
     assert text == "Batch size 8 is tied with it, the cheapest split included."
 
 
 def test_what_step_times_cannot_tell_apart(write):
     """Two batch sizes 10 % apart are alike where a step time is off by half when it is left out."""
     studies = write({8: [100] * 8, 16: [110] * 8})
-    exact, rough = ({8: 0.1, 16: 0.1} | more for more in ({}, {4: 0.05, 32: 0.5}))
-    for timed, slower in ((exact, True), (rough, False)):
-        found = splits.table(studies, Machine([1], StepTimes(timed)))
-        assert found[(found["batch_size"] == 16) & (found["accumulation_steps"] == 1)]["shown_slower"].tolist() == [
-            slower
-        ]
+    for more, slower in (({}, True), ({4: 0.05, 32: 0.5}, False)):
+        found = splits.table(studies, Machine([1], StepTimes({8: 0.1, 16: 0.1} | more)))
+        [row] = found[(found["batch_size"] == 16) & (found["accumulation_steps"] == 1)].to_dict("records")
+        assert row["shown_slower"] == slower
 
 
 machines = st.builds(
@@ -188,10 +181,8 @@ def test_every_row_holds_the_formula(scaling, machine):
 @given(machine=machines, more=st.integers(1, 500))
 def test_more_never_makes_the_best_worse(scaling, machine, more):
     seconds, hours = (best(scaling, machine, which) for which in ("fastest", "cheapest"))
-    for richer in (
-        replace(machine, largest=machine.largest + more),
-        replace(machine, devices=[*machine.devices, more]),
-    ):
+    for changed in ({"largest": machine.largest + more}, {"devices": [*machine.devices, more]}):
+        richer = replace(machine, **changed)
         assert best(scaling, richer)["seconds"] <= seconds["seconds"]
         assert best(scaling, richer, "cheapest")["device_hours"] <= hours["device_hours"]
 
@@ -233,9 +224,8 @@ def test_a_batch_size_without_the_goal_stays_and_is_not_advised(write):
     assert "shown to be slower" not in " ".join(sentences.sentences(found))  # there is no other
     last = overview(found).iloc[-1]
     assert last[["batch size", "steps", ""]].tolist() == ["16", "> 4,000", "not reached"]
-    assert "No trial reached the goal at batch size 16, so it is never advised." in sentences.notes(
-        found, Machine([1], AFFINE), studies
-    )
+    notes = sentences.notes(found, Machine([1], AFFINE), studies)
+    assert "No trial reached the goal at batch size 16, so it is never advised." in notes
 
 
 def test_what_the_advice_rests_on_is_said(scaling, write):

@@ -1,5 +1,7 @@
 """Figures: the data on the axes, and what stands for a missing result."""
 
+import re
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -11,6 +13,8 @@ from analysis.tables import fits
 from analysis.tables.best_errors import by_budget
 from analysis.tables.trials import maps
 
+NAMES = {"workload": "digits", "optimizer": "sgd", "goal_metric": METRIC, "goal_threshold": 0.05}
+
 
 def line(ax, label):
     (found,) = [line for line in ax.lines if line.get_label() == label]
@@ -19,6 +23,15 @@ def line(ax, label):
 
 def legend(ax):
     return [text.get_text() for text in ax.get_legend().get_texts()]
+
+
+def panels_of(name, tables):
+    """Axes of the one figure of this kind."""
+    return [figure.axes[0] for figure in draw(only(name, tables))]
+
+
+def points(ax, label):
+    return {(float(x), float(y)) for x, y in zip(*line(ax, label).get_data(), strict=True)}
 
 
 def test_curve_shows_the_steps_and_says_what_it_shows():
@@ -53,8 +66,7 @@ def test_a_missed_goal_breaks_the_curve_and_stands_open_at_its_budget():
     assert mark.get_markerfacecolor() == canvas.PAPER
     assert NOT_REACHED in legend(ax)
     low, high = ax.get_ylim()
-    assert low < 36
-    assert high > 5000
+    assert low < 36 < 5000 < high
     budgets = line(drawn("examples_to_result", table(missed=(256,))), NOT_REACHED).get_ydata()
     assert list(budgets) == [5000 * 256]
 
@@ -77,9 +89,8 @@ def test_limits_drop_from_the_curve_and_point_on_where_no_end_is_shown():
 
 
 def test_a_limit_that_was_not_found_or_lies_outside_is_not_drawn():
-    assert legend(drawn("steps_to_result", table(), limits(perfect=(4096.0, "="))))[2:] == [
-        "maximum useful batch size: ≥ 256"
-    ]
+    ax = drawn("steps_to_result", table(), limits(perfect=(4096.0, "=")))
+    assert legend(ax)[2:] == ["maximum useful batch size: ≥ 256"]
     ax = drawn("steps_to_result", table(), limits(perfect=(np.nan, "="), useful=(64.0, "=")))
     assert legend(ax)[2:] == ["maximum useful batch size: 64"]
 
@@ -89,15 +100,15 @@ def test_of_several_curves_only_ends_that_are_shown_are_drawn():
     steps = pd.concat([table("sgd"), table("nesterov")])
     both = pd.concat([limits("sgd", perfect=(1.0, "<")), limits("nesterov", useful=(64.0, "="))])
     (ax,) = panels_of("steps_to_result", {"steps_to_result": steps, "scaling": both})
-    drawn_at = {(line.get_label(), line.get_xdata()[0]) for line in ax.lines if "limit" in line.get_label()}
-    drawn_at |= {(line.get_label(), line.get_xdata()[0]) for line in ax.lines if "useful" in line.get_label()}
+    named = [line for line in ax.lines if re.search("limit|useful", line.get_label())]
+    drawn_at = {(line.get_label(), line.get_xdata()[0]) for line in named}
     assert drawn_at == {("perfect-scaling limit", 16), ("maximum useful batch size", 64)}
 
 
 def test_optimizers_share_axes_and_keep_their_colours_in_every_panel():
     first = pd.concat([table("sgd"), table("nesterov")])
     steps = pd.concat([first, table("nesterov", workload="other")])
-    one, other = (figure.axes[0] for figure in draw(only("steps_to_result", {"steps_to_result": steps})))
+    one, other = panels_of("steps_to_result", {"steps_to_result": steps})
     assert legend(one) == ["sgd", "nesterov", PERFECT]
     named = {line.get_label(): line for line in one.lines}
     assert named["sgd"].get_color() != named["nesterov"].get_color()
@@ -129,15 +140,6 @@ def test_without_momentum_the_effective_learning_rate_is_the_learning_rate():
     plain = table("sgd").drop(columns="momentum")
     assert charts({"steps_to_result": plain}, ["best_effective_learning_rate"]) == []
     assert len(only("best_learning_rate", {"steps_to_result": plain}).panels) == 1
-
-
-def panels_of(name, tables):
-    """Axes of the one figure of this kind."""
-    return [figure.axes[0] for figure in draw(only(name, tables))]
-
-
-def points(ax, label):
-    return {(float(x), float(y)) for x, y in zip(*line(ax, label).get_data(), strict=True)}
 
 
 def test_several_goals_share_axes():
@@ -218,19 +220,15 @@ def test_a_map_shows_what_became_of_each_trial_within_the_budget():
 def test_best_of_n_has_a_curve_for_up_to_six_batch_sizes():
     rows = [(2**b, n, 1000 / n if n > 1 else np.inf) for b in range(10) for n in (1, 2, 4)]
     best = pd.DataFrame(rows, columns=["batch_size", "n", "steps"])
-    best = best.assign(workload="digits", optimizer="sgd", goal_metric=METRIC, goal_threshold=0.05)
-    (ax,) = panels_of("best_of_n", {"best_of_n": best})
-    assert len(legend(ax)) == 6
-    assert legend(ax)[0] == "batch size 1"
-    assert legend(ax)[-1] == "batch size 512"
+    (ax,) = panels_of("best_of_n", {"best_of_n": best.assign(**NAMES)})
+    first, *between, last = legend(ax)
+    assert (first, len(between), last) == ("batch size 1", 4, "batch size 512")
     assert points(ax, "batch size 1") == {(2, 500), (4, 250)}  # what is infinite has no point
 
 
 def test_reruns_stand_beside_the_search_that_they_repeat():
     runs = pd.DataFrame({"rerun": [0, 1, 2], "steps": [120.0, 150.0, np.inf], "status": "COMPLETE"})
-    names = {"workload": "digits", "optimizer": "sgd", "batch_size": 8, "trial": 3, "steps_to_result": 100}
-    runs = runs.assign(**names, goal_metric=METRIC, goal_threshold=0.05)
-    (ax,) = panels_of("reruns", {"rerun_steps": runs})
+    (ax,) = panels_of("reruns", {"rerun_steps": runs.assign(**NAMES, batch_size=8, trial=3, steps_to_result=100)})
     assert points(ax, "sgd: the search") == {(8, 100)}
     assert sorted(line(ax, "rerun").get_ydata()) == [120, 150]
     assert len(line(ax, "rerun missed").get_xdata()) == 1
@@ -252,15 +250,14 @@ def test_errors_of_zero_are_drawn_on_a_log_axis_too():
     assert any("0 drawn at 0.02" in text.get_text() for text in ax.texts)
     by_steps, _ = panels_of("error_against_batch_size", {"budgets": by_budget(falling)})
     assert points(by_steps, "100 steps") == {(8, 0.04), (64, 0.02)}
-    names = {"workload": "digits", "optimizer": "sgd", "batch_size": 8, "goal_metric": METRIC, "goal_threshold": 0.05}
-    smoothing = pd.DataFrame({"label_smoothing": [0.0, 0.1], "error": [0.0, 0.0], "trials": 5}).assign(**names)
-    (ax,) = panels_of("label_smoothing", {"smoothing": smoothing})
-    assert points(ax, "batch size 8") == {(0, 0.001), (0.1, 0.001)}
 
 
-def test_label_smoothing_has_a_linear_axis_from_zero():
-    smoothing = pd.DataFrame({"label_smoothing": [0.0, 0.01, 0.1], "error": [0.3, 0.28, 0.25], "trials": 5})
-    names = {"workload": "digits", "optimizer": "sgd", "batch_size": 8, "goal_metric": METRIC, "goal_threshold": 0.05}
-    (ax,) = panels_of("label_smoothing", {"smoothing": smoothing.assign(**names)})
+@pytest.mark.parametrize(
+    ("errors", "drawn_at"), [((0.3, 0.28, 0.25), (0.3, 0.28, 0.25)), ((0.0, 0.0, 0.0), (0.001, 0.001, 0.001))]
+)
+def test_label_smoothing_has_a_linear_axis_from_zero(errors, drawn_at):
+    values = (0.0, 0.01, 0.1)
+    smoothing = pd.DataFrame({"label_smoothing": values, "error": errors, "trials": 5, "batch_size": 8})
+    (ax,) = panels_of("label_smoothing", {"smoothing": smoothing.assign(**NAMES)})
     assert ax.get_xscale() == "linear"
-    assert points(ax, "batch size 8") == {(0, 0.3), (0.01, 0.28), (0.1, 0.25)}
+    assert points(ax, "batch size 8") == set(zip(values, drawn_at, strict=True))

@@ -1,7 +1,5 @@
 """Which optimizer is ahead where: known answers, and how often chance looks like one."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np
@@ -127,11 +125,7 @@ def test_trials_that_never_ran():
 
 def test_workloads_under_one_optimizer(results):
     """Two models on the same data are compared; one on other data that shares nothing with them is not."""
-    for name, (target, examples) in {
-        "small": ("Small", 4096),
-        "large": ("Large", 4096),
-        "other": ("Other", 64),
-    }.items():
+    for name, examples in {"small": 4096, "large": 4096, "other": 64}.items():
         workload = {"_target_": name.title(), "name": name, "dataset": f"{examples}", "train_examples": examples}
         ends = {1: [800] * 8, 4: [200 if name == "small" else 100] * 8}
         studies = results(ends, space={"learning_rate": 0.1, "momentum": 0.9}, workload=workload)

@@ -1,7 +1,5 @@
 """Fits through curves whose critical batch size is known, and what they say where there is none."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np
@@ -18,6 +16,10 @@ SIZES = [2**power for power in range(13)]
 
 def curve(critical, sharpness=1.0, least=200.0, sizes=SIZES):
     return {size: least * (1 + (critical / size) ** sharpness) ** (1 / sharpness) for size in sizes}
+
+
+def noisy(steps, deviation, generator):
+    return {size: count * math.exp(generator.normal(0, deviation)) for size, count in steps.items()}
 
 
 @settings(max_examples=40)
@@ -64,10 +66,7 @@ def test_intervals_cover_the_truth():
     generator = np.random.default_rng(0)
     covered = 0
     for _ in range(300):
-        noisy = {
-            size: steps * math.exp(generator.normal(0, 0.1)) for size, steps in curve(64, sizes=SIZES[::2]).items()
-        }
-        low, high = fits.hyperbola(noisy).interval()
+        low, high = fits.hyperbola(noisy(curve(64, sizes=SIZES[::2]), 0.1, generator)).interval()
         covered += low <= 64 <= high
     assert 0.91 <= covered / 300 <= 0.98
 
@@ -81,8 +80,8 @@ def test_the_criterion_tells_which_curve_it_is(sharpness, better):
     generator = np.random.default_rng(1)
     right = 0
     for _ in range(50):
-        noisy = {size: steps * math.exp(generator.normal(0, 0.03)) for size, steps in curve(64, sharpness).items()}
-        one, other = fits.hyperbola(noisy).information, fits.shoulder(noisy).information
+        steps = noisy(curve(64, sharpness), 0.03, generator)
+        one, other = fits.hyperbola(steps).information, fits.shoulder(steps).information
         right += (one < other) is (better == "hyperbola")
     assert right >= 42
 
@@ -92,9 +91,8 @@ def test_every_definition_by_name():
     assert {name: limit.bound for name, limit in found.items()} == dict.fromkeys(found, "=")
     values = {name.rpartition("_")[2]: limit.value for name, limit in found.items()}
     assert values == pytest.approx({"mccandlish": 64, "shoulder": 64, "zhang": 1.2 + 64 / 5}, rel=1e-3)
-    assert critical_batch_sizes(curve(64), base=32)["critical_batch_size_zhang"].value == pytest.approx(
-        1.2 * 32 + 64 / 5
-    )
+    from_32 = critical_batch_sizes(curve(64), base=32)["critical_batch_size_zhang"].value
+    assert from_32 == pytest.approx(1.2 * 32 + 64 / 5)
 
 
 @pytest.mark.parametrize(
@@ -105,9 +103,9 @@ def test_every_definition_by_name():
     ],
 )
 def test_what_the_data_do_not_show_is_a_bound(steps, expected):
+    found = critical_batch_sizes(steps)
     for name in ("critical_batch_size_mccandlish", "critical_batch_size_shoulder"):
-        limit = critical_batch_sizes(steps)[name]
-        assert (limit.value, limit.bound) == expected
+        assert (found[name].value, found[name].bound) == expected
 
 
 def test_too_few_batch_sizes_say_nothing():

@@ -1,7 +1,5 @@
 """How far a sweep is, what it would cost, and that asking changes nothing."""
 
-from __future__ import annotations
-
 import fcntl
 import io
 import json
@@ -30,7 +28,7 @@ SMALL = ["batch_size=64,256", "search.trials=3", "budget.epochs=2"]
 
 
 @pytest.fixture
-def state(tmp_path: Path, make_study, make_curve):
+def state(tmp_path, make_study, make_curve):
     """The row of `status` after these trials (keywords of make_curve, by index), while these processes work on it."""
 
     def make(curves, *processes, begun=True, **fields):
@@ -56,14 +54,14 @@ def state(tmp_path: Path, make_study, make_curve):
         file.close()
 
 
-def test_a_study_that_is_announced_waits(state, tmp_path: Path) -> None:
+def test_a_study_that_is_announced_waits(state, tmp_path):
     row = state({}, begun=False)
     assert (row["state"], row["complete"], row["wanted"]) == ("waiting", 0, 4)
     assert row["seconds_left"] != row["seconds_left"]  # unknown
     assert not steps_to_result.table(load(tmp_path))["reached"].any()
 
 
-def test_counts_best_and_time_left(state) -> None:
+def test_counts_best_and_time_left(state):
     row = state({0: {"reaches": 30}, 1: {"bad": 9}, 3: {"reaches": 20}}, HERE)
     assert (row["state"], row["processes"]) == ("running", 1)
     assert (row["complete"], row["infeasible"], row["incomplete"], row["best"]) == (2, 1, 1, 20)
@@ -71,7 +69,7 @@ def test_counts_best_and_time_left(state) -> None:
     assert row["seconds_left"] == pytest.approx(seconds / 2 * 2 / 2)  # two trials made, two to go, two workers
 
 
-def test_the_best_is_the_best_of_those_that_count(state) -> None:
+def test_the_best_is_the_best_of_those_that_count(state):
     """A trial was started for one that seemed to have diverged, until a faster one of lower index had ended."""
     row = state({0: {"reaches": 20}, 1: {"bad": 60}, 2: {"reaches": 10}}, trials=2, stopping="race")
     assert (row["state"], row["best"]) == ("done", 20)
@@ -82,21 +80,14 @@ ELSEWHERE = {**HERE, "pid": 2**22 + 1, "boot": "another"}  # a machine of the sa
 
 
 @pytest.mark.parametrize(
-    ("processes", "expected", "living"),
-    [
-        ([], "stopped", 0),
-        ([DEAD], "stopped", 0),
-        ([ELSEWHERE], "running", 1),
-        ([HERE, DEAD, ELSEWHERE], "running", 2),
-        ([{}], "stopped", 0),
-    ],
+    ("processes", "living"), [([], 0), ([DEAD], 0), ([ELSEWHERE], 1), ([HERE, DEAD, ELSEWHERE], 2), ([{}], 0)]
 )
-def test_whether_it_runs(state, processes, expected, living) -> None:
+def test_whether_it_runs(state, processes, living):
     row = state({0: {}}, *processes)
-    assert (row["state"], row["processes"]) == (expected, living)
+    assert (row["state"], row["processes"]) == ("running" if living else "stopped", living)
 
 
-def test_a_process_elsewhere_that_is_silent_is_dead(tmp_path: Path, state) -> None:
+def test_a_process_elsewhere_that_is_silent_is_dead(tmp_path, state):
     state({0: {}}, ELSEWHERE)
     [claim] = tmp_path.rglob(".claim*")
     os.utime(claim, (0, 0))
@@ -104,7 +95,7 @@ def test_a_process_elsewhere_that_is_silent_is_dead(tmp_path: Path, state) -> No
     assert row["state"] == "stopped"
 
 
-def test_trials_that_were_made_twice_are_told(tmp_path: Path, make_study, capsys: pytest.CaptureFixture[str]) -> None:
+def test_trials_that_were_made_twice_are_told(tmp_path, make_study, capsys):
     for doubled in (0, 2, 1):
         run = store.open_study(tmp_path, make_study(), RUN)
         store.end_run(run, {"doubled_trials": doubled})
@@ -114,14 +105,14 @@ def test_trials_that_were_made_twice_are_told(tmp_path: Path, make_study, capsys
 
 
 @pytest.mark.parametrize("fields", [{"trials": 2}, {"trials": 2, "max_launches": 3}])
-def test_done(state, fields) -> None:
+def test_done(state, fields):
     trials = {0: {"bad": 5}, 1: {}, 2: {} if "max_launches" not in fields else {"bad": 5}}
     row = state(trials, **fields)
     assert row["state"] == "done"
     assert row["seconds_left"] == 0
 
 
-def test_plan_writes_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_plan_writes_nothing(tmp_path, capsys):
     assert main(["plan", *SMALL, "--json", "engine.workers=1", f"results={tmp_path / 'results'}"]) == 0
     rows = json.loads(capsys.readouterr().out)
     assert [(row["batch_size"], row["trials"], row["steps"]) for row in rows] == [(64, 3, 600), (256, 3, 600)]
@@ -133,7 +124,7 @@ def test_plan_writes_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str])
 @pytest.mark.parametrize(
     ("engine", "precision", "told"), [("lanes", "bf16", True), ("lanes", "fp32", False), ("auto", "bf16", False)]
 )
-def test_lanes_that_cannot_be_are_told(tmp_path: Path, engine: str, precision: str, told: bool) -> None:
+def test_lanes_that_cannot_be_are_told(tmp_path, engine, precision, told):
     console = Console(width=1000, file=io.StringIO())
     arguments = [*SMALL, f"precision={precision}", f"engine={engine}", f"results={tmp_path}"]
     warn.of_lanes(preflight.settle(parse_jobs(arguments)), console)
@@ -141,7 +132,7 @@ def test_lanes_that_cannot_be_are_told(tmp_path: Path, engine: str, precision: s
     assert (line in console.file.getvalue()) is told
 
 
-def test_status_and_plan_of_a_finished_sweep(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_status_and_plan_of_a_finished_sweep(tmp_path, capsys):
     small = [*SMALL, "engine.workers=1", f"results={tmp_path}"]
     assert main(["sweep", *small]) == 0
     capsys.readouterr()
@@ -157,7 +148,7 @@ def test_status_and_plan_of_a_finished_sweep(tmp_path: Path, capsys: pytest.Capt
     assert [(row["trials"], row["steps"]) for row in rows] == [(2, 400), (2, 400)]  # what is on file costs nothing
 
 
-def test_nobody_knows_how_long_it_takes_before_a_trial_has_ended(tmp_path: Path, capsys, make_study) -> None:
+def test_nobody_knows_how_long_it_takes_before_a_trial_has_ended(tmp_path, capsys, make_study):
     for size in (8, 64):
         store.announce(tmp_path, make_study(batch_size=size))
     store.open_study(tmp_path, make_study(batch_size=8), RUN)
@@ -165,12 +156,12 @@ def test_nobody_knows_how_long_it_takes_before_a_trial_has_ended(tmp_path: Path,
     assert "Time left: unknown; no trial of 2 searches has finished yet." in " ".join(capsys.readouterr().out.split())
 
 
-def test_status_of_nothing_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_status_of_nothing_is_refused(tmp_path, capsys):
     assert main(["status", str(tmp_path)]) == 2
     assert "no studies in" in capsys.readouterr().err
 
 
-def test_whoever_reads_it_may_stop_reading() -> None:
+def test_whoever_reads_it_may_stop_reading():
     """As `head` does; JSON of many studies is more than a pipe holds."""
     command = [sys.executable, "-m", "study", "status", "results/published/mlp_digits", "--json"]
     read, write = os.pipe()
@@ -180,7 +171,7 @@ def test_whoever_reads_it_may_stop_reading() -> None:
     assert (ended.returncode, ended.stderr) == (1, "")
 
 
-def test_a_process_that_is_killed_is_at_work_no_more(tmp_path: Path, make_study) -> None:
+def test_a_process_that_is_killed_is_at_work_no_more(tmp_path, make_study):
     """Whatever has its number now."""
     folder = store.study_folder(tmp_path, make_study())
     with claims.claimed(folder):

@@ -214,32 +214,24 @@ def sentence(studies):
     return " ".join(scaling.sentences(steps_to_result.table(studies), scaling.table(studies)))
 
 
+PLATEAU = [
+    "no batch size above 16 is shown to need fewer steps (16 in every resample): 200 steps at 16",
+    "Steps fall in proportion to batch size (perfect scaling) up to about 4 (4 in every resample).",
+    *("8.0 times fewer", "Critical batch size of tiny with momentum to validation error < 0.1: 7 (", "by Zhang et al."),
+]
+SHORT = [
+    "(perfect scaling) up to at least 16",
+    "useful batch size is at least 16 (16 in every resample): 900 steps at 16",
+]
+PERFECT = ["(perfect scaling) up to the largest batch size, 4", "4.0 times fewer"]
+
+
 @pytest.mark.parametrize(
     ("ends", "fields", "perfect", "useful", "words"),
     [
-        (
-            {1: 1600, 2: 800, 4: 400},
-            *({}, (4, ">"), (4, ">")),
-            ["(perfect scaling) up to the largest batch size, 4", "4.0 times fewer"],
-        ),
-        (
-            {8: 1800, 16: 900, 32: None},
-            *({"budget": Budget(4, 100)}, (16, ">"), (16, ">")),
-            [
-                "(perfect scaling) up to at least 16",
-                "the maximum useful batch size is at least 16 (16 in every resample)",
-            ],
-        ),
-        (
-            {1: 1600, 4: 400, 16: 200, 64: 200, 256: 195},
-            *({}, (4, "="), (16, "=")),
-            [
-                "no batch size above 16 is shown to need fewer steps (16 in every resample): 200 steps at 16",
-                "Steps fall in proportion to batch size (perfect scaling) up to about 4 (4 in every resample).",
-                *("8.0 times fewer", "by Zhang et al."),
-                "Critical batch size of tiny with momentum to validation error < 0.1: 7 (",
-            ],
-        ),
+        ({1: 1600, 2: 800, 4: 400}, {}, (4, ">"), (4, ">"), PERFECT),
+        ({8: 1800, 16: 900, 32: None}, {"budget": Budget(4, 100)}, (16, ">"), (16, ">"), SHORT),
+        ({1: 1600, 4: 400, 16: 200, 64: 200, 256: 195}, {}, (4, "="), (16, "="), PLATEAU),
     ],
     ids=["perfect", "short_budgets", "plateau"],
 )

@@ -106,9 +106,9 @@ def test_label_smoothing_takes_the_best_of_each_value():
     assert best_errors.by_label_smoothing(trials.drop(columns="label_smoothing")).empty
 
 
-def curve(workload, steps, optimizer="sgd", threshold=0.1):
+def curve(workload, steps, threshold=0.1):
     frame = pd.DataFrame({"batch_size": list(steps), "steps_to_result": pd.array(list(steps.values()), dtype="Int64")})
-    names = {"workload": workload, "optimizer": optimizer, **GOAL, "goal_threshold": threshold}
+    names = {"workload": workload, "optimizer": "sgd", **GOAL, "goal_threshold": threshold}
     return frame.assign(reached=frame["steps_to_result"].notna(), **names)
 
 
@@ -148,3 +148,16 @@ def test_a_single_workload_is_compared_with_nothing():
 def test_published_subsets_are_parts_of_their_data_set():
     found = relative._parts({"name": "w", "dataset": "mnist_subsets/mnist_6875", "model": "simple_cnn_base"})
     assert found == {"dataset": "mnist", "part": "mnist_6875", "model": "simple_cnn_base"}
+
+
+def test_a_workload_that_never_reached_its_goal_does_not_hide_the_others():
+    steps = pd.concat([curve("a", {1: 8, 2: 4}), curve("b", {1: 6, 2: 2}), curve("c", {1: None, 2: None})])
+    table = relative.table(steps, made_of(a=("mnist", "100", "x"), b=("mnist", "100", "y"), c=("mnist", "100", "z")))
+    assert set(table["workload"]) == {"a", "b"}
+    assert set(table["norm"]) == {1}
+
+
+def test_label_smoothing_makes_no_other_model():
+    smoothing = {"label_smoothing": 0.1, "label_smoothing_convention": "paper"}
+    one, other = ({"name": "a", "dataset": "d", "_target_": "Net"} | more for more in ({}, smoothing))
+    assert relative._parts(one)["model"] == relative._parts(other)["model"]
