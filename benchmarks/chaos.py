@@ -83,11 +83,6 @@ class Watch:
         self.known = now
 
 
-def tables(results: Path) -> dict[str, bytes]:
-    """Every table without timings."""
-    return {path.name: path.read_bytes() for path in (results / "tables").glob("*.csv") if path.name != "cost.csv"}
-
-
 def survive(kills: int, folder: Path, seed: int = 0) -> Survival:
     """Run both sweeps in `folder`, one of them killed up to `kills` times."""
     peaceful, killed = folder / "peaceful", folder / "killed"
@@ -114,8 +109,9 @@ def survive(kills: int, folder: Path, seed: int = 0) -> Survival:
 
 
 def differing(one: Path, other: Path) -> list[str]:
-    """The names of tables that differ between two sweeps."""
-    first, second = tables(one), tables(other)
+    """The names of tables that differ between two sweeps; `cost.csv` holds times and is left out."""
+    paths = ([*(sweep / "tables").glob("*.csv")] for sweep in (one, other))
+    first, second = ({path.name: path.read_bytes() for path in each if path.name != "cost.csv"} for each in paths)
     return sorted(name for name in {*first, *second} if first.get(name) != second.get(name))
 
 

@@ -126,22 +126,17 @@ def one_device(asked: str) -> str:
     return "cuda:0" if device == "cuda" else device
 
 
-def wait(device: str) -> None:
-    """Wait until the device has finished its work."""
-    if device != "cpu":
-        torch.cuda.synchronize(device)
-
-
 def rate(step: Callable[[], object], device: str, calls: int = 0) -> float:
     """Calls per second after a warm-up, of this many calls or (0) over `SECONDS`."""
+    synchronise = partial(torch.cuda.synchronize, device) if device != "cpu" else lambda: None
     step()
     step()
-    wait(device)
+    synchronise()
     count, start = 0, time.perf_counter()
     while count < calls or (not calls and (count < 2 or time.perf_counter() - start < SECONDS)):
         step()
         count += 1
-    wait(device)
+    synchronise()
     return count / (time.perf_counter() - start)
 
 

@@ -33,7 +33,7 @@ from workloads.fully_connected import FullyConnected
 LIMIT = 1 / 3
 LIMITED = ("sgd", "momentum", "nesterov", "adam", "adamw")
 VALUES = {"learning_rate": 0.001, "momentum": 0.9, "beta1": 0.9, "beta2": 0.999, "epsilon": 1e-8}
-OTHERS = {"weight_decay": 0.01, "trust_coefficient": 0.01, "momentum_correction": 1.0, "precondition_frequency": 10.0}
+VALUES |= {"weight_decay": 0.01, "trust_coefficient": 0.01, "momentum_correction": 1.0, "precondition_frequency": 10.0}
 
 
 def measured(name: str, batch_size: int, lanes: int, rounds: int) -> tuple[float, float]:
@@ -49,8 +49,7 @@ def measured(name: str, batch_size: int, lanes: int, rounds: int) -> tuple[float
     def loss(outputs: Tensor) -> Tensor:
         return cross_entropy_error(outputs.flatten(0, 1), targets)
 
-    values = VALUES | OTHERS
-    h = {key: torch.full((lanes, 1), values[key]) for key in optimizer.hyperparameters}
+    h = {key: torch.full((lanes, 1), VALUES[key]) for key in optimizer.hyperparameters}
     keys, counts = torch.zeros(lanes, 0, dtype=torch.int32), torch.full((lanes, 1), 5.0)
     made = 0
 
@@ -59,7 +58,7 @@ def measured(name: str, batch_size: int, lanes: int, rounds: int) -> tuple[float
         made += 1
         step(inputs, loss, keys, h, counts)
         for row in range(lanes) if optimizer.refresh else ():
-            stack.refresh(row, {key: values[key] for key in h}, made)
+            stack.refresh(row, {key: VALUES[key] for key in h}, made)
 
     gradient = partial(step.form.backward, inputs, loss, keys)
     with torch.no_grad():

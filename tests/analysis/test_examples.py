@@ -20,7 +20,6 @@ ROOT = Path(__file__).parents[2]
 PUBLISHED = ROOT / "results/published"
 FILES = sorted(path.relative_to(ROOT) for path in (ROOT / "analysis").rglob("*.py"))
 NAMES = [".".join(file.with_suffix("").parts).removesuffix(".__init__") for file in FILES]
-Documented = ast.Module | ast.ClassDef | ast.FunctionDef
 
 
 @pytest.fixture(autouse=True)
@@ -40,7 +39,7 @@ def test_examples_are_so(name):
     assert doctest.testmod(importlib.import_module(name)).failed == 0
 
 
-def shown(node: Documented) -> str:
+def shown(node: ast.Module | ast.ClassDef | ast.FunctionDef) -> str:
     """The code of a docstring's examples."""
     return "".join(e.source for e in doctest.DocTestParser().get_examples(ast.get_docstring(node) or ""))
 

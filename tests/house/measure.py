@@ -98,11 +98,6 @@ def folders(root: Path, top: Iterable[str]) -> dict[str, int]:
 
 
 def main(root: Path, say: Callable[[str], None] = print) -> None:
-    tell_arrows(root, say)
-    tell_sizes(root, say)
-
-
-def tell_arrows(root: Path, say: Callable[[str], None]) -> None:
     files, arrows = python_files(root), file_arrows(root)
     for kind, names, drawn in (("files", {*files}, arrows), ("boxes", {*map(box, files)}, box_arrows(arrows))):
         for room in (*ROOMS, "all"):
@@ -112,9 +107,6 @@ def tell_arrows(root: Path, say: Callable[[str], None]) -> None:
             height = max(floor.values(), default=-1) + 1
             more = f"; in or above a circle: {len(circles)}" if circles else ""
             say(f"{kind:6} {room:10} {len(inside):4} with {len(among):4} arrows on {height:3} floors{more}")
-
-
-def tell_sizes(root: Path, say: Callable[[str], None]) -> None:
     everything = (*ROOMS, "benchmarks", "tests")
     for folder, count in sorted(folders(root, everything).items()):
         say(f"folder {folder:32} {count:3} files{'  TOO MANY' if count > MOST_FILES else ''}")

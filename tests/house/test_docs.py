@@ -34,7 +34,7 @@ PLUGINS = {"slurm": "hydra_plugins.hydra_submitit_launcher", "ray": "hydra_plugi
 
 
 @pytest.fixture
-def mine(tmp_path) -> Path:
+def mine(tmp_path):
     """The folder `mine` with the files that the pages say to create there."""
     for page in ("README.md", OWN):
         for name, content in doc_pages.named_blocks(page).items():
@@ -50,7 +50,7 @@ def test_the_pages_print_commands_of_every_verb():
 
 
 @pytest.mark.parametrize("arguments", COMMANDS)
-def test_every_printed_command_is_accepted(arguments: str, mine, monkeypatch):
+def test_every_printed_command_is_accepted(arguments, mine, monkeypatch):
     monkeypatch.chdir(mine.parent)
     options, rest = parser().parse_known_args(shlex.split(arguments))
     if options.verb not in TAKE_OVERRIDES:

@@ -49,9 +49,8 @@ def test_resnet_has_6n_plus_2_layers_and_no_batch_norm(n, convolutions):
     kinds = [type(module) for module in model.modules()]
     assert (kinds.count(nn.Conv2d), kinds.count(nn.Linear)) == (convolutions, 1)
     assert not any("Norm" in kind.__name__ for kind in kinds)
-    assert [m.out_channels for m in model.modules() if isinstance(m, nn.Conv2d)] == (
-        [16] + [16] * 2 * n + [32] * 2 * n + [64] * 2 * n
-    )
+    channels = [m.out_channels for m in model.modules() if isinstance(m, nn.Conv2d)]
+    assert channels == [16] + [16] * 2 * n + [32] * 2 * n + [64] * 2 * n
     assert all((m.bias == 0).all() for m in model.modules() if isinstance(m, nn.Conv2d | nn.Linear))
 
 

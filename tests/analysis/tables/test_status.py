@@ -104,12 +104,10 @@ def test_trials_that_were_made_twice_are_told(tmp_path, make_study, capsys):
     assert "Discarded: 3 trials that were trained twice: their process was taken for dead." in out
 
 
-@pytest.mark.parametrize("fields", [{"trials": 2}, {"trials": 2, "max_launches": 3}])
-def test_done(state, fields):
-    trials = {0: {"bad": 5}, 1: {}, 2: {} if "max_launches" not in fields else {"bad": 5}}
-    row = state(trials, **fields)
-    assert row["state"] == "done"
-    assert row["seconds_left"] == 0
+@pytest.mark.parametrize(("last", "fields"), [({}, {}), ({"bad": 5}, {"max_launches": 3})])
+def test_done(state, last, fields):
+    row = state({0: {"bad": 5}, 1: {}, 2: last}, trials=2, **fields)
+    assert (row["state"], row["seconds_left"]) == ("done", 0)
 
 
 def test_plan_writes_nothing(tmp_path, capsys):
