@@ -131,16 +131,7 @@ def test_a_planted_defect_raises_its_warning_and_no_other(warned, name):
     assert said.startswith("tiny, momentum")
 
 
-NOT_ANY_MORE = (
-    "search.",
-    "evaluation.f",
-    "evaluation.r",
-    "workload.",
-    "sweep",
-    "the budget or",
-    "larger b",
-    "tune the",
-)
+NOT_ANY_MORE = ("search.", "evaluation.f", "evaluation.r", "workload.", "sweep", "budget or", "larger b", "tune the")
 
 
 @pytest.mark.parametrize("name", PLANTED)
