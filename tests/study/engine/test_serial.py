@@ -255,7 +255,7 @@ def test_a_diverging_run_names_its_first_bad_step(tiny_study, learning_rate, ima
 def test_parameters_that_overflow_are_found_at_the_evaluation(tiny_study):
     """The first loss is finite, the update it leads to is not."""
     study = tiny_study(space={"learning_rate": 3e38, "weight": 100.0})
-    [curve] = curves(study, 0, workload=Weighted())
+    [curve] = curves(study, 0, workload=Weighted(validation=1100))
     assert (curve.first_bad_step, len(curve.steps)) == (1, 0)
 
 
@@ -289,6 +289,6 @@ def test_a_step_limit_cuts_a_trial_at_the_grid(tiny_study):
 def test_the_losss_own_hyperparameters_reach_it(tiny_study):
     """Twice the loss is twice the learning rate, exactly."""
     weighted = tiny_study(space={"learning_rate": 0.1, "weight": 2.0})
-    [curve] = curves(weighted, 0, workload=Weighted())
+    [curve] = curves(weighted, 0, workload=Weighted(validation=1100))
     [doubled] = curves(tiny_study(fixed=FIXED | {"learning_rate": 0.2}), 0)
     assert curve.errors["val/loss"].tolist() == doubled.errors["val/loss"].tolist()
