@@ -1,7 +1,5 @@
 """What all tests share: a tiny Study, curves made by hand, and a results folder written from them."""
 
-from __future__ import annotations
-
 import functools
 import os
 
@@ -49,7 +47,7 @@ def _denormals():
     torch.set_flush_denormal(False)
 
 
-def _study(space=SPACE, trials=4, sampler="sobol", max_launches=None, name="tiny", examples=64, **fields):
+def _study(space=SPACE, trials=4, sampler="sobol", max_launches=None, name="tiny", examples=64, steps=None, **fields):
     more = {key: fields.pop(key) for key in list(fields) if key in Search.__dataclass_fields__}
     fields = {
         "workload": {"_target_": "somewhere.Tiny", "name": name, "train_examples": examples},
@@ -57,8 +55,8 @@ def _study(space=SPACE, trials=4, sampler="sobol", max_launches=None, name="tiny
         "schedule": "constant",
         "batch_size": 8,
         "goal": Goal("val/classification_error", 0.1),
-        "stopping": "goal",
-        "budget": Budget(epochs=0, steps=100),
+        "stopping": "budget" if steps else "goal",
+        "budget": Budget(epochs=0, steps=steps or 100),
         "search": Search(sampler, trials, parse_space(space), max_launches, **more),
         "evaluation": Evaluation(),
     } | fields
@@ -96,7 +94,7 @@ def _write(results, study, curves, close=True):
 
 @pytest.fixture(scope="session")
 def make_study():
-    """A tiny Study of 100 steps; keywords replace its fields or those of its search and workload."""
+    """A tiny Study; keywords replace its fields or those of its search and workload; trials run all `steps` given."""
     return _study
 
 

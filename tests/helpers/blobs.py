@@ -1,7 +1,5 @@
 """A tiny workload for tests of the engines."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Shared by tests of checkpoints: studies, their trials, and the contents of checkpoints."""
 
-from __future__ import annotations
-
 import hashlib
 import io
 from collections.abc import Callable
@@ -9,7 +7,7 @@ from typing import Any
 
 import torch
 
-from study.records import Budget, Evaluation, Study, Trial
+from study.records import Evaluation, Study, Trial
 from study.search.tuner import point
 from study.space import values
 
@@ -33,14 +31,8 @@ CASES = ["plain", "linear_chain", "vmap"]
 
 def asked(make_study: Callable[..., Study], how: str, optimizer: str = "momentum", **fields: Any) -> Study:
     """A study of Blobs in an arithmetic; the plain one accumulates micro-batches."""
-    defaults = {
-        "space": SPACES[optimizer],
-        "micro_batch": 3 if how == "plain" else None,
-        "stopping": "budget",
-        "budget": Budget(epochs=0, steps=STEPS),
-        "evaluation": GRID,
-    }
-    return make_study(optimizer=optimizer, arithmetic=how, **defaults | fields)
+    defaults = {"space": SPACES[optimizer], "micro_batch": 3 if how == "plain" else None, "steps": STEPS}
+    return make_study(optimizer=optimizer, arithmetic=how, evaluation=GRID, **defaults | fields)
 
 
 def trial(study: Study, index: int, **changed: float) -> Trial:

@@ -1,7 +1,5 @@
 """Shared by tests of fused trials: studies in each arithmetic and trials that differ."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from itertools import cycle, islice
 from typing import Any
@@ -10,7 +8,7 @@ from helpers.blobs import WORKLOADS
 from helpers.desks import Desk
 from study.engine import lane_count
 from study.optimizers import OPTIMIZERS
-from study.records import Budget, Study
+from study.records import Study
 from study.schedules import SCHEDULES
 
 STEPS = 30
@@ -66,7 +64,7 @@ def asked(
         optimizer=optimizer,
         schedule=schedule,
         arithmetic=how,
-        **{"stopping": "budget", "budget": Budget(epochs=0, steps=STEPS), "batch_size": 6} | fields,
+        **{"steps": STEPS, "batch_size": 6} | fields,
     )
 
 

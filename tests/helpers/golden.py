@@ -6,8 +6,6 @@ The data are made from the raw output of PCG64, which numpy guarantees across re
 the published family. A case trains two trials side by side if its arithmetic has lanes, otherwise in turn.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import sys

@@ -1,7 +1,5 @@
 """Made-up data sets of a few pictures, in each form that the real ones come in."""
 
-from __future__ import annotations
-
 import gzip
 import hashlib
 import io
@@ -17,6 +15,8 @@ import pytest
 from workloads.data import datasets, fetching
 from workloads.data.datasets import DATASETS
 from workloads.data.fetching import File
+
+NO_SOURCE = {"addresses": (), "package": None}
 
 
 def idx(array: np.ndarray) -> bytes:
@@ -58,9 +58,7 @@ def cache(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mo
 def mnist(monkeypatch: pytest.MonkeyPatch) -> dict[str, bytes]:
     """A made-up `mnist` with no source but the user's folders; the content of its files."""
     contents = tiny_mnist()
-    known = replace(
-        DATASETS["mnist"], shape=(1, 4, 4), train_examples=20, files=expected(contents), addresses=(), package=None
-    )
+    known = replace(DATASETS["mnist"], shape=(1, 4, 4), train_examples=20, files=expected(contents), **NO_SOURCE)
     monkeypatch.setitem(DATASETS, "mnist", known)
     return contents
 
@@ -69,7 +67,7 @@ def mnist(monkeypatch: pytest.MonkeyPatch) -> dict[str, bytes]:
 def cifar10(monkeypatch: pytest.MonkeyPatch) -> dict[str, bytes]:
     """A made-up `cifar10` of 5 x 3 and 3 pictures, likewise."""
     contents = tiny_cifar10()
-    known = replace(DATASETS["cifar10"], train_examples=15, files=expected(contents), addresses=(), package=None)
+    known = replace(DATASETS["cifar10"], train_examples=15, files=expected(contents), **NO_SOURCE)
     monkeypatch.setitem(DATASETS, "cifar10", known)
     return contents
 

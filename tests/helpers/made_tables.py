@@ -1,7 +1,5 @@
 """Tables made by hand, and the axes that a figure draws of them."""
 
-from __future__ import annotations
-
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes

@@ -1,7 +1,5 @@
 """Workloads as users write them: one of made images, as a file and its YAML, and one that maps its examples."""
 
-from __future__ import annotations
-
 import os
 import sys
 from dataclasses import dataclass

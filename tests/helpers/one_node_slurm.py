@@ -6,8 +6,6 @@ Needs Debian's slurm-wlm and munge, and root. It asks nothing of systemd or cgro
 fails there, as it does on small clusters.
 """
 
-from __future__ import annotations
-
 import os
 import secrets
 import shutil
@@ -19,6 +17,7 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from unittest import mock
 
 CPUS = 4
 """CPUs that the node reports, independent of the machine."""
@@ -76,9 +75,7 @@ def one_node_slurm() -> Iterator[Path]:
         (folder / "slurm.conf").write_text(
             CONF.format(folder=folder, host=socket.gethostname().partition(".")[0], ports=ports, cpus=CPUS)
         )
-        before = os.environ.get("SLURM_CONF")
-        os.environ["SLURM_CONF"] = str(folder / "slurm.conf")
-        running.callback(_put_back, before)
+        running.enter_context(mock.patch.dict(os.environ, SLURM_CONF=str(folder / "slurm.conf")))
         own = [f"--{what}={folder}/munge.{what.split('-')[0]}" for what in ("socket", "pid-file", "log-file")]
         munged = ["munged", "--foreground", "--force", f"--key-file={key}", f"--seed-file={folder}/seed", *own]
         for command in (munged, ["slurmctld", "-D", "-c"], ["slurmd", "-D", "-c"]):
@@ -88,12 +85,6 @@ def one_node_slurm() -> Iterator[Path]:
         _wait(lambda: _said("sinfo", "--noheader", "--format=%t").strip() == "idle", folder)
         running.callback(_end_jobs)
         yield folder
-
-
-def _put_back(before: str | None) -> None:
-    os.environ.pop("SLURM_CONF")
-    if before is not None:
-        os.environ["SLURM_CONF"] = before
 
 
 def _free_ports(count: int) -> list[int]:

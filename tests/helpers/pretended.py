@@ -79,6 +79,12 @@ class Device(TorchDispatchMode):
         """The active device."""
         return cls.there[-1]
 
+    def counted(self, what: str, work: Callable[[], object]) -> int:
+        """How many `meetings` or `launches` the work takes."""
+        before = getattr(self, what)
+        work()
+        return getattr(self, what) - before
+
     def __torch_dispatch__(self, function: Any, types: Any, arguments: Any = (), keywords: Any = None) -> Any:
         keywords = keywords or {}
         leaves = tree_leaves((arguments, keywords))
@@ -171,43 +177,33 @@ def _is_here(device: torch.device | None) -> bool:
     return device is not None and device.type == NAME
 
 
-class Module(ModuleType):
+def _is_active(*_: Any) -> bool:
+    return bool(Device.there)
+
+
+def _module() -> ModuleType:
     """`torch.pretended`: an accelerator that exists only while the device is active."""
-
-    @staticmethod
-    def is_available() -> bool:
-        return bool(Device.there)
-
-    @staticmethod
-    def device_count() -> int:
-        return len(Device.there)
-
-    @staticmethod
-    def _is_in_bad_fork() -> bool:
-        return False
-
-    @staticmethod
-    def manual_seed_all(seed: int) -> None:
-        pass  # the device draws from the CPU's generator
+    module = ModuleType(NAME)
+    module.is_available = _is_active
+    module.device_count = lambda: len(Device.there)
+    module._is_in_bad_fork = lambda: False
+    module.manual_seed_all = lambda seed: None  # the device draws from the CPU's generator
+    return module
 
 
 class Hooks(torch._C._acc.PrivateUse1Hooks):
     """The same module for torch's compiled code."""
 
+    is_available = has_primary_context = _is_active
+
     def is_built(self) -> bool:
         return True
-
-    def is_available(self) -> bool:
-        return bool(Device.there)
-
-    def has_primary_context(self, index: int) -> bool:
-        return bool(Device.there)
 
 
 def _register() -> None:
     if not hasattr(torch, NAME):
         torch.utils.rename_privateuse1_backend(NAME)
-        torch._register_device_module(NAME, Module(NAME))
+        torch._register_device_module(NAME, _module())
         torch._C._acc.register_python_privateuseone_hook(Hooks())
         torch._C._acc.register_python_privateuseone_device_guard(backend_registration._DummyDeviceGuard())
 

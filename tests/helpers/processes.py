@@ -1,7 +1,5 @@
 """Sweeps in separate processes: start them, list those alive, wait."""
 
-from __future__ import annotations
-
 import signal
 import subprocess
 import sys

@@ -3,8 +3,6 @@
 python tests/house/doc_pages.py     runs every `console` example and writes its output into the page
 """
 
-from __future__ import annotations
-
 import os
 import re
 import shlex

@@ -1,9 +1,8 @@
 """Data that are streamed make the same curves as data on the device, and leave no process behind."""
 
-from __future__ import annotations
-
 import json
 import os
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +21,7 @@ from study.data.order import Batches
 from study.data.resident import Data
 from study.data.streaming import Streamed
 from study.devices.memory import device_bytes
-from study.records import Budget, Evaluation, Study
+from study.records import Evaluation, Study
 from workloads.base import Splits
 
 STEPS = 12
@@ -50,17 +49,9 @@ KINDS = {
 
 @pytest.fixture
 def question(make_study: Any) -> Any:
-    def make(**fields: Any) -> Study:
-        defaults: dict[str, Any] = {
-            "space": {"learning_rate": 0.1, "momentum": 0.9},
-            "batch_size": 10,
-            "stopping": "budget",
-            "budget": Budget(epochs=0, steps=STEPS),  # of 64 examples: batches straddle epochs
-            "evaluation": Evaluation(first=0.25, ratio=1.5),
-        }
-        return make_study(**defaults | fields)
-
-    return make
+    """Of 64 examples: batches straddle epochs."""
+    space, grid = {"learning_rate": 0.1, "momentum": 0.9}, Evaluation(first=0.25, ratio=1.5)
+    return partial(make_study, space, batch_size=10, steps=STEPS, evaluation=grid)
 
 
 def trained(study: Study, workload: Any, data: Any = None, desk: Desk | None = None) -> Any:

@@ -1,7 +1,5 @@
 """Sweeps whose trials several processes train together, by their command lines: what they print, leave and survive."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

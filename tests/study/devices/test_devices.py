@@ -1,7 +1,5 @@
 """A trial on several devices is the trial on one, to rounding; its processes decide, end and die together."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -24,7 +22,7 @@ from study.devices.distributed import Team
 from study.engine import serial
 from study.engine.checkpoints import Pace
 from study.errors import UsageError
-from study.records import Budget, Curve, Evaluation, Study
+from study.records import Curve, Evaluation, Study
 from workloads.layers import GhostBatchNorm
 
 STEPS = 8
@@ -109,8 +107,7 @@ def study_of(make_study: Any) -> Any:
             "space": case.fixed,
             "batch_size": case.batch_size,
             "micro_batch": case.micro_batch,
-            "stopping": "budget",
-            "budget": Budget(epochs=0, steps=STEPS),
+            "steps": STEPS,
             "evaluation": Evaluation(first=0.25, ratio=1.5, every=1),
         }
         return make_study(**defaults | fields)
@@ -240,7 +237,7 @@ def test_batch_norm_over_a_batch_that_comes_in_parts_is_refused(make_study):
     study = make_study(batch_size=8)
     plain = nn.Sequential(nn.Linear(24, 5), nn.BatchNorm1d(5))
     preflight.check_parts(study, plain, devices=1)
-    for asked, devices, parts in ((study, 2, "2 devices"), (replace(study, micro_batch=4), 1, "parts of 4 examples")):
+    for asked, devices, parts in ((study, 2, "parts on 2 devices"), (replace(study, micro_batch=4), 1, "parts of 4 examples")):
         with pytest.raises(UsageError, match=f"are split into {parts}.*GhostBatchNorm"):
             preflight.check_parts(asked, plain, devices)
         preflight.check_parts(asked, nn.Sequential(nn.Linear(24, 5), GhostBatchNorm(5, group=4)), devices)

@@ -1,7 +1,5 @@
 """On a CUDA device: every way to train agrees with the CPU's serial engine to a tolerance, and sweeps find the GPUs."""
 
-from __future__ import annotations
-
 import json
 import warnings
 from collections.abc import Iterator, Sequence

@@ -1,21 +1,18 @@
 """Micro-batches fit, accumulate to the large batch, and shrink when memory runs out; bf16 is another precision."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 from helpers.blobs import CPU, Blobs
-from helpers.desks import Desk, assert_near, assert_same_bits, trained
+from helpers.desks import Desk, assert_near, assert_same_bits, full, trained
 from hypothesis import given
 from hypothesis import strategies as st
 
 from study import store
 from study.devices import memory
 from study.engine import serial
-from study.records import Budget
 
 BLOBS = Blobs()
 TOLERANCE = 1e-5  # relative, of every measured error after 12 updates
@@ -23,7 +20,7 @@ TOLERANCE = 1e-5  # relative, of every measured error after 12 updates
 
 @pytest.fixture
 def question(make_study):
-    return make_study(stopping="budget", batch_size=33, budget=Budget(epochs=0, steps=12))
+    return make_study(batch_size=33, steps=12)
 
 
 def run(study):
@@ -53,9 +50,6 @@ def test_running_out_of_memory_restarts_the_trial_with_half_the_micro_batch(ques
 
 
 def test_a_single_example_that_does_not_fit_ends_the_study(question, monkeypatch):
-    def full(self, part):
-        raise torch.OutOfMemoryError("no room")
-
     monkeypatch.setattr(serial.Run, "losses", full)
     with pytest.raises(torch.OutOfMemoryError):
         run(question)

@@ -1,7 +1,5 @@
 """Of several GPUs every worker takes its own. The machine is imagined here; tests/test_gpu.py needs a real one."""
 
-from __future__ import annotations
-
 import sys
 from dataclasses import replace
 from pathlib import Path

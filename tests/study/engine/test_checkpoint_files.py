@@ -1,7 +1,5 @@
 """A file that is not a whole checkpoint of the very trial is passed over, and nothing in it is run."""
 
-from __future__ import annotations
-
 import io
 import os
 import pickle

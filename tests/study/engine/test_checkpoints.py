@@ -1,7 +1,5 @@
 """A trial that goes on from any of its checkpoints ends as one that was left in peace, to the last bit."""
 
-from __future__ import annotations
-
 import random
 from dataclasses import replace
 from types import SimpleNamespace

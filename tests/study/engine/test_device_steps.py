@@ -1,18 +1,15 @@
 """What is written for GPUs, on a device that any machine has: curves are the CPU's, and updates leave the host out."""
 
-from __future__ import annotations
-
 import gc
 import weakref
-from collections.abc import Callable
 
 import pytest
 import torch
 from helpers import checkpointed, desks, pretended
 from helpers.blobs import CPU, WORKLOADS
-from helpers.desks import Counting, Curves, Desk, Killed
+from helpers.desks import Counting, Curves, Desk, Killed, full
 from helpers.fused import FUSING, Queue, each_once
-from helpers.pretended import DEVICE, Device
+from helpers.pretended import DEVICE
 
 from study.data import streaming
 from study.data.streaming import Streamed
@@ -48,19 +45,13 @@ def assert_near(found: Curves, expected: Curves) -> None:
     desks.assert_near(found, expected, TOLERANCE, metrics="")
 
 
-def meetings(device: Device, work: Callable[[], object]) -> int:
-    before = device.meetings
-    work()
-    return device.meetings - before
-
-
 def test_it_keeps_to_itself_and_counts(device):
     ours = torch.ones(2, 3, device=DEVICE)
     with pytest.raises(RuntimeError, match="two devices"):
         ours + torch.ones(3)
-    assert meetings(device, lambda: ours @ ours.T + 1) == 0
+    assert device.counted("meetings", lambda: ours @ ours.T + 1) == 0
     for look in (ours.sum().item, ours.nonzero, ours.cpu, ours.tolist, lambda: ours.copy_(torch.ones(2, 3))):
-        assert meetings(device, look) == 1
+        assert device.counted("meetings", look) == 1
 
 
 @pytest.mark.parametrize(("optimizer", "how"), each_once(FREE, ["linear_chain", "vmap"]))
@@ -70,7 +61,7 @@ def test_steps_of_lanes_wait_for_nothing(device, question, optimizer, how):
     for trial in Queue(study, range(4)).trials:
         fused.start(trial)
     fused._segment(2)  # reads the order of the examples
-    few, many = (meetings(device, lambda steps=steps: fused._segment(steps)) for steps in (2, 9))
+    few, many = (device.counted("meetings", lambda steps=steps: fused._segment(steps)) for steps in (2, 9))
     assert few == many  # tables of a segment alone, however long it is
 
 
@@ -93,7 +84,7 @@ def test_steps_of_a_trial_alone_wait_for_nothing(device, question, optimizer, mi
         run.step += 1
 
     update()  # reads the order of the examples
-    assert meetings(device, update) == 0
+    assert device.counted("meetings", update) == 0
 
 
 def test_the_host_prepares_steps_while_others_are_made(device, question, monkeypatch):
@@ -102,8 +93,8 @@ def test_the_host_prepares_steps_while_others_are_made(device, question, monkeyp
     for trial in Queue(fused.study, range(4)).trials:
         fused.start(trial)
     fused.advance(2)
-    one, two = (meetings(device, lambda steps=steps: fused.advance(steps)) for steps in (2, 4))
-    tables = meetings(device, lambda: fused._segment(2))
+    one, two = (device.counted("meetings", lambda steps=steps: fused.advance(steps)) for steps in (2, 4))
+    tables = device.counted("meetings", lambda: fused._segment(2))
     assert (one, two) == (tables + 1, 2 * tables + 1)
 
 
@@ -159,9 +150,6 @@ def test_what_lanes_cannot_measure_there_is_found_out_there(device, resumable, m
 
 
 def test_a_full_device_says_nothing_of_a_model(device, resumable, monkeypatch):
-    def full(self, steps):
-        raise torch.OutOfMemoryError("no room")
-
     monkeypatch.setattr(Lanes, "advance", full)
     with pytest.raises(torch.OutOfMemoryError):
         can_fuse.lanes_can(resumable("vmap"), WORKLOADS["vmap"], WORKLOADS["vmap"].data(DEVICE))

@@ -4,8 +4,6 @@
 test_training; (e), one shuffle of each epoch for all workers, whose shares are parts of a batch, in test_order.
 """
 
-from __future__ import annotations
-
 import pytest
 import torch
 from helpers.blobs import Blobs

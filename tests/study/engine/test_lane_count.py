@@ -1,13 +1,11 @@
 """Which arithmetic, how many lanes: what is settled by rule, what by checks of bits, and what by the stopwatch."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest
 import torch
 from helpers.blobs import CPU, WORKLOADS, Blobs
-from helpers.desks import assert_same_bits, trained
+from helpers.desks import assert_same_bits, full, trained
 from helpers.fused import CASES, Queue, admitted
 from torch import nn
 
@@ -88,17 +86,11 @@ def test_a_height_that_computes_other_bits_is_not_admitted(question, monkeypatch
 def test_measuring_that_runs_out_of_memory_settles_for_fewer_lanes(question, monkeypatch, fails, most, forced):
     cost = timing.cost_of
 
-    def step_seconds(fused):
-        full(fails == "step_seconds" and len(fused.lanes) > most)
-        return 1 / len(fused.lanes)  # the more, the faster
+    def step_seconds(fused):  # the more, the faster
+        return full() if fails == "step_seconds" and len(fused.lanes) > most else 1 / len(fused.lanes)
 
-    def bounded(log, step, predict, models, heights, lanes):
-        full(fails == "cost_of" and lanes > most)
-        return cost(log, step, predict, models, heights, lanes)
-
-    def full(it_is):
-        if it_is:
-            raise torch.OutOfMemoryError("no room")
+    def bounded(*arguments):
+        return full() if fails == "cost_of" and arguments[-1] > most else cost(*arguments)
 
     monkeypatch.setattr(timing, "step_seconds", step_seconds)
     monkeypatch.setattr(timing, "cost_of", bounded)
@@ -133,9 +125,6 @@ def test_what_is_not_finite_in_every_row_is_near():
 
 
 def test_what_does_not_fit_in_one_lane_does_not_fit(question, monkeypatch):
-    def full(fused):
-        raise torch.OutOfMemoryError("no room")
-
     monkeypatch.setattr(timing, "step_seconds", full)
     study = question("linear_chain")
     with pytest.raises(torch.OutOfMemoryError):
@@ -143,9 +132,6 @@ def test_what_does_not_fit_in_one_lane_does_not_fit(question, monkeypatch):
 
 
 def test_a_gpu_without_room_for_the_reference_trains_one_at_a_time(question, monkeypatch):
-    def full(*_):
-        raise torch.OutOfMemoryError("no room")
-
     monkeypatch.setattr(lane_count, "_computed", full)
     study, workload = question("vmap"), WORKLOADS["vmap"]
     assert list(lane_count.admitted(study, workload, workload.data(torch.device("meta")), most=4)) == [1]

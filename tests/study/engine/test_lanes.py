@@ -1,7 +1,5 @@
 """Fused lanes equal one-trial runs: bit for bit within an arithmetic, to a stated tolerance across arithmetics."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from functools import partialmethod
 
@@ -9,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 from helpers.blobs import WORKLOADS
-from helpers.desks import assert_near, assert_same_bits, trained
+from helpers.desks import assert_near, assert_same_bits, full, trained
 from helpers.fused import CASES, FUSING, STEPS, Queue, admitted, fusing
 
 from analysis.counting import Goal
@@ -163,9 +161,6 @@ def test_lanes_that_run_out_of_memory_start_again_with_fewer(question, monkeypat
 
 
 def test_one_lane_that_does_not_fit_is_out_of_memory(question, monkeypatch):
-    def full(self, steps):
-        raise torch.OutOfMemoryError("no room")
-
     monkeypatch.setattr(lanes.Lanes, "advance", full)
     with pytest.raises(torch.OutOfMemoryError):
         trained(question("linear_chain"), Queue(question("linear_chain"), range(2)))

@@ -73,15 +73,8 @@ def tiny_study(make_study):
 
     def make(optimizer="sgd", schedule="constant", fixed=FIXED, **fields):
         asked = [*OPTIMIZERS[optimizer].hyperparameters, *SCHEDULES[schedule].hyperparameters]
-        space = {name: fixed[name] for name in asked}
-        defaults = {
-            "budget": Budget(epochs=0, steps=STEPS),
-            "evaluation": EVERY_STEP,
-            "stopping": "budget",
-            "goal": Goal("val/loss", 0.5),
-            "space": space,
-        }
-        return make_study(optimizer=optimizer, schedule=schedule, **defaults | fields)
+        defaults = {"evaluation": EVERY_STEP, "goal": Goal("val/loss", 0.5), "space": {k: fixed[k] for k in asked}}
+        return make_study(optimizer=optimizer, schedule=schedule, steps=STEPS, **defaults | fields)
 
     return make
 

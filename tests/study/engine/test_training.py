@@ -1,7 +1,5 @@
 """What every optimizer can be given: averages of weights, half-lives, decay; and what lanes know nothing of."""
 
-from __future__ import annotations
-
 import json
 
 import numpy as np
@@ -16,7 +14,7 @@ from study.__main__ import main
 from study.data.order import Batches
 from study.engine.arithmetic import candidates
 from study.optimizers.foreign import _calls_closure
-from study.records import Budget, Evaluation
+from study.records import Evaluation
 from workloads.layers import keyed_layers, set_keys
 
 STEPS = 20
@@ -31,13 +29,8 @@ def question(make_study):
     """A study of Blobs with these fixed hyperparameters, measured at every step."""
 
     def make(space, how="plain", **fields):
-        defaults = {
-            "batch_size": 6,
-            "stopping": "budget",
-            "budget": Budget(epochs=0, steps=STEPS),
-            "evaluation": Evaluation(first=1 / STEPS, ratio=1 + 1e-9, every=1),
-        }
-        return make_study(space=space, arithmetic=how, **defaults | fields)
+        defaults = {"batch_size": 6, "evaluation": Evaluation(first=1 / STEPS, ratio=1 + 1e-9, every=1)}
+        return make_study(space=space, arithmetic=how, steps=STEPS, **defaults | fields)
 
     return make
 

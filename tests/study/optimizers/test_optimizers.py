@@ -1,7 +1,5 @@
 """Every registered optimizer against an independent one, step for step: its rule, its fast forms, its lanes."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace

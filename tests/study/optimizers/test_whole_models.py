@@ -1,7 +1,5 @@
 """Optimizers that update whole models: K-FAC against its definition, and classes of others by their import path."""
 
-from __future__ import annotations
-
 import gc
 import weakref
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Worker processes: what happens when one of them, or their parent, dies."""
 
-from __future__ import annotations
-
 import os
 import signal
 from pathlib import Path

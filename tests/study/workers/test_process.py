@@ -1,7 +1,5 @@
 """What a worker process keeps while it waits for orders."""
 
-from __future__ import annotations
-
 import gc
 import weakref
 from types import SimpleNamespace

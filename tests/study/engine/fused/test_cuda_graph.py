@@ -1,7 +1,5 @@
 """Updates that are recorded once and replayed are those that are launched one by one, bit for bit."""
 
-from __future__ import annotations
-
 import gc
 import warnings
 import weakref
@@ -15,7 +13,7 @@ from helpers import desks, pretended
 from helpers.blobs import WORKLOADS, Blobs
 from helpers.desks import Curves, assert_same_bits
 from helpers.fused import FUSING, Queue
-from helpers.pretended import DEVICE, NAME, Device
+from helpers.pretended import DEVICE, NAME
 from torch import Tensor
 
 from study.devices import memory
@@ -45,12 +43,6 @@ def started(study: Study, count: int = 4) -> Lanes:
     return fused
 
 
-def launches(device: Device, work: Callable[[], object]) -> int:
-    before = device.launches
-    work()
-    return device.launches - before
-
-
 def test_what_the_pretended_device_records_is_not_made_and_made_anew(device):
     graph, total, times = pretended.Graph(), torch.zeros(3, device=DEVICE), 2
     given = torch.ones(3, device=DEVICE)
@@ -58,7 +50,7 @@ def test_what_the_pretended_device_records_is_not_made_and_made_anew(device):
     assert total.tolist() == [0, 0, 0]
     given.fill_(5)
     times = 7  # which the device never learns of
-    assert launches(device, graph.replay) == 1
+    assert device.counted("launches", graph.replay) == 1
     assert (total.tolist(), found.tolist()) == ([10, 10, 10], [11, 11, 11])
     with pytest.raises(RuntimeError, match="capturing"):
         pretended.Graph().record(lambda: total * total.sum().item())
@@ -88,12 +80,12 @@ def test_curves_are_those_of_updates_launched_one_by_one(device, question, monke
 def test_an_update_is_one_launch_besides_its_arguments(device, question, monkeypatch, how):
     fused = started(question(how, "adam"))
     fused._segment(1)
-    few, many = (launches(device, lambda steps=steps: fused._segment(steps)) for steps in (2, 9))
+    few, many = (device.counted("launches", lambda steps=steps: fused._segment(steps)) for steps in (2, 9))
     # The inputs are gathered; they, targets, keys, rates and counts are copied; the losses are copied out.
     assert many - few == 7 * (1 + 5 + 1 + 1)
     monkeypatch.delitem(cuda_graph.GRAPHS, NAME)
     fused = started(question(how, "adam"))
-    few, many = (launches(device, lambda steps=steps: fused._segment(steps)) for steps in (2, 9))
+    few, many = (device.counted("launches", lambda steps=steps: fused._segment(steps)) for steps in (2, 9))
     assert many - few > 7 * 35
 
 
@@ -103,7 +95,7 @@ def test_a_stack_of_another_height_is_recorded_anew(device, question):
         del fused.lanes[count:]
         while len(fused.lanes) < count:
             fused.start(Queue(fused.study, [len(fused.lanes)]).trials[0])
-        first, again = (launches(device, lambda: fused._segment(1)) for _ in range(2))
+        first, again = (device.counted("launches", lambda: fused._segment(1)) for _ in range(2))
         assert again < first
 
 

@@ -1,7 +1,5 @@
 """`linear_blocks` trains as `linear_chain` does, wherever lanes are in their blocks, whatever disturbs them."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -14,7 +12,7 @@ from analysis.counting import Goal
 from study.engine import lane_count, lanes, timing
 from study.engine.fused.linear_blocks import BLOCK, LinearBlocks
 from study.optimizers import OPTIMIZERS
-from study.records import Budget, Evaluation, Study
+from study.records import Evaluation, Study
 
 LINEAR = [name for name, optimizer in OPTIMIZERS.items() if optimizer.linear]
 STEPS = 90
@@ -47,8 +45,8 @@ def question(make_study: Any) -> Any:
             schedule="linear_decay",
             batch_size=BATCH_SIZE,
             evaluation=GRID,
-            budget=Budget(epochs=0, steps=STEPS),
-            **{"stopping": "budget"} | fields,
+            steps=STEPS,
+            **fields,
         )
 
     return make

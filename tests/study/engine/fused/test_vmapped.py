@@ -1,7 +1,5 @@
 """Fused forms of a model: lanes have the outputs, losses and gradients of models that are alone."""
 
-from __future__ import annotations
-
 import gc
 import weakref
 from collections.abc import Callable
