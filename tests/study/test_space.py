@@ -89,7 +89,7 @@ def test_whole_numbers_are_equally_likely_on_a_linear_scale():
     assert [dimension.value((i + 0.5) / 8) for i in range(8)] == [1, 1, 2, 2, 3, 3, 4, 4]
 
 
-LEGAL = Legal("[0, 1)")
+LEGAL, COUNT = Legal("[0, 1)"), Legal("[0, inf)")
 
 
 @pytest.mark.parametrize(
@@ -102,9 +102,9 @@ LEGAL = Legal("[0, 1)")
         (Dimension(0.5, 0.99, "reverse_log"), "low", LEGAL, Dimension(0.0, 0.99, "reverse_log", hard=("low",))),
         (Dimension(0.4, 0.9), "high", LEGAL, Dimension(0.4, 0.95)),  # 1 is excluded: half the way
         (Dimension(0.4, 0.9), "high", Legal("[0, 1]"), Dimension(0.4, 1.0, hard=("high",))),
-        (Dimension(10, 100, "log", integer=True), "high", Legal("[0, inf)"), Dimension(10, 316, "log", integer=True)),
-        (Dimension(2, 99, "log", integer=True), "low", LEGAL, Dimension(1, 99, "log", integer=True, hard=("low",))),
-        (Dimension(3, 6, integer=True), "low", Legal("[0, inf)"), Dimension(1, 6, integer=True)),
+        (Dimension(10, 100, "log", integer=True), "high", COUNT, Dimension(10, 316, "log", integer=True)),
+        (Dimension(2, 99, "log", integer=True), "low", COUNT, Dimension(1, 99, "log", integer=True, hard=("low",))),
+        (Dimension(3, 6, integer=True), "low", COUNT, Dimension(1, 6, integer=True)),
         (Dimension(25, 1000, integer=True), "low", Legal("(0, inf)"), Dimension(1, 1000, integer=True, hard=("low",))),
         (Dimension(2, 8, integer=True), "high", Legal("[0, 10)"), Dimension(2, 9, integer=True, hard=("high",))),
         (Dimension(2, 8, integer=True), "high", Legal("[0, 9.5]"), Dimension(2, 9, integer=True, hard=("high",))),

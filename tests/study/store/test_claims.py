@@ -34,7 +34,7 @@ def names(folder):
     return sorted(path.name for path in folder.iterdir())
 
 
-def assert_held(folder, shard=WHOLE, match=""):
+def assert_held(folder, shard=WHOLE, match=None):
     with pytest.raises(Held, match=match), claimed(folder, shard):
         pytest.fail("claimed twice")
 
