@@ -20,9 +20,9 @@ from study.records import Trial
 
 
 class Pace:
-    """Cuts training into slices, so that checkpoints are taken on time however far apart evaluations are; `minutes` 0:
-    after every step; None: never. `broadcast` calls what reads the clock, on the first process of a team alone, for all
-    of them."""
+    """Cuts training into slices, so that checkpoints are taken on time however far apart evaluations are: every
+    `minutes` (0: after every step; None: never). `broadcast` calls what reads the clock, on the first process of a team
+    alone, for all of them."""
 
     def __init__(
         self, minutes: float | None, broadcast: Callable[[Callable[[], Any]], Any] = lambda call: call()

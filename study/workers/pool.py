@@ -227,7 +227,7 @@ class Workers:
 
 
 class _Training:
-    """Which worker trains which trial of one search: `under_way`: pipe -> index -> trial, without workers with too
+    """Which worker trains which trial of one search; `under_way`: pipe -> index -> trial, without workers with too
     little memory for the study; `waiting`: workers with nothing to do until the tuner proposes another trial."""
 
     def __init__(self, tuner: Tuner, checkpoints: MutableMapping[int, bytes], pipes: Sequence[Connection]) -> None:

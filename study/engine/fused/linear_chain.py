@@ -121,7 +121,7 @@ class _Layer(Protocol):
 
 
 class _Linear:
-    """One linear layer of every lane: `own`: name -> parameter [l, *shape]; `gradients`: name -> where its gradient is
+    """One linear layer of every lane; `own`: name -> parameter [l, *shape]; `gradients`: name -> where its gradient is
     to be written."""
 
     def __init__(self, own: Mapping[str, Tensor]) -> None:
