@@ -45,9 +45,7 @@ def of_plain_numbers(self, outputs, targets, label_smoothing=0.0):
     return torch.nn.functional.cross_entropy(outputs, targets, reduction="none", label_smoothing=label_smoothing)
 
 
-@pytest.mark.parametrize(
-    ("loss", "arithmetic"), [(without_a_default, "linear_chain"), (of_plain_numbers, "plain")], ids=str
-)
+@pytest.mark.parametrize(("loss", "arithmetic"), [(without_a_default, "linear_chain"), (of_plain_numbers, "plain")])
 def test_a_tuned_loss_is_fused_if_it_takes_tensors(tmp_path, monkeypatch, loss, arithmetic):
     monkeypatch.setattr(FullyConnected, "loss", loss)
     asked = ["batch_size=64", "search.space.label_smoothing=[0,0.1]", f"results={tmp_path}"]
