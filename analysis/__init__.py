@@ -1,10 +1,13 @@
 """Results folders -> frames -> tables -> figures -> a report. Needs pandas, not torch.
 
-In a notebook in the root of the repository:
+In a notebook in the root of the repository; the examples of all modules go on from the first four lines:
 
->>> from analysis import load
+>>> from matplotlib.figure import Figure
+>>> from analysis.load import load, load_study
+>>> published, ax = "results/published/mlp_digits", Figure().subplots()
+>>> study = load_study(f"{published}/studies/mlp_digits/sgd/64")
 >>> from analysis.tables import answers, scaling, steps_to_result
->>> studies = answers.answers(load.load("results/published/mlp_digits"))
+>>> studies = answers.answers(load(published))
 >>> steps, limits = steps_to_result.table(studies), scaling.table(studies)
 >>> len(steps), int(steps["steps_to_result"].min())
 (22, 10)

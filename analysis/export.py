@@ -73,7 +73,7 @@ def export(
 
     >>> from tempfile import TemporaryDirectory
     >>> with TemporaryDirectory() as folder:
-    ...     export("results/published/mlp_digits", f"{folder}/tables", "parquet")
+    ...     export(published, f"{folder}/tables", "parquet")
     ...     trials = pd.read_parquet(f"{folder}/tables/trials.parquet")
     >>> len(trials), int(trials["rerun"].notna().sum())  # all trials, and reruns among them
     (551, 110)
@@ -139,8 +139,6 @@ def _in_order(names: Iterable[Iterable[str]]) -> list[str]:
 def trials(study: StudyData) -> pd.DataFrame:
     """A row for each trial on file; for the columns see the module's docstring.
 
-    >>> from analysis.load import load_study
-    >>> study = load_study("results/published/mlp_digits/studies/mlp_digits/sgd/64")
     >>> trials(study)[["trial", "learning_rate", "status", "steps_to_goal"]].head(2)
        trial  learning_rate    status  steps_to_goal
     0      0       0.043631  COMPLETE            192
@@ -162,8 +160,6 @@ def trials(study: StudyData) -> pd.DataFrame:
 def measurements(study: StudyData) -> pd.DataFrame:
     """A row for each evaluation on file, by trial and step; for the columns see the module's docstring.
 
-    >>> from analysis.load import load_study
-    >>> study = load_study("results/published/mlp_digits/studies/mlp_digits/sgd/64")
     >>> measurements(study)[["batch_size", "trial", "step", "val/classification_error"]].head(2)
        batch_size  trial  step  val/classification_error
     0          64      0     8                      0.50

@@ -51,7 +51,6 @@ class StudyData:
         reader: reads the measurements when they are needed.
         derived: values computed from the measurements so far (`once`).
 
-    >>> study = load_study("results/published/mlp_digits/studies/mlp_digits/sgd/64")
     >>> study.optimizer, study.batch_size, study.train_steps, str(study.goal), study.hyperparameters
     ('sgd', 64, 375, 'val/cross_entropy_error < 0.2', ['learning_rate'])
     """
@@ -68,7 +67,7 @@ class StudyData:
     def begun(self) -> bool:
         """True if any trial has ended.
 
-        >>> load_study("results/published/mlp_digits/studies/mlp_digits/sgd/64").begun
+        >>> study.begun
         True
         """
         return len(self.trials) > 0
@@ -76,7 +75,6 @@ class StudyData:
     def once(self, key: Hashable, make: Callable[[], T]) -> T:
         """The result of `make`, called the first time only; keep it small, since it stays in memory.
 
-        >>> study = load_study("results/published/mlp_digits/studies/mlp_digits/sgd/64")
         >>> study.once("evaluations", lambda: len(study.measurements))
         840
         >>> study.once("evaluations", lambda: 0)  # not called: the first result stands
@@ -144,7 +142,7 @@ class StudyData:
     def independent(self) -> bool:
         """True if trials were drawn independently; an adaptive search learns from earlier trials.
 
-        >>> load_study("results/published/mlp_digits/studies/mlp_digits/sgd/64").independent
+        >>> study.independent
         True
         """
         return self.question["search"].get("sampler") not in ADAPTIVE_SAMPLERS
@@ -162,7 +160,6 @@ class StudyData:
     def rule(self, goal: Goal, stopping: str | None = None) -> Rule:
         """The rule by which trials end under a goal: the study's own stopping rule unless another is given.
 
-        >>> study = load_study("results/published/mlp_digits/studies/mlp_digits/sgd/64")
         >>> study.rule(study.goal, stopping="race").bound(best=24)
         46
         """
@@ -181,7 +178,6 @@ class StudyData:
     def with_betas(self, values: Mapping[str, Any]) -> dict[str, Any]:
         """The hyperparameters, plus the beta of every half-life in examples among them.
 
-        >>> study = load_study("results/published/mlp_digits/studies/mlp_digits/sgd/64")
         >>> {name: float(value) for name, value in study.with_betas({"momentum_half_life_examples": 32.0}).items()}
         {'momentum_half_life_examples': 32.0, 'momentum': 0.25}
         """
@@ -195,7 +191,7 @@ def load(results: Path | str) -> Iterator[StudyData]:
     Raises:
         LoadError: the folder holds no results, or a file is torn.
 
-    >>> studies = list(load("results/published/mlp_digits"))
+    >>> studies = list(load(published))
     >>> len(studies), studies[0].workload, studies[0].optimizer, studies[0].batch_size
     (44, 'mlp_digits', 'momentum', 1)
     """
@@ -208,7 +204,7 @@ def folders(results: Path | str) -> list[Path]:
     Raises:
         LoadError: the folder holds no results.
 
-    >>> str(folders("results/published/mlp_digits")[0].relative_to("results/published/mlp_digits"))
+    >>> str(folders(published)[0].relative_to(published))
     'studies/mlp_digits/momentum/1'
     """
     top = Path(results) / "studies"
@@ -231,8 +227,7 @@ def load_study(folder: Path | str) -> StudyData:
     Raises:
         LoadError: a file is missing or torn.
 
-    >>> study = load_study("results/published/mlp_digits/studies/mlp_digits/sgd/64")
-    >>> study.trials["learning_rate"].head(3).round(3).to_dict()
+    >>> load_study(f"{published}/studies/mlp_digits/sgd/64").trials["learning_rate"].head(3).round(3).to_dict()
     {0: 0.044, 1: 1.034, 2: 0.174}
     """
     folder = Path(folder)

@@ -41,8 +41,6 @@ class MeasurementReader:
         Raises:
             LoadError: a file is torn or was removed.
 
-        >>> from analysis.load import load_study
-        >>> study = load_study("results/published/mlp_digits/studies/mlp_digits/sgd/64")
         >>> study.reader.read(["val/classification_error"]).head(2)
            trial  step  val/classification_error
         0      0     8                      0.50
@@ -59,8 +57,7 @@ class MeasurementReader:
     def held(self) -> Iterator[None]:
         """Read each metric from disk at most once in this block.
 
-        >>> from analysis.load import load_study
-        >>> reader = load_study("results/published/mlp_digits/studies/mlp_digits/sgd/64").reader
+        >>> reader = study.reader
         >>> with reader.held():
         ...     reader.read(["val/classification_error"]) is reader.read(["val/classification_error"])
         True
@@ -92,7 +89,7 @@ class MeasurementReader:
 def files(folder: Path) -> list[Path]:
     """The parquet files of a search: one for each new trial, then `curves.parquet`, which gathers the older ones.
 
-    >>> [path.name for path in files(Path("results/published/mlp_digits/studies/mlp_digits/sgd/64"))]
+    >>> [path.name for path in files(Path(f"{published}/studies/mlp_digits/sgd/64"))]
     ['curves.parquet']
     """
     # The gathering file comes last: a trial that is gathered meanwhile is then read twice rather than missed.
@@ -102,7 +99,7 @@ def files(folder: Path) -> list[Path]:
 def trial_records(file: pq.ParquetFile) -> list[dict[str, Any]]:
     """The records of the trials in a file, from its metadata.
 
-    >>> (path,) = files(Path("results/published/mlp_digits/studies/mlp_digits/sgd/64"))
+    >>> (path,) = files(Path(f"{published}/studies/mlp_digits/sgd/64"))
     >>> with pq.ParquetFile(path) as file:
     ...     trial_records(file)[0]["index"]
     0

@@ -23,9 +23,8 @@ TOLD_APART = 0.005
 def sentences(found: pd.DataFrame) -> list[str]:
     """The advice and its reasons (frame of `analysis.advice.splits.table`).
 
-    >>> from analysis.load import load_study
     >>> from analysis.advice import splits, step_times
-    >>> folder = "results/published/mlp_digits/studies/mlp_digits/sgd"
+    >>> folder = f"{published}/studies/mlp_digits/sgd"
     >>> studies = [load_study(f"{folder}/{size}") for size in (16, 64, 256)]
     >>> machine = Machine([1, 2, 4], step_times.StepTimes({16: 0.010, 64: 0.013, 256: 0.040}), largest=64)
     >>> found = splits.table(studies, machine)
@@ -145,9 +144,8 @@ def notes(found: pd.DataFrame, machine: Machine, studies: Sequence[StudyData]) -
     Arguments:
         found: from `analysis.advice.splits.table`, for this machine and these studies.
 
-    >>> from analysis.load import load_study
     >>> from analysis.advice import splits, step_times
-    >>> studies = [load_study("results/published/mlp_digits/studies/mlp_digits/sgd/64")]
+    >>> studies = [study]
     >>> machine = Machine([1], step_times.StepTimes({32: 0.010, 64: 0.013}), largest=64)
     >>> print(notes(splits.table(studies, machine), machine, studies)[0].replace("; ", ";\\n"))
     Step times: as entered, for per-device batches of 32 and 64, linear in between;

@@ -100,8 +100,7 @@ def table(studies: Sequence[StudyData], machine: Machine, goal: Goal | None = No
     Raises:
         AdviceError: the curves cannot answer the goal, or no row could be the fastest.
 
-    >>> from analysis.load import load_study
-    >>> folder = "results/published/mlp_digits/studies/mlp_digits/sgd"
+    >>> folder = f"{published}/studies/mlp_digits/sgd"
     >>> studies = [load_study(f"{folder}/{size}") for size in (16, 64, 256)]
     >>> found = table(studies, Machine([1, 2, 4], StepTimes({16: 0.010, 64: 0.013, 256: 0.040})))
     >>> found[found["fastest"] | found["cheapest"]][["batch_size", *SPLIT, "steps", "seconds"]]

@@ -90,8 +90,7 @@ def recorded(studies: Sequence[StudyData]) -> StepTimes:
     Raises:
         AdviceError: nothing was timed on one device.
 
-    >>> from analysis.load import load_study
-    >>> folder = "results/published/mlp_digits/studies/mlp_digits/sgd"
+    >>> folder = f"{published}/studies/mlp_digits/sgd"
     >>> times = recorded([load_study(f"{folder}/{size}") for size in (64, 256, 1024)])
     >>> times.sizes.tolist(), times.source[:29]
     ([64, 256, 1024], 'recorded by the sweep on cpu ')

@@ -18,10 +18,9 @@ from analysis.load import CURVE
 def overview(found: pd.DataFrame) -> pd.DataFrame:
     """The fastest split of each batch size, and the cheapest of all (frame of `splits.table`).
 
-    >>> from analysis.load import load_study
     >>> from analysis.advice.splits import Machine, table
     >>> from analysis.advice.step_times import StepTimes
-    >>> studies = [load_study("results/published/mlp_digits/studies/mlp_digits/sgd/64")]
+    >>> studies = [study]
     >>> overview(table(studies, Machine([1, 2], StepTimes({32: 0.010, 64: 0.013})))).T
                           0           1
     batch size           64          64
@@ -75,10 +74,9 @@ def alternatives(found: pd.DataFrame) -> pd.DataFrame:
 
     A row for each number of accumulation steps, a column for each number of devices; cells: `per-device batch: time`.
 
-    >>> from analysis.load import load_study
     >>> from analysis.advice.splits import Machine, table
     >>> from analysis.advice.step_times import StepTimes
-    >>> studies = [load_study("results/published/mlp_digits/studies/mlp_digits/sgd/64")]
+    >>> studies = [study]
     >>> machine = Machine([1, 2], StepTimes({16: 0.008, 32: 0.010, 64: 0.013}), largest=32)
     >>> print(alternatives(table(studies, machine)).head(3).to_csv(index=False, sep="|"), end="")
     accumulation|1 device|2 devices

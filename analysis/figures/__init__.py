@@ -46,7 +46,7 @@ class Chart(NamedTuple):
 def charts(tables: Tables, names: Sequence[str] = tuple(FIGURES)) -> list[Chart]:
     """Every figure that these tables allow, kind by kind; for a missing kind see `FIGURES[name].needs`.
 
-    >>> steps = pd.read_csv("results/published/mlp_digits/tables/steps_to_result.csv")
+    >>> steps = pd.read_csv(f"{published}/tables/steps_to_result.csv")
     >>> [chart.name for chart in charts({"steps_to_result": steps})][:3]
     ['steps_to_result', 'examples_to_result', 'time_and_examples']
     """
@@ -80,7 +80,7 @@ def _groups(table: pd.DataFrame, by: Sequence[str]) -> Iterator[tuple[tuple, pd.
 def draw(chart: Chart) -> list[Figure]:
     """A figure for each of its panels.
 
-    >>> steps = pd.read_csv("results/published/mlp_digits/tables/steps_to_result.csv")
+    >>> steps = pd.read_csv(f"{published}/tables/steps_to_result.csv")
     >>> (chart,) = charts({"steps_to_result": steps}, ["steps_to_result"])
     >>> draw(chart)[0].axes[0].get_xlabel()
     'batch size (examples)'
@@ -97,7 +97,7 @@ def save_all(found: Sequence[Chart], folder: Path) -> list[tuple[Chart, list[byt
     """`save` each, on several processors if they are many.
 
     >>> from tempfile import TemporaryDirectory
-    >>> steps = pd.read_csv("results/published/mlp_digits/tables/steps_to_result.csv")
+    >>> steps = pd.read_csv(f"{published}/tables/steps_to_result.csv")
     >>> with TemporaryDirectory() as folder:
     ...     drawn = save_all(charts({"steps_to_result": steps}, ["steps_to_result", "best_momentum"]), Path(folder))
     >>> [(chart.name, len(svgs)) for chart, svgs in drawn]
@@ -120,7 +120,7 @@ def save(chart: Chart, folder: Path) -> list[bytes]:
     """Write `folder/NAME.svg` and `.png` (150 dots an inch), panels side by side; returns an SVG for each panel.
 
     >>> from tempfile import TemporaryDirectory
-    >>> steps = pd.read_csv("results/published/mlp_digits/tables/steps_to_result.csv")
+    >>> steps = pd.read_csv(f"{published}/tables/steps_to_result.csv")
     >>> with TemporaryDirectory() as folder:
     ...     svgs = save(charts({"steps_to_result": steps}, ["steps_to_result"])[0], Path(folder))
     ...     print(len(svgs), *sorted(path.name for path in Path(folder).iterdir()))

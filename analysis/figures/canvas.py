@@ -144,7 +144,6 @@ def log_axes(
 ) -> None:
     """Log axes around these values; ticks are plain numbers, thinned to the room there is.
 
-    >>> ax = Figure().subplots()
     >>> log_axes(ax, pd.Series([1, 1024]), pd.Series([20, 1000]), "batch size (examples)", "steps")
     >>> [text.get_text() for text in ax.get_xticklabels()]
     ['1', '4', '16', '64', '256', '1,024']
@@ -175,7 +174,6 @@ def batch_size_axes(ax: Axes, table: pd.DataFrame, ylabel: str, yticks: Ticks = 
 def linear_x(ax: Axes) -> None:
     """Make the horizontal axis a linear one that fits what is drawn, with few ticks.
 
-    >>> ax = Figure().subplots()
     >>> _ = ax.semilogx([0.0, 0.1, 0.2], [3, 2, 1])
     >>> linear_x(ax)
     >>> ax.get_xscale()
@@ -190,7 +188,6 @@ def linear_x(ax: Axes) -> None:
 def heading(ax: Axes, title: str, note: str = "") -> None:
     """A panel's title, and below it in grey what it holds for.
 
-    >>> ax = Figure().subplots()
     >>> heading(ax, "digits", "goal: validation error < 0.05")
     >>> ax.get_title("left"), ax.texts[0].get_text()
     ('digits', 'goal: validation error < 0.05')

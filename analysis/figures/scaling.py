@@ -11,20 +11,8 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.transforms import ScaledTranslation
 
-from analysis.figures.canvas import (
-    DASHED,
-    DOTTED,
-    MUTED,
-    OPEN,
-    batch_size_axes,
-    curves,
-    goal,
-    heading,
-    legend,
-    log_axes,
-    powers_of_two,
-    round_decimals,
-)
+from analysis.figures import canvas
+from analysis.figures.canvas import MUTED, goal, heading, round_decimals
 from analysis.labels import BOUNDS, goal_text
 from analysis.load import GOAL
 
@@ -32,19 +20,17 @@ NOT_REACHED, PERFECT = "not reached in budget", "perfect scaling"
 INTERVAL = "best of N/4 trials, 95 %"
 BAR: Any = {"linewidth": 4, "alpha": 0.3, "solid_capstyle": "butt", "zorder": 2}
 LIMITS: dict[str, tuple[str, Any]] = {
-    "perfect_scaling_limit": ("perfect-scaling limit", DOTTED),
-    "maximum_useful_batch_size": ("maximum useful batch size", {**DOTTED, "linestyle": (0, (4, 1, 1, 1))}),
+    "perfect_scaling_limit": ("perfect-scaling limit", canvas.DOTTED),
+    "maximum_useful_batch_size": ("maximum useful batch size", {**canvas.DOTTED, "linestyle": (0, (4, 1, 1, 1))}),
 }
-FITS: dict[str, Any] = {"hyperbola": DASHED, "shoulder": DOTTED}
+FITS: dict[str, Any] = {"hyperbola": canvas.DASHED, "shoulder": canvas.DOTTED}
 
 
 def steps_to_result(ax: Axes, table: pd.DataFrame, scaling: pd.DataFrame | None = None) -> None:
     """S(B) against B for the one workload and goal of `table`: a curve an optimizer, limits as verticals.
 
-    >>> from matplotlib.figure import Figure
-    >>> table = pd.read_csv("results/published/mlp_digits/tables/steps_to_result.csv")
-    >>> ax = Figure().subplots()
-    >>> steps_to_result(ax, table, scaling=pd.read_csv("results/published/mlp_digits/tables/scaling.csv"))
+    >>> table = pd.read_csv(f"{published}/tables/steps_to_result.csv")
+    >>> steps_to_result(ax, table, scaling=pd.read_csv(f"{published}/tables/scaling.csv"))
     >>> ax.get_ylabel().split(), [text.get_text() for text in ax.get_legend().get_texts()][:2]
     (['training', 'steps', 'to', 'validation', 'cross', 'entropy', '<', '0.2'], ['momentum', 'sgd'])
     """
@@ -54,9 +40,7 @@ def steps_to_result(ax: Axes, table: pd.DataFrame, scaling: pd.DataFrame | None 
 def examples_to_result(ax: Axes, table: pd.DataFrame, scaling: pd.DataFrame | None = None) -> None:
     """B * S(B) against B, as `steps_to_result`: perfect scaling is level, a rise is what size costs.
 
-    >>> from matplotlib.figure import Figure
-    >>> ax = Figure().subplots()
-    >>> examples_to_result(ax, pd.read_csv("results/published/mlp_digits/tables/steps_to_result.csv"))
+    >>> examples_to_result(ax, pd.read_csv(f"{published}/tables/steps_to_result.csv"))
     >>> ax.get_ylabel().split()[:2]
     ['training', 'examples']
     """
@@ -66,9 +50,7 @@ def examples_to_result(ax: Axes, table: pd.DataFrame, scaling: pd.DataFrame | No
 def seconds_to_result(ax: Axes, table: pd.DataFrame) -> None:
     """S(B) times the measured seconds of a step against B: perfect scaling pays only while a step costs the same.
 
-    >>> from matplotlib.figure import Figure
-    >>> table = pd.read_csv("results/published/mlp_digits/tables/steps_to_result.csv")
-    >>> ax = Figure().subplots()
+    >>> table = pd.read_csv(f"{published}/tables/steps_to_result.csv")
     >>> seconds_to_result(ax, table.assign(seconds_per_step=0.001, device="cpu"))
     >>> ax.get_ylabel()
     'seconds to validation cross entropy < 0.2'
@@ -87,19 +69,19 @@ def _draw_cost(ax: Axes, table: pd.DataFrame, unit: str, each: pd.Series, scalin
     ends = {end: table[end].where(reached) * each for end in ("low", "high") if end in table}
     table = table.assign(**ends)
     shown = [table.assign(y=values[np.isfinite(values)]) for values in (table["all"], *ends.values())]
-    ticks = round_decimals if unit == "seconds" else powers_of_two
-    batch_size_axes(ax, pd.concat(shown), f"{unit} to {goal(table)}", ticks)
+    ticks = round_decimals if unit == "seconds" else canvas.powers_of_two
+    canvas.batch_size_axes(ax, pd.concat(shown), f"{unit} to {goal(table)}", ticks)
     notes: dict[str, Any] = {INTERVAL: BAR} if ends and table["low"].notna().any() else {}
     lines, count = [], table["optimizer"].nunique()
-    for name, rows, line in curves(ax, table.assign(y=table["all"].where(reached))):
+    for name, rows, line in canvas.curves(ax, table.assign(y=table["all"].where(reached))):
         lines.append(line)
         colour = line.get_color()
         for first in rows.dropna(subset="y").head(1).itertuples() if unit != "seconds" else ():
-            notes[PERFECT] = DASHED
+            notes[PERFECT] = canvas.DASHED
             x = np.array([first.batch_size, table["batch_size"].max()], dtype=float)
             falls = unit == "training steps"
             y = first.y * (first.batch_size / x if falls else np.ones(2))
-            ax.plot(x, y, color=colour if count > 1 else MUTED, label=PERFECT, **DASHED)
+            ax.plot(x, y, color=colour if count > 1 else MUTED, label=PERFECT, **canvas.DASHED)
         for row in rows.dropna(subset="low").itertuples() if ends else ():
             top = row.high if np.isfinite(row.high) else ax.get_ylim()[1]
             # Side by side, so that the bars of several curves do not hide one another.
@@ -111,7 +93,7 @@ def _draw_cost(ax: Axes, table: pd.DataFrame, unit: str, each: pd.Series, scalin
             limits = scaling[scaling["optimizer"] == name]
             aside = 1.6 * (len(lines) - (count + 1) / 2) if count > 1 else None
             notes |= _draw_limits(ax, rows, limits, colour, aside)
-    legend(ax, lines, notes)
+    canvas.legend(ax, lines, notes)
 
 
 def _draw_limits(
@@ -142,10 +124,8 @@ def _draw_limits(
 def by_goal(ax: Axes, table: pd.DataFrame) -> None:
     """S(B) against B for several goals of one workload and optimizer: a curve a goal.
 
-    >>> from matplotlib.figure import Figure
-    >>> table = pd.read_csv("results/published/mlp_digits/tables/steps_to_result.csv")
+    >>> table = pd.read_csv(f"{published}/tables/steps_to_result.csv")
     >>> sgd = table[table["optimizer"] == "sgd"]
-    >>> ax = Figure().subplots()
     >>> by_goal(ax, pd.concat([sgd, sgd.assign(goal_threshold=0.4, steps_to_result=sgd["steps_to_result"] / 2)]))
     >>> [line.get_label() for line in ax.lines]
     ['validation cross entropy < 0.4', 'validation cross entropy < 0.2']
@@ -157,14 +137,14 @@ def by_goal(ax: Axes, table: pd.DataFrame) -> None:
     table = table.assign(goal=[goal_text(str(metric), float(threshold)) for metric, threshold in pairs])
     goals = table.sort_values(GOAL, ascending=[True, False])["goal"]
     table["goal"] = pd.Categorical(table["goal"], categories=list(dict.fromkeys(goals)))
-    log_axes(ax, table["batch_size"], table["all"], "batch size (examples)", "training steps to each goal")
+    canvas.log_axes(ax, table["batch_size"], table["all"], "batch size (examples)", "training steps to each goal")
     heading(ax, str(table["workload"].iloc[0]), str(table["optimizer"].iloc[0]))
     lines: list[Any] = []
     notes: dict[str, Any] = {}
-    for _, rows, line in curves(ax, table, by="goal"):
+    for _, rows, line in canvas.curves(ax, table, by="goal"):
         lines.append(line)
         notes |= _mark_missed(ax, rows, line.get_color())
-    legend(ax, lines, notes)
+    canvas.legend(ax, lines, notes)
 
 
 def _mark_missed(ax: Axes, rows: pd.DataFrame, colour: Any) -> dict[str, Any]:
@@ -172,18 +152,16 @@ def _mark_missed(ax: Axes, rows: pd.DataFrame, colour: Any) -> dict[str, Any]:
     missed = rows[rows["y"].isna()]
     if missed.empty:
         return {}
-    ax.plot(missed["batch_size"], missed["all"], color=colour, label=NOT_REACHED, zorder=4, **OPEN)
-    return {NOT_REACHED: OPEN}
+    ax.plot(missed["batch_size"], missed["all"], color=colour, label=NOT_REACHED, zorder=4, **canvas.OPEN)
+    return {NOT_REACHED: canvas.OPEN}
 
 
 def relative_steps(ax: Axes, table: pd.DataFrame) -> None:
     """S(B) / S(B_norm) against B of workloads that differ in one thing: a curve a workload and goal.
 
-    >>> from matplotlib.figure import Figure
     >>> table = pd.DataFrame({"of": "digits", "optimizer": "sgd", "workload": ["narrow", "narrow", "wide", "wide"],
     ...     "goal_metric": "val/classification_error", "goal_threshold": 0.05, "batch_size": [8, 16, 8, 16],
     ...     "relative_steps": [1.0, 0.5, 1.0, 0.75], "norm": 8})
-    >>> ax = Figure().subplots()
     >>> relative_steps(ax, table)
     >>> ax.get_ylabel(), [line.get_label() for line in ax.lines]
     ('steps relative to batch size 8', ['narrow', 'wide', 'perfect scaling'])
@@ -194,22 +172,20 @@ def relative_steps(ax: Axes, table: pd.DataFrame) -> None:
     table = table.assign(curve=names, y=table["relative_steps"])
     norm = int(table["norm"].iloc[0])
     label = f"steps relative to batch size {norm:,}"
-    log_axes(ax, table["batch_size"], table["y"], "batch size (examples)", label, yticks=round_decimals)
+    canvas.log_axes(ax, table["batch_size"], table["y"], "batch size (examples)", label, yticks=round_decimals)
     same_goal = len(table[GOAL].drop_duplicates()) == 1
     note = f"{table['optimizer'].iloc[0]}{f'; goal: {goal(table)}' if same_goal else ''}"
     heading(ax, str(table["of"].iloc[0]), note)
-    lines = [line for _, _, line in curves(ax, table, by="curve")]
+    lines = [line for _, _, line in canvas.curves(ax, table, by="curve")]
     x = np.array([norm, table["batch_size"].max()], dtype=float)
-    ax.plot(x, norm / x, color=MUTED, label=PERFECT, **DASHED)
-    legend(ax, lines, {PERFECT: DASHED})
+    ax.plot(x, norm / x, color=MUTED, label=PERFECT, **canvas.DASHED)
+    canvas.legend(ax, lines, {PERFECT: canvas.DASHED})
 
 
 def time_and_examples(ax: Axes, table: pd.DataFrame, fits: pd.DataFrame | None = None) -> None:
     """Examples against steps to the goal, a point a batch size, with the frontiers that both fits draw.
 
-    >>> from matplotlib.figure import Figure
-    >>> tables = "results/published/mlp_digits/tables"
-    >>> ax = Figure().subplots()
+    >>> tables = f"{published}/tables"
     >>> time_and_examples(ax, pd.read_csv(f"{tables}/steps_to_result.csv"), fits=pd.read_csv(f"{tables}/fits.csv"))
     >>> ax.get_xlabel(), [line.get_label() for line in ax.lines][:3]
     ('training steps to validation cross entropy < 0.2', ['momentum', 'hyperbola', 'shoulder'])
@@ -218,11 +194,11 @@ def time_and_examples(ax: Axes, table: pd.DataFrame, fits: pd.DataFrame | None =
     steps = reached["steps_to_result"].astype(float)
     examples = reached["examples_to_result"].astype(float)
     words = f"to {goal(table)}"
-    log_axes(ax, steps, examples, f"training steps {words}", f"training examples {words}")
+    canvas.log_axes(ax, steps, examples, f"training steps {words}", f"training examples {words}")
     heading(ax, str(table["workload"].iloc[0]), f"goal: {goal(table)}")
     lines, notes = [], {}
     few, many = ax.get_xlim()
-    for _, rows, line in curves(ax, reached.assign(y=np.nan)):
+    for _, rows, line in canvas.curves(ax, reached.assign(y=np.nan)):
         line.set(xdata=rows["steps_to_result"].astype(float), ydata=rows["examples_to_result"].astype(float))
         line.set(linestyle="none", label=str(rows["optimizer"].iloc[0]))
         lines.append(line)
@@ -233,4 +209,4 @@ def time_and_examples(ax: Axes, table: pd.DataFrame, fits: pd.DataFrame | None =
             curve = fit.steps_min * (1 + (fit.critical_batch_size / sizes) ** fit.sharpness) ** (1 / fit.sharpness)
             seen = (curve >= few) & (curve <= many)
             ax.plot(curve[seen], (sizes * curve)[seen], color=line.get_color(), label=fit.fit, **FITS[fit.fit])
-    legend(ax, lines, notes)
+    canvas.legend(ax, lines, notes)

@@ -10,21 +10,8 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.transforms import ScaledTranslation
 
-from analysis.figures.canvas import (
-    COLOURS,
-    DASHED,
-    INK,
-    LINE,
-    MARKERS,
-    MUTED,
-    OPEN,
-    PAPER,
-    goal,
-    heading,
-    legend,
-    log_axes,
-    round_decimals,
-)
+from analysis.figures import canvas
+from analysis.figures.canvas import COLOURS, INK, MARKERS, MUTED, OPEN, PAPER, goal, round_decimals
 from analysis.tables.transfer import ORDER, briefly, rank
 
 STAR: Any = {"marker": "*", "markersize": 13, "color": INK, "linestyle": "none", "zorder": 5}
@@ -37,12 +24,10 @@ SOME, MOST = "some seeds missed", "most seeds missed"
 def steps_lost(ax: Axes, table: pd.DataFrame) -> None:
     """Steps relative to the tuned ones against B: a curve for each rule; where most seeds missed, on top.
 
-    >>> from matplotlib.figure import Figure
     >>> table = pd.DataFrame({"workload": "digits", "optimizer": "sgd", "goal_metric": "val/classification_error",
     ...     "goal_threshold": 0.05, "base_batch_size": 32, "rule": "linear", "batch_size": [16, 64, 128],
     ...     "steps_lost": [1.0, 1.3, np.inf], "lost_low": [0.9, 1.1, 2.0], "lost_high": [1.1, 1.5, np.inf],
     ...     "missed": [0, 1, 7]})
-    >>> ax = Figure().subplots()
     >>> steps_lost(ax, table)
     >>> ax.get_ylabel(), [text.get_text() for text in ax.get_legend().get_texts()][:2]
     ('times the tuned steps', ['linear', 'tuned here and transferred'])
@@ -55,13 +40,10 @@ def steps_lost(ax: Axes, table: pd.DataFrame) -> None:
     room = 1.6 * max(1.0, table["y"].max()) if most.any() else 1.0
     seen = pd.Series([*table["y"], 1.0, room])
     sizes = pd.Series([*table["batch_size"], base])
-    log_axes(ax, sizes, seen, "batch size (examples)", "times the tuned steps", yticks=round_decimals)
-    heading(
-        ax,
-        f"{table['workload'].iloc[0]}, from batch size {base:,}",
-        f"{table['optimizer'].iloc[0]}; goal: {goal(table)}",
-    )
-    ax.axhline(1, color=MUTED, label=AGAIN, **DASHED)
+    canvas.log_axes(ax, sizes, seen, "batch size (examples)", "times the tuned steps", yticks=round_decimals)
+    title = f"{table['workload'].iloc[0]}, from batch size {base:,}"
+    canvas.heading(ax, title, f"{table['optimizer'].iloc[0]}; goal: {goal(table)}")
+    ax.axhline(1, color=MUTED, label=AGAIN, **canvas.DASHED)
     ax.plot([base], [1], label=HERE, **STAR)
     rules = sorted(table["rule"].unique(), key=lambda rule: (rank(rule), rule))
     lines = []
@@ -69,10 +51,10 @@ def steps_lost(ax: Axes, table: pd.DataFrame) -> None:
         # Side by side, so that the bars of several rules do not hide one another.
         points = min(4, 16 / len(rules)) * (position - (len(rules) - 1) / 2)
         lines += _draw_rule(ax, table[table["rule"] == rule], rule, base, points)
-    notes = {HERE: STAR, AGAIN: DASHED, INTERVAL: BAR}
+    notes = {HERE: STAR, AGAIN: canvas.DASHED, INTERVAL: BAR}
     if ((table["missed"] > 0) & ~most).any():
         notes[SOME] = {"marker": "o", "markersize": 5, **HOLLOW}
-    legend(ax, lines, notes | ({MOST: OPEN} if most.any() else {}))
+    canvas.legend(ax, lines, notes | ({MOST: OPEN} if most.any() else {}))
 
 
 def _draw_rule(ax: Axes, rows: pd.DataFrame, rule: str, base: int, points: float) -> list[Any]:
@@ -80,7 +62,7 @@ def _draw_rule(ax: Axes, rows: pd.DataFrame, rule: str, base: int, points: float
     bottom, top = ax.get_ylim()
     rows = pd.concat([rows, pd.DataFrame({"batch_size": [base], "y": [1.0]})]).sort_values("batch_size")
     aside = ScaledTranslation(points / 72, 0, ax.figure.dpi_scale_trans)
-    look: Any = LINE | _look(rule) | {"transform": ax.transData + aside}
+    look: Any = canvas.LINE | _look(rule) | {"transform": ax.transData + aside}
     place: Any = {name: look[name] for name in ("transform", "color")}
     at = np.flatnonzero(rows["batch_size"] != base).tolist()  # the base has its star
     lines = ax.plot(rows["batch_size"], rows["y"], label=briefly(rule), markevery=at, **look)

@@ -11,26 +11,19 @@ import pandas as pd
 from matplotlib.axes import Axes
 
 from analysis.counting import COMPLETE, INFEASIBLE
+from analysis.figures import canvas
 from analysis.figures.canvas import (
     COLOURS,
     DASHED,
     DOTTED,
     GRID,
     INK,
-    LINE,
-    MOST_POINTS,
     MUTED,
     OPEN,
     PAPER,
-    batch_size_axes,
-    curves,
-    evenly,
     goal,
     heading,
     legend,
-    linear_x,
-    log_axes,
-    ramp,
     round_decimals,
 )
 
@@ -57,9 +50,7 @@ def effective_learning_rate(table: pd.DataFrame) -> pd.Series:
 def best_learning_rate(ax: Axes, table: pd.DataFrame) -> None:
     """Learning rate of the fastest trial against B; linear and square-root rules from the smallest B.
 
-    >>> from matplotlib.figure import Figure
-    >>> ax = Figure().subplots()
-    >>> best_learning_rate(ax, pd.read_csv("results/published/mlp_digits/tables/steps_to_result.csv"))
+    >>> best_learning_rate(ax, pd.read_csv(f"{published}/tables/steps_to_result.csv"))
     >>> [text.get_text() for text in ax.get_legend().get_texts()]
     ['momentum', 'sgd', 'linear rule', 'square-root rule']
     """
@@ -69,9 +60,7 @@ def best_learning_rate(ax: Axes, table: pd.DataFrame) -> None:
 def best_effective_learning_rate(ax: Axes, table: pd.DataFrame) -> None:
     """As `best_learning_rate`, for learning_rate / (1 - momentum).
 
-    >>> from matplotlib.figure import Figure
-    >>> ax = Figure().subplots()
-    >>> best_effective_learning_rate(ax, pd.read_csv("results/published/mlp_digits/tables/steps_to_result.csv"))
+    >>> best_effective_learning_rate(ax, pd.read_csv(f"{published}/tables/steps_to_result.csv"))
     >>> ax.get_ylabel()
     'learning rate / (1 − momentum)'
     """
@@ -81,9 +70,7 @@ def best_effective_learning_rate(ax: Axes, table: pd.DataFrame) -> None:
 def best_momentum(ax: Axes, table: pd.DataFrame) -> None:
     """1 - momentum of the fastest trial against B; the lower, the longer gradients are averaged.
 
-    >>> from matplotlib.figure import Figure
-    >>> ax = Figure().subplots()
-    >>> best_momentum(ax, pd.read_csv("results/published/mlp_digits/tables/steps_to_result.csv"))
+    >>> best_momentum(ax, pd.read_csv(f"{published}/tables/steps_to_result.csv"))
     >>> ax.get_ylabel(), [text.get_text() for text in ax.get_legend().get_texts()]
     ('1 − best momentum', ['momentum'])
     """
@@ -92,9 +79,9 @@ def best_momentum(ax: Axes, table: pd.DataFrame) -> None:
 
 def _draw_rate(ax: Axes, table: pd.DataFrame, label: str, rules: dict[str, Any]) -> None:
     table = table.assign(y=table["y"].where(table["reached"].astype(bool)))
-    batch_size_axes(ax, table, label, round_decimals)
+    canvas.batch_size_axes(ax, table, label, round_decimals)
     lines, several = [], table.dropna(subset="y")["optimizer"].nunique() > 1
-    for _, rows, line in curves(ax, table):
+    for _, rows, line in canvas.curves(ax, table):
         for first in rows.dropna(subset="y").head(1).itertuples():
             lines.append(line)
             x = np.array([first.batch_size, table["batch_size"].max()], dtype=float)
@@ -107,23 +94,18 @@ def _draw_rate(ax: Axes, table: pd.DataFrame, label: str, rules: dict[str, Any])
 def along_axis(ax: Axes, table: pd.DataFrame) -> None:
     """Steps to the goal against the value of one parameter at one batch size; every trial is a point.
 
-    >>> from matplotlib.figure import Figure
-    >>> from analysis.load import load_study
     >>> from analysis.tables.trials import along_axes, trials
-    >>> studies = [load_study("results/published/mlp_digits/studies/mlp_digits/momentum/64")]
+    >>> studies = [load_study(f"{published}/studies/mlp_digits/momentum/64")]
     >>> table = along_axes(trials(studies), studies)
-    >>> ax = Figure().subplots()
     >>> along_axis(ax, table[table["parameter"] == "momentum"])
     >>> ax.get_xlabel(), ax.get_title("left"), [line.get_label() for line in ax.lines]
     ('1 − momentum', 'batch size 64', ['infeasible', 'not reached', 'reached'])
     """
     name, scale = table["parameter"].iloc[0], table["scale"].iloc[0]
     label = str(name).replace("_", " ")
-    x = 1 - table["value"] if scale == "reverse_log" else table["value"]
+    x, xlabel = (1 - table["value"], f"1 − {label}") if scale == "reverse_log" else (table["value"], label)
     steps = table["steps_to_goal"].astype("float64").fillna(table["end"])
-    log_axes(
-        ax, x, steps, f"1 − {label}" if scale == "reverse_log" else label, f"steps to {goal(table)}", round_decimals
-    )
+    canvas.log_axes(ax, x, steps, xlabel, f"steps to {goal(table)}", round_decimals)
     heading(ax, f"batch size {table['batch_size'].iloc[0]:,}", label)
     ended, missed = table["status"] == COMPLETE, table["steps_to_goal"].isna()
     at_top = pd.Series(ax.get_ylim()[1] / 1.15, table.index)
@@ -133,33 +115,28 @@ def along_axis(ax: Axes, table: pd.DataFrame) -> None:
         ("reached", ended & ~missed, steps),
     ):
         look = STATES[state] | ({"marker": "^"} if state == "not reached" else {})
-        ax.plot(x[rows], y[rows], label=state, rasterized=len(table) > MOST_POINTS, **look)
+        ax.plot(x[rows], y[rows], label=state, rasterized=len(table) > canvas.MOST_POINTS, **look)
     if scale == "linear":
-        linear_x(ax)
+        canvas.linear_x(ax)
 
 
 def working_region(ax: Axes, table: pd.DataFrame) -> None:
     """Learning rate against 1 - momentum at one batch size: reached, not reached or infeasible within the budget.
 
-    >>> from matplotlib.figure import Figure
     >>> from analysis.tables.trials import maps
-    >>> table = maps(pd.read_csv("results/published/mlp_digits/tables/trials.csv"))
-    >>> ax = Figure().subplots()
+    >>> table = maps(pd.read_csv(f"{published}/tables/trials.csv"))
     >>> working_region(ax, table[(table["batch_size"] == 64) & (table["unit"] == "steps")])
     >>> ax.get_title("left"), [len(line.get_xdata()) for line in ax.lines if line.get_label() == "reached"]
     ('batch size 64', [9])
     """
     x, y = table["learning_rate"], 1 - table["momentum"]
-    log_axes(ax, x, y, "learning rate", "1 − momentum", round_decimals, round_decimals)
-    heading(
-        ax,
-        f"batch size {table['batch_size'].iloc[0]:,}",
-        f"within {table['budget'].iloc[0]:,.0f} {table['unit'].iloc[0]}",
-    )
+    canvas.log_axes(ax, x, y, "learning rate", "1 − momentum", round_decimals, round_decimals)
+    within = f"within {table['budget'].iloc[0]:,.0f} {table['unit'].iloc[0]}"
+    heading(ax, f"batch size {table['batch_size'].iloc[0]:,}", within)
     _draw_contours(ax)
     for state in ("not reached", "infeasible", "reached"):
         rows = table["state"] == state
-        ax.plot(x[rows], y[rows], label=state, rasterized=len(table) > MOST_POINTS, **STATES[state])
+        ax.plot(x[rows], y[rows], label=state, rasterized=len(table) > canvas.MOST_POINTS, **STATES[state])
     best = table["fastest"].astype(bool)
     ax.plot(x[best], y[best], label="fastest", zorder=5, **STAR)
 
@@ -178,21 +155,19 @@ def _draw_contours(ax: Axes) -> None:
 def best_of_n(ax: Axes, table: pd.DataFrame) -> None:
     """The median best of n trials against n: a curve a batch size; one that falls at its end wants more.
 
-    >>> from matplotlib.figure import Figure
-    >>> table = pd.read_csv("results/published/mlp_digits/tables/best_of_n.csv")
-    >>> ax = Figure().subplots()
+    >>> table = pd.read_csv(f"{published}/tables/best_of_n.csv")
     >>> best_of_n(ax, table[table["optimizer"] == "sgd"])
     >>> ax.get_xlabel(), [line.get_label() for line in ax.lines][-1]
     ('trials n', 'batch size 1,024')
     """
-    sizes = evenly(sorted(table["batch_size"].unique()))
+    sizes = canvas.evenly(sorted(table["batch_size"].unique()))
     shown = table[table["batch_size"].isin(sizes) & np.isfinite(table["steps"])]
-    log_axes(ax, table["n"], shown["steps"], "trials n", f"median best of n: steps to {goal(table)}")
+    canvas.log_axes(ax, table["n"], shown["steps"], "trials n", f"median best of n: steps to {goal(table)}")
     heading(ax, str(table["workload"].iloc[0]), f"{table['optimizer'].iloc[0]}; goal: {goal(table)}")
     lines = []
-    for size, colour in zip(sizes, ramp(len(sizes)), strict=True):
+    for size, colour in zip(sizes, canvas.ramp(len(sizes)), strict=True):
         rows = shown[shown["batch_size"] == size].sort_values("n")
-        (line,) = ax.plot(rows["n"], rows["steps"], "o-", color=colour, label=f"batch size {size:,}", **LINE)
+        (line,) = ax.plot(rows["n"], rows["steps"], "o-", color=colour, label=f"batch size {size:,}", **canvas.LINE)
         lines.append(line)
     legend(ax, lines, {})
 
@@ -200,17 +175,15 @@ def best_of_n(ax: Axes, table: pd.DataFrame) -> None:
 def reruns(ax: Axes, table: pd.DataFrame) -> None:
     """Steps to the goal of the tuned configuration with fresh seeds, and of the search that found it.
 
-    >>> from matplotlib.figure import Figure
-    >>> ax = Figure().subplots()
-    >>> reruns(ax, pd.read_csv("results/published/mlp_digits/tables/rerun_steps.csv"))
+    >>> reruns(ax, pd.read_csv(f"{published}/tables/rerun_steps.csv"))
     >>> [text.get_text() for text in ax.get_legend().get_texts()]
     ['momentum: the search', 'sgd: the search', 'rerun with fresh seeds', 'rerun that missed the goal']
     """
-    steps = pd.concat([table["steps"], table["steps_to_result"].astype(float)])
-    both = pd.concat([table, table])
-    batch_size_axes(ax, both.assign(y=steps.where(np.isfinite(steps)).to_numpy()), f"training steps to {goal(table)}")
+    steps = pd.concat([table["steps"], table["steps_to_result"].astype(float)]).replace(np.inf, np.nan)
+    both = pd.concat([table, table]).assign(y=steps.to_numpy())
+    canvas.batch_size_axes(ax, both, f"training steps to {goal(table)}")
     lines = []
-    for name, rows, line in curves(ax, table.drop_duplicates(["optimizer", "batch_size"]).assign(y=np.nan)):
+    for name, rows, line in canvas.curves(ax, table.drop_duplicates(["optimizer", "batch_size"]).assign(y=np.nan)):
         mine = table[table["optimizer"] == name]
         line.set(xdata=rows["batch_size"], ydata=rows["steps_to_result"].astype(float), label=f"{name}: the search")
         lines.append(line)

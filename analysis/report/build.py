@@ -69,7 +69,7 @@ def build(results: Sequence[Path | str], output: Path | str, asked: Asked = Aske
     >>> from tempfile import TemporaryDirectory
     >>> study = "studies/mlp_digits/sgd/64"  # one published study; usually a whole folder is given
     >>> with TemporaryDirectory() as folder:
-    ...     _ = copytree(f"results/published/mlp_digits/{study}", f"{folder}/{study}")
+    ...     _ = copytree(f"{published}/{study}", f"{folder}/{study}")
     ...     _ = build([folder], folder)
     ...     print(*sorted(path.name for path in Path(folder).iterdir()))
     figures report.html studies tables
@@ -94,7 +94,7 @@ def read(results: Sequence[Path | str], asked: Asked = Asked()) -> ReportData:
         LoadError: a folder holds no studies or a torn file, no trial has ended, two folders hold the same study, or a
             batch size in `asked` was not measured.
 
-    >>> said = read(["results/published/mlp_digits"])
+    >>> said = read([published])
     >>> said.sentences[1].partition(":")[0]
     'mlp_digits with momentum to validation cross entropy < 0.2'
     """
@@ -162,8 +162,7 @@ def tables(made: Sequence[StudyData], studies: Sequence[StudyData], asked: Asked
     Arguments:
         made, studies: all searches, and the answering search of each study (`analysis.tables.answers.answers`).
 
-    >>> from analysis.load import load_study
-    >>> made = [load_study(f"results/published/mlp_digits/studies/mlp_digits/sgd/{size}") for size in (32, 64, 128)]
+    >>> made = [load_study(f"{published}/studies/mlp_digits/sgd/{size}") for size in (32, 64, 128)]
     >>> found = tables(made, answers.answers(made), Asked())
     >>> found["scaling"][["definition", "value", "bound"]].head(2)
                       definition  value bound
@@ -228,8 +227,7 @@ def _refuse_unmeasured(studies: Sequence[StudyData], asked: Asked) -> None:
 def provenance(study: StudyData) -> dict[str, Any]:
     """The provenance of a study: its seeds and its latest run.
 
-    >>> from analysis.load import load_study
-    >>> made = provenance(load_study("results/published/mlp_digits/studies/mlp_digits/sgd/64"))
+    >>> made = provenance(study)
     >>> made["stopping"], made["seeds"], made["device"]
     ('budget', {'search': 0, 'trial': 0, 'data_order': 0}, 'cpu')
     """

@@ -21,9 +21,8 @@ def sentences(studies: Sequence[StudyData], tables: Mapping[str, pd.DataFrame], 
         tables: by name (`analysis.report.build.tables`).
         goals: read after the fact; empty: each study's own.
 
-    >>> from analysis.load import load_study
     >>> from analysis.report.build import Asked, tables
-    >>> studies = [load_study("results/published/mlp_digits/studies/mlp_digits/sgd/64")]
+    >>> studies = [study]
     >>> sentences(studies, tables(studies, studies, Asked()), [])[0]
     'mlp_digits with sgd to validation cross entropy < 0.2: reached at batch size 64 alone, in 21 steps.'
     """
@@ -41,8 +40,7 @@ def sentences(studies: Sequence[StudyData], tables: Mapping[str, pd.DataFrame], 
 def stopping_sentences(studies: Sequence[StudyData]) -> list[str]:
     """The share of steps that early stopping skipped or, after full budgets, would have skipped; for own goals.
 
-    >>> from analysis.load import load_study
-    >>> stopping_sentences([load_study("results/published/mlp_digits/studies/mlp_digits/sgd/64")])
+    >>> stopping_sentences([study])
     ['With stopping=race, 88% of the steps would have been skipped, with the same steps to result.']
     """
     ran = [study for study in studies if not study.imported]
@@ -84,8 +82,7 @@ def grid_sentences(studies: Sequence[StudyData], goals: Sequence[Goal] = ()) -> 
     Arguments:
         goals: read after the fact; empty: each study's own.
 
-    >>> from analysis.load import load_study
-    >>> (found,) = grid_sentences([load_study("results/published/mlp_digits/studies/mlp_digits/sgd/64")])
+    >>> (found,) = grid_sentences([study])
     >>> found.split(". ")[0]
     'Step budget: the larger of 20 epochs and 200 steps, at most 10,000'
     """

@@ -74,8 +74,7 @@ def sections(tables: Mapping[str, pd.DataFrame]) -> list[Table]:
     """The tables of the page, one for each workload and goal; columns without any value are left out.
 
     >>> from analysis.report.build import Asked, tables
-    >>> from analysis.load import load_study
-    >>> studies = [load_study("results/published/mlp_digits/studies/mlp_digits/sgd/64")]
+    >>> studies = [study]
     >>> [table.title for table in sections(tables(studies, studies, Asked()))][:3]
     ['Table 1. Steps to result.', 'Table 2. Limits of scaling.', 'Table 3. Trials by status.']
     """

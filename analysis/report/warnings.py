@@ -91,8 +91,7 @@ def sentences(
         base: see `analysis.tables.scaling.perfect_scaling_limit`.
 
     >>> from analysis.tables import compare, scaling, steps_to_result
-    >>> from analysis.load import load_study
-    >>> studies = [load_study("results/published/mlp_digits/studies/mlp_digits/sgd/64")]
+    >>> studies = [study]
     >>> steps, limits, pairs = steps_to_result.table(studies), scaling.table(studies), compare.table(studies)
     >>> (found,) = sentences(list(steps_to_result.answerable(studies)), steps, limits, pairs)
     >>> for part in found.split("; "):
@@ -120,8 +119,7 @@ def waiting(studies: Iterable[StudyData]) -> list[str]:
     """The studies without a finished trial.
 
     >>> from dataclasses import replace
-    >>> from analysis.load import load_study
-    >>> ended = load_study("results/published/mlp_digits/studies/mlp_digits/sgd/32")
+    >>> ended = load_study(f"{published}/studies/mlp_digits/sgd/32")
     >>> waiting([ended, replace(ended, trials=ended.trials[:0])])
     ['mlp_digits, sgd, batch size 32: no trial has finished yet; sweep again to continue.']
     """
@@ -137,8 +135,7 @@ def waiting(studies: Iterable[StudyData]) -> list[str]:
 def unsearched(found: Iterable[tuple[StudyData, Sequence[float]]]) -> list[str]:
     """The studies that miss a search with another step budget (from `analysis.tables.answers.unsearched_budgets`).
 
-    >>> from analysis.load import load_study
-    >>> print(*unsearched([(load_study("results/published/mlp_digits/studies/mlp_digits/sgd/32"), [2.0])]))
+    >>> print(*unsearched([(load_study(f"{published}/studies/mlp_digits/sgd/32"), [2.0])]))
     mlp_digits, sgd, batch size 32: the search with 2 times the step budget is not complete; sweep again to continue.
     """
     cautions = []
@@ -342,8 +339,7 @@ def _part(text: str, cautions: Sequence[Caution]) -> str:
 def imported(studies: Iterable[StudyData]) -> list[str]:
     """The warnings from the import of studies.
 
-    >>> from analysis.load import load_study
-    >>> imported([load_study("results/published/mlp_digits/studies/mlp_digits/sgd/64")])
+    >>> imported([study])
     []
     """
     return [text for study in studies for run in study.provenance for text in run.get("warnings", [])]

@@ -22,7 +22,7 @@ def answers(studies: Iterable[StudyData]) -> list[StudyData]:
 
     >>> from analysis import load
     >>> from analysis.tables import answers
-    >>> made = list(load.load("results/published/mlp_digits"))
+    >>> made = list(load.load(published))
     >>> len(made), len(answers.answers(made))  # without the reruns
     (44, 22)
     """
@@ -32,8 +32,7 @@ def answers(studies: Iterable[StudyData]) -> list[StudyData]:
 def by_study(studies: Iterable[StudyData]) -> list[dict[Branch, StudyData]]:
     """The searches of each (workload, optimizer, batch size) whose first search is on file, in their order.
 
-    >>> from analysis.load import load_study
-    >>> folder = "results/published/mlp_digits/studies/mlp_digits/sgd/64"
+    >>> folder = f"{published}/studies/mlp_digits/sgd/64"
     >>> [[str(branch) for branch in made] for made in by_study([load_study(folder), load_study(f"{folder}/rerun-1")])]
     [['', 'reruns of trial 1']]
     """
@@ -46,8 +45,7 @@ def by_study(studies: Iterable[StudyData]) -> list[dict[Branch, StudyData]]:
 def orphans(studies: Sequence[StudyData]) -> list[str]:
     """A line for each study whose first search is missing: its other searches are left out.
 
-    >>> from analysis.load import load_study
-    >>> folder = "results/published/mlp_digits/studies/mlp_digits/sgd/64"
+    >>> folder = f"{published}/studies/mlp_digits/sgd/64"
     >>> orphans([load_study(folder), load_study(f"{folder}/rerun-1")])
     []
     """
@@ -65,8 +63,6 @@ def unsearched_budgets(studies: Iterable[StudyData]) -> list[tuple[StudyData, li
     """(the search that S(B) is read from, the multiples of the step budget that it was to be the least of, and whose
     search is not complete), where there are any.
 
-    >>> from analysis.load import load_study
-    >>> study = load_study("results/published/mlp_digits/studies/mlp_digits/sgd/64")
     >>> study.question["search"]["budgets"] = [1.0, 2.0]  # as if the sweep had these
     >>> [missing for _, missing in unsearched_budgets([study])]
     [[2.0]]
@@ -85,8 +81,6 @@ def _missing(searches: Mapping[Branch, StudyData], repeat: int = 0) -> list[floa
 def answer(searches: Mapping[Branch, StudyData], repeat: int = 0) -> StudyData:
     """Of one study's searches the one that S(B) is read from, or would be with the seeds of a repeat.
 
-    >>> from analysis.load import load_study
-    >>> study = load_study("results/published/mlp_digits/studies/mlp_digits/sgd/64")
     >>> answer({study.branch: study}) is study
     True
     """
@@ -104,8 +98,6 @@ def answer(searches: Mapping[Branch, StudyData], repeat: int = 0) -> StudyData:
 def last_stage(search: StudyData, searches: Mapping[Branch, StudyData]) -> StudyData:
     """The last complete stage that follows from a search; the search itself where it is not complete.
 
-    >>> from analysis.load import load_study
-    >>> study = load_study("results/published/mlp_digits/studies/mlp_digits/sgd/64")
     >>> last_stage(study, {study.branch: study}) is study  # there is no wider one
     True
     """
@@ -126,8 +118,7 @@ def table(studies: Sequence[StudyData]) -> pd.DataFrame:
         from it (`answer`), reached, steps_to_result (NA if not reached), complete, infeasible, incomplete, train_steps,
         and `searched_NAME`, the range of each tuned parameter.
 
-    >>> from analysis.load import load_study
-    >>> found = table([load_study("results/published/mlp_digits/studies/mlp_digits/sgd/64")])
+    >>> found = table([study])
     >>> found[["batch_size", "stage", "answer", "steps_to_result", "searched_learning_rate"]]
        batch_size  stage  answer  steps_to_result searched_learning_rate
     0          64      0    True               21       0.001 to 10, log
@@ -171,7 +162,7 @@ def repeats(studies: Sequence[StudyData]) -> pd.DataFrame:
         and greatest steps-to-result (infinite where one missed the goal).
 
     >>> from analysis import load
-    >>> repeats(list(load.load("results/published/mlp_digits"))).empty  # every search was made once
+    >>> repeats(list(load.load(published))).empty  # every search was made once
     True
     """
     rows = []
@@ -195,8 +186,7 @@ def rerun_steps(studies: Sequence[StudyData]) -> pd.DataFrame:
         A row for each (workload, optimizer, batch_size, rerun): the goal, trial and steps_to_result of the search,
         status, and steps (to the goal; infinite if it was not reached).
 
-    >>> from analysis.load import load_study
-    >>> folder = "results/published/mlp_digits/studies/mlp_digits/sgd/64"
+    >>> folder = f"{published}/studies/mlp_digits/sgd/64"
     >>> search = load_study(folder)
     >>> found = rerun_steps([search, load_study(f"{folder}/rerun-1")])
     >>> found[["trial", "steps_to_result", "rerun", "steps"]].head(2)
@@ -229,7 +219,7 @@ def reruns(runs: pd.DataFrame) -> pd.DataFrame:
         search, reruns, infeasible and reached (counts), and the least, median and greatest steps to the goal of the
         reruns (infinite where it was not reached).
 
-    >>> runs = pd.read_csv("results/published/mlp_digits/tables/rerun_steps.csv")
+    >>> runs = pd.read_csv(f"{published}/tables/rerun_steps.csv")
     >>> reruns(runs)[["batch_size", "steps_to_result", "reruns", "reached", "least", "median"]].head(2)
        batch_size  steps_to_result  reruns  reached  least  median
     0           1              759       5        5  519.0   628.0

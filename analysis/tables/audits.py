@@ -41,8 +41,6 @@ ALIKE = (
 def edges(study: StudyData, goal: Goal | None = None) -> list[Edge]:
     """Open sides of the search space at which the best trials lie (`analysis.edges.open_edges`).
 
-    >>> from analysis.load import load_study
-    >>> study = load_study("results/published/mlp_digits/studies/mlp_digits/sgd/64")
     >>> study.question["search"]["space"]["learning_rate"]["high"] = 1.0  # as if the search had ended there
     >>> [(edge.parameter, edge.side, edge.limit) for edge in edges(study)]
     [('learning_rate', 'high', 1.0)]
@@ -76,8 +74,7 @@ def near_best(study: StudyData, goal: Goal | None = None) -> tuple[int, float]:
     A race cuts trials at `race_factor` times the fewest steps of lower indices, never below that multiple of S(B): the
     count is the same under every stopping rule.
 
-    >>> from analysis.load import load_study
-    >>> near_best(load_study("results/published/mlp_digits/studies/mlp_digits/sgd/64"))
+    >>> near_best(study)
     (3, 2.0)
     """
     factor = min(NEAR, study.race_factor or NEAR)
@@ -119,8 +116,7 @@ class Noise(NamedTuple):
 def noise(study: StudyData, goal: Goal | None = None) -> Noise:
     """Measure whether the best trials crossed the goal once or fluctuated around it.
 
-    >>> from analysis.load import load_study
-    >>> found = noise(load_study("results/published/mlp_digits/studies/mlp_digits/momentum/8"))
+    >>> found = noise(load_study(f"{published}/studies/mlp_digits/momentum/8"))
     >>> f"{found.missed_again:.0%}, {found.descent:.0%}"
     '20%, 85%'
     """
@@ -194,8 +190,7 @@ def inclusions(answered: Iterable[tuple[StudyData, Goal]], pairs: pd.DataFrame) 
         pairs: of the same studies and goals (`analysis.tables.compare.table`).
 
     >>> from analysis.tables import compare
-    >>> from analysis.load import load_study
-    >>> folder = "results/published/mlp_digits/studies/mlp_digits"
+    >>> folder = f"{published}/studies/mlp_digits"
     >>> momentum, sgd = (load_study(f"{folder}/{optimizer}/256") for optimizer in ("momentum", "sgd"))
     >>> (found,) = inclusions([(momentum, momentum.goal), (sgd, sgd.goal)], compare.table([momentum, sgd]))
     >>> found.special, round(found.ratio, 2), found.under_tuned
@@ -223,8 +218,7 @@ def _both_ways(row: Any) -> Iterator[tuple[str, str, tuple[float, float, float]]
 def contains(general: StudyData, special: StudyData, goal: Goal | None = None) -> bool:
     """True if the general search could draw the best trials of the special one.
 
-    >>> from analysis.load import load_study
-    >>> folder = "results/published/mlp_digits/studies/mlp_digits"
+    >>> folder = f"{published}/studies/mlp_digits"
     >>> momentum, sgd = (load_study(f"{folder}/{optimizer}/64") for optimizer in ("momentum", "sgd"))
     >>> contains(momentum, sgd)
     True
@@ -248,8 +242,7 @@ def contains(general: StudyData, special: StudyData, goal: Goal | None = None) -
 def asked(study: StudyData, key: str) -> Any:
     """The value in a study's question under a key such as `search.trials`.
 
-    >>> from analysis.load import load_study
-    >>> asked(load_study("results/published/mlp_digits/studies/mlp_digits/sgd/64"), "search.trials")
+    >>> asked(study, "search.trials")
     20
     """
     section, _, name = key.partition(".")

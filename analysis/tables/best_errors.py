@@ -25,8 +25,7 @@ def best_errors(studies: Iterable[StudyData]) -> pd.DataFrame:
         budget: error (NaN if no trial was feasible), and train_examples (in the training set, NaN if not known).
         Studies that stopped early are left out.
 
-    >>> from analysis.load import load_study
-    >>> best_errors([load_study("results/published/mlp_digits/studies/mlp_digits/sgd/64")])[["step", "error"]].head(3)
+    >>> best_errors([study])[["step", "error"]].head(3)
        step     error
     0     8  0.555124
     1     9  0.373300
@@ -73,7 +72,7 @@ def by_budget(errors: pd.DataFrame) -> pd.DataFrame:
         A row for each (workload, optimizer, goal_metric, unit: `steps` or `examples`, budget, batch_size): error (NaN
         where nothing was measured so early), train_examples.
 
-    >>> errors = pd.read_csv("results/published/mlp_digits/tables/best_errors.csv")
+    >>> errors = pd.read_csv(f"{published}/tables/best_errors.csv")
     >>> found = by_budget(errors)
     >>> same = (found["optimizer"] == "sgd") & (found["unit"] == "steps") & (found["budget"] == 67)
     >>> found[same].tail(3)[["unit", "budget", "batch_size", "error"]]

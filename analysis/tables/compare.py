@@ -37,8 +37,7 @@ def table(
         interval of the same ratio of S_n by resampling trials (NaN with fewer than 4 trials and for adaptive
         searches).
 
-    >>> from analysis.load import load_study
-    >>> folder = "results/published/mlp_digits/studies/mlp_digits"
+    >>> folder = f"{published}/studies/mlp_digits"
     >>> studies = [load_study(f"{folder}/{optimizer}/256") for optimizer in ("momentum", "sgd")]
     >>> table(studies)[["optimizer", "against", "batch_size", "speed_up", "low"]]
       optimizer against  batch_size  speed_up       low
@@ -93,7 +92,7 @@ def sentences(pairs: pd.DataFrame, limits: pd.DataFrame, by: str = "optimizer") 
     >>> pairs = pd.DataFrame({"workload": "digits", "goal_metric": "val/classification_error", "goal_threshold": 0.05,
     ...     "optimizer": "adam", "against": "sgd", "batch_size": [64, 256],
     ...     "speed_up": [1.1, 2.0], "low": [0.9, 1.4], "high": [1.3, 2.5]})
-    >>> limits = pd.read_csv("results/published/mlp_digits/tables/scaling.csv")  # of other curves: adds nothing here
+    >>> limits = pd.read_csv(f"{published}/tables/scaling.csv")  # of other curves: adds nothing here
     >>> sentences(pairs, limits)
     ['digits to validation error < 0.05: adam needs fewer steps than sgd at batch size 256 (up to 2 times).']
     """

@@ -207,7 +207,7 @@ def table(steps: pd.DataFrame) -> pd.DataFrame:
         hyperbola), residual (root mean square of log S) and information (the lower fits better; NaN with too few
         points).
 
-    >>> steps = pd.read_csv("results/published/mlp_digits/tables/steps_to_result.csv")
+    >>> steps = pd.read_csv(f"{published}/tables/steps_to_result.csv")
     >>> table(steps)[["optimizer", "fit", "steps_min", "critical_batch_size"]].round(1)
       optimizer        fit  steps_min  critical_batch_size
     0  momentum  hyperbola        9.6                 64.9

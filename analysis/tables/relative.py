@@ -24,8 +24,7 @@ def workloads(studies: Iterable[StudyData]) -> pd.DataFrame:
         A row a workload: dataset (without its subsets), part (which examples of it), model (a description that two
         workloads share if they train the same network in the same way).
 
-    >>> from analysis.load import load_study
-    >>> made = workloads([load_study("results/published/mlp_digits/studies/mlp_digits/sgd/64")])
+    >>> made = workloads([study])
     >>> made[["workload", "dataset", "part"]]
          workload dataset  part
     0  mlp_digits  digits  1197
@@ -38,8 +37,6 @@ def related(studies: Iterable[StudyData]) -> set[frozenset[str]]:
     """The pairs of workloads whose steps can be compared: they share the examples or the model.
 
     >>> from dataclasses import replace
-    >>> from analysis.load import load_study
-    >>> study = load_study("results/published/mlp_digits/studies/mlp_digits/sgd/64")
     >>> wider = study.question["workload"] | {"name": "wide", "widths": [512]}
     >>> [sorted(pair) for pair in related([study, replace(study, question=study.question | {"workload": wider})])]
     [['mlp_digits', 'wide']]

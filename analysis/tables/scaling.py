@@ -248,7 +248,7 @@ def table(
 
     >>> from analysis import load
     >>> from analysis.tables import answers, scaling
-    >>> studies = answers.answers(load.load("results/published/mlp_digits"))
+    >>> studies = answers.answers(load.load(published))
     >>> scaling.table(studies)[["optimizer", "definition", "value", "bound"]].head(3).round(1)
       optimizer                      definition  value bound
     0  momentum           perfect_scaling_limit   32.0     =
@@ -293,8 +293,8 @@ def sentences(steps: pd.DataFrame, limits: pd.DataFrame) -> list[str]:
     """The findings on each curve (tables of `steps_to_result.table` and `table`), what the data establish first.
 
     >>> import re
-    >>> steps = pd.read_csv("results/published/mlp_digits/tables/steps_to_result.csv")
-    >>> limits = pd.read_csv("results/published/mlp_digits/tables/scaling.csv")
+    >>> steps = pd.read_csv(f"{published}/tables/steps_to_result.csv")
+    >>> limits = pd.read_csv(f"{published}/tables/scaling.csv")
     >>> for part in re.split("(?<=[:.)]) ", sentences(steps, limits)[0]):
     ...     print(part)
     mlp_digits with momentum to validation cross entropy < 0.2:

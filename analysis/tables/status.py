@@ -31,8 +31,7 @@ def table(studies: Iterable[StudyData]) -> pd.DataFrame:
         discarded), best (fewest steps to the goal so far, NA if none) and seconds_left (0 when done, NaN while nothing
         is known).
 
-    >>> from analysis.load import load_study
-    >>> found = table([load_study("results/published/mlp_digits/studies/mlp_digits/sgd/64")])
+    >>> found = table([study])
     >>> found[["batch_size", "state", "wanted", "complete", "best", "seconds_left"]]
        batch_size state  wanted  complete  best  seconds_left
     0          64  done      20        20    21           0.0
@@ -66,7 +65,7 @@ def _row(study: StudyData) -> dict[str, Any]:
 def at_work(folder: Path) -> int:
     """How many processes work on a search: those that say so in a claim, and live or were heard of lately.
 
-    >>> at_work(Path("results/published/mlp_digits/studies/mlp_digits/sgd/64"))
+    >>> at_work(Path(f"{published}/studies/mlp_digits/sgd/64"))
     0
     """
     return sum(_lives(path) for path in folder.glob(".claim.*"))

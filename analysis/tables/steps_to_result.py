@@ -29,8 +29,6 @@ COLUMNS = [*STUDY, *GOAL, "reached", "steps_to_result", "examples_to_result", "t
 def measured(study: StudyData, goal: Goal) -> dict[int, Measured]:
     """What each trial on file measured of a goal's metric, by trial index.
 
-    >>> from analysis.load import load_study
-    >>> study = load_study("results/published/mlp_digits/studies/mlp_digits/sgd/64")
     >>> trial = measured(study, study.goal)[0]
     >>> trial.steps[:3].tolist(), trial.errors[:3].round(3).tolist()
     ([8, 9, 10], [1.65, 1.572, 1.494])
@@ -56,8 +54,6 @@ def outcomes(study: StudyData, goal: Goal | None = None, stopping: str | None = 
         to the end; infinite if never measured), and `counted`: whether it is among the first N feasible trials' prefix.
         An index with no file is INCOMPLETE.
 
-    >>> from analysis.load import load_study
-    >>> study = load_study("results/published/mlp_digits/studies/mlp_digits/sgd/64")
     >>> outcomes(study).loc[1, ["status", "end", "steps_to_goal", "counted"]].to_dict()
     {'status': 'COMPLETE', 'end': 375, 'steps_to_goal': 21, 'counted': True}
     """
@@ -68,8 +64,7 @@ def outcomes(study: StudyData, goal: Goal | None = None, stopping: str | None = 
 def counted_trials(study: StudyData, goal: Goal | None = None, stopping: str | None = None) -> pd.DataFrame:
     """The rows of `outcomes` of the first N feasible trials and those between them.
 
-    >>> from analysis.load import load_study
-    >>> study = load_study("results/published/mlp_digits/studies/mlp_digits/momentum/1")
+    >>> study = load_study(f"{published}/studies/mlp_digits/momentum/1")
     >>> counted_trials(study)["status"].value_counts().to_dict()
     {'COMPLETE': 20, 'INFEASIBLE': 1}
     """
@@ -106,8 +101,6 @@ def unanswerable(study: StudyData, goal: Goal) -> str | None:
 
     Trials that stopped at their own goal know nothing beyond it: only looser thresholds of its metric.
 
-    >>> from analysis.load import load_study
-    >>> study = load_study("results/published/mlp_digits/studies/mlp_digits/sgd/64")
     >>> unanswerable(study, Goal("val/cross_entropy_error", 0.1))  # trials ran their whole budgets
     >>> unanswerable(study, Goal("val/perplexity", 0.01))  # doctest: +ELLIPSIS
     'val/perplexity is not measured; there are: test/classification_error, ...'
@@ -122,8 +115,7 @@ def unanswerable(study: StudyData, goal: Goal) -> str | None:
 def refusals(studies: Iterable[StudyData], goals: Iterable[Goal]) -> list[str]:
     """What cannot be answered and why, each reason once for all optimizers of a workload.
 
-    >>> from analysis.load import load_study
-    >>> folder = "results/published/mlp_digits/studies/mlp_digits"
+    >>> folder = f"{published}/studies/mlp_digits"
     >>> studies = [load_study(f"{folder}/{optimizer}/64") for optimizer in ("sgd", "momentum")]
     >>> refusals(studies, [Goal("val/perplexity", 0.01)])  # doctest: +ELLIPSIS
     ['mlp_digits, sgd, momentum: val/perplexity is not measured; there are: test/classification_error, ...']
@@ -142,8 +134,6 @@ def answerable(
 ) -> Iterator[tuple[StudyData, Goal]]:
     """Every study with every goal that its curves can answer; None stands for each study's own.
 
-    >>> from analysis.load import load_study
-    >>> study = load_study("results/published/mlp_digits/studies/mlp_digits/sgd/64")
     >>> goals = [None, Goal("val/cross_entropy_error", 0.3), Goal("val/perplexity", 20)]
     >>> [str(goal) for _, goal in answerable([study], goals)]
     ['val/cross_entropy_error < 0.2', 'val/cross_entropy_error < 0.3']
@@ -157,8 +147,7 @@ def answerable(
 def is_complete(study: StudyData) -> bool:
     """Whether a search has its N feasible trials, or launched as many as it may, with no gap; or was imported.
 
-    >>> from analysis.load import load_study
-    >>> is_complete(load_study("results/published/mlp_digits/studies/mlp_digits/sgd/64"))
+    >>> is_complete(study)
     True
     """
     return study.once("complete", lambda: _is_complete(study))
@@ -175,8 +164,7 @@ def _is_complete(study: StudyData) -> bool:
 def feasible_steps(study: StudyData, goal: Goal | None = None) -> np.ndarray:
     """Steps to the goal of the counted feasible trials [N] in index order, infinite where it was not reached.
 
-    >>> from analysis.load import load_study
-    >>> feasible_steps(load_study("results/published/mlp_digits/studies/mlp_digits/sgd/64"))[:6].tolist()
+    >>> feasible_steps(study)[:6].tolist()
     [192.0, 21.0, 56.0, inf, inf, 26.0]
     """
     return study.once(("feasible", goal or study.goal), lambda: _feasible_steps(study, goal))
@@ -190,8 +178,6 @@ def _feasible_steps(study: StudyData, goal: Goal | None) -> np.ndarray:
 def met_at_once(study: StudyData, goal: Goal) -> bool:
     """Whether the goal was met at the first evaluation, before which there were steps: S(B) is at most as many.
 
-    >>> from analysis.load import load_study
-    >>> study = load_study("results/published/mlp_digits/studies/mlp_digits/sgd/64")
     >>> met_at_once(study, study.goal), met_at_once(study, Goal("val/cross_entropy_error", 2.0))
     (False, True)
     """
@@ -203,8 +189,7 @@ def met_at_once(study: StudyData, goal: Goal) -> bool:
 def row(study: StudyData, goal: Goal | None = None, stopping: str | None = None) -> dict[str, Any]:
     """One study's row of `table`.
 
-    >>> from analysis.load import load_study
-    >>> answer = row(load_study("results/published/mlp_digits/studies/mlp_digits/sgd/64"))
+    >>> answer = row(study)
     >>> answer["steps_to_result"], answer["trial"], answer["steps_n"]
     (21, 1, 26.0)
     """
@@ -273,7 +258,7 @@ def table(
 
     >>> from analysis import load
     >>> from analysis.tables import answers, steps_to_result
-    >>> studies = answers.answers(load.load("results/published/mlp_digits"))
+    >>> studies = answers.answers(load.load(published))
     >>> steps_to_result.table(studies)[["optimizer", "batch_size", "steps_to_result", "learning_rate"]].head(3)
       optimizer  batch_size  steps_to_result  learning_rate
     0  momentum           1              759       0.005690
@@ -293,8 +278,7 @@ def table(
 def last_steps(study: StudyData) -> pd.Series:
     """The last step measured of each trial, by trial; NaN if none was.
 
-    >>> from analysis.load import load_study
-    >>> last_steps(load_study("results/published/mlp_digits/studies/mlp_digits/sgd/64")).head(3).to_dict()
+    >>> last_steps(study).head(3).to_dict()
     {0: 375, 1: 375, 2: 375}
     """
     return study.once(
@@ -312,8 +296,7 @@ def cost_table(studies: Iterable[StudyData]) -> pd.DataFrame:
         seconds_training, seconds_evaluation, seconds_per_step, evaluation_share (of the time); times are NaN where
         they were not measured.
 
-    >>> from analysis.load import load_study
-    >>> cost = cost_table([load_study("results/published/mlp_digits/studies/mlp_digits/sgd/64")])
+    >>> cost = cost_table([study])
     >>> cost[["batch_size", "device", "trials", "steps"]]
        batch_size device  trials  steps
     0          64    cpu      20   7500

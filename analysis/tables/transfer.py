@@ -48,7 +48,7 @@ def steps(studies: Sequence[StudyData]) -> pd.DataFrame:
         is the batch size itself. Configurations moved from a trial that is no longer the best are left out (`stale`).
 
     >>> from analysis import load
-    >>> steps(list(load.load("results/published/mlp_digits"))).empty  # nothing was moved there
+    >>> steps(list(load.load(published))).empty  # nothing was moved there
     True
     """
     found = by_study(studies)
@@ -90,7 +90,7 @@ def stale(studies: Sequence[StudyData]) -> list[str]:
     """A line for each curve with moved configurations that are out of date, since their base was tuned further.
 
     >>> from analysis import load
-    >>> stale(list(load.load("results/published/mlp_digits")))
+    >>> stale(list(load.load(published)))
     []
     """
     found = by_study(studies)

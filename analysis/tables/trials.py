@@ -30,8 +30,6 @@ def trials(studies: Iterable[StudyData], goals: Sequence[Goal | None] = (None,))
         stopping (the rule that it ended by when it was run), and a column for each tuned parameter (NaN where an
         optimizer has none).
 
-    >>> from analysis.load import load_study
-    >>> study = load_study("results/published/mlp_digits/studies/mlp_digits/sgd/64")
     >>> trials([study])[["trial", "status", "steps_to_goal", "learning_rate"]].head(3)
        trial    status  steps_to_goal  learning_rate
     0      0  COMPLETE            192       0.043631
@@ -70,8 +68,7 @@ def best_of_n(studies: Iterable[StudyData], goals: Sequence[Goal | None] = (None
         A row for each (workload, optimizer, batch_size, goal, n): steps (the median best of n trials drawn from those
         in hand; infinite where half of such searches would miss the goal, or meet it later than a trial was cut).
 
-    >>> from analysis.load import load_study
-    >>> best_of_n([load_study("results/published/mlp_digits/studies/mlp_digits/sgd/64")])[["n", "steps"]]
+    >>> best_of_n([study])[["n", "steps"]]
         n  steps
     0   1  340.0
     1   2   56.0
@@ -96,8 +93,7 @@ def along_axes(table: pd.DataFrame, studies: Iterable[StudyData]) -> pd.DataFram
         A row for each trial that ended and each parameter that had more than one value to take: the columns of
         `trials`, parameter, value, and the scale that it was searched on (`linear`, `log`, `reverse_log`).
 
-    >>> from analysis.load import load_study
-    >>> studies = [load_study("results/published/mlp_digits/studies/mlp_digits/momentum/64")]
+    >>> studies = [load_study(f"{published}/studies/mlp_digits/momentum/64")]
     >>> found = along_axes(trials(studies), studies)
     >>> found.groupby(["parameter", "scale"]).size().to_dict()
     {('learning_rate', 'log'): 20, ('momentum', 'reverse_log'): 20}
@@ -131,7 +127,7 @@ def maps(table: pd.DataFrame) -> pd.DataFrame:
         unit), learning_rate, momentum, state (`reached`, `not reached` or `infeasible` within the budget), and whether
         it is the fastest at its batch size.
 
-    >>> found = maps(pd.read_csv("results/published/mlp_digits/tables/trials.csv"))
+    >>> found = maps(pd.read_csv(f"{published}/tables/trials.csv"))
     >>> found[found["fastest"] & (found["unit"] == "examples")][["batch_size", "budget", "trial", "state"]].head(2)
         batch_size   budget  trial    state
     3            1  10000.0      3  reached
