@@ -3,8 +3,6 @@
 Shapes: B examples in a batch, N examples in a split, C classes.
 """
 
-from __future__ import annotations
-
 import importlib
 import inspect
 import sys

@@ -3,8 +3,6 @@
 Shapes: B examples in a batch, C classes.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -12,14 +10,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from workloads.base import (
-    PerExample,
-    Splits,
-    classification_error,
-    cross_entropy_error,
-    require_fraction,
-    require_whole,
-)
+from workloads import base
+from workloads.base import PerExample, Splits, classification_error, cross_entropy_error
 from workloads.data import datasets
 from workloads.data.datasets import DATASETS
 from workloads.suggest import suggest
@@ -66,8 +58,8 @@ class Classification:
         if self.dataset not in DATASETS:
             raise ValueError(f"unknown data set {self.dataset!r}{suggest(self.dataset, DATASETS)}")
         for field, least in (("train_examples", 1), ("validation_examples", 1), ("split_seed", 0)):
-            require_whole(f"workload.{field}", getattr(self, field), least)
-        require_fraction("workload.label_smoothing", self.label_smoothing)
+            base.require_whole(f"workload.{field}", getattr(self, field), least)
+        base.require_fraction("workload.label_smoothing", self.label_smoothing)
         if self.label_smoothing_convention not in LABEL_SMOOTHING_CONVENTIONS:
             raise ValueError(
                 f"workload.label_smoothing_convention must be one of {', '.join(LABEL_SMOOTHING_CONVENTIONS)}, "

@@ -1,7 +1,5 @@
 """Fully connected ReLU networks: the softmax classifier (no hidden layer) and the FC family of Shallue et al. 2019."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from dataclasses import dataclass

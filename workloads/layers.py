@@ -4,8 +4,6 @@ Random numbers are a pure function of (trial seed, step, layer, element); statis
 examples.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from typing import TypeVar

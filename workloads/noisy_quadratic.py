@@ -3,8 +3,6 @@
 Shapes: R replicas, d coordinates, B examples in a batch.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 

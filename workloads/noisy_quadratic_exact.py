@@ -9,11 +9,8 @@ torch: the trained workload shares no code with its reference.
 Shapes: d coordinates, k numbers in the state of one, C configurations at once (or none), E evaluated steps.
 """
 
-from __future__ import annotations
-
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
-from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -143,8 +140,8 @@ class Recursion:
             if self.loss(np.fmin(self.start, self.after(self.start, steps[-1]))) >= goal:
                 return np.array(np.inf)
             if (self.after(self.start, 1) <= self.start).all():
-                below = partial(self._below, goal)
-                return np.array(float(steps[bisect_left(steps, True, key=below)]))
+                first = bisect_left(steps, True, key=lambda step: bool(self.loss(self.after(self.start, step)) < goal))
+                return np.array(float(steps[first]))
         found = np.full(self.start.shape[2:-1], np.inf)
         for step, moments in zip(steps, self.at(steps), strict=True):
             loss = self.loss(moments)
@@ -157,9 +154,6 @@ class Recursion:
         """(the first of these steps where any configuration is below the goal, the losses there); None if none is."""
         losses = zip(steps, map(self.loss, self.at(steps)), strict=True)
         return next(((step, loss) for step, loss in losses if (loss < goal).any()), None)
-
-    def _below(self, goal: float, step: int) -> bool:
-        return bool(self.loss(self.after(self.start, step)) < goal)
 
     def losses(self, steps: Sequence[int]) -> np.ndarray:
         """The expected loss after each of these increasing step counts [E, ...]."""

@@ -3,8 +3,6 @@
 Batch norm would make the training objective depend on the batch size, the quantity under study.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import torch.nn.functional as F

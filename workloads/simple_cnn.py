@@ -1,7 +1,5 @@
 """The Simple CNN of Shallue et al. 2019 on MNIST and Fashion-MNIST: two 5x5 convolutions and one hidden layer."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from torch import nn

@@ -1,7 +1,5 @@
 """The end of every message about an unknown name: the nearest known one."""
 
-from __future__ import annotations
-
 import difflib
 from collections.abc import Iterable
 

@@ -8,7 +8,7 @@ import torch
 from helpers.made_data import as_npm_package, gzipped, idx, nothing_kept, put, tarball
 
 from workloads.data import datasets, fetching
-from workloads.data.datasets import DATASETS, fetch, load, locate, splits, status
+from workloads.data.datasets import DATASETS, fetch, load, splits, status
 from workloads.data.fetching import DataError
 
 pytestmark = pytest.mark.usefixtures("cache")
@@ -25,7 +25,7 @@ def test_the_users_folder_is_searched(mnist, tmp_path, cache, below, form):
 
 def test_the_environment_names_a_folder_too(mnist, tmp_path, monkeypatch):
     monkeypatch.setenv("STUDY_DATA", str(put(tmp_path / "mine", mnist)))
-    assert locate("mnist") == {name: tmp_path / "mine" / name for name in mnist}
+    assert fetching.find("mnist", DATASETS["mnist"]) == tmp_path / "mine"
 
 
 def test_files_scattered_over_folders_are_gathered(mnist, tmp_path, cache, monkeypatch):
@@ -37,10 +37,9 @@ def test_files_scattered_over_folders_are_gathered(mnist, tmp_path, cache, monke
     assert sorted(path.name for path in (cache / "mnist").iterdir()) == sorted(names)  # and nothing left aside
 
 
-def test_locate_writes_nothing(mnist, tmp_path, cache):
+def test_find_writes_nothing(mnist, tmp_path, cache):
     put(tmp_path / "mine", gzipped(mnist))
-    with pytest.raises(DataError, match="fetch it first"):
-        locate("mnist", tmp_path / "mine")
+    assert fetching.find("mnist", DATASETS["mnist"], tmp_path / "mine") is None
     assert nothing_kept(cache)
 
 

@@ -3,8 +3,6 @@
 Shapes: N examples, C channels, H x W pixels.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -57,18 +55,6 @@ class Row(NamedTuple):
     megabytes: float
     what: str
     sources: tuple[str, ...]
-
-
-def locate(name: str, folder: Path | None = None) -> dict[str, Path]:
-    """File name -> path of a verified data set on this machine. Writes nothing, uses no network.
-
-    Raises:
-        DataError: no folder holds all files unpacked with their official checksums.
-    """
-    dataset = _dataset(name)
-    if not (home := fetching.find(name, dataset, folder)):
-        raise DataError(f"{name} is not on this machine, unpacked and with its official checksums: fetch it first.")
-    return {file: home / file for file in dataset.files}
 
 
 def fetch(name: str, folder: Path | None = None) -> Path:
@@ -158,12 +144,7 @@ def permutation(count: int, seed: int) -> NDArray[np.int64]:
 
 
 def splits(
-    name: str,
-    *,
-    train_examples: int | None,
-    validation_examples: int,
-    split_seed: int,
-    device: torch.device | str,
+    name: str, *, train_examples: int | None, validation_examples: int, split_seed: int, device: torch.device | str
 ) -> Splits:
     """The data set on `device`: standardised inputs float32 [N, C, H, W] and labels int64 [N] of each split.
 
@@ -257,10 +238,7 @@ def _idx_files(checksums: Sequence[str]) -> dict[str, File]:
 
 DATASETS: dict[str, Dataset] = {
     "digits": Dataset(
-        what="handwritten digits, 8 x 8 grey, 1,497 + 300",
-        shape=(1, 8, 8),
-        train_examples=1497,
-        decode=_decode_digits,
+        what="handwritten digits, 8 x 8 grey, 1,497 + 300", shape=(1, 8, 8), train_examples=1497, decode=_decode_digits
     ),
     "mnist": Dataset(
         what="handwritten digits, 28 x 28 grey, 60,000 + 10,000",

