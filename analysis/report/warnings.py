@@ -1,7 +1,5 @@
 """Warnings about the curves, the most serious first. Definitions: docs/methods.md, "Warnings"."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -15,20 +13,8 @@ from analysis.load import CURVE, StudyData
 from analysis.tables import audits, scaling, steps_to_result
 
 KINDS = (
-    "waiting",
-    "edge",
-    "inclusion",
-    "unequal",
-    "adaptive",
-    "unfinished",
-    "few near",
-    "noise",
-    "never",
-    "coarse",
-    "doubling",
-    "late",
-    "base",
-    "end",
+    *("waiting", "edge", "inclusion", "unequal", "adaptive", "unfinished", "few near"),
+    *("noise", "never", "coarse", "doubling", "late", "base", "end"),
 )
 """Kinds of warnings, the most serious first."""
 
@@ -101,13 +87,8 @@ def sentences(
     """
     found = []
     for (study, goal), row in zip(answered, steps.to_dict("records"), strict=True):
-        found += [
-            *_edges(study, goal),
-            *_adaptive(study, goal),
-            *_trials(study, goal, row),
-            *_noise(study, goal, row),
-            *_budget(study, goal, row),
-        ]
+        found += [*_edges(study, goal), *_adaptive(study, goal)]
+        found += [caution for check in (_trials, _noise, _budget) for caution in check(study, goal, row)]
     found += [*_inclusions(answered, pairs), *_unequal(answered, pairs), *_uneven(answered)]
     found += [*_bases(steps, base), *_ends(answered, limits)]
     imported = {s.curve for s, _ in answered if s.imported}
@@ -123,12 +104,8 @@ def waiting(studies: Iterable[StudyData]) -> list[str]:
     >>> waiting([ended, replace(ended, trials=ended.trials[:0])])
     ['mlp_digits, sgd, batch size 32: no trial has finished yet; sweep again to continue.']
     """
-    text, cure = "no trial has finished yet", CONTINUE
-    found = [
-        _cured(_about("waiting", study, study.goal, text, cure), imported=study.imported)
-        for study in studies
-        if not study.begun
-    ]
+    empty = [study for study in studies if not study.begun]
+    found = [_cured(_about("waiting", s, s.goal, "no trial has finished yet", CONTINUE), s.imported) for s in empty]
     return _lines(found, several_goals=False)
 
 
@@ -211,7 +188,8 @@ def _trials(study: StudyData, goal: Goal, row: Row) -> Iterator[Caution]:
 def _noise(study: StudyData, goal: Goal, row: Row) -> Iterator[Caution]:
     """The metric is noisy at the goal. Evaluations after the goal was met show it best, if there are any."""
     noise = audits.noise(study, goal) if row["reached"] else audits.Noise(np.nan, np.nan)
-    cure = "choose a goal that the curves cross steeply, such as a cross entropy, or raise workload.validation_examples"
+    such_as = "" if goal.metric.endswith("/cross_entropy_error") else ", such as a cross entropy"
+    cure = f"choose a goal that the curves cross steeply{such_as}, or raise workload.validation_examples"
     noisy = f"the {metric_text(goal.metric)} is noisy at the goal"
     if noise.missed_again >= MISSED_AGAIN:
         text = f"{noisy}: after the goal was first met, {{}} of the next evaluations missed it"

@@ -1,13 +1,14 @@
 """A healthy sweep raises no warning; one with a planted defect raises that warning and no other."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from analysis.counting import Goal
 from analysis.export import export
-from analysis.load import load
+from analysis.load import load, load_study
 from analysis.report import warnings
 from analysis.tables import audits, compare, scaling, steps_to_result
 from analysis.tables.steps_to_result import answerable
@@ -268,3 +269,11 @@ def test_how_often_chance_looks_like_too_few_trials(trials, most):
     for steps in np.exp(log_steps):
         alarms = [audits.gain_of_doubling(row) > warnings.GAIN for row in steps]
         assert np.mean(alarms) <= most
+
+
+@pytest.mark.parametrize(("metric", "recommended"), [("classification_error", True), ("cross_entropy_error", False)])
+def test_a_noisy_goal_is_not_cured_by_its_own_metric(metric, recommended, monkeypatch):
+    monkeypatch.setattr(audits, "noise", lambda study, goal: audits.Noise(missed_again=0.9, descent=0.1))
+    study = load_study(Path(__file__).parents[3] / "results/published/mlp_digits/studies/mlp_digits/sgd/64")
+    (caution,) = warnings._noise(study, Goal(f"val/{metric}", 0.2), {"reached": True})
+    assert ("such as a cross entropy" in caution.cure) == recommended
