@@ -6,14 +6,12 @@ curves, so both agree. A curve that ran beyond its stopping rule is cut on readi
 Shapes: E evaluations of one trial, T trials of one study.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -48,7 +46,6 @@ STOPPING = {
     RACE: Stopping("Trials that reach the goal, fall behind or diverge stop early.", ends_at_goal=True, races=True),
     RECORDED: Stopping("Imported trials end where their curves end, with the statuses that came with them."),
 }
-"""Every stopping rule by its name."""
 STOPPING_RULES = tuple(name for name in STOPPING if name != RECORDED)
 """The stopping rules that a sweep can train under."""
 EARLY = tuple(name for name, rule in STOPPING.items() if rule.ends_at_goal)
@@ -61,8 +58,7 @@ AS_ERRORS = {"average_precision": "average_precision_error"}
 """Metrics that are better when larger -> the error, 1 - metric, that is stored instead."""
 BEST = 5
 """The number of trials that count as the best few of a search."""
-NUMBER = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"
-"""As a regular expression."""
+NUMBER = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"  # as a regular expression
 _GOAL = re.compile(rf"(?P<metric>(?:train|val|test)/\w+)\s*<\s*(?P<threshold>{NUMBER})")
 
 
@@ -80,7 +76,7 @@ class Goal:
             raise ValueError(f"a classification error is at most 1, so {self} is always met; choose a lower threshold.")
 
     @classmethod
-    def parse(cls, text: str) -> Goal:
+    def parse(cls, text: str) -> Self:
         """Read `val/classification_error < 0.05`.
 
         Raises:
@@ -241,29 +237,25 @@ def outcomes(rule: Rule, trials: Iterable[Measured], best: int | None = None) ->
     """
     found = []
     for trial in trials:
-        outcome = _recorded(rule, trial) if trial.recorded else _outcome(rule, trial, rule.bound(best))
+        outcome = _outcome(rule, trial, best)
         if (steps := outcome.result) is not None:
             best = min(steps, best or steps)
         found.append(outcome)
     return found
 
 
-def _outcome(rule: Rule, trial: Measured, bound: int) -> Outcome:
+def _outcome(rule: Rule, trial: Measured, best: int | None) -> Outcome:
     steps = np.asarray(trial.steps)
+    last = int(steps[-1]) if steps.size else 0
     crossing = first_crossing(steps, trial.errors, rule.threshold)
+    if trial.recorded:
+        return Outcome(trial.recorded, trial.first_bad_step or last, crossing)
+    bound = rule.bound(best)
     crossing = None if crossing is None or crossing > bound else crossing
     end = crossing if crossing is not None and STOPPING[rule.stopping].ends_at_goal else bound
     if trial.first_bad_step is not None and trial.first_bad_step <= end:
         return Outcome(INFEASIBLE, trial.first_bad_step, crossing)
-    last = int(steps[-1]) if steps.size else 0
     return Outcome(COMPLETE, end, crossing) if last >= end else Outcome(INCOMPLETE, last, crossing)
-
-
-def _recorded(rule: Rule, trial: Measured) -> Outcome:
-    steps = np.asarray(trial.steps)
-    assert trial.recorded is not None
-    end = trial.first_bad_step or (int(steps[-1]) if steps.size else 0)
-    return Outcome(trial.recorded, end, first_crossing(steps, trial.errors, rule.threshold))
 
 
 def all_runs(gathered: Sequence[dict[str, Any]], apart: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -273,10 +265,8 @@ def all_runs(gathered: Sequence[dict[str, Any]], apart: Iterable[dict[str, Any]]
     [{'run': 'a', 'started': 1}, {'run': 'b', 'started': 2}, {'run': 'c', 'started': 3}]
     """
     there = {run.get("run") for run in gathered}
-    return [
-        *gathered,
-        *sorted((run for run in apart if run["run"] not in there), key=lambda run: run.get("started", "")),
-    ]
+    new = [run for run in apart if run["run"] not in there]
+    return [*gathered, *sorted(new, key=lambda run: run.get("started", ""))]
 
 
 def launch_limit(wanted: int, most: int | None) -> int:
@@ -344,7 +334,4 @@ def fewest_steps(steps_to_goal: Sequence[int | None]) -> tuple[int, int] | None:
     (2, 200)
     """
     reached = [(steps, position) for position, steps in enumerate(steps_to_goal) if steps is not None]
-    if not reached:
-        return None
-    steps, position = min(reached)
-    return position, steps
+    return min(reached)[::-1] if reached else None

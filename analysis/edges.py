@@ -1,7 +1,5 @@
 """Edges of the box that is searched, beyond which better trials may lie: cautioned of, and widened where asked for."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple

@@ -15,8 +15,6 @@
 added to the released ones, so that the import restores the study: `workload`, `goal`, `trials` (N) and `stopping`.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import shutil
@@ -33,7 +31,7 @@ from pyarrow import csv
 
 from analysis.counting import AS_ERRORS, INCOMPLETE
 from analysis.errors import Refused
-from analysis.load import StudyData, load
+from analysis.load import STUDY, StudyData, load
 from analysis.tables import answers
 from analysis.tables.steps_to_result import outcomes
 
@@ -110,14 +108,9 @@ def _write_tree(folder: Path, studies: Sequence[StudyData], watch: Watch) -> Non
 def _write_tables(folder: Path, studies: Sequence[StudyData], form: str, watch: Watch) -> None:
     tuned = _in_order(study.hyperparameters for study in studies)
     metrics = _in_order(study.metrics for study in studies)
-    schemas = {
-        "trials": pa.schema(
-            SEARCH | TRIAL | dict.fromkeys((name for name in tuned if name not in TRIAL), pa.float64())
-        ),
-        "measurements": pa.schema(
-            SEARCH | {"trial": pa.int64(), "step": pa.int64()} | dict.fromkeys(metrics, pa.float64())
-        ),
-    }
+    of_trials = SEARCH | TRIAL | dict.fromkeys((name for name in tuned if name not in TRIAL), pa.float64())
+    measured = SEARCH | {"trial": pa.int64(), "step": pa.int64()} | dict.fromkeys(metrics, pa.float64())
+    schemas = {"trials": pa.schema(of_trials), "measurements": pa.schema(measured)}
     kind: Any = pq.ParquetWriter if form == "parquet" else csv.CSVWriter
     with ExitStack() as files:
         writers = {n: files.enter_context(kind(folder / f"{n}.{form}", schema)) for n, schema in schemas.items()}
@@ -171,9 +164,7 @@ def measurements(study: StudyData) -> pd.DataFrame:
 def _search(study: StudyData) -> dict[str, Any]:
     branch = study.branch
     return {
-        "workload": study.workload,
-        "optimizer": study.optimizer,
-        "batch_size": study.batch_size,
+        **dict(zip(STUDY, study.key, strict=True)),
         "repeat": branch.repeat,
         "budget_multiple": branch.budget,
         "stage": branch.stage,
@@ -203,6 +194,7 @@ def _write_released(folder: Path, study: StudyData) -> None:
         "workload": study.workload,
     }
     _write_json(target / "study.json", described)
+    kinds = {name: int if dimension.get("integer") else float for name, dimension in space.items()}
     ended = outcomes(study)
     names, columns = _released_columns(study)
     table = pa.table({"step": columns["step"], **{names[metric]: columns[metric] for metric in names}})
@@ -216,7 +208,7 @@ def _write_released(folder: Path, study: StudyData) -> None:
         place = target / str(int(trial["trial_id"]))
         place.mkdir()
         metadata = {
-            "parameters": {n: _plain(value, space[n]) for n, value in parameters.items() if pd.notna(value)},
+            "parameters": {n: kinds[n](value) for n, value in parameters.items() if pd.notna(value)},
             "status": status,
             "steps": end,
             "trial_id": int(trial["trial_id"]),
@@ -253,10 +245,6 @@ def _parameter_config(dimension: dict[str, Any]) -> dict[str, Any]:
         "max_value": dimension["high"],
         "scale": f"{dimension['scale'].upper()}_SCALE",
     }
-
-
-def _plain(value: Any, dimension: dict[str, Any]) -> float:
-    return int(value) if dimension.get("integer") else float(value)
 
 
 def _write_json(path: Path, tree: dict[str, Any]) -> None:

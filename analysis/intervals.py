@@ -6,8 +6,6 @@ trials, can: it is a quantile of a single trial's steps, and has an exact interv
 Shapes: N feasible trials of one study, R resamples. Steps are infinite where a goal was not reached.
 """
 
-from __future__ import annotations
-
 import numpy as np
 from scipy.special import bdtr, betaincinv
 

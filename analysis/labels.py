@@ -1,7 +1,5 @@
 """The one way to write numbers, durations, goals and lists for people. Standard library only."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from math import floor, log10
 from numbers import Integral

@@ -1,7 +1,5 @@
 """Results folders -> records of studies. The file format is the interface: nothing here imports `study`."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextlib import suppress
@@ -12,23 +10,9 @@ from typing import Any, TypeVar
 import pandas as pd
 import pyarrow.parquet as pq
 
-from analysis import older
-from analysis.counting import (
-    ADAPTIVE_SAMPLERS,
-    HALF_LIFE,
-    RECORDED,
-    STOPPING,
-    Branch,
-    Goal,
-    Rule,
-    Stopping,
-    all_runs,
-    beta,
-    evaluation_grid,
-)
+from analysis import counting, older
+from analysis.counting import HALF_LIFE, RECORDED, STOPPING, Branch, Goal, Rule, Stopping
 from analysis.measurements import LoadError, MeasurementReader, files, reading, trial_records
-
-__all__ = ["LoadError", "StudyData", "folders", "load", "load_study"]
 
 GOAL = ["goal_metric", "goal_threshold"]
 CURVE = ["workload", "optimizer", *GOAL]
@@ -65,11 +49,7 @@ class StudyData:
 
     @property
     def begun(self) -> bool:
-        """True if any trial has ended.
-
-        >>> study.begun
-        True
-        """
+        """True if any trial has ended."""
         return len(self.trials) > 0
 
     def once(self, key: Hashable, make: Callable[[], T]) -> T:
@@ -140,12 +120,8 @@ class StudyData:
 
     @property
     def independent(self) -> bool:
-        """True if trials were drawn independently; an adaptive search learns from earlier trials.
-
-        >>> study.independent
-        True
-        """
-        return self.question["search"].get("sampler") not in ADAPTIVE_SAMPLERS
+        """True if trials were drawn independently; an adaptive search learns from earlier trials."""
+        return self.question["search"].get("sampler") not in counting.ADAPTIVE_SAMPLERS
 
     @property
     def stops_early(self) -> bool:
@@ -167,7 +143,7 @@ class StudyData:
         if stopping == RECORDED:
             return Rule(stopping, goal.threshold, ())
         evaluation = self.question["evaluation"]
-        grid = evaluation_grid(self.train_steps, evaluation["first"], evaluation["ratio"])
+        grid = counting.evaluation_grid(self.train_steps, evaluation["first"], evaluation["ratio"])
         return Rule(stopping, goal.threshold, grid, self.question["race_factor"])
 
     @property
@@ -181,8 +157,8 @@ class StudyData:
         >>> {name: float(value) for name, value in study.with_betas({"momentum_half_life_examples": 32.0}).items()}
         {'momentum_half_life_examples': 32.0, 'momentum': 0.25}
         """
-        lives = {name: life for name, life in values.items() if name.endswith(HALF_LIFE)}
-        return {**values, **{n.removesuffix(HALF_LIFE): beta(life, self.batch_size) for n, life in lives.items()}}
+        lives = {name.removesuffix(HALF_LIFE): life for name, life in values.items() if name.endswith(HALF_LIFE)}
+        return {**values, **{name: counting.beta(life, self.batch_size) for name, life in lives.items()}}
 
 
 def load(results: Path | str) -> Iterator[StudyData]:
@@ -240,7 +216,7 @@ def load_study(folder: Path | str) -> StudyData:
             with suppress(FileNotFoundError), pq.ParquetFile(path, page_checksum_verification=True) as file:
                 metrics |= dict.fromkeys(file.schema_arrow.names[2:])
                 records = {record["index"]: record for record in trial_records(file)} | records
-    provenance = [older.run(run) for run in all_runs(held["provenance"], apart)]
+    provenance = [older.run(run) for run in counting.all_runs(held["provenance"], apart)]
     trials = _trials(records)
     reader = MeasurementReader(folder, frozenset(trials.index))
     return StudyData(folder, older.question(held["question"]), provenance, trials, list(metrics), reader)

@@ -1,7 +1,5 @@
 """Reads measurements from a study's folder when they are needed."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress

@@ -1,7 +1,5 @@
 """Files of older versions, read as this version writes them: the one place that knows their names."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

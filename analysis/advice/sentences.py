@@ -1,7 +1,5 @@
 """The splits of a curve in sentences: the fastest, the cheapest, the effect of accumulation, and the assumptions."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 
 import numpy as np
@@ -37,23 +35,8 @@ def sentences(found: pd.DataFrame) -> list[str]:
     The fastest is 1.31 times as fast and takes 3.05 times the device time.
     """
     fastest, cheapest = (found[found[which]].iloc[0] for which in ("fastest", "cheapest"))
-    texts = [
-        _fastest(fastest),
-        _cheapest(fastest, cheapest),
-        _nearly(found, fastest, cheapest),
-        _rivals(found, fastest, cheapest),
-        _accumulation(found, fastest),
-    ]
-    return [text for text in texts if text]
-
-
-def devices_in_words(count: int) -> str:
-    """A number of devices.
-
-    >>> devices_in_words(1), devices_in_words(8)
-    ('1 device', '8 devices')
-    """
-    return counted(count, "device")
+    texts = [_fastest(fastest), _cheapest(fastest, cheapest), _nearly(found, fastest, cheapest)]
+    return [text for text in (*texts, _rivals(found, fastest, cheapest), _accumulation(found, fastest)) if text]
 
 
 def split_in_words(row: pd.Series) -> str:
@@ -101,7 +84,7 @@ def _rivals(found: pd.DataFrame, fastest: pd.Series, cheapest: pd.Series) -> str
     others = sorted({*near["batch_size"]} - {fastest["batch_size"]})
     if not others:
         return "Every other batch size is shown to be slower."
-    text = f"{_sentence_case(batch_sizes(others))} {'is' if len(others) == 1 else 'are'} tied with it"
+    text = f"{batch_sizes(others).capitalize()} {'is' if len(others) == 1 else 'are'} tied with it"
     if not cheapest["shown_slower"]:
         return f"{text}, the cheapest split included."
     useful = near[near["seconds"] < cheapest["seconds"]]  # a split slower than the cheapest is no choice
@@ -115,7 +98,7 @@ def _accumulation(found: pd.DataFrame, fastest: pd.Series) -> str:
     """The best effect of accumulation on the number of devices of the fastest split."""
     here = ranked(found[found["devices"] == fastest["devices"]], "seconds", "device_hours")
     alone, parts = here[here["accumulation_steps"] == 1], here[here["accumulation_steps"] > 1]
-    on = f"on {devices_in_words(fastest['devices'])}"
+    on = f"on {counted(fastest['devices'], 'device')}"
     if parts.empty:
         return ""
     if alone.empty:
@@ -182,7 +165,7 @@ def _on_machine(found: pd.DataFrame, machine: Machine) -> Iterable[str]:
         if seconds == 0:
             yield "The exchange of gradients is assumed to take no time; give --allreduce-ms or --bandwidth."
         else:
-            on = devices_in_words(most)
+            on = counted(most, "device")
             yield f"{on} exchange gradients in {duration(seconds)} after each update, without overlap with computation."
 
 
@@ -235,7 +218,3 @@ def _at_most(row: pd.Series) -> str:
 
 def _times(ratio: float) -> str:
     return f"{number(ratio)} times"
-
-
-def _sentence_case(text: str) -> str:
-    return text[0].upper() + text[1:]

@@ -6,8 +6,6 @@ A split is one such product. Its time to the goal is S(B) times the time of an u
 step, and one exchange of gradients. Only measured batch sizes are advised. Shapes: A splits of one curve, R resamples.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -173,22 +171,6 @@ def ranked(found: pd.DataFrame, first: str, second: str) -> pd.DataFrame:
     [1, 0, 2]
     """
     return able(found).sort_values([first, second, "accumulation_steps", "devices"], kind="stable")
-
-
-def best_of_each(found: pd.DataFrame) -> pd.DataFrame:
-    """The fastest split of each batch size that has one which reaches the goal, fits and is timed.
-
-    Arguments:
-        found: from `analysis.advice.splits.table`.
-
-    >>> found = pd.DataFrame({"batch_size": [8, 8, 16], "seconds": [3.0, 2.0, 1.0], "device_hours": [1.0, 2.0, 3.0],
-    ...     "accumulation_steps": 1, "devices": [1, 2, 3], "reached": True, "fits": [True, True, False],
-    ...     "seconds_bound": "="})
-    >>> best_of_each(found).index.tolist()
-    [1]
-    """
-    best = ranked(found, "seconds", "device_hours").drop_duplicates("batch_size")
-    return best.sort_values("batch_size")
 
 
 def _shown_slower(

@@ -3,8 +3,6 @@
 Shapes: M per-device batch sizes that were timed; A steps asked about.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 

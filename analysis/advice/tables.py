@@ -1,7 +1,5 @@
 """The splits of a curve as frames of text for the terminal, and as plain data for programs."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from typing import Any
@@ -9,9 +7,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from analysis.advice.sentences import devices_in_words
-from analysis.advice.splits import HOUR, SPLIT, best_of_each
-from analysis.labels import curve_text, duration, number
+from analysis.advice.splits import HOUR, SPLIT, ranked
+from analysis.labels import counted, curve_text, duration, number
 from analysis.load import CURVE
 
 
@@ -32,7 +29,7 @@ def overview(found: pd.DataFrame) -> pd.DataFrame:
     device time      273 ms      420 ms
                    cheapest     fastest
     """
-    best = best_of_each(found)
+    best = ranked(found, "seconds", "device_hours").drop_duplicates("batch_size")
     others = found[~found["batch_size"].isin(best["batch_size"])].drop_duplicates("batch_size")
     rows = found.loc[sorted({*best.index, *others.index, *found.index[found["cheapest"]]})]
     frame = pd.DataFrame([_without(row) if row.name in others.index else _with(row) for _, row in rows.iterrows()])
@@ -88,7 +85,8 @@ def alternatives(found: pd.DataFrame) -> pd.DataFrame:
     rows = found[found["batch_size"] == fastest["batch_size"]]
     cells = rows.assign(cell=[_cell(row) for _, row in rows.iterrows()])
     frame = cells.pivot(index="accumulation_steps", columns="devices", values="cell").fillna("")
-    frame = frame.rename(columns=devices_in_words).rename_axis("accumulation").rename_axis(columns=None).reset_index()
+    frame = frame.rename(columns=lambda count: counted(count, "device"))
+    frame = frame.rename_axis("accumulation").rename_axis(columns=None).reset_index()
     frame["accumulation"] = frame["accumulation"].map("{:,}".format)
     frame.attrs["title"] = (
         f"Batch size {fastest['batch_size']:,}: per-device batch and time of each split; *: the fastest"

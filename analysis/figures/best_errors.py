@@ -1,7 +1,6 @@
 """Drawings of errors at fixed budgets, whatever the goal.
 
-Each draws `table`, the rows of one panel, onto axes; `analysis.figures.FIGURES` names tables and panels. Examples
-read tables of a report.
+Each draws `table`, the rows of one panel, onto axes; `analysis.figures.FIGURES` names tables and panels.
 """
 
 from typing import Any

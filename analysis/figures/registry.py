@@ -1,9 +1,8 @@
 """The kinds of figures: the table each draws, its needs and its caption."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import pandas as pd
 
@@ -12,10 +11,6 @@ from analysis.figures.canvas import evenly
 from analysis.load import CURVE, GOAL
 
 PANEL = ["workload", *GOAL]
-
-
-def _all(table: pd.DataFrame) -> pd.DataFrame:
-    return table
 
 
 def _with_values(*columns: str) -> Callable[[pd.DataFrame], pd.DataFrame]:
@@ -50,18 +45,6 @@ def _three_batch_sizes(table: pd.DataFrame) -> pd.DataFrame:
     return table[table.groupby(curve, sort=False)["batch_size"].transform(lambda b: b.isin(evenly(sorted(set(b)), 3)))]
 
 
-def _fitted(table: pd.DataFrame) -> pd.DataFrame:
-    return table.groupby(PANEL, sort=False).filter(lambda part: part["reached"].sum() > 2)
-
-
-def _compared_with_tuning(table: pd.DataFrame) -> pd.DataFrame:
-    return table[table["steps_lost"].notna()]
-
-
-def _several_smoothings(table: pd.DataFrame) -> pd.DataFrame:
-    return table.groupby(CURVE, sort=False).filter(lambda part: part["label_smoothing"].nunique() > 1)
-
-
 def _several_counts(table: pd.DataFrame) -> pd.DataFrame:
     return table.groupby(CURVE, sort=False).filter(
         lambda part: part["n"].max() > 3 and (part["steps"] < float("inf")).any()
@@ -88,14 +71,21 @@ class Drawing:
     needs: str
     table: str = "steps_to_result"
     overlays: tuple[str, ...] = ()
-    rows: Callable[[pd.DataFrame], pd.DataFrame] = _all
+    rows: Callable[[pd.DataFrame], pd.DataFrame] = lambda table: table
     figure: Sequence[str] = ()
     panel: Sequence[str] = tuple(PANEL)
     small: bool = False
 
 
+ONE_MODEL = "one model that reached its"
+RELATIVE = (
+    ("models", "several models on the same data", "two models on one data set that reached one goal"),
+    ("data sets", "one model on several data sets", f"{ONE_MODEL} goals on two data sets"),
+    ("subsets", "one model on parts of one data set", f"{ONE_MODEL} goal on two parts of a data set"),
+)
 REACHED = "and a batch size at which the goal was reached"
 FULL_BUDGETS = "studies with stopping=budget"
+MAP: Any = {"table": "maps", "figure": CURVE, "panel": ("batch_size",), "small": True}
 FIGURES: dict[str, Drawing] = {
     "steps_to_result": Drawing(
         "Steps to result",
@@ -132,7 +122,7 @@ FIGURES: dict[str, Drawing] = {
         "Dashed: the hyperbola S = S_min + E_min / B; dotted: the sharp shoulder, whose bend is free.",
         scaling.time_and_examples,
         "three batch sizes at which the goal was reached",
-        rows=_fitted,
+        rows=lambda table: table.groupby(PANEL, sort=False).filter(lambda part: part["reached"].sum() > 2),
         overlays=("fits",),
     ),
     "several_goals": Drawing(
@@ -154,15 +144,7 @@ FIGURES: dict[str, Drawing] = {
             rows=_compared(kind),
             panel=("of", "optimizer", *GOAL) if kind == "models" else ("of", "optimizer"),
         )
-        for kind, what, needs in (
-            ("models", "several models on the same data", "two models on one data set that reached one goal"),
-            ("data sets", "one model on several data sets", "one model that reached its goals on two data sets"),
-            (
-                "subsets",
-                "one model on parts of one data set",
-                "one model that reached its goal on two parts of a data set",
-            ),
-        )
+        for kind, what, needs in RELATIVE
     },
     "best_learning_rate": Drawing(
         "Best learning rate",
@@ -213,7 +195,7 @@ FIGURES: dict[str, Drawing] = {
         transfer.steps_lost,
         "transferred configurations: run study rules RESULTS",
         table="rules",
-        rows=_compared_with_tuning,
+        rows=lambda table: table[table["steps_lost"].notna()],
         panel=(*CURVE, "base_batch_size"),
     ),
     "label_smoothing": Drawing(
@@ -223,7 +205,7 @@ FIGURES: dict[str, Drawing] = {
         best_errors.label_smoothing,
         f"several values of label_smoothing, and {FULL_BUDGETS}",
         table="smoothing",
-        rows=_several_smoothings,
+        rows=lambda table: table.groupby(CURVE, sort=False).filter(lambda part: part["label_smoothing"].nunique() > 1),
         panel=CURVE,
     ),
     "error_against_budget": Drawing(
@@ -251,22 +233,16 @@ FIGURES: dict[str, Drawing] = {
         "or the largest number that every batch size trained for.",
         tuning.working_region,
         f"a learning rate and a momentum, and {FULL_BUDGETS}; one of them reached the goal",
-        table="maps",
         rows=_of_unit("examples"),
-        figure=CURVE,
-        panel=("batch_size",),
-        small=True,
+        **MAP,
     ),
     "map_at_fixed_steps": Drawing(
         "What works within the same steps",
         "As for examples, if every batch size may take the same number of steps.",
         tuning.working_region,
         f"a learning rate and a momentum, and {FULL_BUDGETS}; one of them reached the goal",
-        table="maps",
         rows=_of_unit("steps"),
-        figure=CURVE,
-        panel=("batch_size",),
-        small=True,
+        **MAP,
     ),
     "along_axes": Drawing(
         "Every trial, along each parameter",

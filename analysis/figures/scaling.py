@@ -1,7 +1,6 @@
 """Drawings of steps-to-result: against batch size, by goal, by workload, by optimizer, and in seconds.
 
-Each draws `table`, the rows of one panel, onto axes; `analysis.figures.FIGURES` names tables and panels. Examples
-read tables of a report.
+Each draws `table`, the rows of one panel, onto axes; `analysis.figures.FIGURES` names tables and panels.
 """
 
 from typing import Any

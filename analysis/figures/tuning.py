@@ -1,7 +1,6 @@
 """Drawings of the search: best values against batch size, where trials reached the goal, how many trials it took.
 
-Each draws `table`, the rows of one panel, onto axes; `analysis.figures.FIGURES` names tables and panels. Examples
-read tables of a report.
+Each draws `table`, the rows of one panel, onto axes; `analysis.figures.FIGURES` names tables and panels.
 """
 
 from typing import Any
@@ -37,16 +36,6 @@ STATES: dict[str, Any] = {
 STAR: Any = {"marker": "*", "markersize": 13, "color": COLOURS[5], "markeredgecolor": INK, "linestyle": "none"}
 
 
-def effective_learning_rate(table: pd.DataFrame) -> pd.Series:
-    """learning_rate / (1 - momentum); an optimizer without momentum keeps its learning rate.
-
-    >>> table = pd.DataFrame({"learning_rate": [0.1, 0.1], "momentum": [0.9, np.nan]})
-    >>> effective_learning_rate(table).round(3).tolist()
-    [1.0, 0.1]
-    """
-    return table["learning_rate"] / (1 - (table["momentum"].fillna(0.0) if "momentum" in table else 0.0))
-
-
 def best_learning_rate(ax: Axes, table: pd.DataFrame) -> None:
     """Learning rate of the fastest trial against B; linear and square-root rules from the smallest B.
 
@@ -58,13 +47,14 @@ def best_learning_rate(ax: Axes, table: pd.DataFrame) -> None:
 
 
 def best_effective_learning_rate(ax: Axes, table: pd.DataFrame) -> None:
-    """As `best_learning_rate`, for learning_rate / (1 - momentum).
+    """As `best_learning_rate`, for learning_rate / (1 - momentum); without a momentum, the learning rate itself.
 
     >>> best_effective_learning_rate(ax, pd.read_csv(f"{published}/tables/steps_to_result.csv"))
     >>> ax.get_ylabel()
     'learning rate / (1 − momentum)'
     """
-    _draw_rate(ax, table.assign(y=effective_learning_rate(table)), "learning rate / (1 − momentum)", RULES)
+    momentum = table["momentum"].fillna(0.0) if "momentum" in table else 0.0
+    _draw_rate(ax, table.assign(y=table["learning_rate"] / (1 - momentum)), "learning rate / (1 − momentum)", RULES)
 
 
 def best_momentum(ax: Axes, table: pd.DataFrame) -> None:

@@ -1,8 +1,6 @@
 """Results folders -> tables, figures and report.html, from files alone."""
 
-from __future__ import annotations
-
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -16,18 +14,8 @@ from analysis.load import STUDY, LoadError, StudyData, folders, load_study
 from analysis.parallel import spread
 from analysis.report import findings, warnings
 from analysis.report.page import ReportData, write_report, write_tables
-from analysis.tables import (
-    answers,
-    audits,
-    best_errors,
-    compare,
-    fits,
-    relative,
-    scaling,
-    steps_to_result,
-    transfer,
-    trials,
-)
+from analysis.tables import answers, audits, best_errors, compare, relative, scaling, steps_to_result, transfer, trials
+from analysis.tables.fits import table as fitted
 from analysis.tables.steps_to_result import answerable, refusals
 
 MANY_STUDIES = 100
@@ -111,34 +99,23 @@ def read(results: Sequence[Path | str], asked: Asked = Asked()) -> ReportData:
     if not any(answerable(begun, goals)):
         raise LoadError(" ".join(refused))
     derived = tables(made, begun, asked)
+    judged = derived["steps_to_result"], derived["scaling"], derived["compare"]
     return ReportData(
         title="Steps to result against batch size",
         sentences=findings.sentences(begun, derived, asked.goals),
-        warnings=[*refused, *_warnings(made, studies, begun, derived, asked)],
+        warnings=[
+            *refused,
+            *warnings.waiting(studies),
+            *warnings.unsearched(answers.unsearched_budgets(made)),
+            *answers.orphans(made),
+            *warnings.sentences(list(answerable(begun, goals)), *judged, asked.base_batch_size or 0.0),
+            *transfer.stale(made),
+            *warnings.imported(begun),
+        ],
         tables=derived,
         studies=[provenance(study) for study in made],
         command=_command(made),
     )
-
-
-def _warnings(
-    made: Sequence[StudyData],
-    studies: Sequence[StudyData],
-    begun: Sequence[StudyData],
-    derived: Mapping[str, pd.DataFrame],
-    asked: Asked,
-) -> list[str]:
-    """The warnings about all searches (made), those that answer (studies) and those of them with a trial (begun)."""
-    steps, limits, pairs = derived["steps_to_result"], derived["scaling"], derived["compare"]
-    answered = list(answerable(begun, asked.readings))
-    return [
-        *warnings.waiting(studies),
-        *warnings.unsearched(answers.unsearched_budgets(made)),
-        *answers.orphans(made),
-        *warnings.sentences(answered, steps, limits, pairs, asked.base_batch_size or 0.0),
-        *transfer.stale(made),
-        *warnings.imported(begun),
-    ]
 
 
 def _reduced(folder: Path, goals: Sequence[Goal | None]) -> StudyData:
@@ -179,7 +156,7 @@ def tables(made: Sequence[StudyData], studies: Sequence[StudyData], asked: Asked
     return {
         "steps_to_result": steps,
         "scaling": scaling.table(studies, goals, asked.base_batch_size),
-        "fits": fits.table(steps),
+        "fits": fitted(steps),
         "compare": compare.table(studies, goals),
         "compare_workloads": compare.table(studies, goals, by="workload"),
         "relative": relative.table(steps, relative.workloads(studies), asked.normalise_at),
@@ -233,9 +210,7 @@ def provenance(study: StudyData) -> dict[str, Any]:
     """
     last = study.provenance[-1] if study.provenance else {}
     return {
-        "workload": study.workload,
-        "optimizer": study.optimizer,
-        "batch_size": study.batch_size,
+        **dict(zip(STUDY, study.key, strict=True)),
         **({"search": str(study.branch)} if str(study.branch) else {}),
         "stopping": study.question["stopping"],
         "sampler": study.question["search"].get("sampler"),

@@ -1,7 +1,5 @@
 """The findings of a report in sentences, the conclusion first; and how the numbers were measured."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Mapping, Sequence
 

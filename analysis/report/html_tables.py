@@ -12,6 +12,7 @@ from analysis.load import STUDY
 from analysis.tables.transfer import briefly
 
 DASH = "–"
+UNBROKEN = str.maketrans({" ": "\N{NO-BREAK SPACE}", "-": "\N{NON-BREAKING HYPHEN}"})
 USUAL = {"repeat": 0, "budget_multiple": 1.0, "stage": 0}
 STATUSES = ["complete", "infeasible", "incomplete"]
 SAID_ONCE = ("workload", "optimizer", "goal", "stopping", "base_batch_size", "device")
@@ -102,7 +103,7 @@ def _searched(tables: Mapping[str, pd.DataFrame]) -> Iterator[tuple[str, pd.Data
     names = [name for name in ("workload", "optimizer", "goal", "batch_size") if name in steps]
     yield from (("Trials by status", part) for part in _parts(steps[[*names, *_counts(steps)]]))
     yield from (("Search spaces", _boxes_shown(part)) for part in _parts(searches))
-    every = (part for part in _parts(_with_goal(searches)) if _several(part))
+    every = (part for part in _parts(_with_goal(searches)) if part.duplicated(STUDY).any())
     yield from (("All searches", _steps_shown(part)) for part in every)
     yield from (("Searches repeated with other seeds", part) for part in _parts(_with_goal(tables["repeats"])))
     yield from (("Tuned configurations with fresh seeds", part) for part in _parts(_with_goal(tables["reruns"])))
@@ -127,18 +128,20 @@ def _interval_shown(value: float, low: float, high: float, censored_at: float) -
     return Cell(f"{shown} ({number(low)} to {top})", value)
 
 
-def _times_shown(value: float, low: float, high: float) -> Cell | None:
-    """A ratio, with its interval if there is one."""
-    if pd.isna(value):
-        return None
-    return Cell(_times(value) + ("" if pd.isna(low) else f" ({_times(low)} to {_times(high)})"), value)
+def _ratios(table: pd.DataFrame, *columns: str) -> pd.Series:
+    """Ratios with their intervals, if there are any: the columns of value, low end and high end."""
+
+    def cell(value: float, low: float, high: float) -> Cell | None:
+        interval = "" if pd.isna(low) else f" ({_times(low)} to {_times(high)})"
+        return None if pd.isna(value) else Cell(_times(value) + interval, value)
+
+    rows = table[list(columns)].itertuples(index=False)
+    return pd.Series([cell(*row) for row in rows], table.index, dtype=object)
 
 
 def _pairs_shown(pairs: pd.DataFrame) -> pd.DataFrame:
     """The speed-up of one curve over the other, with its interval."""
-    rows = zip(pairs["speed_up"], pairs["low"], pairs["high"], strict=True)
-    shown = [_times_shown(*each) for each in rows]
-    shown = pd.Series(shown, pairs.index, dtype=object)
+    shown = _ratios(pairs, "speed_up", "low", "high")
     return pairs.drop(columns=["speed_up", "low", "high"]).assign(**{"times fewer steps": shown})
 
 
@@ -149,24 +152,16 @@ def _rules_shown(rules: pd.DataFrame) -> list[pd.DataFrame]:
 
 
 def _base_shown(rules: pd.DataFrame, names: list[str]) -> pd.DataFrame:
-    def interval(*columns: str) -> pd.Series:
-        rows = rules[list(columns)].itertuples(index=False)
-        shown = [_times_shown(*each) for each in rows]
-        return pd.Series(shown, rules.index, dtype=object)
-
     counts = rules[["missed", "seeds", "missed_low", "missed_high"]].itertuples(index=False)
     missed = [Cell(f"{m} of {n} ({a:.0%} to {b:.0%})", m / n) for m, n, a, b in counts]
     columns = {
         **{name: rules[name] for name in names},
-        "rule": [
-            briefly(rule).replace(" ", "\N{NO-BREAK SPACE}").replace("-", "\N{NON-BREAKING HYPHEN}")
-            for rule in rules["rule"]
-        ],
+        "rule": [briefly(rule).translate(UNBROKEN) for rule in rules["rule"]],
         "batch_size": rules["batch_size"],
         "learning_rate": rules["learning_rate"],
-        "steps": interval("steps", "low", "high"),
+        "steps": _ratios(rules, "steps", "low", "high"),
         "goal missed": pd.Series(missed, rules.index, dtype=object),
-        "times the tuned steps": interval("steps_lost", "lost_low", "lost_high"),
+        "times the tuned steps": _ratios(rules, "steps_lost", "lost_low", "lost_high"),
         "tuned_learning_rate": rules["tuned_learning_rate"],
         "tuned_steps": rules["tuned_steps"],
         "S(B)": rules["steps_to_result"],
@@ -176,11 +171,6 @@ def _base_shown(rules: pd.DataFrame, names: list[str]) -> pd.DataFrame:
 
 def _times(value: float) -> str:
     return "∞" if np.isinf(value) else number(value)
-
-
-def _several(searches: pd.DataFrame) -> bool:
-    """True if any study was searched more than once."""
-    return bool(searches.duplicated(STUDY).any())
 
 
 def _boxes_shown(searches: pd.DataFrame) -> pd.DataFrame:

@@ -1,7 +1,5 @@
 """docs/methods.md inside the page: rendered, and linked from the terms that it defines."""
 
-from __future__ import annotations
-
 import re
 from functools import cache
 from pathlib import Path

@@ -89,25 +89,16 @@ def page(data: ReportData, drawn: Drawn = ()) -> str:
     >>> "Scaling ends at 64 &lt; 128." in page(data)
     True
     """
-    return (
-        _environment()
-        .get_template("page.html.jinja")
-        .render(
-            data=data,
-            drawn=_figures(drawn),
-            tables=sections(data.tables),
-            provenance=_provenance(data.studies),
-            methods=Markup(rendered()),  # our own text
-        )
-    )
+    shown = {"drawn": _figures(drawn), "tables": sections(data.tables), "provenance": _provenance(data.studies)}
+    methods = Markup(rendered())  # our own text
+    return _environment().get_template("page.html.jinja").render(data=data, methods=methods, **shown)
 
 
 @cache
 def _environment() -> Environment:
     templates = FileSystemLoader(Path(__file__).with_name("templates"))
-    environment = Environment(
-        loader=templates, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    )
+    environment = Environment(loader=templates, autoescape=True, undefined=StrictUndefined)
+    environment.trim_blocks = environment.lstrip_blocks = True
     environment.globals["pieces"] = pieces
     return environment
 

@@ -1,7 +1,5 @@
 """The searches of each study: the one that answers, and repeats and reruns."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -49,13 +47,12 @@ def orphans(studies: Sequence[StudyData]) -> list[str]:
     >>> orphans([load_study(folder), load_study(f"{folder}/rerun-1")])
     []
     """
-    known = dict.fromkeys(study.key for study in studies)
     held = {study.key for study in studies if study.branch == Branch()}
+    orphaned = dict.fromkeys(study.key for study in studies if study.key not in held)
     return [
         f"{workload}, {optimizer}, batch size {size:,}: its first search is missing, so its other searches are left "
         "out; sweep again."
-        for workload, optimizer, size in known
-        if (workload, optimizer, size) not in held
+        for workload, optimizer, size in orphaned
     ]
 
 

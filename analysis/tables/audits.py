@@ -3,8 +3,6 @@
 Shapes: E evaluations of one trial, N feasible trials of one study. Steps are infinite where a goal was not reached.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
@@ -45,11 +43,8 @@ def edges(study: StudyData, goal: Goal | None = None) -> list[Edge]:
     >>> [(edge.parameter, edge.side, edge.limit) for edge in edges(study)]
     [('learning_rate', 'high', 1.0)]
     """
-    return study.once(("edges", goal or study.goal), lambda: _edges(study, goal))
-
-
-def _edges(study: StudyData, goal: Goal | None) -> list[Edge]:
-    return open_edges(study.question["search"]["space"], _best_points(study, goal))
+    space = study.question["search"]["space"]
+    return study.once(("edges", goal or study.goal), lambda: open_edges(space, _best_points(study, goal)))
 
 
 def _best_points(study: StudyData, goal: Goal | None) -> list[dict[str, float]]:

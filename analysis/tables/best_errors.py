@@ -1,7 +1,5 @@
 """Curves -> the best error that a budget buys, whatever the goal. Needs full budgets (`stopping=budget`)."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from functools import partial
 
@@ -47,17 +45,14 @@ def _best_errors(study: StudyData) -> pd.DataFrame:
     error = np.minimum.accumulate(least.to_numpy())
     fell = np.diff(error, prepend=np.inf) < 0
     fell[-1] = True
-    return pd.DataFrame(
-        {
-            "workload": study.workload,
-            "optimizer": study.optimizer,
-            "goal_metric": metric,
-            "batch_size": study.batch_size,
-            "train_examples": study.question["workload"].get("train_examples") or np.nan,
-            "step": least.index.to_numpy()[fell],
-            "error": error[fell],
-        }
-    )
+    columns = {
+        **dict(zip(STUDY, study.key, strict=True)),
+        "goal_metric": metric,
+        "train_examples": study.question["workload"].get("train_examples") or np.nan,
+        "step": least.index.to_numpy()[fell],
+        "error": error[fell],
+    }
+    return pd.DataFrame(columns)
 
 
 def by_budget(errors: pd.DataFrame) -> pd.DataFrame:

@@ -3,8 +3,6 @@
 Shapes: N feasible trials of one study, R resamples. Steps are infinite where a goal was not reached.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from itertools import combinations
 

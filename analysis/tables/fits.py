@@ -3,11 +3,9 @@
 All fits are unweighted least squares on log S over the batch sizes that reached the goal. Shapes: M batch sizes.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 
 import numpy as np
 import pandas as pd
@@ -140,11 +138,10 @@ def _fitted(reached: tuple[tuple[int, float], ...], parameters: int) -> Fit:
     low = np.array([log_steps.min() - 12, sizes.min() - 7, np.log(0.2)])[:parameters]
     high = np.array([log_steps.max() + 1, sizes.max() + 12, np.log(50.0)])[:parameters]
 
+    slopes = partial(_slopes, sizes)
+
     def residuals(x: np.ndarray) -> np.ndarray:
         return _log_steps(sizes, x) - log_steps
-
-    def slopes(x: np.ndarray) -> np.ndarray:
-        return _slopes(sizes, x)
 
     def descend(start: np.ndarray) -> OptimizeResult:
         inside = np.clip(start, low + 1e-6, high - 1e-6)

@@ -1,7 +1,5 @@
 """Curves of different workloads on one scale: models, data sets and subsets compared by S(B) / S(B_norm)."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterable
 from itertools import combinations

@@ -3,8 +3,6 @@
 Shapes: N feasible trials of one study, R resamples. Steps are infinite where a goal was not reached.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
@@ -98,9 +96,8 @@ def maximum_useful_batch_size(trials: Mapping[int, np.ndarray], seed: int = 0, c
         if not any(shown_faster(larger, size) for larger in sizes if larger > size):
             s_n = median_best_of(trials[size], draws(len(trials[size])))
             missed = (censored_at.get(larger, np.inf) for larger in trials if larger > size and larger not in sizes)
-            return Limit(
-                float(size), ">" if min(missed, default=np.inf) * USEFUL_GAIN < s_n else _bound(size, trials, sizes)
-            )
+            hidden = min(missed, default=np.inf) * USEFUL_GAIN < s_n
+            return Limit(float(size), ">" if hidden else _bound(size, trials, sizes))
     return Limit(np.nan, "=")
 
 

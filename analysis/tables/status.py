@@ -1,7 +1,5 @@
 """How far a sweep is: its trials by status, the best so far and the time left, from the files alone."""
 
-from __future__ import annotations
-
 import json
 import os
 import socket
@@ -14,7 +12,7 @@ import numpy as np
 import pandas as pd
 
 from analysis.counting import COMPLETE, INCOMPLETE, INFEASIBLE
-from analysis.load import StudyData
+from analysis.load import STUDY, StudyData
 from analysis.tables.steps_to_result import is_complete, outcomes
 
 SILENCE = 120.0
@@ -46,9 +44,7 @@ def _row(study: StudyData) -> dict[str, Any]:
     done, processes = is_complete(study), at_work(study.folder)
     best = frame["steps_to_goal"][frame["counted"] & (frame["status"] == COMPLETE)].min()
     return {
-        "workload": study.workload,
-        "optimizer": study.optimizer,
-        "batch_size": study.batch_size,
+        **dict(zip(STUDY, study.key, strict=True)),
         "search": str(study.branch),
         "state": "done" if done else _state(study, processes),
         "processes": processes,

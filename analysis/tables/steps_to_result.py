@@ -1,7 +1,5 @@
 """Frames -> the table at the centre of it all: the fewest steps to the goal, for each study."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
@@ -9,18 +7,7 @@ import numpy as np
 import pandas as pd
 
 from analysis import counting, intervals
-from analysis.counting import (
-    COMPLETE,
-    INCOMPLETE,
-    INFEASIBLE,
-    Goal,
-    Measured,
-    can_answer,
-    counted_prefix,
-    fewest_steps,
-    launch_limit,
-    least_error,
-)
+from analysis.counting import COMPLETE, INCOMPLETE, INFEASIBLE, Goal, Measured
 from analysis.load import GOAL, STUDY, StudyData
 
 COLUMNS = [*STUDY, *GOAL, "reached", "steps_to_result", "examples_to_result", "trial"]
@@ -78,12 +65,12 @@ def _outcomes(study: StudyData, goal: Goal, stopping: str) -> pd.DataFrame:
     frame = pd.DataFrame(found, columns=["status", "end", "steps_to_goal"], index=study.trials.index)
     pairs = list(zip(trials.values(), found, strict=True))
     frame["step_before"] = [_last_before(trial, outcome.steps_to_goal) for trial, outcome in pairs]
-    frame["least_error"] = [least_error(trial, outcome.end) for trial, outcome in pairs]
+    frame["least_error"] = [counting.least_error(trial, outcome.end) for trial, outcome in pairs]
     frame = frame.reindex(range(max(study.trials.index, default=-1) + 1))
     frame = frame.fillna({"status": INCOMPLETE, "end": 0, "least_error": np.inf})
     frame = frame.astype({"end": "int64", "steps_to_goal": "Int64", "step_before": "Int64"})
     frame.index.name = "trial"
-    prefix = counted_prefix(list(frame["status"]), study.question["search"]["trials"])
+    prefix = counting.counted_prefix(list(frame["status"]), study.question["search"]["trials"])
     return frame.assign(counted=frame.index < prefix)
 
 
@@ -107,7 +94,7 @@ def unanswerable(study: StudyData, goal: Goal) -> str | None:
     """
     if study.metrics and goal.metric not in study.metrics:
         return f"{goal.metric} is not measured; there are: {', '.join(sorted(study.metrics))}."
-    if not can_answer(goal, study.goal, study.stopped_by):
+    if not counting.can_answer(goal, study.goal, study.stopped_by):
         return f"{goal} needs stopping=budget, since trials stopped at {study.goal}; give a looser goal of that metric."
     return None
 
@@ -150,15 +137,13 @@ def is_complete(study: StudyData) -> bool:
     >>> is_complete(study)
     True
     """
-    return study.once("complete", lambda: _is_complete(study))
-
-
-def _is_complete(study: StudyData) -> bool:
-    if study.imported:
-        return True
     search = study.question["search"]
-    launches = launch_limit(search["trials"], search["max_launches"])
-    return counting.is_complete(list(outcomes(study)["status"]), search["trials"], launches)
+
+    def known() -> bool:
+        launches = counting.launch_limit(search["trials"], search["max_launches"])
+        return counting.is_complete(list(outcomes(study)["status"]), search["trials"], launches)
+
+    return study.imported or study.once("complete", known)
 
 
 def feasible_steps(study: StudyData, goal: Goal | None = None) -> np.ndarray:
@@ -167,10 +152,6 @@ def feasible_steps(study: StudyData, goal: Goal | None = None) -> np.ndarray:
     >>> feasible_steps(study)[:6].tolist()
     [192.0, 21.0, 56.0, inf, inf, 26.0]
     """
-    return study.once(("feasible", goal or study.goal), lambda: _feasible_steps(study, goal))
-
-
-def _feasible_steps(study: StudyData, goal: Goal | None) -> np.ndarray:
     counted = counted_trials(study, goal)
     return counted[counted["status"] == COMPLETE]["steps_to_goal"].astype("float64").fillna(np.inf).to_numpy()
 
@@ -201,7 +182,7 @@ def _row(study: StudyData, goal: Goal, stopping: str) -> dict[str, Any]:
     counted = counted_trials(study, goal, stopping)
     complete = counted[counted["status"] == COMPLETE]
     steps = [None if pd.isna(s) else int(s) for s in complete["steps_to_goal"]]
-    best = fewest_steps(steps)
+    best = counting.fewest_steps(steps)
     trial = None if best is None else int(complete.index[best[0]])
     missed = complete["end"][complete["steps_to_goal"].isna()]
     censored_at = np.nan if missed.empty else float(missed.min())
@@ -212,9 +193,7 @@ def _row(study: StudyData, goal: Goal, stopping: str) -> dict[str, Any]:
     low, high = intervals.interval(known, n) if bounded else (np.nan, np.nan)
     best_values = {name: np.nan if trial is None else study.trials.at[trial, name] for name in study.hyperparameters}
     return {
-        "workload": study.workload,
-        "optimizer": study.optimizer,
-        "batch_size": study.batch_size,
+        **dict(zip(STUDY, study.key, strict=True)),
         "goal_metric": goal.metric,
         "goal_threshold": goal.threshold,
         "reached": best is not None,
@@ -315,9 +294,7 @@ def cost_table(studies: Iterable[StudyData]) -> pd.DataFrame:
 def _cost(study: StudyData) -> dict[str, Any]:
     steps = study.trials["first_bad_step"].astype("float64").fillna(last_steps(study)).fillna(0)
     return {
-        "workload": study.workload,
-        "optimizer": study.optimizer,
-        "batch_size": study.batch_size,
+        **dict(zip(STUDY, study.key, strict=True)),
         "device": study.provenance[-1].get("device", "") if study.provenance else "",
         "trials": len(study.trials),
         "steps": int(steps.sum()),

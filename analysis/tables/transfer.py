@@ -3,8 +3,6 @@
 `study rules` trains both with the same seeds. Shapes: n seeds. Steps are infinite where the goal was missed.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 
@@ -142,12 +140,8 @@ def table(runs: pd.DataFrame) -> pd.DataFrame:
     columns += ["steps", "low", "high", "tuned_learning_rate", "tuned_missed", "tuned_steps", "steps_to_result"]
     columns += ["steps_lost", "lost_low", "lost_high"]
     found = pd.DataFrame(rows, columns=columns)
-    order = (
-        found.assign(rank=found["rule"].map(rank))
-        .sort_values([*CURVE, "base_batch_size", "rank", "rule", "batch_size"])
-        .index
-    )
-    return found.loc[order].reset_index(drop=True)
+    order = [*CURVE, "base_batch_size", "rank", "rule", "batch_size"]
+    return found.assign(rank=found["rule"].map(rank)).sort_values(order, ignore_index=True).drop(columns="rank")
 
 
 def _row(moved: pd.DataFrame, tuned: pd.DataFrame | None) -> dict[str, Any]:

@@ -3,8 +3,6 @@
 All tables hold the counted trials only: the first N feasible ones in index order and those between them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
@@ -45,9 +43,7 @@ def _trials(study: StudyData, goal: Goal) -> pd.DataFrame:
     frame = counted_trials(study, goal)
     known = study.trials.reindex(index=frame.index, columns=["first_bad_step", *study.hyperparameters])
     columns = {
-        "workload": study.workload,
-        "optimizer": study.optimizer,
-        "batch_size": study.batch_size,
+        **dict(zip(STUDY, study.key, strict=True)),
         "goal_metric": goal.metric,
         "goal_threshold": goal.threshold,
         "trial": frame.index,
