@@ -48,6 +48,7 @@ def _denormals():
 
 
 def _study(space=SPACE, trials=4, sampler="sobol", max_launches=None, name="tiny", examples=64, steps=None, **fields):
+    """A tiny Study; keywords replace its fields or those of its search and workload; trials run all `steps` given."""
     more = {key: fields.pop(key) for key in list(fields) if key in Search.__dataclass_fields__}
     fields = {
         "workload": {"_target_": "somewhere.Tiny", "name": name, "train_examples": examples},
@@ -82,6 +83,7 @@ def _curve(study, index, reaches=None, bad=None, until=None):
 
 
 def _write(results, study, curves, close=True):
+    """Write a study and its curves as a sweep would; returns the study's folder."""
     run = store.open_study(results, study, {"device": "cpu"})
     folder = store.study_folder(results, study)
     for curve in curves:
@@ -92,31 +94,11 @@ def _write(results, study, curves, close=True):
     return folder
 
 
-@pytest.fixture(scope="session")
-def make_study():
-    """A tiny Study; keywords replace its fields or those of its search and workload; trials run all `steps` given."""
-    return _study
+def _shared(function):
+    """A fixture that is this function."""
+    return pytest.fixture(scope="session")(lambda: function)
 
 
-@pytest.fixture(scope="session")
-def question():
-    """A study whose trials can be fused, in an arithmetic: see `fused.asked`."""
-    return functools.partial(fused.asked, _study)
-
-
-@pytest.fixture(scope="session")
-def resumable():
-    """A study whose trials are checkpointed, in an arithmetic: see `checkpointed.asked`."""
-    return functools.partial(checkpointed.asked, _study)
-
-
-@pytest.fixture(scope="session")
-def make_curve():
-    """A Curve without training: see `_curve`."""
-    return _curve
-
-
-@pytest.fixture(scope="session")
-def write_study():
-    """Write a study and its curves as a sweep would; returns the study's folder."""
-    return _write
+make_study, make_curve, write_study = map(_shared, (_study, _curve, _write))
+question = _shared(functools.partial(fused.asked, _study))
+resumable = _shared(functools.partial(checkpointed.asked, _study))

@@ -96,29 +96,29 @@ def trained(study: Study, desk: Desk, heights: Sequence[int] = (4,), workload: A
     return {curve.trial.index: curve for curve in training(study, desk, heights, workload, data)}
 
 
-def assert_same_bits(one: Any, other: Any) -> None:
-    """Of two curves, or of the curves of the same trials."""
-    if isinstance(one, dict):
-        assert one.keys() == other.keys()
-        for index in one:
-            assert_same_bits(one[index], other[index])
-        return
-    assert (one.trial, one.first_bad_step, one.micro_batch) == (other.trial, other.first_bad_step, other.micro_batch)
-    assert one.steps.tolist() == other.steps.tolist()
-    assert one.errors.keys() == other.errors.keys()
-    for metric in one.errors:
-        assert one.errors[metric].tobytes() == other.errors[metric].tobytes(), (one.trial.index, metric)
+def _pairs(one: Any, other: Any) -> list[tuple[Curve, Curve]]:
+    """Two curves, or the curves of the same trials."""
+    if not isinstance(one, dict):
+        return [(one, other)]
+    assert one.keys() == other.keys()
+    return [(one[index], other[index]) for index in one]
 
 
-def assert_near(one: Any, other: Any, tolerance: float, metrics: str = "loss") -> None:
+def assert_same_bits(found: Any, expected: Any) -> None:
+    for one, other in _pairs(found, expected):
+        assert (one.trial, one.first_bad_step) == (other.trial, other.first_bad_step)
+        assert one.micro_batch == other.micro_batch
+        assert one.steps.tolist() == other.steps.tolist()
+        assert one.errors.keys() == other.errors.keys()
+        for metric in one.errors:
+            assert one.errors[metric].tobytes() == other.errors[metric].tobytes(), (one.trial.index, metric)
+
+
+def assert_near(found: Any, expected: Any, tolerance: float, metrics: str = "loss") -> None:
     """The same up to this relative tolerance of the errors whose names end in `metrics`."""
-    if isinstance(one, dict):
-        assert one.keys() == other.keys()
-        for index in one:
-            assert_near(one[index], other[index], tolerance, metrics)
-        return
-    assert (one.trial, one.first_bad_step) == (other.trial, other.first_bad_step)
-    assert one.steps.tolist() == other.steps.tolist()
-    for metric, errors in other.errors.items():
-        if metric.endswith(metrics):
-            np.testing.assert_allclose(one.errors[metric], errors, rtol=tolerance, err_msg=metric)
+    for one, other in _pairs(found, expected):
+        assert (one.trial, one.first_bad_step) == (other.trial, other.first_bad_step)
+        assert one.steps.tolist() == other.steps.tolist()
+        for metric, errors in other.errors.items():
+            if metric.endswith(metrics):
+                np.testing.assert_allclose(one.errors[metric], errors, rtol=tolerance, err_msg=metric)

@@ -22,7 +22,7 @@ from analysis.counting import Goal
 from study import records
 from study.data.resident import Data
 from study.engine import lanes, serial
-from study.records import Budget, Curve, Evaluation, Search, Study, Trial
+from study.records import Budget, Evaluation, Search, Study, Trial
 from study.space import parse_space
 from workloads.base import Splits, build
 from workloads.data.datasets import DATASETS
@@ -130,11 +130,8 @@ def measured(case: Case) -> dict[str, list[float | None]]:
     """Trial and metric -> the value at each evaluation, None where it was not measured."""
     study = study_of(case)
     workload, examples = build(study.workload), data(case.workload["dataset"])
-    curves: list[Curve]
-    if case.arithmetic == "plain":
-        curves = list(serial.train(study, workload, examples, Both(study, case)))
-    else:
-        curves = list(lanes.train(study, workload, examples, Both(study, case), heights=(4,), most=4))
+    question = study, workload, examples, Both(study, case)
+    curves = serial.train(*question) if case.arithmetic == "plain" else lanes.train(*question, heights=(4,), most=4)
     return {
         f"trial {curve.trial.index} {metric}": [
             None if math.isnan(value) else float(f"{value:.8g}") for value in values
@@ -147,9 +144,8 @@ def measured(case: Case) -> dict[str, list[float | None]]:
 
 def departure(old: Mapping[str, list[float | None]], new: Mapping[str, list[float | None]]) -> float:
     """The largest relative difference between two curves; infinite if they have different evaluations."""
-    if {k: [v is None for v in values] for k, values in old.items()} != {
-        k: [v is None for v in values] for k, values in new.items()
-    }:
+    known = [{k: [v is None for v in values] for k, values in curve.items()} for curve in (old, new)]
+    if known[0] != known[1]:
         return math.inf
     pairs = [(a, b) for key in old for a, b in zip(old[key], new[key], strict=True) if a is not None and b is not None]
     return max(abs(b - a) / abs(a) if math.isfinite(b) else math.inf for a, b in pairs)

@@ -1,12 +1,10 @@
 """Processes that form a team: each makes the same call on its own data."""
 
-from __future__ import annotations
-
 import multiprocessing as mp
 import os
 import traceback
 from collections.abc import Callable
-from types import TracebackType
+from contextlib import ExitStack
 from typing import Any
 
 import torch
@@ -32,28 +30,22 @@ def _obey(pipe: Any, parent: int, rank: Rank) -> None:
             pipe.send(traceback.format_exc())
 
 
-class Crew:
-    """`size` processes of one team."""
+class Crew(ExitStack):
+    """`size` processes of one team, killed at the end of the block."""
 
     def __init__(self, size: int) -> None:
+        super().__init__()
         context = mp.get_context("spawn")
         self.store, [ranks] = distributed.ranks(1, size)
-        self.pipes, self.processes = [], []
+        self.pipes = []
         with one_thread_environment(), ignored():
             for rank in ranks:
                 ours, theirs = context.Pipe()
                 process = context.Process(target=_obey, args=(theirs, os.getpid(), rank))
                 process.start()
                 self.pipes.append(ours)
-                self.processes.append(process)
-
-    def __enter__(self) -> Crew:
-        return self
-
-    def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        for process in self.processes:
-            process.kill()
-            process.join()
+                self.callback(process.join)
+                self.callback(process.kill)
 
     def run(self, size: int, call: Callable[..., Any], *arguments: Any) -> list[Any]:
         """The results of `call(team, *arguments)` on the first `size` processes, which form the team."""

@@ -1,6 +1,6 @@
 """A trial on several devices is the trial on one, to rounding; its processes decide, end and die together."""
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
@@ -28,7 +28,11 @@ from workloads.layers import GhostBatchNorm
 STEPS = 8
 FIXED: dict[str, Any] = {"learning_rate": 0.05, "momentum": 0.9}
 ADAM: dict[str, Any] = {"learning_rate": 0.01, "beta1": 0.9, "beta2": 0.9, "epsilon": 1e-3}
-WOLFE = {"max_iter": 3, "line_search_fn": "strong_wolfe"}
+LBFGS: dict[str, Any] = {
+    "optimizer": "torch.optim.LBFGS",
+    "optimizer_arguments": {"max_iter": 3, "line_search_fn": "strong_wolfe"},
+    "space": {"learning_rate": 0.1},
+}
 TOLERANCE = 2e-4
 """Relative, of every loss: sums are in another order."""
 
@@ -54,32 +58,19 @@ class Idle(Blobs):
         return model
 
 
-@dataclass(frozen=True)
-class Case:
-    """A study that is trained on one device and on several."""
-
-    workload: Any = field(default_factory=Blobs)
-    optimizer: str = "momentum"
-    fixed: dict[str, Any] = field(default_factory=lambda: FIXED)
-    batch_size: int = 33  # no multiple of the devices
-    micro_batch: int | None = None
-    arguments: dict[str, Any] = field(default_factory=dict)
-
-
-CASES = {
-    "linear": Case(),
-    "accumulated": Case(micro_batch=5),  # the last part is smaller, and not every device has as many
-    "images": Case(Blobs(images=True), micro_batch=7),
-    "ghosts": Case(Ghosts(), micro_batch=8),
-    "averages": Case(fixed=FIXED | {"ema_decay": 0.8, "l2": 0.1}),
-    "adam": Case(optimizer="adam", fixed=ADAM),
-    "asks more than once for the loss": Case(
-        micro_batch=9, optimizer="torch.optim.LBFGS", fixed={"learning_rate": 0.1}, arguments=WOLFE
-    ),
-    "unused parameters": Case(Idle()),
-    "one example for each device": Case(batch_size=2),
-    "whole layers": Case(optimizer="lamb", fixed=ADAM | {"weight_decay": 0.1}),
+CASES: dict[str, tuple[Blobs, dict[str, Any]]] = {
+    "linear": (Blobs(), {}),
+    "accumulated": (Blobs(), {"micro_batch": 5}),  # the last part is smaller, and not every device has as many
+    "images": (Blobs(images=True), {"micro_batch": 7}),
+    "ghosts": (Ghosts(), {"micro_batch": 8}),
+    "averages": (Blobs(), {"space": FIXED | {"ema_decay": 0.8, "l2": 0.1}}),
+    "adam": (Blobs(), {"optimizer": "adam", "space": ADAM}),
+    "asks more than once for the loss": (Blobs(), LBFGS | {"micro_batch": 9}),
+    "unused parameters": (Idle(), {}),
+    "one example for each device": (Blobs(), {"batch_size": 2}),
+    "whole layers": (Blobs(), {"optimizer": "lamb", "space": ADAM | {"weight_decay": 0.1}}),
 }
+"""Workloads, and fields of studies that are trained on one device and on several."""
 
 
 def trained(
@@ -100,17 +91,10 @@ def trained(
 
 @pytest.fixture
 def study_of(make_study: Any) -> Any:
-    def make(case: Case, **fields: Any) -> Study:
-        defaults: dict[str, Any] = {
-            "optimizer": case.optimizer,
-            "optimizer_arguments": case.arguments,
-            "space": case.fixed,
-            "batch_size": case.batch_size,
-            "micro_batch": case.micro_batch,
-            "steps": STEPS,
-            "evaluation": Evaluation(first=0.25, ratio=1.5, every=1),
-        }
-        return make_study(**defaults | fields)
+    def make(name: str, **fields: Any) -> Study:
+        defaults = {"space": FIXED, "batch_size": 33}  # no multiple of the devices
+        grid = Evaluation(first=0.25, ratio=1.5, every=1)
+        return make_study(steps=STEPS, evaluation=grid, **defaults | CASES[name][1] | fields)
 
     return make
 
@@ -137,21 +121,20 @@ def check(crew: Crew, devices: int, study: Study, workload: Any) -> None:
 
 @pytest.mark.parametrize("name", ["linear", "accumulated", "ghosts"])
 def test_two_devices_train_what_one_does(pair, study_of, name):
-    check(pair, 2, study_of(CASES[name]), CASES[name].workload)
+    check(pair, 2, study_of(name), CASES[name][0])
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.parametrize("devices", [1, 2, 3, 4])
 def test_any_number_of_devices_trains_what_one_does(four, study_of, devices, name):
-    case = CASES[name]
-    study = study_of(case)
+    study = study_of(name)
     together = 4 if name == "ghosts" else 1
-    check(four, len(places(study.batch_size, devices, together=together)), study, case.workload)
+    check(four, len(places(study.batch_size, devices, together=together)), study, CASES[name][0])
 
 
 def test_a_device_that_runs_out_of_memory_alone_halves_the_micro_batch_of_all(pair, study_of):
-    study = study_of(CASES["linear"])
+    study = study_of("linear")
     curves = pair.run(2, _short_of_memory, study)
     assert [curve.micro_batch for curve in curves] == [9, 9]
     assert_near(curves[0], replace(trained(Team(), study, Blobs())[0], micro_batch=9), TOLERANCE)
@@ -173,24 +156,22 @@ def _short_of_memory(team: Team, study: Study) -> Curve:
 
 
 def test_checkpoints_are_the_leaders_and_fit_any_number_of_devices(pair, study_of):
-    case = CASES["accumulated"]
-    study = study_of(case)
-    undisturbed, _ = trained(Team(), study, case.workload)
-    (curve, taken), (_, theirs) = pair.run(2, trained, study, case.workload, 0.0)
+    study, workload = study_of("accumulated"), Blobs()
+    undisturbed, _ = trained(Team(), study, workload)
+    (curve, taken), (_, theirs) = pair.run(2, trained, study, workload, 0.0)
     assert_near(curve, undisturbed, TOLERANCE)
     assert not any(theirs)
     assert len(taken) == STEPS
     for kept in (taken[2], taken[-1]):
-        assert_near(trained(Team(), study, case.workload, None, kept)[0], undisturbed, TOLERANCE)
-        for again, _ in pair.run(2, trained, study, case.workload, None, kept):
+        assert_near(trained(Team(), study, workload, None, kept)[0], undisturbed, TOLERANCE)
+        for again, _ in pair.run(2, trained, study, workload, None, kept):
             assert_near(again, undisturbed, TOLERANCE)
 
 
 @pytest.mark.parametrize("name", ["accumulated", "ghosts"])
 def test_streamed_data_are_the_same_on_several_devices(pair, study_of, name):
-    case = CASES[name]
-    study = study_of(case)
-    [resident, _], [streamed, _] = (pair.run(2, trained, study, case.workload, None, None, how) for how in (None, 1))
+    study = study_of(name)
+    [resident, _], [streamed, _] = (pair.run(2, trained, study, CASES[name][0], None, None, how) for how in (None, 1))
     assert_same_bits(streamed[0], resident[0])
 
 
@@ -237,9 +218,8 @@ def test_batch_norm_over_a_batch_that_comes_in_parts_is_refused(make_study):
     study = make_study(batch_size=8)
     plain = nn.Sequential(nn.Linear(24, 5), nn.BatchNorm1d(5))
     preflight.check_parts(study, plain, devices=1)
-    accumulated = replace(study, micro_batch=4)
-    for asked, devices, parts in ((study, 2, "parts on 2 devices"), (accumulated, 1, "parts of 4 examples")):
-        with pytest.raises(UsageError, match=f"are split into {parts}.*GhostBatchNorm"):
+    for asked, devices, parts in ((study, 2, "on 2 devices"), (replace(study, micro_batch=4), 1, "of 4 examples")):
+        with pytest.raises(UsageError, match=f"are split into parts {parts}.*GhostBatchNorm"):
             preflight.check_parts(asked, plain, devices)
         preflight.check_parts(asked, nn.Sequential(nn.Linear(24, 5), GhostBatchNorm(5, group=4)), devices)
 
@@ -263,7 +243,7 @@ def test_a_study_begun_with_lanes_is_not_gone_on_with_on_several_devices(tmp_pat
     ],
 )
 def test_goals_and_divergence_end_a_trial_everywhere(pair, study_of, fields, diverges):
-    study = study_of(CASES["linear"], **fields)
+    study = study_of("linear", **fields)
     expected, _ = trained(Team(), study, Blobs())
     assert (expected.first_bad_step is not None) == diverges
     assert len(expected.steps) == 0 or expected.steps[-1] < STEPS

@@ -2,7 +2,8 @@
 
 import json
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -63,15 +64,10 @@ def test_the_gpu_agrees_with_the_cpus_serial_engine(tmp_path: Path, engine: str,
 
 
 @pytest.fixture(autouse=True)
-def _fp32() -> Iterator[None]:
+def _fp32(monkeypatch: pytest.MonkeyPatch) -> None:
     """As in the workers; torch's convolutions are TF32 by default, which moves losses by more than the tolerance."""
-    backends = torch.backends.cuda.matmul, torch.backends.cudnn
-    before = [backend.allow_tf32 for backend in backends]
-    for backend in backends:
-        backend.allow_tf32 = False
-    yield
-    for backend, allowed in zip(backends, before, strict=True):
-        backend.allow_tf32 = allowed
+    for backend in (torch.backends.cuda.matmul, torch.backends.cudnn):
+        monkeypatch.setattr(backend, "allow_tf32", False)
 
 
 @pytest.fixture(scope="module")
@@ -85,8 +81,7 @@ def trained(study: Study, data: Any, desk: Desk | None = None, heights: Sequence
     return desks.trained(study, desk or Desk([trial(study, index) for index in range(6)]), heights, data=data)
 
 
-def assert_near(found: Curves, expected: Curves) -> None:
-    desks.assert_near(found, expected, TOLERANCE, "val/loss")
+assert_near = partial(desks.assert_near, tolerance=TOLERANCE, metrics="val/loss")
 
 
 @pytest.mark.parametrize("optimizer", ["momentum", "adam"])

@@ -27,20 +27,15 @@ def machine(monkeypatch):
     monkeypatch.setattr(placement, "usable", lambda device: "cuda" if device == "auto" else device)
 
 
-@pytest.mark.parametrize(
-    ("engine", "workers"),
-    [
-        (Placement(), 4),
-        (Placement(device="cuda"), 4),
-        (Placement(workers=6), 6),
-        (Placement(device="cuda:1"), 1),
-        (Placement(devices=2), 2),
-        (Placement(devices=3), 1),
-        (Placement(devices=4), 1),
-    ],
-)
-def test_a_worker_or_a_team_for_every_gpu(engine, workers):
-    assert engine.settled().workers == workers
+@pytest.mark.parametrize(("devices", "workers"), [(2, 2), (3, 1), (4, 1)])
+def test_a_team_for_as_many_gpus(devices, workers):
+    assert Placement(devices=devices).settled().workers == workers
+
+
+@pytest.mark.parametrize(("asked", "workers"), [({}, 4), ({"device": "cuda"}, 4), ({"device": "cuda:1"}, 1)])
+def test_a_worker_for_every_gpu(asked, workers):
+    assert Placement(**asked).settled().workers == workers
+    assert Placement(workers=6, **asked).settled().workers == 6
 
 
 def test_a_cpu_has_no_number(monkeypatch):
@@ -67,13 +62,9 @@ def test_a_worker_makes_its_gpu_the_current_one(monkeypatch, rank, device):
     taken = []
     monkeypatch.setattr(torch.cuda, "set_device", taken.append)
 
-    def recv() -> None:
-        raise EOFError
-
-    with pytest.raises(EOFError):
-        process.serve(
-            SimpleNamespace(recv=recv), process.Setting(Placement(device="cuda"), None, 5), distributed.Team(), rank
-        )
+    closed = SimpleNamespace(recv=iter(()).__next__)
+    with pytest.raises(StopIteration):
+        process.serve(closed, process.Setting(Placement(device="cuda"), None, 5), distributed.Team(), rank)
     assert taken == [device]
 
 

@@ -2,6 +2,7 @@
 
 import gc
 import weakref
+from functools import partial
 
 import pytest
 import torch
@@ -32,17 +33,16 @@ def device():
         yield there
 
 
-def trials(study: Study, rates: dict[int, float] | None = None) -> list[Trial]:
-    changed = {index: {"learning_rate": rate} for index, rate in (rates or {}).items()}
-    return [checkpointed.trial(study, index, **changed.get(index, {})) for index in range(3)]
+def trials(study: Study, **changed: float) -> list[Trial]:
+    """Three, some hyperparameters of the second being others."""
+    return [checkpointed.trial(study, index, **(changed if index == 1 else {})) for index in range(3)]
 
 
 def trained(study: Study, data: object, desk: Desk | None = None) -> Curves:
     return desks.trained(study, desk or Desk(trials(study)), data=data)
 
 
-def assert_near(found: Curves, expected: Curves) -> None:
-    desks.assert_near(found, expected, TOLERANCE, metrics="")
+assert_near = partial(desks.assert_near, tolerance=TOLERANCE, metrics="")
 
 
 def test_it_keeps_to_itself_and_counts(device):
@@ -121,7 +121,7 @@ def test_they_diverge_at_the_same_step(device, resumable, monkeypatch, how, segm
     monkeypatch.setattr(lanes, "SEGMENT_STEPS", segment)
     study = resumable(how)
     found, expected = (
-        trained(study, WORKLOADS[how].data(where), Desk(trials(study, {1: 1e38}))) for where in (DEVICE, CPU)
+        trained(study, WORKLOADS[how].data(where), Desk(trials(study, learning_rate=1e38))) for where in (DEVICE, CPU)
     )
     assert [curve.first_bad_step is None for curve in expected.values()] == [True, False, True]
     assert_near(found, expected)

@@ -19,8 +19,8 @@ from study.space import Dimension
 from workloads.base import Splits
 from workloads.layers import Dropout
 
-ADAM = ("learning_rate", "beta1", "beta2", "epsilon")
-MOMENTUM = {name: {"choices": [0.1]} for name in ("learning_rate", "momentum")}
+ADAM = dict.fromkeys(("learning_rate", "beta1", "beta2", "epsilon"), 0.1)
+AVERAGED = dict.fromkeys(("learning_rate", "momentum", "ema_decay"), 0.1)
 TWICE = nn.Linear(3, 3)
 CHAIN = WORKLOADS["linear_chain"]
 
@@ -58,7 +58,7 @@ class Odd(Blobs):
 )
 def test_rows_that_are_not_of_whole_cache_lines(question, how, workload, batch_size):
     grid = Evaluation(first=0.5, ratio=2)
-    study = question(how, "sgd", batch_size=batch_size, budget=Budget(epochs=0, steps=140), evaluation=grid)
+    study = question(how, "sgd", batch_size=batch_size, steps=140, evaluation=grid)
     data = workload.data()
     heights = list(lane_count.admitted(study, workload, data, most=8))
     together = trained(study, Queue(study, range(7)), heights, workload, data)
@@ -165,8 +165,8 @@ FOUR, EIGHT = {"batch_size": 4}, {"batch_size": 8}
         (GREAT, {}, "cpu", "linear_blocks"),
         (GREAT, {"batch_size": 9}, "cpu", "linear_chain"),  # products would take longer than memory does
         (GREAT, {}, "cuda", "linear_chain"),
-        (GREAT, {"optimizer": "adam", "space": {name: {"choices": [0.1]} for name in ADAM}}, "cpu", "linear_chain"),
-        (GREAT, {"space": MOMENTUM | {"ema_decay": {"choices": [0.9]}}}, "cpu", "linear_chain"),
+        (GREAT, {"optimizer": "adam", "space": ADAM}, "cpu", "linear_chain"),
+        (GREAT, {"space": AVERAGED}, "cpu", "linear_chain"),
         (NARROWER, {}, "cpu", "linear_chain"),  # stays in the caches
         (nn.Sequential(Dropout(0.2), *GREAT), {}, "cpu", "linear_chain"),  # its inputs are not known before
         (nn.Sequential(*GREAT[:-1], nn.Linear(512, 512)), {}, "cpu", "linear_chain"),  # as much memory in another layer

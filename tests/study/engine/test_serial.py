@@ -53,8 +53,6 @@ PLAIN_SCHEDULES = {
     "inverse_square_root": lambda t: (1 + t / 10) ** -0.5,
     "warmup_stable_decay": lambda t: 1 if t < 16 else 0.01 + 0.99 * (40 - t) / 24,
 }
-
-
 Tiny = partial(Blobs, validation=1100)  # more to evaluate than one chunk holds
 
 

@@ -120,15 +120,17 @@ def test_half_lives_are_betas(question, how):
     assert found.trial.hyperparameters["beta1_half_life_examples"] == 24.0  # on file as it was searched
 
 
-@pytest.mark.parametrize("name", ["momentum", "ema_decay"])
-def test_a_beta_is_given_once(question, name):
-    with pytest.raises(ValueError, match=f"has both {name} and {name}_half_life_examples; give one"):
-        question(FIXED | {"ema_decay": 0.9, f"{name}_half_life_examples": 10.0})
-
-
-def test_a_beta_is_given(question):
-    with pytest.raises(ValueError, match=r"needs search\.space\.momentum, but it is missing"):
-        question({"learning_rate": 0.1, "beta1_half_life_examples": 10.0})
+@pytest.mark.parametrize(
+    ("space", "message"),
+    [
+        (FIXED | {"momentum_half_life_examples": 10.0}, "has both momentum and momentum_half_life_examples; give one"),
+        (FIXED | {"ema_decay": 0.9, "ema_decay_half_life_examples": 10.0}, "has both ema_decay and ema_decay_half_"),
+        ({"learning_rate": 0.1, "beta1_half_life_examples": 10.0}, r"needs search\.space\.momentum, but it is missing"),
+    ],
+)
+def test_a_beta_is_given_once(question, space, message):
+    with pytest.raises(ValueError, match=message):
+        question(space)
 
 
 @pytest.mark.parametrize(
@@ -144,19 +146,6 @@ def test_optimizers_of_whole_models_train_on_the_serial_engine(question, optimiz
     assert candidates(BLOBS.model(), study, "cpu", forced=True) == ["plain"]
     losses = curve(study).errors["val/loss"]
     assert losses[-1] < 0.75 * losses[0]
-
-
-class Silent(torch.optim.SGD):
-    """Returns no loss."""
-
-    def step(self, closure):
-        super().step(closure)
-
-
-def test_optimizers_need_not_return_the_loss(question):
-    found = curve(question({"learning_rate": 0.1}, optimizer=f"{__name__}.Silent")).errors["val/loss"]
-    plain = curve(question({"learning_rate": 0.1}, optimizer="sgd")).errors["val/loss"]
-    np.testing.assert_allclose(found, plain, rtol=1e-6)
 
 
 class Restless(torch.optim.SGD):
@@ -213,8 +202,15 @@ class Ignoring(ByHand):
         super().step()
 
 
-@pytest.mark.parametrize("name", ["ByHand", "Ignoring"])
-def test_optimizers_that_know_of_no_closure_follow_a_backward_pass(question, name):
+class Silent(torch.optim.SGD):
+    """Returns no loss."""
+
+    def step(self, closure):
+        super().step(closure)
+
+
+@pytest.mark.parametrize("name", ["ByHand", "Ignoring", "Silent"])
+def test_optimizers_need_not_return_the_loss_nor_know_of_closures(question, name):
     theirs = curve(question({"learning_rate": 0.1}, optimizer=f"{__name__}.{name}"))
     ours = curve(question({"learning_rate": 0.1}, optimizer="sgd"))
     np.testing.assert_allclose(theirs.errors["val/loss"], ours.errors["val/loss"], rtol=1e-5)
@@ -229,7 +225,6 @@ RADAM = ["optimizer=torch", "optimizer.target=torch.optim.RAdam"]
 RANGER21 = "pytorch_optimizer.Ranger21"
 RANGER = ["optimizer=torch", f"optimizer.target={RANGER21}"]
 FREE = ["optimizer=torch", "optimizer.target=pytorch_optimizer.ScheduleFreeAdamW"]
-BOTH = ["search.space.momentum=0.9", "search.space.momentum_half_life_examples=100"]
 HALF_LIFE = "search.space.beta2_half_life_examples={low: 1e3, high: 1e5, scale: log}"
 
 
@@ -262,7 +257,6 @@ def test_sweeps_end_to_end(tmp_path, asked, folder):
         ([*RADAM, "search.space.weight_dekay=0.1"], "did you mean 'weight_decay'?"),
         (["optimizer=sgd", "search.space.momentum=0.9"], "search.space.momentum is a parameter of neither"),
         (["optimizer=torch", "optimizer.target=RAdam"], "optimizer.target is an import path such as"),
-        (BOTH, "has both momentum and momentum_half_life_examples"),
         (RANGER, "pytorch_optimizer.Ranger21 cannot train mlp_digits with learning_rate=1e-05:"),
         (["optimizer=torch", "optimizer.target=torch.optim.Muon"], "Muon only supports 2D parameters"),
         ([*RADAM, "search.space.weight_decay=-1"], "search.space.weight_decay must lie in [0, inf), but got -1"),

@@ -33,21 +33,11 @@ def desk(study: Study, order: Sequence[int], minutes: float | None = None, kept:
 
 @pytest.fixture
 def question(make_study: Any) -> Any:
-    def make(
-        how: str = "linear_blocks", optimizer: str = "momentum", decay: Mapping[str, float] = {}, **fields: Any
-    ) -> Study:
+    def make(how: str = "linear_blocks", optimizer: str = "momentum", decay: Mapping = {}, **fields: Any) -> Study:
         fixed = dict.fromkeys(OPTIMIZERS[optimizer].hyperparameters, 0.1) | decay
-        schedule = {"learning_rate_decay_fraction": 0.8, "end_learning_rate_factor": 0.1}
-        return make_study(
-            space={name: {"choices": [value]} for name, value in {**fixed, **schedule}.items()},
-            optimizer=optimizer,
-            arithmetic=how,
-            schedule="linear_decay",
-            batch_size=BATCH_SIZE,
-            evaluation=GRID,
-            steps=STEPS,
-            **fields,
-        )
+        fixed |= {"learning_rate_decay_fraction": 0.8, "end_learning_rate_factor": 0.1}
+        fields = {"arithmetic": how, "schedule": "linear_decay", "batch_size": BATCH_SIZE, "evaluation": GRID} | fields
+        return make_study(fixed, optimizer=optimizer, steps=STEPS, **fields)
 
     return make
 
