@@ -19,9 +19,11 @@ SWEEP = ["batch_size=48,1", "search.trials=2", "budget.epochs=0", "budget.steps=
 LONG = ["batch_size=48", "search.trials=4", "budget.steps=4000", "budget.max_steps=4000", "stopping=budget"]
 
 
-def losses(folder: Path, size: int) -> np.ndarray:
-    [path] = folder.glob(f"studies/*/*/{size}/curves.parquet")
-    return pq.read_table(path)["val/cross_entropy_error"].to_numpy()
+def assert_agree(folders: list[Path]) -> None:
+    for size in (48, 1):
+        paths = [next(folder.glob(f"studies/*/*/{size}/curves.parquet")) for folder in folders]
+        losses = [pq.read_table(path)["val/cross_entropy_error"].to_numpy() for path in paths]
+        np.testing.assert_allclose(*losses, rtol=TOLERANCE)
 
 
 def launched(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -45,8 +47,7 @@ def test_a_sweep_on_two_devices(tmp_path, alone, capsys):
     [path] = tmp_path.glob("studies/*/*/48/study.json")
     [run] = json.loads(path.read_text())["provenance"]
     assert (run["devices"], run["batch"]) == (2, "48 = 2 devices x 1 accumulation step of at most 24 examples")
-    for size in (48, 1):
-        np.testing.assert_allclose(losses(tmp_path, size), losses(alone, size), rtol=TOLERANCE)
+    assert_agree([tmp_path, alone])
     assert main(["sweep", *SWEEP, "search.trials=3", "engine.workers=1", f"results={tmp_path}"]) == 0
     said = " ".join(capsys.readouterr().out.split())
     assert "holds trials that were trained on 2 x cpu; trials on cpu agree with them only to a tolerance" in said
@@ -57,8 +58,7 @@ def test_torchrun_trains_on_its_processes(tmp_path, alone):
     done = launched(f"results={tmp_path}")
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("Report: ") == 1
-    for size in (48, 1):
-        np.testing.assert_allclose(losses(tmp_path, size), losses(alone, size), rtol=TOLERANCE)
+    assert_agree([tmp_path, alone])
     again = launched(f"results={tmp_path}")  # nothing is left to train
     assert again.returncode == 0, again.stderr
     refused = launched("engine.devices=3", f"results={tmp_path}")

@@ -7,7 +7,7 @@ import pytest
 import torch
 from helpers.blobs import CPU, Blobs
 from helpers.desks import Desk, assert_near, assert_same_bits, fixed_trial, training
-from helpers.teams import Crew
+from helpers.processes import Crew
 from torch import nn
 
 from analysis.counting import Goal

@@ -54,10 +54,8 @@ def losses(folder: Path) -> np.ndarray:
 @pytest.mark.parametrize("optimizer", TAME)
 @pytest.mark.parametrize("engine", ["serial", "lanes"])
 def test_the_gpu_agrees_with_the_cpus_serial_engine(tmp_path: Path, engine: str, optimizer: str) -> None:
-    for folder, how in (
-        ("cpu", ["engine=serial", "engine.device=cpu", "engine.workers=1"]),
-        ("gpu", [f"engine={engine}"]),
-    ):
+    ways = {"cpu": ["engine=serial", "engine.device=cpu", "engine.workers=1"], "gpu": [f"engine={engine}"]}
+    for folder, how in ways.items():
         asked = [f"optimizer={optimizer}", *TAME[optimizer], *how]
         assert main(["sweep", *SMALL, *asked, f"results={tmp_path / folder}"]) == 0
     np.testing.assert_allclose(losses(tmp_path / "gpu"), losses(tmp_path / "cpu"), rtol=TOLERANCE)
