@@ -154,5 +154,5 @@ def test_what_must_stay_together():
     assert together(linear, 64) == 1
     assert together(nn.Sequential(linear, GhostBatchNorm(2, group=4), GhostBatchNorm(2, group=6)), 64) == 12
     assert together(nn.Sequential(linear, nn.BatchNorm1d(2)), 64) == 64
-    with pytest.raises(ValueError, match="at least one example, but got group=0"):
+    with pytest.raises(ValueError, match="at least 1 example, but got group=0"):
         GhostBatchNorm(2, group=0)
