@@ -46,7 +46,9 @@ def stopping_sentences(studies: Sequence[StudyData]) -> list[str]:
     whole = [study for study in ran if study.ran_under.runs_whole_budget]
     both = bool(stopped and whole)
     found = [(_skipped(stopped), stopped), (_could_skip(whole), whole)]
-    return [f"{_curves(some)}: {text[0].lower()}{text[1:]}" if both else text for text, some in found if text]
+    curves = [", ".join(dict.fromkeys(" with ".join(study.curve) for study in some)) for _, some in found]
+    said = [(text, of) for (text, _), of in zip(found, curves, strict=True) if text]
+    return [f"{of}: {text[0].lower()}{text[1:]}" if both else text for text, of in said]
 
 
 def _skipped(studies: Sequence[StudyData]) -> str:
@@ -67,11 +69,6 @@ def _could_skip(studies: Sequence[StudyData]) -> str:
     other = raced["batch_size"][raced["steps_to_result"].fillna(0) != ran["steps_to_result"].fillna(0)]
     same = f"other steps to result at {batch_sizes(sorted(set(other)))}" if len(other) else "the same steps to result"
     return f"With stopping={RACE}, {share:.0%} of the steps would have been skipped, with {same}."
-
-
-def _curves(studies: Sequence[StudyData]) -> str:
-    curves = dict.fromkeys(study.curve for study in studies)
-    return ", ".join(f"{workload} with {optimizer}" for workload, optimizer in curves)
 
 
 def grid_sentences(studies: Sequence[StudyData], goals: Sequence[Goal] = ()) -> list[str]:

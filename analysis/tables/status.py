@@ -40,21 +40,20 @@ def table(studies: Iterable[StudyData]) -> pd.DataFrame:
 def _row(study: StudyData) -> dict[str, Any]:
     frame = outcomes(study)
     wanted = int(study.question["search"]["trials"])
-    counts = {s: int((frame["status"] == s).sum()) for s in (COMPLETE, INFEASIBLE, INCOMPLETE)}
+    counts = {s.lower(): int((frame["status"] == s).sum()) for s in (COMPLETE, INFEASIBLE, INCOMPLETE)}
     done, processes = is_complete(study), at_work(study.folder)
+    state = "running" if processes else "stopped" if study.provenance else "waiting"
     best = frame["steps_to_goal"][frame["counted"] & (frame["status"] == COMPLETE)].min()
     return {
         **dict(zip(STUDY, study.key, strict=True)),
         "search": str(study.branch),
-        "state": "done" if done else _state(study, processes),
+        "state": "done" if done else state,
         "processes": processes,
         "wanted": wanted,
-        "complete": counts[COMPLETE],
-        "infeasible": counts[INFEASIBLE],
-        "incomplete": counts[INCOMPLETE],
+        **counts,
         "doubled": sum(run.get("doubled_trials", 0) for run in study.provenance),
         "best": best,
-        "seconds_left": 0.0 if done else _seconds_left(study, counts[COMPLETE], wanted, processes),
+        "seconds_left": 0.0 if done else _seconds_left(study, counts["complete"], wanted, processes),
     }
 
 
@@ -100,13 +99,6 @@ def _is_locked(file: BinaryIO) -> bool:
     except (ImportError, OSError):  # a system or a network's file system without locks
         return False
     return False
-
-
-def _state(study: StudyData, processes: int) -> str:
-    """Of a study that is not done."""
-    if processes:
-        return "running"
-    return "stopped" if study.provenance else "waiting"
 
 
 def _seconds_left(study: StudyData, complete: int, wanted: int, processes: int) -> float:
