@@ -17,7 +17,7 @@ import numpy as np
 
 from analysis import older
 from analysis.counting import RECORDED, all_runs, launch_limit
-from study.records import Curve, Search, Study
+from study.records import ARITHMETICS, Curve, Search, Study
 from study.store import atomic
 from study.store.atomic import StoreError
 from study.store.claims import STALE, WHOLE, Held, Shard, claimed
@@ -60,7 +60,7 @@ def check(results: Path, studies: Sequence[Study]) -> None:
                 differing = {k: v for k, v in differing.items() if k not in OF_ONE_SIZE}
             differing = {key: pair for key, pair in differing.items() if key not in EXTENDABLE + SETTLED}
             cure = "choose another results=DIR"
-            if "arithmetic" in differing and held.get("arithmetic") not in older.REMOVED_ARITHMETICS:
+            if "arithmetic" in differing and held.get("arithmetic") in ARITHMETICS:  # not removed, not imported
                 cure = f"its engine= and engine.device= chose the arithmetic: give them again, or {cure}"
             _refuse(results, differing, cure)
 
