@@ -61,6 +61,7 @@ def test_edges(searched, points, expected):
     assert edges(searched(points, missed=3)) == expected
 
 
+@pytest.mark.slow
 def test_an_irrelevant_parameter_rarely_alarms(searched):
     """With two parameters that do not matter, by chance: some 3 % and not the 36 % of the best trial alone."""
     generator = np.random.default_rng(0)

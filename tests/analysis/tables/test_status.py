@@ -130,6 +130,7 @@ def test_lanes_that_cannot_be_are_told(tmp_path, engine, precision, told):
     assert (line in console.file.getvalue()) is told
 
 
+@pytest.mark.slow
 def test_status_and_plan_of_a_finished_sweep(tmp_path, capsys):
     small = [*SMALL, "engine.workers=1", f"results={tmp_path}"]
     assert main(["sweep", *small]) == 0

@@ -28,6 +28,7 @@ def jobs(tmp_path_factory):
     return everything
 
 
+@pytest.mark.slow
 def test_what_was_trained_is_as_expected(jobs):
     found = compare.compare(jobs)
     expected = [(optimizer, size) for optimizer in ("sgd", "momentum") for size in (16, 256)]
@@ -94,6 +95,7 @@ def test_another_model_is_noticed(jobs, monkeypatch, broken):
     assert not all(one.agrees for one in compare.compare(jobs))
 
 
+@pytest.mark.slow
 def test_the_bounds_enclose_when_simulated_trials_cross(jobs):
     study = next(job.study for job in jobs if (job.study.optimizer, job.study.batch_size) == ("momentum", 16))
     h, rng, samples, replicas = spectrum(60), np.random.default_rng(0), 400, 32
