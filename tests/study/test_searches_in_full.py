@@ -237,14 +237,14 @@ def test_a_sweep_with_everything(tmp_path, capsys):
     command = [*SMALL, "search.budgets=[1,2]", "search.repeats=1", "search.reruns=3", f"results={tmp_path}"]
     assert main(command) == 0
     out = " ".join(capsys.readouterr().out.split())
-    assert "Not counted: wider boxes and reruns" in out
+    assert "Not included: wider search spaces and reruns" in out
     table = pd.read_csv(tmp_path / "tables/searches.csv")
     assert (set(table["repeat"]), set(table["budget_multiple"])) == ({0, 1}, {1, 2})
     assert table["stage"].max() >= 1
     assert table["answer"].sum() == 1
     assert list(pd.read_csv(tmp_path / "tables/reruns.csv")["reruns"]) == [3]
     page = (tmp_path / "report.html").read_text()
-    titles = ("What was searched", "All searches", "The tuned configurations with fresh seeds")
+    titles = ("Search spaces", "All searches", "Tuned configurations with fresh seeds")
     assert all(title in page for title in titles)
     before = written(tmp_path)
     assert main(command) == 0

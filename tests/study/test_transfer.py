@@ -187,7 +187,7 @@ def test_the_report_has_its_table_figure_and_sentences(ruled, capsys):
         (ruled / name).unlink()
     assert main(["report", str(ruled)]) == 0
     said = " ".join(capsys.readouterr().out.split())
-    assert "moved from batch size 16, stays within 1.5 times the tuned steps" in said
+    assert "transferred from batch size 16, steps stay within 1.5 times the tuned steps" in said
     assert written(ruled) == measured
     assert tables(ruled) == before
     page = (ruled / "report.html").read_text()
