@@ -102,6 +102,7 @@ build.build([published], sys.argv[1])
 """
 
 
+@pytest.mark.slow
 def test_results_are_read_and_reported_without_torch(tmp_path):
     command = [sys.executable, "-c", WITHOUT_TORCH, str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True)
@@ -116,6 +117,7 @@ def assert_same_tables(rebuilt, published):
         pd.testing.assert_frame_equal(found, kept, rtol=1e-3, obj=file.name)
 
 
+@pytest.mark.slow
 def test_the_published_comparison_of_optimizers_is_rebuilt(tmp_path):
     published = PUBLISHED / "simple_cnn_fashion_mnist"
     build([published], tmp_path)

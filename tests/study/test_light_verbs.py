@@ -26,7 +26,7 @@ print("imported:", *sorted({name.partition(".")[0] for name in sys.modules}))
         *(["--help"], ["sweep", "--help"], ["plan", "--help"]),
         ["status", str(PUBLISHED)],
         ["report", str(PUBLISHED), "--output", "report"],
-        ["compare", str(PUBLISHED), "--output", "report"],
+        pytest.param(["compare", str(PUBLISHED), "--output", "report"], marks=pytest.mark.slow),
         ["export", str(PUBLISHED), "exported", "--format", "csv"],
     ],
     ids=lambda arguments: " ".join(word for word in arguments[:2] if "/" not in word),

@@ -48,6 +48,7 @@ def test_a_finished_sweep_only_rebuilds_its_report(swept):
     assert (swept / "report.html").exists()
 
 
+@pytest.mark.slow
 def test_another_folder_gives_the_same_tables_bit_for_bit(swept, tmp_path):
     assert main([*SMALL, f"results={tmp_path}", "engine.workers=1"]) == 0
     assert tables(tmp_path) == tables(swept)
@@ -107,6 +108,7 @@ class Full(Images):
 """
 
 
+@pytest.mark.slow
 def test_one_sweep_crosses_arithmetics(tmp_path):
     """Convolutions are fused at small batch sizes and trained one by one above."""
     mine = own_folder(tmp_path / "mine")
@@ -116,6 +118,7 @@ def test_one_sweep_crosses_arithmetics(tmp_path):
     assert {q["batch_size"]: q["arithmetic"] for q in questions} == {2: "vmap", 4: "vmap", 8: "plain", 16: "plain"}
 
 
+@pytest.mark.slow
 def test_a_study_that_does_not_fit_fails_alone(tmp_path, capsys):
     source = FAILING.replace("{error}", "torch.OutOfMemoryError('no room')")
     mine = own_folder(tmp_path / "mine", "too_large", source, "made_too_large.Failing")
@@ -177,6 +180,7 @@ def test_fused_trials_that_are_forced_stay_fused_as_they_were(tmp_path):
     assert again.study.arithmetic == "linear_blocks"
 
 
+@pytest.mark.slow
 def test_a_study_begun_on_another_device_goes_on_in_its_arithmetic(tmp_path, capsys):
     small = ["batch_size=64", "search.trials=2", "budget.epochs=2", "engine.workers=1", f"results={tmp_path}"]
     [job] = preflight.settle(parse_jobs(small))

@@ -110,6 +110,7 @@ def test_done(state, last, fields):
     assert (row["state"], row["seconds_left"]) == ("done", 0)
 
 
+@pytest.mark.slow
 def test_plan_writes_nothing(tmp_path, capsys):
     assert main(["plan", *SMALL, "--json", "engine.workers=1", f"results={tmp_path / 'results'}"]) == 0
     rows = json.loads(capsys.readouterr().out)

@@ -232,7 +232,7 @@ HALF_LIFE = "search.space.beta2_half_life_examples={low: 1e3, high: 1e5, scale: 
     ("asked", "folder"),
     [
         pytest.param([*RANGER, "optimizer.arguments.num_iterations=99"], RANGER21, marks=pytest.mark.slow),
-        (["optimizer=kfac", "schedule=cosine", "precision=bf16"], "kfac"),
+        pytest.param(["optimizer=kfac", "schedule=cosine", "precision=bf16"], "kfac", marks=pytest.mark.slow),
         pytest.param(["optimizer=adam", HALF_LIFE], "adam", marks=pytest.mark.slow),
         (["+search.space.ema_decay_half_life_examples=200", "goal=val/ema_classification_error < 0.5"], "momentum"),
     ],

@@ -100,6 +100,7 @@ def test_sweeps_of_one_question_share_a_search(monkeypatch, tmp_path, make_study
     assert len(optuna.get_all_study_names(storage)) == 2  # another question has a search of its own
 
 
+@pytest.mark.slow
 def test_a_sweep_with_a_journal(tmp_path):
     command = ["sweep", "batch_size=64", "search=tpe", "search.trials=4", "budget.epochs=2", "search.storage=journal"]
     assert main([*command, "engine.workers=1", f"results={tmp_path}"]) == 0
