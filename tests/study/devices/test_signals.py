@@ -33,6 +33,7 @@ AT_THE_FIRST_POINT = """
 """
 
 
+@pytest.mark.slow
 def test_an_interrupt_while_scipy_loads_its_sobol_numbers_is_heeded():
     run = [sys.executable, "-c", textwrap.dedent(AT_THE_FIRST_POINT)]
     done = subprocess.run(run, capture_output=True, text=True, check=True)

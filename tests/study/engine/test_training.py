@@ -234,7 +234,11 @@ HALF_LIFE = "search.space.beta2_half_life_examples={low: 1e3, high: 1e5, scale: 
         pytest.param([*RANGER, "optimizer.arguments.num_iterations=99"], RANGER21, marks=pytest.mark.slow),
         pytest.param(["optimizer=kfac", "schedule=cosine", "precision=bf16"], "kfac", marks=pytest.mark.slow),
         pytest.param(["optimizer=adam", HALF_LIFE], "adam", marks=pytest.mark.slow),
-        (["+search.space.ema_decay_half_life_examples=200", "goal=val/ema_classification_error < 0.5"], "momentum"),
+        pytest.param(
+            ["+search.space.ema_decay_half_life_examples=200", "goal=val/ema_classification_error < 0.5"],
+            "momentum",
+            marks=pytest.mark.slow,
+        ),
     ],
 )
 def test_sweeps_end_to_end(tmp_path, asked, folder):

@@ -97,6 +97,7 @@ def test_a_claim_that_nobody_touched_for_long_is_taken_over(tmp_path, shard):
         assert names(tmp_path) == [f".claim.{shard}.2"] == [claim.path.name]
 
 
+@pytest.mark.slow
 def test_a_whole_study_that_another_machine_may_work_on_is_waited_for(tmp_path):
     of_another_machine(tmp_path, age=STALE - 2)
     start = time.monotonic()

@@ -63,7 +63,7 @@ ALWAYS = [("vmap", "momentum")]
 
 @pytest.mark.parametrize(
     ("how", "optimizer"),
-    [("linear_blocks", "momentum"), *ALWAYS]
+    [pytest.param("linear_blocks", "momentum", marks=pytest.mark.slow), *ALWAYS]
     + [
         pytest.param(how, name, marks=pytest.mark.slow) for how in FUSED for name in FUSING if (how, name) not in ALWAYS
     ],
