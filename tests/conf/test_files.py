@@ -58,7 +58,7 @@ def test_every_workload_composes_with_the_optimizers_that_it_has_spaces_for(work
 
 
 def composed(workload, *overrides):
-    """(optimizer, schedule) of the studies asked for, each of which searches what those ask for."""
+    """The (optimizer, schedule) pair of the requested studies; each study searches the hyperparameters of that pair."""
     found = set()
     for config in compositions([f"workload={workload}", *overrides]):
         study = build_study(config, 64)

@@ -106,7 +106,7 @@ def searches(steps):
 
 
 def reruns(steps):
-    """As in `analysis.tables.answers.reruns`: of the first batch size, of which one of five missed the goal."""
+    """As in `analysis.tables.answers.reruns`: five reruns of the first batch size; one missed the goal."""
     kept = ["workload", "optimizer", "batch_size", "goal_metric", "goal_threshold", "trial", "steps_to_result"]
     spread = {"least": 1700.0, "median": 1800.0, "greatest": np.inf}
     return steps[steps["batch_size"] == 1][kept].assign(reruns=5, infeasible=0, reached=4, **spread)
