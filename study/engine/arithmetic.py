@@ -1,6 +1,6 @@
-"""How a step is computed: one table of the arithmetics, which differ in a curve's last bits.
+"""The table of arithmetics: ways to compute a step, which differ in the last bits of a curve.
 
-To add one: a file in `study/engine/fused` with `can`, `pays` and `stack`, a line here, and its name in `study.records`.
+To add one, see docs/internals/arithmetic.md.
 """
 
 from collections.abc import Callable
@@ -19,12 +19,12 @@ class Arithmetic:
     """One way to compute the steps of a study.
 
     Attributes:
-        can: whether it computes this study of this model correctly, where the study can be fused at all (`fusible`).
-        pays: whether `engine=auto` takes it on this device: a rule of model, batch size and kind of device, never of
-            the clock, since the choice settles a curve's last bits.
-        stack: builds a stack with this number of rows, one for each trial; None: trials train one at a time.
-        checked_examples: how many each row sees before stack heights are compared: the fewer examples there are in
-            cheap steps, the later other bits show.
+        can: (model, study) -> whether it computes the study correctly, given that the study is `fusible`.
+        pays: (model, study, device) -> whether `engine=auto` uses it. A rule of model, batch size and kind of device,
+            never of the clock, because the choice determines the last bits of a curve.
+        stack: (model, study, rows) -> a stack with one row per trial; None: trials train one at a time.
+        checked_examples: examples that each row sees before stack heights are compared. Steps with few examples take
+            longer to show a difference in bits.
     """
 
     can: Callable[[nn.Module, Study], bool]
@@ -43,14 +43,14 @@ ARITHMETICS = {
 
 
 def fused(study: Study) -> bool:
-    """Whether the trials of a study are trained as rows of one stack; those in arithmetics that were removed were."""
+    """Whether the trials of a study train as rows of one stack. All removed arithmetics did so."""
     known = ARITHMETICS.get(study.arithmetic)
     return known is None or known.stack is not None
 
 
 def candidates(model: nn.Module, study: Study, device: str, forced: bool = False) -> list[str]:
-    """The arithmetics that a study of this model may be computed in, the preferred one first; `plain` ends the list.
-    `forced`: fuse trials wherever model and optimizer allow it, whether or not it pays (`engine=lanes`)."""
+    """The arithmetics that may compute a study of this model, the preferred one first; `plain` is the last.
+    `forced`: also list arithmetics that do not pay (`engine=lanes`)."""
     able = [
         name
         for name, each in ARITHMETICS.items()
@@ -63,8 +63,8 @@ def candidates(model: nn.Module, study: Study, device: str, forced: bool = False
 
 
 def fusible(model: nn.Module, study: Study) -> bool:
-    """Whether any stack computes this study: whole batches in fp32, a rule for single parameters, all weights trained,
-    and none with a hook, because fused models have no gradient of a single weight to show to it."""
+    """Whether a stack can compute this study. It needs whole batches in fp32, an optimizer with a rule for single
+    parameters, and parameters that are all trained and have no gradient hooks (see `is_watched`)."""
     return (
         study.micro_batch is None
         and study.precision == "fp32"

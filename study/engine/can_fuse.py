@@ -1,4 +1,4 @@
-"""Whether the trials of a study can be fused, tried on its own model and optimizer before anything is written."""
+"""Trial steps with a study's own model and optimizer, before anything is written to disk."""
 
 import warnings
 from dataclasses import replace
@@ -15,27 +15,27 @@ from workloads.base import Workload
 
 
 def lanes_can(study: Study, workload: Workload, data: Data) -> bool:
-    """Whether two lanes of this model can take a step and be measured: `vmap` refuses randomness, unused parameters and
-    much else."""
+    """Whether two lanes of this model can take a step and predict. `torch.vmap` refuses, for example, random operations
+    and unused parameters. Raises the error of torch if memory runs out."""
     try:
         with warnings.catch_warnings():
-            # What `vmap` has no rule for it does lane by lane, which is slower than one model after the other.
+            # An operation without a rule for `vmap` runs lane by lane, slower than training one model after another.
             warnings.filterwarnings("error", message="There is a performance drop")
             lanes = started(replace(study, batch_size=2), workload, data, range(2))
             lanes.advance(1)
             with torch.no_grad():
                 lanes.predictor(range(2))(data.as_model_wants(data.inputs[:2]))
     except (RuntimeError, ValueError, KeyError, IndexError, TypeError, NotImplementedError, UserWarning) as error:
-        if out_of_memory(error):  # says nothing of the model, and a full device must not choose an arithmetic
+        if out_of_memory(error):  # a full device must not determine the arithmetic
             raise
         return False
     return True
 
 
 def refusal(study: Study, workload: Workload, data: Data) -> str | None:
-    """Why an optimizer of whole models cannot take two steps at either end of the space; None if it can.
+    """Why an optimizer of whole models fails in two steps at either end of the search space; None if it works.
 
-    Classes of others refuse values, models and ways of being called by whatever errors they raise.
+    Third-party optimizers may raise any error, so every exception counts.
     """
     small = replace(study, batch_size=2, micro_batch=None)
     for unit in (0.0, 1 - 1e-9):

@@ -1,7 +1,7 @@
-"""Checkpoints of trials under way: when they fall due, what is in one, and whether it is one of the trial now asked.
+"""Checkpoints of running trials: when they are due, their content, and whether one belongs to a given trial.
 
-A checkpoint holds all that the rest of a curve depends on beside its configuration: weights, the optimizer's state, the
-step, and what was measured so far. Batches, dropout and schedules are functions of (seed, step) and need nothing.
+A checkpoint holds everything that the rest of a curve depends on, apart from the configuration: weights, optimizer
+state, step, and the measurements so far. Batches, dropout and schedules are functions of (seed, step).
 """
 
 import hashlib
@@ -20,9 +20,12 @@ from study.records import Trial
 
 
 class Pace:
-    """Cuts training into slices, so that checkpoints are taken on time however far apart evaluations are: every
-    `minutes` (0: after every step; None: never). `broadcast` calls what reads the clock, on the first process of a team
-    alone, for all of them."""
+    """Cuts training into slices, so that checkpoints are on time even if evaluations are far apart.
+
+    Arguments:
+        minutes: between checkpoints; 0: after every step; None: no checkpoints.
+        broadcast: runs a function on rank 0 and returns its result on every rank, so that all ranks use one clock.
+    """
 
     def __init__(
         self, minutes: float | None, broadcast: Callable[[Callable[[], Any]], Any] = lambda call: call()
@@ -31,10 +34,10 @@ class Pace:
         self.seconds = None if minutes is None else 60 * minutes
         self.last = time.monotonic()
         self.step = float("inf")
-        """Seconds that a step took lately; unknown at first, so that the first slice is a single step."""
+        """Seconds per step in the latest slice; infinite at first, so that the first slice is a single step."""
 
     def advance(self, advance: Callable[[int], None], most: int) -> None:
-        """Make `most` steps, or fewer where the time comes before."""
+        """Make `most` steps, or fewer if a checkpoint is due earlier. `advance`: makes the given number of steps."""
         start, steps = time.monotonic(), most
         if self.seconds is not None:
             left = self.last + self.seconds - start
@@ -55,7 +58,7 @@ class Pace:
 
 
 class Checkpoint(NamedTuple):
-    """Where a trial continues: updates done, weights by name, and the optimizer's state as the engine keeps it."""
+    """The point at which a trial continues: updates done, weights by name, optimizer state in the engine's format."""
 
     step: int
     weights: Mapping[str, Tensor]
@@ -63,7 +66,8 @@ class Checkpoint(NamedTuple):
 
 
 def pack(log: Log, checkpoint: Checkpoint) -> bytes:
-    """A digest [32], then everything that torch saves as tensors and plain data, so that no pickle need ever be run."""
+    """A checkpoint as bytes: a SHA-256 digest (32 bytes), then a torch archive of tensors and plain data, which
+    loads without running pickled code."""
     content = {
         "torch": str(torch.__version__),
         "trial": _record(log.trial),
@@ -72,7 +76,7 @@ def pack(log: Log, checkpoint: Checkpoint) -> bytes:
         "errors": log.errors,
         "seconds": log.seconds,
         "step": checkpoint.step,
-        # Copied, since a row of a stack would take the whole stack with it.
+        # Copy: torch saves the whole storage of a view, here the whole stack.
         "weights": {name: tensor.to("cpu", copy=True) for name, tensor in checkpoint.weights.items()},
         "state": checkpoint.state,
     }
@@ -83,14 +87,14 @@ def pack(log: Log, checkpoint: Checkpoint) -> bytes:
 
 
 def restore(content: bytes | None, log: Log, weights: Mapping[str, Tensor]) -> Checkpoint | None:
-    """Fill a log from a checkpoint of its trial, and say where that trial goes on.
+    """Fill a log from a checkpoint of its trial; returns the point at which the trial continues.
 
     Arguments:
-        weights: of the trial at step 0, whose names and shapes those of the checkpoint must have.
+        weights: the trial's weights at step 0; the checkpoint must have the same names and shapes.
 
     Returns:
-        None, and the log untouched, if there is no checkpoint, it cannot be read, or it is not what is now asked:
-        another trial, micro-batch, model, set of errors or grid, or another version of torch and so other last bits.
+        None, with the log unchanged, if there is no checkpoint, if it cannot be read, or if it does not match: another
+        trial, micro-batch, model, set of errors or evaluation grid, or another version of torch (other last bits).
     """
     if content is None:
         return None
@@ -108,7 +112,7 @@ def restore(content: bytes | None, log: Log, weights: Mapping[str, Tensor]) -> C
             and held["step"] <= grid[len(held["steps"])]
         )
         found = Checkpoint(held["step"], held["weights"], held["state"])
-    except Exception:  # torn files and foreign ones raise whatever their bytes lead to
+    except Exception:  # a torn or foreign file may raise any error
         return None
     if not asked:
         return None
@@ -117,18 +121,18 @@ def restore(content: bytes | None, log: Log, weights: Mapping[str, Tensor]) -> C
 
 
 def trials(kept: Mapping[int, bytes]) -> list[Trial]:
-    """The trials of those checkpoints that can be read."""
+    """The trials of all readable checkpoints. `kept`: trial index -> content."""
     found = []
     for index in kept:
         try:
             found.append(Trial(**json.loads(_read(kept[index])["trial"])))
-        except Exception:  # as above
+        except Exception:  # a torn or foreign file may raise any error
             continue
     return found
 
 
 def _record(trial: Trial) -> str:
-    # As text: a hyperparameter may come as numpy's kind of float, which is no plain number to torch.load.
+    # As JSON: a hyperparameter may be a numpy float, which torch.load refuses under weights_only.
     return json.dumps(asdict(trial))
 
 
@@ -140,5 +144,5 @@ def _read(content: bytes) -> dict[str, Any]:
 
 
 def _digest(body: bytes) -> bytes:
-    # torch.load checks no sum, and a flipped bit of a weight would be another curve.
+    # torch.load verifies no checksum, and a flipped bit in a weight would change the curve.
     return hashlib.sha256(body).digest()

@@ -14,10 +14,12 @@ class Cost:
 
     Attributes:
         step: one update of one trial.
-        validation, others: one evaluation of the validation set; of the training subset and the test set together.
-        heights: the stack heights that may be computed.
-        lanes: trials that a worker trains at once; 1 where they are not fused.
-        parts: examples of each micro-batch of each device; none where one device takes the batch at once.
+        validation: one evaluation of the validation set.
+        others: one evaluation of the training subset and the test set together.
+        heights: admitted stack heights, increasing.
+        lanes: trials that a worker trains at once; 1 if they are not fused.
+        parts: for each device, the number of examples in each of its micro-batches; empty if one device takes the whole
+            batch at once.
     """
 
     step: float
@@ -28,7 +30,7 @@ class Cost:
     parts: tuple[tuple[int, ...], ...] = ()
 
     def composition(self, batch_size: int) -> str:
-        """What a global batch is made of, for people.
+        """How a global batch is split over devices and accumulation steps, as text.
 
         >>> Cost(0, 0, 0, parts=((100, 100, 50), (100, 100, 50))).composition(500)
         '500 = 2 devices x 3 accumulation steps of at most 100 examples'
@@ -41,7 +43,7 @@ class Cost:
         return f"{batch_size:,} = {devices} x {each}"
 
     def trial(self, study: Study) -> float:
-        """Seconds that one trial takes when it runs its whole step budget: an upper bound under early stopping."""
+        """Seconds of one trial that runs its whole step budget: an upper bound under early stopping."""
         evaluations = len(study.evaluation_steps)
         return (
             study.train_steps * self.step
@@ -52,18 +54,18 @@ class Cost:
 
 @dataclass(frozen=True)
 class Work:
-    """Training that is still to be done: the feasible `trials` that a search wants, with the cost of one."""
+    """Training still to be done: the number of feasible trials that a search still needs, and the cost of one."""
 
     study: Study
     cost: Cost
     trials: int
 
     def seconds(self, workers: int) -> float:
-        """At full budget; diverging trials come on top, early stopping takes off."""
+        """Seconds at full budget. Diverging trials add to it, and early stopping reduces it."""
         return self.cost.trial(self.study) * self.trials / workers
 
     def plan(self, workers: int) -> dict[str, Any]:
-        """What it will take at full budget, as plain data."""
+        """The expected work at full budget, as plain data."""
         steps = self.trials * self.study.train_steps
         return {
             "workload": self.study.name,
@@ -84,8 +86,13 @@ def least_seconds(
     budget: float = 0.25,
     broadcast: Callable[[Callable[[], bool]], bool] = lambda call: call(),
 ) -> float:
-    """The least of several timings within `budget` seconds, after a first, untimed call: noise only ever adds.
-    `broadcast` calls what decides whether to go on, on the first process of a team alone, for all of them."""
+    """The shortest of several timings of `call` in seconds, because noise only adds time.
+
+    Arguments:
+        call: called once untimed, then timed at least once.
+        budget: timing stops once the timings exceed this many seconds together.
+        broadcast: runs a function on rank 0 and returns its result on every rank, so that all ranks call equally often.
+    """
     call()
     timings: list[float] = []
     while broadcast(lambda: sum(timings) <= budget):

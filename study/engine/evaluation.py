@@ -1,4 +1,4 @@
-"""What every engine measures, and when: the data as engines read it, and the log of one trial under way.
+"""Evaluation, shared by all engines: which errors are measured when, and the log of a running trial.
 
 Shapes: B examples in a batch, N examples in a split, E evaluations.
 """
@@ -18,19 +18,19 @@ from study.records import Curve, Study, Trial
 from workloads.base import Workload
 
 Predictors = Callable[[Sequence[int], bool], Callable[[Tensor], Tensor]]
-"""(numbers of trials, whether by the averages of their weights) -> (inputs [N, ...] -> outputs [trials, N, ...])."""
+"""(positions of trials, whether to use their averaged weights) -> (inputs [N, ...] -> outputs [trials, N, ...])."""
 
 AVERAGED = "ema_"
-"""What the names of errors begin with that the average of the weights made: `val/ema_classification_error`."""
+"""Prefix of the errors of averaged weights: `val/ema_classification_error`."""
 
 
 def metrics(study: Study, workload: Workload) -> list[str]:
-    """The names of all that is measured, such as `val/classification_error`."""
+    """The names of all measured errors, such as `val/classification_error`."""
     return [_metric(split, e, a) for a in kinds(study) for split in ("train", "val", "test") for e in workload.errors]
 
 
 def kinds(study: Study) -> Sequence[bool]:
-    """What is measured: the weights and, where that is asked for, their average."""
+    """Which weights are evaluated: False for the weights, True for their average, if the study has one."""
     return (False, True) if study.averages else (False,)
 
 
@@ -39,7 +39,7 @@ def _metric(split: str, error: str, averaged: bool) -> str:
 
 
 class Log:
-    """What one trial measured so far."""
+    """The measurements of one trial so far."""
 
     def __init__(
         self, study: Study, workload: Workload, data: Source, trial: Trial, micro_batch: int | None = None
@@ -53,18 +53,18 @@ class Log:
 
     @property
     def evaluations(self) -> int:
-        """How many evaluations were made: the number of the next one."""
+        """The number of evaluations made, which is the index of the next one."""
         return len(self.steps)
 
     def wants_all(self, step: int, errors: Mapping[str, float]) -> bool:
-        """Whether the training subset and the test set are measured too at this step, given the validation errors."""
+        """Whether to measure the training subset and the test set too at this step. `errors`: its validation errors."""
         on_grid = (self.evaluations + 1) % self.study.evaluation.every == 0 or step == self.study.train_steps
         threshold = self.study.goal.threshold
         met_before = any(error < threshold for error in self.errors[self.study.goal.metric])
         return on_grid or (self._meets_goal(errors) and not met_before)
 
     def record(self, step: int, errors: Mapping[str, float]) -> bool:
-        """Note what was measured after `step` updates; returns whether the trial ends here: goal or budget."""
+        """Add the errors measured after `step` updates; returns whether the trial ends here, at its goal or budget."""
         self.steps.append(step)
         for metric, values in self.errors.items():
             values.append(errors.get(metric, math.nan))
@@ -76,15 +76,15 @@ class Log:
         return errors.get(goal.metric, math.inf) < goal.threshold
 
     def curve(self) -> Curve:
-        """What was measured so far."""
+        """The measurements so far as a curve."""
         errors = {metric: np.array(values) for metric, values in self.errors.items()}
         steps = np.array(self.steps, dtype=np.int64)
         return Curve(self.trial, self.first_bad_step, steps, errors, dict(self.seconds), self.micro_batch)
 
 
 def evaluate(logs: Sequence[Log], steps: Sequence[int], predictors: Predictors) -> list[bool]:
-    """Measure trials of one study together; returns which of them end here. The validation set is measured for all, the
-    training subset and the test set for those whose grid says so."""
+    """Measure trials of one study together, and return for each whether it ends here. Every trial is measured on the
+    validation set, and on the training subset and the test set if its log wants them (`Log.wants_all`)."""
     errors: list[dict[str, float]] = [{} for _ in logs]
 
     def add(split: str, chosen: Sequence[int]) -> None:
@@ -102,8 +102,13 @@ def evaluate(logs: Sequence[Log], steps: Sequence[int], predictors: Predictors) 
 def measure(
     log: Log, split: str, predict: Callable[[Tensor], Tensor], examples: int | None = None
 ) -> list[dict[str, float]]:
-    """Every error of the workload on one split, for each of l models: name -> mean over its examples, or over the first
-    `examples`. `log`: of any trial of the study; `predict`: inputs [N, ...] -> outputs [l, N, ...]."""
+    """The errors of l models on one split: for each model, name -> mean over the examples.
+
+    Arguments:
+        log: the log of any trial of the study.
+        predict: inputs [N, ...] -> outputs [l, N, ...].
+        examples: measure only the first ones of the split; None: all.
+    """
     data, errors = log.data, log.workload.errors
     count = data.counts[split] if examples is None else examples
     totals: Tensor | None = None
@@ -114,7 +119,7 @@ def measure(
             flat = outputs.flatten(0, 1), targets.repeat(models, *[1] * (targets.dim() - 1))
             each = [error(*flat).view(models, -1).sum(1, dtype=torch.float64) for error in errors.values()]
             totals = torch.stack(each) if totals is None else totals + torch.stack(each)
-        if totals is None:  # fewer examples than processes, which train one model
+        if totals is None:  # this rank has no examples; teams train one model
             totals = torch.zeros(len(errors), 1, dtype=torch.float64, device=data.device)
         means = (data.team.sum(totals) / count).T.tolist()
     return [dict(zip(errors, values, strict=True)) for values in means]
@@ -122,7 +127,7 @@ def measure(
 
 @contextmanager
 def timed(logs: Sequence[Log], what: str) -> Iterator[None]:
-    """Count the wall time of a block as `training` or `evaluation`; each trial is charged an equal part."""
+    """Add the wall time of the block to `seconds[what]` (`training` or `evaluation`), in equal parts to each log."""
     start = time.perf_counter()
     yield
     elapsed = time.perf_counter() - start
@@ -139,7 +144,7 @@ def forward(study: Study, model: nn.Module, inputs: Tensor) -> Tensor:
 
 
 def initial_model(workload: Workload, trial: Trial, device: torch.device) -> nn.Module:
-    """The trial's model at step 0: drawn on the CPU from the trial's seed alone, then moved; ready to train."""
+    """The trial's model at step 0, in training mode: drawn on the CPU from the trial's seed alone, then moved."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(trial.seed)
         model = workload.model()

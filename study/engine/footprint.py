@@ -1,4 +1,4 @@
-"""The memory that one training takes on a device, and the time of its steps, for `study advise`."""
+"""The memory and step times of training one model on a device, for `study advise`."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -20,17 +20,17 @@ from workloads.base import build
 from workloads.data.datasets import DataError
 
 WHOLE_SHARE = 0.9
-"""Of a device's memory that one training alone may take: the driver, fragments and data on their way need the rest."""
+"""Share of a device's memory for training one model: driver, fragmentation and data in transit need the rest."""
 
 
 @dataclass(frozen=True)
 class Footprint:
-    """Bytes that one training takes on each device.
+    """Bytes that training one model takes on each device.
 
     Attributes:
-        example: for each further one that is taken at once.
-        held: weights, gradients (twice: updates and exchanges copy them), the optimizer's state, averages of weights.
-        gradient: of all parameters, which devices exchange.
+        example: for each example in a micro-batch.
+        held: weights, gradients (twice: updates and exchanges copy them), optimizer state, averages of weights.
+        gradient: the gradients of all parameters, which devices exchange.
     """
 
     example: float
@@ -38,7 +38,7 @@ class Footprint:
     gradient: float
 
     def largest(self, memory: float) -> int:
-        """The most examples whose step fits in `memory` bytes; 0 if not even one does.
+        """The largest number of examples whose step fits in `memory` bytes; 0 if not even one fits.
 
         >>> Footprint(example=1e6, held=1e9, gradient=2e8).largest(memory=10e9)
         8000
@@ -46,16 +46,16 @@ class Footprint:
         return max(0, int((WHOLE_SHARE * memory - self.held) / max(self.example, 1.0)))
 
     def in_words(self, memory: float) -> str:
-        """A sentence on what fits a device with `memory` bytes."""
+        """The estimate for a device with `memory` bytes, as text."""
         return (
-            f"Estimated: weights, gradients and the optimizer's state take {_bytes(self.held)}, an example "
-            f"{_bytes(self.example)}, {WORKING_SET:g} times what its forward pass keeps. Of {_bytes(memory)} a tenth "
-            f"is left free, and {self.largest(memory):,} examples fit at once."
+            f"Estimated: weights, gradients and optimizer state take {_bytes(self.held)}; each example takes "
+            f"{_bytes(self.example)}, {WORKING_SET:g} times the activations that its forward pass keeps. With a tenth "
+            f"of {_bytes(memory)} left free, {self.largest(memory):,} examples fit at once."
         )
 
 
 def footprint(run: Run) -> Footprint:
-    """What a training takes, counted after an update of it, on a CPU as on any device."""
+    """The footprint of a run, counted after making one update. A CPU gives the same counts as any other device."""
     run.update(run.hyperparameters["learning_rate"])
     few = next(run.data.chunks("train", range(min(PROBE_EXAMPLES, run.data.counts["train"]))))
     example = WORKING_SET * saved_bytes(run.workload, *few, run.loss_hyperparameters)
@@ -73,8 +73,8 @@ def _tensors(tree: Any) -> Iterator[Tensor]:
 
 
 def step_seconds(run: Run, sizes: Sequence[int]) -> dict[int, float]:
-    """Seconds of a step of one training alone, computed as in a sweep's workers, by the examples in it. `sizes`
-    increase; where one does not fit, the larger ones are left out, too."""
+    """Batch size -> seconds per step of one model trained alone, computed as in a sweep's workers. `sizes`: increasing
+    batch sizes; if one does not fit in memory, it and all larger ones are left out."""
     settle_arithmetic()
     found: dict[int, float] = {}
     for size in sizes:
@@ -89,10 +89,20 @@ def step_seconds(run: Run, sizes: Sequence[int]) -> dict[int, float]:
 
 
 def rebuilt(question: Mapping[str, Any], device: str) -> Run:
-    """One training that a results folder asked for, with small batches, in the middle of its search space. Raises
-    UsageError if the workload cannot be built or its data cannot be fetched."""
+    """A run of a recorded study, with at most two examples per batch, in the middle of its search space.
+
+    Arguments:
+        question: the recorded configuration of the study (`study.json`).
+        device: the device that trains.
+
+    Raises:
+        UsageError: the workload cannot be built, or its data cannot be fetched.
+    """
     name = f"{question['workload']['name']} with {question['optimizer']}"
-    cure = "Enter --max-per-device-batch for --memory, --step-ms for --measure, --allreduce-ms for --bandwidth."
+    cure = (
+        "Give --max-per-device-batch instead of --memory, --step-ms instead of --measure, --allreduce-ms instead of "
+        "--bandwidth."
+    )
     if question["stopping"] == RECORDED:
         raise UsageError(f"{name} was imported: its files do not say how its model is built. {cure}")
     try:

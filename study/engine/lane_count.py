@@ -1,4 +1,4 @@
-"""How many lanes at once: stack heights are admitted by their bits, and chosen among by the clock."""
+"""The number of lanes: stack heights are admitted by their bits, and the fastest admitted one is chosen."""
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -21,43 +21,44 @@ T = TypeVar("T")
 HEIGHTS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 
 REFERENCE = 4
-"""The stack height whose bits are those of the study; higher ones were always found to agree with it."""
+"""The stack height that defines the bits of a study; every higher stack tried so far agreed with it."""
 
 CHECKED_STEPS = 3
 
 CPU_STACK_BYTES = 2**28
-"""Of weights, gradients and optimizer state in one stack; far beyond what a CPU's caches still serve."""
+"""Most bytes of weights, gradients and optimizer state in one stack on a CPU; far more than its caches hold."""
 
 SLOWEST = 1e-12
-"""The least part of the usual learning rate that is tried for a few steps that stay finite."""
+"""The smallest factor on the usual learning rate that is tried to keep the checked steps finite."""
 
 GPU_TOLERANCE = 1e-2
-"""How far rows of a stack may lie apart on other devices than CPUs, as a part of how far updates moved them. A sign
-that rounding turns moves a weight by twice the learning rate, and must not matter; a row that went astray must."""
+"""On devices other than CPUs: largest distance between two rows, relative to the distance that updates moved them. The
+check must tolerate signs that rounding flips (each moves a weight by twice the learning rate) and must catch a wrong
+row."""
 
 WORTH = 1.04
-"""How much slower than the fastest stack a lower one may be and still be preferred: it needs less memory."""
+"""A lower stack, which needs less memory, is preferred if it takes at most this many times as long as the fastest."""
 
 GIVE_UP = 1.25
-"""How much slower than the fastest so far a stack may be before higher ones are not tried any more; nor are they where
-two in a row gained less than WORTH."""
+"""Higher stacks are not tried once a stack is this many times slower than the fastest so far, nor once two stacks in a
+row gained less than WORTH."""
 
 
 def admitted(study: Study, workload: Workload, data: Data, most: int) -> Iterator[int]:
-    """Stack heights up to `most` whose rows all compute what the first row of the reference stack computes.
+    """Stack heights up to `most` (or REFERENCE, if higher) whose rows all agree with the first row of the reference
+    stack.
 
-    On a CPU that means bit for bit, after some updates and in an evaluation; on other devices, whose kernels promise
-    less, to GPU_TOLERANCE. Kernels choose their blocking by shape and by where in a cache line a row begins, so this is
-    found out with the real model and batch size, not assumed. Lower stacks than the reference (a matrix times a vector,
-    groups of few channels) may fall into kernels that no other height uses; then a trial alone has idle rows beside it.
-    Where not even rows of one stack agree, trials are trained one at a time; so are they where another device than a
-    CPU, which needs no reference of bits, has no room for one.
+    On a CPU they agree bit for bit, after some updates and in an evaluation; on other devices, whose kernels guarantee
+    less, to GPU_TOLERANCE. Kernels choose their blocking by shape and by the place of a row in a cache line, so the
+    check uses the real model and batch size. Stacks lower than the reference (a matrix times a vector, groups of few
+    channels) may use kernels with other bits; if they are not admitted, a trial alone has idle rows beside it. Only
+    height 1 (one trial at a time) is yielded if no height agrees, or if a GPU has too little memory for the reference.
     """
     compute = partial(_computed, study, workload, data)
     alike = compute(REFERENCE) if data.device.type == "cpu" else unless_out_of_memory(partial(compute, REFERENCE))
     slower = 1.0
     while alike is not None and not all(bool(tensor.isfinite().all()) for tensor in alike) and slower > SLOWEST:
-        slower /= 100  # what is not finite is alike in all kernels
+        slower /= 100  # non-finite values are equal in all kernels, so they prove nothing
         compute = partial(_computed, study, workload, data, slower=slower)
         alike = compute(REFERENCE)
     if alike is None:
@@ -76,7 +77,7 @@ def admitted(study: Study, workload: Workload, data: Data, most: int) -> Iterato
         if height > max(most, REFERENCE):
             break
         same = unless_out_of_memory(partial(agrees, height))
-        if same is None:  # fewer lanes
+        if same is None:  # too little memory
             break
         if same:
             none = False
@@ -86,8 +87,12 @@ def admitted(study: Study, workload: Workload, data: Data, most: int) -> Iterato
 
 
 def _computed(study: Study, workload: Workload, data: Data, height: int, slower: float = 1.0) -> list[Tensor] | None:
-    """Weights (on other devices than CPUs how far they went) and outputs [height, ...] after some updates of one trial
-    in every row, at `slower` times the usual learning rate; None: too high a stack."""
+    """Train one trial in every row for a few updates, at `slower` times the usual learning rate.
+
+    Returns:
+        The weights (on other devices than CPUs: their change) and, unless models are evaluated one by one, the outputs;
+        each [height, ...]. None if the stack takes too many bytes.
+    """
     lanes = timing.started(study, workload, data, [0] * height, slower=slower)
     if height > REFERENCE and lanes.stack.bytes > _most_bytes(data):
         return None
@@ -104,15 +109,15 @@ def _computed(study: Study, workload: Workload, data: Data, height: int, slower:
 
 
 def _agree(rows: Tensor, row: Tensor) -> bool:
-    """Whether rows [l, ...] are what another row [1, ...] is."""
+    """Whether all rows [l, ...] agree with another row [1, ...]: in every bit on a CPU, nearly on other devices."""
     if rows.device.type != "cpu":
         return _near(rows, row)
-    # As integers, NaN equals itself and the two zeros differ.
+    # Compare as integers: NaN equals itself, and the two zeros differ.
     return torch.equal(rows.view(torch.int32), row.expand_as(rows).view(torch.int32))
 
 
 def _near(rows: Tensor, row: Tensor) -> bool:
-    """Whether rows [l, ...] lie near another [1, ...], by norms, and are finite where it is."""
+    """Whether rows [l, ...] are finite where another row [1, ...] is, and within GPU_TOLERANCE of it in norm."""
     if not torch.equal(rows.isfinite(), row.isfinite().expand_as(rows)):
         return False
     rows, row = (each.where(each.isfinite(), 0).flatten(1) for each in (rows, row))
@@ -126,7 +131,7 @@ def _most_bytes(data: Data) -> float:
 
 
 def fastest(study: Study, workload: Workload, data: Data, heights: Iterable[int]) -> Cost:
-    """The cost in the lowest stack that is about as fast as the fastest."""
+    """The cost with the lowest of these admitted heights that is about as fast as the fastest (see WORTH)."""
     seconds: dict[int, float] = {}
     for height in heights:
         step = unless_out_of_memory(partial(timing.update_seconds_of, study, workload, data, height))
@@ -136,7 +141,7 @@ def fastest(study: Study, workload: Workload, data: Data, heights: Iterable[int]
         *before, last_but_one, last = [math.inf, *seconds.values()]
         if last > GIVE_UP * min(seconds.values()) or min(last_but_one, last) * WORTH > min(before, default=math.inf):
             break
-    if not seconds:  # nor does this fit, unless something else has ended
+    if not seconds:  # retry the lowest: it raises, unless another program has freed memory
         lowest = height if data.device.type == "cpu" else 1
         seconds[lowest] = timing.update_seconds_of(study, workload, data, lowest)
     best = next(height for height, step in seconds.items() if step <= WORTH * min(seconds.values()))
@@ -146,14 +151,18 @@ def fastest(study: Study, workload: Workload, data: Data, heights: Iterable[int]
 def fused_cost(
     study: Study, workload: Workload, data: Data, heights: Sequence[int], lanes: int, seconds: Mapping[int, float]
 ) -> Cost:
-    """The cost with `lanes` lanes, or fewer if memory runs out: evaluations may need more memory than steps. `seconds`:
-    that an update takes, by the number of lanes, where it was measured before."""
+    """The cost with `lanes` lanes, or fewer if memory runs out: evaluations may need more memory than steps.
+
+    Arguments:
+        heights: admitted stack heights, increasing.
+        seconds: number of lanes -> seconds per update and lane, if measured before.
+    """
     counts = [*(height for height in heights if height < lanes), lanes]
 
     def cost(lanes: int) -> Cost:
         fit = [height for height in heights if height < lanes] + [height for height in heights if height >= lanes][:1]
         fused = timing.started(study, workload, data, range(lanes), fit)
-        fused.advance(fused.stack.period)  # what is recorded of it keeps its memory while evaluations want theirs
+        fused.advance(fused.stack.period)  # train first: a recorded CUDA graph keeps its memory during evaluations
         step = seconds.get(lanes) or timing.step_seconds(fused)
         measured = 1 if fused.stack.predicts_alone else lanes
         return timing.cost_of(fused.lanes[0].log, step, fused.predictor(range(measured)), measured, fit, lanes)

@@ -1,10 +1,11 @@
 """The fused engine: many trials of one study stacked along a lane axis and trained at once on one device.
 
-Each lane has its own initialisation, data order, dropout, learning rate and every other hyperparameter. Lanes run
-together from one evaluation to the next; there a finished lane's row is given to the next trial or, when there is
-none, to the last lane, so that no row is computed for nothing. A lane's numbers do not depend on its neighbours.
+Each lane has its own initialisation, data order, dropout and hyperparameters. Lanes advance together from one
+evaluation to the next. When a lane ends, the last lane moves into its row, and the next trial takes the free row. A
+lane's numbers do not depend on its neighbours.
 
-Shapes: L rows of the stack, l lanes under way, n steps of a segment, B examples in a batch.
+Shapes: l lanes with running trials, L rows of the stack that take part in a step (lanes padded to an admitted height),
+n steps of a segment, B examples in a batch.
 """
 
 from __future__ import annotations
@@ -33,9 +34,9 @@ from workloads.layers import keyed_layers, layer_key
 T = TypeVar("T")
 
 SEGMENT_INDICES = 2**21
-"""Indices of examples prepared at once for a segment of steps; bounds memory, alters nothing."""
+"""Most example indices prepared at once for a segment of steps; bounds memory and changes no result."""
 SEGMENT_STEPS = 128
-"""Steps of a segment on another device than a CPU, which makes them while the host prepares the next."""
+"""Most steps of a segment on a GPU, which computes them while the host prepares the next segment."""
 
 
 def train(
@@ -43,12 +44,12 @@ def train(
 ) -> Iterator[Curve]:
     """Train proposed trials side by side.
 
-    Where memory runs out after all, unfinished trials start again, or from their latest checkpoint, with half as many
-    lanes: they are pure functions of their configuration, so nothing but time is lost.
+    If memory runs out, unfinished trials start again, or continue from their latest checkpoint, with half as many
+    lanes. A trial is a pure function of its configuration, so only time is lost.
 
     Arguments:
-        heights: stack heights that may be computed (see `study.engine.lane_count.admitted`), increasing.
-        most: how many trials run at once, at most the greatest height.
+        heights: admitted stack heights (see `study.engine.lane_count.admitted`), increasing.
+        most: number of trials that run at once, at most the greatest height.
 
     Raises:
         RuntimeError: out of memory with a single lane.
@@ -71,7 +72,7 @@ def train(
 
 
 def _refilled(fused: Lanes, proposals: Proposals, queue: list[Trial]) -> Iterator[Curve]:
-    """Train until there is nothing to start any more: the trials of `queue`, which this empties, then proposed ones."""
+    """Train the trials of `queue`, which this empties, then proposed trials until there are no more."""
     while True:
         while len(fused.lanes) < fused.capacity:
             if not queue:
@@ -87,7 +88,7 @@ def _refilled(fused: Lanes, proposals: Proposals, queue: list[Trial]) -> Iterato
 
 
 class Lane:
-    """One trial under way, and where it stands."""
+    """One running trial: its step, schedule, batches and measurements."""
 
     def __init__(self, study: Study, workload: Workload, data: Data, trial: Trial) -> None:
         self.trial, self.step = trial, 0
@@ -99,7 +100,7 @@ class Lane:
 
     @property
     def next_evaluation(self) -> int:
-        """The step at which this lane is measured next."""
+        """The step of this lane's next evaluation."""
         return self.grid[self.log.evaluations]
 
 
@@ -124,22 +125,22 @@ class Lanes:
         self.lanes.append(Lane(self.study, self.workload, self.data, trial))
 
     def restore(self, content: bytes | None) -> None:
-        """Let the lane started last go on from a checkpoint, if it is one of its trial."""
+        """Continue the latest started lane from a checkpoint, if the checkpoint matches its trial."""
         lane, row = self.lanes[-1], len(self.lanes) - 1
         if (found := checkpoints.restore(content, lane.log, self.stack.row(row))) is not None:
             lane.step = found.step
             self.stack.fill(row, found.weights)
 
     def run(self, proposals: Proposals) -> Iterator[Curve]:
-        """Train every lane to the next evaluation of any, or only until a checkpoint is due; measure those that are
-        due, and end those that are done."""
+        """Train every lane up to the earliest next evaluation, or until a checkpoint is due. Then evaluate lanes due,
+        end finished lanes and yield their curves, and take checkpoints if due."""
         with timed([lane.log for lane in self.lanes], "training"):
             steps = min(lane.next_evaluation - lane.step for lane in self.lanes)
             proposals.pace.advance(self.advance, steps)
         due = [row for row, lane in enumerate(self.lanes) if lane.step == lane.next_evaluation]
         with timed([self.lanes[row].log for row in due], "evaluation"):
             ended = self.evaluate(due)
-        for row in reversed(range(len(self.lanes))):  # backwards, since ending a lane moves the last one into its row
+        for row in reversed(range(len(self.lanes))):  # backwards, because ending a lane moves the last one into its row
             lane = self.lanes[row]
             over = row in ended or lane.log.first_bad_step is not None
             if over or (row in due and lane.next_evaluation > proposals.step_limit(lane.trial.index)):
@@ -159,7 +160,7 @@ class Lanes:
         self.lanes.pop()
 
     def advance(self, steps: int) -> None:
-        """Make `steps` updates of every lane, noting for each the first whose loss is not finite."""
+        """Make `steps` updates of every lane, and log each lane's first update with a non-finite loss."""
         most = max(1, SEGMENT_INDICES // (self.study.batch_size * len(self.lanes)))
         if self.device.type != "cpu":
             most = min(most, SEGMENT_STEPS)
@@ -175,7 +176,7 @@ class Lanes:
                 lane.log.first_bad_step = lane.step - steps + int(steps_of_lane.nonzero()[0]) + 1
 
     def evaluate(self, rows: Sequence[int]) -> list[int]:
-        """Measure the finite ones of these lanes together; returns the rows of those that end here."""
+        """Measure the lanes in these rows together, except diverged ones; returns the rows of lanes that end here."""
         finite = self.stack.weights[: len(self.lanes)].isfinite().all(1).tolist()
         for row in rows:
             log = self.lanes[row].log
@@ -195,12 +196,12 @@ class Lanes:
         return lambda inputs: outputs(inputs)[: len(rows)]
 
     def _padded(self, lanes: Sequence[T]) -> list[T]:
-        """Repeat the last one up to an admitted height; the results of these rows are discarded."""
+        """Repeat the last element up to an admitted height; the results of the added rows are discarded."""
         height = next(h for h in self.heights if h >= len(lanes))
         return [*lanes, *[lanes[-1]] * (height - len(lanes))]
 
     def _segment(self, steps: int) -> Tensor:
-        """Make updates without looking at the host; returns the losses [n, l] from before each."""
+        """Make updates without waiting for the device; returns each lane's mean loss before each update [n, l]."""
         lanes = self._padded(self.lanes)
         index = torch.stack([lane.batches.range(lane.step, steps) for lane in lanes], dim=1).view(steps, -1)
         targets = self.data.targets.index_select(0, index.view(-1)).view(*index.shape, *self.data.targets.shape[1:])
@@ -220,11 +221,11 @@ class Lanes:
         return torch.stack(losses).view(steps, len(lanes), -1).mean(2)[:, : len(self.lanes)]
 
     def _update(self, rows: int, names: Sequence[str]) -> Callable[..., Tensor]:
-        """One update of the first `rows` rows: a function of tensors alone, for a GPU to be handed it whole; `names`:
-        of the hyperparameters, which are its last arguments."""
+        """One update of the first `rows` rows as a function of tensors alone, so that a GPU can record and replay it.
+        `names`: the hyperparameters that are its last arguments."""
         if self._updated is None or self._updated[0] != rows:
-            self._updated = None  # one recording at a time: each has memory of its own
-            step, workload = self.stack.step(rows), self.workload  # not this, which would hold itself when it is let go
+            self._updated = None  # free the old recording first: each has its own memory
+            step, workload = self.stack.step(rows), self.workload  # close over locals, not `self`: no reference cycle
 
             def update(x: Tensor, y: Tensor, keys: Tensor, rate: Tensor, count: Tensor, *constants: Tensor) -> Tensor:
                 hyperparameters = dict(zip(names, constants, strict=True))
@@ -235,12 +236,16 @@ class Lanes:
         return self._updated[1]
 
     def _inputs(self, chosen: Tensor, made: int) -> Tensor:
-        """What every row learns from next: these examples [L * B], or what is known of them; `made`: steps of the
-        segment that were made before."""
+        """The stack's inputs for the next step (see `Stack.inputs`).
+
+        Arguments:
+            chosen: indices of the step's examples [L * B].
+            made: steps of the segment already made.
+        """
         rows = len(chosen) // self.study.batch_size
 
         def ahead(row: int, most: int) -> Tensor:
-            """At most up to the lane's next evaluation, which its own steps alone settle."""
+            """Inputs of at most `most` next steps, up to the lane's next evaluation: no other lane affects them."""
             lane = self.lanes[row]
             step = lane.step + made
             left = lane.next_evaluation - step
@@ -250,14 +255,14 @@ class Lanes:
         return self.stack.inputs(rows, len(self.lanes), lambda: self.data.gather(chosen, rows), ahead)
 
     def _keys(self, lanes: Sequence[Lane], steps: int) -> Tensor:
-        """Keys of the layers that want one [n, L, layers]."""
+        """Keys of the keyed layers (`workloads.layers.Keyed`) [n, L, layers]."""
         seeds = torch.tensor([[lane.trial.seed % 2**32] for lane in lanes])
         keys = layer_key(seeds, self._numbers(lanes, steps).unsqueeze(2), torch.arange(self.keyed))
         return sent(keys.to(torch.int32), self.device)
 
     @staticmethod
     def _numbers(lanes: Sequence[Lane], steps: int) -> Tensor:
-        """Of the next updates of each lane, from 0 [n, L]."""
+        """Numbers of the next updates of each lane, counted from 0 [n, L]."""
         return torch.arange(steps).unsqueeze(1) + torch.tensor([lane.step for lane in lanes])
 
     def _table(self, values: Sequence[float] | Sequence[Sequence[float]]) -> Tensor:
@@ -265,7 +270,8 @@ class Lanes:
 
 
 def _loss(workload: Workload, targets: Tensor, hyperparameters: Mapping[str, Tensor]) -> Loss:
-    """What gives the loss of every example [l * B], with each lane's own tuned parameters of the loss [l, 1]."""
+    """A function from outputs to the loss of every example [L * B]. `hyperparameters` [L, 1] hold each lane's tuned
+    parameters of the loss, among others."""
     tuned = {
         name: values.expand(-1, len(targets) // len(values)).reshape(-1)
         for name, values in hyperparameters.items()

@@ -1,4 +1,4 @@
-"""Studies of older versions whose steps this version computes otherwise, so that it must not continue them."""
+"""Studies of older versions that this version must not continue, because it computes their steps differently."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -11,13 +11,15 @@ from study.records import Study
 from workloads.base import build
 
 LEAST_WEIGHTS = 2**20
+"""Older versions factored gradients of linear layers with at least this number of weights."""
 MOST_EXAMPLES = 8
+"""Largest batch size at which they did so."""
 OPTIMIZERS = ("sgd", "momentum", "nesterov", "adam", "adamw")
+"""Optimizers with which they did so."""
 
 
 def refusal(study: Study, runs: Sequence[Mapping[str, Any]]) -> str | None:
-    """Why trials of this study on file cannot be continued, given the records of the `runs` that trained them; None if
-    they can."""
+    """Why a study on disk cannot be continued; None if it can. `runs`: records of the runs that trained its trials."""
     if study.arithmetic in older.REMOVED_ARITHMETICS:
         return f"they were computed in the arithmetic {study.arithmetic}, which was removed"
     alone = any(
@@ -32,7 +34,7 @@ def refusal(study: Study, runs: Sequence[Mapping[str, Any]]) -> str | None:
 
 
 def factored(study: Study) -> bool:
-    """Whether older versions factored gradients of this study, in a process alone on a CPU."""
+    """Whether older versions factored gradients of this study when a single process trained it on a CPU."""
     if study.arithmetic != "plain" or study.precision != "fp32" or study.micro_batch is not None:
         return False
     if study.optimizer not in OPTIMIZERS or study.batch_size > MOST_EXAMPLES:

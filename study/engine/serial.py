@@ -1,4 +1,4 @@
-"""The plain engine: one trial at a time, `nn.Module` and `torch.optim`; the oracle that faster engines must equal."""
+"""The plain engine: one trial at a time, with `nn.Module` and `torch.optim`; the reference for faster engines."""
 
 import copy
 import math
@@ -27,13 +27,13 @@ T = TypeVar("T")
 
 
 class Proposals(Protocol):
-    """What an engine needs of a tuner and a store; worker processes put a pipe behind the same questions. By default no
-    trial has a checkpoint and none is taken; `pace` says when one of those under way is."""
+    """What an engine needs from the tuner and the store; in worker processes a pipe answers. By default no trial has a
+    checkpoint and none is taken. `pace`: when checkpoints of running trials are due."""
 
     pace: Pace = Pace(None)
 
     def ask(self, wait: bool) -> Trial | None:
-        """The next trial, or None: nothing to start now or, if it may `wait`, nothing any more."""
+        """The next trial, or None: no more trials will come or, without `wait`, none is ready now."""
         ...
 
     def step_limit(self, index: int) -> int:
@@ -45,12 +45,15 @@ class Proposals(Protocol):
         return None
 
     def keep(self, index: int, checkpoint: bytes) -> None:
-        """Keep this as the latest checkpoint of trial `index`."""
+        """Store the latest checkpoint of trial `index`, in place of an earlier one."""
 
 
 def train(study: Study, workload: Workload, data: Source, proposals: Proposals) -> Iterator[Curve]:
-    """Train proposed trials one after the other, on the device of the data or with the team that shares them. Raises
-    RuntimeError or MemoryError if memory runs out with as few examples as the model can take."""
+    """Train proposed trials one after the other, on the device of the data or with the team that shares them.
+
+    Raises:
+        RuntimeError, MemoryError: out of memory with the smallest micro-batch that the model allows.
+    """
     micro_batch = study.micro_batch
     while (trial := proposals.ask(wait=True)) is not None:
         attempt = partial(_curve, study, workload, data, proposals, trial)
@@ -69,8 +72,17 @@ def _curve(
 def fitting(
     study: Study, workload: Workload, team: Team, micro_batch: int | None, attempt: Callable[[int | None], T]
 ) -> tuple[T, int | None]:
-    """(the result of an attempt, its micro-batch), halving the micro-batch for as long as memory runs out. Another size
-    changes the last bits, so each attempt starts from step 0 or from a checkpoint of its own size."""
+    """Call `attempt`, and halve the micro-batch until memory suffices; returns (the result, the micro-batch).
+
+    The size changes the last bits, so each attempt starts from step 0 or from a checkpoint with its own size.
+
+    Arguments:
+        micro_batch: the first one to attempt; None: the whole batch, or a rank's share of it.
+        attempt: micro-batch -> result.
+
+    Raises:
+        RuntimeError, MemoryError: out of memory with the smallest micro-batch that the model allows.
+    """
     while True:
         try:
             return attempt(micro_batch), micro_batch
@@ -85,12 +97,12 @@ def fitting(
 
 
 class Run:
-    """One trial under way, as one process of its team sees it.
+    """One running trial, as seen from one rank of its team.
 
     Attributes:
-        shares: the micro-batches of each process, as places in the global batch.
-        parts: those of this one.
-        trained: the model, through which a team's gradients become one.
+        shares: for each rank, its micro-batches as slices of the global batch.
+        parts: the micro-batches of this rank.
+        trained: the model; in a team, wrapped so that backward passes average gradients over the ranks.
     """
 
     def __init__(
@@ -121,8 +133,8 @@ class Run:
             self.trained = self.team.parallel(self.model, unused=self._rehearse())
 
     def _rehearse(self) -> bool:
-        """Whether some parameters have no part in the loss, found out on a copy, by each process alone: one that runs
-        out of memory later would leave the others waiting for it."""
+        """Whether some parameters do not contribute to the loss. Each rank tries it on a copy of the model without
+        collectives, so that no rank waits for one that runs out of memory."""
         self.trained = copy.deepcopy(self.model)
         largest = max(range(len(self.parts)), key=lambda part: self.parts[part].stop - self.parts[part].start)
         self.team.agree(lambda: self.losses(largest).sum().backward())
@@ -130,7 +142,7 @@ class Run:
         return bool(self.team.sum(torch.tensor(float(unused))))
 
     def restore(self, content: bytes | None) -> None:
-        """Go on from a checkpoint, if it is one of this trial."""
+        """Continue from a checkpoint, if it matches this trial."""
         if (found := checkpoints.restore(content, self.log, self.weights)) is None:
             return
         self.step = found.step
@@ -142,12 +154,12 @@ class Run:
 
     @property
     def weights(self) -> dict[str, Tensor]:
-        """All that is trained, by name, and the averages of it."""
+        """The model's state by name, and its average with the prefix `ema.` if there is one."""
         average = {} if self.average is None else self.average.state_dict(prefix="ema.")
         return self.model.state_dict() | average
 
     def finish(self, proposals: Proposals) -> Curve:
-        """Train to the end of the trial: its goal, its divergence, its limit or its budget."""
+        """Train until the trial reaches its goal, diverges, or reaches its step limit or budget."""
         log, pace = self.log, proposals.pace
         for step in self.study.evaluation_steps[log.evaluations :]:
             if step > proposals.step_limit(self.trial.index):
@@ -157,7 +169,7 @@ class Run:
                     pace.advance(self.advance, step - self.step)
                 if log.first_bad_step is None and pace.due():
                     held = self.optimizer.state_dict()
-                    # Some optimizers count their steps in the groups.
+                    # Some optimizers count their steps in the parameter groups.
                     groups = [{k: v for k, v in group.items() if k != "params"} for group in held["param_groups"]]
                     state = {"state": held["state"], "groups": groups}
                     checkpoint = Checkpoint(self.step, self.weights, state)
@@ -175,9 +187,10 @@ class Run:
         return log.curve()
 
     def predict(self, inputs: Tensor, averaged: bool = False) -> Tensor:
-        """The model's outputs [1, N, ...] for inputs [N, ...], dropout off; `averaged`: by the average of its weights.
+        """The model's outputs [1, N, ...] for inputs [N, ...], dropout off; `averaged`: with averaged weights.
 
-        Some optimizers of others train at one point and are measured at another: `train` and `eval` are theirs too.
+        Some third-party optimizers (schedule-free ones) train at one point and evaluate at another; their `eval` and
+        `train` switch between the two.
         """
         if averaged:
             assert self.average is not None
@@ -193,8 +206,8 @@ class Run:
         return outputs.unsqueeze(0)
 
     def advance(self, steps: int) -> None:
-        """Make `steps` updates, or as many as leave the training loss finite."""
-        check_every_step = self.data.device.type == "cpu"  # elsewhere reading a loss stalls the device
+        """Make `steps` updates, and log the first with a non-finite training loss. A CPU stops there."""
+        check_every_step = self.data.device.type == "cpu"  # reading a loss stalls a GPU
         losses: list[Tensor] = []
         for _ in range(steps):
             loss = self.update(self.learning_rate(self.step))
@@ -210,7 +223,7 @@ class Run:
                 self.log.first_bad_step = self.step - len(losses) + int(bad[0]) + 1
 
     def update(self, learning_rate: float) -> Tensor:
-        """One parameter update; returns the mean training loss, on the device."""
+        """Make one parameter update; returns the mean training loss before it, as a tensor on the device."""
         for group in self.optimizer.param_groups:
             group["lr"] = learning_rate
         losses: list[Tensor] = []
@@ -230,10 +243,10 @@ class Run:
         return losses[0]
 
     def _descend(self, learning_rate: float) -> Tensor:
-        """Leave the gradient of the mean loss on the step's batch behind, penalised; returns that loss.
+        """Write the gradient of the batch's mean loss, with its L2 penalty, into `grad`; apply weight decay to the
+        weights. Returns the mean loss.
 
-        A batch taken in parts, one after the other or each on its device, weights each by its examples, so that
-        unequal ones make the same mean.
+        Each micro-batch counts by its number of examples, so the split does not change the mean.
         """
         self.optimizer.zero_grad(set_to_none=True)
         if self.team.size == len(self.parts) == 1:
@@ -245,7 +258,7 @@ class Run:
             for number in range(len(self.parts)):
                 with self._alone() if number < len(self.parts) - 1 else nullcontext():
                     part = self.losses(number).sum() / self.study.batch_size
-                    (part * self.team.size).backward()  # the team takes the mean
+                    (part * self.team.size).backward()  # cancels the mean over ranks
                 total += part.detach()
             self.team.sum(total)
         with torch.no_grad():
@@ -256,24 +269,24 @@ class Run:
         return total
 
     def _alone(self) -> AbstractContextManager[None]:
-        """Backward passes that leave the gradients of this process alone."""
+        """A context in which backward passes do not exchange gradients with other ranks."""
         trained = self.trained
         return trained.no_sync() if isinstance(trained, nn.parallel.DistributedDataParallel) else nullcontext()
 
     def losses(self, part: int) -> Tensor:
-        """The training loss of each example of a part of the step's batch."""
+        """The training loss of each example in micro-batch number `part` of this rank."""
         start = self.parts[part].start
         set_keys(self.keyed, self.trial.seed, self.step, start)
-        _seed(layer_key(self.trial.seed, self.step, -2 - start), self.data.device)  # for layers that draw by themselves
+        _seed(layer_key(self.trial.seed, self.step, -2 - start), self.data.device)  # for third-party random layers
         inputs, targets = self.read(self.step, part)
         outputs = forward(self.study, self.trained, inputs)
         return self.workload.loss(outputs, targets, **self.loss_hyperparameters)
 
 
 def _seed(key: int, device: torch.device) -> None:
-    """Settle what torch's own generators give next to models and optimizers of others: trials share the process.
+    """Seed torch's global generators, which third-party models and optimizers use and trials in a process share.
 
-    `torch.manual_seed` asks all kinds of devices, and takes 70 microseconds.
+    `torch.manual_seed` would seed every kind of device, which takes 70 microseconds.
     """
     torch.default_generator.manual_seed(key)
     if device.type == "cuda":
@@ -281,5 +294,5 @@ def _seed(key: int, device: torch.device) -> None:
 
 
 def _apart(device: torch.device) -> AbstractContextManager[None]:
-    """Draws in this block leave torch's generators as they were."""
+    """A context that restores the state of torch's global generators when it ends."""
     return torch.random.fork_rng([device] if device.type == "cuda" else [])

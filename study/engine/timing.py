@@ -1,4 +1,4 @@
-"""What a step and an evaluation of a study take, measured on a few real ones."""
+"""The time of a step and of an evaluation of a study, measured on a few real ones."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -17,21 +17,23 @@ from study.space import middle
 from workloads.base import Workload
 
 OVERLAPPING = 8
-"""Updates timed at once on such a device, which makes them while the host prepares the next."""
+"""Updates in one timing of the plain engine on a GPU, which computes them while the host prepares the next."""
 
 TIMED_SECONDS = 0.02
+"""The least duration of one timing of lanes: shorter ones are repeated with more steps."""
 
 TIMED_STEPS = 32
-"""At most, on a CPU; elsewhere two segments, so that the host prepares the one while the device makes the other."""
+"""Most steps in one timing of lanes on a CPU. On a GPU two segments: the host prepares one while the GPU computes the
+other."""
 
 
 def update_seconds_of(study: Study, workload: Workload, data: Data, lanes: int) -> float:
-    """Seconds that an update takes each of `lanes` lanes."""
+    """Seconds per update and lane, with `lanes` lanes trained at once."""
     return step_seconds(started(study, workload, data, range(lanes)))
 
 
 def step_seconds(fused: Lanes) -> float:
-    """What an update of one of these lanes takes."""
+    """Seconds per update and lane of these lanes; makes updates."""
     steps = fused.stack.period
     seconds = least_seconds(partial(fused.advance, steps), budget=0)
     if seconds < TIMED_SECONDS:
@@ -43,6 +45,7 @@ def step_seconds(fused: Lanes) -> float:
 
 
 def plain_cost(study: Study, workload: Workload, data: Source, micro_batch: int | None) -> Cost:
+    """The cost of a trial in the plain engine with this micro-batch; None: the whole batch at once."""
     run = Run(study, workload, data, usual_trial(study, 0), micro_batch)
     cost = cost_of(run.log, update_seconds(run), run.predict)
     parts = tuple(tuple(part.stop - part.start for part in taken) for taken in run.shares)
@@ -57,7 +60,14 @@ def cost_of(
     heights: Sequence[int] = (1,),
     lanes: int = 1,
 ) -> Cost:
-    """With evaluation measured on one chunk of examples, by a predictor of `models` models."""
+    """The cost of a trial; times the evaluation on one chunk of validation examples and scales it to the splits.
+
+    Arguments:
+        log: the log of any trial of the study.
+        step: seconds per update of one trial.
+        predict: inputs [N, ...] -> outputs [models, N, ...].
+        heights, lanes: copied into the cost.
+    """
     examples = log.data.counts
     chunk = min(EVALUATION_CHUNK, examples["val"])
     once = least_seconds(lambda: measure_errors(log, "val", predict, chunk), budget=0) / models / chunk
@@ -74,7 +84,13 @@ def started(
     heights: Sequence[int] | None = None,
     slower: float = 1.0,
 ) -> Lanes:
-    """These trials under way, from one initialisation, which is what takes longest to make."""
+    """Lanes at step 0 for timing. All share one initial model, because creating models takes longest.
+
+    Arguments:
+        indices: trial index of each lane.
+        heights: admitted stack heights; None: the number of lanes.
+        slower: factor on the usual learning rate.
+    """
     lanes = Lanes(study, workload, data, heights or [len(indices)], len(indices))
     model = initial_model(workload, usual_trial(study, 0), data.inputs.device)
     for index in indices:
@@ -83,12 +99,13 @@ def started(
 
 
 def usual_trial(study: Study, index: int, slower: float = 1.0) -> Trial:
+    """Trial `index` in the middle of the search space, with its learning rate times `slower`."""
     hyperparameters = middle(study.search.space)
     return study.trial(index, hyperparameters | {"learning_rate": slower * hyperparameters["learning_rate"]})
 
 
 def update_seconds(run: Run) -> float:
-    """What an update takes this trial."""
+    """Seconds per update of this run; makes updates."""
     updates = 1 if run.data.device.type == "cpu" else OVERLAPPING
 
     def some() -> None:

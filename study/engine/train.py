@@ -1,4 +1,4 @@
-"""Trials -> curves: train a study, or measure what it costs, by the engine that its arithmetic names."""
+"""Trials -> curves: train a study, or measure its cost, with the engine of its arithmetic."""
 
 from collections.abc import Iterator, Sequence
 from functools import partial
@@ -18,7 +18,8 @@ from workloads.base import Workload
 def train(
     study: Study, workload: Workload, data: Source, proposals: Proposals, heights: Sequence[int], lanes: int
 ) -> Iterator[Curve]:
-    """Train a study's proposed trials in its recorded arithmetic, `lanes` at once where it fuses them."""
+    """Train proposed trials in the study's arithmetic. `heights` (admitted stack heights) and `lanes` (trials at
+    once) matter only if it fuses trials."""
     if not fused(study):
         return train_serially(study, workload, data, proposals)
     assert isinstance(data, Data)
@@ -26,8 +27,13 @@ def train(
 
 
 def measure(study: Study, workload: Workload, data: Source, most: int, lanes: int | None = None) -> Cost:
-    """What a trial costs with `lanes` lanes, up to the highest admitted height; None: with the number of lanes that is
-    fastest among the admitted heights up to `most`."""
+    """Measure the cost of a trial.
+
+    Arguments:
+        most: the greatest number of lanes to try; `study.engine.lane_count.REFERENCE` if that is more.
+        lanes: measure with this number of lanes, or with the highest admitted stack height if that is lower; None: with
+            the fastest number of lanes.
+    """
     if not fused(study):
         attempt = partial(plain_cost, study, workload, data)
         return fitting(study, workload, data.team, study.micro_batch, attempt)[0]

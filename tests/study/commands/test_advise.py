@@ -146,7 +146,7 @@ def test_a_workload_that_cannot_be_built_again(tmp_path, capsys, make_study, mak
     assert main(["advise", str(tmp_path), "--memory", "80"]) == 2
     err = " ".join(capsys.readouterr().err.split())
     assert "tiny with momentum cannot be built again: workload._target_ must be an importable class" in err
-    assert "Enter --max-per-device-batch for --memory" in err
+    assert "Give --max-per-device-batch instead of --memory" in err
     assert advised(capsys, "--max-per-device-batch", "8", results=tmp_path)
 
 
