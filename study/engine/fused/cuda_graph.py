@@ -1,8 +1,8 @@
-"""Functions of tensors that a GPU is handed whole: recorded once, then launched as one.
+"""CUDA graphs: a function of tensors is recorded once, then replayed with one launch.
 
-An update of small models is some tens of kernels that take microseconds each, and the host takes longer to launch them
-one by one, through `torch.vmap` and autograd, than the device to run them. A recorded one is replayed by a single
-launch: the same kernels on the same addresses, hence the same bits.
+An update of small models consists of tens of kernels that take microseconds each. Launching them one by one, through
+`torch.vmap` and autograd, takes the host longer than running them takes the GPU. A replay launches the same kernels on
+the same addresses at once, so the bits are the same.
 """
 
 import warnings
@@ -17,33 +17,33 @@ from study.devices.memory import out_of_memory
 
 
 class CudaGraph:
-    """A `torch.cuda.CUDAGraph`, recorded on another stream than the usual one, as CUDA wants it.
+    """A `torch.cuda.CUDAGraph`, recorded on a stream of its own, because CUDA cannot record the default stream.
 
-    One at a time: libraries keep memory for each stream, and some versions of torch free it with any of its graphs.
+    Keep one at a time: libraries keep memory per stream, and some versions of torch free it with any of its graphs.
     """
 
     def __init__(self, device: torch.device) -> None:
         self._graph, self._stream = torch.cuda.CUDAGraph(), _stream(device)
 
     def run(self, function: Callable[[], Tensor]) -> Tensor:
-        """Call it, where it will be recorded: libraries make ready at a first call, which cannot be recorded."""
+        """Call `function` on the recording stream: libraries initialise at a first call, which cannot be recorded."""
         with self._aside():
             return function()
 
     def record(self, function: Callable[[], Tensor]) -> Tensor:
-        """Call it without running what it launches; returns where each replay leaves its result. Raises RuntimeError if
-        it asks the host, or takes from it."""
+        """Record the kernels that `function` launches, without running them; returns the tensor into which each replay
+        writes the result. Raises RuntimeError if `function` waits for the GPU or copies between host and GPU."""
         with self._aside(), torch.cuda.graph(self._graph, stream=self._stream), _never_waiting():
             return function()
 
     def replay(self) -> None:
-        """Launch what was recorded."""
+        """Launch the recorded kernels."""
         with torch.cuda.device(self._stream.device):
             self._graph.replay()
 
     @contextmanager
     def _aside(self) -> Iterator[None]:
-        """On the other stream, which is left even where torch stumbles over a recording that failed."""
+        """Run the block on the recording stream, and leave that stream even if the recording fails."""
         here = torch.cuda.current_stream(self._stream.device)
         self._stream.wait_stream(here)
         try:
@@ -60,11 +60,11 @@ def _stream(device: torch.device) -> torch.cuda.Stream:
 
 @contextmanager
 def _never_waiting() -> Iterator[None]:
-    """Waiting for the device is an error of torch's; one of CUDA's would leave torch recording for good."""
+    """Let torch raise if the block waits for the GPU: an error from CUDA would leave torch recording forever."""
     before = torch.cuda.get_sync_debug_mode()
     try:
         with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", message="Synchronization debug mode")  # is a prototype, it says once
+            warnings.filterwarnings("ignore", message="Synchronization debug mode")  # a notice that it is a prototype
             torch.cuda.set_sync_debug_mode("error")
         yield
     finally:
@@ -72,25 +72,28 @@ def _never_waiting() -> Iterator[None]:
 
 
 GRAPHS: dict[str, Callable[[torch.device], CudaGraph]] = {"cuda": CudaGraph}
-"""What records on each type of device; a CPU has nothing to launch."""
+"""Device type -> class that records; a CPU launches no kernels."""
 
 
 def replayed(function: Callable[..., Tensor], device: torch.device) -> Callable[..., Tensor]:
-    """The same function of tensors, by replays where the device knows how. All that it reads besides its arguments, and
-    writes, must stay where it is; the shapes of its arguments settle what it does."""
+    """The same function, replayed from a recording if the device supports it.
+
+    Other tensors that it reads or writes must keep their addresses, and the kernels that it launches must depend on
+    nothing but the shapes of its arguments.
+    """
     graph = GRAPHS.get(device.type)
     return function if graph is None else Replayed(function, graph(device))
 
 
 class Replayed:
-    """A function made and recorded at its first call, and replayed at those that follow."""
+    """A function that runs and is recorded at its first call, and is replayed at later calls."""
 
     def __init__(self, function: Callable[..., Tensor], graph: CudaGraph) -> None:
         self._function = function
         self._graph: CudaGraph | None = graph
         self._found: Tensor | None = None
         self._held: Sequence[Tensor] = ()
-        """Where the recorded arguments are, each a copy of the latest given."""
+        """The tensors that the recorded kernels read; `__call__` copies its arguments into them."""
         self._latest: Sequence[Tensor] = ()
 
     def __call__(self, *arguments: Tensor) -> Tensor:
@@ -99,7 +102,7 @@ class Replayed:
         if self._found is None:
             return self._record(self._graph, arguments)
         for held, given, before in zip(self._held, arguments, self._latest, strict=True):
-            if given is not before:  # some stay the same for many calls
+            if given is not before:  # some arguments are the same tensor in many calls
                 held.copy_(given)
         self._latest = arguments
         self._graph.replay()
@@ -112,7 +115,7 @@ class Replayed:
             self._found = graph.record(lambda: self._function(*held))
             self._held, self._latest = held, arguments
         except RuntimeError as error:
-            chain = list(_with_what_came_before(error))  # leaving a recording that failed is an error, too
+            chain = list(_with_what_came_before(error))  # ending a failed recording raises again
             if full := next(filter(out_of_memory, chain), None):
                 raise full from None
             self._graph = None
@@ -122,7 +125,7 @@ class Replayed:
 
 
 def _with_what_came_before(error: BaseException | None) -> Iterator[BaseException]:
-    """An error, and those that were being handled when it was raised."""
+    """An error, then its context, and so on to the first error."""
     while error is not None:
         yield error
         error = error.__context__

@@ -1,6 +1,7 @@
-"""Gradients of many models of one kind at once: what all forms of them (`linear_chain`, `vmapped`) share.
+"""The parts that `linear_chain` and `vmapped` share to compute the gradients of many equal models at once.
 
-Shapes: l lanes, B examples in a batch, N inputs that all lanes share, P parameters of one model, p of some of them.
+Shapes: l lanes, B examples in a batch, N inputs that all lanes share, P numbers in a row with the parameters of one
+model, p in a part of a row.
 """
 
 from __future__ import annotations
@@ -16,42 +17,46 @@ Loss = Callable[[Tensor], Tensor]
 """Outputs [l, B, ...] -> the loss of every example [l * B]."""
 
 CACHE_LINE = 16
-"""Floats."""
+"""The number of float32 in a cache line of 64 bytes."""
 
 
 class Form(Protocol):
-    """The models of l lanes, their parameters cut out of rows [l, P]."""
+    """The models of l lanes, whose parameters are views of rows [l, P]."""
 
     def __init__(self, template: nn.Module, weights: Tensor, layout: Layout) -> None: ...
 
     @staticmethod
     def predicts_alone(device: torch.device) -> bool:
-        """Whether `outputs` runs one model after another, so that nothing beside a model can touch its bits."""
+        """Whether `outputs` runs one model after another, so that no other lane can change its bits."""
         ...
 
     @property
     def columns(self) -> Sequence[slice]:
-        """The parts of the rows that `backward` has gradients of."""
+        """The parts of a row, one for each gradient that `backward` returns."""
         ...
 
     def outputs(self, inputs: Tensor) -> Tensor:
-        """What each model computes of the same inputs [N, ...], dropout off: [l, N, ...]."""
+        """The outputs [l, N, ...] of each model for the same inputs [N, ...], dropout off."""
         ...
 
     def backward(self, inputs: Tensor, loss: Loss, keys: Tensor) -> tuple[Tensor, Sequence[Tensor]]:
-        """(losses [l * B], the gradients [l, p] of each lane's mean loss over its inputs [l, B, ...], by columns);
-        `keys`: of each keyed layer [l, layers]."""
+        """The losses of all examples [l * B], and the gradients of each lane's mean loss: [l, p] for each of `columns`.
+
+        Arguments:
+            inputs: each lane's own inputs [l, B, ...].
+            keys: keys of the keyed layers [l, layers].
+        """
         ...
 
 
 class Layout:
-    """Where each parameter of a model lies in a row [P] of its parameters side by side.
+    """The place of each parameter in a row [P] that holds all parameters of a model.
 
-    Each starts at a cache line: kernels peel unaligned heads, which would make bits depend on the row.
+    Each starts at a cache line: kernels handle an unaligned start separately, so bits would depend on the row.
 
     Attributes:
-        columns: of each parameter.
-        gaps: how many floats come after each, up to the next cache line.
+        columns: for each parameter, its part of a row.
+        gaps: for each parameter, the number of unused floats after it, up to the next cache line.
     """
 
     def __init__(self, model: nn.Module) -> None:
@@ -70,7 +75,7 @@ class Layout:
 
 
 def differentiated(loss: Loss, outputs: Tensor, wanted: Sequence[Tensor]) -> tuple[Tensor, Sequence[Tensor]]:
-    """(losses [l * B], the gradients of each lane's mean loss with respect to `wanted`), from outputs [l, B, ...]."""
+    """(losses [l * B] of outputs [l, B, ...], gradients of each lane's mean loss with respect to `wanted`)."""
     with torch.enable_grad():
         losses = loss(outputs)
         gradients = torch.autograd.grad(losses, wanted, torch.full_like(losses, 1 / outputs.shape[1]))
@@ -83,16 +88,16 @@ def is_watched(parameter: Tensor) -> bool:
 
 
 def is_plain_sequence(model: nn.Module) -> bool:
-    """Whether the model is one layer after the other, each used once and as it was made, and nothing else happens."""
+    """Whether the model only applies its layers one after the other, each once and without hooks."""
     return (
-        type(model) is nn.Sequential  # a class of its own may do more than one layer after the other
+        type(model) is nn.Sequential  # a subclass may compute more
         and len({id(layer) for layer in model}) == len(model)  # a layer used twice shares its parameters
         and not has_hooks(model)
     )
 
 
 def has_hooks(model: nn.Module) -> bool:
-    """Whether layers do something besides what the `forward` of their class does."""
+    """Whether hooks, or a replaced `forward` or `__call__` of a module, may do more than the class of the module."""
     hooks = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
     return nn.modules.module._has_any_global_hook() or any(
         "forward" in vars(module)

@@ -1,19 +1,19 @@
-"""The arithmetic `linear_blocks`: `linear_chain` whose first layer is written to memory once in a block of steps.
+"""The arithmetic `linear_blocks`: `linear_chain`, except that the first layer is written once per block of steps.
 
-At small batch sizes a step is all memory: it reads and writes every weight, gradient and velocity of a first layer,
-though the gradient is a sum of no more than B outer products with inputs that are known beforehand. So for a block of
-steps, with n inputs X [n, D] between them, the weight [H, D] and each tensor of the optimizer's memory are held as
+At small batch sizes memory traffic dominates a step: it reads and writes every weight, gradient and velocity of the
+first layer. Yet the gradient is a sum of only B outer products with inputs that are known in advance. Therefore a block
+of several steps, with n inputs X [n, D] in total, holds the weight W [H, D] and each tensor of its optimizer state as
 
     W = mix_0 W_0 + mix_1 V_0 + A X
 
-combinations of what they were when the block began, and of its inputs. An optimizer that is linear in weights,
-gradients and memory does to the coordinates (mix, A) what it would do to W, and a gradient's coordinates are those of
-the outputs, in the columns of the step's inputs. What a step needs of W are its outputs, and those follow from X X^T,
-X W_0^T and X V_0^T: a few products for the whole block instead of passes over memory in each step. It equals
-`linear_chain` but for rounding.
+where W_0 and V_0 are the weight and the optimizer state at the start of the block. If an optimizer is linear in
+weights, gradients and state, it updates the coordinates (mix, A) exactly as it would update W. The gradient of A is the
+gradient of the layer's outputs, in the columns of the step's inputs; the gradient of mix is 0. The layer's outputs
+follow from X X^T, X W_0^T and X V_0^T, a few products per block instead of passes over memory in each step. The results
+equal those of `linear_chain` except for rounding.
 
-Shapes: L rows of the stack, l of them in a step, B examples in a batch, n = BLOCK inputs of a block, D features of
-one, H outputs of the first layer, S tensors that are combined: the weight and the optimizer's memory of it.
+Shapes: L rows of the stack, l of them in a step, B examples in a batch, n = BLOCK inputs of a block, D features of an
+input, H outputs of the first layer, S combined tensors (the weight and its optimizer state).
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -30,23 +30,22 @@ from study.optimizers.base import Optimizer
 from study.records import Study
 
 BLOCK = 64
-"""Examples of a block: with fewer, memory still takes most of the time, and with more the products do."""
+"""Inputs in a block. With fewer, memory traffic takes most of the time; with more, the products do."""
 
 SMALL_BATCH = 8
-"""First layers gain up to this batch size on a CPU; beyond it the products take longer than the passes over memory that
-they save."""
+"""Largest batch size that gains on a CPU; above it the products take longer than the memory traffic that they save."""
 LEAST_WEIGHTS = 2**14
-"""For each example of a batch: smaller first layers do not gain."""
+"""Weights of the first layer per example of a batch; smaller layers do not gain."""
 
 
 def can(model: nn.Module, study: Study) -> bool:
-    """Whether the first layer of a chain sees the examples as they are, and the optimizer is linear."""
+    """Whether the model is a linear chain, its first layer reads the examples directly, and the optimizer is linear."""
     linear = study.algorithm.linear and not study.averages
     return linear and study.batch_size <= BLOCK and is_linear_chain(model) and first_linear(model) is not None
 
 
 def pays(model: nn.Module, study: Study, device: str) -> bool:
-    """Whether moving the first layer through memory is most of what a step costs."""
+    """Whether memory traffic of the first layer is most of the cost of a step."""
     first = first_linear(model)
     parameters = sum(parameter.numel() for parameter in model.parameters())
     great = first is not None and first.weight.numel() >= max(LEAST_WEIGHTS * study.batch_size, parameters / 2)
@@ -59,12 +58,13 @@ def stack(template: nn.Module, study: Study, rows: int) -> Stack:
 
 
 class Parts(NamedTuple):
-    """A tensor of rows, the weights or a memory of the optimizer: as it was when the block began, and as it goes on.
+    """Views of the weights, or of one tensor of the optimizer state, at the start of each row's block and now.
 
     Attributes:
-        matrix, rest: what belongs to the first layer's weight [L, H, D], and to the other parameters [L, p], then.
-        mix, coordinates: the combination [L, S], [L, H, n] that the matrix is now.
-        rest_now: what belongs to the others [L, p] now.
+        matrix: the part of the first layer's weight at the start [L, H, D].
+        rest: the part of all other parameters at the start [L, p].
+        mix, coordinates: the matrix now as a combination: mix [L, S], A [L, H, n].
+        rest_now: the part of all other parameters now [L, p].
     """
 
     matrix: Tensor
@@ -75,9 +75,9 @@ class Parts(NamedTuple):
 
 
 class LinearBlocks(Stack):
-    """A stack of linear chains in which each row is true as of the beginning of its block.
+    """A stack of linear chains whose rows hold the values at the start of their current blocks.
 
-    Rows begin and end their blocks each for itself, one row at a time, so that nothing beside a row can touch its bits.
+    Each row has its own blocks, computed one row at a time, so that no other row can change its bits.
     """
 
     replayable = False
@@ -91,7 +91,7 @@ class LinearBlocks(Stack):
         stand_in = Combination(BLOCK, tensors, first.bias)
         combined = nn.Sequential(stand_in, *layers[layers.index(first) + 1 :])
         self.combined = Stack(combined, optimizer, lanes, LinearChain)
-        """What a step sees and updates: a combination in place of the first layer."""
+        """The stack that steps update, with a `Combination` in place of the first layer."""
         weight, bias, *_ = self.layout.columns
         coordinates, mix, bias_now, *_ = self.combined.layout.columns
         self.parts = [
@@ -109,18 +109,18 @@ class LinearBlocks(Stack):
         ]
         self.examples = self.weights.new_zeros(lanes, BLOCK, first.in_features)
         self.widths = [BLOCK, BLOCK, *[first.out_features] * tensors]
-        # Whole cache lines: kernels peel unaligned heads, which would make bits depend on the row.
+        # Whole cache lines: kernels handle an unaligned start separately, so bits would depend on the row.
         self.known = self.weights.new_zeros(lanes, BLOCK, -(-sum(self.widths) // CACHE_LINE) * CACHE_LINE)
-        """Of each input of a row's block: which it is, its products with the others, what each matrix makes of it."""
+        """For each input of a row's block: its one-hot index, its products with all n, its outputs by each matrix."""
         self.known[:, :, :BLOCK] = torch.eye(BLOCK)
         self.place, self.length = [0] * lanes, [0] * lanes
-        """Steps made of each row's block, and steps that it has; 0: none is under way."""
+        """For each row, the steps made in its block, and the length of the block in steps; 0: no block has begun."""
         device = self.weights.device
         self._rows, self._batch = torch.arange(lanes, device=device)[:, None], torch.arange(batch_size, device=device)
 
     @property
     def bytes(self) -> int:
-        own = (self.weights, *self.state.values(), self.examples, self.known)  # gradients are those of coordinates
+        own = (self.weights, *self.state.values(), self.examples, self.known)  # `combined` counts the gradients
         return sum(tensor.nbytes for tensor in own) + self.combined.bytes
 
     def pending(self, row: int) -> int:
@@ -142,11 +142,11 @@ class LinearBlocks(Stack):
         self.place[target], self.length[target] = self.place[source], self.length[source]
 
     def begin(self, row: int, inputs: Tensor) -> None:
-        """Begin a block of as many steps as these inputs [m * B, ...] are for, at most `period`."""
+        """Begin a block of m steps, at most `period`, with these inputs [m * B, ...]."""
         self.length[row] = len(inputs) // self.batch_size
         x = self.examples[row]
         x[: len(inputs)] = inputs.flatten(1)
-        x[len(inputs) :] = 0  # products are of one size, and what is not there adds nothing to them
+        x[len(inputs) :] = 0  # products have a fixed size; zeros add nothing
         _, products, *made = self.known[row, :, : sum(self.widths)].split(self.widths, dim=1)
         torch.mm(x, x.mT, out=products)
         for number, (part, outputs) in enumerate(zip(self.parts, made, strict=True)):
@@ -160,7 +160,7 @@ class LinearBlocks(Stack):
         if not self.pending(row):
             return
         mixes = [part.mix[row].tolist() for part in self.parts]
-        others = [self._others(row, number, mix) for number, mix in enumerate(mixes)]  # before any is written
+        others = [self._others(row, number, mix) for number, mix in enumerate(mixes)]  # before any is overwritten
         for number, part in enumerate(self.parts):
             matrix = part.matrix[row].addmm_(part.coordinates[row], self.examples[row], beta=mixes[number][number])
             for other in others[number]:
@@ -169,12 +169,12 @@ class LinearBlocks(Stack):
         self.place[row] = self.length[row] = 0
 
     def _others(self, row: int, number: int, mix: Sequence[float]) -> list[Tensor]:
-        """The shares of the other matrices in this one."""
+        """The terms mix_i * matrix_i that matrix `number` takes from the others, where not zero."""
         shares = [(part.matrix[row], share) for part, share in zip(self.parts, mix, strict=True)]
         return [matrix * share for matrix, share in shares[:number] + shares[number + 1 :] if share]
 
     def inputs(self, rows: int, lanes: int, now: Callable[[], Tensor], ahead: Callable[[int, int], Tensor]) -> Tensor:
-        """[l, B, 2 n + S H]; where a row begins a block, its own steps alone settle how long that is."""
+        """Inputs of the `Combination` [l, B, 2 n + S H]. A new block's length depends on the row's own steps alone."""
         for row in range(lanes):
             if not self.pending(row):
                 self.begin(row, ahead(row, self.period))

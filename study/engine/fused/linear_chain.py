@@ -1,9 +1,10 @@
-"""The arithmetic `linear_chain`: linear layers by batched matrix products, with the chain rule written out.
+"""The arithmetic `linear_chain`: linear layers as batched matrix products, with the chain rule written out.
 
-No autograd graph beyond the loss, gradients in place, every transpose taken once: at small batch sizes the calls
-themselves are what a step costs.
+At small batch sizes the number of calls dominates the cost of a step. So autograd sees only the loss, layers write
+gradients in place, and every transpose is taken once.
 
-Shapes: l lanes, B examples in a batch, P parameters of one model; D inputs and H outputs of a layer.
+Shapes: l lanes, B examples in a batch, P numbers in a row with the parameters of one model, D inputs and H outputs of a
+layer; n and S as in `linear_blocks`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -20,7 +21,7 @@ from workloads.layers import Dropout, keep_mask
 
 
 def is_linear_chain(model: nn.Module) -> bool:
-    """Whether the model is a plain sequence of layers that are all known here."""
+    """Whether the model is a plain sequence of the layers supported here, with at least one linear layer."""
     known = (nn.Linear, nn.ReLU, nn.Flatten, Dropout)
     return (
         is_plain_sequence(model)
@@ -34,18 +35,18 @@ def is_linear_chain(model: nn.Module) -> bool:
 
 
 def first_linear(chain: nn.Module) -> nn.Linear | None:
-    """The linear layer of a chain that sees the examples as they are; None if another layer sees them first."""
+    """The linear layer of a chain that reads the examples directly; None if a ReLU or dropout comes before it."""
     first = next(layer for layer in chain.children() if not isinstance(layer, nn.Flatten))
     return first if isinstance(first, nn.Linear) else None
 
 
 def can(model: nn.Module, study: Study) -> bool:
-    """Whether it computes this model."""
+    """Whether the model is a linear chain."""
     return is_linear_chain(model)
 
 
 def pays(model: nn.Module, study: Study, device: str) -> bool:
-    """Always: it was the fastest at every batch size, on CPUs and GPUs."""
+    """True: in measurements it was the fastest at every batch size, on CPUs and GPUs."""
     return True
 
 
@@ -55,8 +56,12 @@ def stack(template: nn.Module, study: Study, rows: int) -> Stack:
 
 
 class LinearChain:
-    """Linear layers by batched matrix products; one buffer takes the gradients of all parameters. `template`: a model
-    for which `is_linear_chain` holds, or one that begins with a `Combination`; `weights`: rows [l, P]."""
+    """Linear layers as batched matrix products, with one buffer for the gradients of all parameters.
+
+    Arguments:
+        template: a model for which `is_linear_chain` holds, or one that begins with a `Combination`.
+        weights: rows [l, P].
+    """
 
     columns = (slice(None),)
 
@@ -102,7 +107,7 @@ class LinearChain:
 
     @cached_property
     def gradients(self) -> Tensor:
-        """What the layers write theirs into [l, P]; evaluations have no use for it."""
+        """The buffer [l, P] into which layers write gradients. Built on first use: evaluation does not need it."""
         gradients = torch.zeros_like(self.weights)
         for name, view in self.layout.views(gradients).items():
             layer, _, key = name.rpartition(".")
@@ -112,17 +117,17 @@ class LinearChain:
 
 class _Layer(Protocol):
     def forward(self, x: Tensor, keys: Tensor | None) -> Tensor:
-        """Outputs, remembering what `backward` needs; without keys as in evaluation."""
+        """Outputs [l, B, ...]; stores what `backward` needs. `keys` [l, layers]; None: evaluation, without dropout."""
         ...
 
     def backward(self, dy: Tensor) -> Tensor:
-        """The gradient of the latest inputs, given that of the outputs."""
+        """The gradient of the latest inputs, given the gradient of the outputs."""
         ...
 
 
 class _Linear:
-    """One linear layer of every lane; `own`: name -> parameter [l, *shape]; `gradients`: name -> where its gradient is
-    to be written."""
+    """One linear layer of every lane. `own`: name -> parameter [l, *shape]; `gradients`: name -> view into which its
+    gradient is written."""
 
     def __init__(self, own: Mapping[str, Tensor]) -> None:
         self.weight, self.gradients = own["weight"], dict[str, Tensor]()
@@ -142,12 +147,11 @@ class _Linear:
 
 
 class Combination(nn.Module):
-    """A linear layer whose weight is a combination: `mix` [S] times S known matrices, and `weight` [H, n] times n known
-    inputs.
+    """A linear layer whose weight is `mix` [S] times S known matrices plus `weight` [H, n] times n known inputs.
 
-    Its own inputs [B, 2 n + S H] are what is known of the layer's: which of the n they are (one-hot), their products
-    with each of the n, and what each of the S matrices makes of them. The gradient of its parameters is that of the
-    combined matrix, in the same coordinates. It holds parameters; `LinearChain` computes with them.
+    For each example, its inputs [B, 2 n + S H] hold the one-hot index among the n known inputs, the products with each
+    of them, and the outputs of each of the S matrices. The gradient of its parameters is the gradient of the summed
+    matrix in the same coordinates. This module only holds parameters; `LinearChain` computes with them.
     """
 
     def __init__(self, inputs: int, matrices: int, bias: nn.Parameter) -> None:
@@ -175,7 +179,7 @@ class _Combination(_Linear):
 
     def write_gradients(self, dy: Tensor) -> None:
         super().write_gradients(dy)
-        self.gradients["mix"].zero_()  # penalties and rules write into gradients
+        self.gradients["mix"].zero_()  # the penalty and the rule may have changed it in place
 
 
 class _ReLU:

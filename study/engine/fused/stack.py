@@ -1,6 +1,7 @@
-"""Many models as one: the parameters of L lanes stacked along a leading axis, updated at once.
+"""A stack: the parameters of L lanes along a leading axis, updated at once.
 
-Shapes: L lanes in a stack, l of them in a step, B examples in a batch, P parameters of one model.
+Shapes: L rows of the stack (one per lane), l of them in a step, B examples in a batch, P numbers in a row with the
+parameters of one model.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -12,19 +13,20 @@ from study.engine.fused.layout import Form, Layout, Loss
 from study.optimizers.base import Optimizer, Scalars, Values, decay_, in_place
 
 Update = Callable[[Tensor, Loss, Tensor, Scalars, Tensor], Tensor]
-"""One update of some rows, with the arguments of `Step`."""
+"""One update of some rows, with the arguments of `Step.__call__`."""
 
 
 class Stack:
-    """L models of one kind and the state of their optimizer, a row each.
+    """L equal models and their optimizer state, one row each.
 
     Attributes:
-        weights: [L, P], a model's parameters side by side in a row.
-        state: name -> [L, ...], the optimizer's memory: [L, P] where its rule is elementwise, else of each parameter
-            by "parameter.name"; and `ema` [L, P] where an average of the weights is wanted.
-        views: parameter name -> [L, *shape], into `weights`.
-        period: steps after which what they cost repeats.
-        replayable: whether steps are the same for the device, whatever the host counts.
+        weights: [L, P], all parameters of a model side by side in a row.
+        state: optimizer state. For an elementwise rule: name -> [L, P]; otherwise: "parameter.name" -> [L, ...]. With
+            `averages`, also `ema` [L, P], the average of the weights.
+        views: parameter name -> view [L, *shape] of `weights`.
+        period: number of steps after which the cost per step repeats.
+        replayable: whether every step launches the same kernels on the same addresses, so that a CUDA graph can replay
+            it.
     """
 
     period = 1
@@ -44,16 +46,16 @@ class Stack:
 
     @property
     def bytes(self) -> int:
-        """Of weights, gradients and state together."""
+        """Bytes of weights, gradients and state together."""
         return 2 * self.weights.nbytes + sum(tensor.nbytes for tensor in self.state.values())
 
     @property
     def predicts_alone(self) -> bool:
-        """Whether outputs are computed one model after another, so that nothing beside a model can touch its bits."""
+        """Whether outputs are computed one model after another, so that no other row can change a model's bits."""
         return self._form.predicts_alone(self.weights.device)
 
     def load(self, row: int, model: nn.Module) -> None:
-        """Reset a row to a freshly initialised model."""
+        """Set a row to this model, with the initial optimizer state."""
         for name, parameter in model.named_parameters():
             self.views[name][row].copy_(parameter.detach())
         for name, tensor in self._initial_state(row).items():
@@ -69,11 +71,11 @@ class Stack:
         return state | {"ema": weights} if self.averages else state
 
     def row(self, row: int) -> dict[str, Tensor]:
-        """All that a row holds [P], as views: `weights`, and the optimizer's memory by name."""
+        """The content of a row as views: `weights` [P], and optimizer state by name."""
         return {"weights": self.weights[row], **{name: tensor[row] for name, tensor in self.state.items()}}
 
     def fill(self, row: int, held: Mapping[str, Tensor]) -> None:
-        """Copy what another row holds, or held once, into this one."""
+        """Copy the content of a row, in the form of `row`, into this row."""
         for name, tensor in self.row(row).items():
             tensor.copy_(held[name])
 
@@ -82,33 +84,33 @@ class Stack:
         self.fill(target, self.row(source))
 
     def pending(self, row: int) -> int:
-        """How many of a row's latest steps it does not hold yet."""
+        """The number of steps made that the content of a row does not include yet."""
         return 0
 
     def settle(self, row: int) -> None:
-        """Bring into a row what is pending, for it to be read; steps that follow would have other last bits."""
+        """Include the pending steps in a row, to read it; later steps then have other last bits."""
 
     def inputs(self, rows: int, lanes: int, now: Callable[[], Tensor], ahead: Callable[[int, int], Tensor]) -> Tensor:
-        """What the next step of the first `rows` rows learns from [rows, B, ...], or what is known of it.
+        """The inputs of the first `rows` rows for the next step [rows, B, ...]: examples, or products of examples.
 
         Arguments:
-            lanes: rows that hold trials; those that follow repeat the last one.
-            now: the examples of that step [rows, B, ...].
-            ahead: (row, most) -> the examples of at most `most` next steps of a row [m * B, ...].
+            lanes: number of rows with trials; the rows after them are padding.
+            now: () -> the examples of the next step [rows, B, ...].
+            ahead: (row, most) -> the examples of the next m <= most steps of a row [m * B, ...].
         """
         return now()
 
     def step(self, rows: int) -> Update:
-        """The update of the first `rows` rows, sliced once and not at every step.
+        """The update of the first `rows` rows, whose slices are made once and not at every step.
 
-        One at a time: layers keep what they saw last, on a GPU in memory of the recording that they saw it in.
+        Only the latest is kept: its layers hold their latest inputs, on a GPU in memory of the recording.
         """
         if self._made is None or self._made[0] != rows:
             self._made = rows, Step(self, rows)
         return self._made[1]
 
     def refresh(self, row: int, hyperparameters: Values, step: int) -> None:
-        """What the optimizer does now and then, after this update of this row."""
+        """Run the optimizer's `refresh` on a row after its update number `step` (from 1)."""
         assert self.optimizer.refresh is not None
         for name in self.views:
             held = {key: tensor[row] for key, tensor in self.state_of(name).items()}
@@ -117,18 +119,18 @@ class Stack:
                     held[key].copy_(tensor)
 
     def state_of(self, parameter: str) -> dict[str, Tensor]:
-        """The optimizer's memory of one parameter, where its rule is not elementwise: name -> [L, ...]."""
+        """The optimizer state of one parameter, for a rule that is not elementwise: name -> [L, ...]."""
         prefix = f"{parameter}."
         return {key.removeprefix(prefix): tensor for key, tensor in self.state.items() if key.startswith(prefix)}
 
     def outputs(self, rows: Sequence[int], averaged: bool = False) -> Callable[[Tensor], Tensor]:
-        """The outputs of the models in these rows, dropout off: inputs [N, ...] -> outputs [len(rows), N, ...];
-        `averaged`: by the averages of their weights."""
+        """A function from inputs [N, ...] to the outputs of the models in these rows [len(rows), N, ...], dropout off.
+        `averaged`: use averaged weights."""
         weights = self.state["ema"] if averaged else self.weights
         return self.form(weights.index_select(0, torch.tensor(rows, device=weights.device))).outputs
 
     def form(self, weights: Tensor) -> Form:
-        """Rows [l, P] as models."""
+        """The models with the weights in these rows [l, P]."""
         return self._form(self.template, weights, self.layout)
 
 
@@ -141,7 +143,7 @@ class Step:
         self.weights = [weights[:, columns] for columns in self.form.columns]
         self.average = (stack.state["ema"][:rows], weights) if stack.averages else None
         self.parts: list[tuple[int, slice, Tensor, dict[str, Tensor]]] = []
-        """What is updated together: which gradient and columns of it, weights and state [l, ...]."""
+        """For each call of the rule: number of the gradient, its columns, weights [l, ...] and state [l, ...]."""
         if self.optimizer.elementwise:
             names = [name for name in stack.state if name != "ema"]
             for number, columns in enumerate(self.form.columns):
@@ -155,12 +157,13 @@ class Step:
             self.parts.append((*where, view[:rows], state))
 
     def __call__(self, inputs: Tensor, loss: Loss, keys: Tensor, hyperparameters: Scalars, steps: Tensor) -> Tensor:
-        """Make the update; returns the loss of every example [l * B] from before it.
+        """Make the update; returns the loss of every example before it [l * B].
 
         Arguments:
-            inputs: [l, B, ...].
-            keys: of each keyed layer [l, layers].
-            hyperparameters, steps: [l, 1], the learning rate of this update among them; steps count it, from 1.
+            inputs: [l, B, ...], from `Stack.inputs`.
+            keys: keys of the keyed layers [l, layers].
+            hyperparameters: name -> [l, 1]; `learning_rate` holds the rate of this update.
+            steps: number of this update for each lane, from 1 [l, 1].
         """
         losses, gradients = self.form.backward(inputs, loss, keys)
         pairs = zip(self.weights, gradients, strict=True)

@@ -1,12 +1,13 @@
-"""The arithmetic `vmap`: any module that `torch.vmap` takes, with rules of its own where torch's are slow.
+"""The arithmetic `vmap`: any module that `torch.vmap` supports, with own rules where those of torch are slow.
 
-Shapes: l lanes, B examples in a batch, N inputs that all lanes share, P parameters of one model.
+Shapes: l lanes, B examples in a batch, N inputs that all lanes share, P numbers in a row with the parameters of one
+model; D inputs and H outputs of a linear layer.
 """
 
 from collections.abc import Sequence
 from functools import partial
 from typing import Any
-from weakref import proxy  # a layer that held itself would keep models of ended trials on the device
+from weakref import proxy  # a reference cycle would keep models of ended trials on the device
 
 import torch
 from torch import Tensor, nn
@@ -18,18 +19,19 @@ from study.records import Study
 from workloads.layers import keyed_layers
 
 EVALUATED_LANES = 32
-"""Lanes that a GPU evaluates at once: they fill it, and more would take memory from training."""
+"""Most lanes that a GPU evaluates at once: they keep it busy, and more would take memory from training."""
 OWN_RULE_WEIGHTS = 2**15
-"""Linear layers of at least this size are faster under `torch.vmap` by a rule of this file, smaller ones by torch's."""
+"""Linear layers with at least this number of weights are faster with `_Product`, smaller ones with torch's own rule."""
 
 SMALL_BATCH = 4
-"""Convolutions gain from lanes up to this batch size on a CPU; beyond it one model's are as fast as many models'."""
+"""Largest batch size at which lanes pay on a CPU; above it, fused convolutions are no faster than separate ones."""
 SMALL_MODEL = 2**19
-"""Parameters up to which models gain from lanes on a CPU; those of larger ones come from memory all the same."""
+"""Most parameters with which lanes pay on a CPU; the parameters of larger models come from memory either way."""
 
 
 def can(model: nn.Module, study: Study) -> bool:
-    """Whether the model is a function of its parameters and keys alone: no running statistics, no global randomness."""
+    """Whether the model is a function of its inputs, parameters and keys alone: no running statistics, no global
+    generator."""
     ours = {id(layer.key) for layer in keyed_layers(model)}
     stateless = all(id(buffer) in ours for buffer in model.buffers())
     random = (nn.modules.dropout._DropoutNd, nn.RReLU, nn.RNNBase)
@@ -37,7 +39,7 @@ def can(model: nn.Module, study: Study) -> bool:
 
 
 def pays(model: nn.Module, study: Study, device: str) -> bool:
-    """Whether one model alone would leave the device idle."""
+    """Whether training one model alone would leave the device partly idle."""
     parameters = sum(parameter.numel() for parameter in model.parameters())
     small = study.batch_size <= SMALL_BATCH and parameters <= SMALL_MODEL
     return small or torch.device(device).type != "cpu"
@@ -54,9 +56,9 @@ class Vmapped:
     Arguments:
         template: a module for which `can` holds.
         weights: rows [l, P].
-        flat: lay all gradients side by side: an update then is a call for each operation of its rule, and not for each
-            of every parameter. On a CPU, which waits for memory and not for calls, that costs a pass for nothing. None:
-            on other devices than CPUs.
+        flat: copy all gradients side by side, so that an update makes one call per operation of its rule, not one per
+            operation and parameter. It does not pay on a CPU, where memory traffic costs more than calls. None: on
+            devices other than CPUs.
     """
 
     def __init__(self, template: nn.Module, weights: Tensor, layout: Layout, flat: bool | None = None) -> None:
@@ -78,7 +80,7 @@ class Vmapped:
 
     def outputs(self, inputs: Tensor) -> Tensor:
         self.template.eval()
-        if self.predicts_alone(inputs.device):  # a CPU's grouped convolutions are slow on large batches
+        if self.predicts_alone(inputs.device):  # grouped convolutions are slow on a CPU at large batches
             lanes = [dict(zip(self.weights, lane, strict=True)) for lane in zip(*self.weights.values(), strict=True)]
             found = torch.stack([functional_call(self.template, lane, (inputs,)) for lane in lanes])
         else:
@@ -97,7 +99,7 @@ class Vmapped:
         return losses, each
 
     def _forward(self, inputs: Tensor, keys: Tensor) -> Tensor:
-        """What each model computes of its own inputs [l, B, ...]: [l, B, ...]."""
+        """The outputs [l, B, ...] of each model for its own inputs [l, B, ...]."""
         buffers = {name: keys[:, number] for number, name in enumerate(self.keys)}
 
         def forward(parameters: dict[str, Tensor], buffers: dict[str, Tensor], x: Tensor) -> Tensor:
@@ -113,29 +115,30 @@ def _linear(layer: nn.Linear, x: Tensor) -> Tensor:
 
 
 def _has_one_channel(layer: nn.Conv2d) -> bool:
-    """Whether its inputs do, in a way that `_by_patches` knows."""
+    """Whether the layer takes inputs with one channel, and `_by_patches` supports its options."""
     return layer.in_channels == 1 and layer.dilation == (1, 1) and layer.padding_mode == "zeros"
 
 
 def _by_patches(layer: nn.Conv2d, x: Tensor) -> Tensor:
-    """A convolution of one channel as a product with patches [..., kernel] of its inputs [B, 1, H, W].
+    """A convolution with one input channel, as a product with patches [..., kernel] of images [B, 1, height, width].
 
-    Many models' would be a depthwise convolution, for which torch has kernels of its own on GPUs: one thread for each
-    output, and no more outputs than 32 bits count.
+    `torch.vmap` would make it a depthwise convolution. On GPUs torch has special kernels for those, with one thread per
+    output and only as many outputs as 32 bits can index.
     """
     if torch.is_autocast_enabled(x.device.type):
         return nn.Conv2d.forward(layer, x)
     patches = nn.functional.pad(x, layer._reversed_padding_repeated_twice).squeeze(-3)
     for size, stride in zip(layer.kernel_size, layer.stride, strict=True):
-        patches = patches.unfold(-2, size, stride)  # what is taken apart goes last
+        patches = patches.unfold(-2, size, stride)  # the patch axis goes last
     y = _Product.apply(patches.flatten(-2), layer.weight.flatten(1), layer.bias)
-    return y.movedim(-1, -3).contiguous()  # of a view that is then changed in place autograd would make three copies
+    return y.movedim(-1, -3).contiguous()  # in-place changes of a view would make autograd copy it three times
 
 
 class _Product(torch.autograd.Function):
-    """x W^T + b, whose weight gradient is laid out as W is; autograd's own comes transposed, 17 times slower to copy.
+    """x W^T + b, with a weight gradient in the layout of W. Autograd's is transposed and 17 times slower to copy.
 
-    Under `torch.vmap` W is [l, H, D], by a rule that is written out: those generated take a millisecond a layer.
+    Under `torch.vmap` W is [l, H, D]. The rule `vmap` is written out, because a generated one takes a millisecond per
+    layer.
     """
 
     @staticmethod
@@ -170,5 +173,5 @@ class _Product(torch.autograd.Function):
 
 
 def _rows(x: Tensor, weight: Tensor) -> Tensor:
-    """x [*lanes, ..., D] as [*lanes, n, D], lanes being those of the weight [*lanes, H, D]."""
+    """Reshape x [*lanes, ..., D] to [*lanes, n, D]; the weight [*lanes, H, D] gives the lanes, if any."""
     return x.reshape(*weight.shape[:-2], -1, x.shape[-1])
