@@ -1,4 +1,4 @@
-"""Files that appear whole or not at all, and messages that say why one cannot be written."""
+"""Writes files that appear whole or not at all, and reports why a file cannot be written."""
 
 import errno
 import os
@@ -13,23 +13,34 @@ _NO_LINKS = {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS}
 
 
 class StoreError(Refused):
-    """The results folder cannot take this study; the message says why and what to do."""
+    """The results folder cannot be read or written, or refuses this study. The message gives reason and cure."""
 
 
 def replace(path: Path, write: Callable[[Path], object]) -> None:
-    """Write aside, flush to disk, rename: in place of what was there."""
+    """Write a file, in place of any file at `path`: under a temporary name, flushed to disk, then renamed.
+
+    Arguments:
+        write: writes the content to the path that it is given.
+
+    Raises:
+        StoreError: the file cannot be written.
+    """
     with _whole(path, write) as aside:
         os.replace(aside, path)
 
 
 def create(path: Path, write: Callable[[Path], object]) -> bool:
-    """Write aside, flush to disk, and give it its name unless there is such a file; returns whether there was none."""
+    """Write a file as `replace` does, unless `path` exists; returns True if this call created it.
+
+    Raises:
+        StoreError: the file cannot be written.
+    """
     with _whole(path, write) as aside:
         return link(aside, path)
 
 
 def link(aside: Path, path: Path) -> bool:
-    """Give a file a second name that only one process gets; returns whether this one did."""
+    """Hard-link the file `aside` to `path`, which only one process can do; returns True if this process did."""
     try:
         os.link(aside, path)
     except FileExistsError:
@@ -37,15 +48,16 @@ def link(aside: Path, path: Path) -> bool:
     except OSError as error:
         if error.errno not in _NO_LINKS:
             raise
-        if os.path.exists(path):  # a memory stick, say: nothing that many machines share
+        # Two processes could get past this check, but machines do not share a file system without hard links.
+        if os.path.exists(path):
             return False
         os.replace(aside, path)
     return True
 
 
 def beside(path: Path) -> Path:
-    """A name for what is not finished: the dot keeps readers, which look for other names, off it."""
-    return path.with_name(f".{path.name}.{secrets.token_hex(4)}")  # processes of two machines may have one number
+    """A temporary name in the same folder. It begins with a dot, so that readers skip it."""
+    return path.with_name(f".{path.name}.{secrets.token_hex(4)}")  # no process id: two machines may use the same one
 
 
 @contextmanager
@@ -63,12 +75,12 @@ def _whole(path: Path, write: Callable[[Path], object]) -> Iterator[Path]:
 
 @contextmanager
 def writing(path: Path) -> Iterator[None]:
-    """Say what cannot be written, why, and what to do: a full disk, a read-only folder."""
+    """Turn an OSError in this block, such as a full disk, into a StoreError with the path, the reason and the cure."""
     try:
         yield
     except OSError as error:
         reason = os.strerror(error.errno) if error.errno else error
         raise StoreError(
-            f"cannot write to {path}: {reason}; finished trials are safe, and the same command continues once it can "
-            "be written. Make room or change its permissions, or choose another results=DIR."
+            f"cannot write to {path}: {reason}; finished trials are safe. Make room or change its permissions, and "
+            "run the same command to continue; or choose another results=DIR."
         ) from error

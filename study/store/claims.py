@@ -1,13 +1,15 @@
-"""Who works on what: a part of a study has one process, on however many machines share the results folder.
+"""Claims: at most one process trains a shard of a study, however many machines share the results folder.
 
-A claim is a file `.claim.PART.NUMBER` that names its process, appears exclusively, is locked and is touched every BEAT
-seconds. The lock tells at once whether a process of the same machine lives. Of another machine a lock that is held says
-that its process lives, one that is free says nothing, since the file system's locks may not reach so far: there a claim
-that was not touched for STALE seconds is of a dead process. Ages are read off the file system's own clock, so that no
-two machines' clocks are compared.
+A claim is a file `.claim.SHARD.NUMBER` that names its process. Only one process can create it. That process keeps the
+file locked and touches it every BEAT seconds.
 
-A dead process's part is taken over by creating the next number, which one process alone can do. Should it live after
-all (a machine that slept), it finds the higher number before it writes anything, and stops.
+A held lock proves that the process lives. A free lock proves that the process is dead only if the process ran on this
+machine, because the file system's locks may not reach other machines. A process on another machine counts as dead if
+its claim was not touched for STALE seconds. Ages use the file system's clock, so that the clocks of two machines are
+never compared.
+
+To take over the shard of a dead process, a process creates the claim with the next number. If the first process lives
+after all (its machine slept), it finds the higher number before it saves a trial, and stops.
 """
 
 import fcntl
@@ -28,13 +30,13 @@ from study.store import atomic
 from study.store.atomic import StoreError
 
 BEAT = 10.0
-STALE = 120.0  # beyond the minute that network file systems keep a file's times for
+STALE = 120.0  # longer than the minute for which network file systems cache the times of a file
 _NAME = re.compile(r"\.claim\.(\d+)-of-(\d+)\.(\d+)")
 
 
 @dataclass(frozen=True)
 class Shard:
-    """Of a study's trials those whose index is `index` modulo `count`.
+    """The trials of a study whose index is `index` modulo `count`.
 
     >>> [trial for trial in range(10) if trial in Shard(1, count=4)]
     [1, 5, 9]
@@ -54,8 +56,8 @@ WHOLE = Shard()
 
 
 class Held(StoreError):
-    """Another process works on it. `touched`: when it last said so, by the file system's clock; None: it is certain
-    that it lives."""
+    """Another process holds a claim on this study. `touched`: when it last touched the claim, by the file system's
+    clock; None if it certainly lives."""
 
     def __init__(self, folder: Path, holder: str, touched: float | None = None) -> None:
         super().__init__(f"{folder} is being worked on by {holder}; wait for it or choose another results=DIR.")
@@ -63,8 +65,13 @@ class Held(StoreError):
 
 
 class Claim:
-    """A part that this process works on. `path`: of the claim, whose lock `file` holds for as long as it is open;
-    `content`: what is in it; numbers come again, contents do not."""
+    """A shard that this process trains, until `release`.
+
+    Arguments:
+        path: the claim's file.
+        file: the same file, open; closing it releases the lock.
+        content: the file's content. It is unique, while numbers are used again after a release.
+    """
 
     def __init__(self, path: Path, file: BinaryIO, content: bytes) -> None:
         self.path, self._file, self._content = path, file, content
@@ -74,20 +81,20 @@ class Claim:
 
     def _beat(self) -> None:
         while not self._over.wait(BEAT):
-            with suppress(OSError):  # what cannot be touched cannot be written either, which is said there
+            with suppress(OSError):  # saving the next trial fails too, and reports the error
                 os.utime(self.path)
 
     def check(self) -> None:
-        """Raise StoreError if another process took this part over."""
+        """Raise StoreError if another process took this shard over."""
         newer = any(each.shard == self.shard and each.number > self.number for each in _claims(self.path.parent))
         if newer or _content(self.path) != self._content:
             raise StoreError(
-                f"{self.path.parent} was taken over by another process, since nothing was heard of this one for "
-                f"{STALE:g} s. Finished trials are kept, and the same command continues."
+                f"{self.path.parent} was taken over by another process, because this one had not touched its "
+                f"claim for {STALE:g} s. Finished trials are kept; run the same command to continue."
             )
 
     def release(self) -> None:
-        """Let others work on it."""
+        """Delete the claim, so that other processes can take the shard."""
         self._over.set()
         try:
             if _content(self.path) == self._content:
@@ -98,9 +105,15 @@ class Claim:
 
 @contextmanager
 def claimed(folder: Path, shard: Shard = WHOLE) -> Iterator[Claim]:
-    """Work on a part of a study alone. A whole study that may be another machine's is waited for, until that machine is
-    heard of or may be taken for dead. Raises Held if another process works on this part, or on parts of another size;
-    StoreError if the folder cannot be written."""
+    """Claim a shard of a study for the duration of the block.
+
+    If a claim of another machine may be dead, a process that wants the whole study waits: until the claim is touched
+    (Held), or until it is STALE seconds old (take it over). A process that wants one of several shards does not wait.
+
+    Raises:
+        Held: another process trains this shard, or shards of another `count`.
+        StoreError: the folder cannot be written.
+    """
     with atomic.writing(folder / ".claim"):
         folder.mkdir(parents=True, exist_ok=True)
     first: Held | None = None
@@ -120,7 +133,7 @@ def claimed(folder: Path, shard: Shard = WHOLE) -> Iterator[Claim]:
 
 
 def refuse_held(folder: Path) -> None:
-    """Raise Held if a process that certainly lives works on a part of this study; claims nothing."""
+    """Raise Held if a process that certainly lives holds a claim on this study; claims nothing."""
     for each in _claims(folder):
         try:
             _of_the_dead(each)
@@ -147,7 +160,7 @@ def _claims(folder: Path) -> list[_Found]:
 
 
 def _rivals(folder: Path, shard: Shard) -> list[_Found]:
-    """The claims on this part, or on parts of another size."""
+    """The claims on this shard, and on shards of another `count`, which overlap with it."""
     return [each for each in _claims(folder) if each.shard == shard or each.shard.count != shard.count]
 
 
@@ -166,7 +179,7 @@ def _take(folder: Path, shard: Shard) -> Claim:
         for each in _rivals(folder, shard):
             now = _content(each.path)
             if each.path != claim.path and now is not None and now != dead.get(each):
-                raise Held(folder, "another process")  # it came since the dead were found
+                raise Held(folder, "another process")  # claimed after the dead claims were found
         for each in dead:
             with suppress(OSError):
                 each.path.unlink()
@@ -177,14 +190,14 @@ def _take(folder: Path, shard: Shard) -> Claim:
 
 
 def _create(path: Path) -> Claim:
-    """A claim that appears with its content and its lock in place, unless there is one of this name."""
+    """Create a claim, with its content and its lock from the start. Raises Held if one of this name exists."""
     who = {"pid": os.getpid(), "host": socket.gethostname(), "boot": _boot(), "claim": secrets.token_hex(8)}
     content, aside = json.dumps(who).encode(), atomic.beside(path)
     with atomic.writing(path.with_name(".claim")):
         file = aside.open("x+b", buffering=0)
         try:
             try:
-                with suppress(OSError):  # a network's file system may have no locks
+                with suppress(OSError):  # a network file system may have no locks
                     fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 file.write(content)
                 if not atomic.link(aside, path):
@@ -198,7 +211,7 @@ def _create(path: Path) -> Claim:
 
 
 def _of_the_dead(claim: _Found) -> bytes | None:
-    """What is in the claim of a process that is dead; None: it is gone. Raises Held if the process lives, or may
+    """The content of a claim whose process is dead; None if the claim is gone. Raises Held if the process lives or may
     live."""
     folder = claim.path.parent
     try:
@@ -226,7 +239,7 @@ def _of_the_dead(claim: _Found) -> bytes | None:
 def _parsed(content: bytes) -> dict[str, Any]:
     try:
         found = json.loads(content)
-    except ValueError:  # of a process that died on a full disk
+    except ValueError:  # incomplete: its process died on a full disk
         return {}
     return found if isinstance(found, dict) else {}
 
@@ -243,7 +256,7 @@ def _now(folder: Path) -> float:
 
 
 def _boot() -> str:
-    """What no other running kernel has: two machines may have one name."""
+    """An identifier of the running kernel: two machines may have the same host name."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     except OSError:

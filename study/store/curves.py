@@ -1,4 +1,4 @@
-"""Curves in parquet files: the trials of one search, a file each or all in one; what is in them says `study.store`."""
+"""Curves in parquet files, one trial or all trials of a search in each. For the format see `study.store`."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -23,7 +23,7 @@ def load(folder: Path) -> list[Curve]:
 
 
 class Reader:
-    """Reads the finished trials of a search, and later those that came since."""
+    """Reads the finished trials of a search; later calls read only trials that finished in the meantime."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -31,10 +31,10 @@ class Reader:
         self._known: set[int] = set()
 
     def new(self) -> list[Curve]:
-        """Finished trials in index order, without those that were returned before."""
+        """Finished trials in index order, except trials that an earlier call returned."""
         curves: dict[int, Curve] = {}
-        # A trial's own file is newer than the one that gathers them. That is read last, since it holds whatever a
-        # compaction removes in the meantime.
+        # A trial's own file wins over curves.parquet, because it is newer. curves.parquet is read last, because a
+        # compaction that runs meanwhile moves the trials' files into it.
         for path in [*sorted((self.folder / "trials").glob("[0-9]*.parquet")), self.folder / COMPACTED]:
             with suppress(FileNotFoundError):
                 stat = path.stat()
@@ -47,7 +47,7 @@ class Reader:
 
 
 def write_curves(curves: Sequence[Curve], path: Path) -> None:
-    """Write at least one curve."""
+    """Write one or more curves of the same metrics to a parquet file."""
     metrics = list(curves[0].errors)
     columns = {
         "trial": np.concatenate([np.full(len(c.steps), c.trial.index, dtype=np.int32) for c in curves]),
@@ -60,7 +60,12 @@ def write_curves(curves: Sequence[Curve], path: Path) -> None:
 
 
 def write_table(columns: Mapping[str, np.ndarray], trials: Sequence[Mapping[str, Any]], path: Path) -> None:
-    """Write the columns of measurements [all], and a record for each trial."""
+    """Write measurements to a parquet file.
+
+    Arguments:
+        columns: name -> one value per measurement.
+        trials: one record per trial, as plain data.
+    """
     table = pa.table(dict(columns)).replace_schema_metadata({"trials": json.dumps(trials)})
     pq.write_table(table, path, compression="zstd", write_page_checksum=True)
 
@@ -73,7 +78,7 @@ def _read_curves(path: Path) -> list[Curve]:
         raise
     except (OSError, ValueError, TypeError, KeyError, pa.ArrowException) as error:
         said = str(error).rstrip(". ")
-        raise StoreError(f"cannot read {path}: {said}; remove it, and its trials are run again.") from error
+        raise StoreError(f"cannot read {path}: {said}; remove it to train its trials again.") from error
     columns = {name: table[name].to_numpy() for name in table.column_names}
     curves = []
     for record in trials:

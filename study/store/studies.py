@@ -1,4 +1,4 @@
-"""Study folders: the question on file, what may extend it, the records of runs, checkpoints, compaction."""
+"""Study folders: the recorded question and how it may be extended, records of runs, checkpoints, compaction."""
 
 import datetime
 import json
@@ -25,32 +25,35 @@ from study.store.curves import COMPACTED, load, write_curves, write_table
 
 FORMAT = 1
 OF_ONE_SIZE = ("batch_size", "train_steps", "arithmetic")
-"""What may differ between the batch sizes of one curve."""
+"""Keys of a question that may differ between batch sizes of one workload and optimizer."""
 EXTENDABLE = tuple(
     f"search.{name}" for name in ("trials", "max_launches", "extend", "extend_limit", "budgets", "repeats", "reruns")
 )
-"""Asking for more of these is the same question, taken further."""
+"""Keys that a later run may change. The recorded question never shrinks (see `most`)."""
 SETTLED = ("micro_batch",)
-"""Fixed when a study starts, by the memory there was; a later run keeps to it."""
+"""Keys that the memory of the first machine decided. Later runs use the recorded value, so they may request another."""
 
 
 def study_folder(results: Path, study: Study) -> Path:
-    """Where one search of a study lives inside a results folder."""
+    """The folder of one search of a study inside a results folder."""
     return results / "studies" / study.name / study.optimizer / str(study.batch_size) / study.branch.path
 
 
 def check(results: Path, studies: Sequence[Study]) -> None:
-    """Raise StoreError, before anything is written, if a folder cannot be written or holds another question (with the
-    differences, old -> new)."""
+    """Check that a results folder can take these studies; writes nothing.
+
+    Raises:
+        StoreError: the folder cannot be written, or holds another question; the message lists the differences.
+    """
     _check_writable(results)
     for study in studies:
         folder = study_folder(results, study)
         if not (folder / "study.json").exists() and any((folder / name).exists() for name in (COMPACTED, "trials")):
             raise StoreError(
-                f"{folder} holds trials, but no study.json that says what they are of: restore it, or remove the "
-                "folder to train them again."
+                f"{folder} holds trials, but study.json, which records their configuration, is missing: restore it, "
+                "or remove the folder to train the trials again."
             )
-        # Studies of one workload and optimizer are one curve: they must ask the same at every batch size.
+        # Results are compared across batch sizes: the batch sizes of one workload and optimizer share all other keys.
         held_beside = [folder / "study.json"] if study.branch.path else folder.parent.glob("*/study.json")
         for path in sorted(path for path in held_beside if path.exists()):
             held = read(path)["question"]
@@ -60,13 +63,14 @@ def check(results: Path, studies: Sequence[Study]) -> None:
                 differing = {k: v for k, v in differing.items() if k not in OF_ONE_SIZE}
             differing = {key: pair for key, pair in differing.items() if key not in EXTENDABLE + SETTLED}
             cure = "choose another results=DIR"
-            if "arithmetic" in differing and held.get("arithmetic") in ARITHMETICS:  # not removed, not imported
-                cure = f"its engine= and engine.device= chose the arithmetic: give them again, or {cure}"
+            # Some recorded arithmetics were removed, and imported studies have none.
+            if "arithmetic" in differing and held.get("arithmetic") in ARITHMETICS:
+                cure = f"repeat the engine= and engine.device= of the first run, which decide the arithmetic, or {cure}"
             _refuse(results, differing, cure)
 
 
 def _check_writable(results: Path) -> None:
-    # Not `Path.exists`, which raises in a folder that may not be entered.
+    # Not `Path.exists`, which raises if permissions forbid entering the folder.
     nearest = next(p for p in (results, *results.absolute().parents) if os.path.exists(p))
     if not nearest.is_dir() or not os.access(nearest, os.W_OK | os.X_OK):
         raise StoreError(f"cannot write to {results}: {nearest} is not a writable folder; choose another results=DIR.")
@@ -83,8 +87,14 @@ def _imported_folder(results: Path, question: Mapping[str, Any]) -> Path:
 
 
 def check_imported(results: Path, questions: Iterable[Mapping[str, Any]]) -> None:
-    """`check` for imported studies, which differ in space and trials from batch size to batch size. `questions`: with
-    at least those keys that are compared, and the batch size. Raises StoreError as `check` does."""
+    """`check` for imported studies, whose search space and trials may differ between batch sizes.
+
+    Arguments:
+        questions: one mapping per study, with at least `batch_size` and the keys in `compared` below.
+
+    Raises:
+        StoreError: the folder cannot be written, or holds another question.
+    """
     _check_writable(results)
     compared = ("workload", "optimizer", "goal", "stopping")
     for question in questions:
@@ -101,11 +111,11 @@ def save_imported(
     trials: Sequence[Mapping[str, Any]],
     columns: Mapping[str, np.ndarray],
 ) -> Path:
-    """Write one study that was measured elsewhere, in place of what an earlier import of it wrote.
+    """Write one study that was measured elsewhere; it replaces an earlier import of the same study.
 
     Arguments:
-        trials: a record for each, by index, with the keys of `save` and `status`.
-        columns: `trial`, `step` and the metrics [all measurements], by trial and step.
+        trials: one record per trial, in index order, with the keys that `write_curves` records and `status`.
+        columns: `trial`, `step` and each metric -> one value per measurement, sorted by trial and step.
 
     Raises:
         StoreError: the folder holds another question, is being worked on, or cannot be written.
@@ -113,7 +123,7 @@ def save_imported(
     folder = _imported_folder(results, question)
     with claimed(folder):
         check_imported(results, [question])
-        # Readers look for the question: it comes last.
+        # Readers find a study by its study.json: write it last.
         atomic.replace(folder / COMPACTED, partial(write_table, columns, trials))
         held = {"format": FORMAT, "question": question, "provenance": [provenance]}
         atomic.replace(folder / "study.json", partial(_write_json, held))
@@ -121,7 +131,7 @@ def save_imported(
 
 
 def held(results: Path, study: Study) -> tuple[dict[str, Any], list[dict[str, Any]]] | None:
-    """(the question, the provenance of every run) of a search as it stands on file; None if it was never begun here."""
+    """(the question, the record of every run) of a search on file; None if it has not started or was imported."""
     path = study_folder(results, study) / "study.json"
     if not os.path.exists(path):
         return None
@@ -130,7 +140,7 @@ def held(results: Path, study: Study) -> tuple[dict[str, Any], list[dict[str, An
 
 
 def identity(results: Path) -> str:
-    """What tells a results folder from others wherever it is seen from; made at the first call."""
+    """The random identifier of a results folder, the same on every machine. The first call creates it."""
     path = results / ".identity"
     with atomic.writing(path):
         results.mkdir(parents=True, exist_ok=True)
@@ -140,9 +150,13 @@ def identity(results: Path) -> str:
 
 
 def announce(results: Path, study: Study) -> None:
-    """Record the question of a search that is to come, so that a sweep's files say how far it is. If it is on file
-    already, its question is extended, unless another process has claimed it and does so itself. Raises StoreError if
-    the folder holds another question or cannot be written."""
+    """Record the question of a search before it trains, so that reports count it as missing.
+
+    A question on file is extended, unless another process holds a claim on the search.
+
+    Raises:
+        StoreError: the folder holds another question or cannot be written.
+    """
     folder = _made(results, study)
     if _asks_for_more(folder, study):
         check(results, [study])
@@ -151,7 +165,7 @@ def announce(results: Path, study: Study) -> None:
 
 
 def _made(results: Path, study: Study) -> Path:
-    """The folder of a search, with its question in it from the first call on."""
+    """The folder of a search. The first call creates it and records the question."""
     folder = study_folder(results, study)
     path = folder / "study.json"
     if not path.exists():
@@ -163,8 +177,14 @@ def _made(results: Path, study: Study) -> Path:
 
 
 def open_study(results: Path, study: Study, provenance: Mapping[str, Any]) -> Path:
-    """Make or reopen the study's folder and record this run in it; the caller has claimed a part of the study. Returns
-    the run's own file, for `end_run`. Raises StoreError if the folder holds another question, or cannot be written."""
+    """Create or reopen the folder of a search and record this run; the caller holds a claim on a shard of it.
+
+    Returns:
+        The file of the run's record, for `end_run`.
+
+    Raises:
+        StoreError: the folder holds another question or cannot be written.
+    """
     folder = _made(results, study)
     check(results, [study])
     _ask(folder, study)
@@ -177,7 +197,7 @@ def open_study(results: Path, study: Study, provenance: Mapping[str, Any]) -> Pa
 
 
 def _as_asked(held: Mapping[str, Any], study: Study) -> dict[str, Any]:
-    """The question of a search with the largest extent ever asked for."""
+    """The question of `study`, extended to what the recorded question already wants (see `most`)."""
     return replace(study, search=most(study.search, held["search"])).question()
 
 
@@ -187,7 +207,7 @@ def _asks_for_more(folder: Path, study: Study) -> bool:
 
 
 def _ask(folder: Path, study: Study) -> None:
-    """Let the file of a search say how far it is asked for."""
+    """Extend the recorded question of a search if `study` wants more."""
     if _asks_for_more(folder, study):
         held = read(folder / "study.json")
         asked = held | {"question": _as_asked(held["question"], study)}
@@ -195,21 +215,21 @@ def _ask(folder: Path, study: Study) -> None:
 
 
 def end_run(path: Path, ended: Mapping[str, Any]) -> None:
-    """Complete the record of a run."""
+    """Add the keys of `ended` to the record of a run."""
     atomic.replace(path, partial(_write_json, {**read(path), **ended}))
 
 
 def runs(folder: Path) -> list[dict[str, Any]]:
-    """The record of every run that worked on a search, by when it started."""
+    """The records of all runs of a search, in the order in which they started."""
     apart = []
     for path in (folder / "runs").glob("[!.]*.json"):
-        with suppress(FileNotFoundError):  # gathered meanwhile: what is read next holds it
+        with suppress(FileNotFoundError):  # gathered meanwhile into study.json, which is read next
             apart.append(json.loads(path.read_text()))
     return all_runs(read(folder / "study.json")["provenance"], apart)
 
 
 def fingerprint(results: Path, workload: str) -> dict[str, float]:
-    """The fingerprint of a workload when its first trials in this folder started; empty if none was recorded."""
+    """A fingerprint that a run in this folder recorded for the workload; empty if none was recorded."""
     recorded = (run for path in (results / "studies" / workload).glob("*/*") for run in _runs_of(path))
     return next(filter(None, (older.run(run).get("fingerprint") for run in recorded)), {})
 
@@ -219,7 +239,7 @@ def _runs_of(folder: Path) -> list[dict[str, Any]]:
 
 
 def most(search: Search, held: Mapping[str, Any]) -> Search:
-    """A search with the largest extent ever asked for: asking for less takes nothing back."""
+    """The search with the larger of the two values of each key in EXTENDABLE, and all budgets of both."""
     trials = max(search.trials, held["trials"])
     launches = None
     if search.max_launches is not None or held["max_launches"] is not None:
@@ -230,25 +250,38 @@ def most(search: Search, held: Mapping[str, Any]) -> Search:
 
 
 def gather(folder: Path) -> None:
-    """Gather the files of a complete search, unless another process still works on it. Raises StoreError if something
-    cannot be written; finished trials are safe."""
+    """Gather the files of a complete search: trials into curves.parquet, records of runs into study.json.
+
+    Does nothing if another process holds a claim on the search.
+
+    Raises:
+        StoreError: a file cannot be written; finished trials are safe.
+    """
     with suppress(Held), claimed(folder):
         compact(folder)
         gathered = {**read(folder / "study.json"), "provenance": runs(folder)}
         atomic.replace(folder / "study.json", partial(_write_json, gathered))
-        for name in ("runs", "checkpoints"):  # of trials that are not wanted any more
+        for name in ("runs", "checkpoints"):  # checkpoints left over: the complete search does not need their trials
             shutil.rmtree(folder / name, ignore_errors=True)
         left = [path for part in (folder, folder / "trials") for path in part.glob(".*") if path.is_file()]
-        for path in left:  # by processes that were killed
+        for path in left:  # temporary files of killed processes
             with suppress(OSError):
                 if time.time() - path.stat().st_mtime > STALE:
                     path.unlink()
 
 
 def save(folder: Path, curve: Curve, replaces: bool = False) -> bool:
-    """Keep a finished trial, which needs its checkpoint no more; `replaces`: a file of this trial is there that does
-    not count. Returns False if a process whose part was taken over had kept it meanwhile: this one is discarded. Raises
-    StoreError if it cannot be written."""
+    """Write a finished trial to its file and delete its checkpoint.
+
+    Arguments:
+        replaces: the file of this trial exists, with an incomplete curve: overwrite it.
+
+    Returns:
+        False if the trial was on file already, written by a process that lost its shard; `curve` is then discarded.
+
+    Raises:
+        StoreError: the file cannot be written.
+    """
     path = folder / "trials" / f"{curve.trial.index:06d}.parquet"
     put = atomic.replace if replaces else atomic.create
     kept = put(path, partial(write_curves, [curve])) is not False
@@ -257,7 +290,7 @@ def save(folder: Path, curve: Curve, replaces: bool = False) -> bool:
 
 
 class Checkpoints(MutableMapping[int, bytes]):
-    """Index of a trial of one shard -> its latest checkpoint, a file each that is read when it is asked for."""
+    """Trial index -> latest checkpoint of that trial. Each is one file, read on access; iteration covers one shard."""
 
     def __init__(self, folder: Path, shard: Shard = WHOLE) -> None:
         self.folder, self.shard = folder / "checkpoints", shard
@@ -271,7 +304,7 @@ class Checkpoints(MutableMapping[int, bytes]):
     def __getitem__(self, index: int) -> bytes:
         try:
             return self._path(index).read_bytes()
-        except OSError as error:  # as good as none: the trial starts from step 0
+        except OSError as error:  # treat as missing: the trial starts from step 0
             raise KeyError(index) from error
 
     def __setitem__(self, index: int, content: bytes) -> None:
@@ -281,7 +314,7 @@ class Checkpoints(MutableMapping[int, bytes]):
         atomic.replace(path, lambda aside: aside.write_bytes(content))
 
     def __delitem__(self, index: int) -> None:
-        with suppress(OSError):  # none of a finished trial is ever asked for
+        with suppress(OSError):  # harmless: finished trials never read their checkpoints
             self._path(index).unlink()
 
     def __iter__(self) -> Iterator[int]:
@@ -293,7 +326,10 @@ class Checkpoints(MutableMapping[int, bytes]):
 
 
 def compact(folder: Path) -> None:
-    """Gather the trials in one file. Interrupted anywhere, each trial stays readable; one held twice is one trial."""
+    """Gather all trials of a search in curves.parquet, then delete their files.
+
+    An interruption loses no trial. A trial that then is in two files counts once.
+    """
     curves = load(folder)
     if not curves or not any((folder / "trials").glob("*.parquet")):
         return
@@ -305,8 +341,8 @@ def compact(folder: Path) -> None:
 
 
 def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
-    """Dotted key -> (old, new) wherever two questions differ; a key that one lacks counts as None there."""
-    # Through JSON, so that tuples and lists or 1 and 1.0 do not differ for having been stored.
+    """Dotted key -> (old, new) wherever two questions differ; a missing key counts as None."""
+    # Through JSON, because a stored question has lists where a new one has tuples.
     flat_old, flat_new = _flatten(json.loads(json.dumps(old))), _flatten(json.loads(json.dumps(new)))
     pairs = {key: (flat_old.get(key), flat_new.get(key)) for key in sorted({*flat_old, *flat_new})}
     return {key: pair for key, pair in pairs.items() if pair[0] != pair[1]}
@@ -323,7 +359,11 @@ def _flatten(tree: Any, prefix: str = "") -> dict[str, Any]:
 
 
 def read(path: Path) -> dict[str, Any]:
-    """A study.json, its question in the names of this version, or the record of a run as it stands on file."""
+    """Read a study.json or the record of a run. A question of an older version gets the names of this version.
+
+    Raises:
+        StoreError: the file cannot be read.
+    """
     try:
         found = json.loads(path.read_text())
     except (OSError, ValueError) as error:
@@ -332,7 +372,7 @@ def read(path: Path) -> dict[str, Any]:
 
 
 def now() -> str:
-    """The time, as records of runs hold it."""
+    """The current time in UTC, in ISO 8601, for records of runs."""
     return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
 
 
