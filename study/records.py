@@ -1,4 +1,4 @@
-"""The records that flow along the straight line: Study -> Trial -> Curve. Frozen plain data; each owns its invariants.
+"""The records Study -> Trial -> Curve: frozen plain data, and each checks its own invariants.
 
 Shapes: E evaluations of one trial.
 """
@@ -23,16 +23,16 @@ from study.space import Dimension, Legal, Space, parse_space
 from workloads.suggest import suggest
 
 NUMERICS_VERSION = 4
-"""Raised by hand whenever a change alters the numbers that a trial produces."""
+"""Increase it with every change that alters the numbers that a trial produces."""
 
 INDEXED_SAMPLERS = ("sobol", "random")
-"""Point i is a pure function of (seed, i, space)."""
+"""Samplers whose point i is a pure function of (seed, i, space)."""
 SAMPLERS = INDEXED_SAMPLERS + ADAPTIVE_SAMPLERS
 ARITHMETICS = ("linear_blocks", "linear_chain", "vmap", "plain")
-"""Names of the table in `study.engine.arithmetic`, which needs torch."""
+"""The keys of the table in `study.engine.arithmetic`, which imports this file."""
 PRECISIONS = ("fp32", "bf16")
 LEGAL_IN_WORKLOADS = {"label_smoothing": Legal("[0, 1)")}
-"""Parameters of a loss whose legal values are known; those of a user's own workload are the user's to judge."""
+"""Legal values of loss parameters. Every other parameter of a workload may take any value."""
 
 
 def _at_least(name: str, value: Any, least: float) -> None:
@@ -64,12 +64,13 @@ class Budget:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """The grid of steps at which a trial is measured, relative to its budget and so the same for all batch sizes.
+    """The steps at which a trial is evaluated, relative to its budget and so alike at all batch sizes.
 
     Arguments:
         first: the first evaluation, as a fraction of the step budget.
-        ratio: each evaluation comes at this multiple of the one before: the quantisation of steps-to-result.
-        every: evaluations of the validation set from one of the training subset and the test set to the next.
+        ratio: each evaluation is at about this multiple of the step before it; steps to result are that coarse.
+        every: every `every`-th evaluation also measures the training subset and the test set; so do the first one that
+            meets the goal and the one at the end of the budget.
     """
 
     first: float = 0.02
@@ -90,7 +91,7 @@ class Evaluation:
 
 @dataclass(frozen=True)
 class Seeds:
-    """Randomness is named: the search's points, a trial's initialisation and dropout, and the order of its data."""
+    """The seeds of the points of a search, of initialisation and dropout, and of the order of training data."""
 
     search: int = 0
     trial: int = 0
@@ -101,24 +102,28 @@ class Seeds:
             _at_least(f"seeds.{name}", seed, 0)
 
     def of(self, purpose: str, index: int, branch: str = "") -> int:
-        """A 63-bit seed for trial `index`, a pure function of (the seed of this purpose, purpose, index, branch)."""
+        """A 63-bit seed for trial `index`: a pure function of (purpose, its seed, index, branch).
+
+        Arguments:
+            purpose: the name of a field of this class.
+        """
         text = f"{purpose}:{getattr(self, purpose)}:{index}{branch}"
         return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "little") >> 1
 
 
 @dataclass(frozen=True)
 class Search:
-    """How points are proposed: by which sampler, over which space, until how many trials are feasible.
+    """How trials are proposed: the sampler, the search space and the number of trials.
 
     Arguments:
-        trials: feasible trials wanted.
-        max_launches: trials launched at most, feasible or not; null: ten times `trials`.
-        extend: search again in a wider box where the best trials lie at open edges of it.
-        extend_factor: how much wider on its scale a range becomes each time.
-        extend_limit: how many times at most.
-        budgets: multiples of the step budget; the search is made under each, and the fewest steps count.
-        repeats: how often the whole search is repeated with other seeds.
-        reruns: how often the tuned configuration is trained again with fresh seeds.
+        trials: wanted number of feasible trials (trials that do not diverge).
+        max_launches: most trials launched, feasible or not; None: ten times `trials`.
+        extend: if the best trials lie at open edges of the search space, widen it there and search again.
+        extend_factor: the factor by which a range grows on its scale each time.
+        extend_limit: the most times that the space is widened.
+        budgets: multiples of the step budget, 1 among them. The search runs under each; the fewest steps count.
+        repeats: repetitions of the whole search, with other seeds.
+        reruns: trainings of the tuned configuration with fresh seeds.
     """
 
     sampler: str
@@ -158,25 +163,25 @@ class Search:
 
     @property
     def launch_limit(self) -> int:
-        """Trials launched at most."""
+        """The most trials launched: `max_launches`, or ten times `trials`."""
         return launch_limit(self.trials, self.max_launches)
 
 
 @dataclass(frozen=True)
 class Study:
-    """The whole question: everything that a trial's curve depends on, for one workload, optimizer and batch size.
+    """The configuration of one workload, optimizer and batch size: everything that the curves of its trials depend on.
 
     Arguments:
         workload: `_target_`, `name`, `train_examples` and the other constructor arguments of the workload.
         optimizer, schedule: registered names; an optimizer may also be the import path of a torch.optim class.
-        optimizer_arguments: further keywords of such a class.
-        batch_size: the GLOBAL batch: examples per parameter update.
-        stopping: `budget` (run all steps), `goal` (stop once the goal is measured) or `race` (stop also where
-            `race_factor` times the fewest steps to the goal of any trial of lower index were made).
+        optimizer_arguments: further keyword arguments of that class.
+        batch_size: examples per parameter update, over all devices and micro-batches.
+        stopping: when a trial stops. `budget`: after all steps; `goal`: when it reaches the goal; `race`: also at
+            `race_factor` times the fewest steps to the goal among trials of lower index.
         precision: `fp32`, or `bf16`: matrix products and convolutions under bfloat16 autocast, weights in fp32.
-        arithmetic: how a step is computed, one of ARITHMETICS, which settles its last bits.
-        micro_batch: examples taken at once where the batch must be accumulated to fit; None: all of them.
-        branch: which of the searches for an answer this is.
+        arithmetic: how a step is computed, one of ARITHMETICS; they differ in the last bits.
+        micro_batch: most examples in one forward pass, if memory is too small for the batch; None: the whole batch.
+        branch: which search of the study this is: its stage, budget, repetition or rerun.
     """
 
     workload: Mapping[str, Any]
@@ -230,7 +235,7 @@ class Study:
                 asking = f"optimizer {self.optimizer} with schedule {self.schedule}"
                 raise ValueError(f"{asking} needs search.space.{name}, but it is missing.")
         space = self.search.space
-        if self.branch.rerun is None:  # else it is what was tuned, a warmup of 0 though others were searched
+        if self.branch.rerun is None:  # a rerun may fix a tuned warmup of 0 beside its initial factor
             self._check_warmup(space)
         for name, dimension in space.items():
             stem = name.removesuffix(HALF_LIFE)
@@ -239,18 +244,18 @@ class Study:
             if name in self.optimizer_arguments:
                 raise ValueError(f"{name} is both searched and in optimizer.arguments; give one of them.")
             self.legal(name).check(name, dimension)
-        # Nothing lies beyond a side at the end of what is legal, whatever it was declared.
+        # A side at the end of the legal interval cannot be widened, whether or not it was declared hard.
         hardened = {name: dimension.hardened(self.legal(name)) for name, dimension in space.items()}
         object.__setattr__(self, "search", replace(self.search, space=hardened))
 
     @staticmethod
     def _check_warmup(space: Space) -> None:
-        """At most one of the two warmups is more than a 0, which is how one that is in the space is taken back."""
+        """Raise ValueError for two kinds of warmup, or for an initial factor without one. A kind fixed at 0 is none."""
         counts = [name for name in ("warmup_steps", "warmup_examples") if name in space]
         warmups = [name for name in counts if space[name].choices != (0,)]
         got = " and ".join(f"search.space.{name}={space[name].to_dict()}" for name in counts) or "none"
         if len(warmups) > 1:
-            raise ValueError(f"a warmup is counted in steps or in examples, but got {got}; fix one of them at 0.")
+            raise ValueError(f"a warmup is given either in steps or in examples, but got {got}; fix one at 0.")
         if "warmup_initial_factor" in space and not warmups:
             raise ValueError(
                 f"search.space.warmup_initial_factor is where a warmup starts, but got {got}; "
@@ -264,26 +269,26 @@ class Study:
 
     @property
     def asked_hyperparameters(self) -> dict[str, Legal]:
-        """What the optimizer and the schedule cannot do without, and the values each may take."""
+        """Required hyperparameters of the optimizer and the schedule -> their legal values."""
         return {**self.algorithm.hyperparameters, **SCHEDULES[self.schedule].hyperparameters}
 
     @property
     def algorithm(self) -> Optimizer:
-        """The optimizer that its name stands for."""
+        """The optimizer named by `optimizer`."""
         return optimizers.find(self.optimizer, self.optimizer_arguments)
 
     @property
     def averages(self) -> bool:
-        """Whether an average of the weights is measured beside them."""
+        """True if trials also evaluate an average of their weights."""
         return not {"ema_decay", f"ema_decay{HALF_LIFE}"}.isdisjoint(self.search.space)
 
     def resolved(self, hyperparameters: Mapping[str, float]) -> dict[str, float]:
-        """Hyperparameters of one of its trials as the optimizer takes them."""
+        """The hyperparameters of a trial, with half-lives replaced by decay rates."""
         return resolved(hyperparameters, self.batch_size)
 
     @property
     def optional_hyperparameters(self) -> dict[str, Legal]:
-        """What the optimizer and the schedule take where the space has it, and the values each may take."""
+        """Optional hyperparameters of the optimizer and the schedule -> their legal values."""
         return {**self.algorithm.optional_hyperparameters, **SCHEDULES[self.schedule].optional_hyperparameters}
 
     @property
@@ -299,21 +304,21 @@ class Study:
 
     @property
     def evaluation_steps(self) -> list[int]:
-        """The steps at which every trial is measured."""
+        """The steps at which every trial is evaluated."""
         return self.evaluation.grid(self.train_steps)
 
     @property
     def rule(self) -> Rule:
-        """When its trials end."""
+        """The stopping rule of the trials."""
         return Rule(self.stopping, self.goal.threshold, self.evaluation_steps, self.race_factor)
 
     def trial(self, index: int, hyperparameters: Mapping[str, float]) -> Trial:
-        """Trial `index` at this point of the space."""
+        """Trial `index` with these hyperparameters and its seeds."""
         trial, order = (self.seeds.of(purpose, index, self.branch.seed_key) for purpose in ("trial", "data_order"))
         return Trial(index, trial, order, dict(hyperparameters))
 
     def question(self) -> dict[str, Any]:
-        """Plain data for study.json; `from_question` reads it back. `train_steps` stands there for readers."""
+        """The study as plain data for study.json; `from_question` reads it back, without the derived `train_steps`."""
         space = {name: dimension.to_dict() for name, dimension in sorted(self.search.space.items())}
         others = {key: value for key, value in vars(self).items() if key != "search"}
         plain = {
@@ -327,7 +332,7 @@ class Study:
 
     @classmethod
     def from_question(cls, question: Mapping[str, Any]) -> Study:
-        """The study that asked this question. Raises ValueError if a value breaks an invariant."""
+        """The study with this question. Raises ValueError if a value breaks an invariant."""
         plain = {key: value for key, value in question.items() if key != "train_steps"}
         kinds = {"goal": Goal, "budget": Budget, "evaluation": Evaluation, "seeds": Seeds}
         parts = {key: kind(**question[key]) for key, kind in kinds.items()}
@@ -338,8 +343,13 @@ class Study:
 
 @dataclass(frozen=True)
 class Trial:
-    """One training run of a study, at one point of its space. `index`: position in the search, from 0; `seed`: of the
-    initialisation and of dropout; `order_seed`: of the order of the training data."""
+    """One training of a study's model with one point of the search space.
+
+    Attributes:
+        index: position in the search, from 0.
+        seed: of initialisation and dropout.
+        order_seed: of the order of the training data.
+    """
 
     index: int
     seed: int
@@ -357,7 +367,7 @@ class Curve:
         steps: updates done at each evaluation [E], increasing.
         errors: metric such as `val/classification_error` -> values [E], NaN where it was not measured.
         seconds: `training` and `evaluation` wall time of this trial alone.
-        micro_batch: examples taken at once; None: the whole batch.
+        micro_batch: most examples in one forward pass; None: the whole batch.
     """
 
     trial: Trial

@@ -28,17 +28,17 @@ from study.workers.pool import Workers
 Watch = Callable[[Study, Tuner], None]
 """Called at the start of a search and after every finished trial."""
 POLL = 2.0
-"""Seconds between two looks at the work of other processes."""
+"""Seconds between two reads of the trials of other processes."""
 
 
 @dataclass(frozen=True)
 class SearchRun:
-    """One search to train, and how.
+    """One search to train, and how to train it.
 
     Attributes:
         command: recorded with the results.
-        storage: where Optuna keeps its trials; None: in memory.
-        shards: parts of the search's trials that processes can work on at once.
+        storage: of Optuna's trials; None: in memory.
+        shards: number of shards of the trials; different processes can train different shards.
         first_shard: the shard that this process tries to take first.
         fingerprint: identifies the workload's code and data; recorded with the results.
     """
@@ -53,12 +53,16 @@ class SearchRun:
 
 
 def run(search: SearchRun, workers: Workers, watch: Watch) -> None:
-    """Train the missing trials of one search, apart from the shards that other processes work on.
+    """Train the missing trials of one search; returns when the trials of all shards are on file.
 
-    Takes one shard at a time that no other process holds, and returns when the trials of all shards are on file.
+    The process claims one free shard at a time. When there is none, it waits for the processes that train the others.
+
+    Arguments:
+        watch: called at the start and after every finished trial.
 
     Raises:
-        StoreError: the results folder holds another question, another process works on it, or it cannot be written.
+        StoreError: the results folder holds another question or cannot be written, or another process
+            trains the search.
         WorkerError: a worker process failed.
         TrialTooLarge: no worker has enough memory for a trial.
     """
@@ -108,8 +112,8 @@ def _train(search: SearchRun, workers: Workers, watch: Watch, claim: Claim) -> d
 
 
 def _at_intervals(read: Callable[[], list[Curve]], shard: Shard) -> Callable[[], list[Curve]]:
-    """A function for the curves that other processes finished: it reads every POLL seconds at most, and never if the
-    shard is the whole search, because then there are no other processes."""
+    """Limit `read`, which returns the curves of other processes, to one call per POLL seconds; never call it if the
+    shard is the whole search, because then no other process trains it."""
     last = time.monotonic()
 
     def news() -> list[Curve]:
@@ -123,7 +127,7 @@ def _at_intervals(read: Callable[[], list[Curve]], shard: Shard) -> Callable[[],
 
 
 def provenance(study: Study, workers: Workers, command: str, shard: Shard) -> dict[str, Any]:
-    """Where and how this run trained; nothing in it changes a number."""
+    """The record of a run: command, machine, devices, workers, package versions and commit."""
     package, by_import_path, _ = study.optimizer.partition(".")
     theirs = packages_distributions().get(package, []) if by_import_path else []
     packages = ("torch", "optuna", "numpy", "scipy", "pandas", "hydra-core", *theirs)
@@ -164,7 +168,7 @@ def _git_commit() -> str | None:
     """The commit of the checkout, marked if files differ from it; None for an installed package."""
     git = ["git", "-C", str(Path(__file__).parent)]
     try:
-        # An installed package may lie inside a repository of the user's.
+        # An installed package may lie inside the user's repository, whose commit says nothing about this code.
         tracked = ["ls-files", "--error-unmatch", str(Path(__file__))]
         subprocess.run([*git, *tracked], capture_output=True, check=True)
         commit = subprocess.run([*git, "rev-parse", "HEAD"], capture_output=True, text=True, check=True).stdout.strip()

@@ -1,8 +1,8 @@
 """Learning-rate schedules: multipliers of the learning rate, pure functions of (step, train_steps, parameters).
 
-`step` counts from 0 (the first update uses multiplier(0)); `train_steps` is the study's step budget, which every
-fraction is of: one range then fits the budgets of all batch sizes. Every multiplier is 1 at step 0, so that the tuned
-learning rate is the highest, and any of them may be preceded by a warmup, after which it begins.
+`step` counts from 0: the first update uses multiplier(0). `train_steps` is the study's step budget. All fractions are
+fractions of it, so that one range suits the budgets of all batch sizes. Every multiplier is at most 1, and 1 at step 0:
+the tuned learning rate is the highest. A warmup may precede every schedule, which then starts at the end of the warmup.
 
 Symbols: t step, T the budget (less the warmup), W the warmup in updates, alpha end_learning_rate_factor.
 """
@@ -17,9 +17,15 @@ from study.space import Legal
 
 @dataclass(frozen=True)
 class Schedule:
-    """A multiplier, and the hyperparameters it asks for by name with the values each may take. The optional ones are
-    those of the warmup, which every schedule makes where the space has them: `warmup_steps`, or `warmup_examples` in
-    examples, and `warmup_initial_factor`, where it starts."""
+    """A schedule and its hyperparameters.
+
+    Arguments:
+        multiplier: (step, train_steps, **hyperparameters) -> the multiplier of the learning rate.
+        hyperparameters: name -> legal values of each required hyperparameter.
+
+    The optional hyperparameters give every schedule a warmup: its length as `warmup_steps` or `warmup_examples`, and
+    the multiplier at its start, `warmup_initial_factor`.
+    """
 
     multiplier: Callable[..., float]
     hyperparameters: Mapping[str, Legal] = field(default_factory=dict)
@@ -30,12 +36,13 @@ class Schedule:
     }
 
     def factor(self, train_steps: int, batch_size: int, hyperparameters: Mapping[str, float]) -> Callable[[int], float]:
-        """The factor on the learning rate of each update, by the update's number from 0.
+        """The function from an update's number t, from 0, to the multiplier of its learning rate, warmup included.
 
-        a + (1 - a) min(1, (t + 1) / W) while t < W, then multiplier(t - W) of a budget of train_steps - W (gradual
-        warmup, Goyal et al. 2017, section 2.2, who start at a = 1 / workers; here a is 0 unless given).
-        W = warmup_steps + warmup_examples / batch_size, what is not given being 0, need not be whole. A warmup as
-        long as the budget or longer is all there is, cut off at (train_steps / W) of its rise.
+        a + (1 - a) min(1, (t + 1) / W) while t < W; from then on multiplier(t - W) with a budget of train_steps - W.
+        W = warmup_steps + warmup_examples / batch_size, which need not be whole; a = warmup_initial_factor. Missing
+        hyperparameters are 0. A warmup that is longer than the budget ends early, at train_steps / W of its rise.
+
+        Goyal et al. 2017, section 2.2 (gradual warmup), with a = 1 / workers.
         """
         own = {name: hyperparameters[name] for name in self.hyperparameters}
         warmup = hyperparameters.get("warmup_steps", 0) + hyperparameters.get("warmup_examples", 0) / batch_size
@@ -52,16 +59,20 @@ class Schedule:
 def learning_rate(
     schedule: str, train_steps: int, batch_size: int, hyperparameters: Mapping[str, float]
 ) -> Callable[[int], float]:
-    """The learning rate of each update of a trial, by the update's number from 0: the tuned one times the schedule's
-    factor. `hyperparameters`: as `Study.resolved` gives them. Timing may take more steps than the budget has: they
-    repeat its last learning rate."""
+    """The function from an update's number, from 0, to its learning rate: the tuned one times the schedule's factor.
+
+    Steps beyond the budget, which only timing takes, repeat the last learning rate.
+
+    Arguments:
+        hyperparameters: as `Study.resolved` returns them.
+    """
     highest, last = hyperparameters["learning_rate"], train_steps - 1
     factor = SCHEDULES[schedule].factor(train_steps, batch_size, hyperparameters)
     return lambda step: highest * factor(min(step, last))
 
 
 def constant(step: float, train_steps: float) -> float:
-    """1."""
+    """1 at every step."""
     return 1.0
 
 
@@ -81,9 +92,9 @@ def linear_decay(
 def cosine(
     step: float, train_steps: float, *, learning_rate_decay_fraction: float, end_learning_rate_factor: float
 ) -> float:
-    """alpha + (1 - alpha) (1 + cos(pi min(t, D) / D)) / 2 with D = fraction * T (Loshchilov & Hutter 2017, eq. 5).
+    """alpha + (1 - alpha) (1 + cos(pi min(t, D) / D)) / 2 with D = fraction * T.
 
-    Without their restarts.
+    Loshchilov & Hutter 2017, eq. 5, without restarts.
 
     Arguments:
         learning_rate_decay_fraction: D / T, in (0, 1].
@@ -95,9 +106,10 @@ def cosine(
 
 
 def exponential(step: float, train_steps: float, *, end_learning_rate_factor: float) -> float:
-    """alpha^(t / T): a decay rate of alpha^(1 / T) a step.
+    """alpha^(t / T): each step multiplies the learning rate by alpha^(1 / T).
 
-    Where it ends is asked for, not the rate: a rate that suits ten thousand steps does nothing in a hundred.
+    The hyperparameter is the final factor, not the rate per step: a rate that suits ten thousand steps changes almost
+    nothing in a hundred.
 
     Arguments:
         end_learning_rate_factor: alpha, the fraction of the learning rate at the budget's end, in (0, 1].
@@ -115,13 +127,15 @@ def step_decay(
 ) -> float:
     """factor^k after k of n drops, the i-th (from 0) at step (first (n - i) + i) T / n.
 
-    They are evenly spaced from the first to the budget's end, as those in use are: first 1/2 and two drops of 0.1 are
-    the 50 % and 75 % of He et al. (2016, section 4.2), first 1/3 the 30 and 60 of 90 epochs usual on ImageNet.
+    The drops are evenly spaced from the first one to the end of the budget, as in common schedules. With first = 1/2
+    and two drops they are at 50 % and 75 % (He et al. 2016, section 4.2); with first = 1/3, at 30 and 60 of 90 epochs
+    (usual on ImageNet).
 
     Arguments:
-        learning_rate_first_drop_fraction: where the first drop is, a fraction of the budget in (0, 1].
-        learning_rate_drops: n, at least 1; if not whole, drops are as far apart and as many as fit.
-        learning_rate_drop_factor: what each drop multiplies the learning rate by, in (0, 1].
+        learning_rate_first_drop_fraction: the step of the first drop, as a fraction of the budget, in (0, 1].
+        learning_rate_drops: n, at least 1. If it is not whole, the formula sets the distance of the drops, and as many
+            drops are made as fit into the budget.
+        learning_rate_drop_factor: the factor of each drop, in (0, 1].
     """
     first, drops = learning_rate_first_drop_fraction, learning_rate_drops
     points = [(first * (drops - i) + i) * train_steps / drops for i in range(math.ceil(drops))]
@@ -131,8 +145,8 @@ def step_decay(
 def inverse_square_root(step: float, train_steps: float, *, learning_rate_timescale_fraction: float) -> float:
     """1 / sqrt(1 + t / s) with s = fraction * T.
 
-    After a warmup of W = s steps this is sqrt(W / t), t from the warmup's first step: the schedule of Vaswani et al.
-    (2017, eq. 3). Zhai et al. (2022) choose timescale and warmup apart, as here.
+    After a warmup of W = s steps this is sqrt(W / t), with t counted from the first step of the warmup: the schedule of
+    Vaswani et al. (2017, eq. 3). As in Zhai et al. (2022), timescale and warmup are separate hyperparameters.
 
     Arguments:
         learning_rate_timescale_fraction: s / T, above 0; at t = s the factor is 0.71, at 3 s it is 1/2.
@@ -143,10 +157,10 @@ def inverse_square_root(step: float, train_steps: float, *, learning_rate_timesc
 def warmup_stable_decay(
     step: float, train_steps: float, *, learning_rate_decay_fraction: float, end_learning_rate_factor: float
 ) -> float:
-    """alpha + (1 - alpha) min(1, (T - t) / D): 1, then down in a line over the last D = fraction * T steps.
+    """alpha + (1 - alpha) min(1, (T - t) / D): 1, then a linear decay over the last D = fraction * T steps.
 
     The shape of Hu et al. (2024, section 4), with the linear cooldown of Zhai et al. (2022) and Hägele et al. (2024).
-    The warmup is the one that every schedule has; conf/schedule/warmup_stable_decay.yaml searches it.
+    conf/schedule/warmup_stable_decay.yaml also searches the warmup, which is the same as for every schedule.
 
     Arguments:
         learning_rate_decay_fraction: D / T, in (0, 1].

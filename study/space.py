@@ -120,7 +120,7 @@ class Dimension:
         coarse = 1 - _three_digits(1 - wanted) if self.scale == "reverse_log" else _three_digits(wanted)
         if (
             (coarse < self.low) if side == "low" else (coarse > self.high)
-        ):  # otherwise the range is too narrow for three digits
+        ):  # otherwise rounding would not widen this side
             wanted = coarse
         if self.integer:
             wanted = math.floor(wanted) if side == "low" else math.ceil(wanted)
@@ -168,7 +168,7 @@ class Legal:
 
     @property
     def ends(self) -> tuple[float, float]:
-        """Its two ends, included or not."""
+        """(low, high), whether or not the interval includes them."""
         low, high = self.interval[1:-1].split(",")
         return float(low), float(high)
 
@@ -192,7 +192,7 @@ Space = Mapping[str, Dimension]
 
 
 def parse_space(config: Mapping[str, Any]) -> dict[str, Dimension]:
-    """Read `search.space`. Raises ValueError that names the parameter."""
+    """Read `search.space`. Raises ValueError, which names the parameter."""
     space = {}
     for name in sorted(config):
         try:
@@ -203,12 +203,12 @@ def parse_space(config: Mapping[str, Any]) -> dict[str, Dimension]:
 
 
 def values(space: Space, point: Sequence[float]) -> dict[str, float]:
-    """The hyperparameters at a point of the unit cube; its coordinates belong to the names in sorted order."""
+    """The hyperparameters at a point [D] of the unit cube, with one coordinate per parameter in sorted order."""
     return {name: space[name].value(unit) for name, unit in zip(sorted(space), point, strict=True)}
 
 
 def middle(space: Space) -> dict[str, float]:
-    """The hyperparameters in the middle of every scale: for checks that train a few steps outside any trial."""
+    """The hyperparameters in the middle of every scale, for checks that train a few steps outside any trial."""
     return values(space, [0.5] * len(space))
 
 

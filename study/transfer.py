@@ -1,8 +1,8 @@
-"""Transfers tuned configurations to other batch sizes by rules and trains them there: what does retuning save?
+"""Transfers tuned configurations to other batch sizes by rules and trains them there, to compare with retuning.
 
-Each transfer is one more search below the batch size that it goes to (`analysis.counting.Branch`): one point, with as
-many trials as seeds. The seeds are the same for every rule and base. The batch size's own tuned configuration is
-trained again with them too: the best trial of a search was partly lucky, and a rule must not be blamed for that.
+Each transfer is one more search in the folder of its new batch size (`analysis.counting.Branch`): one configuration,
+with one trial per seed. All rules and bases use the same seeds. The configuration tuned at the new batch size is also
+trained again with these seeds: the best trial of its search was partly lucky, which would be unfair to the rules.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -36,9 +36,9 @@ class TransferRequest:
     """Which configurations to transfer, and how.
 
     Attributes:
-        bases: batch sizes whose tuned configurations are transferred. None given: of each curve the smallest that
-            reached the goal, from which every transfer goes up, and the middle one, from which half of them go down.
-        rules: names. None given: all rules that change something.
+        bases: batch sizes whose tuned configurations are transferred. Empty: the smallest batch size of each curve that
+            reached the goal, from which every transfer goes up, and the middle one, for transfers up and down.
+        rules: names in RULES. Empty: all rules that can change the configuration.
         seeds: trainings of each transferred configuration.
     """
 
@@ -71,8 +71,11 @@ class Transfers:
 def transfers(
     results: Path, request: TransferRequest, placement: Placement, config_dir: Path | None = None
 ) -> tuple[list[Transfers], list[str]]:
-    """(the transfers to each batch size of a finished sweep, what was left out and why); writes nothing. Raises Refused
-    if there is nothing to transfer, the results cannot be read or continued, or the data are not there."""
+    """(the transfers to each batch size of a finished sweep, why others are not possible); writes nothing.
+
+    Raises:
+        Refused: nothing can be transferred, the results cannot be read or continued, or data are missing.
+    """
     importable(config_dir)  # creating a Study imports its optimizer
     jobs = whole_sweep.settled([Job(study, results, placement) for study in _studies(results)])
     found: list[Transfers] = []
@@ -94,7 +97,7 @@ def transfers(
 
 
 def _studies(results: Path) -> list[Study]:
-    """Every study of a results folder, by workload, optimizer and batch size, in today's numerics version."""
+    """Every study of a results folder, by workload, optimizer and batch size, in the current numerics version."""
     paths = [path for path in results.glob("studies/*/*/*/study.json") if path.parent.name.isdecimal()]
     if not paths:
         raise UsageError(f"no studies in {results}; give a results folder that `python -m study sweep` wrote.")
@@ -102,8 +105,8 @@ def _studies(results: Path) -> list[Study]:
     for question in questions:
         if question["stopping"] == RECORDED:
             raise UsageError(
-                f"rules must train, but {question['workload']['name']} in {results} was imported, and its measurements "
-                "do not say how to build the model. Sweep a workload of your own."
+                f"rules must train, but {question['workload']['name']} in {results} was imported: its files do not say "
+                "how its model is built. Sweep a workload of your own."
             )
     try:
         studies = [replace(Study.from_question(held), numerics_version=NUMERICS_VERSION) for held in questions]
@@ -113,7 +116,11 @@ def _studies(results: Path) -> list[Study]:
 
 
 def transfers_of_curve(jobs: Mapping[int, Job], request: TransferRequest) -> tuple[list[Transfers], list[str]]:
-    """The transfers to each batch size of one curve, and what was left out and why."""
+    """(the transfers to each batch size of one curve, why others are not possible).
+
+    Arguments:
+        jobs: batch size -> job.
+    """
     made = {size: stages.last_stages(job.study, whole_sweep.on_file(job)) for size, job in jobs.items()}
     complete = {size: tuners for size, tuners in made.items() if tuners[-1].complete}
     tuned = {size: best for size, tuners in complete.items() if (best := stages.fastest(tuners)) is not None}
@@ -134,7 +141,7 @@ def transfers_of_curve(jobs: Mapping[int, Job], request: TransferRequest) -> tup
 def _left_out(
     measured: Collection[int], complete: Collection[int], tuned: Mapping[int, Values], request: TransferRequest
 ) -> Iterator[str]:
-    """Each request that this curve cannot meet, with the cure."""
+    """A message for each request that this curve cannot meet, with the cure."""
     for size in sorted({*measured} - {*complete}):
         yield f"batch size {size:,} is not tuned yet; finish its sweep first"
     known = f"choose among {', '.join(f'{size:,}' for size in tuned)}"
@@ -173,13 +180,17 @@ def _trained_at(
 
 
 def train(found: Sequence[Transfers], config_dir: Path | None, command: str, console: Console) -> None:
-    """Train the missing transfers, and show their cost and progress. Raises StoreError if a file cannot be written or
-    another process works on a study, TrialTooLarge after everything that does fit is trained."""
+    """Train the missing transfers; shows their cost and progress.
+
+    Raises:
+        StoreError: a file cannot be written, or another process trains a study.
+        TrialTooLarge: some transfers do not fit in memory; raised after all others are trained.
+    """
     waiting = [(each.job, missing) for each in found if (missing := each.missing)]
     if not waiting:
         return
     with whole_sweep.workers_for([job for job, _ in waiting], config_dir) as workers:
-        # Measured on a search with as many trials as there are seeds: the lane count depends on the number of trials.
+        # Measure a transfer, not the batch size's own study: the lane count depends on the number of trials.
         costs, too_large = whole_sweep.measured([(each, each[1][0]) for each in waiting], workers, console)
         rows = [_together(job, missing, cost) for (job, missing), cost in costs]
         cost_table.show(console, rows, workers.placement.place, workers.count, CHEAPER)

@@ -1,4 +1,4 @@
-"""Warnings on the terminal before a sweep trains: what it will do otherwise than a user may expect."""
+"""Warnings on the terminal before a sweep trains, about behaviour that a user may not expect."""
 
 import math
 from collections.abc import Sequence
@@ -13,11 +13,11 @@ from study.engine.arithmetic import fused
 from study.engine.cost import Cost
 
 FINGERPRINT_TOLERANCE = 1e-3
-"""Relative: fingerprints of unchanged code differ by rounding from machine to machine."""
+"""Relative. Fingerprints of the same code differ by rounding between machines."""
 
 
 def of_order(costs: Sequence[tuple[Job, Cost]], workers: int, console: Console) -> None:
-    """Adaptive samplers learn from finished trials, and the order in which concurrent trials finish may vary."""
+    """Warn that an adaptive sampler is not reproducible when trials train at once: they may finish in any order."""
     adaptive = [job.study.search.sampler for job, _ in costs if job.study.search.sampler in ADAPTIVE_SAMPLERS]
     if adaptive and (workers > 1 or any(cost.lanes > 1 for _, cost in costs)):
         console.print(
@@ -27,7 +27,7 @@ def of_order(costs: Sequence[tuple[Job, Cost]], workers: int, console: Console) 
 
 
 def of_devices(jobs: Sequence[Job], console: Console) -> None:
-    """Only trials on the same kind and number of devices have the same bits."""
+    """Warn if recorded trials were trained on another kind or number of devices, which gives other last bits."""
     for job in jobs:
         begun = store.held(job.results, job.study)
         runs = begun[1] if begun else []
@@ -42,14 +42,14 @@ def of_devices(jobs: Sequence[Job], console: Console) -> None:
 
 
 def of_changes(jobs: Sequence[Job], console: Console) -> None:
-    """A study records the path of its workload's class, and the code there may have changed since."""
+    """Warn if the code or data of a workload changed: a study records only the import path of its class."""
     for (results, name), known in {(job.results, job.study.name): job.fingerprint for job in jobs}.items():
         held = store.fingerprint(results, name)
         changed = [key for key in held.keys() & known.keys() if not _alike(held[key], known[key])]
         if changed:
             details = ", ".join(f"{key} {held[key]:.6g}, now {known[key]:.6g}" for key in sorted(changed))
             console.print(
-                f"[yellow]{results} holds trials of another {name} ({details}): its code or data were changed. Choose "
+                f"[yellow]{results} holds trials of another {name} ({details}): its code or data changed. Choose "
                 "another results=DIR, or undo the change.[/]\n"
             )
 
@@ -59,7 +59,7 @@ def _alike(one: float, other: float) -> bool:
 
 
 def of_lanes(jobs: Sequence[Job], console: Console) -> None:
-    """`engine=lanes` asks for fused trials, but some trials cannot be fused."""
+    """Warn about studies that `engine=lanes` cannot fuse."""
     alone = [job.study for job in jobs if job.placement.name == "lanes" and not fused(job.study)]
     if alone:
         names = ", ".join(dict.fromkeys(f"{study.name} with {study.optimizer}" for study in alone))

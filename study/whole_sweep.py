@@ -1,4 +1,4 @@
-"""A whole sweep: which of its studies are missing, what they will cost, and their training one after another."""
+"""A whole sweep: finds the missing studies, measures their cost, and trains them one after another."""
 
 from collections.abc import Iterable, Sequence
 from contextlib import nullcontext
@@ -28,16 +28,19 @@ T = TypeVar("T")
 
 
 def jobs_here(overrides: Sequence[str], config_dir: Path | None) -> tuple[list[Job], list[Job]]:
-    """(all jobs that the overrides ask for, those with missing trials), to be trained on this machine; writes nothing.
-    Raises Refused if the overrides ask for something impossible, the data are not there, or a results folder holds
-    another question or cannot be written."""
+    """(all jobs of these overrides, the jobs with missing trials) for training on this machine; writes nothing.
+
+    Raises:
+        Refused: the configuration is invalid, data are missing, or a results folder holds another question or cannot be
+            written.
+    """
     importable(config_dir)  # creating a Study imports its optimizer
     jobs = settled(parse_jobs(overrides, config_dir))
     return jobs, missing(jobs)
 
 
 def jobs_elsewhere(overrides: Sequence[str], config_dir: Path | None) -> tuple[list[Job], list[Job]]:
-    """The same, to be trained on machines that are not known yet: settings that depend on them stay as asked."""
+    """`jobs_here` for other machines: settings that depend on the machine stay as configured."""
     importable(config_dir)
     jobs = preflight.judge(parse_jobs(overrides, config_dir))
     check_results(jobs)
@@ -45,7 +48,7 @@ def jobs_elsewhere(overrides: Sequence[str], config_dir: Path | None) -> tuple[l
 
 
 def settled(jobs: Sequence[Job]) -> list[Job]:
-    """The jobs with everything settled that depends on this machine; raises as `jobs_here` does."""
+    """The jobs with all settings that depend on this machine filled in. Raises Refused as `jobs_here` does."""
     jobs = preflight.settle(jobs)
     check_results(jobs)
     return jobs
@@ -61,7 +64,7 @@ def check_results(jobs: Sequence[Job]) -> None:
 
 
 def refusal(job: Job) -> str | None:
-    """Why the trials of a job on file must not be continued, and the cure; None if they can, or there are none."""
+    """Why the recorded trials of a job cannot be continued, with the cure; None if they can or there are none."""
     held = store.held(job.results, job.study)
     why = older.refusal(job.study, held[1]) if held else None
     if why is None:
@@ -85,14 +88,15 @@ def on_file(job: Job) -> stages.Load:
 
 @dataclass(frozen=True)
 class Waiting:
-    """Searches of one job that are to be trained.
+    """The searches of one job that must be trained.
 
     Attributes:
-        cost: of one of their trials, as measured.
-        searches: in order; the next is asked for when the one before it is complete.
-        known: those that are known now. They get a folder before the first trains, so that reports name them.
-        storage: where Optuna keeps their trials; None: in memory.
-        summary: a line for the terminal once all are trained; empty: each search has a line of its own.
+        cost: the measured cost of one trial.
+        searches: in order. The results of one search may decide the next, so each is requested when the one before is
+            complete.
+        known: searches that no result decides. All get a folder before training starts, so that reports name them.
+        storage: of Optuna's trials; None: in memory.
+        summary: a line for the terminal after all searches; empty: each search prints its own line.
     """
 
     job: Job
@@ -104,12 +108,15 @@ class Waiting:
 
 
 def train(jobs: Sequence[Job], config_dir: Path | None, command: str, console: Console) -> None:
-    """Train the missing searches of these jobs, and show their cost and progress. Raises StoreError if a file cannot be
-    written or another process works on a study, TrialTooLarge, with a line for each study that does not fit, after all
-    others."""
+    """Train the missing searches of these jobs; shows their cost and progress.
+
+    Raises:
+        StoreError: a file cannot be written, or another process trains a study.
+        TrialTooLarge: some studies do not fit in memory; raised after all other studies are trained.
+    """
     for job in jobs:
         search = stages.next_search(job.study, on_file(job))
-        if search is not None and job.shards == 1:  # before minutes are spent on measuring
+        if search is not None and job.shards == 1:  # refuse before measuring, which takes minutes
             refuse_held(store.study_folder(job.results, search))
     storages = {results: _storage(job) for results, job in {job.results: job for job in jobs}.items()}
     with workers_for(jobs, config_dir) as workers:
@@ -135,9 +142,14 @@ def train(jobs: Sequence[Job], config_dir: Path | None, command: str, console: C
 def train_searches(
     waiting: Sequence[Waiting], left: Sequence[Work], workers: Workers, command: str, console: Console
 ) -> list[TrialTooLarge]:
-    """Train many searches and show their progress; returns why those that do not fit were left out. `left`: the work
-    that is known now, for the progress bar. Raises StoreError if a file cannot be written or another process works on a
-    study."""
+    """Train searches and show their progress; returns one error per job that does not fit in memory.
+
+    Arguments:
+        left: the work that is known now, for the progress bar.
+
+    Raises:
+        StoreError: a file cannot be written, or another process trains a study.
+    """
     warn.of_devices([each.job for each in waiting], console)
     warn.of_changes([each.job for each in waiting], console)
     for each in waiting:
@@ -168,8 +180,14 @@ def _storage(job: Job) -> Storage:
 
 
 def plan(jobs: Sequence[Job], config_dir: Path | None, console: Console | None) -> list[dict[str, Any]]:
-    """Measure what these jobs will cost on a few real steps, and show it if there is a console; writes nothing. Returns
-    `study.engine.cost.Work.plan` of each search that is known now."""
+    """Measure the cost of these jobs from a few real steps; writes nothing. A console shows the cost.
+
+    Returns:
+        `study.engine.cost.Work.plan` of each search that is known now.
+
+    Raises:
+        TrialTooLarge: some studies do not fit in memory.
+    """
     with workers_for(jobs, config_dir) as workers:
         costs, too_large = measured([(job, job.study) for job in jobs], workers, console)
         left = _left(costs)
@@ -181,7 +199,7 @@ def plan(jobs: Sequence[Job], config_dir: Path | None, console: Console | None) 
 
 
 def _left(costs: Sequence[tuple[Job, Cost]]) -> list[Work]:
-    """The work that is not on file."""
+    """The trials of each known search that are not on file."""
     return [
         Work(tuner.study, cost, max(1, tuner.study.search.trials - tuner.feasible))
         for job, cost in costs
@@ -198,15 +216,21 @@ def workers_for(jobs: Sequence[Job], config_dir: Path | None) -> Workers:
 def measured(
     work: Sequence[tuple[T, Study]], workers: Workers, console: Console | None
 ) -> tuple[list[tuple[T, Cost]], list[TrialTooLarge]]:
-    """Measure what a trial of each study costs. `work`: something that is to be trained, and the study to measure for
-    it; returns (the same with the cost, the reasons why the others do not fit)."""
-    with console.status("Measuring what it will cost ...") if console else nullcontext():
+    """Measure the cost of a trial of each study.
+
+    Arguments:
+        work: pairs of an item to train and the study to measure for it.
+
+    Returns:
+        Pairs of item and cost, and one error per study that does not fit in memory.
+    """
+    with console.status("Measuring the cost ...") if console else nullcontext():
         found = workers.measure([study for _, study in work])
     costs = [(what, cost) for (what, _), cost in zip(work, found, strict=True) if isinstance(cost, Cost)]
     return costs, [error for error in found if isinstance(error, TrialTooLarge)]
 
 
 def raise_any(too_large: Sequence[TrialTooLarge]) -> None:
-    """Raise one TrialTooLarge that names all studies that do not fit, if there are any."""
+    """Raise one TrialTooLarge with the messages of all errors, if there are any."""
     if too_large:
         raise TrialTooLarge("\n".join(map(str, too_large)))
