@@ -17,7 +17,7 @@ FINGERPRINT_TOLERANCE = 1e-3
 
 
 def of_order(costs: Sequence[tuple[Job, Cost]], workers: int, console: Console) -> None:
-    """Warn that an adaptive sampler is not reproducible when trials train at once: they may finish in any order."""
+    """Warn that an adaptive sampler with several trials at once is not reproducible: they may finish in any order."""
     adaptive = [job.study.search.sampler for job, _ in costs if job.study.search.sampler in ADAPTIVE_SAMPLERS]
     if adaptive and (workers > 1 or any(cost.lanes > 1 for _, cost in costs)):
         console.print(

@@ -27,7 +27,7 @@ class Storage:
 
     Arguments:
         where: `journal` (a file in the results folder), a database URL such as `sqlite:///optuna.db`, or None: memory.
-        results: the results folder; it marks its trials among those of other sweeps in the same storage.
+        results: the results folder, whose identifier marks its trials in a storage that several sweeps share.
 
     Raises:
         ValueError: the storage cannot be used.
@@ -36,7 +36,7 @@ class Storage:
     def __init__(self, where: str | None = None, results: Path = Path()) -> None:
         self.where, self.owner = where, ""
         self._unfinished: dict[int, int] = {}
-        """Trial index -> number in Optuna, of trials that an earlier run of this sweep did not finish."""
+        """Trial index -> Optuna's number, for trials that an earlier run of this sweep did not finish."""
         self._finished: set[int] = set()
         self._backend: optuna.storages.BaseStorage | None = None
         if where is None:
@@ -44,7 +44,7 @@ class Storage:
         try:
             if where == "journal":
                 results.mkdir(parents=True, exist_ok=True)
-                path = results.resolve() / JOURNAL  # absolute: else Optuna never breaks a dead process's lock
+                path = results.resolve() / JOURNAL  # Optuna breaks a dead process's lock only if absolute
                 _cut_torn_line(path)
                 backend = JournalFileBackend(str(path))
                 self._backend = optuna.storages.JournalStorage(backend)
@@ -59,7 +59,8 @@ class Storage:
         self.owner = store.identity(results)
 
     def open(self, study: Study) -> optuna.Study:
-        """Optuna's study of one search; sweeps that ask the same question share it."""
+        """Optuna's study of one search. Sweeps share it if their questions differ at most in the number of trials, the
+        micro-batch and the arithmetic."""
         if self._backend is None:
             return optuna.create_study(direction="minimize")
         question = study.question()
@@ -86,21 +87,21 @@ class Storage:
         return {"index": index, "owner": self.owner} if self._backend is not None else {}
 
     def finish(self, study: optuna.Study, index: int, value: float | None, state: TrialState) -> bool:
-        """Finish a trial that an earlier run finished on file; returns whether the storage holds the trial."""
+        """Finish a trial whose curve is on file; returns False if the storage does not hold the trial."""
         if index in self._unfinished:
             study.tell(self._unfinished.pop(index), value, state=state)
             self._finished.add(index)
         return index in self._finished
 
     def abandon(self, study: optuna.Study, shard: Shard, under_way: Container[int]) -> None:
-        """Fail the unfinished trials of a shard that an earlier run left, apart from those under way: the tuner will
-        propose them again."""
+        """Mark as failed the unfinished trials of a shard that have no checkpoint (are not `under_way`): the tuner
+        proposes them again."""
         for index in [index for index in self._unfinished if index in shard and index not in under_way]:
             study.tell(self._unfinished.pop(index), state=TrialState.FAIL)
 
     @contextmanager
     def speaking(self) -> Iterator[None]:
-        """Talk to the storage; any error of a database's driver becomes a StoreError."""
+        """Turn any error of the storage in this block, such as a database driver's, into a StoreError."""
         try:
             yield
         except Exception as error:
@@ -108,7 +109,7 @@ class Storage:
                 raise
             raise store.StoreError(
                 f"search.storage={self.where} failed: {str(error).splitlines()[0]}; finished trials are safe, and the "
-                "same command continues once it answers."
+                "same command continues once the storage answers."
             ) from error
 
 

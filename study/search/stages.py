@@ -1,6 +1,6 @@
 """The searches of one study: stages in wider search spaces, multiples of the budget, repetitions, and reruns.
 
-The next search is derived from the curves on file, so that an interruption loses nothing.
+Only the curves on file decide the next search, so that an interruption loses nothing.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -17,13 +17,13 @@ Load = Callable[[Study], Sequence[Curve]]
 
 
 def planned(study: Study) -> list[Study]:
-    """The searches that are known before any trains: each multiple of the budget in each repetition."""
+    """The searches that are known before training: each multiple of the budget in each repetition."""
     repeats = range(study.search.repeats + 1)
     return [_on_budget(study, repeat, budget) for repeat in repeats for budget in _budgets(study)]
 
 
 def missing(study: Study, load: Load) -> list[Tuner]:
-    """The searches that are known now and not complete; the one under way or next is first."""
+    """The incomplete searches that are known now, the next one first."""
     following, known = next_search(study, load), planned(study)
     if following is not None and following not in known:
         known.insert(0, following)
@@ -51,7 +51,7 @@ def remaining(study: Study, load: Load) -> Iterator[Study]:
 
 
 def last_stages(study: Study, load: Load, repeat: int = 0) -> list[Tuner]:
-    """The last stage under each multiple of the budget, up to the first incomplete one."""
+    """The last stage under each multiple of the budget, in increasing order, up to the first incomplete one."""
     made = []
     for budget in _budgets(study):
         *_, last = stages(_on_budget(study, repeat, budget), load)
@@ -62,14 +62,19 @@ def last_stages(study: Study, load: Load, repeat: int = 0) -> list[Tuner]:
 
 
 def fastest(made: Sequence[Tuner]) -> Tuner | None:
-    """The search whose best trial is the tuned configuration, among complete searches under several budgets; None if
-    all missed the goal."""
+    """The search with the fewest steps to the goal, whose best trial is the tuned configuration.
+
+    None if no search reached the goal.
+
+    Arguments:
+        made: complete searches, one per multiple of the budget; ties go to the smaller budget.
+    """
     reached = [tuner for tuner in made if tuner.steps_to_result is not None]
     return min(reached, key=lambda tuner: (tuner.steps_to_result, tuner.study.branch.budget), default=None)
 
 
 def stages(study: Study, load: Load) -> Iterator[Tuner]:
-    """A search and the wider searches that follow from its best trials, up to the first incomplete one."""
+    """A search and the searches in wider spaces that follow from it, up to the first incomplete one."""
     wider: Study | None = study
     while wider is not None:
         tuner = Tuner(wider, load(wider))
@@ -78,8 +83,8 @@ def stages(study: Study, load: Load) -> Iterator[Tuner]:
 
 
 def extended(tuner: Tuner) -> Study | None:
-    """The next stage of a complete search: its space, widened where its best trials lie at open edges; None if there
-    is no such edge."""
+    """The next stage of a complete search: the same search in a space that is wider at the open edges where its best
+    trials lie. None if there is no such edge, or the stage limit is reached."""
     study, search = tuner.study, tuner.study.search
     if not search.extend or study.branch.stage >= search.extend_limit:
         return None

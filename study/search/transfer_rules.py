@@ -19,7 +19,7 @@ WARMUP_SHARE = 5 / 90
 
 
 class Move(NamedTuple):
-    """A transfer from batch size `base` (B0) to `batch_size` (B), where the step budget is `train_steps`."""
+    """A transfer from batch size `base` (B0) to `batch_size` (B). `train_steps`: the step budget at B."""
 
     base: int
     batch_size: int
@@ -34,21 +34,25 @@ class Move(NamedTuple):
 
 @dataclass(frozen=True)
 class Rule:
-    """One rule: `move` maps (hyperparameters, move) to hyperparameters. `betas`: it rescales half-lives, and so applies
-    only to optimizers with one of `RESCALED`."""
+    """A transfer rule.
+
+    Arguments:
+        move: (hyperparameters at B0, move) -> hyperparameters at B.
+        betas: the rule keeps half-lives, so it applies only to configurations with a decay rate in RESCALED.
+    """
 
     move: Callable[[Values, Move], dict[str, float]]
     betas: bool = False
 
     def applies_to(self, hyperparameters: Values) -> bool:
-        """Whether the rule can change something in this configuration."""
+        """True unless the rule is for decay rates and the configuration has none."""
         return not self.betas or not {*RESCALED, *(f"{name}{HALF_LIFE}" for name in RESCALED)}.isdisjoint(
             hyperparameters
         )
 
 
 def constant(hyperparameters: Values, move: Move) -> dict[str, float]:
-    """Keep all values. A decay rate that is given by its half-life in examples keeps its rate per update."""
+    """Keep all values. If a decay rate is given as a half-life in examples, keep the rate per update."""
     return {n: value * move.ratio if n.endswith(HALF_LIFE) else value for n, value in hyperparameters.items()}
 
 
@@ -59,11 +63,10 @@ def square_root(hyperparameters: Values, move: Move) -> dict[str, float]:
 
 
 def linear(hyperparameters: Values, move: Move) -> dict[str, float]:
-    """Learning rate x B / B0 with the same momentum; to a larger batch size with gradual warmup from the learning rate
-    of B0 (Goyal et al. 2017, sections 2.1 and 2.2).
+    """Learning rate x B / B0 with the same momentum (Goyal et al. 2017, sections 2.1 and 2.2).
 
-    The warmup takes 5 epochs, but at most 1/18 of the step budget at B, which is its share of their 90 epochs. It
-    replaces a tuned warmup.
+    A transfer to a larger batch size adds their gradual warmup from the learning rate of B0. It takes 5 epochs, but at
+    most 1/18 of the step budget at B, which is its share of their 90 epochs. It replaces a tuned warmup.
     """
     rate = hyperparameters["learning_rate"] * move.ratio
     moved = {**constant(hyperparameters, move), "learning_rate": rate}
@@ -75,11 +78,11 @@ def linear(hyperparameters: Values, move: Move) -> dict[str, float]:
 
 
 def with_half_lives(rule: Callable[[Values, Move], dict[str, float]]) -> Callable[[Values, Move], dict[str, float]]:
-    """The rule for the learning rate; beta1 and beta2 become beta^(B / B0) = 0.5^(B / t): their half-lives stay t
-    examples.
+    """Extend a rule for the learning rate: beta1 and beta2 also keep their half-lives of t examples.
 
-    Marek et al. 2025 propose this for beta2. The square-root rule of Malladi et al. 2022 multiplies 1 - beta of both by
-    B / B0, which agrees to first order; it also divides epsilon by sqrt(B / B0), which this rule does not.
+    beta becomes beta^(B / B0) = 0.5^(B / t). Marek et al. 2025 propose this for beta2. The square-root rule of Malladi
+    et al. 2022 multiplies 1 - beta by B / B0 for both, which agrees to first order. It also divides epsilon by
+    sqrt(B / B0); this rule does not.
     """
 
     def moved(hyperparameters: Values, move: Move) -> dict[str, float]:

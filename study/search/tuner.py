@@ -1,4 +1,4 @@
-"""Proposes trials and decides when a study has enough: Optuna behind ask and tell."""
+"""Proposes trials and decides when a search is complete: an ask-and-tell interface in front of Optuna."""
 
 import itertools
 import math
@@ -27,19 +27,21 @@ ADAPTIVE: dict[str, Callable[[int], optuna.samplers.BaseSampler]] = {
     # Covariance matrix adaptation (Hansen 2016); Optuna keeps its state with the trials it proposed in this process.
     "cmaes": lambda seed: optuna.samplers.CmaEsSampler(seed=seed, n_startup_trials=0, warn_independent_sampling=False),
 }
-"""Name -> from a seed, Optuna's sampler."""
+"""Name of an adaptive sampler -> function from a seed to Optuna's sampler."""
 
 
 class Tuner:
     """The search of one study: finished trials, trials under way, and the next one.
 
-    Adaptive samplers need the history that Optuna keeps, and begin with STARTUP quasi-random points. The points of the
-    other samplers are functions of the trial's index, and so survive any interruption.
+    Adaptive samplers use the history that Optuna keeps, and start with STARTUP quasi-random points. For all other
+    samplers a point is a function of the trial's index, so an interruption changes no point.
 
     Arguments:
-        under_way: trials that were proposed before and have a checkpoint; they are proposed again under their index.
+        finished: curves on file. Incomplete ones are ignored, so that their trials are trained again.
+        under_way: trials with a checkpoint; they are proposed again with the same index and point.
+        storage: of Optuna's trials; None: in memory.
         shard: the trials that this process proposes; other processes propose the rest.
-        others: returns the curves that other processes finished since its last call.
+        others: returns the curves that other processes finished since the last call.
     """
 
     def __init__(
@@ -54,7 +56,8 @@ class Tuner:
         self.study, self.shard, self._others = study, shard, others
         self._under_way = {trial.index: trial for trial in under_way}
         self.outcomes: dict[int, Outcome] = {}
-        """Of finished trials. A race's bounds fall while trials of lower index finish; statuses change with them."""
+        """Trial index -> outcome of each finished trial. Under `race` it can change: a trial of lower index that
+        finishes later may lower the bound."""
         self._measured: dict[int, Measured] = {}
         self._trials: dict[int, Trial] = {}
         optuna.logging.set_verbosity(optuna.logging.WARNING)
@@ -73,7 +76,7 @@ class Tuner:
             self._storage.abandon(self._optuna, shard, self._under_way)
 
     def ask(self) -> Trial | None:
-        """The next trial to start now; None if enough trials are feasible, may become feasible, or were launched."""
+        """The next trial to start; None if no further trial is needed now (see `next_index`)."""
         self._take_others()
         index = self.next_index(self.shard)
         if index is None:
@@ -81,7 +84,7 @@ class Tuner:
         hyperparameters = self._known(index)
         self._asked[index] = None
         if hyperparameters is None:
-            # A new sampler for each point: the point depends on history and index, and on no hidden state.
+            # A new sampler for each point, so that the point depends only on history and index, not on hidden state.
             seed = self.study.seeds.of("search", index, self.study.branch.seed_key)
             self._optuna.sampler = ADAPTIVE[self.study.search.sampler](seed % 2**32)
             with self._storage.speaking():
@@ -92,22 +95,27 @@ class Tuner:
         return self.study.trial(index, hyperparameters)
 
     def next_index(self, shard: Shard) -> int | None:
-        """The index of the next trial of a shard to start now. There is one while fewer trials of lower index than the
-        search wants are feasible or unfinished in any shard."""
+        """The index of the next trial of a shard to start.
+
+        None at the launch limit, or if the trials of lower index suffice: as many as the search wants are feasible or
+        unfinished, counting all shards.
+        """
         mine = itertools.count(shard.index, shard.count)
         index = next(i for i in mine if i not in self.outcomes and i not in self._asked)
         promising = index - sum(i < index and found.status != COMPLETE for i, found in self.outcomes.items())
         return None if promising >= self.study.search.trials or index >= self.study.search.launch_limit else index
 
     def _take_others(self) -> None:
-        """Take the curves of other processes into account."""
+        """Add the curves that other processes finished."""
         for curve in self._others():
             if curve.trial.index not in self._measured:
                 self.tell(curve)
 
     def _known(self, index: int) -> Mapping[str, float] | None:
-        """The point of a trial if its index or its checkpoint determines it; None: the sampler must propose one. Optuna
-        learns of such a trial when it is finished: an enqueued trial could be taken by another process."""
+        """The point of a trial if its index or its checkpoint determines it; None if the sampler must propose one.
+
+        A known point is not enqueued in Optuna, where another process could take it: Optuna gets the finished trial.
+        """
         space = self.study.search.space
         if self.study.search.sampler not in ADAPTIVE or index < STARTUP:
             return values(space, point(self.study, index))
@@ -117,7 +125,7 @@ class Tuner:
         return trial.hyperparameters if trial == self.study.trial(index, trial.hyperparameters) else None
 
     def tell(self, curve: Curve) -> Outcome:
-        """Take a finished trial's curve into account; returns how it ended, by the trials known now."""
+        """Add the curve of a finished trial; returns its outcome, given the trials known now."""
         index = curve.trial.index
         self._trials[index] = curve.trial
         self._measured[index] = Measured(curve.steps, curve.errors[self.study.goal.metric], curve.first_bad_step)
@@ -125,15 +133,18 @@ class Tuner:
         found = counting.outcomes(self.study.rule, [self._measured[i] for i in later], self._best(before=index))
         self.outcomes |= dict(zip(later, found, strict=True))
         result = self.outcomes[index]
-        # Other processes report their trials to a shared storage themselves.
+        # In a shared storage each process reports only its own trials.
         if result.status != INCOMPLETE and (self._storage.where is None or index in self.shard):
             with self._storage.speaking():
                 self._tell_optuna(curve.trial, result)
         return result
 
     def _tell_optuna(self, trial: Trial, result: Outcome) -> None:
-        """Tell Optuna the value to minimise: log steps to the goal; for a trial that missed the goal, log of the budget
-        x its least error / the goal."""
+        """Tell Optuna the value to minimise.
+
+        It is log(steps to the goal), or for a trial that missed the goal log(step budget x least error / threshold).
+        Diverged trials have no value: they fail.
+        """
         state = TrialState.FAIL if result.status == INFEASIBLE else TrialState.COMPLETE
         value: float | None = None if state == TrialState.FAIL else result.steps_to_goal
         if state == TrialState.COMPLETE and value is None:
@@ -155,7 +166,7 @@ class Tuner:
             )
 
     def step_limit(self, index: int) -> int:
-        """The step beyond which trial `index` need not run, an upper bound from the trials known now."""
+        """The step beyond which trial `index` need not run, given the trials known now; later ones may lower it."""
         self._take_others()
         return self.study.rule.bound(self._best(before=index))
 
@@ -176,7 +187,7 @@ class Tuner:
 
     @property
     def complete(self) -> bool:
-        """Whether the first N feasible trials are known, or the launch limit is reached."""
+        """True if the first N feasible trials are known, or the launch limit is reached; N: trials wanted."""
         search, known = self.study.search, range(max(self.outcomes, default=-1) + 1)
         statuses = [self.outcomes[i].status if i in self.outcomes else INCOMPLETE for i in known]
         return counting.is_complete(statuses, search.trials, search.launch_limit)
@@ -208,7 +219,7 @@ class Tuner:
         return min((steps for steps in found if steps is not None), default=None)
 
     def _from_optuna(self, params: Mapping[str, float]) -> dict[str, float]:
-        """Optuna's values as hyperparameters, clipped to the range, which rounding could leave."""
+        """Optuna's values as hyperparameters, clipped to the range because rounding may leave it."""
         found = {}
         for name, dimension in self.study.search.space.items():
             value = params[_optuna_name(name, dimension)]
@@ -231,7 +242,7 @@ class Tuner:
 def point(study: Study, index: int) -> list[float]:
     """Point `index` of the search in the unit cube [D]: a pure function of (search seed, branch, index, sampler, D)."""
     dimensions, seed = len(study.search.space), study.seeds.search
-    if study.branch.seed_key:  # stages and repeats have a sequence each
+    if study.branch.seed_key:  # each stage and each repetition has its own sequence
         seed = study.seeds.of("search", 0, study.branch.seed_key)
     if study.search.sampler == "random":
         return np.random.default_rng((seed, index)).random(dimensions).tolist()
@@ -240,16 +251,17 @@ def point(study: Study, index: int) -> list[float]:
 
 @lru_cache(maxsize=8)
 def _sobol(seed: int, dimensions: int, log2_points: int) -> np.ndarray:
-    """The first 2^log2_points points [2^m, D] of a scrambled Sobol sequence (Owen 1998); prefixes agree."""
-    # SciPy loads its direction numbers at first use. Interrupted there, it would continue without them and return the
-    # same point every time.
+    """The first 2^m points [2^m, D] of a scrambled Sobol sequence (Owen 1998), m = `log2_points`. Sequences of one seed
+    and several lengths have the same prefix."""
+    # SciPy loads its direction numbers at first use. If Ctrl-C interrupts this, SciPy continues without them and every
+    # point is the same.
     with signals.postponed():
         sequence = qmc.Sobol(dimensions, scramble=True, rng=np.random.default_rng(seed))
     return np.asarray(sequence.random_base2(log2_points))
 
 
 def _optuna_name(name: str, dimension: Dimension) -> str:
-    """Optuna has no reverse-log distribution: it sees 1 - x, on a log scale."""
+    """The name in Optuna, which has no reverse-log distribution and gets 1 - x on a log scale instead."""
     return f"one_minus_{name}" if dimension.scale == "reverse_log" else name
 
 

@@ -140,7 +140,7 @@ def test_a_server_that_goes_away_is_named_and_nothing_is_lost(server, tmp_path, 
     assert main(command) == 2
     said = " ".join(capsys.readouterr().err.split())
     assert f"search.storage={server.url} failed" in said
-    assert "finished trials are safe, and the same command continues once it answers" in said
+    assert "finished trials are safe, and the same command continues once the storage answers" in said
     assert main(command) == 2
     assert "cannot be used" in " ".join(capsys.readouterr().err.split())
     server.start()
