@@ -1,7 +1,7 @@
-"""What the parent and its worker processes say to each other through a pipe, each message a frozen record.
+"""The messages between the parent and its worker processes, sent through a pipe as frozen records.
 
-The parent gives orders: `Train` and `Measure`. A worker in training asks (`AskTrial`, `AskStepLimit`, `AskCheckpoint`)
-and waits for the answer; everything else that it says is a report and gets none.
+The parent sends orders: `Train` and `Measure`. A worker sends questions (`AskTrial`, `AskStepLimit`, `AskCheckpoint`),
+which the parent answers, and reports, which it does not answer.
 """
 
 from __future__ import annotations
@@ -16,8 +16,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Train:
-    """Order: train the study's trials until no answer to `AskTrial` brings another, `lanes` of them at once, in stacks
-    of any of these `heights`."""
+    """Order: train trials of the study until the parent has no more.
+
+    Attributes:
+        heights: admitted stack heights; a stack of height l trains up to l lanes.
+        lanes: trials to train at once.
+    """
 
     study: Study
     heights: tuple[int, ...]
@@ -26,8 +30,12 @@ class Train:
 
 @dataclass(frozen=True)
 class Measure:
-    """Order: measure what a trial of the study costs with `lanes` lanes (None: the fastest number, up to `most`);
-    answered by `Measured` or `TooLarge`."""
+    """Order: measure the cost of a trial of the study; the worker reports `Measured` or `TooLarge`.
+
+    Attributes:
+        most: highest stack to try if `lanes` is None.
+        lanes: trials at once; None: the fastest number.
+    """
 
     study: Study
     most: int
@@ -36,8 +44,12 @@ class Measure:
 
 @dataclass(frozen=True)
 class AskTrial:
-    """Question: the next trial to train; answered by a `Proposal` or None. `wait`: the worker has nothing else to do
-    and waits until there is a trial, or the search is over (None)."""
+    """Question: the next trial to train. Answer: a `Proposal` or None.
+
+    Attributes:
+        wait: the worker has nothing else to do, so the answer may come late: when there is a trial, or with None at the
+            end of the search.
+    """
 
     wait: bool
 
@@ -52,21 +64,21 @@ class Proposal:
 
 @dataclass(frozen=True)
 class AskStepLimit:
-    """Question: the step beyond which trial `index` need not run; answered by an int."""
+    """Question: the step beyond which trial `index` need not run. Answer: an int."""
 
     index: int
 
 
 @dataclass(frozen=True)
 class AskCheckpoint:
-    """Question: the checkpoint of trial `index`; answered by bytes or None."""
+    """Question: the checkpoint of trial `index`. Answer: bytes or None."""
 
     index: int
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """Report: trial `index` can continue from here."""
+    """Report: the latest checkpoint of trial `index`."""
 
     index: int
     content: bytes
@@ -81,22 +93,22 @@ class Finished:
 
 @dataclass(frozen=True)
 class Measured:
-    """Report: what was measured."""
+    """Report: the measured cost of a trial."""
 
     cost: Cost
 
 
 @dataclass(frozen=True)
 class TooLarge:
-    """Report: one trial of the study does not fit on this worker's device; the order is over. `reason`: for a person,
-    with the cure."""
+    """Report: a trial of the study does not fit on this worker's device. It ends the order. `reason`: the message for
+    the user, with the cure."""
 
     reason: str
 
 
 @dataclass(frozen=True)
 class Crashed:
-    """Report: the worker ends with this error."""
+    """Report: the worker exits because of this error."""
 
     error: str
 

@@ -1,7 +1,7 @@
-"""Worker processes with one thread each: the parent owns the search and the store, workers ask it for trials.
+"""Worker processes with one thread each: the parent owns the search and the store, and workers ask it for trials.
 
-Why one thread: two OpenMP threads on a busy machine are up to a hundred times slower than two processes of one thread,
-and with one thread the bits of a trial do not depend on what else runs.
+One thread, because two OpenMP threads on a busy machine are up to a hundred times slower than two processes of one
+thread, and because the bits of a trial then do not depend on the load of the machine.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _ENVIRONMENT = {
     "MALLOC_TRIM_THRESHOLD_": str(2**40),
 }
 _HUGE_PAGES = "glibc.malloc.hugetlb=1"
-"""Huge pages where the system lets programs ask for them: a ResNet-8 step takes 5 to 30 % less (docs/speed.md)."""
+"""Requests huge pages, where the system offers them: a ResNet-8 step takes 5 to 30 % less time (docs/speed.md)."""
 
 
 class WorkerError(Failed):
@@ -43,19 +43,22 @@ class WorkerError(Failed):
 
 
 class TrialTooLarge(Failed):
-    """The trials of one study do not fit on the device; the message says what to change. Other studies can go on."""
+    """The trials of one study do not fit on any worker's device; the message says what to change."""
 
 
 class Workers:
-    """A pool that outlives studies, so that each process imports torch and loads the data once. `placement` is settled
-    on this machine (its name does not matter: every study records its arithmetic); `import_path`: extra folder from
-    which workloads are imported."""
+    """A pool of worker processes for many studies, so that each process imports torch and loads the data once.
+
+    Arguments:
+        placement: settled for this machine. Its `name` is not used: every study records its arithmetic.
+        import_path: extra folder from which workloads are imported.
+    """
 
     def __init__(self, placement: Placement, import_path: Path | None = None) -> None:
         self.placement = placement
         self._costs: dict[str, Cost] = {}
         self.too_small: list[str] = []
-        """Of the latest study: why it did not fit on some workers, while the others trained it."""
+        """Messages of the workers on whose devices the latest study did not fit; the other workers trained it."""
         self._pipes: list[Connection] = []
         self._followers: list[Connection] = []
         self._processes: dict[Connection, Any] = {}
@@ -69,7 +72,8 @@ class Workers:
             raise
 
     def _ranks(self, count: int) -> Sequence[Sequence[Rank | None]]:
-        """For each worker the ranks of the processes to start; under torchrun only the leader is left to start."""
+        """For each worker, the ranks of its processes that the pool starts (None: a process without a team). Torchrun
+        starts all ranks above 0 itself."""
         if self.placement.devices in (None, 1):
             return [[None]] * count
         from study.devices import distributed
@@ -80,10 +84,10 @@ class Workers:
         return ranks
 
     def _start(self, setting: Setting, rank: Rank | None) -> Connection:
-        """Start a process; returns our end of the pipe to it."""
+        """Start a process; returns the parent's end of the pipe to it."""
         context = mp.get_context("spawn")
         ours, theirs = context.Pipe()
-        # No daemon: daemons may not start the processes that read streamed data. The worker watches for our death.
+        # Not a daemon: a daemon may not start the processes that read streamed data. `die_with` ends orphans instead.
         process = context.Process(target=work, args=(theirs, os.getpid(), setting, rank))
         with one_thread_environment(), signals.ignored():
             process.start()
@@ -96,23 +100,23 @@ class Workers:
 
     def __exit__(self, *_: object) -> None:
         for process in self._processes.values():
-            process.kill()  # workers own no files: there is nothing to save
+            process.kill()  # workers own no files, so nothing is lost
         for process in self._processes.values():
             process.join()
 
     @property
     def count(self) -> int:
-        """Number of workers; each is one process or a team of them."""
+        """Number of workers; each is one process or a team of processes."""
         return len(self._pipes)
 
     def train(self, study: Study, tuner: Tuner, checkpoints: MutableMapping[int, bytes]) -> Iterator[Curve]:
         """Yield the curves of finished trials in the order in which they end; the caller tells each to the tuner.
 
-        Measure the study first: workers use the lane count found then. Trials that do not fit on one worker go to the
-        others, whose devices may have more memory.
+        `measure` must have measured the study: it sets the lane count. If trials do not fit on one worker's device, the
+        other workers train them.
 
         Arguments:
-            checkpoints: index -> the checkpoint that a trial continues from; new checkpoints are put there.
+            checkpoints: trial index -> latest checkpoint; read to continue trials, and updated.
 
         Raises:
             TrialTooLarge: no worker has enough memory.
@@ -148,16 +152,17 @@ class Workers:
             self._send(pipe, None)
 
     def cost_of(self, study: Study) -> Cost:
-        """The measured cost of a study."""
+        """The cost of a trial of a study that `measure` measured."""
         return self._costs[_key(study)]
 
     def measure(self, studies: Sequence[Study]) -> list[Cost | TrialTooLarge]:
-        """The cost of a trial of each study, measured with all workers busy, as they will be in training.
+        """Measure the cost of a trial of each study, with all workers busy as in training.
 
-        A study for which one worker has too little memory is measured by the next.
+        If a study does not fit on one worker's device, another worker measures it. If it fits on none, a TrialTooLarge
+        takes the place of its cost.
         """
         found: dict[int, Cost | TrialTooLarge] = {}
-        todo = [(number, self._pipes) for number in range(len(studies))]  # with the workers that may have the memory
+        todo = [(number, self._pipes) for number in range(len(studies))]  # with the workers not tried yet
         busy: dict[Connection, tuple[int, Sequence[Connection]]] = {}
         while todo or busy:
             for pipe in self._pipes:
@@ -179,13 +184,13 @@ class Workers:
         return [found[number] for number in range(len(studies))]
 
     def _measurement(self, study: Study) -> messages.Measure:
-        """The order to measure a study, with no more lanes than leave every worker its share of the trials."""
+        """The order to measure a study, with at most a worker's share of the trials as lanes."""
         return messages.Measure(study, most=-(-study.search.trials // self.count), lanes=self.placement.lanes)
 
     def _ready(self, pipes: list[Connection]) -> list[Connection]:
-        """The pipes with a message, in the pool's order; waits for one.
+        """Wait for a message; returns the pipes that have one, in the order of `pipes`.
 
-        Followers speak only when they fail: `_receive` raises their errors.
+        Followers (ranks above 0) send a message only when they fail; `_receive` raises their errors.
         """
         ready = wait([*pipes, *self._followers])
         for pipe in self._followers:
@@ -199,19 +204,19 @@ class Workers:
         if isinstance(message, messages.Crashed):
             for other, process in self._processes.items():
                 process.join(timeout=0.5 if self._followers and other is not pipe else 0)
-                if process.exitcode:  # this death is the cause of the error that the worker reports
+                if process.exitcode:  # a process that died caused the reported error
                     raise self._died(other)
             raise WorkerError(message.error)
         return message
 
     def _send(self, pipe: Connection, message: object) -> None:
-        """Say something to a worker. Raises WorkerError if it died."""
+        """Send a message to a worker. Raises WorkerError if it died."""
         with self._alive(pipe):
             pipe.send(message)
 
     @contextmanager
     def _alive(self, pipe: Connection) -> Iterator[None]:
-        """Talk to a worker; raise WorkerError if it is dead."""
+        """Raise WorkerError if the worker turns out to be dead while this block uses its pipe."""
         try:
             yield
         except (EOFError, ConnectionError) as error:
@@ -227,8 +232,12 @@ class Workers:
 
 
 class _Training:
-    """Which worker trains which trial of one search; `under_way`: pipe -> index -> trial, without workers with too
-    little memory for the study; `waiting`: workers with nothing to do until the tuner proposes another trial."""
+    """Which worker trains which trial of one search.
+
+    Attributes:
+        under_way: pipe -> trial index -> trial, for all workers on whose devices the study fits.
+        waiting: pipes of workers without a trial, until the tuner proposes another.
+    """
 
     def __init__(self, tuner: Tuner, checkpoints: MutableMapping[int, bytes], pipes: Sequence[Connection]) -> None:
         self.tuner, self.checkpoints = tuner, checkpoints
@@ -245,7 +254,7 @@ class _Training:
         return self.checkpoints.get(question.index)
 
     def for_waiting(self) -> Iterator[tuple[Connection, messages.Proposal]]:
-        """Trials for the workers that wait, while there are any; the other workers keep waiting."""
+        """Yield a trial for each waiting worker while there are trials; the other workers keep waiting."""
         waiting, self.waiting = self.waiting, []
         for pipe in waiting:
             if (proposal := self._proposal(pipe)) is None:
@@ -254,7 +263,7 @@ class _Training:
                 yield pipe, proposal
 
     def give_back(self, pipe: Connection) -> None:
-        """Take the trials of a worker with too little memory, for the others."""
+        """Take the trials of a worker with too little memory, so that the other workers get them."""
         self._returned += self.under_way.pop(pipe).values()
 
     def _proposal(self, pipe: Connection) -> messages.Proposal | None:
@@ -266,14 +275,14 @@ class _Training:
 
 
 def _key(study: Study) -> str:
-    """The settings that decide the cost of a step; all searches, stages and reruns of a study share it."""
+    """The settings that decide the cost of a step. All searches of a study have the same key."""
     how = (study.optimizer, study.batch_size, study.arithmetic, study.precision, study.micro_batch, study.averages)
     return json.dumps([study.workload, how], sort_keys=True)
 
 
 @contextmanager
 def one_thread_environment() -> Iterator[None]:
-    """Processes started in this block have one thread and keep their memory; glibc reads this at process start."""
+    """Give processes started in this block one thread each, and memory settings that glibc reads at their start."""
     tunables = [*filter(None, [os.environ.get("GLIBC_TUNABLES")]), _HUGE_PAGES]
     ours = _ENVIRONMENT | {"GLIBC_TUNABLES": ":".join(tunables)}
     before = {name: os.environ.get(name) for name in ours}

@@ -1,4 +1,4 @@
-"""The life of a worker process: it trains or measures every study it is ordered to, alone or as a rank of a team."""
+"""A worker process: carries out the parent's orders to train or measure studies, alone or as a rank of a team."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Setting:
-    """What a worker must know when it starts; see `study.workers.pool.Workers`. `number`: of this worker, from 0."""
+    """The settings of a worker (see `study.workers.pool.Workers`). `number`: its place in the pool, from 0."""
 
     placement: Placement
     import_path: Path | None
@@ -34,12 +34,13 @@ class Setting:
 
 
 class _Parent:
-    """The tuner and the store behind the pipe to the parent: rank 0 of a team asks, all ranks get the answer."""
+    """The parent's tuner and store, as the engine calls them: rank 0 of the team asks through the pipe and broadcasts
+    the answer."""
 
     def __init__(self, pipe: Connection | None, team: Team, pace: Pace) -> None:
         self.pipe, self.team, self.pace = pipe, team, pace
         self._with_checkpoint: set[int] = set()
-        """Trials that have a checkpoint: for the others there is no need to ask."""
+        """Indices of the trials that have a checkpoint; for other trials the parent need not be asked."""
 
     def ask(self, wait: bool) -> Trial | None:
         proposal = self._answer(messages.AskTrial(wait))
@@ -60,7 +61,7 @@ class _Parent:
         self.report(messages.Checkpoint(index, checkpoint))
 
     def report(self, report: messages.Report) -> None:
-        """Say something that needs no answer."""
+        """Send a report, on rank 0 only."""
         if self.team.rank == 0:
             assert self.pipe is not None
             self.pipe.send(report)
@@ -75,8 +76,13 @@ class _Parent:
 
 
 def work(pipe: Connection, parent: int, setting: Setting, rank: Rank | None) -> None:
-    """Run a process of the pool from its start to its end. `pipe`: to the parent, whose process id is `parent`; a
-    follower in a team only reports its errors through it. `rank`: in a team; None: this process trains alone."""
+    """Run a process of the pool from start to end.
+
+    Arguments:
+        pipe: to the parent. Ranks above 0 of a team send only their errors.
+        parent: the process id of the parent.
+        rank: the rank in a team; None: this process trains alone.
+    """
     from study.devices.distributed import Team
 
     signals.die_with(parent)
@@ -90,7 +96,7 @@ def work(pipe: Connection, parent: int, setting: Setting, rank: Rank | None) -> 
 
 
 def _for_people(error: Exception) -> str:
-    """The last error of a worker: a traceback, or how to continue where memory ran out."""
+    """The message about a worker's last error: a traceback, or advice if memory ran out."""
     from study.devices.memory import out_of_memory
 
     if not out_of_memory(error):
@@ -103,7 +109,7 @@ def _for_people(error: Exception) -> str:
 
 
 def follow(rank: Rank) -> NoReturn:
-    """Run a process that torchrun started with a rank above 0, from its start to its end."""
+    """Run a process that torchrun started with a rank above 0, from start to end."""
     from study.devices.distributed import end_with, lost
 
     end_with(rank)
@@ -116,24 +122,28 @@ def follow(rank: Rank) -> NoReturn:
             traceback.print_exc()
             status = 1
     sys.stderr.flush()
-    os._exit(status)  # torch aborts an interpreter that exits normally while a thread waits for a store that is gone
+    os._exit(status)  # on a normal exit torch aborts if a thread still waits for a closed store
 
 
 def serve(pipe: Connection | None, setting: Setting | None, team: Team, rank: Rank | None) -> None:
-    """Carry out the parent's orders until the pipe closes. `setting`: None on a follower under torchrun; rank 0
-    broadcasts its own."""
+    """Carry out the parent's orders until the pipe closes.
+
+    Arguments:
+        pipe: to the parent; None on ranks above 0 under torchrun.
+        setting: None as `pipe`; all ranks use the setting of rank 0.
+    """
     from study.devices.memory import release_cached_memory
 
     setting = team.broadcast(lambda: setting)
     assert setting is not None
     worker = _Worker(pipe, setting, team, _prepared(setting, rank))
     while True:
-        release_cached_memory()  # until the next order, others on the device have more use for the memory
+        release_cached_memory()  # other processes on the device may need the memory before the next order comes
         worker.obey(team.broadcast(pipe.recv if pipe else tuple))
 
 
 def _prepared(setting: Setting, rank: Rank | None) -> str:
-    """The device of this process, made the current one; from now on this process computes as every worker does."""
+    """Prepare this process to train: import paths, current device and arithmetic settings. Returns the device."""
     import torch
 
     from study.devices import placement
@@ -148,7 +158,7 @@ def _prepared(setting: Setting, rank: Rank | None) -> str:
 
 
 class _Worker:
-    """One process between orders: its device, its team and the data of the latest workload."""
+    """The state of a process that lasts from order to order: device, team and data of the latest workload."""
 
     def __init__(self, pipe: Connection | None, setting: Setting, team: Team, device: str) -> None:
         self.pipe, self.placement, self.team, self.device = pipe, setting.placement, team, device
@@ -156,7 +166,7 @@ class _Worker:
         self._loaded: dict[str, tuple[Workload, Source]] = {}
 
     def obey(self, order: messages.Order) -> None:
-        """Carry out one order; reports that one trial does not fit, and raises every other error."""
+        """Carry out one order. If a trial does not fit in memory, report it; raise every other error."""
         from study.devices.memory import out_of_memory, too_large
         from study.engine.checkpoints import Pace
 
@@ -165,7 +175,7 @@ class _Worker:
             workload, data = self._load(order.study)
             team = self._team_for(order.study, workload)
             if team is None:
-                return  # the batch is too small to share with this process
+                return  # the batch is too small to give this rank a part
             parent = _Parent(self.pipe, team, Pace(self.placement.checkpoint_minutes, team.broadcast))
             self._carry_out(order, workload, data.shared(team), parent)
         except Exception as error:
@@ -184,7 +194,7 @@ class _Worker:
             parent.report(messages.Finished(curve))
 
     def _load(self, study: Study) -> tuple[Workload, Source]:
-        """The study's workload and data; one data set at a time is on the device."""
+        """The study's workload and data. Loading them releases the data of the workload before, to save memory."""
         import torch
 
         from study.data import streaming
@@ -195,13 +205,13 @@ class _Worker:
             self._loaded.clear()
             workload = build(study.workload)
             reading = (self.device, self.placement.data_memory, self.placement.loaders)
-            # Splits are made on the CPU, since they may not fit on the device. No local variable holds them, so that
-            # they do not stay in memory beside the source made of them.
+            # Make the splits on the CPU, because they may not fit on the device. Keep no local variable of them, which
+            # would hold their memory beside the source made of them.
             self._loaded[key] = workload, streaming.source(workload.splits(torch.device("cpu")), *reading)
         return self._loaded[key]
 
     def _team_for(self, study: Study, workload: Workload) -> Team | None:
-        """The ranks that share the study's batch; None if it is too small for this one to get a part."""
+        """The ranks that share the study's batch; None if the batch is too small to give this rank a part."""
         from study.data.order import places
         from workloads.layers import together
 
