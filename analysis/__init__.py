@@ -1,6 +1,6 @@
-"""Results folders -> frames -> tables -> figures -> a report. Needs pandas, not torch.
+"""Turn a results folder into tables, figures and a report. Needs pandas, not torch.
 
-In a notebook in the root of the repository; the examples of all modules go on from the first four lines:
+An example for a notebook in the root of the repository. The examples of all modules start from its first four lines:
 
 >>> from matplotlib.figure import Figure
 >>> from analysis.load import load, load_study
@@ -12,17 +12,17 @@ In a notebook in the root of the repository; the examples of all modules go on f
 >>> len(steps), int(steps["steps_to_result"].min())
 (22, 10)
 
-Its modules, in the order of the data:
+The modules, in the order of the data:
 
     counting                the rules of counting: goals, first crossings, statuses, stopping rules, counted trials
-    branches                the searches of a study
+    branches                which search of a study: its name, folder and seeds
     edges                   sides of the search space beyond which better trials may lie
-    load, measurements      folders -> records of studies, whose measurements stay on disk until they are needed
+    load, measurements      folders -> records of studies; measurements are read from disk when needed
     tables                  frames -> tables (pure functions)
-        steps_to_result     a study -> how its trials ended -> S(B), a row for each study
+        steps_to_result     how the trials of a study ended; S(B) of each study
         audits              possible faults of a search: edges, noise, under-tuning
-        answers             the search of each study that answers; its repeats and reruns
-        trials, best_errors the course of a search; the best error within a budget
+        answers             the search that S(B) of a study is read from; repeats and reruns
+        trials, best_errors every counted trial; the best error within a budget
         fits, scaling       curves through S(B); limits of scaling and critical batch sizes
         compare, relative   optimizers and workloads side by side; workloads on one scale
         transfer            transferred against retuned hyperparameters
@@ -31,7 +31,9 @@ Its modules, in the order of the data:
     advice                  the batch size, devices and accumulation steps to train with
     figures                 tables -> axes: `figures.FIGURES` names every drawing
     report                  tables, figures, findings and warnings -> one page
-    labels                  the one way to write numbers, durations and goals
-    export                  tables, and the paper's layout, for other programs
+    labels                  numbers, durations and goals as text
+    export                  tables for other programs, and the layout that Shallue et al. released
     parallel                work in several processes
+    older                   the names that older versions wrote
+    errors                  the base class of errors that refuse a request
 """

@@ -1,22 +1,23 @@
-"""The searches of a study: which one, its folder and its seeds. `analysis.counting` passes them on to `study`."""
+"""Identify one search of a study, its folder and its seeds. `study` imports these names from `analysis.counting`."""
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple, Self
 
 TUNED = "tuned"
-"""The rule that changes nothing: the batch size's own tuned configuration, the reference of other rules."""
+"""The rule that transfers nothing: the batch size's own tuned configuration, the reference for the other rules."""
 
 
 class Branch(NamedTuple):
-    """Which of a study's searches; the first is what all others start from.
+    """Identifies one search of a study. The defaults identify the first search, from which all others start.
 
     Attributes:
-        repeat: 0, or the number of the repetition with other seeds.
+        repeat: 0, or the number of a repeat with other seeds.
         budget: the multiple of the step budget.
-        widened: how the box was widened, stage by stage, such as `learning_rate.high` (see `widening`).
-        rerun: the trial whose configuration is trained again with fresh seeds; None: a search.
-        rule, base: by which rule that configuration was moved here, and from which batch size, whose search all of the
-            above is about; None: it was not moved.
+        widened: the sides at which each stage widened the search space, such as `learning_rate.high` (see
+            `analysis.edges.widening`).
+        rerun: index of the trial whose configuration is trained again with fresh seeds; None for a search.
+        rule, base: the rule that transferred this configuration, and the batch size that it was tuned at. The other
+            attributes then identify a search and its trial at `base`. None: nothing was transferred.
 
     >>> Branch.of({"branch": {"repeat": 0, "budget": 2.0, "widened": ["learning_rate.high"], "rerun": None}}).path
     'budget-2/stage-1-learning_rate.high'
@@ -33,18 +34,18 @@ class Branch(NamedTuple):
 
     @classmethod
     def of(cls, question: Mapping[str, Any]) -> Self:
-        """The branch that a question on file is of."""
+        """The branch of a recorded question."""
         held = question["branch"]
         return cls(**{**held, "widened": tuple(held["widened"])})
 
     @property
     def stage(self) -> int:
-        """How often the box was widened."""
+        """How many times the search space was widened."""
         return len(self.widened)
 
     @property
     def path(self) -> str:
-        """Its folder below the study's own; empty for the first search."""
+        """The folder of the search below the folder of its study; empty for the first search."""
         again = f"rerun-{self.rerun}" if self.rule is None else f"rule-{self.rule}-from-{self.base}-trial-{self.rerun}"
         parts = [f"repeat-{self.repeat}" if self.repeat else "", f"budget-{self.budget:g}" if self.budget != 1 else ""]
         parts += [f"stage-{number}-{widened}" for number, widened in enumerate(self.widened, start=1)]
@@ -52,14 +53,14 @@ class Branch(NamedTuple):
 
     @property
     def seed_key(self) -> str:
-        """What its seeds depend on; empty for the first search. Budgets share theirs, and so do all rules and bases."""
+        """The key that seeds derive from; empty for the first search. Budgets share it, and so do rules and bases."""
         if self.rule is not None:
             return ":rules"
         rerun = self.rerun is not None
         return f":{self.repeat}:{self.stage}:{rerun}" if self.repeat or self.stage or rerun else ""
 
     def __str__(self) -> str:
-        """The name of the search; empty for the first."""
+        """The name of the search for people; empty for the first search."""
         again = f"reruns of trial {self.rerun}"
         if self.rule is not None:
             again = f"{self.rule.replace('_', ' ')} from {self.base:,}" if self.rule != TUNED else "tuned, once more"

@@ -1,7 +1,7 @@
 """The rules of counting: goals, first crossings, statuses, stopping rules and the counted trials of a study.
 
-Each rule stands here once. Training uses it to stop and to tell when a study is complete, and analysis uses it to read
-curves, so both agree. A curve that ran beyond its stopping rule is cut on reading.
+Each rule is defined once, here. Training uses the rules to stop trials and to detect that a study is complete. Analysis
+uses the same rules to read curves, so both agree. If a curve runs beyond its stopping rule, reading cuts it.
 
 Shapes: E evaluations of one trial, T trials of one study.
 """
@@ -21,17 +21,17 @@ from analysis.branches import Branch as Branch
 
 COMPLETE, INFEASIBLE, INCOMPLETE = "COMPLETE", "INFEASIBLE", "INCOMPLETE"
 RACE, RECORDED = "race", "recorded"
-"""Names of stopping rules: the one that skips most steps, and the one of imported studies."""
+"""Names of two stopping rules: the one that skips the most steps, and the one of imported studies."""
 
 
 class Stopping(NamedTuple):
     """A stopping rule: when a trial ends.
 
     Attributes:
-        in_words: which trials stop before the end of the budget; empty if none does.
+        in_words: a sentence that names the trials that stop before the end of the budget; empty if none does.
         runs_whole_budget: every trial that stays finite runs all steps of the budget.
         ends_at_goal: a trial ends at its first measurement below the goal.
-        races: a trial also ends where it falls behind the best trial so far.
+        races: a trial also ends where it falls behind the best trial of lower index.
     """
 
     in_words: str
@@ -49,22 +49,26 @@ STOPPING = {
 STOPPING_RULES = tuple(name for name in STOPPING if name != RECORDED)
 """The stopping rules that a sweep can train under."""
 EARLY = tuple(name for name, rule in STOPPING.items() if rule.ends_at_goal)
-"""The stopping rules by which trials end at their goal."""
+"""The stopping rules that end a trial at its goal."""
 ADAPTIVE_SAMPLERS = ("tpe", "gp", "cmaes")
-"""Searches that learn from finished trials."""
+"""Samplers that learn from finished trials."""
 HALF_LIFE = "_half_life_examples"
-"""The suffix of a beta that is given by its half-life in examples t: beta = 0.5^(B / t)."""
+"""The suffix of a hyperparameter that gives a beta by its half-life of t examples: beta = 0.5^(B / t)."""
 AS_ERRORS = {"average_precision": "average_precision_error"}
-"""Metrics that are better when larger -> the error, 1 - metric, that is stored instead."""
+"""Metric for which larger is better -> name of the error, 1 - metric, that is stored instead."""
 BEST = 5
-"""The number of trials that count as the best few of a search."""
-NUMBER = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"  # as a regular expression
+"""The most trials that `best_trials` returns."""
+NUMBER = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"  # a regular expression
 _GOAL = re.compile(rf"(?P<metric>(?:train|val|test)/\w+)\s*<\s*(?P<threshold>{NUMBER})")
 
 
 @dataclass(frozen=True)
 class Goal:
-    """An error and the threshold it must fall below; strict, and every metric is an error (lower is better)."""
+    """A metric and the threshold that it must fall strictly below. Every metric is an error: lower is better.
+
+    Raises:
+        ValueError: the threshold is not a number above 0, or it is above 1 for a classification error.
+    """
 
     metric: str
     threshold: float
@@ -80,7 +84,7 @@ class Goal:
         """Read `val/classification_error < 0.05`.
 
         Raises:
-            ValueError: it does not read so, or the threshold is none that an error can fall below.
+            ValueError: the text has another form, or the threshold is not valid (see `Goal`).
 
         >>> goal = Goal.parse("val/classification_error < 0.05")
         >>> goal.metric, goal.threshold
@@ -97,12 +101,12 @@ class Goal:
 
 
 class Measured(NamedTuple):
-    """What one trial measured of the goal's metric.
+    """The curve of one trial: the goal's metric at each evaluation.
 
     Attributes:
         steps, errors: [E], by increasing step; NaN where the metric was not measured.
-        first_bad_step: the update that diverged, or None.
-        recorded: the status that came with an imported trial.
+        first_bad_step: the step at which the trial diverged, or None.
+        recorded: the status that an imported trial came with; None for other trials.
     """
 
     steps: ArrayLike
@@ -117,9 +121,9 @@ class Rule(NamedTuple):
     Attributes:
         stopping: a name in STOPPING. `budget`: at the step budget. `goal`: at the first measurement below the
             threshold, if sooner. `race`: also at the last grid point within `race_factor` times the fewest steps to the
-            goal among trials of lower index. `recorded`: trials were imported.
-        threshold: of the goal.
-        grid: the steps at which every trial is measured, the last of them the step budget.
+            goal among trials of lower index. `recorded`: imported trials end where their curves end.
+        threshold: the threshold of the goal.
+        grid: the steps at which every trial is measured, the last of them the step budget; empty for `recorded`.
     """
 
     stopping: str
@@ -128,7 +132,10 @@ class Rule(NamedTuple):
     race_factor: float = 2.0
 
     def bound(self, best: int | None) -> int:
-        """The step at which a trial ends if it has not met the goal; `best`: of trials of lower index, if any.
+        """The step at which a trial ends if it has not met the goal.
+
+        Arguments:
+            best: fewest steps to the goal among trials of lower index; None if none of them reached it.
 
         >>> rule = Rule("race", threshold=0.05, grid=[10, 20, 40, 80], race_factor=2.0)
         >>> rule.bound(None), rule.bound(25)
@@ -144,10 +151,10 @@ class Outcome(NamedTuple):
 
     Attributes:
         status: COMPLETE, INFEASIBLE or INCOMPLETE.
-        end: the step at which the trial ends under its stopping rule (what ran beyond does not count); the step it
-            diverged at if it is INFEASIBLE, the last step known if it is INCOMPLETE.
-        steps_to_goal: the first measured step below the goal, or None if there is none up to the race's bound; a trial
-            that runs its whole budget may diverge after it.
+        end: the step at which the trial ends under its stopping rule; later measurements do not count. If INFEASIBLE,
+            the step at which it diverged; if INCOMPLETE, the last measured step.
+        steps_to_goal: the first measured step below the goal; None if there is none up to the bound of the stopping
+            rule. A trial that runs its whole budget may still diverge after this step.
     """
 
     status: str
@@ -156,7 +163,7 @@ class Outcome(NamedTuple):
 
     @property
     def result(self) -> int | None:
-        """Steps to the goal of a feasible trial, which is what counts; None if it was not reached, or not feasible.
+        """Steps to the goal if the trial reached it and is feasible, else None. Only this value counts.
 
         >>> Outcome(COMPLETE, 40, 20).result, Outcome(INFEASIBLE, 30, 20).result
         (20, None)
@@ -165,9 +172,12 @@ class Outcome(NamedTuple):
 
 
 def first_crossing(steps: ArrayLike, errors: ArrayLike, threshold: float) -> int | None:
-    """The first measured step [E] whose error [E] is below the threshold; NaN (not measured) never is.
+    """The first step whose error is below the threshold; None if there is none. NaN (not measured) is never below.
 
-    A goal that is met before training (at step 0, which some imported studies measured) was not reached by it.
+    Step 0, which some imported studies measured, does not count: a goal met there was not reached by training.
+
+    Arguments:
+        steps, errors: [E], by increasing step.
 
     >>> first_crossing([10, 20, 30], [0.3, math.nan, 0.04], threshold=0.05)
     30
@@ -177,7 +187,7 @@ def first_crossing(steps: ArrayLike, errors: ArrayLike, threshold: float) -> int
 
 
 def least_error(trial: Measured, end: int) -> float:
-    """The least error measured up to a trial's end; infinite if there is none.
+    """The least error measured up to the end of a trial; infinite if none was measured.
 
     >>> least_error(Measured(steps=[10, 20, 30], errors=[0.3, 0.1, 0.05], first_bad_step=None), end=20)
     0.1
@@ -187,13 +197,17 @@ def least_error(trial: Measured, end: int) -> float:
 
 
 def best_trials(outcomes: Sequence[Outcome], trials: Sequence[Measured]) -> list[int]:
-    """Positions of the best feasible trials [at most BEST], the best first; those given are all that count.
+    """Positions of the best feasible trials, at most BEST, the best first.
 
-    By steps to the goal; where no trial reached it (and so each ran its whole budget) by least error.
+    Fewer steps to the goal are better. If no trial reached the goal, each ran its whole budget, and a smaller least
+    error is better.
+
+    Arguments:
+        outcomes, trials: [T], all counted trials in the same order.
 
     >>> trials = [Measured([10, 20], [0.3, error], None) for error in (0.08, 0.2, 0.04)]
     >>> rule = Rule("budget", threshold=0.1, grid=[10, 20])
-    >>> best_trials(outcomes(rule, trials), trials)  # of equal steps the lower index
+    >>> best_trials(outcomes(rule, trials), trials)  # ties go to the lower index
     [0, 2]
     >>> best_trials(outcomes(rule._replace(threshold=0.01), trials), trials)  # not reached: by least error
     [2, 0, 1]
@@ -205,7 +219,11 @@ def best_trials(outcomes: Sequence[Outcome], trials: Sequence[Measured]) -> list
 
 
 def evaluation_grid(train_steps: int, first: float, ratio: float) -> list[int]:
-    """Increasing steps from `first` of the budget on, each about `ratio` times the one before; the last: the budget.
+    """The steps at which a trial is evaluated, increasing up to the budget of `train_steps`.
+
+    Arguments:
+        first: the first step as a share of the budget.
+        ratio: each later step is about `ratio` times the one before.
 
     >>> evaluation_grid(100, first=0.1, ratio=1.5)
     [10, 15, 22, 34, 51, 76, 100]
@@ -219,13 +237,13 @@ def evaluation_grid(train_steps: int, first: float, ratio: float) -> list[int]:
 
 
 def outcomes(rule: Rule, trials: Iterable[Measured], best: int | None = None) -> list[Outcome]:
-    """Derive the statuses of trials [T] in index order from their curves alone, never from labels or from timing.
+    """Derive how trials [T] in index order ended, from their curves alone; only imported trials keep a recorded status.
 
-    A trial is feasible if it is finite up to its end; a divergence after that is no part of it. A trial that is missing
-    may be left out: more trials of lower index can only make a race's bound lower.
+    A trial is feasible if it is finite up to its end; a later divergence does not count. Missing trials may be left
+    out: when they are found, they can only lower a race's bound, so the curves stay long enough.
 
     Arguments:
-        best: fewest steps to the goal among trials before these.
+        best: fewest steps to the goal among trials of lower index than these; None if none reached it.
 
     >>> rule = Rule("goal", threshold=0.1, grid=[10, 20, 40])
     >>> reaches, diverges = Measured([10, 20], [0.5, 0.09], None), Measured([10], [0.5], first_bad_step=12)
@@ -259,7 +277,11 @@ def _outcome(rule: Rule, trial: Measured, best: int | None) -> Outcome:
 
 
 def all_runs(gathered: Sequence[dict[str, Any]], apart: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The records of runs in a study's file and in files of their own, each once, by when they started.
+    """The records of all runs of a study, each once.
+
+    Arguments:
+        gathered: the records in the study's file; they come first.
+        apart: the records in separate files; the ones not gathered yet follow in the order of their start.
 
     >>> all_runs([{"run": "a", "started": 1}], [{"run": "c", "started": 3}, {"run": "a"}, {"run": "b", "started": 2}])
     [{'run': 'a', 'started': 1}, {'run': 'b', 'started': 2}, {'run': 'c', 'started': 3}]
@@ -270,7 +292,7 @@ def all_runs(gathered: Sequence[dict[str, Any]], apart: Iterable[dict[str, Any]]
 
 
 def launch_limit(wanted: int, most: int | None) -> int:
-    """The most launches for a number of wanted feasible trials: `most`, else ten times the number.
+    """The most trials to launch for `wanted` feasible ones: `most` if given, else ten times `wanted`.
 
     >>> launch_limit(20, None)
     200
@@ -279,7 +301,10 @@ def launch_limit(wanted: int, most: int | None) -> int:
 
 
 def counted_prefix(statuses: Sequence[str], wanted: int) -> int:
-    """How many leading trials (statuses [T] in index order) hold the first `wanted` feasible ones; all T if too few.
+    """The number of leading trials that contain the first `wanted` feasible ones; T if there are fewer.
+
+    Arguments:
+        statuses: [T] in index order.
 
     >>> counted_prefix([COMPLETE, INFEASIBLE, COMPLETE, COMPLETE], wanted=2)
     3
@@ -293,7 +318,7 @@ def counted_prefix(statuses: Sequence[str], wanted: int) -> int:
 
 
 def is_complete(statuses: Sequence[str], wanted: int, most: int) -> bool:
-    """Whether the first `wanted` feasible trials are known, or `most` were launched.
+    """True if no counted trial is missing and there are `wanted` feasible trials, or `most` were launched.
 
     Arguments:
         statuses: [T] in index order, INCOMPLETE where one is missing.
@@ -307,7 +332,12 @@ def is_complete(statuses: Sequence[str], wanted: int, most: int) -> bool:
 
 
 def can_answer(goal: Goal, own: Goal, stopping: str | None) -> bool:
-    """Whether trials that ran under this rule, with a goal of their own, say anything of another goal.
+    """True if trials that trained towards their own goal can answer another goal.
+
+    Arguments:
+        goal: the goal to answer.
+        own: the goal that the trials trained towards.
+        stopping: the stopping rule that they ran under.
 
     >>> own = Goal("val/loss", 0.1)
     >>> can_answer(Goal("val/loss", 0.2), own, "race"), can_answer(Goal("val/loss", 0.05), own, "race")
@@ -317,9 +347,9 @@ def can_answer(goal: Goal, own: Goal, stopping: str | None) -> bool:
 
 
 def beta(half_life: Any, batch_size: int) -> Any:
-    """The decay rate of an average with this half-life in examples, for an update on each batch.
+    """The decay rate per update of a moving average with this half-life in examples.
 
-    At most the greatest float32 below 1, since updates divide by 1 - beta.
+    At most the largest float32 below 1, because updates divide by 1 - beta.
 
     >>> float(beta(64, batch_size=128))
     0.25
@@ -328,7 +358,7 @@ def beta(half_life: Any, batch_size: int) -> Any:
 
 
 def fewest_steps(steps_to_goal: Sequence[int | None]) -> tuple[int, int] | None:
-    """(position, steps) of the trial that reached the goal first; ties go to the lower position; None if none did.
+    """(position, steps) of the trial that reached the goal first; ties go to the lower position; None if no trial did.
 
     >>> fewest_steps([None, 300, 200, 200])
     (2, 200)

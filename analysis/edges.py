@@ -1,4 +1,4 @@
-"""Edges of the box that is searched, beyond which better trials may lie: cautioned of, and widened where asked for."""
+"""Find edges of the search space beyond which better trials may lie. Reports warn about them; stages widen them."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -7,13 +7,13 @@ from typing import Any, NamedTuple
 import numpy as np
 
 OUTER = 0.1
-"""The part of a scaled range, from a side inwards, in which an optimum is suspicious."""
+"""The share of a scaled range, measured from a side, in which an optimum is suspicious."""
 FEWEST = 3
-"""Trials that an edge audit needs: one alone is at some edge by chance too often."""
+"""The fewest trials for an edge audit: a single trial lies near an edge by chance too often."""
 
 
 def scaled(value: float, scale: str) -> float:
-    """A parameter's value on the scale that it is searched on; rises with the value, infinite where the scale ends.
+    """A parameter's value on its search scale. The result rises with the value and is infinite where the scale ends.
 
     Arguments:
         scale: `linear`, `log` or `reverse_log` (log of 1 - x, for momenta near 1).
@@ -29,12 +29,13 @@ def scaled(value: float, scale: str) -> float:
 
 
 class Edge(NamedTuple):
-    """A side of the box beyond which better trials may lie.
+    """A side of the search space beyond which better trials may lie.
 
     Attributes:
-        parameter, side: which, and `low` or `high`.
-        value: of the best trial.
-        limit: where the search ended.
+        parameter: the name of the parameter.
+        side: `low` or `high`.
+        value: the value in the best trial.
+        limit: the end of the searched range.
     """
 
     parameter: str
@@ -46,10 +47,12 @@ class Edge(NamedTuple):
 def open_edges(space: Mapping[str, Mapping[str, Any]], best: Sequence[Mapping[str, float]]) -> list[Edge]:
     """Open sides where the best trial and the median of the best few lie in the outer tenth of the scaled range.
 
-    The best trial alone would alarm by chance: in 36 % of studies with two parameters that do not matter.
+    The best trial alone would raise a false alarm in 36 % of studies with two parameters that do not matter. With fewer
+    than FEWEST trials no side is reported.
 
     Arguments:
-        space: parameter name -> `low`, `high`, `scale` and `hard` sides, or `choices`, which have no edges.
+        space: parameter name -> `low`, `high`, `scale` and `hard` (the sides where the parameter itself ends), or
+            `choices`, which have no edges.
         best: hyperparameters of the best trials, the best first (see `analysis.counting.best_trials`).
 
     >>> space = {"learning_rate": {"low": 0.001, "high": 1.0, "scale": "log", "hard": []}}
@@ -69,7 +72,7 @@ def open_edges(space: Mapping[str, Mapping[str, Any]], best: Sequence[Mapping[st
 
 
 def widening(found: Sequence[Edge]) -> str:
-    """The name of the stage that follows where a search ended at these edges, such as `learning_rate.high`.
+    """The name of the stage that widens the search space at these edges, such as `learning_rate.high`.
 
     >>> widening([Edge("learning_rate", "high", 0.9, 1.0), Edge("momentum", "high", 0.99, 0.99)])
     'learning_rate.high+momentum.high'

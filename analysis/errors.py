@@ -1,4 +1,4 @@
-"""The base of every error that refuses a request, for `analysis` and `study` alike."""
+"""The base class of every error that refuses a request, in `analysis` and in `study`."""
 
 
 class Refused(Exception):

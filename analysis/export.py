@@ -1,18 +1,20 @@
-"""A results folder -> the released layout of Shallue et al. (`batch_science`), or two tidy tables.
+"""Export a results folder as two tidy tables, or in the layout that Shallue et al. released (`batch_science`).
 
-`csv` and `parquet` write these tables study by study (in parquet a row group each); NaN and NA are empty:
+`csv` and `parquet` write these tables search by search (in parquet as separate row groups); NaN and NA are empty:
 
-    trials          a row a trial: workload, dataset, model, optimizer, batch_size [examples]; repeat, budget_multiple,
-                    stage, rerun (empty: none), rule and base_batch_size (of transferred configurations; else
-                    empty), which identify the search; trial (index) and trial_id (as released); status, end [step],
-                    steps_to_goal, least_error (of the goal's metric), counted (among the first N feasible trials),
-                    goal_metric, goal_threshold, train_steps (the budget), first_bad_step, seconds_training,
-                    seconds_evaluation; and a column for each hyperparameter.
-    measurements    a row an evaluation: workload, optimizer, batch_size, repeat, budget_multiple, stage, rerun, rule,
-                    base_batch_size, trial; step and a column for each metric.
+    trials          one row per trial: workload, dataset, model, optimizer, batch_size [examples]; repeat,
+                    budget_multiple, stage, rerun (empty for a search), rule and base_batch_size (empty unless the
+                    configuration was transferred), which identify the search; trial (index) and trial_id (as released;
+                    else the index); status, end [step], steps_to_goal, least_error (of the goal's metric), counted
+                    (the first N feasible trials and every trial before the last of them), goal_metric, goal_threshold,
+                    train_steps (the budget), first_bad_step, seconds_training, seconds_evaluation; and a column for
+                    each hyperparameter.
+    measurements    one row per evaluation: workload, optimizer, batch_size, repeat, budget_multiple, stage, rerun,
+                    rule, base_batch_size, trial; step and a column for each metric.
 
-`batch_science` writes the search that gives S(B) of each study, each trial up to its end. Four fields in study.json are
-added to the released ones, so that the import restores the study: `workload`, `goal`, `trials` (N) and `stopping`.
+`batch_science` writes the search that S(B) of each study is read from, each trial up to its end. study.json has fields
+that the released files lack, so that an import restores the study: `workload`, `goal`, `trials` (N), `stopping` and,
+after a race, `race_factor`.
 """
 
 import json
@@ -45,7 +47,7 @@ TRIAL |= {"steps_to_goal": pa.int64(), "least_error": pa.float64(), "counted": p
 TRIAL |= {"first_bad_step": pa.int64(), "seconds_training": pa.float64(), "seconds_evaluation": pa.float64()}
 
 Watch = Callable[[str], None]
-"""Called with the name of every written search."""
+"""Called with the name of each search after it is written."""
 
 
 class ExportError(Refused):
@@ -59,15 +61,15 @@ def export(
     watch: Watch = lambda name: None,
     begin: Callable[[int], None] = lambda searches: None,
 ) -> None:
-    """Export a results folder to an empty or new folder, whole or not at all.
+    """Export a results folder to a new or empty folder, completely or not at all.
 
     Arguments:
         form: `batch_science`, `csv` or `parquet`.
-        begin: called with the number of searches.
+        begin: called once with the number of searches, before the first is written.
 
     Raises:
-        ExportError: the folder holds something or cannot be written.
-        LoadError: the folder holds no results, or a file is torn.
+        ExportError: the format is unknown, or the folder holds files or cannot be written.
+        LoadError: the results folder holds no results, or a file is torn.
 
     >>> from tempfile import TemporaryDirectory
     >>> with TemporaryDirectory() as folder:
@@ -130,7 +132,7 @@ def _in_order(names: Iterable[Iterable[str]]) -> list[str]:
 
 
 def trials(study: StudyData) -> pd.DataFrame:
-    """A row for each trial on file; for the columns see the module's docstring.
+    """One row per trial on file; for the columns see the docstring of the module.
 
     >>> trials(study)[["trial", "learning_rate", "status", "steps_to_goal"]].head(2)
        trial  learning_rate    status  steps_to_goal
@@ -151,7 +153,7 @@ def trials(study: StudyData) -> pd.DataFrame:
 
 
 def measurements(study: StudyData) -> pd.DataFrame:
-    """A row for each evaluation on file, by trial and step; for the columns see the module's docstring.
+    """One row per evaluation on file, by trial and step; for the columns see the docstring of the module.
 
     >>> measurements(study)[["batch_size", "trial", "step", "val/classification_error"]].head(2)
        batch_size  trial  step  val/classification_error
@@ -215,14 +217,14 @@ def _write_released(folder: Path, study: StudyData) -> None:
         }
         _write_json(place / "metadata.json", metadata)
         with (place / "measurements.csv").open("wb") as file:
-            file.write(f"{','.join(table.column_names)}\n".encode())  # Arrow would quote it
+            file.write(f"{','.join(table.column_names)}\n".encode())  # Arrow would quote the names
             csv.write_csv(table.slice(begin, stop - begin), file, csv.WriteOptions(include_header=False))
 
 
 def _released_columns(study: StudyData) -> tuple[dict[str, str], dict[str, Any]]:
-    """(metric -> its released name, the columns; NaN is null, written as an empty cell).
+    """(metric -> its released name, the columns as trial, step and metrics); NaN is null, written as an empty cell.
 
-    An error that is 1 - metric is turned back into the metric.
+    An error that is 1 - metric becomes the metric again.
     """
     read = study.measurements
     columns: dict[str, Any] = {"trial": read["trial"].to_numpy(), "step": read["step"].to_numpy(dtype=np.int64)}

@@ -1,4 +1,4 @@
-"""The one way to write numbers, durations, goals and lists for people. Standard library only."""
+"""Write numbers, durations, goals and lists for people, the same way everywhere. Standard library only."""
 
 from collections.abc import Iterable
 from math import floor, log10
@@ -7,12 +7,12 @@ from numbers import Integral
 SPLITS = {"val": "validation", "train": "training", "test": "test"}
 ERRORS = {"classification_error": "error", "cross_entropy_error": "cross entropy"}
 BOUNDS = {"=": "", ">": "≥ ", "<": "≤ "}
-"""How a table writes a bound before its number."""
+"""Bound -> its prefix before a number in a table."""
 BOUNDS_IN_WORDS = {"=": "", ">": "at least ", "<": "at most "}
 
 
 def number(value: float) -> str:
-    """Whole numbers in full, others to three digits; just below 1 the digits count from 1: 0.9987, not 0.999.
+    """Whole numbers in full, others to three digits. From 0.9 to 1, two digits of 1 - value: 0.9987, not 0.999.
 
     >>> number(1725), number(999.7), number(0.02134), number(0.9987), number(0.0000123)
     ('1,725', '1,000', '0.0213', '0.9987', '1.23e-05')
@@ -25,7 +25,7 @@ def number(value: float) -> str:
 
 
 def short_count(count: float) -> str:
-    """A large count in two digits and a unit.
+    """A large count with a unit: two digits, or three from 100 units on.
 
     >>> short_count(4_096_000), short_count(900)
     ('4.1 M', '900')
@@ -37,7 +37,7 @@ def short_count(count: float) -> str:
 
 
 def duration(seconds: float) -> str:
-    """A duration [seconds] in three digits or two units.
+    """A duration [seconds] with three digits or two units.
 
     >>> duration(3.2e-6), duration(0.0412), duration(245), duration(7500)
     ('3.2 µs', '41.2 ms', '4 min 05 s', '2 h 05 min')
@@ -82,7 +82,7 @@ def curve_text(workload: str, optimizer: str, metric: str, threshold: float) -> 
 
 
 def bounded(value: float, bound: str) -> str:
-    """A batch size that may be known by a bound only.
+    """A batch size in a sentence, or a bound on it.
 
     >>> bounded(1024.0, ">")
     'at least 1,024'
@@ -111,7 +111,7 @@ def batch_sizes(sizes: Iterable[int]) -> str:
 
 
 def counted(count: int, noun: str, plural: str = "") -> str:
-    """A count of things.
+    """A count and its noun, singular or plural.
 
     >>> counted(1, "trial"), counted(1200, "trial"), counted(2, "search", "searches")
     ('1 trial', '1,200 trials', '2 searches')

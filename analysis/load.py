@@ -1,4 +1,4 @@
-"""Results folders -> records of studies. The file format is the interface: nothing here imports `study`."""
+"""Load records of studies from results folders. The file format is the interface: nothing here imports `study`."""
 
 import json
 from collections.abc import Callable, Hashable, Iterator, Mapping
@@ -23,14 +23,14 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class StudyData:
-    """The record of one search of a study; most studies have one. Its measurements stay on disk (`reader`).
+    """The record of one search of a study; most studies have only one. Its measurements stay on disk (`reader`).
 
     Attributes:
         question: the question as recorded before the first trial started.
-        provenance: one record for each run that worked on it.
-        trials: a row a trial, by `trial` (index): seed, first_bad_step (NA if finite), seconds_training,
-            seconds_evaluation (NaN if unknown), recorded (a status that came with an imported trial, else NA),
-            trial_id (as it was released; else the index), and a column for each hyperparameter.
+        provenance: one record for each run that worked on the search.
+        trials: one row per trial, indexed by `trial`: seed, first_bad_step (NA if the trial stayed finite),
+            seconds_training, seconds_evaluation (NaN if unknown), recorded (the status that an imported trial came
+            with, else NA), trial_id (as released; else the index), and a column for each hyperparameter.
         metrics: names of the measured metrics, such as `val/classification_error`.
         reader: reads the measurements when they are needed.
         derived: values computed from the measurements so far (`once`).
@@ -53,7 +53,7 @@ class StudyData:
         return len(self.trials) > 0
 
     def once(self, key: Hashable, make: Callable[[], T]) -> T:
-        """The result of `make`, called the first time only; keep it small, since it stays in memory.
+        """Call `make` once for each key and keep its result, which must be small, because it stays in memory.
 
         >>> study.once("evaluations", lambda: len(study.measurements))
         840
@@ -110,12 +110,12 @@ class StudyData:
 
     @property
     def ran_under(self) -> Stopping:
-        """That rule from the table."""
+        """The stopping rule named `stopped_by`; `recorded` if the name is unknown."""
         return STOPPING.get(self.stopped_by, STOPPING[RECORDED])
 
     @property
     def race_factor(self) -> float | None:
-        """A race stopped a trial at this multiple of the fewest steps so far; None without a race."""
+        """The multiple of the fewest steps so far at which a race stopped a trial; None without a race."""
         return self.question.get("race_factor") if self.ran_under.races else None
 
     @property
@@ -130,7 +130,7 @@ class StudyData:
 
     @property
     def imported(self) -> bool:
-        """True if the trials were imported: they ended by rules of their own."""
+        """True if the trials were imported: they keep the ends and statuses that they came with."""
         return self.question["stopping"] == RECORDED
 
     def rule(self, goal: Goal, stopping: str | None = None) -> Rule:
@@ -162,10 +162,10 @@ class StudyData:
 
 
 def load(results: Path | str) -> Iterator[StudyData]:
-    """The searches in a results folder, one at a time, by workload, optimizer and batch size; first searches first.
+    """Read the searches in a results folder one at a time, by workload, optimizer and batch size; first searches first.
 
     Raises:
-        LoadError: the folder holds no results, or a file is torn.
+        LoadError: the folder holds no results, a study.json is missing, or a file is torn.
 
     >>> studies = list(load(published))
     >>> len(studies), studies[0].workload, studies[0].optimizer, studies[0].batch_size
@@ -175,10 +175,10 @@ def load(results: Path | str) -> Iterator[StudyData]:
 
 
 def folders(results: Path | str) -> list[Path]:
-    """The folders of these searches, in the order of `load`.
+    """The folders of the searches in a results folder, in the order of `load`.
 
     Raises:
-        LoadError: the folder holds no results.
+        LoadError: the folder holds no results, or a study.json is missing.
 
     >>> str(folders(published)[0].relative_to(published))
     'studies/mlp_digits/momentum/1'
@@ -198,7 +198,7 @@ def folders(results: Path | str) -> list[Path]:
 
 
 def load_study(folder: Path | str) -> StudyData:
-    """Read the folder of one search; a trial that stands in two files counts once.
+    """Read the folder of one search; a trial that is in two files counts once.
 
     Raises:
         LoadError: a file is missing or torn.
@@ -210,7 +210,7 @@ def load_study(folder: Path | str) -> StudyData:
     records: dict[int, dict[str, Any]] = {}
     metrics: dict[str, None] = {}
     with reading(folder):
-        apart = list(_runs(folder))  # before study.json: a run gathered meanwhile is then read twice rather than missed
+        apart = list(_runs(folder))  # before study.json: a run gathered meanwhile is then read twice, not missed
         held = json.loads((folder / "study.json").read_text())
         for path in files(folder):
             with suppress(FileNotFoundError), pq.ParquetFile(path, page_checksum_verification=True) as file:

@@ -1,4 +1,4 @@
-"""Reads measurements from a study's folder when they are needed."""
+"""Read measurements from the folder of a study when they are needed."""
 
 import json
 from collections.abc import Iterator, Sequence
@@ -23,8 +23,8 @@ class MeasurementReader:
     """Reads the measurements of one search from its parquet files, metric by metric.
 
     Arguments:
-        folder: of the search.
-        trials: indices of the trials to read; files may hold more, which ended since.
+        folder: the folder of the search.
+        trials: indices of the trials to read. Files may hold others, which ended after the search was loaded.
     """
 
     folder: Path
@@ -32,9 +32,9 @@ class MeasurementReader:
     _held: list[dict[tuple[str, ...], pd.DataFrame]] = field(default_factory=list, repr=False, compare=False)
 
     def read(self, metrics: Sequence[str]) -> pd.DataFrame:
-        """A row an evaluation, by trial and step: trial, step, and a column for each of these metrics.
+        """One row per evaluation, by trial and step: trial, step, and a column for each of these metrics.
 
-        A metric is NaN where it was not measured. Outside `held` nothing stays in memory.
+        A metric is NaN where it was not measured. Nothing stays in memory, except inside `held`.
 
         Raises:
             LoadError: a file is torn or was removed.
@@ -53,7 +53,7 @@ class MeasurementReader:
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """Read each metric from disk at most once in this block.
+        """Inside this block, read each list of metrics from disk at most once.
 
         >>> reader = study.reader
         >>> with reader.held():
@@ -90,7 +90,7 @@ def files(folder: Path) -> list[Path]:
     >>> [path.name for path in files(Path(f"{published}/studies/mlp_digits/sgd/64"))]
     ['curves.parquet']
     """
-    # The gathering file comes last: a trial that is gathered meanwhile is then read twice rather than missed.
+    # curves.parquet comes last: a trial that is gathered meanwhile is then read twice, not missed.
     return [*sorted((folder / "trials").glob("[0-9]*.parquet")), folder / "curves.parquet"]
 
 
@@ -107,7 +107,7 @@ def trial_records(file: pq.ParquetFile) -> list[dict[str, Any]]:
 
 @contextmanager
 def reading(folder: Path) -> Iterator[None]:
-    """Turn errors of reading into one that names the folder.
+    """Turn read errors into a LoadError that names the folder and the cure.
 
     >>> with reading(Path("results/mine")):
     ...     raise ValueError("Bad magic.")

@@ -1,17 +1,17 @@
-"""Files of older versions, read as this version writes them: the one place that knows their names."""
+"""Translate the records of older versions into the names of this version. No other module knows the old names."""
 
 from collections.abc import Mapping
 from typing import Any
 
 ARITHMETICS = {"bmm": "linear_chain", "deferred": "linear_blocks"}
 REMOVED_ARITHMETICS = ("grouped",)
-"""Studies recorded in these are read and reported; nothing computes them any more."""
+"""Removed arithmetics. Their studies can be read and reported, but not continued."""
 WORKLOADS = {"workloads.nqm.NoisyQuadraticModel": "workloads.noisy_quadratic.NoisyQuadraticModel"}
 """Import paths of classes that moved."""
 
 
 def question(held: Mapping[str, Any]) -> dict[str, Any]:
-    """A question on file, in the names of this version.
+    """A recorded question in the names of this version.
 
     >>> question({"arithmetic": "bmm", "workload": {"_target_": "workloads.nqm.NoisyQuadraticModel"}})
     {'arithmetic': 'linear_chain', 'workload': {'_target_': 'workloads.noisy_quadratic.NoisyQuadraticModel'}}
@@ -26,7 +26,7 @@ def question(held: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def run(held: Mapping[str, Any]) -> dict[str, Any]:
-    """The record of a run, in the names of this version.
+    """The record of a run in the names of this version.
 
     >>> run({"traits": {"parameters": 10.0}})
     {'fingerprint': {'parameters': 10.0}}
@@ -35,7 +35,7 @@ def run(held: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def is_older(held: Mapping[str, Any]) -> bool:
-    """Whether a run, as its record stands on file, was made before fingerprints had their name.
+    """True if the record of a run on file is older than the name `fingerprint`.
 
     >>> is_older({"traits": {}}), is_older({"fingerprint": {}})
     (True, False)

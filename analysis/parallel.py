@@ -1,4 +1,4 @@
-"""Work in several processes."""
+"""Apply a function to many items in several processes."""
 
 import os
 from collections.abc import Callable, Sequence
@@ -9,11 +9,15 @@ from joblib import Parallel, delayed
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 MOST = 4
-"""The most processes; each holds the libraries, about 200 MB."""
+"""The most processes; each needs about 200 MB for the libraries."""
 
 
 def spread(function: Callable[[Item], Result], items: Sequence[Item], if_at_least: int, size: int) -> list[Result]:
-    """`function` of each item, in order; in several processes if the work is large enough to pay for their start (2 s).
+    """Apply `function` to each item and return the results in order.
+
+    Arguments:
+        if_at_least: the size from which several processes pay for their start (2 s); smaller work runs in this one.
+        size: the size of the work, in the same unit.
 
     >>> spread(abs, [-1, 2], if_at_least=10, size=2)
     [1, 2]
