@@ -1,4 +1,4 @@
-"""The searches of each study: the one that answers, and repeats and reruns."""
+"""The search of each study that S(B) is read from; repeats and reruns."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -13,10 +13,10 @@ from analysis.tables import audits, steps_to_result
 
 
 def answers(studies: Iterable[StudyData]) -> list[StudyData]:
-    """The search that S(B) is read from, for each (workload, optimizer, batch size) in their order.
+    """The search that S(B) is read from, for each (workload, optimizer, batch size) in order of appearance.
 
-    That is the last stage of the search with the study's own seeds; of several step budgets, the one that needed the
-    fewest steps. A search that is still under way counts only where there is no other.
+    It is the last complete stage of the search with the study's own seeds. Among several step budgets, the search with
+    the fewest steps counts; if none is complete and reached the goal, the search with the budget multiple 1 counts.
 
     >>> from analysis import load
     >>> from analysis.tables import answers
@@ -28,7 +28,7 @@ def answers(studies: Iterable[StudyData]) -> list[StudyData]:
 
 
 def by_study(studies: Iterable[StudyData]) -> list[dict[Branch, StudyData]]:
-    """The searches of each (workload, optimizer, batch size) whose first search is on file, in their order.
+    """The searches of each (workload, optimizer, batch size) whose first search is on file, in order of appearance.
 
     >>> folder = f"{published}/studies/mlp_digits/sgd/64"
     >>> [[str(branch) for branch in made] for made in by_study([load_study(folder), load_study(f"{folder}/rerun-1")])]
@@ -41,7 +41,7 @@ def by_study(studies: Iterable[StudyData]) -> list[dict[Branch, StudyData]]:
 
 
 def orphans(studies: Sequence[StudyData]) -> list[str]:
-    """A line for each study whose first search is missing: its other searches are left out.
+    """A line for each study whose first search is missing; its other searches are left out.
 
     >>> folder = f"{published}/studies/mlp_digits/sgd/64"
     >>> orphans([load_study(folder), load_study(f"{folder}/rerun-1")])
@@ -57,8 +57,7 @@ def orphans(studies: Sequence[StudyData]) -> list[str]:
 
 
 def unsearched_budgets(studies: Iterable[StudyData]) -> list[tuple[StudyData, list[float]]]:
-    """(the search that S(B) is read from, the multiples of the step budget that it was to be the least of, and whose
-    search is not complete), where there are any.
+    """(the search that S(B) is read from, budget multiples without a complete search) of each study that has any.
 
     >>> study.question["search"]["budgets"] = [1.0, 2.0]  # as if the sweep had these
     >>> [missing for _, missing in unsearched_budgets([study])]
@@ -69,19 +68,23 @@ def unsearched_budgets(studies: Iterable[StudyData]) -> list[tuple[StudyData, li
 
 
 def _missing(searches: Mapping[Branch, StudyData], repeat: int = 0) -> list[float]:
-    """The multiples of the budget under which a search with these seeds was asked for and is not complete."""
+    """The budget multiples of the study whose search with these seeds is missing or incomplete."""
     asked = searches[Branch()].question["search"].get("budgets", [1.0])
     made = {multiple: searches.get(Branch(repeat, multiple)) for multiple in asked}
     return [multiple for multiple, study in made.items() if study is None or not steps_to_result.is_complete(study)]
 
 
 def answer(searches: Mapping[Branch, StudyData], repeat: int = 0) -> StudyData:
-    """Of one study's searches the one that S(B) is read from, or would be with the seeds of a repeat.
+    """The search of one study that S(B) is read from (see `answers`).
+
+    Arguments:
+        searches: all searches of the study, by branch.
+        repeat: choose among the searches with the seeds of this repeat.
 
     >>> answer({study.branch: study}) is study
     True
     """
-    # Of these seeds, under each budget, without the later stages.
+    # The first stage with these seeds under each budget.
     starts = [start for branch, start in searches.items() if branch == Branch(repeat, branch.budget)]
     last = {start.branch.budget: last_stage(start, searches) for start in starts}
     fewest = {
@@ -93,12 +96,12 @@ def answer(searches: Mapping[Branch, StudyData], repeat: int = 0) -> StudyData:
 
 
 def last_stage(search: StudyData, searches: Mapping[Branch, StudyData]) -> StudyData:
-    """The last complete stage that follows from a search; the search itself where it is not complete.
+    """The last complete stage that follows a search; the search itself if it is incomplete.
 
-    >>> last_stage(study, {study.branch: study}) is study  # there is no wider one
+    >>> last_stage(study, {study.branch: study}) is study  # there is no further stage
     True
     """
-    while steps_to_result.is_complete(search):  # regardless of search.extend_limit, which may have changed
+    while steps_to_result.is_complete(search):  # not limited by search.extend_limit, which may have changed
         widened = (*search.branch.widened, widening(audits.edges(search)))
         following = searches.get(search.branch._replace(widened=widened))
         if following is None or not steps_to_result.is_complete(following):
@@ -108,12 +111,12 @@ def last_stage(search: StudyData, searches: Mapping[Branch, StudyData]) -> Study
 
 
 def table(studies: Sequence[StudyData]) -> pd.DataFrame:
-    """Every search but reruns.
+    """Every search, without reruns and transfers.
 
     Returns:
-        A row for each (workload, optimizer, batch_size, repeat, budget_multiple, stage): the goal, whether S(B) is read
-        from it (`answer`), reached, steps_to_result (NA if not reached), complete, infeasible, incomplete, train_steps,
-        and `searched_NAME`, the range of each tuned parameter.
+        A row for each (workload, optimizer, batch_size, repeat, budget_multiple, stage): the goal, answer (True if S(B)
+        is read from it), reached, steps_to_result (NA if not reached), the counts complete, infeasible and incomplete,
+        train_steps, and `searched_NAME`, the range of each tuned parameter.
 
     >>> found = table([study])
     >>> found[["batch_size", "stage", "answer", "steps_to_result", "searched_learning_rate"]]
@@ -136,7 +139,7 @@ def table(studies: Sequence[StudyData]) -> pd.DataFrame:
 
 
 def in_words(dimension: Mapping[str, Any]) -> str:
-    """A dimension of a search space, for people.
+    """A dimension of a search space as text for people.
 
     >>> in_words({"low": 0.001, "high": 1, "scale": "log", "hard": [], "integer": False})
     '0.001 to 1, log'
@@ -151,15 +154,15 @@ def in_words(dimension: Mapping[str, Any]) -> str:
 
 
 def repeats(studies: Sequence[StudyData]) -> pd.DataFrame:
-    """How much S(B) itself moves from one search to the next: the least, median and greatest of all that were made.
+    """How much S(B) varies from one repeat of a search to the next.
 
     Returns:
-        A row for each (workload, optimizer, batch_size) with `search.repeats`: the goal, searches (the first and its
-        complete repeats, under every budget, each as S(B) is read from it), reached (how many), and the least, median
-        and greatest steps-to-result (infinite where one missed the goal).
+        A row for each (workload, optimizer, batch_size) with at least two complete repeats, the first search included
+        (complete: under every budget): the goal, searches (their number), reached (how many reached the goal), and the
+        least, median and greatest steps-to-result (infinite where a search missed the goal).
 
     >>> from analysis import load
-    >>> repeats(list(load.load(published))).empty  # every search was made once
+    >>> repeats(list(load.load(published))).empty  # no search was repeated
     True
     """
     rows = []
@@ -177,11 +180,11 @@ def repeats(studies: Sequence[StudyData]) -> pd.DataFrame:
 
 
 def rerun_steps(studies: Sequence[StudyData]) -> pd.DataFrame:
-    """The tuned configurations trained again with fresh seeds, every run that has ended.
+    """Every finished run of a tuned configuration with fresh seeds.
 
     Returns:
         A row for each (workload, optimizer, batch_size, rerun): the goal, trial and steps_to_result of the search,
-        status, and steps (to the goal; infinite if it was not reached).
+        status of the run, and its steps (to the goal; infinite if it was not reached).
 
     >>> folder = f"{published}/studies/mlp_digits/sgd/64"
     >>> search = load_study(folder)
@@ -206,15 +209,15 @@ def rerun_steps(studies: Sequence[StudyData]) -> pd.DataFrame:
 
 
 def reruns(runs: pd.DataFrame) -> pd.DataFrame:
-    """How the tuned configurations fared with fresh seeds.
+    """The steps that each tuned configuration needs with fresh seeds.
 
     Arguments:
-        runs: of `rerun_steps`.
+        runs: from `rerun_steps`.
 
     Returns:
         A row for each (workload, optimizer, batch_size) that was rerun: the goal, trial and steps_to_result of the
         search, reruns, infeasible and reached (counts), and the least, median and greatest steps to the goal of the
-        reruns (infinite where it was not reached).
+        reruns (infinite where the goal was not reached).
 
     >>> runs = pd.read_csv(f"{published}/tables/rerun_steps.csv")
     >>> reruns(runs)[["batch_size", "steps_to_result", "reruns", "reached", "least", "median"]].head(2)

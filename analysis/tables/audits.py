@@ -1,4 +1,4 @@
-"""Possible faults of a search that would go unnoticed. Definitions and error rates: docs/methods.md.
+"""Possible faults of a search that would otherwise go unnoticed. Definitions and error rates: docs/methods.md.
 
 Shapes: E evaluations of one trial, N feasible trials of one study. Steps are infinite where a goal was not reached.
 """
@@ -17,18 +17,19 @@ from analysis.load import StudyData
 from analysis.tables.steps_to_result import counted_trials, feasible_steps, is_complete, measured
 
 NEAR = 2.0
-"""Trials within this multiple of the fewest steps count as near the best; a race with the usual factor keeps them."""
+"""Trials within this multiple of the fewest steps are near the best; a race with the default factor keeps them."""
 AROUND = 10
-"""The number of evaluations before or after the goal is first met that show whether the metric is noisy there."""
+"""The most evaluations before, and after, the first crossing of the goal that noise is measured from."""
 TOO_FEW_AROUND = 3
+"""The fewest of these evaluations that are enough."""
 SLOWER = 1.2
-"""A general optimizer that provably needs this multiple of the steps of its special case is under-tuned."""
+"""A general optimizer that needs more than this multiple of the steps of its special case may be under-tuned."""
 
 SPECIAL_CASES: dict[tuple[str, str], dict[str, float]] = {
     ("momentum", "sgd"): {"momentum": 0.0},
     ("nesterov", "sgd"): {"momentum": 0.0},
 }
-"""(general, special) optimizer -> the values of the general one's further parameters that make it the special one."""
+"""(general, special) optimizer -> the parameter values with which the general one equals the special one."""
 ALIKE = (
     *("workload", "schedule", "batch_size", "budget", "evaluation", "precision"),
     *("search.trials", "search.budgets", "search.sampler"),
@@ -64,10 +65,9 @@ def _best(study: StudyData, goal: Goal | None) -> list[tuple[int, Outcome, Measu
 
 
 def near_best(study: StudyData, goal: Goal | None = None) -> tuple[int, float]:
-    """(how many counted feasible trials reached the goal within a factor of the fewest steps, that factor).
+    """(how many counted feasible trials reached the goal within a factor of the fewest steps, this factor).
 
-    A race cuts trials at `race_factor` times the fewest steps of lower indices, never below that multiple of S(B): the
-    count is the same under every stopping rule.
+    A race stops no trial before `race_factor` times S(B), so the count is the same under every stopping rule.
 
     >>> near_best(study)
     (3, 2.0)
@@ -81,10 +81,11 @@ def near_best(study: StudyData, goal: Goal | None = None) -> tuple[int, float]:
 def gain_of_doubling(steps: np.ndarray, censored_at: float = math.nan) -> float:
     """The least factor by which each doubling of the trials cut the steps: (S_n / S)^(1 / log2(N / n)), n = N / 4.
 
-    S_n is the median best of n of the N trials [N], S the best of all.
+    S_n is the median best of n trials, S the best of all N. NaN if no trial reached the goal, or if n = N.
 
     Arguments:
-        censored_at: the fewest steps at which a trial ended without the goal; S_n may be larger.
+        steps: steps to the goal [N].
+        censored_at: the fewest steps at which a trial ended without the goal; replaces a larger S_n.
 
     >>> round(gain_of_doubling(np.array([100.0, 121.0, 144.0, 400.0, 500.0, 600.0, 700.0, 800.0])), 2)
     1.2
@@ -97,7 +98,7 @@ def gain_of_doubling(steps: np.ndarray, censored_at: float = math.nan) -> float:
 
 
 class Noise(NamedTuple):
-    """Noise of the best trials at a goal: medians; NaN with too few trials.
+    """The noise of the best trials at a goal, as medians over trials; NaN with too few trials.
 
     Attributes:
         missed_again: the share of the evaluations after the goal was first met that are not below it.
@@ -158,10 +159,12 @@ def _median(values: list[float]) -> float:
 
 
 class Inclusion(NamedTuple):
-    """An optimizer against a special case of it that its own search space contains.
+    """A general optimizer compared with a special case that its search space contains.
 
     Attributes:
-        ratio: S(general) / S(special); at most 1 if the search is large enough.
+        study: the search of the general optimizer.
+        special: the name of the special case.
+        ratio: S(general) / S(special); at most 1 if the general search is large enough.
         low, high: 95 % interval of the same ratio of S_n.
     """
 
@@ -174,15 +177,18 @@ class Inclusion(NamedTuple):
 
     @property
     def under_tuned(self) -> bool:
-        """True if the best trial of the general one is slower by over a fifth, and its S_n is shown to be slower."""
+        """True if the general optimizer needs over 20 % more steps, and its S_n is shown to be larger."""
         return self.ratio > SLOWER and self.low > 1
 
 
 def inclusions(answered: Iterable[tuple[StudyData, Goal]], pairs: pd.DataFrame) -> list[Inclusion]:
-    """Every general optimizer against every special case of it that was tuned beside it.
+    """Compare every general optimizer with every special case that was tuned at the same batch size.
+
+    Only complete searches count, and only if the general one `contains` the special one.
 
     Arguments:
-        pairs: of the same studies and goals (`analysis.tables.compare.table`).
+        answered: studies and goals.
+        pairs: from `analysis.tables.compare.table`, for the same studies and goals.
 
     >>> from analysis.tables import compare
     >>> folder = f"{published}/studies/mlp_digits"
@@ -204,7 +210,7 @@ def inclusions(answered: Iterable[tuple[StudyData, Goal]], pairs: pd.DataFrame) 
 
 
 def _both_ways(row: Any) -> Iterator[tuple[str, str, tuple[float, float, float]]]:
-    """(optimizer, against, how many times the steps of the other the one needs: value, low, high), and reversed."""
+    """(optimizer, other, S(optimizer) / S(other) as (value, low, high)), in both orders."""
     value, low, high = (1 / ratio if ratio else math.inf for ratio in (row.speed_up, row.high, row.low))
     yield row.optimizer, row.against, (value, low, high)
     yield row.against, row.optimizer, (row.speed_up, row.low, row.high)
@@ -222,7 +228,7 @@ def contains(general: StudyData, special: StudyData, goal: Goal | None = None) -
     False
     """
     further = SPECIAL_CASES.get((general.optimizer, special.optimizer))
-    # The budget of imported studies is known by its length only.
+    # Imported studies record the length of their budget, not how it was set.
     alike = (*ALIKE, "train_steps") if general.imported else ALIKE
     if further is None or any(asked(general, key) != asked(special, key) for key in alike):
         return False

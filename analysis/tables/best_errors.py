@@ -1,4 +1,4 @@
-"""Curves -> the best error that a budget buys, whatever the goal. Needs full budgets (`stopping=budget`)."""
+"""The best error within a budget, independent of the goal. Needs full budgets (`stopping=budget`)."""
 
 from collections.abc import Iterable
 from functools import partial
@@ -12,16 +12,16 @@ from analysis.tables.steps_to_result import counted_trials
 
 MEASURED = ["workload", "optimizer", "goal_metric"]
 BUDGETS = 4
-"""Budgets of each kind that `by_budget` reads off, each three times the one before."""
+"""The number of budgets in each unit of `by_budget`; each is a third of the one before."""
 
 
 def best_errors(studies: Iterable[StudyData]) -> pd.DataFrame:
-    """The least error of the goal's metric that any counted feasible trial had measured by each step.
+    """The least error of the goal's metric that any counted feasible trial measured up to each step.
 
     Returns:
-        A row for each (workload, optimizer, batch_size, goal_metric, step) at which it fell, and one at the end of the
-        budget: error (NaN if no trial was feasible), and train_examples (in the training set, NaN if not known).
-        Studies that stopped early are left out.
+        A row for each (workload, optimizer, batch_size, goal_metric, step) at which the error fell, and one at the last
+        step: error (NaN if no trial was feasible), and train_examples (the size of the training set; NaN if
+        unknown). Studies that stopped early are left out.
 
     >>> best_errors([study])[["step", "error"]].head(3)
        step     error
@@ -40,7 +40,7 @@ def _best_errors(study: StudyData) -> pd.DataFrame:
     rows = study.reader.read([metric]).dropna(subset=metric)
     rows = rows[rows["trial"].isin(counted.index[counted["status"] == COMPLETE])]
     least = rows.groupby("step")[metric].min()
-    if least.empty:  # a batch size where all diverged must not vanish
+    if least.empty:  # keep a batch size at which all trials diverged
         least = pd.Series([np.nan], index=[study.train_steps])
     error = np.minimum.accumulate(least.to_numpy())
     fell = np.diff(error, prepend=np.inf) < 0
@@ -58,14 +58,14 @@ def _best_errors(study: StudyData) -> pd.DataFrame:
 def by_budget(errors: pd.DataFrame) -> pd.DataFrame:
     """The best error that each batch size reaches within the same steps, and within the same examples.
 
-    Budgets are the largest that every batch size was trained for, and thirds of it.
+    Budgets are the largest one that every batch size was trained for, and its third, ninth and 27th part.
 
     Arguments:
-        errors: of `best_errors`.
+        errors: from `best_errors`.
 
     Returns:
         A row for each (workload, optimizer, goal_metric, unit: `steps` or `examples`, budget, batch_size): error (NaN
-        where nothing was measured so early), train_examples.
+        if nothing was measured within the budget), train_examples.
 
     >>> errors = pd.read_csv(f"{published}/tables/best_errors.csv")
     >>> found = by_budget(errors)
@@ -93,14 +93,13 @@ def by_budget(errors: pd.DataFrame) -> pd.DataFrame:
 
 
 def by_label_smoothing(trials: pd.DataFrame) -> pd.DataFrame:
-    """The best error under each label smoothing that was tried, everything else tuned, within the step budget.
+    """The best error within the step budget for each label smoothing that was tried, with everything else tuned.
 
     Arguments:
-        trials: of `analysis.tables.trials.trials`; only studies that ran their whole budgets count.
+        trials: from `analysis.tables.trials.trials`; only studies that ran their whole budgets count.
 
     Returns:
-        A row for each (workload, optimizer, batch_size, goal, label_smoothing): error, trials (how many it is the best
-        of).
+        A row for each (workload, optimizer, batch_size, goal, label_smoothing): error, trials (their number).
 
     >>> trials = pd.DataFrame({"workload": "digits", "optimizer": "sgd", "batch_size": 64,
     ...     "goal_metric": "val/classification_error", "goal_threshold": 0.05, "stopping": "budget",

@@ -1,4 +1,4 @@
-"""Pairs of curves: which needs fewer steps at which batch size, by how much, and whether the data show it.
+"""Compare pairs of curves: which needs fewer steps at which batch size, by how much, and whether the data show it.
 
 Shapes: N feasible trials of one study, R resamples. Steps are infinite where a goal was not reached.
 """
@@ -17,21 +17,23 @@ from analysis.tables import relative
 from analysis.tables.steps_to_result import answerable, feasible_steps, row
 
 FIXED = {"optimizer": "workload", "workload": "optimizer"}
-"""What two curves differ in -> what they share."""
+"""The column in which two curves differ -> the column that they share."""
 
 
 def table(
     studies: Sequence[StudyData], goals: Sequence[Goal | None] = (None,), by: str = "optimizer", seed: int = 0
 ) -> pd.DataFrame:
-    """Every pair of optimizers of a workload, or of workloads under an optimizer, at every batch size that both have.
+    """Compare pairs of optimizers on a workload, or of workloads with an optimizer, at each batch size that both have.
 
     Arguments:
-        goals: read after the fact; None: each study's own.
-        by: what a pair differs in, `optimizer` or `workload`; a pair of workloads shares the data or the model.
+        goals: the goals to read from the curves; None is each study's own.
+        by: the column in which a pair differs, `optimizer` or `workload`. Two workloads are compared only if they share
+            the data or the model.
+        seed: the seed of the resampling.
 
     Returns:
         A row for each (workload or optimizer, goal, `by`, against, batch_size): speed_up, S(against) / S(by) (infinite
-        if only the first reached the goal, 0 if only the other did, NaN if neither), with low and high: the 95 %
+        if only the first reached the goal, 0 if only the other did, NaN if neither), with low and high, the 95 %
         interval of the same ratio of S_n by resampling trials (NaN with fewer than 4 trials and for adaptive
         searches).
 
@@ -65,11 +67,12 @@ def speed_up(
     seed: tuple[int, int] = (0, 0),
     censored_at: tuple[float, float] = (np.nan, np.nan),
 ) -> tuple[float, float, float]:
-    """(S(against) / S, low, high): how many times fewer steps the best trial takes, and S_n's 95 % interval of it.
+    """(S(against) / S(steps), low, high): the ratio of the best trials, and the 95 % interval of the same ratio of S_n.
 
     Arguments:
         steps, against: steps to the goal of feasible trials [N], infinite if not reached.
-        censored_at: of either, the fewest steps that a trial ended at without the goal; NaN if all reached it.
+        seed: the seed of the resampling.
+        censored_at: for each side, the fewest steps at which a trial ended without the goal; NaN if all reached it.
 
     >>> speed_up(np.full(20, 50.0), np.full(20, 100.0))
     (2.0, 2.0, 2.0)
@@ -90,7 +93,7 @@ def sentences(pairs: pd.DataFrame, limits: pd.DataFrame, by: str = "optimizer") 
     >>> pairs = pd.DataFrame({"workload": "digits", "goal_metric": "val/classification_error", "goal_threshold": 0.05,
     ...     "optimizer": "adam", "against": "sgd", "batch_size": [64, 256],
     ...     "speed_up": [1.1, 2.0], "low": [0.9, 1.4], "high": [1.3, 2.5]})
-    >>> limits = pd.read_csv(f"{published}/tables/scaling.csv")  # of other curves: adds nothing here
+    >>> limits = pd.read_csv(f"{published}/tables/scaling.csv")  # limits of other curves add nothing
     >>> sentences(pairs, limits)
     ['digits to validation error < 0.05: adam needs fewer steps than sgd at batch size 256 (up to 2 times).']
     """
@@ -111,7 +114,7 @@ def sentences(pairs: pd.DataFrame, limits: pd.DataFrame, by: str = "optimizer") 
 
 
 def _ahead(one: str, other: str, pair: pd.DataFrame) -> str:
-    """The batch sizes at which one of two is shown to need fewer steps; empty without any."""
+    """The batch sizes at which one of a pair is shown to need fewer steps; empty if there are none."""
     parts = []
     for name, behind, low, ratio in (
         (one, other, pair["low"], pair["speed_up"]),
@@ -121,7 +124,7 @@ def _ahead(one: str, other: str, pair: pd.DataFrame) -> str:
         where = []
         for missed, rows in shown.groupby(np.isinf(shown["ratio"]), sort=True):
             sizes, most = ", ".join(f"{size:,}" for size in rows["batch_size"]), rows["ratio"].max()
-            # The best of more trials is luckier: it can point the other way than the best of equal numbers.
+            # The best of more trials is luckier, so S(B) can point the other way than S_n, which uses equal numbers.
             times = f"up to {most:.2g} times" if most > 1 else "comparing the best of equal numbers of trials"
             where.append(f"{sizes} ({f'where {behind} missed the goal' if missed else times})")
         if where:
@@ -143,5 +146,5 @@ def _useful(names: Sequence[str], limits: pd.DataFrame, by: str) -> str:
 
 
 def _useful_in_words(value: float, bound: str) -> str:
-    """The smallest batch size is no upper bound: a few trials may not show a gain that exists."""
+    """A limit as text. `<` is not written as `at most`: a few trials may not show a gain that exists."""
     return f"none above {value:,.0f} shown" if bound == "<" else bounded(value, bound)

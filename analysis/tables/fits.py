@@ -1,4 +1,4 @@
-"""Curves through steps-to-result: where two regimes of scaling meet, by each published definition.
+"""Fit curves to steps-to-result: critical batch sizes by each published definition.
 
 All fits are unweighted least squares on log S over the batch sizes that reached the goal. Shapes: M batch sizes.
 """
@@ -21,15 +21,15 @@ ZHANG_OVERHEAD = 0.2
 
 @dataclass(frozen=True)
 class Fit:
-    """One curve through (B, S).
+    """A curve fitted to (B, S).
 
     Attributes:
         steps_min: S_min [steps], where the curve levels off at large batch sizes.
         critical: B_c = E_min / S_min [examples], where both asymptotes meet.
         sharpness: p of the shoulder; 1 is the hyperbola.
-        log_errors: standard errors of log S_min, log B_c and, where it was fitted, log p; NaN with no point to spare.
-        residual: root mean square of log S, per degree of freedom; NaN with no point to spare.
-        points: M.
+        log_errors: standard errors of log S_min, log B_c and, if fitted, log p; NaN with as many parameters as points.
+        residual: root mean square residual of log S, per degree of freedom; NaN with as many parameters as points.
+        points: M, the number of batch sizes.
     """
 
     steps_min: float
@@ -41,7 +41,7 @@ class Fit:
 
     @property
     def examples_min(self) -> float:
-        """E_min = S_min * B_c [examples]: what the smallest batch sizes need."""
+        """E_min = S_min * B_c [examples], the need of the smallest batch sizes."""
         return self.steps_min * self.critical
 
     def steps(self, batch_sizes: np.ndarray) -> np.ndarray:
@@ -54,7 +54,7 @@ class Fit:
         return np.exp(_log_steps(np.log(batch_sizes), np.log([self.steps_min, self.critical, self.sharpness])))
 
     def interval(self, confidence: float = 0.95) -> tuple[float, float]:
-        """B_c's confidence interval, by Student's t on its logarithm; NaN with no point to spare.
+        """The confidence interval of B_c, by Student's t on its logarithm; NaN with as many parameters as points.
 
         >>> fit = hyperbola({4: 1650, 16: 510, 64: 205, 256: 124, 1024: 107})
         >>> [round(end) for end in fit.interval()], round(fit.critical)
@@ -69,8 +69,8 @@ class Fit:
 
     @property
     def information(self) -> float:
-        """Akaike's criterion with the correction for few points; the lower fits better. NaN with too few points."""
-        parameters = len(self.log_errors) + 1  # and the residual's variance
+        """AICc, Akaike's criterion corrected for few points; lower is better. NaN with too few points."""
+        parameters = len(self.log_errors) + 1  # plus the variance of the residuals
         spare = self.points - parameters - 1
         if spare < 1:
             return np.nan
@@ -85,7 +85,7 @@ def hyperbola(steps: Mapping[int, float]) -> Fit:
     At B_c a run takes twice the fewest steps and twice the fewest examples.
 
     Arguments:
-        steps: batch size -> S(B); infinite or NaN where the goal was not reached, which is left out.
+        steps: batch size -> S(B); infinite or NaN if the goal was not reached; the fit omits these.
 
     Raises:
         ValueError: fewer than two batch sizes reached the goal.
@@ -98,9 +98,9 @@ def hyperbola(steps: Mapping[int, float]) -> Fit:
 
 
 def shoulder(steps: Mapping[int, float]) -> Fit:
-    """S = S_min (1 + (B_c / B)^p)^(1/p): the hyperbola has p = 1, a sharp bend at B_c a large p.
+    """S = S_min (1 + (B_c / B)^p)^(1/p): the hyperbola has p = 1; a sharp bend at B_c has a large p.
 
-    Arguments, errors: as of `hyperbola`, three batch sizes at least.
+    Takes and raises the same as `hyperbola`, but three batch sizes must have reached the goal.
 
     >>> fit = shoulder({size: 100 * (1 + (64 / size) ** 3) ** (1 / 3) for size in (4, 16, 32, 64, 128, 256, 1024)})
     >>> round(fit.steps_min, 3), round(fit.critical, 3), round(fit.sharpness, 3)
@@ -112,8 +112,8 @@ def shoulder(steps: Mapping[int, float]) -> Fit:
 def zhang_critical(fit: Fit, base: float) -> float:
     """The batch size that uses 20 % more data than linear scaling from a base (Zhang et al. 2024): 1.2 B0 + b / (5 a).
 
-    From log S = log(a + b / B), fitted as the hyperbola: B (a + b / B) = 1.2 B0 (a + b / B0). Depends on the base; with
-    small ones it lies near b / (5 a), five times below McCandlish's b / a.
+    This B solves B (a + b / B) = 1.2 B0 (a + b / B0) for the hyperbola S = a + b / B. It depends on the base; for small
+    bases it is near b / (5 a), a fifth of McCandlish's b / a.
 
     Arguments:
         base: B0 [examples].
@@ -131,10 +131,10 @@ def _fit(steps: Mapping[int, float], parameters: int) -> Fit:
     return _fitted(reached, parameters)
 
 
-@lru_cache(maxsize=256)  # limits and fits are read from the same curve
+@lru_cache(maxsize=256)  # limits and fits use the same curve
 def _fitted(reached: tuple[tuple[int, float], ...], parameters: int) -> Fit:
     sizes, log_steps = np.log(np.array(reached, dtype=float)).T
-    # Beyond these limits the curve through the points is a straight line, whatever the values are.
+    # Beyond these bounds the curve is a straight line at the measured batch sizes, whatever the exact values.
     low = np.array([log_steps.min() - 12, sizes.min() - 7, np.log(0.2)])[:parameters]
     high = np.array([log_steps.max() + 1, sizes.max() + 12, np.log(50.0)])[:parameters]
 
@@ -152,8 +152,8 @@ def _fitted(reached: tuple[tuple[int, float], ...], parameters: int) -> Fit:
     variance = 2 * best.cost / spare if spare else np.nan
     try:
         spread = np.diag(np.linalg.inv(best.jac.T @ best.jac)) * variance
-        errors = np.where(spread < 0, np.inf, np.sqrt(np.abs(spread)))  # as good as singular
-    except np.linalg.LinAlgError:  # a curve that does not bend says nothing of where it would
+        errors = np.where(spread < 0, np.inf, np.sqrt(np.abs(spread)))  # practically singular
+    except np.linalg.LinAlgError:  # a curve without a bend does not determine B_c
         errors = np.full(parameters, np.inf if spare else np.nan)
     x = [*best.x, 0.0][:3]
     return Fit(
@@ -167,7 +167,7 @@ def _fitted(reached: tuple[tuple[int, float], ...], parameters: int) -> Fit:
 
 
 def _starts(sizes: np.ndarray, log_steps: np.ndarray, parameters: int) -> list[np.ndarray]:
-    """Shoulders at measured batch sizes all along, blunt and sharp: the fit is not convex."""
+    """Starting points at several measured batch sizes, with blunt and sharp bends: the fit is not convex."""
     sharpnesses = (0.0, 1.0, 2.5) if parameters == 3 else (0.0,)
     least = log_steps.min()
     return [
@@ -184,7 +184,7 @@ def _log_steps(log_sizes: np.ndarray, x: np.ndarray) -> np.ndarray:
 
 
 def _slopes(log_sizes: np.ndarray, x: np.ndarray) -> np.ndarray:
-    """Derivatives of `_log_steps` by x [M, parameters]."""
+    """Derivatives of `_log_steps` with respect to x [M, parameters]."""
     sharpness = np.exp(x[2]) if len(x) > 2 else 1.0
     distance = x[1] - log_sizes
     bent = expit(sharpness * distance)
@@ -193,15 +193,15 @@ def _slopes(log_sizes: np.ndarray, x: np.ndarray) -> np.ndarray:
 
 
 def table(steps: pd.DataFrame) -> pd.DataFrame:
-    """The curves through steps-to-result that critical batch sizes are read from, and how well each fits.
+    """The curves that critical batch sizes are read from, and how well each fits.
 
     Arguments:
-        steps: of `analysis.tables.steps_to_result.table`; batch sizes that missed the goal are left out.
+        steps: from `analysis.tables.steps_to_result.table`; batch sizes that missed the goal are left out.
 
     Returns:
         A row for each (workload, optimizer, goal, fit: `hyperbola` or `shoulder`): points (batch sizes), steps_min,
         examples_min, critical_batch_size with the standard error of its logarithm, log_error, sharpness (1 for the
-        hyperbola), residual (root mean square of log S) and information (the lower fits better; NaN with too few
+        hyperbola), residual (root mean square of log S) and information (AICc, lower is better; NaN with too few
         points).
 
     >>> steps = pd.read_csv(f"{published}/tables/steps_to_result.csv")

@@ -10,17 +10,17 @@ import pandas as pd
 from analysis.load import GOAL, StudyData
 
 SUBSETS = "_subsets"
-"""What the name of a folder of subsets ends with, as `mnist_subsets/mnist_6875` of the published database."""
+"""The suffix of a folder of data subsets, such as `mnist_subsets/mnist_6875` in the published database."""
 ABOUT_DATA = ("name", "dataset", "train_examples", "validation_examples", "split_seed")
 ABOUT_LABELS = ("label_smoothing", "label_smoothing_convention")
 
 
 def workloads(studies: Iterable[StudyData]) -> pd.DataFrame:
-    """What each workload is made of.
+    """The data and the model of each workload.
 
     Returns:
-        A row a workload: dataset (without its subsets), part (which examples of it), model (a description that two
-        workloads share if they train the same network in the same way).
+        One row per workload: dataset (the name of the whole data set), part (the name of the subset, or the number of
+        training examples), model (a description; equal if two workloads train the same network in the same way).
 
     >>> made = workloads([study])
     >>> made[["workload", "dataset", "part"]]
@@ -60,7 +60,13 @@ def _parts(workload: dict[str, Any]) -> dict[str, str]:
 
 
 class Kind(NamedTuple):
-    """A kind of comparison: what is shared, what differs, and how what is shared is called, by one row."""
+    """A kind of comparison.
+
+    Attributes:
+        shared: columns with the same value in all workloads compared.
+        differing: the column in which they differ.
+        of: names the shared part, given any of their rows.
+    """
 
     name: str
     shared: list[str]
@@ -73,7 +79,7 @@ def _examples(row: pd.Series) -> str:
 
 
 def _model(row: pd.Series) -> str:
-    """A published model's name; of ours, which has none, what it is made of."""
+    """The name of a published model; for other models, which have none, the class and its settings."""
     if not row["model"].startswith("{"):
         return row["model"]
     made = json.loads(row["model"])
@@ -82,7 +88,7 @@ def _model(row: pd.Series) -> str:
 
 
 KINDS = (
-    # Models must reach the same goal on the same data; other data have other goals.
+    # Models on the same data must share the goal; different data have different goals.
     Kind("models", ["dataset", "part", *GOAL], "model", _examples),
     Kind("data sets", ["model"], "dataset", _model),
     Kind("subsets", ["model", "dataset"], "part", lambda row: row["dataset"]),
@@ -93,14 +99,14 @@ def table(steps: pd.DataFrame, made_of: pd.DataFrame, norm: int | None = None) -
     """S(B) / S(B_norm) of workloads that differ in one thing only.
 
     Arguments:
-        steps: of `analysis.tables.steps_to_result.table`.
-        made_of: of `workloads`.
-        norm: B_norm; by default the smallest batch size at which all of those compared reached their goal.
+        steps: from `analysis.tables.steps_to_result.table`.
+        made_of: from `workloads`.
+        norm: B_norm; by default the smallest batch size at which all workloads compared reached their goal.
 
     Returns:
-        A row for each (compared: `models`, `data sets` or `subsets`, of: what they share, optimizer, workload, goal,
-        batch_size): relative_steps (NaN where the goal was not reached) and norm. A workload that has no result at the
-        batch size asked for is left out; so is a comparison that is left with one.
+        A row for each (compared: `models`, `data sets` or `subsets`, of: name of the shared part, optimizer, workload,
+        goal, batch_size): relative_steps (NaN where the goal was not reached) and norm. A workload without a result at
+        B_norm is left out; so is a comparison with only one workload left.
 
     >>> steps = pd.DataFrame({"workload": ["narrow", "narrow", "wide", "wide"], "optimizer": "sgd",
     ...     "goal_metric": "val/classification_error", "goal_threshold": 0.05, "batch_size": [8, 16, 8, 16],
@@ -129,7 +135,7 @@ def table(steps: pd.DataFrame, made_of: pd.DataFrame, norm: int | None = None) -
 def _normalised(group: pd.DataFrame, norm: int | None) -> pd.DataFrame:
     curve = ["workload", *GOAL]
     reached = group[group["reached"].astype(bool)]
-    count = reached[curve].drop_duplicates().shape[0]  # a curve that reached its goal nowhere has nothing to compare
+    count = reached[curve].drop_duplicates().shape[0]  # without the curves that never reached their goal
     common = reached.groupby("batch_size").size()
     common = common[common == count].index
     norm = norm or (min(common) if len(common) else None)

@@ -1,4 +1,4 @@
-"""Where scaling bends: limits of the steps-to-result curve. Definitions and their sources: docs/methods.md.
+"""Limits of scaling, read from the steps-to-result curve. Definitions and their sources: docs/methods.md.
 
 Shapes: N feasible trials of one study, R resamples. Steps are infinite where a goal was not reached.
 """
@@ -50,12 +50,12 @@ NO_ENDS: Ends = MappingProxyType({})
 def perfect_scaling_limit(steps: Mapping[int, float], base: float | None = None, censored_at: Ends = NO_ENDS) -> Limit:
     """The largest B with B' S(B') <= 1.2 B0 S(B0) for every measured B' from B0 to B.
 
-    B0 is the smallest batch size, from the base on if there is one, that reached the goal.
+    B0 is the smallest batch size that reached the goal; with a base, the smallest from the base on.
 
     Arguments:
         steps: batch size -> S(B), infinite if not reached.
         base: leave out smaller batch sizes [examples].
-        censored_at: lower bounds of infinite S(B); without one S(B) counts as infinite.
+        censored_at: lower bounds of infinite S(B). Without a bound, S(B) counts as infinite.
 
     >>> perfect_scaling_limit({1: 1000, 2: 500, 4: 260, 8: 250}).value
     4.0
@@ -74,12 +74,13 @@ def perfect_scaling_limit(steps: Mapping[int, float], base: float | None = None,
 def maximum_useful_batch_size(trials: Mapping[int, np.ndarray], seed: int = 0, censored_at: Ends = NO_ENDS) -> Limit:
     """The smallest B such that no larger measured batch size is shown to be faster.
 
-    B' is shown to be faster than B if the 5 % bootstrap quantile of S_n(B) / S_n(B') exceeds 1.05, S_n being the
-    median best of n = N / 4 trials: the minimum of all N cannot be bootstrapped.
+    B' is shown to be faster than B if the 5 % bootstrap quantile of S_n(B) / S_n(B') exceeds 1.05. S_n is the median
+    best of n = N / 4 trials: the minimum of all N cannot be bootstrapped.
 
     Arguments:
         trials: batch size -> steps to the goal of its feasible trials [N], infinite if not reached.
-        censored_at: for trials that did not reach it.
+        seed: the seed of the resampling.
+        censored_at: batch size -> the fewest steps at which a trial ended without the goal.
 
     >>> trials = {8: np.full(20, 400.0), 16: np.full(20, 200.0), 32: np.full(20, 195.0)}
     >>> maximum_useful_batch_size(trials).value
@@ -106,8 +107,8 @@ def intervals(
 ) -> dict[str, tuple[float, float]]:
     """95 % intervals of the limits of S_n's curve, by resampling trials.
 
-    In a resample the maximum useful batch size is the smallest B that reached the goal and that no larger one beats by
-    more than 5 %.
+    In a resample, the maximum useful batch size is the smallest B that reached the goal and that no larger batch size
+    beats by more than 5 %.
 
     Arguments:
         samples: from `resamples`.
@@ -140,7 +141,7 @@ def _perfect_scaling_limits(
     """`perfect_scaling_limit` of each column of curves [sizes, R]; NaN where no batch size reached the goal.
 
     Arguments:
-        censored_at: a batch size that never reached the goal counts with one step more than this.
+        censored_at: a batch size that never reached the goal counts as needing one step more than this.
     """
     kept = sizes >= (base or 0)
     sizes, curves = sizes[kept], curves[kept]
@@ -195,7 +196,7 @@ def critical_batch_sizes(steps: Mapping[int, float], base: float | None = None) 
     A fitted value outside the measured batch sizes is only a bound: the nearest measured batch size, `<` or `>`.
 
     Arguments:
-        steps: batch size -> S(B), infinite if not reached, which leaves the batch size out.
+        steps: batch size -> S(B), infinite if not reached; the fits omit these batch sizes.
         base: B0 of Zhang et al.'s definition; the smallest batch size by default.
 
     Returns:
@@ -222,7 +223,7 @@ def critical_batch_sizes(steps: Mapping[int, float], base: float | None = None) 
 
 
 def _within(sizes: Sequence[int], value: float, low: float, high: float) -> Limit:
-    """The value with its interval; a bound without one if the curve bends outside the measured batch sizes."""
+    """The value with its interval; a bound without an interval if the value is outside the measured batch sizes."""
     if value > sizes[-1]:
         return Limit(float(sizes[-1]), ">")
     if value < sizes[0]:
@@ -236,7 +237,7 @@ def table(
     """Every limit of every curve.
 
     Arguments:
-        goals: read after the fact; None: each study's own.
+        goals: the goals to read from the curves; None is each study's own.
         base: base batch size of the perfect-scaling limit and of `critical_batch_size_zhang`; default: the smallest.
 
     Returns:
@@ -278,8 +279,8 @@ def _limits(
         "maximum_useful_batch_size": maximum_useful_batch_size(trials, censored_at=censored_at),
     }
     for name, (low, high) in intervals(sampled, base, censored_at).items():
-        # On a plateau resamples differ by chance and put the maximum useful batch size anywhere on it; the value is
-        # where the plateau begins.
+        # On a plateau, resamples differ by chance and put the maximum useful batch size anywhere on it. The value is
+        # where the plateau begins, so the interval may have to be widened to contain it.
         if not np.isnan(low):
             value = limits[name].value
             limits[name] = replace(limits[name], low=float(np.fmin(low, value)), high=float(np.fmax(high, value)))
@@ -287,7 +288,10 @@ def _limits(
 
 
 def sentences(steps: pd.DataFrame, limits: pd.DataFrame) -> list[str]:
-    """The findings on each curve (tables of `steps_to_result.table` and `table`), what the data establish first.
+    """The findings on each curve as sentences; what the data establish comes first.
+
+    Arguments:
+        steps, limits: from `analysis.tables.steps_to_result.table` and `table`.
 
     >>> import re
     >>> steps = pd.read_csv(f"{published}/tables/steps_to_result.csv")
@@ -353,7 +357,7 @@ def _proportional(perfect: pd.Series, curve: pd.DataFrame) -> str:
 
 
 def _smallest(batch_size: float, curve: pd.DataFrame) -> str:
-    """Why a batch size is the first of its curve."""
+    """Name the batch size: the smallest, the smallest that reached the goal, or the base."""
     if batch_size == curve["batch_size"].min():
         return "the smallest batch size"
     first = curve.loc[curve["reached"], "batch_size"].min()
@@ -361,7 +365,7 @@ def _smallest(batch_size: float, curve: pd.DataFrame) -> str:
 
 
 def _interval(limit: pd.Series, curve: pd.DataFrame, named: bool = True) -> str:
-    """The 95 % interval in brackets, if there is one. The data do not tell how far beyond the curve an end lies."""
+    """The 95 % interval in brackets, if there is one; an end outside the measured batch sizes has no number."""
     if pd.isna(limit.low):
         return ""
     least, most = curve["batch_size"].min(), curve["batch_size"].max()
@@ -373,7 +377,7 @@ def _interval(limit: pd.Series, curve: pd.DataFrame, named: bool = True) -> str:
 
 
 def _critical_sentence(key: tuple[str, str, str, float], limits: pd.DataFrame, curve: pd.DataFrame) -> str:
-    """The critical batch size by each definition that the data allow, and the better fit; empty without any."""
+    """The critical batch size by each definition that the data allow, and the better fit; empty if there are none."""
     names = {"mccandlish": "McCandlish et al. (2018)", "shoulder": "the sharp shoulder", "zhang": "Zhang et al. (2024)"}
     known = {name: limits.loc[f"critical_batch_size_{name}"] for name in names}
     found = [

@@ -1,4 +1,4 @@
-"""How far a sweep is: its trials by status, the best so far and the time left, from the files alone."""
+"""The progress of a sweep, from its files alone: trials by status, the best so far and the time left."""
 
 import json
 import os
@@ -16,18 +16,18 @@ from analysis.load import STUDY, StudyData
 from analysis.tables.steps_to_result import is_complete, outcomes
 
 SILENCE = 120.0
-"""Seconds after which a process of another machine that works on a study, and says so six times a minute, is dead."""
+"""Seconds after which a process on another machine counts as dead; a live one touches its claim every 10 s."""
 
 
 def table(studies: Iterable[StudyData]) -> pd.DataFrame:
-    """Where every study stands.
+    """The progress of every search.
 
     Returns:
-        A row for each search on file (workload, optimizer, batch_size, search: empty for a study's first): state
-        (`done`, `running`, `stopped` or `waiting`), processes that work on it, the trials wanted, complete, infeasible
-        and incomplete (gaps before finished ones), doubled (made once more by a process that was taken for dead, and
-        discarded), best (fewest steps to the goal so far, NA if none) and seconds_left (0 when done, NaN while nothing
-        is known).
+        A row for each search on file (workload, optimizer, batch_size, search: empty for the first search of a study):
+        state (`done`, `running`, `stopped` or `waiting`), processes (the number that work on it), the numbers of trials
+        wanted, complete, infeasible and incomplete (unfinished, or missing below the highest index on file), doubled
+        (trained twice, because their process was taken for dead; one copy was discarded), best (fewest steps to the
+        goal so far, NA if none) and seconds_left (0 when done, NaN if unknown).
 
     >>> found = table([study])
     >>> found[["batch_size", "state", "wanted", "complete", "best", "seconds_left"]]
@@ -58,7 +58,7 @@ def _row(study: StudyData) -> dict[str, Any]:
 
 
 def at_work(folder: Path) -> int:
-    """How many processes work on a search: those that say so in a claim, and live or were heard of lately.
+    """The number of processes that work on a search: those whose claim is locked or was touched recently.
 
     >>> at_work(Path(f"{published}/studies/mlp_digits/sgd/64"))
     0
@@ -67,9 +67,10 @@ def at_work(folder: Path) -> int:
 
 
 def _lives(claim: Path) -> bool:
-    """By its lock, which a process of this machine holds for as long as it lives; of others by when it was touched.
+    """True if the process of a claim is alive.
 
-    Names and numbers of processes come again, in containers above all.
+    A live process holds the lock of its claim. Locks of another machine may not be visible here: its claim must have
+    been touched recently. Host names and process ids prove nothing, because they recur, above all in containers.
     """
     try:
         with claim.open("rb") as file:
@@ -82,7 +83,7 @@ def _lives(claim: Path) -> bool:
 
 
 def _machine() -> str:
-    """What claims call this one (`study.store.claims`): its running kernel, since names come again."""
+    """The name of this machine in claims (`study.store.claims`): its boot id, because host names recur."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     except OSError:
@@ -96,13 +97,13 @@ def _is_locked(file: BinaryIO) -> bool:
         fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         return True
-    except (ImportError, OSError):  # a system or a network's file system without locks
+    except (ImportError, OSError):  # the system or the network file system has no locks
         return False
     return False
 
 
 def _seconds_left(study: StudyData, complete: int, wanted: int, processes: int) -> float:
-    """At the pace of the trials so far, infeasible ones included."""
+    """At the pace so far, counting the time of infeasible trials; NaN if no trial is complete or no run is known."""
     if not complete or not study.provenance:
         return np.nan
     seconds = float((study.trials["seconds_training"] + study.trials["seconds_evaluation"]).sum())

@@ -1,4 +1,4 @@
-"""Frames -> the table at the centre of it all: the fewest steps to the goal, for each study."""
+"""The fewest steps to the goal, S(B), of each study: the table that most others build on."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
@@ -14,7 +14,7 @@ COLUMNS = [*STUDY, *GOAL, "reached", "steps_to_result", "examples_to_result", "t
 
 
 def measured(study: StudyData, goal: Goal) -> dict[int, Measured]:
-    """What each trial on file measured of a goal's metric, by trial index.
+    """The curve of a goal's metric for each trial on file, by trial index.
 
     >>> trial = measured(study, study.goal)[0]
     >>> trial.steps[:3].tolist(), trial.errors[:3].round(3).tolist()
@@ -36,10 +36,10 @@ def outcomes(study: StudyData, goal: Goal | None = None, stopping: str | None = 
     """How every trial of a study ended under a goal and a stopping rule (default: the study's own).
 
     Returns:
-        A row for each trial index from 0 to the highest on file: status, end (step), steps_to_goal (NA if the goal
-        was not reached), step_before (the last one measured before it, 0 if none), least_error (of the goal's metric up
-        to the end; infinite if never measured), and `counted`: whether it is among the first N feasible trials' prefix.
-        An index with no file is INCOMPLETE.
+        A row for each trial index from 0 to the highest on file: status, end (step), steps_to_goal (NA if the goal was
+        not reached), step_before (the last measured step before steps_to_goal; 0 if none), least_error (of the goal's
+        metric up to the end; infinite if never measured), and counted (True for the first N feasible trials and every
+        trial before the last of them). A missing trial is INCOMPLETE.
 
     >>> outcomes(study).loc[1, ["status", "end", "steps_to_goal", "counted"]].to_dict()
     {'status': 'COMPLETE', 'end': 375, 'steps_to_goal': 21, 'counted': True}
@@ -49,7 +49,7 @@ def outcomes(study: StudyData, goal: Goal | None = None, stopping: str | None = 
 
 
 def counted_trials(study: StudyData, goal: Goal | None = None, stopping: str | None = None) -> pd.DataFrame:
-    """The rows of `outcomes` of the first N feasible trials and those between them.
+    """The rows of `outcomes` for the first N feasible trials and every trial before the last of them.
 
     >>> study = load_study(f"{published}/studies/mlp_digits/momentum/1")
     >>> counted_trials(study)["status"].value_counts().to_dict()
@@ -75,7 +75,7 @@ def _outcomes(study: StudyData, goal: Goal, stopping: str) -> pd.DataFrame:
 
 
 def _last_before(trial: Measured, crossing: int | None) -> int | None:
-    """The last step before a crossing at which the metric was measured, too; 0 if there is none."""
+    """The last step before a crossing at which the metric was measured; 0 if there is none."""
     if crossing is None:
         return None
     steps = np.asarray(trial.steps)[np.isfinite(np.asarray(trial.errors, dtype=float))]
@@ -84,9 +84,9 @@ def _last_before(trial: Measured, crossing: int | None) -> int | None:
 
 
 def unanswerable(study: StudyData, goal: Goal) -> str | None:
-    """Why a study's curves cannot answer a goal that was set after the fact; None if they can.
+    """Why a study's curves cannot answer another goal; None if they can.
 
-    Trials that stopped at their own goal know nothing beyond it: only looser thresholds of its metric.
+    Trials that stopped at their own goal can answer only looser thresholds of the same metric.
 
     >>> unanswerable(study, Goal("val/cross_entropy_error", 0.1))  # trials ran their whole budgets
     >>> unanswerable(study, Goal("val/perplexity", 0.01))  # doctest: +ELLIPSIS
@@ -100,7 +100,7 @@ def unanswerable(study: StudyData, goal: Goal) -> str | None:
 
 
 def refusals(studies: Iterable[StudyData], goals: Iterable[Goal]) -> list[str]:
-    """What cannot be answered and why, each reason once for all optimizers of a workload.
+    """A line for each reason why a goal cannot be answered; all optimizers of a workload share the line.
 
     >>> folder = f"{published}/studies/mlp_digits"
     >>> studies = [load_study(f"{folder}/{optimizer}/64") for optimizer in ("sgd", "momentum")]
@@ -119,7 +119,7 @@ def refusals(studies: Iterable[StudyData], goals: Iterable[Goal]) -> list[str]:
 def answerable(
     studies: Iterable[StudyData], goals: Sequence[Goal | None] = (None,)
 ) -> Iterator[tuple[StudyData, Goal]]:
-    """Every study with every goal that its curves can answer; None stands for each study's own.
+    """Every study with every goal that its curves can answer; None stands for the study's own goal.
 
     >>> goals = [None, Goal("val/cross_entropy_error", 0.3), Goal("val/perplexity", 20)]
     >>> [str(goal) for _, goal in answerable([study], goals)]
@@ -132,7 +132,7 @@ def answerable(
 
 
 def is_complete(study: StudyData) -> bool:
-    """Whether a search has its N feasible trials, or launched as many as it may, with no gap; or was imported.
+    """True if a search has its N feasible trials, or launched its limit, without a gap; or if it was imported.
 
     >>> is_complete(study)
     True
@@ -147,7 +147,7 @@ def is_complete(study: StudyData) -> bool:
 
 
 def feasible_steps(study: StudyData, goal: Goal | None = None) -> np.ndarray:
-    """Steps to the goal of the counted feasible trials [N] in index order, infinite where it was not reached.
+    """Steps to the goal of the counted feasible trials [N] in index order, infinite if not reached.
 
     >>> feasible_steps(study)[:6].tolist()
     [192.0, 21.0, 56.0, inf, inf, 26.0]
@@ -157,7 +157,7 @@ def feasible_steps(study: StudyData, goal: Goal | None = None) -> np.ndarray:
 
 
 def met_at_once(study: StudyData, goal: Goal) -> bool:
-    """Whether the goal was met at the first evaluation, before which there were steps: S(B) is at most as many.
+    """True if the best trial met the goal at its first evaluation, after more than one step: S(B) may be smaller.
 
     >>> met_at_once(study, study.goal), met_at_once(study, Goal("val/cross_entropy_error", 2.0))
     (False, True)
@@ -168,7 +168,7 @@ def met_at_once(study: StudyData, goal: Goal) -> bool:
 
 
 def row(study: StudyData, goal: Goal | None = None, stopping: str | None = None) -> dict[str, Any]:
-    """One study's row of `table`.
+    """The row of one study in `table`.
 
     >>> answer = row(study)
     >>> answer["steps_to_result"], answer["trial"], answer["steps_n"]
@@ -223,17 +223,17 @@ def table(
 
     Arguments:
         stopping: read the curves under this stopping rule instead of each study's own.
-        goals: read off after the fact, where a study's curves can answer them; None: each study's own.
+        goals: the goals to read from the curves, where they can answer them; None is each study's own.
 
     Returns:
         A row for each (workload, optimizer, batch_size, goal): reached, steps_to_result and examples_to_result (NA if
-        not reached), the trial that gave them and its tuned parameters (NaN where an optimizer has none), steps_n (S_n,
-        the median best of n = N/4 trials) with its 95 % interval low and high (infinite where the trials do not bound
-        it, NaN with fewer than 4; all three NaN of a search that learns from its trials), censored_at (the fewest steps
-        that a counted feasible trial ran without reaching the goal: whatever is infinite is known to be more; NaN if
-        all reached it), the counts complete, incomplete and infeasible of the first N feasible trials' prefix,
-        train_steps (the step budget) and budget_multiple (of the study's own), the stage (how often the box was
-        widened), the stopping rule, and steps_trained: by all trials of that prefix, up to where each ends.
+        not reached), the trial that gave them and its tuned parameters (NaN if the optimizer lacks them), steps_n (S_n,
+        the median best of n = N/4 trials) with its 95 % interval low and high (infinite if the trials do not bound it,
+        NaN with fewer than 4 trials; for adaptive searches all three are NaN), censored_at (the fewest steps at which
+        a counted feasible trial ended without the goal, a lower bound of infinite values; NaN if all reached it), the
+        numbers of counted trials that are complete, incomplete and infeasible, train_steps (the step budget),
+        budget_multiple (its multiple of the study's own budget), stage (how many times the search space was widened),
+        stopping (the stopping rule), and steps_trained (by all counted trials, each up to its end).
 
     >>> from analysis import load
     >>> from analysis.tables import answers, steps_to_result
@@ -255,7 +255,7 @@ def table(
 
 
 def last_steps(study: StudyData) -> pd.Series:
-    """The last step measured of each trial, by trial; NaN if none was.
+    """The last measured step of each trial, by trial; NaN if there is none.
 
     >>> last_steps(study).head(3).to_dict()
     {0: 375, 1: 375, 2: 375}
@@ -267,13 +267,14 @@ def last_steps(study: StudyData) -> pd.Series:
 
 
 def cost_table(studies: Iterable[StudyData]) -> pd.DataFrame:
-    """What each study took, all its searches together: all timings live in this table, so that every other can be
-    compared byte for byte.
+    """The cost of each study, over all its searches.
+
+    All timings are in this table, so that all others can be compared byte for byte.
 
     Returns:
         A row for each (workload, optimizer, batch_size): device, trials and steps (all that ran, counted or not),
-        seconds_training, seconds_evaluation, seconds_per_step, evaluation_share (of the time); times are NaN where
-        they were not measured.
+        seconds_training, seconds_evaluation, seconds_per_step, evaluation_share (of the time). Times are NaN if they
+        were not measured.
 
     >>> cost = cost_table([study])
     >>> cost[["batch_size", "device", "trials", "steps"]]
@@ -304,5 +305,5 @@ def _cost(study: StudyData) -> dict[str, Any]:
 
 
 def _known_sum(seconds: pd.Series) -> float:
-    """NaN, not 0, where nothing is known."""
+    """The sum of the known seconds; NaN, not 0, if none are known."""
     return seconds.sum(min_count=1)

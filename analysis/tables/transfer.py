@@ -1,4 +1,4 @@
-"""Transferred against retuned hyperparameters: what a tuned configuration costs after a rule moved it.
+"""Transferred against retuned hyperparameters: the cost of transferring a tuned configuration by a rule.
 
 `study rules` trains both with the same seeds. Shapes: n seeds. Steps are infinite where the goal was missed.
 """
@@ -17,15 +17,15 @@ from analysis.tables import steps_to_result
 from analysis.tables.answers import answer, by_study
 
 ORDER = ("constant", "square_root", "linear", "constant_half_life", "square_root_half_life", "linear_half_life")
-"""The order of rules in tables and figures; other rules follow."""
+"""The order of rules in tables and figures; custom rules follow."""
 NEAR = 1.5
-"""A transferred configuration is near the tuned one within this multiple of its steps."""
+"""A transferred configuration is near the tuned one if it needs at most this multiple of its steps."""
 MOVE = [*CURVE, "base_batch_size", "rule", "batch_size"]
 RUNS = [*MOVE, "run", "learning_rate", "status", "steps", "steps_to_result"]
 
 
 def rank(rule: str) -> int:
-    """The place of a rule in ORDER, which sets its place in tables and its look in figures.
+    """The position of a rule in ORDER, which sets its position in tables and its style in figures.
 
     >>> rank("square_root"), rank("custom")
     (1, 6)
@@ -34,7 +34,7 @@ def rank(rule: str) -> int:
 
 
 def steps(studies: Sequence[StudyData]) -> pd.DataFrame:
-    """Every training of a moved configuration, and of tuned ones with the same seeds.
+    """Every run of a transferred configuration, and of the tuned ones with the same seeds.
 
     Arguments:
         studies: all searches.
@@ -42,11 +42,12 @@ def steps(studies: Sequence[StudyData]) -> pd.DataFrame:
     Returns:
         A row for each (workload, optimizer, goal, base_batch_size, rule, batch_size, run): learning_rate, status, steps
         (to the goal; infinite if it was missed), and steps_to_result, the S(B) of the search at batch_size (NaN if no
-        trial reached the goal). Runs of the same number have the same seeds. The rule `tuned` moves nothing: its base
-        is the batch size itself. Configurations moved from a trial that is no longer the best are left out (`stale`).
+        trial reached the goal). Runs with the same number have the same seeds. The rule `tuned` transfers nothing: its
+        base is the batch size itself. If a better trial was found at a base since, its transfers are left out
+        (`stale`).
 
     >>> from analysis import load
-    >>> steps(list(load.load(published))).empty  # nothing was moved there
+    >>> steps(list(load.load(published))).empty  # nothing was transferred there
     True
     """
     found = by_study(studies)
@@ -71,7 +72,7 @@ def steps(studies: Sequence[StudyData]) -> pd.DataFrame:
 
 
 def _current(found: Sequence[dict[Branch, StudyData]]) -> dict[tuple[str, str], set[Branch]]:
-    """For each curve, the branches that moved its present tuned configurations."""
+    """For each curve, the branches that transfer its current tuned configurations."""
     rules = {branch.rule for searches in found for branch in searches if branch.rule is not None}
     current: dict[tuple[str, str], set[Branch]] = {}
     for searches in found:
@@ -85,7 +86,7 @@ def _current(found: Sequence[dict[Branch, StudyData]]) -> dict[tuple[str, str], 
 
 
 def stale(studies: Sequence[StudyData]) -> list[str]:
-    """A line for each curve with moved configurations that are out of date, since their base was tuned further.
+    """A line for each curve with outdated transfers: a better trial was found at their base since.
 
     >>> from analysis import load
     >>> stale(list(load.load(published)))
@@ -106,20 +107,20 @@ def stale(studies: Sequence[StudyData]) -> list[str]:
 
 
 def table(runs: pd.DataFrame) -> pd.DataFrame:
-    """The cost of each move.
+    """The cost of each transfer.
 
     Arguments:
-        runs: of `steps`.
+        runs: from `steps`.
 
     Returns:
-        A row for each (workload, optimizer, goal, base_batch_size, rule, batch_size) but those of the rule `tuned`:
-        learning_rate; seeds; missed (how many missed the goal) and missed_share with its exact 95 % interval
-        missed_low, missed_high; steps, the median over seeds (of an even number the lower one; infinite where fewer
-        than half reached the goal), with its interval low, high of order statistics (infinite where it is open);
-        tuned_learning_rate, tuned_missed and tuned_steps, the same of what was tuned here, and steps_to_result, its
-        S(B) (NaN where no trial reached the goal); steps_lost, the median over seeds of the ratio of steps to those of
-        the tuned configuration with the same seeds, with its interval lost_low, lost_high (NaN where that missed the
-        goal in half of them or more).
+        A row for each (workload, optimizer, goal, base_batch_size, rule, batch_size), without the rule `tuned`:
+        learning_rate; seeds (their number); missed (how many missed the goal) and missed_share with its exact 95 %
+        interval missed_low, missed_high; steps, the lower median over seeds (infinite if fewer than half reached the
+        goal), with its interval low, high between order statistics (infinite where it is open); tuned_learning_rate,
+        tuned_missed and tuned_steps, the same for the configuration tuned at batch_size; steps_to_result, the S(B) of
+        the search there (NaN if no trial reached the goal); steps_lost, the median over seeds of the ratio of steps to
+        the steps of the tuned configuration with the same seed, with its interval lost_low, lost_high (NaN if the tuned
+        configuration missed the goal with at least half of the seeds).
 
     >>> runs = pd.DataFrame({"workload": "digits", "optimizer": "sgd", "goal_metric": "val/classification_error",
     ...     "goal_threshold": 0.05, "base_batch_size": [8] * 3 + [64] * 3, "rule": ["linear"] * 3 + ["tuned"] * 3,
@@ -165,16 +166,16 @@ def _row(moved: pd.DataFrame, tuned: pd.DataFrame | None) -> dict[str, Any]:
         "tuned_missed": int(np.isinf(reference).sum()),
         "tuned_steps": intervals.median_best_of(reference, 1),
     }
-    if 2 * row["tuned_missed"] >= len(reference):  # a ratio to a missed goal says nothing
+    if 2 * row["tuned_missed"] >= len(reference):  # a ratio to a missed goal is meaningless
         return row
     with np.errstate(invalid="ignore"):
         ratios = moved.loc[both, "steps"].to_numpy(dtype=float) / reference
-    ratios[np.isnan(ratios)] = np.inf  # both missed the goal: no gain
+    ratios[np.isnan(ratios)] = np.inf  # both missed the goal: the transfer gets no credit
     return row | _median(ratios, "steps_lost", "lost_low", "lost_high")
 
 
 def _median(values: np.ndarray, *names: str) -> dict[str, float]:
-    """The median of values [n] with its interval: the median best of a single draw."""
+    """The median of values [n] and its interval, under these names; the median is S_n with n = 1."""
     found = (float(intervals.median_best_of(values, 1)), *intervals.interval(values, 1))
     return dict(zip(names, found, strict=True))
 
@@ -200,7 +201,10 @@ def briefly(rule: str) -> str:
 
 
 def sentences(moved: pd.DataFrame) -> list[str]:
-    """How far each rule carries: a sentence for each curve and base (frame of `table`).
+    """A sentence for each curve and base: the batch sizes to which each rule transfers well.
+
+    Arguments:
+        moved: from `table`.
 
     >>> moved = pd.DataFrame({"workload": "digits", "optimizer": "sgd", "goal_metric": "val/classification_error",
     ...     "goal_threshold": 0.05, "base_batch_size": 32, "rule": "linear", "batch_size": [16, 64, 128, 256],
@@ -222,9 +226,9 @@ def sentences(moved: pd.DataFrame) -> list[str]:
 
 
 def _reach(rule: str, rows: pd.DataFrame, base: int) -> str:
-    """`square root from 4 to 64 (3.1 times at 1,024)`: the range around the base without a gap, and the worst case."""
+    """`square root from 4 to 64 (3.1 times at 1,024)`: the unbroken range around the base, and the worst case."""
     lost = rows.set_index("batch_size").sort_index()
-    # If the tuned configuration misses the goal too, no ratio exists: the move is near if it meets the goal.
+    # If the tuned configuration misses the goal, no ratio exists: a transfer that meets the goal is near.
     untuned, missed = lost["steps_lost"].isna(), 2 * lost["missed"] > lost["seeds"]
     near = (lost["steps_lost"] <= NEAR) | (untuned & ~missed)
     up = near[near.index > base].cummin()

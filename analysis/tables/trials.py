@@ -1,6 +1,7 @@
-"""Trials -> tables on how a search went: what was tried, what it took to find the best, where in the box it lay.
+"""Tables of trials: their outcomes, the median best of n, and where in the search space trials reached the goal.
 
-All tables hold the counted trials only: the first N feasible ones in index order and those between them.
+All tables hold the counted trials only: the first N feasible ones in index order, and every trial before the last of
+them.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -17,16 +18,16 @@ KEY = [*STUDY, *GOAL]
 
 
 def trials(studies: Iterable[StudyData], goals: Sequence[Goal | None] = (None,)) -> pd.DataFrame:
-    """What became of every counted trial.
+    """The outcome and the hyperparameters of every counted trial.
 
     Arguments:
-        goals: read off after the fact; None: each study's own.
+        goals: the goals to read from the curves; None is each study's own.
 
     Returns:
         A row for each (workload, optimizer, batch_size, goal, trial): status, end (step), steps_to_goal (NA if it was
-        not reached), least_error (of the goal's metric), first_bad_step (NA if finite), train_steps (the step budget),
-        stopping (the rule that it ended by when it was run), and a column for each tuned parameter (NaN where an
-        optimizer has none).
+        not reached), least_error (of the goal's metric), first_bad_step (NA if the trial stayed finite), train_steps
+        (the step budget), stopping (the stopping rule that it ran under), and a column for each tuned parameter (NaN if
+        the optimizer lacks it).
 
     >>> trials([study])[["trial", "status", "steps_to_goal", "learning_rate"]].head(3)
        trial    status  steps_to_goal  learning_rate
@@ -57,12 +58,13 @@ def _trials(study: StudyData, goal: Goal) -> pd.DataFrame:
 
 
 def best_of_n(studies: Iterable[StudyData], goals: Sequence[Goal | None] = (None,)) -> pd.DataFrame:
-    """How many trials it takes: the median best of n trials, n = 1, 2, 4, ... N; a curve still falling wants more.
-    Searches that learn from their trials are left out: n of these are not what a search of n would have made.
+    """The median best of n trials, n = 1, 2, 4, ... N. If it still falls with n, more trials would find fewer steps.
+
+    Adaptive searches are left out: n of their trials are not the trials that a search of n would have drawn.
 
     Returns:
-        A row for each (workload, optimizer, batch_size, goal, n): steps (the median best of n trials drawn from those
-        in hand; infinite where half of such searches would miss the goal, or meet it later than a trial was cut).
+        A row for each (workload, optimizer, batch_size, goal, n): steps, the median best of n of the counted trials;
+        infinite if it lies beyond the fewest steps at which a trial ended without the goal.
 
     >>> best_of_n([study])[["n", "steps"]]
         n  steps
@@ -83,11 +85,14 @@ def best_of_n(studies: Iterable[StudyData], goals: Sequence[Goal | None] = (None
 
 
 def along_axes(table: pd.DataFrame, studies: Iterable[StudyData]) -> pd.DataFrame:
-    """`trials` by the value of one parameter at a time.
+    """The rows of `trials` once for each tuned parameter, with its value and scale.
+
+    Arguments:
+        table: from `trials`, for these studies.
 
     Returns:
-        A row for each trial that ended and each parameter that had more than one value to take: the columns of
-        `trials`, parameter, value, and the scale that it was searched on (`linear`, `log`, `reverse_log`).
+        A row for each finished trial and each parameter that could take more than one value: the columns of `trials`,
+        parameter, value, and its search scale (`linear`, `log`, `reverse_log`).
 
     >>> studies = [load_study(f"{published}/studies/mlp_digits/momentum/64")]
     >>> found = along_axes(trials(studies), studies)
@@ -109,19 +114,19 @@ def along_axes(table: pd.DataFrame, studies: Iterable[StudyData]) -> pd.DataFram
 
 
 def maps(table: pd.DataFrame) -> pd.DataFrame:
-    """Which learning rates and momenta work when every batch size may use as many examples, or take as many steps.
+    """Which learning rates and momenta reach the goal if all batch sizes have one budget, of examples or of steps.
 
-    The budget is the least that leaves each batch size that ever reached the goal one trial which did, or as much as
-    was trained at every batch size if that is less. Needs full budgets: trials that were stopped early do not say what
-    they would have done.
+    The budget is the smallest one within which every batch size that can reach the goal does so, but at most the
+    largest one that every batch size was trained for. Needs full budgets: a trial that stopped early does not show
+    whether it would have reached the goal.
 
     Arguments:
-        table: of `trials`.
+        table: from `trials`.
 
     Returns:
         A row for each (workload, optimizer, goal, unit: `examples` or `steps`, batch_size, trial): budget (in that
-        unit), learning_rate, momentum, state (`reached`, `not reached` or `infeasible` within the budget), and whether
-        it is the fastest at its batch size.
+        unit), learning_rate, momentum, state (`reached`, `not reached` or `infeasible` within the budget), and fastest
+        (True for the fastest trial at its batch size).
 
     >>> found = maps(pd.read_csv(f"{published}/tables/trials.csv"))
     >>> found[found["fastest"] & (found["unit"] == "examples")][["batch_size", "budget", "trial", "state"]].head(2)
@@ -140,7 +145,7 @@ def maps(table: pd.DataFrame) -> pd.DataFrame:
 def _maps(table: pd.DataFrame) -> Iterator[pd.DataFrame]:
     for _, curve in table.groupby(CURVE, sort=False):
         crossing = curve["steps_to_goal"].astype("float64").fillna(np.inf)
-        unknown = np.where(curve["status"] == INFEASIBLE, 0, np.inf)  # imported, with no word of when it diverged
+        unknown = np.where(curve["status"] == INFEASIBLE, 0, np.inf)  # imported without the step at which it diverged
         bad = curve["first_bad_step"].astype("float64").fillna(pd.Series(unknown, curve.index))
         complete = curve["status"] == COMPLETE
         trained = curve["end"].where(complete).groupby(curve["batch_size"]).max()
