@@ -1,9 +1,9 @@
-"""Draw tables: one function `(ax, table)` for each figure, registered in `FIGURES`.
+"""Draw tables: one function `(ax, table)` for each kind of figure, registered in `FIGURES`.
 
-A drawing computes nothing but positions. `charts` cuts the tables into figures and their panels, `draw` makes a
-figure of each panel, `save` writes the files for a paper.
+A drawing computes only positions. `charts` splits the tables into figures and their panels, `draw` draws each panel,
+`save` writes the files for a paper.
 
-Tables come by the names of `analysis.report.build.tables`, where each is made.
+`analysis.report.build.tables` makes the tables and defines their names.
 """
 
 import re
@@ -31,10 +31,10 @@ class Chart(NamedTuple):
     """One figure.
 
     Attributes:
-        name: of its files; no two have the same.
-        drawing: what kind it is.
-        about: what it shows, where a kind has several figures; else empty.
-        panels: for each its rows, and overlays by name.
+        name: the unique name of its files, without suffix.
+        drawing: its kind.
+        about: its workload, optimizer and goal if its kind has one figure for each of them; else empty.
+        panels: for each panel, its rows of each table by the name of the table: the drawn one and the overlays.
     """
 
     name: str
@@ -78,7 +78,7 @@ def _groups(table: pd.DataFrame, by: Sequence[str]) -> Iterator[tuple[tuple, pd.
 
 
 def draw(chart: Chart) -> list[Figure]:
-    """A figure for each of its panels.
+    """Draw each panel of a chart as a separate figure.
 
     >>> steps = pd.read_csv(f"{published}/tables/steps_to_result.csv")
     >>> (chart,) = charts({"steps_to_result": steps}, ["steps_to_result"])
@@ -94,7 +94,12 @@ def _draw_panel(drawing: Drawing, panel: Tables, ax: Axes) -> None:
 
 
 def save_all(found: Sequence[Chart], folder: Path) -> list[tuple[Chart, list[bytes]]]:
-    """`save` each, on several processors if they are many.
+    """`save` each chart, in several processes if there are many panels.
+
+    Removes figures of earlier reports that are not among these charts.
+
+    Returns:
+        (chart, an SVG for each panel) for each chart.
 
     >>> from tempfile import TemporaryDirectory
     >>> steps = pd.read_csv(f"{published}/tables/steps_to_result.csv")
@@ -117,7 +122,7 @@ def _remove_others(folder: Path, names: set[str]) -> None:
 
 
 def save(chart: Chart, folder: Path) -> list[bytes]:
-    """Write `folder/NAME.svg` and `.png` (150 dots an inch), panels side by side; returns an SVG for each panel.
+    """Write `folder/NAME.svg` and `.png` (150 dpi), panels side by side; returns an SVG for each panel.
 
     >>> from tempfile import TemporaryDirectory
     >>> steps = pd.read_csv(f"{published}/tables/steps_to_result.csv")

@@ -1,4 +1,4 @@
-"""Files that a report writes."""
+"""Write files so that no reader sees half of one."""
 
 import os
 from contextlib import suppress
@@ -6,7 +6,10 @@ from pathlib import Path
 
 
 def write_atomically(path: Path, data: bytes) -> Path:
-    """Write aside, sync, rename: a reader sees the old file or the whole new one.
+    """Write to a temporary file, sync, rename: a reader sees the old file or the whole new one. Returns the path.
+
+    Raises:
+        OSError: the file cannot be written; the error names `path`.
 
     >>> from tempfile import TemporaryDirectory
     >>> with TemporaryDirectory() as folder:
@@ -21,7 +24,7 @@ def write_atomically(path: Path, data: bytes) -> Path:
             os.fsync(file.fileno())
         aside.replace(path)
     except OSError as error:
-        error.filename = str(path)  # a failed write names no file, and the one aside means nothing to a reader
+        error.filename = str(path)  # a failed write names no file, or the temporary one
         raise
     finally:
         with suppress(OSError):

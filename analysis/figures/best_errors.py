@@ -1,6 +1,6 @@
-"""Drawings of errors at fixed budgets, whatever the goal.
+"""Drawings of the best errors within fixed budgets, independent of the goal.
 
-Each draws `table`, the rows of one panel, onto axes; `analysis.figures.FIGURES` names tables and panels.
+Each function draws `table`, the rows of one panel; `analysis.figures.FIGURES` names the tables and panels.
 """
 
 from typing import Any
@@ -14,11 +14,11 @@ from analysis.figures.canvas import LINE, MARKERS, heading, log_axes, round_deci
 from analysis.labels import metric_text
 
 LEAST_ERROR = 1e-3
-"""Where errors of 0 are drawn if there are no others."""
+"""The position of errors of 0 if all errors are 0."""
 
 
 def against_budget(ax: Axes, table: pd.DataFrame) -> None:
-    """The best error so far against training steps: a curve a batch size.
+    """The best error so far against training steps: one curve per batch size.
 
     >>> table = pd.read_csv(f"{published}/tables/best_errors.csv")
     >>> against_budget(ax, table[table["optimizer"] == "sgd"])
@@ -39,7 +39,7 @@ def against_budget(ax: Axes, table: pd.DataFrame) -> None:
 
 
 def against_batch_size(ax: Axes, table: pd.DataFrame) -> None:
-    """The best error against batch size: a curve a budget, all in steps or all in examples.
+    """The best error against batch size: one curve per budget, all in steps or all in examples.
 
     >>> from analysis.tables.best_errors import by_budget
     >>> found = by_budget(pd.read_csv(f"{published}/tables/best_errors.csv"))
@@ -66,7 +66,7 @@ def against_batch_size(ax: Axes, table: pd.DataFrame) -> None:
 
 
 def label_smoothing(ax: Axes, table: pd.DataFrame) -> None:
-    """The best error against label smoothing within each batch size's step budget: a curve a batch size.
+    """The best error against label smoothing within the step budget: one curve per batch size.
 
     >>> table = pd.DataFrame({"workload": "digits", "optimizer": "sgd", "batch_size": 64,
     ...     "goal_metric": "val/classification_error", "label_smoothing": [0.0, 0.1], "error": [0.06, 0.05]})
@@ -89,7 +89,7 @@ def label_smoothing(ax: Axes, table: pd.DataFrame) -> None:
 
 
 def _above_zero(table: pd.DataFrame) -> tuple[pd.DataFrame, str]:
-    """(the table with errors of 0, which a log axis has no place for, at half the least error above; words for it)."""
+    """(the table with errors of 0, which a log axis cannot show, at half the least positive error; a note about it)."""
     error = table["error"]
     if not (error == 0).any():
         return table, ""

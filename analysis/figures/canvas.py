@@ -1,7 +1,7 @@
-"""The paper that figures are drawn on: colours, axes, ticks, curves, legends, and the bytes of a file.
+"""The parts that all figures share: colours, axes, ticks, curves, legends, and the bytes of SVG and PNG files.
 
-Nothing here knows what a column means, beyond those that say what a panel is about: workload, goal_metric,
-goal_threshold.
+This module knows the meaning of a few columns only: workload, goal_metric and goal_threshold, which identify a panel,
+and batch_size, which `y` is drawn against.
 
 >>> table = pd.DataFrame({"workload": "digits", "goal_metric": "val/classification_error", "goal_threshold": 0.05,
 ...     "optimizer": "sgd", "batch_size": [8, 64, 512], "y": [117, 24, 18]})
@@ -39,10 +39,10 @@ INK, MUTED, GRID, PAPER = "#1b1b1f", "#6e6e73", "#e4e4e7", "#ffffff"
 # Okabe and Ito's palette without yellow, which vanishes on white; no marker resembles the triangle of a missed goal.
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", "#5b5b9a")
 MARKERS = ("o", "s", "D", "P", "X", "h", "p")
-# For what has an order, such as batch sizes: dark to light, told apart in grey too.
+# For ordered values, such as batch sizes: dark to light, so that they differ in grey, too.
 RAMP = ("#3b0f70", "#7b2382", "#b5367a", "#e55064", "#fb8761", "#fbb96b")
 STYLE: Any = {
-    "svg.fonttype": "none",  # text stays text: it can be searched, read aloud and restyled
+    "svg.fonttype": "none",  # keep text as text, to be searched, read aloud and restyled
     "svg.hashsalt": "batch-size-study",  # otherwise ids are random, and files differ from run to run
     "text.parse_math": False,  # a workload may have a dollar sign in its name
     "font.family": "DejaVu Sans",  # comes with matplotlib, so that layouts are the same everywhere
@@ -50,7 +50,7 @@ STYLE: Any = {
     "axes.titlesize": 10.5,
     "axes.titleweight": "bold",
     "axes.titlelocation": "left",
-    "axes.titley": 1.0,  # otherwise every draw measures all tick labels to place it
+    "axes.titley": 1.0,  # otherwise every draw measures all tick labels to place the title
     "legend.fontsize": 8.5,
     "axes.grid": True,
     "axes.axisbelow": True,
@@ -66,11 +66,11 @@ DOTTED: Any = {"linestyle": ":", "linewidth": 1.4}
 LINE: Any = {"linewidth": 1.6, "markersize": 5, "zorder": 3}
 OPEN: Any = {"marker": "^", "markersize": 7, "markerfacecolor": PAPER, "linestyle": "none"}
 SEVERAL = 6
-"""At most as many batch sizes share axes, or have panels side by side."""
+"""The most batch sizes drawn on one pair of axes."""
 DOTS = 150
-"""An inch of a PNG."""
+"""Dots per inch of a PNG."""
 MOST_POINTS = 2000
-"""A scatter of more is an image inside its figure: a page must not hold a hundred thousand circles."""
+"""A scatter with more points becomes an image inside its SVG: a page must not hold a hundred thousand circles."""
 
 Ticks = Callable[[float, float, int], Sequence[float]]
 
@@ -87,7 +87,7 @@ def powers_of_two(low: float, high: float, most: int) -> list[int]:
 
 
 def round_decimals(low: float, high: float, most: int) -> list[float]:
-    """At most `most` round numbers in [low, high]: 1, 2, 5, 10 or 1, 3, 10 or some powers of ten.
+    """At most `most` round numbers in [low, high]: 1, 2, 5, 10, or 1, 3, 10, or powers of ten.
 
     >>> round_decimals(0.03, 2, most=6), round_decimals(0.03, 2, most=4)
     ([0.05, 0.1, 0.2, 0.5, 1.0, 2.0], [0.03, 0.1, 0.3, 1.0])
@@ -102,7 +102,7 @@ def round_decimals(low: float, high: float, most: int) -> list[float]:
 
 
 def evenly(values: Sequence[Any], most: int = SEVERAL) -> list[Any]:
-    """At most `most` of these values, the first and the last among them.
+    """At most `most` of these values, evenly spaced, the first and the last included.
 
     >>> evenly([1, 2, 4, 8, 16], 3)
     [1, 4, 16]
@@ -113,7 +113,7 @@ def evenly(values: Sequence[Any], most: int = SEVERAL) -> list[Any]:
 
 
 def ramp(count: int) -> list[str]:
-    """`count` colours for what has an order, at most SEVERAL.
+    """`count` colours, at most SEVERAL, for ordered values.
 
     >>> ramp(3)
     ['#3b0f70', '#b5367a', '#fbb96b']
@@ -122,7 +122,7 @@ def ramp(count: int) -> list[str]:
 
 
 def limits(values: pd.Series, pad: float, least: float) -> tuple[float, float]:
-    """Limits of a log axis: the values padded by a factor, and `least` times apart or more.
+    """Limits of a log axis: the positive finite values, padded by the factor `pad`, with high / low at least `least`.
 
     >>> limits(pd.Series([2.0, 200.0, np.inf]), pad=2, least=10), limits(pd.Series([4.0]), pad=1, least=16)
     ((1.0, 400.0), (1.0, 16.0))
@@ -142,7 +142,7 @@ def log_axes(
     xticks: Ticks = powers_of_two,
     yticks: Ticks = powers_of_two,
 ) -> None:
-    """Log axes around these values; ticks are plain numbers, thinned to the room there is.
+    """Set log axes around these values; ticks are plain numbers, as many as fit.
 
     >>> log_axes(ax, pd.Series([1, 1024]), pd.Series([20, 1000]), "batch size (examples)", "steps")
     >>> [text.get_text() for text in ax.get_xticklabels()]
@@ -156,7 +156,7 @@ def log_axes(
     ax.set_xscale("log", base=2)
     ax.set_yscale("log", base=2)
     ax.set(xlim=x_limits, ylim=y_limits, xlabel=xlabel)
-    # A long label goes on two lines: the axis is not much taller than one.
+    # Break a long label: the axis is too short for it.
     ax.set_ylabel(ylabel if len(ylabel) <= 42 else ylabel.replace(" to ", " to\n", 1))
     for axis, values in ((ax.xaxis, x_ticks), (ax.yaxis, y_ticks)):
         axis.set_major_locator(FixedLocator(values))
@@ -166,13 +166,13 @@ def log_axes(
 
 
 def batch_size_axes(ax: Axes, table: pd.DataFrame, ylabel: str, yticks: Ticks = powers_of_two) -> None:
-    """Log axes around the columns batch_size and y, headed by the workload and its goal."""
+    """Set log axes around the columns batch_size and y, with the workload and its goal as heading."""
     log_axes(ax, table["batch_size"], table["y"], "batch size (examples)", ylabel, yticks=yticks)
     heading(ax, str(table["workload"].iloc[0]), f"goal: {goal(table)}")
 
 
 def linear_x(ax: Axes) -> None:
-    """Make the horizontal axis a linear one that fits what is drawn, with few ticks.
+    """Make the horizontal axis linear, fitted to the drawn points, with few ticks.
 
     >>> _ = ax.semilogx([0.0, 0.1, 0.2], [3, 2, 1])
     >>> linear_x(ax)
@@ -186,7 +186,7 @@ def linear_x(ax: Axes) -> None:
 
 
 def heading(ax: Axes, title: str, note: str = "") -> None:
-    """A panel's title, and below it in grey what it holds for.
+    """Write the title of a panel, and a grey note below it.
 
     >>> heading(ax, "digits", "goal: validation error < 0.05")
     >>> ax.get_title("left"), ax.texts[0].get_text()
@@ -199,14 +199,14 @@ def heading(ax: Axes, title: str, note: str = "") -> None:
 
 
 def goal(table: pd.DataFrame) -> str:
-    """The goal of a panel."""
+    """The goal of a panel as text."""
     return goal_text(str(table["goal_metric"].iloc[0]), float(table["goal_threshold"].iloc[0]))
 
 
 def curves(ax: Axes, table: pd.DataFrame, by: str = "optimizer") -> Iterator[tuple[str, pd.DataFrame, Line2D]]:
     """Draw y against batch_size, broken where y is NaN; yields (name, rows by batch size, line).
 
-    Where `by` is a categorical, each name keeps its colour and marker in every panel, drawn there or not.
+    If the column `by` is categorical, each name keeps its colour and marker in every panel.
     """
     names = table[by].astype("category")
     for i, name in enumerate(names.cat.categories):
@@ -219,7 +219,7 @@ def curves(ax: Axes, table: pd.DataFrame, by: str = "optimizer") -> Iterator[tup
 
 
 def legend(ax: Axes, lines: Sequence[Any], notes: Mapping[str, Any]) -> None:
-    """Below the axes, where it hides nothing: the curves, then what the other marks mean, in grey."""
+    """Add a legend below the axes, where it hides nothing: first `lines`, then in grey `notes` (label -> style)."""
     marks = [Line2D([], [], label=label, **{"color": MUTED, **look}) for label, look in notes.items()]
     handles = [*lines, *marks]
     below = ax.transAxes + ScaledTranslation(-0.1, -0.5, ax.figure.dpi_scale_trans)
@@ -230,17 +230,17 @@ def legend(ax: Axes, lines: Sequence[Any], notes: Mapping[str, Any]) -> None:
 
 
 def draw(panel: Callable[[Axes], None], small: bool = False) -> Figure:
-    """A figure with one panel: axes of a fixed size, so that those of several line up, and room below for its legend.
+    """Draw a figure with one panel. Axes have a fixed size, so that panels line up; the figure grows with its legend.
 
     Matplotlib's own layouts measure every label, which takes longer than drawing them.
     """
     width, height = (3.0, 2.3) if small else (4.0, 3.0)
-    left, right, above, below = 1.08, 0.12, 0.5, 0.6  # inches, as all here
+    left, right, above, below = 1.08, 0.12, 0.5, 0.6  # inches, like all lengths here
     with matplotlib.rc_context(STYLE):
         figure = Figure(figsize=(left + width + right, above + height + below))
         ax = figure.add_axes(_share(figure, left, below, width, height).bounds)
         panel(ax)
-        # Where labels stand follows from how long the ticks are; left to itself, each draw measures all of them twice.
+        # Place axis labels by the length of the tick labels: otherwise each draw measures every one twice.
         ticks = 0.16 + 0.073 * max(map(len, getattr(ax.yaxis.get_major_formatter(), "seq", [])), default=6)
         ax.xaxis.set_label_coords(0.5, -0.32 / height)
         ax.yaxis.set_label_coords(-max(0.6, ticks) / width, 0.5)
@@ -253,24 +253,24 @@ def draw(panel: Callable[[Axes], None], small: bool = False) -> Figure:
 
 
 def _share(figure: Figure, left: float, bottom: float, width: float, height: float) -> Bbox:
-    """Inches as parts of a figure's width and height."""
+    """A box in inches as fractions of the width and height of a figure."""
     across, up = figure.get_size_inches()
     return Bbox.from_bounds(left / across, bottom / up, width / across, height / up)
 
 
 def svg(figure: Figure) -> bytes:
-    """The same bytes on every run: no date, no version, no random id."""
+    """A figure as SVG; the same bytes on every run: no date, no version, no random id."""
     buffer = io.BytesIO()
     nothing = dict.fromkeys(("Date", "Creator", "Format", "Type"))
     with matplotlib.rc_context(STYLE):
         figure.savefig(buffer, format="svg", dpi=72, metadata=nothing)
-    # Laid out in DejaVu Sans, an SVG names fonts every system has; they are narrower: nothing can overlap.
+    # The layout uses DejaVu Sans. The SVG names fonts that every system has; they are narrower, so nothing overlaps.
     fonts = (rb"(style=\"[^\"]*font[^\"]*?)'DejaVu Sans'[^;\"]*", rb"\1Helvetica, Arial, sans-serif")
     return re.sub(*fonts, buffer.getvalue())
 
 
 def svg_side_by_side(panels: Sequence[bytes]) -> bytes:
-    """One SVG of several, in rows of at most three."""
+    """Join several SVGs into one, in rows of at most three."""
     boxes = [tuple(map(float, re.findall(rb'viewBox="0 0 ([\d.]+) ([\d.]+)"', panel)[0])) for panel in panels]
     places, (width, height) = _places(boxes)
     nested = [
@@ -284,7 +284,7 @@ def svg_side_by_side(panels: Sequence[bytes]) -> bytes:
 
 
 def element(svg: str, prefix: str) -> str:
-    """An SVG file from its `viewBox` on, without its size and style, every id prefixed: to be put into something.
+    """The text of an SVG after `<svg`, to embed it: from `viewBox` on, without size and style, with every id prefixed.
 
     >>> element('<svg width="9pt" viewBox="0 0 9 9"><g id="line"/></svg>', "panel-0-").strip()
     'viewBox="0 0 9 9"><g id="panel-0-line"/></svg>'
@@ -298,7 +298,7 @@ def element(svg: str, prefix: str) -> str:
 
 
 def png_side_by_side(panels: Sequence[Figure]) -> bytes:
-    """One PNG of several figures, in rows of at most three; the same bytes on every run."""
+    """Join several figures into one PNG, in rows of at most three; the same bytes on every run."""
     images = [_image(figure) for figure in panels]
     places, size = _places([image.size for image in images])
     sheet = Image.new("RGB", (round(size[0]), round(size[1])), PAPER)
@@ -318,7 +318,7 @@ def _image(figure: Figure) -> Image.Image:
 
 
 def _places(sizes: Sequence[tuple[float, ...]]) -> tuple[list[tuple[float, float]], tuple[float, float]]:
-    """Where the corners of these boxes go in rows of at most three, and the size of them all."""
+    """(the upper left corners of boxes of these sizes in rows of at most three, the total size)."""
     columns = {1: 1, 2: 2, 4: 2}.get(len(sizes), 3)
     width, y = max(box[0] for box in sizes), 0.0
     places = []

@@ -1,4 +1,4 @@
-"""The kinds of figures: the table each draws, its needs and its caption."""
+"""The kinds of figures: for each, the table that it draws, the data that it needs and its caption."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ PANEL = ["workload", *GOAL]
 
 
 def _with_values(*columns: str) -> Callable[[pd.DataFrame], pd.DataFrame]:
-    """Rows of the panels where each of these columns has a value at a batch size that reached the goal."""
+    """Selects panels in which each of these columns has a value at a batch size that reached the goal."""
 
     def rows(table: pd.DataFrame) -> pd.DataFrame:
         if not {*columns} <= set(table):
@@ -57,12 +57,12 @@ class Drawing:
 
     Attributes:
         draw: `(ax, table, **overlays)` draws the rows of a panel onto axes.
-        needs: the data without which the figure is missing, for the reader.
-        table, overlays: names of the tables that are drawn.
+        needs: text for the reader: the data without which the figure is missing.
+        table, overlays: names of the tables to draw.
         rows: selects the rows that can be drawn.
         figure: columns; each combination of their values is a separate figure.
         panel: columns; each combination within a figure is a panel.
-        small: panels are many and simple, three to a row.
+        small: draw small panels, because there are many simple ones.
     """
 
     title: str

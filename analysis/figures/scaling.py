@@ -1,6 +1,6 @@
 """Drawings of steps-to-result: against batch size, by goal, by workload, by optimizer, and in seconds.
 
-Each draws `table`, the rows of one panel, onto axes; `analysis.figures.FIGURES` names tables and panels.
+Each function draws `table`, the rows of one panel; `analysis.figures.FIGURES` names the tables and panels.
 """
 
 from typing import Any
@@ -26,7 +26,7 @@ FITS: dict[str, Any] = {"hyperbola": canvas.DASHED, "shoulder": canvas.DOTTED}
 
 
 def steps_to_result(ax: Axes, table: pd.DataFrame, scaling: pd.DataFrame | None = None) -> None:
-    """S(B) against B for the one workload and goal of `table`: a curve an optimizer, limits as verticals.
+    """S(B) against B for the workload and goal of `table`: one curve per optimizer, limits as vertical lines.
 
     >>> table = pd.read_csv(f"{published}/tables/steps_to_result.csv")
     >>> steps_to_result(ax, table, scaling=pd.read_csv(f"{published}/tables/scaling.csv"))
@@ -37,7 +37,7 @@ def steps_to_result(ax: Axes, table: pd.DataFrame, scaling: pd.DataFrame | None 
 
 
 def examples_to_result(ax: Axes, table: pd.DataFrame, scaling: pd.DataFrame | None = None) -> None:
-    """B * S(B) against B, as `steps_to_result`: perfect scaling is level, a rise is what size costs.
+    """B * S(B) against B, as `steps_to_result`: perfect scaling is level, a rise is the cost of larger batches.
 
     >>> examples_to_result(ax, pd.read_csv(f"{published}/tables/steps_to_result.csv"))
     >>> ax.get_ylabel().split()[:2]
@@ -47,7 +47,7 @@ def examples_to_result(ax: Axes, table: pd.DataFrame, scaling: pd.DataFrame | No
 
 
 def seconds_to_result(ax: Axes, table: pd.DataFrame) -> None:
-    """S(B) times the measured seconds of a step against B: perfect scaling pays only while a step costs the same.
+    """S(B) times the measured seconds per step against B: perfect scaling saves time only while steps take no longer.
 
     >>> table = pd.read_csv(f"{published}/tables/steps_to_result.csv")
     >>> seconds_to_result(ax, table.assign(seconds_per_step=0.001, device="cpu"))
@@ -60,7 +60,7 @@ def seconds_to_result(ax: Axes, table: pd.DataFrame) -> None:
 
 
 def _draw_cost(ax: Axes, table: pd.DataFrame, unit: str, each: pd.Series, scaling: pd.DataFrame | None) -> None:
-    """Steps times what a step costs; a study that missed its goal stands at its budget."""
+    """Draw steps times the cost of a step, `each`; a study that missed its goal is drawn at its budget."""
     reached = table["reached"].astype(bool)
     each = each.astype(float)
     steps = table["steps_to_result"].astype("Float64").where(reached, table["train_steps"]).astype(float)
@@ -83,7 +83,7 @@ def _draw_cost(ax: Axes, table: pd.DataFrame, unit: str, each: pd.Series, scalin
             ax.plot(x, y, color=colour if count > 1 else MUTED, label=PERFECT, **canvas.DASHED)
         for row in rows.dropna(subset="low").itertuples() if ends else ():
             top = row.high if np.isfinite(row.high) else ax.get_ylim()[1]
-            # Side by side, so that the bars of several curves do not hide one another.
+            # Shift curves sideways, so that their bars do not hide one another.
             moved = ScaledTranslation(5 * (len(lines) - (count + 1) / 2) / 72, 0, ax.figure.dpi_scale_trans)
             place: Any = {"color": colour, "label": INTERVAL, "transform": ax.transData + moved}
             ax.plot([row.batch_size] * 2, [row.low, top], **place, **BAR)
@@ -98,10 +98,11 @@ def _draw_cost(ax: Axes, table: pd.DataFrame, unit: str, each: pd.Series, scalin
 def _draw_limits(
     ax: Axes, rows: pd.DataFrame, limits: pd.DataFrame, colour: Any, aside: float | None
 ) -> dict[str, Any]:
-    """Drop limits from their curve to the axis, with an arrowhead where the data show no end; returns notes.
+    """Draw limits as lines from the curve down to the axis, with an arrowhead for a bound; returns notes.
 
-    `aside`: where there are several curves, points to move by, so that equal limits do not hide one another; of these
-    only ends that are shown are drawn, as all others would stand at the first or last batch size.
+    Arguments:
+        aside: None for a single curve. With several curves, the points to shift lines by, so that equal limits do not
+            hide one another; bounds are then omitted, because most would lie at the first or last batch size.
     """
     notes: dict[str, Any] = {}
     moved = ax.transData + ScaledTranslation((aside or 0) / 72, 0, ax.figure.dpi_scale_trans)
@@ -121,7 +122,7 @@ def _draw_limits(
 
 
 def by_goal(ax: Axes, table: pd.DataFrame) -> None:
-    """S(B) against B for several goals of one workload and optimizer: a curve a goal.
+    """S(B) against B for several goals of one workload and optimizer: one curve per goal.
 
     >>> table = pd.read_csv(f"{published}/tables/steps_to_result.csv")
     >>> sgd = table[table["optimizer"] == "sgd"]
@@ -147,7 +148,7 @@ def by_goal(ax: Axes, table: pd.DataFrame) -> None:
 
 
 def _mark_missed(ax: Axes, rows: pd.DataFrame, colour: Any) -> dict[str, Any]:
-    """Stand batch sizes without a y at their budget, unconnected; returns a note if there are any."""
+    """Mark batch sizes that missed the goal at their budget, unconnected; returns a note if there are any."""
     missed = rows[rows["y"].isna()]
     if missed.empty:
         return {}
@@ -156,7 +157,7 @@ def _mark_missed(ax: Axes, rows: pd.DataFrame, colour: Any) -> dict[str, Any]:
 
 
 def relative_steps(ax: Axes, table: pd.DataFrame) -> None:
-    """S(B) / S(B_norm) against B of workloads that differ in one thing: a curve a workload and goal.
+    """S(B) / S(B_norm) against B of workloads that differ in one thing: one curve per workload and goal.
 
     >>> table = pd.DataFrame({"of": "digits", "optimizer": "sgd", "workload": ["narrow", "narrow", "wide", "wide"],
     ...     "goal_metric": "val/classification_error", "goal_threshold": 0.05, "batch_size": [8, 16, 8, 16],
@@ -182,7 +183,7 @@ def relative_steps(ax: Axes, table: pd.DataFrame) -> None:
 
 
 def time_and_examples(ax: Axes, table: pd.DataFrame, fits: pd.DataFrame | None = None) -> None:
-    """Examples against steps to the goal, a point a batch size, with the frontiers that both fits draw.
+    """Examples against steps to the goal, one point per batch size, with the frontiers of both fits.
 
     >>> tables = f"{published}/tables"
     >>> time_and_examples(ax, pd.read_csv(f"{tables}/steps_to_result.csv"), fits=pd.read_csv(f"{tables}/fits.csv"))

@@ -22,7 +22,9 @@ SOME, MOST = "some seeds missed", "most seeds missed"
 
 
 def steps_lost(ax: Axes, table: pd.DataFrame) -> None:
-    """Steps relative to the tuned ones against B: a curve for each rule; where most seeds missed, on top.
+    """Steps relative to the tuned configuration against B: one curve per rule.
+
+    A mark at the top stands for a batch size at which most seeds missed the goal.
 
     >>> table = pd.DataFrame({"workload": "digits", "optimizer": "sgd", "goal_metric": "val/classification_error",
     ...     "goal_threshold": 0.05, "base_batch_size": 32, "rule": "linear", "batch_size": [16, 64, 128],
@@ -36,7 +38,7 @@ def steps_lost(ax: Axes, table: pd.DataFrame) -> None:
     table = table.dropna(subset="steps_lost")
     most = np.isinf(table["steps_lost"])
     table = table.assign(y=table["steps_lost"].mask(most))
-    # Batch sizes that most seeds missed stand in a row above all values.
+    # Leave room above all values for the marks of batch sizes at which most seeds missed.
     room = 1.6 * max(1.0, table["y"].max()) if most.any() else 1.0
     seen = pd.Series([*table["y"], 1.0, room])
     sizes = pd.Series([*table["batch_size"], base])
@@ -48,7 +50,7 @@ def steps_lost(ax: Axes, table: pd.DataFrame) -> None:
     rules = sorted(table["rule"].unique(), key=lambda rule: (rank(rule), rule))
     lines = []
     for position, rule in enumerate(rules):
-        # Side by side, so that the bars of several rules do not hide one another.
+        # Shift rules sideways, so that their bars do not hide one another.
         points = min(4, 16 / len(rules)) * (position - (len(rules) - 1) / 2)
         lines += _draw_rule(ax, table[table["rule"] == rule], rule, base, points)
     notes = {HERE: STAR, AGAIN: canvas.DASHED, INTERVAL: BAR}
@@ -58,13 +60,13 @@ def steps_lost(ax: Axes, table: pd.DataFrame) -> None:
 
 
 def _draw_rule(ax: Axes, rows: pd.DataFrame, rule: str, base: int, points: float) -> list[Any]:
-    """The curve of one rule with its intervals and missed goals, moved right by some points; returns the curve."""
+    """Draw the curve, intervals and missed goals of one rule, `points` to the right; returns the curve."""
     bottom, top = ax.get_ylim()
     rows = pd.concat([rows, pd.DataFrame({"batch_size": [base], "y": [1.0]})]).sort_values("batch_size")
     aside = ScaledTranslation(points / 72, 0, ax.figure.dpi_scale_trans)
     look: Any = canvas.LINE | _look(rule) | {"transform": ax.transData + aside}
     place: Any = {name: look[name] for name in ("transform", "color")}
-    at = np.flatnonzero(rows["batch_size"] != base).tolist()  # the base has its star
+    at = np.flatnonzero(rows["batch_size"] != base).tolist()  # the star marks the base
     lines = ax.plot(rows["batch_size"], rows["y"], label=briefly(rule), markevery=at, **look)
     for row in rows.dropna(subset="lost_low").itertuples():
         ends = np.clip([row.lost_low, row.lost_high], bottom, top)
@@ -76,7 +78,7 @@ def _draw_rule(ax: Axes, rows: pd.DataFrame, rule: str, base: int, points: float
 
 
 def _look(rule: str) -> dict[str, Any]:
-    """A colour for each rule of the learning rate; dashed if half-lives are kept."""
+    """The style of a rule: a colour for its learning rate, dashed if half-lives are kept."""
     place = rank(rule)
     rates = ORDER[: len(ORDER) // 2]
     colour = COLOURS[place % len(rates) if place < len(ORDER) else len(rates)]

@@ -1,6 +1,6 @@
-"""Drawings of the search: best values against batch size, where trials reached the goal, how many trials it took.
+"""Drawings of the search: tuned values against batch size, where trials reached the goal, the best of n trials.
 
-Each draws `table`, the rows of one panel, onto axes; `analysis.figures.FIGURES` names tables and panels.
+Each function draws `table`, the rows of one panel; `analysis.figures.FIGURES` names the tables and panels.
 """
 
 from typing import Any
@@ -58,7 +58,7 @@ def best_effective_learning_rate(ax: Axes, table: pd.DataFrame) -> None:
 
 
 def best_momentum(ax: Axes, table: pd.DataFrame) -> None:
-    """1 - momentum of the fastest trial against B; the lower, the longer gradients are averaged.
+    """1 - momentum of the fastest trial against B; a lower value averages more gradients.
 
     >>> best_momentum(ax, pd.read_csv(f"{published}/tables/steps_to_result.csv"))
     >>> ax.get_ylabel(), [text.get_text() for text in ax.get_legend().get_texts()]
@@ -132,18 +132,18 @@ def working_region(ax: Axes, table: pd.DataFrame) -> None:
 
 
 def _draw_contours(ax: Axes) -> None:
-    """Where learning_rate / (1 - momentum) is a power of ten."""
+    """Draw lines of equal learning_rate / (1 - momentum), at powers of ten."""
     (left, right), (bottom, top) = ax.get_xlim(), ax.get_ylim()
     for rate in 10.0 ** np.arange(np.ceil(np.log10(left / top)), np.log10(right / bottom)):
         ends = np.clip([left, right], bottom * rate, top * rate)
-        if ends[1] > 2 * left and ends[0] < ends[1]:  # a corner has no room for its label
+        if ends[1] > 2 * left and ends[0] < ends[1]:  # a line across a corner has no room for its label
             ax.plot(ends, ends / rate, color=GRID, linewidth=1.2, zorder=1, label="contour")
             ax.annotate(f"{rate:g}", (ends[1], ends[1] / rate), (-2, -9), textcoords="offset points", color=MUTED,
                         fontsize=7.5, ha="right")  # fmt: skip
 
 
 def best_of_n(ax: Axes, table: pd.DataFrame) -> None:
-    """The median best of n trials against n: a curve a batch size; one that falls at its end wants more.
+    """The median best of n trials against n: one curve per batch size. If it still falls, more trials would help.
 
     >>> table = pd.read_csv(f"{published}/tables/best_of_n.csv")
     >>> best_of_n(ax, table[table["optimizer"] == "sgd"])
