@@ -1,4 +1,4 @@
-"""The splits of a curve in sentences: the fastest, the cheapest, the effect of accumulation, and the assumptions."""
+"""The advice in sentences: the fastest and the cheapest split, the effect of accumulation, and the assumptions."""
 
 from collections.abc import Iterable, Sequence
 
@@ -13,13 +13,13 @@ from analysis.load import CURVE, GOAL, StudyData
 from analysis.tables import steps_to_result
 
 NEARLY = 1.05
-"""A split within this multiple of the least time is nearly as fast."""
+"""A split that takes at most this multiple of the least time counts as nearly as fast."""
 TOLD_APART = 0.005
-"""Smaller relative differences are not worth a sentence."""
+"""Relative differences below this are not mentioned."""
 
 
 def sentences(found: pd.DataFrame) -> list[str]:
-    """The advice and its reasons (frame of `analysis.advice.splits.table`).
+    """The advice and its reasons, as sentences; `found`: from `analysis.advice.splits.table`.
 
     >>> from analysis.advice import splits, step_times
     >>> folder = f"{published}/studies/mlp_digits/sgd"
@@ -40,7 +40,7 @@ def sentences(found: pd.DataFrame) -> list[str]:
 
 
 def split_in_words(row: pd.Series) -> str:
-    """A split as a product.
+    """A split as text: batch size = devices x per-device batch x accumulation steps.
 
     >>> split_in_words(pd.Series({"batch_size": 64, "devices": 4, "per_device_batch": 8, "accumulation_steps": 2}))
     '64 = 4 x 8 x 2'
@@ -67,7 +67,10 @@ def _cheapest(fastest: pd.Series, cheapest: pd.Series) -> str:
 
 
 def _nearly(found: pd.DataFrame, fastest: pd.Series, cheapest: pd.Series) -> str:
-    """The cheapest split that is nearly as fast."""
+    """Names the least expensive split that is nearly as fast as the fastest.
+
+    Empty if that is the cheapest split of all, or if it saves hardly any device time.
+    """
     near = able(found)[lambda rows: rows["seconds"] <= NEARLY * fastest["seconds"]]
     least = near.loc[near["device_hours"].idxmin()]
     longer, spent = (least[name] / fastest[name] for name in ("seconds", "device_hours"))
@@ -77,7 +80,7 @@ def _nearly(found: pd.DataFrame, fastest: pd.Series, cheapest: pd.Series) -> str
 
 
 def _rivals(found: pd.DataFrame, fastest: pd.Series, cheapest: pd.Series) -> str:
-    """The batch sizes that are tied with the fastest, and the cheapest of them."""
+    """Names the batch sizes that are tied with the fastest, and the cheapest of their splits."""
     if found.loc[found["reached"], "batch_size"].nunique() == 1:
         return ""
     near = able(found)[lambda rows: ~rows["shown_slower"]]
@@ -87,7 +90,7 @@ def _rivals(found: pd.DataFrame, fastest: pd.Series, cheapest: pd.Series) -> str
     text = f"{batch_sizes(others).capitalize()} {'is' if len(others) == 1 else 'are'} tied with it"
     if not cheapest["shown_slower"]:
         return f"{text}, the cheapest split included."
-    useful = near[near["seconds"] < cheapest["seconds"]]  # a split slower than the cheapest is no choice
+    useful = near[near["seconds"] < cheapest["seconds"]]  # a slower split also costs more: never a good choice
     least = useful.loc[useful["device_hours"].idxmin()]
     if least["device_hours"] < (1 - TOLD_APART) * fastest["device_hours"]:
         return f"{text}; the cheapest tied split is {split_in_words(least)}: {_time(least)}, {_spent(least)}."
@@ -95,7 +98,7 @@ def _rivals(found: pd.DataFrame, fastest: pd.Series, cheapest: pd.Series) -> str
 
 
 def _accumulation(found: pd.DataFrame, fastest: pd.Series) -> str:
-    """The best effect of accumulation on the number of devices of the fastest split."""
+    """Compares the best split with accumulation to the best without, on as many devices as the fastest split uses."""
     here = ranked(found[found["devices"] == fastest["devices"]], "seconds", "device_hours")
     alone, parts = here[here["accumulation_steps"] == 1], here[here["accumulation_steps"] > 1]
     on = f"on {counted(fastest['devices'], 'device')}"
@@ -106,7 +109,7 @@ def _accumulation(found: pd.DataFrame, fastest: pd.Series) -> str:
     one, several = alone.iloc[0], parts.iloc[0]
     pays = several["seconds"] < (1 - TOLD_APART) * one["seconds"]
     larger = parts[parts["batch_size"] > one["batch_size"]]
-    if not pays and len(larger):  # the usual reason to accumulate
+    if not pays and len(larger):  # then judge the usual purpose of accumulation: a larger batch size
         several = larger.iloc[0]
     longer, more = (several[name] / one[name] for name in ("seconds_per_step", "steps"))
     steps = "as many steps as" if more == 1 else f"{_times(more)} the steps of"
@@ -122,7 +125,7 @@ def _accumulation(found: pd.DataFrame, fastest: pd.Series) -> str:
 
 
 def notes(found: pd.DataFrame, machine: Machine, studies: Sequence[StudyData]) -> list[str]:
-    """The assumptions of the advice and what it leaves out.
+    """The assumptions of the advice, and the batch sizes and costs that it leaves out.
 
     Arguments:
         found: from `analysis.advice.splits.table`, for this machine and these studies.

@@ -1,9 +1,11 @@
-"""Steps to result and the time of a step -> the best batch size, number of devices and accumulation steps.
+"""Finds the best batch size, number of devices and accumulation steps from steps to result and step times.
 
     global batch size = devices x per-device batch x accumulation steps
 
-A split is one such product. Its time to the goal is S(B) times the time of an update: a step for each accumulation
-step, and one exchange of gradients. Only measured batch sizes are advised. Shapes: A splits of one curve, R resamples.
+A split is one such product. Its time to the goal is S(B) times the time of an update. An update is one step for each
+accumulation step, and one exchange of gradients. Only measured batch sizes are advised.
+
+Shapes: A splits of one curve.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -28,12 +30,12 @@ class Machine:
 
     Arguments:
         devices: possible numbers of devices.
-        times: of a step on one device.
+        times: step times on one device.
         largest: the most examples that fit on a device at once; None: any number.
-        exchange: seconds of one exchange of gradients; one per update, after the last part's gradients.
+        exchange: seconds of one exchange of gradients; there is one per update, after the last accumulation step.
         gradient_bytes, bandwidth: bytes, and bytes per second; on d devices a ring adds 2 (d - 1) / d x bytes /
             bandwidth to the exchange (Patarasuk and Yuan 2009).
-        price: of a device for an hour; None: unknown.
+        price: price of a device-hour; None: unknown.
     """
 
     devices: Sequence[int]
@@ -83,17 +85,17 @@ def table(studies: Sequence[StudyData], machine: Machine, goal: Goal | None = No
     """Every split of every measured batch size of one curve.
 
     Arguments:
-        studies: the answering searches (`analysis.tables.answers.answers`) of one workload and optimizer.
-        goal: read after the fact; None: the study's own.
+        studies: searches of one workload and optimizer that give S(B) (`analysis.tables.answers.answers`).
+        goal: evaluated on the recorded curves; None: the study's own goal.
 
     Returns:
         A row for each (batch_size, devices, per_device_batch, accumulation_steps), with workload, optimizer and goal:
         reached, steps (S(B); infinite if the goal was not reached) with steps_low and steps_high (S_n's 95 % interval),
         seconds_per_step and its bound (`<`: an upper bound, below the timed sizes; `>`: a lower bound),
-        seconds to the goal with seconds_low and seconds_high, device_hours, cost (NaN without a price); fits (on a
-        device, by Machine.largest), fastest and cheapest (one row each, of those that reached the goal, fit, and whose
-        time is known or bounded above), and shown_slower (than the fastest in 97.5 % of resamples of both S_n, by more
-        than the error of step times).
+        seconds to the goal with seconds_low and seconds_high, device_hours, cost (NaN without a price); fits (the
+        per-device batch is at most Machine.largest); fastest and cheapest (True in one row each, among the rows that
+        `able` keeps); and shown_slower (True if the split is slower than the fastest by more than the error of step
+        times, in 97.5 % of resamples of both S_n).
 
     Raises:
         AdviceError: the curves cannot answer the goal, or no row could be the fastest.
@@ -176,10 +178,11 @@ def ranked(found: pd.DataFrame, first: str, second: str) -> pd.DataFrame:
 def _shown_slower(
     found: pd.DataFrame, trials: Mapping[int, np.ndarray], ends: Mapping[int, float], error: float
 ) -> np.ndarray:
-    """True for each split [A] that takes longer than the fastest even at the 2.5 % quantile of the ratio of S_n.
+    """True for each split [A] that is slower than the fastest even at the 2.5 % quantile of the ratio of S_n.
 
     Arguments:
-        error: relative error of the times of updates.
+        trials, ends: batch size -> steps of its trials, and the `censored_at` of its S_n.
+        error: relative error of step times; a split must be slower by more than this.
     """
     fastest = found[found["fastest"]].iloc[0]
     best = fastest["batch_size"]
@@ -200,7 +203,7 @@ def _unreached(studies: Sequence[StudyData], goal: Goal | None) -> str:
 
 
 def _impossible(found: pd.DataFrame, machine: Machine) -> str:
-    """Why no split is left, and the cure. With enough accumulation steps a batch fits wherever one example does."""
+    """The message if no split can be advised. With enough accumulation steps, any batch fits where one example fits."""
     if found["reached"].any():
         return "not even one example fits on a device; give more --memory, or enter --max-per-device-batch."
     counts = " or ".join(f"{count:,}" for count in machine.devices)

@@ -1,6 +1,6 @@
-"""How long a training step takes by the examples that a device takes at once: recorded by a sweep, or given.
+"""The time of a training step at each per-device batch size: recorded by a sweep, measured, or entered.
 
-Shapes: M per-device batch sizes that were timed; A steps asked about.
+Shapes: M timed per-device batch sizes; A queried per-device batch sizes.
 """
 
 from collections.abc import Mapping, Sequence
@@ -22,14 +22,14 @@ class AdviceError(Refused):
 class StepTimes:
     """Seconds of a training step on one device.
 
-    Between two timed per-device batches it is t0 + t1 b, through both. Beyond them only a bound is known: a step takes
-    at most as long as one of more examples.
+    Between two timed per-device batch sizes the time is interpolated linearly. Outside the timed range only a bound is
+    known: a step takes at most as long as a step on more examples.
 
     Arguments:
-        timed: per-device batch size b -> seconds. Where timings fall although b grows, which is noise, they are
-            replaced by their mean (isotonic regression).
-        source: their origin, for the notes.
-        fused: how many trainings at most shared the step that was timed, each charged an equal part.
+        timed: per-device batch size b -> seconds. If timings fall while b grows, isotonic regression replaces them by
+            their mean: only noise makes larger steps faster.
+        source: origin of the timings, for the notes.
+        fused: the most trials that shared one timed step; each trial is charged an equal part of it.
     """
 
     timed: Mapping[int, float]
@@ -43,11 +43,11 @@ class StepTimes:
 
     @property
     def seconds(self) -> np.ndarray:
-        """Of a step at each of them [M], not falling."""
+        """Seconds of a step at each of `sizes` [M], never decreasing."""
         return isotonic_regression([self.timed[size] for size in self.sizes.tolist()]).x
 
     def at(self, examples: np.ndarray) -> np.ndarray:
-        """Seconds [A] of steps on these numbers of examples [A]; beyond the timed sizes, those of the nearest size.
+        """Seconds [A] of steps on these numbers of examples [A]; outside the timed range, those of the nearest size.
 
         >>> times = StepTimes({8: 0.010, 32: 0.016})
         >>> times.at(np.array([4, 8, 16, 64])).round(4).tolist()
@@ -56,7 +56,7 @@ class StepTimes:
         return np.interp(examples, self.sizes, self.seconds)
 
     def bounds(self, examples: np.ndarray) -> np.ndarray:
-        """What `at` says of such steps [A]: `=`, `<` below what was timed (at most so long), `>` above it (at least).
+        """How the true time relates to `at` [A]: `=`; `<` (at most) below the timed sizes; `>` (at least) above them.
 
         >>> StepTimes({8: 0.010, 32: 0.016}).bounds(np.array([4, 16, 64])).tolist()
         ['<', '=', '>']
@@ -65,7 +65,7 @@ class StepTimes:
 
     @property
     def error(self) -> float:
-        """The largest relative error at a timed size of what its two neighbours say of it; NaN for fewer than three."""
+        """The largest relative error of interpolating a timed size from its neighbours; NaN for fewer than three."""
         if len(self.timed) < 3:
             return np.nan
         at = self.sizes.tolist()
@@ -76,11 +76,11 @@ class StepTimes:
 
 
 def recorded(studies: Sequence[StudyData]) -> StepTimes:
-    """What trials of one curve took on the device that they ran on.
+    """The step times of one curve, as recorded on the device where its trials ran.
 
-    All seconds that trials of a batch size spent in training, over all their steps. A batch that was accumulated from
-    parts counts as one step for each part. Fused trials share a step's time evenly. What several devices did together,
-    the exchange of gradients included, is left out.
+    The time of a step is all seconds that the trials of a batch size spent in training, divided by all their steps. A
+    batch that was accumulated counts as one step for each micro-batch. Fused trials share a step's time evenly. Studies
+    that ran on several devices are left out, because their times include the exchange of gradients.
 
     Arguments:
         studies: searches of one workload and optimizer.

@@ -1,4 +1,4 @@
-"""The splits of a curve as frames of text for the terminal, and as plain data for programs."""
+"""The advice as frames of text for the terminal, and as plain data for programs."""
 
 import json
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ from analysis.load import CURVE
 
 
 def overview(found: pd.DataFrame) -> pd.DataFrame:
-    """The fastest split of each batch size, and the cheapest of all (frame of `splits.table`).
+    """The fastest split of each batch size, and the cheapest of all; `found`: from `splits.table`.
 
     >>> from analysis.advice.splits import Machine, table
     >>> from analysis.advice.step_times import StepTimes
@@ -67,7 +67,7 @@ def _bound(row: pd.Series) -> str:
 
 
 def alternatives(found: pd.DataFrame) -> pd.DataFrame:
-    """Every split of the fastest batch size (frame of `analysis.advice.splits.table`).
+    """Every split of the fastest batch size; `found`: from `analysis.advice.splits.table`.
 
     A row for each number of accumulation steps, a column for each number of devices; cells: `per-device batch: time`.
 
