@@ -1,4 +1,4 @@
-"""Results folders -> tables, figures and report.html, from files alone."""
+"""Builds tables, figures and report.html from the files of results folders."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ from analysis.tables.steps_to_result import answerable, refusals
 
 MANY_STUDIES = 100
 ONLY_DRAWN = ("axes", "maps", "budgets", "smoothing", "seconds")
-"""Tables that are drawn but not written: they rearrange others; times are written to the table of costs alone."""
+"""Tables that are drawn but not written: they rearrange others, or hold times, which are written to cost.csv alone."""
 
 
 @dataclass(frozen=True)
@@ -28,8 +28,8 @@ class Asked:
     """The options of a report.
 
     Attributes:
-        goals: read the curves for these goals instead of each study's own.
-        base_batch_size: of the perfect-scaling limit and `critical_batch_size_zhang`; the smallest measured by default.
+        goals: evaluate the recorded curves at these goals instead of each study's own.
+        base_batch_size: base of the perfect-scaling limit and of `critical_batch_size_zhang`; None: the smallest.
         normalise_at: batch size at which workloads are set to 1 where they are compared (`tables.relative.table`).
     """
 
@@ -39,7 +39,7 @@ class Asked:
 
     @property
     def readings(self) -> Sequence[Goal | None]:
-        """Each goal once; without any, None, which stands for each study's own."""
+        """Each goal once; if there are none, (None,), which stands for each study's own goal."""
         return tuple(dict.fromkeys(self.goals)) or (None,)
 
 
@@ -51,7 +51,7 @@ def build(results: Sequence[Path | str], output: Path | str, asked: Asked = Aske
         output: the folder to write to.
 
     Raises:
-        LoadError: see `read`; or the report cannot be written.
+        LoadError: as `read` does, or if the report cannot be written.
 
     >>> from shutil import copytree
     >>> from tempfile import TemporaryDirectory
@@ -119,7 +119,7 @@ def read(results: Sequence[Path | str], asked: Asked = Asked()) -> ReportData:
 
 
 def _reduced(folder: Path, goals: Sequence[Goal | None]) -> StudyData:
-    """Derive all that reports need from one study's measurements, so that only one study is in memory at a time."""
+    """Load a study and cache all results that need its curves, so that only one study's curves are in memory."""
     study = load_study(folder)
     with study.reader.held():
         for goal in {study.goal, *(goal for _, goal in answerable([study], goals))}:

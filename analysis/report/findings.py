@@ -1,4 +1,4 @@
-"""The findings of a report in sentences, the conclusion first; and how the numbers were measured."""
+"""The findings of a report in sentences, the conclusion first; then how the steps were measured."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -15,9 +15,9 @@ def sentences(studies: Sequence[StudyData], tables: Mapping[str, pd.DataFrame], 
     """Every finding of a report.
 
     Arguments:
-        studies: those that answer and have a trial.
+        studies: the searches that give S(B) (`analysis.tables.answers.answers`) and have a finished trial.
         tables: by name (`analysis.report.build.tables`).
-        goals: read after the fact; empty: each study's own.
+        goals: evaluated on the recorded curves; empty: each study's own goal.
 
     >>> from analysis.report.build import Asked, tables
     >>> studies = [study]
@@ -36,7 +36,9 @@ def sentences(studies: Sequence[StudyData], tables: Mapping[str, pd.DataFrame], 
 
 
 def stopping_sentences(studies: Sequence[StudyData]) -> list[str]:
-    """The share of steps that early stopping skipped or, after full budgets, would have skipped; for own goals.
+    """The share of steps that early stopping skipped or, where full budgets ran, would have skipped.
+
+    Judged for each study's own goal.
 
     >>> stopping_sentences([study])
     ['With stopping=race, 88% of the steps would have been skipped, with the same steps to result.']
@@ -72,10 +74,10 @@ def _could_skip(studies: Sequence[StudyData]) -> str:
 
 
 def grid_sentences(studies: Sequence[StudyData], goals: Sequence[Goal] = ()) -> list[str]:
-    """The step budgets, and the resolution of steps.
+    """The step budgets, and how finely the evaluation grid resolves steps.
 
     Arguments:
-        goals: read after the fact; empty: each study's own.
+        goals: evaluated on the recorded curves; empty: each study's own goal.
 
     >>> (found,) = grid_sentences([study])
     >>> found.split(". ")[0]

@@ -1,4 +1,4 @@
-"""Frames -> tables of the page: numbers and goals as people read them, a bound beside its value, sortable by a key."""
+"""Turns frames into tables of the page: readable numbers and goals, bounds beside their values, keys for sorting."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
@@ -38,14 +38,14 @@ DEFINITIONS = {
 
 
 class Cell(NamedTuple):
-    """A cell as the page shows it, and the number that it is sorted by; None: by its text."""
+    """The text of a cell, and the number to sort it by; None: sort by the text."""
 
     text: str
     key: float | None = None
 
     @property
     def sort_key(self) -> str | None:
-        """The key for the page's script; a dash is empty, which is sorted last."""
+        """The key for the page's script. Empty for a dash, which sorts last; None: sort by the text."""
         if self.text == DASH:
             return ""
         return None if self.key is None else str(self.key).replace("inf", "Infinity")
@@ -62,7 +62,7 @@ class Table(NamedTuple):
     """A table of the page.
 
     Attributes:
-        facts: what is the same in all rows, shown in the caption.
+        facts: values that all rows share, shown in the caption.
     """
 
     title: str
@@ -116,7 +116,7 @@ def _counts(steps: pd.DataFrame) -> list[str]:
 
 
 def _interval_shown(value: float, low: float, high: float, censored_at: float) -> Cell | None:
-    """A value with its interval; an infinite end exceeds the steps of trials that missed the goal."""
+    """A value with its interval; an infinite value or end is shown as `> censored_at`, or as an ellipsis if unknown."""
     if pd.isna(value):
         return None
     if np.isinf(low):
@@ -129,7 +129,7 @@ def _interval_shown(value: float, low: float, high: float, censored_at: float) -
 
 
 def _ratios(table: pd.DataFrame, *columns: str) -> pd.Series:
-    """Ratios with their intervals, if there are any: the columns of value, low end and high end."""
+    """Cells of ratios, with intervals if there are any; `columns`: value, low end, high end."""
 
     def cell(value: float, low: float, high: float) -> Cell | None:
         interval = "" if pd.isna(low) else f" ({_times(low)} to {_times(high)})"
@@ -201,7 +201,7 @@ def _with_goal(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def _steps_shown(steps: pd.DataFrame) -> pd.DataFrame:
-    """A study that missed its goal shows `not reached`, sorted after every number."""
+    """Steps and their interval as one cell each; `not reached` sorts after every number."""
     steps = _usual_dropped(steps.drop(columns=[name for name in steps if str(name).startswith("searched_")]))
     if "steps_n" in steps:
         interval = ["steps_n", "low", "high", "censored_at"]
@@ -216,7 +216,7 @@ def _steps_shown(steps: pd.DataFrame) -> pd.DataFrame:
 
 
 def _scaling_shown(scaling: pd.DataFrame) -> pd.DataFrame:
-    """Bounds beside their values, names of definitions, and intervals if there are any."""
+    """Limits with the bound beside the value, readable names, and intervals if there are any."""
     shown = scaling.drop(columns=["value", "bound", "low", "high"], errors="ignore")
     shown["definition"] = [DEFINITIONS.get(d, d.replace("_", " ")) for d in scaling["definition"]]
     pairs = zip(scaling["value"], scaling["bound"], strict=True)

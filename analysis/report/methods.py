@@ -1,4 +1,4 @@
-"""docs/methods.md inside the page: rendered, and linked from the terms that it defines."""
+"""Renders docs/methods.md for the page, and links terms on the page to their definitions."""
 
 import re
 from functools import cache
@@ -51,7 +51,7 @@ def rendered() -> str:
 
 
 def _marks(inline: list[Token]) -> list[Token]:
-    """An empty element with an id for each term in bold at the start of a paragraph: `Models; Data sets; Subsets.`"""
+    """Empty elements with ids for the bold terms that begin a paragraph, such as `Models; Data sets; Subsets.`"""
     start = next((at for at, token in enumerate(inline) if token.type != "text" or token.content), 0)
     if inline[start].type != "strong_open":
         return []

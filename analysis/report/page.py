@@ -1,6 +1,6 @@
-"""Tables, figures and warnings -> one HTML page that needs no other file, no network and no server.
+"""Writes tables, figures and warnings as one HTML page that needs no other file, no network and no server.
 
-The HTML is in `templates/`; here are the records that it shows.
+The HTML is in `templates/`; this file builds the records that it shows.
 """
 
 from collections.abc import Mapping, Sequence
@@ -25,7 +25,7 @@ VARIABLES = {canvas.INK: "ink", canvas.MUTED: "muted", canvas.GRID: "grid", canv
 VARIABLES |= {colour: f"curve-{number}" for number, colour in enumerate(canvas.COLOURS)}
 VARIABLES |= {colour: f"ramp-{number}" for number, colour in enumerate(canvas.RAMP)}
 MOST_FIGURES, MOST_BYTES = 60, 12_000_000
-"""The most that a page holds, which keeps it below 15 MB; further figures are linked."""
+"""The most figures, and bytes of figures, on a page: keeps it below 15 MB. Further figures are linked."""
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ def write_report(folder: Path, data: ReportData, drawn: Drawn = ()) -> Path:
 
 
 def write_tables(folder: Path, tables: Mapping[str, pd.DataFrame]) -> list[Path]:
-    """Write each as `folder/tables/NAME.csv`: full precision, rows sorted by names.
+    """Write each table as `folder/tables/NAME.csv`: full precision, rows sorted by the columns in KEYS.
 
     >>> from tempfile import TemporaryDirectory
     >>> with TemporaryDirectory() as folder:
@@ -90,7 +90,7 @@ def page(data: ReportData, drawn: Drawn = ()) -> str:
     True
     """
     shown = {"drawn": _figures(drawn), "tables": sections(data.tables), "provenance": _provenance(data.studies)}
-    methods = Markup(rendered())  # our own text
+    methods = Markup(rendered())  # not escaped: this project wrote the text
     return _environment().get_template("page.html.jinja").render(data=data, methods=methods, **shown)
 
 
@@ -108,8 +108,8 @@ class Figure(NamedTuple):
 
     Attributes:
         target: the id of the definition of its title; None if there is none.
-        panels: for each its label and its SVG from the `viewBox` on.
-        small: panels are many and simple, three to a row.
+        panels: (label, SVG) of each panel; the SVG text starts at its `viewBox`.
+        small: True to put three panels in a row, because they are many and simple.
     """
 
     title: str
@@ -121,7 +121,7 @@ class Figure(NamedTuple):
 
 
 class Figures(NamedTuple):
-    """The figures on the page, (file name, title) of those beside it, and (title, needs) of those not drawn."""
+    """The figures on the page, (file name, title) of each linked figure, and (title, needs) of each kind not drawn."""
 
     shown: list[Figure]
     further: list[tuple[str, str]]
@@ -155,7 +155,7 @@ def _figure(chart: Chart, svgs: list[bytes]) -> Figure:
 def inline_svg(svg: str, prefix: str) -> Markup:
     """An SVG file from its `viewBox` on, for use inside a page: ids prefixed, colours by the page's names, no size.
 
-    Matplotlib wrote and escaped the file.
+    Not escaped again: Matplotlib wrote and escaped the file.
 
     >>> svg = '<svg width="9pt" viewBox="0 0 9 9"><g id="line" style="stroke: #1b1b1f"/></svg>'
     >>> inline_svg(svg, "figure-1-").strip()
@@ -168,7 +168,7 @@ def inline_svg(svg: str, prefix: str) -> Markup:
 
 
 class Provenance(NamedTuple):
-    """How the studies were made: (name, value) of whatever is the same in all runs, and a table of the rest."""
+    """How the studies were made: (name, value) of each entry that all share, and a table of the others."""
 
     same: list[tuple[str, str]]
     differing: Table | None

@@ -25,7 +25,7 @@ FEWEST_NEAR = 5
 MISSED_AGAIN = 0.5
 LEAST_DESCENT = 0.25
 COARSEST = 0.75
-"""The evaluation before the goal was met must be at this part of S(B) or later; the usual grid gives 0.91."""
+"""The evaluation before the goal was met must be at this fraction of S(B) or later; the usual grid gives 0.91."""
 GAIN = 1.2
 LATE = 0.8
 
@@ -50,7 +50,7 @@ class Caution(NamedTuple):
     Attributes:
         text: the broken rule, with {} for each value and no full stop.
         cure: the change to the sweep; may have {} too.
-        values: numbers that may differ between batch sizes, those of the text first.
+        values: fill the {} of the text, then of the cure; they may differ between batch sizes.
     """
 
     kind: str
@@ -62,7 +62,7 @@ class Caution(NamedTuple):
 
     @property
     def sentence(self) -> str:
-        """The text and the cure, if there is one."""
+        """The text, and the cure if there is one."""
         return "; ".join(filter(None, (self.text, self.cure)))
 
 
@@ -150,7 +150,7 @@ def _edges(study: StudyData, goal: Goal) -> Iterator[Caution]:
 
 
 def _adaptive(study: StudyData, goal: Goal) -> Iterator[Caution]:
-    """The search is adaptive: a part of its trials is not what a smaller search would have drawn."""
+    """The search is adaptive: some of its trials do not stand for a smaller search, so S_n is undefined."""
     if not study.independent:
         text = f"{study.question['search']['sampler']} learns from earlier trials, so there is no S_n and no interval"
         yield _about("adaptive", study, goal, text, "set search.repeats or use search=sobol")
@@ -177,7 +177,7 @@ def _trials(study: StudyData, goal: Goal, row: Row) -> Iterator[Caution]:
         gain = np.nan
         if study.independent:
             gain = audits.gain_of_doubling(steps_to_result.feasible_steps(study, goal), row["censored_at"])
-        if near < min(FEWEST_NEAR, wanted):  # of fewer trials, all may be near
+        if near < min(FEWEST_NEAR, wanted):  # a search of fewer trials passes if all are near
             text = f"only {{}} of {wanted:,} trials reached the goal within {factor:g} times the fewest steps"
             yield _about("few near", study, goal, text, MORE_TRIALS, f"{near:,}")
         elif gain > GAIN:
@@ -186,7 +186,7 @@ def _trials(study: StudyData, goal: Goal, row: Row) -> Iterator[Caution]:
 
 
 def _noise(study: StudyData, goal: Goal, row: Row) -> Iterator[Caution]:
-    """The metric is noisy at the goal. Evaluations after the goal was met show it best, if there are any."""
+    """The metric is noisy at the goal. Judged on evaluations after the goal was met; if there are none, before it."""
     noise = audits.noise(study, goal) if row["reached"] else audits.Noise(np.nan, np.nan)
     such_as = "" if goal.metric.endswith("/cross_entropy_error") else ", such as a cross entropy"
     cure = f"choose a goal that the curves cross steeply{such_as}, or raise workload.validation_examples"
@@ -307,7 +307,7 @@ def _lines(found: Iterable[Caution], several_goals: bool) -> list[str]:
 
 
 def _part(text: str, cautions: Sequence[Caution]) -> str:
-    """One text about all its batch sizes; values that differ are listed in their order."""
+    """One sentence for all batch sizes that share a text; differing values are listed in the order of the sizes."""
     columns = zip(*(caution.values for caution in cautions), strict=True)
     said = text.format(*(listed(column if len(set(column)) > 1 else column[:1]) for column in columns))
     sizes = [caution.batch_size for caution in cautions if caution.batch_size is not None]
@@ -315,7 +315,7 @@ def _part(text: str, cautions: Sequence[Caution]) -> str:
 
 
 def imported(studies: Iterable[StudyData]) -> list[str]:
-    """The warnings from the import of studies.
+    """The warnings that the import of studies recorded.
 
     >>> imported([study])
     []
