@@ -1,4 +1,4 @@
-"""The interface of a workload: data, a model, a loss, and the errors that judge it. The optimizer is chosen separately.
+"""The interface of a workload: data, a model, a loss, and errors that judge the model. The optimizer is not part of it.
 
 Shapes: B examples in a batch, N examples in a split, C classes.
 """
@@ -23,7 +23,7 @@ PerExample = Callable[[Tensor, Tensor], Tensor]
 
 
 Split = tuple[Tensor, Tensor] | Dataset
-"""(inputs [N, ...], targets [N, ...]), or a map-style data set that gives a fixed (input, target) for each index."""
+"""(inputs [N, ...], targets [N, ...]), or a map-style data set with a fixed (input, target) for each index."""
 
 
 class Splits(NamedTuple):
@@ -35,7 +35,7 @@ class Splits(NamedTuple):
 
 
 class Workload(Protocol):
-    """The members that a workload must have. Any class with them is a workload; nothing is inherited.
+    """The members of a workload. Any class that has them is a workload; it inherits nothing.
 
     Every argument of the constructor comes from the workload's YAML file and is recorded by the study, so two objects
     built from equal arguments must behave alike.
@@ -102,11 +102,11 @@ def importable(folder: Path | None) -> None:
 
 
 def import_cure(module: str) -> str:
-    """What to do about a class that cannot be imported: rename a module that another one hides, or name its folder."""
+    """The advice after a failed import: rename a module that another one hides, or pass its folder."""
     name = module.partition(".")[0]
     imported = sys.modules.get(name)
     places = {getattr(imported, "__file__", None), *getattr(imported, "__path__", [])}
-    for folder in reversed(sys.path[-2:]):  # of the user: --config-dir and, with `python -m study`, the current folder
+    for folder in reversed(sys.path[-2:]):  # the user's: --config-dir and, with `python -m study`, the current one
         spec = PathFinder.find_spec(name, [folder])
         own = spec and (spec.origin or next(iter(spec.submodule_search_locations or ()), None))
         if imported and own and own not in places:

@@ -1,4 +1,4 @@
-"""Layers whose results do not depend on other trials in the process or on the split into micro-batches.
+"""Layers whose results depend neither on other trials in the process nor on the split into micro-batches.
 
 Random numbers are a pure function of (trial seed, step, layer, element); statistics are taken over fixed groups of
 examples.
@@ -18,10 +18,10 @@ _LAYER_STRIDE = 0x9E3779B9  # 2^32 / golden ratio: spreads consecutive numbers o
 
 
 class Keyed(nn.Module):
-    """A layer with counter-based random numbers: without a generator, trials share no state.
+    """A layer with counter-based random numbers. It uses no generator, so trials share no state.
 
-    Before each training step the engine writes the step's key into `key` (`set_keys`). The numbers drawn from it are
-    the same on every device, alone or under `torch.vmap`.
+    Before each training step the engine writes the step's key into `key` (`set_keys`). The random numbers of a key are
+    the same on every device, with and without `torch.vmap`.
     """
 
     key: Tensor
@@ -169,7 +169,7 @@ def _mix(x: Tensor) -> Tensor:
 
 
 def _int32(number: int) -> Tensor:
-    """A constant tensor. Converting a Python number at each call costs more than hashing a thousand elements."""
+    """A constant tensor. To convert a Python number at each call would cost more than hashing a thousand elements."""
     return torch.tensor(_signed(number), dtype=torch.int32, device="cpu")
 
 
@@ -194,7 +194,7 @@ def layer_key(seed: Whole, step: Whole, layer: Whole) -> Whole:
 
 
 def _signed(key: Whole) -> Whole:
-    """The lowest 32 bits of a whole number as int32 holds them."""
+    """The lowest 32 bits of a whole number, read as a signed 32-bit integer."""
     return (key + 2**31) % 2**32 - 2**31
 
 

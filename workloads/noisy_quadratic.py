@@ -1,4 +1,4 @@
-"""The noisy quadratic model of Zhang et al. 2019 as a workload: its answers are known exactly.
+"""The noisy quadratic model of Zhang et al. 2019 as a workload, which calibrates the sweep: its S(B) is known exactly.
 
 Shapes: R replicas, d coordinates, B examples in a batch.
 """
@@ -18,8 +18,8 @@ class NoisyQuadraticModel:
     """L = 1/2 sum_i theta_i^2 / i; at batch size B the gradient has noise of covariance diag(1/i) / B.
 
     Examples are empty: only their number in a batch matters. The loss is the mean over replicas that train side by
-    side, each with its own start and noise, because the noisy loss of a single replica reaches a goal a few percent
-    before the expected loss does. `workloads.noisy_quadratic_exact` solves the same model.
+    side, each with its own start and noise. A single replica would not do: noise takes its loss below a goal a few
+    percent before the expected loss. `workloads.noisy_quadratic_exact` solves the same model.
 
     Arguments:
         train_examples: nominal size of an epoch, at least the largest batch size.
@@ -62,9 +62,9 @@ class NoisyQuadraticModel:
 
 
 class Replicas(nn.Module):
-    """Parameters phi [R, d] with theta = h^(-p/2) phi: a plain gradient step on phi is a step of P on theta.
+    """Parameters phi [R, d] with theta = h^(-p/2) phi. A plain gradient step on phi is a step with P on theta.
 
-    Inputs [B, ...] give outputs [B], each the loss; in training a noise term is added to the gradient.
+    Inputs [B, ...] give outputs [B]; every output is the loss. In training, the gradient gets additional noise.
     """
 
     def __init__(self, dimensions: int, replicas: int, power: float) -> None:

@@ -1,10 +1,10 @@
-"""The noisy quadratic model solved exactly: the expected loss of SGD, momentum, preconditioning and weight averaging.
+"""Solves the noisy quadratic model exactly: expected loss with SGD, momentum, preconditioning and weight averaging.
 
 L = 1/2 sum_i h_i theta_i^2, gradient noise of covariance diag(h) / B, theta(0) ~ N(0, I): Zhang et al. 2019, "Which
 Algorithmic Choices Matter at Which Batch Sizes?". Coordinates are independent, and for each an update is linear in a
 state z (theta, the velocity, the averaged theta) with new noise e: z <- A z + n e. The second moments S = E[z z^T]
 therefore follow S <- A S A^T + n n^T, and several steps together are a map of the same form. This file does not use
-torch: the trained workload shares no code with its reference.
+torch, so that the reference shares no code with the trained workload.
 
 Shapes: d coordinates, k numbers in the state of one, C configurations at once (or none), E evaluated steps.
 """
@@ -50,7 +50,7 @@ class Recursion:
         curvatures: h [d].
         multiplicity: number of coordinates that each curvature represents [d].
         power: exponent of the preconditioner h^-power; 0: none.
-        ema_decay: decay of weight averaging; the loss is then that of the averaged weights. None: no averaging.
+        ema_decay: decay of weight averaging; the loss is then the loss of the averaged weights. None: no averaging.
     """
 
     def __init__(
@@ -119,7 +119,7 @@ class Recursion:
             return np.nan_to_num(gammainc(shape, shape * goal / mean))
 
     def square(self, moments: np.ndarray) -> np.ndarray:
-        """E[theta^2], or that of the averaged theta [..., d]."""
+        """E[theta^2], with weight averaging of the averaged theta [..., d]."""
         return moments[self.wanted, self.wanted]
 
     def at(self, steps: Iterable[int]) -> Iterator[np.ndarray]:
@@ -132,9 +132,10 @@ class Recursion:
     def steps_to_goal(self, goal: float, steps: Sequence[int]) -> np.ndarray:
         """The first of these increasing steps at which the expected loss is below the goal [...]; infinite if none is.
 
-        Every step is evaluated, because the expected loss may rise again and oscillates with momentum. One
-        configuration of plain SGD is faster: each coordinate moves monotonically to its limit, so there is no crossing
-        if the smaller of start and end is above the goal, and bisection works if no coordinate rises.
+        Every step is evaluated, because the expected loss may rise again and oscillates with momentum. For a single
+        configuration of plain SGD there is a faster way, because each coordinate moves monotonically to its limit. If
+        the loss is above the goal even with the smaller of start and end in each coordinate, there is no crossing. If
+        no coordinate rises, bisection finds the crossing.
         """
         if self.start.shape[:-1] == (1, 1) and len(steps):
             if self.loss(np.fmin(self.start, self.after(self.start, steps[-1]))) >= goal:
@@ -189,7 +190,7 @@ def fewest_steps(
     for rate in learning_rates if plain else ():  # one configuration at a time is faster: bisection
         steps = Recursion(batch_size, rate, **model).steps_to_goal(goal, range(1, int(min(best.steps, most + 1))))
         best = Best(float(steps), float(rate), 0.0) if steps < best.steps else best
-    # Run the others side by side: the first to reach the goal is the best.
+    # Run the remaining configurations side by side: the first to reach the goal is the best.
     pairs = [(rate, momentum) for momentum in momenta if momentum or not plain for rate in learning_rates]
     if pairs:
         exact = Recursion(batch_size, *np.transpose(pairs), **model)

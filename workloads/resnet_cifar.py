@@ -29,8 +29,8 @@ class ResNetCifar(Classification):
 
     def model(self) -> nn.Module:
         data = DATASETS[self.dataset]
-        # Gain 1 for the first and last layer, which have no ReLU before (He et al. 2015, section 2.2) or after. With
-        # gain 2 everywhere and no batch norm, the first steps at the best learning rates kill every unit.
+        # Gain 1 for the first layer, which has no ReLU before it (He et al. 2015, section 2.2), and for the last, which
+        # has none after it. With gain 2 there and no batch norm, steps at the best learning rates kill every unit.
         layers: list[nn.Module] = [_convolution(data.shape[0], 16, gain="linear")]
         width = 16
         for filters, stride in ((16, 1), (32, 2), (64, 2)):
@@ -64,7 +64,7 @@ class PreActivationBlock(nn.Module):
 
 
 def _convolution(inputs: int, filters: int, stride: int = 1, gain: str = "relu") -> nn.Conv2d:
-    """A 3x3 convolution with He-normal weights and zero biases; `gain` is that of the preceding nonlinearity."""
+    """A 3x3 convolution with He-normal weights and zero biases; `gain`: the nonlinearity before it."""
     layer = nn.Conv2d(inputs, filters, 3, stride=stride, padding=1)
     nn.init.kaiming_normal_(layer.weight, nonlinearity=gain)  # type: ignore[arg-type]
     assert layer.bias is not None

