@@ -94,8 +94,11 @@ class Team:
         return tensor
 
     def agree(self, call: Callable[[], object]) -> None:
-        """Run `call`, which must not use collectives, on every rank; if memory runs out on any, raise TooLittleMemory
-        on all."""
+        """Run `call` on every rank. `call` must not use collectives.
+
+        Raises:
+            TooLittleMemory: on every rank, if memory ran out on any rank.
+        """
         full = torch.zeros(())
         try:
             call()
@@ -107,13 +110,16 @@ class Team:
             raise TooLittleMemory
 
     def agreed(self, error: BaseException) -> bool:
-        """True if every rank saw this error. After any other error the ranks would disagree if one went on."""
+        """True if every rank saw this error. After any other error no rank may continue: ranks would diverge."""
         return self.size == 1 or isinstance(error, TooLittleMemory)
 
     def parallel(self, model: nn.Module, unused: bool) -> nn.Module:
-        """Wrap the model so that its backward pass averages gradients over the ranks; `unused`: some parameters do not
-        contribute to the loss."""
-        # Buffers are equal on all ranks anyway; torch 2.13 renamed the switch.
+        """Wrap the model so that its backward pass averages gradients over the ranks.
+
+        Arguments:
+            unused: some parameters do not contribute to the loss.
+        """
+        # Do not synchronise buffers: they are equal on all ranks. torch 2.13 renamed the switch.
         known = inspect.signature(nn.parallel.DistributedDataParallel).parameters
         switch = "forward_sync_buffers" if "forward_sync_buffers" in known else "broadcast_buffers"
         how: dict[str, Any] = {"process_group": self.group, "find_unused_parameters": unused, switch: False}
@@ -121,7 +127,7 @@ class Team:
 
 
 def ranks(count: int, size: int) -> tuple[object, list[list[Rank]]]:
-    """(a store on this machine, which the caller keeps alive for the teams; the ranks of `count` teams)."""
+    """(a store on this machine where teams meet, the ranks of `count` teams); the caller must keep the store alive."""
     store = dist.TCPStore("localhost", 0, is_master=True, wait_for_workers=False)
     teams = [
         [Rank("localhost", store.port, f"team {team}", index, size, team * size + index) for index in range(size)]
@@ -145,9 +151,8 @@ def launched() -> Rank | None:
 @contextmanager
 def leading(rank: Rank) -> Iterator[None]:
     """Run rank 0's work under torchrun; on leaving, tell the other ranks to exit (`end_with`)."""
-    agents = (
-        os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
-    )  # without torchrun's agent, rank 0 must serve the store
+    # Without torchrun's agent, rank 0 must serve the store.
+    agents = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
     store = dist.TCPStore(rank.host, rank.port, is_master=not agents, wait_for_workers=False, timeout=PATIENCE)
     try:
         yield

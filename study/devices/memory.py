@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 PROBE_EXAMPLES = 4
 WORKING_SET = 3.0
-"""Peak memory of a step over what autograd saves: gradients of activations, layout copies, kernels' workspaces."""
+"""Peak memory of a step, as a multiple of the bytes that autograd saves: adds gradients, layout copies, workspaces."""
 SHARE = 0.5
 """Share of the device's memory for all steps in progress; data, evaluation and other programs need the rest."""
 OUT_OF_MEMORY = (
@@ -43,9 +43,14 @@ STEP_SHARE = 1 / 8
 def saved_bytes(
     workload: Workload, inputs: Tensor, targets: Tensor, hyperparameters: Mapping[str, float] | None = None
 ) -> float:
-    """Bytes that autograd saves for each additional example, without parameters; `hyperparameters`: tuned ones of the
-    loss. The slope between 4 and 8 examples: bytes that do not grow with the batch do not count, since micro-batches
-    would not reduce them."""
+    """Bytes that autograd saves for each additional example, without parameters.
+
+    This is the slope between 4 and 8 examples. Bytes that do not grow with the batch do not count, because
+    micro-batches would not reduce them.
+
+    Arguments:
+        hyperparameters: tuned arguments of the loss.
+    """
     tuned = hyperparameters or {}
     examples = min(PROBE_EXAMPLES, len(targets))
     # Clone: a slice would count the storage of the whole data set.
@@ -113,8 +118,10 @@ def sent(tensor: Tensor, device: torch.device) -> Tensor:
 
 
 def too_large(study: Study, device: str, error: BaseException | None = None) -> str:
-    """The message for trials that do not fit even one at a time with micro-batches of one example; quotes the last
-    `error`, because other library failures can look like lack of memory."""
+    """The message for a trial that does not fit even alone and with micro-batches of one example.
+
+    It quotes the last `error`, because other failures of libraries can look like lack of memory.
+    """
     said = str(error).splitlines()[:1] if error else []
     return (
         f"one trial of {study.name} at batch size {study.batch_size} does not fit on {device}: "

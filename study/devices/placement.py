@@ -19,12 +19,12 @@ GRANTED = ("SLURM_CPUS_PER_TASK", "SLURM_CPUS_ON_NODE")
 
 @dataclass(frozen=True)
 class Placement:
-    """How trials run: as configured, or as `settled` for this machine.
+    """How trials run: as configured, or with the choices of this machine filled in (`settled`).
 
     Attributes:
         name: `auto`, `serial` or `lanes`.
         device: such as `cpu` or `cuda:1`; `auto`: a GPU if there is one.
-        workers: training processes; None: one per core, or one per GPU. Each takes the next GPU.
+        workers: training processes; None: one per core, or one per GPU. They take the GPUs in turn.
         devices: devices per trial; above 1, a worker is a team with one process per device. None: one, or the
             number of processes that torchrun started.
         lanes: trials that a worker trains at once; None: the fastest number found by timing.
@@ -74,8 +74,11 @@ class Placement:
         return place(self.device, self.devices or 1)
 
     def settled(self) -> Placement:
-        """The same with device, workers and devices filled in. Raises UsageError if this machine lacks a requested
-        device."""
+        """The same with device, workers and devices filled in.
+
+        Raises:
+            UsageError: this machine lacks a requested device, or the request contradicts torchrun.
+        """
         device, started = usable(self.device), distributed.launched()
         devices = _devices(device, self.devices, started)
         if started is not None and self.workers not in (None, 1):
@@ -98,8 +101,11 @@ def place(device: str, devices: int) -> str:
 
 
 def usable(device: str, key: str = "engine.device") -> str:
-    """The requested device, checked on this machine; `auto` is a GPU if there is one. Raises UsageError, which names
-    the configuration `key`, if the device cannot be used."""
+    """The requested device, checked on this machine; `auto` is a GPU if there is one.
+
+    Raises:
+        UsageError: the device cannot be used; the message names the configuration `key`.
+    """
     device = ("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device
     try:
         if torch.device(device).type == "cpu":

@@ -1,4 +1,4 @@
-"""How processes end: Ctrl-C is postponed where it would do harm, and orphans exit after their parents."""
+"""How processes end: blocks that postpone or ignore Ctrl-C, and orphans that exit after their parent."""
 
 import os
 import signal
@@ -12,8 +12,8 @@ from contextlib import contextmanager
 def postponed() -> Iterator[None]:
     """Raise KeyboardInterrupt at the end of this block instead of inside it.
 
-    For compiled code that swallows exceptions and continues with partial results. Python interrupts only the main
-    thread; elsewhere this does nothing.
+    Needed for compiled code that swallows exceptions and continues with partial results. Python interrupts only the
+    main thread; in other threads this does nothing.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -39,7 +39,7 @@ def ignored() -> Iterator[None]:
 
 
 def die_with(parent: int) -> None:
-    """Start a thread that ends this process soon after its parent died: a restart must never race orphans."""
+    """Start a thread that ends this process soon after its parent died: a restarted sweep must not meet orphans."""
 
     def watch() -> None:
         while os.getppid() == parent:
