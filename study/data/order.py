@@ -14,8 +14,10 @@ from study.devices.memory import sent
 
 
 class Batches:
-    """The batches of one trial: B = `batch_size` of N = `examples` training examples each, for any step at any time;
-    only the permutations of the latest batch stay in memory."""
+    """The batches of one trial, each of B = `batch_size` out of N = `examples` training examples.
+
+    Any step can be asked for at any time. Only the permutations of the latest batch stay in memory.
+    """
 
     def __init__(self, seed: int, examples: int, batch_size: int, device: torch.device) -> None:
         if not 1 <= batch_size <= examples:
@@ -47,8 +49,8 @@ class Batches:
 def places(batch_size: int, devices: int, micro_batch: int | None = None, together: int = 1) -> list[list[slice]]:
     """For each device, its micro-batches as slices of the global batch.
 
-    Global batch = devices x per-device batch x accumulation steps; parts differ in size where the division leaves a
-    remainder. The list is shorter than `devices` when the batch has fewer groups than devices.
+    Global batch = devices x per-device batch x accumulation steps. If a division leaves a remainder, parts differ in
+    size. If the batch has fewer groups than devices, the list is shorter than `devices`.
 
     Arguments:
         micro_batch: most examples in one forward pass; None: the whole share of a device.
@@ -71,7 +73,7 @@ def places(batch_size: int, devices: int, micro_batch: int | None = None, togeth
 
 
 def epoch_permutation(seed: int, epoch: int, examples: int) -> Tensor:
-    """The order of one epoch: a permutation of range(examples), int64 [N]. Drawn on the CPU: equal on all devices."""
+    """The order of one epoch: a permutation of range(examples), int64 [N]. The CPU draws it: equal on all devices."""
     # Hash the pair: generators with neighbouring seeds are not guaranteed to be independent.
     digest = hashlib.sha256(f"{seed}:{epoch}".encode()).digest()
     generator = torch.Generator().manual_seed(int.from_bytes(digest[:8], "little") >> 1)

@@ -57,8 +57,10 @@ class Data:
 
     @classmethod
     def of(cls, splits: Splits, device: torch.device | None = None) -> Data:
-        """Place the splits, tensors only, on the device (None: leave them in place); the training subset is the first
-        len(val) examples of the (already permuted) training set."""
+        """Place splits of tensors on the device; None: leave them in place.
+
+        Training errors use the first len(val) examples of the training set, which is already permuted.
+        """
         held = (split for split in splits if isinstance(split, tuple))
         # Change the layout before the move, so that the device never holds two copies.
         train, val, test = ((channels_last(inputs).to(device), targets.to(device)) for inputs, targets in held)
@@ -100,8 +102,10 @@ class Data:
         return self.gather(index), self.targets[index]
 
     def gather(self, index: Tensor, lanes: int | None = None) -> Tensor:
-        """Inputs of the indexed examples: [B, ...] for index [B]; [l, B, ...] for l lanes and index [l * B]. Images
-        come as a [..., B, C, H, W] view in channels-last format."""
+        """Inputs of the indexed examples: [B, ...] for index [B]; [l, B, ...] for l lanes and index [l * B].
+
+        Images come as a [..., B, C, H, W] view in channels-last format.
+        """
         inputs = self.inputs.index_select(0, index)
         return self.as_model_wants(inputs if lanes is None else inputs.unflatten(0, (lanes, -1)))
 

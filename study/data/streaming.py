@@ -97,8 +97,12 @@ def _begin(parent: int, number: int) -> None:
 
 @dataclass(frozen=True)
 class Streamed:
-    """A `study.data.resident.Source` that reads batches from host memory or disk, by two independent readers of
-    `stored`; `images`: inputs are [N, C, H, W]."""
+    """A `study.data.resident.Source` that reads batches from host memory or disk.
+
+    Attributes:
+        training, evaluation: two independent readers of `stored`.
+        images: inputs are [N, C, H, W].
+    """
 
     stored: Examples
     device: torch.device
@@ -114,7 +118,7 @@ class Streamed:
 
     @property
     def counts(self) -> dict[str, int]:
-        """Number of evaluated examples of each split; of the training set, as many as validation has."""
+        """Number of evaluated examples of each split; training errors use as many examples as validation errors."""
         val = self.stored.count("val")
         return {"val": val, "train": min(val, self.examples), "test": self.stored.count("test")}
 
@@ -123,7 +127,7 @@ class Streamed:
         return replace(self, team=team)
 
     def reader(self, batches: Batches, parts: Sequence[slice]) -> Reader:
-        """The reader of one trial's micro-batches; it restarts the stream when the next request is out of order."""
+        """The reader of one trial's micro-batches; a request out of order restarts the stream."""
         order = Batches(batches.seed, batches.examples, batches.batch_size, torch.device("cpu"))
         latest: tuple[Tensor, Tensor] | None = None
         coming: Iterator[tuple[Tensor, Tensor]] = iter(())
@@ -157,8 +161,11 @@ class Streamed:
 
 
 def needed(splits: Splits, device: str, gigabytes: float | None) -> bool:
-    """True if the data must be streamed: always for data sets, and for tensors larger than `gigabytes` GiB (None:
-    DATA_SHARE of the device's memory)."""
+    """True if the data must be streamed: always for data sets, and for tensors larger than `gigabytes` GiB.
+
+    Arguments:
+        gigabytes: None: DATA_SHARE of the device's memory.
+    """
     tensors = [tensor for split in splits if isinstance(split, tuple) for tensor in split]
     most = DATA_SHARE * device_bytes(device) if gigabytes is None else gigabytes * 2**30
     return len(tensors) < 2 * len(splits) or sum(tensor.nbytes for tensor in tensors) > most
