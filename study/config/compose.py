@@ -1,4 +1,4 @@
-"""Composes the command line with Hydra and refuses unknown keys and values in one line."""
+"""Composes the configuration with Hydra; refuses unknown keys and values with messages of one line."""
 
 import itertools
 import re
@@ -38,14 +38,14 @@ OPEN = re.compile(
     r"(search\.space|optimizer\.arguments)\.\w+|"
     r"hydra\.launcher\.(additional_parameters|ray\.init|ray\.remote)\.[\w.-]+"
 )
-"""Keys outside the schema: studies refuse those that nothing takes, launchers those that they do not know."""
+"""Keys outside the schema. They are checked later: by the study, if nothing takes the key, or by the launcher."""
 
 JOINED = {
     "space": ("space", "workload", "optimizer"),
     "preset_workload": ("preset/workload", "preset", "workload"),
     "preset_space": ("preset/optimizer", "preset", "optimizer"),
 }
-"""Where older versions kept FIRST_SECOND.yaml -> where FIRST/SECOND.yaml is now, and the groups of the two names."""
+"""Folder where older versions kept FIRST_SECOND.yaml -> folder of FIRST/SECOND.yaml, groups of FIRST and SECOND."""
 
 
 @contextmanager
@@ -58,8 +58,11 @@ def one_line_errors() -> Iterator[None]:
 
 
 def compositions(arguments: Sequence[str], config_dir: Path | None = None) -> Iterator[DictConfig]:
-    """One composed configuration for each combination of the swept overrides. Raises UsageError if an override does not
-    parse, names an unknown choice or key, or has a value of another type."""
+    """One composed configuration for each combination of the swept overrides.
+
+    Raises:
+        UsageError: an override does not parse, names an unknown choice or key, or has a value of another type.
+    """
     for config in _with_hydra(arguments, config_dir):
         with open_dict(config):
             del config["hydra"]
@@ -67,8 +70,11 @@ def compositions(arguments: Sequence[str], config_dir: Path | None = None) -> It
 
 
 def launcher(arguments: Sequence[str], config_dir: Path | None = None) -> dict[str, Any]:
-    """The settings of the launcher that `cluster=` chose, under Hydra's own names; `_target_` is its class. Raises as
-    `compositions` does."""
+    """The settings of the launcher that `cluster=` chose, under Hydra's own names; `_target_` is its class.
+
+    Raises:
+        UsageError: as `compositions` does.
+    """
     config = next(_with_hydra(arguments, config_dir))
     with one_line_errors():
         settings: Any = OmegaConf.to_container(config.hydra.launcher, resolve=True)
@@ -102,7 +108,7 @@ def _with_hydra(arguments: Sequence[str], config_dir: Path | None) -> Iterator[D
 
 
 def _check_config_dir(folder: Path) -> None:
-    """Refuse what is no folder, and files under the joined names that older versions used: they would be ignored."""
+    """Refuse a path that is not a folder, and files under the joined names of older versions, which nothing reads."""
     if not folder.is_dir():
         raise UsageError(f"--config-dir must be a folder, but got {folder}.")
     for old, (new, *groups) in JOINED.items():
@@ -115,7 +121,7 @@ def _check_config_dir(folder: Path) -> None:
 
 
 def _readable(override: str) -> str:
-    """An override in Hydra's grammar: goals and URLs get the quotes, and choices the name, that people leave out."""
+    """Add what Hydra's grammar requires and people omit: quotes around goals and URLs, `choices:` before a list."""
     key, _, value = override.partition("=")
     if (key.lstrip("+") == "goal" or "://" in value) and value[:1] not in ("'", '"'):
         return f"{key}='{value}'"
@@ -143,9 +149,9 @@ def _compose(extra: list[str], overrides: Sequence[Override]) -> DictConfig:
     names = [override.key_or_group for override in values]
     if any(map(FOREIGN.match, names)):
         _refuse_unknown(names, [*extra, *choices])
-    # Hydra takes a key with the name of a folder of the user's, such as results, for a choice in that folder.
+    # Set such keys after composing: Hydra takes a key named like a folder in --config-dir for a choice in that folder.
     aside = {name: override.value() for name, override in zip(names, values, strict=True) if _is_beside(extra, name)}
-    # `+key=value` of a declared key means what `key=value` does; Hydra refuses one that nothing declares.
+    # `+key=value` of a declared key means the same as `key=value`; Hydra refuses keys that nothing declares.
     texts = {name: str(override.input_line).lstrip("+") for name, override in zip(names, values, strict=True)}
     final = [f"++{text}" if OPEN.fullmatch(name) else text for name, text in texts.items() if name not in aside]
     try:
@@ -159,7 +165,7 @@ def _compose(extra: list[str], overrides: Sequence[Override]) -> DictConfig:
     if "cluster" not in given and config.hydra.launcher._target_ != BASIC:
         raise UsageError("choose a cluster on the command line, cluster=NAME; a configuration file cannot choose one.")
     for name in list(config.search.space):
-        stem = name.removesuffix(HALF_LIFE)  # a half-life replaces the beta of a file
+        stem = name.removesuffix(HALF_LIFE)  # a half-life replaces the beta that a file sets
         if stem != name and f"search.space.{stem}" not in given:
             with open_dict(config):
                 config.search.space.pop(stem, None)
@@ -182,7 +188,7 @@ def _refuse_unknown(names: Sequence[str], choices: Sequence[str]) -> None:
 
 
 def _options(roots: Iterable[Path], group: str) -> list[str]:
-    """The choices of a group: its files, or for `space` workload/optimizer."""
+    """The choices of a group: the names of its files; for `space`, WORKLOAD/OPTIMIZER."""
     folders = [root / group for root in roots]
     paths = [(path, folder) for folder in folders for path in folder.glob("*/*.yaml" if group == "space" else "*.yaml")]
     return [str(path.relative_to(folder).with_suffix("")) for path, folder in paths]
@@ -198,7 +204,7 @@ def _beside(extra: Sequence[str]) -> list[Path]:
 
 
 def _keys(tree: Any, prefix: str = "") -> list[str]:
-    """Every dotted key of a plain configuration, of branches too."""
+    """Every dotted key of a plain configuration, including the keys of branches."""
     if not isinstance(tree, dict):
         return []
     return [key for name, branch in tree.items() for key in (f"{prefix}{name}", *_keys(branch, f"{prefix}{name}."))]

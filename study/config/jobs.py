@@ -1,4 +1,4 @@
-"""Turns the composed command line into jobs; holds the one function that builds a Study from a configuration."""
+"""Turns the command line into jobs. Only `build_study` here builds a Study from a configuration."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -20,11 +20,11 @@ class Job:
     """One study, the folder of its results, and how it is trained.
 
     Attributes:
-        placement: as asked for, until the machine that trains the job settles it; one for all jobs of a sweep.
-        storage: of Optuna's trials (see `study.search.optuna_storage.Storage`).
-        shards: parts of the study's trials that processes can work on at once.
+        placement: as configured, until `study.config.preflight.settle` fills it in; the same for all jobs of a sweep.
+        storage: where Optuna stores its trials (see `study.search.optuna_storage.Storage`).
+        shards: number of parts of the study's trials; one process works on each part.
         shard: the part that this job takes first.
-        fingerprint: of its workload (`study.config.workload_check.fingerprint`), once a few examples were tried.
+        fingerprint: fingerprint of the workload (`study.config.workload_check.fingerprint`); empty until computed.
     """
 
     study: Study
@@ -37,9 +37,13 @@ class Job:
 
 
 def parse_jobs(arguments: Sequence[str], config_dir: Path | None = None) -> list[Job]:
-    """Every study that Hydra overrides such as `workload=resnet_cifar optimizer=sgd,momentum` ask for. Each workload
-    brings its own batch sizes, unless `batch_size=64,256` names them. Raises UsageError for anything that the schema or
-    a record refuses."""
+    """A job for each study that Hydra overrides such as `workload=resnet_cifar optimizer=sgd,momentum` ask for.
+
+    Each workload brings its own batch sizes, unless `batch_size=64,256` names them.
+
+    Raises:
+        UsageError: the schema or a record refuses a value, or two jobs would write to the same folder.
+    """
     found: dict[tuple[Path, str, str, int], Job] = {}
     with one_line_errors():
         for config in compositions(arguments, config_dir):
@@ -83,11 +87,14 @@ def _jobs_of(config: DictConfig) -> list[Job]:
 
 
 def build_study(config: DictConfig, batch_size: int) -> Study:
-    """The Study of a composed configuration at one batch size. Raises UsageError if a record refuses a value or one is
-    missing."""
+    """The Study of a composed configuration at one batch size.
+
+    Raises:
+        UsageError: a record refuses a value, or a value is missing.
+    """
     plain: Any = OmegaConf.to_container(config, resolve=True, throw_on_missing=True)
     search = plain["search"]
-    del search["storage"]  # the place of trials is no part of the question
+    del search["storage"]  # where trials are stored changes no measurement
     try:
         return Study(
             workload=plain["workload"],

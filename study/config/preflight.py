@@ -24,8 +24,12 @@ from workloads.suggest import suggest
 
 
 def settle(jobs: Sequence[Job]) -> list[Job]:
-    """The jobs as this machine trains them: placement, micro-batch and arithmetic are known. Raises UsageError if a
-    workload refuses its arguments or lacks what the study wants, Refused if the data are not there."""
+    """Check the jobs and fill in the placement, micro-batch and arithmetic with which this machine trains them.
+
+    Raises:
+        UsageError: a workload refuses its arguments, or cannot be trained as the study asks.
+        Refused: the data are not there.
+    """
     checked: dict[str, CheckedWorkload] = {}
     settled = []
     for job in jobs:
@@ -36,8 +40,10 @@ def settle(jobs: Sequence[Job]) -> list[Job]:
 
 
 def judge(jobs: Sequence[Job]) -> list[Job]:
-    """The jobs for machines that are not known yet: only judged, with what an earlier run has settled for good. It
-    looks at no device of this machine, and raises as `settle` does."""
+    """Check jobs for machines that are not known yet; fill in only values that an earlier run has recorded.
+
+    The check runs on the CPU and uses no other device. It raises as `settle` does.
+    """
     checked: dict[str, CheckedWorkload] = {}
     for job in jobs:
         _checked(job, checked, "cpu")
@@ -46,8 +52,13 @@ def judge(jobs: Sequence[Job]) -> list[Job]:
 
 @dataclass(frozen=True)
 class CheckedWorkload:
-    """A workload that several studies share, and what its first examples showed. `saved`: bytes that the forward pass
-    of each example saves; `streamed`: the data do not fit on the device."""
+    """A workload that several studies share, and the results of the check on its first examples.
+
+    Attributes:
+        few: inputs and targets of the first examples.
+        saved: bytes that the forward pass saves for each example.
+        streamed: the data do not fit on the device.
+    """
 
     workload: Workload
     few: tuple[Tensor, Tensor]
@@ -61,7 +72,7 @@ class CheckedWorkload:
 
 
 def _checked(job: Job, checked: dict[str, CheckedWorkload], device: str) -> CheckedWorkload:
-    """The job's workload, built once for all jobs that share it, and judged by what this job asks of it."""
+    """The job's workload, built once for all jobs that share it, and checked for this job's study."""
     key = str(job.study.workload)
     try:
         if key not in checked:
@@ -91,7 +102,7 @@ def _built(job: Job, device: str) -> CheckedWorkload:
 
 
 def _check(study: Study, checked: CheckedWorkload, device: str) -> None:
-    """The workload can be trained as this study asks for."""
+    """Raise an error unless the workload can be trained as this study asks."""
     inputs, targets = checked.few
     if study.batch_size < FEW:  # many models fail on one example
         check_model(study, checked.workload, inputs[: study.batch_size], targets[: study.batch_size])
@@ -104,7 +115,7 @@ def _check(study: Study, checked: CheckedWorkload, device: str) -> None:
 
 
 def _as_begun(job: Job) -> Job:
-    """The job with what an earlier run has settled for good; the machine that trains it settles the rest."""
+    """The job with the micro-batch, arithmetic and search of earlier runs; the machine that trains it adds the rest."""
     begun = store.held(job.results, job.study)
     if not begun:
         return job
@@ -123,7 +134,7 @@ def _settled(job: Job, checked: CheckedWorkload) -> Job:
     workers = min(placement.workers or 1, apart * most_workers(fits * processes, checked.saved, memory))
     study = replace(job.study, micro_batch=None if fits == job.study.batch_size else fits)
     begun = store.held(job.results, study)
-    if begun:  # the recorded micro-batch stays, and so does the arithmetic, on another device too
+    if begun:  # the recorded micro-batch and arithmetic stay, even on another device
         search = store.most(study.search, begun[0]["search"])
         study = replace(study, micro_batch=begun[0]["micro_batch"], search=search)
     model = checked.workload.model()
@@ -146,8 +157,7 @@ def _settled(job: Job, checked: CheckedWorkload) -> Job:
 
 
 def check_parts(study: Study, model: nn.Module, devices: int) -> None:
-    """Raise UsageError if a batch that is split, over devices or into micro-batches, gives another update than the
-    whole batch."""
+    """Raise UsageError if splitting a batch, over devices or into micro-batches, would change its update."""
     if devices == 1 and study.micro_batch is None:
         return
     parts = f"micro-batches of {study.micro_batch} examples, because of limited memory"
@@ -167,8 +177,8 @@ def check_parts(study: Study, model: nn.Module, devices: int) -> None:
 
 
 def check_names(study: Study, workload: Workload) -> None:
-    """Raise UsageError if neither optimizer, schedule nor workload takes a tuned parameter, or the workload does not
-    measure the goal."""
+    """Raise UsageError if neither optimizer, schedule nor workload takes a tuned parameter, or nothing measures the
+    goal."""
     measured = metrics(study, workload)
     if study.goal.metric not in measured:
         raise UsageError(f"{study.name} does not measure {study.goal.metric!r}{suggest(study.goal.metric, measured)}")

@@ -12,8 +12,12 @@ MISSING: Any = "???"  # OmegaConf's mark of a value that must be given
 
 
 def key(meaning: str, default: Any = MISSING, *, values: str = "", by: str = "") -> Any:
-    """A field with what the documentation says of it. `values`: that the key takes, where its type does not tell; `by`:
-    the group whose files set it, where its default is none of the schema's."""
+    """A field and its entry in the documentation.
+
+    Arguments:
+        values: legal values of the key, if its type does not show them.
+        by: the group whose files set the key, if the schema does not set its default.
+    """
     about = {"meaning": meaning, "values": values, "by": by}
     if isinstance(default, list | dict):
         return field(default_factory=lambda: copy.copy(default), metadata=about)

@@ -1,4 +1,4 @@
-"""Checks a workload on a few examples before anything trains, and refuses it in its author's words."""
+"""Checks a workload on a few examples before anything trains; refusals name the line of its author's code."""
 
 import traceback
 from collections.abc import Callable, Iterator
@@ -19,7 +19,7 @@ from workloads.data.fetching import DataError
 OURS = {Path(__file__).parents[1], Path(torch.__file__).parent}
 """Folders with code that the author of a workload did not write."""
 FEW = 8
-"""Examples in a check."""
+"""Number of examples in a check."""
 
 Metric = Callable[[Any, Tensor], Tensor]
 """(outputs, targets) -> a number per example [B]."""
@@ -99,7 +99,7 @@ def _trainable(study: Study, workload: Workload) -> nn.Module:
 
 
 def _check_values(study: Study, name: str, values: Any, examples: int, few: str) -> None:
-    """A loss or an error is a finite number per example, which engines weight and sum."""
+    """Raise UsageError unless a loss or an error is a finite number per example; engines weight and sum these."""
     if not isinstance(values, Tensor) or values.shape != (examples,):
         got = _described(values) if isinstance(values, Tensor) else f"a {type(values).__name__}"
         raise UsageError(
@@ -111,13 +111,15 @@ def _check_values(study: Study, name: str, values: Any, examples: int, few: str)
 
 
 def fingerprint(study: Study, workload: Workload, inputs: Tensor, targets: Tensor) -> dict[str, float]:
-    """Numbers that change when a workload's code or data change: means of its first examples, the count of parameters,
-    and the errors of an untrained model."""
+    """Numbers that change when the code or the data of a workload change.
+
+    They are means of the first examples, the number of parameters, and the errors of an untrained model.
+    """
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         torch.manual_seed(0)
         model = workload.model().train()
         outputs = model(inputs)
-        # A loss that is tuned is another in every search.
+        # The loss is left out if it is tuned: it then depends on the search space.
         judged = dict(workload.errors) if in_the_loss(study, workload) else {**workload.errors, "loss": workload.loss}
         untrained = {f"untrained {name}": judge(outputs, targets).double().mean() for name, judge in judged.items()}
     parameters = sum(parameter.numel() for parameter in model.parameters())
@@ -126,7 +128,7 @@ def fingerprint(study: Study, workload: Workload, inputs: Tensor, targets: Tenso
 
 
 def check_numbers(study: Study, workload: Workload, splits: Splits) -> None:
-    """Raise UsageError if loss or errors are not finite where the data hold NaN or infinite numbers."""
+    """Raise UsageError if loss or errors are not finite on examples that hold NaN or infinite numbers."""
     model = workload.model().eval()
     metrics = {"loss": _loss_of(study, workload), **workload.errors}
     for name, split in splits._asdict().items():
@@ -176,8 +178,11 @@ def _called(study: Study, name: str, few: str, outputs: Any, call: Callable[[], 
 
 @contextmanager
 def calling(study: Study, name: str, of: str = "") -> Iterator[None]:
-    """Call a user's code, which may raise any error; raises Refused with the place in the user's files where it
-    arose."""
+    """A block that calls a user's code, which may raise any error.
+
+    Raises:
+        Refused: for any error in the block; the message names the line of the user's files where it arose.
+    """
     try:
         yield
     except Refused:
