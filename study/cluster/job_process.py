@@ -1,7 +1,7 @@
-"""One job on the machine where a launcher put it: a process that trains it, its log and its exit status.
+"""Runs one job on the machine where a launcher put it: the training process, its log and its exit status.
 
-The launcher's own process only waits for the training process. So it stays small, an error that kills the training
-(such as memory running out) leaves the launcher alive to start the next job, and all launchers leave the same files:
+The launcher's own process only waits for the training process. So it stays small, and it survives errors that kill the
+training, such as memory running out, and starts the next job. All launchers leave the same files:
 
     results/.cluster/<workload>-<optimizer>-<batch size>-<shard>.log     output of the training
     results/.cluster/<workload>-<optimizer>-<batch size>-<shard>.exit    its exit status, once it has ended
@@ -22,7 +22,7 @@ from typing import Any, TextIO
 from study.devices.signals import die_with
 
 FOLDER = ".cluster"
-"""Below a results folder, for the files of jobs."""
+"""Folder in a results folder for the files of jobs."""
 _TRAINING = """
 import os, sys
 sys.path += [{ours!r}, os.getcwd()]
@@ -38,8 +38,8 @@ class Task:
     """A job on its way to another process.
 
     Attributes:
-        content: a pickled (Job, config_dir, command); only the process that trains it unpickles it.
-        parent: the task ends when this process of the same machine dies; None: the launcher ends it.
+        content: a pickled (Job, config_dir, command); only the training process unpickles it.
+        parent: id of a process on the same machine; the task ends when it dies. None: the launcher ends the task.
         gpus: lock file -> CUDA_VISIBLE_DEVICES of the task that holds the lock, one for each concurrent task; empty:
             every task sees all GPUs.
     """
@@ -53,11 +53,11 @@ class Task:
 def run(tasks: Sequence[Task], config: Any) -> int:
     """Train the task numbered `config.job`; returns its exit status. Called by a launcher."""
     task = tasks[config.job]
-    if task.parent not in (None, os.getpid()):  # joblib starts no process for a single task
+    if task.parent not in (None, os.getpid()):  # joblib runs a single task in the parent itself
         die_with(task.parent)
-    status_file(task.log).unlink(missing_ok=True)  # of an earlier run of a task that was queued again
+    status_file(task.log).unlink(missing_ok=True)  # an earlier run may have left it, if the task was queued again
     task.log.parent.mkdir(parents=True, exist_ok=True)
-    with task.log.open("ab") as log, _free(task.gpus, config.job) as gpus:  # appends: it may have been queued again
+    with task.log.open("ab") as log, _free(task.gpus, config.job) as gpus:  # append to the log of that run
         process = subprocess.Popen(
             TRAINING,
             stdin=subprocess.PIPE,
@@ -77,9 +77,10 @@ def run(tasks: Sequence[Task], config: Any) -> int:
 
 @contextmanager
 def _free(gpus: Mapping[Path, str], number: int) -> Iterator[str | None]:
-    """GPUs that no other task holds (some tasks take much longer than others); None: the task sees all GPUs.
+    """GPUs that no other task holds; None: the task sees all GPUs.
 
-    If tasks of another command hold all of them, or files cannot be locked, task `number` takes the next in turn.
+    Locks, not turns, assign GPUs, because some tasks take much longer than others. If tasks of another command hold all
+    GPUs, or files cannot be locked, task `number` takes entry `number`, modulo their count.
     """
     turn = number % max(1, len(gpus))
     files = [*[*gpus][turn:], *[*gpus][:turn]]
@@ -103,7 +104,7 @@ def status_file(log: Path) -> Path:
 
 
 def status(log: Path) -> int | None:
-    """The exit status of the job with this log; None before its end, and if it was killed with its launcher."""
+    """The exit status of the job with this log; None if it has not ended, or was killed together with its launcher."""
     try:
         return int(status_file(log).read_text())
     except (OSError, ValueError):
@@ -111,7 +112,7 @@ def status(log: Path) -> int | None:
 
 
 def main() -> None:
-    """Train the missing trials of the job that is read from stdin."""
+    """Read a job from stdin and train its missing trials."""
     # SLURM signals all processes of a job that runs out of time; only the launcher's process handles it.
     signal.signal(signal.SIGUSR2, signal.SIG_IGN)
     die_with(os.getppid())

@@ -33,9 +33,9 @@ from study.errors import Failed, UsageError
 from study.terminal.progress import study_name
 
 KINDS = {"BasicLauncher": "none", "JoblibLauncher": "local", "SlurmLauncher": "slurm", "RayLauncher": "ray"}
-"""Class of the launcher -> kind; users may name files of their own in cluster/."""
+"""Class of the launcher -> kind; the name of a file in cluster/ does not tell, because users may add their own."""
 SECONDS = 5.0
-"""Between two looks at the jobs."""
+"""Time between two looks at the jobs."""
 LEAST_MINUTES = 5
 """The shortest time limit of a SLURM job: SLURM signals it two minutes before its end."""
 LINES = 5
@@ -51,8 +51,11 @@ class Cluster:
 
 
 def chosen(arguments: Sequence[str], config_dir: Path | None) -> Cluster:
-    """The cluster that the command line asks for. Raises UsageError if it cannot be used, or not with these
-    settings."""
+    """The cluster that the command line asks for.
+
+    Raises:
+        UsageError: the cluster cannot be used, or not with these settings.
+    """
     if not any(re.match(r"\+*(cluster=|hydra\b)", text) for text in arguments):
         return Cluster("none", {})  # composing takes time, and `compositions` refuses files that choose a cluster
     launcher = compose.launcher(arguments, config_dir)
@@ -78,8 +81,11 @@ def chosen(arguments: Sequence[str], config_dir: Path | None) -> Cluster:
 
 
 def jobs_for(overrides: Sequence[str], config_dir: Path | None, cluster: Cluster) -> tuple[list[Job], list[Job]]:
-    """(all jobs that the overrides ask for, those with missing trials), for the machines of this cluster; raises as
-    `whole_sweep.jobs_here` does."""
+    """(all jobs that the overrides ask for, the jobs with missing trials), for the machines of this cluster.
+
+    Raises:
+        Refused: as `whole_sweep.jobs_here` does.
+    """
     on_this_machine = cluster.kind in ("none", "local")
     return (whole_sweep.jobs_here if on_this_machine else whole_sweep.jobs_elsewhere)(overrides, config_dir)
 
@@ -92,9 +98,15 @@ class JobsFailed(Failed):
 def launched(
     jobs: Sequence[Job], cluster: Cluster, config_dir: Path | None, command: str
 ) -> Iterator[Iterator[dict[Path, str]]]:
-    """Train incomplete studies, each shard of a study in a job of its own. Yields an iterator that ends with the last
-    job; every few seconds it yields: log of a job (`log_of`) -> `queued` (with SLURM's reason), `running`, `ended` or
-    `failed`. Raises UsageError if the cluster cannot be reached, or refuses the jobs."""
+    """Train incomplete studies, each shard of a study in a job of its own.
+
+    Yields:
+        An iterator that ends with the last job. Every few seconds it yields a dictionary: log of a job (`log_of`) ->
+        `queued` (with SLURM's reason), `running`, `ended` or `failed`.
+
+    Raises:
+        UsageError: the cluster cannot be reached, or refuses the jobs.
+    """
     if cluster.kind == "slurm":
         slurm.check()
     if cluster.kind == "ray":
@@ -124,7 +136,7 @@ def each_shard(jobs: Sequence[Job]) -> list[Job]:
 
 
 def log_of(job: Job) -> Path:
-    """The log of a job, on every machine."""
+    """The path of a job's log; the same on every machine."""
     shard = f"-{job.shard}" if job.shards > 1 else ""
     name = f"{job.study.name}-{job.study.optimizer}-{job.study.batch_size}{shard}.log"
     return job.results.absolute() / job_process.FOLDER / name
@@ -154,9 +166,9 @@ def failures(jobs: Sequence[Job]) -> list[str]:
 def _states(
     jobs: Sequence[Job], cluster: Cluster, folder: Path, config_dir: Path | None, command: str
 ) -> Iterator[dict[Path, str]]:
-    """See `launched`; the launcher writes its own files to `folder`."""
+    """The iterator that `launched` yields; the launcher writes its own files to `folder`."""
     if cluster.kind == "slurm":
-        while any(map(slurm.queued, _launches(jobs, folder))):  # by an earlier command that did not wait for them
+        while any(map(slurm.queued, _launches(jobs, folder))):  # submitted by an interrupted command
             yield {log_of(job): _state(job) for job in each_shard(jobs)}
             time.sleep(SECONDS)
         jobs = whole_sweep.missing(jobs)
@@ -200,7 +212,7 @@ def _notes(jobs: Sequence[Job]) -> list[Path]:
 
 
 def _launches(jobs: Sequence[Job], folder: Path) -> list[Path]:
-    """The folders of launchers that got these jobs: `folder`, and the folders that earlier commands noted."""
+    """The folders of launchers that hold these jobs: `folder`, and the folders that earlier commands noted."""
     noted = [Path(note.read_text()) for note in _notes(jobs) if note.exists()]
     return list(dict.fromkeys([folder, *noted]))
 
@@ -216,15 +228,17 @@ def _remove_traces(folder: Path, notes: Sequence[Path]) -> None:
 
 
 def _divided(jobs: list[Job], cluster: Cluster) -> tuple[dict[str, Any], list[Job]]:
-    """(the launcher's settings, jobs): concurrent jobs on one machine share its workers. Ray limits no process, so its
-    jobs take as many workers as Ray grants cores."""
+    """(the launcher's settings, the jobs with their workers): concurrent jobs on one machine share its workers.
+
+    Ray does not limit the cores of a process, so each of its jobs takes as many workers as Ray grants it cores.
+    """
     settings = cluster.launcher
     if cluster.kind == "local" and jobs:
         workers, asked = min(job.placement.workers or 1 for job in jobs), settings["n_jobs"]
         devices = jobs[0].placement.devices or 1
         on_gpu = jobs[0].placement.device.startswith("cuda")
         most = workers if on_gpu else placement.cores() // devices
-        room = most // workers if workers < most else max(1, most)  # fewer workers than cores: each job's own
+        room = most // workers if workers < most else max(1, most)  # the user asked for fewer: this many per job
         at_once = min(len(jobs), room if asked == -1 else asked)
         each = max(1, min(workers, most // at_once))
         return settings | {"n_jobs": at_once}, [with_workers(job, each) for job in jobs]
@@ -235,7 +249,7 @@ def _divided(jobs: list[Job], cluster: Cluster) -> tuple[dict[str, Any], list[Jo
 
 
 def _gpus(cluster: Cluster, settings: dict[str, Any], shared: placement.Placement) -> dict[Path, str]:
-    """The GPUs that concurrent jobs, also of other commands, lock for themselves; see `job_process.Task`."""
+    """Lock file -> GPUs, one entry for each concurrent job; other commands use the same files (`job_process.Task`)."""
     if cluster.kind != "local" or shared.device != "cuda":
         return {}
     apart = placement.gpus_apart(settings["n_jobs"], (shared.workers or 1) * (shared.devices or 1))
@@ -262,7 +276,7 @@ def _hand_over(
     if "submitit_folder" in settings:
         settings = settings | {"submitit_folder": str(folder)}
         submitit = importlib.import_module("submitit")
-        submitit.SlurmJob.watcher._make_command = lambda: None  # it calls `sacct`; we read `squeue`
+        submitit.SlurmJob.watcher._make_command = lambda: None  # would call `sacct`; `slurm.queued` reads `squeue`
         logging.getLogger("submitit").setLevel(logging.CRITICAL)
     try:
         with hydra.initialize_config_dir(str(CONF), version_base="1.3"):
@@ -299,7 +313,7 @@ def _last_lines(log: Path) -> list[str]:
 
 
 def _ray(init: dict[str, Any]) -> Any:
-    """Ray, connected; the launcher uses this connection. Raises UsageError if it cannot be reached."""
+    """The connected Ray module; the launcher uses this connection. Raises UsageError if Ray cannot be reached."""
     ray = importlib.import_module("ray")
     try:
         ray.init(**init)

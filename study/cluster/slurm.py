@@ -1,4 +1,4 @@
-"""The state of SLURM jobs whose scripts are in a folder, by `squeue`: not every SLURM keeps accounts for `sacct`."""
+"""Reads the states of SLURM jobs from `squeue`, because not every SLURM keeps the accounts that `sacct` needs."""
 
 import shutil
 import subprocess
@@ -7,7 +7,7 @@ from pathlib import Path
 from study.errors import UsageError
 
 QUEUE = ["squeue", "--me", "--noheader", "--array", "--format=%F %K %T %r"]
-"""Job, index in its array, state and reason of every job of this user that has not ended."""
+"""Prints the job, index in its array, state and reason of every unfinished job of this user."""
 
 
 def check() -> None:
@@ -28,7 +28,7 @@ def submitted(folder: Path) -> set[str]:
 
 
 def queued(folder: Path) -> dict[int, str]:
-    """Index in its array -> state of each job of a folder that has not ended; -1 -> unknown: SLURM does not answer."""
+    """Array index -> state of each unfinished job of a folder; {-1: "unknown"} if SLURM does not answer."""
     asked = subprocess.run(QUEUE, capture_output=True, text=True)
     if asked.returncode:
         return {-1: "unknown"}  # a controller that restarts takes a while to answer
