@@ -75,8 +75,11 @@ OPTIMIZERS: dict[str, Optimizer] = {
 
 
 def find(name: str, arguments: Mapping[str, Any] | None = None) -> Optimizer:
-    """The registered optimizer of this name, or the class at this import path with extra arguments. Raises ValueError
-    if no optimizer has this name."""
+    """The registered optimizer of this name, or the class at this import path with extra arguments.
+
+    Raises:
+        ValueError: no optimizer has this name, or it does not take the arguments.
+    """
     if name in OPTIMIZERS:
         if arguments:
             raise ValueError(f"optimizer.arguments are for optimizer=torch, but got {name} with {dict(arguments)}.")

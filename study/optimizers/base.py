@@ -1,4 +1,4 @@
-"""The record of an optimizer, and how a rule for one parameter of one model trains many models at once.
+"""The record of an optimizer, and functions that apply a rule for one parameter to many models at once.
 
 Shapes: l lanes; a parameter has any shape [*]; for elementwise rules all parameters of a model may be one flat row [P].
 Hyperparameters and steps are scalars [] for one lane; steps count updates from 1.
@@ -25,7 +25,7 @@ Stacked = Callable[[Tensor, Tensor, State, Scalars, Tensor], None]
 DECAYS = {"l2": Legal("[0, inf)"), "weight_decay": Legal("[0, inf)")}
 """Optional hyperparameters of every optimizer: an L2 penalty in the gradient, and decoupled weight decay."""
 AVERAGE = {"ema_decay": Legal("[0, 1)")}
-"""Decay of the average of weights, which is evaluated beside the weights."""
+"""Decay of the moving average of weights; the averaged weights are evaluated beside the weights."""
 BETAS = ("momentum", "beta1", "beta2", "ema_decay")
 
 
@@ -35,22 +35,22 @@ def _nothing(parameter: Tensor) -> State:
 
 @dataclass(frozen=True)
 class Optimizer:
-    """An optimizer: a pure (init, update) pair, and faster forms that measurements justify.
+    """An optimizer: a pure (init, update) pair, and faster forms where measurements justify them.
 
     Arguments:
         hyperparameters: name -> legal values of each required hyperparameter; schedules multiply `learning_rate`.
-        update: the rule. Its gradient includes the penalty and its parameter is already decayed. None if only a whole
-            model can be updated: then `build` makes the optimizer, and trials cannot be fused.
+        update: the rule. It gets a gradient that includes the l2 penalty, and a parameter that is already decayed.
+            None: only a whole model can be updated; `build` makes the optimizer, and trials cannot be fused.
         init: parameter -> initial state.
         elementwise: the rule treats each number alike, so all parameters can be one flat row.
-        linear: the rule is linear in parameter, gradient and state, with the same factors for all numbers, so it may
-            update coordinates of a parameter in place of the parameter.
-        refresh: (state, hyperparameters, step) -> state, after each update, lane by lane: for occasional work that is
-            too expensive to do on all lanes whenever one lane needs it.
+        linear: the rule is linear in parameter, gradient and state, with the same factors for all numbers. It may then
+            update the coefficients of a linear combination instead of the parameter (`linear_blocks`).
+        refresh: (state, hyperparameters, step) -> state, called after each update, lane by lane. For occasional work
+            that is too expensive to do on all lanes whenever one lane needs it.
         stacked: the rule for many lanes, in place; None: `torch.vmap` of `update`.
         build: (model, hyperparameters) -> the serial engine's `torch.optim` optimizer; None: `update` is wrapped.
         optional: name -> legal values of optional hyperparameters; `optional_hyperparameters` adds half-lives.
-        own: the names in DECAYS that the rule applies itself, so that the engine does not.
+        own: names in DECAYS that the rule applies itself; the engine does not apply them.
         sees_examples: the rule needs more than the mean gradient, so it cannot train on several devices.
     """
 
@@ -131,8 +131,8 @@ def decay_(
 ) -> None:
     """Apply the searched `l2` and `weight_decay` to (weights, gradient) pairs in place.
 
-    `l2` is coupled, g <- g + l2 w, so that it passes through momentum and preconditioners (what `torch.optim.SGD` and
-    Adam call weight_decay); `weight_decay` is decoupled, w <- w - learning_rate weight_decay w (Loshchilov & Hutter
+    `l2` is coupled, g <- g + l2 w, and passes through momentum and preconditioners (`torch.optim.SGD` and Adam call it
+    weight_decay); `weight_decay` is decoupled, w <- w - learning_rate weight_decay w (Loshchilov & Hutter
     2019). For plain SGD the two are the same. Neither is rescaled with the loss.
     """
     l2, decay = (None if name in optimizer.own else hyperparameters.get(name) for name in DECAYS)

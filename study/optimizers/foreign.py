@@ -20,8 +20,11 @@ THEIRS = {"learning_rate": "lr", "epsilon": "eps"}
 
 
 def foreign(path: str, arguments: Mapping[str, Any]) -> Optimizer:
-    """Wrap an optimizer class; tuned parameters and `arguments`, of any type, are passed by keyword. Raises ValueError
-    if the path names no optimizer class, or the class does not take an argument."""
+    """Wrap an optimizer class; tuned parameters and `arguments`, of any type, are passed by keyword.
+
+    Raises:
+        ValueError: the path names no optimizer class, or the class does not take an argument.
+    """
     module, _, name = path.rpartition(".")
     try:
         constructor = getattr(importlib.import_module(module), name)
@@ -61,8 +64,10 @@ def _legal(name: str) -> Legal:
 
 
 def _with_closure(constructor: Any) -> Any:
-    """The class, with a `step` that calls the closure. If it ignores the closure that computes gradients, a subclass
-    calls it first, as a plain training loop does."""
+    """The class, if its `step` calls the closure, which computes the gradients.
+
+    Otherwise a subclass that calls the closure first, as a plain training loop does.
+    """
     if _calls_closure(constructor.step):
         return constructor
 
@@ -77,7 +82,7 @@ def _with_closure(constructor: Any) -> Any:
 
 
 def _calls_closure(step: Any) -> bool:
-    """True if the method reads its first argument, or if its bytecode is unavailable."""
+    """True if the method reads its first argument after `self`, or if its bytecode is unavailable."""
     own = inspect.unwrap(step)
     if not inspect.isfunction(own):
         return True

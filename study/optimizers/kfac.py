@@ -25,11 +25,12 @@ def kfac_state(w: Tensor) -> State:
 
 
 def kfac(w: Tensor, g: Tensor, s: State, h: Values, step: int, inputs: Tensor, outputs: Tensor) -> tuple[Tensor, State]:
-    """v <- m v + G^-1 g A^-1; w <- w - lr v (Martens & Grosse 2015), without their rescaling and their momentum.
+    """v <- m v + G^-1 g A^-1; w <- w - lr v (Martens & Grosse 2015, without their rescaling and their momentum).
 
     A = E[a a^T] and G = E[d d^T] are moving averages over batches with factor_decay. The damping is split so that
-    (A + pi sqrt(damping)) x (G + sqrt(damping) / pi) is about A x G + damping (their section 6.3). d are gradients
-    for the true labels, not for labels drawn from the model: the empirical Fisher matrix.
+    (A + pi sqrt(damping)) x (G + sqrt(damping) / pi) is about A x G + damping (their section 6.3). a are the inputs of
+    a layer, and d the gradients of its outputs for the true labels, not for labels drawn from the model: G belongs to
+    the empirical Fisher matrix.
 
     Arguments:
         inputs, outputs: this batch's A [m + 1, m + 1] and G [n, n].

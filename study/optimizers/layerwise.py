@@ -22,8 +22,10 @@ def lars(w: Tensor, g: Tensor, s: State, h: Scalars, t: Tensor) -> tuple[Tensor,
 
 
 def lamb(w: Tensor, g: Tensor, s: State, h: Scalars, t: Tensor) -> tuple[Tensor, State]:
-    """d = Adam's direction + weight_decay w; w <- w - lr (|w| / |d|) d (You et al. 2020, algorithm 2); the ratio of an
-    all-zero layer is 1."""
+    """d = Adam's direction + weight_decay w; w <- w - lr (|w| / |d|) d (You et al. 2020, algorithm 2).
+
+    The ratio |w| / |d| of an all-zero layer is 1.
+    """
     direction, state = adam_direction(g, s, h, t)
     d = direction + h["weight_decay"] * w
     return w - h["learning_rate"] * ratio(torch.linalg.vector_norm(w), torch.linalg.vector_norm(d)) * d, state

@@ -1,4 +1,4 @@
-"""Rules for matrices: a convolution is the matrix [output channels, the rest]; vectors use an elementwise rule."""
+"""Rules for matrices. A convolution counts as a matrix [output channels, the rest]; vectors use an elementwise rule."""
 
 import torch
 from torch import Tensor
@@ -54,7 +54,7 @@ def soap_state(w: Tensor) -> State:
 def soap(w: Tensor, g: Tensor, s: State, h: Scalars, t: Tensor) -> tuple[Tensor, State]:
     """Adam in the eigenbasis of Shampoo's preconditioner (Vyas et al. 2024).
 
-    The first gradient only sets the basis and changes no weight; `refresh_soap` updates the basis later. If that
+    The first gradient only sets the basis and changes no weight; `refresh_soap` updates the basis later. If the first
     gradient has a null space (a batch smaller than the layer, the outputs of a softmax), rounding decides the
     eigenvectors in it: equal bits give equal results, but two arithmetics or devices agree only to about 10 %.
     """
