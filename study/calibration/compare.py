@@ -1,7 +1,7 @@
 """`study calibrate`: compares measurements of the noisy quadratic model with its exact solution.
 
-The measurements come from a real sweep by the code of `study sweep`; this file reads them back and computes what they
-should be. Each trial crosses the goal at a random evaluation, whose distribution the exact moments bound. So the
+The measurements come from a real sweep by the code of `study sweep`. This file reads them back and computes their exact
+counterparts. Each trial crosses the goal at a random evaluation, and the exact moments bound its distribution. So the
 expected median over reruns, and the expected fewest steps among the points of a search, are intervals.
 
 Shapes: E steps of the evaluation grid, C configurations.
@@ -25,11 +25,11 @@ from workloads.noisy_quadratic_exact import Recursion, spectrum
 OVERRIDES = ("workload=nqm,nqm_preconditioned", "optimizer=sgd,momentum", "search.reruns=7")
 SOLVED = ("sgd", "momentum")
 FALSE_ALARM = 0.01
-"""The probability that at least one of all intervals excludes a correct measurement."""
+"""The largest probability that any interval of a calibration excludes a correct measurement."""
 WINDOW = 0.6
-"""A neighbour of the best point is searched from this share of the best point's steps on."""
+"""The pattern search evaluates neighbours of the best point from this fraction of its steps on."""
 FINEST = 1 / 256
-"""The resolution of the exact optimum, as a share of each range."""
+"""The resolution of the exact optimum, as a fraction of each range."""
 
 
 @dataclass(frozen=True)
@@ -49,12 +49,12 @@ class Comparison:
 
     Attributes:
         tuned: hyperparameters of the trial with the fewest steps.
-        reruns: steps of every rerun of it, increasing; infinite for a rerun that missed the goal.
+        reruns: steps of each rerun of that trial, increasing; infinite for a rerun that missed the goal.
         tuned_exact: the first evaluation with an expected loss below the goal.
         tuned_expected: interval of the (lower) median of the reruns.
         fewest: the measured S(B).
         fewest_exact: the fewest exact steps among the points that the search tried.
-        fewest_expected: interval of S(B), from all these points.
+        fewest_expected: interval of S(B), from all points that the search tried.
         optimum, optimum_at: the fewest exact steps anywhere in the search space, and their hyperparameters.
     """
 
@@ -83,8 +83,11 @@ class Comparison:
 
 
 def check(jobs: Sequence[Job]) -> None:
-    """Raise UsageError, before anything trains, for jobs without an exact solution: another workload, optimizer,
-    schedule, search space, goal or budget, or no reruns."""
+    """Raise UsageError, before anything trains, for jobs that cannot be compared with the exact solution.
+
+    The comparison needs the noisy quadratic model, an optimizer in SOLVED, a constant learning rate, a goal on
+    val/loss, no other tuned parameters than learning_rate and momentum, one step budget, and reruns.
+    """
     for study in (job.study for job in jobs):
         asked = (study.workload["_target_"], study.schedule)
         if asked != ("workloads.noisy_quadratic.NoisyQuadraticModel", "constant") or study.optimizer not in SOLVED:
@@ -104,8 +107,12 @@ def check(jobs: Sequence[Job]) -> None:
 
 
 def compare(jobs: Sequence[Job]) -> list[Comparison]:
-    """Compare the finished searches of these jobs, read from file, with the exact solution. Raises StoreError if a file
-    cannot be read, UsageError if no trial of a study reached the goal."""
+    """Compare the finished searches of these jobs, read from file, with the exact solution.
+
+    Raises:
+        StoreError: a file cannot be read.
+        UsageError: no trial of a study reached the goal.
+    """
     alpha = FALSE_ALARM / (2 * len(jobs))
     return [_compared(job, alpha) for job in jobs]
 
@@ -155,8 +162,10 @@ def recursion(study: Study, points: Sequence[Mapping[str, float]]) -> Recursion:
 
 
 def crossed(study: Study, exact: Recursion) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
-    """At each evaluation: the step, and bounds [C] on the probability that a trial has been below the goal by then: the
-    largest probability at a single evaluation so far, and the sum over all of them."""
+    """(step, at least, at most) of each evaluation: bounds [C] on the chance that a trial has met the goal by then.
+
+    The lower bound is the largest probability at any evaluation so far; the upper bound is the sum of all of them.
+    """
     at_least = at_most = np.zeros(())
     for step, moments in zip(study.evaluation_steps, exact.at(study.evaluation_steps), strict=True):
         chance = exact.chance_below(study.goal.threshold, moments, study.workload["replicas"])
@@ -165,8 +174,11 @@ def crossed(study: Study, exact: Recursion) -> Iterator[tuple[int, np.ndarray, n
 
 
 def _interval(study: Study, exact: Recursion, alpha: float, happened: Callable[[np.ndarray], float]) -> Interval:
-    """The interval of steps in which an event happens with probability 1 - alpha; `happened`: probability that each
-    trial has crossed the goal [C] -> probability of the event."""
+    """The interval of steps in which an event happens with probability of at least 1 - alpha.
+
+    Arguments:
+        happened: probability that each trial has crossed the goal [C] -> probability of the event.
+    """
     low = np.inf
     for step, at_least, at_most in crossed(study, exact):
         if low == np.inf and happened(at_most) > alpha / 2:
@@ -177,8 +189,11 @@ def _interval(study: Study, exact: Recursion, alpha: float, happened: Callable[[
 
 
 def best_in_box(study: Study, start: Mapping[str, float], steps: float) -> tuple[float, dict[str, float]]:
-    """(the fewest exact steps in the search space of a study, their hyperparameters), found by a pattern search from
-    the good point `start`, which takes `steps`."""
+    """(the fewest exact steps in the search space of a study, their hyperparameters), found by a pattern search.
+
+    Arguments:
+        start, steps: a good point, where the search begins, and its exact steps.
+    """
     space, goal, grid = study.search.space, study.goal.threshold, study.evaluation_steps
     names = sorted(space)
     centre, width = np.array([space[name].unit(start[name]) for name in names]), 1 / 8
@@ -186,7 +201,7 @@ def best_in_box(study: Study, start: Mapping[str, float], steps: float) -> tuple
         moves = np.array(list(itertools.product((0, -1, 1), repeat=len(names))))
         places = np.clip(centre + width * moves, 0, 1)
         points = [{name: space[name].value(unit) for name, unit in zip(names, p, strict=True)} for p in places[1:]]
-        points = [dict(start), *points]  # the point itself: unit -> value would round it
+        points = [dict(start), *points]  # keep the point itself: unit -> value would round it
         ahead = [step for step in grid if step >= WINDOW * steps]
         found = recursion(study, points).first_below(goal, ahead)
         assert found is not None  # the starting point is among them

@@ -1,4 +1,4 @@
-"""Known facts about the noisy quadratic model (Zhang et al. 2019), checked on the measurements of a sweep."""
+"""Checks known facts about the noisy quadratic model (Zhang et al. 2019) on the measurements of a sweep."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from study.calibration.compare import Comparison
 SAME = 1.35
 """Ratio of steps, or examples, that counts as equal: a search of few points misses the optimum by up to 20 %."""
 SLOPE = 0.25
-"""Tolerance of a power of the batch size around 1: on a flat optimum, the best learning rate of a search varies."""
+"""Tolerance of the exponent of the batch size around 1: optima are flat, so the best learning rate varies."""
 FAR = 3.0
-"""Ratio from which on a critical batch size counts as far larger."""
+"""A critical batch size above this multiple of another counts as far larger."""
 
 Curve = Sequence[Comparison]
 
@@ -35,7 +35,7 @@ class Critical(NamedTuple):
 
     @classmethod
     def of(cls, curve: Curve) -> Critical:
-        """From the batch sizes of one curve, which should extend far below and above it."""
+        """The value for one curve; its batch sizes should extend far below and above the critical one."""
         steps = np.array([[one.fewest, one.optimum] for one in curve])
         examples = steps * np.array([[one.batch_size] for one in curve])
         return cls(*(examples.min(0) / steps.min(0)).tolist())
@@ -82,7 +82,7 @@ def scaling(name: tuple[str, str], curve: Curve) -> Fact:
 
 
 def learning_rate(name: tuple[str, str], curve: Curve) -> Fact:
-    """The best learning rate, over 1 - momentum, is proportional to the batch size up to half the critical one."""
+    """The best learning rate / (1 - momentum) is proportional to the batch size, up to half the critical batch size."""
     low = [one for one in curve if one.batch_size <= Critical.of(curve).exact / 2]
     claim = f"{', '.join(name)}: best learning rate proportional to the batch size below the critical one"
     if len(low) < 3:

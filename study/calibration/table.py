@@ -1,4 +1,4 @@
-"""A calibration on the terminal: each curve beside the exact solution, then the known facts."""
+"""Shows a calibration on the terminal: each curve beside the exact solution, then the known facts."""
 
 import math
 from collections.abc import Sequence
@@ -94,7 +94,7 @@ def _steps(exact: float) -> str:
 
 
 def plain(comparisons: Sequence[Comparison], facts: Sequence[Fact]) -> dict[str, Any]:
-    """All of it as plain data for JSON; infinite numbers, which JSON lacks, become None."""
+    """The calibration as plain data for JSON; infinite numbers, which JSON lacks, become None."""
     rows = [asdict(one) | {"median": one.median, "agrees": one.agrees} for one in comparisons]
     return {"batch_sizes": _finite(rows), "facts": [fact._asdict() for fact in facts]}
 
