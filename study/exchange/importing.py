@@ -1,4 +1,4 @@
-"""`study import`: a tree of released measurements (`released_tree`) -> a results folder, study by study.
+"""`study import`: converts a tree of released measurements (`released_tree`) into a results folder, study by study.
 
 A released study holds neither its goal nor N, the number of trials that count. The user gives them, or the published
 values apply.
@@ -39,7 +39,7 @@ TRAIN_EXAMPLES |= {f"mnist_{examples}": examples for examples in (6875, 13750, 2
 _MAXIMISED_GOAL = re.compile(rf"(?P<metric>\w+/(?:{'|'.join(AS_ERRORS)}))\s*>\s*(?P<threshold>{NUMBER})")
 
 Watch = Callable[[Released, int], None]
-"""Called after every study with its number of measurements."""
+"""Called after every study, with the study and its number of measurements."""
 
 
 class ImportRefused(Refused):
@@ -58,8 +58,8 @@ def import_released(
     """Read a released tree into a results folder, with one study in memory at a time.
 
     Arguments:
-        goals: `[WORKLOAD:]METRIC<X` each; WORKLOAD may contain `*`, and the last goal that fits a workload counts. By
-            default the goal in an export of ours, else the published one.
+        goals: each `[WORKLOAD:]METRIC<X`; WORKLOAD may contain `*`, and the last goal that fits a workload counts. A
+            workload without one takes the goal of an export by this project, else the published goal.
         trials: N, the number of COMPLETE trials that count, 0 for all. None: as exported or published, else all.
         begin: called with the number of studies before the first is read.
 
@@ -145,8 +145,11 @@ def _given(text: str) -> tuple[str, Goal]:
 
 
 def parse_goal(text: str) -> Goal:
-    """Read `val/cross_entropy_error < 3.9`, or `val/average_precision > 0.31` as an error below 0.69; otherwise raise
-    ValueError."""
+    """Read `val/cross_entropy_error < 3.9`, or `val/average_precision > 0.31` as an error below 0.69.
+
+    Raises:
+        ValueError: the text is no goal.
+    """
     match = _MAXIMISED_GOAL.fullmatch(text.strip())
     return Goal(as_error(match["metric"]), 1 - float(match["threshold"])) if match else Goal.parse(text)
 
@@ -185,8 +188,10 @@ def _check(goal: Goal, study: Released, metrics: Sequence[str]) -> None:
 
 
 def _question(study: Released, goal: Goal) -> dict[str, Any]:
-    """The question that the study answered, in the terms of `study.json` under results. `search` and `train_steps`
-    are missing: they follow from its trials."""
+    """The question that the study answered, with the keys of `study.json` in a results folder.
+
+    `search` and `train_steps` are missing, because they follow from the trials.
+    """
     names = {"name": study.workload, "dataset": study.dataset, "model": study.model}
     return {
         "workload": names | {"train_examples": TRAIN_EXAMPLES.get(_data(study))},

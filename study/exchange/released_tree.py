@@ -1,10 +1,10 @@
-"""The released tree of Shallue et al.'s measurements (`batch_science`) -> its studies as plain records.
+"""Reads the studies in the released tree of Shallue et al.'s measurements (`batch_science`) as plain records.
 
     [leading folders/]dataset/model/optimizer/batch_size/study.json
     ...                                                 /trial_id/metadata.json
     ...                                                 /trial_id/measurements.csv
 
-A warning names everything that breaks a rule of the layout and says how it is read, or that it is left out.
+A warning names each entry that breaks a rule of the layout, and says how it is read or that it is left out.
 `study.exchange.released_trials` reads the trials; `analysis.export` writes the same layout.
 """
 
@@ -32,12 +32,12 @@ class Released:
     """One study of a released tree.
 
     Attributes:
-        workload: one name for both data set and model.
-        dataset: with its leading folders, such as `mnist_subsets/mnist_6875`.
+        workload: a name that combines data set and model.
+        dataset: the name with its leading folders, such as `mnist_subsets/mnist_6875`.
         train_steps: the step budget; 0: a time budget; None: unknown.
         parameter_configs: the search space as released; see `space`.
-        goal, trials, stopping, race_factor: from an export of ours, else None; trials is N.
-        warnings: the rules of the layout that it breaks.
+        goal, trials, stopping, race_factor: from an export by this project, else None; trials is N.
+        warnings: the rules of the layout that the study breaks.
     """
 
     folder: Path
@@ -60,7 +60,7 @@ class Released:
 
 
 def find(folder: Path) -> tuple[list[Released], list[str]]:
-    """(the studies of a tree by path and batch size, warnings on those that are left out)."""
+    """(the studies of a tree by workload, optimizer and batch size; a warning for each study that is left out)."""
     paths, lacking = [], set()
     for place, folders, files in os.walk(folder, followlinks=True):
         if "study.json" in files:
@@ -129,8 +129,10 @@ def _component(name: str) -> str:
 
 
 def space(study: Released, given: Collection[str]) -> tuple[dict[str, Any], list[str]]:
-    """(the search space in our terms, warnings), of the parameters `given` in its trials. Sides at the limit of the
-    legal values are hard."""
+    """(the search space in the form of `study.space`, warnings).
+
+    Only parameters that are `given` in trials enter. Sides at the limit of the legal values are hard.
+    """
     if not isinstance(study.parameter_configs, dict):
         return {}, [f"odd parameter_configs {study.parameter_configs!r:.40}: taken as empty"]
     legal = LEGAL | {"learning_rate_decay_steps": Legal(f"(0, {study.train_steps or 'inf'}]")}
@@ -168,7 +170,7 @@ def trial_folders(study: Released) -> list[tuple[int, str]]:
 
 
 def metrics(study: Released) -> list[str]:
-    """The metrics of its first readable trial, as errors; empty if there is none."""
+    """The metrics of the first readable trial of a study, as errors; empty if no trial is readable."""
     for _, folder in trial_folders(study):
         try:
             with open(f"{folder}/measurements.csv") as file:
@@ -184,7 +186,7 @@ def columns_of(header: str) -> list[str]:
 
 
 def as_error(metric: str) -> str:
-    """The error that stands for a metric in our files.
+    """The error that stands for a metric in results folders.
 
     >>> as_error("val/average_precision"), as_error("val/classification_error")
     ('val/average_precision_error', 'val/classification_error')

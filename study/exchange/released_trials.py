@@ -1,4 +1,4 @@
-"""The trials of a released study -> a record for each and columns of all their measurements.
+"""Reads the trials of a released study: a record for each trial, and columns of all measurements.
 
 A trial keeps the status that it was released with. All files of a study are parsed in one call, because a call of the
 parser costs as much as a thousand rows.
@@ -31,10 +31,10 @@ def read(study: Released, metric: str) -> tuple[list[dict[str, Any]], dict[str, 
     """All trials of a study, by trial id.
 
     Arguments:
-        metric: of the goal. A row without it gets a warning; a row without another metric only if the value is NaN.
+        metric: the goal's metric. Its empty cells and NaNs raise a warning; of other metrics, only NaNs do.
 
     Returns:
-        A record for each trial, the columns trial (index), step and one for each metric [M], warnings.
+        (a record for each trial; the columns trial (index), step and each metric [M]; warnings).
     """
     odd: Odd = defaultdict(list)
     records: list[dict[str, Any]] = []
@@ -157,7 +157,7 @@ def _metrics(table: pa.Table) -> list[str]:
 
 
 def _with_gaps(table: pa.Table, metric: str) -> set[int]:
-    """Trials with a NaN, or with a row without the goal's metric."""
+    """Indices of trials with a NaN, or with a row without the goal's metric."""
     gaps = np.full(len(table), metric not in map(as_error, _metrics(table)))
     for name in _metrics(table):
         gaps |= pc.is_nan(table[name]).fill_null(as_error(name) == metric).to_numpy()
@@ -165,7 +165,7 @@ def _with_gaps(table: pa.Table, metric: str) -> set[int]:
 
 
 def _errors(table: pa.Table) -> pd.DataFrame:
-    """The rows with each metric as an error."""
+    """The rows, with each metric converted to an error."""
     columns = {name: table[name].to_numpy() for name in ("trial", "step")}
     for name in _metrics(table):
         values = table[name].to_numpy()
@@ -174,8 +174,10 @@ def _errors(table: pa.Table) -> pd.DataFrame:
 
 
 def _in_order(frame: pd.DataFrame, ids: Sequence[int], odd: Odd) -> pd.DataFrame:
-    """Sort by trial and step; rows with the same step become one with the smaller errors, as a minimum over all rows
-    would find."""
+    """Sort by trial and step; rows of the same step become one row with the smallest errors.
+
+    A search through all rows would find the same minimum.
+    """
     later, further = np.diff(frame["trial"]), np.diff(frame["step"])
     if ((later > 0) | ((later == 0) & (further > 0))).all():
         return frame
