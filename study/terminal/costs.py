@@ -1,4 +1,4 @@
-"""What a sweep will cost, as a table on the terminal, with ways to make it cheaper."""
+"""Shows on the terminal what a sweep will cost, with ways to make it cheaper."""
 
 from collections.abc import Sequence
 from itertools import groupby
@@ -12,14 +12,18 @@ from study.records import Study
 from study.terminal.show import columns
 
 QUICK_TRIALS = 8
-"""The trials of preset=quick: a search of as few trials does not get smaller by it."""
+"""The trials of preset=quick: the preset does not make a search of so few trials cheaper."""
 LONG = 600
 """Seconds; a longer sweep is shown with ways to make it cheaper."""
 
 
 def show(console: Console, left: Sequence[Work], place: str, workers: int, cheaper: str | None = None) -> None:
-    """Show what the work left will cost if every trial runs its whole budget, at a `place` such as `cpu` or `4 x cuda`.
-    `cheaper`: how to make it cheaper; None: by the settings of a sweep."""
+    """Show what the remaining work will cost if every trial runs its whole budget.
+
+    Arguments:
+        place: the devices, such as `cpu` or `4 x cuda`.
+        cheaper: advice on how to make it cheaper; None: name settings of a sweep.
+    """
     if not left:
         return
     for (workload, optimizer), group in groupby(sorted(left, key=_curve), key=_curve):

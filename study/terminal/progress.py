@@ -1,4 +1,4 @@
-"""Live progress on the terminal: of a sweep, of jobs on a cluster, of studies that are read or written."""
+"""Live progress on the terminal for a sweep, for jobs on a cluster, and for studies that are read or written."""
 
 from __future__ import annotations
 
@@ -22,8 +22,11 @@ if TYPE_CHECKING:
 
 
 class SweepProgress:
-    """A live bar for the current search and one for the whole sweep; a line for each finished search. `left`: the work
-    of the searches that are known now."""
+    """A live bar for the current search and one for the whole sweep; a line for each finished search.
+
+    Arguments:
+        left: the remaining work of the searches that are known at the start.
+    """
 
     def __init__(self, console: Console, left: Sequence[Work]) -> None:
         self.console = console
@@ -47,14 +50,14 @@ class SweepProgress:
     def watch(self, cost: Cost, study: Study, tuner: Tuner) -> None:
         """Show the progress of a search; called at its start and after each of its trials."""
         wanted, weight = study.search.trials, cost.trial(study)
-        if self.current is not None and study != self.study:  # the last search was given up: it does not fit
+        if self.current is not None and study != self.study:  # the previous search was abandoned: it does not fit
             self.bars.remove_task(self.current)
             self.current = None
         starting = self.current is None
         if self.current is None:
             self.current = self.bars.add_task(self._name(study), total=wanted, status="")
             self.study, self.study_started = study, time.monotonic()
-            if study not in self.known:  # a stage or a rerun
+            if study not in self.known:  # a stage or a rerun, unknown at the start
                 self.known.append(study)
                 self.total += weight * wanted
         launched = tuner.feasible + tuner.infeasible
@@ -64,7 +67,7 @@ class SweepProgress:
         self.bars.update(self.current, completed=min(tuner.feasible, wanted), status=status)
         done = self.done_before + weight * min(tuner.feasible, wanted)
         if starting:
-            self.held += done - self.done_before  # an earlier run trained this part, in time of its own
+            self.held += done - self.done_before  # trained by an earlier run: says nothing about the speed of this one
         elapsed, progress = time.monotonic() - self.started, done - self.held
         left = f"{duration(elapsed * (self.total - done) / progress)} left" if progress else "time left: measuring"
         self.bars.update(self.overall, total=self.total, completed=done, status=left)
@@ -95,7 +98,7 @@ class SweepProgress:
 
 
 class JobsProgress:
-    """Studies that jobs train: a live table on a terminal, otherwise a line whenever a study makes progress."""
+    """Progress of studies that jobs train: a live table on a terminal, otherwise a line at each step of progress."""
 
     def __init__(self, console: Console) -> None:
         self.console = console
@@ -136,12 +139,12 @@ class JobsProgress:
 
 
 def study_name(study: Study) -> str:
-    """The name of a study on a line of its own."""
+    """The full name of a study, for lines that name no other."""
     return f"{study.name}, {study.optimizer}, batch size {study.batch_size:,}"
 
 
 class StudiesProgress:
-    """A live bar over studies that are read or written; `done` is a closing line."""
+    """A live bar over studies that are read or written; `done` is the closing line."""
 
     def __init__(self, console: Console, doing: str) -> None:
         self.doing, self.studies, self.rows = doing, 0, 0

@@ -1,4 +1,4 @@
-"""Frames of `analysis` as tables on the terminal, with the sentences that follow from them. Imports no torch."""
+"""Shows frames of `analysis` as tables on the terminal, with their sentences. Imports no torch."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -19,8 +19,12 @@ OF_SCHEDULES |= {*Schedule.optional_hyperparameters}
 
 
 def results(console: Console, steps: pd.DataFrame, sentences: Sequence[str], warnings: Sequence[str]) -> None:
-    """Show the steps to result (frame of `analysis.tables.steps_to_result.table`; tuned hyperparameters between `trial`
-    and `steps_n`), the findings, and the first few warnings, the most serious first."""
+    """Show the steps to result, the findings, and the first few warnings.
+
+    Arguments:
+        steps: from `analysis.tables.steps_to_result.table`; tuned hyperparameters are between `trial` and `steps_n`.
+        warnings: the most serious first.
+    """
     several = len(steps[["goal_metric", "goal_threshold"]].drop_duplicates()) > 1
     for key, curve in steps.groupby(["workload", "optimizer", "goal_metric", "goal_threshold"]):
         workload, optimizer, metric, threshold = key
@@ -44,7 +48,7 @@ def results(console: Console, steps: pd.DataFrame, sentences: Sequence[str], war
 
 
 def _fewest_steps(curve: pd.DataFrame) -> Iterator[Table]:
-    """A row per batch size with hyperparameters of its best trial; the widest table first, for the caller to choose."""
+    """Tables from wide to narrow, with a row per batch size; narrower ones show fewer tuned hyperparameters."""
     searched = curve.loc[:, "trial":"steps_n"].columns[1:-1]
     tuned = [name for name in searched if name not in OF_SCHEDULES and curve[name].notna().any()]
     tuned.sort(key=lambda name: name != "learning_rate")
@@ -71,7 +75,7 @@ def _steps_or_why_not(row: Mapping[str, Any]) -> str:
 
 
 def rules(console: Console, moved: pd.DataFrame, sentences: Sequence[str]) -> None:
-    """Show what transfers lose (frame of `analysis.tables.transfer.table`), one table per base, and the findings."""
+    """Show the steps that transfers lose, one table per base, and the findings; `moved`: of `tables.transfer.table`."""
     for key, part in moved.groupby(["workload", "optimizer", "base_batch_size"], sort=False):
         workload, optimizer, base = key
         console.print(
@@ -95,7 +99,7 @@ def rules(console: Console, moved: pd.DataFrame, sentences: Sequence[str]) -> No
 def advice(
     console: Console, overview: pd.DataFrame, alternatives: pd.DataFrame, sentences: Sequence[str], notes: Sequence[str]
 ) -> None:
-    """Show which batch size to train with on which devices (frames of text of `analysis.advice.tables`)."""
+    """Show which batch size to train with on which devices; the frames of text are from `analysis.advice.tables`."""
     for frame in (overview, alternatives):
         console.print(f"\n[bold]{frame.attrs['title']}[/]")
         table = columns(*frame.columns, left=[""])
@@ -118,7 +122,7 @@ def _lost(row: pd.Series) -> str:
 
 
 def status(console: Console, progress: pd.DataFrame) -> None:
-    """Show the progress of every study (frame of `analysis.tables.status.table`)."""
+    """Show the progress of every study; `progress`: from `analysis.tables.status.table`."""
     for (workload, optimizer), curve in progress.groupby(["workload", "optimizer"]):
         console.print(f"[bold]{workload}, {optimizer}[/]")
         searches = ["search"] if curve["search"].any() else []
