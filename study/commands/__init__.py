@@ -1,6 +1,6 @@
-"""The verbs of `python -m study`: one file each, with the arguments of a verb beside its body.
+"""The verbs of `python -m study`: one file for each, with its arguments and its body.
 
-Bodies import torch, Optuna and Hydra inside, so that verbs that only read files start without them.
+Bodies import torch, Optuna and Hydra themselves, so that verbs that only read files start without them.
 """
 
 import argparse

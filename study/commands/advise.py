@@ -121,12 +121,12 @@ class AdviceRequest:
 
     Attributes:
         devices: numbers of devices to choose from.
-        step_seconds: as entered, by per-device batch; None: as recorded, or as measured on the device `measure`.
-        memory: of a device [bytes]; None: `largest` examples fit, or any number if that is None too.
+        step_seconds: per-device batch -> seconds as entered; None: as recorded, or measured on the device `measure`.
+        memory: memory of a device [bytes]; None: `largest` examples fit, or any number if that is None too.
         exchange: seconds of an exchange of gradients between devices.
-        bandwidth: between devices [bytes/s].
-        price: of a device-hour.
-        goal: None: the study's own.
+        bandwidth: bandwidth between devices [bytes/s].
+        price: price of a device-hour.
+        goal: None: the study's own goal.
     """
 
     devices: Sequence[int]
@@ -142,7 +142,7 @@ class AdviceRequest:
 
     @classmethod
     def of(cls, options: argparse.Namespace) -> AdviceRequest:
-        """From the arguments of `python -m study advise`. Raises UsageError if a value is out of range or malformed."""
+        """Check the arguments of `study advise`. Raises UsageError if a value is out of range or malformed."""
         least = {"memory": "GiB", "max_per_device_batch": "examples", "bandwidth": "GB/s", "price": "of a device-hour"}
         for name, unit in least.items():
             value = getattr(options, name)
@@ -175,10 +175,10 @@ class Facts:
     """Numbers of one curve that follow from the request.
 
     Attributes:
-        step_seconds: by per-device batch; None: as recorded.
+        step_seconds: per-device batch -> seconds; None: as recorded.
         largest: examples that fit on a device at once; None: any number.
         gradient_bytes: exchanged after each update; 0 if the request does not need it.
-        source: of step_seconds, for people.
+        source: origin of step_seconds, as text.
         notes: how the other numbers were estimated.
     """
 
@@ -190,8 +190,15 @@ class Facts:
 
 
 def facts(request: AdviceRequest, question: Mapping[str, Any], largest: int) -> Facts:
-    """The facts of a question's curve, whose largest batch size is `largest`; builds its model only if the request
-    needs it. Raises UsageError if it cannot be built, or one example does not fit on the device to measure on."""
+    """The facts of a curve; builds its model only if the request needs it.
+
+    Arguments:
+        question: of any study of the curve.
+        largest: the largest batch size of the curve.
+
+    Raises:
+        UsageError: the model cannot be built, or one example does not fit on the device to measure on.
+    """
     from study.devices.memory import too_large
     from study.engine.footprint import footprint, rebuilt, step_seconds
     from workloads.base import importable

@@ -6,7 +6,7 @@ from pathlib import Path
 from rich.console import Console
 
 FORMATS = ("batch_science", "csv", "parquet")
-"""The formats of `analysis.export`, which takes a while to load."""
+"""The formats of `analysis.export`; repeated here because importing it takes a while."""
 
 
 def export_arguments(verb: argparse.ArgumentParser) -> None:

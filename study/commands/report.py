@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from analysis.report.build import Asked
 
 REPORT = Path("results/report")
-"""Folder of a report on several results folders."""
+"""Default folder for a report on several results folders."""
 STUDIES = "studies/*/*/*/study.json"
 
 

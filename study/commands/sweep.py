@@ -52,7 +52,7 @@ def sweep(options: argparse.Namespace, console: Console) -> None:
 
 
 def train(jobs: Sequence[Job], where: Cluster, config_dir: Path | None, command: str, console: Console) -> None:
-    """Train these jobs on this machine, or on a cluster while showing their progress from their files."""
+    """Train these jobs on this machine, or on a cluster; there, show the progress that their files record."""
     from analysis.load import load
     from analysis.tables import status as progress
     from study import whole_sweep
