@@ -258,7 +258,7 @@ def test_batch_sizes_of_one_curve_may_differ_in_arithmetic(tmp_path, make_study)
     """A convolutional network is fused at batch sizes up to 4 and plain above."""
     store.open_study(tmp_path, make_study(batch_size=4, arithmetic="vmap"), {})
     store.open_study(tmp_path, make_study(batch_size=8, arithmetic="plain"), {})
-    with pytest.raises(store.StoreError, match=r"arithmetic: vmap -> plain\); its engine= and engine.device= chose"):
+    with pytest.raises(store.StoreError, match=r"arithmetic: vmap -> plain\); repeat the engine= and engine.device="):
         store.check(tmp_path, [make_study(batch_size=4, arithmetic="plain")])
 
 
@@ -280,7 +280,7 @@ def test_trials_without_their_question_are_no_answer(tiny):
     """They are neither a study that is done nor one that is not there."""
     tiny.write(tiny.curve(0))
     (tiny.folder / "study.json").unlink()
-    with pytest.raises(store.StoreError, match=r"holds trials, but no study\.json .* remove the folder"):
+    with pytest.raises(store.StoreError, match=r"holds trials, but study\.json, .* is missing: .* remove the folder"):
         store.check(tiny.results, [tiny.study])
     with pytest.raises(analysis_load.LoadError, match=r"holds trials but no study\.json"):
         analysis_load.folders(tiny.results)
