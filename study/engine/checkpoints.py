@@ -7,6 +7,7 @@ state, step, and the measurements so far. Batches, dropout and schedules are fun
 import hashlib
 import io
 import json
+import pickle
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
@@ -17,6 +18,11 @@ from torch import Tensor
 
 from study.engine.evaluation import Log
 from study.records import Trial
+
+KEYS = {"torch", "trial", "micro_batch", "steps", "errors", "seconds", "step", "weights", "state"}
+"""What a checkpoint holds; see `pack`."""
+ARCHIVE = b"PK"
+"""The first bytes of a file of torch.save, which is a zip archive. torch.load would warn about a bare pickle."""
 
 
 class Pace:
@@ -96,39 +102,31 @@ def restore(content: bytes | None, log: Log, weights: Mapping[str, Tensor]) -> C
         None, with the log unchanged, if there is no checkpoint, if it cannot be read, or if it does not match: another
         trial, micro-batch, model, set of errors or evaluation grid, or another version of torch (other last bits).
     """
-    if content is None:
-        return None
-    grid = log.study.evaluation_steps
-    try:
-        held = _read(content)
-        asked = (
-            held["torch"] == str(torch.__version__)
-            and json.loads(held["trial"]) == json.loads(_record(log.trial))
-            and held["micro_batch"] == log.micro_batch
-            and {name: tensor.shape for name, tensor in held["weights"].items()}
-            == {name: tensor.shape for name, tensor in weights.items()}
-            and held["errors"].keys() == log.errors.keys()
-            and held["steps"] == grid[: len(held["steps"])]
-            and held["step"] <= grid[len(held["steps"])]
-        )
-        found = Checkpoint(held["step"], held["weights"], held["state"])
-    except Exception:  # a torn or foreign file may raise any error
-        return None
-    if not asked:
+    held, grid = _read(content), log.study.evaluation_steps
+    matches = (
+        held is not None
+        and held["torch"] == str(torch.__version__)
+        and json.loads(held["trial"]) == json.loads(_record(log.trial))
+        and held["micro_batch"] == log.micro_batch
+        and _shapes(held["weights"]) == _shapes(weights)
+        and held["errors"].keys() == log.errors.keys()
+        and held["steps"] == grid[: len(held["steps"])] != grid
+        and held["step"] <= grid[len(held["steps"])]
+    )
+    if held is None or not matches:
         return None
     log.steps, log.errors, log.seconds = held["steps"], held["errors"], held["seconds"]
-    return found
+    return Checkpoint(held["step"], held["weights"], held["state"])
 
 
 def trials(kept: Mapping[int, bytes]) -> list[Trial]:
     """The trials of all readable checkpoints. `kept`: trial index -> content."""
-    found = []
-    for index in kept:
-        try:
-            found.append(Trial(**json.loads(_read(kept[index])["trial"])))
-        except Exception:  # a torn or foreign file may raise any error
-            continue
-    return found
+    read = (_read(kept.get(index)) for index in kept)  # `get`: a file may vanish, or be unreadable
+    return [Trial(**json.loads(held["trial"])) for held in read if held is not None]
+
+
+def _shapes(weights: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: getattr(tensor, "shape", None) for name, tensor in weights.items()}
 
 
 def _record(trial: Trial) -> str:
@@ -136,11 +134,18 @@ def _record(trial: Trial) -> str:
     return json.dumps(asdict(trial))
 
 
-def _read(content: bytes) -> dict[str, Any]:
+def _read(content: bytes | None) -> dict[str, Any] | None:
+    """The content that `pack` wrote; None if there is none, or the file is torn, foreign or of another version."""
+    if content is None:
+        return None
     body = content[32:]
-    if content[:32] != _digest(body):
-        raise ValueError("torn")
-    return torch.load(io.BytesIO(body), map_location="cpu", weights_only=True)
+    if content[:32] != _digest(body) or not body.startswith(ARCHIVE):
+        return None
+    try:
+        held = torch.load(io.BytesIO(body), map_location="cpu", weights_only=True)
+    except (pickle.UnpicklingError, RuntimeError):  # other objects than plain data, or a newer version of torch
+        return None
+    return held if isinstance(held, dict) and held.keys() == KEYS else None
 
 
 def _digest(body: bytes) -> bytes:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from helpers.checkpointed import CASES, STEPS, held, saved, trial
+from helpers.checkpointed import CASES, GRID, STEPS, held, saved, trial
 from helpers.desks import Desk, assert_same_bits, trained
 from helpers.fused import each_once
 
@@ -73,6 +73,7 @@ FOREIGN = {
     "errors": lambda held: held | {"errors": {"val/other": held["errors"]["val/loss"]}},
     "grid": lambda held: held | {"steps": [step + 1 for step in held["steps"]]},
     "past the next evaluation": lambda held: held | {"step": STEPS},
+    "after the last evaluation": lambda held: held | {"steps": GRID.grid(STEPS), "step": STEPS},
     "names": lambda held: held | {"weights": {f"other.{name}": t for name, t in held["weights"].items()}},
     "shapes": lambda held: held | {"weights": {name: t[None] for name, t in held["weights"].items()}},
     "no tensors": lambda held: held | {"weights": dict.fromkeys(held["weights"], 1.0)},
