@@ -29,8 +29,9 @@ def show(console: Console, left: Sequence[Work], place: str, workers: int, cheap
     for (workload, optimizer), group in groupby(sorted(left, key=_curve), key=_curve):
         console.print(f"[bold]{workload}, {optimizer}[/]: what it will cost")
         _table(console, list(group), workers)
-    for batch_size, cost in {work.study.batch_size: work.cost for work in left if work.cost.parts}.items():
-        console.print(f"Batch size {cost.composition(batch_size)}.")
+    # Searches of one study share the text; two curves at one batch size may differ in it.
+    for text in dict.fromkeys(work.cost.composition(work.study.batch_size) for work in left if work.cost.parts):
+        console.print(f"Batch size {text}.")
     total = sum(work.seconds(workers) for work in left)
     early = STOPPING[left[0].study.stopping].in_words
     console.print(

@@ -35,6 +35,21 @@ def test_the_quick_preset_is_as_quick_as_is_said():
     assert quick.search.trials == costs.QUICK_TRIALS
 
 
+def test_each_way_to_split_a_batch_is_told_once(make_study):
+    """Two curves may split one batch size in two ways; the searches of one curve split it alike."""
+    console = Console(record=True, width=120)
+    works = [
+        Work(make_study(optimizer=optimizer, batch_size=8), Cost(1, 1, 1, parts=parts), 2)
+        for optimizer, parts in [("sgd", ((4, 4),)), ("sgd", ((4, 4),)), ("momentum", ((2, 2, 2, 2),))]
+    ]
+    costs.show(console, works, "cpu", 1)
+    said = [line for line in console.export_text().splitlines() if line.startswith("Batch size")]
+    assert said == [
+        "Batch size 8 = 1 device x 2 accumulation steps of at most 4 examples.",
+        "Batch size 8 = 1 device x 4 accumulation steps of at most 2 examples.",
+    ]
+
+
 def test_a_search_that_was_given_up_makes_room_for_the_next(make_study, make_curve):
     """A study whose trials do not fit ends before its search is complete; the others go on."""
     console = Console(record=True, width=120)
