@@ -143,7 +143,7 @@ class AdviceRequest:
     @classmethod
     def of(cls, options: argparse.Namespace) -> AdviceRequest:
         """Check the arguments of `study advise`. Raises UsageError if a value is out of range or malformed."""
-        least = {"memory": "GiB", "max_per_device_batch": "examples", "bandwidth": "GB/s", "price": "of a device-hour"}
+        least = {"memory": "GiB", "max_per_device_batch": "examples", "bandwidth": "GB/s", "price": "per device-hour"}
         for name, unit in least.items():
             value = getattr(options, name)
             if value is not None and not 0 < value < math.inf:

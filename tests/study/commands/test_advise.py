@@ -122,7 +122,7 @@ def test_steps_measured_here(capsys):
         (["--max-per-device-batch", "0"], "--max-per-device-batch must be above 0 (examples), but got 0."),
         (["--allreduce-ms", "-1"], "--allreduce-ms must be at least 0 milliseconds, but got -1."),
         (["--bandwidth", "-1"], "--bandwidth must be above 0 (GB/s)"),
-        (["--price", "0"], "--price must be above 0 (of a device-hour)"),
+        (["--price", "0"], "--price must be above 0 (per device-hour)"),
         (["--optimizer", "sgdd"], "no optimizer 'sgdd'"),
         (["--workload", "digits"], "no workload 'digits'"),
         (["--goal", "soon"], "a goal must read"),
