@@ -20,7 +20,7 @@ NEAR = 2.0
 """Trials within this multiple of the fewest steps are near the best; a race with the default factor keeps them."""
 AROUND = 10
 """The most evaluations before, and after, the first crossing of the goal that noise is measured from."""
-TOO_FEW_AROUND = 3
+ENOUGH_AROUND = 3
 """The fewest of these evaluations that are enough."""
 SLOWER = 1.2
 """A general optimizer that needs more than this multiple of the steps of its special case may be under-tuned."""
@@ -139,7 +139,7 @@ def missed_again(errors: np.ndarray, threshold: float) -> float:
     0.5
     """
     errors = errors[:AROUND]
-    return float(np.mean(errors >= threshold)) if len(errors) >= TOO_FEW_AROUND else math.nan
+    return float(np.mean(errors >= threshold)) if len(errors) >= ENOUGH_AROUND else math.nan
 
 
 def descent(errors: np.ndarray) -> float:
@@ -150,7 +150,7 @@ def descent(errors: np.ndarray) -> float:
     """
     moves = np.diff(errors[-AROUND - 1 :])
     way = np.abs(moves).sum()
-    return float(-moves.sum() / way) if len(moves) >= TOO_FEW_AROUND and way else math.nan
+    return float(-moves.sum() / way) if len(moves) >= ENOUGH_AROUND and way else math.nan
 
 
 def _median(values: list[float]) -> float:

@@ -115,7 +115,7 @@ class Replayed:
             self._found = graph.record(lambda: self._function(*held))
             self._held, self._latest = held, arguments
         except RuntimeError as error:
-            chain = list(_with_what_came_before(error))  # ending a failed recording raises again
+            chain = list(_with_contexts(error))  # ending a failed recording raises again
             if full := next(filter(out_of_memory, chain), None):
                 raise full from None
             self._graph = None
@@ -124,7 +124,7 @@ class Replayed:
         return found
 
 
-def _with_what_came_before(error: BaseException | None) -> Iterator[BaseException]:
+def _with_contexts(error: BaseException | None) -> Iterator[BaseException]:
     """An error, then its context, and so on to the first error."""
     while error is not None:
         yield error
