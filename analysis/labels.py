@@ -36,6 +36,15 @@ def short_count(count: float) -> str:
     return f"{count:,.0f}"
 
 
+def percent(share: float) -> str:
+    """A share in percent: two digits below 10 %, so that none but 0 looks like 0.
+
+    >>> percent(0.002), percent(0.15), percent(0.6105)
+    ('0.2%', '15%', '61%')
+    """
+    return f"{share:.0%}" if share >= 0.095 else f"{100 * share:.2g}%"
+
+
 def duration(seconds: float) -> str:
     """A duration [seconds] with three digits or two units.
 

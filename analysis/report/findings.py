@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 import pandas as pd
 
 from analysis.counting import COMPLETE, RACE, Goal
-from analysis.labels import batch_sizes, listed
+from analysis.labels import batch_sizes, listed, percent
 from analysis.load import StudyData
 from analysis.tables import compare, scaling, steps_to_result, transfer
 
@@ -105,9 +105,11 @@ def _grid_sentence(study: StudyData, goals: Sequence[Goal]) -> str:
     rarely = ""
     if not all(goal.metric.startswith("val/") for goal in goals):
         apart = grid["ratio"] ** grid["every"] - 1
-        rarely = f" Training and test errors are measured every {apart:.0%} more steps, so goals on them are as coarse."
+        rarely = (
+            f" Training and test errors are measured every {percent(apart)} more steps, so goals on them are as coarse."
+        )
     return (
         f"Step budget: the larger of {budget['epochs']:g} epochs and {budget['steps']:,} steps{capped}.{each} "
-        f"Validation errors are measured first at {grid['first']:.0%} of the budget, then every "
-        f"{grid['ratio'] - 1:.0%} more steps, so a steps-to-result may be too large by as much.{rarely}"
+        f"Validation errors are measured first at {percent(grid['first'])} of the budget, then every "
+        f"{percent(grid['ratio'] - 1)} more steps, so a steps-to-result may be too large by as much.{rarely}"
     )

@@ -19,7 +19,7 @@ from analysis.report.findings import grid_sentences, stopping_sentences
 from analysis.tables import best_errors, scaling, steps_to_result, trials
 from analysis.tables.answers import answers as searches_answers
 from study.__main__ import main
-from study.records import Budget
+from study.records import Budget, Evaluation
 from study.search import stages
 from study.search.tuner import Tuner
 
@@ -198,6 +198,15 @@ def test_budgets_and_grids_that_are_more_than_one_are_told(sweep):
     assert "Training and test errors" not in plain
     [said] = grid_sentences(studies, [Goal("test/classification_error", 0.1)])
     assert "Training and test errors are measured every 61% more steps, so goals on them are as coarse." in said
+
+
+@pytest.mark.parametrize(("first", "ratio", "said"), [
+    (0.02, 1.1, "first at 2% of the budget, then every 10% more steps"),
+    (0.002, 1.004, "first at 0.2% of the budget, then every 0.4% more steps"),
+])  # fmt: skip
+def test_a_fine_grid_is_not_told_as_none(sweep, first, ratio, said):
+    [sentence] = grid_sentences(list(load(sweep({8: [400] * 4}, evaluation=Evaluation(first, ratio)))))
+    assert said in sentence
 
 
 def test_nobody_can_look_before_the_only_step(sweep):
