@@ -189,7 +189,9 @@ def _noise(study: StudyData, goal: Goal, row: Row) -> Iterator[Caution]:
     """The metric is noisy at the goal. Judged on evaluations after the goal was met; if there are none, before it."""
     noise = audits.noise(study, goal) if row["reached"] else audits.Noise(np.nan, np.nan)
     such_as = "" if goal.metric.endswith("/cross_entropy_error") else ", such as a cross entropy"
-    cure = f"choose a goal that the curves cross steeply{such_as}, or raise workload.validation_examples"
+    settable = "validation_examples" in study.question["workload"]
+    more = "raise workload.validation_examples" if settable else "validate on more examples"
+    cure = f"choose a goal that the curves cross steeply{such_as}, or {more}"
     noisy = f"the {metric_text(goal.metric)} is noisy at the goal"
     if noise.missed_again >= MISSED_AGAIN:
         text = f"{noisy}: after the goal was first met, {{}} of the next evaluations missed it"

@@ -277,3 +277,13 @@ def test_a_noisy_goal_is_not_cured_by_its_own_metric(metric, recommended, monkey
     study = load_study(Path(__file__).parents[3] / "results/published/mlp_digits/studies/mlp_digits/sgd/64")
     (caution,) = warnings._noise(study, Goal(f"val/{metric}", 0.2), {"reached": True})
     assert ("such as a cross entropy" in caution.cure) == recommended
+
+
+@pytest.mark.parametrize("settable", [True, False])
+def test_a_cure_names_only_settings_that_the_workload_has(settable, monkeypatch):
+    monkeypatch.setattr(audits, "noise", lambda study, goal: audits.Noise(missed_again=0.9, descent=0.1))
+    study = load_study(Path(__file__).parents[3] / "results/published/mlp_digits/studies/mlp_digits/sgd/64")
+    if not settable:
+        del study.question["workload"]["validation_examples"]
+    (caution,) = warnings._noise(study, study.goal, {"reached": True})
+    assert ("workload.validation_examples" in caution.cure) == settable
