@@ -18,12 +18,18 @@ from torch.utils.data import Dataset
 
 from workloads.suggest import suggest
 
-PerExample = Callable[[Tensor, Tensor], Tensor]
+PerExample = Callable[[Any, Any], Tensor]
 """(outputs [B, ...], targets [B, ...]) -> one float per example [B]; lower is better."""
+Metric = Callable[[Any, Any], Any]
+"""(outputs [N, ...], targets [N, ...]) of a whole split -> a number, lower is better; or an object with `update`,
+`compute` and `reset`, such as those of torchmetrics, which sees the split in parts."""
+Weights = Callable[[Any], Tensor]
+"""targets [B, ...] -> the weight of each example [B], not negative."""
 
-
-Split = tuple[Tensor, Tensor] | Dataset
-"""(inputs [N, ...], targets [N, ...]), or a map-style data set with a fixed (input, target) for each index."""
+Split = tuple[Any, Any] | Dataset
+"""(inputs [N, ...], targets [N, ...]), each a tensor or a tree of tensors (tuples, lists, mappings); or a map-style data
+set with an (input, target) for each index. If `__getitem__` is random, it draws from the global generators of torch,
+NumPy or `random`, which are seeded before each call."""
 
 
 class Splits(NamedTuple):
@@ -38,7 +44,10 @@ class Workload(Protocol):
     """The members of a workload. Any class that has them is a workload; it inherits nothing.
 
     Every argument of the constructor comes from the workload's YAML file and is recorded by the study, so two objects
-    built from equal arguments must behave alike.
+    built from equal arguments must behave alike. A workload may also have the members of `OPTIONAL`.
+
+    Inputs, targets and outputs are tensors or trees of tensors: tuples, lists, mappings, dataclasses. The model takes a
+    mapping as keyword arguments and a tuple as several arguments, if its `forward` has them.
     """
 
     name: str
@@ -57,17 +66,44 @@ class Workload(Protocol):
     def splits(self, device: torch.device) -> Splits:
         """The data, as tensors on `device` or as data sets; called once per process.
 
-        Engines ask for the CPU and move tensors to the training device if they fit there.
+        Engines ask for the CPU and move tensors to the training device if they fit there. The global generators start
+        from the same seed at every call.
         """
         ...
 
     def model(self) -> nn.Module:
-        """A newly initialised model on the CPU, drawn from torch's global generator (the engine seeds it)."""
+        """A newly initialised model on the CPU, drawn from the global generators (the engine seeds them)."""
         ...
 
-    def loss(self, outputs: Tensor, targets: Tensor, **hyperparameters: Any) -> Tensor:
-        """The training loss of each example [B]; a step descends its mean."""
+    def loss(self, outputs: Any, targets: Any, **hyperparameters: Any) -> Tensor:
+        """The training loss of each example [B]; a step descends its mean, weighted if the workload has `weights`."""
         ...
+
+
+OPTIONAL: Mapping[str, str] = {
+    "metrics": "name -> `Metric`, such as average precision: a number of a whole split, measured for each trial alone",
+    "weights": "`Weights` of the loss: a step descends the weighted mean over the whole batch (gradient 0 if all are 0)",
+    "error_weights": "`Weights` of the errors of a split; default: every example counts alike",
+    "augment": "(inputs [B, ...], generator) -> inputs [B, ...]: random changes of a whole training batch",
+    "collate": "list of examples of a data set -> (inputs [B, ...], targets [B, ...]); default: torch's default_collate",
+}
+"""Members that a workload may have, and what they are."""
+
+
+def optional(workload: Any, member: str) -> Any:
+    """An optional member of a workload; None if the workload does not have it."""
+    assert member in OPTIONAL, member
+    return getattr(workload, member, None)
+
+
+def metrics_of(workload: Any) -> Mapping[str, Metric]:
+    """The workload's metrics by name; empty if it has none."""
+    return optional(workload, "metrics") or {}
+
+
+def judges(workload: Any) -> list[str]:
+    """The names of all errors and metrics of a workload."""
+    return [*workload.errors, *metrics_of(workload)]
 
 
 def classification_error(logits: Tensor, targets: Tensor) -> Tensor:
