@@ -71,11 +71,13 @@ class Evaluation:
         ratio: each evaluation is at about this multiple of the step before it; steps to result are that coarse.
         every: every `every`-th evaluation also measures the training subset and the test set; so do the first one that
             meets the goal and the one at the end of the budget.
+        examples: most evaluated examples of a split, a fixed random part of it; None: all.
     """
 
     first: float = 0.02
     ratio: float = 1.1
     every: int = 5
+    examples: int | None = None
 
     def __post_init__(self) -> None:
         if not 0 < self.first <= 1:
@@ -83,6 +85,8 @@ class Evaluation:
         if not (math.isfinite(self.ratio) and self.ratio > 1):
             raise ValueError(f"evaluation.ratio must be above 1, but got {self.ratio:g}.")
         _at_least("evaluation.every", self.every, 1)
+        if self.examples is not None:
+            _at_least("evaluation.examples", self.examples, 1)
 
     def grid(self, train_steps: int) -> list[int]:
         """Increasing steps, the last of them `train_steps`."""
@@ -181,6 +185,7 @@ class Study:
         precision: `fp32`, or `bf16`: matrix products and convolutions under bfloat16 autocast, weights in fp32.
         arithmetic: how a step is computed, one of ARITHMETICS; they differ in the last bits.
         micro_batch: most examples in one forward pass, if memory is too small for the batch; None: the whole batch.
+        evaluation_chunk: most examples in one forward pass of an evaluation.
         branch: which search of the study this is: its stage, budget, repetition or rerun.
     """
 
@@ -198,6 +203,7 @@ class Study:
     precision: str = "fp32"
     arithmetic: str = "plain"
     micro_batch: int | None = None
+    evaluation_chunk: int = 1024
     branch: Branch = field(default_factory=Branch)
     optimizer_arguments: Mapping[str, Any] = field(default_factory=dict)
     numerics_version: int = NUMERICS_VERSION
@@ -368,6 +374,7 @@ class Curve:
         errors: metric such as `val/classification_error` -> values [E], NaN where it was not measured.
         seconds: `training` and `evaluation` wall time of this trial alone.
         micro_batch: most examples in one forward pass; None: the whole batch.
+        evaluation_chunk: most examples in one forward pass of an evaluation.
     """
 
     trial: Trial
@@ -376,6 +383,7 @@ class Curve:
     errors: Mapping[str, np.ndarray]
     seconds: Mapping[str, float]
     micro_batch: int | None = None
+    evaluation_chunk: int = 1024
 
     def __post_init__(self) -> None:
         if not (np.diff(self.steps) > 0).all():

@@ -27,9 +27,9 @@ Weights = Callable[[Any], Tensor]
 """targets [B, ...] -> the weight of each example [B], not negative."""
 
 Split = tuple[Any, Any] | Dataset
-"""(inputs [N, ...], targets [N, ...]), each a tensor or a tree of tensors (tuples, lists, mappings); or a map-style data
-set with an (input, target) for each index. If `__getitem__` is random, it draws from the global generators of torch,
-NumPy or `random`, which are seeded before each call."""
+"""(inputs [N, ...], targets [N, ...]), each a tensor or a tree of tensors (tuples, lists, mappings); or a map-style
+data set with an (input, target) for each index. If `__getitem__` is random, it draws from the global generators of
+torch, NumPy or `random`, which are seeded before each call."""
 
 
 class Splits(NamedTuple):
@@ -82,10 +82,10 @@ class Workload(Protocol):
 
 OPTIONAL: Mapping[str, str] = {
     "metrics": "name -> `Metric`, such as average precision: a number of a whole split, measured for each trial alone",
-    "weights": "`Weights` of the loss: a step descends the weighted mean over the whole batch (gradient 0 if all are 0)",
+    "weights": "`Weights` of the loss: a step descends the weighted mean over the batch (gradient 0 if all are 0)",
     "error_weights": "`Weights` of the errors of a split; default: every example counts alike",
     "augment": "(inputs [B, ...], generator) -> inputs [B, ...]: random changes of a whole training batch",
-    "collate": "list of examples of a data set -> (inputs [B, ...], targets [B, ...]); default: torch's default_collate",
+    "collate": "list of a data set's examples -> (inputs [B, ...], targets [B, ...]); default: `default_collate`",
 }
 """Members that a workload may have, and what they are."""
 

@@ -11,13 +11,14 @@ from study.config.jobs import Job
 from study.config.workload_check import FEW, calling, check_model, check_numbers, check_splits, fingerprint, in_the_loss
 from study.data import streaming
 from study.data.resident import Data
-from study.devices.memory import device_bytes, micro_batch, most_workers, saved_bytes
+from study.devices.memory import device_bytes, micro_batch, most_workers
 from study.devices.placement import slots
 from study.engine.arithmetic import candidates, fused
 from study.engine.can_fuse import lanes_can, refusal
-from study.engine.evaluation import metrics
+from study.engine.evaluation import measured_names
 from study.errors import UsageError
 from study.records import Study
+from study.user_code.activations import saved_bytes
 from workloads.base import Splits, Workload, build
 from workloads.layers import whole_batch_layers
 from workloads.suggest import suggest
@@ -179,7 +180,7 @@ def check_parts(study: Study, model: nn.Module, devices: int) -> None:
 def check_names(study: Study, workload: Workload) -> None:
     """Raise UsageError if neither optimizer, schedule nor workload takes a tuned parameter, or nothing measures the
     goal."""
-    measured = metrics(study, workload)
+    measured = measured_names(study, workload)
     if study.goal.metric not in measured:
         raise UsageError(f"{study.name} does not measure {study.goal.metric!r}{suggest(study.goal.metric, measured)}")
     asked = {*study.asked_hyperparameters, *study.optional_hyperparameters, *workload.hyperparameters}

@@ -1,26 +1,33 @@
 """Data that fits on the device, and the interface through which engines read any data.
 
-Shapes: B examples in a batch, N examples in a split.
+Shapes: B examples in a batch, N examples in a split. Inputs and targets are trees of tensors (`study.data.trees`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
+from study.data import trees
 from study.data.order import Batches
+from study.data.trees import Tree
+from study.devices import generators
 from study.devices.distributed import Team
-from workloads.base import Splits
+from workloads.base import Splits, optional
 
 EVALUATION_CHUNK = 1024
-"""Examples per forward pass of an evaluation; fixed, because another size changes the last bits."""
+"""Most examples per forward pass of an evaluation, if memory suffices; recorded, because another size changes the last
+bits."""
 
-Reader = Callable[[int, int], tuple[Tensor, Tensor]]
-"""(step, index of a micro-batch) -> its inputs [B, ...] and targets [B, ...] on the device."""
+Reader = Callable[[int, int], tuple[Tree, Tree]]
+"""(step, index of a micro-batch) -> its inputs [B, ...] and targets [B, ...] on the device, for the caller to keep."""
+
+Augment = Callable[[Tree, int], Tree]
+"""(inputs [B, ...] of a whole batch, step) -> the augmented inputs [B, ...]."""
 
 
 class Source(Protocol):
@@ -31,12 +38,14 @@ class Source(Protocol):
     @property
     def device(self) -> torch.device: ...
     @property
+    def layout(self) -> torch.memory_format: ...
+    @property
     def examples(self) -> int: ...
     @property
     def counts(self) -> Mapping[str, int]: ...
     def shared(self, team: Team) -> Source: ...
-    def reader(self, batches: Batches, parts: Sequence[slice]) -> Reader: ...
-    def chunks(self, split: str, examples: range) -> Iterator[tuple[Tensor, Tensor]]: ...
+    def reader(self, batches: Batches, parts: Sequence[slice], augment: Augment | None = None) -> Reader: ...
+    def chunks(self, split: str, examples: Sequence[int], size: int) -> Iterator[tuple[Tree, Tree]]: ...
 
 
 @dataclass(frozen=True)
@@ -46,79 +55,145 @@ class Data:
     Attributes:
         inputs: [N, ...]; images are [N, H, W, C], the fastest layout for CPU convolutions.
         evaluated: split -> (inputs, targets); `train` is the fixed subset on which training errors are measured.
+        images: inputs are one tensor of images.
         team: the processes that train together, each with its own copy of the data.
+        layout: of images and of the weights of convolutions (see `study.data.streaming.layout_for`).
     """
 
-    inputs: Tensor
-    targets: Tensor
-    evaluated: Mapping[str, tuple[Tensor, Tensor]]
+    inputs: Tree
+    targets: Tree
+    evaluated: Mapping[str, tuple[Tree, Tree]]
     images: bool
     team: Team = field(default_factory=Team)
+    layout: torch.memory_format = torch.channels_last
 
     @classmethod
-    def of(cls, splits: Splits, device: torch.device | None = None) -> Data:
+    def of(
+        cls, splits: Splits, device: torch.device | None = None, layout: torch.memory_format = torch.channels_last
+    ) -> Data:
         """Place splits of tensors on the device; None: leave them in place.
 
         Training errors use the first len(val) examples of the training set, which is already permuted.
         """
-        held = (split for split in splits if isinstance(split, tuple))
+        held = [split for split in splits if isinstance(split, tuple)]
+        images = are_images(held[0][0]) and layout == torch.channels_last
+
+        def placed(tree: Tree) -> Tree:
+            return trees.mapped(lambda tensor: tensor.to(device), tree)
+
         # Change the layout before the move, so that the device never holds two copies.
-        train, val, test = ((channels_last(inputs).to(device), targets.to(device)) for inputs, targets in held)
-        subset = len(val[1])
-        evaluated = {"val": val, "train": (train[0][:subset], train[1][:subset]), "test": test}
-        return cls(*train, evaluated, images=train[0].dim() == 4)
+        train, val, test = (
+            (placed(channels_last(inputs) if images else inputs), placed(targets)) for inputs, targets in held
+        )
+        first = slice(trees.count(val[1]))
+        evaluated = {"val": val, "train": (part(train[0], first), part(train[1], first)), "test": test}
+        return cls(*train, evaluated, images, layout=layout)
 
     @property
     def device(self) -> torch.device:
         """The device that holds the data and trains on them."""
-        return self.inputs.device
+        return trees.device_of(self.inputs)
 
     @property
     def examples(self) -> int:
         """Size of the training set."""
-        return len(self.targets)
+        return trees.count(self.targets)
 
     @property
     def counts(self) -> dict[str, int]:
         """Number of evaluated examples of each split."""
-        return {split: len(targets) for split, (_, targets) in self.evaluated.items()}
+        return {split: trees.count(targets) for split, (_, targets) in self.evaluated.items()}
 
     def shared(self, team: Team) -> Data:
         """The same data for another team."""
         return replace(self, team=team)
 
-    def reader(self, batches: Batches, parts: Sequence[slice]) -> Reader:
+    def reader(self, batches: Batches, parts: Sequence[slice], augment: Augment | None = None) -> Reader:
         """The reader of one trial's micro-batches."""
-        return lambda step, part: self.examples_of(batches(step)[parts[part]])
+        if augment is not None:
+            return AugmentedParts(lambda step: self.examples_of(batches(step)), parts, augment)
+        return lambda step, number: self.examples_of(batches(step)[parts[number]])
 
-    def chunks(self, split: str, examples: range) -> Iterator[tuple[Tensor, Tensor]]:
-        """Consecutive examples of a split in chunks, in the model's layout."""
+    def chunks(self, split: str, examples: Sequence[int], size: int) -> Iterator[tuple[Tree, Tree]]:
+        """These examples of a split (increasing indices) in chunks of at most `size`, in the model's layout."""
         inputs, targets = self.evaluated[split]
-        for chunk in in_chunks(examples):
-            yield self.as_model_wants(inputs[chunk.start : chunk.stop]), targets[chunk.start : chunk.stop]
+        for chunk in in_chunks(examples, size):
+            index = slice(chunk.start, chunk.stop) if isinstance(chunk, range) else self._index(chunk)
+            yield self.as_model_wants(part(inputs, index)), part(targets, index)
 
-    def examples_of(self, index: Tensor) -> tuple[Tensor, Tensor]:
+    def _index(self, examples: Sequence[int]) -> Tensor:
+        return torch.tensor(examples, device=self.device)
+
+    def examples_of(self, index: Tensor) -> tuple[Tree, Tree]:
         """Inputs [B, ...] and targets [B, ...] of these training examples."""
-        return self.gather(index), self.targets[index]
+        return self.gather(index), self.gather_targets(index)
 
-    def gather(self, index: Tensor, lanes: int | None = None) -> Tensor:
+    def gather(self, index: Tensor, lanes: int | None = None) -> Tree:
         """Inputs of the indexed examples: [B, ...] for index [B]; [l, B, ...] for l lanes and index [l * B].
 
         Images come as a [..., B, C, H, W] view in channels-last format.
         """
-        inputs = self.inputs.index_select(0, index)
-        return self.as_model_wants(inputs if lanes is None else inputs.unflatten(0, (lanes, -1)))
+        inputs = trees.mapped(lambda tensor: tensor.index_select(0, index), self.inputs)
+        if lanes is not None:
+            inputs = trees.mapped(lambda tensor: tensor.unflatten(0, (lanes, -1)), inputs)
+        return self.as_model_wants(inputs)
 
-    def as_model_wants(self, inputs: Tensor) -> Tensor:
+    def gather_targets(self, index: Tensor) -> Tree:
+        """Targets [B, ...] of the indexed training examples [B]."""
+        return trees.mapped(lambda tensor: tensor.index_select(0, index), self.targets)
+
+    def as_model_wants(self, inputs: Tree) -> Tree:
         """Images [..., B, H, W, C] -> a [..., B, C, H, W] view in channels-last format; other inputs unchanged."""
         return inputs.movedim(-1, -3) if self.images else inputs
 
 
-def in_chunks(examples: range) -> Iterator[range]:
-    """Split a range of examples into chunks of at most EVALUATION_CHUNK."""
-    return (examples[first : first + EVALUATION_CHUNK] for first in range(0, len(examples), EVALUATION_CHUNK))
+class AugmentedParts:
+    """A `Reader` of the parts of augmented batches. The whole batch is augmented at once, so parts change nothing.
+
+    Arguments:
+        read: step -> inputs and targets of the whole batch.
+    """
+
+    def __init__(self, read: Callable[[int], tuple[Tree, Tree]], parts: Sequence[slice], augment: Augment) -> None:
+        self._read, self._parts, self._augment = read, parts, augment
+        self._latest: tuple[int, Tree, Tree] | None = None
+
+    def __call__(self, step: int, number: int) -> tuple[Tree, Tree]:
+        if self._latest is None or self._latest[0] != step:
+            inputs, targets = self._read(step)
+            self._latest = step, self._augment(inputs, step), targets
+        _, inputs, targets = self._latest
+        return tuple(trees.cloned(part(each, self._parts[number])) for each in (inputs, targets))  # type: ignore[return-value]
+
+
+def augmentation(workload: Any, order_seed: int, device: torch.device) -> Augment | None:
+    """The workload's `augment` for one trial, with a generator for each step; None if the workload has none."""
+    if (augment := optional(workload, "augment")) is None:
+        return None
+
+    def augmented(inputs: Tree, step: int) -> Tree:
+        key = generators.key_of("augment", order_seed, step)
+        generators.seed(key, device)
+        return augment(inputs, torch.Generator(device).manual_seed(key))
+
+    return augmented
+
+
+def part(tree: Tree, index: slice | Tensor) -> Tree:
+    """Some examples of a tree: a view for a slice, a copy for indices."""
+    return trees.mapped(lambda tensor: tensor[index], tree)
+
+
+def in_chunks(examples: Sequence[int], size: int) -> Iterator[Sequence[int]]:
+    """Split a sequence of examples into chunks of at most `size`; a range into ranges."""
+    return (examples[first : first + size] for first in range(0, len(examples), size))
+
+
+def are_images(inputs: Tree) -> bool:
+    """Whether inputs [N, C, H, W] are one tensor of images."""
+    return isinstance(inputs, Tensor) and inputs.dim() == 4
 
 
 def channels_last(inputs: Tensor) -> Tensor:
-    """[N, C, H, W] images -> contiguous [N, H, W, C]; other inputs unchanged."""
-    return inputs.permute(0, 2, 3, 1).contiguous() if inputs.dim() == 4 else inputs
+    """[N, C, H, W] images -> contiguous [N, H, W, C]."""
+    return inputs.permute(0, 2, 3, 1).contiguous()

@@ -8,54 +8,91 @@ Shapes: B examples in a micro-batch, N examples in a split.
 
 from __future__ import annotations
 
+import copy
 import itertools
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, default_collate
 
+from study.data import trees
 from study.data.order import Batches
-from study.data.resident import Data, Reader, Source, channels_last, in_chunks
+from study.data.resident import Augment, AugmentedParts, Data, Reader, Source, are_images, channels_last, in_chunks
+from study.data.trees import Tree
+from study.devices import generators
 from study.devices.distributed import Team
 from study.devices.memory import device_bytes
 from study.devices.signals import die_with
-from workloads.base import Splits
+from workloads.base import Splits, Workload, optional
 
 DATA_SHARE = 0.5
 """Default share of the device's memory that the data of one process may take."""
 
-Request = tuple[str, Sequence[int]]
-"""(split, indices [B])."""
+EVALUATED = 0
+"""The key of evaluations: a random `__getitem__` gives an index the same example at every evaluation."""
+
+Request = tuple[str, Sequence[int]] | tuple[str, Sequence[int], int]
+"""(split, indices [B], key of the random numbers of this reading; by default EVALUATED)."""
+
+Collate = Callable[[list[Any]], Any]
+"""Examples of a data set -> (inputs [B, ...], targets [B, ...])."""
 
 
 class Examples(Dataset):
-    """All splits as one map-style data set, whose items are whole batches: inputs [B, ...] and targets [B, ...]."""
+    """All splits as one map-style data set, whose items are whole batches: inputs [B, ...] and targets [B, ...].
 
-    def __init__(self, splits: Splits) -> None:
+    Arguments:
+        collate: joins the examples of a data set; None: torch's `default_collate`.
+    """
+
+    def __init__(self, splits: Splits, collate: Collate | None = None) -> None:
         # Loader processes read host memory, not GPU memory.
         self.splits = {
-            name: tuple(tensor.cpu() for tensor in split) if isinstance(split, tuple) else split
+            name: trees.mapped(Tensor.cpu, split) if isinstance(split, tuple) else split
             for name, split in splits._asdict().items()
         }
+        self.collate = collate or default_collate
+        self._random: set[str] = set()
+        """Splits whose `__getitems__` draws random numbers; their examples are read one by one."""
 
-    def __getitem__(self, request: Request) -> tuple[Tensor, Tensor]:
-        split, indices = request
+    def __getitem__(self, request: Request) -> tuple[Tree, Tree]:
+        return self.read(*request)
+
+    def read(self, split: str, indices: Sequence[int], key: int = EVALUATED) -> tuple[Tree, Tree]:
+        """Inputs [B, ...] and targets [B, ...] of these examples; see `Request`."""
         held = self.splits[split]
         if isinstance(held, tuple):
-            inputs, targets = (tensor[torch.as_tensor(indices)] for tensor in held)
+            chosen = torch.as_tensor(indices)
+            inputs, targets = (trees.mapped(lambda tensor: tensor[chosen], tree) for tree in held)
             return inputs, targets
-        fetch = getattr(held, "__getitems__", None)
-        inputs, targets = default_collate(fetch(list(indices)) if fetch else [held[index] for index in indices])
+        with generators.restored():
+            inputs, targets = self.collate(self._fetched(split, held, list(indices), key))
         return inputs, targets
+
+    def _fetched(self, split: str, held: Any, indices: list[int], key: int) -> list[Any]:
+        """The examples of a data set, each with the random numbers of its index, whatever is read beside it."""
+        if hasattr(held, "__getitems__") and split not in self._random:
+            generators.seed(key)
+            before = generators.states()
+            fetched = held.__getitems__(indices)
+            if generators.states() == before:
+                return fetched
+            self._random.add(split)
+        found = []
+        for index in indices:
+            generators.seed(generators.key_of(key, index))
+            found.append(held[index])
+        return found
 
     def count(self, split: str) -> int:
         """Number of examples of a split."""
         held = self.splits[split]
-        return len(held[1]) if isinstance(held, tuple) else len(held)
+        return trees.count(held[1]) if isinstance(held, tuple) else len(held)
 
 
 class Order:
@@ -85,7 +122,7 @@ class Stream:
             generator=torch.Generator(),  # otherwise the loader draws from torch's global generator
         )
 
-    def read(self, requests: Iterable[Request]) -> Iterator[tuple[Tensor, Tensor]]:
+    def read(self, requests: Iterable[Request]) -> Iterator[tuple[Tree, Tree]]:
         """Iterate over the batches of these requests; earlier requests are dropped."""
         self.order.requests = requests
         return iter(self.loader)
@@ -101,7 +138,7 @@ class Streamed:
 
     Attributes:
         training, evaluation: two independent readers of `stored`.
-        images: inputs are [N, C, H, W].
+        images, layout: as in `study.data.resident.Data`.
     """
 
     stored: Examples
@@ -110,6 +147,7 @@ class Streamed:
     evaluation: Stream
     images: bool
     team: Team = field(default_factory=Team)
+    layout: torch.memory_format = torch.channels_last
 
     @property
     def examples(self) -> int:
@@ -126,36 +164,46 @@ class Streamed:
         """The same data for another team."""
         return replace(self, team=team)
 
-    def reader(self, batches: Batches, parts: Sequence[slice]) -> Reader:
+    def reader(self, batches: Batches, parts: Sequence[slice], augment: Augment | None = None) -> Reader:
         """The reader of one trial's micro-batches; a request out of order restarts the stream."""
         order = Batches(batches.seed, batches.examples, batches.batch_size, torch.device("cpu"))
-        latest: tuple[Tensor, Tensor] | None = None
-        coming: Iterator[tuple[Tensor, Tensor]] = iter(())
+        if augment is not None:
+            whole = self._reader(order, [slice(0, batches.batch_size)])
+            return AugmentedParts(lambda step: whole(step, 0), parts, augment)
+        return self._reader(order, parts)
+
+    def _reader(self, order: Batches, parts: Sequence[slice]) -> Reader:
+        latest: tuple[Tree, Tree] | None = None
+        coming: Iterator[tuple[Tree, Tree]] = iter(())
         place = -1
 
         def requests(first: int) -> Iterator[Request]:
             for number in itertools.count(first):
                 step, part = divmod(number, len(parts))
-                yield "train", order(step)[parts[part]].tolist()
+                key = generators.key_of("example", order.seed, step)
+                yield "train", order(step)[parts[part]].tolist(), key
 
-        def read(step: int, part: int) -> tuple[Tensor, Tensor]:
+        def read(step: int, part: int) -> tuple[Tree, Tree]:
             nonlocal latest, place, coming
             wanted = step * len(parts) + part
             if latest is None or wanted != place:
                 if wanted != place + 1 or latest is None:
                     coming = self.training.read(requests(wanted))
                 latest, place = self._on_device(next(coming)), wanted
-            return latest
+            inputs, targets = latest
+            return trees.cloned(inputs), trees.cloned(targets)  # an optimizer may ask for the same batch again
 
         return read
 
-    def chunks(self, split: str, examples: range) -> Iterator[tuple[Tensor, Tensor]]:
-        """Consecutive examples of a split in chunks, in the model's layout."""
-        requests = [(split, list(chunk)) for chunk in in_chunks(examples)]
+    def chunks(self, split: str, examples: Sequence[int], size: int) -> Iterator[tuple[Tree, Tree]]:
+        """These examples of a split in chunks of at most `size`, in the model's layout."""
+        requests: list[Request] = [(split, list(chunk)) for chunk in in_chunks(examples, size)]
         return map(self._on_device, self.evaluation.read(requests))
 
-    def _on_device(self, batch: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
-        inputs, targets = (tensor.to(self.device, non_blocking=True) for tensor in batch)
+    def _on_device(self, batch: tuple[Tree, Tree]) -> tuple[Tree, Tree]:
+        inputs, targets = (
+            trees.mapped(lambda tensor: tensor.to(self.device, non_blocking=True), tree) for tree in batch
+        )
         # The layout of resident images, so that torch chooses the same kernels.
         return channels_last(inputs).movedim(-1, -3) if self.images else inputs, targets
 
@@ -166,17 +214,64 @@ def needed(splits: Splits, device: str, gigabytes: float | None) -> bool:
     Arguments:
         gigabytes: None: DATA_SHARE of the device's memory.
     """
-    tensors = [tensor for split in splits if isinstance(split, tuple) for tensor in split]
+    held = [split for split in splits if isinstance(split, tuple)]
     most = DATA_SHARE * device_bytes(device) if gigabytes is None else gigabytes * 2**30
-    return len(tensors) < 2 * len(splits) or sum(tensor.nbytes for tensor in tensors) > most
+    return len(held) < len(splits) or sum(map(trees.nbytes, held)) > most
 
 
-def source(splits: Splits, device: str, gigabytes: float | None, loaders: int) -> Source:
-    """The data for the engines: on the device if they fit, otherwise streamed to it."""
-    there = torch.device(device)
+def made_splits(workload: Workload) -> Splits:
+    """The workload's splits on the CPU; the global generators start from the same seed in every process."""
+    with generators.seeded(0):
+        return workload.splits(torch.device("cpu"))
+
+
+def of_workload(workload: Workload, device: str, gigabytes: float | None, loaders: int) -> Source:
+    """The data of a workload for the engines, in the layout that its model takes."""
+    # Make the splits on the CPU, because they may not fit on the device. Keep no local variable of them, which would
+    # hold their memory beside the source made of them.
+    return source(made_splits(workload), device, gigabytes, loaders, workload)
+
+
+def source(
+    splits: Splits, device: str, gigabytes: float | None, loaders: int, workload: Workload | None = None
+) -> Source:
+    """The data for the engines: on the device if they fit, otherwise streamed to it.
+
+    Arguments:
+        workload: gives `collate`, and the model that determines the layout; None: as for models of any layout.
+    """
+    there, collate = torch.device(device), workload and optional(workload, "collate")
+    few = min(2, len(splits.train) if not isinstance(splits.train, tuple) else trees.count(splits.train[1]))
+    stored = Examples(splits, collate)
+    first = stored.read("train", range(few))
+    layout = layout_for(workload, *first) if workload else torch.channels_last
     if not needed(splits, device, gigabytes):
-        return Data.of(splits, there)
-    stored = Examples(splits)
-    inputs, _ = stored["train", [0]]
+        del stored
+        return Data.of(splits, there, layout)
     training, evaluation = (Stream(stored, there, loaders) for _ in range(2))
-    return Streamed(stored, there, training, evaluation, images=inputs.dim() == 4)
+    images = are_images(first[0]) and layout == torch.channels_last
+    return Streamed(stored, there, training, evaluation, images, layout=layout)
+
+
+def layout_for(workload: Workload, inputs: Tree, targets: Tree) -> torch.memory_format:
+    """Channels-last, the fastest layout of images; contiguous if the model fails with it on these examples [B, ...] but
+    works without, such as with `x.view(len(x), -1)` after a convolution."""
+    with generators.seeded(0):
+        model = workload.model()
+    if not (are_images(inputs) or any(parameter.dim() == 4 for parameter in model.parameters())):
+        return torch.channels_last
+
+    def works(layout: torch.memory_format) -> bool:
+        tried = copy.deepcopy(model).to(memory_format=layout)  # type: ignore[call-overload]
+        given = inputs.contiguous(memory_format=layout) if are_images(inputs) else inputs
+        try:
+            for training in (False, True):
+                outputs = trees.call(tried.train(training), trees.cloned(given))
+            workload.loss(outputs, trees.cloned(targets)).sum().backward()
+        except Exception:  # user code may raise anything; the check tells the cause
+            return False
+        return True
+
+    with generators.seeded(0):
+        fails = not works(torch.channels_last)
+        return torch.contiguous_format if fails and works(torch.contiguous_format) else torch.channels_last

@@ -86,8 +86,13 @@ def cloned(tree: Tree) -> Tree:
 def cat(trees: Sequence[Tree]) -> Tree:
     """Trees of one structure joined along the axis of examples."""
     parts = [leaves(tree) for tree in trees]
-    joined = iter([torch.cat(each) for each in zip(*parts, strict=True)])
-    return trees[0] if len(trees) == 1 else mapped(lambda _: next(joined), trees[0])
+    return trees[0] if len(trees) == 1 else like(trees[0], [torch.cat(each) for each in zip(*parts, strict=True)])
+
+
+def like(tree: Tree, tensors: Sequence[Tensor]) -> Tree:
+    """A tree of the same structure that holds these tensors, in the order of `leaves`."""
+    coming = iter(tensors)
+    return mapped(lambda _: next(coming), tree)
 
 
 def described(tree: Tree) -> str:

@@ -6,18 +6,16 @@ over micro-batches, each weighted by its number of examples, which gives the gra
 
 import gc
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import TypeVar
 
 import torch
 from torch import Tensor
 
 from study.records import Study
-from workloads.base import Workload
 
 T = TypeVar("T")
 
-PROBE_EXAMPLES = 4
 WORKING_SET = 3.0
 """Peak memory of a step, as a multiple of the bytes that autograd saves: adds gradients, layout copies, workspaces."""
 SHARE = 0.5
@@ -38,43 +36,6 @@ OUT_OF_MEMORY = (
 """Texts by which libraries report, in errors of other types, that memory ran out."""
 STEP_SHARE = 1 / 8
 """Share of the device's memory for one step; fixed, so that the number of workers changes no micro-batch."""
-
-
-def saved_bytes(
-    workload: Workload, inputs: Tensor, targets: Tensor, hyperparameters: Mapping[str, float] | None = None
-) -> float:
-    """Bytes that autograd saves for each additional example, without parameters.
-
-    This is the slope between 4 and 8 examples. Bytes that do not grow with the batch do not count, because
-    micro-batches would not reduce them.
-
-    Arguments:
-        hyperparameters: tuned arguments of the loss.
-    """
-    tuned = hyperparameters or {}
-    examples = min(PROBE_EXAMPLES, len(targets))
-    # Clone: a slice would count the storage of the whole data set.
-    few = inputs[:examples].clone(), targets[:examples].clone()
-    more = torch.cat([few[0], few[0]]), torch.cat([few[1], few[1]])
-    return (_saved(workload, *more, tuned) - _saved(workload, *few, tuned)) / examples
-
-
-def _saved(workload: Workload, inputs: Tensor, targets: Tensor, hyperparameters: Mapping[str, float]) -> int:
-    model = workload.model().train()
-    parameters = {p.untyped_storage().data_ptr() for p in model.parameters()}
-    saved: dict[int, int] = {}
-    kept: list[Tensor] = []
-
-    def pack(tensor: Tensor) -> Tensor:
-        storage = tensor.untyped_storage()
-        if storage.data_ptr() not in parameters:
-            saved[storage.data_ptr()] = storage.nbytes()
-            kept.append(tensor)  # keep it alive: no other tensor may take its address
-        return tensor
-
-    with torch.random.fork_rng(devices=[]), torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-        workload.loss(model(inputs), targets, **hyperparameters).mean()
-    return sum(saved.values())
 
 
 def device_bytes(device: str) -> int:

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import torch
 
-from study.data.resident import Data
+from study.data.resident import Data, part
 from study.devices.memory import out_of_memory
 from study.engine.serial import Run
 from study.engine.timing import started
@@ -24,7 +24,7 @@ def lanes_can(study: Study, workload: Workload, data: Data) -> bool:
             lanes = started(replace(study, batch_size=2), workload, data, range(2))
             lanes.advance(1)
             with torch.no_grad():
-                lanes.predictor(range(2))(data.as_model_wants(data.inputs[:2]))
+                lanes.predictor(range(2))(data.as_model_wants(part(data.inputs, slice(0, 2))))
     except (RuntimeError, ValueError, KeyError, IndexError, TypeError, NotImplementedError, UserWarning) as error:
         if out_of_memory(error):  # a full device must not determine the arithmetic
             raise

@@ -3,30 +3,39 @@
 Shapes: B examples in a batch, N examples in a split, E evaluations.
 """
 
+import copy
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import lru_cache
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from analysis.counting import STOPPING
+from study.data import trees
+from study.data.order import epoch_permutation
 from study.data.resident import Source
+from study.data.trees import Tree
+from study.devices import generators
+from study.devices.memory import out_of_memory, release_cached_memory
 from study.records import Curve, Study, Trial
-from workloads.base import Workload
+from workloads.base import Workload, judges, metrics_of, optional
 
-Predictors = Callable[[Sequence[int], bool], Callable[[Tensor], Tensor]]
-"""(positions of trials, whether to use their averaged weights) -> (inputs [N, ...] -> outputs [trials, N, ...])."""
+Predict = Callable[[Tree], Tree]
+"""Inputs [N, ...] -> the outputs of l models, one model after the other [l * N, ...]. They are the caller's own."""
+Predictors = Callable[[Sequence[int], bool], Predict]
+"""(positions of trials, whether to use their averaged weights) -> the function that predicts with these models."""
 
 AVERAGED = "ema_"
 """Prefix of the errors of averaged weights: `val/ema_classification_error`."""
 
 
-def metrics(study: Study, workload: Workload) -> list[str]:
-    """The names of all measured errors, such as `val/classification_error`."""
-    return [_metric(split, e, a) for a in kinds(study) for split in ("train", "val", "test") for e in workload.errors]
+def measured_names(study: Study, workload: Workload) -> list[str]:
+    """The names of all measured errors and metrics, such as `val/classification_error`."""
+    return [_metric(split, e, a) for a in kinds(study) for split in ("train", "val", "test") for e in judges(workload)]
 
 
 def kinds(study: Study) -> Sequence[bool]:
@@ -44,17 +53,21 @@ class Log:
     def __init__(
         self, study: Study, workload: Workload, data: Source, trial: Trial, micro_batch: int | None = None
     ) -> None:
-        self.micro_batch = micro_batch
+        self.micro_batch, self.chunk = micro_batch, study.evaluation_chunk
         self.study, self.workload, self.data, self.trial = study, workload, data, trial
         self.first_bad_step: int | None = None
         self.steps: list[int] = []
-        self.errors: dict[str, list[float]] = {metric: [] for metric in metrics(study, workload)}
+        self.errors: dict[str, list[float]] = {metric: [] for metric in measured_names(study, workload)}
         self.seconds = {"training": 0.0, "evaluation": 0.0}
 
     @property
     def evaluations(self) -> int:
         """The number of evaluations made, which is the index of the next one."""
         return len(self.steps)
+
+    def examples(self, split: str) -> Sequence[int]:
+        """The indices of the evaluated examples of a split, increasing."""
+        return evaluated_examples(self.data.counts[split], self.study.evaluation.examples)
 
     def wants_all(self, step: int, errors: Mapping[str, float]) -> bool:
         """Whether to measure the training subset and the test set too at this step. `errors`: its validation errors."""
@@ -79,7 +92,7 @@ class Log:
         """The measurements so far as a curve."""
         errors = {metric: np.array(values) for metric, values in self.errors.items()}
         steps = np.array(self.steps, dtype=np.int64)
-        return Curve(self.trial, self.first_bad_step, steps, errors, dict(self.seconds), self.micro_batch)
+        return Curve(self.trial, self.first_bad_step, steps, errors, dict(self.seconds), self.micro_batch, self.chunk)
 
 
 def evaluate(logs: Sequence[Log], steps: Sequence[int], predictors: Predictors) -> list[bool]:
@@ -89,7 +102,8 @@ def evaluate(logs: Sequence[Log], steps: Sequence[int], predictors: Predictors) 
 
     def add(split: str, chosen: Sequence[int]) -> None:
         for averaged in kinds(logs[0].study):
-            for i, measured in zip(chosen, measure(logs[0], split, predictors(chosen, averaged)), strict=True):
+            found = measure([logs[i] for i in chosen], split, predictors(chosen, averaged))
+            for i, measured in zip(chosen, found, strict=True):
                 errors[i] |= {_metric(split, name, averaged): value for name, value in measured.items()}
 
     add("val", range(len(logs)))
@@ -99,30 +113,108 @@ def evaluate(logs: Sequence[Log], steps: Sequence[int], predictors: Predictors) 
     return [log.record(step, measured) for log, step, measured in zip(logs, steps, errors, strict=True)]
 
 
-def measure(
-    log: Log, split: str, predict: Callable[[Tensor], Tensor], examples: int | None = None
-) -> list[dict[str, float]]:
-    """The errors of l models on one split: for each model, name -> mean over the examples.
+def measure(logs: Sequence[Log], split: str, predict: Predict, examples: int | None = None) -> list[dict[str, float]]:
+    """The errors and metrics of l models on one split: for each model, name -> value.
+
+    If memory runs out, it measures again in chunks of half the size; the logs keep the size.
 
     Arguments:
-        log: the log of any trial of the study.
-        predict: inputs [N, ...] -> outputs [l, N, ...].
+        logs: of the l trials; those of one study.
+        predict: inputs [N, ...] -> outputs [l * N, ...].
         examples: measure only the first ones of the split; None: all.
+
+    Raises:
+        RuntimeError, MemoryError: out of memory with chunks of one example.
     """
-    data, errors = log.data, log.workload.errors
-    count = data.counts[split] if examples is None else examples
-    totals: Tensor | None = None
+    log = logs[0]
+    chosen = log.examples(split)[:examples]
+    while True:
+        try:
+            return _measured(log, split, predict, chosen, len(logs))
+        except (RuntimeError, MemoryError) as error:
+            size = min(log.chunk, len(chosen))
+            if size == 1 or log.data.team.size > 1 or not out_of_memory(error):
+                raise
+        release_cached_memory()
+        for each in logs:
+            each.chunk = -(-size // 2)
+
+
+def _measured(log: Log, split: str, predict: Predict, chosen: Sequence[int], models: int) -> list[dict[str, float]]:
+    """As `measure`, in chunks of the size that the log holds."""
+    data, workload = log.data, log.workload
+    wholes = [_Wholes(workload) for _ in range(models)]
+    # A metric needs all examples of a split, so every rank of a team measures them.
+    shared = not metrics_of(workload)
+    share = data.team.share(len(chosen)) if shared else range(len(chosen))
+    weigh, count = optional(workload, "error_weights"), len(chosen)
+    totals = torch.zeros(len(workload.errors) + bool(weigh), models, dtype=torch.float64, device=data.device)
     with torch.no_grad():
-        for inputs, targets in data.chunks(split, data.team.share(count)):
+        for inputs, targets in data.chunks(split, chosen[share.start : share.stop], log.chunk):
             outputs = predict(inputs)
-            models = len(outputs)
-            flat = outputs.flatten(0, 1), targets.repeat(models, *[1] * (targets.dim() - 1))
-            each = [error(*flat).view(models, -1).sum(1, dtype=torch.float64) for error in errors.values()]
-            totals = torch.stack(each) if totals is None else totals + torch.stack(each)
-        if totals is None:  # this rank has no examples; teams train one model
-            totals = torch.zeros(len(errors), 1, dtype=torch.float64, device=data.device)
-        means = (data.team.sum(totals) / count).T.tolist()
-    return [dict(zip(errors, values, strict=True)) for values in means]
+            repeated = trees.mapped(lambda tensor: tensor.repeat(models, *[1] * (tensor.dim() - 1)), targets)
+            weights = weigh(trees.cloned(repeated)) if weigh else None
+            each = [
+                error(trees.cloned(outputs), trees.cloned(repeated))
+                if weights is None
+                else weights * error(trees.cloned(outputs), trees.cloned(repeated))
+                for error in workload.errors.values()
+            ] + ([] if weights is None else [weights])
+            if each:
+                totals += torch.stack([values.view(models, -1).sum(1, dtype=torch.float64) for values in each])
+            for model, whole in enumerate(wholes):
+                whole.add(outputs, targets, model, models)
+    if shared:
+        data.team.sum(totals)
+    means = ((totals[:-1] / totals[-1]) if weigh else totals / count).T.tolist()
+    return [
+        dict(zip(workload.errors, values, strict=True)) | whole.values()
+        for values, whole in zip(means, wholes, strict=True)
+    ]
+
+
+class _Wholes:
+    """The workload's metrics of one model: they see a whole split."""
+
+    def __init__(self, workload: Workload) -> None:
+        self.metrics = {name: copy.deepcopy(each) for name, each in metrics_of(workload).items()}
+        self.updated = {name for name, each in self.metrics.items() if hasattr(each, "update")}
+        for name in self.updated:
+            self.metrics[name].reset()
+        self.outputs: list[Tree] = []
+        self.targets: list[Tree] = []
+
+    def add(self, outputs: Tree, targets: Tree, model: int, models: int) -> None:
+        """Add a chunk: the outputs of all models [models * N, ...], of which this is number `model`."""
+        if not self.metrics:
+            return
+        size = trees.count(targets)
+        own = outputs
+        if models > 1:
+            own = trees.mapped(lambda tensor: tensor[model * size : (model + 1) * size], outputs)
+        for name in self.updated:
+            self.metrics[name].update(trees.cloned(own), trees.cloned(targets))
+        if len(self.updated) < len(self.metrics):
+            self.outputs.append(trees.cloned(own))
+            self.targets.append(trees.cloned(targets))
+
+    def values(self) -> dict[str, float]:
+        """Metric name -> its value on all examples added."""
+        if not self.metrics:
+            return {}
+        whole = (trees.cat(self.outputs), trees.cat(self.targets)) if self.outputs else ()
+        return {
+            name: float(each.compute() if name in self.updated else each(*map(trees.cloned, whole)))
+            for name, each in self.metrics.items()
+        }
+
+
+@lru_cache(maxsize=16)
+def evaluated_examples(count: int, most: int | None) -> Sequence[int]:
+    """The indices of the evaluated examples among `count`, increasing: all, or a fixed random part of `most`."""
+    if most is None or most >= count:
+        return range(count)
+    return sorted(epoch_permutation(0, 0, count)[:most].tolist())
 
 
 @contextmanager
@@ -135,17 +227,19 @@ def timed(logs: Sequence[Log], what: str) -> Iterator[None]:
         log.seconds[what] += elapsed / len(logs)
 
 
-def forward(study: Study, model: nn.Module, inputs: Tensor) -> Tensor:
+def forward(study: Study, model: nn.Module, inputs: Tree) -> Tree:
     """The model's outputs in fp32, computed in the study's precision."""
     if study.precision == "fp32":
-        return model(inputs)
-    with torch.autocast(inputs.device.type, torch.bfloat16, cache_enabled=False):
-        return model(inputs).float()
+        return trees.call(model, inputs)
+    with torch.autocast(trees.device_of(inputs).type, torch.bfloat16, cache_enabled=False):
+        outputs = trees.call(model, inputs)
+        return trees.mapped(lambda tensor: tensor.float() if tensor.is_floating_point() else tensor, outputs)
 
 
-def initial_model(workload: Workload, trial: Trial, device: torch.device) -> nn.Module:
+def initial_model(
+    workload: Workload, trial: Trial, device: torch.device, layout: torch.memory_format = torch.channels_last
+) -> nn.Module:
     """The trial's model at step 0, in training mode: drawn on the CPU from the trial's seed alone, then moved."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(trial.seed)
+    with generators.seeded(trial.seed):
         model = workload.model()
-    return model.to(device, memory_format=torch.channels_last).train()  # type: ignore[call-overload]
+    return model.to(device, memory_format=layout).train()  # type: ignore[call-overload]

@@ -4,18 +4,18 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from analysis.counting import RECORDED
 from study.data import streaming
-from study.devices.memory import PROBE_EXAMPLES, WORKING_SET, out_of_memory, saved_bytes
+from study.devices.memory import WORKING_SET, out_of_memory
 from study.devices.placement import settle_arithmetic
 from study.engine.serial import Run
 from study.engine.timing import update_seconds
 from study.errors import UsageError
 from study.records import NUMERICS_VERSION, Study
 from study.space import middle
+from study.user_code.activations import PROBE_EXAMPLES, saved_bytes
 from workloads.base import build
 from workloads.data.datasets import DataError
 
@@ -57,7 +57,7 @@ class Footprint:
 def footprint(run: Run) -> Footprint:
     """The footprint of a run, counted after making one update. A CPU gives the same counts as any other device."""
     run.update(run.hyperparameters["learning_rate"])
-    few = next(run.data.chunks("train", range(min(PROBE_EXAMPLES, run.data.counts["train"]))))
+    few = next(run.data.chunks("train", range(min(PROBE_EXAMPLES, run.data.counts["train"])), PROBE_EXAMPLES))
     example = WORKING_SET * saved_bytes(run.workload, *few, run.loss_hyperparameters)
     gradient = sum(p.numel() * p.element_size() for p in run.model.parameters() if p.requires_grad)
     held = [*run.weights.values(), *_tensors(run.optimizer.state_dict()["state"])]
@@ -109,7 +109,7 @@ def rebuilt(question: Mapping[str, Any], device: str) -> Run:
         study = Study.from_question({**question, "numerics_version": NUMERICS_VERSION})
         alone = replace(study, batch_size=min(2, study.batch_size), micro_batch=None, arithmetic="plain")
         workload = build(alone.workload)
-        data = streaming.source(workload.splits(torch.device("cpu")), device, gigabytes=None, loaders=0)
+        data = streaming.of_workload(workload, device, gigabytes=None, loaders=0)
         trial = alone.trial(0, middle(alone.search.space))
         return Run(alone, workload, data, trial)
     except (ValueError, TypeError, KeyError, DataError) as error:

@@ -8,7 +8,8 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-from study.data.resident import EVALUATION_CHUNK, Data
+from study.data import trees
+from study.data.resident import Data
 from study.devices.memory import SHARE, device_bytes, unless_out_of_memory
 from study.engine import timing
 from study.engine.arithmetic import ARITHMETICS
@@ -102,9 +103,11 @@ def _computed(study: Study, workload: Workload, data: Data, height: int, slower:
         lanes.stack.settle(row)
     found = [lanes.stack.weights if data.device.type == "cpu" else lanes.stack.weights - start]
     if not lanes.stack.predicts_alone:
-        inputs = data.as_model_wants(data.evaluated["val"][0][:EVALUATION_CHUNK])
+        chunk = study.evaluation_chunk
+        inputs, _ = next(data.chunks("val", range(min(chunk, data.counts["val"])), chunk))
         with torch.no_grad():
-            found.append(lanes.predictor(range(height))(inputs))
+            outputs = trees.leaves(lanes.predictor(range(height))(inputs))
+        found += [leaf.unflatten(0, (height, -1)) for leaf in outputs if leaf.dtype == torch.float32]
     return found
 
 
@@ -126,7 +129,7 @@ def _near(rows: Tensor, row: Tensor) -> bool:
 
 
 def _most_bytes(data: Data) -> float:
-    device = data.inputs.device
+    device = data.device
     return CPU_STACK_BYTES if device.type == "cpu" else SHARE * device_bytes(str(device))
 
 

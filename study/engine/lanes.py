@@ -11,23 +11,28 @@ n steps of a segment, B examples in a batch.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
 
+from study.data import trees
 from study.data.order import Batches
-from study.data.resident import Data
+from study.data.resident import Data, augmentation
+from study.data.trees import Tree
+from study.devices import generators
 from study.devices.memory import out_of_memory, release_cached_memory, sent
 from study.engine import checkpoints
 from study.engine.arithmetic import ARITHMETICS
 from study.engine.checkpoints import Checkpoint
-from study.engine.evaluation import Log, evaluate, initial_model, timed
+from study.engine.evaluation import Log, Predict, evaluate, initial_model, timed
 from study.engine.fused.cuda_graph import replayed
 from study.engine.fused.layout import Loss
 from study.engine.serial import Proposals
 from study.records import Curve, Study, Trial
 from study.schedules import learning_rate
+from study.user_code.weighting import shares, weigher
 from workloads.base import Workload
 from workloads.layers import keyed_layers, layer_key
 
@@ -96,7 +101,8 @@ class Lane:
         self.learning_rate = learning_rate(study.schedule, study.train_steps, study.batch_size, self.hyperparameters)
         self.log = Log(study, workload, data, trial)
         self.grid = study.evaluation_steps
-        self.batches = Batches(trial.order_seed, len(data.targets), study.batch_size, data.inputs.device)
+        self.batches = Batches(trial.order_seed, data.examples, study.batch_size, data.device)
+        self.augment = augmentation(workload, trial.order_seed, data.device)
 
     @property
     def next_evaluation(self) -> int:
@@ -110,8 +116,8 @@ class Lanes:
     def __init__(self, study: Study, workload: Workload, data: Data, heights: Sequence[int], capacity: int) -> None:
         self.study, self.workload, self.data = study, workload, data
         self.heights, self.capacity = heights, capacity
-        self.device = data.inputs.device
-        template = initial_model(workload, study.trial(0, {}), self.device)
+        self.device = data.device
+        template = initial_model(workload, study.trial(0, {}), self.device, data.layout)
         self.keyed = len(keyed_layers(template))
         stack = ARITHMETICS[study.arithmetic].stack
         assert stack is not None
@@ -121,7 +127,7 @@ class Lanes:
 
     def start(self, trial: Trial, model: nn.Module | None = None) -> None:
         """Give the next free row to a trial, with its own initial model or the given one."""
-        self.stack.load(len(self.lanes), model or initial_model(self.workload, trial, self.device))
+        self.stack.load(len(self.lanes), model or initial_model(self.workload, trial, self.device, self.data.layout))
         self.lanes.append(Lane(self.study, self.workload, self.data, trial))
 
     def restore(self, content: bytes | None) -> None:
@@ -134,7 +140,9 @@ class Lanes:
     def run(self, proposals: Proposals) -> Iterator[Curve]:
         """Train every lane up to the earliest next evaluation, or until a checkpoint is due. Then evaluate lanes due,
         end finished lanes and yield their curves, and take checkpoints if due."""
-        with timed([lane.log for lane in self.lanes], "training"):
+        augments = self.lanes[0].augment is not None  # then it seeds the global generators
+        kept = generators.restored(self.device) if augments else nullcontext()
+        with timed([lane.log for lane in self.lanes], "training"), kept:
             steps = min(lane.next_evaluation - lane.step for lane in self.lanes)
             proposals.pace.advance(self.advance, steps)
         due = [row for row, lane in enumerate(self.lanes) if lane.step == lane.next_evaluation]
@@ -190,10 +198,10 @@ class Lanes:
         ended = evaluate(logs, steps, lambda chosen, averaged: self.predictor([rows[i] for i in chosen], averaged))
         return [row for row, over in zip(rows, ended, strict=True) if over]
 
-    def predictor(self, rows: Sequence[int], averaged: bool = False) -> Callable[[Tensor], Tensor]:
-        """The models in these rows, dropout off: inputs [N, ...] -> outputs [rows, N, ...]."""
+    def predictor(self, rows: Sequence[int], averaged: bool = False) -> Predict:
+        """The models in these rows, dropout off: inputs [N, ...] -> outputs [rows * N, ...]."""
         outputs = self.stack.outputs(rows if self.stack.predicts_alone else self._padded(rows), averaged)
-        return lambda inputs: outputs(inputs)[: len(rows)]
+        return lambda inputs: trees.mapped(lambda tensor: tensor[: len(rows)].flatten(0, 1), outputs(inputs))
 
     def _padded(self, lanes: Sequence[T]) -> list[T]:
         """Repeat the last element up to an admitted height; the results of the added rows are discarded."""
@@ -204,18 +212,19 @@ class Lanes:
         """Make updates without waiting for the device; returns each lane's mean loss before each update [n, l]."""
         lanes = self._padded(self.lanes)
         index = torch.stack([lane.batches.range(lane.step, steps) for lane in lanes], dim=1).view(steps, -1)
-        targets = self.data.targets.index_select(0, index.view(-1)).view(*index.shape, *self.data.targets.shape[1:])
+        targets = self.data.gather_targets(index.view(-1))
+        by_step = [tensor.view(*index.shape, *tensor.shape[1:]) for tensor in trees.leaves(targets)]
         rates = self._table(
             [[lane.learning_rate(step) for step in range(lane.step, lane.step + steps)] for lane in lanes]
         ).T.contiguous()
         counts = sent((self._numbers(lanes, steps) + 1).float(), self.device)
         names = sorted(lanes[0].hyperparameters)
         constants = [self._table([lane.hyperparameters[name] for lane in lanes]).unsqueeze(1) for name in names]
-        tables = (index, targets, self._keys(lanes, steps), rates.unsqueeze(2), counts.unsqueeze(2))
+        tables = (index, *by_step, self._keys(lanes, steps), rates.unsqueeze(2), counts.unsqueeze(2))
         update, losses = self._update(len(lanes), names), []
         with torch.no_grad():
             for i, (chosen, *now) in enumerate(zip(*(table.unbind() for table in tables), strict=True)):
-                losses.append(update(self._inputs(chosen, i), *now, *constants))
+                losses.append(update(*trees.leaves(self._inputs(chosen, i)), *now, *constants))
                 for row, lane in enumerate(self.lanes) if self.stack.optimizer.refresh else ():
                     self.stack.refresh(row, lane.hyperparameters, lane.step + i + 1)
         return torch.stack(losses).view(steps, len(lanes), -1).mean(2)[:, : len(self.lanes)]
@@ -225,17 +234,21 @@ class Lanes:
         `names`: the hyperparameters that are its last arguments."""
         if self._updated is None or self._updated[0] != rows:
             self._updated = None  # free the old recording first: each has its own memory
-            step, workload = self.stack.step(rows), self.workload  # close over locals, not `self`: no reference cycle
+            # Close over locals, not `self`: no reference cycle.
+            step, workload, inputs, targets = self.stack.step(rows), self.workload, self.data.inputs, self.data.targets
+            first, second = (len(trees.leaves(tree)) for tree in (inputs, targets))
 
-            def update(x: Tensor, y: Tensor, keys: Tensor, rate: Tensor, count: Tensor, *constants: Tensor) -> Tensor:
+            def update(*arguments: Tensor) -> Tensor:
+                x, y = trees.like(inputs, arguments[:first]), trees.like(targets, arguments[first : first + second])
+                keys, rate, count, *constants = arguments[first + second :]
                 hyperparameters = dict(zip(names, constants, strict=True))
-                loss = _loss(workload, y, hyperparameters)
+                loss = _loss(workload, y, hyperparameters, rows)
                 return step(x, loss, keys, hyperparameters | {"learning_rate": rate}, count)
 
             self._updated = rows, replayed(update, self.device) if self.stack.replayable else update
         return self._updated[1]
 
-    def _inputs(self, chosen: Tensor, made: int) -> Tensor:
+    def _inputs(self, chosen: Tensor, made: int) -> Tree:
         """The stack's inputs for the next step (see `Stack.inputs`).
 
         Arguments:
@@ -244,15 +257,31 @@ class Lanes:
         """
         rows = len(chosen) // self.study.batch_size
 
-        def ahead(row: int, most: int) -> Tensor:
+        def now() -> Tree:
+            inputs = self.data.gather(chosen, rows)
+            if self.lanes[0].augment is None:
+                return inputs
+            each = [self._augmented(row, trees.mapped(lambda t, row=row: t[row], inputs), made) for row in range(rows)]
+            return trees.like(inputs, [torch.stack(leaf) for leaf in zip(*map(trees.leaves, each), strict=True)])
+
+        def ahead(row: int, most: int) -> Tree:
             """Inputs of at most `most` next steps, up to the lane's next evaluation: no other lane affects them."""
             lane = self.lanes[row]
             step = lane.step + made
             left = lane.next_evaluation - step
             steps = left if 0 < left < most else most
-            return self.data.gather(lane.batches.range(step, steps).flatten())
+            index = lane.batches.range(step, steps)
+            if lane.augment is None:
+                return self.data.gather(index.flatten())
+            return trees.cat([self._augmented(row, self.data.gather(each), made + i) for i, each in enumerate(index)])
 
-        return self.stack.inputs(rows, len(self.lanes), lambda: self.data.gather(chosen, rows), ahead)
+        return self.stack.inputs(rows, len(self.lanes), now, ahead)
+
+    def _augmented(self, row: int, inputs: Tree, made: int) -> Tree:
+        """The augmented batch [B, ...] of a lane, `made` steps after its current one; padding repeats the last lane."""
+        lane = self.lanes[min(row, len(self.lanes) - 1)]
+        assert lane.augment is not None
+        return lane.augment(inputs, lane.step + made)
 
     def _keys(self, lanes: Sequence[Lane], steps: int) -> Tensor:
         """Keys of the keyed layers (`workloads.layers.Keyed`) [n, L, layers]."""
@@ -269,12 +298,19 @@ class Lanes:
         return sent(torch.tensor(values, dtype=torch.float32), self.device)
 
 
-def _loss(workload: Workload, targets: Tensor, hyperparameters: Mapping[str, Tensor]) -> Loss:
-    """A function from outputs to the loss of every example [L * B]. `hyperparameters` [L, 1] hold each lane's tuned
-    parameters of the loss, among others."""
+def _loss(workload: Workload, targets: Tree, hyperparameters: Mapping[str, Tensor], rows: int) -> Loss:
+    """A function from outputs to the loss of every example [L * B], times its share in the weighted mean of its lane.
+    `hyperparameters` [L, 1] hold each lane's tuned parameters of the loss, among others."""
     tuned = {
-        name: values.expand(-1, len(targets) // len(values)).reshape(-1)
+        name: values.expand(-1, trees.count(targets) // rows).reshape(-1)
         for name, values in hyperparameters.items()
         if name in workload.hyperparameters
     }
-    return lambda outputs: workload.loss(outputs.flatten(0, 1), targets, **tuned)
+    weigh = weigher(workload)
+    weights = None if weigh is None else shares(weigh(targets), rows)
+
+    def losses(outputs: Tree) -> Tensor:
+        found = workload.loss(trees.mapped(lambda tensor: tensor.flatten(0, 1), outputs), targets, **tuned)
+        return found if weights is None else found * weights
+
+    return losses

@@ -2,6 +2,7 @@
 
 import copy
 import math
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
@@ -10,8 +11,11 @@ from typing import Any, Protocol, TypeVar
 import torch
 from torch import Tensor, nn
 
+from study.data import trees
 from study.data.order import Batches, places
-from study.data.resident import Source
+from study.data.resident import Source, augmentation
+from study.data.trees import Tree
+from study.devices import generators
 from study.devices.distributed import Team
 from study.devices.memory import out_of_memory, release_cached_memory
 from study.engine import checkpoints
@@ -20,6 +24,8 @@ from study.engine.evaluation import Log, evaluate, forward, initial_model, timed
 from study.optimizers.base import Plain, decay_
 from study.records import Curve, Study, Trial
 from study.schedules import learning_rate
+from study.user_code import hidden_state
+from study.user_code.weighting import inverse, weigher, weighted_mean
 from workloads.base import Workload
 from workloads.layers import ghost_layers, keyed_layers, layer_key, set_keys, together
 
@@ -111,7 +117,7 @@ class Run:
         self.study, self.workload, self.data, self.trial = study, workload, data, trial
         self.team = data.team
         self.log = Log(study, workload, data, trial, micro_batch)
-        self.model = initial_model(workload, trial, data.device)
+        self.model = initial_model(workload, trial, data.device, data.layout)
         self.keyed, self.ghosts = keyed_layers(self.model), ghost_layers(self.model)
         self.hyperparameters = study.resolved(trial.hyperparameters)
         self.learning_rate = learning_rate(study.schedule, study.train_steps, study.batch_size, self.hyperparameters)
@@ -123,11 +129,15 @@ class Run:
         unit = together(self.model, study.batch_size)
         self.shares = places(study.batch_size, self.team.size, micro_batch, unit)
         self.parts = self.shares[self.team.rank]
-        self.read = data.reader(batches, self.parts)
+        self.read = data.reader(batches, self.parts, augmentation(workload, trial.order_seed, data.device))
         self.loss_hyperparameters = {
             name: value for name, value in trial.hyperparameters.items() if name in workload.hyperparameters
         }
+        self.weigh = weigher(workload)
         self.step = 0
+        self.fresh = hidden_state.digests(hidden_state.attributes(self.model))
+        self._leaves_trace: bool | None = None
+        """Whether an evaluation changes attributes or buffers of the model; None: no evaluation yet."""
         self.trained: nn.Module = self.model
         if self.team.size > 1:
             self.trained = self.team.parallel(self.model, unused=self._rehearse())
@@ -137,7 +147,7 @@ class Run:
         collectives, so that no rank waits for one that runs out of memory."""
         self.trained = copy.deepcopy(self.model)
         largest = max(range(len(self.parts)), key=lambda part: self.parts[part].stop - self.parts[part].start)
-        self.team.agree(lambda: self.losses(largest).sum().backward())
+        self.team.agree(lambda: self.losses(largest)[0].sum().backward())
         unused = any(p.requires_grad and p.grad is None for p in self.trained.parameters())
         return bool(self.team.sum(torch.tensor(float(unused))))
 
@@ -151,6 +161,7 @@ class Run:
         groups = self.optimizer.state_dict()["param_groups"]
         kept = [{**group, **held} for group, held in zip(groups, found.state["groups"], strict=True)]
         self.optimizer.load_state_dict({"state": found.state["state"], "param_groups": kept})
+        hidden_state.put(self.model, found.state.get("attributes", {}))
 
     @property
     def weights(self) -> dict[str, Tensor]:
@@ -160,50 +171,79 @@ class Run:
 
     def finish(self, proposals: Proposals) -> Curve:
         """Train until the trial reaches its goal, diverges, or reaches its step limit or budget."""
+        with generators.restored(self.data.device):
+            self._finish(proposals)
+        return self.log.curve()
+
+    def _finish(self, proposals: Proposals) -> None:
         log, pace = self.log, proposals.pace
         for step in self.study.evaluation_steps[log.evaluations :]:
             if step > proposals.step_limit(self.trial.index):
-                break
+                return
             while self.step < step and log.first_bad_step is None:
                 with timed([log], "training"):
                     pace.advance(self.advance, step - self.step)
                 if log.first_bad_step is None and pace.due():
-                    held = self.optimizer.state_dict()
-                    # Some optimizers count their steps in the parameter groups.
-                    groups = [{k: v for k, v in group.items() if k != "params"} for group in held["param_groups"]]
-                    state = {"state": held["state"], "groups": groups}
-                    checkpoint = Checkpoint(self.step, self.weights, state)
-                    content = checkpoints.pack(log, checkpoint) if self.team.rank == 0 else b""
-                    proposals.keep(self.trial.index, content)
+                    self._keep(proposals)
             if log.first_bad_step is not None:
-                break
+                return
             if not torch.stack([p.isfinite().all() for p in self.model.parameters()]).all():  # waits for a GPU once
                 log.first_bad_step = step
-                break
+                return
             with timed([log], "evaluation"):
                 [ended] = evaluate([log], [step], lambda _, averaged: partial(self.predict, averaged=averaged))
             if ended:
-                break
-        return log.curve()
+                return
 
-    def predict(self, inputs: Tensor, averaged: bool = False) -> Tensor:
-        """The model's outputs [1, N, ...] for inputs [N, ...], dropout off; `averaged`: with averaged weights.
+    def _keep(self, proposals: Proposals) -> None:
+        """Hand over a checkpoint, if one can hold the state of the model."""
+        held = self.optimizer.state_dict()
+        # Some optimizers count their steps in the parameter groups.
+        groups = [{k: v for k, v in group.items() if k != "params"} for group in held["param_groups"]]
+        state = {"state": held["state"], "groups": groups}
+        attributes = hidden_state.attributes(self.model)
+        now = hidden_state.digests(attributes)
+        changed = {key: value for key, value in attributes.items() if now[key] != self.fresh.get(key)}
+        odd = [f"{k[1]} ({type(value).__name__})" for k, value in changed.items() if not hidden_state.is_plain(value)]
+        if odd:
+            warnings.warn(
+                f"checkpoints cannot hold {', '.join(odd)}, which the model of {self.study.name} changes while it "
+                "trains: an interrupted trial starts again from step 0. Keep such state in numbers, lists, dicts or "
+                "buffers.",
+                stacklevel=2,
+            )
+            return
+        if changed:
+            state["attributes"] = changed
+        content = checkpoints.pack(self.log, Checkpoint(self.step, self.weights, state)) if self.team.rank == 0 else b""
+        proposals.keep(self.trial.index, content)
 
-        Some third-party optimizers (schedule-free ones) train at one point and evaluate at another; their `eval` and
-        `train` switch between the two.
+    def predict(self, inputs: Tree, averaged: bool = False) -> Tree:
+        """The model's outputs [N, ...] for inputs [N, ...], dropout off; `averaged`: with averaged weights.
+
+        Evaluations leave no trace in the model. Some third-party optimizers (schedule-free ones) train at one point and
+        evaluate at another; their `eval` and `train` switch between the two.
         """
+        generators.seed(layer_key(self.trial.seed, self.step, -3), self.data.device)
+        given = trees.cloned(inputs)  # the model may write into it
         if averaged:
             assert self.average is not None
             for held, now in zip(self.average.buffers(), self.model.buffers(), strict=True):
                 held.copy_(now)  # running statistics: only weights are averaged
-            return forward(self.study, self.average, inputs).unsqueeze(0)
+            with hidden_state.untouched(self.average) if self._leaves_trace else nullcontext():
+                return forward(self.study, self.average, given)
         switched: list[Any] = [self.model, self.optimizer] if hasattr(self.optimizer, "eval") else [self.model]
         for each in switched:
             each.eval()
-        outputs = forward(self.study, self.model, inputs)
+        if self._leaves_trace is None:
+            self._leaves_trace = hidden_state.changes(self.model, lambda: forward(self.study, self.model, given))
+            given = trees.cloned(inputs)
+            generators.seed(layer_key(self.trial.seed, self.step, -3), self.data.device)
+        with hidden_state.untouched(self.model) if self._leaves_trace else nullcontext():
+            outputs = forward(self.study, self.model, given)
         for each in switched:
             each.train()
-        return outputs.unsqueeze(0)
+        return outputs
 
     def advance(self, steps: int) -> None:
         """Make `steps` updates, and log the first with a non-finite training loss. A CPU stops there."""
@@ -234,7 +274,7 @@ class Run:
             return losses[-1]
 
         if self.algorithm.update is None:  # third-party optimizers may draw random numbers: seed every rank alike
-            _seed(layer_key(self.trial.seed, self.step, -1), self.data.device)
+            generators.seed(layer_key(self.trial.seed, self.step, -1), self.data.device)
         self.optimizer.step(closure)
         if self.average is not None:
             with torch.no_grad():
@@ -250,17 +290,12 @@ class Run:
         """
         self.optimizer.zero_grad(set_to_none=True)
         if self.team.size == len(self.parts) == 1:
-            mean = self.losses(0).mean()
+            losses, weights = self.losses(0)
+            mean = losses.mean() if weights is None else weighted_mean(losses, weights)
             mean.backward()
             total = mean.detach()
         else:
-            total = torch.zeros((), device=self.data.device)
-            for number in range(len(self.parts)):
-                with self._alone() if number < len(self.parts) - 1 else nullcontext():
-                    part = self.losses(number).sum() / self.study.batch_size
-                    (part * self.team.size).backward()  # cancels the mean over ranks
-                total += part.detach()
-            self.team.sum(total)
+            total = self._accumulate()
         with torch.no_grad():
             for layer in self.ghosts:
                 layer.end_step(self.team.sum)
@@ -268,29 +303,41 @@ class Run:
             decay_(self.algorithm, pairs, learning_rate, self.hyperparameters)
         return total
 
+    def _accumulate(self) -> Tensor:
+        """As `_descend`, over the micro-batches of all ranks; the gradient is scaled by the weights in the end."""
+        total, weight = torch.zeros(2, device=self.data.device)
+        for number in range(len(self.parts)):
+            with self._alone() if number < len(self.parts) - 1 else nullcontext():
+                losses, weights = self.losses(number)
+                part = (losses if weights is None else losses * weights).sum() / self.study.batch_size
+                (part * self.team.size).backward()  # cancels the mean over ranks
+            total += part.detach()
+            if weights is not None:
+                weight += weights.sum()
+        self.team.sum(total)
+        if self.weigh is not None:
+            scale = self.study.batch_size * inverse(self.team.sum(weight))
+            total *= scale
+            for parameter in self.model.parameters():
+                if parameter.grad is not None:
+                    parameter.grad *= scale
+        return total
+
     def _alone(self) -> AbstractContextManager[None]:
         """A context in which backward passes do not exchange gradients with other ranks."""
         trained = self.trained
         return trained.no_sync() if isinstance(trained, nn.parallel.DistributedDataParallel) else nullcontext()
 
-    def losses(self, part: int) -> Tensor:
-        """The training loss of each example in micro-batch number `part` of this rank."""
+    def losses(self, part: int) -> tuple[Tensor, Tensor | None]:
+        """The training loss and the weight of each example in micro-batch number `part` of this rank; None: all weigh
+        alike."""
         start = self.parts[part].start
         set_keys(self.keyed, self.trial.seed, self.step, start)
-        _seed(layer_key(self.trial.seed, self.step, -2 - start), self.data.device)  # for third-party random layers
         inputs, targets = self.read(self.step, part)
+        generators.seed(layer_key(self.trial.seed, self.step, -2 - start), self.data.device)  # for third-party layers
+        weights = None if self.weigh is None else self.weigh(targets)
         outputs = forward(self.study, self.trained, inputs)
-        return self.workload.loss(outputs, targets, **self.loss_hyperparameters)
-
-
-def _seed(key: int, device: torch.device) -> None:
-    """Seed torch's global generators, which third-party models and optimizers use and trials in a process share.
-
-    `torch.manual_seed` would seed every kind of device, which takes 70 microseconds.
-    """
-    torch.default_generator.manual_seed(key)
-    if device.type == "cuda":
-        torch.cuda.manual_seed(key)
+        return self.workload.loss(outputs, targets, **self.loss_hyperparameters), weights
 
 
 def _apart(device: torch.device) -> AbstractContextManager[None]:

@@ -1,14 +1,12 @@
 """The time of a step and of an evaluation of a study, measured on a few real ones."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 
-from torch import Tensor
-
-from study.data.resident import EVALUATION_CHUNK, Data, Source
+from study.data.resident import Data, Source
 from study.engine.cost import Cost, least_seconds
-from study.engine.evaluation import Log, initial_model, kinds
+from study.engine.evaluation import Log, Predict, initial_model, kinds
 from study.engine.evaluation import measure as measure_errors
 from study.engine.lanes import SEGMENT_STEPS, Lanes
 from study.engine.serial import Run
@@ -55,7 +53,7 @@ def plain_cost(study: Study, workload: Workload, data: Source, micro_batch: int 
 def cost_of(
     log: Log,
     step: float,
-    predict: Callable[[Tensor], Tensor],
+    predict: Predict,
     models: int = 1,
     heights: Sequence[int] = (1,),
     lanes: int = 1,
@@ -65,12 +63,12 @@ def cost_of(
     Arguments:
         log: the log of any trial of the study.
         step: seconds per update of one trial.
-        predict: inputs [N, ...] -> outputs [models, N, ...].
+        predict: inputs [N, ...] -> outputs [models * N, ...].
         heights, lanes: copied into the cost.
     """
-    examples = log.data.counts
-    chunk = min(EVALUATION_CHUNK, examples["val"])
-    once = least_seconds(lambda: measure_errors(log, "val", predict, chunk), budget=0) / models / chunk
+    examples = {split: len(log.examples(split)) for split in ("train", "val", "test")}
+    chunk = min(log.chunk, examples["val"])
+    once = least_seconds(lambda: measure_errors([log] * models, "val", predict, chunk), budget=0) / models / chunk
     seconds = once * len(kinds(log.study))
     validation = seconds * examples["val"]
     return Cost(step, validation, seconds * (examples["train"] + examples["test"]), tuple(heights), lanes)
@@ -92,7 +90,7 @@ def started(
         slower: factor on the usual learning rate.
     """
     lanes = Lanes(study, workload, data, heights or [len(indices)], len(indices))
-    model = initial_model(workload, usual_trial(study, 0), data.inputs.device)
+    model = initial_model(workload, usual_trial(study, 0), data.device, data.layout)
     for index in indices:
         lanes.start(usual_trial(study, index, slower), model)
     return lanes

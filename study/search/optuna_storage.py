@@ -59,12 +59,14 @@ class Storage:
         self.owner = store.identity(results)
 
     def open(self, study: Study) -> optuna.Study:
-        """Optuna's study of one search. Sweeps share it if their questions differ at most in the number of trials, the
-        micro-batch and the arithmetic."""
+        """Optuna's study of one search. Sweeps share it if their questions differ at most in the number of trials and
+        in what the first machine settled."""
         if self._backend is None:
             return optuna.create_study(direction="minimize")
         question = study.question()
-        same = {key: value for key, value in question.items() if key not in ("micro_batch", "arithmetic")}
+        settled = ("micro_batch", "evaluation_chunk", "arithmetic")
+        same = {key: value for key, value in question.items() if key not in settled}
+        same["evaluation"] = {key: value for key, value in question["evaluation"].items() if value is not None}
         same["search"] = {key: question["search"][key] for key in ("sampler", "space")}  # but not the number of trials
         digest = hashlib.sha256(json.dumps(same, sort_keys=True).encode()).hexdigest()[:8]
         names = (study.name, study.optimizer, f"batch size {study.batch_size}", study.branch.path, digest)

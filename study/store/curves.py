@@ -54,7 +54,7 @@ def write_curves(curves: Sequence[Curve], path: Path) -> None:
         "step": np.concatenate([c.steps for c in curves]).astype(np.int64),
         **{metric: np.concatenate([c.errors[metric] for c in curves]).astype(np.float64) for metric in metrics},
     }
-    own = ("first_bad_step", "seconds", "micro_batch")
+    own = ("first_bad_step", "seconds", "micro_batch", "evaluation_chunk")
     trials = [asdict(c.trial) | {name: getattr(c, name) for name in own} for c in curves]
     write_table(columns, trials, path)
 
@@ -86,5 +86,6 @@ def _read_curves(path: Path) -> list[Curve]:
         trial = Trial(record["index"], record["seed"], record["order_seed"], record["hyperparameters"])
         errors = {name: values[rows] for name, values in columns.items() if name not in ("trial", "step")}
         steps, seconds = columns["step"][rows], record["seconds"]
-        curves.append(Curve(trial, record["first_bad_step"], steps, errors, seconds, record["micro_batch"]))
+        parts = record["micro_batch"], record.get("evaluation_chunk", 1024)  # recorded since it can differ
+        curves.append(Curve(trial, record["first_bad_step"], steps, errors, seconds, *parts))
     return curves

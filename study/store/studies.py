@@ -30,7 +30,7 @@ EXTENDABLE = tuple(
     f"search.{name}" for name in ("trials", "max_launches", "extend", "extend_limit", "budgets", "repeats", "reruns")
 )
 """Keys that a later run may change. The recorded question never shrinks (see `most`)."""
-SETTLED = ("micro_batch",)
+SETTLED = ("micro_batch", "evaluation_chunk")
 """Keys that the memory of the first machine decided. Later runs use the recorded value, so they may request another."""
 
 

@@ -195,8 +195,6 @@ class _Worker:
 
     def _load(self, study: Study) -> tuple[Workload, Source]:
         """The study's workload and data. Loading them releases the data of the workload before, to save memory."""
-        import torch
-
         from study.data import streaming
         from workloads.base import build
 
@@ -205,9 +203,7 @@ class _Worker:
             self._loaded.clear()
             workload = build(study.workload)
             reading = (self.device, self.placement.data_memory, self.placement.loaders)
-            # Make the splits on the CPU, because they may not fit on the device. Keep no local variable of them, which
-            # would hold their memory beside the source made of them.
-            self._loaded[key] = workload, streaming.source(workload.splits(torch.device("cpu")), *reading)
+            self._loaded[key] = workload, streaming.of_workload(workload, *reading)
         return self._loaded[key]
 
     def _team_for(self, study: Study, workload: Workload) -> Team | None:

@@ -23,8 +23,8 @@ KNOWN_TO = {
     "workloads": ["study", "workloads"],
     "analysis": ["analysis", "study"],
     "torch": [
-        "workloads", "study/engine", "study/data", "study/devices", "study/optimizers", "study/workers/process.py",
-        "study/config/workload_check.py", "study/config/preflight.py", "study/run.py",
+        "workloads", "study/engine", "study/data", "study/devices", "study/user_code", "study/optimizers",
+        "study/workers/process.py", "study/config/workload_check.py", "study/config/preflight.py", "study/run.py",
     ],
     "optuna": ["study/search"],
     "hydra": ["study/config/compose.py", "study/cluster"],
@@ -46,6 +46,7 @@ LINE = [
     "study/records",
     "study/store study/devices",
     "study/data study/search study/exchange",
+    "study/user_code",
     "study/engine/fused",
     "study/engine",
     "study/config study/terminal study/workers",

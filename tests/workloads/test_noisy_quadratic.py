@@ -8,9 +8,9 @@ from analysis.counting import Goal, first_crossing
 from study.config import preflight
 from study.config.jobs import parse_jobs
 from study.data.resident import Data
-from study.devices import memory
 from study.engine import can_fuse, lanes, serial
 from study.records import Budget, Evaluation
+from study.user_code import activations
 from workloads.base import build
 from workloads.layers import set_keys
 from workloads.noisy_quadratic_exact import Recursion, spectrum
@@ -169,7 +169,7 @@ def test_lanes_equal_single_trials(asked):
 def test_large_batches_are_not_taken_in_parts():
     """Its model saves as much for one example as for thousands, which once counted as a quarter for each example."""
     workload = build(configured())
-    assert memory.saved_bytes(workload, *workload.splits(CPU).train) < 100
+    assert activations.saved_bytes(workload, *workload.splits(CPU).train) < 100
     [job] = preflight.settle(parse_jobs(["workload=nqm", "optimizer=sgd", "batch_size=16384"]))
     assert (job.study.micro_batch, job.study.arithmetic) == (None, "plain")
 

@@ -13,7 +13,10 @@ from typing import Protocol
 import torch
 from torch import Tensor, nn
 
-Loss = Callable[[Tensor], Tensor]
+from study.data import trees
+from study.data.trees import Tree
+
+Loss = Callable[[Tree], Tensor]
 """Outputs [l, B, ...] -> the loss of every example [l * B]."""
 
 CACHE_LINE = 16
@@ -35,11 +38,11 @@ class Form(Protocol):
         """The parts of a row, one for each gradient that `backward` returns."""
         ...
 
-    def outputs(self, inputs: Tensor) -> Tensor:
+    def outputs(self, inputs: Tree) -> Tree:
         """The outputs [l, N, ...] of each model for the same inputs [N, ...], dropout off."""
         ...
 
-    def backward(self, inputs: Tensor, loss: Loss, keys: Tensor) -> tuple[Tensor, Sequence[Tensor]]:
+    def backward(self, inputs: Tree, loss: Loss, keys: Tensor) -> tuple[Tensor, Sequence[Tensor]]:
         """The losses of all examples [l * B], and the gradients of each lane's mean loss: [l, p] for each of `columns`.
 
         Arguments:
@@ -74,11 +77,12 @@ class Layout:
         return {name: rows[:, columns].unflatten(1, shape) for (name, shape), columns in parts}
 
 
-def differentiated(loss: Loss, outputs: Tensor, wanted: Sequence[Tensor]) -> tuple[Tensor, Sequence[Tensor]]:
+def differentiated(loss: Loss, outputs: Tree, wanted: Sequence[Tensor]) -> tuple[Tensor, Sequence[Tensor]]:
     """(losses [l * B] of outputs [l, B, ...], gradients of each lane's mean loss with respect to `wanted`)."""
     with torch.enable_grad():
         losses = loss(outputs)
-        gradients = torch.autograd.grad(losses, wanted, torch.full_like(losses, 1 / outputs.shape[1]))
+        examples = len(losses) // trees.count(outputs)
+        gradients = torch.autograd.grad(losses, wanted, torch.full_like(losses, 1 / examples))
     return losses.detach(), gradients
 
 

@@ -9,10 +9,11 @@ from collections.abc import Callable, Mapping, Sequence
 import torch
 from torch import Tensor, nn
 
+from study.data.trees import Tree
 from study.engine.fused.layout import Form, Layout, Loss
 from study.optimizers.base import Optimizer, Scalars, Values, decay_, in_place
 
-Update = Callable[[Tensor, Loss, Tensor, Scalars, Tensor], Tensor]
+Update = Callable[[Tree, Loss, Tensor, Scalars, Tensor], Tensor]
 """One update of some rows, with the arguments of `Step.__call__`."""
 
 
@@ -90,7 +91,7 @@ class Stack:
     def settle(self, row: int) -> None:
         """Include the pending steps in a row, to read it; later steps then have other last bits."""
 
-    def inputs(self, rows: int, lanes: int, now: Callable[[], Tensor], ahead: Callable[[int, int], Tensor]) -> Tensor:
+    def inputs(self, rows: int, lanes: int, now: Callable[[], Tree], ahead: Callable[[int, int], Tree]) -> Tree:
         """The inputs of the first `rows` rows for the next step [rows, B, ...]: examples, or products of examples.
 
         Arguments:
@@ -123,7 +124,7 @@ class Stack:
         prefix = f"{parameter}."
         return {key.removeprefix(prefix): tensor for key, tensor in self.state.items() if key.startswith(prefix)}
 
-    def outputs(self, rows: Sequence[int], averaged: bool = False) -> Callable[[Tensor], Tensor]:
+    def outputs(self, rows: Sequence[int], averaged: bool = False) -> Callable[[Tree], Tree]:
         """A function from inputs [N, ...] to the outputs of the models in these rows [len(rows), N, ...], dropout off.
         `averaged`: use averaged weights."""
         weights = self.state["ema"] if averaged else self.weights
@@ -156,7 +157,7 @@ class Step:
             where = (number, slice(None)) if alone else (0, columns)
             self.parts.append((*where, view[:rows], state))
 
-    def __call__(self, inputs: Tensor, loss: Loss, keys: Tensor, hyperparameters: Scalars, steps: Tensor) -> Tensor:
+    def __call__(self, inputs: Tree, loss: Loss, keys: Tensor, hyperparameters: Scalars, steps: Tensor) -> Tensor:
         """Make the update; returns the loss of every example before it [l * B].
 
         Arguments:

@@ -4,7 +4,7 @@ Shapes: l lanes, B examples in a batch, N inputs that all lanes share, P numbers
 model; D inputs and H outputs of a linear layer.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 from weakref import proxy  # a reference cycle would keep models of ended trials on the device
@@ -13,6 +13,8 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
+from study.data import trees
+from study.data.trees import Tree
 from study.engine.fused.layout import Layout, Loss, differentiated
 from study.engine.fused.stack import Stack
 from study.records import Study
@@ -78,18 +80,25 @@ class Vmapped:
     def predicts_alone(device: torch.device) -> bool:
         return device.type == "cpu"
 
-    def outputs(self, inputs: Tensor) -> Tensor:
+    def outputs(self, inputs: Tree) -> Tree:
         self.template.eval()
-        if self.predicts_alone(inputs.device):  # grouped convolutions are slow on a CPU at large batches
+        if self.predicts_alone(trees.device_of(inputs)):  # grouped convolutions are slow on a CPU at large batches
             lanes = [dict(zip(self.weights, lane, strict=True)) for lane in zip(*self.weights.values(), strict=True)]
-            found = torch.stack([functional_call(self.template, lane, (inputs,)) for lane in lanes])
+            # A copy for each lane: the model may write into it.
+            each = [functional_call(self.template, lane, *self._arguments(trees.cloned(inputs))) for lane in lanes]
+            stacked = zip(*map(trees.leaves, each), strict=True)
+            found = trees.like(each[0], [torch.stack(leaf) for leaf in stacked])
         else:
-            predict = torch.vmap(lambda w: functional_call(self.template, w, (inputs,)), chunk_size=EVALUATED_LANES)
-            found = predict(self.weights)
+            found = _vmapped(
+                lambda w: functional_call(self.template, w, *self._arguments(inputs)), EVALUATED_LANES, self.weights
+            )
         self.template.train()
         return found
 
-    def backward(self, inputs: Tensor, loss: Loss, keys: Tensor) -> tuple[Tensor, Sequence[Tensor]]:
+    def _arguments(self, inputs: Tree) -> tuple[Any, Any]:
+        return trees.arguments(self.template, inputs)
+
+    def backward(self, inputs: Tree, loss: Loss, keys: Tensor) -> tuple[Tensor, Sequence[Tensor]]:
         with torch.enable_grad():
             outputs = self._forward(inputs, keys)
         losses, gradients = differentiated(loss, outputs, list(self.weights.values()))
@@ -98,14 +107,26 @@ class Vmapped:
             each = [torch.cat([part for pair in zip(each, self.gaps, strict=True) for part in pair], dim=1)]
         return losses, each
 
-    def _forward(self, inputs: Tensor, keys: Tensor) -> Tensor:
+    def _forward(self, inputs: Tree, keys: Tensor) -> Tree:
         """The outputs [l, B, ...] of each model for its own inputs [l, B, ...]."""
         buffers = {name: keys[:, number] for number, name in enumerate(self.keys)}
 
-        def forward(parameters: dict[str, Tensor], buffers: dict[str, Tensor], x: Tensor) -> Tensor:
-            return functional_call(self.template, (parameters, buffers), (x,))
+        def forward(parameters: dict[str, Tensor], buffers: dict[str, Tensor], *x: Tensor) -> Tree:
+            return functional_call(self.template, (parameters, buffers), *self._arguments(trees.like(inputs, x)))
 
-        return torch.vmap(forward)(self.weights, buffers, inputs)
+        return _vmapped(forward, None, self.weights, buffers, *trees.leaves(inputs))
+
+
+def _vmapped(function: Callable[..., Tree], chunk: int | None, *arguments: Any) -> Tree:
+    """`torch.vmap` of a function whose result may be any tree, also of classes that torch does not know as trees."""
+    made: list[Tree] = []
+
+    def flat(*given: Any) -> tuple[Tensor, ...]:
+        made[:] = [function(*given)]
+        return tuple(trees.leaves(made[0]))
+
+    tensors = torch.vmap(flat, chunk_size=chunk)(*arguments)
+    return trees.like(made[0], tensors)
 
 
 def _linear(layer: nn.Linear, x: Tensor) -> Tensor:

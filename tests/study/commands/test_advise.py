@@ -14,6 +14,7 @@ from study.commands import advise
 from study.config.jobs import parse_jobs
 from study.devices import memory
 from study.engine import footprint
+from study.user_code import activations
 
 PUBLISHED = Path(__file__).parents[3] / "results/published/mlp_digits"
 PARAMETERS = 64 * 128 + 128 + 128 * 10 + 10
@@ -28,7 +29,7 @@ def test_the_bytes_of_a_training(optimizer, copies):
     assert takes.gradient == 4 * PARAMETERS
     assert copies * 4 * PARAMETERS <= takes.held <= copies * 4 * PARAMETERS + 64
     inputs, targets = run.workload.splits(torch.device("cpu")).train
-    assert takes.example == memory.WORKING_SET * memory.saved_bytes(run.workload, inputs, targets)
+    assert takes.example == memory.WORKING_SET * activations.saved_bytes(run.workload, inputs, targets)
     averaged = parse_jobs([f"optimizer={optimizer}", "batch_size=64", "search.space.ema_decay=0.9"])[0].study.question()
     assert footprint.footprint(footprint.rebuilt(averaged, "cpu")).held == takes.held + 4 * PARAMETERS
 

@@ -24,7 +24,7 @@ def test_workers_that_scale_their_loss_by_1_over_k_make_one_device(make_study, w
     gradients = []
     for worker in range(workers):
         shared.model.zero_grad()
-        (shared.losses(worker).mean() / workers).backward()
+        (shared.losses(worker)[0].mean() / workers).backward()
         gradients.append([p.grad.clone() for p in shared.model.parameters()])
     whole._descend(learning_rate=0.1)
     for p, *parts in zip(whole.model.parameters(), *gradients, strict=True):

@@ -135,7 +135,7 @@ def test_a_stack_predicts_what_the_models_in_it_do(question, how):
     stacked = timing.started(study, workload, data, range(4))
     stacked.advance(3)
     inputs = data.as_model_wants(data.evaluated["val"][0])
-    found = stacked.predictor([3, 1])(inputs)
+    found = stacked.predictor([3, 1])(inputs).unflatten(0, (2, -1))
     for outputs, row in zip(found, (3, 1), strict=True):
         model = workload.model().eval()
         model.load_state_dict({name: view[row] for name, view in stacked.stack.views.items()}, strict=False)
