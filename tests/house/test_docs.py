@@ -151,7 +151,7 @@ def test_the_figure_is_drawn():
 
 def test_the_critical_batch_sizes_of_the_readme():
     text = (ROOT / "README.md").read_text()
-    goal = Goal.parse(re.search(r"read for the goal\s`(.*?)`", text)[1])
+    goal = Goal.parse(re.search(r"The goal is\s`(.*?)`", text)[1])
     studies = answers.answers(load.load(ROOT / PUBLISHED))
     limits = scaling.table(studies, [goal]).set_index(["optimizer", "definition"])
     for optimizer, told in zip(("momentum", "sgd"), re.findall(r"(\d+) \((\d+) to (\d+)\)", text)[:2], strict=True):
