@@ -10,7 +10,7 @@ from study import store
 from study.config.jobs import Job
 from study.config.workload_check import FEW, calling, check_model, check_numbers, check_splits, fingerprint, in_the_loss
 from study.data import streaming
-from study.data.resident import Data
+from study.data.resident import EVALUATION_CHUNK, Data
 from study.devices.memory import device_bytes, micro_batch, most_workers
 from study.devices.placement import slots
 from study.engine.arithmetic import candidates, fused
@@ -18,7 +18,7 @@ from study.engine.can_fuse import lanes_can, refusal
 from study.engine.evaluation import measured_names
 from study.errors import UsageError
 from study.records import Study
-from study.user_code.activations import saved_bytes
+from study.user_code.activations import evaluation_bytes, saved_bytes
 from workloads.base import Splits, Workload, build
 from workloads.layers import whole_batch_layers
 from workloads.suggest import suggest
@@ -58,12 +58,14 @@ class CheckedWorkload:
     Attributes:
         few: inputs and targets of the first examples.
         saved: bytes that the forward pass saves for each example.
+        evaluated: bytes that an evaluation keeps for each example.
         streamed: the data do not fit on the device.
     """
 
     workload: Workload
     few: tuple[Tensor, Tensor]
     saved: float
+    evaluated: float
     fingerprint: Mapping[str, float]
     streamed: bool
 
@@ -98,8 +100,9 @@ def _built(job: Job, device: str) -> CheckedWorkload:
     check_model(study, workload, *few)
     check_numbers(study, workload, splits)
     saved = saved_bytes(workload, *few, in_the_loss(study, workload))
+    evaluated = evaluation_bytes(workload, *few)
     streamed = streaming.needed(splits, device, job.placement.data_memory)
-    return CheckedWorkload(workload, few, saved, fingerprint(study, workload, *few), streamed)
+    return CheckedWorkload(workload, few, saved, evaluated, fingerprint(study, workload, *few), streamed)
 
 
 def _check(study: Study, checked: CheckedWorkload, device: str) -> None:
@@ -121,6 +124,7 @@ def _as_begun(job: Job) -> Job:
     if not begun:
         return job
     settled = {name: begun[0][name] for name in ("micro_batch", "arithmetic")}
+    settled["evaluation_chunk"] = begun[0].get("evaluation_chunk", EVALUATION_CHUNK)  # older versions did not record it
     search = store.most(job.study.search, begun[0]["search"])
     return replace(job, study=replace(job.study, search=search, **settled))
 
@@ -133,11 +137,13 @@ def _settled(job: Job, checked: CheckedWorkload) -> Job:
     processes = devices if on_cpu else 1  # ranks of a team that share one device's memory
     apart = 1 if on_cpu else max(1, slots(placement.device) // devices)  # workers with devices of their own
     workers = min(placement.workers or 1, apart * most_workers(fits * processes, checked.saved, memory))
-    study = replace(job.study, micro_batch=None if fits == job.study.batch_size else fits)
+    chunk = micro_batch(EVALUATION_CHUNK, checked.evaluated, memory)
+    study = replace(job.study, micro_batch=None if fits == job.study.batch_size else fits, evaluation_chunk=chunk)
     begun = store.held(job.results, study)
     if begun:  # the recorded micro-batch and arithmetic stay, even on another device
         search = store.most(study.search, begun[0]["search"])
-        study = replace(study, micro_batch=begun[0]["micro_batch"], search=search)
+        chunk = begun[0].get("evaluation_chunk", EVALUATION_CHUNK)
+        study = replace(study, micro_batch=begun[0]["micro_batch"], evaluation_chunk=chunk, search=search)
     model = checked.workload.model()
     check_parts(study, model, devices)
     alone = devices > 1 or checked.streamed

@@ -52,6 +52,7 @@ class EvaluationConfig:
     first: float = key("the first evaluation, as a fraction of the step budget", 0.02, values="in (0, 1]")
     ratio: float = key("each evaluation comes at this multiple of the steps of the previous one", 1.1, values="above 1")
     every: int = key("measure the training and test errors at every n-th evaluation of the validation error", 5)
+    examples: int | None = key("most evaluated examples of a split, a fixed random part of it; null: all", None)
 
 
 @dataclass

@@ -185,7 +185,7 @@ class _Wholes:
         self.targets: list[Tree] = []
 
     def add(self, outputs: Tree, targets: Tree, model: int, models: int) -> None:
-        """Add a chunk: the outputs of all models [models * N, ...], of which this is number `model`."""
+        """Add a chunk: the outputs of all models [models * N, ...]; this model is number `model`."""
         if not self.metrics:
             return
         size = trees.count(targets)

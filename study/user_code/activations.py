@@ -16,9 +16,9 @@ from study.devices import generators
 from workloads.base import Workload
 
 PROBE_EXAMPLES = 4
-AT_ONCE = 4
-"""Tensors of the largest size that an evaluation holds at once: input and output of an operation, and copies for the
-errors."""
+AT_ONCE = 2
+"""Tensors of the largest size that an evaluation keeps: outputs, and a copy for the errors. What operations need beside
+them is in `study.devices.memory.WORKING_SET`."""
 
 
 def saved_bytes(
@@ -74,7 +74,7 @@ class _Largest(TorchDispatchMode):
 
 
 def evaluation_bytes(workload: Workload, inputs: Tree, targets: Tree) -> float:
-    """Bytes that an evaluation takes for each example: AT_ONCE times the largest tensor of forward pass and errors."""
+    """Bytes that an evaluation keeps for each example: AT_ONCE times the largest tensor of forward pass and errors."""
     examples = min(PROBE_EXAMPLES, trees.count(targets))
     few = [trees.mapped(lambda tensor: tensor[:examples].clone(), tree) for tree in (inputs, targets)]
     with generators.seeded(0), torch.no_grad():
