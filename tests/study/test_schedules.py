@@ -1,6 +1,7 @@
 """Every schedule is its closed form, from 1 downwards, and begins where its warmup ends."""
 
 import math
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -8,6 +9,8 @@ import pytest
 import torch
 import yaml
 from helpers.blobs import Blobs
+from helpers.checkpointed import trial
+from helpers.desks import Desk, trained
 from hypothesis import given
 from hypothesis import strategies as st
 from torch.optim import lr_scheduler as lr
@@ -15,13 +18,9 @@ from torch.optim import lr_scheduler as lr
 from study.config.compose import CONF
 from study.config.jobs import parse_jobs
 from study.config.preflight import settle
-from study.data.resident import Data
-from study.engine import lanes, serial
 from study.errors import UsageError
 from study.records import Budget
 from study.schedules import SCHEDULES
-from study.search.tuner import point
-from study.space import values
 
 STEPS = 40
 ALPHA = {"learning_rate_decay_fraction": 0.6, "end_learning_rate_factor": 0.01}
@@ -225,27 +224,12 @@ RANGES = {
 }
 
 
-class Queue(serial.Proposals):
-    """The first four trials of a study's search."""
-
-    def __init__(self, study):
-        self.limit = study.train_steps
-        self.trials = [study.trial(i, values(study.search.space, point(study, i))) for i in range(4)]
-
-    def ask(self, wait):
-        return self.trials.pop(0) if self.trials else None
-
-    def step_limit(self, index):
-        return self.limit
-
-
 def losses(study, fused):
-    """The validation losses of each of four trials [4, E], and the trials."""
-    workload, queue = Blobs(), Queue(study)
-    data, trials = Data.of(workload.splits(torch.device("cpu"))), list(queue.trials)
-    train = partial(lanes.train, heights=(1, 2, 4), most=4) if fused else serial.train
-    curves = sorted(train(study, workload, data, queue), key=lambda curve: curve.trial.index)
-    return np.array([curve.errors["val/loss"] for curve in curves]), trials
+    """The validation losses of each of the first four trials of the study's search [4, E], and the trials."""
+    trials = [trial(study, index) for index in range(4)]
+    study = replace(study, arithmetic="linear_chain" if fused else "plain")
+    curves = trained(study, Desk(trials), heights=(1, 2, 4), workload=Blobs())
+    return np.array([curves[index].errors["val/loss"] for index in range(4)]), trials
 
 
 @pytest.fixture
@@ -256,7 +240,7 @@ def tuned(make_study):
         ranges = {key: RANGES[key] for key in SCHEDULES[name].hyperparameters}
         space = {"learning_rate": learning_rate, "momentum": 0.5, **ranges, **warmup}
         fields = {"schedule": name, "batch_size": 6, "budget": Budget(epochs=0, steps=30), "stopping": "budget"}
-        return make_study(space=space, arithmetic="linear_chain", **fields)
+        return make_study(space=space, **fields)
 
     return make
 

@@ -3,19 +3,20 @@
 import numpy as np
 import pytest
 import torch
+from helpers import desks
+from helpers.blobs import CPU
+from helpers.desks import Desk
 
 from analysis.counting import Goal, first_crossing
 from study.config import preflight
 from study.config.jobs import parse_jobs
 from study.data.resident import Data
-from study.engine import can_fuse, lanes, serial
+from study.engine import can_fuse
 from study.records import Budget, Evaluation
 from study.user_code import activations
 from workloads.base import build
 from workloads.layers import set_keys
 from workloads.noisy_quadratic_exact import Recursion, spectrum
-
-CPU = torch.device("cpu")
 
 
 def configured(**more):
@@ -84,20 +85,6 @@ def test_at_first_the_weights_are_standard_normal_and_the_loss_is_noiseless(powe
     assert outputs.tolist() == pytest.approx([loss] * 3, rel=1e-5)
 
 
-class Chosen(serial.Proposals):
-    """Trials of these hyperparameters, each its whole budget."""
-
-    def __init__(self, study, chosen):
-        self.limit = study.train_steps
-        self.trials = [study.trial(index, one) for index, one in enumerate(chosen)]
-
-    def ask(self, wait):
-        return self.trials.pop(0) if self.trials else None
-
-    def step_limit(self, index):
-        return self.limit
-
-
 @pytest.fixture
 def asked(make_study):
     """A study of the model with these constructor arguments, by serial steps unless told otherwise."""
@@ -117,12 +104,11 @@ def asked(make_study):
 
 
 def trained(study, chosen):
+    """The curves of trials of these hyperparameters, each over its whole budget."""
     workload = build(study.workload)
-    data = Data.of(workload.splits(CPU))
-    if study.arithmetic == "plain":
-        return list(serial.train(study, workload, data, Chosen(study, chosen)))
-    curves = lanes.train(study, workload, data, Chosen(study, chosen), (1, 2, 4), 4)
-    return sorted(curves, key=lambda curve: curve.trial.index)
+    desk = Desk([study.trial(index, one) for index, one in enumerate(chosen)])
+    curves = desks.trained(study, desk, (1, 2, 4), workload, Data.of(workload.splits(CPU)))
+    return [curves[index] for index in range(len(chosen))]
 
 
 RUNS = {
