@@ -6,7 +6,7 @@ import json
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from analysis.counting import Goal
@@ -110,6 +110,9 @@ def test_budget(budget, examples, batch_size, steps):
 
 
 @given(st.integers(1, 10**6), st.floats(1e-4, 1), st.floats(1.01, 3))
+@example(1, 0.02, 1.1)
+@example(2, 0.02, 1.1)
+@example(7, 0.02, 1.1)
 def test_the_evaluation_grid_increases_and_ends_at_the_budget(train_steps, first, ratio):
     grid = Evaluation(first, ratio).grid(train_steps)
     assert grid[-1] == train_steps

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from analysis.advice import sentences, splits
@@ -52,15 +52,8 @@ def said(studies, *machine, **more):
     return sentences.sentences(splits.table(studies, Machine(*machine, **more)))
 
 
-def test_the_four_ways_of_32():
-    """32 = 1 x 32 x 1 = 4 x 8 x 1 = 2 x 8 x 2 = 1 x 8 x 4."""
-    found = factorisations(32, [1, 2, 4])
-    assert {split for split in found if split[1] == 8} == {(4, 8, 1), (2, 8, 2), (1, 8, 4)}
-    assert [split for split in found if split[1] == 32] == [(1, 32, 1)]
-    assert len(found) == 6 + 5 + 4
-
-
 @given(st.integers(1, 2000), st.sets(st.integers(1, 40)))
+@example(32, {1, 2, 4})
 def test_every_split_is_there_once(batch_size, devices):
     found = factorisations(batch_size, devices)
     assert all(d * b * a == batch_size and d in devices for d, b, a in found)

@@ -38,13 +38,6 @@ def test_an_exact_shoulder(critical, sharpness):
     assert (fit.critical, fit.sharpness) == pytest.approx((critical, sharpness), rel=1e-3)
 
 
-def test_at_the_critical_batch_size_both_costs_are_twice_their_least():
-    fit = fits.hyperbola(curve(64))
-    [steps] = fit.steps(np.array([fit.critical]))
-    assert steps == pytest.approx(2 * fit.steps_min)
-    assert steps * fit.critical == pytest.approx(2 * fit.examples_min)
-
-
 def test_zhang_uses_a_fifth_more_data_than_linear_scaling_from_the_base():
     fit = fits.hyperbola(curve(100))
     for base in (1, 16, 256):
