@@ -117,42 +117,36 @@ def test_cost(results):
     assert row["device"] == "cpu"
 
 
-@pytest.mark.parametrize(
-    ("steps", "limit"),
-    [
-        ({1: 1000, 2: 500, 4: 250}, Limit(4.0, ">")),
-        ({1: 1000, 2: 500, 4: 260, 8: 250}, Limit(4.0, "=")),
-        ({1: 1000, 2: 600, 4: 300.5}, Limit(2.0, "=")),  # 1.2 is still perfect, 1.202 is not
-        ({1: 1000, 2: 900, 4: 800}, Limit(1.0, "<")),
-        ({1: 1000, 2: 900, 4: 250}, Limit(1.0, "<")),  # perfect again beyond a gap does not count
-        ({8: 1000, 16: 400, 32: 200}, Limit(32.0, ">")),
-        ({1: 1000, 2: INF, 4: 250}, Limit(1.0, "<")),
-        ({1: 1000, 2: 500, 4: INF}, Limit(2.0, "=")),
-        ({1: INF, 2: 500, 4: 250, 8: 240}, Limit(4.0, "=")),
-        ({1: INF, 2: 500, 4: 490, 8: 480}, Limit(2.0, "<")),  # nothing shows scaling up to 2
-    ],
-)
-def test_perfect_scaling_limit(steps, limit):
-    assert perfect_scaling_limit(steps) == limit
-
-
-@pytest.mark.parametrize(("base", "limit"), [(None, (1.0, "<")), (2, (8.0, "=")), (3, (8.0, "=")), (10, (16.0, ">"))])
-def test_perfect_scaling_from_a_base(base, limit):
-    assert perfect_scaling_limit({1: 1000.0, 2: 700.0, 4: 350.0, 8: 190.0, 16: 180.0}, base) == Limit(*limit)
+NOISY = {1: 1000.0, 2: 700.0, 4: 350.0, 8: 190.0, 16: 180.0}
 
 
 @pytest.mark.parametrize(
-    ("steps", "base", "censored_at", "limit"),
+    ("steps", "how", "limit"),
     [
-        ({8: 2900, 16: 1450, 32: INF, 64: 350}, None, {32: 749}, Limit(16.0, ">")),  # 32 may take 750, which is perfect
-        ({8: 2900, 16: 1450, 32: INF, 64: 350}, None, {32: 870}, Limit(16.0, "=")),
-        ({8: 2900, 16: 1450, 32: INF}, None, {32: 749}, Limit(16.0, ">")),
-        ({4: INF, 8: 2900, 16: 2800}, None, {4: 100}, Limit(8.0, "<")),  # what comes before the base is no matter
-        ({4: 100, 8: INF, 16: 50, 32: 50}, 8, {8: 10}, Limit(16.0, "<")),
+        ({1: 1000, 2: 500, 4: 250}, {}, Limit(4.0, ">")),
+        ({1: 1000, 2: 500, 4: 260, 8: 250}, {}, Limit(4.0, "=")),
+        ({1: 1000, 2: 600, 4: 300.5}, {}, Limit(2.0, "=")),  # 1.2 is still perfect, 1.202 is not
+        ({1: 1000, 2: 900, 4: 800}, {}, Limit(1.0, "<")),
+        ({1: 1000, 2: 900, 4: 250}, {}, Limit(1.0, "<")),  # perfect again beyond a gap does not count
+        ({8: 1000, 16: 400, 32: 200}, {}, Limit(32.0, ">")),
+        ({1: 1000, 2: INF, 4: 250}, {}, Limit(1.0, "<")),
+        ({1: 1000, 2: 500, 4: INF}, {}, Limit(2.0, "=")),
+        ({1: INF, 2: 500, 4: 250, 8: 240}, {}, Limit(4.0, "=")),
+        ({1: INF, 2: 500, 4: 490, 8: 480}, {}, Limit(2.0, "<")),  # nothing shows scaling up to 2
+        (NOISY, {"base": None}, Limit(1.0, "<")),
+        (NOISY, {"base": 2}, Limit(8.0, "=")),
+        (NOISY, {"base": 3}, Limit(8.0, "=")),
+        (NOISY, {"base": 10}, Limit(16.0, ">")),
+        # A missed goal ends it where its budget says so: 32 may take 750 steps, which is perfect.
+        ({8: 2900, 16: 1450, 32: INF, 64: 350}, {"censored_at": {32: 749}}, Limit(16.0, ">")),
+        ({8: 2900, 16: 1450, 32: INF, 64: 350}, {"censored_at": {32: 870}}, Limit(16.0, "=")),
+        ({8: 2900, 16: 1450, 32: INF}, {"censored_at": {32: 749}}, Limit(16.0, ">")),
+        ({4: INF, 8: 2900, 16: 2800}, {"censored_at": {4: 100}}, Limit(8.0, "<")),  # it comes before the base
+        ({4: 100, 8: INF, 16: 50, 32: 50}, {"base": 8, "censored_at": {8: 10}}, Limit(16.0, "<")),
     ],
 )
-def test_a_missed_goal_ends_perfect_scaling_where_its_budget_says_so(steps, base, censored_at, limit):
-    assert perfect_scaling_limit(steps, base, censored_at) == limit
+def test_perfect_scaling_limit(steps, how, limit):
+    assert perfect_scaling_limit(steps, **how) == limit
 
 
 def test_a_missed_goal_ends_gains_where_its_budget_says_so():

@@ -42,31 +42,25 @@ def test_asks_for_the_trials_wanted_and_for_one_more_after_a_divergence(make_stu
 
 
 @samplers
-def test_a_resumed_search_asks_for_exactly_what_is_missing(make_study, make_curve, sampler):
-    study = make_study(trials=6, sampler=sampler)
+@pytest.mark.parametrize(
+    ("trials", "held", "missing"),
+    [
+        (6, {0: None, 2: None, 4: None}, [1, 3, 5]),
+        (2, {0: 50, 1: None}, [0]),  # unfinished
+        # As when fewer trials are wanted than an interrupted run wanted, or a torn file was removed.
+        (3, {0: None, 2: None, 3: None, 4: None}, [1]),
+        (3, {0: None, 2: None, 3: None, 4: None, 5: None}, [1]),
+    ],
+)
+def test_a_resumed_search_asks_for_exactly_what_is_missing(make_study, make_curve, sampler, trials, held, missing):
+    study = make_study(trials=trials, sampler=sampler)
     undisturbed = Tuner(study)
-    expected = [undisturbed.ask() for _ in range(6)]
-    tuner = Tuner(study, [make_curve(study, index) for index in (0, 2, 4)])
-    assert [tuner.ask() for _ in range(4)] == [expected[1], expected[3], expected[5], None]
-
-
-@samplers
-def test_unfinished_curves_are_asked_for_again(make_study, make_curve, sampler):
-    study = make_study(trials=2, sampler=sampler)
-    tuner = Tuner(study, [make_curve(study, 0, until=50), make_curve(study, 1)])
-    assert tuner.ask().index == 0
-    assert tuner.ask() is None
-
-
-@pytest.mark.parametrize("held", [[0, 2, 3, 4], [0, 2, 3, 4, 5]])
-def test_a_gap_is_filled_though_enough_later_trials_are_feasible(make_study, make_curve, held):
-    """As when fewer trials are wanted than an interrupted run wanted, or a torn file was removed."""
-    study = make_study(trials=3)
-    tuner = Tuner(study, [make_curve(study, index) for index in held])
+    expected = [undisturbed.ask() for _ in range(trials)]
+    tuner = Tuner(study, [make_curve(study, index, until=until) for index, until in held.items()])
     assert not tuner.complete
-    assert tuner.ask().index == 1
-    assert tuner.ask() is None
-    tuner.tell(make_curve(study, 1))
+    assert [tuner.ask() for _ in range(len(missing) + 1)] == [*(expected[index] for index in missing), None]
+    for index in missing:
+        tuner.tell(make_curve(study, index))
     assert tuner.complete
 
 

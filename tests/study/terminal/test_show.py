@@ -7,7 +7,6 @@ import pytest
 from omegaconf import OmegaConf
 from rich.console import Console
 
-from analysis.labels import number
 from study.config.compose import CONF
 from study.engine.cost import Cost, Work
 from study.records import Budget
@@ -63,11 +62,6 @@ def test_a_search_that_was_given_up_makes_room_for_the_next(make_study, make_cur
     assert len(shown) == 2
     assert "batch size 8" in shown[1]
     assert "batch size 8: 1 done" in console.export_text()
-
-
-@pytest.mark.parametrize(("value", "said"), [(99.95, "100."), (999.4, "999"), (999.5, "1,000"), (1234.5, "1,234")])
-def test_numbers_near_a_thousand(value, said):
-    assert number(value) == said.removesuffix(".")
 
 
 def test_an_optimizer_without_momentum_has_no_column_for_it(capsys):
