@@ -40,7 +40,12 @@ def limits(optimizer="nesterov", workload="digits", perfect=(16.0, "="), useful=
 
 def drawn(name, steps, scaling=None) -> Axes:
     tables = {"steps_to_result": steps} | ({} if scaling is None else {"scaling": scaling})
-    return draw(only(name, tables))[0].axes[0]
+    return panels_of(name, tables)[0]
+
+
+def panels_of(name, tables) -> list[Axes]:
+    """Axes of the one figure of this kind."""
+    return [figure.axes[0] for figure in draw(only(name, tables))]
 
 
 def only(name, tables):

@@ -5,9 +5,9 @@ import re
 import numpy as np
 import pandas as pd
 import pytest
-from helpers.made_tables import METRIC, drawn, errors_at, limits, only, table, trials
+from helpers.made_tables import METRIC, drawn, errors_at, limits, only, panels_of, table, trials
 
-from analysis.figures import canvas, charts, draw
+from analysis.figures import canvas, charts
 from analysis.figures.scaling import NOT_REACHED, PERFECT
 from analysis.tables import fits
 from analysis.tables.best_errors import by_budget
@@ -23,11 +23,6 @@ def line(ax, label):
 
 def legend(ax):
     return [text.get_text() for text in ax.get_legend().get_texts()]
-
-
-def panels_of(name, tables):
-    """Axes of the one figure of this kind."""
-    return [figure.axes[0] for figure in draw(only(name, tables))]
 
 
 def points(ax, label):

@@ -5,15 +5,14 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 import pytest
+from helpers.made_tables import METRIC, panels_of
 
 from analysis.counting import Branch
-from analysis.figures import canvas, charts, draw
+from analysis.figures import canvas, charts
 from analysis.load import load
 from analysis.report import build
 from analysis.tables import transfer
 from study.search import stages
-
-METRIC = "val/classification_error"
 
 
 @pytest.fixture
@@ -166,17 +165,12 @@ def test_rules_have_one_order():
     assert transfer.table(runs.iloc[:0]).empty
 
 
-def axes(table):
-    [chart] = charts({"rules": table}, ["rules"])
-    return [figure.axes[0] for figure in draw(chart)]
-
-
 def lines(ax, label):
     return [line for line in ax.lines if line.get_label() == label and len(line.get_xdata())]
 
 
 def test_the_figure_shows_losses_around_the_base_and_misses_on_top():
-    [ax] = axes(moved({8: 2.0, 16: 1.25, 64: 4.0, 128: np.inf}, missed={64: 3}))
+    [ax] = panels_of("rules", {"rules": moved({8: 2.0, 16: 1.25, 64: 4.0, 128: np.inf}, missed={64: 3})})
     [curve] = lines(ax, "linear")
     np.testing.assert_array_equal(curve.get_xdata(), [8, 16, 32, 64, 128])
     np.testing.assert_array_equal(curve.get_ydata(), [2, 1.25, 1, 4, np.nan])
@@ -198,7 +192,7 @@ def test_the_figure_shows_losses_around_the_base_and_misses_on_top():
 def test_each_base_has_its_panel_and_each_rule_its_look_in_all_of_them():
     one = [moved({8: 1.0, 64: 2.0}, rule=rule) for rule in ("constant", "linear", "linear_half_life")]
     two = [moved({8: 1.0, 32: 2.0}, base=64, rule=rule) for rule in ("linear", "mine")]
-    first, second = axes(pd.concat([*one, *two]))
+    first, second = panels_of("rules", {"rules": pd.concat([*one, *two])})
     assert first.get_title("left") == "digits, from batch size 32"
     assert second.get_title("left") == "digits, from batch size 64"
     [linear], [kept], [again] = lines(first, "linear"), lines(first, "linear, half-lives"), lines(second, "linear")
@@ -210,7 +204,7 @@ def test_each_base_has_its_panel_and_each_rule_its_look_in_all_of_them():
 
 @pytest.mark.parametrize("lost", [{16: np.inf, 64: np.inf}, {16: 0.0, 64: 0.4}, {55000: 1e6, 1: 1.0}])
 def test_odd_losses_are_drawn_inside_their_axes(lost):
-    [ax] = axes(moved(lost))
+    [ax] = panels_of("rules", {"rules": moved(lost)})
     low, high = ax.get_ylim()
     assert 0 < low < 1 < high
     for line in lines(ax, "most seeds missed"):
