@@ -11,6 +11,7 @@ from hypothesis import settings
 
 from analysis.counting import Goal
 from study import store
+from study.__main__ import main
 from study.records import Budget, Curve, Evaluation, Search, Study
 from study.search.tuner import point
 from study.space import parse_space, values
@@ -92,6 +93,31 @@ def _write(results, study, curves, close=True):
         store.end_run(run, {"ended": "now"})
         store.gather(folder)
     return folder
+
+
+@pytest.fixture(scope="session")
+def swept_once(tmp_path_factory):
+    """The results folder of the sweep with these words, which is made at the first call."""
+
+    @functools.cache
+    def sweep(*words):
+        folder = tmp_path_factory.mktemp("swept") / "results"
+        assert main([*words, f"results={folder}"]) == 0
+        return folder
+
+    return sweep
+
+
+@pytest.fixture
+def says(capsys):
+    """What `study` says to these words, in one line: on stderr if it should end with another status than 0."""
+
+    def run(*words, status=0):
+        capsys.readouterr()
+        assert main([*map(str, words)]) == status
+        return " ".join(capsys.readouterr()[status != 0].split())
+
+    return run
 
 
 def _shared(function):

@@ -18,7 +18,6 @@ from analysis.report.build import Asked, build, read
 from analysis.report.findings import grid_sentences, stopping_sentences
 from analysis.tables import best_errors, scaling, steps_to_result, trials
 from analysis.tables.answers import answers as searches_answers
-from study.__main__ import main
 from study.records import Budget, Evaluation
 from study.search import stages
 from study.search.tuner import Tuner
@@ -27,14 +26,11 @@ FIELDS = {"examples": 4096, "budget": Budget(0, 2000), "stopping": "budget"}
 
 
 @pytest.fixture
-def advise(capsys):
-    """What `study advise` says of a folder and these milliseconds of steps; on stderr if it ends with 2."""
-
-    def run(folder, milliseconds, status=0):
-        assert main(["advise", str(folder), "--max-per-device-batch", "64", "--step-ms", milliseconds]) == status
-        return " ".join(capsys.readouterr()[status // 2].split())
-
-    return run
+def advise(says):
+    """What `study advise` says of a folder and these milliseconds of steps."""
+    return lambda folder, milliseconds, **status: says(
+        "advise", folder, "--max-per-device-batch", 64, "--step-ms", milliseconds, **status
+    )
 
 
 def test_a_study_without_trials_has_not_missed_its_goal(sweep):
@@ -133,7 +129,7 @@ def test_batch_sizes_that_nobody_has_trained_are_neither_advised_against_nor_cos
     assert "No trial reached the goal" not in said
     assert "batch size 64: no trial has finished yet" in said
     shutil.rmtree(folder / "studies/tiny/momentum/8")
-    assert "batch size 64: no trial has finished yet; sweep again" in advise(folder, "8:1,64:2", 2)
+    assert "batch size 64: no trial has finished yet; sweep again" in advise(folder, "8:1,64:2", status=2)
 
 
 def test_nobody_can_sweep_further_what_was_imported(sweep):
@@ -256,15 +252,13 @@ def test_nothing_is_said_of_the_limits_of_half_a_curve(sweep):
 
 def test_what_is_left_out_is_told_where_nothing_can_be_advised(sweep, advise):
     folder = sweep({8: [None] * 4, 64: []})
-    said = advise(folder, "8:1,64:2", 2)
+    said = advise(folder, "8:1,64:2", status=2)
     assert "no trial of tiny with momentum reached" in said
     assert "batch size 64: no trial has finished yet" in said
 
 
-def test_the_terminal_tells_the_heaviest_warnings_and_what_diverged(sweep, capsys):
-    folder = sweep({8: [400] * 2, 16: ["bad"] * 2, 32: [None] * 2, 64: []})
-    assert main(["report", str(folder)]) == 0
-    said = " ".join(capsys.readouterr().out.split())
+def test_the_terminal_tells_the_heaviest_warnings_and_what_diverged(sweep, says):
+    said = says("report", sweep({8: [400] * 2, 16: ["bad"] * 2, 32: [None] * 2, 64: []}))
     assert "16 diverged 0 2" in said
     assert "32 > 2,000" in said
     assert "Warning: tiny, momentum, batch size 64: no trial has finished yet" in said

@@ -103,11 +103,10 @@ def test_a_killed_sweep_of_an_older_version_is_continued(tmp_path):
     assert_continued(trained(job_of(results, "serial/momentum/4")), expected)
 
 
-def test_older_results_are_reported(results, capsys):
-    assert main(["report", str(results)]) == 0
-    assert main(["status", str(results)]) == 0
-    out = capsys.readouterr().out
-    assert all(name in out for name in ("broad", "nqm", "serial", "softmax", "wide"))
+@pytest.mark.parametrize("verb", ["report", "status"])
+def test_older_results_are_reported(results, says, verb):
+    said = says(verb, results)
+    assert all(name in said for name in ("broad", "nqm", "serial", "softmax", "wide"))
 
 
 def test_an_older_fingerprint_still_tells_that_code_changed(results):

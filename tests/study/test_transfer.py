@@ -125,10 +125,8 @@ def _few_figures():
 
 
 @pytest.fixture(scope="module")
-def swept(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("swept") / "results"
-    assert main([*SWEEP, f"results={folder}"]) == 0
-    return folder
+def swept(swept_once):
+    return swept_once(*SWEEP)
 
 
 @pytest.fixture(scope="module")
@@ -181,13 +179,11 @@ def test_what_is_trained_is_what_the_rule_says(ruled):
 
 
 @pytest.mark.slow
-def test_the_report_has_its_table_figure_and_sentences(ruled, capsys):
+def test_the_report_has_its_table_figure_and_sentences(ruled, says):
     before, measured = tables(ruled), written(ruled)
     for name in ("report.html", "figures/rules.svg", "tables/rules.csv"):
         (ruled / name).unlink()
-    assert main(["report", str(ruled)]) == 0
-    said = " ".join(capsys.readouterr().out.split())
-    assert "transferred from batch size 16, steps stay within 1.5 times the tuned steps" in said
+    assert "transferred from batch size 16, steps stay within 1.5 times the tuned steps" in says("report", ruled)
     assert written(ruled) == measured
     assert tables(ruled) == before
     page = (ruled / "report.html").read_text()
@@ -233,13 +229,11 @@ def test_interrupted_and_resumed_is_as_if_it_had_not_been(swept, ruled, tmp_path
 
 
 @pytest.mark.slow
-def test_more_seeds_go_on_and_status_sees_them(ruled, tmp_path, capsys, monkeypatch):
+def test_more_seeds_go_on_and_status_sees_them(ruled, tmp_path, says, monkeypatch):
     monkeypatch.setenv("COLUMNS", "200")
     shutil.copytree(ruled / "studies/mlp_digits/momentum", tmp_path / "studies/mlp_digits/momentum")
-    capsys.readouterr()
-    command = ["rules", str(tmp_path), "--base-batch-size", "256", "--rules", "constant", "--workers", "1"]
-    assert main([*command, "--seeds", "4"]) == 0
-    said = " ".join(capsys.readouterr().out.split())
+    command = ["rules", tmp_path, "--base-batch-size", 256, "--rules", "constant", "--workers", 1]
+    said = says(*command, "--seeds", 4)
     assert "mlp_digits, momentum: what it will cost" in said
     assert "batch size 16: 2 configurations with 4 seeds each" in said
     assert "mlp_digits, momentum, tuned at batch size 256: steps divided by those after retuning" in said
@@ -249,32 +243,25 @@ def test_more_seeds_go_on_and_status_sees_them(ruled, tmp_path, capsys, monkeypa
     pd.testing.assert_frame_equal(after[after["run"] < 3].reset_index(drop=True), before)
     more = after[after["run"] == 3]
     assert set(zip(more["rule"], more["base_batch_size"], strict=True)) == {("constant", 256), ("tuned", 16)}
-    capsys.readouterr()
-    assert main(["status", str(tmp_path)]) == 0
-    assert "constant from 256" in " ".join(capsys.readouterr().out.split())
+    assert "constant from 256" in says("status", tmp_path)
     seeds = pd.read_csv(tmp_path / "tables/rules.csv").set_index(["base_batch_size", "rule"])["seeds"]
     assert seeds.to_dict() == {(16, "constant"): 3, (16, "linear"): 3, (256, "constant"): 4, (256, "linear"): 3}
 
 
-def refusal(folder, capsys, *arguments):
-    capsys.readouterr()
-    assert main(["rules", str(folder), *arguments]) == 2
-    return " ".join(capsys.readouterr().err.split())
-
-
 @pytest.mark.slow
-def test_refusals_name_the_rule_the_value_and_the_cure(swept, tmp_path, capsys):
+def test_refusals_name_the_rule_the_value_and_the_cure(swept, tmp_path, says):
     before = written(swept)
-    assert "unknown rule 'square_rot'; did you mean 'square_root'?" in refusal(swept, capsys, "--rules", "square_rot")
-    assert "--seeds must be at least 1, but got 0." in refusal(swept, capsys, "--seeds", "0")
-    said = refusal(swept, capsys, "--base-batch-size", "32")
-    assert "mlp_digits, adam: batch size 32 was not swept; choose among 16, 256." in said
-    assert "no studies in" in refusal(tmp_path, capsys)
-    published = tmp_path / "imported"
-    released = tmp_path / "released"
-    assert main(["export", str(swept), str(released)]) == 0
-    assert main(["import", str(released), str(published)]) == 0
-    assert "was imported" in refusal(published, capsys)
+    published, released = tmp_path / "imported", tmp_path / "released"
+    says("export", swept, released)
+    says("import", released, published)
+    for words, why in (
+        ([swept, "--rules", "square_rot"], "unknown rule 'square_rot'; did you mean 'square_root'?"),
+        ([swept, "--seeds", 0], "--seeds must be at least 1, but got 0."),
+        ([swept, "--base-batch-size", 32], "mlp_digits, adam: batch size 32 was not swept; choose among 16, 256."),
+        ([tmp_path / "empty"], "no studies in"),
+        ([published], "was imported"),
+    ):
+        assert why in says("rules", *words, status=2)
     assert written(swept) == before
 
 

@@ -20,11 +20,9 @@ from study.config.jobs import parse_jobs
 SMALL = ["sweep", "batch_size=16,256", "search.trials=3", "budget.epochs=2"]
 
 
-@pytest.fixture(scope="module")
-def swept(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("swept") / "results"
-    assert main([*SMALL, f"results={folder}"]) == 0
-    return folder
+@pytest.fixture
+def swept(swept_once):
+    return swept_once(*SMALL)
 
 
 def test_sweep_writes_tables_figures_and_report(swept):
@@ -119,12 +117,11 @@ def test_one_sweep_crosses_arithmetics(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_study_that_does_not_fit_fails_alone(tmp_path, capsys):
+def test_a_study_that_does_not_fit_fails_alone(tmp_path, says):
     source = FAILING.replace("{error}", "torch.OutOfMemoryError('no room')")
     mine = own_folder(tmp_path / "mine", "too_large", source, "made_too_large.Failing")
     command = ["sweep", "--config-dir", str(mine), "workload=too_large,images", "batch_size=8"]
-    assert main([*command, "engine.workers=1", f"results={tmp_path / 'results'}"]) == 1
-    said = capsys.readouterr().err
+    said = says(*command, "engine.workers=1", f"results={tmp_path / 'results'}", status=1)
     assert "one trial of too_large at batch size 8 does not fit on cpu: choose a smaller model" in said
     steps = pd.read_csv(tmp_path / "results/tables/steps_to_result.csv")
     assert list(steps["workload"]) == ["images"]
@@ -150,7 +147,7 @@ def test_what_one_worker_has_no_room_for_the_others_train(tmp_path, capsys, call
 
 
 @pytest.mark.slow
-def test_goals_after_the_fact(tmp_path, capsys):
+def test_goals_after_the_fact(tmp_path, says):
     """Looser ones are read off any curve; others need full budgets, and are refused with the reason."""
     small = ["sweep", "batch_size=64,256", "search.trials=4", "budget.epochs=2"]
     for rule in ("race", "budget"):
@@ -158,17 +155,16 @@ def test_goals_after_the_fact(tmp_path, capsys):
     looser, tighter = (f"val/cross_entropy_error<{threshold}" for threshold in (0.3, 0.1))
     goals = ["--goal", looser, "--goal", tighter]
     for rule, expected in (("race", [0.3]), ("budget", [0.1, 0.3])):
-        capsys.readouterr()
-        assert main(["report", str(tmp_path / rule), *goals]) == 0
+        says("report", tmp_path / rule, *goals)
         steps = pd.read_csv(tmp_path / rule / "tables/steps_to_result.csv")
         assert sorted(set(steps["goal_threshold"])) == expected
         assert ("needs stopping=budget" in (tmp_path / rule / "report.html").read_text()) is (rule == "race")
-    assert main(["report", str(tmp_path / "race"), "--goal", tighter]) == 2
-    assert "needs stopping=budget" in capsys.readouterr().err
-    assert main(["report", str(tmp_path / "budget"), "--goal", "val/x<1"]) == 2
-    assert "mlp_digits, momentum: val/x is not measured" in capsys.readouterr().err
-    assert main(["report", str(tmp_path / "budget"), "--goal", "soon"]) == 2
-    assert "a goal must read" in capsys.readouterr().err
+    for rule, goal, why in (
+        ("race", tighter, "needs stopping=budget"),
+        ("budget", "val/x<1", "mlp_digits, momentum: val/x is not measured"),
+        ("budget", "soon", "a goal must read"),
+    ):
+        assert why in says("report", tmp_path / rule, "--goal", goal, status=2)
 
 
 def test_fused_trials_that_are_forced_stay_fused_as_they_were(tmp_path):
@@ -181,15 +177,14 @@ def test_fused_trials_that_are_forced_stay_fused_as_they_were(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_study_begun_on_another_device_goes_on_in_its_arithmetic(tmp_path, capsys):
+def test_a_study_begun_on_another_device_goes_on_in_its_arithmetic(tmp_path, says):
     small = ["batch_size=64", "search.trials=2", "budget.epochs=2", "engine.workers=1", f"results={tmp_path}"]
     [job] = preflight.settle(parse_jobs(small))
     assert job.study.arithmetic == "linear_chain"
     store.open_study(tmp_path, replace(job.study, arithmetic="plain"), {"device": "cuda:0"})
-    assert main(["sweep", *small, "engine=lanes"]) == 2  # by force it would be another question
-    assert "arithmetic: plain -> linear_chain" in capsys.readouterr().err
-    assert main(["sweep", *small]) == 0
-    out = " ".join(capsys.readouterr().out.split())
+    forced = says("sweep", *small, "engine=lanes", status=2)
+    assert "arithmetic: plain -> linear_chain" in forced  # it would be another question
+    out = says("sweep", *small)
     assert "holds trials that were trained on cuda; trials on cpu agree with them only to a tolerance" in out
     question, runs = store.held(tmp_path, job.study) or ({}, [])
     assert question["arithmetic"] == "plain"
@@ -197,20 +192,20 @@ def test_a_study_begun_on_another_device_goes_on_in_its_arithmetic(tmp_path, cap
 
 
 @pytest.mark.slow
-def test_one_report_on_several_folders(tmp_path, capsys):
+def test_one_report_on_several_folders(tmp_path, says):
     for optimizer in ("sgd", "momentum"):
         small = ["batch_size=64,256", "search.trials=2", "budget.epochs=2", f"results={tmp_path / optimizer}"]
         assert main(["sweep", f"optimizer={optimizer}", *small]) == 0
     both = [str(tmp_path / "sgd"), str(tmp_path / "momentum")]
-    assert main(["compare", *both, "--output", str(tmp_path / "both")]) == 0
+    said = says("compare", *both, "--output", tmp_path / "both")
+    assert "Maximum useful batch size" in said  # one with each, or several
     steps = pd.read_csv(tmp_path / "both/tables/steps_to_result.csv")
     assert (list(steps["optimizer"]), list(steps["batch_size"])) == (["momentum"] * 2 + ["sgd"] * 2, [64, 256] * 2)
     page = (tmp_path / "both/report.html").read_text()
     assert all(folder in page for folder in both)  # the commands that made them
     assert "Optimizers compared" in page
-    assert "Maximum useful batch size" in capsys.readouterr().out  # one with each, or several
-    assert main(["compare", both[0]]) == 2
-    assert "two workloads with one optimizer, but got mlp_digits with sgd" in capsys.readouterr().err
-    assert main(["report", both[0], both[0], "--output", str(tmp_path / "twice")]) == 2
-    assert "both hold mlp_digits, sgd, batch size 64" in capsys.readouterr().err
+    one = says("compare", both[0], status=2)
+    assert "two workloads with one optimizer, but got mlp_digits with sgd" in one
+    twice = says("report", both[0], both[0], "--output", tmp_path / "twice", status=2)
+    assert "both hold mlp_digits, sgd, batch size 64" in twice
     assert not (tmp_path / "twice").exists()

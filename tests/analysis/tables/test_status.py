@@ -16,7 +16,6 @@ from rich.console import Console
 from analysis.load import load
 from analysis.tables import status, steps_to_result
 from study import store, warn
-from study.__main__ import main
 from study.config import preflight
 from study.config.jobs import parse_jobs
 from study.store import claims
@@ -95,13 +94,12 @@ def test_a_process_elsewhere_that_is_silent_is_dead(tmp_path, state):
     assert row["state"] == "stopped"
 
 
-def test_trials_that_were_made_twice_are_told(tmp_path, make_study, capsys):
+def test_trials_that_were_made_twice_are_told(tmp_path, make_study, says):
     for doubled in (0, 2, 1):
         run = store.open_study(tmp_path, make_study(), RUN)
         store.end_run(run, {"doubled_trials": doubled})
-    assert main(["status", str(tmp_path)]) == 0
-    out = " ".join(capsys.readouterr().out.split())
-    assert "Discarded: 3 trials that were trained twice: their process was taken for dead." in out
+    told = "Discarded: 3 trials that were trained twice: their process was taken for dead."
+    assert told in says("status", tmp_path)
 
 
 @pytest.mark.parametrize(("last", "fields"), [({}, {}), ({"bad": 5}, {"max_launches": 3})])
@@ -111,9 +109,8 @@ def test_done(state, last, fields):
 
 
 @pytest.mark.slow
-def test_plan_writes_nothing(tmp_path, capsys):
-    assert main(["plan", *SMALL, "--json", "engine.workers=1", f"results={tmp_path / 'results'}"]) == 0
-    rows = json.loads(capsys.readouterr().out)
+def test_plan_writes_nothing(tmp_path, says):
+    rows = json.loads(says("plan", *SMALL, "--json", "engine.workers=1", f"results={tmp_path / 'results'}"))
     assert [(row["batch_size"], row["trials"], row["steps"]) for row in rows] == [(64, 3, 600), (256, 3, 600)]
     assert [row["examples"] for row in rows] == [600 * 64, 600 * 256]
     assert all(row["seconds"] > 600 * row["seconds_per_step"] > 0 for row in rows)
@@ -132,33 +129,26 @@ def test_lanes_that_cannot_be_are_told(tmp_path, engine, precision, told):
 
 
 @pytest.mark.slow
-def test_status_and_plan_of_a_finished_sweep(tmp_path, capsys):
+def test_status_and_plan_of_a_finished_sweep(tmp_path, says):
     small = [*SMALL, "engine.workers=1", f"results={tmp_path}"]
-    assert main(["sweep", *small]) == 0
-    capsys.readouterr()
-    assert main(["status", str(tmp_path), "--json"]) == 0
-    rows = json.loads(capsys.readouterr().out)
+    says("sweep", *small)
+    rows = json.loads(says("status", tmp_path, "--json"))
     assert [(row["batch_size"], row["state"], row["complete"]) for row in rows] == [(64, "done", 3), (256, "done", 3)]
-    assert main(["status", str(tmp_path)]) == 0
-    assert "Done." in capsys.readouterr().out
-    assert main(["plan", *small]) == 0
-    assert "Nothing is left to train." in capsys.readouterr().out
-    assert main(["plan", *small, "search.trials=5", "--json"]) == 0
-    rows = json.loads(capsys.readouterr().out)
+    assert "Done." in says("status", tmp_path)
+    assert "Nothing is left to train." in says("plan", *small)
+    rows = json.loads(says("plan", *small, "search.trials=5", "--json"))
     assert [(row["trials"], row["steps"]) for row in rows] == [(2, 400), (2, 400)]  # what is on file costs nothing
 
 
-def test_nobody_knows_how_long_it_takes_before_a_trial_has_ended(tmp_path, capsys, make_study):
+def test_nobody_knows_how_long_it_takes_before_a_trial_has_ended(tmp_path, says, make_study):
     for size in (8, 64):
         store.announce(tmp_path, make_study(batch_size=size))
     store.open_study(tmp_path, make_study(batch_size=8), RUN)
-    assert main(["status", str(tmp_path)]) == 0
-    assert "Time left: unknown; no trial of 2 searches has finished yet." in " ".join(capsys.readouterr().out.split())
+    assert "Time left: unknown; no trial of 2 searches has finished yet." in says("status", tmp_path)
 
 
-def test_status_of_nothing_is_refused(tmp_path, capsys):
-    assert main(["status", str(tmp_path)]) == 2
-    assert "no studies in" in capsys.readouterr().err
+def test_status_of_nothing_is_refused(tmp_path, says):
+    assert "no studies in" in says("status", tmp_path, status=2)
 
 
 def test_whoever_reads_it_may_stop_reading():

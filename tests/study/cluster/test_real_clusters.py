@@ -20,13 +20,6 @@ SWEEP = ["sweep", "batch_size=16,256", "search.trials=40", "budget.epochs=5", "s
 
 
 @pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("undisturbed")
-    assert main([*SWEEP, f"results={folder}"]) == 0
-    return tables(folder)
-
-
-@pytest.fixture(scope="module")
 def slurm():
     for module in ("submitit", "hydra_plugins.hydra_submitit_launcher"):
         pytest.importorskip(module, reason="the extra slurm is not installed")
@@ -86,7 +79,7 @@ def finish(process):
 
 
 @pytest.mark.parametrize("cluster", ["slurm", "ray"])
-def test_after_a_job_was_killed_hard(cluster, tmp_path, undisturbed, request):
+def test_after_a_job_was_killed_hard(cluster, tmp_path, swept_once, request):
     request.getfixturevalue(cluster)
     process = started(tmp_path, f"cluster={cluster}")
     killed, log = next(iter(training(tmp_path).items()))
@@ -102,12 +95,12 @@ def test_after_a_job_was_killed_hard(cluster, tmp_path, undisturbed, request):
     assert f"mlp_digits, momentum, batch size {other}: done, 40 of 40" in out
     assert (tmp_path / "report.html").exists()
     assert main([*SWEEP, f"cluster={cluster}", f"results={tmp_path}"]) == 0
-    assert tables(tmp_path) == undisturbed
+    assert tables(tmp_path) == tables(swept_once(*SWEEP))
     assert not (tmp_path / ".cluster").exists()
 
 
 @pytest.mark.parametrize("cluster", ["local", "ray"])
-def test_jobs_end_with_who_sent_them_and_the_same_command_continues(cluster, tmp_path, undisturbed, request):
+def test_jobs_end_with_who_sent_them_and_the_same_command_continues(cluster, tmp_path, swept_once, request):
     if cluster != "local":
         request.getfixturevalue(cluster)
     process = started(tmp_path, f"cluster={cluster}")
@@ -117,10 +110,10 @@ def test_jobs_end_with_who_sent_them_and_the_same_command_continues(cluster, tmp
     assert jobs
     wait_until(lambda: not alive(set(jobs)), seconds=30)
     assert main([*SWEEP, f"cluster={cluster}", f"results={tmp_path}"]) == 0
-    assert tables(tmp_path) == undisturbed
+    assert tables(tmp_path) == tables(swept_once(*SWEEP))
 
 
-def test_slurm_jobs_go_on_without_who_sent_them_and_the_same_command_waits(slurm, tmp_path, undisturbed, capsys):
+def test_slurm_jobs_go_on_without_who_sent_them_and_the_same_command_waits(slurm, tmp_path, swept_once, says):
     slowly = "engine.lanes=1"  # so that they are at work when the second command comes
     process = started(tmp_path, "cluster=slurm", slowly)
     process.send_signal(signal.SIGINT)
@@ -129,12 +122,11 @@ def test_slurm_jobs_go_on_without_who_sent_them_and_the_same_command_waits(slurm
     assert "its jobs continue, and the same command waits for them; scancel " in err
     jobs = training(tmp_path)
     assert jobs
-    assert main([*SWEEP, "cluster=slurm", slowly, f"results={tmp_path}"]) == 0
-    assert "running" in capsys.readouterr().out
+    assert "running" in says(*SWEEP, "cluster=slurm", slowly, f"results={tmp_path}")
     assert not alive(set(jobs))
     runs = [path.read_text().count('"started"') for path in tmp_path.glob("studies/*/*/*/study.json")]
     assert runs == [1, 1]
-    assert tables(tmp_path) == undisturbed
+    assert tables(tmp_path) == tables(swept_once(*SWEEP))
 
 
 def test_slurm_that_refuses_leaves_nothing(slurm, tmp_path, capfd):
@@ -145,7 +137,7 @@ def test_slurm_that_refuses_leaves_nothing(slurm, tmp_path, capfd):
 
 
 @pytest.mark.parametrize("cluster", ["local", "slurm", "ray"])
-def test_of_a_study_in_shards_others_take_over_what_the_killed_leave(cluster, tmp_path, undisturbed, request):
+def test_of_a_study_in_shards_others_take_over_what_the_killed_leave(cluster, tmp_path, swept_once, request):
     if cluster != "local":
         request.getfixturevalue(cluster)
     process = started(tmp_path, f"cluster={cluster}", "shards=2", "engine.workers=1", "engine.lanes=2")
@@ -153,7 +145,7 @@ def test_of_a_study_in_shards_others_take_over_what_the_killed_leave(cluster, tm
     status, out, err = finish(process)
     assert (status, err) == (0, "")
     assert out.count("done, 40 of 40") == 2
-    assert tables(tmp_path) == undisturbed
+    assert tables(tmp_path) == tables(swept_once(*SWEEP))
 
 
 @pytest.mark.parametrize("cluster", ["local", "slurm"])

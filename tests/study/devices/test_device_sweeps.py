@@ -12,10 +12,9 @@ import pyarrow.parquet as pq
 import pytest
 from helpers.processes import alive, children, started, wait_until
 
-from study.__main__ import main
-
 TOLERANCE = 2e-4
 SWEEP = ["batch_size=48,1", "search.trials=2", "budget.epochs=0", "budget.steps=30", "stopping=budget", "engine=serial"]
+ALONE = ["sweep", *SWEEP, "engine.workers=1"]
 LONG = ["batch_size=48", "search.trials=4", "budget.steps=4000", "budget.max_steps=4000", "stopping=budget"]
 
 
@@ -31,34 +30,25 @@ def launched(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([*command, "sweep", *SWEEP, *arguments], capture_output=True, text=True, timeout=300)
 
 
-@pytest.fixture(scope="module")
-def alone(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("alone")
-    assert main(["sweep", *SWEEP, "engine.workers=1", f"results={folder}"]) == 0
-    return folder
-
-
 @pytest.mark.slow
-def test_a_sweep_on_two_devices(tmp_path, alone, capsys):
-    assert main(["sweep", *SWEEP, "engine.devices=2", f"results={tmp_path}"]) == 0
-    said = capsys.readouterr().out
+def test_a_sweep_on_two_devices(tmp_path, swept_once, says):
+    said = says("sweep", *SWEEP, "engine.devices=2", f"results={tmp_path}")
     assert "Batch size 48 = 2 devices x 1 accumulation step of at most 24 examples." in said
     assert "on 2 x cpu" in said
     [path] = tmp_path.glob("studies/*/*/48/study.json")
     [run] = json.loads(path.read_text())["provenance"]
     assert (run["devices"], run["batch"]) == (2, "48 = 2 devices x 1 accumulation step of at most 24 examples")
-    assert_agree([tmp_path, alone])
-    assert main(["sweep", *SWEEP, "search.trials=3", "engine.workers=1", f"results={tmp_path}"]) == 0
-    said = " ".join(capsys.readouterr().out.split())
+    assert_agree([tmp_path, swept_once(*ALONE)])
+    said = says(*ALONE, "search.trials=3", f"results={tmp_path}")
     assert "holds trials that were trained on 2 x cpu; trials on cpu agree with them only to a tolerance" in said
 
 
 @pytest.mark.slow
-def test_torchrun_trains_on_its_processes(tmp_path, alone):
+def test_torchrun_trains_on_its_processes(tmp_path, swept_once):
     done = launched(f"results={tmp_path}")
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("Report: ") == 1
-    assert_agree([tmp_path, alone])
+    assert_agree([tmp_path, swept_once(*ALONE)])
     again = launched(f"results={tmp_path}")  # nothing is left to train
     assert again.returncode == 0, again.stderr
     refused = launched("engine.devices=3", f"results={tmp_path}")
@@ -98,10 +88,9 @@ def test_a_team_dies_with_its_parent(team):
 
 
 @pytest.mark.slow
-def test_a_device_that_fills_in_the_middle_of_a_trial_ends_the_sweep_in_words(mapped, capsys):
+def test_a_device_that_fills_in_the_middle_of_a_trial_ends_the_sweep_in_words(mapped, says):
     words, results = mapped("Filled", trials=1, steps=4000)
-    assert main([*words, "engine.devices=2", f"results={results}"]) == 1
-    said = " ".join(capsys.readouterr().err.split())
+    said = says(*words, "engine.devices=2", f"results={results}", status=1)
     assert "ran out of memory in the middle of a trial" in said
     assert "no room. Finished trials are kept, and the same command continues" in said
     assert "Traceback" not in said

@@ -12,7 +12,6 @@ from torch import nn
 
 from analysis.counting import Goal
 from study import store
-from study.__main__ import main
 from study.config import preflight
 from study.config.jobs import parse_jobs
 from study.data import streaming
@@ -200,9 +199,9 @@ def test_places_cover_the_batch_once_and_cut_no_group(devices, micro_batch, toge
         (["engine.loaders=-1"], "engine.loaders must be at least 0"),
     ],
 )
-def test_refusals(tmp_path, capsys, asked, message):
-    assert main(["sweep", "batch_size=32", "engine.device=cpu", *asked, f"results={tmp_path / 'none'}"]) == 2
-    assert message in " ".join(capsys.readouterr().err.split())
+def test_refusals(tmp_path, says, asked, message):
+    sweep = ["sweep", "batch_size=32", "engine.device=cpu", *asked, f"results={tmp_path / 'none'}"]
+    assert message in says(*sweep, status=2)
     assert not (tmp_path / "none").exists()
 
 

@@ -14,7 +14,6 @@ from analysis.load import load
 from analysis.report import warnings as report_warnings
 from analysis.tables import steps_to_result
 from analysis.tables.status import table as status
-from study.__main__ import main
 from study.exchange.importing import PUBLISHED, ImportRefused, import_released, parse_goal
 from study.store import StoreError
 
@@ -286,11 +285,10 @@ def test_what_cannot_be_imported_is_refused_before_anything_is_written(tree, sai
     assert not (tree.parent / "results").exists()
 
 
-def test_a_sweep_does_not_go_on_with_what_was_imported(tree, capsys):
+def test_a_sweep_does_not_go_on_with_what_was_imported(tree, says):
     release(tree, {1: (COMPLETE, [0.2])}, "digits/mlp/momentum/64")
     imported(tree, goals=["val/classification_error<0.05"])
-    assert main(["sweep", "batch_size=64", f"results={tree.parent / 'results'}"]) == 2
-    assert "holds another question" in capsys.readouterr().err
+    assert "holds another question" in says("sweep", "batch_size=64", f"results={tree.parent / 'results'}", status=2)
 
 
 def test_another_question_is_refused_and_the_same_is_read_anew(tree, make_study, write_study):

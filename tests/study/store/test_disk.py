@@ -86,13 +86,6 @@ def reachable():
         yield Path(folder)
 
 
-@pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("undisturbed")
-    assert main([*SWEEP, f"results={folder}"]) == 0
-    return folder
-
-
 def assert_refused(said, path, reason):
     assert f"study: cannot write to {path}" in said or f"study: cannot write {path}" in said, said
     assert reason in said
@@ -100,8 +93,9 @@ def assert_refused(said, path, reason):
 
 
 @pytest.mark.slow
-def test_a_disk_that_is_full_at_one_write_after_another(undisturbed, tmp_path):
+def test_a_disk_that_is_full_at_one_write_after_another(swept_once, tmp_path):
     """One sweep, tried again as room is made: enough for its question, its trials, all of them together, the rest."""
+    undisturbed = swept_once(*SWEEP)
     [study] = undisturbed.glob("studies/*/*/*")
     one = tmp_path / "one.parquet"
     sizes = []
@@ -215,7 +209,7 @@ def test_a_folder_that_cannot_be_entered_is_refused(reachable, make_study):
 
 
 @pytest.mark.slow
-def test_a_small_disk_that_fills(undisturbed, tmp_path):
+def test_a_small_disk_that_fills(swept_once, tmp_path):
     results = tmp_path / "disk"
     results.mkdir()
     mount = ["mount", "-t", "tmpfs", "tmpfs", str(results), "-o"]
@@ -232,6 +226,6 @@ def test_a_small_disk_that_fills(undisturbed, tmp_path):
         subprocess.run([*mount, "remount,size=4m"], check=True)
         assert finished(results) == there
         assert main([*SWEEP, f"results={results}"]) == 0
-        assert tables(results) == tables(undisturbed)
+        assert tables(results) == tables(swept_once(*SWEEP))
     finally:
         subprocess.run(["umount", str(results)], check=True)

@@ -11,15 +11,8 @@ from study.__main__ import main
 from study.workers.pool import one_thread_environment
 
 
-@pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
-    folder = tmp_path_factory.mktemp("undisturbed")
-    assert main([*SWEEP, f"results={folder}"]) == 0
-    return tables(folder)
-
-
 @pytest.mark.slow
-def test_a_worker_that_dies_is_reported_and_the_same_command_continues(tmp_path: Path, undisturbed) -> None:
+def test_a_worker_that_dies_is_reported_and_the_same_command_continues(tmp_path: Path, swept_once) -> None:
     process = started(tmp_path)
     os.kill(min(children(process.pid)), signal.SIGKILL)
     _, said = process.communicate(timeout=60)
@@ -27,12 +20,12 @@ def test_a_worker_that_dies_is_reported_and_the_same_command_continues(tmp_path:
     assert "a worker process died (exit code -9)" in said
     assert "Traceback" not in said
     assert main([*SWEEP, f"results={tmp_path}"]) == 0
-    assert tables(tmp_path) == undisturbed
+    assert tables(tmp_path) == tables(swept_once(*SWEEP))
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc").exists(), reason="reads /proc")
-def test_workers_die_with_their_parent_and_the_same_command_continues(tmp_path: Path, undisturbed) -> None:
+def test_workers_die_with_their_parent_and_the_same_command_continues(tmp_path: Path, swept_once) -> None:
     process = started(tmp_path)
     workers = children(process.pid)
     assert workers
@@ -40,11 +33,11 @@ def test_workers_die_with_their_parent_and_the_same_command_continues(tmp_path: 
     process.communicate()
     wait_until(lambda: not alive(workers), seconds=10)
     assert main([*SWEEP, f"results={tmp_path}"]) == 0
-    assert tables(tmp_path) == undisturbed
+    assert tables(tmp_path) == tables(swept_once(*SWEEP))
 
 
 @pytest.mark.slow
-def test_a_second_sweep_is_refused_while_the_first_goes_on(tmp_path: Path, undisturbed, capsys) -> None:
+def test_a_second_sweep_is_refused_while_the_first_goes_on(tmp_path: Path, swept_once, capsys) -> None:
     process = started(tmp_path)
     wait_until(lambda: any(tmp_path.glob("studies/*/*/*/trials/[0-9]*")))
     process.send_signal(signal.SIGSTOP)  # so that it does not end before the second looks
@@ -55,7 +48,7 @@ def test_a_second_sweep_is_refused_while_the_first_goes_on(tmp_path: Path, undis
     assert f"is being worked on by process {process.pid} on " in capsys.readouterr().err
     process.communicate(timeout=120)
     assert process.returncode == 0
-    assert tables(tmp_path) == undisturbed
+    assert tables(tmp_path) == tables(swept_once(*SWEEP))
 
 
 @pytest.mark.slow
