@@ -16,7 +16,7 @@ from analysis.load import LoadError, load
 from analysis.report import warnings
 from analysis.report.build import Asked, build, read
 from analysis.report.findings import grid_sentences, stopping_sentences
-from analysis.tables import best_errors, scaling, steps_to_result, trials
+from analysis.tables import best_errors, steps_to_result, trials
 from analysis.tables.answers import answers as searches_answers
 from study.records import Budget, Evaluation
 from study.search import stages
@@ -86,14 +86,6 @@ def test_the_step_before_a_crossing_is_one_at_which_its_metric_was_measured():
 def test_values_where_a_scale_ends():
     assert scaled(1.0, "reverse_log") == math.inf
     assert scaled(0.0, "log") == -math.inf
-
-
-def test_a_bound_has_no_interval():
-    falling = {size: 1e5 / size for size in (1, 4, 16, 64)}
-    for limit in scaling.critical_batch_sizes(falling).values():
-        assert limit.bound == ">"
-        assert np.isnan(limit.low)
-        assert np.isnan(limit.high)
 
 
 def test_searches_whose_first_is_not_on_file_are_left_out(tmp_path, make_study, make_curve, write_study):

@@ -90,13 +90,16 @@ def test_every_definition_by_name():
     ("steps", "expected"),
     [
         ({size: 1e5 / size for size in SIZES}, (4096.0, ">")),  # perfect scaling throughout
+        ({size: 1e5 / size for size in (1, 4, 16, 64)}, (64.0, ">")),
         (dict.fromkeys(SIZES, 300.0), (1.0, "<")),  # no gain anywhere
     ],
 )
-def test_what_the_data_do_not_show_is_a_bound(steps, expected):
+def test_what_the_data_do_not_show_is_a_bound_without_an_interval(steps, expected):
     found = critical_batch_sizes(steps)
-    for name in ("critical_batch_size_mccandlish", "critical_batch_size_shoulder"):
-        assert (found[name].value, found[name].bound) == expected
+    for name in ("mccandlish", "shoulder", *(["zhang"] if expected[1] == ">" else [])):
+        limit = found[f"critical_batch_size_{name}"]
+        assert (limit.value, limit.bound) == expected
+        assert np.isnan([limit.low, limit.high]).all()
 
 
 def test_too_few_batch_sizes_say_nothing():

@@ -164,9 +164,8 @@ def test_intervals_know_as_little_of_what_missed_the_goal():
     assert found["maximum_useful_batch_size"][0] == 64  # resamples in which nothing reached it say nothing
 
 
-def test_nothing_reached_has_no_limits():
-    for limit in (perfect_scaling_limit({1: INF}), maximum_useful_batch_size({1: np.array([INF, INF])})):
-        assert math.isnan(limit.value)
+def test_nothing_reached_has_no_limits(results):
+    assert all(math.isnan(value) for value, _ in limits(results({1: [None] * 4, 2: ["bad"] * 4})).values())
 
 
 @pytest.mark.parametrize(
@@ -236,18 +235,27 @@ def test_limits_and_what_is_said_of_them(results, ends, fields, perfect, useful,
     assert [each for each in words if each not in said] == []
 
 
+FLAT = {2: 590, 4: 580}
+STILL_FALL = ": steps still fall at the largest batch size, 4 (4 in every resample): 400 steps at 4, 4.0 times"
+
+
 @pytest.mark.parametrize(
-    ("first", "base", "said"),
+    ("ends", "base", "said"),
     [
-        (600, None, "beyond 1, the smallest batch size"),
-        (None, None, "beyond 2, the smallest that reached the goal"),
-        (600, 2, "beyond 2, the base"),
+        ({1: 600, **FLAT}, None, "No perfect scaling is shown beyond 1, the smallest batch size"),
+        ({1: None, **FLAT}, None, "No perfect scaling is shown beyond 2, the smallest that reached the goal"),
+        ({1: 600, **FLAT}, 2, "No perfect scaling is shown beyond 2, the base"),
+        # A base beyond all batch sizes says nothing of perfect scaling.
+        ({1: 1600, 4: 400}, 64, STILL_FALL),
+        ({1: None, 2: "bad"}, None, "no batch size reached the goal"),
+        ({4: 300}, None, "reached at batch size 4 alone, in 300 steps"),
     ],
 )
-def test_in_what_a_limit_is_the_smallest(results, first, base, said):
-    studies = results({1: [first] * 4, 2: [590] * 4, 4: [580] * 4})
-    found = scaling.sentences(steps_to_result.table(studies), scaling.table(studies, base=base))
-    assert f"No perfect scaling is shown {said}" in found[0]
+def test_what_is_said_where_a_limit_is_not_shown(results, ends, base, said):
+    studies = results({size: [end] * 4 for size, end in ends.items()})
+    found = scaling.sentences(steps_to_result.table(studies), scaling.table(studies, base=base))[0]
+    assert said in found
+    assert ("perfect" in found) is ("perfect" in said)
 
 
 def test_searches_that_learn_from_their_trials_have_no_s_n(results):
@@ -257,21 +265,6 @@ def test_searches_that_learn_from_their_trials_have_no_s_n(results):
     assert steps[["steps_n", "low", "high"]].isna().all(axis=None)
     assert scaling.table(studies)[["low", "high"]].isna().all(axis=None)
     assert trials.best_of_n(studies).empty
-
-
-def test_a_goal_reached_nowhere_or_once_still_has_its_sentence(results):
-    studies = results({1: [None] * 4, 2: ["bad"] * 4})
-    assert all(math.isnan(value) for value, _ in limits(studies).values())
-    assert "no batch size reached the goal" in sentence(studies)
-    studies = results({4: [300] * 4})
-    assert "reached at batch size 4 alone, in 300 steps" in sentence(studies)
-
-
-def test_a_base_beyond_all_batch_sizes_says_nothing_of_perfect_scaling(results):
-    studies = results({1: [1600] * 4, 4: [400] * 4})
-    said = scaling.sentences(steps_to_result.table(studies), scaling.table(studies, base=64))[0]
-    assert ": steps still fall at the largest batch size, 4 (4 in every resample): 400 steps at 4, 4.0 times" in said
-    assert "perfect" not in said
 
 
 def test_an_unfinished_study_does_not_break_the_limits(results):
