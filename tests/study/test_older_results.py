@@ -138,10 +138,9 @@ def test_what_is_complete_needs_no_continuing(results):
 def test_what_cannot_be_continued_is_refused(results, name, reason):
     edited(folder_of(results, "softmax/momentum/2") / "study.json", '"arithmetic": "bmm"', '"arithmetic": "grouped"')
     job = job_of(results, name, trials=3)
-    with pytest.raises(store.StoreError, match=rf"reported but not continued: .*{reason[reason.index(' .* ') + 4 :]}"):
+    with pytest.raises(store.StoreError, match=rf"{reason}; choose another results=DIR") as refusal:
         whole_sweep.settled([job])
-    with pytest.raises(store.StoreError, match=rf"{reason}; choose another results=DIR"):
-        whole_sweep.settled([job])
+    assert "reported but not continued: " in str(refusal.value)
     assert main(["report", str(results)]) == 0
     assert footprint.rebuilt(store.read(folder_of(results, name) / "study.json")["question"], "cpu").model
 

@@ -229,22 +229,17 @@ def test_reruns_stand_beside_the_search_that_they_repeat():
     assert len(line(ax, "rerun missed").get_xdata()) == 1
 
 
-def test_errors_against_budgets_and_batch_sizes():
-    falling = pd.concat([errors_at(8, [(10, 0.5), (100, 0.2)]), errors_at(64, [(10, 0.3), (100, 0.1)])])
+@pytest.mark.parametrize(("at_8", "at_64", "drawn_at"), [(0.2, 0.1, 0.1), (0.04, 0.0, 0.02)], ids=["above 0", "0"])
+def test_errors_against_budgets_and_batch_sizes(at_8, at_64, drawn_at):
+    """On a log axis an error of 0 has a place, too."""
+    falling = pd.concat([errors_at(8, [(10, 0.5), (100, at_8)]), errors_at(64, [(10, 0.3), (100, at_64)])])
     (ax,) = panels_of("error_against_budget", {"best_errors": falling})
-    assert points(ax, "batch size 8") == {(10, 0.5), (100, 0.2)}
+    assert points(ax, "batch size 8") == {(10, 0.5), (100, at_8)}
+    assert points(ax, "batch size 64") == {(10, 0.3), (100, drawn_at)}
+    assert any("0 drawn at 0.02" in text.get_text() for text in ax.texts) is (at_64 == 0)
     by_steps, by_examples = panels_of("error_against_batch_size", {"budgets": by_budget(falling)})
-    assert points(by_steps, "100 steps") == {(8, 0.2), (64, 0.1)}
-    assert points(by_examples, "800 examples (0.8 epochs)") == {(8, 0.2), (64, 0.3)}
-
-
-def test_errors_of_zero_are_drawn_on_a_log_axis_too():
-    falling = pd.concat([errors_at(8, [(10, 0.5), (100, 0.04)]), errors_at(64, [(10, 0.3), (100, 0.0)])])
-    (ax,) = panels_of("error_against_budget", {"best_errors": falling})
-    assert points(ax, "batch size 64") == {(10, 0.3), (100, 0.02)}
-    assert any("0 drawn at 0.02" in text.get_text() for text in ax.texts)
-    by_steps, _ = panels_of("error_against_batch_size", {"budgets": by_budget(falling)})
-    assert points(by_steps, "100 steps") == {(8, 0.04), (64, 0.02)}
+    assert points(by_steps, "100 steps") == {(8, at_8), (64, drawn_at)}
+    assert points(by_examples, "800 examples (0.8 epochs)") == {(8, at_8), (64, 0.3)}
 
 
 @pytest.mark.parametrize(

@@ -157,8 +157,9 @@ def test_a_missed_goal_ends_gains_where_its_budget_says_so():
 
 def test_intervals_know_as_little_of_what_missed_the_goal():
     trials = {8: np.full(20, 400.0), 16: np.full(20, INF), 32: np.full(20, 100.0)}
-    found = scaling.intervals(scaling.resamples(trials), censored_at={16: 100})
-    assert found == {"perfect_scaling_limit": (8, 32), "maximum_useful_batch_size": (32, 32)}
+    for censored_at, perfect in (({}, (8, 8)), ({16: 100}, (8, 32))):  # perfect scaling holds for all up to the limit
+        found = scaling.intervals(scaling.resamples(trials), censored_at=censored_at)
+        assert found == {"perfect_scaling_limit": perfect, "maximum_useful_batch_size": (32, 32)}
     few = {size: np.array([steps] * 3 + [INF] * 17) for size, steps in {64: 100.0, 128: 50.0}.items()}
     found = scaling.intervals(scaling.resamples({1: np.full(20, INF), **few}))
     assert found["maximum_useful_batch_size"][0] == 64  # resamples in which nothing reached it say nothing

@@ -30,12 +30,13 @@ def test_asks_for_the_trials_wanted_and_for_one_more_after_a_divergence(make_stu
         assert trial == study.trial(trial.index, trial.hyperparameters)
         assert trial.hyperparameters.keys() == study.search.space.keys()
     assert tuner.ask() is None
-    tuner.tell(make_curve(study, 1, bad=5))
+    assert tuner.tell(make_curve(study, 1, until=30)).status == INCOMPLETE
+    assert tuner.tell(make_curve(study, 1, bad=5)).status == INFEASIBLE
     assert tuner.ask().index == 3
     for index in (0, 2, 3):
         assert tuner.ask() is None
         assert not tuner.complete
-        tuner.tell(make_curve(study, index, reaches=30))
+        assert tuner.tell(make_curve(study, index, reaches=30)).status == COMPLETE
     assert tuner.complete
     assert (tuner.feasible, tuner.infeasible) == (3, 1)
     assert tuner.ask() is None
@@ -60,7 +61,7 @@ def test_a_resumed_search_asks_for_exactly_what_is_missing(make_study, make_curv
     assert not tuner.complete
     assert [tuner.ask() for _ in range(len(missing) + 1)] == [*(expected[index] for index in missing), None]
     for index in missing:
-        tuner.tell(make_curve(study, index))
+        assert tuner.tell(make_curve(study, index)).status == COMPLETE
     assert tuner.complete
 
 
@@ -110,15 +111,6 @@ def test_order_workers_and_interruptions_change_nothing(make_study, make_curve, 
     assert tuner.complete
     assert {curve.trial.index for curve in finished} >= set(range(last + 1))
     assert len({curve.trial.index for curve in finished}) == len(finished)
-
-
-@pytest.mark.parametrize(
-    ("curve", "status"),
-    [({}, COMPLETE), ({"reaches": 30}, COMPLETE), ({"bad": 30}, INFEASIBLE), ({"until": 30}, INCOMPLETE)],
-)
-def test_status_is_derived_from_the_curve(make_study, make_curve, curve, status):
-    study = make_study()
-    assert Tuner(study).tell(make_curve(study, 0, **curve)).status == status
 
 
 def test_the_best_is_the_fewest_steps_of_a_feasible_trial(make_study, make_curve):
