@@ -3,7 +3,6 @@
 import pytest
 
 from analysis.load import load
-from study.records import Budget
 
 
 @pytest.fixture
@@ -16,7 +15,7 @@ def sweep(tmp_path, make_study, make_curve, write_study):
 
     def write(studies, folder=tmp_path, **fields):
         for size, ends in studies.items():
-            usual = {"examples": 4096, "budget": Budget(0, 2000), "stopping": "budget", "trials": max(1, len(ends))}
+            usual = {"examples": 4096, "steps": 2000, "trials": max(1, len(ends))}
             study = make_study(batch_size=size, **usual | fields)
             curves = [
                 make_curve(study, index, **({"bad": 7} if end == "bad" else {"reaches": end}))

@@ -19,7 +19,6 @@ from study.config.compose import CONF
 from study.config.jobs import parse_jobs
 from study.config.preflight import settle
 from study.errors import UsageError
-from study.records import Budget
 from study.schedules import SCHEDULES
 
 STEPS = 40
@@ -239,8 +238,7 @@ def tuned(make_study):
     def make(name, learning_rate=RATES, **warmup):
         ranges = {key: RANGES[key] for key in SCHEDULES[name].hyperparameters}
         space = {"learning_rate": learning_rate, "momentum": 0.5, **ranges, **warmup}
-        fields = {"schedule": name, "batch_size": 6, "budget": Budget(epochs=0, steps=30), "stopping": "budget"}
-        return make_study(space=space, **fields)
+        return make_study(space=space, schedule=name, batch_size=6, steps=30)
 
     return make
 

@@ -12,7 +12,7 @@ from study.config import preflight
 from study.config.jobs import parse_jobs
 from study.data.resident import Data
 from study.engine import can_fuse
-from study.records import Budget, Evaluation
+from study.records import Evaluation
 from study.user_code import activations
 from workloads.base import build
 from workloads.layers import set_keys
@@ -96,8 +96,8 @@ def asked(make_study):
             optimizer=optimizer,
             batch_size=batch_size,
             goal=Goal("val/loss", 1e-9),
-            budget=Budget(epochs=0, steps=steps),
-            **{"stopping": "budget"} | fields,
+            steps=steps,
+            **fields,
         )
 
     return make
