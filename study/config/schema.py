@@ -184,6 +184,8 @@ SPACE = {
     "l2=1e-4": "an L2 penalty that is part of the gradient, as the weight decay of `torch.optim.SGD`. For every "
     "optimizer chosen by name. It is not rescaled with the loss or the batch size",
     "weight_decay=0.01": "decoupled weight decay, as in AdamW. For every optimizer chosen by name",
+    "clip_norm=1.0": "clip the gradient of each update to this norm, of all parameters together, as "
+    "`torch.nn.utils.clip_grad_norm_` does. For every optimizer. The L2 penalty is added afterwards",
     "ema_decay=0.99": "a moving average of the weights. Its errors are measured too, such as "
     "`val/ema_classification_error`, and can be the goal",
     "beta2_half_life_examples={low: 1e3, high: 1e6, scale: log}": "`momentum`, `beta1`, `beta2` or `ema_decay` by its "

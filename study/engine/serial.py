@@ -283,8 +283,8 @@ class Run:
         return losses[0]
 
     def _descend(self, learning_rate: float) -> Tensor:
-        """Write the gradient of the batch's mean loss, with its L2 penalty, into `grad`; apply weight decay to the
-        weights. Returns the mean loss.
+        """Write the gradient of the batch's mean loss, clipped and with its L2 penalty, into `grad`; apply weight decay
+        to the weights. Returns the mean loss.
 
         Each micro-batch counts by its number of examples, so the split does not change the mean.
         """
@@ -299,6 +299,8 @@ class Run:
         with torch.no_grad():
             for layer in self.ghosts:
                 layer.end_step(self.team.sum)
+            if "clip_norm" in self.hyperparameters and "clip_norm" not in self.algorithm.own:
+                nn.utils.clip_grad_norm_(self.model.parameters(), self.hyperparameters["clip_norm"])
             pairs = ((p, p.grad) for p in self.model.parameters() if p.grad is not None)
             decay_(self.algorithm, pairs, learning_rate, self.hyperparameters)
         return total

@@ -4,7 +4,7 @@ Shapes: l lanes; a parameter has any shape [*]; for elementwise rules all parame
 Hyperparameters and steps are scalars [] for one lane; steps count updates from 1.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -26,6 +26,8 @@ DECAYS = {"l2": Legal("[0, inf)"), "weight_decay": Legal("[0, inf)")}
 """Optional hyperparameters of every optimizer: an L2 penalty in the gradient, and decoupled weight decay."""
 AVERAGE = {"ema_decay": Legal("[0, 1)")}
 """Decay of the moving average of weights; the averaged weights are evaluated beside the weights."""
+CLIP = {"clip_norm": Legal("(0, inf)")}
+"""The largest norm of the gradient of all parameters together; a longer gradient is scaled down to it."""
 BETAS = ("momentum", "beta1", "beta2", "ema_decay")
 
 
@@ -50,7 +52,7 @@ class Optimizer:
         stacked: the rule for many lanes, in place; None: `torch.vmap` of `update`.
         build: (model, hyperparameters) -> the serial engine's `torch.optim` optimizer; None: `update` is wrapped.
         optional: name -> legal values of optional hyperparameters; `optional_hyperparameters` adds half-lives.
-        own: names in DECAYS that the rule applies itself; the engine does not apply them.
+        own: names in DECAYS and CLIP that the rule applies itself; the engine does not apply them.
         sees_examples: the rule needs more than the mean gradient, so it cannot train on several devices.
     """
 
@@ -62,7 +64,7 @@ class Optimizer:
     refresh: Callable[[State, Values, int], State] | None = None
     stacked: Stacked | None = None
     build: Callable[[nn.Module, Values], torch.optim.Optimizer] | None = None
-    optional: Mapping[str, Legal] = field(default_factory=lambda: DECAYS | AVERAGE)
+    optional: Mapping[str, Legal] = field(default_factory=lambda: DECAYS | AVERAGE | CLIP)
     own: tuple[str, ...] = ()
     sees_examples: bool = False
 
@@ -121,6 +123,21 @@ class Plain(torch.optim.Optimizer):
         if self.rule.refresh is not None:
             state = self.rule.refresh(state, self.hyperparameters, step)
         self.state[parameter] = {"step": step, **state}
+
+
+def clipped(gradients: Sequence[Tensor], most: Tensor) -> list[Tensor]:
+    """The gradients of each lane, scaled as `torch.nn.utils.clip_grad_norm_` scales those of one model.
+
+    Arguments:
+        gradients: the gradients of all parameters, in parts [l, p].
+        most: the largest norm of each lane's gradient [l, 1].
+    """
+    norms = torch.stack([torch.linalg.vector_norm(gradient, dim=1) for gradient in gradients], dim=1)
+    scale = (most / (torch.linalg.vector_norm(norms, dim=1, keepdim=True) + 1e-6)).clamp_(max=1)
+    # A gradient with NaN keeps its NaN. The zeros between parameters must stay 0: the next trial in the row reads them.
+    scale.nan_to_num_(nan=0.0)
+    # Not in place: autograd may return one tensor for two parameters.
+    return [gradient * scale for gradient in gradients]
 
 
 def decay_(

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from study.optimizers.base import AVERAGE, Optimizer, Values
+from study.optimizers.base import AVERAGE, CLIP, Optimizer, Values
 from study.schedules import Schedule
 from study.space import Legal
 from workloads.base import import_cure
@@ -51,8 +51,8 @@ def foreign(path: str, arguments: Mapping[str, Any]) -> Optimizer:
     return Optimizer(
         hyperparameters={"learning_rate": Legal("(0, inf)")},
         build=partial(_build, _with_closure(constructor), arguments, named, names),
-        optional={name: _legal(name) for name in sorted(names)} | AVERAGE,
-        own=("l2", "weight_decay"),
+        optional=CLIP | {name: _legal(name) for name in sorted(names)} | AVERAGE,
+        own=("l2", "weight_decay", *(name for name in CLIP if name in names)),
     )
 
 

@@ -1,15 +1,20 @@
-"""Shared by tests of fused trials: studies in each arithmetic and trials that differ."""
+"""Shared by tests of fused trials: studies in each arithmetic, trials that differ, and a loop without any engine."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from itertools import cycle, islice
 from typing import Any
 
-from helpers.blobs import WORKLOADS
+import torch
+from torch import Tensor, nn
+
+from helpers.blobs import CPU, WORKLOADS
 from helpers.desks import Desk
+from study.data.order import Batches
 from study.engine import lane_count
 from study.optimizers import OPTIMIZERS
-from study.records import Study
+from study.records import Study, Trial
 from study.schedules import SCHEDULES
+from workloads.layers import keyed_layers, set_keys
 
 STEPS = 30
 HYPERPARAMETERS = {
@@ -71,3 +76,69 @@ def asked(
 def admitted(study: Study) -> list[int]:
     workload = WORKLOADS[study.arithmetic]
     return list(lane_count.admitted(study, workload, workload.data(), most=8))
+
+
+class Rule:
+    """A registered rule for single parameters, applied to a model without any engine.
+
+    Arguments:
+        factors: parameter name -> factor on its learning rate, 1 for all others.
+        undecayed: names of parameters without l2 and weight decay.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        name: str,
+        h: Mapping[str, float],
+        factors: Mapping[str, float] | None = None,
+        undecayed: Collection[str] = (),
+    ) -> None:
+        self.rule, self.h, self.made = OPTIMIZERS[name], dict(h), 0
+        self.factors, self.undecayed = factors or {}, undecayed
+        self.trained = {key: p for key, p in model.named_parameters() if p.requires_grad}
+        self.state = {key: dict(self.rule.init(p.detach())) for key, p in self.trained.items()}
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], Tensor]) -> None:
+        with torch.enable_grad():
+            closure()
+        self.made += 1
+        for key, p in self.trained.items():
+            h = {**self.h, "learning_rate": self.factors.get(key, 1.0) * self.h["learning_rate"]}
+            if key in self.undecayed:
+                h |= {name: 0.0 for name in ("l2", "weight_decay") if name in h}
+            assert p.grad is not None
+            g, w = p.grad + h.get("l2", 0.0) * p, p
+            if "weight_decay" not in self.rule.own:
+                w = p * (1 - h["learning_rate"] * h.get("weight_decay", 0.0))
+            scalars = {name: torch.tensor(float(value)) for name, value in h.items()}
+            assert self.rule.update is not None
+            new, state = self.rule.update(w, g, self.state[key], scalars, torch.tensor(float(self.made)))
+            p.copy_(new)
+            self.state[key] = dict(self.rule.refresh(state, h, self.made) if self.rule.refresh else state)
+
+
+def plain_loop(
+    study: Study, workload: Any, trial: Trial, build: Callable[[nn.Module, dict[str, float]], Any]
+) -> Iterator[float]:
+    """The validation loss after each step of a plain torch loop. `build`: (model, hyperparameters) -> optimizer."""
+    torch.manual_seed(trial.seed)
+    model, (train, val, _) = workload.model(), workload.splits(CPU)
+    optimizer = build(model, dict(trial.hyperparameters))
+    batches = Batches(trial.order_seed, len(train[1]), study.batch_size, CPU)
+    for step in range(study.train_steps):
+        inputs, targets = (part[batches(step)] for part in train)
+        set_keys(keyed_layers(model.train()), trial.seed, step)
+
+        def closure(inputs: Tensor = inputs, targets: Tensor = targets) -> Tensor:
+            model.zero_grad()
+            loss = workload.loss(model(inputs), targets).mean()
+            loss.backward()
+            if "clip_norm" in trial.hyperparameters:
+                nn.utils.clip_grad_norm_(model.parameters(), trial.hyperparameters["clip_norm"])
+            return loss
+
+        optimizer.step(closure)
+        with torch.no_grad():
+            yield float(workload.errors["loss"](model.eval()(val[0]), val[1]).mean())

@@ -39,8 +39,11 @@ LEAST_WEIGHTS = 2**14
 
 
 def can(model: nn.Module, study: Study) -> bool:
-    """Whether the model is a linear chain, its first layer reads the examples directly, and the optimizer is linear."""
-    linear = study.algorithm.linear and not study.averages
+    """Whether the model is a linear chain, its first layer reads the examples directly, and the optimizer is linear.
+
+    Clipping needs the norm of the gradient, which is never written out.
+    """
+    linear = study.algorithm.linear and not study.averages and "clip_norm" not in study.search.space
     return linear and study.batch_size <= BLOCK and is_linear_chain(model) and first_linear(model) is not None
 
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from study.data.trees import Tree
 from study.engine.fused.layout import Form, Layout, Loss
-from study.optimizers.base import Optimizer, Scalars, Values, decay_, in_place
+from study.optimizers.base import Optimizer, Scalars, Values, clipped, decay_, in_place
 
 Update = Callable[[Tree, Loss, Tensor, Scalars, Tensor], Tensor]
 """One update of some rows, with the arguments of `Step.__call__`."""
@@ -167,6 +167,8 @@ class Step:
             steps: number of this update for each lane, from 1 [l, 1].
         """
         losses, gradients = self.form.backward(inputs, loss, keys)
+        if "clip_norm" in hyperparameters:
+            gradients = clipped(gradients, hyperparameters["clip_norm"])
         pairs = zip(self.weights, gradients, strict=True)
         decay_(self.optimizer, pairs, hyperparameters["learning_rate"], hyperparameters)
         for number, columns, weights, state in self.parts:

@@ -63,6 +63,7 @@ CASES: dict[str, tuple[Blobs, dict[str, Any]]] = {
     "images": (Blobs(images=True), {"micro_batch": 7}),
     "ghosts": (Ghosts(), {"micro_batch": 8}),
     "averages": (Blobs(), {"space": FIXED | {"ema_decay": 0.8, "l2": 0.1}}),
+    "clipped": (Blobs(), {"space": FIXED | {"clip_norm": 0.3, "l2": 0.1}, "micro_batch": 5}),
     "adam": (Blobs(), {"optimizer": "adam", "space": ADAM}),
     "asks more than once for the loss": (Blobs(), LBFGS | {"micro_batch": 9}),
     "unused parameters": (Idle(), {}),
@@ -118,7 +119,7 @@ def check(crew: Crew, devices: int, study: Study, workload: Any) -> None:
         assert_same_bits(curve, curves[0])  # whoever decides otherwise than the leader waits for ever
 
 
-@pytest.mark.parametrize("name", ["linear", "accumulated", "ghosts"])
+@pytest.mark.parametrize("name", ["linear", "accumulated", "ghosts", "clipped"])
 def test_two_devices_train_what_one_does(pair, study_of, name):
     check(pair, 2, study_of(name), CASES[name][0])
 
