@@ -85,6 +85,7 @@ OPTIONAL: Mapping[str, str] = {
     "weights": "`Weights` of the loss: a step descends the weighted mean over the batch (gradient 0 if all are 0)",
     "error_weights": "`Weights` of the errors of a split; default: every example counts alike",
     "augment": "(inputs [B, ...], generator) -> inputs [B, ...]: random changes of a whole training batch",
+    "groups": "model -> factors on the learning rate, see `Grouped`",
     "collate": "list of a data set's examples -> (inputs [B, ...], targets [B, ...]); default: `default_collate`",
 }
 """Members that a workload may have, and what they are."""
@@ -104,6 +105,19 @@ def metrics_of(workload: Any) -> Mapping[str, Metric]:
 def judges(workload: Any) -> list[str]:
     """The names of all errors and metrics of a workload."""
     return [*workload.errors, *metrics_of(workload)]
+
+
+class Grouped(Protocol):
+    """The optional member `groups` of a workload."""
+
+    def groups(self, model: nn.Module) -> Mapping[str, float]:
+        """Factors on the learning rate: the name of a parameter, or of a module for all parameters in it -> factor.
+
+        The learning rate of a parameter is the trial's learning rate at this step times its factor; without a factor,
+        times 1. `{"backbone": 0.1}` fine-tunes with a tenth of the learning rate below the head. The factors may depend
+        on the names and shapes of the model, not on its values, which differ between trials.
+        """
+        ...
 
 
 def classification_error(logits: Tensor, targets: Tensor) -> Tensor:

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from study import store
 from study.config.jobs import Job
+from study.config.treatment_check import check_treatments, mean_factor
 from study.config.workload_check import FEW, calling, check_model, check_numbers, check_splits, fingerprint, in_the_loss
 from study.data import streaming
 from study.data.resident import EVALUATION_CHUNK, Data
@@ -99,10 +100,12 @@ def _built(job: Job, device: str) -> CheckedWorkload:
     few = examples["train", range(min(FEW, got))]
     check_model(study, workload, *few)
     check_numbers(study, workload, splits)
+    check_treatments(study, workload)
     saved = saved_bytes(workload, *few, in_the_loss(study, workload))
     evaluated = evaluation_bytes(workload, *few)
     streamed = streaming.needed(splits, device, job.placement.data_memory)
-    return CheckedWorkload(workload, few, saved, evaluated, fingerprint(study, workload, *few), streamed)
+    known = fingerprint(study, workload, *few) | mean_factor(workload)
+    return CheckedWorkload(workload, few, saved, evaluated, known, streamed)
 
 
 def _check(study: Study, checked: CheckedWorkload, device: str) -> None:

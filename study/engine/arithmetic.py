@@ -11,6 +11,7 @@ from torch import nn
 from study.engine.fused import linear_blocks, linear_chain, vmapped
 from study.engine.fused.layout import is_watched
 from study.engine.fused.stack import Stack
+from study.optimizers.per_parameter import Treatments
 from study.records import Study
 
 
@@ -22,14 +23,15 @@ class Arithmetic:
         can: (model, study) -> whether it computes the study correctly, given that the study is `fusible`.
         pays: (model, study, device) -> whether `engine=auto` uses it. A rule of model, batch size and kind of device,
             never of the clock, because the choice determines the last bits of a curve.
-        stack: (model, study, rows) -> a stack with one row per trial; None: trials train one at a time.
+        stack: (model, study, rows, treatments of its parameters) -> a stack with one row per trial; None: trials train
+            one at a time.
         checked_examples: examples that each row sees before stack heights are compared. Steps with few examples take
             longer to show a difference in bits.
     """
 
     can: Callable[[nn.Module, Study], bool]
     pays: Callable[[nn.Module, Study, str], bool]
-    stack: Callable[[nn.Module, Study, int], Stack] | None
+    stack: Callable[[nn.Module, Study, int, Treatments], Stack] | None
     checked_examples: int = 0
 
 

@@ -30,6 +30,7 @@ from study.engine.evaluation import Log, Predict, evaluate, initial_model, timed
 from study.engine.fused.cuda_graph import replayed
 from study.engine.fused.layout import Loss
 from study.engine.serial import Proposals
+from study.optimizers.per_parameter import treatments
 from study.records import Curve, Study, Trial
 from study.schedules import learning_rate
 from study.user_code.weighting import shares, weigher
@@ -121,7 +122,7 @@ class Lanes:
         self.keyed = len(keyed_layers(template))
         stack = ARITHMETICS[study.arithmetic].stack
         assert stack is not None
-        self.stack = stack(template, study, heights[-1])
+        self.stack = stack(template, study, heights[-1], treatments(template, workload))
         self.lanes: list[Lane] = []
         self._updated: tuple[int, Callable[..., Tensor]] | None = None
 

@@ -22,6 +22,7 @@ from study.engine import checkpoints
 from study.engine.checkpoints import Checkpoint, Pace
 from study.engine.evaluation import Log, evaluate, forward, initial_model, timed
 from study.optimizers.base import Plain, decay_
+from study.optimizers.per_parameter import decayed, treatments
 from study.records import Curve, Study, Trial
 from study.schedules import learning_rate
 from study.user_code import hidden_state
@@ -109,6 +110,8 @@ class Run:
         shares: for each rank, its micro-batches as slices of the global batch.
         parts: the micro-batches of this rank.
         trained: the model; in a team, wrapped so that backward passes average gradients over the ranks.
+        rates: for each parameter group of the optimizer, the factor on the learning rate that it was built with.
+        decayed: see `study.optimizers.per_parameter.decayed`.
     """
 
     def __init__(
@@ -122,8 +125,12 @@ class Run:
         self.hyperparameters = study.resolved(trial.hyperparameters)
         self.learning_rate = learning_rate(study.schedule, study.train_steps, study.batch_size, self.hyperparameters)
         algorithm = study.algorithm
-        build = algorithm.build or (lambda model, h: Plain(model, algorithm, h))
-        self.algorithm, self.optimizer = algorithm, build(self.model, self.hyperparameters)
+        build = algorithm.build or (lambda model, h, special: Plain(model, algorithm, h, special))
+        special = treatments(self.model, workload)
+        self.algorithm, self.optimizer = algorithm, build(self.model, self.hyperparameters, special)
+        base = self.hyperparameters["learning_rate"]
+        self.rates = [float(group.get("lr", base)) / base for group in self.optimizer.param_groups]
+        self.decayed = decayed(self.model, special)
         self.average = copy.deepcopy(self.model).eval() if study.averages else None
         batches = Batches(trial.order_seed, data.examples, study.batch_size, data.device)
         unit = together(self.model, study.batch_size)
@@ -264,8 +271,8 @@ class Run:
 
     def update(self, learning_rate: float) -> Tensor:
         """Make one parameter update; returns the mean training loss before it, as a tensor on the device."""
-        for group in self.optimizer.param_groups:
-            group["lr"] = learning_rate
+        for group, rate in zip(self.optimizer.param_groups, self.rates, strict=True):
+            group["lr"] = learning_rate * rate
         losses: list[Tensor] = []
 
         def closure() -> Any:
@@ -301,8 +308,9 @@ class Run:
                 layer.end_step(self.team.sum)
             if "clip_norm" in self.hyperparameters and "clip_norm" not in self.algorithm.own:
                 nn.utils.clip_grad_norm_(self.model.parameters(), self.hyperparameters["clip_norm"])
-            pairs = ((p, p.grad) for p in self.model.parameters() if p.grad is not None)
-            decay_(self.algorithm, pairs, learning_rate, self.hyperparameters)
+            for rate, parameters in self.decayed:
+                pairs = ((p, p.grad) for p in parameters if p.grad is not None)
+                decay_(self.algorithm, pairs, learning_rate * rate, self.hyperparameters)
         return total
 
     def _accumulate(self) -> Tensor:

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from analysis.counting import HALF_LIFE, beta
+from study.optimizers.per_parameter import ALL_USUAL, Treatments, param_groups
 from study.space import Legal
 
 State = Mapping[str, Tensor]
@@ -50,7 +51,8 @@ class Optimizer:
         refresh: (state, hyperparameters, step) -> state, called after each update, lane by lane. For occasional work
             that is too expensive to do on all lanes whenever one lane needs it.
         stacked: the rule for many lanes, in place; None: `torch.vmap` of `update`.
-        build: (model, hyperparameters) -> the serial engine's `torch.optim` optimizer; None: `update` is wrapped.
+        build: (model, hyperparameters, treatments of parameters) -> the serial engine's `torch.optim` optimizer; the
+            learning rates of its groups keep their ratios. None: `update` is wrapped.
         optional: name -> legal values of optional hyperparameters; `optional_hyperparameters` adds half-lives.
         own: names in DECAYS and CLIP that the rule applies itself; the engine does not apply them.
         sees_examples: the rule needs more than the mean gradient, so it cannot train on several devices.
@@ -63,7 +65,7 @@ class Optimizer:
     linear: bool = False
     refresh: Callable[[State, Values, int], State] | None = None
     stacked: Stacked | None = None
-    build: Callable[[nn.Module, Values], torch.optim.Optimizer] | None = None
+    build: Callable[[nn.Module, Values, Treatments], torch.optim.Optimizer] | None = None
     optional: Mapping[str, Legal] = field(default_factory=lambda: DECAYS | AVERAGE | CLIP)
     own: tuple[str, ...] = ()
     sees_examples: bool = False
@@ -94,8 +96,11 @@ def in_place(optimizer: Optimizer) -> Stacked:
 class Plain(torch.optim.Optimizer):
     """A rule as a `torch.optim` optimizer of one model."""
 
-    def __init__(self, model: nn.Module, optimizer: Optimizer, hyperparameters: Values) -> None:
-        super().__init__(model.parameters(), {"lr": hyperparameters["learning_rate"]})
+    def __init__(
+        self, model: nn.Module, optimizer: Optimizer, hyperparameters: Values, treatments: Treatments = ALL_USUAL
+    ) -> None:
+        rate = hyperparameters["learning_rate"]
+        super().__init__(param_groups(model, rate, treatments), {"lr": rate})
         self.rule, self.hyperparameters = optimizer, hyperparameters
         device = next(model.parameters()).device
         self.scalars = {name: torch.tensor(value, device=device) for name, value in hyperparameters.items()}

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from study.optimizers.base import Scalars, State, Values
 from study.optimizers.elementwise import started
 from study.optimizers.layerwise import ratio
+from study.optimizers.per_parameter import ALL_USUAL, Treatments, param_groups
 
 
 def sgd_(w: Tensor, g: Tensor, state: State, h: Scalars, steps: Tensor) -> None:
@@ -70,25 +71,27 @@ def lamb_(w: Tensor, g: Tensor, state: State, h: Scalars, steps: Tensor) -> None
     weights.addcmul_(d, h["learning_rate"] * ratio(norm, size))
 
 
-def torch_sgd(model: nn.Module, h: Values) -> torch.optim.Optimizer:
+def torch_sgd(model: nn.Module, h: Values, treatments: Treatments = ALL_USUAL) -> torch.optim.Optimizer:
     """SGD, or heavy-ball momentum if `momentum` is given."""
-    return torch.optim.SGD(model.parameters(), lr=h["learning_rate"], momentum=h.get("momentum", 0.0), fused=True)
+    groups = param_groups(model, h["learning_rate"], treatments)
+    return torch.optim.SGD(groups, lr=h["learning_rate"], momentum=h.get("momentum", 0.0), fused=True)
 
 
-def torch_nesterov(model: nn.Module, h: Values) -> torch.optim.Optimizer:
+def torch_nesterov(model: nn.Module, h: Values, treatments: Treatments = ALL_USUAL) -> torch.optim.Optimizer:
     """Nesterov momentum; plain SGD at momentum 0, where torch refuses Nesterov."""
-    m = h["momentum"]
-    return torch.optim.SGD(model.parameters(), lr=h["learning_rate"], momentum=m, nesterov=m > 0, fused=True)
+    groups, m = param_groups(model, h["learning_rate"], treatments), h["momentum"]
+    return torch.optim.SGD(groups, lr=h["learning_rate"], momentum=m, nesterov=m > 0, fused=True)
 
 
-def torch_adam(model: nn.Module, h: Values) -> torch.optim.Optimizer:
+def torch_adam(model: nn.Module, h: Values, treatments: Treatments = ALL_USUAL) -> torch.optim.Optimizer:
     """Adam."""
-    return torch.optim.Adam(model.parameters(), **_adam(h))
+    return torch.optim.Adam(param_groups(model, h["learning_rate"], treatments), **_adam(h))
 
 
-def torch_adamw(model: nn.Module, h: Values) -> torch.optim.Optimizer:
+def torch_adamw(model: nn.Module, h: Values, treatments: Treatments = ALL_USUAL) -> torch.optim.Optimizer:
     """AdamW."""
-    return torch.optim.AdamW(model.parameters(), **_adam(h), weight_decay=h["weight_decay"])
+    groups = param_groups(model, h["learning_rate"], treatments)
+    return torch.optim.AdamW(groups, **_adam(h), weight_decay=h["weight_decay"])
 
 
 def _adam(h: Values) -> dict[str, Any]:

@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from study.optimizers.base import AVERAGE, CLIP, Optimizer, Values
+from study.optimizers.per_parameter import ALL_USUAL, Treatments, param_groups
 from study.schedules import Schedule
 from study.space import Legal
 from workloads.base import import_cure
@@ -21,6 +22,8 @@ THEIRS = {"learning_rate": "lr", "epsilon": "eps"}
 
 def foreign(path: str, arguments: Mapping[str, Any]) -> Optimizer:
     """Wrap an optimizer class; tuned parameters and `arguments`, of any type, are passed by keyword.
+
+    The class gets named parameters, or unnamed ones if it cannot read those.
 
     Raises:
         ValueError: the path names no optimizer class, or the class does not take an argument.
@@ -98,6 +101,7 @@ def _build(
     names: Container[str],
     model: nn.Module,
     h: Values,
+    special: Treatments = ALL_USUAL,
 ) -> torch.optim.Optimizer:
     keywords = {**arguments, "lr": h["learning_rate"]}
     for ours, value in h.items():
@@ -108,7 +112,10 @@ def _build(
     if betas:
         usual = dict(enumerate(arguments.get("betas", named["betas"].default), start=1))
         keywords["betas"] = tuple({**usual, **{int(name[4:]): h[name] for name in betas}}.values())
-    return constructor(model.parameters(), **keywords)
+    try:
+        return constructor(param_groups(model, h["learning_rate"], special, named=True), **keywords)
+    except Exception:  # the class reads its parameters before torch takes the names off them, or refuses an argument
+        return constructor(param_groups(model, h["learning_rate"], special), **keywords)
 
 
 def _as(default: Any, value: float) -> Any:

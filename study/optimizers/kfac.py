@@ -6,6 +6,7 @@ serial engine can run it.
 Shapes: B examples, m inputs of a layer (and 1, for its bias), n outputs; its parameters are one matrix [n, m + 1].
 """
 
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
@@ -13,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from study.optimizers.base import State, Values
+from study.optimizers.per_parameter import ALL_USUAL, Treatments, param_groups
 
 
 def kfac_state(w: Tensor) -> State:
@@ -24,7 +26,9 @@ def kfac_state(w: Tensor) -> State:
     return state
 
 
-def kfac(w: Tensor, g: Tensor, s: State, h: Values, step: int, inputs: Tensor, outputs: Tensor) -> tuple[Tensor, State]:
+def kfac(
+    w: Tensor, g: Tensor, s: State, h: Values, step: int, inputs: Tensor, outputs: Tensor, rate: float | Tensor
+) -> tuple[Tensor, State]:
     """v <- m v + G^-1 g A^-1; w <- w - lr v (Martens & Grosse 2015, without their rescaling and their momentum).
 
     A = E[a a^T] and G = E[d d^T] are moving averages over batches with factor_decay. The damping is split so that
@@ -34,6 +38,7 @@ def kfac(w: Tensor, g: Tensor, s: State, h: Values, step: int, inputs: Tensor, o
 
     Arguments:
         inputs, outputs: this batch's A [m + 1, m + 1] and G [n, n].
+        rate: the learning rate, or one for each column [m + 1].
     """
     keep = min(1 - 1 / step, h["factor_decay"])
     state = {"inputs": s["inputs"].lerp(inputs, 1 - keep), "outputs": s["outputs"].lerp(outputs, 1 - keep)}
@@ -41,7 +46,7 @@ def kfac(w: Tensor, g: Tensor, s: State, h: Values, step: int, inputs: Tensor, o
         state[f"{side}_inverse"] = inverse
     state = {**s, **state}
     v = h["momentum"] * s["velocity"] + state["outputs_inverse"] @ g @ state["inputs_inverse"]
-    return w - h["learning_rate"] * v, {**state, "velocity": v}
+    return w - rate * v, {**state, "velocity": v}
 
 
 def damped_inverses(factors: State, h: Values) -> dict[str, Tensor]:
@@ -78,8 +83,9 @@ def _collect(found: Collected, number: int, layer: nn.Linear, inputs: tuple[Tens
 class KFAC(torch.optim.Optimizer):
     """K-FAC for every linear layer of a model; heavy-ball momentum at the same learning rate for the rest."""
 
-    def __init__(self, model: nn.Module, hyperparameters: Values) -> None:
-        super().__init__(model.parameters(), {"lr": hyperparameters["learning_rate"]})
+    def __init__(self, model: nn.Module, hyperparameters: Values, treatments: Treatments = ALL_USUAL) -> None:
+        rate = hyperparameters["learning_rate"]
+        super().__init__(param_groups(model, rate, treatments), {"lr": rate})
         self.hyperparameters = hyperparameters
         self.layers = [layer for layer in model.modules() if type(layer) is nn.Linear and layer.weight.requires_grad]
         self.collected: Collected = {}
@@ -94,28 +100,32 @@ class KFAC(torch.optim.Optimizer):
         self.collected.clear()
         with torch.enable_grad():
             loss = closure()
-        h = {**self.hyperparameters, "learning_rate": self.param_groups[0]["lr"]}
+        rates = {parameter: group["lr"] for group in self.param_groups for parameter in group["params"]}
         done = set()
         for number, layer in enumerate(self.layers):
             if number in self.collected:
                 done |= set(layer.parameters())
-                self._update(layer, *self.collected[number], h)
-        for parameter in self.param_groups[0]["params"]:
+                self._update(layer, *self.collected[number], rates)
+        for parameter, rate in rates.items():
             if parameter.grad is not None and parameter not in done:
                 held = self.state[parameter] or {"velocity": torch.zeros_like(parameter)}
-                held["velocity"] = h["momentum"] * held["velocity"] + parameter.grad
-                parameter.sub_(h["learning_rate"] * held["velocity"])
+                held["velocity"] = self.hyperparameters["momentum"] * held["velocity"] + parameter.grad
+                parameter.sub_(rate * held["velocity"])
                 self.state[parameter] = held
         return loss
 
-    def _update(self, layer: nn.Linear, a: Tensor, d: Tensor, count: int, h: Values) -> None:
+    def _update(self, layer: nn.Linear, a: Tensor, d: Tensor, count: int, rates: Mapping[Tensor, float]) -> None:
         parts = [layer.weight] if layer.bias is None else [layer.weight, layer.bias.unsqueeze(1)]
         matrix = torch.cat(parts, 1)
         slopes = torch.cat([p.grad.view(len(matrix), -1) for p in layer.parameters() if p.grad is not None], 1)
         held = self.state[layer.weight] or {"step": 0, **kfac_state(matrix)}
         step = held.pop("step") + 1
+        rate: float | Tensor = rates[layer.weight]
+        if layer.bias is not None and rates[layer.bias] != rate:
+            rate = torch.full_like(matrix[0], rates[layer.weight])
+            rate[-1] = rates[layer.bias]
         # Gradients are those of the mean loss; gradients of single examples are `count` times as large.
-        new, state = kfac(matrix, slopes, held, h, step, a / count, d * count)
+        new, state = kfac(matrix, slopes, held, self.hyperparameters, step, a / count, d * count, rate)
         layer.weight.copy_(new[:, : layer.in_features])
         if layer.bias is not None:
             layer.bias.copy_(new[:, -1])

@@ -27,6 +27,7 @@ from study.engine.fused.layout import CACHE_LINE
 from study.engine.fused.linear_chain import Combination, LinearChain, first_linear, is_linear_chain
 from study.engine.fused.stack import Stack, Update
 from study.optimizers.base import Optimizer
+from study.optimizers.per_parameter import ALL_USUAL, USUAL, Treatments
 from study.records import Study
 
 BLOCK = 64
@@ -55,9 +56,9 @@ def pays(model: nn.Module, study: Study, device: str) -> bool:
     return great and study.batch_size <= SMALL_BATCH and torch.device(device).type == "cpu"
 
 
-def stack(template: nn.Module, study: Study, rows: int) -> Stack:
+def stack(template: nn.Module, study: Study, rows: int, special: Treatments) -> Stack:
     """A stack with room for `rows` trials."""
-    return LinearBlocks(template, study.algorithm, rows, study.batch_size)
+    return LinearBlocks(template, study.algorithm, rows, study.batch_size, special)
 
 
 class Parts(NamedTuple):
@@ -85,7 +86,14 @@ class LinearBlocks(Stack):
 
     replayable = False
 
-    def __init__(self, template: nn.Module, optimizer: Optimizer, lanes: int, batch_size: int) -> None:
+    def __init__(
+        self,
+        template: nn.Module,
+        optimizer: Optimizer,
+        lanes: int,
+        batch_size: int,
+        special: Treatments = ALL_USUAL,
+    ) -> None:
         super().__init__(template, optimizer, lanes, LinearChain)
         self.batch_size, self.period = batch_size, BLOCK // batch_size
         first, tensors = first_linear(template), 1 + len(self.state)
@@ -93,7 +101,9 @@ class LinearBlocks(Stack):
         layers = list(template.children())
         stand_in = Combination(BLOCK, tensors, first.bias)
         combined = nn.Sequential(stand_in, *layers[layers.index(first) + 1 :])
-        self.combined = Stack(combined, optimizer, lanes, LinearChain)
+        each = [special.get(name, USUAL) for name, _ in template.named_parameters()]
+        treated = zip(dict(combined.named_parameters()), [each[0], *each], strict=True)  # mix as the first weight
+        self.combined = Stack(combined, optimizer, lanes, LinearChain, special=dict(treated))
         """The stack that steps update, with a `Combination` in place of the first layer."""
         weight, bias, *_ = self.layout.columns
         coordinates, mix, bias_now, *_ = self.combined.layout.columns

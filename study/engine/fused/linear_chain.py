@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from study.engine.fused.layout import Layout, Loss, differentiated, is_plain_sequence
 from study.engine.fused.stack import Stack
+from study.optimizers.per_parameter import Treatments
 from study.records import Study
 from workloads.layers import Dropout, keep_mask
 
@@ -50,9 +51,9 @@ def pays(model: nn.Module, study: Study, device: str) -> bool:
     return True
 
 
-def stack(template: nn.Module, study: Study, rows: int) -> Stack:
+def stack(template: nn.Module, study: Study, rows: int, special: Treatments) -> Stack:
     """A stack with room for `rows` trials."""
-    return Stack(template, study.algorithm, rows, LinearChain, study.averages)
+    return Stack(template, study.algorithm, rows, LinearChain, study.averages, special)
 
 
 class LinearChain:

@@ -5,6 +5,8 @@ parameters of one model.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from itertools import groupby
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -12,6 +14,7 @@ from torch import Tensor, nn
 from study.data.trees import Tree
 from study.engine.fused.layout import Form, Layout, Loss
 from study.optimizers.base import Optimizer, Scalars, Values, clipped, decay_, in_place
+from study.optimizers.per_parameter import ALL_USUAL, USUAL, Treatment, Treatments
 
 Update = Callable[[Tree, Loss, Tensor, Scalars, Tensor], Tensor]
 """One update of some rows, with the arguments of `Step.__call__`."""
@@ -25,6 +28,7 @@ class Stack:
         state: optimizer state. For an elementwise rule: name -> [L, P]; otherwise: "parameter.name" -> [L, ...]. With
             `averages`, also `ema` [L, P], the average of the weights.
         views: parameter name -> view [L, *shape] of `weights`.
+        treatments: of each parameter.
         period: number of steps after which the cost per step repeats.
         replayable: whether every step launches the same kernels on the same addresses, so that a CUDA graph can replay
             it.
@@ -34,10 +38,17 @@ class Stack:
     replayable = True
 
     def __init__(
-        self, template: nn.Module, optimizer: Optimizer, lanes: int, form: type[Form], averages: bool = False
+        self,
+        template: nn.Module,
+        optimizer: Optimizer,
+        lanes: int,
+        form: type[Form],
+        averages: bool = False,
+        special: Treatments = ALL_USUAL,
     ) -> None:
         self.template, self.optimizer, self._form = template.train(), optimizer, form
         self.layout = Layout(template)
+        self.treatments = [special.get(name, USUAL) for name in self.layout.shapes]
         device = next(template.parameters()).device
         self.weights = torch.zeros(lanes, self.layout.width, device=device)
         self.averages = averages
@@ -135,27 +146,46 @@ class Stack:
         return self._form(self.template, weights, self.layout)
 
 
+class Part(NamedTuple):
+    """The parameters that one call of the rule updates.
+
+    Attributes:
+        number, columns: their gradients are `columns` of gradient `number`.
+        rows: their weights, side by side [l, p].
+        weights: the same numbers, for a rule that is not elementwise [l, *shape].
+        state: their optimizer state [l, ...].
+    """
+
+    number: int
+    columns: slice
+    rows: Tensor
+    weights: Tensor
+    state: Mapping[str, Tensor]
+    treatment: Treatment
+
+
 class Step:
     """One update of the first l rows of a stack."""
 
     def __init__(self, stack: Stack, rows: int) -> None:
         weights = stack.weights[:rows]
         self.form, self.optimizer, self.update_ = stack.form(weights), stack.optimizer, in_place(stack.optimizer)
-        self.weights = [weights[:, columns] for columns in self.form.columns]
         self.average = (stack.state["ema"][:rows], weights) if stack.averages else None
-        self.parts: list[tuple[int, slice, Tensor, dict[str, Tensor]]] = []
-        """For each call of the rule: number of the gradient, its columns, weights [l, ...] and state [l, ...]."""
-        if self.optimizer.elementwise:
-            names = [name for name in stack.state if name != "ema"]
-            for number, columns in enumerate(self.form.columns):
-                state = {name: stack.state[name][:rows, columns] for name in names}
-                self.parts.append((number, slice(None), self.weights[number], state))
-            return
-        alone = self.form.columns is stack.layout.columns
-        for number, ((name, view), columns) in enumerate(zip(stack.views.items(), stack.layout.columns, strict=True)):
-            state = {key: tensor[:rows] for key, tensor in stack.state_of(name).items()}
-            where = (number, slice(None)) if alone else (0, columns)
-            self.parts.append((*where, view[:rows], state))
+        self.parts: list[Part] = []
+        elementwise, alone = self.optimizer.elementwise, self.form.columns is stack.layout.columns
+        treated = list(zip(stack.layout.columns, stack.treatments, strict=True))
+        if elementwise and not alone:
+            treated = _alike(treated, stack.layout.width)
+        names = list(stack.views)
+        for number, (columns, treatment) in enumerate(treated):
+            if elementwise:
+                shaped = weights[:, columns]
+                state = {name: tensor[:rows, columns] for name, tensor in stack.state.items() if name != "ema"}
+            else:
+                shaped = stack.views[names[number]][:rows]
+                state = {key: tensor[:rows] for key, tensor in stack.state_of(names[number]).items()}
+            gradient, within = (number, slice(None)) if alone else (0, columns)
+            self.parts.append(Part(gradient, within, weights[:, columns], shaped, state, treatment))
 
     def __call__(self, inputs: Tree, loss: Loss, keys: Tensor, hyperparameters: Scalars, steps: Tensor) -> Tensor:
         """Make the update; returns the loss of every example before it [l * B].
@@ -169,12 +199,19 @@ class Step:
         losses, gradients = self.form.backward(inputs, loss, keys)
         if "clip_norm" in hyperparameters:
             gradients = clipped(gradients, hyperparameters["clip_norm"])
-        pairs = zip(self.weights, gradients, strict=True)
-        decay_(self.optimizer, pairs, hyperparameters["learning_rate"], hyperparameters)
-        for number, columns, weights, state in self.parts:
-            gradient = gradients[number][:, columns].view(weights.shape)
-            self.update_(weights, gradient, state, hyperparameters, steps)
+        for number, columns, rows, weights, state, treatment in self.parts:
+            gradient, h = gradients[number][:, columns], treatment.of(hyperparameters)
+            decay_(self.optimizer, [(rows, gradient)], h["learning_rate"], h)
+            self.update_(weights, gradient.view(weights.shape), state, h, steps)
         if self.average is not None:
-            average, weights = self.average
-            average.lerp_(weights, 1 - hyperparameters["ema_decay"])
+            average, row = self.average
+            average.lerp_(row, 1 - hyperparameters["ema_decay"])
         return losses
+
+
+def _alike(treated: Sequence[tuple[slice, Treatment]], width: int) -> list[tuple[slice, Treatment]]:
+    """The parts of a row [width] whose parameters are treated alike. `treated`: the columns of each parameter, and its
+    treatment."""
+    firsts = [(next(group)[0].start, treatment) for treatment, group in groupby(treated, key=lambda each: each[1])]
+    ends = [*(start for start, _ in firsts[1:]), width]
+    return [(slice(start, end), treatment) for (start, treatment), end in zip(firsts, ends, strict=True)]

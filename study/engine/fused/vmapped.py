@@ -17,6 +17,7 @@ from study.data import trees
 from study.data.trees import Tree
 from study.engine.fused.layout import Layout, Loss, differentiated
 from study.engine.fused.stack import Stack
+from study.optimizers.per_parameter import Treatments
 from study.records import Study
 from workloads.layers import keyed_layers
 
@@ -47,9 +48,9 @@ def pays(model: nn.Module, study: Study, device: str) -> bool:
     return small or torch.device(device).type != "cpu"
 
 
-def stack(template: nn.Module, study: Study, rows: int) -> Stack:
+def stack(template: nn.Module, study: Study, rows: int, special: Treatments) -> Stack:
     """A stack with room for `rows` trials."""
-    return Stack(template, study.algorithm, rows, Vmapped, study.averages)
+    return Stack(template, study.algorithm, rows, Vmapped, study.averages, special)
 
 
 class Vmapped:

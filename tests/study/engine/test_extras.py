@@ -138,3 +138,118 @@ def test_linear_blocks_never_write_the_gradient_whose_norm_is_needed(asked):
     for space, able in (({}, True), (CLIPS, False)):
         names = candidates(Blobs().model(), asked("plain", "sgd", space=space), "cpu", forced=True)
         assert ("linear_blocks" in names) == able
+
+
+class Grouped(Blobs):
+    """Blobs whose layers learn at different rates."""
+
+    def groups(self, model: nn.Module) -> dict[str, float]:
+        first, second = ("0.weight", "5") if self.images else ("1.weight", "4")
+        return {first: 0.25, second: 3}
+
+
+FACTORS = {
+    False: {"1.weight": 0.25, "4.weight": 3.0, "4.bias": 3.0},
+    True: {"0.weight": 0.25, "5.weight": 3.0, "5.bias": 3.0},
+}
+
+
+@pytest.mark.parametrize(("optimizer", "how"), ENGINES)
+def test_every_rule_learns_at_the_rate_of_the_parameters_group(asked, optimizer, how):
+    """With a decoupled decay that is in proportion to the learning rate, too."""
+    rates = [rate * RATES.get(optimizer, H["learning_rate"]) for rate in (0.3, 1.0, 2.0)]
+    space = {"learning_rate": {"choices": rates}, "weight_decay": 0.3, "l2": 0.1}
+    study, workload = asked(how, optimizer, space=space), Grouped(images=how == "vmap")
+    factors = FACTORS[workload.images]
+    wanted = by_hand(study, "learning_rate", workload, lambda model, h: Rule(model, optimizer, h, factors))
+    found = losses(study, "learning_rate", workload)
+    np.testing.assert_allclose(found, wanted, rtol=TOLERANCE)
+    alike = losses(study, "learning_rate", Blobs(images=workload.images))
+    assert np.abs(np.subtract(found, alike)).max(1).min() > 10 * TOLERANCE
+
+
+def in_groups(model: nn.Module, rate: float) -> list[dict[str, Any]]:
+    named = dict(model.named_parameters())
+    return [{"params": [p], "lr": rate * FACTORS[False].get(name, 1.0)} for name, p in named.items()]
+
+
+@pytest.mark.parametrize("micro_batch", [None, 4])
+@pytest.mark.parametrize("optimizer", ["momentum", "torch.optim.Adagrad"])
+def test_groups_reach_torchs_optimizers_in_whole_batches_and_accumulated_ones(asked, optimizer, micro_batch):
+    study = asked("plain", optimizer, micro_batch=micro_batch, space={"learning_rate": {"choices": [0.02, 0.05]}})
+
+    def build(model: nn.Module, h: dict[str, float]) -> Any:
+        groups = in_groups(model, h["learning_rate"])
+        return (
+            torch.optim.Adagrad(groups) if "Adagrad" in optimizer else torch.optim.SGD(groups, momentum=h["momentum"])
+        )
+
+    wanted = by_hand(study, "learning_rate", Grouped(), build)
+    np.testing.assert_allclose(losses(study, "learning_rate", Grouped()), wanted, rtol=TOLERANCE)
+
+
+class Scheduled:
+    """A torch optimizer with a schedule."""
+
+    def __init__(self, optimizer: torch.optim.Optimizer, multiplier: Callable[[int], float]) -> None:
+        self.optimizer = optimizer
+        self.schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, multiplier)
+
+    def step(self, closure: Callable[[], torch.Tensor]) -> None:
+        self.optimizer.step(closure)
+        self.schedule.step()
+
+
+LINEAR = {"learning_rate_decay_fraction": 1.0, "end_learning_rate_factor": 0.1}
+
+
+@pytest.mark.parametrize("how", ["plain", "linear_chain", "linear_blocks"])
+def test_a_schedule_multiplies_the_rate_of_every_group(asked, how):
+    rates = {"learning_rate": {"choices": [0.02, 0.05]}}
+    study = asked(how, "momentum", schedule="linear_decay", space=rates | LINEAR)
+
+    def build(model: nn.Module, h: dict[str, float]) -> Any:
+        sgd = torch.optim.SGD(in_groups(model, h["learning_rate"]), momentum=h["momentum"])
+        return Scheduled(sgd, lambda step: 1 - 0.9 * step / STEPS)
+
+    wanted = by_hand(study, "learning_rate", Grouped(), build)
+    np.testing.assert_allclose(losses(study, "learning_rate", Grouped()), wanted, rtol=TOLERANCE)
+
+
+class OwnGroups(torch.optim.SGD):
+    """Divides the parameters by their names, and learns the biases at a rate of its own."""
+
+    def __init__(self, params: Any, lr: float) -> None:
+        biases, rest = [], []
+        for name, parameter in params:
+            (biases if name.endswith("bias") else rest).append((name, parameter))
+        super().__init__([{"params": rest}, {"params": biases, "lr": 10 * lr}], lr=lr)
+
+
+class Unnamed(torch.optim.SGD):
+    """Reads its parameters itself."""
+
+    def __init__(self, params: Any, lr: float) -> None:
+        params = list(params)
+        assert all(p.numel() for p in params)
+        super().__init__(params, lr=lr)
+
+
+@pytest.mark.parametrize("micro_batch", [None, 4])
+def test_the_groups_of_another_class_keep_the_ratios_of_their_rates(asked, micro_batch):
+    fields = {"schedule": "linear_decay", "space": {"learning_rate": {"choices": [0.01, 0.02]}} | LINEAR}
+    study = asked("plain", f"{__name__}.OwnGroups", micro_batch=micro_batch, **fields)
+
+    def build(model: nn.Module, h: dict[str, float]) -> Any:
+        named = model.named_parameters()
+        return Scheduled(OwnGroups(named, h["learning_rate"]), lambda step: 1 - 0.9 * step / STEPS)
+
+    wanted = by_hand(study, "learning_rate", Blobs(), build)
+    np.testing.assert_allclose(losses(study, "learning_rate", Blobs()), wanted, rtol=TOLERANCE)
+
+
+def test_classes_that_take_no_names_get_none(asked):
+    study = asked("plain", f"{__name__}.Unnamed", space={"learning_rate": {"choices": [0.05]}})
+    theirs = losses(study, "learning_rate", Blobs())
+    sgd = asked("plain", "sgd", space={"learning_rate": {"choices": [0.05]}})
+    np.testing.assert_allclose(theirs, losses(sgd, "learning_rate", Blobs()), rtol=1e-5)

@@ -74,7 +74,7 @@ def test_a_height_that_computes_other_bits_is_not_admitted(question, monkeypatch
     def unsteady(self, inputs, *rest):
         losses = step(self, inputs, *rest)
         if len(inputs) == 4:
-            self.weights[0][3] += 1e-7
+            self.parts[0].rows[3] += 1e-7
         return losses
 
     monkeypatch.setattr(stack.Step, "__call__", unsteady)
