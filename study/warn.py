@@ -9,7 +9,6 @@ from analysis.counting import ADAPTIVE_SAMPLERS
 from study import store
 from study.config.jobs import Job
 from study.devices.placement import place
-from study.engine.arithmetic import fused
 from study.engine.cost import Cost
 
 FINGERPRINT_TOLERANCE = 1e-3
@@ -59,12 +58,10 @@ def _alike(one: float, other: float) -> bool:
 
 
 def of_lanes(jobs: Sequence[Job], console: Console) -> None:
-    """Warn about studies that `engine=lanes` cannot fuse."""
-    alone = [job.study for job in jobs if job.placement.name == "lanes" and not fused(job.study)]
-    if alone:
+    """Say which trials train one at a time for a reason that the user may change, and name it: one line for each
+    reason."""
+    for why in dict.fromkeys(job.alone for job in jobs if job.alone):
+        alone = [job.study for job in jobs if job.alone == why]
         names = ", ".join(dict.fromkeys(f"{study.name} with {study.optimizer}" for study in alone))
         sizes = ", ".join(f"{size:,}" for size in sorted({study.batch_size for study in alone}))
-        console.print(
-            f"[yellow]engine=lanes, but {names} cannot be fused at batch size {sizes}: trials are trained one at a "
-            "time (docs/methods.md, Arithmetic).[/]\n"
-        )
+        console.print(f"[yellow]{names} at batch size {sizes}: trials train one at a time, because {why}.[/]\n")

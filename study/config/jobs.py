@@ -25,6 +25,7 @@ class Job:
         shards: number of parts of the study's trials; one process works on each part.
         shard: the part that this job takes first.
         fingerprint: fingerprint of the workload (`study.config.workload_check.fingerprint`); empty until computed.
+        alone: why trials train one at a time although the engine would fuse them; empty: for no such reason.
     """
 
     study: Study
@@ -34,6 +35,7 @@ class Job:
     shards: int = 1
     shard: int = 0
     fingerprint: Mapping[str, float] = field(default_factory=dict)
+    alone: str = ""
 
 
 def parse_jobs(arguments: Sequence[str], config_dir: Path | None = None) -> list[Job]:

@@ -1,30 +1,47 @@
 """Before a sweep writes anything: builds every workload, loads its data, and takes a few training steps."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
 
 from study import store
+from study.config.function_check import check_functions
 from study.config.jobs import Job
+from study.config.model_check import check_evaluation, check_model, first, mixture
+from study.config.state_check import State, stateful
 from study.config.treatment_check import check_treatments, mean_factor
-from study.config.workload_check import FEW, calling, check_model, check_numbers, check_splits, fingerprint, in_the_loss
+from study.config.workload_check import FEW, calling, check_numbers, check_splits, fingerprint, in_the_loss
 from study.data import streaming
 from study.data.resident import EVALUATION_CHUNK, Data
+from study.data.trees import Tree
 from study.devices.memory import device_bytes, micro_batch, most_workers
-from study.devices.placement import slots
-from study.engine.arithmetic import candidates, fused
-from study.engine.can_fuse import lanes_can, refusal
+from study.devices.placement import Placement, slots
+from study.engine.arithmetic import alone, candidates, fused
+from study.engine.can_fuse import lanes_fail, refusal
 from study.engine.evaluation import measured_names
 from study.errors import UsageError
 from study.records import Study
 from study.user_code.activations import evaluation_bytes, saved_bytes
-from workloads.base import Splits, Workload, build
+from workloads.base import Splits, Workload, build, metrics_of
 from workloads.layers import whole_batch_layers
 from workloads.suggest import suggest
 
 
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """A block that computes with one thread, as workers do: on a busy machine several threads wait for each other."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
+
+
+@one_thread()
 def settle(jobs: Sequence[Job]) -> list[Job]:
     """Check the jobs and fill in the placement, micro-batch and arithmetic with which this machine trains them.
 
@@ -41,6 +58,7 @@ def settle(jobs: Sequence[Job]) -> list[Job]:
     return settled
 
 
+@one_thread()
 def judge(jobs: Sequence[Job]) -> list[Job]:
     """Check jobs for machines that are not known yet; fill in only values that an earlier run has recorded.
 
@@ -61,6 +79,7 @@ class CheckedWorkload:
         saved: bytes that the forward pass saves for each example.
         evaluated: bytes that an evaluation keeps for each example.
         streamed: the data do not fit on the device.
+        state: what the model keeps beside its parameters and buffers.
     """
 
     workload: Workload
@@ -69,6 +88,7 @@ class CheckedWorkload:
     evaluated: float
     fingerprint: Mapping[str, float]
     streamed: bool
+    state: State
 
     def data(self, device: str) -> Data:
         """The first examples as every split."""
@@ -98,21 +118,32 @@ def _built(job: Job, device: str) -> CheckedWorkload:
     if got != wanted:
         raise UsageError(f"workload.train_examples is {wanted}, but {study.name}.splits() returns {got}.")
     few = examples["train", range(min(FEW, got))]
-    check_model(study, workload, *few)
+    state = _behaviour(study, workload, examples, few)
     check_numbers(study, workload, splits)
     check_treatments(study, workload)
     saved = saved_bytes(workload, *few, in_the_loss(study, workload))
     evaluated = evaluation_bytes(workload, *few)
     streamed = streaming.needed(splits, device, job.placement.data_memory)
     known = fingerprint(study, workload, *few) | mean_factor(workload)
-    return CheckedWorkload(workload, few, saved, evaluated, known, streamed)
+    return CheckedWorkload(workload, few, saved, evaluated, known, streamed, state)
+
+
+def _behaviour(study: Study, workload: Workload, examples: streaming.Examples, few: tuple[Tree, Tree]) -> State:
+    """Check model, loss, errors, metrics and weights; returns what the model keeps beside parameters and buffers."""
+    got, val = examples.count("train"), examples.count("val")
+    layout = check_model(study, workload, *few)
+    layout = check_evaluation(study, workload, *few, layout, (val, min(val, got), examples.count("test")))
+    mixed = examples["train", mixture(got)]
+    more = examples["val", range(min(val, EVALUATION_CHUNK))][1] if metrics_of(workload) else None
+    check_functions(study, workload, *mixed, layout, more)
+    return stateful(study, workload, *mixed, layout)
 
 
 def _check(study: Study, checked: CheckedWorkload, device: str) -> None:
     """Raise an error unless the workload can be trained as this study asks."""
     inputs, targets = checked.few
     if study.batch_size < FEW:  # many models fail on one example
-        check_model(study, checked.workload, inputs[: study.batch_size], targets[: study.batch_size])
+        check_model(study, checked.workload, first(inputs, study.batch_size), first(targets, study.batch_size))
     check_names(study, checked.workload)
     if study.algorithm.update is None and (why := refusal(study, checked.workload, checked.data(device))):
         raise UsageError(
@@ -148,25 +179,45 @@ def _settled(job: Job, checked: CheckedWorkload) -> Job:
         chunk = begun[0].get("evaluation_chunk", EVALUATION_CHUNK)
         study = replace(study, micro_batch=begun[0]["micro_batch"], evaluation_chunk=chunk, search=search)
     model = checked.workload.model()
-    check_parts(study, model, devices)
-    alone = devices > 1 or checked.streamed
+    check_parts(study, model, devices, checked.state.training)
     recorded = replace(study, arithmetic=begun[0]["arithmetic"]) if begun else None
+    whole = None if devices == 1 and not checked.streamed else "its data are streamed, or it has several devices"
+    why = checked.state.reason or whole
     if recorded and (placement.name == "auto" or (placement.name == "lanes" and fused(recorded))):
         study = recorded
-        if alone and fused(recorded):
+        if why and fused(recorded):
+            cure = "leave out engine.devices and engine.data_memory, or choose" if why == whole else "choose"
             raise UsageError(
                 f"{job.results} was begun with fused lanes ({recorded.arithmetic}), which need one device that holds "
-                "all data; leave out engine.devices and engine.data_memory, or choose another results=DIR."
+                f"all data, but {why}; {cure} another results=DIR."
             )
-    elif placement.name != "serial" and not alone:
-        names = candidates(model, study, placement.device, forced=placement.name == "lanes")
-        each = (replace(study, arithmetic=name) for name in names)
-        few = checked.data(placement.device)
-        study = next(one for one in each if not fused(one) or lanes_can(one, checked.workload, few))
-    return replace(job, study=study, placement=replace(placement, workers=workers), fingerprint=checked.fingerprint)
+    elif placement.name != "serial" and not why:
+        study, why = _with_arithmetic(study, model, checked, placement)
+    told = placement.name == "lanes" or (placement.name == "auto" and why != whole)
+    settled = replace(job, study=study, placement=replace(placement, workers=workers), fingerprint=checked.fingerprint)
+    return replace(settled, alone=why or "" if told else "")
 
 
-def check_parts(study: Study, model: nn.Module, devices: int) -> None:
+def _with_arithmetic(
+    study: Study, model: nn.Module, checked: CheckedWorkload, placement: Placement
+) -> tuple[Study, str | None]:
+    """The study with the first arithmetic that computes it here, and why its trials are not fused.
+
+    With `engine=auto`, only if lanes were tried and failed.
+    """
+    forced, few = placement.name == "lanes", checked.data(placement.device)
+    why = alone(model, study) if forced else None
+    for name in candidates(model, study, placement.device, forced):
+        study = replace(study, arithmetic=name)
+        if not fused(study):
+            return study, why
+        if (failed := lanes_fail(study, checked.workload, few)) is None:
+            return study, None
+        why = why or failed
+    raise AssertionError("the last arithmetic computes every study")
+
+
+def check_parts(study: Study, model: nn.Module, devices: int, stateful: str | None = None) -> None:
     """Raise UsageError if splitting a batch, over devices or into micro-batches, would change its update."""
     if devices == 1 and study.micro_batch is None:
         return
@@ -178,6 +229,12 @@ def check_parts(study: Study, model: nn.Module, devices: int) -> None:
             f"{study.name} has batch norm over the whole batch, but batches of {study.batch_size} are split into "
             f"{parts}; "
             "workloads.layers.GhostBatchNorm(channels, group=32) gives the same result for every split."
+        )
+    if stateful:
+        raise UsageError(
+            f"a batch of {study.name} must be one forward pass, because {stateful}, but batches of "
+            f"{study.batch_size} are split into {parts}; keep the state in a buffer that does not depend on the split, "
+            "or leave it out."
         )
     if devices > 1 and study.algorithm.sees_examples:
         raise UsageError(

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from study.errors import Refused, UsageError
 from study.records import Study
@@ -28,6 +28,11 @@ Metric = Callable[[Any, Tensor], Tensor]
 def in_the_loss(study: Study, workload: Workload) -> dict[str, float]:
     """The tuned arguments of the workload's loss, in the middle of the search space."""
     return {name: value for name, value in middle(study.search.space).items() if name in workload.hyperparameters}
+
+
+def loss_of(study: Study, workload: Workload) -> Metric:
+    """The loss with its tuned arguments."""
+    return partial(workload.loss, **in_the_loss(study, workload))
 
 
 def check_splits(study: Study, splits: object) -> None:
@@ -54,62 +59,6 @@ def check_splits(study: Study, splits: object) -> None:
             raise UsageError(f"the {name} split of {study.name} must not be empty; give it examples.")
 
 
-def check_model(study: Study, workload: Workload, inputs: Tensor, targets: Tensor) -> None:
-    """Raise UsageError if the model cannot be trained, or loss and errors are not a finite number per example [B]."""
-    examples = f"{len(targets)} example{'s' if len(targets) > 1 else ''}"
-    few = f"{examples}, inputs {_described(inputs)} and targets {_described(targets)}"
-    model = _trainable(study, workload)
-    if not workload.errors:
-        raise UsageError(f"{study.name} measures nothing: its `errors` are empty; name at least one.")
-    given = inputs.clone()
-    with torch.random.fork_rng(devices=[]):
-        with calling(study, "model", f"of {few}"):
-            outputs = model.train()(inputs)
-        if not torch.equal(inputs.nan_to_num(), given.nan_to_num()):
-            raise UsageError(
-                f"the model of {study.name} overwrites its inputs, and with them the data; make its first operation "
-                "one that is not in place."
-            )
-        loss = _loss_of(study, workload)
-        found = {"loss": _called(study, "loss", few, outputs, partial(loss, outputs, targets))}
-        with torch.no_grad():
-            for name, error in workload.errors.items():
-                name = f"errors[{name!r}]"
-                found[name] = _called(study, name, few, outputs, partial(error, outputs, targets))
-    for name, values in found.items():
-        _check_values(study, name, values, len(targets), few)
-    if not found["loss"].requires_grad:
-        raise UsageError(f"{study.name}'s loss depends on no trained parameter; look for detach(), argmax and no_grad.")
-
-
-def _trainable(study: Study, workload: Workload) -> nn.Module:
-    """The workload's model. Raises UsageError if it is no module, or cannot be trained from the seed of its trial."""
-    with calling(study, "model()"):
-        model = workload.model()
-    if not isinstance(model, nn.Module):
-        raise UsageError(f"{study.name}.model() must return a torch.nn.Module, but got a {type(model).__name__}.")
-    if not any(parameter.requires_grad for parameter in model.parameters()):
-        raise UsageError(f"the model of {study.name} has no parameter to train; look for requires_grad=False.")
-    if any(map(nn.parameter.is_lazy, model.parameters())):
-        raise UsageError(
-            f"the model of {study.name} has lazy layers, which draw their weights at the first batch and not from the "
-            "seed of their trial; give them their sizes."
-        )
-    return model
-
-
-def _check_values(study: Study, name: str, values: Any, examples: int, few: str) -> None:
-    """Raise UsageError unless a loss or an error is a finite number per example; engines weight and sum these."""
-    if not isinstance(values, Tensor) or values.shape != (examples,):
-        got = _described(values) if isinstance(values, Tensor) else f"a {type(values).__name__}"
-        raise UsageError(
-            f"{study.name}'s {name} must be a number per example, of shape [{examples}] for {examples} of them, but "
-            f"got {got}; take the mean over outputs yourself, but not over examples."
-        )
-    if not values.isfinite().all():
-        raise UsageError(f"{study.name}'s {name} is not finite before training, of {few}.")
-
-
 def fingerprint(study: Study, workload: Workload, inputs: Tensor, targets: Tensor) -> dict[str, float]:
     """Numbers that change when the code or the data of a workload change.
 
@@ -130,7 +79,7 @@ def fingerprint(study: Study, workload: Workload, inputs: Tensor, targets: Tenso
 def check_numbers(study: Study, workload: Workload, splits: Splits) -> None:
     """Raise UsageError if loss or errors are not finite on examples that hold NaN or infinite numbers."""
     model = workload.model().eval()
-    metrics = {"loss": _loss_of(study, workload), **workload.errors}
+    metrics = {"loss": loss_of(study, workload), **workload.errors}
     for name, split in splits._asdict().items():
         odd = _not_finite(split) if isinstance(split, tuple) else []
         if not odd:
@@ -147,12 +96,6 @@ def check_numbers(study: Study, workload: Workload, splits: Splits) -> None:
             )
 
 
-def _loss_of(study: Study, workload: Workload) -> Metric:
-    """The loss with its tuned arguments."""
-    tuned = in_the_loss(study, workload)
-    return lambda outputs, targets: workload.loss(outputs, targets, **tuned)
-
-
 def _not_finite(split: tuple[Tensor, Tensor]) -> list[int]:
     """The indices of examples that hold numbers that are not finite."""
     bad = torch.zeros(len(split[0]), dtype=torch.bool)
@@ -160,20 +103,6 @@ def _not_finite(split: tuple[Tensor, Tensor]) -> list[int]:
         if part.is_floating_point():
             bad |= part.isfinite().logical_not().flatten(1).any(1) if part.dim() > 1 else part.isfinite().logical_not()
     return bad.nonzero().flatten().tolist()
-
-
-def _called(study: Study, name: str, few: str, outputs: Any, call: Callable[[], Any]) -> Any:
-    got = _described(outputs) if isinstance(outputs, Tensor) else f"a {type(outputs).__name__}"
-    with calling(study, name, f"of outputs {got} and {few}"):
-        try:
-            return call()
-        except TypeError as error:
-            if "argument" not in str(error) or not isinstance(outputs, Tensor):
-                raise
-            raise UsageError(
-                f"{study.name}: {error}; `hyperparameters` must name each tuned argument of a loss, with a default in "
-                "the loss for searches that do not tune it."
-            ) from error
 
 
 @contextmanager
@@ -200,7 +129,3 @@ def _place(error: Exception) -> str:
     frames = traceback.extract_tb(error.__traceback__)
     theirs = [f for f in frames if OURS.isdisjoint(Path(f.filename).parents)]
     return f" ({theirs[-1].filename}, line {theirs[-1].lineno})" if theirs else ""
-
-
-def _described(tensor: Tensor) -> str:
-    return f"{str(tensor.dtype).removeprefix('torch.')} {list(tensor.shape)}"

@@ -173,8 +173,8 @@ def augmentation(workload: Any, order_seed: int, device: torch.device) -> Augmen
 
     def augmented(inputs: Tree, step: int) -> Tree:
         key = generators.key_of("augment", order_seed, step)
-        generators.seed(key, device)
-        return augment(inputs, torch.Generator(device).manual_seed(key))
+        with generators.seeded(key, device):
+            return augment(inputs, torch.Generator(device).manual_seed(key))
 
     return augmented
 

@@ -65,11 +65,31 @@ def candidates(model: nn.Module, study: Study, device: str, forced: bool = False
 
 
 def fusible(model: nn.Module, study: Study) -> bool:
-    """Whether a stack can compute this study. It needs whole batches in fp32, an optimizer with a rule for single
-    parameters, and parameters that are all trained and have no gradient hooks (see `is_watched`)."""
-    return (
-        study.micro_batch is None
-        and study.precision == "fp32"
-        and study.algorithm.update is not None
-        and all(parameter.requires_grad and not is_watched(parameter) for parameter in model.parameters())
-    )
+    """Whether a stack can compute this study."""
+    return unfusible(model, study) is None
+
+
+def unfusible(model: nn.Module, study: Study) -> str | None:
+    """Why no stack can compute this study; None if one can.
+
+    It needs whole batches in fp32, an optimizer with a rule for single parameters, and parameters that are all trained
+    and have no gradient hooks (see `is_watched`).
+    """
+    if study.micro_batch is not None:
+        return f"its batches are split into micro-batches of {study.micro_batch}"
+    if study.precision != "fp32":
+        return f"precision={study.precision} is not fused; precision=fp32 is"
+    if study.algorithm.update is None:
+        return f"{study.optimizer} updates whole models; optimizers with a rule for single parameters are fused"
+    for name, parameter in model.named_parameters():
+        if not parameter.requires_grad:
+            return f"its parameter {name} is not trained; make it a buffer (register_buffer)"
+        if is_watched(parameter):
+            return f"its parameter {name} has gradient hooks; leave them out"
+    return None
+
+
+def alone(model: nn.Module, study: Study) -> str | None:
+    """Why the trials of a study train one at a time, judged by the model and the study alone; None if they
+    may be fused."""
+    return unfusible(model, study) or vmapped.obstacle(model)

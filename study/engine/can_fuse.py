@@ -1,35 +1,93 @@
 """Trial steps with a study's own model and optimizer, before anything is written to disk."""
 
+import re
 import warnings
 from dataclasses import replace
+from typing import Any
 
 import torch
 
-from study.data.resident import Data, part
+from study.data import trees
+from study.data.resident import Data
+from study.devices import generators
 from study.devices.memory import out_of_memory
+from study.engine.evaluation import initial_model, measure
 from study.engine.serial import Run
 from study.engine.timing import started
 from study.records import Study
 from study.space import values
 from workloads.base import Workload
+from workloads.layers import keyed_layers
+
+TOLD = (
+    (r"called random operation", "it draws random numbers; workloads.layers.Dropout makes masks without a generator"),
+    (r"batching rule for (?:aten::)?(\w+)", "torch.vmap has no rule for {0}; another operation may have one"),
+    (r"appears to not have been used in the graph", "some parameters do not contribute to the loss; leave them out"),
+    (r"data-dependent control flow", "its code branches on the values of a tensor; torch.where does not"),
+    (r"\.item\(\) on a Tensor", "its code calls .item() on a tensor; keep the value as a tensor"),
+)
+"""Texts of torch's errors -> what they mean, with the cure."""
 
 
-def lanes_can(study: Study, workload: Workload, data: Data) -> bool:
-    """Whether two lanes of this model can take a step and predict. `torch.vmap` refuses, for example, random operations
-    and unused parameters. Raises the error of torch if memory runs out."""
+def lanes_fail(study: Study, workload: Workload, data: Data) -> str | None:
+    """Why two lanes of this model cannot take a step and be measured, with the cure; None if they can.
+
+    Raises:
+        RuntimeError, MemoryError: memory runs out.
+    """
     try:
+        if study.arithmetic == "vmap" and (why := _changing_buffer(workload, data, study)):
+            return why
         with warnings.catch_warnings():
             # An operation without a rule for `vmap` runs lane by lane, slower than training one model after another.
             warnings.filterwarnings("error", message="There is a performance drop")
-            lanes = started(replace(study, batch_size=2), workload, data, range(2))
+            lanes = started(replace(study, batch_size=min(2, data.examples)), workload, data, range(2))
+            before = _generators(data.device)
             lanes.advance(1)
-            with torch.no_grad():
-                lanes.predictor(range(2))(data.as_model_wants(part(data.inputs, slice(0, 2))))
-    except (RuntimeError, ValueError, KeyError, IndexError, TypeError, NotImplementedError, UserWarning) as error:
+            logs = [lane.log for lane in lanes.lanes]
+            measure(logs, "val", lanes.predictor(range(2)), min(2, data.counts["val"]))
+    except Exception as error:  # code of users may raise any
         if out_of_memory(error):  # a full device must not determine the arithmetic
             raise
-        return False
-    return True
+        return _told(error)
+    if before != _generators(data.device):
+        return "its model, loss or errors draw from a global generator, which trials side by side would share"
+    return None
+
+
+def _generators(device: torch.device) -> list[Any]:
+    """The states of all global generators."""
+    found = generators.states()
+    return [*found, torch.cuda.get_rng_state(device).tolist()] if device.type == "cuda" else found
+
+
+def _told(error: BaseException) -> str:
+    """The reason of an error, with the cure where one is known."""
+    text = " ".join(str(error).split())
+    for pattern, meaning in TOLD:
+        if found := re.search(pattern, text):
+            return meaning.format(*found.groups())
+    return f"two trials side by side raise {type(error).__name__}: {text[:200]}".rstrip(". ")
+
+
+def _changing_buffer(workload: Workload, data: Data, study: Study) -> str | None:
+    """Name a buffer that is not the same constant in all models: lanes share buffers."""
+    one, other = (initial_model(workload, study.trial(index, {}), data.device) for index in range(2))
+    ours = {id(layer.key) for layer in keyed_layers(one)}
+    constant = {name: buffer.clone() for name, buffer in one.named_buffers() if id(buffer) not in ours}
+    if not constant:
+        return None
+    others = dict(other.named_buffers())
+    with torch.no_grad(), generators.seeded(0, data.device):
+        for inputs, _ in data.chunks("val", range(min(2, data.counts["val"])), 2):
+            for mode in (True, False):
+                trees.call(one.train(mode), trees.cloned(inputs))
+    after = dict(one.named_buffers())
+    for name, buffer in constant.items():
+        for each, why in ((others, "differs between seeds"), (after, "changes in a forward pass")):
+            if name not in each or not torch.equal(buffer, each[name]):
+                return f"its buffer {name} {why}; trials side by side share constant buffers only"
+    return None
 
 
 def refusal(study: Study, workload: Workload, data: Data) -> str | None:

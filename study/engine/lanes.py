@@ -11,7 +11,6 @@ n steps of a segment, B examples in a batch.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import nullcontext
 from typing import TypeVar
 
 import torch
@@ -21,7 +20,6 @@ from study.data import trees
 from study.data.order import Batches
 from study.data.resident import Data, augmentation
 from study.data.trees import Tree
-from study.devices import generators
 from study.devices.memory import out_of_memory, release_cached_memory, sent
 from study.engine import checkpoints
 from study.engine.arithmetic import ARITHMETICS
@@ -141,9 +139,7 @@ class Lanes:
     def run(self, proposals: Proposals) -> Iterator[Curve]:
         """Train every lane up to the earliest next evaluation, or until a checkpoint is due. Then evaluate lanes due,
         end finished lanes and yield their curves, and take checkpoints if due."""
-        augments = self.lanes[0].augment is not None  # then it seeds the global generators
-        kept = generators.restored(self.device) if augments else nullcontext()
-        with timed([lane.log for lane in self.lanes], "training"), kept:
+        with timed([lane.log for lane in self.lanes], "training"):
             steps = min(lane.next_evaluation - lane.step for lane in self.lanes)
             proposals.pace.advance(self.advance, steps)
         due = [row for row, lane in enumerate(self.lanes) if lane.step == lane.next_evaluation]

@@ -24,7 +24,7 @@ KNOWN_TO = {
     "analysis": ["analysis", "study"],
     "torch": [
         "workloads", "study/engine", "study/data", "study/devices", "study/user_code", "study/optimizers",
-        "study/workers/process.py", "study/config/workload_check.py", "study/config/preflight.py", "study/run.py",
+        "study/workers/process.py", "study/config", "study/run.py",
     ],
     "optuna": ["study/search"],
     "hydra": ["study/config/compose.py", "study/cluster"],

@@ -5,6 +5,7 @@ model; D inputs and H outputs of a linear layer.
 """
 
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from functools import partial
 from typing import Any
 from weakref import proxy  # a reference cycle would keep models of ended trials on the device
@@ -12,6 +13,8 @@ from weakref import proxy  # a reference cycle would keep models of ended trials
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.overrides import TorchFunctionMode
 
 from study.data import trees
 from study.data.trees import Tree
@@ -19,7 +22,7 @@ from study.engine.fused.layout import Layout, Loss, differentiated
 from study.engine.fused.stack import Stack
 from study.optimizers.per_parameter import Treatments
 from study.records import Study
-from workloads.layers import keyed_layers
+from workloads.layers import GhostBatchNorm, keyed_layers
 
 EVALUATED_LANES = 32
 """Most lanes that a GPU evaluates at once: they keep it busy, and more would take memory from training."""
@@ -32,13 +35,30 @@ SMALL_MODEL = 2**19
 """Most parameters with which lanes pay on a CPU; the parameters of larger models come from memory either way."""
 
 
+ATTENTION = (nn.functional.scaled_dot_product_attention, nn.functional.multi_head_attention_forward)
+"""Functions of torch that compute attention."""
+
+
 def can(model: nn.Module, study: Study) -> bool:
-    """Whether the model is a function of its inputs, parameters and keys alone: no running statistics, no global
-    generator."""
-    ours = {id(layer.key) for layer in keyed_layers(model)}
-    stateless = all(id(buffer) in ours for buffer in model.buffers())
-    random = (nn.modules.dropout._DropoutNd, nn.RReLU, nn.RNNBase)
-    return stateless and not any(isinstance(module, random) for module in model.modules())
+    """Whether the model may be a function of its inputs, parameters, keys and constant buffers alone. That buffers are
+    constant is left to `study.engine.can_fuse`."""
+    return obstacle(model) is None
+
+
+def obstacle(model: nn.Module) -> str | None:
+    """The layer whose running statistics or random numbers lanes would share, with the cure; None if there is none."""
+    for layer in model.modules():
+        kind = type(layer).__name__
+        norm = isinstance(layer, nn.modules.batchnorm._NormBase | GhostBatchNorm)
+        if norm and layer._buffers.get("running_mean") is not None:
+            return f"{kind} keeps running statistics; GroupNorm and LayerNorm have none"
+        if isinstance(layer, nn.modules.dropout._DropoutNd) and layer.p > 0:
+            return f"{kind} draws from one generator for all trials; workloads.layers.Dropout does not"
+        if isinstance(layer, nn.RReLU):
+            return f"{kind} draws from one generator for all trials; LeakyReLU does not"
+        if isinstance(layer, nn.RNNBase):
+            return f"torch.vmap has no rule for {kind}"
+    return None
 
 
 def pays(model: nn.Module, study: Study, device: str) -> bool:
@@ -69,7 +89,9 @@ class Vmapped:
         self.template, self.columns = template, [slice(None)] if flat else layout.columns
         self.gaps = [weights.new_zeros(len(weights), gap) for gap in layout.gaps] if flat else []
         self.weights = {name: view.detach().requires_grad_() for name, view in layout.views(weights).items()}
-        self.keys = [name for name, _ in template.named_buffers() if name.endswith("key")]
+        ours = {id(layer.key) for layer in keyed_layers(template)}
+        self.keys = [name for name, buffer in template.named_buffers() if id(buffer) in ours]
+        self.attends: bool | None = None
         for layer in template.modules():
             held: Any = proxy(layer)
             if type(layer) is nn.Linear and layer.weight.numel() >= OWN_RULE_WEIGHTS:
@@ -90,8 +112,10 @@ class Vmapped:
             stacked = zip(*map(trees.leaves, each), strict=True)
             found = trees.like(each[0], [torch.stack(leaf) for leaf in stacked])
         else:
-            found = _vmapped(
-                lambda w: functional_call(self.template, w, *self._arguments(inputs)), EVALUATED_LANES, self.weights
+            found = self._attending(
+                lambda: _vmapped(
+                    lambda w: functional_call(self.template, w, *self._arguments(inputs)), EVALUATED_LANES, self.weights
+                )
             )
         self.template.train()
         return found
@@ -115,7 +139,30 @@ class Vmapped:
         def forward(parameters: dict[str, Tensor], buffers: dict[str, Tensor], *x: Tensor) -> Tree:
             return functional_call(self.template, (parameters, buffers), *self._arguments(trees.like(inputs, x)))
 
-        return _vmapped(forward, None, self.weights, buffers, *trees.leaves(inputs))
+        return self._attending(lambda: _vmapped(forward, None, self.weights, buffers, *trees.leaves(inputs)))
+
+    def _attending(self, call: Callable[[], Tree]) -> Tree:
+        """The result of `call`, with attention computed as products: `torch.vmap` has no rule for its fused kernels.
+
+        The first call finds out whether the model uses attention, because the context takes 50 microseconds.
+        """
+        if self.attends is False:
+            return call()
+        with sdpa_kernel(SDPBackend.MATH), _Attention() if self.attends is None else nullcontext() as seen:
+            found = call()
+        if seen is not None:
+            self.attends = seen.called
+        return found
+
+
+class _Attention(TorchFunctionMode):
+    """Finds out whether a block calls torch's attention."""
+
+    called = False
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.called = self.called or func in ATTENTION
+        return func(*args, **(kwargs or {}))
 
 
 def _vmapped(function: Callable[..., Tree], chunk: int | None, *arguments: Any) -> Tree:

@@ -124,7 +124,7 @@ def test_lanes_that_cannot_be_are_told(tmp_path, engine, precision, told):
     console = Console(width=1000, file=io.StringIO())
     arguments = [*SMALL, f"precision={precision}", f"engine={engine}", f"results={tmp_path}"]
     warn.of_lanes(preflight.settle(parse_jobs(arguments)), console)
-    line = "engine=lanes, but mlp_digits with momentum cannot be fused at batch size 64, 256: trials are trained one at"
+    line = "mlp_digits with momentum at batch size 64, 256: trials train one at a time, because precision=bf16 is not"
     assert (line in console.file.getvalue()) is told
 
 

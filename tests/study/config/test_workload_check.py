@@ -42,11 +42,10 @@ def settled(results, batch_size=64):
         (lambda: nn.Sequential(nn.Flatten(), nn.LazyLinear(10)), "has lazy layers, .*; give them their sizes"),
         (lambda: Does().requires_grad_(False), "has no parameter to train; look for requires_grad=False"),
         (lambda: Does(after=lambda y: y.detach()), r"depends on no trained parameter; look for detach\(\)"),
-        (lambda: Does(before=lambda x: x.sub_(0.1)), "overwrites its inputs, and with them the data"),
         (lambda: Does(before=lambda x: x.flatten(1)[:, :5]), "model cannot be computed of 8 examples, .*shapes"),
         (lambda: Does(before=lambda x: x.double()), "model cannot be computed .* RuntimeError: .*dtype"),
         (Masked, "model cannot be computed .* 'mask'"),
-        (lambda: Does(after=lambda y: (y, y)), "loss cannot be computed of outputs a tuple and 8 examples"),
+        (lambda: Does(after=lambda y: (y, y)), r"loss cannot be computed of outputs \(float32 .*\) and 8 examples"),
         (lambda: Does(after=lambda y: y[:, :1]), r"outputs float32 \[8, 1\] .* IndexError: Target \d is out of bounds"),
         (lambda: Does(after=lambda y: y * math.nan), "loss is not finite before training"),
         (lambda: Does(after=lambda y: y.argmax(1).float()), "cannot be computed|depends on no trained"),
@@ -61,12 +60,15 @@ def test_models_that_cannot_be_trained(tmp_path, monkeypatch, model, said):
 @pytest.mark.parametrize(
     ("after", "said"),
     [
-        (nn.BatchNorm1d(10), "model cannot be computed of 1 example, .* Expected more than 1 value per channel"),
-        (lambda y: y.squeeze(), r"number per example, of shape \[1\] for 1 of them, but got float32 \[\]"),
+        (
+            lambda: nn.BatchNorm1d(10),
+            "model cannot be computed of 1 example, .* Expected more than 1 value per channel",
+        ),
+        (lambda: lambda y: y.squeeze(), r"number per example, of shape \[1\] for 1 of them, but got float32 \[\]"),
     ],
 )
 def test_models_that_cannot_be_trained_on_one_example(tmp_path, monkeypatch, after, said):
-    monkeypatch.setattr(FullyConnected, "model", lambda self: Does(after=after))
+    monkeypatch.setattr(FullyConnected, "model", lambda self: Does(after=after()))
     settled(tmp_path, batch_size=8)
     with pytest.raises(UsageError, match=said):
         settled(tmp_path, batch_size=1)

@@ -145,14 +145,14 @@ def test_what_lanes_cannot_measure_there_is_found_out_there(device, resumable, m
     workload = WORKLOADS["vmap"]
     model = workload.model
     monkeypatch.setattr(workload, "model", lambda: torch.nn.Sequential(model(), Looking()), raising=False)
-    assert can_fuse.lanes_can(resumable("vmap"), workload, WORKLOADS["vmap"].data())
-    assert not can_fuse.lanes_can(resumable("vmap"), workload, WORKLOADS["vmap"].data(DEVICE))
+    assert can_fuse.lanes_fail(resumable("vmap"), workload, WORKLOADS["vmap"].data()) is None
+    assert can_fuse.lanes_fail(resumable("vmap"), workload, WORKLOADS["vmap"].data(DEVICE))
 
 
 def test_a_full_device_says_nothing_of_a_model(device, resumable, monkeypatch):
     monkeypatch.setattr(Lanes, "advance", full)
     with pytest.raises(torch.OutOfMemoryError):
-        can_fuse.lanes_can(resumable("vmap"), WORKLOADS["vmap"], WORKLOADS["vmap"].data(DEVICE))
+        can_fuse.lanes_fail(resumable("vmap"), WORKLOADS["vmap"], WORKLOADS["vmap"].data(DEVICE))
 
 
 def test_a_stack_keeps_one_height_of_steps(device, resumable):

@@ -1,0 +1,251 @@
+"""Checks the model, the loss and the errors of a workload on a few examples: what they take and what they return."""
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from study.config.snapshots import compiled
+from study.config.workload_check import FEW, Metric, calling, loss_of
+from study.data import trees
+from study.data.resident import EVALUATION_CHUNK
+from study.data.trees import Tree
+from study.devices import generators
+from study.errors import UsageError
+from study.records import Study
+from workloads.base import Weights, Workload, metrics_of, optional
+
+LAYOUTS = (torch.channels_last, torch.contiguous_format)
+"""The layouts of images and weights in which a model may train, the faster one first."""
+SPREAD = 16
+"""Examples of a check that are spread over the training set, which may be sorted by label."""
+
+
+def mixture(examples: int) -> list[int]:
+    """Indices of training examples for a check: the first FEW, then SPREAD from all of the set."""
+    spread = [number * (examples - 1) // (SPREAD - 1) for number in range(SPREAD)]
+    return [*range(min(FEW, examples)), *spread]
+
+
+def built(study: Study, workload: Workload, seed: int = 0) -> nn.Module:
+    """The workload's initial model of a seed. Raises UsageError if it is no module that can be trained."""
+    with calling(study, "model()"), generators.seeded(seed):
+        model = workload.model()
+    if not isinstance(model, nn.Module):
+        raise UsageError(f"{study.name}.model() must return a torch.nn.Module, but got a {type(model).__name__}.")
+    return model
+
+
+def computed(model: nn.Module, inputs: Tree, layout: torch.memory_format, seed: int = 0) -> Any:
+    """The model's outputs for a copy of the inputs, with images and weights in this layout."""
+
+    def laid_out(tensor: Tensor) -> Tensor:
+        return tensor.clone(memory_format=layout) if tensor.dim() == 4 else tensor.clone()
+
+    model.to(memory_format=layout)  # type: ignore[call-overload]
+    with generators.seeded(seed):
+        return trees.call(model, trees.mapped(laid_out, inputs))
+
+
+def tried(
+    study: Study, workload: Workload, inputs: Tree, layouts: Sequence[torch.memory_format], training: bool = True
+) -> tuple[torch.memory_format, nn.Module, Any]:
+    """(the first of these layouts in which a model computes a forward pass, the model, its outputs).
+
+    Raises:
+        UsageError: it computes in none.
+    """
+    few = f"of {_counted(trees.count(inputs))}, inputs {trees.described(inputs)}"
+    if not any(leaf.dim() == 4 for leaf in trees.leaves(inputs)):
+        layouts = layouts[-1:]  # only images have layouts
+    for layout in layouts:
+        model = built(study, workload).train(training)
+        try:
+            with calling(study, "model", few if training else f"in an evaluation {few}"):
+                return layout, model, computed(model, inputs, layout)
+        except UsageError as error:
+            if layout is layouts[-1] or not isinstance(error.__cause__, RuntimeError):
+                raise
+    raise AssertionError("a layout raises or is returned")
+
+
+def check_model(study: Study, workload: Workload, inputs: Tree, targets: Tree) -> torch.memory_format:
+    """The layout in which the model trains. Raises UsageError if it cannot be trained, or if the loss is not a finite
+    number per example [B]."""
+    few = described(inputs, targets)
+    _check_trainable(study, workload, built(study, workload))
+    layout, model, outputs = tried(study, workload, inputs, LAYOUTS)
+    with generators.seeded(0):
+        loss = values_of(study, "loss", loss_of(study, workload), outputs, targets, few)
+    if not loss.requires_grad:
+        raise UsageError(f"{study.name}'s loss depends on no trained parameter; look for detach(), argmax and no_grad.")
+    with calling(study, "gradient", f"of {few}"):
+        loss.mean().backward()
+    sparse = [name for name, weight in model.named_parameters() if weight.grad is not None and weight.grad.is_sparse]
+    if sparse and study.algorithm.update is not None:
+        raise UsageError(
+            f"{study.optimizer} needs dense gradients, but {study.name}'s parameter {sparse[0]} has sparse ones; leave "
+            "out sparse=True."
+        )
+    return layout
+
+
+def check_evaluation(
+    study: Study, workload: Workload, inputs: Tree, targets: Tree, layout: torch.memory_format, counts: Iterable[int]
+) -> torch.memory_format:
+    """The layout in which the model also evaluates. Raises UsageError if it cannot, or if an error is not a finite
+    number per example [B].
+
+    Arguments:
+        layout: the one in which it trains.
+        counts: evaluated examples of each split. The last part of a split may hold few, which models may refuse.
+    """
+    if not workload.errors and not metrics_of(workload):
+        raise UsageError(f"{study.name} measures nothing: its `errors` are empty; name at least one.")
+    if both := workload.errors.keys() & metrics_of(workload).keys():
+        raise UsageError(
+            f"{study.name} has {min(both)!r} both in `errors` and in `metrics`; give each its own name, because both "
+            f"are measured as val/{min(both)}."
+        )
+    examples = trees.count(targets)
+    last = {count % EVALUATION_CHUNK for count in counts}
+    for size in sorted({examples, *(size for size in last if 0 < size < examples)}, reverse=True):
+        some, labels = (first(each, size) for each in (inputs, targets))
+        with torch.no_grad(), generators.seeded(0):
+            layout, _, outputs = tried(study, workload, some, [layout, LAYOUTS[-1]], training=False)
+            for name, error in workload.errors.items():
+                values_of(study, f"errors[{name!r}]", error, outputs, labels, described(some, labels))
+    return layout
+
+
+def _check_trainable(study: Study, workload: Workload, model: nn.Module) -> None:
+    """Raise UsageError unless the model has parameters that can be trained from the seed of its trial."""
+    if not any(parameter.requires_grad for parameter in model.parameters()):
+        raise UsageError(f"the model of {study.name} has no parameter to train; look for requires_grad=False.")
+    if any(map(nn.parameter.is_lazy, model.parameters())):
+        raise UsageError(
+            f"the model of {study.name} has lazy layers, which draw their weights at the first batch and not from the "
+            "seed of their trial; give them their sizes."
+        )
+    if names := compiled(workload, model):
+        raise UsageError(
+            f"{study.name} uses torch.compile ({names[0]}), whose compilers would run in every worker; leave it "
+            "out: fused trials (engine=lanes) save the same overhead."
+        )
+
+
+def values_of(
+    study: Study, name: str, function: Metric, outputs: Any, targets: Tree, few: str, finite: bool = True
+) -> Tensor:
+    """The loss, errors or weights [B] of copies of these outputs and targets; `finite`: they must be.
+
+    Raises:
+        UsageError: the function fails, or does not return a finite number per example; engines weight and sum these.
+    """
+    examples = trees.count(targets)
+    values = _called(study, name, few, outputs, lambda: function(trees.cloned(outputs), trees.cloned(targets)))
+    if not isinstance(values, Tensor) or values.shape != (examples,):
+        raise UsageError(
+            f"{study.name}'s {name} must be a number per example, of shape [{examples}] for {examples} of them, but "
+            f"got {trees.described(values)}; take the mean over outputs yourself, but not over examples."
+        )
+    if finite and not values.isfinite().all():
+        raise UsageError(f"{study.name}'s {name} is not finite before training, of {few}.")
+    return values
+
+
+def of_targets(weights: Weights) -> Metric:
+    """Weights as a function of outputs and targets."""
+    return lambda outputs, targets: weights(targets)
+
+
+def check_weights(study: Study, workload: Workload, targets: Tree) -> None:
+    """Raise UsageError unless weights are finite, not negative, and not all zero."""
+    for name in ("weights", "error_weights"):
+        if (weights := optional(workload, name)) is None:
+            continue
+        found = values_of(study, name, of_targets(weights), (), targets, trees.described(targets))
+        if found.is_complex() or (found < 0).any():
+            raise UsageError(
+                f"{study.name}'s {name} must not be negative, but got {found.min():.4g} for example "
+                f"{int(found.argmin())}; the loss may have a sign, weights have none."
+            )
+
+
+def check_metrics(study: Study, workload: Workload, samples: Iterable[tuple[Any, Tree]]) -> None:
+    """Raise UsageError unless each metric is a finite number of one of these samples of (outputs, targets).
+
+    A metric such as average precision may be undefined for a few examples, but not for all samples.
+    """
+    held = list(samples)
+    for name, metric in metrics_of(workload).items():
+        if not callable(metric) and not all(hasattr(metric, each) for each in ("update", "compute", "reset")):
+            raise UsageError(
+                f"{study.name}'s metrics[{name!r}] must be a function of (outputs, targets) or have update, compute "
+                f"and reset, but got a {type(metric).__name__}."
+            )
+        for number, (outputs, targets) in enumerate(held):
+            try:
+                _check_metric(study, f"metrics[{name!r}]", metric, outputs, targets)
+                break
+            except UsageError:
+                if number == len(held) - 1:
+                    raise
+
+
+def _check_metric(study: Study, name: str, metric: Any, outputs: Any, targets: Tree) -> None:
+    few = _counted(trees.count(targets))
+
+    def measured() -> Any:
+        copies = trees.cloned(outputs), trees.cloned(targets)
+        if not hasattr(metric, "compute"):
+            return metric(*copies)
+        metric.reset()
+        metric.update(*copies)
+        found = metric.compute()
+        metric.reset()
+        return found
+
+    value = _called(study, name, few, outputs, measured)
+    shape = getattr(value, "shape", ())
+    try:
+        number = float(value) if math.prod(shape) == 1 else None
+    except (TypeError, ValueError):
+        number = None
+    if number is None:
+        raise UsageError(
+            f"{study.name}'s {name} must return one number for all examples, but got {trees.described(value)}; a "
+            "number per example belongs to `errors`."
+        )
+    if not math.isfinite(number):
+        raise UsageError(f"{study.name}'s {name} is {number} before training, of {few}; return a finite number.")
+
+
+def described(inputs: Tree, targets: Tree) -> str:
+    """Number and shapes of examples as text."""
+    number = _counted(trees.count(targets))
+    return f"{number}, inputs {trees.described(inputs)} and targets {trees.described(targets)}"
+
+
+def _counted(examples: int) -> str:
+    return f"{examples} example{'s' if examples > 1 else ''}"
+
+
+def first(tree: Tree, examples: int) -> Tree:
+    """The first examples of a tree."""
+    return trees.mapped(lambda leaf: leaf[:examples], tree)
+
+
+def _called(study: Study, name: str, few: str, outputs: Any, call: Callable[[], Any]) -> Any:
+    with calling(study, name, f"of outputs {trees.described(outputs)} and {few}"):
+        try:
+            return call()
+        except TypeError as error:
+            if name != "loss" or "argument" not in str(error) or not isinstance(outputs, Tensor):
+                raise
+            raise UsageError(
+                f"{study.name}: {error}; `hyperparameters` must name each tuned argument of a loss, with a default in "
+                "the loss for searches that do not tune it."
+            ) from error

@@ -1,0 +1,174 @@
+"""Finds state that is neither parameter nor buffer, and random numbers that no seed settles.
+
+State of a model's objects is allowed: such models train one at a time, each from the module as it was made. State that
+several trials share is refused, because a trial would depend on the trials before it.
+"""
+
+import itertools
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from study.config.model_check import built, computed, first
+from study.config.snapshots import Snapshot, changed, of_model, of_program
+from study.config.workload_check import FEW, calling, loss_of
+from study.data import trees
+from study.data.trees import Tree
+from study.devices import generators
+from study.errors import UsageError
+from study.records import Study
+from workloads.base import Workload
+
+SAME = 1e-5
+"""Largest relative difference of two losses that are equal but for rounding."""
+SEEDED = "Draw from the global generators of torch, NumPy or `random`, which are seeded for each trial"
+
+
+class State(NamedTuple):
+    """Why trials train one at a time: what changes in a training and in an evaluation forward pass; None: nothing."""
+
+    training: str | None = None
+    evaluation: str | None = None
+
+    @property
+    def reason(self) -> str | None:
+        return self.training or self.evaluation
+
+
+def stateful(study: Study, workload: Workload, inputs: Tree, targets: Tree, layout: torch.memory_format) -> State:
+    """What a model keeps beside its parameters and buffers.
+
+    Arguments:
+        inputs, targets: examples; steps use the first FEW, and another step the last ones.
+        layout: the one in which the model trains and evaluates.
+
+    Raises:
+        UsageError: trials share state, or two models of one seed differ.
+    """
+    few, others = ((first(inputs, FEW), first(targets, FEW)), (_last(inputs, FEW), _last(targets, FEW)))
+    one, two = built(study, workload), built(study, workload)
+    _check_apart(study, one, two)
+    _check_alike(study, one, two)
+    steps = Steps(study, workload, layout)
+    initial = {name: tensor.detach().clone() for name, tensor in _tensors(one)}
+    of_one, names = [of_model(one)], [name for name, _ in one.named_buffers()]
+    losses = [steps(one, *few)]
+    of_one.append(of_model(one))
+    program = [of_program(workload, one)]
+    _put_back(one, initial)
+    losses.append(steps(one, *few))
+    of_one.append(of_model(one))
+    program.append(of_program(workload, one))
+    if shared := changed(*program):
+        raise UsageError(
+            f"a training step of {study.name} changes {', '.join(shared[:3])}, which all trials of a process share, so "
+            "a trial would depend on the trials before it; leave it out, or keep the state in a buffer of the model "
+            f"(register_buffer). {SEEDED}."
+        )
+    steps(one, *others)
+    fresh = steps(two, *few)
+    if not _same(losses[0], fresh):
+        raise UsageError(
+            f"a new model of {study.name} with the same seed must repeat the losses of the first, but they are "
+            f"{losses[0].mean():.6g} and {fresh.mean():.6g}: the model or the loss draws from a generator that no seed "
+            "settles, such as np.random.default_rng(), or keeps state outside of the model. "
+            f"{SEEDED}, and keep state in buffers of the model."
+        )
+    training = _reason(one, of_one)
+    if training is None and names != [name for name, _ in one.named_buffers()]:
+        training = "a forward pass registers buffers; register them in __init__"
+    if training is None and not _same(*losses):
+        training = f"a second forward pass gives other losses ({losses[0].mean():.6g}, then {losses[1].mean():.6g})"
+    return State(training, steps.evaluation(two, few[0]))
+
+
+class Steps:
+    """Training steps without an update, each from the same seeds."""
+
+    def __init__(self, study: Study, workload: Workload, layout: torch.memory_format) -> None:
+        self.study, self.layout, self.loss = study, layout, loss_of(study, workload)
+
+    def __call__(self, model: nn.Module, inputs: Tree, targets: Tree) -> Tensor:
+        """The loss of each example [B], after its backward pass."""
+        model.train().zero_grad(set_to_none=True)
+        with calling(self.study, "second training step"), generators.seeded(1):
+            losses = self.loss(computed(model, inputs, self.layout), trees.cloned(targets))
+            losses.mean().backward()
+        return losses.detach().double()
+
+    def evaluation(self, model: nn.Module, inputs: Tree) -> str | None:
+        """The attribute that an evaluation forward pass changes, as a reason."""
+        before = of_model(model.eval())
+        with torch.no_grad(), calling(self.study, "model", "in an evaluation"):
+            computed(model, inputs, self.layout)
+        return _reason(model, [before, of_model(model)], "an evaluation")
+
+
+def _reason(model: nn.Module, snapshots: list[Snapshot], pass_: str = "a training forward pass") -> str | None:
+    for before, after in itertools.pairwise(snapshots):
+        for name in changed(before, after):
+            path, _, attribute = name.rpartition(".")
+            return f"{pass_} changes the attribute `{attribute}` of {type(model.get_submodule(path)).__name__}"
+    return None
+
+
+def _check_apart(study: Study, one: nn.Module, two: nn.Module) -> None:
+    """Raise UsageError if two models share a parameter or a buffer."""
+    if one is two:
+        raise UsageError(
+            f"{study.name}.model() returns the same module at each call, so trials would train the same weights; make "
+            "a new one at each call, or return copy.deepcopy of it."
+        )
+    places = {_place(tensor) for _, tensor in _tensors(one)}
+    shared = next((name for name, tensor in _tensors(two) if tensor.numel() and _place(tensor) in places), None)
+    if shared is None:
+        return
+    kept = {id(module) for module in one.modules()}
+    inside = next((f"the module {name}, with" for name, each in two.named_modules() if id(each) in kept and name), "")
+    raise UsageError(
+        f"two models of {study.name} share {inside or 'their'} {shared}, so trials would change each other's weights; "
+        "make it within model(), or return a copy.deepcopy."
+    )
+
+
+def _check_alike(study: Study, one: nn.Module, two: nn.Module) -> None:
+    """Raise UsageError if two models of one seed have other weights."""
+    first_, second = dict(_tensors(one)), dict(_tensors(two))
+    unlike = [name for name in first_ if name not in second or not _equal(first_[name], second[name])]
+    if unlike or len(first_) != len(second):
+        name = unlike[0] if unlike else next(iter(second.keys() - first_.keys()))
+        raise UsageError(
+            f"{study.name}.model() must give the same weights for the same seed, but {name} differs between two calls: "
+            "model() draws from a generator that no seed settles, such as np.random.default_rng(), or depends on "
+            f"earlier calls. {SEEDED}."
+        )
+
+
+def _tensors(model: nn.Module) -> list[tuple[str, Tensor]]:
+    return [*model.named_parameters(), *model.named_buffers()]
+
+
+def _place(tensor: Tensor) -> int:
+    return tensor.untyped_storage().data_ptr()
+
+
+def _equal(one: Tensor, two: Tensor) -> bool:
+    same = one.shape == two.shape and one.dtype == two.dtype
+    return same and bool(((one == two) | ((one != one) & (two != two))).all())
+
+
+def _put_back(model: nn.Module, held: dict[str, Tensor]) -> None:
+    with torch.no_grad():
+        for name, tensor in _tensors(model):
+            if name in held and tensor.shape == held[name].shape:
+                tensor.copy_(held[name])
+
+
+def _same(one: Tensor, two: Tensor) -> bool:
+    scale = max(float(one.abs().max()), 1e-30)
+    return one.shape == two.shape and bool(((one - two).abs() <= SAME * scale).all())
+
+
+def _last(tree: Tree, examples: int) -> Tree:
+    return trees.mapped(lambda leaf: leaf[-examples:], tree)

@@ -1,0 +1,359 @@
+"""Losses, errors, weights and metrics: numbers of an example that depend on other examples are refused."""
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from study.config.function_check import check_functions
+from study.config.model_check import mixture
+from study.errors import UsageError
+
+CLASSES, LENGTH, N = 4, 3, 60
+CONTIGUOUS = torch.contiguous_format
+RARITY = torch.tensor([0.5, 1.0, 1.0, 4.0])
+
+
+class Made:
+    """A workload of made examples, sorted by label; its members are given."""
+
+    hyperparameters = ()
+    name = "made"
+
+    def __init__(self, model=None, **members):
+        self.made = model or (lambda: nn.Linear(6, CLASSES))
+        self.errors = {}
+        vars(self).update(members)
+
+    def model(self):
+        return self.made()
+
+    def loss(self, outputs, targets):
+        return F.cross_entropy(outputs, targets, reduction="none")
+
+
+def examples(targets=None):
+    inputs = torch.randn(N, 6, generator=torch.Generator().manual_seed(0))
+    labels = torch.arange(N) * CLASSES // N if targets is None else targets
+    chosen = mixture(N)
+    return inputs[chosen], labels[chosen]
+
+
+def check(study, workload, targets=None, **more):
+    check_functions(study, workload, *examples(targets), CONTIGUOUS, **more)
+
+
+def ce(outputs, targets, **more):
+    return F.cross_entropy(outputs, targets, reduction="none", **more)
+
+
+def of_batch_size(outputs, targets):
+    return ce(outputs, targets) / len(targets)
+
+
+def normalised_weights(outputs, targets):
+    w = RARITY[targets]
+    return ce(outputs, targets) * w / w.sum() * len(w)
+
+
+def balanced(outputs, targets):
+    counts = torch.bincount(targets, minlength=CLASSES)
+    return ce(outputs, targets) * len(targets) / counts[targets]
+
+
+def hardest(outputs, targets):
+    losses = ce(outputs, targets)
+    return losses * (losses >= losses.topk(max(1, len(losses) // 2)).values[-1])
+
+
+def contrastive(outputs, targets):
+    similar = F.normalize(outputs) @ F.normalize(outputs).T
+    return F.cross_entropy(similar / 0.1, torch.arange(len(outputs)), reduction="none")
+
+
+def mixed_up(outputs, targets):
+    return 0.7 * ce(outputs, targets) + 0.3 * ce(outputs, targets[torch.randperm(len(targets))])
+
+
+def centred(outputs, targets):
+    return ce((outputs - outputs.mean(0)) / (outputs.std(0, correction=0) + 1e-5), targets)
+
+
+def ranking(outputs, targets):
+    scores = outputs[:, 0]
+    return F.relu(1 - (scores[:, None] - scores)).mean(1)
+
+
+def ignoring(outputs, targets):
+    kept = torch.where(targets == 0, -100, targets)
+    losses = ce(outputs, kept, ignore_index=-100)
+    return losses * len(kept) / (kept != -100).sum().clamp(min=1)
+
+
+def only_large(outputs, targets):
+    losses = ce(outputs, targets)
+    return losses if len(losses) <= 200 else losses - losses.mean() + 1
+
+
+def only_even(outputs, targets):
+    losses = ce(outputs, targets)
+    return losses + (0 if len(losses) % 2 else losses.mean())
+
+
+def coupled_gradient(outputs, targets):
+    mean = outputs.pow(2).mean()
+    return ce(outputs, targets) + mean - mean.detach()
+
+
+def by_type(outputs, targets):
+    if outputs.dtype == torch.float64:
+        return ce(outputs, targets)
+    return ce(outputs, targets) + outputs.mean()
+
+
+def slightly(outputs, targets):
+    return ce(outputs, targets) + 1e-4 * outputs.mean()
+
+
+def greatest(outputs, targets):
+    return ce(outputs / outputs.detach().abs().max(), targets)
+
+
+def neighbour(outputs, targets):
+    return ce(outputs, targets) + outputs[:, 0].roll(1)
+
+
+def placed(outputs, targets):
+    return ce(outputs, targets) * torch.linspace(0.5, 1.5, len(targets))
+
+
+def drawn(outputs, targets):
+    return ce(outputs + torch.randn_like(outputs), targets)
+
+
+def unseeded(outputs, targets):
+    return ce(outputs, targets) * np.random.default_rng().uniform()
+
+
+def counting(outputs, targets, calls=[]):  # noqa: B006
+    calls.append(1)
+    return ce(outputs, targets) * len(calls)
+
+
+def writing(outputs, targets):
+    outputs.mul_(2)
+    losses = ce(outputs, targets.clone())
+    targets.zero_()
+    return losses
+
+
+def in_half(outputs, targets):
+    return ce(outputs.half().float(), targets)
+
+
+def cancelling(outputs, targets):
+    return (outputs.sum(1) + 1e4) - 1e4 + ce(outputs, targets)
+
+
+def of_no_single_example(outputs, targets):
+    return ce(outputs.squeeze(0), targets)
+
+
+def in_a_loop(outputs, targets):
+    return torch.stack([ce(outputs[i : i + 1], targets[i : i + 1])[0] for i in range(len(targets))])
+
+
+LOSSES = {
+    "of the batch size": (of_batch_size, "alone and .* beside"),
+    "weights normalised over the batch": (normalised_weights, "alone and .* others; give the workload `weights"),
+    "class-balanced over the batch": (balanced, "`weights"),
+    "hardest examples of the batch": (hardest, "other examples"),
+    "contrastive": (contrastive, "other examples"),
+    "mixup": (mixed_up, "other examples"),
+    "centred over the batch": (centred, "other examples"),
+    "pairs": (ranking, "other examples"),
+    "mean over examples that are not ignored": (ignoring, "other examples"),
+    "large batches only": (only_large, "beside 255 others"),
+    "even batches only": (only_even, "other examples"),
+    "gradient only": (coupled_gradient, "its gradient is .* at the outputs of 7 others"),
+    "float32 only": (by_type, "other examples"),
+    "slightly": (slightly, "other examples"),
+    "greatest output": (greatest, "other examples"),
+    "neighbour": (neighbour, "other examples"),
+    "place in the batch": (placed, "other examples"),
+    "generator without a seed": (unseeded, r"gives other numbers .*default_rng\(\)"),
+    "state": (counting, "gives other numbers .* it keeps state"),
+    "seeded noise": (drawn, None),
+    "writes into its arguments": (writing, None),
+    "half precision inside": (in_half, None),
+    "ignored without a mean": (lambda o, t: ce(o, torch.where(t == 0, -100, t), ignore_index=-100), None),
+    "fixed class weights": (lambda o, t: ce(o, t, weight=RARITY), None),
+    "fixed weights": (lambda o, t: ce(o, t) * RARITY[t], None),
+    "rounding of large terms": (cancelling, None),
+    "one example is squeezed": (of_no_single_example, None),
+    "in a loop": (in_a_loop, None),
+    "label smoothing": (lambda o, t: ce(o, t, label_smoothing=0.1), None),
+    "zero": (lambda o, t: o.sum(1) * 0, None),
+}
+
+
+@pytest.mark.parametrize(("loss", "said"), LOSSES.values(), ids=LOSSES)
+def test_losses(make_study, loss, said):
+    workload = Made(loss=loss)
+    if said is None:
+        check(make_study(), workload)
+        return
+    with pytest.raises(UsageError, match=f"tiny's loss .*{said}"):
+        check(make_study(), workload)
+
+
+def zero_head():
+    model = nn.Linear(6, CLASSES)
+    nn.init.zeros_(model.weight)
+    nn.init.zeros_(model.bias)
+    return model
+
+
+@pytest.mark.parametrize("loss", [centred, greatest, neighbour, hardest])
+def test_a_model_with_equal_outputs_hides_nothing(make_study, loss):
+    with pytest.raises(UsageError, match="loss of an example must not depend"):
+        check(make_study(), Made(zero_head, loss=loss))
+
+
+def of_probabilities(outputs, targets):
+    return F.binary_cross_entropy(outputs[:, 0], (targets > 1).float(), reduction="none")
+
+
+def test_outputs_that_noise_would_spoil(make_study):
+    check(make_study(), Made(lambda: nn.Sequential(nn.Linear(6, 1), nn.Sigmoid()), loss=of_probabilities))
+
+
+def ranks(outputs, targets):
+    return outputs[:, 0].argsort().argsort() / len(outputs)
+
+
+def wrong(outputs, targets):
+    return (outputs.argmax(-1) != targets).float()
+
+
+FUNCTIONS = {
+    "ranks": ({"errors": {"rank": ranks}}, r"tiny's errors\['rank'\] .* use `metrics = "),
+    "share of errors": ({"errors": {"share": lambda o, t: wrong(o, t).mean().expand(len(t))}}, "`metrics = "),
+    "accuracy of the rest": ({"errors": {"rest": lambda o, t: wrong(o, t) - wrong(o, t).mean()}}, "`error_weights"),
+    "zero or one": ({"errors": {"wrong": wrong}}, None),
+    "top two": ({"errors": {"top": lambda o, t: (o.topk(2).indices != t[:, None]).all(1).double()}}, None),
+    "weights": ({"weights": lambda t: RARITY[t]}, None),
+    "weights that are normalised": ({"weights": lambda t: RARITY[t] / RARITY[t].sum()}, "tiny's weights .* constants"),
+    "weights by count": ({"error_weights": lambda t: 1 / torch.bincount(t)[t]}, "tiny's error_weights .* class freq"),
+    "negative": ({"weights": lambda t: t - 1.0}, "weights must not be negative, but got -1 for example 0"),
+    "not finite": ({"weights": lambda t: 1.0 / t}, "weights is not finite"),
+    "one weight": ({"weights": lambda t: torch.tensor(1.0)}, r"weights must be a number per example, of shape \[24\]"),
+    "metric": ({"metrics": {"m": lambda o, t: float(wrong(o, t).mean())}}, None),
+    "tensor": ({"metrics": {"m": lambda o, t: wrong(o, t).mean()}}, None),
+    "NumPy": ({"metrics": {"m": lambda o, t: np.float32(0.5)}}, None),
+    "metric per example": ({"metrics": {"m": wrong}}, r"tiny's metrics\['m'\] must return one number"),
+    "text": ({"metrics": {"m": lambda o, t: "good"}}, "must return one number for all examples, but got a str"),
+    "infinite metric": ({"metrics": {"m": lambda o, t: np.inf}}, "is inf before training"),
+    "no function": ({"metrics": {"m": 0.5}}, "must be a function of .* or have update, compute and reset"),
+    "failing metric": ({"metrics": {"m": lambda o, t: o.nope}}, r"metrics\['m'\] cannot be computed.*'nope' \(.*line"),
+}
+
+
+@pytest.mark.parametrize(("members", "said"), FUNCTIONS.values(), ids=FUNCTIONS)
+def test_errors_weights_and_metrics(make_study, members, said):
+    if said is None:
+        check(make_study(), Made(**members))
+        return
+    with pytest.raises(UsageError, match=said):
+        check(make_study(), Made(**members))
+
+
+class Accuracy:
+    """A metric like those of torchmetrics."""
+
+    def reset(self):
+        self.right = self.seen = 0
+
+    def update(self, outputs, targets):
+        self.right += int((outputs.argmax(-1) == targets).sum())
+        self.seen += len(targets)
+
+    def compute(self):
+        return torch.tensor(self.right / self.seen)
+
+
+def test_metrics_with_update_and_compute(make_study):
+    check(make_study(), Made(metrics={"accuracy": Accuracy()}))
+
+
+def of_rare(outputs, targets):
+    if not (targets == 7).any():
+        raise ValueError("only one class present")
+    return float((targets == 7).double().mean())
+
+
+def test_a_metric_may_need_more_than_a_few_examples(make_study):
+    workload = Made(metrics={"rare": of_rare})
+    check(make_study(), workload, val_targets=torch.arange(50) % 8)
+    with pytest.raises(UsageError, match="only one class present"):
+        check(make_study(), workload, val_targets=torch.zeros(50))
+
+
+class Tokens(nn.Module):
+    """Outputs [B, T, C] in a mapping, and a number of the batch."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(6, LENGTH * CLASSES)
+
+    def forward(self, x):
+        logits = self.layer(x).unflatten(1, (LENGTH, CLASSES))
+        return {"logits": logits, "balance": logits.mean(), "states": (logits, logits * 2)}
+
+
+def per_token(outputs, targets):
+    return ce(outputs["logits"].movedim(-1, 1), targets["labels"]).mean(1)
+
+
+def per_kept_token(outputs, targets):
+    losses = ce(outputs["logits"].movedim(-1, 1), targets["labels"])
+    return (losses * targets["kept"]).sum(1) / targets["kept"].sum(1)
+
+
+def per_token_of_the_batch(outputs, targets):
+    losses = ce(outputs["logits"].movedim(-1, 1), targets["labels"])
+    return (losses * targets["kept"]).sum(1) * len(losses) / targets["kept"].sum()
+
+
+@pytest.mark.parametrize(("loss", "refused"), [(per_token, 0), (per_kept_token, 0), (per_token_of_the_batch, 1)])
+def test_trees_of_tokens(make_study, loss, refused):
+    inputs, labels = examples()
+    kept = torch.ones(len(labels), LENGTH)
+    kept[::3, 1:] = 0
+    targets = {"labels": labels[:, None].expand(-1, LENGTH).contiguous(), "kept": kept}
+    workload = Made(Tokens, loss=loss)
+    if not refused:
+        check_functions(make_study(), workload, inputs, targets, CONTIGUOUS)
+        return
+    with pytest.raises(UsageError, match="must not depend on the other examples"):
+        check_functions(make_study(), workload, inputs, targets, CONTIGUOUS)
+
+
+class Opaque(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(6, CLASSES)
+
+    def forward(self, x):
+        return torch.distributions.Categorical(logits=self.layer(x))
+
+
+def test_outputs_without_tensors_are_left_alone(make_study):
+    check(make_study(), Made(Opaque, loss=lambda outputs, targets: -outputs.log_prob(targets)))
+
+
+def test_the_generators_are_put_back(make_study):
+    before = torch.get_rng_state()
+    check(make_study(), Made(loss=drawn, errors={"noisy": drawn}))
+    assert torch.equal(before, torch.get_rng_state())
