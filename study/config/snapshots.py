@@ -67,11 +67,14 @@ def of_model(model: nn.Module, digest: "Digest | None" = None) -> Snapshot:
 
 
 def of_program(workload: Any, model: nn.Module, digest: "Digest | None" = None) -> Snapshot:
-    """The workload's attributes, and the variables and class attributes of the modules that its author wrote."""
+    """The workload's attributes, and the variables and class attributes of the modules that its author wrote.
+
+    `Mine().x` is an attribute of the workload, `Mine.x` one of its class.
+    """
     digest = digest or Digest(model)
     found: Snapshot = {}
     for name, value in getattr(workload, "__dict__", {}).items():
-        found[f"{type(workload).__name__}.{name}"] = digest(value)
+        found[f"{type(workload).__name__}().{name}"] = digest(value)
     classes = {type(workload), *(type(module) for module in model.modules())}
     functions = [workload.loss, *workload.errors.values(), *metrics_of(workload).values()]
     functions += filter(None, (optional(workload, name) for name in ("weights", "error_weights", "augment", "collate")))

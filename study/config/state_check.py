@@ -70,8 +70,8 @@ def stateful(study: Study, workload: Workload, inputs: Tree, targets: Tree, layo
     fresh = steps(two, *few)
     if not _same(losses[0], fresh):
         raise UsageError(
-            f"a new model of {study.name} with the same seed must repeat the losses of the first, but they are "
-            f"{losses[0].mean():.6g} and {fresh.mean():.6g}: the model or the loss draws from a generator that no seed "
+            f"a new model of {study.name} with the same seed must repeat the outputs and losses of the first, but they "
+            f"differ ({_unlike(losses[0], fresh)}): the model or the loss draws from a generator that no seed "
             "settles, such as np.random.default_rng(), or keeps state outside of the model. "
             f"{SEEDED}, and keep state in buffers of the model."
         )
@@ -79,7 +79,7 @@ def stateful(study: Study, workload: Workload, inputs: Tree, targets: Tree, layo
     if training is None and names != [name for name, _ in one.named_buffers()]:
         training = "a forward pass registers buffers; register them in __init__"
     if training is None and not _same(*losses):
-        training = f"a second forward pass gives other losses ({losses[0].mean():.6g}, then {losses[1].mean():.6g})"
+        training = f"a second forward pass gives other outputs or losses ({_unlike(*losses)})"
     return State(training, steps.evaluation(two, few[0]))
 
 
@@ -89,13 +89,15 @@ class Steps:
     def __init__(self, study: Study, workload: Workload, layout: torch.memory_format) -> None:
         self.study, self.layout, self.loss = study, layout, loss_of(study, workload)
 
-    def __call__(self, model: nn.Module, inputs: Tree, targets: Tree) -> Tensor:
-        """The loss of each example [B], after its backward pass."""
+    def __call__(self, model: nn.Module, inputs: Tree, targets: Tree) -> list[Tensor]:
+        """The loss of each example [B] after its backward pass, and the outputs: a loss may not tell them apart."""
         model.train().zero_grad(set_to_none=True)
         with calling(self.study, "second training step"), generators.seeded(1):
-            losses = self.loss(computed(model, inputs, self.layout), trees.cloned(targets))
+            outputs = computed(model, inputs, self.layout)
+            found = [leaf.detach().clone() for leaf in trees.leaves(outputs)]
+            losses = self.loss(outputs, trees.cloned(targets))
             losses.mean().backward()
-        return losses.detach().double()
+        return [losses.detach(), *found]
 
     def evaluation(self, model: nn.Module, inputs: Tree) -> str | None:
         """The attribute that an evaluation forward pass changes, as a reason."""
@@ -165,9 +167,26 @@ def _put_back(model: nn.Module, held: dict[str, Tensor]) -> None:
                 tensor.copy_(held[name])
 
 
-def _same(one: Tensor, two: Tensor) -> bool:
-    scale = max(float(one.abs().max()), 1e-30)
-    return one.shape == two.shape and bool(((one - two).abs() <= SAME * scale).all())
+def _same(one: list[Tensor], two: list[Tensor]) -> bool:
+    return len(one) == len(two) and all(itertools.starmap(_near, zip(one, two, strict=True)))
+
+
+def _near(one: Tensor, two: Tensor) -> bool:
+    if one.shape != two.shape or not one.numel() or one.is_complex():
+        return one.shape == two.shape
+    a, b = one.double().nan_to_num(), two.double().nan_to_num()
+    return bool(((a - b).abs() <= SAME * a.abs().max()).all())
+
+
+def _unlike(one: list[Tensor], two: list[Tensor]) -> str:
+    """The first numbers of the first tensor that differs."""
+    for a, b in zip(one, two, strict=False):
+        if a.shape != b.shape:
+            return f"shape {list(a.shape)}, then {list(b.shape)}"
+        if not _near(a, b):
+            where = int((a.double() - b.double()).abs().argmax())
+            return f"{a.flatten()[where]:.6g}, then {b.flatten()[where]:.6g}"
+    return "in their number"
 
 
 def _last(tree: Tree, examples: int) -> Tree:
