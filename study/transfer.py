@@ -69,15 +69,22 @@ class Transfers:
 
 
 def transfers(
-    results: Path, request: TransferRequest, placement: Placement, config_dir: Path | None = None
+    results: Path,
+    request: TransferRequest,
+    placement: Placement,
+    config_dir: Path | None = None,
+    mix: bool = False,
 ) -> tuple[list[Transfers], list[str]]:
     """(the transfers to each batch size of a finished sweep, why others are not possible); writes nothing.
+
+    Arguments:
+        mix: train on beside trials of other code or data.
 
     Raises:
         Refused: nothing can be transferred, the results cannot be read or continued, or data are missing.
     """
     importable(config_dir)  # creating a Study imports its optimizer
-    jobs = whole_sweep.settled([Job(study, results, placement) for study in _studies(results)])
+    jobs = whole_sweep.settled([Job(study, results, placement, mix=mix) for study in _studies(results)])
     found: list[Transfers] = []
     left_out: list[str] = []
     for key, curve in groupby(jobs, key=lambda job: (job.study.name, job.study.optimizer)):
@@ -87,6 +94,7 @@ def transfers(
         left_out += [f"{', '.join(key)}: {reason}." for reason in refused]
     if not found:
         raise UsageError(" ".join(left_out))
+    whole_sweep.check_changes([each.job for each in found if each.missing], lambda _: True)
     for each in found:
         if each.missing and (why := whole_sweep.refusal(each.job)):
             raise store.StoreError(why)

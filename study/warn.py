@@ -1,18 +1,15 @@
 """Warnings on the terminal before a sweep trains, about behaviour that a user may not expect."""
 
-import math
 from collections.abc import Sequence
 
 from rich.console import Console
 
 from analysis.counting import ADAPTIVE_SAMPLERS
 from study import store
+from study.config import fingerprint
 from study.config.jobs import Job
 from study.devices.placement import place
 from study.engine.cost import Cost
-
-FINGERPRINT_TOLERANCE = 1e-3
-"""Relative. Fingerprints of the same code differ by rounding between machines."""
 
 
 def of_order(costs: Sequence[tuple[Job, Cost]], workers: int, console: Console) -> None:
@@ -41,20 +38,11 @@ def of_devices(jobs: Sequence[Job], console: Console) -> None:
 
 
 def of_changes(jobs: Sequence[Job], console: Console) -> None:
-    """Warn if the code or data of a workload changed: a study records only the import path of its class."""
-    for (results, name), known in {(job.results, job.study.name): job.fingerprint for job in jobs}.items():
-        held = store.fingerprint(results, name)
-        changed = [key for key in held.keys() & known.keys() if not _alike(held[key], known[key])]
-        if changed:
-            details = ", ".join(f"{key} {held[key]:.6g}, now {known[key]:.6g}" for key in sorted(changed))
-            console.print(
-                f"[yellow]{results} holds trials of another {name} ({details}): its code or data changed. Choose "
-                "another results=DIR, or undo the change.[/]\n"
-            )
-
-
-def _alike(one: float, other: float) -> bool:
-    return math.isclose(one, other, rel_tol=FINGERPRINT_TOLERANCE) or (math.isnan(one) and math.isnan(other))
+    """Warn of trials that --mix lets train beside trials of other code or data."""
+    changed = fingerprint.changes(job for job in jobs if job.mix)
+    for (results, name, _), what in {key[:2]: (key, what) for key, what in changed.items()}.values():
+        said = f"{results} holds trials of another {name}: {what}. --mix trains on; reports do not separate the trials."
+        console.print(f"{said}\n", style="yellow", markup=False)
 
 
 def of_lanes(jobs: Sequence[Job], console: Console) -> None:

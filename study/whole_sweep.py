@@ -1,8 +1,8 @@
 """A whole sweep: finds the missing studies, measures their cost, and trains them one after another."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from rich.console import Console
 
 from study import store, warn
-from study.config import preflight
+from study.config import fingerprint, preflight
 from study.config.jobs import Job, parse_jobs
 from study.engine import older
 from study.engine.cost import Cost, Work
@@ -22,29 +22,36 @@ from study.store.claims import refuse_held
 from study.terminal import costs as cost_table
 from study.terminal.progress import SweepProgress
 from study.workers.pool import TrialTooLarge, Workers
+from study.workers.process import workload_key
 from workloads.base import importable
 
 T = TypeVar("T")
 
 
-def jobs_here(overrides: Sequence[str], config_dir: Path | None) -> tuple[list[Job], list[Job]]:
+def jobs_here(overrides: Sequence[str], config_dir: Path | None, mix: bool = False) -> tuple[list[Job], list[Job]]:
     """(all jobs of these overrides, the jobs with missing trials) for training on this machine; writes nothing.
 
+    Arguments:
+        mix: train on beside recorded trials of other code or data.
+
     Raises:
-        Refused: the configuration is invalid, data are missing, or a results folder holds another question or cannot be
-            written.
+        Refused: the configuration is invalid, data are missing, or a results folder holds another question or trials of
+            other code or data, or cannot be written.
     """
-    importable(config_dir)  # creating a Study imports its optimizer
-    jobs = settled(parse_jobs(overrides, config_dir))
+    jobs = settled(_parsed(overrides, config_dir, mix))
     return jobs, missing(jobs)
 
 
-def jobs_elsewhere(overrides: Sequence[str], config_dir: Path | None) -> tuple[list[Job], list[Job]]:
+def jobs_elsewhere(overrides: Sequence[str], config_dir: Path | None, mix: bool = False) -> tuple[list[Job], list[Job]]:
     """`jobs_here` for other machines: settings that depend on the machine stay as configured."""
-    importable(config_dir)
-    jobs = preflight.judge(parse_jobs(overrides, config_dir))
+    jobs = preflight.judge(_parsed(overrides, config_dir, mix))
     check_results(jobs)
     return jobs, missing(jobs)
+
+
+def _parsed(overrides: Sequence[str], config_dir: Path | None, mix: bool) -> list[Job]:
+    importable(config_dir)  # creating a Study imports its optimizer
+    return [replace(job, mix=mix) for job in parse_jobs(overrides, config_dir)]
 
 
 def settled(jobs: Sequence[Job]) -> list[Job]:
@@ -55,12 +62,28 @@ def settled(jobs: Sequence[Job]) -> list[Job]:
 
 
 def check_results(jobs: Sequence[Job]) -> None:
-    """Raise StoreError if a results folder holds another question, cannot be written, or cannot be continued."""
+    """Raise StoreError if a results folder holds another question, or cannot be written or continued."""
     for folder in {job.results: None for job in jobs}:
         store.check(folder, [job.study for job in jobs if job.results == folder])
     for job in jobs:
         if (why := refusal(job)) and stages.next_search(job.study, on_file(job)) is not None:
             raise store.StoreError(why)
+    check_changes(jobs, lambda job: bool(missing([job])))
+
+
+def check_changes(jobs: Sequence[Job], trains: Callable[[Job], bool]) -> None:
+    """Raise StoreError if a job that `trains` has other code, data or initial weights than the trials on file.
+
+    A job that mixes is not checked.
+    """
+    changed = fingerprint.changes(job for job in jobs if not job.mix)
+    for job in jobs:
+        key = job.results, job.study.name, job.study.optimizer
+        if key in changed and not job.mix and trains(job):
+            raise store.StoreError(
+                f"{job.results} holds trials of another {job.study.name}: {changed[key]}; choose another results=DIR, "
+                "undo the change, or train on beside these trials with --mix."
+            )
 
 
 def refusal(job: Job) -> str | None:
@@ -210,7 +233,8 @@ def _left(costs: Sequence[tuple[Job, Cost]]) -> list[Work]:
 def workers_for(jobs: Sequence[Job], config_dir: Path | None) -> Workers:
     """One pool for all jobs: as many workers as the job with the fewest allows."""
     fewest = min((job.placement for job in jobs), key=lambda placement: placement.workers or 1)
-    return Workers(fewest, config_dir)
+    data = {workload_key(job.study): job.fingerprint for job in jobs}
+    return Workers(fewest, config_dir, data)
 
 
 def measured(

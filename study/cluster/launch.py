@@ -80,14 +80,19 @@ def chosen(arguments: Sequence[str], config_dir: Path | None) -> Cluster:
     return Cluster(kind, launcher)
 
 
-def jobs_for(overrides: Sequence[str], config_dir: Path | None, cluster: Cluster) -> tuple[list[Job], list[Job]]:
+def jobs_for(
+    overrides: Sequence[str], config_dir: Path | None, cluster: Cluster, mix: bool = False
+) -> tuple[list[Job], list[Job]]:
     """(all jobs that the overrides ask for, the jobs with missing trials), for the machines of this cluster.
+
+    Arguments:
+        mix: train on beside trials of other code or data.
 
     Raises:
         Refused: as `whole_sweep.jobs_here` does.
     """
     on_this_machine = cluster.kind in ("none", "local")
-    return (whole_sweep.jobs_here if on_this_machine else whole_sweep.jobs_elsewhere)(overrides, config_dir)
+    return (whole_sweep.jobs_here if on_this_machine else whole_sweep.jobs_elsewhere)(overrides, config_dir, mix)
 
 
 class JobsFailed(Failed):

@@ -7,7 +7,7 @@ from pathlib import Path
 from rich.console import Console
 
 from study.commands.report import write_report
-from study.commands.sweep import train
+from study.commands.sweep import mix_argument, train
 
 CALIBRATION = Path("results/calibration")
 
@@ -16,6 +16,7 @@ def calibrate_arguments(verb: argparse.ArgumentParser) -> None:
     verb.add_argument("overrides", nargs="*", metavar="key=value", help="settings of the sweep, as for `sweep`")
     verb.add_argument("--results", type=Path, metavar="DIR", default=CALIBRATION, help=f"default: {CALIBRATION}")
     verb.add_argument("--json", type=Path, metavar="FILE", help="write the comparison there, for programs")
+    mix_argument(verb)
 
 
 def calibrate(options: argparse.Namespace, console: Console) -> int:
@@ -25,7 +26,7 @@ def calibrate(options: argparse.Namespace, console: Console) -> int:
 
     overrides = [*compare.OVERRIDES, *options.overrides, f"results={options.results}"]
     where = launch.chosen(overrides, None)
-    jobs, missing = launch.jobs_for(overrides, None, where)
+    jobs, missing = launch.jobs_for(overrides, None, where, options.mix)
     compare.check(jobs)
     train(missing, where, None, options.command, console)
     write_report([options.results], options.results, console)

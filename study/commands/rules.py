@@ -5,6 +5,8 @@ from pathlib import Path
 
 from rich.console import Console
 
+from study.commands.sweep import mix_argument
+
 
 def rules_arguments(verb: argparse.ArgumentParser) -> None:
     verb.add_argument("results", type=Path, help="of a finished sweep")
@@ -22,6 +24,7 @@ def rules_arguments(verb: argparse.ArgumentParser) -> None:
     verb.add_argument("--seeds", type=int, default=10, metavar="N", help="trainings of each configuration; default: 10")
     verb.add_argument("--config-dir", type=Path, help="folder of your own workload, as for its sweep")
     verb.add_argument("--device", default="auto", help="cpu, cuda, cuda:1; default: a GPU if there is one")
+    mix_argument(verb)
     verb.add_argument("--workers", type=int, metavar="N", help="processes; default: one per core or GPU")
 
 
@@ -36,7 +39,7 @@ def rules(options: argparse.Namespace, console: Console) -> None:
     names = options.rules.split(",") if options.rules else ()
     request = transfer.TransferRequest(options.base_batch_size, names, options.seeds)
     placement = Placement(device=options.device, workers=options.workers)
-    found, left_out = transfer.transfers(options.results, request, placement, options.config_dir)
+    found, left_out = transfer.transfers(options.results, request, placement, options.config_dir, options.mix)
     for text in left_out:
         console.print(text, style="yellow", markup=False)
     transfer.train(found, options.config_dir, options.command, console)

@@ -30,6 +30,11 @@ def plan_arguments(verb: argparse.ArgumentParser) -> None:
 def _overrides(verb: argparse.ArgumentParser) -> None:
     verb.add_argument("overrides", nargs="*", metavar="key=value", help="any setting; a,b sweeps both values")
     verb.add_argument("--config-dir", type=Path, help="folder with your own workload/NAME.yaml and its Python file")
+    mix_argument(verb)
+
+
+def mix_argument(verb: argparse.ArgumentParser) -> None:
+    verb.add_argument("--mix", action="store_true", help="train on although your code or data changed since")
 
 
 def sweep(options: argparse.Namespace, console: Console) -> None:
@@ -42,7 +47,7 @@ def sweep(options: argparse.Namespace, console: Console) -> None:
         console.print(compose.as_yaml(options.overrides, options.config_dir), markup=False)
         return
     where = launch.chosen(options.overrides, options.config_dir)
-    jobs, missing = launch.jobs_for(options.overrides, options.config_dir, where)
+    jobs, missing = launch.jobs_for(options.overrides, options.config_dir, where, options.mix)
     try:
         train(missing, where, options.config_dir, options.command, console)
     except (TrialTooLarge, launch.JobsFailed):
@@ -89,7 +94,7 @@ def plan(options: argparse.Namespace, console: Console) -> None:
     """`study plan`: measure what a sweep will cost; writes nothing."""
     from study import whole_sweep
 
-    _, missing = whole_sweep.jobs_here(options.overrides, options.config_dir)
+    _, missing = whole_sweep.jobs_here(options.overrides, options.config_dir, options.mix)
     rows = whole_sweep.plan(missing, options.config_dir, None if options.json else console) if missing else []
     if options.json:
         print(json.dumps(rows, indent=1))

@@ -24,8 +24,9 @@ class Job:
         storage: where Optuna stores its trials (see `study.search.optuna_storage.Storage`).
         shards: number of parts of the study's trials; one process works on each part.
         shard: the part that this job takes first.
-        fingerprint: fingerprint of the workload (`study.config.workload_check.fingerprint`); empty until computed.
+        fingerprint: fingerprint of the workload and optimizer (`study.config.fingerprint`); empty until computed.
         alone: why trials train one at a time although the engine would fuse them; empty: for no such reason.
+        mix: train on beside recorded trials whose code or data were others.
     """
 
     study: Study
@@ -36,6 +37,7 @@ class Job:
     shard: int = 0
     fingerprint: Mapping[str, float] = field(default_factory=dict)
     alone: str = ""
+    mix: bool = False
 
 
 def parse_jobs(arguments: Sequence[str], config_dir: Path | None = None) -> list[Job]:

@@ -8,13 +8,16 @@ import torch
 from torch import Tensor, nn
 
 from study import store
+from study.config.data_check import check_splits
+from study.config.fingerprint import fingerprint, of_optimizer
 from study.config.function_check import check_functions
 from study.config.jobs import Job
 from study.config.model_check import check_evaluation, check_model, first, mixture
 from study.config.state_check import State, stateful
 from study.config.treatment_check import check_treatments, mean_factor
-from study.config.workload_check import FEW, calling, check_numbers, check_splits, fingerprint, in_the_loss
-from study.data import streaming
+from study.config.value_check import check_values
+from study.config.workload_check import FEW, calling, in_the_loss
+from study.data import digest, streaming
 from study.data.resident import EVALUATION_CHUNK, Data
 from study.data.trees import Tree
 from study.devices.memory import device_bytes, micro_batch, most_workers
@@ -25,7 +28,7 @@ from study.engine.evaluation import measured_names
 from study.errors import UsageError
 from study.records import Study
 from study.user_code.activations import evaluation_bytes, saved_bytes
-from workloads.base import Splits, Workload, build, metrics_of
+from workloads.base import Splits, Workload, build, metrics_of, optional
 from workloads.layers import whole_batch_layers
 from workloads.suggest import suggest
 
@@ -54,7 +57,7 @@ def settle(jobs: Sequence[Job]) -> list[Job]:
     for job in jobs:
         job = replace(job, placement=job.placement.settled())
         workload = _checked(job, checked, job.placement.device)
-        settled.append(_settled(job, workload))
+        settled.append(_settled(_fingerprinted(job, workload), workload))
     return settled
 
 
@@ -65,9 +68,7 @@ def judge(jobs: Sequence[Job]) -> list[Job]:
     The check runs on the CPU and uses no other device. It raises as `settle` does.
     """
     checked: dict[str, CheckedWorkload] = {}
-    for job in jobs:
-        _checked(job, checked, "cpu")
-    return [_as_begun(job) for job in jobs]
+    return [_as_begun(_fingerprinted(job, _checked(job, checked, "cpu"))) for job in jobs]
 
 
 @dataclass(frozen=True)
@@ -111,20 +112,23 @@ def _built(job: Job, device: str) -> CheckedWorkload:
     study = job.study
     workload = build(study.workload)
     with calling(study, "splits()"):
-        splits = workload.splits(torch.device("cpu"))
-    check_splits(study, splits)
-    examples = streaming.Examples(splits)
-    wanted, got = study.workload["train_examples"], examples.count("train")
+        splits = digest.splits_of(workload)
+    check_splits(study, workload, splits)
+    wanted, got = study.workload["train_examples"], digest.count(splits.train)
     if got != wanted:
-        raise UsageError(f"workload.train_examples is {wanted}, but {study.name}.splits() returns {got}.")
-    few = examples["train", range(min(FEW, got))]
+        raise UsageError(
+            f"workload.train_examples is {wanted}, but {study.name}.splits() returns {got}; set "
+            f"workload.train_examples={got}."
+        )
+    examples = streaming.Examples(splits, optional(workload, "collate"))
+    few = examples.read("train", range(min(FEW, got)))
     state = _behaviour(study, workload, examples, few)
-    check_numbers(study, workload, splits)
+    check_values(study, workload, splits)
     check_treatments(study, workload)
     saved = saved_bytes(workload, *few, in_the_loss(study, workload))
     evaluated = evaluation_bytes(workload, *few)
     streamed = streaming.needed(splits, device, job.placement.data_memory)
-    known = fingerprint(study, workload, *few) | mean_factor(workload)
+    known = {**fingerprint(study, workload, few, splits)} | mean_factor(workload)
     return CheckedWorkload(workload, few, saved, evaluated, known, streamed, state)
 
 
@@ -137,6 +141,10 @@ def _behaviour(study: Study, workload: Workload, examples: streaming.Examples, f
     more = examples["val", range(min(val, EVALUATION_CHUNK))][1] if metrics_of(workload) else None
     check_functions(study, workload, *mixed, layout, more)
     return stateful(study, workload, *mixed, layout)
+
+
+def _fingerprinted(job: Job, checked: CheckedWorkload) -> Job:
+    return replace(job, fingerprint={**checked.fingerprint, **of_optimizer(job.study)})
 
 
 def _check(study: Study, checked: CheckedWorkload, device: str) -> None:
@@ -194,8 +202,8 @@ def _settled(job: Job, checked: CheckedWorkload) -> Job:
     elif placement.name != "serial" and not why:
         study, why = _with_arithmetic(study, model, checked, placement)
     told = placement.name == "lanes" or (placement.name == "auto" and why != whole)
-    settled = replace(job, study=study, placement=replace(placement, workers=workers), fingerprint=checked.fingerprint)
-    return replace(settled, alone=why or "" if told else "")
+    placement = replace(placement, workers=workers)
+    return replace(job, study=study, placement=placement, alone=why or "" if told else "")
 
 
 def _with_arithmetic(

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, default_collate
 
-from study.data import trees
+from study.data import digest, trees
 from study.data.order import Batches
 from study.data.resident import Augment, AugmentedParts, Data, Reader, Source, are_images, channels_last, in_chunks
 from study.data.trees import Tree
@@ -219,17 +219,11 @@ def needed(splits: Splits, device: str, gigabytes: float | None) -> bool:
     return len(held) < len(splits) or sum(map(trees.nbytes, held)) > most
 
 
-def made_splits(workload: Workload) -> Splits:
-    """The workload's splits on the CPU; the global generators start from the same seed in every process."""
-    with generators.seeded(0):
-        return workload.splits(torch.device("cpu"))
-
-
 def of_workload(workload: Workload, device: str, gigabytes: float | None, loaders: int) -> Source:
     """The data of a workload for the engines, in the layout that its model takes."""
     # Make the splits on the CPU, because they may not fit on the device. Keep no local variable of them, which would
     # hold their memory beside the source made of them.
-    return source(made_splits(workload), device, gigabytes, loaders, workload)
+    return source(digest.splits_of(workload), device, gigabytes, loaders, workload)
 
 
 def source(

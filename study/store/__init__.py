@@ -36,7 +36,7 @@ from study.store.studies import (
     compact,
     differences,
     end_run,
-    fingerprint,
+    fingerprints,
     gather,
     held,
     identity,

@@ -228,14 +228,16 @@ def runs(folder: Path) -> list[dict[str, Any]]:
     return all_runs(read(folder / "study.json")["provenance"], apart)
 
 
-def fingerprint(results: Path, workload: str) -> dict[str, float]:
-    """A fingerprint that a run in this folder recorded for the workload; empty if none was recorded."""
-    recorded = (run for path in (results / "studies" / workload).glob("*/*") for run in _runs_of(path))
-    return next(filter(None, (older.run(run).get("fingerprint") for run in recorded)), {})
-
-
-def _runs_of(folder: Path) -> list[dict[str, Any]]:
-    return runs(folder) if (folder / "study.json").exists() else []
+def fingerprints(results: Path, workload: str) -> list[tuple[str, dict[str, float]]]:
+    """(optimizer, fingerprint of the workload) of each run in this folder that recorded one, without repetitions."""
+    found: list[tuple[str, dict[str, float]]] = []
+    top = results / "studies" / workload
+    for path in sorted(top.glob("**/study.json")):
+        for run in runs(path.parent):
+            held = path.relative_to(top).parts[0], older.run(run).get("fingerprint") or {}
+            if held[1] and held not in found:
+                found.append(held)
+    return found
 
 
 def most(search: Search, held: Mapping[str, Any]) -> Search:

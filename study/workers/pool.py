@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import multiprocessing as mp
 import os
-from collections.abc import Iterator, MutableMapping, Sequence
+from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from contextlib import contextmanager
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
@@ -52,9 +52,15 @@ class Workers:
     Arguments:
         placement: settled for this machine. Its `name` is not used: every study records its arithmetic.
         import_path: extra folder from which workloads are imported.
+        data: `workload_key` of a study -> the digest that the data of its workload must have in each worker.
     """
 
-    def __init__(self, placement: Placement, import_path: Path | None = None) -> None:
+    def __init__(
+        self,
+        placement: Placement,
+        import_path: Path | None = None,
+        data: Mapping[str, Mapping[str, float]] | None = None,
+    ) -> None:
         self.placement = placement
         self._costs: dict[str, Cost] = {}
         self.too_small: list[str] = []
@@ -64,7 +70,7 @@ class Workers:
         self._processes: dict[Connection, Any] = {}
         try:
             for number, ranks in enumerate(self._ranks(placement.workers or 1)):
-                setting = Setting(placement, import_path, number)
+                setting = Setting(placement, import_path, number, data or {})
                 self._pipes.append(self._start(setting, ranks[0]))
                 self._followers += [self._start(setting, rank) for rank in ranks[1:]]
         except BaseException:

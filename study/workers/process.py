@@ -6,13 +6,15 @@ import json
 import os
 import sys
 import traceback
+from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from study.devices import signals
+from study.errors import Refused
 from study.records import Study, Trial
 from study.workers import messages
 
@@ -21,7 +23,7 @@ if TYPE_CHECKING:
     from study.devices.distributed import Rank, Team
     from study.devices.placement import Placement
     from study.engine.checkpoints import Pace
-    from workloads.base import Workload
+    from workloads.base import Splits, Workload
 
 
 @dataclass(frozen=True)
@@ -31,6 +33,12 @@ class Setting:
     placement: Placement
     import_path: Path | None
     number: int
+    data: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+
+
+def workload_key(study: Study) -> str:
+    """The arguments of a study's workload as text: studies with the same text share its data."""
+    return json.dumps(study.workload, sort_keys=True)
 
 
 class _Parent:
@@ -96,9 +104,11 @@ def work(pipe: Connection, parent: int, setting: Setting, rank: Rank | None) -> 
 
 
 def _for_people(error: Exception) -> str:
-    """The message about a worker's last error: a traceback, or advice if memory ran out."""
+    """The message about a worker's last error: a traceback, or advice if memory ran out or a workload is refused."""
     from study.devices.memory import out_of_memory
 
+    if isinstance(error, Refused):
+        return str(error)
     if not out_of_memory(error):
         return "".join(traceback.format_exception(error))
     return (
@@ -162,6 +172,7 @@ class _Worker:
 
     def __init__(self, pipe: Connection | None, setting: Setting, team: Team, device: str) -> None:
         self.pipe, self.placement, self.team, self.device = pipe, setting.placement, team, device
+        self._digests = setting.data
         self._teams: dict[int, Team | None] = {}
         self._loaded: dict[str, tuple[Workload, Source]] = {}
 
@@ -198,13 +209,21 @@ class _Worker:
         from study.data import streaming
         from workloads.base import build
 
-        key = json.dumps(study.workload, sort_keys=True)
+        key = workload_key(study)
         if key not in self._loaded:
             self._loaded.clear()
             workload = build(study.workload)
             reading = (self.device, self.placement.data_memory, self.placement.loaders)
-            self._loaded[key] = workload, streaming.of_workload(workload, *reading)
+            # Make the splits on the CPU, because they may not fit on the device. Keep no local variable of them, which
+            # would hold their memory beside the source made of them.
+            self._loaded[key] = workload, streaming.source(self._splits(study, workload), *reading, workload)
         return self._loaded[key]
+
+    def _splits(self, study: Study, workload: Workload) -> Splits:
+        """The workload's splits. Raises Refused if they are not those of the parent."""
+        from study.data import digest
+
+        return digest.checked(workload, digest.splits_of(workload), self._digests.get(workload_key(study), {}))
 
     def _team_for(self, study: Study, workload: Workload) -> Team | None:
         """The ranks that share the study's batch; None if the batch is too small to give this rank a part."""

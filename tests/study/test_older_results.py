@@ -14,7 +14,7 @@ import torch
 from rich.console import Console
 
 from analysis import load
-from study import run, store, transfer, warn, whole_sweep
+from study import run, store, transfer, whole_sweep
 from study.__main__ import main
 from study.calibration import compare
 from study.config.jobs import Job
@@ -109,12 +109,16 @@ def test_older_results_are_reported(results, says, verb):
     assert all(name in said for name in ("broad", "nqm", "serial", "softmax", "wide"))
 
 
-def test_an_older_fingerprint_still_tells_that_code_changed(results):
+def test_trials_are_refused_if_an_older_fingerprint_differs(results):
     edited(folder_of(results, "softmax/momentum/16") / "study.json", '"parameters": 650.0', '"parameters": 651.0')
     edited(folder_of(results, "softmax/momentum/2") / "study.json", '"parameters": 650.0', '"parameters": 651.0')
-    console = Console(width=1000, file=io.StringIO())
-    warn.of_changes(whole_sweep.settled([job_of(results, "softmax/momentum/16")]), console)
-    assert "holds trials of another softmax (parameters 651, now 650)" in console.file.getvalue()
+    job = job_of(results, "softmax/momentum/16")
+    assert whole_sweep.settled([job])  # it is complete
+    more = replace(job, study=replace(job.study, search=replace(job.study.search, trials=50)))
+    said = r"holds trials of another softmax: its code or data changed \(parameters 651, now 650\); .* with --mix"
+    with pytest.raises(store.StoreError, match=said):
+        whole_sweep.settled([more])
+    assert whole_sweep.settled([replace(more, mix=True)])
 
 
 def test_an_older_noisy_quadratic_model_is_calibrated(results):

@@ -1,15 +1,12 @@
 """Losses, optimizers and earlier requests of the user's own: what a sweep makes of them before it trains."""
 
-import importlib
-import io
 import sys
 
 import pytest
 import torch
-from helpers.made_workload import IMAGES, own_folder
-from rich.console import Console
+from helpers.made_workload import own_folder
 
-from study import store, warn, whole_sweep
+from study import whole_sweep
 from study.config.jobs import parse_jobs
 from study.errors import UsageError
 from workloads.base import cross_entropy_error
@@ -97,31 +94,3 @@ def test_results_may_lie_beside_ones_own_workloads(mine):
     assert [(job.results, job.shards, job.study.batch_size) for job in found] == [(mine / "results/mine", 2, 4)]
     with pytest.raises(UsageError, match="unknown key 'nonsense'"):
         parse_jobs(["workload=images", "nonsense=2"], mine)
-
-
-@pytest.mark.parametrize(
-    ("old", "new", "told"),
-    [
-        ("", "", None),
-        ("torch.randn(", "1.1 * torch.randn(", "mean input"),
-        ("Linear(8, 2)", "Linear(8, 3)", "parameters"),
-        ("return cross_entropy_error(", "return 2 * cross_entropy_error(", "untrained loss"),
-    ],
-)
-def test_code_that_was_edited_since_is_told(tmp_path, mine, old, new, told):
-    """By a sweep that goes on in the same folder, whose question still names the same class."""
-    said = []
-    for size, source in ((4, IMAGES), (16, IMAGES.replace(old, new))):
-        sys.modules.pop("made_images", None)
-        (mine / "made_images.py").write_text(source)
-        importlib.invalidate_caches()
-        asked = ["workload=images", "optimizer=sgd", f"batch_size={size}", f"results={tmp_path / 'results'}"]
-        [job], _ = whole_sweep.jobs_here([*asked, "engine.workers=1"], mine)
-        console = Console(width=1000, file=io.StringIO())
-        warn.of_changes([job], console)
-        said.append(console.file.getvalue())
-        record = store.open_study(job.results, job.study, {"device": "cpu", "fingerprint": dict(job.fingerprint)})
-        store.end_run(record, {"ended": "now"})
-    assert said[0] == ""
-    assert (told is None) == (said[1] == "")
-    assert told is None or f"holds trials of another images ({told}" in said[1] or f", {told} " in said[1]

@@ -1,14 +1,12 @@
 """Workloads of the user's own that cannot be trained: what is wrong is said in words before anything is trained."""
 
 import math
-from functools import partial
 
 import pytest
 from torch import nn
 
 from study import whole_sweep
 from study.errors import UsageError
-from workloads.base import Splits
 from workloads.fully_connected import FullyConnected
 
 
@@ -96,45 +94,3 @@ def test_a_workload_without_errors(tmp_path, monkeypatch):
     monkeypatch.setattr(FullyConnected, "errors", {})
     with pytest.raises(UsageError, match="mlp_digits measures nothing: its `errors` are empty"):
         settled(tmp_path)
-
-
-def as_arrays(splits):
-    return Splits(*(tuple(part.numpy() for part in split) for split in splits))
-
-
-def spoilt(splits, name, value):
-    """The splits with two inputs of one of them spoilt."""
-    inputs, targets = getattr(splits, name)
-    inputs = inputs.clone()
-    inputs.view(len(inputs), -1)[50:52, 3] = value
-    return splits._replace(**{name: (inputs, targets)})
-
-
-@pytest.mark.parametrize(
-    ("change", "said"),
-    [
-        (list, r"must return workloads.base.Splits\(train, val, test\), but got a list"),
-        (lambda s: s._replace(val=(s.val[0], s.val[1][:50])), "the val split of .* has 300 inputs and 50 targets"),
-        (lambda s: s._replace(test=(s.test[0][:0], s.test[1][:0])), "the test split of .* must not be empty"),
-        (as_arrays, "the train split of mlp_digits has a ndarray; torch.as_tensor makes one"),
-        (lambda s: s.nope, r"mlp_digits's splits\(\) cannot be computed: AttributeError: .*_check.py, line \d+\)"),
-        *(
-            (partial(spoilt, name=name, value=value), f"the {name} split of .* not finite, in 2 .* first at index 50")
-            for name in Splits._fields
-            for value in (math.nan, math.inf)
-        ),
-    ],
-)
-def test_splits_that_are_none(tmp_path, monkeypatch, change, said):
-    splits = FullyConnected.splits
-    monkeypatch.setattr(FullyConnected, "splits", lambda self, device: change(splits(self, device)))
-    with pytest.raises(UsageError, match=said):
-        settled(tmp_path)
-
-
-def test_numbers_that_are_not_finite_are_the_models_business(tmp_path, monkeypatch):
-    """A model may know what to do with values that are missing."""
-    splits = FullyConnected.splits
-    monkeypatch.setattr(FullyConnected, "splits", lambda self, device: spoilt(splits(self, device), "train", math.nan))
-    monkeypatch.setattr(FullyConnected, "model", lambda self: Does(before=lambda x: x.nan_to_num()))
-    assert settled(tmp_path)[0]

@@ -1,0 +1,175 @@
+"""Hashes of the user's own source files: they differ if the code differs, whatever its comments and formatting.
+
+A file counts if its author is the user: it lies outside of Python's own folders and of our packages.
+"""
+
+import ast
+import hashlib
+import inspect
+import site
+import sys
+import sysconfig
+from collections.abc import Iterable, Iterator
+from functools import lru_cache
+from importlib.machinery import ModuleSpec, PathFinder
+from pathlib import Path
+from typing import Any
+
+from study.data.digest import whole
+
+OURS = [Path(__file__).resolve().parents[2] / name for name in ("study", "workloads", "analysis", "conf")]
+INSTALLED = {"site-packages", "dist-packages"}
+"""Names of folders with packages that the user did not write."""
+
+
+def code(parts: Iterable[Any]) -> dict[str, float]:
+    """`code` and `code <file>` -> a hash of the syntax trees: of all files, and of one.
+
+    The files are the modules of the parts, of their base classes, and all modules that these import. The result is
+    empty if none is the user's.
+
+    Arguments:
+        parts: classes, functions and names of modules.
+    """
+    found = {f"code {name}": _hashed(path.read_bytes()) for name, path in sorted(_files(_modules(parts)).items())}
+    joined = " ".join(f"{key} {value:.0f}" for key, value in found.items())
+    return {"code": whole(hashlib.sha256(joined.encode()).digest()), **found} if found else {}
+
+
+def _modules(parts: Iterable[Any]) -> list[str]:
+    """The names of the modules that define these parts and their base classes."""
+    found: list[str] = []
+    for part in parts:
+        if isinstance(part, str):
+            found.append(part)
+        else:
+            found += [each.__module__ for each in (inspect.getmro(part) if inspect.isclass(part) else (part,))]
+    return list(dict.fromkeys(found))
+
+
+def _files(modules: Iterable[str]) -> dict[str, Path]:
+    """Name such as `package/module.py` -> path, for the user's files among these modules and their imports."""
+    found: dict[str, Path] = {}
+    seen: set[str] = set()
+    left = list(modules)
+    while left:
+        module = left.pop()
+        if module in seen:
+            continue
+        seen.add(module)
+        path = _source(module)
+        if path is None:
+            continue
+        name = module.replace(".", "/") + ("/__init__.py" if path.name == "__init__.py" else ".py")
+        found[name] = path
+        left += _imported(path.read_bytes(), module if path.name == "__init__.py" else module.rpartition(".")[0])
+        left += _parents(module)
+    return found
+
+
+def _parents(module: str) -> list[str]:
+    parts = module.split(".")
+    return [".".join(parts[:count]) for count in range(1, len(parts))]
+
+
+def _source(module: str) -> Path | None:
+    """The source file of a module of the user's; None for other modules. It imports nothing."""
+    if module.partition(".")[0] in sys.stdlib_module_names:
+        return None
+    spec = _spec(module)
+    imported = getattr(sys.modules.get(module), "__file__", None)
+    origin = (spec.origin if spec else None) or imported
+    path = Path(origin).resolve() if origin else None
+    return path if path and path.suffix == ".py" and path.is_file() and is_users(path) else None
+
+
+def _spec(module: str) -> ModuleSpec | None:
+    """Where Python would find a module. Its packages are not imported, as `importlib.util.find_spec` would do."""
+    places = None
+    spec = None
+    for name in [*_parents(module), module]:
+        try:
+            spec = PathFinder.find_spec(name, places)
+        except (ImportError, ValueError, AttributeError):
+            return None
+        if spec is None:
+            return None
+        places = list(spec.submodule_search_locations or [])
+    return spec
+
+
+def is_users(path: Path) -> bool:
+    """True if a file is neither Python's, nor of an installed package, nor ours."""
+    return not INSTALLED & set(path.parts) and not any(path.is_relative_to(folder) for folder in [*OURS, *_python()])
+
+
+@lru_cache(maxsize=1)
+def _python() -> list[Path]:
+    paths = [sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")]
+    paths += [*site.getsitepackages(), site.getusersitepackages()]
+    return [Path(path).resolve() for path in paths if path]
+
+
+@lru_cache(maxsize=1024)
+def _imported(content: bytes, package: str) -> list[str]:
+    """The modules that a file imports anywhere; of `from a import b` both `a` and `a.b`, which may be a module.
+
+    Arguments:
+        package: the package of the file, for relative imports.
+    """
+    found: list[str] = []
+    for node in ast.walk(_parsed(content) or ast.Module([], [])):
+        if isinstance(node, ast.Import):
+            found += [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            base = node.module or ""
+            if node.level:
+                parts = package.split(".")
+                above = parts[: len(parts) - node.level + 1]
+                base = ".".join([*above, *filter(None, [node.module])])
+            found += [base, *(f"{base}.{alias.name}" for alias in node.names)] if base else []
+    return found
+
+
+def _parsed(content: bytes) -> ast.Module | None:
+    try:
+        return ast.parse(content)
+    except (SyntaxError, ValueError, RecursionError):
+        return None
+
+
+@lru_cache(maxsize=1024)
+def _hashed(content: bytes) -> float:
+    """The hash of the syntax tree of a file with this content; of its bytes if it cannot be parsed."""
+    tree = _parsed(content)
+    text = content if tree is None else "".join(dumped(tree)).encode("utf-8", "surrogatepass")
+    return whole(hashlib.sha256(text).digest())
+
+
+def dumped(node: Any) -> Iterator[str]:
+    """The text of a syntax tree without comments, docstrings, positions and empty fields.
+
+    `ast.dump` has fields that only some versions of Python know; here they are left out if they are empty.
+    """
+    if isinstance(node, ast.Constant):
+        yield f"({type(node.value).__name__} {node.value!r})"
+    elif isinstance(node, ast.AST):
+        yield f"({type(node).__name__}"
+        for name, value in ast.iter_fields(node):
+            if value is not None and value != [] and name != "type_comment":
+                yield f" {name}="
+                yield from dumped(value)
+        yield ")"
+    elif isinstance(node, list):
+        yield "["
+        for each in node:
+            if not _says_nothing(each):
+                yield from dumped(each)
+        yield "]"
+    else:
+        yield repr(node)
+
+
+def _says_nothing(node: Any) -> bool:
+    """True for a docstring, or any other statement that is only a string."""
+    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)

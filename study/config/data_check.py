@@ -1,0 +1,211 @@
+"""Checks a workload's data before anything trains: their form, numbers that are not finite, and rare labels.
+
+Shapes: N examples in a split.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, IterableDataset, default_collate
+
+from study.config.workload_check import calling
+from study.data import digest, trees
+from study.errors import UsageError
+from study.records import Study
+from workloads.base import Splits, Workload, optional
+
+COLLATE = (
+    "give the workload a member `collate`, a function of a list of examples that returns (inputs, targets), such as "
+    "padded tensors"
+)
+
+
+def check_splits(study: Study, workload: Workload, splits: object) -> None:
+    """Raise UsageError unless there are three splits of (inputs, targets) or map-style data sets, none of them empty.
+
+    A few items of a data set are read and collated.
+    """
+    if not isinstance(splits, Splits):
+        raise UsageError(
+            f"{study.name}.splits() must return workloads.base.Splits(train, val, test), but got a "
+            f"{type(splits).__name__}; write `return Splits(train, val, test)`."
+        )
+    for name, split in splits._asdict().items():
+        where = f"the {name} split of {study.name}"
+        if isinstance(split, tuple):
+            _check_tensors(where, split)
+        else:
+            _check_data_set(study, workload, name, split)
+
+
+def _check_tensors(where: str, split: tuple[Any, ...]) -> None:
+    if len(split) != 2:
+        raise UsageError(
+            f"a split of tensors is a tuple (inputs, targets), but {where} has {len(split)} parts; several inputs go "
+            "into one tuple or dictionary, as in ((images, masks), labels)."
+        )
+    counts = [
+        _check_part(f"the {what} of {where}", part, split[1 - number], where)
+        for number, (what, part) in enumerate(zip(("inputs", "targets"), split, strict=True))
+    ]
+    if counts[0] != counts[1]:
+        raise UsageError(
+            f"each input needs a target, but {where} has {counts[0]:,} inputs and {counts[1]:,} targets; cut one or "
+            "complete the other."
+        )
+    if not counts[0]:
+        raise UsageError(f"{where} must not be empty; give it examples.")
+
+
+def _check_part(what: str, part: Any, other: Any, where: str) -> int:
+    """The number of examples in the inputs or the targets of a split, which must be a tree of tensors."""
+    for strange in _strange(part):
+        kind = type(strange).__name__
+        cure = f"leave it out, or return a data set and {COLLATE}"
+        if isinstance(strange, np.ndarray | np.generic | int | float):
+            cure = "torch.as_tensor makes one"
+        raise UsageError(f"a split is two tensors, or trees of them, or a data set, but {where} has a {kind}; {cure}.")
+    leaves = trees.leaves(part)
+    if not leaves:
+        raise UsageError(f"{what} hold no tensor; give them one, torch.zeros(len(inputs)) if there is nothing to say.")
+    for leaf in leaves:
+        _check_leaf(what, leaf)
+    counts = sorted({len(leaf) for leaf in leaves})
+    others = {len(leaf) for leaf in trees.leaves(other) if leaf.dim()}
+    if isinstance(part, list | tuple) and len(part) in others and counts != [len(part)] and len(part) == len(leaves):
+        raise UsageError(
+            f"{what} are a list of {len(part):,} tensors, one for each example; if they have one shape, torch.stack "
+            f"makes one tensor of them. Otherwise return a data set of (input, target) pairs and {COLLATE}."
+        )
+    if len(counts) > 1:
+        raise UsageError(
+            f"all tensors in {what} must have the examples as their first axis, but {trees.described(part)} have "
+            f"{' and '.join(map(str, counts))} of them; give each tensor a row for each example."
+        )
+    return counts[0]
+
+
+def _check_leaf(what: str, leaf: Tensor) -> None:
+    if leaf.is_nested:
+        raise UsageError(f"{what} are a nested tensor; return a data set of (input, target) pairs and {COLLATE}.")
+    if leaf.layout != torch.strided:
+        raise UsageError(f"{what} must be dense, but are {leaf.layout}; to_dense() makes them so.")
+    if not leaf.dim():
+        raise UsageError(f"{what} need an axis of examples, but are a tensor of shape []; give them shape [N, ...].")
+    if leaf.requires_grad:
+        raise UsageError(f"{what} must not require gradients, or each step adds to one graph; detach() them.")
+
+
+def _strange(tree: trees.Tree) -> Iterator[Any]:
+    """The parts of a tree that are neither trees nor tensors."""
+    found: list[Any] = []
+
+    def walk(part: Any) -> None:
+        if isinstance(part, Tensor):
+            return
+        if isinstance(part, Mapping):
+            parts = list(part.values())
+        elif isinstance(part, tuple | list):
+            parts = list(part)
+        elif hasattr(part, "__dataclass_fields__") and not isinstance(part, type):
+            parts = list(vars(part).values())
+        else:
+            found.append(part)
+            return
+        for each in parts:
+            walk(each)
+
+    walk(tree)
+    return iter(found)
+
+
+def _check_data_set(study: Study, workload: Workload, name: str, split: Any) -> None:
+    where = f"the {name} split of {study.name}"
+    _check_kind(where, split)
+    with calling(study, f"{name} split", "by len()"):
+        examples = len(split)
+    if not examples:
+        raise UsageError(f"{where} must not be empty; give it examples.")
+    indices = digest.spaced(examples, digest.ITEMS)
+    items = []
+    for index in indices:
+        with calling(study, f"{name} split's example {index}"):
+            items += digest.items(split, [index])
+    collate = optional(workload, "collate")
+    if collate is None:
+        batch: Any = _by_default(where, indices, items)
+    else:
+        with calling(study, "collate", f"of {len(items)} examples of its {name} split"):
+            batch = collate(items)
+        if not isinstance(batch, tuple | list) or len(batch) != 2:
+            raise UsageError(
+                f"{study.name}.collate must return (inputs, targets) of a list of examples, but got "
+                f"{trees.described(batch)}; name what the model takes first, and what the loss takes second."
+            )
+    whose = "torch's default_collate" if collate is None else f"{study.name}.collate"
+    for what, part in zip(("inputs", "targets"), batch, strict=True):
+        counts = {len(leaf) if leaf.dim() else 0 for leaf in trees.leaves(part)}
+        if counts != {len(items)} or any(True for _ in _strange(part)):
+            cure = COLLATE if collate is None else "stack or pad what it returns into tensors [B, ...]"
+            raise UsageError(
+                f"{whose} must make tensors with a row for each of {len(items)} examples, but the {what} of {where} "
+                f"become {trees.described(part)}; {cure}."
+            )
+
+
+def _check_kind(where: str, split: Any) -> None:
+    """Raise UsageError unless a split that is no tuple is a map-style data set."""
+    if isinstance(split, IterableDataset):
+        raise UsageError(
+            f"{where} is an IterableDataset, whose examples cannot be read in the order of a trial's seed; return a "
+            "map-style data set, with __len__ and __getitem__, or tensors."
+        )
+    if isinstance(split, DataLoader):
+        raise UsageError(f"{where} is a DataLoader, but the study makes its own batches; return its `dataset`.")
+    pair = isinstance(split, list) and len(split) == 2 and all(isinstance(part, Tensor | np.ndarray) for part in split)
+    if pair or isinstance(split, Tensor | np.ndarray | Mapping) or split is None:
+        raise UsageError(
+            f"a split is a tuple (inputs, targets) or a map-style data set, but {where} is a {type(split).__name__}; "
+            "write (inputs, targets), each a tensor or a tree of tensors."
+        )
+    if missing := [name for name in ("__len__", "__getitem__") if not hasattr(type(split), name)]:
+        raise UsageError(
+            f"a split is a tuple (inputs, targets) or a map-style data set, but {where}, a {type(split).__name__}, has "
+            f"no {' and no '.join(missing)}; add the method."
+        )
+
+
+def _by_default(where: str, indices: list[int], items: list[Any]) -> Any:
+    """A batch of examples by torch's default_collate; examples that it refuses are named."""
+    for index, item in zip(indices, items, strict=True):
+        if not isinstance(item, tuple | list) or len(item) != 2:
+            raise UsageError(
+                f"the items of {where} must be (input, target) pairs, but example {index} is {trees.described(item)}; "
+                f"return pairs, or {COLLATE}."
+            )
+    try:
+        return default_collate(items)
+    except Exception as error:
+        said = f"{type(error).__name__}: {' '.join(str(error).split())}".rstrip(". ")
+    for index, item in zip(indices, items, strict=True):
+        if not _collates([item]):
+            raise UsageError(
+                f"torch's default_collate makes no tensors of example {index} of {where}, {trees.described(item)} "
+                f"({said}); return tensors or numbers, or {COLLATE}."
+            )
+    other = next((number for number, item in enumerate(items) if not _collates([items[0], item])), len(items) - 1)
+    raise UsageError(
+        f"examples {indices[0]} and {indices[other]} of {where} cannot be put into one batch: "
+        f"{trees.described(items[0])} and {trees.described(items[other])} ({said}); {COLLATE}."
+    )
+
+
+def _collates(items: list[Any]) -> bool:
+    try:
+        default_collate(items)
+    except Exception:
+        return False
+    return True
