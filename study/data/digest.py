@@ -111,9 +111,9 @@ def checked(workload: Workload, splits: Splits, expected: Mapping[str, float]) -
         verb = "differ" if len(differing) > 1 else "differs"
         raise Refused(
             f"splits() of {workload.name} gives other data in each process ({named(differing)} {verb}): it draws from "
-            "a generator that no seed of ours settles, such as np.random.default_rng(), or depends on the order of a set "
-            "or of a folder's files; give such a generator a fixed seed, np.random.default_rng(0), and sort sets and "
-            "files."
+            "a generator that no seed of ours settles, such as np.random.default_rng(), or depends on the order of a "
+            "set or of a folder's files; give such a generator a fixed seed, np.random.default_rng(0), and sort sets "
+            "and files."
         )
     return splits
 
