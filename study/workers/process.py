@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import sys
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Setting:
-    """The settings of a worker (see `study.workers.pool.Workers`). `number`: its place in the pool, from 0."""
+    """The settings of a worker, as `study.workers.pool.Workers` takes them. `number`: its place in the pool, from 0."""
 
     placement: Placement
     import_path: Path | None
@@ -129,7 +130,7 @@ def follow(rank: Rank) -> NoReturn:
             serve(None, None, rank.join(), rank)
     except Exception as error:
         if not lost(error):
-            traceback.print_exc()
+            sys.stderr.write(f"study: {error}\n") if isinstance(error, Refused) else traceback.print_exc()
             status = 1
     sys.stderr.flush()
     os._exit(status)  # on a normal exit torch aborts if a thread still waits for a closed store
@@ -164,6 +165,8 @@ def _prepared(setting: Setting, rank: Rank | None) -> str:
     if device != "cpu":
         torch.cuda.set_device(device)
     placement.settle_arithmetic()
+    for arguments in setting.data:  # now, because the user may edit the file before the sweep comes to this workload
+        importlib.import_module(json.loads(arguments)["_target_"].rpartition(".")[0])
     return device
 
 
