@@ -18,6 +18,7 @@ from analysis import counting, older
 from analysis.counting import ADAPTIVE_SAMPLERS, STOPPING_RULES, Branch, Goal, Rule, evaluation_grid, launch_limit
 from study import optimizers
 from study.optimizers.base import HALF_LIFE, Optimizer, resolved
+from study.optimizers.per_parameter import patterns
 from study.schedules import SCHEDULES
 from study.space import Dimension, Legal, Space, parse_space
 from workloads.suggest import suggest
@@ -179,6 +180,7 @@ class Study:
         workload: `_target_`, `name`, `train_examples` and the other constructor arguments of the workload.
         optimizer, schedule: registered names; an optimizer may also be the import path of a torch.optim class.
         optimizer_arguments: further keyword arguments of that class.
+        no_decay: patterns of parameters without weight decay (`study.optimizers.per_parameter.patterns`).
         batch_size: examples per parameter update, over all devices and micro-batches.
         stopping: when a trial stops. `budget`: after all steps; `goal`: when it reaches the goal; `race`: also at
             `race_factor` times the fewest steps to the goal among trials of lower index.
@@ -206,10 +208,11 @@ class Study:
     evaluation_chunk: int = 1024
     branch: Branch = field(default_factory=Branch)
     optimizer_arguments: Mapping[str, Any] = field(default_factory=dict)
+    no_decay: tuple[str, ...] = ()
     numerics_version: int = NUMERICS_VERSION
 
     def __post_init__(self) -> None:
-        optimizers.find(self.optimizer, self.optimizer_arguments)
+        self._check_optimizer()
         for what, name, known in (
             ("schedule", self.schedule, SCHEDULES),
             ("stopping rule", self.stopping, STOPPING_RULES),
@@ -253,6 +256,12 @@ class Study:
         # A side at the end of the legal interval cannot be widened, whether or not it was declared hard.
         hardened = {name: dimension.hardened(self.legal(name)) for name, dimension in space.items()}
         object.__setattr__(self, "search", replace(self.search, space=hardened))
+
+    def _check_optimizer(self) -> None:
+        takes = {**self.algorithm.hyperparameters, **self.algorithm.optional}  # raises if the optimizer is unknown
+        object.__setattr__(self, "no_decay", patterns(self.no_decay))
+        if self.no_decay and "weight_decay" not in takes:
+            raise ValueError(f"{self.optimizer} takes no weight_decay; leave out optimizer.no_decay.")
 
     @staticmethod
     def _check_warmup(space: Space) -> None:
@@ -326,7 +335,8 @@ class Study:
     def question(self) -> dict[str, Any]:
         """The study as plain data for study.json; `from_question` reads it back, without the derived `train_steps`."""
         space = {name: dimension.to_dict() for name, dimension in sorted(self.search.space.items())}
-        others = {key: value for key, value in vars(self).items() if key != "search"}
+        # Left out if empty: questions on file may be older than this key.
+        others = {k: v for k, v in vars(self).items() if k != "search" and (k != "no_decay" or v)}
         plain = {
             key: asdict(value) if hasattr(value, "__dataclass_fields__") else value for key, value in others.items()
         }

@@ -21,6 +21,7 @@ from yaml import YAMLError
 from study.config.schema import SweepConfig
 from study.errors import UsageError
 from study.optimizers.base import HALF_LIFE
+from study.optimizers.per_parameter import FEW_DIMENSIONS
 from workloads.suggest import suggest
 
 CONF = Path(__file__).parents[1] / "conf"
@@ -29,6 +30,8 @@ KINDS = {"Integer": "a whole number", "Float": "a number", "bool": "true or fals
 OF_ANOTHER_KIND = re.compile(
     rf"Value '(.*)' (?:of type '\w+' could not be converted to|is not a valid) ({'|'.join(KINDS)})\b"
 )
+UNQUOTED = re.compile(r"(?<![^\[, ])ndim *< *2(?![^\], ])")
+"""The pattern FEW_DIMENSIONS in a list, without quotes around it."""
 EXTRAS = {"submitit_slurm": "slurm", "ray": "ray"}
 """Launcher of Hydra -> the extra of this package that installs it."""
 BASIC = "hydra._internal.core_plugins.basic_launcher.BasicLauncher"
@@ -121,12 +124,15 @@ def _check_config_dir(folder: Path) -> None:
 
 
 def _readable(override: str) -> str:
-    """Add what Hydra's grammar requires and people omit: quotes around goals and URLs, `choices:` before a list."""
+    """Add what Hydra's grammar requires and people omit: quotes around goals, URLs and patterns, `choices:` before a
+    list."""
     key, _, value = override.partition("=")
     if (key.lstrip("+") == "goal" or "://" in value) and value[:1] not in ("'", '"'):
         return f"{key}='{value}'"
     if re.fullmatch(r"\+*search\.space\.\w+", key) and value.startswith("["):
         return f"{key}={{choices: {value}}}"
+    if key.lstrip("+") == "optimizer.no_decay":
+        return f"{key}={UNQUOTED.sub(repr(FEW_DIMENSIONS), value)}"
     return override
 
 

@@ -102,8 +102,9 @@ def build_study(config: DictConfig, batch_size: int) -> Study:
     try:
         return Study(
             workload=plain["workload"],
-            optimizer=_optimizer(**plain["optimizer"]),
+            optimizer=_optimizer(plain["optimizer"]["name"], plain["optimizer"]["target"]),
             optimizer_arguments=plain["optimizer"]["arguments"],
+            no_decay=plain["optimizer"]["no_decay"],
             schedule=plain["schedule"],
             batch_size=batch_size,
             goal=Goal.parse(plain["goal"]),
@@ -120,7 +121,7 @@ def build_study(config: DictConfig, batch_size: int) -> Study:
         raise UsageError(f"the workload's YAML file must set {error}." if missing else str(error)) from error
 
 
-def _optimizer(name: str, target: str | None, arguments: dict[str, Any]) -> str:
+def _optimizer(name: str, target: str | None) -> str:
     """The optimizer's name: a registered one, or the import path of a class."""
     if name == "torch" and target is None:
         raise ValueError("optimizer=torch needs the import path of a class: optimizer.target=torch.optim.RAdam.")

@@ -124,11 +124,10 @@ def _built(job: Job, device: str) -> CheckedWorkload:
     few = examples.read("train", range(min(FEW, got)))
     state = _behaviour(study, workload, examples, few)
     check_values(study, workload, splits)
-    check_treatments(study, workload)
     saved = saved_bytes(workload, *few, in_the_loss(study, workload))
     evaluated = evaluation_bytes(workload, *few)
     streamed = streaming.needed(splits, device, job.placement.data_memory)
-    known = {**fingerprint(study, workload, few, splits)} | mean_factor(workload)
+    known = {**fingerprint(study, workload, few, splits)} | mean_factor(study, workload)
     return CheckedWorkload(workload, few, saved, evaluated, known, streamed, state)
 
 
@@ -153,6 +152,7 @@ def _check(study: Study, checked: CheckedWorkload, device: str) -> None:
     if study.batch_size < FEW:  # many models fail on one example
         check_model(study, checked.workload, first(inputs, study.batch_size), first(targets, study.batch_size))
     check_names(study, checked.workload)
+    check_treatments(study, checked.workload)
     if study.algorithm.update is None and (why := refusal(study, checked.workload, checked.data(device))):
         raise UsageError(
             f"{study.optimizer} cannot train {study.name} {why.rstrip('.')}; set its arguments with search.space and "

@@ -38,6 +38,12 @@ class OptimizerConfig:
         {},
         values="such as `optimizer.arguments.num_iterations=2000`",
     )
+    no_decay: list[str] = key(
+        "parts of the names of parameters that `weight_decay` and `l2` leave out; upper and lower case are alike. "
+        "`ndim<2` stands for all parameters with fewer than two dimensions",
+        [],
+        values="such as `[bias,norm]` or `'[ndim<2]'`",
+    )
 
 
 @dataclass

@@ -120,7 +120,7 @@ class Lanes:
         self.keyed = len(keyed_layers(template))
         stack = ARITHMETICS[study.arithmetic].stack
         assert stack is not None
-        self.stack = stack(template, study, heights[-1], treatments(template, workload))
+        self.stack = stack(template, study, heights[-1], treatments(template, workload, study.no_decay))
         self.lanes: list[Lane] = []
         self._updated: tuple[int, Callable[..., Tensor]] | None = None
 

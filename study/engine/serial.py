@@ -126,7 +126,7 @@ class Run:
         self.learning_rate = learning_rate(study.schedule, study.train_steps, study.batch_size, self.hyperparameters)
         algorithm = study.algorithm
         build = algorithm.build or (lambda model, h, special: Plain(model, algorithm, h, special))
-        special = treatments(self.model, workload)
+        special = treatments(self.model, workload, study.no_decay)
         self.algorithm, self.optimizer = algorithm, build(self.model, self.hyperparameters, special)
         base = self.hyperparameters["learning_rate"]
         self.rates = [float(group.get("lr", base)) / base for group in self.optimizer.param_groups]

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from analysis.counting import HALF_LIFE, beta
+from study.optimizers import per_parameter
 from study.optimizers.per_parameter import ALL_USUAL, Treatments, param_groups
 from study.space import Legal
 
@@ -23,7 +24,7 @@ Rule = Callable[[Tensor, Tensor, State, Scalars, Tensor], tuple[Tensor, State]]
 Stacked = Callable[[Tensor, Tensor, State, Scalars, Tensor], None]
 """The rule for many lanes, in place: parameter, gradient and state [l, *], hyperparameters and steps [l, 1]."""
 
-DECAYS = {"l2": Legal("[0, inf)"), "weight_decay": Legal("[0, inf)")}
+DECAYS = {name: Legal("[0, inf)") for name in per_parameter.DECAYS}
 """Optional hyperparameters of every optimizer: an L2 penalty in the gradient, and decoupled weight decay."""
 AVERAGE = {"ema_decay": Legal("[0, 1)")}
 """Decay of the moving average of weights; the averaged weights are evaluated beside the weights."""
@@ -113,17 +114,20 @@ class Plain(torch.optim.Optimizer):
         for group in self.param_groups:
             for parameter in group["params"]:
                 if parameter.grad is not None:
-                    self._update(parameter, group["lr"])
+                    self._update(parameter, group)
         return loss
 
-    def _update(self, parameter: Tensor, learning_rate: float) -> None:
+    def _update(self, parameter: Tensor, group: Mapping[str, Any]) -> None:
         assert parameter.grad is not None
         held = self.state[parameter] or {"step": 0, **self.rule.init(parameter)}
         step = held.pop("step") + 1
         # Fill on the device: copying a number to a GPU would wait for it.
-        rate, count = (torch.full((), value, device=parameter.device) for value in (learning_rate, float(step)))
+        rate, count = (torch.full((), value, device=parameter.device) for value in (group["lr"], float(step)))
+        scalars = self.scalars | {"learning_rate": rate}
+        if "weight_decay" in group:
+            scalars["weight_decay"] = torch.full((), group["weight_decay"], device=parameter.device)
         assert self.rule.update is not None
-        new, state = self.rule.update(parameter, parameter.grad, held, self.scalars | {"learning_rate": rate}, count)
+        new, state = self.rule.update(parameter, parameter.grad, held, scalars, count)
         parameter.copy_(new)
         if self.rule.refresh is not None:
             state = self.rule.refresh(state, self.hyperparameters, step)

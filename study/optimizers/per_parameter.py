@@ -1,25 +1,39 @@
-"""What is special about single parameters of a model: a factor on the learning rate."""
+"""What is special about single parameters of a model: a factor on the learning rate, or no weight decay."""
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor, nn
 
 from workloads.base import Workload
 from workloads.suggest import suggest
 
+DECAYS = ("l2", "weight_decay")
+"""The hyperparameters that `optimizer.no_decay` keeps from parameters."""
+FEW_DIMENSIONS = "ndim<2"
+"""The pattern of `optimizer.no_decay` that stands for all parameters with fewer than two dimensions."""
+
 
 class Treatment(NamedTuple):
-    """How one parameter is updated. `rate`: factor on the learning rate."""
+    """How one parameter is updated.
+
+    Attributes:
+        rate: factor on the learning rate.
+        decays: l2 and weight decay apply to it.
+    """
 
     rate: float = 1.0
+    decays: bool = True
 
     def of(self, hyperparameters: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
         """The hyperparameters of this parameter, given those of its model."""
         if self == USUAL:
             return hyperparameters
-        return {**hyperparameters, "learning_rate": hyperparameters["learning_rate"] * self.rate}
+        kept = () if self.decays else DECAYS
+        zeros = {name: torch.zeros_like(value) for name, value in hyperparameters.items() if name in kept}
+        return {**hyperparameters, **zeros, "learning_rate": hyperparameters["learning_rate"] * self.rate}
 
 
 Treatments = Mapping[str, Treatment]
@@ -28,16 +42,62 @@ USUAL = Treatment()
 ALL_USUAL: Treatments = {}
 
 
-def treatments(model: nn.Module, workload: Workload) -> dict[str, Treatment]:
+def treatments(model: nn.Module, workload: Workload, no_decay: Sequence[str] = ()) -> dict[str, Treatment]:
     """The special treatments of a model's trained parameters.
 
+    Arguments:
+        no_decay: patterns of parameters without weight decay, see `patterns`.
+
     Raises:
-        ValueError: `groups(model)` of the workload is faulty.
+        ValueError: `groups(model)` of the workload is faulty, or a pattern matches no parameter.
     """
-    factors = _factors(model, workload)
+    factors, undecayed = _factors(model, workload), _undecayed(model, workload, no_decay)
     trained = (name for name, parameter in model.named_parameters() if parameter.requires_grad)
-    found = {name: Treatment(factors.get(name, 1.0)) for name in trained} if factors else {}
+    found = {name: Treatment(factors.get(name, 1.0), name not in undecayed) for name in trained}
     return {name: treatment for name, treatment in found.items() if treatment != USUAL}
+
+
+def patterns(given: Sequence[str]) -> tuple[str, ...]:
+    """The patterns of `optimizer.no_decay` in a fixed form: lower case, sorted, each once.
+
+    A pattern matches the parameters whose names contain it, in upper or lower case; `ndim<2` matches the parameters
+    with fewer than two dimensions.
+
+    >>> patterns(["norm", "Bias", "ndim < 2", "bias"])
+    ('bias', 'ndim<2', 'norm')
+
+    Raises:
+        ValueError: a pattern is no text, or empty.
+    """
+    found = ["".join(each.lower().split()) if isinstance(each, str) else "" for each in given]
+    if not all(found):
+        raise ValueError(f"optimizer.no_decay lists parts of parameter names, such as bias, but got {list(given)}.")
+    return tuple(sorted({*found}))
+
+
+def _undecayed(model: nn.Module, workload: Workload, no_decay: Sequence[str]) -> set[str]:
+    """The names of the parameters that a pattern matches."""
+    names, found = _all_names(model) if no_decay else {}, set[str]()
+    shapes = {name: parameter.shape for name, parameter in model.named_parameters()}
+    for pattern in no_decay:
+        matched = {
+            name
+            for name, all_ in names.items()
+            if (len(shapes[name]) < 2 if pattern == FEW_DIMENSIONS else any(pattern in each.lower() for each in all_))
+        }
+        if not matched:
+            raise ValueError(
+                f"optimizer.no_decay has {pattern!r}, which matches no parameter of {workload.name}; these are "
+                f"{_listed(list(names))}. {FEW_DIMENSIONS!r} matches those with fewer than two dimensions."
+            )
+        found |= matched
+    return found
+
+
+def _listed(names: Sequence[str], most: int = 12) -> str:
+    """The first names, and how many more there are."""
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return f"{', '.join(names[:most])}{more}"
 
 
 def _all_names(model: nn.Module) -> dict[str, list[str]]:
@@ -107,7 +167,10 @@ def param_groups(
             group.append((name, parameter) if named else parameter)
     if not treatments:
         return groups.get(USUAL, [])
-    return [{"params": group, "lr": learning_rate * each.rate} for each, group in groups.items()]
+    return [
+        {"params": group, "lr": learning_rate * each.rate, **({} if each.decays else {"weight_decay": 0.0})}
+        for each, group in groups.items()
+    ]
 
 
 def decayed(model: nn.Module, treatments: Treatments) -> list[tuple[float, list[Tensor]]]:
@@ -115,6 +178,6 @@ def decayed(model: nn.Module, treatments: Treatments) -> list[tuple[float, list[
     found: dict[float, list[Tensor]] = {}
     for name, parameter in model.named_parameters():
         treatment = treatments.get(name, USUAL)
-        if parameter.requires_grad:
+        if parameter.requires_grad and treatment.decays:
             found.setdefault(treatment.rate, []).append(parameter)
     return list(found.items())

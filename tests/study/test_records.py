@@ -80,9 +80,10 @@ def test_every_field_is_part_of_the_question(make_study):
         "trials": 5,
         "max_launches": 50,
         "space": {"learning_rate": 0.1, "momentum": 0.9},
+        "no_decay": ["bias"],
     }
     plain = make_study().question()
-    assert plain.keys() == {field.name for field in dataclasses.fields(Study)} | {"train_steps"}
+    assert {*plain, "no_decay"} == {field.name for field in dataclasses.fields(Study)} | {"train_steps"}
     for field, value in changes.items():
         assert make_study(**{field: value}).question() != plain, field
 

@@ -168,6 +168,44 @@ def test_every_rule_learns_at_the_rate_of_the_parameters_group(asked, optimizer,
     assert np.abs(np.subtract(found, alike)).max(1).min() > 10 * TOLERANCE
 
 
+UNDECAYED = {False: ("1.bias", "4.bias"), True: ("0.bias", "5.bias")}
+DECAYED = [each for each in ENGINES if each[0] != "kfac"]
+
+
+@pytest.mark.parametrize(("optimizer", "how"), DECAYED)
+def test_no_rule_decays_the_parameters_that_are_left_out(asked, optimizer, how):
+    space = {"weight_decay": {"choices": [0.5, 2.0]}, "l2": 0.3}
+    study, workload = asked(how, optimizer, space=space, no_decay=["bias"]), Grouped(images=how == "vmap")
+    named = FACTORS[workload.images], UNDECAYED[workload.images]
+    wanted = by_hand(study, "weight_decay", workload, lambda model, h: Rule(model, optimizer, h, *named))
+    found = losses(study, "weight_decay", workload)
+    np.testing.assert_allclose(found, wanted, rtol=TOLERANCE)
+    assert np.abs(np.subtract(found, losses(replace(study, no_decay=()), "weight_decay", workload))).max() > 2e-3
+
+
+@pytest.mark.parametrize("micro_batch", [None, 4])
+@pytest.mark.parametrize("optimizer", ["momentum", "adamw", "torch.optim.RAdam"])
+def test_torchs_optimizers_decay_by_groups_in_whole_batches_and_accumulated_ones(asked, optimizer, micro_batch):
+    decay = "l2" if optimizer == "momentum" else "weight_decay"
+    space = {"learning_rate": {"choices": [0.02, 0.05]}, decay: 0.5}
+    study = asked("plain", optimizer, micro_batch=micro_batch, space=space, no_decay=["bias"])
+
+    def build(model: nn.Module, h: dict[str, float]) -> Any:
+        matrices, biases = ([p for p in model.parameters() if (p.dim() > 1) == great] for great in (True, False))
+        groups, lr = (
+            [{"params": matrices, "weight_decay": 0.5}, {"params": biases, "weight_decay": 0.0}],
+            h["learning_rate"],
+        )
+        if optimizer == "momentum":
+            return torch.optim.SGD(groups, lr=lr, momentum=h["momentum"])
+        if optimizer == "adamw":
+            return torch.optim.AdamW(groups, lr=lr, betas=(h["beta1"], h["beta2"]), eps=h["epsilon"])
+        return torch.optim.RAdam(groups, lr=lr)
+
+    wanted = by_hand(study, "learning_rate", Blobs(), build)
+    np.testing.assert_allclose(losses(study, "learning_rate", Blobs()), wanted, rtol=TOLERANCE)
+
+
 def in_groups(model: nn.Module, rate: float) -> list[dict[str, Any]]:
     named = dict(model.named_parameters())
     return [{"params": [p], "lr": rate * FACTORS[False].get(name, 1.0)} for name, p in named.items()]

@@ -1,5 +1,6 @@
 """Learning-rate factors of single parameters: which parameters they reach, and which factors are refused."""
 
+import json
 from collections.abc import Callable
 from typing import Any
 
@@ -7,12 +8,14 @@ import pytest
 import torch
 from torch import nn
 
-from study import whole_sweep
+from study import store, whole_sweep
 from study.config import treatment_check
+from study.config.jobs import parse_jobs
 from study.errors import UsageError
 from study.optimizers import per_parameter
 from study.optimizers.kfac import KFAC
 from study.optimizers.per_parameter import Treatment, param_groups
+from study.store import StoreError
 from workloads.fully_connected import FullyConnected
 
 
@@ -69,6 +72,60 @@ def test_faults_are_refused(groups, said):
         rates(groups)
 
 
+def undecayed(*patterns: str) -> set[str]:
+    found = per_parameter.treatments(Net(), Tiny({}), per_parameter.patterns(patterns))
+    assert all(each == Treatment(1.0, decays=False) for each in found.values())
+    return set(found)
+
+
+def test_patterns_are_parts_of_names_or_of_the_number_of_dimensions():
+    biases = {"body.1.bias", "body.2.bias", "head.bias"}
+    assert undecayed("BIAS") == biases  # not of the frozen layer
+    assert undecayed("ndim<2") == biases | {"body.2.weight"}
+    assert undecayed("head.w", "body.2") == {"embedding.weight", "body.2.weight", "body.2.bias"}  # by either name
+    both = per_parameter.treatments(Net(), Tiny({"body.2": 0.1}), ("bias",))
+    assert both["body.2.weight"] == Treatment(0.1, decays=True)
+    assert both["body.2.bias"] == Treatment(0.1, decays=False)
+    assert both["head.bias"] == Treatment(1.0, decays=False)
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        (
+            ["optimizer.no_decay=[bias,norm]"],
+            "optimizer.no_decay has 'norm', which matches no parameter of mlp_digits; ",
+        ),
+        (
+            ["optimizer.no_decay=[bias,norm]"],
+            r"these are 1.weight, 1.bias, .*'ndim<2' matches those with fewer than two",
+        ),
+        (["optimizer.no_decay=['']"], "lists parts of parameter names, such as bias, but got"),
+        (
+            ["optimizer=torch", "optimizer.target=torch.optim.Rprop", "optimizer.no_decay=[bias]"],
+            "takes no weight_decay;",
+        ),
+    ],
+)
+def test_patterns_that_match_nothing_are_refused(tmp_path, asked, said):
+    with pytest.raises(UsageError, match=said):
+        whole_sweep.jobs_here(["batch_size=64", *asked, f"results={tmp_path / 'results'}"], None)
+
+
+def test_patterns_belong_to_the_question(tmp_path):
+    def job(*patterns: str) -> Any:
+        return parse_jobs(["batch_size=64", f"results={tmp_path}", *patterns])[0]
+
+    one, other = job("optimizer.no_decay=[Bias,ndim<2]"), job("optimizer.no_decay=['ndim < 2', bias, bias]")
+    assert one.study == other.study
+    assert one.study.no_decay == ("bias", "ndim<2")
+    assert type(one.study).from_question(json.loads(json.dumps(one.study.question()))) == one.study
+    assert "no_decay" not in job().study.question()  # as questions on file, which older versions wrote
+    store.announce(tmp_path, job().study)
+    with pytest.raises(StoreError, match=r"holds another question \(no_decay: None -> \['bias', 'ndim<2'\]\)"):
+        store.check(tmp_path, [one.study])
+
+
 def test_a_sweep_refuses_faulty_groups_and_knows_changed_ones_again(tmp_path, monkeypatch):
     asked = ["batch_size=64", f"results={tmp_path / 'results'}"]
     monkeypatch.setattr(FullyConnected, "groups", lambda self, model: {"body": 0.1}, raising=False)
@@ -86,7 +143,7 @@ def test_a_sweep_refuses_faulty_groups_and_knows_changed_ones_again(tmp_path, mo
         factors.append(job.fingerprint["mean learning-rate factor"])
     assert factors[0] == 1.0
     assert 0.5 < factors[1] < 1.0
-    assert treatment_check.mean_factor(Tiny({"body": 3.0}))["mean learning-rate factor"] > 1
+    assert treatment_check.mean_factor(job.study, Tiny({"body": 3.0}))["mean learning-rate factor"] > 1
 
 
 def test_optimizers_get_one_list_unless_something_is_special():
