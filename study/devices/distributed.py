@@ -28,6 +28,8 @@ T = TypeVar("T")
 PATIENCE = timedelta(days=3650)
 """Timeout of collectives: trials may be days apart, and a dead rank is detected by its closed connection."""
 OVER = "over"
+TORCHRUN = "TORCHELASTIC_RUN_ID"
+"""A variable that only torchrun sets. SLURM, MPI and notebooks also leave WORLD_SIZE and RANK behind."""
 
 
 class TooLittleMemory(MemoryError):
@@ -137,10 +139,12 @@ def ranks(count: int, size: int) -> tuple[object, list[list[Rank]]]:
 
 
 def launched() -> Rank | None:
-    """The rank of this process under torchrun; None if torchrun started no other."""
+    """The rank of this process under torchrun; None if torchrun started no other, or not this process."""
     environment = os.environ
-    size = int(environment.get("WORLD_SIZE", "1"))
-    if size == 1 or not {"RANK", "MASTER_ADDR", "MASTER_PORT"} <= environment.keys():
+    if not {TORCHRUN, "WORLD_SIZE", "RANK", "MASTER_ADDR", "MASTER_PORT"} <= environment.keys():
+        return None
+    size = int(environment["WORLD_SIZE"])
+    if size == 1:
         return None
     index = int(environment["RANK"])
     attempt = environment.get("TORCHELASTIC_RESTART_COUNT", "0")

@@ -1,0 +1,51 @@
+"""What other programs leave in the environment: schedulers, MPI, notebooks."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from study.devices import distributed
+
+ROOT = Path(__file__).parents[3]
+ADDRESS = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29555"}
+TORCHRUN = {"TORCHELASTIC_RUN_ID": "none", **ADDRESS}
+LEFT = {
+    "rank 0": {"WORLD_SIZE": "4", "RANK": "0", "LOCAL_RANK": "0", **ADDRESS},
+    "rank 1": {"WORLD_SIZE": "4", "RANK": "1", "LOCAL_RANK": "1", **ADDRESS},
+    "without address": {"WORLD_SIZE": "4", "RANK": "1"},
+    "of another kind": {"WORLD_SIZE": "four", "RANK": "", **ADDRESS},
+    "SLURM": {"SLURM_NTASKS": "8", "SLURM_PROCID": "3", "WORLD_SIZE": "8", "RANK": "3", **ADDRESS},
+    "MPI": {"OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_RANK": "1", "WORLD_SIZE": "2", "RANK": "1", **ADDRESS},
+    "torchrun with one process": {"WORLD_SIZE": "1", "RANK": "0", **TORCHRUN},
+}
+
+
+def run(*arguments, **environment):
+    command = [sys.executable, "-m", "study", *arguments]
+    return subprocess.run(
+        command, cwd=ROOT, env=os.environ | environment, capture_output=True, text=True, timeout=60, check=False
+    )
+
+
+@pytest.mark.parametrize("left", LEFT.values(), ids=LEFT)
+def test_only_torchrun_makes_ranks(left, monkeypatch):
+    for name, value in left.items():
+        monkeypatch.setenv(name, value)
+    assert distributed.launched() is None
+
+
+def test_torchrun_is_recognised(monkeypatch):
+    for name, value in {"WORLD_SIZE": "2", "RANK": "1", "LOCAL_RANK": "1", **TORCHRUN}.items():
+        monkeypatch.setenv(name, value)
+    rank = distributed.launched()
+    assert (rank.index, rank.size, rank.local_index, rank.port) == (1, 2, 1, 29555)
+
+
+@pytest.mark.parametrize("left", ["rank 0", "rank 1", "of another kind"])
+def test_a_command_ends_with_the_ranks_of_a_scheduler_in_its_environment(left):
+    done = run("sweep", "--cfg", **LEFT[left])
+    assert done.returncode == 0, done.stderr
+    assert "mlp_digits" in done.stdout
