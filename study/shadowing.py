@@ -1,16 +1,76 @@
-"""Keep the user's modules from hiding ours: a folder may hold `analysis.py`, `workloads/` or `random.py` of its own."""
+"""Keep the user's modules from hiding ours: a folder may hold `analysis.py`, `workloads/` or `random.py` of its own.
+
+Imports nothing that Python has not already imported at its start, because the current folder may hide the rest.
+"""
 
 import os
 import sys
-from pathlib import Path
+from importlib.machinery import PathFinder
+from importlib.util import module_from_spec
+
+OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+"""The folder of our packages."""
 
 
 def look_in_current_folder_last() -> None:
-    """Move the current folder, which `python -m` puts first on sys.path, behind everything installed.
+    """Move the current folder, which `python -m` and PYTHONPATH=. put first, behind everything installed.
 
     This program's own folder goes before it, also where an import hook or the current folder led to it. Processes that
     start later get the same order, and `workloads.base.importable` appends the folder of --config-dir.
     """
-    ours = str(Path(__file__).resolve().parents[1])
-    first = [sys.path.pop(0)] if sys.path[0] in ("", os.getcwd()) else []
-    sys.path += [folder for folder in (ours, *first) if folder not in sys.path]
+    first = [sys.path.pop(0)] if _is_current(sys.path[0]) else []
+    first += [folder for folder in sys.path if _is_current(folder) and not _is_ours(folder)]
+    sys.path[:] = [folder for folder in sys.path if _is_ours(folder) or not _is_current(folder)]
+    sys.path += [folder for folder in (OURS, *first[:1]) if folder not in sys.path]
+
+
+def import_ours() -> None:
+    """Import our other packages from our folder, whatever sys.path puts before it; their modules then follow.
+
+    Raises:
+        ImportError: another module of such a name is already imported.
+    """
+    for name in ("analysis", "workloads"):
+        ours = PathFinder.find_spec(name, [OURS])
+        if ours is None or ours.loader is None:
+            continue  # a partial copy; the import that needs the package says so
+        if name in sys.modules:
+            if (place := getattr(sys.modules[name], "__file__", None)) != ours.origin:
+                raise ImportError(f"{place} has the name of {ours.origin}: rename it, or import study before it.")
+            continue
+        sys.modules[name] = module_from_spec(ours)
+        ours.loader.exec_module(sys.modules[name])
+
+
+def environment() -> dict[str, str]:
+    """Variables for new processes of Python: they too look in the current folder last, from their first import on."""
+    folders = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    kept = [folder for folder in folders if folder and (_is_ours(folder) or not _is_current(folder))]
+    return {"PYTHONSAFEPATH": "1", "PYTHONPATH": os.pathsep.join(kept)}
+
+
+def hidden_modules() -> list[str]:
+    """Files and folders of the user's own that have the name of a module of Python, in folders that Python searches."""
+    folders = [os.getcwd(), *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
+    paths = [os.path.join(folder, name) for folder in dict.fromkeys(folders) for name in _names(folder)]
+    return [path for path in paths if os.path.basename(path).removesuffix(".py") in sys.stdlib_module_names]
+
+
+def _names(folder: str) -> list[str]:
+    """The modules and packages in a folder."""
+    if not os.path.isdir(folder):
+        return []
+    return sorted(
+        name
+        for name in os.listdir(folder)
+        if name.endswith(".py") or os.path.isfile(os.path.join(folder, name, "__init__.py"))
+    )
+
+
+def _is_ours(folder: str) -> bool:
+    return os.path.realpath(folder) == os.path.realpath(OURS)
+
+
+def _is_current(folder: str) -> bool:
+    """Whether an entry of sys.path is the current folder."""
+    return folder == "" or os.path.realpath(folder) == os.path.realpath(os.getcwd())

@@ -156,7 +156,7 @@ def import_cure(module: str) -> str:
     name = module.partition(".")[0]
     imported = sys.modules.get(name)
     places = {getattr(imported, "__file__", None), *getattr(imported, "__path__", [])}
-    for folder in reversed(sys.path[-2:]):  # the user's: --config-dir and, with `python -m study`, the current one
+    for folder in reversed(sys.path):  # the last are the user's: --config-dir, the current one, then PYTHONPATH
         spec = PathFinder.find_spec(name, [folder])
         own = spec and (spec.origin or next(iter(spec.submodule_search_locations or ()), None))
         if imported and own and own not in places:

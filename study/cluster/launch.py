@@ -23,7 +23,7 @@ from hydra.core.plugins import Plugins
 from hydra.types import HydraContext
 from omegaconf import open_dict
 
-from study import whole_sweep
+from study import shadowing, whole_sweep
 from study.cluster import job_process, slurm
 from study.config import compose
 from study.config.compose import CONF
@@ -31,6 +31,7 @@ from study.config.jobs import Job
 from study.devices import placement
 from study.errors import Failed, UsageError
 from study.terminal.progress import study_name
+from study.workers.pool import environment
 
 KINDS = {"BasicLauncher": "none", "JoblibLauncher": "local", "SlurmLauncher": "slurm", "RayLauncher": "ray"}
 """Class of the launcher -> kind; the name of a file in cluster/ does not tell, because users may add their own."""
@@ -290,8 +291,10 @@ def _hand_over(
                 config.hydra.launcher = settings
             context = HydraContext(GlobalHydra.instance().config_loader(), Callbacks())
             launcher = Plugins.instance().instantiate_launcher(context, partial(job_process.run, tasks), config)
-            for each in launcher.launch([[f"+job={number}"] for number in range(len(tasks))], initial_job_idx=0):
-                _ = each.return_value  # raises the error that kept a job from starting
+            numbers = [[f"+job={number}"] for number in range(len(tasks))]
+            with environment(shadowing.environment()):
+                for each in launcher.launch(numbers, initial_job_idx=0):
+                    _ = each.return_value  # raises the error that kept a job from starting
         ends.append(None)
     except Exception as error:
         ends.append(error)

@@ -9,12 +9,14 @@ from __future__ import annotations
 import json
 import multiprocessing as mp
 import os
+import signal
 from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from contextlib import contextmanager
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from study import shadowing
 from study.devices import signals
 from study.engine.cost import Cost
 from study.errors import Failed
@@ -231,10 +233,19 @@ class Workers:
     def _died(self, pipe: Connection) -> WorkerError:
         process = self._processes[pipe]
         process.join(timeout=5)
-        return WorkerError(
-            f"a worker process died (exit code {process.exitcode}), most likely because memory ran out; "
-            "try engine.workers=1. Finished trials are kept, and the same command continues."
-        )
+        return WorkerError(f"{death(process.exitcode)}. Finished trials are kept, and the same command continues.")
+
+
+def death(code: int | None) -> str:
+    """What the exit code of a worker that sent no error says about its end, with the cure where there is one."""
+    if code == -signal.SIGKILL:
+        return f"a worker process died (exit code {code}), most likely because memory ran out; try engine.workers=1"
+    if code is None or code <= 0:
+        name = f" by {signal.Signals(-code).name}" if code else ""
+        return f"a worker process died (exit code {code}){name}, in compiled code; its last output is above"
+    hidden = shadowing.hidden_modules()
+    cure = f"; {hidden[0]} has the name of a module of Python: rename it" if hidden else ""
+    return f"a worker process ended (exit code {code}) before it could start or say why; its last output is above{cure}"
 
 
 class _Training:
@@ -290,7 +301,13 @@ def _key(study: Study) -> str:
 def one_thread_environment() -> Iterator[None]:
     """Give processes started in this block one thread each, and memory settings that glibc reads at their start."""
     tunables = [*filter(None, [os.environ.get("GLIBC_TUNABLES")]), _HUGE_PAGES]
-    ours = _ENVIRONMENT | {"GLIBC_TUNABLES": ":".join(tunables)}
+    with environment(_ENVIRONMENT | {"GLIBC_TUNABLES": ":".join(tunables)} | shadowing.environment()):
+        yield
+
+
+@contextmanager
+def environment(ours: Mapping[str, str]) -> Iterator[None]:
+    """Set these environment variables for processes started in this block."""
     before = {name: os.environ.get(name) for name in ours}
     os.environ.update(ours)
     try:

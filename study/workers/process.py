@@ -95,6 +95,7 @@ def work(pipe: Connection, parent: int, setting: Setting, rank: Rank | None) -> 
     from study.devices.distributed import Team
 
     signals.die_with(parent)
+    os.environ.pop("PYTHONSAFEPATH", None)  # the pool set it for this process, not for what a workload starts
     try:
         serve(pipe, setting, rank.join() if rank else Team(), rank)
     except (EOFError, ConnectionError):

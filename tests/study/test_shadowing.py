@@ -4,18 +4,23 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
 
 import pandas as pd
 import pytest
 from helpers.made_workload import own_folder
 
 from study.__main__ import main
+from study.shadowing import import_ours
+from study.workers.pool import death
 
 ROOT = Path(__file__).parents[2]
 SCRIPT = "import sys\nfrom study.__main__ import main\nif __name__ == '__main__':\n    sys.exit(main())\n"
 """What pip installs as `study`."""
 OURS = ["analysis", "workloads", "study", "conf", "results", "tables"]
 INSTALLED = ["random", "torch"]
+OF_PYTHON = ["pickle", "signal", "socket", "struct"]
+"""Modules that Python imports while it starts a process."""
 FORMS = {"module": "{}.py", "package": "{}/__init__.py", "folder": "{}/note.txt"}
 FAILS = "raise RuntimeError(f'imported {__file__}')\n"
 
@@ -30,13 +35,13 @@ def run(tmp_path):
     script.write_text(SCRIPT)
     own_folder(mine)
 
-    def run(way, files_here, files_mine, *words):
+    def run(way, files_here, files_mine, *words, path=""):
         for file in [*(here / name for name in files_here), *(mine / name for name in files_mine)]:
             file.parent.mkdir(exist_ok=True)
             file.write_text(FAILS)
         start = [str(script)] if way == "study" else ["-m", "study"]
         command = [sys.executable, *start, "sweep", "--config-dir", str(mine), "workload=images", *words]
-        environment = os.environ | {"PYTHONPATH": str(ROOT)}
+        environment = os.environ | {"PYTHONPATH": path.replace("MINE", str(mine)) + str(ROOT)}
         return subprocess.run(command, cwd=here, env=environment, capture_output=True, text=True)
 
     return run
@@ -60,6 +65,44 @@ def test_ours_are_imported_beside_files_of_the_same_names(run, way, form):
     done = run(way, files(form, [*beside(way, form), *INSTALLED]), files(form, names), "--cfg")
     assert done.returncode == 0, done.stderr
     assert "_target_: made_images.Images" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("path", "here", "mine"),
+    [
+        ("", OF_PYTHON, []),
+        (".:", [*OF_PYTHON, "analysis", "workloads"], []),
+        pytest.param(":", [*OF_PYTHON, "analysis", "workloads"], [], marks=pytest.mark.slow),
+        ("MINE:", [], ["analysis", "workloads"]),
+    ],
+    ids=["current folder", "PYTHONPATH=.", "empty entry in PYTHONPATH", "config-dir in PYTHONPATH"],
+)
+def test_workers_start_beside_modules_of_the_same_names(run, path, here, mine):
+    words = ["batch_size=8", "search.trials=1", "engine.workers=1"]
+    done = run("python -m study", files("module", here), files("module", mine), *words, path=path)
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_module_that_is_imported_before_ours_is_told(tmp_path, monkeypatch):
+    other = ModuleType("analysis")
+    other.__file__ = str(tmp_path / "analysis.py")
+    monkeypatch.setitem(sys.modules, "analysis", other)
+    with pytest.raises(ImportError, match=r"/analysis.py has the name of .*/analysis/__init__.py: rename it"):
+        import_ours()
+
+
+@pytest.mark.parametrize(
+    ("code", "told"),
+    [
+        (-9, "most likely because memory ran out; try engine.workers=1"),
+        (-11, "by SIGSEGV, in compiled code"),
+        (1, "before it could start or say why; its last output is above; {}/pickle.py has the name of a module"),
+    ],
+)
+def test_a_workers_death_is_told_by_its_exit_code(tmp_path, monkeypatch, code, told):
+    (tmp_path / "pickle.py").write_text(FAILS)
+    monkeypatch.chdir(tmp_path)
+    assert told.format(tmp_path) in death(code)
 
 
 @pytest.mark.parametrize(
