@@ -21,6 +21,7 @@ TAKE_OVERRIDES = ("sweep", "plan", "calibrate")
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one verb; returns the exit status: 0 done, 1 failed, 2 refused, 130 interrupted."""
     argv = sys.argv[1:] if argv is None else list(argv)
+    os.environ["MPLBACKEND"] = "agg"  # a notebook's backend, or one that is not installed, would end `report`
     return _launched(argv) if "TORCHELASTIC_RUN_ID" in os.environ else _command(argv)
 
 

@@ -19,6 +19,7 @@ and batch_size, which `y` is drawn against.
 import io
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from math import ceil, floor, log2, log10
 from typing import Any
 
@@ -229,6 +230,15 @@ def legend(ax: Axes, lines: Sequence[Any], notes: Mapping[str, Any]) -> None:
         ax.legend(ncols=1, **place)
 
 
+@contextmanager
+def _style() -> Iterator[None]:
+    """Matplotlib's defaults with STYLE: a user's matplotlibrc, such as `text.usetex: True`, changes no figure."""
+    with matplotlib.rc_context():
+        matplotlib.rcdefaults()
+        matplotlib.rcParams.update(STYLE)
+        yield
+
+
 def draw(panel: Callable[[Axes], None], small: bool = False) -> Figure:
     """Draw a figure with one panel. Axes have a fixed size, so that panels line up; the figure grows with its legend.
 
@@ -236,7 +246,7 @@ def draw(panel: Callable[[Axes], None], small: bool = False) -> Figure:
     """
     width, height = (3.0, 2.3) if small else (4.0, 3.0)
     left, right, above, below = 1.08, 0.12, 0.5, 0.6  # inches, like all lengths here
-    with matplotlib.rc_context(STYLE):
+    with _style():
         figure = Figure(figsize=(left + width + right, above + height + below))
         ax = figure.add_axes(_share(figure, left, below, width, height).bounds)
         panel(ax)
@@ -262,7 +272,7 @@ def svg(figure: Figure) -> bytes:
     """A figure as SVG; the same bytes on every run: no date, no version, no random id."""
     buffer = io.BytesIO()
     nothing = dict.fromkeys(("Date", "Creator", "Format", "Type"))
-    with matplotlib.rc_context(STYLE):
+    with _style():
         figure.savefig(buffer, format="svg", dpi=72, metadata=nothing)
     # The layout uses DejaVu Sans. The SVG names fonts that every system has; they are narrower, so nothing overlaps.
     fonts = (rb"(style=\"[^\"]*font[^\"]*?)'DejaVu Sans'[^;\"]*", rb"\1Helvetica, Arial, sans-serif")
@@ -311,7 +321,7 @@ def png_side_by_side(panels: Sequence[Figure]) -> bytes:
 
 def _image(figure: Figure) -> Image.Image:
     figure.set_dpi(DOTS)
-    with matplotlib.rc_context(STYLE):
+    with _style():
         canvas = FigureCanvasAgg(figure)
         canvas.draw()
     return Image.fromarray(np.asarray(canvas.buffer_rgba())).convert("RGB")

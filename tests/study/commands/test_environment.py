@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from shutil import copytree
 
 import pytest
 
@@ -49,3 +50,30 @@ def test_a_command_ends_with_the_ranks_of_a_scheduler_in_its_environment(left):
     done = run("sweep", "--cfg", **LEFT[left])
     assert done.returncode == 0, done.stderr
     assert "mlp_digits" in done.stdout
+
+
+@pytest.mark.parametrize("backend", ["module://matplotlib_inline.backend_inline", "nonsense", "", "qtagg"])
+def test_a_report_is_drawn_under_any_backend_of_matplotlib(backend, tmp_path):
+    studies = ROOT / "results/published/mlp_digits/studies/mlp_digits/sgd/64"
+    copytree(studies, tmp_path / "studies/mlp_digits/sgd/64")
+    done = run("report", str(tmp_path), MPLBACKEND=backend)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "report.html").exists()
+
+
+@pytest.mark.parametrize("line", ["text.usetex: True", "lines.linewidth: 7"])
+def test_a_users_matplotlibrc_changes_no_figure(line, tmp_path):
+    file = tmp_path / "matplotlibrc"
+    program = """
+import hashlib, matplotlib
+from analysis.figures import canvas
+figure = canvas.draw(lambda ax: ax.plot([1, 2], label="a_b"))
+print(hashlib.sha256(canvas.svg(figure)).hexdigest())
+"""
+    drawn = set()
+    for text in ("", f"{line}\n"):
+        file.write_text(text)
+        environment = os.environ | {"MATPLOTLIBRC": str(file)}
+        command = [sys.executable, "-c", program]
+        drawn.add(subprocess.run(command, env=environment, capture_output=True, check=True).stdout)
+    assert len(drawn) == 1
