@@ -45,6 +45,10 @@ Several values with commas make a study for each combination. Keys that say wher
 `checkpoint`, `cluster`, `shards`) take one value. `python -m study sweep --cfg` with the same keys prints the composed
 configuration and trains nothing. An unknown key or a value that does not fit is refused with the nearest known one.
 
+A folder may have any name: `'results=~/runs/a, b (1)'` is one folder below your home folder, and `results=` is never
+swept unless you quote each value: `"results='a','b'"`. In `results=here/${workload.name}` the name of another key is
+replaced by its value.
+
 A results folder holds one question for each workload and optimizer. Asking for more extends it: batch sizes,
 optimizers, trials, step budgets, repeats, reruns. Any other change is refused and the difference is shown.
 

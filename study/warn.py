@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from rich.console import Console
+from rich.markup import escape
 
 from analysis.counting import ADAPTIVE_SAMPLERS
 from study import store
@@ -31,8 +32,8 @@ def of_devices(jobs: Sequence[Job], console: Console) -> None:
         kinds = {place(run["device"].partition(":")[0], run.get("devices", 1)) for run in runs if "device" in run}
         if other := kinds - {mine}:
             console.print(
-                f"[yellow]{job.results} holds trials that were trained on {' and '.join(sorted(other))}; trials on "
-                f"{mine} agree with them only to a tolerance.[/]\n"
+                f"[yellow]{escape(str(job.results))} holds trials that were trained on "
+                f"{' and '.join(sorted(other))}; trials on {mine} agree with them only to a tolerance.[/]\n"
             )
             return
 

@@ -187,7 +187,7 @@ def train_searches(
                 for search in each.searches:
                     run(SearchRun(search, *how), workers, partial(progress.watch, each.cost))
                     for reason in workers.too_small:
-                        console.print(f"[yellow]{reason} The other workers trained it.[/]")
+                        console.print(f"{reason} The other workers trained it.", style="yellow", markup=False)
                 if each.summary:
                     progress.note(job.study, each.summary)
             except TrialTooLarge as error:

@@ -1,5 +1,6 @@
 """Builds tables, figures and report.html from the files of results folders."""
 
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -63,6 +64,7 @@ def build(results: Sequence[Path | str], output: Path | str, asked: Asked = Aske
     figures report.html studies tables
     """
     output = Path(output)
+    again = shlex.join(["python", "-m", "study", "report", *map(str, results)])
     data = read(results, asked)
     try:
         write_tables(output, {name: table for name, table in data.tables.items() if name not in ONLY_DRAWN})
@@ -70,7 +72,7 @@ def build(results: Sequence[Path | str], output: Path | str, asked: Asked = Aske
     except OSError as error:
         raise LoadError(
             f"cannot write {error.filename or output}: {error.strerror or error}; the measurements are safe. Make room"
-            f" or change its permissions, then rebuild the report: python -m study report {' '.join(map(str, results))}"
+            f" or change its permissions, then rebuild the report: {again}"
         ) from error
     return data
 

@@ -276,7 +276,6 @@ def _hand_over(
     tasks: Sequence[job_process.Task], settings: dict[str, Any], folder: Path, ends: list[Exception | None]
 ) -> None:
     """Have the launcher start all tasks and wait for them; appends the error it raised, or None, to `ends`."""
-    path = str(folder).replace("\\", "\\\\").replace("'", "\\'")
     # Without these, Hydra writes a folder with its configuration for each job, and lines to the terminal.
     quiet = ["hydra.sweep.subdir=.", "hydra.output_subdir=null", "hydra/hydra_logging=none", "hydra/job_logging=none"]
     if "submitit_folder" in settings:
@@ -286,7 +285,9 @@ def _hand_over(
         logging.getLogger("submitit").setLevel(logging.CRITICAL)
     try:
         with hydra.initialize_config_dir(str(CONF), version_base="1.3"):
-            config = hydra.compose(overrides=[f"hydra.sweep.dir='{path}'", *quiet], return_hydra_config=True)
+            config = hydra.compose(
+                overrides=[f"hydra.sweep.dir={compose.quoted(str(folder))}", *quiet], return_hydra_config=True
+            )
             with open_dict(config):
                 config.hydra.launcher = settings
             context = HydraContext(GlobalHydra.instance().config_loader(), Callbacks())

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 
 from analysis.counting import Goal
+from study.config.paths import path
 from study.errors import UsageError
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ MOST_DEVICES = 100_000
 
 
 def advise_arguments(verb: argparse.ArgumentParser) -> None:
-    verb.add_argument("results", type=Path)
+    verb.add_argument("results", type=path)
     verb.add_argument(
         "--gpus", default="1", metavar="N", help="8: any number up to 8; 1,2,4,8: one of these numbers; default: 1"
     )
@@ -50,7 +51,7 @@ def advise_arguments(verb: argparse.ArgumentParser) -> None:
     verb.add_argument(
         "--device", default="auto", help="to --measure on: cpu, cuda, cuda:1; default: a GPU if there is one"
     )
-    verb.add_argument("--config-dir", type=Path, help="folder of your own workload, as for its sweep")
+    verb.add_argument("--config-dir", type=path, help="folder of your own workload, as for its sweep")
     verb.add_argument("--json", action="store_true", help="every split, for programs")
 
 

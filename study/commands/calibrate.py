@@ -8,14 +8,15 @@ from rich.console import Console
 
 from study.commands.report import write_report
 from study.commands.sweep import mix_argument, train
+from study.config.paths import path
 
 CALIBRATION = Path("results/calibration")
 
 
 def calibrate_arguments(verb: argparse.ArgumentParser) -> None:
     verb.add_argument("overrides", nargs="*", metavar="key=value", help="settings of the sweep, as for `sweep`")
-    verb.add_argument("--results", type=Path, metavar="DIR", default=CALIBRATION, help=f"default: {CALIBRATION}")
-    verb.add_argument("--json", type=Path, metavar="FILE", help="write the comparison there, for programs")
+    verb.add_argument("--results", type=path, metavar="DIR", default=CALIBRATION, help=f"default: {CALIBRATION}")
+    verb.add_argument("--json", type=path, metavar="FILE", help="write the comparison there, for programs")
     mix_argument(verb)
 
 

@@ -25,7 +25,7 @@ def data(options: argparse.Namespace, console: Console) -> None:
                 place = datasets.fetch(name)
             except datasets.DataError as error:
                 raise Refused(str(error)) from error
-            console.print(f"{name}: {place}")
+            console.print(f"{name}: {place}", markup=False, soft_wrap=True)
         return
     for row in datasets.status():
         if row.name in (options.names or datasets.DATASETS):

@@ -1,23 +1,25 @@
 """`study export` and `study import`: results in the layout of the paper's released data, or as tables."""
 
 import argparse
-from pathlib import Path
+import shlex
 
 from rich.console import Console
+
+from study.config.paths import path
 
 FORMATS = ("batch_science", "csv", "parquet")
 """The formats of `analysis.export`; repeated here because importing it takes a while."""
 
 
 def export_arguments(verb: argparse.ArgumentParser) -> None:
-    verb.add_argument("results", type=Path)
-    verb.add_argument("folder", type=Path, metavar="DIR", help="new or empty")
+    verb.add_argument("results", type=path)
+    verb.add_argument("folder", type=path, metavar="DIR", help="new or empty")
     verb.add_argument("--format", choices=FORMATS, default=FORMATS[0], help=f"default: {FORMATS[0]}")
 
 
 def import_arguments(verb: argparse.ArgumentParser) -> None:
-    verb.add_argument("folder", type=Path, metavar="DIR", help="of dataset/model/optimizer/batch_size/study.json")
-    verb.add_argument("results", type=Path)
+    verb.add_argument("folder", type=path, metavar="DIR", help="of dataset/model/optimizer/batch_size/study.json")
+    verb.add_argument("results", type=path)
     verb.add_argument(
         "--goal",
         action="append",
@@ -47,7 +49,7 @@ def export(options: argparse.Namespace, console: Console) -> None:
 
     with StudiesProgress(console, "exporting") as progress:
         export(options.results, options.folder, options.format, progress.watch, progress.begin)
-    console.print(f"Exported: {options.folder}")
+    console.print(f"Exported: {options.folder}", markup=False, soft_wrap=True)
 
 
 def import_released(options: argparse.Namespace, console: Console) -> None:
@@ -67,4 +69,5 @@ def import_released(options: argparse.Namespace, console: Console) -> None:
         )
     for warning in warnings:
         console.print(warning, style="yellow", markup=False)
-    console.print(f"{progress.done}\nNow: python -m study report {options.results}")
+    console.print(progress.done)
+    console.print(f"Now: {shlex.join(['python', '-m', 'study', 'report', str(options.results)])}", markup=False)

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
+from study.config.paths import path
+
 if TYPE_CHECKING:
     from analysis.report.build import Asked
 
@@ -19,16 +21,16 @@ STUDIES = "studies/*/*/*/study.json"
 
 
 def status_arguments(verb: argparse.ArgumentParser) -> None:
-    verb.add_argument("results", type=Path)
+    verb.add_argument("results", type=path)
     verb.add_argument("--json", action="store_true", help="for programs")
 
 
 def report_arguments(verb: argparse.ArgumentParser) -> None:
-    verb.add_argument("results", nargs="+", type=Path)
+    verb.add_argument("results", nargs="+", type=path)
     verb.add_argument(
         "--goal", action="append", default=[], metavar="GOAL", help="'val/classification_error < 0.1'; repeatable"
     )
-    verb.add_argument("--output", type=Path, metavar="DIR", help=f"default: RESULTS, or {REPORT} for several")
+    verb.add_argument("--output", type=path, metavar="DIR", help=f"default: RESULTS, or {REPORT} for several")
     verb.add_argument("--base-batch-size", type=float, metavar="B", help="of perfect scaling and Zhang et al.")
     verb.add_argument("--normalise-at", type=int, metavar="B", help="where compared workloads have relative steps 1")
 
@@ -53,7 +55,7 @@ def write_report(results: Sequence[Path], output: Path, console: Console, asked:
 
     data = build(results, output, asked or Asked())
     show.results(console, data.tables["steps_to_result"], data.sentences, data.warnings)
-    console.print(f"\nReport: {output / 'report.html'}")
+    console.print(f"\nReport: {output / 'report.html'}", markup=False, soft_wrap=True)
 
 
 def report(options: argparse.Namespace, console: Console) -> None:

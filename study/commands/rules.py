@@ -1,15 +1,15 @@
 """`study rules`: measures what retuning saves over transferring the tuned configuration of another batch size."""
 
 import argparse
-from pathlib import Path
 
 from rich.console import Console
 
 from study.commands.sweep import mix_argument
+from study.config.paths import path
 
 
 def rules_arguments(verb: argparse.ArgumentParser) -> None:
-    verb.add_argument("results", type=Path, help="of a finished sweep")
+    verb.add_argument("results", type=path, help="of a finished sweep")
     verb.add_argument(
         "--base-batch-size",
         action="append",
@@ -22,7 +22,7 @@ def rules_arguments(verb: argparse.ArgumentParser) -> None:
         "--rules", metavar="a,b", help="constant, square_root, linear; with _half_life for Adam; default: all"
     )
     verb.add_argument("--seeds", type=int, default=10, metavar="N", help="trainings of each configuration; default: 10")
-    verb.add_argument("--config-dir", type=Path, help="folder of your own workload, as for its sweep")
+    verb.add_argument("--config-dir", type=path, help="folder of your own workload, as for its sweep")
     verb.add_argument("--device", default="auto", help="cpu, cuda, cuda:1; default: a GPU if there is one")
     mix_argument(verb)
     verb.add_argument("--workers", type=int, metavar="N", help="processes; default: one per core or GPU")
@@ -45,4 +45,4 @@ def rules(options: argparse.Namespace, console: Console) -> None:
     transfer.train(found, options.config_dir, options.command, console)
     data = build([options.results], options.results)
     show.rules(console, data.tables["rules"], sentences(data.tables["rules"]))
-    console.print(f"\nReport: {options.results / 'report.html'}")
+    console.print(f"\nReport: {options.results / 'report.html'}", markup=False, soft_wrap=True)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 
 from study.commands.report import STUDIES, write_report
+from study.config.paths import path
 
 if TYPE_CHECKING:
     from study.cluster.launch import Cluster
@@ -29,7 +30,7 @@ def plan_arguments(verb: argparse.ArgumentParser) -> None:
 
 def _overrides(verb: argparse.ArgumentParser) -> None:
     verb.add_argument("overrides", nargs="*", metavar="key=value", help="any setting; a,b sweeps both values")
-    verb.add_argument("--config-dir", type=Path, help="folder with your own workload/NAME.yaml and its Python file")
+    verb.add_argument("--config-dir", type=path, help="folder with your own workload/NAME.yaml and its Python file")
     mix_argument(verb)
 
 

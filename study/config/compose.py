@@ -12,12 +12,13 @@ from hydra import compose, initialize_config_dir
 from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 from hydra.core.config_store import ConfigStore
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import Override
+from hydra.core.override_parser.types import Override, Quote, QuotedString
 from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
+from study.config.paths import expanded, literal, one_path
 from study.config.schema import SweepConfig
 from study.errors import UsageError
 from study.optimizers.base import HALF_LIFE
@@ -97,9 +98,8 @@ def _with_hydra(arguments: Sequence[str], config_dir: Path | None) -> Iterator[D
     ConfigStore.instance().store(name="schema", node=SweepConfig)
     if config_dir is not None:
         _check_config_dir(config_dir)
-    extra = [] if config_dir is None else [f"hydra.searchpath=[file://{config_dir.resolve()}]"]
     with initialize_config_dir(str(CONF), version_base="1.3"), one_line_errors():
-        overrides = OverridesParser.create().parse_overrides([_readable(text) for text in arguments])
+        overrides = [_parsed(text) for text in arguments]
         for override in overrides:
             if override.is_sweep_override() and re.match(r"cluster$|hydra\b", override.key_or_group):
                 raise UsageError(
@@ -107,13 +107,15 @@ def _with_hydra(arguments: Sequence[str], config_dir: Path | None) -> Iterator[D
                 )
         points = BasicSweeper.split_arguments(overrides, max_batch_size=None)[0]
         for point in points:
-            yield _compose(extra, OverridesParser.create().parse_overrides(point))
+            yield _compose(config_dir, OverridesParser.create().parse_overrides(point))
 
 
 def _check_config_dir(folder: Path) -> None:
     """Refuse a path that is not a folder, and files under the joined names of older versions, which nothing reads."""
     if not folder.is_dir():
         raise UsageError(f"--config-dir must be a folder, but got {folder}.")
+    if "${" in str(folder.resolve()):  # Hydra reads it as a reference wherever the path appears
+        raise UsageError(f"--config-dir cannot be a folder with ${{ in its path, but got {folder}; rename it.")
     for old, (new, *groups) in JOINED.items():
         for path in (folder / old).glob("*.yaml"):
             firsts, seconds = (_options((CONF, folder), group) for group in groups)
@@ -124,24 +126,51 @@ def _check_config_dir(folder: Path) -> None:
 
 
 def _readable(override: str) -> str:
-    """Add what Hydra's grammar requires and people omit: quotes around goals, URLs and patterns, `choices:` before a
+    """Add what Hydra's grammar requires and people omit: quotes around goals, paths and patterns, `choices:` before a
     list."""
     key, _, value = override.partition("=")
-    if (key.lstrip("+") == "goal" or "://" in value) and value[:1] not in ("'", '"'):
-        return f"{key}='{value}'"
-    if re.fullmatch(r"\+*search\.space\.\w+", key) and value.startswith("["):
+    name = key.lstrip("+")
+    if value[:1] in ("'", '"') and value[-1:] == value[0] and len(value) > 1:
+        return override
+    if re.fullmatch(r"search\.space\.\w+", name) and value.startswith("["):
         return f"{key}={{choices: {value}}}"
-    if key.lstrip("+") == "optimizer.no_decay":
+    if name == "optimizer.no_decay":
         return f"{key}={UNQUOTED.sub(repr(FEW_DIMENSIONS), value)}"
+    if name in ("goal", "results") or "://" in value or (text := expanded(value)) != value or one_path(text):
+        return f"{key}={quoted(expanded(value))}"
     return override
 
 
-def _compose(extra: list[str], overrides: Sequence[Override]) -> DictConfig:
+def quoted(text: str) -> str:
+    """A text as one value of Hydra's grammar, whatever characters it has."""
+    return QuotedString(literal(text), Quote.single).with_quotes()
+
+
+def _parsed(argument: str) -> Override:
+    """An override. Text that Hydra's grammar cannot read, such as `workload.folder=/data/a=b (1)`, is one value."""
+    parser, text = OverridesParser.create(), _readable(argument)
+    key, sign, value = text.partition("=")
+    if not re.fullmatch(r"[+~]*[\w@./-]+" if sign else r"~[\w@./-]+", key):
+        raise UsageError(f"{argument!r} must read key=value, such as batch_size=64.")
+    try:
+        return parser.parse_overrides([text])[0]
+    except HydraException as error:
+        if value[:1] in ("[", "{"):
+            raise UsageError(
+                f"{argument} cannot be read: a list is [1,2], a range is {{low: 1e-3, high: 1, scale: log}}; close "
+                "each bracket, and quote a text with other characters."
+            ) from error
+        return parser.parse_overrides([f"{key}={quoted(value)}"])[0]
+
+
+def _compose(config_dir: Path | None, overrides: Sequence[Override]) -> DictConfig:
+    beside = [] if config_dir is None else [config_dir.resolve()]
+    extra = [f"hydra.searchpath=[{quoted(f'file://{folder}')}]" for folder in beside]
     choices: list[str] = []
     values: list[Override] = []
     for override in overrides:
         name = override.key_or_group
-        options = _options([CONF, *_beside(extra)], name)
+        options = _options([CONF, *beside], name)
         if override.is_delete():
             raise UsageError(f"{name} cannot be removed; give it another value.")
         if not options and "/" not in name:
@@ -156,7 +185,7 @@ def _compose(extra: list[str], overrides: Sequence[Override]) -> DictConfig:
     if any(map(FOREIGN.match, names)):
         _refuse_unknown(names, [*extra, *choices])
     # Set such keys after composing: Hydra takes a key named like a folder in --config-dir for a choice in that folder.
-    aside = {name: override.value() for name, override in zip(names, values, strict=True) if _is_beside(extra, name)}
+    aside = {each.key_or_group: each.value() for each in values if _is_among(beside, each.key_or_group)}
     # `+key=value` of a declared key means the same as `key=value`; Hydra refuses keys that nothing declares.
     texts = {name: str(override.input_line).lstrip("+") for name, override in zip(names, values, strict=True)}
     final = [f"++{text}" if OPEN.fullmatch(name) else text for name, text in texts.items() if name not in aside]
@@ -200,13 +229,9 @@ def _options(roots: Iterable[Path], group: str) -> list[str]:
     return [str(path.relative_to(folder).with_suffix("")) for path, folder in paths]
 
 
-def _is_beside(extra: Sequence[str], name: str) -> bool:
-    """Whether a folder in the user's --config-dir has this name."""
-    return any((folder / name).is_dir() for folder in _beside(extra))
-
-
-def _beside(extra: Sequence[str]) -> list[Path]:
-    return [Path(text.partition("file://")[2].rstrip("]")) for text in extra]
+def _is_among(folders: Iterable[Path], name: str) -> bool:
+    """Whether one of the folders holds a folder of this name."""
+    return any((folder / name).is_dir() for folder in folders)
 
 
 def _keys(tree: Any, prefix: str = "") -> list[str]:

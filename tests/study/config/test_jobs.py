@@ -206,7 +206,7 @@ REFUSED = [
     (["seeds.search=0,1"], ["two studies would share the folder", "results=DIR"]),
     # Not an override at all
     (["optimizer"], ["optimizer"]),
-    (["a=b=c"], ["="]),
+    (["a=b=c"], ["unknown key 'a'"]),
     (["~search.trials"], ["search.trials cannot be removed"]),
     (["~workload"], ["workload cannot be removed"]),
 ]
