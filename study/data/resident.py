@@ -163,7 +163,8 @@ class AugmentedParts:
             inputs, targets = self._read(step)
             self._latest = step, self._augment(inputs, step), targets
         _, inputs, targets = self._latest
-        return tuple(trees.cloned(part(each, self._parts[number])) for each in (inputs, targets))  # type: ignore[return-value]
+        of_part = self._parts[number]
+        return trees.cloned(part(inputs, of_part)), trees.cloned(part(targets, of_part))
 
 
 def augmentation(workload: Any, order_seed: int, device: torch.device) -> Augment | None:

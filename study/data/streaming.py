@@ -234,10 +234,9 @@ def source(
     Arguments:
         workload: gives `collate`, and the model that determines the layout; None: as for models of any layout.
     """
-    there, collate = torch.device(device), workload and optional(workload, "collate")
-    few = min(2, len(splits.train) if not isinstance(splits.train, tuple) else trees.count(splits.train[1]))
-    stored = Examples(splits, collate)
-    first = stored.read("train", range(few))
+    there = torch.device(device)
+    stored = Examples(splits, optional(workload, "collate") if workload else None)
+    first = stored.read("train", range(min(2, stored.count("train"))))
     layout = layout_for(workload, *first) if workload else torch.channels_last
     if not needed(splits, device, gigabytes):
         del stored

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 import torch
@@ -177,7 +178,7 @@ class _Wholes:
     """The workload's metrics of one model: they see a whole split."""
 
     def __init__(self, workload: Workload) -> None:
-        self.metrics = {name: copy.deepcopy(each) for name, each in metrics_of(workload).items()}
+        self.metrics: dict[str, Any] = {name: copy.deepcopy(each) for name, each in metrics_of(workload).items()}
         self.updated = {name for name, each in self.metrics.items() if hasattr(each, "update")}
         for name in self.updated:
             self.metrics[name].reset()

@@ -11,6 +11,7 @@ n steps of a segment, B examples in a batch.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from operator import itemgetter
 from typing import TypeVar
 
 import torch
@@ -258,7 +259,7 @@ class Lanes:
             inputs = self.data.gather(chosen, rows)
             if self.lanes[0].augment is None:
                 return inputs
-            each = [self._augmented(row, trees.mapped(lambda t, row=row: t[row], inputs), made) for row in range(rows)]
+            each = [self._augmented(row, trees.mapped(itemgetter(row), inputs), made) for row in range(rows)]
             return trees.like(inputs, [torch.stack(leaf) for leaf in zip(*map(trees.leaves, each), strict=True)])
 
         def ahead(row: int, most: int) -> Tree:

@@ -37,10 +37,10 @@ def saved_bytes(
     # Clone: a slice would count the storage of the whole data set.
     few = [trees.mapped(lambda tensor: tensor[:examples].clone(), tree) for tree in (inputs, targets)]
     more = [trees.cat([tree, tree]) for tree in few]
-    return (_saved(workload, *more, tuned) - _saved(workload, *few, tuned)) / examples
+    return (_saved(workload, more, tuned) - _saved(workload, few, tuned)) / examples
 
 
-def _saved(workload: Workload, inputs: Tree, targets: Tree, hyperparameters: Mapping[str, float]) -> int:
+def _saved(workload: Workload, batch: list[Tree], hyperparameters: Mapping[str, float]) -> int:
     saved: dict[int, int] = {}
     kept: list[Tensor] = []
     with generators.seeded(0):
@@ -55,7 +55,7 @@ def _saved(workload: Workload, inputs: Tree, targets: Tree, hyperparameters: Map
             return tensor
 
         with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-            workload.loss(trees.call(model, inputs), targets, **hyperparameters).mean()
+            workload.loss(trees.call(model, batch[0]), batch[1], **hyperparameters).mean()
     return sum(saved.values())
 
 
