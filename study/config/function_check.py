@@ -134,8 +134,8 @@ def _pool(
     """
     count, few = trees.count(targets), min(FEW, trees.count(targets))
     with torch.no_grad():
-        outputs = computed(built(study, workload).train(training), inputs, layout)
-        part = computed(built(study, workload, seed=1).train(training), first(inputs, few), layout)
+        outputs = computed(study, built(study, workload).train(training), inputs, layout)
+        part = computed(study, built(study, workload, seed=1).train(training), first(inputs, few), layout)
     all_of, some = trees.leaves(outputs), trees.leaves(part)
     if len(all_of) != len(some):
         return None

@@ -38,15 +38,21 @@ def built(study: Study, workload: Workload, seed: int = 0) -> nn.Module:
     return model
 
 
-def computed(model: nn.Module, inputs: Tree, layout: torch.memory_format, seed: int = 0) -> Any:
-    """The model's outputs for a copy of the inputs, with images and weights in this layout."""
+def computed(study: Study, model: nn.Module, inputs: Tree, layout: torch.memory_format) -> Any:
+    """The model's outputs for a copy of the inputs, images and weights in this layout, in the study's precision."""
 
     def laid_out(tensor: Tensor) -> Tensor:
         return tensor.clone(memory_format=layout) if tensor.dim() == 4 else tensor.clone()
 
     model.to(memory_format=layout)  # type: ignore[call-overload]
-    with generators.seeded(seed):
-        return trees.call(model, trees.mapped(laid_out, inputs))
+    half = study.precision != "fp32"
+    with generators.seeded(0), torch.autocast("cpu", torch.bfloat16, enabled=half, cache_enabled=False):
+        outputs = trees.call(model, trees.mapped(laid_out, inputs))
+    return trees.mapped(_in_single, outputs) if half else outputs
+
+
+def _in_single(leaf: Tensor) -> Tensor:
+    return leaf.float() if leaf.is_floating_point() else leaf
 
 
 def tried(
@@ -64,7 +70,7 @@ def tried(
         model = built(study, workload).train(training)
         try:
             with calling(study, "model", few if training else f"in an evaluation {few}"):
-                return layout, model, computed(model, inputs, layout)
+                return layout, model, computed(study, model, inputs, layout)
         except UsageError as error:
             if layout is layouts[-1] or not isinstance(error.__cause__, RuntimeError):
                 raise

@@ -18,6 +18,7 @@ from study.config.treatment_check import check_treatments, mean_factor
 from study.config.value_check import check_values
 from study.config.workload_check import FEW, calling, in_the_loss
 from study.data import digest, streaming
+from study.data.order import places
 from study.data.resident import EVALUATION_CHUNK, Data
 from study.data.trees import Tree
 from study.devices.memory import device_bytes, micro_batch, most_workers
@@ -29,7 +30,7 @@ from study.errors import UsageError
 from study.records import Study
 from study.user_code.activations import evaluation_bytes, saved_bytes
 from workloads.base import Splits, Workload, build, metrics_of, optional
-from workloads.layers import whole_batch_layers
+from workloads.layers import together, whole_batch_layers
 from workloads.suggest import suggest
 
 
@@ -188,6 +189,9 @@ def _settled(job: Job, checked: CheckedWorkload) -> Job:
         study = replace(study, micro_batch=begun[0]["micro_batch"], evaluation_chunk=chunk, search=search)
     model = checked.workload.model()
     check_parts(study, model, devices, checked.state.training)
+    inputs, targets = checked.few
+    for part in small_parts(study, model, devices):
+        check_model(study, checked.workload, first(inputs, part), first(targets, part))
     recorded = replace(study, arithmetic=begun[0]["arithmetic"]) if begun else None
     whole = None if devices == 1 and not checked.streamed else "its data are streamed, or it has several devices"
     why = checked.state.reason or whole
@@ -249,6 +253,13 @@ def check_parts(study: Study, model: nn.Module, devices: int, stateful: str | No
             f"{study.optimizer} collects the gradients of single examples, but each of {devices} devices has only its "
             "own examples; leave out engine.devices or choose another optimizer."
         )
+
+
+def small_parts(study: Study, model: nn.Module, devices: int) -> list[int]:
+    """The sizes below FEW of the parts of a split batch: many models fail on one example."""
+    shares = places(study.batch_size, devices, study.micro_batch, together(model, study.batch_size))
+    sizes = {part.stop - part.start for share in shares for part in share}
+    return sorted(size for size in sizes if size < min(FEW, study.batch_size))
 
 
 def check_names(study: Study, workload: Workload) -> None:

@@ -93,7 +93,7 @@ class Steps:
         """The loss of each example [B] after its backward pass, and the outputs: a loss may not tell them apart."""
         model.train().zero_grad(set_to_none=True)
         with calling(self.study, "second training step"), generators.seeded(1):
-            outputs = computed(model, inputs, self.layout)
+            outputs = computed(self.study, model, inputs, self.layout)
             found = [leaf.detach().clone() for leaf in trees.leaves(outputs)]
             losses = self.loss(outputs, trees.cloned(targets))
             losses.mean().backward()
@@ -103,7 +103,7 @@ class Steps:
         """The attribute that an evaluation forward pass changes, as a reason."""
         before = of_model(model.eval())
         with torch.no_grad(), calling(self.study, "model", "in an evaluation"):
-            computed(model, inputs, self.layout)
+            computed(self.study, model, inputs, self.layout)
         return _reason(model, [before, of_model(model)], "an evaluation")
 
 

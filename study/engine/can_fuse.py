@@ -36,7 +36,7 @@ def lanes_fail(study: Study, workload: Workload, data: Data) -> str | None:
         RuntimeError, MemoryError: memory runs out.
     """
     try:
-        if study.arithmetic == "vmap" and (why := _changing_buffer(workload, data, study)):
+        if study.arithmetic == "vmap" and (why := _alone(workload, data, study)):
             return why
         with warnings.catch_warnings():
             # An operation without a rule for `vmap` runs lane by lane, slower than training one model after another.
@@ -70,19 +70,22 @@ def _told(error: BaseException) -> str:
     return f"two trials side by side raise {type(error).__name__}: {text[:200]}".rstrip(". ")
 
 
-def _changing_buffer(workload: Workload, data: Data, study: Study) -> str | None:
-    """Name a buffer that is not the same constant in all models: lanes share buffers."""
+def _alone(workload: Workload, data: Data, study: Study) -> str | None:
+    """Why models must not be stacked, found on models that run alone.
+
+    Lanes share buffers, and split every tensor of the outputs by examples.
+    """
     one, other = (initial_model(workload, study.trial(index, {}), data.device) for index in range(2))
     ours = {id(layer.key) for layer in keyed_layers(one)}
     constant = {name: buffer.clone() for name, buffer in one.named_buffers() if id(buffer) not in ours}
-    if not constant:
-        return None
-    others = dict(other.named_buffers())
+    few = range(min(3, data.counts["val"]))
     with torch.no_grad(), generators.seeded(0, data.device):
-        for inputs, _ in data.chunks("val", range(min(2, data.counts["val"])), 2):
-            for mode in (True, False):
-                trees.call(one.train(mode), trees.cloned(inputs))
-    after = dict(one.named_buffers())
+        for mode in (True, False):
+            for inputs, _ in data.chunks("val", few, len(few)):
+                outputs = trees.call(one.train(mode), trees.cloned(inputs))
+                if odd := [leaf for leaf in trees.leaves(outputs) if leaf.shape[:1] != (len(few),)]:
+                    return f"its outputs hold a tensor without an axis of examples, {trees.described(odd[0])}"
+    others, after = dict(other.named_buffers()), dict(one.named_buffers())
     for name, buffer in constant.items():
         for each, why in ((others, "differs between seeds"), (after, "changes in a forward pass")):
             if name not in each or not torch.equal(buffer, each[name]):

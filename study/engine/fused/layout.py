@@ -13,11 +13,10 @@ from typing import Protocol
 import torch
 from torch import Tensor, nn
 
-from study.data import trees
 from study.data.trees import Tree
 
 Loss = Callable[[Tree], Tensor]
-"""Outputs [l, B, ...] -> the loss of every example [l * B]."""
+"""Outputs [l, B, ...], a tensor or a tree of tensors -> the loss of every example [l * B]."""
 
 CACHE_LINE = 16
 """The number of float32 in a cache line of 64 bytes."""
@@ -81,8 +80,7 @@ def differentiated(loss: Loss, outputs: Tree, wanted: Sequence[Tensor]) -> tuple
     """(losses [l * B] of outputs [l, B, ...], gradients of each lane's mean loss with respect to `wanted`)."""
     with torch.enable_grad():
         losses = loss(outputs)
-        examples = len(losses) // trees.count(outputs)
-        gradients = torch.autograd.grad(losses, wanted, torch.full_like(losses, 1 / examples))
+        gradients = torch.autograd.grad(losses, wanted, torch.full_like(losses, len(wanted[0]) / len(losses)))
     return losses.detach(), gradients
 
 

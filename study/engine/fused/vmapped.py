@@ -4,8 +4,7 @@ Shapes: l lanes, B examples in a batch, N inputs that all lanes share, P numbers
 model; D inputs and H outputs of a linear layer.
 """
 
-from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any
 from weakref import proxy  # a reference cycle would keep models of ended trials on the device
@@ -91,7 +90,7 @@ class Vmapped:
         self.weights = {name: view.detach().requires_grad_() for name, view in layout.views(weights).items()}
         ours = {id(layer.key) for layer in keyed_layers(template)}
         self.keys = [name for name, buffer in template.named_buffers() if id(buffer) in ours]
-        self.attends: bool | None = None
+        self.attends = None if weights.device.type == "cpu" else False
         for layer in template.modules():
             held: Any = proxy(layer)
             if type(layer) is nn.Linear and layer.weight.numel() >= OWN_RULE_WEIGHTS:
@@ -107,21 +106,14 @@ class Vmapped:
         self.template.eval()
         if self.predicts_alone(trees.device_of(inputs)):  # grouped convolutions are slow on a CPU at large batches
             lanes = [dict(zip(self.weights, lane, strict=True)) for lane in zip(*self.weights.values(), strict=True)]
-            # A copy for each lane: the model may write into it.
-            each = [functional_call(self.template, lane, *self._arguments(trees.cloned(inputs))) for lane in lanes]
+            each = [self._called(lane, own) for lane, own in zip(lanes, _private(inputs), strict=False)]
             stacked = zip(*map(trees.leaves, each), strict=True)
             found = trees.like(each[0], [torch.stack(leaf) for leaf in stacked])
         else:
-            found = self._attending(
-                lambda: _vmapped(
-                    lambda w: functional_call(self.template, w, *self._arguments(inputs)), EVALUATED_LANES, self.weights
-                )
-            )
+            predict = partial(_vmapped, lambda weights: self._called(weights, inputs), EVALUATED_LANES)
+            found = self._attending(lambda: predict(self.weights))
         self.template.train()
         return found
-
-    def _arguments(self, inputs: Tree) -> tuple[Any, Any]:
-        return trees.arguments(self.template, inputs)
 
     def backward(self, inputs: Tree, loss: Loss, keys: Tensor) -> tuple[Tensor, Sequence[Tensor]]:
         with torch.enable_grad():
@@ -132,12 +124,16 @@ class Vmapped:
             each = [torch.cat([part for pair in zip(each, self.gaps, strict=True) for part in pair], dim=1)]
         return losses, each
 
+    def _called(self, weights: Any, inputs: Tree) -> Tree:
+        """The outputs of a model with these weights, or with (weights, buffers)."""
+        return functional_call(self.template, weights, *trees.arguments(self.template, inputs))
+
     def _forward(self, inputs: Tree, keys: Tensor) -> Tree:
         """The outputs [l, B, ...] of each model for its own inputs [l, B, ...]."""
         buffers = {name: keys[:, number] for number, name in enumerate(self.keys)}
 
         def forward(parameters: dict[str, Tensor], buffers: dict[str, Tensor], *x: Tensor) -> Tree:
-            return functional_call(self.template, (parameters, buffers), *self._arguments(trees.like(inputs, x)))
+            return self._called((parameters, buffers), trees.like(inputs, x))
 
         return self._attending(lambda: _vmapped(forward, None, self.weights, buffers, *trees.leaves(inputs)))
 
@@ -148,11 +144,20 @@ class Vmapped:
         """
         if self.attends is False:
             return call()
-        with sdpa_kernel(SDPBackend.MATH), _Attention() if self.attends is None else nullcontext() as seen:
+        with sdpa_kernel(SDPBackend.MATH), _Attention() as seen:
             found = call()
-        if seen is not None:
-            self.attends = seen.called
+        self.attends = seen.called
         return found
+
+
+def _private(inputs: Tree) -> Iterator[Tree]:
+    """Inputs for one model after another, which may write into them."""
+    first = trees.cloned(inputs)
+    before = [leaf._version for leaf in trees.leaves(first)]
+    yield first
+    writes = before != [leaf._version for leaf in trees.leaves(first)]
+    while True:
+        yield trees.cloned(inputs) if writes else inputs
 
 
 class _Attention(TorchFunctionMode):

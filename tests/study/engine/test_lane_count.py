@@ -259,7 +259,7 @@ class Attending(nn.Module):
         (lambda model: model.register_parameter("unused", nn.Parameter(torch.zeros(2))) or model, "do not contribute"),
         (lambda model: nn.Sequential(model, Does(lambda y: y if y.sum() > 0 else -y)), "branches on the values"),
         (lambda model: nn.Sequential(model, Does(lambda y: y * y.sum().item())), r"calls .item\(\)"),
-        (lambda model: nn.Sequential(model, Does(lambda y: y + torch.histc(y))), "torch.vmap has no rule for histc"),
+        (lambda model: nn.Sequential(model, Does(lambda y: y + torch.histc(y, 5))), "torch.vmap has no rule for histc"),
         (lambda model: nn.Sequential(model, Does(lambda y: 1 / 0)), "two trials side by side raise ZeroDivisionError"),
         (lambda model: nn.Sequential(model, Attending()), None),
     ],

@@ -57,6 +57,24 @@ def of_no_input(own: Any, x: Tensor) -> Tensor:
     return own.layer(x + own.constant(torch.ones(2, 7)).mean(0))
 
 
+def attending(own: Any, x: Tensor) -> Tensor:
+    y = own.first(x).unflatten(1, (2, 3, 4))
+    return own.second(nn.functional.scaled_dot_product_attention(y, y, y, is_causal=True).flatten(1))
+
+
+def of_a_transformer(own: Any, x: Tensor) -> Tensor:
+    return own.second(own.first(x.unflatten(1, (5, 6))).flatten(1))
+
+
+def writing(own: Any, x: Tensor) -> Tensor:
+    x -= 1
+    return own.layer(x)
+
+
+def encoder() -> nn.Module:
+    return nn.TransformerEncoderLayer(6, 2, 8, dropout=0.0, batch_first=True)
+
+
 def of_images(*layers: nn.Module) -> nn.Module:
     """Of inputs as images of one channel."""
     return nn.Sequential(nn.Unflatten(1, (1, 5, 6)), *layers, nn.Flatten())
@@ -72,11 +90,22 @@ MODELS = {
     "a vmap of its own": lambda: Made(over_axis, first=nn.Linear(6, 3), second=nn.Linear(15, 2)),
     "gradients of its own": lambda: Made(of_slopes, first=nn.Linear(30, 4), second=nn.Linear(30, 2)),
     "autocast": lambda: Made(in_half, first=nn.Linear(30, 4), second=nn.Linear(4, 2)),
+    "attention": lambda: Made(attending, first=nn.Linear(30, 24), second=nn.Linear(24, 2)),
+    "transformer": lambda: Made(of_a_transformer, first=encoder(), second=nn.Linear(30, 2)),
+    "writes into its inputs": lambda: Made(writing, layer=nn.Linear(30, 2)),
     "one channel": lambda: of_images(nn.Conv2d(1, 3, 3, padding=1), nn.ReLU()),
     "one channel, unlike sides": lambda: of_images(nn.Conv2d(1, 2, (2, 3), stride=(1, 2), bias=False)),
     "one channel in between": lambda: of_images(nn.Conv2d(1, 1, 1), nn.Tanh(), nn.Conv2d(1, 2, 3, padding="same")),
     "one channel, far apart": lambda: of_images(nn.Conv2d(1, 2, 2, dilation=2)),
 }
+
+
+NEAR = {
+    "autocast": {"rtol": 0.05, "atol": 0.05},
+    "attention": {"rtol": 0.003, "atol": 1e-3},
+    "transformer": {"rtol": 0.003, "atol": 1e-3},
+}
+"""Model -> tolerances. Large random weights saturate attention."""
 
 
 def loss(outputs: Tensor) -> Tensor:
@@ -96,21 +125,25 @@ def test_lanes_under_vmap_have_the_gradients_of_models_that_are_alone(rule, name
     layout = Layout(model)
     rows, inputs = torch.randn(LANES, layout.width), torch.randn(LANES, EXAMPLES, 30)
     form = Vmapped(MODELS[name](), rows, layout, flat)
-    losses, found = form.backward(inputs, loss, torch.zeros(LANES, 0, dtype=torch.int32))
+    losses, found = form.backward(inputs.clone(), loss, torch.zeros(LANES, 0, dtype=torch.int32))
     gradients = torch.zeros_like(rows)
     for columns, gradient in zip(form.columns, found, strict=True):
         gradients[:, columns] = gradient
     views = layout.views(gradients)
     for lane in range(LANES):
         alone = {key: view[lane].clone().requires_grad_() for key, view in layout.views(rows).items()}
-        expected = loss(functional_call(model, alone, (inputs[lane],)))
-        near = {"rtol": 0.05, "atol": 0.05} if name == "autocast" else {}
+        expected = loss(functional_call(model, alone, (inputs[lane].clone(),)))
+        near = NEAR.get(name, {})
         torch.testing.assert_close(losses.view(LANES, -1)[lane], expected, **near)
         expected.mean().backward()
         for key, parameter in alone.items():
             torch.testing.assert_close(views[key][lane], parameter.grad, **near)
-    first = {key: view[0] for key, view in layout.views(rows).items()}
-    torch.testing.assert_close(form.outputs(inputs[0])[0], functional_call(model, first, (inputs[0],)))
+    given = inputs[0].clone()
+    outputs = form.outputs(given)
+    assert torch.equal(given, inputs[0])
+    for lane in range(LANES):
+        alone = {key: view[lane] for key, view in layout.views(rows).items()}
+        torch.testing.assert_close(outputs[lane], functional_call(model.eval(), alone, (inputs[0].clone(),)))
 
 
 def test_a_form_that_is_let_go_leaves_no_model_behind(monkeypatch):
