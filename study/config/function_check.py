@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from study.config.model_check import (
+    augmented,
     built,
     check_metrics,
     check_weights,
@@ -133,6 +134,7 @@ def _pool(
     None if no tensor of the outputs has the examples as its first axis.
     """
     count, few = trees.count(targets), min(FEW, trees.count(targets))
+    inputs = augmented(study, workload, inputs) if training else inputs
     with torch.no_grad():
         outputs = computed(study, built(study, workload).train(training), inputs, layout)
         part = computed(study, built(study, workload, seed=1).train(training), first(inputs, few), layout)

@@ -55,6 +55,32 @@ def _in_single(leaf: Tensor) -> Tensor:
     return leaf.float() if leaf.is_floating_point() else leaf
 
 
+def augmented(study: Study, workload: Workload, inputs: Tree) -> Tree:
+    """The inputs as a training step sees them.
+
+    Raises:
+        UsageError: `augment` fails, changes the number of examples, or does not repeat its random numbers.
+    """
+    if (augment := optional(workload, "augment")) is None:
+        return inputs
+    found = []
+    for _ in range(2):
+        with calling(study, "augment", f"of inputs {trees.described(inputs)}"), generators.seeded(0):
+            found.append(augment(trees.cloned(inputs), torch.Generator().manual_seed(0)))
+    one, two = map(trees.leaves, found)
+    if not one or len(one[0]) != trees.count(inputs):
+        raise UsageError(
+            f"{study.name}'s augment must return as many inputs as it takes, but got {trees.described(found[0])} of "
+            f"{trees.described(inputs)}."
+        )
+    if len(one) != len(two) or not all(map(torch.equal, one, two)):
+        raise UsageError(
+            f"{study.name}'s augment must repeat its random numbers, but two calls with equal generators differ; draw "
+            "from the generator that it takes."
+        )
+    return found[0]
+
+
 def tried(
     study: Study, workload: Workload, inputs: Tree, layouts: Sequence[torch.memory_format], training: bool = True
 ) -> tuple[torch.memory_format, nn.Module, Any]:
@@ -80,6 +106,7 @@ def tried(
 def check_model(study: Study, workload: Workload, inputs: Tree, targets: Tree) -> torch.memory_format:
     """The layout in which the model trains. Raises UsageError if it cannot be trained, or if the loss is not a finite
     number per example [B]."""
+    inputs = augmented(study, workload, inputs)
     few = described(inputs, targets)
     _check_trainable(study, workload, built(study, workload))
     layout, model, outputs = tried(study, workload, inputs, LAYOUTS)

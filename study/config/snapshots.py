@@ -30,6 +30,8 @@ Snapshot = dict[str, Any]
 
 WHOLE = 2**22
 """Numbers of a tensor up to which all of them count; of larger ones about as many at equal distances."""
+MAPPED = 2**10
+"""The same for arrays in mapped files, which are read from a disk."""
 MOST = 100_000
 """Objects in a snapshot, and entries of a list or mapping, that count."""
 DEEPEST = 24
@@ -170,7 +172,10 @@ class Digest:
         if id(value) in self.held or depth > DEEPEST or len(self.held) > MOST:
             return type(value).__name__
         self.held[id(value)] = value
-        return type(value).__name__, self._content(value, depth + 1)
+        try:
+            return type(value).__name__, self._content(value, depth + 1)
+        except Exception:  # objects of any library, which may be closed or half built
+            return type(value).__name__
 
     def _content(self, value: Any, depth: int) -> Any:
         if isinstance(value, Tensor | np.ndarray):
@@ -243,5 +248,6 @@ def _of_numbers(value: Tensor | np.ndarray) -> Any:
         return shape, kind, hash(few.contiguous().flatten().view(torch.uint8).numpy().tobytes())
     if value.dtype.hasobject:
         return shape, kind, repr(value) if value.size <= MOST else ""
-    few_numbers = value if value.size <= WHOLE else value.reshape(-1)[:: -(-value.size // WHOLE)]
+    most = MAPPED if isinstance(value, np.memmap) else WHOLE
+    few_numbers = value if value.size <= most else value.reshape(-1)[:: -(-value.size // most)]
     return shape, kind, hash(few_numbers.tobytes())

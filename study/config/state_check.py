@@ -10,7 +10,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from study.config.model_check import built, computed, first
+from study.config.model_check import augmented, built, computed, first
 from study.config.snapshots import Snapshot, changed, of_model, of_program
 from study.config.workload_check import FEW, calling, loss_of
 from study.data import trees
@@ -46,7 +46,8 @@ def stateful(study: Study, workload: Workload, inputs: Tree, targets: Tree, layo
     Raises:
         UsageError: trials share state, or two models of one seed differ.
     """
-    few, others = ((first(inputs, FEW), first(targets, FEW)), (_last(inputs, FEW), _last(targets, FEW)))
+    seen = augmented(study, workload, inputs)
+    few, others = ((part(seen, FEW), part(targets, FEW)) for part in (first, _last))
     one, two = built(study, workload), built(study, workload)
     _check_apart(study, one, two)
     _check_alike(study, one, two)
@@ -80,7 +81,7 @@ def stateful(study: Study, workload: Workload, inputs: Tree, targets: Tree, layo
         training = "a forward pass registers buffers; register them in __init__"
     if training is None and not _same(*losses):
         training = f"a second forward pass gives other outputs or losses ({_unlike(*losses)})"
-    return State(training, steps.evaluation(two, few[0]))
+    return State(training, steps.evaluation(two, first(inputs, FEW)))
 
 
 class Steps:

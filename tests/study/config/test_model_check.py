@@ -1,10 +1,12 @@
 """Models in each layout, mode and size of training and evaluation; those that cannot be trained are refused."""
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
 
+from study.config.function_check import check_functions
 from study.config.model_check import check_evaluation, check_model
 from study.config.state_check import State, stateful
 from study.errors import UsageError
@@ -19,8 +21,9 @@ class Made:
     errors = {"wrong": lambda outputs, targets: (outputs.argmax(-1) != targets).float()}  # noqa: RUF012
     name = "made"
 
-    def __init__(self, model):
+    def __init__(self, model, **members):
         self.model = model
+        vars(self).update(members)
 
     def loss(self, outputs, targets):
         return F.cross_entropy(outputs, targets, reduction="none")
@@ -99,3 +102,86 @@ def test_sparse_gradients_are_refused(make_study):
     workload = Made(lambda: nn.Sequential(nn.Embedding(9, 4, sparse=True), nn.Flatten(), nn.Linear(12, 2)))
     with pytest.raises(UsageError, match=r"momentum needs dense gradients, but .* 0.weight .* leave out sparse=True"):
         check_model(make_study(), workload, torch.arange(24).view(8, 3) % 9, torch.arange(8) % 2)
+
+
+def cropped(inputs, generator):
+    first = int(torch.randint(3, (), generator=generator))
+    return inputs.sub_(1)[:, first : first + 6]
+
+
+@pytest.mark.parametrize(
+    ("augment", "said"),
+    [
+        (cropped, None),
+        (lambda inputs, generator: inputs[1:, :6], r"as many inputs as it takes, but got float32 \[7, 6\]"),
+        (lambda inputs, generator: inputs[:, :6] + np.random.default_rng().normal(), "must repeat its random numbers"),
+        (lambda inputs: inputs, "augment cannot be computed of inputs float32"),
+    ],
+)
+def test_augmented_inputs_are_those_of_training(make_study, augment, said):
+    """The model takes 6 numbers in training, which `augment` cuts out of 8, and all in evaluations."""
+
+    class Cut(Model):
+        def forward(self, x):
+            return super().forward(x if self.training else x[:, :6])
+
+    workload = Made(lambda: Cut(lambda self, y: y), augment=augment)
+    few = torch.randn(8, 8), torch.arange(8) % 2
+    if said is not None:
+        with pytest.raises(UsageError, match=said):
+            check_model(make_study(), workload, *few)
+        return
+    layout = check_evaluation(make_study(), workload, *few, check_model(make_study(), workload, *few), [8])
+    check_functions(make_study(), workload, *few, layout)
+    assert stateful(make_study(), workload, *few, layout) == State()
+
+
+class ByMode(nn.Module):
+    """Other outputs in training than in evaluations, as many libraries have them; fails in bfloat16 if asked to."""
+
+    def __init__(self, precise=False):
+        super().__init__()
+        self.layer, self.precise = nn.Linear(6, 2), precise
+
+    def forward(self, x):
+        y = self.layer(x)
+        assert not self.precise or y.dtype == torch.float32, "single precision alone"
+        return (y, 2 * y, y.mean()) if self.training else {"logits": y}
+
+
+class OfTuples(Made):
+    errors = {"wrong": lambda outputs, targets: (outputs["logits"].argmax(-1) != targets).float()}  # noqa: RUF012
+
+    def loss(self, outputs, targets):
+        return sum(F.cross_entropy(each, targets, reduction="none") for each in outputs[:2])
+
+
+@pytest.mark.parametrize(("precision", "precise"), [("fp32", True), ("bf16", False), ("bf16", True)])
+def test_each_mode_is_checked_with_its_own_outputs(make_study, precision, precise):
+    study, workload = make_study(precision=precision), OfTuples(lambda: ByMode(precise))
+    few = torch.randn(8, 6), torch.arange(8) % 2
+    if precise and precision == "bf16":
+        with pytest.raises(UsageError, match="single precision alone"):
+            check_model(study, workload, *few)
+        return
+    layout = check_evaluation(study, workload, *few, check_model(study, workload, *few), [8])
+    check_functions(study, workload, *few, layout)
+    assert stateful(study, workload, *few, layout) == State()
+
+
+@pytest.mark.parametrize(
+    ("members", "said"),
+    [
+        ({"errors": {}}, "measures nothing: its `errors` are empty"),
+        ({"errors": {}, "metrics": {"m": lambda o, t: 0.5}}, None),
+        ({"metrics": {"wrong": lambda o, t: 0.5}}, "has 'wrong' both in `errors` and in `metrics`"),
+    ],
+)
+def test_names_of_errors_and_metrics(make_study, members, said):
+    workload = Made(lambda: Model(lambda self, y: y), **members)
+    few = torch.randn(8, 6), torch.arange(8) % 2
+    if said is None:
+        check_evaluation(make_study(), workload, *few, CONTIGUOUS, [8])
+        return
+    with pytest.raises(UsageError, match=said):
+        check_evaluation(make_study(), workload, *few, CONTIGUOUS, [8])
