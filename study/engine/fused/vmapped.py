@@ -4,7 +4,7 @@ Shapes: l lanes, B examples in a batch, N inputs that all lanes share, P numbers
 model; D inputs and H outputs of a linear layer.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 from weakref import proxy  # a reference cycle would keep models of ended trials on the device
