@@ -61,21 +61,9 @@ def stateful(study: Study, workload: Workload, inputs: Tree, targets: Tree, layo
     losses.append(steps(one, *few))
     of_one.append(of_model(one))
     program.append(of_program(workload, one))
-    if shared := changed(*program):
-        raise UsageError(
-            f"a training step of {study.name} changes {', '.join(shared[:3])}, which all trials of a process share, so "
-            "a trial would depend on the trials before it; leave it out, or keep the state in a buffer of the model "
-            f"(register_buffer). {SEEDED}."
-        )
+    _check_program(study, changed(*program))
     steps(one, *others)
-    fresh = steps(two, *few)
-    if not _same(losses[0], fresh):
-        raise UsageError(
-            f"a new model of {study.name} with the same seed must repeat the outputs and losses of the first, but they "
-            f"differ ({_unlike(losses[0], fresh)}): the model or the loss draws from a generator that no seed "
-            "settles, such as np.random.default_rng(), or keeps state outside of the model. "
-            f"{SEEDED}, and keep state in buffers of the model."
-        )
+    _check_repeated(study, losses[0], steps(two, *few))
     training = _reason(one, of_one)
     if training is None and names != [name for name, _ in one.named_buffers()]:
         training = "a forward pass registers buffers; register them in __init__"
@@ -145,6 +133,27 @@ def _check_alike(study: Study, one: nn.Module, two: nn.Module) -> None:
             f"{study.name}.model() must give the same weights for the same seed, but {name} differs between two calls: "
             "model() draws from a generator that no seed settles, such as np.random.default_rng(), or depends on "
             f"earlier calls. {SEEDED}."
+        )
+
+
+def _check_program(study: Study, shared: list[str]) -> None:
+    """Raise UsageError if a training step changes what all trials share."""
+    if shared:
+        raise UsageError(
+            f"a training step of {study.name} changes {', '.join(shared[:3])}, which all trials of a process share, so "
+            "a trial would depend on the trials before it; leave it out, or keep the state in a buffer of the model "
+            f"(register_buffer). {SEEDED}."
+        )
+
+
+def _check_repeated(study: Study, one: list[Tensor], two: list[Tensor]) -> None:
+    """Raise UsageError if the first steps of two models of one seed differ."""
+    if not _same(one, two):
+        raise UsageError(
+            f"a new model of {study.name} with the same seed must repeat the outputs and losses of the first, but they "
+            f"differ ({_unlike(one, two)}): the model or the loss draws from a generator that no seed settles, such as "
+            f"np.random.default_rng(), or keeps state outside of the model. {SEEDED}, and keep state in buffers of the "
+            "model."
         )
 
 
