@@ -3,7 +3,7 @@
 To add one, see docs/internals/arithmetic.md.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 from torch import nn
@@ -23,15 +23,15 @@ class Arithmetic:
         can: (model, study) -> whether it computes the study correctly, given that the study is `fusible`.
         pays: (model, study, device) -> whether `engine=auto` uses it. A rule of model, batch size and kind of device,
             never of the clock, because the choice determines the last bits of a curve.
-        stack: (model, study, rows, treatments of its parameters) -> a stack with one row per trial; None: trials train
-            one at a time.
+        stack: (model, study, rows, treatments of its parameters, frozen parameters that differ between trials) -> a
+            stack with one row per trial; None: trials train one at a time.
         checked_examples: examples that each row sees before stack heights are compared. Steps with few examples take
             longer to show a difference in bits.
     """
 
     can: Callable[[nn.Module, Study], bool]
     pays: Callable[[nn.Module, Study, str], bool]
-    stack: Callable[[nn.Module, Study, int, Treatments], Stack] | None
+    stack: Callable[[nn.Module, Study, int, Treatments, Collection[str]], Stack] | None
     checked_examples: int = 0
 
 
@@ -72,8 +72,8 @@ def fusible(model: nn.Module, study: Study) -> bool:
 def unfusible(model: nn.Module, study: Study) -> str | None:
     """Why no stack can compute this study; None if one can.
 
-    It needs whole batches in fp32, an optimizer with a rule for single parameters, and parameters that are all trained
-    and have no gradient hooks (see `is_watched`).
+    It needs whole batches in fp32, an optimizer with a rule for single parameters, a trained parameter, and no gradient
+    hooks (see `is_watched`).
     """
     if study.micro_batch is not None:
         return f"its batches are split into micro-batches of {study.micro_batch}"
@@ -82,10 +82,10 @@ def unfusible(model: nn.Module, study: Study) -> str | None:
     if study.algorithm.update is None:
         return f"{study.optimizer} updates whole models; optimizers with a rule for single parameters are fused"
     for name, parameter in model.named_parameters():
-        if not parameter.requires_grad:
-            return f"its parameter {name} is not trained; make it a buffer (register_buffer)"
         if is_watched(parameter):
             return f"its parameter {name} has gradient hooks; leave them out"
+    if not any(parameter.requires_grad for parameter in model.parameters()):
+        return "it has no trained parameter"
     return None
 
 

@@ -27,7 +27,7 @@ from study.engine.arithmetic import ARITHMETICS
 from study.engine.checkpoints import Checkpoint
 from study.engine.evaluation import Log, Predict, evaluate, initial_model, timed
 from study.engine.fused.cuda_graph import replayed
-from study.engine.fused.layout import Loss
+from study.engine.fused.layout import Loss, frozen_apart
 from study.engine.serial import Proposals
 from study.optimizers.per_parameter import treatments
 from study.records import Curve, Study, Trial
@@ -121,7 +121,8 @@ class Lanes:
         self.keyed = len(keyed_layers(template))
         stack = ARITHMETICS[study.arithmetic].stack
         assert stack is not None
-        self.stack = stack(template, study, heights[-1], treatments(template, workload, study.no_decay))
+        apart = frozen_apart(template, lambda: initial_model(workload, study.trial(1, {}), self.device))
+        self.stack = stack(template, study, heights[-1], treatments(template, workload, study.no_decay), apart)
         self.lanes: list[Lane] = []
         self._updated: tuple[int, Callable[..., Tensor]] | None = None
 

@@ -87,7 +87,8 @@ class KFAC(torch.optim.Optimizer):
         rate = hyperparameters["learning_rate"]
         super().__init__(param_groups(model, rate, treatments), {"lr": rate})
         self.hyperparameters = hyperparameters
-        self.layers = [layer for layer in model.modules() if type(layer) is nn.Linear and layer.weight.requires_grad]
+        linear = (layer for layer in model.modules() if type(layer) is nn.Linear)
+        self.layers = [layer for layer in linear if all(p.requires_grad for p in layer.parameters())]
         self.collected: Collected = {}
         """Index of a layer -> (sum of outer products of inputs, of output gradients, number of examples)."""
         for number, layer in enumerate(self.layers):

@@ -6,7 +6,7 @@ model, p in a part of a row.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from itertools import accumulate
 from typing import Protocol
 
@@ -52,28 +52,46 @@ class Form(Protocol):
 
 
 class Layout:
-    """The place of each parameter in a row [P] that holds all parameters of a model.
+    """The place of each parameter in a row [P] that holds the parameters of one model.
 
-    Each starts at a cache line: kernels handle an unaligned start separately, so bits would depend on the row.
+    Each starts at a cache line: kernels handle an unaligned start separately, so bits would depend on the row. The
+    trained parameters come first, then the frozen ones that differ between models. All other frozen parameters are in
+    no row: models share them.
+
+    Arguments:
+        apart: the frozen parameters that differ between models.
 
     Attributes:
-        columns: for each parameter, its part of a row.
-        gaps: for each parameter, the number of unused floats after it, up to the next cache line.
+        width: P.
+        trained: the trained parameters.
+        trained_width: the length of the part of a row that holds them.
+        columns: for each trained parameter, its part of a row.
+        gaps: for each trained parameter, the number of unused floats after it, up to the next cache line.
     """
 
-    def __init__(self, model: nn.Module) -> None:
-        self.shapes = {name: p.shape for name, p in model.named_parameters()}
-        ends = list(accumulate(-(-shape.numel() // CACHE_LINE) * CACHE_LINE for shape in self.shapes.values()))
-        self.width = ends[-1]
-        self.columns = [
-            slice(start, start + shape.numel()) for start, shape in zip([0, *ends], self.shapes.values(), strict=False)
+    def __init__(self, model: nn.Module, apart: Collection[str] = ()) -> None:
+        named = dict(model.named_parameters())
+        self.trained = [name for name, parameter in named.items() if parameter.requires_grad]
+        self._shapes = {name: named[name].shape for name in [*self.trained, *apart]}
+        ends = list(accumulate(-(-shape.numel() // CACHE_LINE) * CACHE_LINE for shape in self._shapes.values()))
+        self._places = [
+            slice(start, start + shape.numel()) for start, shape in zip([0, *ends], self._shapes.values(), strict=False)
         ]
-        self.gaps = [end - columns.stop for end, columns in zip(ends, self.columns, strict=True)]
+        count = len(self.trained)
+        self.width, self.trained_width, self.columns = ends[-1], ends[count - 1], self._places[:count]
+        self.gaps = [end - columns.stop for end, columns in zip(ends, self.columns, strict=False)]
 
     def views(self, rows: Tensor) -> dict[str, Tensor]:
         """Rows [l, P] as parameter name -> [l, *shape]."""
-        parts = zip(self.shapes.items(), self.columns, strict=True)
+        parts = zip(self._shapes.items(), self._places, strict=True)
         return {name: rows[:, columns].unflatten(1, shape) for (name, shape), columns in parts}
+
+
+def frozen_apart(model: nn.Module, other: Callable[[], nn.Module]) -> list[str]:
+    """The names of the frozen parameters that differ between two initial models. `other`: makes the second one."""
+    frozen = {name: parameter for name, parameter in model.named_parameters() if not parameter.requires_grad}
+    values = dict(other().named_parameters()) if frozen else {}
+    return [name for name, parameter in frozen.items() if not torch.equal(parameter, values[name])]
 
 
 def differentiated(loss: Loss, outputs: Tree, wanted: Sequence[Tensor]) -> tuple[Tensor, Sequence[Tensor]]:

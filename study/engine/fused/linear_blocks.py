@@ -16,7 +16,7 @@ Shapes: L rows of the stack, l of them in a step, B examples in a batch, n = BLO
 input, H outputs of the first layer, S combined tensors (the weight and its optimizer state).
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -56,7 +56,7 @@ def pays(model: nn.Module, study: Study, device: str) -> bool:
     return great and study.batch_size <= SMALL_BATCH and torch.device(device).type == "cpu"
 
 
-def stack(template: nn.Module, study: Study, rows: int, special: Treatments) -> Stack:
+def stack(template: nn.Module, study: Study, rows: int, special: Treatments, apart: Collection[str]) -> Stack:
     """A stack with room for `rows` trials."""
     return LinearBlocks(template, study.algorithm, rows, study.batch_size, special)
 

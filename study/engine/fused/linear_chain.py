@@ -7,7 +7,7 @@ Shapes: l lanes, B examples in a batch, P numbers in a row with the parameters o
 layer; n and S as in `linear_blocks`.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import cached_property
 from typing import Protocol
 
@@ -22,10 +22,11 @@ from workloads.layers import Dropout, keep_mask
 
 
 def is_linear_chain(model: nn.Module) -> bool:
-    """Whether the model is a plain sequence of the layers supported here, with at least one linear layer."""
+    """Whether the model is a plain sequence of trained layers supported here, with at least one linear layer."""
     known = (nn.Linear, nn.ReLU, nn.Flatten, Dropout)
     return (
         is_plain_sequence(model)
+        and all(parameter.requires_grad for parameter in model.parameters())
         and all(type(layer) in known for layer in model.children())
         and any(isinstance(layer, nn.Linear) for layer in model.children())
         and all(layer.bias is not None for layer in model.children() if isinstance(layer, nn.Linear))
@@ -51,7 +52,7 @@ def pays(model: nn.Module, study: Study, device: str) -> bool:
     return True
 
 
-def stack(template: nn.Module, study: Study, rows: int, special: Treatments) -> Stack:
+def stack(template: nn.Module, study: Study, rows: int, special: Treatments, apart: Collection[str]) -> Stack:
     """A stack with room for `rows` trials."""
     return Stack(template, study.algorithm, rows, LinearChain, study.averages, special)
 

@@ -1,12 +1,13 @@
 """A stack: the parameters of L lanes along a leading axis, updated at once.
 
 Shapes: L rows of the stack (one per lane), l of them in a step, B examples in a batch, P numbers in a row with the
-parameters of one model.
+parameters of one model (see `Layout`), p of them trained.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from itertools import groupby
 from typing import NamedTuple
+from weakref import ref
 
 import torch
 from torch import Tensor, nn
@@ -24,11 +25,12 @@ class Stack:
     """L equal models and their optimizer state, one row each.
 
     Attributes:
-        weights: [L, P], all parameters of a model side by side in a row.
-        state: optimizer state. For an elementwise rule: name -> [L, P]; otherwise: "parameter.name" -> [L, ...]. With
+        weights: [L, P], the parameters of a model side by side in a row, without the frozen ones that all models share:
+            those are the template's.
+        state: optimizer state. For an elementwise rule: name -> [L, p]; otherwise: "parameter.name" -> [L, ...]. With
             `averages`, also `ema` [L, P], the average of the weights.
         views: parameter name -> view [L, *shape] of `weights`.
-        treatments: of each parameter.
+        treatments: of each trained parameter.
         period: number of steps after which the cost per step repeats.
         replayable: whether every step launches the same kernels on the same addresses, so that a CUDA graph can replay
             it.
@@ -45,16 +47,20 @@ class Stack:
         form: type[Form],
         averages: bool = False,
         special: Treatments = ALL_USUAL,
+        apart: Collection[str] = (),
     ) -> None:
         self.template, self.optimizer, self._form = template.train(), optimizer, form
-        self.layout = Layout(template)
-        self.treatments = [special.get(name, USUAL) for name in self.layout.shapes]
+        self.layout = Layout(template, apart)
+        self.treatments = [special.get(name, USUAL) for name in self.layout.trained]
         device = next(template.parameters()).device
         self.weights = torch.zeros(lanes, self.layout.width, device=device)
         self.averages = averages
         self.views = self.layout.views(self.weights)
         self.state = {name: tensor.new_zeros(lanes, *tensor.shape) for name, tensor in self._initial_state(0).items()}
         self._made: tuple[int, Step] | None = None
+        self._shared = {name: each for name, each in template.named_parameters() if name not in self.views}
+        self._compared = ref(template)
+        """The latest model whose frozen parameters were found to be the shared ones."""
 
     @property
     def bytes(self) -> int:
@@ -67,18 +73,30 @@ class Stack:
         return self._form.predicts_alone(self.weights.device)
 
     def load(self, row: int, model: nn.Module) -> None:
-        """Set a row to this model, with the initial optimizer state."""
-        for name, parameter in model.named_parameters():
-            self.views[name][row].copy_(parameter.detach())
+        """Set a row to this model, with the initial optimizer state.
+
+        Raises:
+            ValueError: a frozen parameter that all models share has other values in this model.
+        """
+        named = dict(model.named_parameters())
+        for name, view in self.views.items():
+            view[row].copy_(named[name].detach())
+        for name, shared in self._shared.items() if self._compared() is not model else ():
+            if not torch.equal(named[name], shared):
+                raise ValueError(
+                    f"the frozen parameter {name} is equal in the models of the first two trials, but not in that of a "
+                    "later one; choose engine=serial and another results=DIR."
+                )
+        self._compared = ref(model)
         for name, tensor in self._initial_state(row).items():
             self.state[name][row].copy_(tensor)
 
     def _initial_state(self, row: int) -> dict[str, Tensor]:
         weights, init = self.weights[row], self.optimizer.init
         if self.optimizer.elementwise:
-            state = dict(init(weights))
+            state = dict(init(weights[: self.layout.trained_width]))
         else:
-            each = {name: init(view[row]) for name, view in self.views.items()}
+            each = {name: init(self.views[name][row]) for name in self.layout.trained}
             state = {f"{name}.{key}": tensor for name, held in each.items() for key, tensor in held.items()}
         return state | {"ema": weights} if self.averages else state
 
@@ -124,7 +142,7 @@ class Stack:
     def refresh(self, row: int, hyperparameters: Values, step: int) -> None:
         """Run the optimizer's `refresh` on a row after its update number `step` (from 1)."""
         assert self.optimizer.refresh is not None
-        for name in self.views:
+        for name in self.layout.trained:
             held = {key: tensor[row] for key, tensor in self.state_of(name).items()}
             for key, tensor in self.optimizer.refresh(held, hyperparameters, step).items():
                 if tensor is not held[key]:
@@ -175,8 +193,8 @@ class Step:
         elementwise, alone = self.optimizer.elementwise, self.form.columns is stack.layout.columns
         treated = list(zip(stack.layout.columns, stack.treatments, strict=True))
         if elementwise and not alone:
-            treated = _alike(treated, stack.layout.width)
-        names = list(stack.views)
+            treated = _alike(treated, stack.layout.trained_width)
+        names = stack.layout.trained
         for number, (columns, treatment) in enumerate(treated):
             if elementwise:
                 shaped = weights[:, columns]
@@ -210,7 +228,7 @@ class Step:
 
 
 def _alike(treated: Sequence[tuple[slice, Treatment]], width: int) -> list[tuple[slice, Treatment]]:
-    """The parts of a row [width] whose parameters are treated alike. `treated`: the columns of each parameter, and its
+    """The parts of a row [p] whose parameters are treated alike. `treated`: the columns of each parameter, and its
     treatment."""
     firsts = [(next(group)[0].start, treatment) for treatment, group in groupby(treated, key=lambda each: each[1])]
     ends = [*(start for start, _ in firsts[1:]), width]

@@ -4,7 +4,7 @@ Shapes: l lanes, B examples in a batch, N inputs that all lanes share, P numbers
 model; D inputs and H outputs of a linear layer.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import partial
 from typing import Any
 from weakref import proxy  # a reference cycle would keep models of ended trials on the device
@@ -31,7 +31,7 @@ OWN_RULE_WEIGHTS = 2**15
 SMALL_BATCH = 4
 """Largest batch size at which lanes pay on a CPU; above it, fused convolutions are no faster than separate ones."""
 SMALL_MODEL = 2**19
-"""Most parameters with which lanes pay on a CPU; the parameters of larger models come from memory either way."""
+"""Most trained parameters with which lanes pay on a CPU; those of larger models come from memory either way."""
 
 
 ATTENTION = (nn.functional.scaled_dot_product_attention, nn.functional.multi_head_attention_forward)
@@ -62,18 +62,20 @@ def obstacle(model: nn.Module) -> str | None:
 
 def pays(model: nn.Module, study: Study, device: str) -> bool:
     """Whether training one model alone would leave the device partly idle."""
-    parameters = sum(parameter.numel() for parameter in model.parameters())
+    parameters = sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
     small = study.batch_size <= SMALL_BATCH and parameters <= SMALL_MODEL
     return small or torch.device(device).type != "cpu"
 
 
-def stack(template: nn.Module, study: Study, rows: int, special: Treatments) -> Stack:
+def stack(template: nn.Module, study: Study, rows: int, special: Treatments, apart: Collection[str]) -> Stack:
     """A stack with room for `rows` trials."""
-    return Stack(template, study.algorithm, rows, Vmapped, study.averages, special)
+    return Stack(template, study.algorithm, rows, Vmapped, study.averages, special, apart)
 
 
 class Vmapped:
     """Any module, through `torch.vmap` of its forward pass; autograd sees one graph for all lanes.
+
+    Frozen parameters that are in no row are the template's: constants that `torch.vmap` does not copy.
 
     Arguments:
         template: a module for which `can` holds.
@@ -85,15 +87,16 @@ class Vmapped:
 
     def __init__(self, template: nn.Module, weights: Tensor, layout: Layout, flat: bool | None = None) -> None:
         flat = weights.device.type != "cpu" if flat is None else flat
-        self.template, self.columns = template, [slice(None)] if flat else layout.columns
+        self.template, self.columns = template, [slice(0, layout.trained_width)] if flat else layout.columns
         self.gaps = [weights.new_zeros(len(weights), gap) for gap in layout.gaps] if flat else []
-        self.weights = {name: view.detach().requires_grad_() for name, view in layout.views(weights).items()}
+        self.weights = {name: view.detach() for name, view in layout.views(weights).items()}
+        self.trained = [self.weights[name].requires_grad_() for name in layout.trained]
         ours = {id(layer.key) for layer in keyed_layers(template)}
         self.keys = [name for name, buffer in template.named_buffers() if id(buffer) in ours]
         self.attends = None if weights.device.type == "cpu" else False
         for layer in template.modules():
             held: Any = proxy(layer)
-            if type(layer) is nn.Linear and layer.weight.numel() >= OWN_RULE_WEIGHTS:
+            if type(layer) is nn.Linear and layer.weight.requires_grad and layer.weight.numel() >= OWN_RULE_WEIGHTS:
                 layer.forward = partial(_linear, held)  # type: ignore[method-assign]
             elif flat and type(layer) is nn.Conv2d and _has_one_channel(layer):
                 layer.forward = partial(_by_patches, held)  # type: ignore[method-assign]
@@ -118,7 +121,7 @@ class Vmapped:
     def backward(self, inputs: Tree, loss: Loss, keys: Tensor) -> tuple[Tensor, Sequence[Tensor]]:
         with torch.enable_grad():
             outputs = self._forward(inputs, keys)
-        losses, gradients = differentiated(loss, outputs, list(self.weights.values()))
+        losses, gradients = differentiated(loss, outputs, self.trained)
         each = [gradient.flatten(1) for gradient in gradients]
         if self.gaps:
             each = [torch.cat([part for pair in zip(each, self.gaps, strict=True) for part in pair], dim=1)]

@@ -185,6 +185,8 @@ FOUR, EIGHT = {"batch_size": 4}, {"batch_size": 8}
         (nn.Sequential(nn.Linear(2, 3, bias=False)), EIGHT, "cpu", "plain"),
         (nn.Sequential(TWICE, TWICE), EIGHT, "cpu", "plain"),  # one layer, two places
         (nn.Sequential(nn.Linear(2, 3).requires_grad_(False)), FOUR, "cpu", "plain"),
+        (nn.Sequential(nn.Linear(2, 3).requires_grad_(False), nn.Linear(3, 3)), FOUR, "cpu", "vmap"),
+        (nn.Sequential(nn.Linear(800, 800).requires_grad_(False), nn.Linear(800, 3)), FOUR, "cpu", "vmap"),  # shared
         (nn.LSTM(2, 3), FOUR, "cpu", "plain"),
         (Residual(nn.Linear(3, 3)), {"batch_size": 64}, "cpu", "plain"),
         *((model, {"batch_size": 64}, "cpu", "plain") for model in (HOOKED, CLIPPED, REPLACED, WATCHED, TOLD)),
