@@ -31,7 +31,7 @@ SPECIAL_CASES: dict[tuple[str, str], dict[str, float]] = {
 }
 """(general, special) optimizer -> the parameter values with which the general one equals the special one."""
 ALIKE = (
-    *("workload", "schedule", "batch_size", "budget", "evaluation", "precision"),
+    *("workload", "schedule", "batch_size", "budget", "evaluation", "precision", "no_decay"),
     *("search.trials", "search.budgets", "search.sampler"),
 )
 """Settings that two searches must share for one to contain the best trial of the other."""
