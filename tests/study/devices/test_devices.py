@@ -57,6 +57,19 @@ class Idle(Blobs):
         return model
 
 
+@dataclass
+class Tuned(Blobs):
+    """The first layer is frozen but for its bias, and the last one learns faster."""
+
+    def model(self) -> nn.Module:
+        model = super().model()
+        model.get_submodule("1").weight.requires_grad_(False)
+        return model
+
+    def groups(self, model: nn.Module) -> dict[str, float]:
+        return {"4": 2.0}
+
+
 CASES: dict[str, tuple[Blobs, dict[str, Any]]] = {
     "linear": (Blobs(), {}),
     "accumulated": (Blobs(), {"micro_batch": 5}),  # the last part is smaller, and not every device has as many
@@ -64,6 +77,7 @@ CASES: dict[str, tuple[Blobs, dict[str, Any]]] = {
     "ghosts": (Ghosts(), {"micro_batch": 8}),
     "averages": (Blobs(), {"space": FIXED | {"ema_decay": 0.8, "l2": 0.1}}),
     "clipped": (Blobs(), {"space": FIXED | {"clip_norm": 0.3, "l2": 0.1}, "micro_batch": 5}),
+    "tuned": (Tuned(), {"space": FIXED | {"weight_decay": 0.3}, "no_decay": ["bias"], "micro_batch": 5}),
     "adam": (Blobs(), {"optimizer": "adam", "space": ADAM}),
     "asks more than once for the loss": (Blobs(), LBFGS | {"micro_batch": 9}),
     "unused parameters": (Idle(), {}),
@@ -119,7 +133,7 @@ def check(crew: Crew, devices: int, study: Study, workload: Any) -> None:
         assert_same_bits(curve, curves[0])  # whoever decides otherwise than the leader waits for ever
 
 
-@pytest.mark.parametrize("name", ["linear", "accumulated", "ghosts", "clipped"])
+@pytest.mark.parametrize("name", ["linear", "accumulated", "ghosts", "clipped", "tuned"])
 def test_two_devices_train_what_one_does(pair, study_of, name):
     check(pair, 2, study_of(name), CASES[name][0])
 
