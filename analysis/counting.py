@@ -54,6 +54,8 @@ ADAPTIVE_SAMPLERS = ("tpe", "gp", "cmaes")
 """Samplers that learn from finished trials."""
 HALF_LIFE = "_half_life_examples"
 """The suffix of a hyperparameter that gives a beta by its half-life of t examples: beta = 0.5^(B / t)."""
+NEVER_NEGATIVE = ("classification_error", "cross_entropy_error", "average_precision_error")
+"""Errors that are at least 0, so that no training meets a goal of 0 or less."""
 AS_ERRORS = {"average_precision": "average_precision_error"}
 """Metric for which larger is better -> name of the error, 1 - metric, that is stored instead."""
 BEST = 5
@@ -67,15 +69,19 @@ class Goal:
     """A metric and the threshold that it must fall strictly below. Every metric is an error: lower is better.
 
     Raises:
-        ValueError: the threshold is not a number above 0, or it is above 1 for a classification error.
+        ValueError: the threshold is not a finite number, no error of this kind can be below it, or every error is.
     """
 
     metric: str
     threshold: float
 
     def __post_init__(self) -> None:
-        if not (math.isfinite(self.threshold) and self.threshold > 0):
-            raise ValueError(f"a goal's threshold must be a number above 0, but got {self.threshold:g}.")
+        if not math.isfinite(self.threshold):
+            raise ValueError(f"a goal's threshold must be a finite number, but got {self.threshold:g}.")
+        error = self.metric.rpartition("/")[2].removeprefix("ema_")
+        if error in NEVER_NEGATIVE and self.threshold <= 0:
+            name = error.replace("_", " ")
+            raise ValueError(f"a {name} is never negative, so {self} is never met; choose a threshold above 0.")
         if self.metric.endswith("/classification_error") and self.threshold > 1:
             raise ValueError(f"a classification error is at most 1, so {self} is always met; choose a lower threshold.")
 

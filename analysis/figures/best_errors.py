@@ -35,6 +35,7 @@ def against_budget(ax: Axes, table: pd.DataFrame) -> None:
         rows = shown[shown["batch_size"] == size].sort_values("step")
         look: Any = {"drawstyle": "steps-post", "color": colour, "label": f"batch size {size:,}", "linewidth": 1.6}
         lines += ax.plot(rows["step"], rows["error"], **look)
+    _linear_if_negative(ax, shown)
     canvas.legend(ax, lines, {})
 
 
@@ -62,6 +63,7 @@ def against_batch_size(ax: Axes, table: pd.DataFrame) -> None:
         if unit == "examples" and np.isfinite(epochs):
             words += f" ({epochs:{',.0f' if epochs >= 10 else '.2g'}} epochs)"
         lines += ax.plot(rows["batch_size"], rows["error"], marker=marker, color=colour, label=words, **LINE)
+    _linear_if_negative(ax, table)
     canvas.legend(ax, lines, {})
 
 
@@ -84,14 +86,21 @@ def label_smoothing(ax: Axes, table: pd.DataFrame) -> None:
         rows = shown[shown["batch_size"] == size].sort_values("label_smoothing")
         label = f"batch size {size:,}"
         lines += ax.plot(rows["label_smoothing"], rows["error"], "o-", color=colour, label=label, **LINE)
-    canvas.linear_x(ax)
+    canvas.linear(ax, "x")
+    _linear_if_negative(ax, shown)
     canvas.legend(ax, lines, {})
+
+
+def _linear_if_negative(ax: Axes, table: pd.DataFrame) -> None:
+    """Make the error axis linear if some errors are below 0, as log-likelihoods are."""
+    if (table["error"] < 0).any():
+        canvas.linear(ax, "y")
 
 
 def _above_zero(table: pd.DataFrame) -> tuple[pd.DataFrame, str]:
     """(the table with errors of 0, which a log axis cannot show, at half the least positive error; a note about it)."""
     error = table["error"]
-    if not (error == 0).any():
+    if not (error == 0).any() or (error < 0).any():  # with negative errors the axis is linear
         return table, ""
     floor = error[error > 0].min() / 2 if (error > 0).any() else LEAST_ERROR
     return table.assign(error=error.mask(error == 0, floor)), f"; 0 drawn at {floor:.1g}"

@@ -21,7 +21,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from math import ceil, floor, log2, log10
-from typing import Any
+from typing import Any, Literal
 
 import matplotlib
 import numpy as np
@@ -172,18 +172,19 @@ def batch_size_axes(ax: Axes, table: pd.DataFrame, ylabel: str, yticks: Ticks = 
     heading(ax, str(table["workload"].iloc[0]), f"goal: {goal(table)}")
 
 
-def linear_x(ax: Axes) -> None:
-    """Make the horizontal axis linear, fitted to the drawn points, with few ticks.
+def linear(ax: Axes, which: Literal["x", "y"]) -> None:
+    """Make an axis linear, fitted to the drawn points, with few ticks.
 
-    >>> _ = ax.semilogx([0.0, 0.1, 0.2], [3, 2, 1])
-    >>> linear_x(ax)
-    >>> ax.get_xscale()
-    'linear'
+    >>> _ = ax.loglog([0.0, 0.1, 0.2], [3, 2, 1])
+    >>> linear(ax, "x")
+    >>> ax.get_xscale(), ax.get_yscale()
+    ('linear', 'log')
     """
-    ax.set_xscale("linear")
-    ax.autoscale(axis="x")
-    ax.xaxis.set_major_locator(MaxNLocator(5))
-    ax.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
+    ax.set(**{f"{which}scale": "linear"})
+    ax.autoscale(axis=which)
+    axis = ax.xaxis if which == "x" else ax.yaxis
+    axis.set_major_locator(MaxNLocator(5))
+    axis.set_major_formatter(lambda value, _: f"{value:g}")
 
 
 def heading(ax: Axes, title: str, note: str = "") -> None:

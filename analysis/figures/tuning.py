@@ -107,7 +107,7 @@ def along_axis(ax: Axes, table: pd.DataFrame) -> None:
         look = STATES[state] | ({"marker": "^"} if state == "not reached" else {})
         ax.plot(x[rows], y[rows], label=state, rasterized=len(table) > canvas.MOST_POINTS, **look)
     if scale == "linear":
-        canvas.linear_x(ax)
+        canvas.linear(ax, "x")
 
 
 def working_region(ax: Axes, table: pd.DataFrame) -> None:

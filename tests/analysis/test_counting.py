@@ -95,6 +95,9 @@ def test_fewest_steps():
         ("train/classification_error < 1e-2", "train/classification_error", 0.01),
         ("val/classification_error < 1", "val/classification_error", 1.0),
         ("val/classification_error < .05", "val/classification_error", 0.05),
+        ("val/log_likelihood_error < -1.5", "val/log_likelihood_error", -1.5),
+        ("val/ema_log_likelihood_error<-2e3", "val/ema_log_likelihood_error", -2000.0),
+        ("val/log_likelihood_error < 0", "val/log_likelihood_error", 0.0),
     ],
 )
 def test_goal_reads(text, metric, threshold):
@@ -107,8 +110,9 @@ def test_goal_reads(text, metric, threshold):
     [
         *[(text, "must read") for text in ("", "0.05", "val/loss", "loss < 1", "dev/loss < 0.05", "val/loss > 0.05")],
         *[(f"val/loss {end}", "must read") for end in ("<= 0.05", "<=0.05", "< low", "< 0.05 0.1", "< 0.0.5", "< .")],
-        ("val/classification_error < 0", "above 0, but got 0"),
-        ("val/cross_entropy_error < -1", "above 0, but got -1"),
+        ("val/classification_error < 0", "is never negative, so val/classification_error < 0 is never met; choose"),
+        ("val/cross_entropy_error < -1", "a cross entropy error is never negative, .* choose a threshold above 0"),
+        ("val/ema_cross_entropy_error < -1", "is never negative"),
         ("val/cross_entropy_error < nan", "nan"),
         ("val/cross_entropy_error < inf", "inf"),
         ("val/classification_error < 1.5", "at most 1"),

@@ -12,6 +12,7 @@ import pytest
 from analysis.advice import splits
 from analysis.counting import RECORDED, Goal, Measured
 from analysis.edges import scaled
+from analysis.figures import charts, draw
 from analysis.load import LoadError, load
 from analysis.report import warnings
 from analysis.report.build import Asked, build, read
@@ -256,3 +257,32 @@ def test_the_terminal_tells_the_heaviest_warnings_and_what_diverged(sweep, says)
     assert "Warning: tiny, momentum, batch size 64: no trial has finished yet" in said
     assert said.count("Warning: ") == 3
     assert "more warning" in said
+
+
+@pytest.mark.parametrize("threshold", [-1.5, 0.0])
+def test_goals_below_zero_are_reported_on_linear_axes(tmp_path, make_study, make_curve, write_study, threshold):
+    """Log-likelihoods: errors of -1.95 that meet the goal, others just above it."""
+    goal = Goal("val/log_likelihood_error", threshold)
+    for size in (8, 64, 512):
+        study = make_study(batch_size=size, goal=goal, **FIELDS)
+        curves = [make_curve(study, index, reaches) for index, reaches in enumerate((40, 400, None, 900))]
+        shifted = [{name: errors + threshold - 0.45 for name, errors in curve.errors.items()} for curve in curves]
+        write_study(tmp_path, study, [replace(curve, errors=each) for curve, each in zip(curves, shifted, strict=True)])
+    data = build([tmp_path], tmp_path)
+    assert set(data.tables["steps_to_result"]["steps_to_result"]) == {40}
+    assert f"log likelihood error &lt; {threshold:g}" in (tmp_path / "report.html").read_text()
+    [chart] = charts(data.tables, ["error_against_budget"])
+    assert {figure.axes[0].get_yscale() for figure in draw(chart)} == {"linear"}
+
+
+@pytest.mark.parametrize(("least", "threshold", "value"), [(0.4, 0.2, 2), (-1.2, -1.5, 1.2), (0.5, 0.0, 1.5)])
+def test_what_a_missed_goal_is_worth_to_a_search_grows_with_the_least_error(
+    make_study, make_curve, least, threshold, value
+):
+    study = make_study(goal=Goal("val/log_likelihood_error", threshold), sampler="tpe", **FIELDS)
+    tuner = Tuner(study)
+    trial = tuner.ask()
+    curve = make_curve(study, trial.index)
+    tuner.tell(replace(curve, trial=trial, errors={study.goal.metric: np.full(len(curve.steps), least)}))
+    [told] = tuner._optuna.get_trials()
+    assert told.value == pytest.approx(math.log(study.train_steps * value))
