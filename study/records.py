@@ -19,8 +19,8 @@ from analysis.counting import ADAPTIVE_SAMPLERS, STOPPING_RULES, Branch, Goal, R
 from study import optimizers
 from study.optimizers.base import HALF_LIFE, Optimizer, resolved
 from study.optimizers.per_parameter import patterns
-from study.schedules import SCHEDULES
-from study.space import Dimension, Legal, Space, parse_space
+from study.schedules import SCHEDULES, check_warmup
+from study.space import Dimension, Legal, parse_space
 from workloads.suggest import suggest
 
 NUMERICS_VERSION = 4
@@ -245,7 +245,7 @@ class Study:
                 raise ValueError(f"{asking} needs search.space.{name}, but it is missing.")
         space = self.search.space
         if self.branch.rerun is None:  # a rerun may fix a tuned warmup of 0 beside its initial factor
-            self._check_warmup(space)
+            check_warmup(space)
         for name, dimension in space.items():
             stem = name.removesuffix(HALF_LIFE)
             if stem != name and stem in space:
@@ -262,20 +262,6 @@ class Study:
         object.__setattr__(self, "no_decay", patterns(self.no_decay))
         if self.no_decay and "weight_decay" not in takes:
             raise ValueError(f"{self.optimizer} takes no weight_decay; leave out optimizer.no_decay.")
-
-    @staticmethod
-    def _check_warmup(space: Space) -> None:
-        """Raise ValueError for two kinds of warmup, or for an initial factor without one. A kind fixed at 0 is none."""
-        counts = [name for name in ("warmup_steps", "warmup_examples") if name in space]
-        warmups = [name for name in counts if space[name].choices != (0,)]
-        got = " and ".join(f"search.space.{name}={space[name].to_dict()}" for name in counts) or "none"
-        if len(warmups) > 1:
-            raise ValueError(f"a warmup is given either in steps or in examples, but got {got}; fix one at 0.")
-        if "warmup_initial_factor" in space and not warmups:
-            raise ValueError(
-                f"search.space.warmup_initial_factor is where a warmup starts, but got {got}; "
-                "add search.space.warmup_steps or search.space.warmup_examples."
-            )
 
     def legal(self, name: str) -> Legal:
         """The values that a tuned parameter may take."""

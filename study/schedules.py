@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from study.space import Legal
+from study.space import Legal, Space
 
 
 @dataclass(frozen=True)
@@ -188,3 +188,17 @@ SCHEDULES: dict[str, Schedule] = {
     "inverse_square_root": Schedule(inverse_square_root, {"learning_rate_timescale_fraction": Legal("(0, inf)")}),
     "warmup_stable_decay": Schedule(warmup_stable_decay, DECAY),
 }
+
+
+def check_warmup(space: Space) -> None:
+    """Raise ValueError for two kinds of warmup, or for an initial factor without one. A kind fixed at 0 is none."""
+    counts = [name for name in ("warmup_steps", "warmup_examples") if name in space]
+    warmups = [name for name in counts if space[name].choices != (0,)]
+    got = " and ".join(f"search.space.{name}={space[name].to_dict()}" for name in counts) or "none"
+    if len(warmups) > 1:
+        raise ValueError(f"a warmup is given either in steps or in examples, but got {got}; fix one at 0.")
+    if "warmup_initial_factor" in space and not warmups:
+        raise ValueError(
+            f"search.space.warmup_initial_factor is where a warmup starts, but got {got}; "
+            "add search.space.warmup_steps or search.space.warmup_examples."
+        )

@@ -12,9 +12,9 @@ import torch
 from torch import nn
 
 from study import store
+from study.checks.calling import in_the_loss
 from study.config.code_fingerprint import code
 from study.config.jobs import Job
-from study.config.workload_check import in_the_loss
 from study.data import digest, trees
 from study.devices import generators
 from study.records import Study

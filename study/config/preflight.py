@@ -8,15 +8,15 @@ import torch
 from torch import Tensor, nn
 
 from study import store
-from study.config.data_check import check_splits
+from study.checks.calling import FEW, calling, in_the_loss
+from study.checks.data import check_splits
+from study.checks.functions import check_functions
+from study.checks.model import check_evaluation, check_model, first, mixture
+from study.checks.state import State, stateful
+from study.checks.treatments import check_treatments, mean_factor
+from study.checks.values import check_values
 from study.config.fingerprint import fingerprint, of_optimizer
-from study.config.function_check import check_functions
 from study.config.jobs import Job
-from study.config.model_check import check_evaluation, check_model, first, mixture
-from study.config.state_check import State, stateful
-from study.config.treatment_check import check_treatments, mean_factor
-from study.config.value_check import check_values
-from study.config.workload_check import FEW, calling, in_the_loss
 from study.data import digest, streaming
 from study.data.order import places
 from study.data.resident import EVALUATION_CHUNK, Data

@@ -25,7 +25,7 @@ from study.optimizers.base import Plain, decay_
 from study.optimizers.per_parameter import decayed, treatments
 from study.records import Curve, Study, Trial
 from study.schedules import learning_rate
-from study.user_code import hidden_state
+from study.user_code import hidden_state, snapshots
 from study.user_code.weighting import inverse, weigher, weighted_mean
 from workloads.base import Workload
 from workloads.layers import ghost_layers, keyed_layers, layer_key, set_keys, together
@@ -142,7 +142,7 @@ class Run:
         }
         self.weigh = weigher(workload)
         self.step = 0
-        self.fresh = hidden_state.digests(hidden_state.attributes(self.model))
+        self.fresh = snapshots.of_model(self.model)
         self._leaves_trace: bool | None = None
         """Whether an evaluation changes attributes or buffers of the model; None: no evaluation yet."""
         self.trained: nn.Module = self.model
@@ -208,10 +208,10 @@ class Run:
         # Some optimizers count their steps in the parameter groups.
         groups = [{k: v for k, v in group.items() if k != "params"} for group in held["param_groups"]]
         state = {"state": held["state"], "groups": groups}
-        attributes = hidden_state.attributes(self.model)
-        now = hidden_state.digests(attributes)
-        changed = {key: value for key, value in attributes.items() if now[key] != self.fresh.get(key)}
-        odd = [f"{k[1]} ({type(value).__name__})" for k, value in changed.items() if not hidden_state.is_plain(value)]
+        changed = hidden_state.changed_attributes(self.model, self.fresh)
+        odd = [
+            f"{name} ({type(value).__name__})" for name, value in changed.items() if not hidden_state.is_plain(value)
+        ]
         if odd:
             warnings.warn(
                 f"checkpoints cannot hold {', '.join(odd)}, which the model of {self.study.name} changes while it "

@@ -24,7 +24,7 @@ KNOWN_TO = {
     "analysis": ["analysis", "study"],
     "torch": [
         "workloads", "study/engine", "study/data", "study/devices", "study/user_code", "study/optimizers",
-        "study/workers/process.py", "study/config", "study/run.py",
+        "study/workers/process.py", "study/config", "study/checks", "study/run.py",
     ],
     "optuna": ["study/search"],
     "hydra": ["study/config/compose.py", "study/cluster"],
@@ -49,6 +49,7 @@ LINE = [
     "study/user_code",
     "study/engine/fused",
     "study/engine",
+    "study/checks",
     "study/config study/terminal study/workers",
     "study/run",
     "study/warn",

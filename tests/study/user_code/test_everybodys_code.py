@@ -10,10 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from helpers import user_workloads as users
 from helpers.desks import Desk, assert_same_bits
 from helpers.desks import trained as train_all
 from helpers.processes import Crew
+from helpers.users import plain_loop
+from helpers.users import workloads as users
 
 from study.data import digest, streaming, trees
 from study.data.resident import Data
@@ -100,7 +101,7 @@ def test_user_code_trains_as_in_a_plain_loop(make_study, pair, kind, engine, bat
     study = study_of(make_study, batch_size, **fields)
     curves = computed(engine, study, workload, pair)
     for trial, curve in zip(trials_of(study), curves, strict=True):
-        wanted = users.by_hand(study, make(), trial)
+        wanted = plain_loop.by_hand(study, make(), trial)
         assert {f"val/{name}" for name in wanted} <= curve.errors.keys()
         for name, values in wanted.items():
             np.testing.assert_allclose(curve.errors[f"val/{name}"], values, rtol=1e-5, atol=1e-6, err_msg=name)
@@ -115,7 +116,7 @@ def test_a_random_getitem_depends_on_order_seed_step_and_index_alone(make_study,
     curves = train_all(study, Desk(trials_of(study)[:2]), workload=workload, data=data)
     for trial in trials_of(study)[:2]:
         np.testing.assert_allclose(
-            curves[trial.index].errors["val/loss"], users.with_random_items(study, workload, trial), rtol=1e-5
+            curves[trial.index].errors["val/loss"], plain_loop.with_random_items(study, workload, trial), rtol=1e-5
         )
 
 
@@ -200,5 +201,5 @@ def test_a_fixed_part_of_a_split_is_measured(make_study, gigabytes):
             train, val, test = super().splits(device)
             return type(super().splits(device))(train, tuple(each[torch.tensor(chosen)] for each in val), test)
 
-    for name, values in users.by_hand(study, Part(), trials_of(study)[0]).items():
+    for name, values in plain_loop.by_hand(study, Part(), trials_of(study)[0]).items():
         np.testing.assert_allclose(curve.errors[f"val/{name}"], values, rtol=1e-5)

@@ -11,7 +11,7 @@ from torch.nn.utils.rnn import pad_sequence
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 from study import whole_sweep
-from study.config import data_check, value_check
+from study.checks import data, values
 from study.data import digest
 from study.errors import Refused, UsageError
 from workloads.base import Splits, cross_entropy_error
@@ -179,7 +179,7 @@ def padded(examples):
 def test_each_wrong_form_has_a_cure(split, said):
     workload = Made(split)
     with pytest.raises(UsageError, match=said):
-        data_check.check_splits(Asked, workload, workload.splits(None))
+        data.check_splits(Asked, workload, workload.splits(None))
 
 
 @pytest.mark.parametrize(
@@ -194,10 +194,10 @@ def test_each_wrong_form_has_a_cure(split, said):
 def test_a_collate_member_is_called(collate, said):
     workload = Made(Listed([*zip(RAGGED, Y, strict=True)]), collate=padded if said is None else collate)
     if said is None:
-        data_check.check_splits(Asked, workload, workload.splits(None))
+        data.check_splits(Asked, workload, workload.splits(None))
         return
     with pytest.raises(UsageError, match=said):
-        data_check.check_splits(Asked, workload, workload.splits(None))
+        data.check_splits(Asked, workload, workload.splits(None))
 
 
 @pytest.mark.parametrize(
@@ -214,7 +214,7 @@ def test_a_collate_member_is_called(collate, said):
 )
 def test_tensors_trees_and_data_sets_pass(split):
     workload = Made(split)
-    data_check.check_splits(Asked, workload, workload.splits(None))
+    data.check_splits(Asked, workload, workload.splits(None))
     assert digest.digest(workload, workload.splits(None)) == digest.digest(workload, workload.splits(None))
 
 
@@ -242,17 +242,17 @@ def by_class(targets):
 )
 def test_a_fault_in_the_data_is_located(workload, said):
     with pytest.raises(UsageError, match=said):
-        value_check.check_values(Asked, workload, workload.splits(None))
+        values.check_values(Asked, workload, workload.splits(None))
 
 
 def test_rare_labels_are_found_and_many_are_thinned(monkeypatch):
-    assert value_check.labelled(torch.tensor([3, 3, 1, 3, 2, 1])) == [0, 2, 4]
-    assert value_check.labelled([torch.tensor([[0, 1], [1, 7]]), torch.rand(2)]) == [0, 1]
+    assert values.labelled(torch.tensor([3, 3, 1, 3, 2, 1])) == [0, 2, 4]
+    assert values.labelled([torch.tensor([[0, 1], [1, 7]]), torch.rand(2)]) == [0, 1]
     many = torch.arange(3000).flip(0)
-    assert len(value_check.labelled(many)) == value_check.MOST_VALUES
-    assert {0, 2999} <= set(value_check.labelled(many))
+    assert len(values.labelled(many)) == values.MOST_VALUES
+    assert {0, 2999} <= set(values.labelled(many))
     monkeypatch.setattr(digest, "ELEMENTS", 100)
-    assert value_check.labelled(many) == [0, 2999]
+    assert values.labelled(many) == [0, 2999]
 
 
 def changed(data):

@@ -15,7 +15,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from study.config.model_check import (
+from study.checks.calling import FEW, Metric, calling, loss_of
+from study.checks.model import (
     augmented,
     built,
     check_metrics,
@@ -25,7 +26,6 @@ from study.config.model_check import (
     of_targets,
     values_of,
 )
-from study.config.workload_check import FEW, Metric, calling, loss_of
 from study.data import trees
 from study.data.trees import Tree
 from study.devices import generators
@@ -98,7 +98,7 @@ def check_functions(
     """Raise UsageError if a number of an example depends on other examples, or metrics or weights cannot be used.
 
     Arguments:
-        inputs, targets: the examples of `study.config.model_check.mixture`.
+        inputs, targets: the examples of `study.checks.model.mixture`.
         layout: the one in which the model trains and evaluates.
         val_targets: targets of validation examples, for metrics that are undefined for few examples.
     """

@@ -10,14 +10,14 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from study.config.model_check import augmented, built, computed, first
-from study.config.snapshots import Snapshot, changed, of_model, of_program
-from study.config.workload_check import FEW, calling, loss_of
+from study.checks.calling import FEW, calling, loss_of
+from study.checks.model import augmented, built, computed, first
 from study.data import trees
 from study.data.trees import Tree
 from study.devices import generators
 from study.errors import UsageError
 from study.records import Study
+from study.user_code.snapshots import Snapshot, changed, of_model, of_program
 from workloads.base import Workload
 
 SAME = 1e-5

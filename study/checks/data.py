@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset, default_collate
 
-from study.config.workload_check import calling
+from study.checks.calling import calling
 from study.data import digest, trees
 from study.errors import UsageError
 from study.records import Study

@@ -57,14 +57,19 @@ def of_model(model: nn.Module, digest: "Digest | None" = None) -> Snapshot:
     Hooks count, because a hook may change what it holds.
     """
     digest = digest or Digest(model)
-    found: Snapshot = {}
+    return {name: digest(value) for name, value in attributes(model).items()}
+
+
+def attributes(model: nn.Module) -> dict[str, Any]:
+    """The attributes of `of_model` with their values."""
+    found: dict[str, Any] = {}
     for name, module in model.named_modules():
         if type(module).__module__ == layers.__name__:
             continue
         derived = _recomputed(module)
         for key, value in vars(module).items():
             if key not in OF_A_MODULE and key not in derived:
-                found[f"{name}.{key}" if name else key] = digest(value)
+                found[f"{name}.{key}" if name else key] = value
     return found
 
 

@@ -6,9 +6,9 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from study.config.function_check import check_functions
-from study.config.model_check import check_evaluation, check_model
-from study.config.state_check import State, stateful
+from study.checks.functions import check_functions
+from study.checks.model import check_evaluation, check_model
+from study.checks.state import State, stateful
 from study.errors import UsageError
 
 CONTIGUOUS = torch.contiguous_format

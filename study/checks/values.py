@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from study.config.workload_check import FEW, calling, in_the_loss
+from study.checks.calling import FEW, calling, in_the_loss
 from study.data import digest, trees
 from study.devices import generators
 from study.errors import UsageError

@@ -14,9 +14,9 @@ from rich.console import Console
 from torch import nn
 
 from study import warn, whole_sweep
+from study.checks.model import mixture
+from study.checks.state import State, stateful
 from study.config import preflight
-from study.config.model_check import mixture
-from study.config.state_check import State, stateful
 from study.errors import UsageError
 from workloads.fully_connected import FullyConnected
 from workloads.layers import Dropout, GhostBatchNorm

@@ -7,14 +7,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from study.config.snapshots import compiled
-from study.config.workload_check import FEW, Metric, calling, loss_of
+from study.checks.calling import FEW, Metric, calling, loss_of
 from study.data import trees
 from study.data.resident import EVALUATION_CHUNK
 from study.data.trees import Tree
 from study.devices import generators
 from study.errors import UsageError
 from study.records import Study
+from study.user_code.snapshots import compiled
 from workloads.base import Weights, Workload, metrics_of, optional
 
 LAYOUTS = (torch.channels_last, torch.contiguous_format)

@@ -6,8 +6,8 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from study.config.function_check import check_functions
-from study.config.model_check import mixture
+from study.checks.functions import check_functions
+from study.checks.model import mixture
 from study.errors import UsageError
 
 CLASSES, LENGTH, N = 4, 3, 60

@@ -2,7 +2,7 @@
 
 from torch import nn
 
-from study.config.workload_check import calling
+from study.checks.calling import calling
 from study.optimizers.per_parameter import USUAL, Treatments, treatments
 from study.records import Study
 from workloads.base import Workload
