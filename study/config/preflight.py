@@ -188,7 +188,7 @@ def _settled(job: Job, checked: CheckedWorkload) -> Job:
         chunk = begun[0].get("evaluation_chunk", EVALUATION_CHUNK)
         study = replace(study, micro_batch=begun[0]["micro_batch"], evaluation_chunk=chunk, search=search)
     model = checked.workload.model()
-    check_parts(study, model, devices, checked.state.training)
+    check_parts(study, model, devices, checked.state.training, optional(checked.workload, "weights") is not None)
     inputs, targets = checked.few
     for part in small_parts(study, model, devices):
         check_model(study, checked.workload, first(inputs, part), first(targets, part))
@@ -229,7 +229,9 @@ def _with_arithmetic(
     raise AssertionError("the last arithmetic computes every study")
 
 
-def check_parts(study: Study, model: nn.Module, devices: int, stateful: str | None = None) -> None:
+def check_parts(
+    study: Study, model: nn.Module, devices: int, stateful: str | None = None, weighted: bool = False
+) -> None:
     """Raise UsageError if splitting a batch, over devices or into micro-batches, would change its update."""
     if devices == 1 and study.micro_batch is None:
         return
@@ -247,6 +249,11 @@ def check_parts(study: Study, model: nn.Module, devices: int, stateful: str | No
             f"a batch of {study.name} must be one forward pass, because {stateful}, but batches of "
             f"{study.batch_size} are split into {parts}; keep the state in a buffer that does not depend on the split, "
             "or leave it out."
+        )
+    if weighted and study.algorithm.sees_examples:
+        raise UsageError(
+            f"{study.optimizer} collects the gradients of single examples, whose `weights` are relative to the whole "
+            f"batch, but batches of {study.batch_size} are split into {parts}; choose another optimizer."
         )
     if devices > 1 and study.algorithm.sees_examples:
         raise UsageError(

@@ -21,6 +21,7 @@ from study.devices.memory import out_of_memory, release_cached_memory
 from study.engine import checkpoints
 from study.engine.checkpoints import Checkpoint, Pace
 from study.engine.evaluation import Log, evaluate, forward, initial_model, timed
+from study.errors import Failed
 from study.optimizers.base import Plain, decay_
 from study.optimizers.per_parameter import decayed, treatments
 from study.records import Curve, Study, Trial
@@ -143,6 +144,7 @@ class Run:
         self.weigh = weigher(workload)
         self.step = 0
         self.fresh = snapshots.of_model(self.model)
+        self._parts_checked = False
         self._leaves_trace: bool | None = None
         """Whether an evaluation changes attributes or buffers of the model; None: no evaluation yet."""
         self.trained: nn.Module = self.model
@@ -324,6 +326,7 @@ class Run:
             total += part.detach()
             if weights is not None:
                 weight += weights.sum()
+        self._refuse_changed_attributes()
         self.team.sum(total)
         if self.weigh is not None:
             scale = self.study.batch_size * inverse(self.team.sum(weight))
@@ -332,6 +335,21 @@ class Run:
                 if parameter.grad is not None:
                     parameter.grad *= scale
         return total
+
+    def _refuse_changed_attributes(self) -> None:
+        """Raise Failed if forward passes change attributes of the model: their number depends on the micro-batches.
+
+        The check before a sweep refuses such models in micro-batches; this is for those that halve for want of memory.
+        """
+        if self._parts_checked:
+            return
+        self._parts_checked = True
+        if changed := hidden_state.changed_attributes(self.model, self.fresh):
+            raise Failed(
+                f"one trial of {self.study.name} at batch size {self.study.batch_size} does not fit in memory at once, "
+                f"and its batch must be one forward pass, which changes the attribute {next(iter(changed))} of its "
+                "model; choose a smaller model or batch size, or leave the state out."
+            )
 
     def _alone(self) -> AbstractContextManager[None]:
         """A context in which backward passes do not exchange gradients with other ranks."""

@@ -20,7 +20,8 @@ from study.data import digest, streaming, trees
 from study.data.resident import Data
 from study.devices import generators
 from study.devices.distributed import Team
-from study.engine import evaluation
+from study.engine import evaluation, serial
+from study.errors import Failed
 from study.records import Evaluation, Study
 
 KINDS: dict[str, tuple[type[users.Base], set[str]]] = {
@@ -203,3 +204,18 @@ def test_a_fixed_part_of_a_split_is_measured(make_study, gigabytes):
 
     for name, values in plain_loop.by_hand(study, Part(), trials_of(study)[0]).items():
         np.testing.assert_allclose(curve.errors[f"val/{name}"], values, rtol=1e-5)
+
+
+def test_state_in_attributes_is_refused_when_memory_runs_out_for_the_whole_batch(make_study, monkeypatch):
+    """Half the micro-batch makes twice as many forward passes."""
+    study, losses = study_of(make_study, 16), serial.Run.losses
+
+    def bounded(self: Any, part: int) -> Any:
+        if self.parts[part].stop - self.parts[part].start > 8:
+            raise torch.OutOfMemoryError("no room")
+        return losses(self, part)
+
+    monkeypatch.setattr(serial.Run, "losses", bounded)
+    with pytest.raises(Failed, match=r"must be one forward pass, which changes the attribute n of its model"):
+        train_all(study, Desk(trials_of(study)), workload=users.Stateful(), data=Data.of(users.blobs()))
+    assert train_all(study, Desk(trials_of(study)), workload=users.Base(), data=Data.of(users.blobs()))
