@@ -2,7 +2,7 @@
 
 import shlex
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,8 +13,8 @@ from analysis import figures
 from analysis.counting import RACE, Goal
 from analysis.load import STUDY, LoadError, StudyData, folders, load_study
 from analysis.parallel import spread
-from analysis.report import findings, warnings
-from analysis.report.page import ReportData, write_report, write_tables
+from analysis.report import findings, other_goals, warnings
+from analysis.report.page import ReportData, link_section, write_report, write_tables
 from analysis.tables import answers, audits, best_errors, compare, relative, scaling, steps_to_result, transfer, trials
 from analysis.tables.fits import table as fitted
 from analysis.tables.steps_to_result import answerable, refusals
@@ -47,6 +47,9 @@ class Asked:
 def build(results: Sequence[Path | str], output: Path | str, asked: Asked = Asked()) -> ReportData:
     """Rebuild `tables/`, `figures/` and `report.html` in a folder; returns the content of the report.
 
+    A report on `asked.goals` never replaces the report of a results folder: it goes to `goals/` in that folder, and the
+    two pages link to each other.
+
     Arguments:
         results: the folders with the studies.
         output: the folder to write to.
@@ -63,18 +66,39 @@ def build(results: Sequence[Path | str], output: Path | str, asked: Asked = Aske
     ...     print(*sorted(path.name for path in Path(folder).iterdir()))
     figures report.html studies tables
     """
-    output = Path(output)
+    output = place(results, output, asked)
     again = shlex.join(["python", "-m", "study", "report", *map(str, results)])
     data = read(results, asked)
     try:
         write_tables(output, {name: table for name, table in data.tables.items() if name not in ONLY_DRAWN})
+        main = other_goals.main_folder(output, asked.goals)
+        data = replace(data, links=other_goals.links(output) if main is None else [other_goals.BACK])
         write_report(output, data, figures.save_all(figures.charts(data.tables), output / "figures"))
+        if main is not None:
+            _link_from_main(results, main)
     except OSError as error:
         raise LoadError(
             f"cannot write {error.filename or output}: {error.strerror or error}; the measurements are safe. Make room"
             f" or change its permissions, then rebuild the report: {again}"
         ) from error
     return data
+
+
+def place(results: Sequence[Path | str], output: Path | str, asked: Asked) -> Path:
+    """The folder that `build` writes to: `output`, or one below it if `output` is a results folder and goals are asked.
+
+    >>> place(["results/digits"], "results/digits", Asked([Goal("val/loss", 0.5)])).name
+    'val_loss_below_0.5'
+    """
+    output = Path(output)
+    own = output.resolve() in {Path(result).resolve() for result in results}
+    return other_goals.folder(output, asked.goals) if own and asked.goals else output
+
+
+def _link_from_main(results: Sequence[Path | str], main: Path) -> None:
+    """Link reports on other goals from the page of the main report; build that one if it is not there or too old."""
+    if not other_goals.relink(main / "report.html", link_section(other_goals.links(main))):
+        build(results, main)
 
 
 def read(results: Sequence[Path | str], asked: Asked = Asked()) -> ReportData:

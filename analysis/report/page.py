@@ -17,6 +17,7 @@ from analysis.figures import FIGURES, Chart, canvas
 from analysis.figures.atomic import write_atomically
 from analysis.report.html_tables import DASH, Table, header, sections, shown
 from analysis.report.methods import defined, pieces, rendered
+from analysis.report.other_goals import BEGIN, END, Link
 
 KEYS = ["workload", "optimizer", "batch_size", "goal_metric", "goal_threshold", "definition"]
 KEYS += ["repeat", "budget_multiple", "stage", "base_batch_size", "rule", "run"]
@@ -38,6 +39,7 @@ class ReportData:
         tables: by name (`analysis.report.build.tables`).
         studies: provenance, one record for each study; nested records are shown as `versions torch`.
         command: reproduces the studies.
+        links: to reports on other goals, or back to the main one.
     """
 
     title: str
@@ -46,6 +48,7 @@ class ReportData:
     tables: Mapping[str, pd.DataFrame]
     studies: list[dict[str, Any]]
     command: str
+    links: Sequence[Link] = ()
 
 
 Drawn = Sequence[tuple[Chart, list[bytes]]]
@@ -91,7 +94,18 @@ def page(data: ReportData, drawn: Drawn = ()) -> str:
     """
     shown = {"drawn": _figures(drawn), "tables": sections(data.tables), "provenance": _provenance(data.studies)}
     methods = Markup(rendered())  # not escaped: this project wrote the text
-    return _environment().get_template("page.html.jinja").render(data=data, methods=methods, **shown)
+    marks = {"begin": Markup(BEGIN), "end": Markup(END)}
+    return _environment().get_template("page.html.jinja").render(data=data, methods=methods, **marks, **shown)
+
+
+def link_section(links: Sequence[Link]) -> str:
+    """The links between reports as HTML.
+
+    >>> link_section([Link("goals/x/report.html", "loss < 1")])
+    '<p class="links">Reports at other goals: <a href="goals/x/report.html">loss &lt; 1</a>.</p>\\n'
+    """
+    template = _environment().get_template("goals.html.jinja")
+    return str(template.module.goal_links(links))  # type: ignore[attr-defined]
 
 
 @cache

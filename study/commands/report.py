@@ -28,7 +28,11 @@ def status_arguments(verb: argparse.ArgumentParser) -> None:
 def report_arguments(verb: argparse.ArgumentParser) -> None:
     verb.add_argument("results", nargs="+", type=path)
     verb.add_argument(
-        "--goal", action="append", default=[], metavar="GOAL", help="'val/classification_error < 0.1'; repeatable"
+        "--goal",
+        action="append",
+        default=[],
+        metavar="GOAL",
+        help="'val/classification_error < 0.1', in RESULTS/goals/; repeatable",
     )
     verb.add_argument("--output", type=path, metavar="DIR", help=f"default: RESULTS, or {REPORT} for several")
     verb.add_argument("--base-batch-size", type=float, metavar="B", help="of perfect scaling and Zhang et al.")
@@ -50,9 +54,10 @@ def status(options: argparse.Namespace, console: Console) -> None:
 
 def write_report(results: Sequence[Path], output: Path, console: Console, asked: Asked | None = None) -> None:
     """Rebuild tables, figures and page from the files alone, and show the table of steps."""
-    from analysis.report.build import Asked, build
+    from analysis.report.build import Asked, build, place
     from study.terminal import show
 
+    output = place(results, output, asked or Asked())
     data = build(results, output, asked or Asked())
     show.results(console, data.tables["steps_to_result"], data.sentences, data.warnings)
     console.print(f"\nReport: {output / 'report.html'}", markup=False, soft_wrap=True)
@@ -62,6 +67,7 @@ def report(options: argparse.Namespace, console: Console) -> None:
     """`study report`: rebuild the report of one or several results folders."""
     from analysis.counting import Goal
     from analysis.report.build import Asked
+    from analysis.report.other_goals import folder
     from study.errors import UsageError
 
     try:
@@ -69,6 +75,8 @@ def report(options: argparse.Namespace, console: Console) -> None:
     except ValueError as error:
         raise UsageError(str(error)) from error
     output = options.output or (options.results[0] if len(options.results) == 1 else REPORT)
+    if goals and not options.output:
+        output = folder(output, goals)
     asked = Asked(tuple(goals), options.base_batch_size, options.normalise_at)
     write_report(options.results, output, console, asked)
 

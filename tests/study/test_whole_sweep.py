@@ -156,9 +156,10 @@ def test_goals_after_the_fact(tmp_path, says):
     goals = ["--goal", looser, "--goal", tighter]
     for rule, expected in (("race", [0.3]), ("budget", [0.1, 0.3])):
         says("report", tmp_path / rule, *goals)
-        steps = pd.read_csv(tmp_path / rule / "tables/steps_to_result.csv")
+        [folder] = (tmp_path / rule / "goals").iterdir()
+        steps = pd.read_csv(folder / "tables/steps_to_result.csv")
         assert sorted(set(steps["goal_threshold"])) == expected
-        assert ("needs stopping=budget" in (tmp_path / rule / "report.html").read_text()) is (rule == "race")
+        assert ("needs stopping=budget" in (folder / "report.html").read_text()) is (rule == "race")
     for rule, goal, why in (
         ("race", tighter, "needs stopping=budget"),
         ("budget", "val/x<1", "mlp_digits, momentum: val/x is not measured"),
