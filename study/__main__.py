@@ -8,12 +8,14 @@ look_in_current_folder_last()  # before anything else is imported
 import os
 import shlex
 import sys
+import traceback
 from collections.abc import Sequence
 
 from rich.console import Console
 
 from study.commands import VERBS, parser
 from study.errors import Failed, Refused
+from study.user_code import faults
 
 TAKE_OVERRIDES = ("sweep", "plan", "calibrate")
 
@@ -40,7 +42,8 @@ def _launched(argv: Sequence[str]) -> int:
 
 
 def _command(argv: Sequence[str]) -> int:
-    options, rest = parser().parse_known_args(argv)
+    options, rest = parser().parse_known_args([word for word in argv if word != "--debug"])
+    options.debug = "--debug" in argv
     if options.verb in TAKE_OVERRIDES:  # argparse takes overrides in one piece only; people put flags between them
         options.overrides += [word for word in rest if not word.startswith("-")]
         rest = [word for word in rest if word.startswith("-")]
@@ -48,15 +51,25 @@ def _command(argv: Sequence[str]) -> int:
         parser().error(f"unrecognized arguments: {' '.join(rest)}")
     options.command = shlex.join(["python", "-m", "study", *argv])
     errors = Console(stderr=True, soft_wrap=True, highlight=False)
+    if options.debug:
+        os.environ[faults.DEBUG] = "1"
     try:
         status = VERBS[options.verb].body(options, Console(highlight=False)) or 0
         sys.stdout.flush()
         return status
     except (Refused, Failed) as error:
+        if faults.debugging() and error.__cause__ is not None:
+            errors.print("".join(traceback.format_exception(error)), markup=False)
         errors.print(f"study: {error}", markup=False)
         return 2 if isinstance(error, Refused) else 1
     except BrokenPipeError:  # the reader of our output closed it; without this, Python complains at exit
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except Exception as error:
+        if not faults.place(error):
+            raise
+        more = "" if faults.debugging() else " --debug prints the whole traceback."
+        errors.print(f"study: your code fails: {faults.told(error)}.{more}", markup=False)
         return 1
     except KeyboardInterrupt as interrupt:
         advice = str(interrupt) or "the same command continues where this one stopped"

@@ -1,23 +1,19 @@
 """Checks a workload on a few examples before anything trains; refusals name the line of its author's code."""
 
-import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from study.errors import Refused, UsageError
 from study.records import Study
 from study.space import middle
+from study.user_code import faults
 from workloads.base import Workload
 from workloads.data.fetching import DataError
 
-OURS = {Path(__file__).parents[1], Path(torch.__file__).parent}
-"""Folders with code that the author of a workload did not write."""
 FEW = 8
 """Number of examples in a check."""
 
@@ -49,13 +45,5 @@ def calling(study: Study, name: str, of: str = "") -> Iterator[None]:
     except DataError as error:
         raise Refused(str(error)) from error
     except Exception as error:
-        said = f"{type(error).__name__}: {' '.join(str(error).split())}".rstrip(". ")
         what = f"{study.name}'s {name} cannot be computed {of}".rstrip()
-        raise UsageError(f"{what}: {said}{_place(error)}.") from error
-
-
-def _place(error: Exception) -> str:
-    """The last line of the user's own code that led to the error."""
-    frames = traceback.extract_tb(error.__traceback__)
-    theirs = [f for f in frames if OURS.isdisjoint(Path(f.filename).parents)]
-    return f" ({theirs[-1].filename}, line {theirs[-1].lineno})" if theirs else ""
+        raise UsageError(f"{what}: {faults.said(error)}{faults.place(error)}.") from error

@@ -86,6 +86,7 @@ def parser() -> argparse.ArgumentParser:
         epilog=USAGE,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
+    top.add_argument("--debug", action="store_true", help="print whole tracebacks; HYDRA_FULL_ERROR=1 does so, too")
     verbs = top.add_subparsers(dest="verb", required=True, metavar="VERB")
     for name, verb in VERBS.items():
         verb.arguments(verbs.add_parser(name, help=verb.help))

@@ -86,7 +86,11 @@ class Examples(Dataset):
         found = []
         for index in indices:
             generators.seed(generators.key_of(key, index))
-            found.append(held[index])
+            try:
+                found.append(held[index])
+            except Exception as error:
+                error.add_note(f"(in example {index} of the {split} split)")
+                raise
         return found
 
     def count(self, split: str) -> int:

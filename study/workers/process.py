@@ -15,8 +15,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from study.devices import signals
-from study.errors import Refused
+from study.errors import Failed, Refused
 from study.records import Study, Trial
+from study.user_code import faults
 from study.workers import messages
 
 if TYPE_CHECKING:
@@ -106,13 +107,20 @@ def work(pipe: Connection, parent: int, setting: Setting, rank: Rank | None) -> 
 
 
 def _for_people(error: Exception) -> str:
-    """The message about a worker's last error: a traceback, or advice if memory ran out or a workload is refused."""
+    """The message about a worker's last error: one line and the cure; a traceback only for faults that are not the
+    user's."""
     from study.devices.memory import out_of_memory
 
-    if isinstance(error, Refused):
+    if isinstance(error, Refused | Failed):
         return str(error)
     if not out_of_memory(error):
-        return "".join(traceback.format_exception(error))
+        if not faults.place(error):
+            return "".join(traceback.format_exception(error))
+        rest = "" if faults.debugging() else " --debug prints the whole traceback."
+        return (
+            f"your code fails in a worker process: {faults.told(error)}.{rest} Finished trials are kept, and the same "
+            "command continues."
+        )
     return (
         "a device of a team ran out of memory in the middle of a trial, too late to tell the other ranks: "
         f"{str(error).partition(chr(10))[0]}. Finished trials are kept, and the same command continues, with smaller "
@@ -131,7 +139,7 @@ def follow(rank: Rank) -> NoReturn:
             serve(None, None, rank.join(), rank)
     except Exception as error:
         if not lost(error):
-            sys.stderr.write(f"study: {error}\n") if isinstance(error, Refused) else traceback.print_exc()
+            sys.stderr.write(f"study: {_for_people(error)}\n")
             status = 1
     sys.stderr.flush()
     os._exit(status)  # on a normal exit torch aborts if a thread still waits for a closed store

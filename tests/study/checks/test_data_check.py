@@ -58,7 +58,7 @@ def mislabelled(splits, name, index, label):
         (lambda s: s._replace(test=(s.test[0][:0], s.test[1][:0])), "the test split of .* must not be empty; give"),
         (as_arrays, "the train split of mlp_digits has a ndarray; torch.as_tensor makes one"),
         (lambda s: s._replace(train=(s.train[0][:9], s.train[1][:9])), "is 1197, but .* returns 9; set workload.train"),
-        (lambda s: s.nope, r"mlp_digits's splits\(\) cannot be computed: AttributeError: .*_check.py, line \d+\)"),
+        (lambda s: s.nope, r"mlp_digits's splits\(\) cannot be computed: AttributeError: .*_check.py, line \d+: .*\)"),
         *(
             (partial(spoilt, name=name, value=value), f"the {name} split of .* not finite, in 2 .* first at index 50")
             for name in Splits._fields

@@ -80,7 +80,7 @@ def test_models_that_cannot_be_trained_on_one_example(tmp_path, monkeypatch, aft
         (lambda self, outputs, targets: outputs**2, r"loss must be a number per example.*\[8\].*\[8, 10\]"),
         (lambda self, outputs, targets: outputs.mean(), r"loss must be a number per example.*\[8\].*\[\]"),
         (lambda self, outputs, targets: outputs.argmax(1).float(), "depends on no trained parameter"),
-        (lambda self, outputs, targets: outputs.nope, r"AttributeError: .*'nope' \(.*.*_check.py, line \d+\)"),
+        (lambda self, outputs, targets: outputs.nope, r"AttributeError: .*'nope' \(.*.*_check.py, line \d+: .*\)"),
         (lambda self, outputs, targets, margin: outputs.mean(1), "'margin'; `hyperparameters` must name .* a default"),
     ],
 )

@@ -1,0 +1,56 @@
+"""Faults in a user's code, told in one line: the error, the line of their own file, and where to see the rest."""
+
+import os
+import re
+import sysconfig
+import traceback
+from pathlib import Path
+
+NOT_THEIRS = tuple(
+    f"{folder}{os.sep}"
+    for folder in (
+        *(Path(__file__).parents[2] / room for room in ("study", "workloads", "analysis")),
+        *(sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")),
+    )
+)
+"""Folders with code that the author of a workload did not write."""
+DEBUG = "HYDRA_FULL_ERROR"
+"""Environment variable that `--debug` sets to 1; worker processes inherit it."""
+IN_A_LOADER = "Original Traceback (most recent call last):"
+"""In the text of an error that torch passes on from a process that reads data."""
+
+
+def debugging() -> bool:
+    """Whether whole tracebacks are wanted."""
+    return os.environ.get(DEBUG) == "1"
+
+
+def said(error: BaseException) -> str:
+    """The error in one line, with the example in which it arose if known, without a full stop."""
+    kind, text = type(error).__name__, str(error)
+    if IN_A_LOADER in text:
+        frames = text.rpartition(IN_A_LOADER)[2].rstrip().splitlines()
+        last = max(number for number, line in enumerate(frames) if line.startswith(" ")) + 1
+        return " ".join(" ".join(frames[last:]).split()).rstrip(". ")
+    return " ".join(" ".join([f"{kind}: {text}", *getattr(error, "__notes__", ())]).split()).rstrip(". ")
+
+
+def place(error: BaseException) -> str:
+    """The last line of the user's own code that led to the error, in brackets; empty if there is none."""
+    found = [(frame.filename, frame.lineno, frame.line) for frame in traceback.extract_tb(error.__traceback__)]
+    if IN_A_LOADER in str(error):
+        frames = re.findall(r'File "(.+?)", line (\d+), in .*\n\s+(.+)', str(error))
+        found += [(file, int(line), source) for file, line, source in frames]
+    theirs = [each for each in found if not each[0].startswith((*NOT_THEIRS, "<"))]
+    if not theirs:
+        return ""
+    file, line, source = theirs[-1]
+    return f" ({file}, line {line}: {source})" if source else f" ({file}, line {line})"
+
+
+def told(error: BaseException) -> str:
+    """The error and its place in the user's code; with `--debug` the whole traceback follows."""
+    text = f"{said(error)}{place(error)}"
+    if not debugging():
+        return text
+    return f"{text}\n\n{''.join(traceback.format_exception(error))}"

@@ -1,0 +1,113 @@
+"""A fault in a user's code is told in one line: the error, their own line, the cure. `--debug` prints the rest."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from helpers.made_workload import own_folder
+
+ROOT = Path(__file__).parents[2]
+START = """
+from multiprocessing import parent_process
+
+from made_images import *
+
+WORKER = parent_process() is not None
+
+
+class Items(torch.utils.data.Dataset):
+    def __init__(self, inputs, targets):
+        self.inputs, self.targets = inputs, targets
+
+    def __len__(self):
+        return len(self.targets)
+
+    def __getitem__(self, index):
+        if WORKER and index == 37:
+            raise OSError("cannot read 37.png")  # here
+        return self.inputs[index], self.targets[index]
+
+
+class Failing(Images):
+"""
+FAULTS = {
+    "model": """
+    def model(self):
+        if WORKER:
+            raise KeyError("encoder")  # here
+        return super().model()
+""",
+    "splits": """
+    def splits(self, device):
+        if WORKER:
+            raise FileNotFoundError("part 3 is missing")  # here
+        return super().splits(device)
+""",
+    "forward": """
+    def model(self):
+        model = super().model()
+        if WORKER:
+            model.register_forward_pre_hook(self.hook)
+        return model
+
+    def hook(self, module, inputs):
+        return inputs[0] @ torch.zeros(3, 7)  # here
+""",
+    "error": """
+    def error(self, outputs, targets):
+        return 1 / 0 if WORKER else classification_error(outputs, targets)  # here
+
+    @property
+    def errors(self):
+        return {"classification_error": self.error, "cross_entropy_error": cross_entropy_error}
+""",
+    "an example": """
+    def splits(self, device):
+        return Splits(*(Items(*split) for split in super().splits(device)))
+""",
+    "an example read by a loader": """
+    def splits(self, device):
+        return Splits(*(Items(*split) for split in super().splits(device)))
+""",
+    "in the parent": """
+    def splits(self, device):
+        raise RuntimeError("no network")  # here
+""",
+}
+
+
+def sweep(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "study", "sweep", "--config-dir", str(folder / "mine"), "workload=failing"]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(map(str, [ROOT, *sys.path]))}
+    return subprocess.run([*command, *words], cwd=folder, env=environment, capture_output=True, text=True)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", FAULTS)
+def test_a_fault_names_the_users_line(tmp_path, kind):
+    own_folder(tmp_path / "mine", "failing", START + FAULTS[kind], "failing.Failing")
+    loaders = 2 if "loader" in kind else 0
+    done = sweep(tmp_path, "engine.workers=1", "batch_size=4", f"engine.loaders={loaders}")
+    assert done.returncode in (1, 2), done.stdout
+    said = done.stderr.strip().splitlines()
+    assert len(said) == 1, done.stderr
+    lines = (tmp_path / "mine/failing.py").read_text().splitlines()
+    number = next(number for number, line in enumerate(lines, start=1) if line.endswith("# here"))
+    if "example" not in kind:
+        number = max(number for number, line in enumerate(lines, start=1) if line.endswith("# here"))
+    else:
+        assert "(in example 37 of the train split)" in said[0]
+    assert f"failing.py, line {number}" in said[0], said
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("debug", [["--debug"], []])
+def test_debug_prints_the_whole_traceback(tmp_path, monkeypatch, debug):
+    own_folder(tmp_path / "mine", "failing", START + FAULTS["model"], "failing.Failing")
+    if not debug:
+        monkeypatch.setenv("HYDRA_FULL_ERROR", "1")
+    said = sweep(tmp_path, "engine.workers=1", "batch_size=4", *debug).stderr
+    assert "Traceback (most recent call last)" in said
+    assert "KeyError: 'encoder'" in said
