@@ -1,7 +1,10 @@
 """Warnings on the terminal before a sweep trains, about behaviour that a user may not expect."""
 
 from collections.abc import Sequence
+from importlib.metadata import PackageNotFoundError, requires, version
 
+from packaging.requirements import Requirement
+from packaging.version import Version
 from rich.console import Console
 from rich.markup import escape
 
@@ -20,6 +23,20 @@ def of_order(costs: Sequence[tuple[Job, Cost]], workers: int, console: Console) 
         console.print(
             f"search={adaptive[0]} learns from finished trials, and several trials train at once: another run may "
             "propose other trials. engine=serial engine.workers=1 is reproducible.\n"
+        )
+
+
+def of_torch(console: Console) -> None:
+    """Warn once if the installed torch is outside of the range with which this package is tested."""
+    try:
+        required = [Requirement(text) for text in requires("batch-size-study") or ()]
+    except PackageNotFoundError:  # a checkout that is not installed
+        return
+    tested, installed = next(each.specifier for each in required if each.name == "torch"), version("torch")
+    if not tested.contains(Version(installed).public, prereleases=True):
+        console.print(
+            f"[yellow]torch {installed} is outside of the tested range ({tested}): results may differ in more than the "
+            "last bits. Install a tested version, or check a few trials.[/]\n"
         )
 
 

@@ -173,6 +173,7 @@ def train_searches(
     Raises:
         StoreError: a file cannot be written, or another process trains a study.
     """
+    warn.of_torch(console)
     warn.of_devices([each.job for each in waiting], console)
     warn.of_changes([each.job for each in waiting], console)
     for each in waiting:

@@ -14,7 +14,7 @@ FILES = python_files(ROOT)
 # Import names of the distributions in pyproject.toml; omegaconf and yaml come with Hydra, PIL with matplotlib,
 # markupsafe with jinja2.
 DECLARED = {"torch", "optuna", "hydra", "omegaconf", "pandas", "pyarrow", "numpy", "scipy", "matplotlib", "PIL"}
-DECLARED |= {"sklearn", "joblib", "jinja2", "markupsafe", "markdown_it", "pooch", "rich", "yaml"}
+DECLARED |= {"sklearn", "joblib", "packaging", "jinja2", "markupsafe", "markdown_it", "pooch", "rich", "yaml"}
 DECLARED |= {"ray", "submitit"}  # extras
 
 # Module -> the places that may import it: folders (with all below them) and files.

@@ -1,0 +1,114 @@
+"""The workloads of docs/guide/adapters.md, as the page prints them, train on small made data."""
+
+import importlib.util
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from house import doc_pages
+
+from analysis import load
+from analysis.load import StudyData
+
+PAGE = "docs/guide/adapters.md"
+FILES = doc_pages.named_blocks(PAGE)
+TINY = ["search.trials=2", "engine.workers=1", "stopping=budget", "search.space.momentum=0.9"]
+
+
+def tokens(folder: Path) -> None:
+    """Rows of 4 to 16 tokens and padding; the label says which half of the vocabulary is more frequent."""
+    import datasets
+
+    generator = torch.Generator().manual_seed(0)
+
+    def rows(count: int) -> datasets.Dataset:
+        labels = torch.randint(2, (count,), generator=generator)
+        likely = torch.rand(count, 16, generator=generator) < 0.8
+        half = torch.where(likely, labels[:, None], 1 - labels[:, None])
+        mask = torch.arange(16) < torch.randint(4, 17, (count, 1), generator=generator)
+        ids = mask * (2 + 49 * half + torch.randint(49, (count, 16), generator=generator))
+        held = {"input_ids": ids, "attention_mask": mask.long(), "label": labels}
+        return datasets.Dataset.from_dict({name: column.tolist() for name, column in held.items()})
+
+    counts = {"train": 400, "validation": 100, "test": 100}
+    splits = {name: rows(count) for name, count in counts.items()}
+    datasets.DatasetDict(splits).save_to_disk(folder / "data/reviews")
+
+
+def backbone(folder: Path) -> None:
+    """A small model with random weights, saved as a pretrained one."""
+    from transformers import BertConfig, BertForSequenceClassification
+
+    tokens(folder)
+    torch.manual_seed(0)
+    size = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2}
+    BertForSequenceClassification(BertConfig(vocab_size=100, **size)).save_pretrained(folder / "data/backbone")
+
+
+def pictures(folder: Path) -> None:
+    """Noise of 40 x 36 pixels in one of three colours."""
+    from PIL import Image
+
+    generator = np.random.default_rng(0)
+    for split, count in {"train": 80, "val": 20, "test": 20}.items():
+        for label, name in enumerate(("blue", "green", "red")):
+            (folder / f"data/photos/{split}/{name}").mkdir(parents=True)
+            for number in range(count):
+                pixels = generator.integers(0, 200, (40, 36, 3), dtype=np.uint8)
+                pixels[:, :, 2 - label] += 55
+                Image.fromarray(pixels).save(folder / f"data/photos/{split}/{name}/{number}.png")
+
+
+def text(folder: Path) -> None:
+    """600 lines of two to eight words."""
+    generator = np.random.default_rng(0)
+    words = (Path(doc_pages.ROOT) / "LICENSE").read_text().split()[:60]
+    lines = [" ".join(generator.choice(words, size=generator.integers(2, 9))) for _ in range(600)]
+    (folder / "data").mkdir()
+    (folder / "data/lines.txt").write_text("\n".join(lines))
+
+
+EXAMPLES: dict[str, tuple[list[str], Callable[[Path], None] | None, str]] = {
+    "reviews": (["transformers", "datasets"], tokens, "cross_entropy_error"),
+    "photos": (["timm", "torchvision"], pictures, "cross_entropy_error"),
+    "diabetes": ([], None, "unexplained_variance"),
+    "topics": (["torchmetrics"], None, "average_precision_error"),
+    "lines": ([], text, "cross_entropy_error"),
+    "adapted": (["peft", "transformers", "datasets"], backbone, "cross_entropy_error"),
+}
+"""Workload -> the packages it needs, the function that makes its data, and the error of its goal."""
+
+
+def swept(folder: Path, name: str, *words: str) -> StudyData:
+    """The study of a sweep of the workload `name` at one batch size, by the command line in an empty folder."""
+    packages, make, _ = EXAMPLES[name]
+    for package in packages:
+        if importlib.util.find_spec(package) is None:
+            pytest.skip(f"needs the package {package}")
+    for file, content in FILES.items():
+        (folder / "mine" / file).parent.mkdir(parents=True, exist_ok=True)
+        (folder / "mine" / file).write_text(content)
+    if make is not None:
+        make(folder)
+    command = [sys.executable, "-m", "study", "sweep", "--config-dir", "mine", f"workload={name}", *TINY, *words]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(map(str, [doc_pages.ROOT, *sys.path]))}
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    [study] = load.load(folder / "results" / name)
+    return study
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_the_workload_trains_and_its_error_falls(tmp_path, name):
+    study = swept(tmp_path, name, "batch_size=16", "budget.steps=60", "budget.epochs=0")
+    metric = f"val/{EXAMPLES[name][2]}"
+    assert study.goal.metric == metric
+    curves = study.measurements.groupby("trial")[metric]
+    assert (curves.last() < curves.first()).any()
+    assert curves.last().notna().all()
