@@ -128,6 +128,7 @@ class Run:
         algorithm = study.algorithm
         build = algorithm.build or (lambda model, h, special: Plain(model, algorithm, h, special))
         special = treatments(self.model, workload, study.no_decay)
+        built = snapshots.of_model(self.model)
         self.algorithm, self.optimizer = algorithm, build(self.model, self.hyperparameters, special)
         base = self.hyperparameters["learning_rate"]
         self.rates = [float(group.get("lr", base)) / base for group in self.optimizer.param_groups]
@@ -144,6 +145,8 @@ class Run:
         self.weigh = weigher(workload)
         self.step = 0
         self.fresh = snapshots.of_model(self.model)
+        self.of_optimizer = snapshots.changed(built, self.fresh)
+        """Attributes that belong to the optimizer, such as hooks that collect gradients."""
         self._parts_checked = False
         self._leaves_trace: bool | None = None
         """Whether an evaluation changes attributes or buffers of the model; None: no evaluation yet."""
@@ -210,7 +213,7 @@ class Run:
         # Some optimizers count their steps in the parameter groups.
         groups = [{k: v for k, v in group.items() if k != "params"} for group in held["param_groups"]]
         state = {"state": held["state"], "groups": groups}
-        changed = hidden_state.changed_attributes(self.model, self.fresh)
+        changed = self._changed_attributes()
         odd = [
             f"{name} ({type(value).__name__})" for name, value in changed.items() if not hidden_state.is_plain(value)
         ]
@@ -336,6 +339,11 @@ class Run:
                     parameter.grad *= scale
         return total
 
+    def _changed_attributes(self) -> dict[str, Any]:
+        """The attributes of the model that training has changed, by name."""
+        found = hidden_state.changed_attributes(self.model, self.fresh)
+        return {name: value for name, value in found.items() if name not in self.of_optimizer}
+
     def _refuse_changed_attributes(self) -> None:
         """Raise Failed if forward passes change attributes of the model: their number depends on the micro-batches.
 
@@ -344,10 +352,12 @@ class Run:
         if self._parts_checked:
             return
         self._parts_checked = True
-        if changed := hidden_state.changed_attributes(self.model, self.fresh):
+        # What hooks collect does not matter here, as in an optimizer or a test.
+        changed = [name for name in self._changed_attributes() if not name.endswith("_hooks")]
+        if changed:
             raise Failed(
                 f"one trial of {self.study.name} at batch size {self.study.batch_size} does not fit in memory at once, "
-                f"and its batch must be one forward pass, which changes the attribute {next(iter(changed))} of its "
+                f"and its batch must be one forward pass, which changes the attribute {changed[0]} of its "
                 "model; choose a smaller model or batch size, or leave the state out."
             )
 

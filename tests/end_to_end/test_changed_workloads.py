@@ -41,6 +41,7 @@ def refused(verb, words, capsys):
     return "study: results/images holds trials of another images: its code changed (made_images.py); choose" in err
 
 
+@pytest.mark.slow
 def test_trials_of_edited_code_are_refused_and_mix_trains_on(mine, capsys):
     assert study("sweep", *asked(4)) == 0
     edited(mine, "return cross_entropy_error(", "return 2 * cross_entropy_error(")
@@ -73,7 +74,7 @@ def test_splits_drawn_from_global_generators_are_equal_in_each_process(mine):
     "drawn",
     [
         "torch.as_tensor(__import__('numpy').random.default_rng().normal(size=(200, 1, 4, 4))).float()",
-        f"{DRAWN} + __import__('os').getpid()",
+        pytest.param(f"{DRAWN} + __import__('os').getpid()", marks=pytest.mark.slow),
     ],
 )
 def test_other_data_in_each_process_are_refused(mine, capsys, drawn):

