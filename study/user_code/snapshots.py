@@ -210,7 +210,10 @@ class Digest:
         elif isinstance(value, functools.partial):
             parts = [value.func, value.args, value.keywords]
         elif isinstance(value, FunctionType):
-            if (inner := getattr(value, "_torchdynamo_orig_callable", None)) is not None:
+            inner = getattr(value, "_torchdynamo_orig_callable", None)
+            if inner is not None and getattr(value, "_torchdynamo_disable", False):
+                return self(inner, depth)  # torch.compiler.disable made it
+            if inner is not None:
                 self.compiled.append(getattr(inner, "__qualname__", "a function"))
                 return ""  # the compiler's memory is no state
             cells = [cell.cell_contents for cell in value.__closure__ or () if _is_filled(cell)]

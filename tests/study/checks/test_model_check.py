@@ -98,6 +98,15 @@ def test_compiled_models_are_refused_before_they_compile(make_study, compiled):
         check_model(make_study(), Made(compiled), torch.randn(8, 6), torch.arange(8) % 2)
 
 
+def test_a_function_that_the_compiler_leaves_out_is_not_a_compiled_one(make_study):
+    check_model(
+        make_study(),
+        Made(lambda: Model(torch.compiler.disable(lambda self, y: y))),
+        torch.randn(8, 6),
+        torch.arange(8) % 2,
+    )
+
+
 def test_sparse_gradients_are_refused(make_study):
     workload = Made(lambda: nn.Sequential(nn.Embedding(9, 4, sparse=True), nn.Flatten(), nn.Linear(12, 2)))
     with pytest.raises(UsageError, match=r"momentum needs dense gradients, but .* 0.weight .* leave out sparse=True"):
