@@ -144,7 +144,7 @@ def measure(logs: Sequence[Log], split: str, predict: Predict, examples: int | N
 def _measured(log: Log, split: str, predict: Predict, chosen: Sequence[int], models: int) -> list[dict[str, float]]:
     """As `measure`, in chunks of the size that the log holds."""
     data, workload = log.data, log.workload
-    wholes = [_Wholes(workload) for _ in range(models)]
+    wholes = [_Wholes(workload, data.device) for _ in range(models)]
     # A metric needs all examples of a split, so every rank of a team measures them.
     shared = not metrics_of(workload)
     share = data.team.share(len(chosen)) if shared else range(len(chosen))
@@ -177,10 +177,12 @@ def _measured(log: Log, split: str, predict: Predict, chosen: Sequence[int], mod
 class _Wholes:
     """The workload's metrics of one model: they see a whole split."""
 
-    def __init__(self, workload: Workload) -> None:
+    def __init__(self, workload: Workload, device: torch.device) -> None:
         self.metrics: dict[str, Any] = {name: copy.deepcopy(each) for name, each in metrics_of(workload).items()}
         self.updated = {name for name, each in self.metrics.items() if hasattr(each, "update")}
         for name in self.updated:
+            if hasattr(self.metrics[name], "to"):  # those of torchmetrics hold tensors
+                self.metrics[name].to(device)
             self.metrics[name].reset()
         self.outputs: list[Tree] = []
         self.targets: list[Tree] = []

@@ -187,6 +187,29 @@ def test_evaluations_take_smaller_chunks_when_memory_runs_out(make_study, monkey
             np.testing.assert_allclose(curve.errors[name], errors, rtol=1e-5)
 
 
+class Placed(users.MeanLoss):
+    """Counts on the device to which it was moved, as metrics of torchmetrics do."""
+
+    device = torch.device("meta")
+
+    def to(self, device: torch.device) -> None:
+        self.device = device
+
+    def update(self, outputs: torch.Tensor, targets: torch.Tensor) -> None:
+        assert self.device == outputs.device == targets.device
+        super().update(outputs, targets)
+
+
+def test_metrics_with_tensors_are_moved_to_the_device_of_the_data(make_study):
+    class Workload(users.Base):
+        metrics = {"mean_loss": Placed()}  # noqa: RUF012
+
+    study = study_of(make_study, 16)
+    curves = train_all(study, Desk(trials_of(study)[:1]), workload=Workload(), data=Data.of(users.blobs()))
+    np.testing.assert_allclose(curves[0].errors["val/mean_loss"], curves[0].errors["val/loss"], rtol=1e-5)
+    assert Workload.metrics["mean_loss"].device.type == "meta"
+
+
 @pytest.mark.parametrize("gigabytes", [None, 0.0])
 def test_a_fixed_part_of_a_split_is_measured(make_study, gigabytes):
     workload = users.Metrics()
