@@ -23,7 +23,7 @@ from study.data.trees import Tree
 from study.devices import generators
 from study.devices.memory import out_of_memory, release_cached_memory
 from study.records import Curve, Study, Trial
-from workloads.base import Workload, judges, metrics_of, optional
+from workloads.base import Metric, Workload, judges, metrics_of, optional
 
 Predict = Callable[[Tree], Tree]
 """Inputs [N, ...] -> the outputs of l models, one model after the other [l * N, ...]. They are the caller's own."""
@@ -114,7 +114,9 @@ def evaluate(logs: Sequence[Log], steps: Sequence[int], predictors: Predictors) 
     return [log.record(step, measured) for log, step, measured in zip(logs, steps, errors, strict=True)]
 
 
-def measure(logs: Sequence[Log], split: str, predict: Predict, examples: int | None = None) -> list[dict[str, float]]:
+def measure(
+    logs: Sequence[Log], split: str, predict: Predict, examples: int | None = None, with_metrics: bool = True
+) -> list[dict[str, float]]:
     """The errors and metrics of l models on one split: for each model, name -> value.
 
     If memory runs out, it measures again in chunks of half the size; the logs keep the size.
@@ -123,15 +125,17 @@ def measure(logs: Sequence[Log], split: str, predict: Predict, examples: int | N
         logs: of the l trials; those of one study.
         predict: inputs [N, ...] -> outputs [l * N, ...].
         examples: measure only the first ones of the split; None: all.
+        with_metrics: False: only the errors; metrics may be undefined for few examples.
 
     Raises:
         RuntimeError, MemoryError: out of memory with chunks of one example.
     """
     log = logs[0]
     chosen = log.examples(split)[:examples]
+    metrics = metrics_of(log.workload) if with_metrics else {}
     while True:
         try:
-            return _measured(log, split, predict, chosen, len(logs))
+            return _measured(log, split, predict, chosen, len(logs), metrics)
         except (RuntimeError, MemoryError) as error:
             size = min(log.chunk, len(chosen))
             if size == 1 or log.data.team.size > 1 or not out_of_memory(error):
@@ -141,12 +145,14 @@ def measure(logs: Sequence[Log], split: str, predict: Predict, examples: int | N
             each.chunk = -(-size // 2)
 
 
-def _measured(log: Log, split: str, predict: Predict, chosen: Sequence[int], models: int) -> list[dict[str, float]]:
+def _measured(
+    log: Log, split: str, predict: Predict, chosen: Sequence[int], models: int, metrics: Mapping[str, Metric]
+) -> list[dict[str, float]]:
     """As `measure`, in chunks of the size that the log holds."""
     data, workload = log.data, log.workload
-    wholes = [_Wholes(workload, data.device) for _ in range(models)]
+    wholes = [_Wholes(metrics, data.device) for _ in range(models)]
     # A metric needs all examples of a split, so every rank of a team measures them.
-    shared = not metrics_of(workload)
+    shared = not metrics
     share = data.team.share(len(chosen)) if shared else range(len(chosen))
     weigh, count = optional(workload, "error_weights"), len(chosen)
     totals = torch.zeros(len(workload.errors) + bool(weigh), models, dtype=torch.float64, device=data.device)
@@ -175,10 +181,10 @@ def _measured(log: Log, split: str, predict: Predict, chosen: Sequence[int], mod
 
 
 class _Wholes:
-    """The workload's metrics of one model: they see a whole split."""
+    """The metrics of one model: they see a whole split."""
 
-    def __init__(self, workload: Workload, device: torch.device) -> None:
-        self.metrics: dict[str, Any] = {name: copy.deepcopy(each) for name, each in metrics_of(workload).items()}
+    def __init__(self, metrics: Mapping[str, Metric], device: torch.device) -> None:
+        self.metrics: dict[str, Any] = {name: copy.deepcopy(each) for name, each in metrics.items()}
         self.updated = {name for name, each in self.metrics.items() if hasattr(each, "update")}
         for name in self.updated:
             if hasattr(self.metrics[name], "to"):  # those of torchmetrics hold tensors

@@ -1,5 +1,7 @@
 """Losses, errors, weights and metrics: numbers of an example that depend on other examples are refused."""
 
+import warnings
+
 import numpy as np
 import pytest
 import torch
@@ -289,6 +291,7 @@ def test_metrics_with_update_and_compute(make_study):
 
 def of_rare(outputs, targets):
     if not (targets == 7).any():
+        warnings.warn("undefined", stacklevel=1)
         raise ValueError("only one class present")
     return float((targets == 7).double().mean())
 
@@ -296,7 +299,7 @@ def of_rare(outputs, targets):
 def test_a_metric_may_need_more_than_a_few_examples(make_study):
     workload = Made(metrics={"rare": of_rare})
     check(make_study(), workload, val_targets=torch.arange(50) % 8)
-    with pytest.raises(UsageError, match="only one class present"):
+    with pytest.warns(UserWarning, match="undefined"), pytest.raises(UsageError, match="only one class present"):
         check(make_study(), workload, val_targets=torch.zeros(50))
 
 

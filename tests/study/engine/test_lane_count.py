@@ -2,6 +2,7 @@
 
 import random
 import re
+import warnings
 from dataclasses import replace
 
 import pytest
@@ -269,6 +270,24 @@ class Attending(nn.Module):
 def test_what_lanes_cannot_train_is_found_out_beforehand(question, monkeypatch, spoilt, why):
     workload, model = WORKLOADS["vmap"], WORKLOADS["vmap"].model
     monkeypatch.setattr(workload, "model", lambda: spoilt(model()), raising=False)
+    found = can_fuse.lanes_fail(question("vmap"), workload, workload.data())
+    assert found is None if why is None else re.search(why, found), found
+
+
+def of_many(outputs, targets):
+    if len(targets) < 3:
+        warnings.warn("undefined for two examples", stacklevel=1)
+        raise ValueError("only one class present")
+    return 0.5
+
+
+@pytest.mark.parametrize(
+    ("metric", "why"),
+    [(of_many, None), (lambda outputs, targets: random.random(), "its model, loss or errors draw")],
+)
+def test_a_metric_that_two_examples_do_not_define_fuses_and_a_random_one_does_not(question, monkeypatch, metric, why):
+    workload = WORKLOADS["vmap"]
+    monkeypatch.setattr(workload, "metrics", {"metric": metric}, raising=False)
     found = can_fuse.lanes_fail(question("vmap"), workload, workload.data())
     assert found is None if why is None else re.search(why, found), found
 
