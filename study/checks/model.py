@@ -279,10 +279,12 @@ def _called(study: Study, name: str, few: str, outputs: Any, call: Callable[[], 
     with calling(study, name, f"of outputs {trees.described(outputs)} and {few}"):
         try:
             return call()
-        except TypeError as error:
-            if name != "loss" or "argument" not in str(error) or not isinstance(outputs, Tensor):
-                raise
-            raise UsageError(
-                f"{study.name}: {error}; `hyperparameters` must name each tuned argument of a loss, with a default in "
-                "the loss for searches that do not tune it."
-            ) from error
+        except Exception as error:
+            if not isinstance(outputs, Tensor) and trees.leaves(outputs):
+                error.add_note("(it gets the model's outputs as they are; take the part that it needs, as outputs[0])")
+            elif name == "loss" and isinstance(error, TypeError) and "argument" in str(error):
+                raise UsageError(
+                    f"{study.name}: {error}; `hyperparameters` must name each tuned argument of a loss, with a default "
+                    "in the loss for searches that do not tune it."
+                ) from error
+            raise

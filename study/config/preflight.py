@@ -33,6 +33,9 @@ from workloads.base import Splits, Workload, build, metrics_of, optional
 from workloads.layers import together, whole_batch_layers
 from workloads.suggest import suggest
 
+CHECKED_BYTES = 2**26
+"""Most bytes of the outputs with which loss and errors are checked; fewer examples if they are large."""
+
 
 @contextmanager
 def one_thread() -> Iterator[None]:
@@ -137,7 +140,9 @@ def _behaviour(study: Study, workload: Workload, examples: streaming.Examples, f
     got, val = examples.count("train"), examples.count("val")
     layout = check_model(study, workload, *few)
     layout = check_evaluation(study, workload, *few, layout, (val, min(val, got), examples.count("test")))
-    mixed = examples["train", mixture(got)]
+    chosen = mixture(got)
+    most = max(3, int(CHECKED_BYTES / evaluation_bytes(workload, *few)))
+    mixed = examples["train", chosen[:: -(-len(chosen) // most)]]
     more = examples["val", range(min(val, EVALUATION_CHUNK))][1] if metrics_of(workload) else None
     check_functions(study, workload, *mixed, layout, more)
     return stateful(study, workload, *mixed, layout)
