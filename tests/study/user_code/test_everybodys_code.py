@@ -84,9 +84,12 @@ def _cells() -> list[Any]:
     cells = []
     for k, (kind, (_, refused)) in enumerate(KINDS.items()):
         for e, engine in enumerate(ENGINES):
+            both = engine in ("serial", "lanes")
             for batch_size in (2, 16) if engine not in refused else ():
-                often = engine in ("serial", "lanes") or (k + e) % 3 == 0
-                marks = [] if often and (batch_size == 2) == ((k + e) % 2 == 0) else [pytest.mark.slow]
+                first = (batch_size == 2) == ((k + e) % 2 == 0)
+                if not (first or both):
+                    continue
+                marks = [] if first and (both or (k + e) % 3 == 0) else [pytest.mark.slow]
                 cells.append(pytest.param(kind, engine, batch_size, marks=marks))
     return cells
 
