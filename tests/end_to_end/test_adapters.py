@@ -120,7 +120,9 @@ def swept(folder: Path, name: str) -> StudyData:
     if make is not None:
         make(folder)
     command = [sys.executable, "-m", "study", "sweep", "--config-dir", "mine", f"workload={name}", *TINY]
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(map(str, [doc_pages.ROOT, *sys.path, VISION]))}
+    environment = os.environ | {
+        "PYTHONPATH": os.pathsep.join(map(str, [doc_pages.ROOT, *sys.path, *([VISION] if apart else [])]))
+    }
     done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     [study] = load.load(folder / "results" / name)

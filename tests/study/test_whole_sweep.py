@@ -98,10 +98,11 @@ calls = 0
 class Full(Images):
     def loss(self, outputs, targets):
         global calls
-        calls += 1
         name = current_process().name
-        if calls > CALLS and name.startswith("Spawn") and int(name.rpartition("-")[2]) % 2:
-            raise torch.OutOfMemoryError("no room")
+        if name.startswith("Spawn") and int(name.rpartition("-")[2]) % 2:
+            calls += 1  # not in the process of the check, which refuses state that trials share
+            if calls > CALLS:
+                raise torch.OutOfMemoryError("no room")
         return super().loss(outputs, targets)
 """
 
