@@ -13,10 +13,11 @@ WORKLOADS = {"workloads.nqm.NoisyQuadraticModel": "workloads.noisy_quadratic.Noi
 def question(held: Mapping[str, Any]) -> dict[str, Any]:
     """A recorded question in the names of this version.
 
-    >>> question({"arithmetic": "bmm", "workload": {"_target_": "workloads.nqm.NoisyQuadraticModel"}})
-    {'arithmetic': 'linear_chain', 'workload': {'_target_': 'workloads.noisy_quadratic.NoisyQuadraticModel'}}
+    >>> found = question({"arithmetic": "bmm", "workload": {"_target_": "workloads.nqm.NoisyQuadraticModel"}})
+    >>> found["arithmetic"], found["workload"]
+    ('linear_chain', {'_target_': 'workloads.noisy_quadratic.NoisyQuadraticModel'})
     """
-    found = dict(held)
+    found = {"evaluation_chunk": 1024, **held}  # all versions that did not record it had this one
     if "arithmetic" in held:
         found["arithmetic"] = ARITHMETICS.get(held["arithmetic"], held["arithmetic"])
     if "_target_" in held["workload"]:

@@ -13,6 +13,7 @@ from torch.utils.data import DataLoader, IterableDataset, default_collate
 
 from study.checks.calling import calling
 from study.data import digest, trees
+from study.data.examples import Examples
 from study.errors import UsageError
 from study.records import Study
 from workloads.base import Splits, Workload, optional
@@ -33,12 +34,13 @@ def check_splits(study: Study, workload: Workload, splits: object) -> None:
             f"{study.name}.splits() must return workloads.base.Splits(train, val, test), but got a "
             f"{type(splits).__name__}; write `return Splits(train, val, test)`."
         )
+    examples = Examples(splits, optional(workload, "collate"))
     for name, split in splits._asdict().items():
         where = f"the {name} split of {study.name}"
         if isinstance(split, tuple):
             _check_tensors(where, split)
         else:
-            _check_data_set(study, workload, name, split)
+            _check_data_set(study, examples, name, split)
 
 
 def _check_tensors(where: str, split: tuple[Any, ...]) -> None:
@@ -122,34 +124,34 @@ def _strange(tree: trees.Tree) -> Iterator[Any]:
     return iter(found)
 
 
-def _check_data_set(study: Study, workload: Workload, name: str, split: Any) -> None:
+def _check_data_set(study: Study, examples: Examples, name: str, split: Any) -> None:
     where = f"the {name} split of {study.name}"
     _check_kind(where, split)
     with calling(study, f"{name} split", "by len()"):
-        examples = len(split)
-    if not examples:
+        count = len(split)
+    if not count:
         raise UsageError(f"{where} must not be empty; give it examples.")
-    indices = digest.spaced(examples, digest.ITEMS)
+    indices = digest.spaced(count, digest.ITEMS)
     items = []
     for index in indices:
         with calling(study, f"{name} split's example {index}"):
-            items += digest.items(split, [index])
-    collate = optional(workload, "collate")
-    if collate is None:
+            items += examples.items(name, [index])
+    own = examples.collate is not default_collate
+    if not own:
         batch: Any = _by_default(where, indices, items)
     else:
         with calling(study, "collate", f"of {len(items)} examples of its {name} split"):
-            batch = collate(items)
+            batch = examples.collate(items)
         if not isinstance(batch, tuple | list) or len(batch) != 2:
             raise UsageError(
                 f"{study.name}.collate must return (inputs, targets) of a list of examples, but got "
                 f"{trees.described(batch)}; name what the model takes first, and what the loss takes second."
             )
-    whose = "torch's default_collate" if collate is None else f"{study.name}.collate"
+    whose = "torch's default_collate" if not own else f"{study.name}.collate"
     for what, part in zip(("inputs", "targets"), batch, strict=True):
         counts = {len(leaf) if leaf.dim() else 0 for leaf in trees.leaves(part)}
         if counts != {len(items)} or any(True for _ in _strange(part)):
-            cure = COLLATE if collate is None else "stack or pad what it returns into tensors [B, ...]"
+            cure = COLLATE if not own else "stack or pad what it returns into tensors [B, ...]"
             raise UsageError(
                 f"{whose} must make tensors with a row for each of {len(items)} examples, but the {what} of {where} "
                 f"become {trees.described(part)}; {cure}."

@@ -2,7 +2,7 @@
 
 import math
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from study.checks.calling import FEW, Metric, calling, loss_of
 from study.data import trees
 from study.data.resident import EVALUATION_CHUNK
+from study.data.streaming import layout_for
 from study.data.trees import Tree
 from study.devices import generators
 from study.errors import UsageError
@@ -18,8 +19,6 @@ from study.records import Study
 from study.user_code.snapshots import compiled
 from workloads.base import Weights, Workload, metrics_of, optional
 
-LAYOUTS = (torch.channels_last, torch.contiguous_format)
-"""The layouts of images and weights in which a model may train, the faster one first."""
 SPREAD = 16
 """Examples of a check that are spread over the training set, which may be sorted by label."""
 
@@ -82,35 +81,15 @@ def augmented(study: Study, workload: Workload, inputs: Tree) -> Tree:
     return found[0]
 
 
-def tried(
-    study: Study, workload: Workload, inputs: Tree, layouts: Sequence[torch.memory_format], training: bool = True
-) -> tuple[torch.memory_format, nn.Module, Any]:
-    """(the first of these layouts in which a model computes a forward pass, the model, its outputs).
-
-    Raises:
-        UsageError: it computes in none.
-    """
-    few = f"of {_counted(trees.count(inputs))}, inputs {trees.described(inputs)}"
-    if not any(leaf.dim() == 4 for leaf in trees.leaves(inputs)):
-        layouts = layouts[-1:]  # only images have layouts
-    for layout in layouts:
-        model = built(study, workload).train(training)
-        try:
-            with calling(study, "model", few if training else f"in an evaluation {few}"):
-                return layout, model, computed(study, model, inputs, layout)
-        except UsageError as error:
-            if layout is layouts[-1] or not isinstance(error.__cause__, RuntimeError):
-                raise
-    raise AssertionError("a layout raises or is returned")
-
-
 def check_model(study: Study, workload: Workload, inputs: Tree, targets: Tree) -> torch.memory_format:
-    """The layout in which the model trains. Raises UsageError if it cannot be trained, or if the loss is not a finite
-    number per example [B]."""
+    """The layout in which the model trains and evaluates. Raises UsageError if it cannot be trained, or if the loss is
+    not a finite number per example [B]."""
     inputs = augmented(study, workload, inputs)
-    few = described(inputs, targets)
-    _check_trainable(study, workload, built(study, workload))
-    layout, model, outputs = tried(study, workload, inputs, LAYOUTS)
+    few, model = described(inputs, targets), built(study, workload).train()
+    _check_trainable(study, workload, model)
+    layout = layout_for(workload, inputs)
+    with calling(study, "model", f"of {few}"):
+        outputs = computed(study, model, inputs, layout)
     with generators.seeded(0):
         loss = values_of(study, "loss", loss_of(study, workload), outputs, targets, few)
     if not loss.requires_grad:
@@ -128,12 +107,10 @@ def check_model(study: Study, workload: Workload, inputs: Tree, targets: Tree) -
 
 def check_evaluation(
     study: Study, workload: Workload, inputs: Tree, targets: Tree, layout: torch.memory_format, counts: Iterable[int]
-) -> torch.memory_format:
-    """The layout in which the model also evaluates. Raises UsageError if it cannot, or if an error is not a finite
-    number per example [B].
+) -> None:
+    """Raise UsageError if the model cannot be evaluated, or if an error is not a finite number per example [B].
 
     Arguments:
-        layout: the one in which it trains.
         counts: evaluated examples of each split. The last part of a split may hold few, which models may refuse.
     """
     if not workload.errors and not metrics_of(workload):
@@ -148,10 +125,10 @@ def check_evaluation(
     for size in sorted({examples, *(size for size in last if 0 < size < examples)}, reverse=True):
         some, labels = (first(each, size) for each in (inputs, targets))
         with torch.no_grad(), generators.seeded(0):
-            layout, _, outputs = tried(study, workload, some, [layout, LAYOUTS[-1]], training=False)
+            with calling(study, "model", f"in an evaluation of {described(some, labels)}"):
+                outputs = computed(study, built(study, workload).eval(), some, layout)
             for name, error in workload.errors.items():
                 values_of(study, f"errors[{name!r}]", error, outputs, labels, described(some, labels))
-    return layout
 
 
 def _check_trainable(study: Study, workload: Workload, model: nn.Module) -> None:

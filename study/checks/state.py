@@ -142,7 +142,7 @@ def _check_program(study: Study, shared: list[str]) -> None:
         raise UsageError(
             f"a training step of {study.name} changes {', '.join(shared[:3])}, which all trials of a process share, so "
             "a trial would depend on the trials before it; leave it out, or keep the state in a buffer of the model "
-            f"(register_buffer). {SEEDED}."
+            "(register_buffer)."
         )
 
 

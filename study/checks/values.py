@@ -12,10 +12,11 @@ from torch import Tensor, nn
 
 from study.checks.calling import FEW, calling, in_the_loss
 from study.data import digest, trees
+from study.data.examples import Examples
 from study.devices import generators
 from study.errors import UsageError
 from study.records import Study
-from workloads.base import Split, Splits, Workload, optional
+from workloads.base import Workload, optional
 
 MOST_VALUES = 1024
 """Distinct labels that are judged; of more, evenly spaced ones, the smallest and the largest among them."""
@@ -26,7 +27,7 @@ Judge = Callable[[Any, Any], Any]
 """(outputs, targets) -> a number per example [K]."""
 
 
-def check_values(study: Study, workload: Workload, splits: Splits) -> None:
+def check_values(study: Study, workload: Workload, examples: Examples) -> None:
     """Raise UsageError for an example whose loss, errors or weights fail, or are not finite.
 
     Judged are examples with numbers that are not finite, the first example of each label, and those with the smallest
@@ -34,11 +35,11 @@ def check_values(study: Study, workload: Workload, splits: Splits) -> None:
     """
     with generators.seeded(0), torch.no_grad():
         model = workload.model()
-        for name, split in splits._asdict().items():
+        for name, split in examples.splits.items():
             if isinstance(split, tuple):
-                _check_numbers(study, workload, model, name, split)
-                _check_inputs(study, model, name, split)
-            _check_labels(study, workload, model, name, split)
+                _check_numbers(study, workload, model, name, examples)
+                _check_inputs(study, model, name, examples)
+            _check_labels(study, workload, model, name, examples)
 
 
 def _judges(study: Study, workload: Workload, training: bool) -> dict[str, Judge]:
@@ -56,11 +57,11 @@ def _modes(name: str) -> list[bool]:
     return [True, False] if name == "train" else [False]
 
 
-def _check_numbers(study: Study, workload: Workload, model: nn.Module, name: str, split: Split) -> None:
-    odd = _not_finite(split)
+def _check_numbers(study: Study, workload: Workload, model: nn.Module, name: str, examples: Examples) -> None:
+    odd = _not_finite(examples.splits[name])
     if not odd:
         return
-    inputs, targets = digest.read(split, odd[:FEW])
+    inputs, targets = examples.read(name, odd[:FEW])
     for training in _modes(name):
         with calling(study, "model", f"of numbers that are not finite, in its {name} split"):
             outputs = trees.call(model.eval(), trees.cloned(inputs))
@@ -70,7 +71,7 @@ def _check_numbers(study: Study, workload: Workload, model: nn.Module, name: str
             if not finite:
                 raise UsageError(
                     f"the {name} split of {study.name} holds numbers that are not finite, in {len(odd):,} of "
-                    f"{trees.count(split[0]):,} examples, the first at index {odd[0]}, and its {what} is not finite "
+                    f"{examples.count(name):,} examples, the first at index {odd[0]}, and its {what} is not finite "
                     "there; leave these examples out."
                 )
 
@@ -91,15 +92,15 @@ def _not_finite(split: trees.Tree) -> list[int]:
     return bad.nonzero().flatten().tolist()
 
 
-def _check_inputs(study: Study, model: nn.Module, name: str, split: Split) -> None:
+def _check_inputs(study: Study, model: nn.Module, name: str, examples: Examples) -> None:
     """Raise UsageError if the model fails on the smallest or largest whole numbers, such as numbers of words."""
-    found = [first_with(leaf, value) for leaf in _whole(split[0]) for value in leaf.aminmax()]
+    found = [first_with(leaf, value) for leaf in _whole(examples.splits[name][0]) for value in leaf.aminmax()]
     for index in sorted(set(found)):
-        inputs, _ = digest.read(split, [index])
+        inputs, _ = examples.read(name, [index])
         try:
             trees.call(model.eval(), trees.cloned(inputs))
         except Exception as error:
-            if _fails(model, digest.read(split, [0])[0]):
+            if _fails(model, examples.read(name, [0])[0]):
                 continue  # not the fault of this example
             raise UsageError(
                 f"{_example(study, name, index, 'input', inputs)}, for which the model fails: {_said(error)}; correct "
@@ -115,15 +116,15 @@ def _fails(model: nn.Module, inputs: trees.Tree) -> bool:
     return False
 
 
-def _check_labels(study: Study, workload: Workload, model: nn.Module, name: str, split: Split) -> None:
+def _check_labels(study: Study, workload: Workload, model: nn.Module, name: str, examples: Examples) -> None:
+    split, count = examples.splits[name], examples.count(name)
     resident = isinstance(split, tuple)
-    labels = labelled(split[1]) if resident else digest.spaced(digest.count(split), digest.ITEMS)
+    labels = labelled(split[1]) if resident else digest.spaced(count, digest.ITEMS)
     if not labels:
         return
-    collate = optional(workload, "collate")
     # The outputs of other examples do as well, if all have one shape.
-    few = list(range(min(FEW, trees.count(split[1])))) if resident else labels
-    inputs, targets = digest.read(split, few, collate)
+    few = list(range(min(FEW, count))) if resident else labels
+    inputs, targets = examples.read(name, few)
     for training in _modes(name):
         with calling(study, "model", f"of {len(few)} examples of its {name} split"):
             outputs = trees.call(model.train(training), trees.cloned(inputs))
@@ -131,7 +132,7 @@ def _check_labels(study: Study, workload: Workload, model: nn.Module, name: str,
             rows = sum(leaf[0].numel() for leaf in trees.leaves(outputs) if leaf.dim())
             most = max(FEW, MOST_OUTPUTS // max(1, rows))
             judged = [labels[index] for index in digest.spaced(len(labels), most)]
-            _, targets = digest.read(split, judged)
+            _, targets = examples.read(name, judged)
             outputs = _rows(outputs, len(few), [number % len(few) for number in range(len(judged))])
         else:
             judged = labels

@@ -1,14 +1,12 @@
 """Hashes of the user's own source files: they differ if the code differs, whatever its comments and formatting.
 
-A file counts if its author is the user: it lies outside of Python's own folders and of our packages.
+A file counts if the user wrote it (`study.user_code.ownership`).
 """
 
 import ast
 import hashlib
 import inspect
-import site
 import sys
-import sysconfig
 from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from importlib.machinery import ModuleSpec, PathFinder
@@ -16,10 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from study.data.digest import whole
-
-OURS = [Path(__file__).resolve().parents[2] / name for name in ("study", "workloads", "analysis", "conf")]
-INSTALLED = {"site-packages", "dist-packages"}
-"""Names of folders with packages that the user did not write."""
+from study.user_code.ownership import is_users
 
 
 def code(parts: Iterable[Any]) -> dict[str, float]:
@@ -80,7 +75,7 @@ def _source(module: str) -> Path | None:
     imported = getattr(sys.modules.get(module), "__file__", None)
     origin = (spec.origin if spec else None) or imported
     path = Path(origin).resolve() if origin else None
-    return path if path and path.suffix == ".py" and path.is_file() and is_users(path) else None
+    return path if path and path.suffix == ".py" and path.is_file() and is_users(str(path)) else None
 
 
 def _spec(module: str) -> ModuleSpec | None:
@@ -96,18 +91,6 @@ def _spec(module: str) -> ModuleSpec | None:
             return None
         places = list(spec.submodule_search_locations or [])
     return spec
-
-
-def is_users(path: Path) -> bool:
-    """True if a file is neither Python's, nor of an installed package, nor ours."""
-    return not INSTALLED & set(path.parts) and not any(path.is_relative_to(folder) for folder in [*OURS, *_python()])
-
-
-@lru_cache(maxsize=1)
-def _python() -> list[Path]:
-    paths = [sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")]
-    paths += [*site.getsitepackages(), site.getusersitepackages()]
-    return [Path(path).resolve() for path in paths if path]
 
 
 @lru_cache(maxsize=1024)

@@ -17,10 +17,10 @@ from study.checks.treatments import check_treatments, mean_factor
 from study.checks.values import check_values
 from study.config.fingerprint import fingerprint, of_optimizer
 from study.config.jobs import Job
-from study.data import digest, streaming
+from study.data import streaming
+from study.data.examples import Examples, splits_of
 from study.data.order import places
 from study.data.resident import EVALUATION_CHUNK, Data
-from study.data.trees import Tree
 from study.devices.memory import device_bytes, micro_batch, most_workers
 from study.devices.placement import Placement, slots
 from study.engine.arithmetic import alone, candidates, fused
@@ -84,6 +84,7 @@ class CheckedWorkload:
         saved: bytes that the forward pass saves for each example.
         evaluated: bytes that an evaluation keeps for each example.
         streamed: the data do not fit on the device.
+        layout: of images and weights (see `study.data.streaming.layout_for`).
         state: what the model keeps beside its parameters and buffers.
     """
 
@@ -93,11 +94,12 @@ class CheckedWorkload:
     evaluated: float
     fingerprint: Mapping[str, float]
     streamed: bool
+    layout: torch.memory_format
     state: State
 
     def data(self, device: str) -> Data:
         """The first examples as every split."""
-        return Data.of(Splits(self.few, self.few, self.few), torch.device(device))
+        return Data.of(Splits(self.few, self.few, self.few), torch.device(device), self.layout)
 
 
 def _checked(job: Job, checked: dict[str, CheckedWorkload], device: str) -> CheckedWorkload:
@@ -116,34 +118,40 @@ def _built(job: Job, device: str) -> CheckedWorkload:
     study = job.study
     workload = build(study.workload)
     with calling(study, "splits()"):
-        splits = digest.splits_of(workload)
+        splits = splits_of(workload)
     check_splits(study, workload, splits)
-    wanted, got = study.workload["train_examples"], digest.count(splits.train)
+    examples = Examples(splits, optional(workload, "collate"))
+    wanted, got = study.workload["train_examples"], examples.count("train")
     if got != wanted:
         raise UsageError(
             f"workload.train_examples is {wanted}, but {study.name}.splits() returns {got}; set "
             f"workload.train_examples={got}."
         )
-    examples = streaming.Examples(splits, optional(workload, "collate"))
     few = examples.read("train", range(min(FEW, got)))
-    state = _behaviour(study, workload, examples, few)
-    check_values(study, workload, splits)
-    saved = saved_bytes(workload, *few, in_the_loss(study, workload))
+    layout = check_model(study, workload, *few)
+    counts = [min(examples.count("val"), examples.count(split)) for split in ("train", "val")]
+    check_evaluation(study, workload, *few, layout, [*counts, examples.count("test")])
     evaluated = evaluation_bytes(workload, *few)
+    state = _behaviour(study, workload, examples, layout, evaluated)
+    check_values(study, workload, examples)
+    saved = saved_bytes(workload, *few, in_the_loss(study, workload))
     streamed = streaming.needed(splits, device, job.placement.data_memory)
     known = {**fingerprint(study, workload, few, splits)} | mean_factor(study, workload)
-    return CheckedWorkload(workload, few, saved, evaluated, known, streamed, state)
+    return CheckedWorkload(workload, few, saved, evaluated, known, streamed, layout, state)
 
 
-def _behaviour(study: Study, workload: Workload, examples: streaming.Examples, few: tuple[Tree, Tree]) -> State:
-    """Check model, loss, errors, metrics and weights; returns what the model keeps beside parameters and buffers."""
-    got, val = examples.count("train"), examples.count("val")
-    layout = check_model(study, workload, *few)
-    layout = check_evaluation(study, workload, *few, layout, (val, min(val, got), examples.count("test")))
-    chosen = mixture(got)
-    most = max(3, int(CHECKED_BYTES / evaluation_bytes(workload, *few)))
-    mixed = examples["train", chosen[:: -(-len(chosen) // most)]]
-    more = examples["val", range(min(val, EVALUATION_CHUNK))][1] if metrics_of(workload) else None
+def _behaviour(
+    study: Study, workload: Workload, examples: Examples, layout: torch.memory_format, evaluated: float
+) -> State:
+    """Check loss, errors, metrics and weights; returns what the model keeps beside parameters and buffers.
+
+    Arguments:
+        evaluated: bytes that an evaluation keeps for each example.
+    """
+    chosen, val = mixture(examples.count("train")), examples.count("val")
+    most = max(3, int(CHECKED_BYTES / evaluated))
+    mixed = examples.read("train", chosen[:: -(-len(chosen) // most)])
+    more = examples.read("val", range(min(val, EVALUATION_CHUNK)))[1] if metrics_of(workload) else None
     check_functions(study, workload, *mixed, layout, more)
     return stateful(study, workload, *mixed, layout)
 
@@ -171,8 +179,7 @@ def _as_begun(job: Job) -> Job:
     begun = store.held(job.results, job.study)
     if not begun:
         return job
-    settled = {name: begun[0][name] for name in ("micro_batch", "arithmetic")}
-    settled["evaluation_chunk"] = begun[0].get("evaluation_chunk", EVALUATION_CHUNK)  # older versions did not record it
+    settled = {name: begun[0][name] for name in (*store.SETTLED, "arithmetic")}
     search = store.most(job.study.search, begun[0]["search"])
     return replace(job, study=replace(job.study, search=search, **settled))
 
@@ -190,8 +197,7 @@ def _settled(job: Job, checked: CheckedWorkload) -> Job:
     begun = store.held(job.results, study)
     if begun:  # the recorded micro-batch and arithmetic stay, even on another device
         search = store.most(study.search, begun[0]["search"])
-        chunk = begun[0].get("evaluation_chunk", EVALUATION_CHUNK)
-        study = replace(study, micro_batch=begun[0]["micro_batch"], evaluation_chunk=chunk, search=search)
+        study = replace(study, search=search, **{name: begun[0][name] for name in store.SETTLED})
     model = checked.workload.model()
     check_parts(study, model, devices, checked.state.training, optional(checked.workload, "weights") is not None)
     inputs, targets = checked.few

@@ -10,20 +10,16 @@ Shapes: N examples in a split.
 
 import hashlib
 import math
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
-from torch.utils.data import default_collate
 
 from study.data import trees
-from study.devices import generators
+from study.data.examples import Examples
 from study.errors import Refused
-from workloads.base import Split, Splits, Workload, optional
+from workloads.base import Splits, Workload, optional
 
-SPLITS_SEED = 0
-"""The global generators start from it in every call of `splits()`, and for each item that a digest reads."""
 ROWS = 4096
 """Evenly spaced examples of a tensor of inputs that enter the digest."""
 ITEMS = 16
@@ -36,43 +32,6 @@ TOLERANCE = 1e-5
 """Two digests of the same floats, from two kinds of processors, differ by less."""
 EXACT = (" examples", " hash")
 """Ends of the keys whose values are whole numbers."""
-
-Collate = Callable[[list[Any]], Any]
-
-
-def splits_of(workload: Workload) -> Splits:
-    """The workload's splits on the CPU: equal in every process if they draw only from the global generators."""
-    with generators.seeded(SPLITS_SEED):
-        return workload.splits(torch.device("cpu"))
-
-
-def read(split: Split, indices: Sequence[int], collate: Collate | None = None) -> tuple[trees.Tree, trees.Tree]:
-    """(inputs [B, ...], targets [B, ...]) of the indexed examples, on the CPU.
-
-    Arguments:
-        collate: the workload's member; None: torch's default_collate.
-    """
-    if isinstance(split, tuple):
-        index = torch.as_tensor(indices)
-        inputs, targets = (trees.mapped(lambda leaf: leaf[index.to(leaf.device)].cpu(), part) for part in split)
-        return inputs, targets
-    inputs, targets = (collate or default_collate)(items(split, indices))
-    return inputs, targets
-
-
-def items(split: Any, indices: Sequence[int]) -> list[Any]:
-    """Items of a data set, each read with the same state of the global generators."""
-    found: list[Any] = []
-    for index in indices:
-        with generators.seeded(SPLITS_SEED):
-            fetch = getattr(split, "__getitems__", None)
-            found += fetch([index]) if fetch else [split[index]]
-    return found
-
-
-def count(split: Any) -> int:
-    """N, the number of examples of a split."""
-    return trees.count(split[1]) if isinstance(split, tuple) else len(split)
 
 
 def spaced(examples: int, most: int) -> list[int]:
@@ -87,11 +46,9 @@ def spaced(examples: int, most: int) -> list[int]:
 
 def digest(workload: Workload, splits: Splits) -> dict[str, float]:
     """`data <split> <what>` -> a number; whole numbers of at most 52 bits and projections of floats."""
-    collate = optional(workload, "collate")
+    examples = Examples(splits, optional(workload, "collate"))
     return {
-        f"data {name} {what}": value
-        for name, split in splits._asdict().items()
-        for what, value in _of_split(split, collate).items()
+        f"data {name} {what}": value for name in splits._fields for what, value in _of_split(examples, name).items()
     }
 
 
@@ -134,15 +91,15 @@ def _alike(key: str, one: float | None, other: float | None) -> bool:
     return math.isclose(one, other, rel_tol=TOLERANCE, abs_tol=TOLERANCE if "projection" in key else 0)
 
 
-def _of_split(split: Split, collate: Collate | None) -> dict[str, float]:
-    examples = count(split)
+def _of_split(examples: Examples, name: str) -> dict[str, float]:
+    split, count = examples.splits[name], examples.count(name)
     if isinstance(split, tuple):
-        most = [ROWS] * len(trees.leaves(split[0])) + [examples] * len(trees.leaves(split[1]))
+        most = [ROWS] * len(trees.leaves(split[0])) + [count] * len(trees.leaves(split[1]))
         pieces = [[_some(leaf, rows)] for leaf, rows in zip(trees.leaves(split), most, strict=True)]
     else:
-        of_items = [trees.leaves(read(split, [index], collate)) for index in spaced(examples, ITEMS)]
+        of_items = [trees.leaves(examples.read(name, [index])) for index in spaced(count, ITEMS)]
         pieces = [[leaves[i] for leaves in of_items if i < len(leaves)] for i in range(max(map(len, of_items)))]
-    return {"examples": float(examples), **numbers(pieces)}
+    return {"examples": float(count), **numbers(pieces)}
 
 
 def _some(leaf: Tensor, rows: int) -> Tensor:

@@ -11,16 +11,15 @@ from __future__ import annotations
 import copy
 import itertools
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
 
 import torch
-from torch import Tensor
-from torch.utils.data import DataLoader, Dataset, default_collate
+from torch.utils.data import DataLoader
 
-from study.data import digest, trees
+from study.data import trees
+from study.data.examples import Examples, Request, splits_of
 from study.data.order import Batches
 from study.data.resident import Augment, AugmentedParts, Data, Reader, Source, are_images, channels_last, in_chunks
 from study.data.trees import Tree
@@ -32,71 +31,6 @@ from workloads.base import Splits, Workload, optional
 
 DATA_SHARE = 0.5
 """Default share of the device's memory that the data of one process may take."""
-
-EVALUATED = 0
-"""The key of evaluations: a random `__getitem__` gives an index the same example at every evaluation."""
-
-Request = tuple[str, Sequence[int]] | tuple[str, Sequence[int], int]
-"""(split, indices [B], key of the random numbers of this reading; by default EVALUATED)."""
-
-Collate = Callable[[list[Any]], Any]
-"""Examples of a data set -> (inputs [B, ...], targets [B, ...])."""
-
-
-class Examples(Dataset):
-    """All splits as one map-style data set, whose items are whole batches: inputs [B, ...] and targets [B, ...].
-
-    Arguments:
-        collate: joins the examples of a data set; None: torch's `default_collate`.
-    """
-
-    def __init__(self, splits: Splits, collate: Collate | None = None) -> None:
-        # Loader processes read host memory, not GPU memory.
-        self.splits = {
-            name: trees.mapped(Tensor.cpu, split) if isinstance(split, tuple) else split
-            for name, split in splits._asdict().items()
-        }
-        self.collate = collate or default_collate
-        self._random: set[str] = set()
-        """Splits whose `__getitems__` draws random numbers; their examples are read one by one."""
-
-    def __getitem__(self, request: Request) -> tuple[Tree, Tree]:
-        return self.read(*request)
-
-    def read(self, split: str, indices: Sequence[int], key: int = EVALUATED) -> tuple[Tree, Tree]:
-        """Inputs [B, ...] and targets [B, ...] of these examples; see `Request`."""
-        held = self.splits[split]
-        if isinstance(held, tuple):
-            chosen = torch.as_tensor(indices)
-            inputs, targets = (trees.mapped(lambda tensor: tensor[chosen], tree) for tree in held)
-            return inputs, targets
-        with generators.restored():
-            inputs, targets = self.collate(self._fetched(split, held, list(indices), key))
-        return inputs, targets
-
-    def _fetched(self, split: str, held: Any, indices: list[int], key: int) -> list[Any]:
-        """The examples of a data set, each with the random numbers of its index, whatever is read beside it."""
-        if hasattr(held, "__getitems__") and split not in self._random:
-            generators.seed(key)
-            before = generators.states()
-            fetched = held.__getitems__(indices)
-            if generators.states() == before:
-                return fetched
-            self._random.add(split)
-        found = []
-        for index in indices:
-            generators.seed(generators.key_of(key, index))
-            try:
-                found.append(held[index])
-            except Exception as error:
-                error.add_note(f"(in example {index} of the {split} split)")
-                raise
-        return found
-
-    def count(self, split: str) -> int:
-        """Number of examples of a split."""
-        held = self.splits[split]
-        return trees.count(held[1]) if isinstance(held, tuple) else len(held)
 
 
 class Order:
@@ -227,7 +161,7 @@ def of_workload(workload: Workload, device: str, gigabytes: float | None, loader
     """The data of a workload for the engines, in the layout that its model takes."""
     # Make the splits on the CPU, because they may not fit on the device. Keep no local variable of them, which would
     # hold their memory beside the source made of them.
-    return source(digest.splits_of(workload), device, gigabytes, loaders, workload)
+    return source(splits_of(workload), device, gigabytes, loaders, workload)
 
 
 def source(
@@ -241,7 +175,7 @@ def source(
     there = torch.device(device)
     stored = Examples(splits, optional(workload, "collate") if workload else None)
     first = stored.read("train", range(min(2, stored.count("train"))))
-    layout = layout_for(workload, *first) if workload else torch.channels_last
+    layout = layout_for(workload, first[0]) if workload else torch.channels_last
     if not needed(splits, device, gigabytes):
         del stored
         return Data.of(splits, there, layout)
@@ -250,25 +184,25 @@ def source(
     return Streamed(stored, there, training, evaluation, images, layout=layout)
 
 
-def layout_for(workload: Workload, inputs: Tree, targets: Tree) -> torch.memory_format:
+def layout_for(workload: Workload, inputs: Tree) -> torch.memory_format:
     """Channels-last, the fastest layout of images; contiguous if the model fails with it on these examples [B, ...] but
     works without, such as with `x.view(len(x), -1)` after a convolution."""
     with generators.seeded(0):
         model = workload.model()
-    if not (are_images(inputs) or any(parameter.dim() == 4 for parameter in model.parameters())):
-        return torch.channels_last
+        if not (are_images(inputs) or any(parameter.dim() == 4 for parameter in model.parameters())):
+            return torch.channels_last
 
-    def works(layout: torch.memory_format) -> bool:
-        tried = copy.deepcopy(model).to(memory_format=layout)  # type: ignore[call-overload]
-        given = inputs.contiguous(memory_format=layout) if are_images(inputs) else inputs
-        try:
-            for training in (False, True):
-                outputs = trees.call(tried.train(training), trees.cloned(given))
-            workload.loss(outputs, trees.cloned(targets)).sum().backward()
-        except Exception:  # user code may raise anything; the check tells the cause
-            return False
-        return True
+        def works(layout: torch.memory_format) -> bool:
+            tried = copy.deepcopy(model).to(memory_format=layout)  # type: ignore[call-overload]
+            given = inputs.contiguous(memory_format=layout) if are_images(inputs) else inputs
+            try:
+                for training in (False, True):
+                    outputs = trees.call(tried.train(training), trees.cloned(given))
+                ends = [leaf for leaf in trees.leaves(outputs) if leaf.requires_grad]
+                torch.autograd.backward(ends, [torch.ones_like(leaf) for leaf in ends])
+            except Exception:  # user code may raise anything; the check tells the cause
+                return False
+            return True
 
-    with generators.seeded(0):
         fails = not works(torch.channels_last)
         return torch.contiguous_format if fails and works(torch.contiguous_format) else torch.channels_last

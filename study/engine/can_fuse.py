@@ -80,7 +80,7 @@ def _alone(workload: Workload, data: Data, study: Study) -> str | None:
 
     Lanes share buffers, and split every tensor of the outputs by examples.
     """
-    one, other = (initial_model(workload, study.trial(index, {}), data.device) for index in range(2))
+    one, other = (initial_model(workload, study.trial(index, {}), data.device, data.layout) for index in range(2))
     ours = {id(layer.key) for layer in keyed_layers(one)}
     constant = {name: buffer.clone() for name, buffer in one.named_buffers() if id(buffer) not in ours}
     few = range(min(3, data.counts["val"]))
@@ -107,10 +107,11 @@ def refusal(study: Study, workload: Workload, data: Data) -> str | None:
     for unit in (0.0, 1 - 1e-9):
         hyperparameters = values(study.search.space, [unit] * len(study.search.space))
         try:
-            run = Run(small, workload, data, small.trial(0, hyperparameters))
-            for _ in range(2):
-                run.update(run.hyperparameters["learning_rate"])
-                run.step += 1
+            with generators.restored(data.device):
+                run = Run(small, workload, data, small.trial(0, hyperparameters))
+                for _ in range(2):
+                    run.update(run.hyperparameters["learning_rate"])
+                    run.step += 1
         except Exception as error:
             told = str(error).splitlines()[0] if str(error) else type(error).__name__
             return f"with {', '.join(f'{name}={value:g}' for name, value in hyperparameters.items())}: {told}"

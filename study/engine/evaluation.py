@@ -160,13 +160,11 @@ def _measured(
         for inputs, targets in data.chunks(split, chosen[share.start : share.stop], log.chunk):
             outputs = predict(inputs)
             repeated = trees.mapped(lambda tensor: tensor.repeat(models, *[1] * (tensor.dim() - 1)), targets)
-            weights = weigh(trees.cloned(repeated)) if weigh else None
-            each = [
-                error(trees.cloned(outputs), trees.cloned(repeated))
-                if weights is None
-                else weights * error(trees.cloned(outputs), trees.cloned(repeated))
-                for error in workload.errors.values()
-            ] + ([] if weights is None else [weights])
+            each = [error(trees.cloned(outputs), trees.cloned(repeated)) for error in workload.errors.values()]
+            if weigh:
+                weights = weigh(trees.cloned(repeated))
+                # Not a product: the error of an example without weight, such as one of padding alone, may be NaN.
+                each = [*(torch.where(weights > 0, weights * values, 0) for values in each), weights]
             if each:
                 totals += torch.stack([values.view(models, -1).sum(1, dtype=torch.float64) for values in each])
             for model, whole in enumerate(wholes):

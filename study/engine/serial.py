@@ -248,11 +248,12 @@ class Run:
         for each in switched:
             each.eval()
         if self._leaves_trace is None:
-            self._leaves_trace = hidden_state.changes(self.model, lambda: forward(self.study, self.model, given))
-            given = trees.cloned(inputs)
-            generators.seed(layer_key(self.trial.seed, self.step, -3), self.data.device)
-        with hidden_state.untouched(self.model) if self._leaves_trace else nullcontext():
-            outputs = forward(self.study, self.model, given)
+            outputs, self._leaves_trace = hidden_state.watched(
+                self.model, lambda: forward(self.study, self.model, given)
+            )
+        else:
+            with hidden_state.untouched(self.model) if self._leaves_trace else nullcontext():
+                outputs = forward(self.study, self.model, given)
         for each in switched:
             each.train()
         return outputs

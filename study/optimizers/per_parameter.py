@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from workloads.base import Workload
+from workloads.base import Workload, optional
 from workloads.suggest import suggest
 
 DECAYS = ("l2", "weight_decay")
@@ -110,8 +110,7 @@ def _all_names(model: nn.Module) -> dict[str, list[str]]:
 
 def _factors(model: nn.Module, workload: Workload) -> dict[str, float]:
     """Parameter name -> factor on its learning rate, as `groups(model)` of the workload says."""
-    groups = getattr(workload, "groups", None)
-    if not callable(groups):
+    if (groups := optional(workload, "groups")) is None:
         return {}
     given, what, names = groups(model), f"{workload.name}.groups(model)", _all_names(model)
     if not isinstance(given, Mapping):

@@ -29,6 +29,7 @@ from study.store.atomic import StoreError
 from study.store.claims import claimed
 from study.store.curves import COMPACTED, load, write_curves
 from study.store.studies import (
+    SETTLED,
     Checkpoints,
     announce,
     check,

@@ -2,18 +2,10 @@
 
 import os
 import re
-import sysconfig
 import traceback
-from pathlib import Path
 
-NOT_THEIRS = tuple(
-    f"{folder}{os.sep}"
-    for folder in (
-        *(Path(__file__).parents[2] / room for room in ("study", "workloads", "analysis")),
-        *(sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")),
-    )
-)
-"""Folders with code that the author of a workload did not write."""
+from study.user_code.ownership import is_users
+
 DEBUG = "HYDRA_FULL_ERROR"
 """Environment variable that `--debug` sets to 1; worker processes inherit it."""
 IN_A_LOADER = "Original Traceback (most recent call last):"
@@ -41,7 +33,7 @@ def place(error: BaseException) -> str:
     if IN_A_LOADER in str(error):
         frames = re.findall(r'File "(.+?)", line (\d+), in .*\n\s+(.+)', str(error))
         found += [(file, int(line), source) for file, line, source in frames]
-    theirs = [each for each in found if not each[0].startswith((*NOT_THEIRS, "<"))]
+    theirs = [each for each in found if is_users(each[0])]
     if not theirs:
         return ""
     file, line, source = theirs[-1]

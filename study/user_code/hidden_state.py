@@ -5,11 +5,13 @@ Attributes have names such as `layers.0.calls`.
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 from torch import Tensor, nn
 
 from study.user_code.snapshots import Digest, Snapshot, attributes, changed, of_model
+
+T = TypeVar("T")
 
 
 def changed_attributes(model: nn.Module, before: Snapshot) -> dict[str, Any]:
@@ -45,16 +47,16 @@ def put(model: nn.Module, state: Mapping[str, Any]) -> None:
         setattr(model.get_submodule(path), key, copied(value))
 
 
-def changes(model: nn.Module, call: Callable[[], object]) -> bool:
-    """Whether `call` changes attributes or buffers of the model; they are put back."""
+def watched(model: nn.Module, call: Callable[[], T]) -> tuple[T, bool]:
+    """(the result of `call`, whether it changes attributes or buffers of the model); they are put back."""
 
     def now() -> Any:
         return of_model(model), Digest(nn.Module())(dict(model.named_buffers()))
 
     before = now()
     with untouched(model):
-        call()
-        return now() != before
+        result = call()
+        return result, now() != before
 
 
 @contextmanager

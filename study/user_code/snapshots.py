@@ -9,12 +9,9 @@ import functools
 import inspect
 import itertools
 import logging
-import os
 import random
 import sys
-import sysconfig
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
 from typing import Any
 
@@ -22,6 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from study.user_code.ownership import is_users
 from workloads import layers
 from workloads.base import metrics_of, optional
 
@@ -36,16 +34,6 @@ MOST = 100_000
 """Objects in a snapshot, and entries of a list or mapping, that count."""
 DEEPEST = 24
 """Depth to which a value is looked into."""
-ROOT = Path(__file__).parents[2]
-NOT_THEIRS = tuple(
-    f"{place}{os.sep}"
-    for place in (
-        *(ROOT / room for room in ("study", "workloads", "analysis")),
-        Path(torch.__file__).parent,
-        *(sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")),
-    )
-)
-"""Folders with code that the author of a workload did not write."""
 OF_A_MODULE = {"_parameters", "_buffers", "_modules", "_non_persistent_buffers_set", "training", "_compiled_call_impl"}
 """Attributes of every `nn.Module` that are no state of the user's."""
 SIMPLE = (int, float, complex, bool, str, bytes, type(None), torch.dtype, torch.device, torch.Size, np.generic, range)
@@ -143,7 +131,7 @@ def _is_theirs(module: ModuleType | None) -> bool:
     if module is None or module.__name__ == "builtins":
         return False
     file = getattr(module, "__file__", None)
-    return module.__name__ == "__main__" if file is None else not file.startswith(NOT_THEIRS)
+    return module.__name__ == "__main__" if file is None else is_users(file)
 
 
 def _with_imported(modules: Iterator[ModuleType]) -> list[ModuleType]:

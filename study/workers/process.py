@@ -234,8 +234,9 @@ class _Worker:
     def _splits(self, study: Study, workload: Workload) -> Splits:
         """The workload's splits. Raises Refused if they are not those of the parent."""
         from study.data import digest
+        from study.data.examples import splits_of
 
-        return digest.checked(workload, digest.splits_of(workload), self._digests.get(workload_key(study), {}))
+        return digest.checked(workload, splits_of(workload), self._digests.get(workload_key(study), {}))
 
     def _team_for(self, study: Study, workload: Workload) -> Team | None:
         """The ranks that share the study's batch; None if the batch is too small to give this rank a part."""

@@ -13,6 +13,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 from study import whole_sweep
 from study.checks import data, values
 from study.data import digest
+from study.data.examples import Examples, splits_of
 from study.errors import Refused, UsageError
 from workloads.base import Splits, cross_entropy_error
 from workloads.fully_connected import FullyConnected
@@ -242,7 +243,7 @@ def by_class(targets):
 )
 def test_a_fault_in_the_data_is_located(workload, said):
     with pytest.raises(UsageError, match=said):
-        values.check_values(Asked, workload, workload.splits(None))
+        values.check_values(Asked, workload, Examples(workload.splits(None), getattr(workload, "collate", None)))
 
 
 def test_rare_labels_are_found_and_many_are_thinned(monkeypatch):
@@ -306,9 +307,9 @@ class Drawn(Made):
 
 def test_unseeded_splits_are_equal_in_each_process_or_refused():
     seeded, unseeded = Drawn(0), Drawn(None)
-    expected = digest.digest(seeded, digest.splits_of(seeded))
-    assert digest.checked(seeded, digest.splits_of(seeded), expected)
-    assert digest.checked(unseeded, digest.splits_of(unseeded), {})
-    expected = digest.digest(unseeded, digest.splits_of(unseeded))
+    expected = digest.digest(seeded, splits_of(seeded))
+    assert digest.checked(seeded, splits_of(seeded), expected)
+    assert digest.checked(unseeded, splits_of(unseeded), {})
+    expected = digest.digest(unseeded, splits_of(unseeded))
     with pytest.raises(Refused, match=r"^splits\(\) of mine gives other data in .* \(the val split differs\)"):
-        digest.checked(unseeded, digest.splits_of(unseeded), expected)
+        digest.checked(unseeded, splits_of(unseeded), expected)

@@ -53,21 +53,21 @@ class Viewing(nn.Module):
 
 
 @pytest.mark.parametrize(
-    ("modes", "layouts"),
+    ("modes", "expected"),
     [
-        ((True, False), (CONTIGUOUS, CONTIGUOUS)),
-        ((True,), (CONTIGUOUS, CONTIGUOUS)),
-        ((False,), (torch.channels_last, CONTIGUOUS)),
-        ((), (torch.channels_last, torch.channels_last)),
+        ((True, False), CONTIGUOUS),
+        ((True,), CONTIGUOUS),
+        ((False,), CONTIGUOUS),
+        ((), torch.channels_last),
     ],
 )
-def test_models_that_take_one_layout_of_images(make_study, modes, layouts):
+def test_models_that_take_one_layout_of_images(make_study, modes, expected):
     workload, study = Made(lambda: Viewing(modes)), make_study()
     few = torch.randn(8, 3, 4, 4), torch.arange(8) % 2
-    trains = check_model(study, workload, *few)
-    evaluates = check_evaluation(study, workload, *few, trains, [8])
-    assert (trains, evaluates) == layouts
-    assert stateful(study, workload, *few, evaluates) == State()
+    layout = check_model(study, workload, *few)
+    assert layout == expected
+    check_evaluation(study, workload, *few, layout, [8])
+    assert stateful(study, workload, *few, layout) == State()
 
 
 def test_the_last_part_of_an_evaluation_may_hold_one_example(make_study):
@@ -79,9 +79,9 @@ def test_the_last_part_of_an_evaluation_may_hold_one_example(make_study):
         return Model(of_several)
 
     few = torch.randn(8, 6), torch.arange(8) % 2
-    layout = check_evaluation(make_study(), Made(model), *few, CONTIGUOUS, [1024, 50])
+    check_evaluation(make_study(), Made(model), *few, CONTIGUOUS, [1024, 50])
     with pytest.raises(UsageError, match="of 1 example"):
-        check_evaluation(make_study(), Made(model), *few, layout, [1024, 1025])
+        check_evaluation(make_study(), Made(model), *few, CONTIGUOUS, [1024, 1025])
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
@@ -140,7 +140,8 @@ def test_augmented_inputs_are_those_of_training(make_study, augment, said):
         with pytest.raises(UsageError, match=said):
             check_model(make_study(), workload, *few)
         return
-    layout = check_evaluation(make_study(), workload, *few, check_model(make_study(), workload, *few), [8])
+    layout = check_model(make_study(), workload, *few)
+    check_evaluation(make_study(), workload, *few, layout, [8])
     check_functions(make_study(), workload, *few, layout)
     assert stateful(make_study(), workload, *few, layout) == State()
 
@@ -173,7 +174,8 @@ def test_each_mode_is_checked_with_its_own_outputs(make_study, precision, precis
         with pytest.raises(UsageError, match="single precision alone"):
             check_model(study, workload, *few)
         return
-    layout = check_evaluation(study, workload, *few, check_model(study, workload, *few), [8])
+    layout = check_model(study, workload, *few)
+    check_evaluation(study, workload, *few, layout, [8])
     check_functions(study, workload, *few, layout)
     assert stateful(study, workload, *few, layout) == State()
 

@@ -32,7 +32,7 @@ FILES = {
 
 @pytest.fixture
 def mine(tmp_path, monkeypatch):
-    """A folder of the user's own with the workload `images` in several files, which are imported anew by `settled`."""
+    """A user's folder with the workload `images` in several files. `settled` imports them again."""
     monkeypatch.setattr(sys, "path", [*sys.path])
     folder = own_folder(tmp_path / "mine")
     (folder / "made_parts").mkdir()

@@ -12,6 +12,8 @@ from study.errors import UsageError
 from workloads.base import cross_entropy_error
 from workloads.fully_connected import FullyConnected
 
+RATES = "search.space.learning_rate={low: 0.01, high: 1, scale: log}"
+
 
 def test_a_module_that_cannot_be_read_is_told_in_a_line(tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "path", [*sys.path])
@@ -54,9 +56,42 @@ def test_an_optimizer_of_the_users_folder(tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "path", [*sys.path])
     (tmp_path / "made_optimizer.py").write_text("import torch\n\nclass Sgd(torch.optim.SGD):\n    pass\n")
     asked = ["batch_size=64", "optimizer=torch", "optimizer.target=made_optimizer.Sgd"]
-    asked += ["search.space.learning_rate={low: 0.01, high: 1, scale: log}", f"results={tmp_path / 'results'}"]
+    asked += [RATES, f"results={tmp_path / 'results'}"]
     [job], _ = whole_sweep.jobs_here(asked, tmp_path)
     assert job.study.optimizer == "made_optimizer.Sgd"
+
+
+VIEWING = """
+from made_images import *
+
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.convolution, self.head = torch.nn.Conv2d(1, 2, 2), torch.nn.Linear(18, 2)
+
+    def forward(self, x):
+        y = self.convolution(x)
+        return self.head(y.view(y.size(0), -1))
+
+
+class Viewing(Images):
+    def model(self):
+        return Net()
+"""
+
+
+@pytest.mark.parametrize(
+    ("words", "arithmetic"),
+    [([], "vmap"), (["optimizer=torch", "optimizer.target=torch.optim.RAdam", RATES], "plain")],
+)
+def test_a_model_of_one_layout_is_tried_in_that_layout(tmp_path, monkeypatch, words, arithmetic):
+    """`view` after a convolution fails with channels-last, so trial steps take the contiguous layout, too."""
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    folder = own_folder(tmp_path, "viewing", VIEWING, "made_viewing.Viewing")
+    asked = ["workload=viewing", "batch_size=2", f"results={tmp_path / 'results'}", *words]
+    [job], _ = whole_sweep.jobs_here(asked, folder)
+    assert (job.study.arithmetic, job.alone) == (arithmetic, "")
 
 
 def test_asking_for_less_goes_on_with_what_was_asked_before(tmp_path, write_study):

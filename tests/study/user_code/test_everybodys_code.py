@@ -16,7 +16,8 @@ from helpers.processes import Crew
 from helpers.users import plain_loop
 from helpers.users import workloads as users
 
-from study.data import digest, streaming, trees
+from study.data import streaming, trees
+from study.data.examples import splits_of
 from study.data.resident import Data
 from study.devices import generators
 from study.devices.distributed import Team
@@ -55,7 +56,7 @@ def trials_of(study: Study) -> list[Any]:
 
 
 def on_team(team: Team, study: Study, workload: Any) -> list[Any]:
-    data = streaming.source(digest.splits_of(workload), "cpu", None, 0, workload).shared(team)
+    data = streaming.source(splits_of(workload), "cpu", None, 0, workload).shared(team)
     curves = train_all(study, Desk(trials_of(study)), workload=workload, data=data)
     return [curves[index] for index in range(TRIALS)]
 
@@ -70,7 +71,7 @@ def computed(engine: str, study: Study, workload: Any, pair: Any) -> list[Any]:
     if engine == "two devices":
         return pair.run(2, on_team, study, workload)[0]
     gigabytes = 0.0 if engine == "streaming" else None
-    data = streaming.source(digest.splits_of(workload), "cpu", gigabytes, 0, workload)
+    data = streaming.source(splits_of(workload), "cpu", gigabytes, 0, workload)
     before = trees.cloned([data.inputs, data.targets, dict(data.evaluated)]) if isinstance(data, Data) else None
     curves = train_all(study, Desk(trials_of(study)), heights=(4,), workload=workload, data=data)
     if isinstance(data, Data):
@@ -117,7 +118,7 @@ def test_user_code_trains_as_in_a_plain_loop(make_study, pair, kind, engine, bat
 def test_a_random_getitem_depends_on_order_seed_step_and_index_alone(make_study, loaders, micro_batch):
     """With any number of loaders and micro-batches, as a plain loop that seeds before each example."""
     workload, study = users.RandomItems(), study_of(make_study, 16, micro_batch=micro_batch)
-    data = streaming.source(digest.splits_of(workload), "cpu", None, loaders, workload)
+    data = streaming.source(splits_of(workload), "cpu", None, loaders, workload)
     curves = train_all(study, Desk(trials_of(study)[:2]), workload=workload, data=data)
     for trial in trials_of(study)[:2]:
         np.testing.assert_allclose(
@@ -128,12 +129,12 @@ def test_a_random_getitem_depends_on_order_seed_step_and_index_alone(make_study,
 def test_code_that_draws_does_so_from_its_own_trial_and_leaves_the_generators_as_they_were(make_study):
     """Every global generator: in model, forward, loss, error and `__getitem__`."""
     workload, study = users.Drawing(), study_of(make_study, 16)
-    data = streaming.source(digest.splits_of(workload), "cpu", None, 0, workload)
+    data = streaming.source(splits_of(workload), "cpu", None, 0, workload)
     before = generators.states()
     together = train_all(study, Desk(trials_of(study)), workload=workload, data=data)
     assert generators.states() == before
     generators.seed(17)
-    again = streaming.source(digest.splits_of(workload), "cpu", None, 0, workload)
+    again = streaming.source(splits_of(workload), "cpu", None, 0, workload)
     alone = train_all(study, Desk(trials_of(study)[2:3]), workload=workload, data=again)
     assert_same_bits({2: together[2]}, alone)
     assert not np.array_equal(together[0].errors["val/loss"], together[1].errors["val/loss"])
@@ -142,7 +143,7 @@ def test_code_that_draws_does_so_from_its_own_trial_and_leaves_the_generators_as
 @pytest.mark.parametrize("make", [users.Stateful, users.Drawing, users.Augmenting, users.RandomItems])
 def test_a_trial_of_such_code_continues_from_any_checkpoint(make_study, make):
     workload, study = make(), study_of(make_study, 16)
-    data = streaming.source(digest.splits_of(workload), "cpu", None, 0, workload)
+    data = streaming.source(splits_of(workload), "cpu", None, 0, workload)
     desk = Desk(trials_of(study)[:1], minutes=0)
     whole = train_all(study, desk, workload=workload, data=data)
     for _, content in desk.taken[::7]:
@@ -218,7 +219,7 @@ def test_a_fixed_part_of_a_split_is_measured(make_study, gigabytes):
     workload = users.Metrics()
     study = study_of(make_study, 16)
     study = replace(study, evaluation=replace(study.evaluation, examples=50))
-    data = streaming.source(digest.splits_of(workload), "cpu", gigabytes, 0, workload)
+    data = streaming.source(splits_of(workload), "cpu", gigabytes, 0, workload)
     [curve] = train_all(study, Desk(trials_of(study)[:1]), workload=workload, data=data).values()
     chosen = evaluation.evaluated_examples(200, 50)
     assert list(chosen) == sorted(set(chosen))
