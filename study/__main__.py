@@ -66,10 +66,7 @@ def _command(argv: Sequence[str]) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except Exception as error:
-        if not faults.place(error):
-            raise
-        more = "" if faults.debugging() else " --debug prints the whole traceback."
-        errors.print(f"study: your code fails: {faults.told(error)}.{more}", markup=False)
+        errors.print(f"study: {faults.told(error)}", markup=False)
         return 1
     except KeyboardInterrupt as interrupt:
         advice = str(interrupt) or "the same command continues where this one stopped"

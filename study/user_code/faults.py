@@ -41,8 +41,17 @@ def place(error: BaseException) -> str:
 
 
 def told(error: BaseException) -> str:
-    """The error and its place in the user's code; with `--debug` the whole traceback follows."""
-    text = f"{said(error)}{place(error)}"
-    if not debugging():
-        return text
-    return f"{text}\n\n{''.join(traceback.format_exception(error))}"
+    """What a person is told of an unexpected error: the error and its place in their code; the traceback if debugging.
+
+    An error without such a place may be one of ours, or come from a layer of torch in their model.
+    """
+    where = place(error)
+    text = f"your code fails: {said(error)}{where}."
+    if not where:
+        text = (
+            f"{said(error)}. No line of your files led to it: check that the layers of the model fit the data. If they "
+            "do, this is a fault of the program; please report it, with the traceback."
+        )
+    if debugging():
+        return f"{text}\n\n{''.join(traceback.format_exception(error))}"
+    return f"{text} --debug prints the traceback."

@@ -108,9 +108,10 @@ class TooLarge:
 
 @dataclass(frozen=True)
 class Crashed:
-    """Report: the worker exits because of this error."""
+    """Report: the worker exits because of this error. `lost`: it only says that another rank of the team is gone."""
 
     error: str
+    lost: bool = False
 
 
 Order = Train | Measure

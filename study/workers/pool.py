@@ -11,7 +11,7 @@ import multiprocessing as mp
 import os
 import signal
 from collections.abc import Iterator, Mapping, MutableMapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -214,8 +214,18 @@ class Workers:
                 process.join(timeout=0.5 if self._followers and other is not pipe else 0)
                 if process.exitcode:  # a process that died caused the reported error
                     raise self._died(other)
-            raise WorkerError(message.error)
+            raise WorkerError(self._cause(message).error)
         return message
+
+    def _cause(self, crash: messages.Crashed) -> messages.Crashed:
+        """The error that ended a team: ranks that outlive the first error report only that a rank is gone."""
+        for pipe in self._processes if crash.lost else ():
+            with suppress(EOFError, ConnectionError):
+                while pipe.poll(0.5):
+                    message = pipe.recv()
+                    if isinstance(message, messages.Crashed) and not message.lost:
+                        return message
+        return crash
 
     def _send(self, pipe: Connection, message: object) -> None:
         """Send a message to a worker. Raises WorkerError if it died."""

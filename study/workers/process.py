@@ -6,7 +6,6 @@ import importlib
 import json
 import os
 import sys
-import traceback
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -93,7 +92,7 @@ def work(pipe: Connection, parent: int, setting: Setting, rank: Rank | None) -> 
         parent: the process id of the parent.
         rank: the rank in a team; None: this process trains alone.
     """
-    from study.devices.distributed import Team
+    from study.devices.distributed import Team, lost
 
     signals.die_with(parent)
     os.environ.pop("PYTHONSAFEPATH", None)  # the pool set it for this process, not for what a workload starts
@@ -103,24 +102,20 @@ def work(pipe: Connection, parent: int, setting: Setting, rank: Rank | None) -> 
         return
     except Exception as error:
         with suppress(ConnectionError):
-            pipe.send(messages.Crashed(_for_people(error)))
+            pipe.send(messages.Crashed(_for_people(error), lost(error)))
 
 
 def _for_people(error: Exception) -> str:
-    """The message about a worker's last error: one line and the cure; a traceback only for faults that are not the
-    user's."""
+    """The message about a worker's last error, in one line with the cure."""
+    from study.devices.distributed import lost
     from study.devices.memory import out_of_memory
 
     if isinstance(error, Refused | Failed):
         return str(error)
+    if lost(error):
+        return "another process of the team ended; its own error says why. The same command continues."
     if not out_of_memory(error):
-        if not faults.place(error):
-            return "".join(traceback.format_exception(error))
-        rest = "" if faults.debugging() else " --debug prints the whole traceback."
-        return (
-            f"your code fails in a worker process: {faults.told(error)}.{rest} Finished trials are kept, and the same "
-            "command continues."
-        )
+        return f"{faults.told(error)} Finished trials are kept, and the same command continues."
     return (
         "a device of a team ran out of memory in the middle of a trial, too late to tell the other ranks: "
         f"{str(error).partition(chr(10))[0]}. Finished trials are kept, and the same command continues, with smaller "

@@ -259,7 +259,7 @@ def test_the_terminal_tells_the_heaviest_warnings_and_what_diverged(sweep, says)
     assert "more warning" in said
 
 
-@pytest.mark.parametrize("threshold", [-1.5, 0.0])
+@pytest.mark.parametrize("threshold", [-1.5, pytest.param(0.0, marks=pytest.mark.slow)])
 def test_goals_below_zero_are_reported_on_linear_axes(tmp_path, make_study, make_curve, write_study, threshold):
     """Log-likelihoods: errors of -1.95 that meet the goal, others just above it."""
     goal = Goal("val/log_likelihood_error", threshold)

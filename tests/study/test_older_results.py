@@ -83,7 +83,17 @@ def test_names_are_those_of_this_version(results):
     assert "traits" not in nqm.provenance[0]
 
 
-@pytest.mark.parametrize("name", [name for name in ARITHMETICS if name != "broad/momentum/4"])
+FAST = ("softmax/momentum/16", "nqm/momentum/32")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=[] if name in FAST else [pytest.mark.slow])
+        for name in ARITHMETICS
+        if name != "broad/momentum/4"
+    ],
+)
 def test_an_older_study_is_continued(results, name):
     folder = folder_of(results, name)
     whole = store.load(folder)
@@ -136,7 +146,11 @@ def test_what_is_complete_needs_no_continuing(results):
     ("name", "reason"),
     [
         ("softmax/momentum/2", r"at batch size 2 .* in the arithmetic grouped, which was removed"),
-        ("broad/momentum/4", r"at batch size 4 .* 1,048,576 weights or more by factored gradients .* were removed"),
+        pytest.param(
+            "broad/momentum/4",
+            r"at batch size 4 .* 1,048,576 weights or more by factored gradients .* were removed",
+            marks=pytest.mark.slow,
+        ),
     ],
 )
 def test_what_cannot_be_continued_is_refused(results, name, reason):

@@ -59,7 +59,7 @@ def beside(way, form):
 @pytest.mark.parametrize(
     ("way", "form"),
     [
-        ("study", "package"),
+        pytest.param("study", "package", marks=pytest.mark.slow),
         ("python -m study", "module"),
         pytest.param("study", "module", marks=pytest.mark.slow),
         pytest.param("python -m study", "folder", marks=pytest.mark.slow),
@@ -75,7 +75,7 @@ def test_ours_are_imported_beside_files_of_the_same_names(run, way, form):
 @pytest.mark.parametrize(
     ("path", "here", "mine"),
     [
-        ("", OF_PYTHON, []),
+        pytest.param("", OF_PYTHON, [], marks=pytest.mark.slow),
         pytest.param(".:", [*OF_PYTHON, "analysis", "workloads"], [], marks=pytest.mark.slow),
         pytest.param(":", [*OF_PYTHON, "analysis", "workloads"], [], marks=pytest.mark.slow),
         pytest.param("MINE:", [], ["analysis", "workloads"], marks=pytest.mark.slow),

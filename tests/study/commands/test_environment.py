@@ -45,6 +45,7 @@ def test_torchrun_is_recognised(monkeypatch):
     assert (rank.index, rank.size, rank.local_index, rank.port) == (1, 2, 1, 29555)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("left", ["rank 1"])
 def test_a_command_ends_with_the_ranks_of_a_scheduler_in_its_environment(left):
     done = run("sweep", "--cfg", **LEFT[left])

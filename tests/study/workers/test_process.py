@@ -2,6 +2,7 @@
 
 import gc
 import weakref
+from multiprocessing import Pipe
 from types import SimpleNamespace
 
 import pytest
@@ -12,7 +13,7 @@ from study.devices import memory
 from study.devices.distributed import Team
 from study.devices.placement import Placement
 from study.engine import train
-from study.workers import messages, process
+from study.workers import messages, pool, process
 from workloads import base
 
 
@@ -65,3 +66,29 @@ def test_data_as_they_were_made_are_not_kept_beside_those_that_are_trained_on(ma
     monkeypatch.setattr(train, "measure", lambda study, workload, data, *how: held.append(weakref.ref(data.inputs)))
     served(monkeypatch, iter([messages.Measure(make_study(), 4, None)]), waiting=look)
     assert kept == [False, True]
+
+
+@pytest.mark.parametrize("first", [0, 1])
+def test_the_first_error_of_a_team_is_told(first):
+    """Not the error of the other rank, which says that a rank is gone."""
+    pairs = [Pipe(), Pipe()]
+    said = [messages.Crashed("a rank is gone", lost=True), messages.Crashed("your code fails")]
+    for (_, theirs), message in zip(pairs, said if first else said[::-1], strict=True):
+        theirs.send(message)
+    workers = object.__new__(pool.Workers)
+    processes = {ours: SimpleNamespace(join=lambda timeout: None, exitcode=0) for ours, _ in pairs}
+    workers._processes, workers._followers = processes, []
+    with pytest.raises(pool.WorkerError, match=r"^your code fails$"):
+        workers._receive(pairs[0][0])
+
+
+@pytest.mark.parametrize("debugging", [False, True])
+def test_an_error_in_a_layer_of_torch_is_told_without_our_frames(monkeypatch, debugging):
+    monkeypatch.setenv("HYDRA_FULL_ERROR", str(int(debugging)))
+    try:
+        torch.nn.functional.linear(torch.zeros(2, 3), torch.zeros(5, 4))
+    except RuntimeError as error:
+        told = process._for_people(error.with_traceback(error.__traceback__.tb_next))
+    assert told.startswith("RuntimeError: mat1 and mat2 shapes cannot be multiplied")
+    assert "check that the layers of the model fit the data" in told
+    assert told.count("RuntimeError") == 1 + debugging
