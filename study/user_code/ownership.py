@@ -16,7 +16,7 @@ def is_users(file: str) -> bool:
     """Whether the user wrote this source file.
 
     >>> import torch
-    >>> is_users("/home/me/mine/moons.py"), is_users(torch.__file__), is_users(__file__)
+    >>> is_users("mine/moons.py"), is_users(torch.__file__), is_users(__file__)
     (True, False, False)
     """
     if file.startswith("<"):  # code without a file

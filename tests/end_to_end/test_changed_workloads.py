@@ -65,6 +65,7 @@ DRAWN = "torch.randn(200, 1, 4, 4, generator=generator)"
 GLOBAL = f"""{DRAWN} * torch.rand(1) + __import__('random').random() + __import__('numpy').random.normal()"""
 
 
+@pytest.mark.slow
 def test_splits_drawn_from_global_generators_are_equal_in_each_process(mine):
     edited(mine, DRAWN, GLOBAL)
     assert study("plan", *asked(4)) == 0

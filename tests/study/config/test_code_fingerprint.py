@@ -72,7 +72,7 @@ SPLIT = "(inputs + 0.5 * labels"
 @pytest.mark.parametrize(
     ("name", "old", "new", "said"),
     [
-        pytest.param(*row, marks=[pytest.mark.slow] if number % 3 else [])
+        pytest.param(*row, marks=[pytest.mark.slow] if number % 5 else [])
         for number, row in enumerate(
             [
                 ("made_images.py", "", "", None),

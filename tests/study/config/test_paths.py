@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 from helpers.made_workload import own_folder
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from study.__main__ import main
@@ -37,7 +37,7 @@ NAMES = [
 HOME = Path.home()
 
 
-@pytest.mark.parametrize("name", NAMES[::2])
+@pytest.mark.parametrize("name", NAMES[::3])
 def test_results_are_one_folder_of_any_name(name):
     [config] = compositions([f"results=here/{name}"])
     assert config.results == f"here/{name}"
@@ -53,6 +53,7 @@ def test_what_looks_like_a_reference_is_text_unless_it_names_a_key(name, tmp_pat
         parse_jobs(["workload=images"], own_folder(tmp_path / name))
 
 
+@settings(max_examples=8)
 @given(st.text("ab'\"\\$ {},()[]=#~:é/", max_size=8))
 @example("\\${")
 @example("\\\\${a")
@@ -148,7 +149,8 @@ def test_paths_of_arguments_begin_at_home(capsys):
     assert "names the home folder of an unknown user" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("name", ["a=b, [bold] (it's) #1 {x} é", pytest.param('a{b}"%$x', marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["a=b, [bold] (it's) #1 {x} é", 'a{b}"%$x'])
 def test_a_sweep_and_its_report_in_folders_of_odd_names(name, tmp_path, monkeypatch):
     said = io.StringIO()
     monkeypatch.setattr("sys.stdout", said)
