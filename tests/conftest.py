@@ -2,6 +2,7 @@
 
 import functools
 import os
+import sys
 
 import numpy as np
 import pytest
@@ -46,6 +47,21 @@ def _denormals():
     """What a worker settles must not outlive a test that was one: hypothesis wants small numbers to be there."""
     yield
     torch.set_flush_denormal(False)
+
+
+@pytest.fixture(autouse=True)
+def _imports(tmp_path_factory):
+    """Modules that a test wrote and imported must not stand in for the next test's file of the same name."""
+    before = [*sys.path]
+    yield
+    sys.path[:] = before
+    made = str(tmp_path_factory.getbasetemp())
+    for name in [name for name, module in sys.modules.items() if _file(module).startswith(made)]:
+        del sys.modules[name]
+
+
+def _file(module):
+    return str(getattr(module, "__file__", None) or "")
 
 
 def _study(space=SPACE, trials=4, sampler="sobol", max_launches=None, name="tiny", examples=64, steps=None, **fields):

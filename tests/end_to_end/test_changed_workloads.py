@@ -12,10 +12,8 @@ from study.__main__ import main
 @pytest.fixture
 def mine(tmp_path, monkeypatch):
     """The folder of the workload `images`; the current folder is beside it."""
-    monkeypatch.setattr(sys, "path", [*sys.path])
     monkeypatch.chdir(tmp_path)
-    yield own_folder(tmp_path / "mine")
-    sys.modules.pop("made_images", None)
+    return own_folder(tmp_path / "mine")
 
 
 def edited(folder, old, new):

@@ -4,6 +4,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from itertools import cycle, islice
 from typing import Any
 
+import pytest
 import torch
 from torch import Tensor, nn
 
@@ -43,6 +44,14 @@ def each_once(*axes: Iterable[Any]) -> list[tuple[Any, ...]]:
     """Rows for `parametrize` in which every value of every axis comes at least once, in place of the whole product."""
     values = [list(axis) for axis in axes]
     return list(islice(zip(*map(cycle, values), strict=True), max(map(len, values))))
+
+
+def partly(rows: Iterable[Any], every: int, first: int = 0) -> list[Any]:
+    """Rows for `parametrize`: each `every`-th by default, the others among the slow tests."""
+    return [
+        pytest.param(*(row if isinstance(row, tuple) else (row,)), marks=[pytest.mark.slow] * (number % every != first))
+        for number, row in enumerate(rows)
+    ]
 
 
 def fusing(optimizer: str) -> list[str]:

@@ -104,6 +104,7 @@ def test_an_older_study_is_continued(results, name):
     assert ["fingerprint" in run for run in held["provenance"]] == [False, True]
 
 
+@pytest.mark.slow
 def test_a_killed_sweep_of_an_older_version_is_continued(tmp_path):
     results = Path(shutil.copytree(DATA / "interrupted", tmp_path / "results"))
     folder = folder_of(results, "serial/momentum/4")

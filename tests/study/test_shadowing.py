@@ -119,8 +119,7 @@ def test_a_workers_death_is_told_by_its_exit_code(tmp_path, monkeypatch, code, t
         (["optimizer=torch", "optimizer.target=torch.Mine"], "torch.py", "torch/__init__.py"),
     ],
 )
-def test_a_class_in_a_hidden_module_is_refused_in_one_line(tmp_path, monkeypatch, capsys, words, file, hides):
-    monkeypatch.setattr(sys, "path", [*sys.path])
+def test_a_class_in_a_hidden_module_is_refused_in_one_line(tmp_path, capsys, words, file, hides):
     (tmp_path / file).parent.mkdir(exist_ok=True)
     (tmp_path / file).write_text(FAILS)
     assert main(["sweep", "--config-dir", str(tmp_path), *words, "batch_size=8", f"results={tmp_path / 'out'}"]) == 2

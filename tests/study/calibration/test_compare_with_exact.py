@@ -60,6 +60,7 @@ def test_the_verb_trains_reports_and_says_the_same_again(tmp_path, monkeypatch, 
     assert all(line in second for line in table)
 
 
+@pytest.mark.slow
 def test_the_optimum_is_no_worse_than_any_point_of_a_grid(jobs):
     for job in jobs:
         [one] = compare.compare([job])
@@ -80,9 +81,9 @@ def test_the_optimum_is_no_worse_than_any_point_of_a_grid(jobs):
     "broken",
     [
         lambda exact: {"batch_size": exact["batch_size"] * 1.5},  # noise of another covariance
-        lambda exact: {"learning_rate": exact["learning_rate"] * 0.9},
-        lambda exact: {"momentum": exact["momentum"] * 0.9},
-        lambda exact: {"power": exact["power"] * 0.9},
+        pytest.param(lambda exact: {"learning_rate": exact["learning_rate"] * 0.9}, marks=pytest.mark.slow),
+        pytest.param(lambda exact: {"momentum": exact["momentum"] * 0.9}, marks=pytest.mark.slow),
+        pytest.param(lambda exact: {"power": exact["power"] * 0.9}, marks=pytest.mark.slow),
     ],
     ids=["batch_size", "learning_rate", "momentum", "power"],
 )

@@ -1,7 +1,6 @@
 """What needs no cluster of its own: refusals, the order of jobs, what a launcher is told, and jobs on this machine."""
 
 import os
-import sys
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -224,7 +223,6 @@ def test_a_job_leaves_its_log_and_status(tmp_path):
 @pytest.mark.slow
 def test_a_job_that_fails_leaves_the_others_alone(tmp_path, monkeypatch, capsys):
     """On this machine, two jobs at once."""
-    monkeypatch.setattr(sys, "path", [*sys.path])
     monkeypatch.setattr(launch, "SECONDS", 0.5)
     source = FAILING.replace("{error}", "RuntimeError('no such luck')")
     mine = own_folder(tmp_path / "mine", "broken", source, "made_broken.Failing")

@@ -31,15 +31,13 @@ FILES = {
 
 
 @pytest.fixture
-def mine(tmp_path, monkeypatch):
+def mine(tmp_path):
     """A user's folder with the workload `images` in several files. `settled` imports them again."""
-    monkeypatch.setattr(sys, "path", [*sys.path])
     folder = own_folder(tmp_path / "mine")
     (folder / "made_parts").mkdir()
     for name, text in FILES.items():
         (folder / name).write_text(text)
-    yield folder
-    forget()
+    return folder
 
 
 def forget():

@@ -1,7 +1,6 @@
 """Overrides do what they say, and bad command lines are refused before anything is written."""
 
 import dataclasses
-import sys
 from pathlib import Path
 
 import pytest
@@ -222,7 +221,6 @@ def test_a_bad_command_line_is_refused_in_words(tmp_path, monkeypatch, capsys, a
 
     monkeypatch.setattr("study.whole_sweep.Workers", Started)
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", [*sys.path])
     assert main(["sweep", *arguments]) == 2
     captured = capsys.readouterr()
     lines = captured.err.splitlines()
@@ -246,7 +244,6 @@ def test_a_bad_command_line_is_refused_in_words(tmp_path, monkeypatch, capsys, a
 )
 def test_a_bad_place_is_refused_in_words(tmp_path, monkeypatch, capsys, arguments, words):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", [*sys.path])
     (tmp_path / "file").write_text("no folder")
     assert main(arguments) == 2
     err = capsys.readouterr().err

@@ -1,7 +1,5 @@
 """Losses, optimizers and earlier requests of the user's own: what a sweep makes of them before it trains."""
 
-import sys
-
 import pytest
 import torch
 from helpers.made_workload import own_folder
@@ -15,8 +13,7 @@ from workloads.fully_connected import FullyConnected
 RATES = "search.space.learning_rate={low: 0.01, high: 1, scale: log}"
 
 
-def test_a_module_that_cannot_be_read_is_told_in_a_line(tmp_path, monkeypatch):
-    monkeypatch.setattr(sys, "path", [*sys.path])
+def test_a_module_that_cannot_be_read_is_told_in_a_line(tmp_path):
     (tmp_path / "made_wrong.py").write_text("class Mine:\n    def (self):\n")
     asked = ["batch_size=64", "workload._target_=made_wrong.Mine", f"results={tmp_path / 'results'}"]
     with pytest.raises(UsageError, match=r"must be an importable class.*made_wrong.py, line 2"):
@@ -52,8 +49,7 @@ def test_a_tuned_loss_is_fused_if_it_takes_tensors(tmp_path, monkeypatch, loss, 
     assert job.study.arithmetic == arithmetic
 
 
-def test_an_optimizer_of_the_users_folder(tmp_path, monkeypatch):
-    monkeypatch.setattr(sys, "path", [*sys.path])
+def test_an_optimizer_of_the_users_folder(tmp_path):
     (tmp_path / "made_optimizer.py").write_text("import torch\n\nclass Sgd(torch.optim.SGD):\n    pass\n")
     asked = ["batch_size=64", "optimizer=torch", "optimizer.target=made_optimizer.Sgd"]
     asked += [RATES, f"results={tmp_path / 'results'}"]
@@ -85,9 +81,8 @@ class Viewing(Images):
     ("words", "arithmetic"),
     [([], "vmap"), (["optimizer=torch", "optimizer.target=torch.optim.RAdam", RATES], "plain")],
 )
-def test_a_model_of_one_layout_is_tried_in_that_layout(tmp_path, monkeypatch, words, arithmetic):
+def test_a_model_of_one_layout_is_tried_in_that_layout(tmp_path, words, arithmetic):
     """`view` after a convolution fails with channels-last, so trial steps take the contiguous layout, too."""
-    monkeypatch.setattr(sys, "path", [*sys.path])
     folder = own_folder(tmp_path, "viewing", VIEWING, "made_viewing.Viewing")
     asked = ["workload=viewing", "batch_size=2", f"results={tmp_path / 'results'}", *words]
     [job], _ = whole_sweep.jobs_here(asked, folder)
@@ -106,10 +101,8 @@ def test_asking_for_less_goes_on_with_what_was_asked_before(tmp_path, write_stud
 
 
 @pytest.fixture
-def mine(tmp_path, monkeypatch):
-    """A folder of the user's own, with a workload `images`, which is not imported beyond the test."""
-    monkeypatch.setattr(sys, "path", [*sys.path])
-    monkeypatch.delitem(sys.modules, "made_images", raising=False)
+def mine(tmp_path):
+    """A folder of the user's own, with a workload `images`."""
     return own_folder(tmp_path / "mine")
 
 

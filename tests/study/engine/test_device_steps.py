@@ -9,7 +9,7 @@ import torch
 from helpers import checkpointed, desks, pretended
 from helpers.blobs import CPU, WORKLOADS
 from helpers.desks import Counting, Curves, Desk, Killed, full
-from helpers.fused import FUSING, Queue, each_once
+from helpers.fused import FUSING, Queue, each_once, partly
 from helpers.pretended import DEVICE
 
 from study.data import streaming
@@ -100,7 +100,7 @@ def test_the_host_prepares_steps_while_others_are_made(device, question, monkeyp
 
 @pytest.mark.parametrize(
     ("how", "optimizer"),
-    [(how, name) for how in checkpointed.CASES for name in ("momentum", "adam")]
+    partly([(how, name) for how in checkpointed.CASES for name in ("momentum", "adam")], 2)
     + [pytest.param("plain", name, marks=pytest.mark.slow) for name in ("soap", *checkpointed.WHOLE)],
 )
 def test_curves_are_those_of_the_cpu_whatever_was_killed(device, resumable, how, optimizer):
@@ -115,7 +115,7 @@ def test_curves_are_those_of_the_cpu_whatever_was_killed(device, resumable, how,
     assert again.pace.made < whole.pace.made
 
 
-@pytest.mark.parametrize("segment", [1, 128])
+@pytest.mark.parametrize("segment", partly([1, 128], 2))
 @pytest.mark.parametrize("how", checkpointed.CASES)
 def test_they_diverge_at_the_same_step(device, resumable, monkeypatch, how, segment):
     monkeypatch.setattr(lanes, "SEGMENT_STEPS", segment)

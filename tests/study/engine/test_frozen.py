@@ -9,7 +9,7 @@ import pytest
 import torch
 from helpers.blobs import Blobs
 from helpers.desks import Desk, assert_same_bits, fixed_trial, trained
-from helpers.fused import Rule, admitted, plain_loop
+from helpers.fused import Rule, admitted, partly, plain_loop
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
@@ -87,7 +87,7 @@ class Flat(vmapped.Vmapped):
     __init__ = partialmethod(vmapped.Vmapped.__init__, flat=True)
 
 
-@pytest.mark.parametrize("loaded", [True, False])
+@pytest.mark.parametrize("loaded", partly([True, False], 2))
 @pytest.mark.parametrize("optimizer", SPACES)
 @pytest.mark.parametrize("how", ["plain", "accumulated", "vmap", "flat"])
 def test_frozen_parameters_are_constants_of_the_plain_loop(asked, monkeypatch, how, optimizer, loaded):
@@ -148,7 +148,7 @@ def test_lanes_share_a_loaded_backbone_and_copy_one_that_trials_draw(asked):
     assert max(largest) < WIDTH * WIDTH  # no step copies the largest frozen weight
 
 
-@pytest.mark.parametrize("loaded", [True, False])
+@pytest.mark.parametrize("loaded", partly([True, False], 2))
 def test_a_lane_with_frozen_parameters_does_not_depend_on_its_neighbours(asked, monkeypatch, loaded):
     study, workload = asked("vmap", "adamw"), FineTuned(loaded=loaded)
     monkeypatch.setitem(admitted.__globals__["WORKLOADS"], "vmap", workload)

