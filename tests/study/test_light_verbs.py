@@ -23,10 +23,11 @@ print("imported:", *sorted({name.partition(".")[0] for name in sys.modules}))
 @pytest.mark.parametrize(
     "arguments",
     [
-        *(["--help"], ["sweep", "--help"], ["plan", "--help"]),
+        ["--help"],
+        *(pytest.param([verb, "--help"], marks=pytest.mark.slow) for verb in ("sweep", "plan")),
         ["status", str(PUBLISHED)],
-        ["report", str(PUBLISHED), "--output", "report"],
-        pytest.param(["compare", str(PUBLISHED), "--output", "report"], marks=pytest.mark.slow),
+        pytest.param(["report", str(PUBLISHED), "--output", "report"], marks=pytest.mark.slow),
+        ["compare", str(PUBLISHED), "--output", "report"],
         ["export", str(PUBLISHED), "exported", "--format", "csv"],
     ],
     ids=lambda arguments: " ".join(word for word in arguments[:2] if "/" not in word),

