@@ -7,17 +7,19 @@ Shapes: E evaluations of one trial, T trials of one study.
 """
 
 import math
-import re
-from bisect import bisect_right
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from typing import Any, NamedTuple, Self
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import accumulate
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from analysis.branches import TUNED as TUNED
 from analysis.branches import Branch as Branch
+from analysis.goals import AS_ERRORS as AS_ERRORS
+from analysis.goals import NUMBER as NUMBER
+from analysis.goals import Goal as Goal
 
 COMPLETE, INFEASIBLE, INCOMPLETE = "COMPLETE", "INFEASIBLE", "INCOMPLETE"
 RACE, RECORDED = "race", "recorded"
@@ -31,7 +33,7 @@ class Stopping(NamedTuple):
         in_words: a sentence that names the trials that stop before the end of the budget; empty if none does.
         runs_whole_budget: every trial that stays finite runs all steps of the budget.
         ends_at_goal: a trial ends at its first measurement below the goal.
-        races: a trial also ends where it falls behind the best trial of lower index.
+        races: a trial also ends where it falls behind the best trial of its stage and the stages before.
     """
 
     in_words: str
@@ -54,56 +56,8 @@ ADAPTIVE_SAMPLERS = ("tpe", "gp", "cmaes")
 """Samplers that learn from finished trials."""
 HALF_LIFE = "_half_life_examples"
 """The suffix of a hyperparameter that gives a beta by its half-life of t examples: beta = 0.5^(B / t)."""
-NEVER_NEGATIVE = ("classification_error", "cross_entropy_error", "average_precision_error")
-"""Errors that are at least 0, so that no training meets a goal of 0 or less."""
-AS_ERRORS = {"average_precision": "average_precision_error"}
-"""Metric for which larger is better -> name of the error, 1 - metric, that is stored instead."""
 BEST = 5
 """The most trials that `best_trials` returns."""
-NUMBER = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"  # a regular expression
-_GOAL = re.compile(rf"(?P<metric>(?:train|val|test)/\w+)\s*<\s*(?P<threshold>{NUMBER})")
-
-
-@dataclass(frozen=True)
-class Goal:
-    """A metric and the threshold that it must fall strictly below. Every metric is an error: lower is better.
-
-    Raises:
-        ValueError: the threshold is not a finite number, no error of this kind can be below it, or every error is.
-    """
-
-    metric: str
-    threshold: float
-
-    def __post_init__(self) -> None:
-        if not math.isfinite(self.threshold):
-            raise ValueError(f"a goal's threshold must be a finite number, but got {self.threshold:g}.")
-        error = self.metric.rpartition("/")[2].removeprefix("ema_")
-        if error in NEVER_NEGATIVE and self.threshold <= 0:
-            name = error.replace("_", " ")
-            raise ValueError(f"a {name} is never negative, so {self} is never met; choose a threshold above 0.")
-        if self.metric.endswith("/classification_error") and self.threshold > 1:
-            raise ValueError(f"a classification error is at most 1, so {self} is always met; choose a lower threshold.")
-
-    @classmethod
-    def parse(cls, text: str) -> Self:
-        """Read `val/classification_error < 0.05`.
-
-        Raises:
-            ValueError: the text has another form, or the threshold is not valid (see `Goal`).
-
-        >>> goal = Goal.parse("val/classification_error < 0.05")
-        >>> goal.metric, goal.threshold
-        ('val/classification_error', 0.05)
-        """
-        match = _GOAL.fullmatch(text.strip())
-        if match is None:
-            wanted = "'SPLIT/ERROR < NUMBER' such as 'val/classification_error < 0.05'"
-            raise ValueError(f"a goal must read {wanted}, but got {text!r}.")
-        return cls(match["metric"], float(match["threshold"]))
-
-    def __str__(self) -> str:
-        return f"{self.metric} < {self.threshold:g}"
 
 
 class Measured(NamedTuple):
@@ -127,21 +81,33 @@ class Rule(NamedTuple):
     Attributes:
         stopping: a name in STOPPING. `budget`: at the step budget. `goal`: at the first measurement below the
             threshold, if sooner. `race`: also at the last grid point within `race_factor` times the fewest steps to the
-            goal among trials of lower index. `recorded`: imported trials end where their curves end.
+            goal among trials that `rivals` counts. `recorded`: imported trials end where their curves end.
         threshold: the threshold of the goal.
         grid: the steps at which every trial is measured, the last of them the step budget; empty for `recorded`.
+        stages: the first trial index after each stage (`analysis.stages.ends`).
     """
 
     stopping: str
     threshold: float
     grid: Sequence[int]
     race_factor: float = 2.0
+    stages: Sequence[int] = ()
+
+    def rivals(self, index: int) -> int:
+        """The number of leading trials that trial `index` races against: all up to the end of its stage. A trial beyond
+        all stages races against those of lower index.
+
+        >>> rule = Rule("race", threshold=0.05, grid=[10, 20], stages=(6, 10))
+        >>> [rule.rivals(index) for index in (0, 5, 6, 10)]
+        [6, 6, 10, 10]
+        """
+        return next((end for end in self.stages if index < end), index)
 
     def bound(self, best: int | None) -> int:
         """The step at which a trial ends if it has not met the goal.
 
         Arguments:
-            best: fewest steps to the goal among trials of lower index; None if none of them reached it.
+            best: fewest steps to the goal among its rivals; None if none of them reached it.
 
         >>> rule = Rule("race", threshold=0.05, grid=[10, 20, 40, 80], race_factor=2.0)
         >>> rule.bound(None), rule.bound(25)
@@ -213,9 +179,11 @@ def best_trials(outcomes: Sequence[Outcome], trials: Sequence[Measured]) -> list
 
     >>> trials = [Measured([10, 20], [0.3, error], None) for error in (0.08, 0.2, 0.04)]
     >>> rule = Rule("budget", threshold=0.1, grid=[10, 20])
-    >>> best_trials(outcomes(rule, trials), trials)  # ties go to the lower index
+    >>> ended = outcomes(rule, dict(enumerate(trials)))
+    >>> best_trials(list(ended.values()), trials)  # ties go to the lower index
     [0, 2]
-    >>> best_trials(outcomes(rule._replace(threshold=0.01), trials), trials)  # not reached: by least error
+    >>> ended = outcomes(rule._replace(threshold=0.01), dict(enumerate(trials)))
+    >>> best_trials(list(ended.values()), trials)  # not reached: by least error
     [2, 0, 1]
     """
     complete = [position for position, outcome in enumerate(outcomes) if outcome.status == COMPLETE]
@@ -242,33 +210,48 @@ def evaluation_grid(train_steps: int, first: float, ratio: float) -> list[int]:
     return [*steps, train_steps]
 
 
-def outcomes(rule: Rule, trials: Iterable[Measured], best: int | None = None) -> list[Outcome]:
-    """Derive how trials [T] in index order ended, from their curves alone; only imported trials keep a recorded status.
+def outcomes(rule: Rule, trials: Mapping[int, Measured]) -> dict[int, Outcome]:
+    """Derive how trials ended, from their curves alone; only imported trials keep a recorded status.
 
     A trial is feasible if it is finite up to its end; a later divergence does not count. Missing trials may be left
     out: when they are found, they can only lower a race's bound, so the curves stay long enough.
 
     Arguments:
-        best: fewest steps to the goal among trials of lower index than these; None if none reached it.
+        trials: trial index -> curve, by increasing index.
 
     >>> rule = Rule("goal", threshold=0.1, grid=[10, 20, 40])
     >>> reaches, diverges = Measured([10, 20], [0.5, 0.09], None), Measured([10], [0.5], first_bad_step=12)
-    >>> for outcome in outcomes(rule, [reaches, diverges, Measured([10, 20], [0.5, 0.4], None)]):
+    >>> for outcome in outcomes(rule, {0: reaches, 1: diverges, 3: Measured([10, 20], [0.5, 0.4], None)}).values():
     ...     print(*outcome)
     COMPLETE 20 20
     INFEASIBLE 12 None
     INCOMPLETE 20 None
     """
-    found = []
-    for trial in trials:
-        outcome = _outcome(rule, trial, best)
-        if (steps := outcome.result) is not None:
-            best = min(steps, best or steps)
-        found.append(outcome)
-    return found
+    found = {index: finite_crossing(rule, trial) for index, trial in trials.items()}
+    indices, fewest = list(found), [*accumulate((steps or math.inf for steps in found.values()), min, initial=math.inf)]
+    bests = (fewest[bisect_left(indices, rule.rivals(index))] for index in indices)
+    return {
+        index: outcome(rule, trial, int(best) if best < math.inf else None)
+        for (index, trial), best in zip(trials.items(), bests, strict=True)
+    }
 
 
-def _outcome(rule: Rule, trial: Measured, best: int | None) -> Outcome:
+def finite_crossing(rule: Rule, trial: Measured) -> int | None:
+    """The first step at which a trial met the goal, if it was finite until then: what its rivals are bounded by.
+
+    >>> finite_crossing(Rule("race", 0.1, [10, 20]), Measured([10, 20], [0.5, 0.09], first_bad_step=15))
+    """
+    crossing = first_crossing(trial.steps, trial.errors, rule.threshold)
+    bad = trial.first_bad_step
+    return None if crossing is None or (bad is not None and bad <= crossing) else crossing
+
+
+def outcome(rule: Rule, trial: Measured, best: int | None) -> Outcome:
+    """Derive how one trial ended. `best`: the fewest steps to the goal among its rivals; None if none reached it.
+
+    >>> outcome(Rule("race", 0.1, [10, 20, 40]), Measured([10, 20], [0.5, 0.4], None), best=10)
+    Outcome(status='COMPLETE', end=20, steps_to_goal=None)
+    """
     steps = np.asarray(trial.steps)
     last = int(steps[-1]) if steps.size else 0
     crossing = first_crossing(steps, trial.errors, rule.threshold)

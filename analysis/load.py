@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import pandas as pd
 import pyarrow.parquet as pq
 
-from analysis import counting, older
+from analysis import counting, older, stages
 from analysis.counting import HALF_LIFE, RECORDED, STOPPING, Branch, Goal, Rule, Stopping
 from analysis.measurements import LoadError, MeasurementReader, files, reading, trial_records
 
@@ -144,7 +144,8 @@ class StudyData:
             return Rule(stopping, goal.threshold, ())
         evaluation = self.question["evaluation"]
         grid = counting.evaluation_grid(self.train_steps, evaluation["first"], evaluation["ratio"])
-        return Rule(stopping, goal.threshold, grid, self.question["race_factor"])
+        ends = stages.ends(self.question["search"], self.question["race_over"])
+        return Rule(stopping, goal.threshold, grid, self.question["race_factor"], ends)
 
     @property
     def hyperparameters(self) -> list[str]:

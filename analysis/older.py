@@ -3,9 +3,13 @@
 from collections.abc import Mapping
 from typing import Any
 
+from analysis.stages import EARLIER
+
 ARITHMETICS = {"bmm": "linear_chain", "deferred": "linear_blocks"}
 REMOVED_ARITHMETICS = ("grouped",)
 """Removed arithmetics. Their studies can be read and reported, but not continued."""
+UNRECORDED = {"evaluation_chunk": 1024, "race_over": EARLIER}
+"""The values of all versions that did not record them."""
 WORKLOADS = {"workloads.nqm.NoisyQuadraticModel": "workloads.noisy_quadratic.NoisyQuadraticModel"}
 """Import paths of classes that moved."""
 
@@ -17,7 +21,9 @@ def question(held: Mapping[str, Any]) -> dict[str, Any]:
     >>> found["arithmetic"], found["workload"]
     ('linear_chain', {'_target_': 'workloads.noisy_quadratic.NoisyQuadraticModel'})
     """
-    found = {"evaluation_chunk": 1024, **held}  # all versions that did not record it had this one
+    found = {**UNRECORDED, **held}
+    if "seeds" in held:  # imported studies have none
+        found["seeds"] = {"shared": True} | held["seeds"]
     if "arithmetic" in held:
         found["arithmetic"] = ARITHMETICS.get(held["arithmetic"], held["arithmetic"])
     if "_target_" in held["workload"]:

@@ -23,7 +23,8 @@ import numpy as np
 
 from analysis.counting import Goal
 from study import store
-from study.records import Budget, Evaluation, Search, Study
+from study.records import Study
+from study.settings import Budget, Evaluation, Search
 from study.space import parse_space
 from study.store.curves import write_table
 

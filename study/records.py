@@ -5,8 +5,6 @@ Shapes: E evaluations of one trial.
 
 from __future__ import annotations
 
-import hashlib
-import math
 import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
@@ -15,161 +13,24 @@ from typing import Any
 import numpy as np
 
 from analysis import counting, older
-from analysis.counting import ADAPTIVE_SAMPLERS, STOPPING_RULES, Branch, Goal, Rule, evaluation_grid, launch_limit
+from analysis.counting import STOPPING_RULES, Branch, Goal, Rule
+from analysis.stages import EARLIER, STAGE, ends
 from study import optimizers
 from study.optimizers.base import HALF_LIFE, Optimizer, resolved
 from study.optimizers.per_parameter import patterns
 from study.schedules import SCHEDULES, check_warmup
-from study.space import Dimension, Legal, parse_space
+from study.settings import Budget, Evaluation, Search, Seeds, at_least
+from study.space import Legal, parse_space
 from workloads.suggest import suggest
 
 NUMERICS_VERSION = 4
 """Increase it with every change that alters the numbers that a trial produces."""
 
-INDEXED_SAMPLERS = ("sobol", "random")
-"""Samplers whose point i is a pure function of (seed, i, space)."""
-SAMPLERS = INDEXED_SAMPLERS + ADAPTIVE_SAMPLERS
 ARITHMETICS = ("linear_blocks", "linear_chain", "vmap", "plain")
 """The keys of the table in `study.engine.arithmetic`, which imports this file."""
 PRECISIONS = ("fp32", "bf16")
 LEGAL_IN_WORKLOADS = {"label_smoothing": Legal("[0, 1)")}
 """Legal values of loss parameters. Every other parameter of a workload may take any value."""
-
-
-def _at_least(name: str, value: Any, least: float) -> None:
-    if not (isinstance(value, int | float) and math.isfinite(value) and value >= least):
-        raise ValueError(f"{name} must be a number of at least {least:g}, but got {value!r}.")
-
-
-@dataclass(frozen=True)
-class Budget:
-    """train_steps(B) = max(epochs * D / B, steps), at most max_steps; D training examples, batch size B."""
-
-    epochs: float
-    steps: int
-    max_steps: int | None = None
-
-    def __post_init__(self) -> None:
-        _at_least("budget.epochs", self.epochs, 0)
-        _at_least("budget.steps", self.steps, 1)
-        if self.max_steps is not None and self.max_steps < self.steps:
-            raise ValueError(
-                f"`budget.steps <= budget.max_steps` must hold, but got {self.steps} and {self.max_steps}."
-            )
-
-    def train_steps(self, examples: int, batch_size: int) -> int:
-        """The step budget of every trial at this batch size."""
-        steps = max(math.ceil(self.epochs * examples / batch_size), self.steps)
-        return steps if self.max_steps is None else min(steps, self.max_steps)
-
-
-@dataclass(frozen=True)
-class Evaluation:
-    """The steps at which a trial is evaluated, relative to its budget and so alike at all batch sizes.
-
-    Arguments:
-        first: the first evaluation, as a fraction of the step budget.
-        ratio: each evaluation is at about this multiple of the step before it; steps to result are that coarse.
-        every: every `every`-th evaluation also measures the training subset and the test set; so do the first one that
-            meets the goal and the one at the end of the budget.
-        examples: most evaluated examples of a split, a fixed random part of it; None: all.
-    """
-
-    first: float = 0.02
-    ratio: float = 1.1
-    every: int = 5
-    examples: int | None = None
-
-    def __post_init__(self) -> None:
-        if not 0 < self.first <= 1:
-            raise ValueError(f"evaluation.first must be in (0, 1], but got {self.first:g}.")
-        if not (math.isfinite(self.ratio) and self.ratio > 1):
-            raise ValueError(f"evaluation.ratio must be above 1, but got {self.ratio:g}.")
-        _at_least("evaluation.every", self.every, 1)
-        if self.examples is not None:
-            _at_least("evaluation.examples", self.examples, 1)
-
-    def grid(self, train_steps: int) -> list[int]:
-        """Increasing steps, the last of them `train_steps`."""
-        return evaluation_grid(train_steps, self.first, self.ratio)
-
-
-@dataclass(frozen=True)
-class Seeds:
-    """The seeds of the points of a search, of initialisation and dropout, and of the order of training data."""
-
-    search: int = 0
-    trial: int = 0
-    data_order: int = 0
-
-    def __post_init__(self) -> None:
-        for name, seed in asdict(self).items():
-            _at_least(f"seeds.{name}", seed, 0)
-
-    def of(self, purpose: str, index: int, branch: str = "") -> int:
-        """A 63-bit seed for trial `index`: a pure function of (purpose, its seed, index, branch).
-
-        Arguments:
-            purpose: the name of a field of this class.
-        """
-        text = f"{purpose}:{getattr(self, purpose)}:{index}{branch}"
-        return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "little") >> 1
-
-
-@dataclass(frozen=True)
-class Search:
-    """How trials are proposed: the sampler, the search space and the number of trials.
-
-    Arguments:
-        trials: wanted number of feasible trials (trials that do not diverge).
-        max_launches: most trials launched, feasible or not; None: ten times `trials`.
-        extend: if the best trials lie at open edges of the search space, widen it there and search again.
-        extend_factor: the factor by which a range grows on its scale each time.
-        extend_limit: the most times that the space is widened.
-        budgets: multiples of the step budget, 1 among them. The search runs under each; the fewest steps count.
-        repeats: repetitions of the whole search, with other seeds.
-        reruns: trainings of the tuned configuration with fresh seeds.
-    """
-
-    sampler: str
-    trials: int
-    space: Mapping[str, Dimension]
-    max_launches: int | None = None
-    extend: bool = False
-    extend_factor: float = 1.5
-    extend_limit: int = 3
-    budgets: tuple[float, ...] = (1.0,)
-    repeats: int = 0
-    reruns: int = 0
-
-    def __post_init__(self) -> None:
-        if self.sampler not in SAMPLERS:
-            raise ValueError(f"unknown search.sampler {self.sampler!r}{suggest(self.sampler, SAMPLERS)}")
-        ranges = sorted(name for name, dimension in self.space.items() if dimension.choices is None)
-        if self.sampler == "cmaes" and len(ranges) < 2:
-            raise ValueError(
-                f"search=cmaes needs two ranges or more in search.space, but got {', '.join(ranges) or 'none'}; choose "
-                "search=tpe or gp."
-            )
-        _at_least("search.trials", self.trials, 1)
-        if self.max_launches is not None and self.max_launches < self.trials:
-            raise ValueError(
-                f"`search.trials <= search.max_launches` must hold, but got {self.trials} and {self.max_launches}."
-            )
-        if not (math.isfinite(self.extend_factor) and self.extend_factor >= 1.1):
-            raise ValueError(f"search.extend_factor must be at least 1.1, but got {self.extend_factor:g}.")
-        for name in ("extend_limit", "repeats", "reruns"):
-            _at_least(f"search.{name}", getattr(self, name), 0)
-        if not all(math.isfinite(multiple) and multiple > 0 for multiple in self.budgets) or 1 not in self.budgets:
-            raise ValueError(
-                "search.budgets must be multiples above 0 of the step budget, 1 among them, but got "
-                f"{list(self.budgets)}."
-            )
-
-    @property
-    def launch_limit(self) -> int:
-        """The most trials launched: `max_launches`, or ten times `trials`."""
-        return launch_limit(self.trials, self.max_launches)
 
 
 @dataclass(frozen=True)
@@ -183,7 +44,8 @@ class Study:
         no_decay: patterns of parameters without weight decay (`study.optimizers.per_parameter.patterns`).
         batch_size: examples per parameter update, over all devices and micro-batches.
         stopping: when a trial stops. `budget`: after all steps; `goal`: when it reaches the goal; `race`: also at
-            `race_factor` times the fewest steps to the goal among trials of lower index.
+            `race_factor` times the fewest steps to the goal among the trials that `race_over` names.
+        race_over: `stage`, or `earlier` in studies of older versions (`analysis.stages.ends`).
         precision: `fp32`, or `bf16`: matrix products and convolutions under bfloat16 autocast, weights in fp32.
         arithmetic: how a step is computed, one of ARITHMETICS; they differ in the last bits.
         micro_batch: most examples in one forward pass, if memory is too small for the batch; None: the whole batch.
@@ -200,6 +62,7 @@ class Study:
     search: Search
     stopping: str = "race"
     race_factor: float = 2.0
+    race_over: str = STAGE
     evaluation: Evaluation = field(default_factory=Evaluation)
     seeds: Seeds = field(default_factory=Seeds)
     precision: str = "fp32"
@@ -218,6 +81,7 @@ class Study:
             ("stopping rule", self.stopping, STOPPING_RULES),
             ("arithmetic", self.arithmetic, (*ARITHMETICS, *older.REMOVED_ARITHMETICS)),
             ("precision", self.precision, PRECISIONS),
+            ("race_over", self.race_over, (STAGE, EARLIER)),
         ):
             if name not in known:
                 raise ValueError(f"unknown {what} {name!r}{suggest(name, known)}")
@@ -226,14 +90,14 @@ class Study:
                 f"workload.name names a folder: letters, digits and any of _.,+=-, but got {self.workload['name']!r}."
             )
         examples = self.workload["train_examples"]
-        _at_least("workload.train_examples", examples, 1)
-        _at_least("batch_size", self.batch_size, 1)
+        at_least("workload.train_examples", examples, 1)
+        at_least("batch_size", self.batch_size, 1)
         if self.batch_size > examples:
             raise ValueError(
                 f"batch_size must be at most the {examples} training examples of {self.name}, "
                 f"but got {self.batch_size}."
             )
-        _at_least("race_factor", self.race_factor, 1)
+        at_least("race_factor", self.race_factor, 1)
         if counting.STOPPING[self.stopping].ends_at_goal and not self.goal.metric.startswith("val/"):
             raise ValueError(
                 f"stopping at the goal needs a metric measured at every evaluation, val/..., but got "
@@ -311,11 +175,19 @@ class Study:
     @property
     def rule(self) -> Rule:
         """The stopping rule of the trials."""
-        return Rule(self.stopping, self.goal.threshold, self.evaluation_steps, self.race_factor)
+        stages = ends(vars(self.search), self.race_over)
+        return Rule(self.stopping, self.goal.threshold, self.evaluation_steps, self.race_factor, stages)
+
+    @property
+    def seed_key(self) -> str:
+        """The key that points and seeds derive from: another one at every batch size and in every branch. Trainings of
+        a tuned configuration have the same seeds at all batch sizes, by their number, so that they form pairs."""
+        own = not self.seeds.shared and self.branch.rerun is None
+        return f"{self.branch.seed_key}:batch-size-{self.batch_size}" if own else self.branch.seed_key
 
     def trial(self, index: int, hyperparameters: Mapping[str, float]) -> Trial:
         """Trial `index` with these hyperparameters and its seeds."""
-        trial, order = (self.seeds.of(purpose, index, self.branch.seed_key) for purpose in ("trial", "data_order"))
+        trial, order = (self.seeds.of(purpose, index, self.seed_key) for purpose in ("trial", "data_order"))
         return Trial(index, trial, order, dict(hyperparameters))
 
     def question(self) -> dict[str, Any]:

@@ -13,8 +13,9 @@ from hypothesis import settings
 from analysis.counting import Goal
 from study import store
 from study.__main__ import main
-from study.records import Budget, Curve, Evaluation, Search, Study
+from study.records import Curve, Study
 from study.search.tuner import point
+from study.settings import Budget, Evaluation, Search
 from study.space import parse_space, values
 
 pytest_plugins = ["helpers.made_data", "helpers.made_workload"]

@@ -61,9 +61,9 @@ def counted_trials(study: StudyData, goal: Goal | None = None, stopping: str | N
 
 def _outcomes(study: StudyData, goal: Goal, stopping: str) -> pd.DataFrame:
     trials = measured(study, goal)
-    found = counting.outcomes(study.rule(goal, stopping), trials.values())
-    frame = pd.DataFrame(found, columns=["status", "end", "steps_to_goal"], index=study.trials.index)
-    pairs = list(zip(trials.values(), found, strict=True))
+    found = counting.outcomes(study.rule(goal, stopping), trials)
+    frame = pd.DataFrame(list(found.values()), columns=["status", "end", "steps_to_goal"], index=study.trials.index)
+    pairs = list(zip(trials.values(), found.values(), strict=True))
     frame["step_before"] = [_last_before(trial, outcome.steps_to_goal) for trial, outcome in pairs]
     frame["least_error"] = [counting.least_error(trial, outcome.end) for trial, outcome in pairs]
     frame = frame.reindex(range(max(study.trials.index, default=-1) + 1))

@@ -11,7 +11,8 @@ from analysis.counting import ADAPTIVE_SAMPLERS, Goal
 from study.config.compose import compositions, one_line_errors
 from study.devices.placement import Placement
 from study.errors import UsageError
-from study.records import Budget, Evaluation, Search, Seeds, Study
+from study.records import Study
+from study.settings import Budget, Evaluation, Search, Seeds
 from study.space import parse_space
 
 

@@ -176,6 +176,7 @@ def _check(study: Study, checked: CheckedWorkload, device: str) -> None:
 
 def _as_begun(job: Job) -> Job:
     """The job with the micro-batch, arithmetic and search of earlier runs; the machine that trains it adds the rest."""
+    job = replace(job, study=store.continued(job.results, job.study))
     begun = store.held(job.results, job.study)
     if not begun:
         return job
@@ -193,7 +194,8 @@ def _settled(job: Job, checked: CheckedWorkload) -> Job:
     apart = 1 if on_cpu else max(1, slots(placement.device) // devices)  # workers with devices of their own
     workers = min(placement.workers or 1, apart * most_workers(fits * processes, checked.saved, memory))
     chunk = micro_batch(EVALUATION_CHUNK, checked.evaluated, memory)
-    study = replace(job.study, micro_batch=None if fits == job.study.batch_size else fits, evaluation_chunk=chunk)
+    study = store.continued(job.results, job.study)
+    study = replace(study, micro_batch=None if fits == study.batch_size else fits, evaluation_chunk=chunk)
     begun = store.held(job.results, study)
     if begun:  # the recorded micro-batch and arithmetic stay, even on another device
         search = store.most(study.search, begun[0]["search"])

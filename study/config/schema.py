@@ -66,6 +66,7 @@ class SeedsConfig:
     search: int = key("seed of the points that are tried", 0)
     trial: int = key("seed of initialisation and dropout", 0)
     data_order: int = key("seed of the order of the data", 0)
+    shared: bool = key("give all batch sizes the same points and seeds, as older versions did", False)
 
 
 @dataclass

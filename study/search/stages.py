@@ -8,8 +8,9 @@ from dataclasses import replace
 
 from analysis.counting import STOPPING, Branch
 from analysis.edges import open_edges, widening
-from study.records import Curve, Search, Study
+from study.records import Curve, Study
 from study.search.tuner import Tuner
+from study.settings import Search
 from study.space import Dimension
 
 Load = Callable[[Study], Sequence[Curve]]

@@ -56,9 +56,13 @@ class Tuner:
         self.study, self.shard, self._others = study, shard, others
         self._under_way = {trial.index: trial for trial in under_way}
         self.outcomes: dict[int, Outcome] = {}
-        """Trial index -> outcome of each finished trial. Under `race` it can change: a trial of lower index that
-        finishes later may lower the bound."""
+        """Trial index -> outcome of each finished trial. Under `race` it can change: a rival that finishes later may
+        lower the bound."""
         self._measured: dict[int, Measured] = {}
+        self._crossings: dict[int, int | None] = {}
+        self._told: set[int] = set()
+        """Trials that Optuna knows to be finished."""
+        self._rule = study.rule
         self._trials: dict[int, Trial] = {}
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         self._storage = storage or Storage()
@@ -68,10 +72,10 @@ class Tuner:
         self._distributions = {
             _optuna_name(name, dimension): _distribution(dimension) for name, dimension in study.search.space.items()
         }
-        for curve in sorted(finished, key=lambda curve: curve.trial.index):
-            if self.tell(curve).status == INCOMPLETE:  # train it again from the start
-                for held in (self.outcomes, self._measured, self._trials):
-                    del held[curve.trial.index]
+        self._add(finished)
+        for index in [index for index, outcome in self.outcomes.items() if outcome.status == INCOMPLETE]:
+            for held in (self.outcomes, self._measured, self._crossings, self._trials):
+                del held[index]  # train it again from the start
         with self._storage.speaking():
             self._storage.abandon(self._optuna, shard, self._under_way)
 
@@ -85,7 +89,7 @@ class Tuner:
         self._asked[index] = None
         if hyperparameters is None:
             # A new sampler for each point, so that the point depends only on history and index, not on hidden state.
-            seed = self.study.seeds.of("search", index, self.study.branch.seed_key)
+            seed = self.study.seeds.of("search", index, self.study.seed_key)
             self._optuna.sampler = ADAPTIVE[self.study.search.sampler](seed % 2**32)
             with self._storage.speaking():
                 asked = self._asked[index] = self._optuna.ask(self._distributions)
@@ -102,14 +106,13 @@ class Tuner:
         """
         mine = itertools.count(shard.index, shard.count)
         index = next(i for i in mine if i not in self.outcomes and i not in self._asked)
-        promising = index - sum(i < index and found.status != COMPLETE for i, found in self.outcomes.items())
+        promising = index - sum(i < index and found.status == INFEASIBLE for i, found in self.outcomes.items())
         return None if promising >= self.study.search.trials or index >= self.study.search.launch_limit else index
 
     def _take_others(self) -> None:
         """Add the curves that other processes finished."""
-        for curve in self._others():
-            if curve.trial.index not in self._measured:
-                self.tell(curve)
+        if new := [curve for curve in self._others() if curve.trial.index not in self._measured]:
+            self._add(new)
 
     def _known(self, index: int) -> Mapping[str, float] | None:
         """The point of a trial if its index or its checkpoint determines it; None if the sampler must propose one.
@@ -126,18 +129,24 @@ class Tuner:
 
     def tell(self, curve: Curve) -> Outcome:
         """Add the curve of a finished trial; returns its outcome, given the trials known now."""
-        index = curve.trial.index
-        self._trials[index] = curve.trial
-        self._measured[index] = Measured(curve.steps, curve.errors[self.study.goal.metric], curve.first_bad_step)
-        later = sorted(i for i in self._measured if i >= index)
-        found = counting.outcomes(self.study.rule, [self._measured[i] for i in later], self._best(before=index))
-        self.outcomes |= dict(zip(later, found, strict=True))
-        result = self.outcomes[index]
-        # In a shared storage each process reports only its own trials.
-        if result.status != INCOMPLETE and (self._storage.where is None or index in self.shard):
-            with self._storage.speaking():
-                self._tell_optuna(curve.trial, result)
-        return result
+        self._add([curve])
+        return self.outcomes[curve.trial.index]
+
+    def _add(self, curves: Iterable[Curve]) -> None:
+        """Add curves, all before any is judged: a trial that fell behind a rival is incomplete without it."""
+        new = {curve.trial.index: curve for curve in curves}
+        for index, curve in new.items():
+            self._trials[index] = curve.trial
+            self._measured[index] = Measured(curve.steps, curve.errors[self.study.goal.metric], curve.first_bad_step)
+            self._crossings[index] = counting.finite_crossing(self._rule, self._measured[index])
+        self.outcomes = counting.outcomes(self._rule, {i: self._measured[i] for i in sorted(self._measured)})
+        for index in sorted(self.outcomes.keys() - self._told):
+            result = self.outcomes[index]
+            # In a shared storage each process reports only its own trials.
+            if result.status != INCOMPLETE and (self._storage.where is None or index in self.shard):
+                self._told.add(index)
+                with self._storage.speaking():
+                    self._tell_optuna(self._trials[index], result)
 
     def _tell_optuna(self, trial: Trial, result: Outcome) -> None:
         """Tell Optuna the value to minimise.
@@ -170,11 +179,12 @@ class Tuner:
     def step_limit(self, index: int) -> int:
         """The step beyond which trial `index` need not run, given the trials known now; later ones may lower it."""
         self._take_others()
-        return self.study.rule.bound(self._best(before=index))
+        return self._rule.bound(self._fewest(index))
 
-    def _best(self, before: int) -> int | None:
-        """The fewest steps to the goal among finished trials with index below `before`."""
-        found = (outcome.result for index, outcome in self.outcomes.items() if index < before)
+    def _fewest(self, index: int) -> int | None:
+        """The fewest steps to the goal among the known rivals of trial `index`."""
+        rivals = self._rule.rivals(index)
+        found = (steps for i, steps in self._crossings.items() if i < rivals)
         return min((steps for steps in found if steps is not None), default=None)
 
     @property
@@ -242,10 +252,11 @@ class Tuner:
 
 
 def point(study: Study, index: int) -> list[float]:
-    """Point `index` of the search in the unit cube [D]: a pure function of (search seed, branch, index, sampler, D)."""
+    """Point `index` of the search in the unit cube [D]: a pure function of (search seed, batch size, branch, index,
+    sampler, D)."""
     dimensions, seed = len(study.search.space), study.seeds.search
-    if study.branch.seed_key:  # each stage and each repetition has its own sequence
-        seed = study.seeds.of("search", 0, study.branch.seed_key)
+    if study.seed_key:  # each batch size, stage and repetition has its own sequence
+        seed = study.seeds.of("search", 0, study.seed_key)
     if study.search.sampler == "random":
         return np.random.default_rng((seed, index)).random(dimensions).tolist()
     return _sobol(seed, dimensions, max(6, index.bit_length()))[index].tolist()

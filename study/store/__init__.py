@@ -26,15 +26,16 @@ When all trials are on file and no other process holds a claim, one process gath
 # ruff: noqa: F401
 
 from study.store.atomic import StoreError
+from study.store.checkpoints import Checkpoints
 from study.store.claims import claimed
 from study.store.curves import COMPACTED, load, write_curves
 from study.store.studies import (
     SETTLED,
-    Checkpoints,
     announce,
     check,
     check_imported,
     compact,
+    continued,
     differences,
     end_run,
     fingerprints,

@@ -6,7 +6,7 @@ import os
 import secrets
 import shutil
 import time
-from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -17,10 +17,12 @@ import numpy as np
 
 from analysis import older
 from analysis.counting import RECORDED, all_runs, launch_limit
-from study.records import ARITHMETICS, Curve, Search, Study
+from study.records import ARITHMETICS, Curve, Study
+from study.settings import Search
 from study.store import atomic
 from study.store.atomic import StoreError
-from study.store.claims import STALE, WHOLE, Held, Shard, claimed
+from study.store.checkpoints import Checkpoints
+from study.store.claims import STALE, Held, claimed
 from study.store.curves import COMPACTED, load, write_curves, write_table
 
 FORMAT = 1
@@ -128,6 +130,18 @@ def save_imported(
         held = {"format": FORMAT, "question": question, "provenance": [provenance]}
         atomic.replace(folder / "study.json", partial(_write_json, held))
     return folder
+
+
+def continued(results: Path, study: Study) -> Study:
+    """The study with the rules of the trials on file for its workload and optimizer, which an older version may have
+    begun: the trials that race against each other, and whether batch sizes share points and seeds."""
+    curve = results / "studies" / study.name / study.optimizer
+    for path in sorted(curve.glob("*/study.json")):
+        question = read(path)["question"]
+        if question["stopping"] != RECORDED:
+            seeds = replace(study.seeds, shared=study.seeds.shared or question["seeds"]["shared"])
+            return replace(study, race_over=question["race_over"], seeds=seeds)
+    return study
 
 
 def held(results: Path, study: Study) -> tuple[dict[str, Any], list[dict[str, Any]]] | None:
@@ -289,42 +303,6 @@ def save(folder: Path, curve: Curve, replaces: bool = False) -> bool:
     kept = put(path, partial(write_curves, [curve])) is not False
     del Checkpoints(folder)[curve.trial.index]
     return kept
-
-
-class Checkpoints(MutableMapping[int, bytes]):
-    """Trial index -> latest checkpoint of that trial. Each is one file, read on access; iteration covers one shard."""
-
-    def __init__(self, folder: Path, shard: Shard = WHOLE) -> None:
-        self.folder, self.shard = folder / "checkpoints", shard
-
-    def _path(self, index: int) -> Path:
-        return self.folder / f"{index:06d}.pt"
-
-    def __contains__(self, index: object) -> bool:
-        return isinstance(index, int) and self._path(index).exists()
-
-    def __getitem__(self, index: int) -> bytes:
-        try:
-            return self._path(index).read_bytes()
-        except OSError as error:  # treat as missing: the trial starts from step 0
-            raise KeyError(index) from error
-
-    def __setitem__(self, index: int, content: bytes) -> None:
-        path = self._path(index)
-        with atomic.writing(path):
-            self.folder.mkdir(exist_ok=True)
-        atomic.replace(path, lambda aside: aside.write_bytes(content))
-
-    def __delitem__(self, index: int) -> None:
-        with suppress(OSError):  # harmless: finished trials never read their checkpoints
-            self._path(index).unlink()
-
-    def __iter__(self) -> Iterator[int]:
-        indices = (int(path.stem) for path in sorted(self.folder.glob("*.pt")) if path.stem.isdecimal())
-        return (index for index in indices if index in self.shard)
-
-    def __len__(self) -> int:
-        return sum(1 for _ in self)
 
 
 def compact(folder: Path) -> None:

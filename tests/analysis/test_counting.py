@@ -43,23 +43,25 @@ STEPS = [10, 20, 30, 40]
     ],
 )
 def test_outcome(stopping, errors, bad, expected):
-    assert counting.outcomes(Rule(stopping, 0.5, STEPS), [Measured(STEPS[: len(errors)], errors, bad)]) == [expected]
+    trial = Measured(STEPS[: len(errors)], errors, bad)
+    assert counting.outcomes(Rule(stopping, 0.5, STEPS), {0: trial}) == {0: expected}
 
 
 @pytest.mark.parametrize("stopping", ["goal", "budget"])
 def test_a_goal_met_at_step_0_was_not_reached_by_training(stopping):
-    [found] = counting.outcomes(Rule(stopping, 0.5, [0, 10]), [Measured([0, 10], [0.1, 0.2], None)])
-    assert found == Outcome(COMPLETE, 10, 10)
+    found = counting.outcomes(Rule(stopping, 0.5, [0, 10]), {0: Measured([0, 10], [0.1, 0.2], None)})
+    assert found == {0: Outcome(COMPLETE, 10, 10)}
 
 
-def race(*trials, factor=2.0):
+def race(*trials, factor=2.0, stages=()):
     """Outcomes of trials given as (the grid point that reaches the goal, the update that diverges)."""
     grid = [2, 3, 5, 8, 13, 21, 34]
     measured = []
     for reaches, bad in trials:
         steps = [step for step in grid if bad is None or step < bad]
         measured.append(Measured(steps, [0.1 if reaches and step >= reaches else 0.9 for step in steps], bad))
-    return counting.outcomes(Rule("race", 0.5, grid, factor), measured)
+    rule = Rule("race", 0.5, grid, factor, stages)
+    return list(counting.outcomes(rule, dict(enumerate(measured))).values())
 
 
 def test_a_race_ends_at_the_last_grid_point_within_r_times_the_best_before():
@@ -71,6 +73,22 @@ def test_a_race_ends_at_the_last_grid_point_within_r_times_the_best_before():
         Outcome(COMPLETE, 5, None),
     ]
     assert race((8, None), (None, None), factor=1.0)[1] == Outcome(COMPLETE, 8, None)
+
+
+@pytest.mark.parametrize(
+    ("stages", "ends"),
+    [
+        ((), [34, 13, 21, 5, 3, 5]),  # each trial against those of lower index
+        ((6,), [5, 5, 5, 5, 3, 5]),  # all against each other
+        ((2, 4), [21, 13, 8, 5, 3, 5]),  # a stage against itself and those before; the last two as without stages
+        ((4, 6), [8, 8, 8, 5, 3, 5]),
+        ((3, 6), [21, 13, 21, 5, 3, 5]),
+    ],
+)
+def test_a_race_is_against_all_trials_of_the_stage_and_those_before(stages, ends):
+    never = (None, None)
+    found = race(never, (13, None), never, (5, None), (3, None), never, stages=stages)
+    assert [each.end for each in found] == ends
 
 
 def test_in_a_race_what_lies_beyond_the_bound_does_not_count():
@@ -140,7 +158,7 @@ def test_a_looser_goal_never_needs_more_steps(errors, one, other):
 def test_what_ran_beyond_the_end_changes_nothing(errors, threshold, bad):
     def judge(errors, bad):
         trial = Measured(np.arange(1, len(errors) + 1), errors, bad)
-        return counting.outcomes(Rule("goal", threshold, range(1, 13)), [trial])[0]
+        return counting.outcomes(Rule("goal", threshold, range(1, 13)), {0: trial})[0]
 
     errors = errors[:bad]
     whole = judge(errors, bad)

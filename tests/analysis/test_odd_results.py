@@ -20,9 +20,9 @@ from analysis.report.build import Asked, build, read
 from analysis.report.findings import grid_sentences, stopping_sentences
 from analysis.tables import best_errors, steps_to_result, trials
 from analysis.tables.answers import answers as searches_answers
-from study.records import Budget, Evaluation
 from study.search import stages
 from study.search.tuner import Tuner
+from study.settings import Budget, Evaluation
 
 FIELDS = {"examples": 4096, "budget": Budget(0, 2000), "stopping": "budget"}
 

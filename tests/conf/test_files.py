@@ -9,8 +9,8 @@ from study.config.compose import CONF
 from study.config.jobs import build_study, compositions, parse_jobs
 from study.errors import UsageError
 from study.optimizers import OPTIMIZERS
-from study.records import SAMPLERS
 from study.schedules import SCHEDULES
+from study.settings import SAMPLERS
 
 FILES = sorted(str(path.relative_to(CONF)) for path in CONF.rglob("*.yaml"))
 

@@ -22,7 +22,8 @@ from analysis.counting import Goal
 from study import records
 from study.data.resident import Data
 from study.engine import lanes, serial
-from study.records import Budget, Evaluation, Search, Study, Trial
+from study.records import Study, Trial
+from study.settings import Budget, Evaluation, Search
 from study.space import parse_space
 from workloads.base import Splits, build
 from workloads.data.datasets import DATASETS

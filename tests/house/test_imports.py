@@ -36,13 +36,21 @@ KNOWN_TO = {
     "matplotlib": ["analysis/figures", "analysis/report", "analysis/export.py"],
 }  # fmt: skip
 # The modules of `analysis` that `study` may import outside its commands.
-OF_ANALYSIS = ["analysis.counting", "analysis.edges", "analysis.labels", "analysis.older", "analysis.errors"]
+OF_ANALYSIS = [
+    "analysis.counting",
+    "analysis.edges",
+    "analysis.labels",
+    "analysis.older",
+    "analysis.errors",
+    "analysis.stages",
+]
 
 # The straight line of `study`, bottom first: a box imports only boxes of lines above its own.
 LINE = [
     "study/space",
     "study/schedules",
     "study/optimizers",
+    "study/settings",
     "study/records",
     "study/store study/devices",
     "study/data study/search study/exchange",

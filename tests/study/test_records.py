@@ -10,8 +10,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from analysis.counting import Goal
-from study.records import Budget, Curve, Evaluation, Search, Seeds, Study
+from study.records import Curve, Study
 from study.search.stages import trained_again
+from study.settings import Budget, Evaluation, Search, Seeds
 from study.space import parse_space
 
 

@@ -12,7 +12,7 @@ from study.config import preflight
 from study.config.jobs import parse_jobs
 from study.data.resident import Data
 from study.engine import can_fuse
-from study.records import Evaluation
+from study.settings import Evaluation
 from study.user_code import activations
 from workloads.base import build
 from workloads.layers import set_keys

@@ -12,7 +12,7 @@ from analysis.advice.splits import SPLIT, Machine, factorisations
 from analysis.advice.step_times import AdviceError, StepTimes, recorded
 from analysis.advice.tables import overview
 from analysis.load import load
-from study.records import Budget
+from study.settings import Budget
 
 EXAMPLES, FLAT_FROM = 8192, 64
 STEPS = {size: max(EXAMPLES // size, EXAMPLES // FLAT_FROM) for size in (8, 16, 32, 64, 128, 256)}

@@ -14,7 +14,7 @@ from analysis.report import warnings
 from analysis.tables import audits, compare, scaling, steps_to_result
 from analysis.tables.steps_to_result import answerable
 from study.exchange.importing import import_released
-from study.records import Budget, Evaluation
+from study.settings import Budget, Evaluation
 
 RANGE = {"low": 1e-3, "high": 1.0, "scale": "log"}
 SPACES = {

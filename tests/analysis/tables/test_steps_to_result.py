@@ -14,7 +14,7 @@ from analysis.intervals import median_best_of
 from analysis.load import load_study
 from analysis.tables import scaling, steps_to_result, trials
 from analysis.tables.scaling import Limit, maximum_useful_batch_size, perfect_scaling_limit
-from study.records import Budget
+from study.settings import Budget
 
 INF = math.inf
 

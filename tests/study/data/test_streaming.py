@@ -21,7 +21,8 @@ from study.data.order import Batches
 from study.data.resident import Data
 from study.data.streaming import Streamed
 from study.devices.memory import device_bytes
-from study.records import Evaluation, Study
+from study.records import Study
+from study.settings import Evaluation
 from workloads.base import Splits
 
 STEPS = 12

@@ -22,7 +22,8 @@ from study.devices.distributed import Team
 from study.engine import serial
 from study.engine.checkpoints import Pace
 from study.errors import UsageError
-from study.records import Curve, Evaluation, Study
+from study.records import Curve, Study
+from study.settings import Evaluation
 from workloads.layers import GhostBatchNorm
 
 STEPS = 8

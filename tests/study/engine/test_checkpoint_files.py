@@ -15,7 +15,8 @@ from helpers.desks import Desk, assert_same_bits, trained
 from helpers.fused import each_once
 
 from study.engine import checkpoints
-from study.records import Seeds, Study, Trial
+from study.records import Study, Trial
+from study.settings import Seeds
 
 
 @pytest.fixture

@@ -14,7 +14,8 @@ from torch import nn
 
 from study.engine.arithmetic import candidates
 from study.optimizers import OPTIMIZERS, kfac
-from study.records import Evaluation, Study
+from study.records import Study
+from study.settings import Evaluation
 
 STEPS = 12
 TOLERANCE = 2e-4  # relative, of the validation loss at every step

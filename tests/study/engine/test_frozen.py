@@ -18,7 +18,8 @@ from study.engine import serial, timing
 from study.engine.arithmetic import candidates
 from study.engine.fused import vmapped
 from study.optimizers.kfac import KFAC
-from study.records import Evaluation, Study
+from study.records import Study
+from study.settings import Evaluation
 
 STEPS = 10
 TOLERANCE = 2e-4

@@ -16,8 +16,8 @@ from study import records
 from study.data.resident import Data
 from study.engine import arithmetic, can_fuse, lane_count, lanes, timing, train
 from study.engine.fused import stack
-from study.records import Budget, Evaluation
 from study.schedules import SCHEDULES
+from study.settings import Budget, Evaluation
 from study.space import Dimension
 from workloads.base import Splits
 from workloads.layers import Dropout

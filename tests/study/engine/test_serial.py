@@ -17,9 +17,9 @@ from analysis.counting import Goal
 from study.data.order import epoch_permutation
 from study.engine import serial
 from study.optimizers import OPTIMIZERS
-from study.records import Budget, Evaluation
 from study.schedules import SCHEDULES
 from study.search.tuner import point
+from study.settings import Budget, Evaluation
 from study.space import values
 from workloads.layers import keyed_layers, set_keys
 

@@ -14,7 +14,7 @@ from study.__main__ import main
 from study.data.order import Batches
 from study.engine.arithmetic import candidates
 from study.optimizers.foreign import _calls_closure
-from study.records import Evaluation
+from study.settings import Evaluation
 from workloads.layers import keyed_layers, set_keys
 
 STEPS = 20

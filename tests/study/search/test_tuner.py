@@ -11,8 +11,10 @@ from scipy.stats import qmc
 
 from analysis import counting
 from analysis.counting import ADAPTIVE_SAMPLERS, COMPLETE, INCOMPLETE, INFEASIBLE, Goal, Measured, Outcome
-from study.records import INDEXED_SAMPLERS, SAMPLERS, Curve, Seeds
+from analysis.stages import EARLIER, INDEXED_SAMPLERS
+from study.records import Curve
 from study.search.tuner import Tuner, point
+from study.settings import SAMPLERS, Seeds
 from study.space import values
 
 samplers = pytest.mark.parametrize("sampler", SAMPLERS)
@@ -172,11 +174,11 @@ def test_adaptive_samplers_find_what_is_fast_and_are_reproducible(make_study, ma
             proposed.append((away, h))
         return proposed
 
-    once = found()
+    once, other = found(), found(seed=1)
     assert once == found()
-    assert once != found(seed=1)
-    away = [distance for distance, _ in once]
-    assert np.median(away[25:]) < 0.6 * np.median(away[:10])
+    assert once != other
+    away = np.array([[distance for distance, _ in each] for each in (once, other)])
+    assert np.median(away[:, 25:]) < 0.6 * np.median(away[:, :10])
 
 
 @pytest.mark.parametrize("sampler", ["tpe", "gp"])
@@ -246,7 +248,8 @@ def test_a_race_is_the_full_curves_read_as_a_race(make_study, make_curve, data):
     tuner = Tuner(study)
     finished = trained(tuner, study, full, lambda: data.draw(st.integers(0, 2)))
     assert tuner.complete
-    expected = counting.outcomes(study.rule, [Measured(c.steps, c.errors["val/loss"], c.first_bad_step) for c in full])
+    read = {i: Measured(c.steps, c.errors["val/loss"], c.first_bad_step) for i, c in enumerate(full)}
+    expected = [*counting.outcomes(study.rule, read).values()]
     prefix = counting.counted_prefix([result.status for result in expected], study.search.trials)
     assert [tuner.outcomes[i] for i in range(prefix)] == expected[:prefix]
     # And so it is read from the files, in index order.
@@ -264,7 +267,9 @@ def test_a_race_stops_those_that_fall_behind(make_study, make_curve):
         assert tuner.step_limit(index) == 100
     tuner.tell(make_curve(study, 1, reaches=grid[20]))
     bound = max(step for step in grid if step <= 2 * grid[20])
-    assert [tuner.step_limit(index) for index in range(4)] == [100, 100, bound, bound]  # only lower indices bound
+    assert [tuner.step_limit(index) for index in range(4)] == [bound] * 4
+    earlier = Tuner(replace(study, race_over=EARLIER), [make_curve(study, 1, reaches=grid[20])])
+    assert [earlier.step_limit(index) for index in range(4)] == [100, 100, bound, bound]
     assert tuner.tell(make_curve(study, 2, until=bound)).status == COMPLETE
     assert tuner.tell(make_curve(study, 3, bad=bound + 1)) == Outcome(COMPLETE, bound, None)  # diverged after its end
     tuner.tell(make_curve(study, 0, reaches=grid[2]))  # now trial 1 was too slow to count

@@ -20,7 +20,8 @@ from hypothesis import strategies as st
 
 from analysis import load as analysis_load
 from study import run, store
-from study.records import Curve, Evaluation
+from study.records import Curve
+from study.settings import Evaluation
 
 
 class Death(BaseException):

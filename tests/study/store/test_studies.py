@@ -13,7 +13,8 @@ import pytest
 from analysis import load as analysis_load
 from analysis.counting import Goal
 from study import store
-from study.records import Curve, Seeds
+from study.records import Curve
+from study.settings import Seeds
 from study.store import atomic
 from study.store.claims import Shard
 from study.store.curves import Reader

@@ -9,8 +9,8 @@ from rich.console import Console
 
 from study.config.compose import CONF
 from study.engine.cost import Cost, Work
-from study.records import Budget
 from study.search.tuner import Tuner
+from study.settings import Budget
 from study.terminal import costs, show
 from study.terminal.progress import SweepProgress
 

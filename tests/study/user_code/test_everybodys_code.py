@@ -24,7 +24,8 @@ from study.devices import generators
 from study.devices.distributed import Team
 from study.engine import evaluation, serial
 from study.errors import Failed
-from study.records import Evaluation, Study
+from study.records import Study
+from study.settings import Evaluation
 
 KINDS: dict[str, tuple[type[users.Base], set[str]]] = {
     "no habits": (users.Base, set()),

@@ -12,7 +12,8 @@ from analysis.counting import Goal
 from study.engine import lane_count, lanes, timing
 from study.engine.fused.linear_blocks import BLOCK, LinearBlocks
 from study.optimizers import OPTIMIZERS
-from study.records import Evaluation, Study
+from study.records import Study
+from study.settings import Evaluation
 
 LINEAR = [name for name, optimizer in OPTIMIZERS.items() if optimizer.linear]
 STEPS = 90

@@ -1,0 +1,55 @@
+"""Goals: a metric and the threshold that it must fall below. `study` imports these names from `analysis.counting`."""
+
+import math
+import re
+from dataclasses import dataclass
+from typing import Self
+
+NEVER_NEGATIVE = ("classification_error", "cross_entropy_error", "average_precision_error")
+"""Errors that are at least 0, so that no training meets a goal of 0 or less."""
+AS_ERRORS = {"average_precision": "average_precision_error"}
+"""Metric for which larger is better -> name of the error, 1 - metric, that is stored instead."""
+NUMBER = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"  # a regular expression
+_GOAL = re.compile(rf"(?P<metric>(?:train|val|test)/\w+)\s*<\s*(?P<threshold>{NUMBER})")
+
+
+@dataclass(frozen=True)
+class Goal:
+    """A metric and the threshold that it must fall strictly below. Every metric is an error: lower is better.
+
+    Raises:
+        ValueError: the threshold is not a finite number, no error of this kind can be below it, or every error is.
+    """
+
+    metric: str
+    threshold: float
+
+    def __post_init__(self) -> None:
+        if not math.isfinite(self.threshold):
+            raise ValueError(f"a goal's threshold must be a finite number, but got {self.threshold:g}.")
+        error = self.metric.rpartition("/")[2].removeprefix("ema_")
+        if error in NEVER_NEGATIVE and self.threshold <= 0:
+            name = error.replace("_", " ")
+            raise ValueError(f"a {name} is never negative, so {self} is never met; choose a threshold above 0.")
+        if self.metric.endswith("/classification_error") and self.threshold > 1:
+            raise ValueError(f"a classification error is at most 1, so {self} is always met; choose a lower threshold.")
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Read `val/classification_error < 0.05`.
+
+        Raises:
+            ValueError: the text has another form, or the threshold is not valid (see `Goal`).
+
+        >>> goal = Goal.parse("val/classification_error < 0.05")
+        >>> goal.metric, goal.threshold
+        ('val/classification_error', 0.05)
+        """
+        match = _GOAL.fullmatch(text.strip())
+        if match is None:
+            wanted = "'SPLIT/ERROR < NUMBER' such as 'val/classification_error < 0.05'"
+            raise ValueError(f"a goal must read {wanted}, but got {text!r}.")
+        return cls(match["metric"], float(match["threshold"]))
+
+    def __str__(self) -> str:
+        return f"{self.metric} < {self.threshold:g}"

@@ -1,0 +1,27 @@
+"""The stages of a search: the trials that are proposed together, and that bound each other's steps in a race."""
+
+from collections.abc import Mapping
+from typing import Any
+
+INDEXED_SAMPLERS = ("sobol", "random")
+"""Samplers whose point i is a pure function of (seed, i, space)."""
+STAGE, EARLIER = "stage", "earlier"
+"""The trials that bound a trial in a race: all of its stage and the stages before, or (in older studies) those of lower
+index."""
+
+
+def ends(search: Mapping[str, Any], race_over: str) -> tuple[int, ...]:
+    """The first trial index after each stage, increasing; empty if each trial is a stage of its own.
+
+    All wanted trials of an indexed search are one stage. An adaptive search proposes its trials one after another.
+
+    Arguments:
+        search: the `search` of a recorded question.
+        race_over: STAGE or EARLIER.
+
+    >>> ends({"sampler": "sobol", "trials": 20}, STAGE), ends({"sampler": "tpe", "trials": 20}, STAGE)
+    ((20,), ())
+    """
+    if race_over == EARLIER or search.get("sampler") not in INDEXED_SAMPLERS:
+        return ()
+    return (search["trials"],)

@@ -1,0 +1,158 @@
+"""The settings of a study, which are parts of its record: frozen plain data, and each checks its own invariants."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from analysis.counting import ADAPTIVE_SAMPLERS, evaluation_grid, launch_limit
+from analysis.stages import INDEXED_SAMPLERS
+from study.space import Dimension
+from workloads.suggest import suggest
+
+SAMPLERS = INDEXED_SAMPLERS + ADAPTIVE_SAMPLERS
+
+
+def at_least(name: str, value: Any, least: float) -> None:
+    """Raise ValueError unless a value is a number of at least `least`."""
+    if not (isinstance(value, int | float) and math.isfinite(value) and value >= least):
+        raise ValueError(f"{name} must be a number of at least {least:g}, but got {value!r}.")
+
+
+@dataclass(frozen=True)
+class Budget:
+    """train_steps(B) = max(epochs * D / B, steps), at most max_steps; D training examples, batch size B."""
+
+    epochs: float
+    steps: int
+    max_steps: int | None = None
+
+    def __post_init__(self) -> None:
+        at_least("budget.epochs", self.epochs, 0)
+        at_least("budget.steps", self.steps, 1)
+        if self.max_steps is not None and self.max_steps < self.steps:
+            raise ValueError(
+                f"`budget.steps <= budget.max_steps` must hold, but got {self.steps} and {self.max_steps}."
+            )
+
+    def train_steps(self, examples: int, batch_size: int) -> int:
+        """The step budget of every trial at this batch size."""
+        steps = max(math.ceil(self.epochs * examples / batch_size), self.steps)
+        return steps if self.max_steps is None else min(steps, self.max_steps)
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """The steps at which a trial is evaluated, relative to its budget and so alike at all batch sizes.
+
+    Arguments:
+        first: the first evaluation, as a fraction of the step budget.
+        ratio: each evaluation is at about this multiple of the step before it; steps to result are that coarse.
+        every: every `every`-th evaluation also measures the training subset and the test set; so do the first one that
+            meets the goal and the one at the end of the budget.
+        examples: most evaluated examples of a split, a fixed random part of it; None: all.
+    """
+
+    first: float = 0.02
+    ratio: float = 1.1
+    every: int = 5
+    examples: int | None = None
+
+    def __post_init__(self) -> None:
+        if not 0 < self.first <= 1:
+            raise ValueError(f"evaluation.first must be in (0, 1], but got {self.first:g}.")
+        if not (math.isfinite(self.ratio) and self.ratio > 1):
+            raise ValueError(f"evaluation.ratio must be above 1, but got {self.ratio:g}.")
+        at_least("evaluation.every", self.every, 1)
+        if self.examples is not None:
+            at_least("evaluation.examples", self.examples, 1)
+
+    def grid(self, train_steps: int) -> list[int]:
+        """Increasing steps, the last of them `train_steps`."""
+        return evaluation_grid(train_steps, self.first, self.ratio)
+
+
+@dataclass(frozen=True)
+class Seeds:
+    """The seeds of the points of a search, of initialisation and dropout, and of the order of training data.
+
+    Arguments:
+        shared: all batch sizes have the same points and seeds, as in studies of older versions.
+    """
+
+    search: int = 0
+    trial: int = 0
+    data_order: int = 0
+    shared: bool = False
+
+    def __post_init__(self) -> None:
+        for name in ("search", "trial", "data_order"):
+            at_least(f"seeds.{name}", getattr(self, name), 0)
+
+    def of(self, purpose: str, index: int, branch: str = "") -> int:
+        """A 63-bit seed for trial `index`: a pure function of (purpose, its seed, index, branch).
+
+        Arguments:
+            purpose: the name of a field of this class.
+        """
+        text = f"{purpose}:{getattr(self, purpose)}:{index}{branch}"
+        return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "little") >> 1
+
+
+@dataclass(frozen=True)
+class Search:
+    """How trials are proposed: the sampler, the search space and the number of trials.
+
+    Arguments:
+        trials: wanted number of feasible trials (trials that do not diverge).
+        max_launches: most trials launched, feasible or not; None: ten times `trials`.
+        extend: if the best trials lie at open edges of the search space, widen it there and search again.
+        extend_factor: the factor by which a range grows on its scale each time.
+        extend_limit: the most times that the space is widened.
+        budgets: multiples of the step budget, 1 among them. The search runs under each; the fewest steps count.
+        repeats: repetitions of the whole search, with other seeds.
+        reruns: trainings of the tuned configuration with fresh seeds.
+    """
+
+    sampler: str
+    trials: int
+    space: Mapping[str, Dimension]
+    max_launches: int | None = None
+    extend: bool = False
+    extend_factor: float = 1.5
+    extend_limit: int = 3
+    budgets: tuple[float, ...] = (1.0,)
+    repeats: int = 0
+    reruns: int = 0
+
+    def __post_init__(self) -> None:
+        if self.sampler not in SAMPLERS:
+            raise ValueError(f"unknown search.sampler {self.sampler!r}{suggest(self.sampler, SAMPLERS)}")
+        ranges = sorted(name for name, dimension in self.space.items() if dimension.choices is None)
+        if self.sampler == "cmaes" and len(ranges) < 2:
+            raise ValueError(
+                f"search=cmaes needs two ranges or more in search.space, but got {', '.join(ranges) or 'none'}; choose "
+                "search=tpe or gp."
+            )
+        at_least("search.trials", self.trials, 1)
+        if self.max_launches is not None and self.max_launches < self.trials:
+            raise ValueError(
+                f"`search.trials <= search.max_launches` must hold, but got {self.trials} and {self.max_launches}."
+            )
+        if not (math.isfinite(self.extend_factor) and self.extend_factor >= 1.1):
+            raise ValueError(f"search.extend_factor must be at least 1.1, but got {self.extend_factor:g}.")
+        for name in ("extend_limit", "repeats", "reruns"):
+            at_least(f"search.{name}", getattr(self, name), 0)
+        if not all(math.isfinite(multiple) and multiple > 0 for multiple in self.budgets) or 1 not in self.budgets:
+            raise ValueError(
+                "search.budgets must be multiples above 0 of the step budget, 1 among them, but got "
+                f"{list(self.budgets)}."
+            )
+
+    @property
+    def launch_limit(self) -> int:
+        """The most trials launched: `max_launches`, or ten times `trials`."""
+        return launch_limit(self.trials, self.max_launches)
