@@ -1,5 +1,6 @@
 """Trains one search: the tuner proposes trials, workers turn trials into curves, the store keeps the curves."""
 
+import math
 import os
 import platform
 import socket
@@ -7,23 +8,25 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from importlib.metadata import packages_distributions, version
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import torch
 
 from study import store
 from study.engine import checkpoints
 from study.engine.arithmetic import fused
-from study.records import Curve, Study
+from study.records import Curve, Study, Trial
 from study.search.optuna_storage import Storage
 from study.search.tuner import Tuner
 from study.store.claims import WHOLE, Claim, Held, Shard
 from study.store.curves import Reader
-from study.workers.pool import Workers
+from study.workers.dispatch import Queue
+from study.workers.pool import TrialTooLarge, Workers
 
 Watch = Callable[[Study, Tuner], None]
 """Called at the start of a search and after every finished trial."""
@@ -53,62 +56,193 @@ class SearchRun:
 
 
 def run(search: SearchRun, workers: Workers, watch: Watch) -> None:
-    """Train the missing trials of one search; returns when the trials of all shards are on file.
+    """Train the missing trials of one search (`run_all`). Raises TrialTooLarge if no worker has enough memory."""
+    for error in run_all([[search]], workers, watch):
+        raise error
 
-    The process claims one free shard at a time. When there is none, it waits for the processes that train the others.
+
+def run_all(lines: Sequence[Iterable[SearchRun]], workers: Workers, watch: Watch) -> list[TrialTooLarge]:
+    """Train the missing trials of several lines of searches at once; returns when the trials of all shards are on file.
+
+    The process claims one free shard of a search at a time. When there is none, it waits for the processes that train
+    the others. A worker without a trial of one search trains those of the next.
 
     Arguments:
-        watch: called at the start and after every finished trial.
+        lines: searches that follow one another, each taken from its line when the one before is complete.
+        watch: called at the start of a search and after each of its trials.
+
+    Returns:
+        An error for each search that fits on no worker; the rest of its line is not trained.
 
     Raises:
         StoreError: the results folder holds another question or cannot be written, or another process
             trains the search.
         WorkerError: a worker process failed.
-        TrialTooLarge: no worker has enough memory for a trial.
     """
-    study, shards = search.study, search.shards
-    folder = store.study_folder(search.results, study)
-    while True:
-        view = Tuner(study, store.load(folder))
-        watch(study, view)
-        if view.complete:
-            break
-        for shard in (Shard((search.first_shard + index) % shards, shards) for index in range(shards)):
+    with _Lines(lines, workers, watch) as supply:
+        while supply.left:
+            for part, curve in workers.train(supply):
+                assert isinstance(part, _Part)
+                part.keep(curve)
+            supply.settle()
+    return supply.errors
+
+
+class _Part:
+    """A claimed shard of a search, with the trials on file and those under way.
+
+    Attributes:
+        spent: seconds of the trials trained here, and the number of duplicate trials.
+    """
+
+    def __init__(self, search: SearchRun, claim: Claim, workers: Workers, watch: Watch) -> None:
+        study, shard = search.study, claim.shard
+        self.study, self.claim, self._watch = study, claim, watch
+        self.folder = store.study_folder(search.results, study)
+        made = provenance(study, workers, search.command, shard) | {"fingerprint": dict(search.fingerprint)}
+        self._record = store.open_study(search.results, study, made)
+        self.checkpoints = store.Checkpoints(self.folder, shard)
+        reader = Reader(self.folder)
+        finished = reader.new()
+        under_way = checkpoints.trials(self.checkpoints)
+        self.tuner = Tuner(study, finished, under_way, search.storage, shard, _at_intervals(reader.new, shard))
+        self._unfinished = {curve.trial.index for curve in finished} - self.tuner.outcomes.keys()
+        self.spent: Counter[str] = Counter(doubled_trials=0)
+        self._under_way = 0
+
+    def ask(self) -> Trial | None:
+        trial = self.tuner.ask()
+        self._under_way += trial is not None
+        return trial
+
+    def step_limit(self, index: int) -> int:
+        return self.tuner.step_limit(index)
+
+    def keep(self, curve: Curve) -> None:
+        """Write a finished trial and tell the tuner."""
+        self.claim.check()
+        replaces = curve.trial.index in self._unfinished
+        self.spent["doubled_trials"] += not store.save(self.folder, curve, replaces)
+        self.spent.update({f"seconds_{what}": seconds for what, seconds in curve.seconds.items()})
+        self.tuner.tell(curve)
+        self._under_way -= 1
+        if not self.tuner.complete:  # when complete, `_Line.open` reports it
+            self._watch(self.study, self.tuner)
+
+    @property
+    def over(self) -> bool:
+        """True if all trials of the shard have ended."""
+        shard = self.claim.shard
+        done = shard != WHOLE and self.tuner.next_index(shard) is None
+        return self._under_way == 0 and (done or self.tuner.complete)
+
+    def end(self) -> None:
+        """Record the end of the run."""
+        spent = {what: round(amount, 3) for what, amount in self.spent.items()}
+        store.end_run(self._record, {"ended": store.now(), **spent})
+
+
+class _Line:
+    """Searches that follow one another, and the shard of the current one that this process trains, if any."""
+
+    def __init__(self, searches: Iterable[SearchRun]) -> None:
+        self._searches = iter(searches)
+        self.search = next(self._searches, None)
+        self.part: _Part | None = None
+        self._held = ExitStack()
+        self._poll = -math.inf
+
+    def open(self, workers: Workers, watch: Watch) -> None:
+        """Claim a shard with missing trials of the first search that is not complete."""
+        while self.part is None and self.search is not None and time.monotonic() >= self._poll:
+            search = self.search
+            folder = store.study_folder(search.results, search.study)
+            view = Tuner(search.study, store.load(folder))
+            watch(search.study, view)
+            if view.complete:
+                store.gather(folder)
+                self.search = next(self._searches, None)
+            elif not self._claim(search, view, workers, watch):
+                self._poll = time.monotonic() + POLL  # other processes train the missing trials
+
+    def _claim(self, search: SearchRun, view: Tuner, workers: Workers, watch: Watch) -> bool:
+        """Claim a free shard. Raises Held if it is the whole search."""
+        folder, count = store.study_folder(search.results, search.study), search.shards
+        for shard in (Shard((search.first_shard + index) % count, count) for index in range(count)):
             if view.next_index(shard) is None:
                 continue
             try:
-                with store.claimed(folder, shard) as claim:
-                    made = provenance(study, workers, search.command, shard) | {"fingerprint": dict(search.fingerprint)}
-                    record = store.open_study(search.results, study, made)
-                    spent = _train(search, workers, watch, claim)
-                    store.end_run(record, {"ended": store.now(), **spent})
-                break
+                claim = self._held.enter_context(store.claimed(folder, shard))
             except Held:
-                if shards == 1:
+                if count == 1:
                     raise
-        else:
-            time.sleep(POLL)  # other processes train the missing trials
-    store.gather(folder)
+                continue
+            self.part = _Part(search, claim, workers, watch)
+            return True
+        return False
+
+    def close(self) -> None:
+        """Release the claimed shard, whose trials have ended."""
+        if self.part is not None:
+            self.part.end()
+            self.part = None
+            self._held.close()
+
+    def abandon(self) -> None:
+        """Leave out the current search and all that follow."""
+        self.close()
+        self.search = None
+
+    def release(self) -> None:
+        """Release the claim after an error."""
+        self._held.close()
 
 
-def _train(search: SearchRun, workers: Workers, watch: Watch, claim: Claim) -> dict[str, float]:
-    """Train the missing trials of a claimed shard; returns the seconds spent and the number of duplicate trials."""
-    study, shard = search.study, claim.shard
-    folder = store.study_folder(search.results, study)
-    kept = store.Checkpoints(folder, shard)
-    reader = Reader(folder)
-    finished = reader.new()
-    tuner = Tuner(study, finished, checkpoints.trials(kept), search.storage, shard, _at_intervals(reader.new, shard))
-    unfinished = {curve.trial.index for curve in finished} - tuner.outcomes.keys()
-    spent: Counter[str] = Counter(doubled_trials=0)
-    for curve in workers.train(study, tuner, kept):
-        claim.check()
-        spent["doubled_trials"] += not store.save(folder, curve, replaces=curve.trial.index in unfinished)
-        spent.update({f"seconds_{what}": seconds for what, seconds in curve.seconds.items()})
-        tuner.tell(curve)
-        if not tuner.complete:  # when complete, the next loop iteration of `run` reports it
-            watch(study, tuner)
-    return {what: round(amount, 3) for what, amount in spent.items()}
+class _Lines:
+    """The lines as the supply of a pool of workers.
+
+    Attributes:
+        errors: of the searches that fit on no worker.
+    """
+
+    def __init__(self, lines: Sequence[Iterable[SearchRun]], workers: Workers, watch: Watch) -> None:
+        self._lines = [_Line(line) for line in lines]
+        self._workers, self._watch = workers, watch
+        self.errors: list[TrialTooLarge] = []
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for line in self._lines:
+            line.release()
+
+    @property
+    def left(self) -> bool:
+        """True while a search is missing."""
+        return any(line.search is not None for line in self._lines)
+
+    def queues(self) -> Iterator[_Part]:
+        """The open searches, in the order of the lines. A search is claimed when those before it have no trials left
+        to begin."""
+        for line in self._lines:
+            if line.part is not None and line.part.over:
+                line.close()
+            line.open(self._workers, self._watch)
+            if line.part is not None:
+                yield line.part
+
+    def too_large(self, queue: Queue, reason: str) -> None:
+        self.errors.append(TrialTooLarge(reason))
+        next(line for line in self._lines if line.part is queue).abandon()
+
+    def settle(self) -> None:
+        """No trial is under way: close all parts, and wait if other processes train what is missing."""
+        opened = any(line.part is not None for line in self._lines)
+        for line in self._lines:
+            line.close()
+        if not opened and self.left:
+            time.sleep(POLL)
 
 
 def _at_intervals(read: Callable[[], list[Curve]], shard: Shard) -> Callable[[], list[Curve]]:

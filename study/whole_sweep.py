@@ -1,9 +1,9 @@
 """A whole sweep: finds the missing studies, measures their cost, and trains them one after another."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
-from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -15,7 +15,7 @@ from study.config.jobs import Job, parse_jobs
 from study.engine import older
 from study.engine.cost import Cost, Work
 from study.records import Study
-from study.run import SearchRun, run
+from study.run import SearchRun, run_all
 from study.search import stages
 from study.search.optuna_storage import Storage
 from study.store.claims import refuse_held
@@ -179,21 +179,20 @@ def train_searches(
     for each in waiting:
         for known in each.known:
             store.announce(each.job.results, known)
-    too_large = []
-    with SweepProgress(console, left) as progress:
-        for each in waiting:
-            job = each.job
-            how = (job.results, command, each.storage, job.shards, job.shard, job.fingerprint)
-            try:
-                for search in each.searches:
-                    run(SearchRun(search, *how), workers, partial(progress.watch, each.cost))
-                    for reason in workers.too_small:
-                        console.print(f"{reason} The other workers trained it.", style="yellow", markup=False)
-                if each.summary:
-                    progress.note(job.study, each.summary)
-            except TrialTooLarge as error:
-                too_large.append(error)
+    with SweepProgress(console, left, workers.cost_of) as progress:
+        too_large = run_all([_line(each, command, progress) for each in waiting], workers, progress.watch)
+        for reason in chain(*workers.too_small.values()):
+            console.print(f"{reason} The other workers trained it.", style="yellow", markup=False)
     return too_large
+
+
+def _line(each: Waiting, command: str, progress: SweepProgress) -> Iterator[SearchRun]:
+    """The searches of one job, as they are trained."""
+    job = each.job
+    for search in each.searches:
+        yield SearchRun(search, job.results, command, each.storage, job.shards, job.shard, job.fingerprint)
+    if each.summary:
+        progress.note(job.study, each.summary)
 
 
 def _storage(job: Job) -> Storage:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
@@ -21,23 +22,33 @@ if TYPE_CHECKING:
     from study.search.tuner import Tuner
 
 
+@dataclass
+class _Shown:
+    """A search with a bar. `weight`: seconds of a trial at full budget; `done`: the part of its trials that ended."""
+
+    task: TaskID
+    weight: float
+    started: float
+    done: float = 0.0
+
+
 class SweepProgress:
-    """A live bar for the current search and one for the whole sweep; a line for each finished search.
+    """A live bar for each current search and one for the whole sweep; a line for each finished search.
 
     Arguments:
         left: the remaining work of the searches that are known at the start.
+        cost_of: the cost of a trial of a study.
     """
 
-    def __init__(self, console: Console, left: Sequence[Work]) -> None:
-        self.console = console
+    def __init__(self, console: Console, left: Sequence[Work], cost_of: Callable[[Study], Cost]) -> None:
+        self.console, self.cost_of = console, cost_of
         self.known = [work.study for work in left]
         self.curves = {(study.name, study.optimizer) for study in self.known}
         self.total = sum(work.cost.trial(work.study) * work.study.search.trials for work in left)
-        self.done_before = self.held = 0.0
+        self.done = self.held = 0.0
         self.started = time.monotonic()
         self.bars = _bars(console)
-        self.current: TaskID | None = None
-        self.study: Study | None = None
+        self.shown: dict[str, _Shown] = {}
         self.overall = self.bars.add_task("whole sweep", total=max(self.total, 1e-9), status="")
 
     def __enter__(self) -> SweepProgress:
@@ -47,45 +58,51 @@ class SweepProgress:
     def __exit__(self, *_: object) -> None:
         self.bars.stop()
 
-    def watch(self, cost: Cost, study: Study, tuner: Tuner) -> None:
+    def watch(self, study: Study, tuner: Tuner) -> None:
         """Show the progress of a search; called at its start and after each of its trials."""
-        wanted, weight = study.search.trials, cost.trial(study)
-        if self.current is not None and study != self.study:  # the previous search was abandoned: it does not fit
-            self.bars.remove_task(self.current)
-            self.current = None
-        starting = self.current is None
-        if self.current is None:
-            self.current = self.bars.add_task(self._name(study), total=wanted, status="")
-            self.study, self.study_started = study, time.monotonic()
+        name, wanted = self._name(study), study.search.trials
+        starting = name not in self.shown
+        if starting:
+            weight = self.cost_of(study).trial(study)
+            self.shown[name] = _Shown(self.bars.add_task(name, total=wanted, status=""), weight, time.monotonic())
             if study not in self.known:  # a stage or a rerun, unknown at the start
                 self.known.append(study)
                 self.total += weight * wanted
-        launched = tuner.feasible + tuner.infeasible
-        fewest = tuner.steps_to_result
+        shown, launched, fewest = self.shown[name], tuner.feasible + tuner.infeasible, tuner.steps_to_result
         best = "goal not reached yet" if fewest is None else f"best {fewest:,} steps"
         status = f"{launched} done, {tuner.feasible} feasible, {tuner.infeasible} infeasible, {best}"
-        self.bars.update(self.current, completed=min(tuner.feasible, wanted), status=status)
-        done = self.done_before + weight * min(tuner.feasible, wanted)
+        self.bars.update(shown.task, completed=min(tuner.feasible, wanted), status=status)
+        gained = shown.weight * min(tuner.feasible, wanted) - shown.done
+        shown.done += gained
+        self.done += gained
         if starting:
-            self.held += done - self.done_before  # trained by an earlier run: says nothing about the speed of this one
-        elapsed, progress = time.monotonic() - self.started, done - self.held
-        left = f"{duration(elapsed * (self.total - done) / progress)} left" if progress else "time left: measuring"
-        self.bars.update(self.overall, total=self.total, completed=done, status=left)
+            self.held += gained  # trained by an earlier run: says nothing about the speed of this one
+        self._estimate()
         if tuner.complete:
-            self.bars.remove_task(self.current)
-            self.current = None
-            self.done_before += weight * wanted
-            took = duration(time.monotonic() - self.study_started)
-            if study.branch.rule is not None:  # transfers are many and short: `note` sums them up
-                return
+            self._end(study, tuner, status)
+
+    def _estimate(self) -> None:
+        """Show the time left on the bar of the whole sweep."""
+        elapsed, progress = time.monotonic() - self.started, self.done - self.held
+        left = f"{duration(elapsed * (self.total - self.done) / progress)} left" if progress else ""
+        self.bars.update(self.overall, total=self.total, completed=self.done, status=left or "time left: measuring")
+
+    def _end(self, study: Study, tuner: Tuner, status: str) -> None:
+        """Replace the bar of a complete search by a line."""
+        name, wanted = self._name(study), study.search.trials
+        shown = self.shown.pop(name)
+        self.bars.remove_task(shown.task)
+        self.done += shown.weight * wanted - shown.done
+        if study.branch.rule is not None:  # transfers are many and short: `note` sums them up
+            return
+        took = duration(time.monotonic() - shown.started)
+        self.console.print(f"{name}: {status.replace('goal not reached yet', 'goal not reached')}, {took}")
+        if tuner.feasible < wanted and study.branch.rerun is None:
             self.console.print(
-                f"{self._name(study)}: {status.replace('goal not reached yet', 'goal not reached')}, {took}"
+                f"[yellow]only {tuner.feasible} of {wanted} trials were feasible after "
+                f"{tuner.feasible + tuner.infeasible} launches (search.max_launches); lower "
+                "search.space.learning_rate.high or raise search.max_launches.[/]"
             )
-            if tuner.feasible < wanted and study.branch.rerun is None:
-                self.console.print(
-                    f"[yellow]only {tuner.feasible} of {wanted} trials were feasible after {launched} launches "
-                    "(search.max_launches); lower search.space.learning_rate.high or raise search.max_launches.[/]"
-                )
 
     def note(self, study: Study, text: str) -> None:
         """Print a line that stays."""

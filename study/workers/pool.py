@@ -10,7 +10,7 @@ import json
 import multiprocessing as mp
 import os
 import signal
-from collections.abc import Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
@@ -20,9 +20,9 @@ from study import shadowing
 from study.devices import signals
 from study.engine.cost import Cost
 from study.errors import Failed
-from study.records import Curve, Study, Trial
-from study.search.tuner import Tuner
+from study.records import Curve, Study
 from study.workers import messages
+from study.workers.dispatch import Dispatch, Queue, Supply
 from study.workers.process import Setting, work
 
 if TYPE_CHECKING:
@@ -65,8 +65,9 @@ class Workers:
     ) -> None:
         self.placement = placement
         self._costs: dict[str, Cost] = {}
-        self.too_small: list[str] = []
-        """Messages of the workers on whose devices the latest study did not fit; the other workers trained it."""
+        self.too_small: dict[Queue, list[str]] = {}
+        """Searches that do not fit on the devices of some workers, with their messages; the other workers train
+        them."""
         self._pipes: list[Connection] = []
         self._followers: list[Connection] = []
         self._processes: dict[Connection, Any] = {}
@@ -117,47 +118,42 @@ class Workers:
         """Number of workers; each is one process or a team of processes."""
         return len(self._pipes)
 
-    def train(self, study: Study, tuner: Tuner, checkpoints: MutableMapping[int, bytes]) -> Iterator[Curve]:
-        """Yield the curves of finished trials in the order in which they end; the caller tells each to the tuner.
+    def train(self, supply: Supply) -> Iterator[tuple[Queue, Curve]]:
+        """Yield the search and the curve of each finished trial, in the order in which they end, until no trial is
+        left; the caller adds each curve to its search.
 
-        `measure` must have measured the study: it sets the lane count. If trials do not fit on one worker's device, the
-        other workers train them.
-
-        Arguments:
-            checkpoints: trial index -> latest checkpoint; read to continue trials, and updated.
+        `measure` must have measured the studies: it sets the lane count. If trials do not fit on one worker's device,
+        the other workers train them.
 
         Raises:
-            TrialTooLarge: no worker has enough memory.
             WorkerError: a worker failed.
         """
-        cost = self._costs[_key(study)]
-        self.too_small = []
-        state = _Training(tuner, checkpoints, self._pipes)
-        for pipe in self._pipes:
-            self._send(pipe, messages.Train(study, cost.heights, cost.lanes))
+        dispatch = Dispatch(supply, self._pipes)
         while True:
-            for pipe, proposal in state.for_waiting():
-                self._send(pipe, proposal)
-            if len(state.waiting) == len(state.under_way):
-                break
-            for pipe in self._ready(list(state.under_way)):
+            for pipe, given in dispatch.hand_out():
+                self._send(pipe, given if given is None or isinstance(given, messages.Proposal) else self._order(given))
+            if not dispatch.busy:
+                return
+            for pipe in self._ready(dispatch.busy):
                 message = self._receive(pipe)
                 if isinstance(message, messages.Finished):
-                    del state.under_way[pipe][message.curve.trial.index]
-                    yield message.curve
+                    dispatch.finished(pipe, message.curve.trial.index)
+                    yield dispatch.queue(pipe), message.curve
                 elif isinstance(message, messages.TooLarge):
-                    state.give_back(pipe)
-                    self.too_small.append(message.reason)
-                    if not state.under_way:
-                        raise TrialTooLarge(message.reason)
+                    queue = dispatch.queue(pipe)
+                    self.too_small.setdefault(queue, []).append(message.reason)
+                    if dispatch.too_large(pipe, message.reason):
+                        del self.too_small[queue]
                 elif isinstance(message, messages.Checkpoint):
-                    checkpoints[message.index] = message.content
-                elif message == messages.AskTrial(wait=True):
-                    state.waiting.append(pipe)
+                    dispatch.queue(pipe).checkpoints[message.index] = message.content
                 else:
-                    self._send(pipe, state.answer(pipe, message))
-        for pipe in state.waiting:
-            self._send(pipe, None)
+                    there, answer = dispatch.answer(pipe, message)
+                    if there:
+                        self._send(pipe, answer)
+
+    def _order(self, queue: Queue) -> messages.Train:
+        cost = self.cost_of(queue.study)
+        return messages.Train(queue.study, cost.heights, cost.lanes)
 
     def cost_of(self, study: Study) -> Cost:
         """The cost of a trial of a study that `measure` measured."""
@@ -256,49 +252,6 @@ def death(code: int | None) -> str:
     hidden = shadowing.hidden_modules()
     cure = f"; {hidden[0]} has the name of a module of Python: rename it" if hidden else ""
     return f"a worker process ended (exit code {code}) before it could start or say why; its last output is above{cure}"
-
-
-class _Training:
-    """Which worker trains which trial of one search.
-
-    Attributes:
-        under_way: pipe -> trial index -> trial, for all workers on whose devices the study fits.
-        waiting: pipes of workers without a trial, until the tuner proposes another.
-    """
-
-    def __init__(self, tuner: Tuner, checkpoints: MutableMapping[int, bytes], pipes: Sequence[Connection]) -> None:
-        self.tuner, self.checkpoints = tuner, checkpoints
-        self.under_way: dict[Connection, dict[int, Trial]] = {pipe: {} for pipe in pipes}
-        self.waiting: list[Connection] = []
-        self._returned: list[Trial] = []
-
-    def answer(self, pipe: Connection, question: messages.Question) -> object:
-        """The answer to a worker's question."""
-        if isinstance(question, messages.AskTrial):
-            return self._proposal(pipe)
-        if isinstance(question, messages.AskStepLimit):
-            return self.tuner.step_limit(question.index)
-        return self.checkpoints.get(question.index)
-
-    def for_waiting(self) -> Iterator[tuple[Connection, messages.Proposal]]:
-        """Yield a trial for each waiting worker while there are trials; the other workers keep waiting."""
-        waiting, self.waiting = self.waiting, []
-        for pipe in waiting:
-            if (proposal := self._proposal(pipe)) is None:
-                self.waiting.append(pipe)
-            else:
-                yield pipe, proposal
-
-    def give_back(self, pipe: Connection) -> None:
-        """Take the trials of a worker with too little memory, so that the other workers get them."""
-        self._returned += self.under_way.pop(pipe).values()
-
-    def _proposal(self, pipe: Connection) -> messages.Proposal | None:
-        trial = self._returned.pop(0) if self._returned else self.tuner.ask()
-        if trial is None:
-            return None
-        self.under_way[pipe][trial.index] = trial
-        return messages.Proposal(trial, trial.index in self.checkpoints)
 
 
 def _key(study: Study) -> str:

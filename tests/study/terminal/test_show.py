@@ -49,18 +49,18 @@ def test_each_way_to_split_a_batch_is_told_once(make_study):
     ]
 
 
-def test_a_search_that_was_given_up_makes_room_for_the_next(make_study, make_curve):
-    """A study whose trials do not fit ends before its search is complete; the others go on."""
+def test_searches_that_train_at_once_have_a_bar_each(make_study, make_curve):
     console = Console(record=True, width=120)
     large, small = (make_study(batch_size=size, trials=1) for size in (64, 8))
     cost = Cost(0.001, 0.0, 0.0)
-    with SweepProgress(console, [Work(study, cost, 1) for study in (large, small)]) as progress:
-        progress.watch(cost, large, Tuner(large))
-        progress.watch(cost, small, Tuner(small))
+    with SweepProgress(console, [Work(study, cost, 1) for study in (large, small)], lambda _: cost) as progress:
+        progress.watch(large, Tuner(large))
+        progress.watch(small, Tuner(small))
         shown = [bar.description for bar in progress.bars.tasks]
-        progress.watch(cost, small, Tuner(small, [make_curve(small, 0, reaches=20)]))
-    assert len(shown) == 2
-    assert "batch size 8" in shown[1]
+        progress.watch(small, Tuner(small, [make_curve(small, 0, reaches=20)]))
+        left = [bar.description for bar in progress.bars.tasks]
+    assert shown == ["whole sweep", "batch size 64", "batch size 8"]
+    assert left == ["whole sweep", "batch size 64"]
     assert "batch size 8: 1 done" in console.export_text()
 
 
