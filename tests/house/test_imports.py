@@ -43,6 +43,7 @@ OF_ANALYSIS = [
     "analysis.older",
     "analysis.errors",
     "analysis.stages",
+    "analysis.surrogate",
 ]
 
 # The straight line of `study`, bottom first: a box imports only boxes of lines above its own.

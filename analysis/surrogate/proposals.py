@@ -1,0 +1,111 @@
+"""Where to train next, and which configuration to confirm: pure functions of a process and of integer keys.
+
+A key identifies one stage of one batch size: (search seed, B, stage), with the repeat after the seed if there is one.
+
+Shapes: m candidates, D tuned parameters.
+"""
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+from analysis.surrogate.process import Process
+
+SPREAD, NEAR, NEAR_SD = 192, 64, 0.05
+"""Candidates spread over the box, candidates near the best points, and the standard deviation of the latter."""
+OPTIMISM = 0.6
+"""The factor of a posterior draw. 1 is Thompson sampling; less looks closer to where the mean is least."""
+DIGITS = 6
+_SPREAD, _NEAR, _DRAW = range(3)
+
+Point = tuple[float, ...]
+
+
+def stage_candidates(dimensions: int, best: Sequence[Point], key: Sequence[int]) -> np.ndarray:
+    """The points that a stage chooses from [m, D]: scrambled Sobol points, then normal ones around the best points.
+
+    Arguments:
+        dimensions: D.
+        best: the best points at this batch size, at most three; each normal point is near one of them at random.
+
+    >>> points = stage_candidates(2, [(0.5, 0.5)], key=(0, 64, 1))
+    >>> points.shape, float(abs(points[192:] - 0.5).max()) < 0.25
+    ((256, 2), True)
+    """
+    if dimensions == 0:
+        return np.zeros((1, 0))
+    from scipy.stats import qmc  # takes a second to import, and only searches need it
+
+    sobol = qmc.Sobol(dimensions, scramble=True, rng=_rng(key, _SPREAD))
+    spread = sobol.random_base2(SPREAD.bit_length())[:SPREAD]
+    rng = _rng(key, _NEAR)
+    around = np.array(best, dtype=float)[rng.integers(len(best), size=NEAR)]
+    near = np.clip(around + NEAR_SD * rng.standard_normal((NEAR, dimensions)), 0, 1)
+    return np.round(np.concatenate([spread, near]), DIGITS)
+
+
+def propose(
+    process: Process, batch_size: int, best: Sequence[Point], key: Sequence[int], numbers: Iterable[int]
+) -> list[Point]:
+    """Points `numbers` of a stage. Point i minimizes mean + OPTIMISM x (centred posterior draw i) over the candidates.
+
+    A point does not depend on which other points are computed, so that they can train in any order, or together.
+
+    Arguments:
+        process: fitted to the results of all earlier stages.
+        best: see `stage_candidates`.
+
+    >>> from analysis.surrogate.process import Coordinates, Shape
+    >>> coordinates = Coordinates.of({"learning_rate": {"low": 0.01, "high": 10.0, "scale": "log"}})
+    >>> process = Process(coordinates, Shape(), [[0.2], [0.6]], [64, 64], [1.0, 0.0], [0.0, 0.0])
+    >>> both = propose(process, 64, [(0.6,), (0.2,)], key=(0, 64, 1), numbers=[0, 1])
+    >>> both == [propose(process, 64, [(0.6,), (0.2,)], (0, 64, 1), [number])[0] for number in (0, 1)]
+    True
+    """
+    points = stage_candidates(len(process.coordinates.levels), best, key)
+    posterior = process.posterior(points, batch_size)
+    found = []
+    for number in numbers:
+        draw = posterior.centred_draw(_rng(key, _DRAW, number))
+        found.append(tuple(points[int(np.argmin(posterior.mean + OPTIMISM * draw))].tolist()))
+    return found
+
+
+def candidates(process: Process, batch_size: int, points: Sequence[Point], steps: Sequence[int | None]) -> list[int]:
+    """Positions of the one or two evaluated points to screen; none if no trial met the goal.
+
+    They are the point with the least posterior mean and the one with the fewest observed steps, because the process is
+    smooth and the best point can lie at a cliff. Ties go to the lower position.
+
+    Arguments:
+        points: evaluated at this batch size [n, D].
+        steps: steps to the goal [n]; None where it was not met.
+
+    >>> from analysis.surrogate.process import Coordinates, Shape
+    >>> coordinates = Coordinates.of({"learning_rate": {"low": 0.01, "high": 10.0, "scale": "log"}})
+    >>> points, values = [(0.2,), (0.6,), (0.62,)], [0.0, 0.1, 0.1]
+    >>> process = Process(coordinates, Shape(noise=0.35), points, [64] * 3, values, [0.0] * 3)
+    >>> candidates(process, 64, points, [100, 111, 111])
+    [1, 0]
+    """
+    met = [(each, position) for position, each in enumerate(steps) if each is not None]
+    if not met:
+        return []
+    return list(dict.fromkeys([int(np.argmin(process.mean(points, batch_size))), min(met)[1]]))
+
+
+def chosen(screens: Sequence[Sequence[float]]) -> int:
+    """The candidate with the lowest mean response over its screening seeds; ties go to the lower position.
+
+    Arguments:
+        screens: per candidate, the responses of its screening seeds; all on one scale (see `responses`).
+
+    >>> chosen([[0.2, 0.1], [0.0, 0.05]])
+    1
+    """
+    return int(np.argmin([np.mean(each) for each in screens]))
+
+
+def _rng(key: Sequence[int], stream: int, number: int = 0) -> np.random.Generator:
+    # Always the same length: NumPy pads short keys with zeros, so that (1, 2) and (1, 2, 0) would be one stream.
+    return np.random.default_rng((*key, stream, number))

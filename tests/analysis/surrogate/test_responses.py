@@ -1,0 +1,110 @@
+"""Every rule by which the trials of one batch size become responses."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from analysis.counting import COMPLETE, INFEASIBLE, Measured, Outcome
+from analysis.surrogate.responses import SLOPE, WORST, Result, best_points, responses, slope
+
+GOAL = 0.05
+
+
+def met(steps, curve=(0.5, 0.04)):
+    grid = np.linspace(steps / len(curve), steps, len(curve))
+    return Result((0.5,), Measured(grid, curve, None), Outcome(COMPLETE, steps, steps))
+
+
+def missed(end, curve, steps=None):
+    steps = np.linspace(end / len(curve), end, len(curve)) if steps is None else steps
+    return Result((0.5,), Measured(steps, curve, None), Outcome(COMPLETE, end, None))
+
+
+DIVERGED = Result((0.5,), Measured([10], [0.9], first_bad_step=13), Outcome(INFEASIBLE, 13, None))
+LATE = Result((0.5,), Measured([10, 20], [0.9, 0.04], first_bad_step=18), Outcome(INFEASIBLE, 18, 20))
+L2 = math.log(2)
+# name: (trial beside one that met the goal after 100 steps, its response, its variance, further arguments)
+TABLE = {
+    "met": (met(200), L2, 0, {}),
+    "diverged": (DIVERGED, WORST, 0, {}),
+    "diverged after a crossing": (LATE, WORST, 0, {}),
+    "last three of four errors": (missed(200, [0.9, 0.1, 0.1, 0.1]), L2 + L2 / 1.1, 0.09, {}),
+    "geometric mean": (missed(200, [0.9, 0.2, 0.05, 0.1]), L2 + L2 / 1.1, 0.09, {}),
+    "two errors only": (missed(200, [0.2, 0.05]), L2 + L2 / 1.1, 0.09, {}),
+    "another slope": (missed(200, [0.1]), L2 + L2 / 2, 0.09, {"slope": 2}),
+    "close to the goal": (missed(200, [0.0501]), L2 + 0.05, 0.09, {}),
+    "far from the goal": (missed(200, [0.9]), WORST, 0.09, {}),
+    "nothing measured": (missed(200, [math.nan]), L2 + 0.35, 0.25, {}),
+    "not measured at the end": (missed(200, [0.1, math.nan]), L2 + L2 / 1.1, 0.09, {}),
+    "measured beyond its end": (missed(200, [0.1, 0.06], [200, 400]), L2 + L2 / 1.1, 0.09, {}),
+    "before training": (missed(200, [0.001, 0.1], [0, 200]), L2 + L2 / 1.1, 0.09, {}),
+    "error of any sign": (missed(200, [0.1]), L2 + 0.35, 0.25, {"never_negative": False}),
+    "goal of 0": (missed(200, [0.1]), L2 + 0.35, 0.25, {"threshold": 0}),
+}
+
+
+@pytest.mark.parametrize("name", TABLE)
+def test_response(name):
+    trial, expected, variance, changed = TABLE[name]
+    found = responses([met(100), trial], **{"threshold": GOAL, "slope": 1.1, **changed})
+    assert found.values == pytest.approx([0, expected])
+    assert found.noise_variance == pytest.approx([0, variance])
+    assert found.least == pytest.approx(math.log(100))
+
+
+def test_the_least_may_be_extrapolated():
+    found = responses([missed(200, [0.1]), DIVERGED, missed(200, [0.2])], GOAL, 1)
+    assert found.values == pytest.approx([0, WORST, L2])
+    assert found.least == pytest.approx(math.log(400))
+
+
+def test_all_diverged():
+    found = responses([DIVERGED, DIVERGED], GOAL, 1.1)
+    assert found.values.tolist() == [WORST, WORST]
+    assert math.isnan(found.least)
+    assert responses([], GOAL, 1.1).values.size == 0
+
+
+@given(st.lists(st.sampled_from([each for each, *_ in TABLE.values()]), min_size=1, max_size=6), st.randoms())
+def test_order_does_not_matter_and_the_least_is_0(trials, random):
+    shuffled = random.sample(range(len(trials)), len(trials))
+    found = responses(trials, GOAL, 1.1)
+    again = responses([trials[position] for position in shuffled], GOAL, 1.1)
+    np.testing.assert_array_equal(again.values, found.values[shuffled])
+    assert found.values.max() <= WORST
+    assert found.values.min() == (WORST if all(each.outcome.status == INFEASIBLE for each in trials) else 0)
+
+
+def curve(steps, errors):
+    return Result((0.5,), Measured(steps, errors, None), Outcome(COMPLETE, steps[-1], steps[-1]))
+
+
+SLOPES = {
+    "between half the steps and the steps": ([curve([10, 20, 40], [0.5, 0.16, 0.04])], 2),
+    "half lies between evaluations": ([curve([10, 30, 40], [0.64, 0.1, 0.04])], 2),
+    "nothing measured up to half": ([curve([30, 40], [0.5, 0.04])], SLOPE),
+    "the start does not count": ([curve([0, 40], [0.5, 0.04])], SLOPE),
+    "error rose": ([curve([10, 20, 40], [0.5, 0.03, 0.04])], SLOPE),
+    "missed": ([missed(40, [0.5, 0.1])], SLOPE),
+    "diverged": ([LATE], SLOPE),
+    "median": ([curve([10, 20], [0.04 * 2**each, 0.04]) for each in (1, 5, 2)], 2),
+    "an error of 0 is half an example": ([curve([10, 20], [0.04, 0.0])], 2),
+}
+
+
+@pytest.mark.parametrize("name", SLOPES)
+def test_slope(name):
+    trials, expected = SLOPES[name]
+    assert slope({64: trials}, error_floor=0.01) == pytest.approx(expected)
+    assert slope({8: trials[:1], 64: trials[1:]}, error_floor=0.01) == pytest.approx(expected)
+
+
+def test_an_error_of_0_without_a_floor_gives_no_slope():
+    assert slope({64: [curve([10, 20], [0.04, 0.0])]}) == SLOPE
+
+
+def test_best_points():
+    assert best_points([(0.1,), (0.2,)], [1.0, 1.0]) == [(0.1,), (0.2,)]
