@@ -120,8 +120,8 @@ class StudyData:
 
     @property
     def independent(self) -> bool:
-        """True if trials were drawn independently; an adaptive search learns from earlier trials."""
-        return self.question["search"].get("sampler") not in counting.ADAPTIVE_SAMPLERS
+        """True if trials were drawn independently; `refine` and adaptive searches learn from earlier trials."""
+        return self.question["search"].get("sampler") not in (*counting.ADAPTIVE_SAMPLERS, stages.REFINE)
 
     @property
     def stops_early(self) -> bool:

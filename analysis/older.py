@@ -22,7 +22,7 @@ def question(held: Mapping[str, Any]) -> dict[str, Any]:
     ('linear_chain', {'_target_': 'workloads.noisy_quadratic.NoisyQuadraticModel'})
     """
     found = {**UNRECORDED, **held}
-    if "seeds" in held:  # imported studies have none
+    if held.get("seeds"):  # imported studies have none
         found["seeds"] = {"shared": True} | held["seeds"]
     if "arithmetic" in held:
         found["arithmetic"] = ARITHMETICS.get(held["arithmetic"], held["arithmetic"])

@@ -1,10 +1,17 @@
 """The stages of a search: the trials that are proposed together, and that bound each other's steps in a race."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from itertools import accumulate
 from typing import Any
+
+from analysis import counting
+from analysis.counting import INCOMPLETE
 
 INDEXED_SAMPLERS = ("sobol", "random")
 """Samplers whose point i is a pure function of (seed, i, space)."""
+REFINE = "refine"
+"""The sampler that proposes trials in rounds: scouts, points that a model of all batch sizes chooses, and screens,
+which repeat the best candidates with other seeds."""
 STAGE, EARLIER = "stage", "earlier"
 """The trials that bound a trial in a race: all of its stage and the stages before, or (in older studies) those of lower
 index."""
@@ -13,7 +20,8 @@ index."""
 def ends(search: Mapping[str, Any], race_over: str) -> tuple[int, ...]:
     """The first trial index after each stage, increasing; empty if each trial is a stage of its own.
 
-    All wanted trials of an indexed search are one stage. An adaptive search proposes its trials one after another.
+    All wanted trials of an indexed search are one stage, and each round of `refine` is one. An adaptive search proposes
+    its trials one after another.
 
     Arguments:
         search: the `search` of a recorded question.
@@ -21,7 +29,44 @@ def ends(search: Mapping[str, Any], race_over: str) -> tuple[int, ...]:
 
     >>> ends({"sampler": "sobol", "trials": 20}, STAGE), ends({"sampler": "tpe", "trials": 20}, STAGE)
     ((20,), ())
+    >>> ends({"sampler": "refine", "scouts": 6, "refine": [4, 3], "candidates": 2, "screens": 2}, STAGE)
+    (6, 10, 13, 17)
     """
+    if search.get("sampler") == REFINE:
+        return tuple(accumulate((search["scouts"], *search["refine"], search["candidates"] * search["screens"])))
     if race_over == EARLIER or search.get("sampler") not in INDEXED_SAMPLERS:
         return ()
     return (search["trials"],)
+
+
+def counted(search: Mapping[str, Any], statuses: Sequence[str]) -> int:
+    """The number of leading trials that count: those up to the N-th feasible one; with `refine` all.
+
+    Arguments:
+        search: the `search` of a recorded question.
+        statuses: [T] in index order.
+
+    >>> counted({"sampler": "sobol", "trials": 1}, ["INFEASIBLE", "COMPLETE", "COMPLETE"])
+    2
+    """
+    return len(statuses) if search.get("sampler") == REFINE else counting.counted_prefix(statuses, search["trials"])
+
+
+def is_complete(search: Mapping[str, Any], statuses: Sequence[str], met: Sequence[bool]) -> bool:
+    """True if no trial that counts is missing. Without a trial that met the goal, `refine` screens nothing.
+
+    Arguments:
+        search: the `search` of a recorded question.
+        statuses: [T] in index order, INCOMPLETE where one is missing.
+        met: [T] whether each trial met the goal.
+
+    >>> search = {"sampler": "refine", "scouts": 2, "refine": [1], "candidates": 1, "screens": 1}
+    >>> is_complete(search, ["COMPLETE"] * 3, [False] * 3), is_complete(search, ["COMPLETE"] * 3, [True, False, False])
+    (True, False)
+    """
+    if search.get("sampler") != REFINE:
+        launches = counting.launch_limit(search["trials"], search["max_launches"])
+        return counting.is_complete(statuses, search["trials"], launches)
+    *_, rounds, last = ends(search, STAGE)
+    wanted = last if any(met[:rounds]) else rounds
+    return len(statuses) >= wanted and INCOMPLETE not in statuses[:wanted]

@@ -14,12 +14,12 @@ import numpy as np
 
 from analysis import counting, older
 from analysis.counting import STOPPING_RULES, Branch, Goal, Rule
-from analysis.stages import EARLIER, STAGE, ends
+from analysis.stages import EARLIER, REFINE, STAGE, ends
 from study import optimizers
 from study.optimizers.base import HALF_LIFE, Optimizer, resolved
 from study.optimizers.per_parameter import patterns
 from study.schedules import SCHEDULES, check_warmup
-from study.settings import Budget, Evaluation, Search, Seeds, at_least
+from study.settings import ROUNDS, Budget, Evaluation, Search, Seeds, at_least
 from study.space import Legal, parse_space
 from workloads.suggest import suggest
 
@@ -199,6 +199,8 @@ class Study:
             key: asdict(value) if hasattr(value, "__dataclass_fields__") else value for key, value in others.items()
         }
         search = vars(self.search) | {"space": space, "budgets": list(self.search.budgets)}
+        # Left out of other searches: questions on file may be older than these keys.
+        search = {k: v for k, v in search.items() if self.search.sampler == REFINE or k not in ROUNDS}
         branch = self.branch._asdict() | {"widened": list(self.branch.widened)}
         alike = {"workload": dict(self.workload), "search": search, "branch": branch}
         alike["optimizer_arguments"] = dict(self.optimizer_arguments)
@@ -211,8 +213,10 @@ class Study:
         kinds = {"goal": Goal, "budget": Budget, "evaluation": Evaluation, "seeds": Seeds}
         parts = {key: kind(**question[key]) for key, kind in kinds.items()}
         space, budgets = parse_space(question["search"]["space"]), tuple(question["search"]["budgets"])
-        search = Search(**question["search"] | {"space": space, "budgets": budgets})
-        return cls(**plain | parts | {"search": search, "branch": Branch.of(question)})
+        search = question["search"] | {"space": space, "budgets": budgets}
+        if "refine" in search:
+            search["refine"] = tuple(search["refine"])
+        return cls(**plain | parts | {"search": Search(**search), "branch": Branch.of(question)})
 
 
 @dataclass(frozen=True)

@@ -22,6 +22,7 @@ from study.engine import checkpoints
 from study.engine.arithmetic import fused
 from study.records import Curve, Study, Trial
 from study.search.optuna_storage import Storage
+from study.search.rounds import Point, Pool
 from study.search.tuner import Tuner
 from study.store.claims import WHOLE, Claim, Held, Shard
 from study.store.curves import Reader
@@ -44,6 +45,7 @@ class SearchRun:
         shards: number of shards of the trials; different processes can train different shards.
         first_shard: the shard that this process tries to take first.
         fingerprint: identifies the workload's code and data; recorded with the results.
+        pool: with `search=refine`, proposes the points of the trials.
     """
 
     study: Study
@@ -53,6 +55,11 @@ class SearchRun:
     shards: int = 1
     first_shard: int = 0
     fingerprint: Mapping[str, float] = field(default_factory=dict)
+    pool: Pool | None = None
+
+    def points(self) -> Sequence[Point]:
+        """The points of the trials by index, as far as they are known; empty if the tuner finds them itself."""
+        return self.pool.points(self.study.batch_size) if self.pool else ()
 
 
 def run(search: SearchRun, workers: Workers, watch: Watch) -> None:
@@ -97,7 +104,7 @@ class _Part:
 
     def __init__(self, search: SearchRun, claim: Claim, workers: Workers, watch: Watch) -> None:
         study, shard = search.study, claim.shard
-        self.study, self.claim, self._watch = study, claim, watch
+        self.study, self.claim, self._watch, self._pool = study, claim, watch, search.pool
         self.folder = store.study_folder(search.results, study)
         made = provenance(study, workers, search.command, shard) | {"fingerprint": dict(search.fingerprint)}
         self._record = store.open_study(search.results, study, made)
@@ -105,7 +112,8 @@ class _Part:
         reader = Reader(self.folder)
         finished = reader.new()
         under_way = checkpoints.trials(self.checkpoints)
-        self.tuner = Tuner(study, finished, under_way, search.storage, shard, _at_intervals(reader.new, shard))
+        others = _at_intervals(reader.new, shard)
+        self.tuner = Tuner(study, finished, under_way, search.storage, shard, others, search.points)
         self._unfinished = {curve.trial.index for curve in finished} - self.tuner.outcomes.keys()
         self.spent: Counter[str] = Counter(doubled_trials=0)
         self._under_way = 0
@@ -125,6 +133,8 @@ class _Part:
         self.spent["doubled_trials"] += not store.save(self.folder, curve, replaces)
         self.spent.update({f"seconds_{what}": seconds for what, seconds in curve.seconds.items()})
         self.tuner.tell(curve)
+        if self._pool:
+            self._pool.add(self.study.batch_size, curve)
         self._under_way -= 1
         if not self.tuner.complete:  # when complete, `_Line.open` reports it
             self._watch(self.study, self.tuner)
@@ -157,7 +167,7 @@ class _Line:
         while self.part is None and self.search is not None and time.monotonic() >= self._poll:
             search = self.search
             folder = store.study_folder(search.results, search.study)
-            view = Tuner(search.study, store.load(folder))
+            view = Tuner(search.study, store.load(folder), points=search.points)
             watch(search.study, view)
             if view.complete:
                 store.gather(folder)
@@ -234,7 +244,10 @@ class _Lines:
 
     def too_large(self, queue: Queue, reason: str) -> None:
         self.errors.append(TrialTooLarge(reason))
-        next(line for line in self._lines if line.part is queue).abandon()
+        line = next(line for line in self._lines if line.part is queue)
+        if line.search and line.search.pool:
+            line.search.pool.drop(queue.study.batch_size)
+        line.abandon()
 
     def settle(self) -> None:
         """No trial is under way: close all parts, and wait if other processes train what is missing."""

@@ -9,11 +9,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from analysis.counting import ADAPTIVE_SAMPLERS, evaluation_grid, launch_limit
-from analysis.stages import INDEXED_SAMPLERS
+from analysis.stages import INDEXED_SAMPLERS, REFINE, STAGE, ends
 from study.space import Dimension
 from workloads.suggest import suggest
 
-SAMPLERS = INDEXED_SAMPLERS + ADAPTIVE_SAMPLERS
+SAMPLERS = (*INDEXED_SAMPLERS, *ADAPTIVE_SAMPLERS, REFINE)
+ROUNDS = ("scouts", "refine", "candidates", "screens", "pool")
+"""The settings of the sampler `refine` alone."""
 
 
 def at_least(name: str, value: Any, least: float) -> None:
@@ -115,6 +117,10 @@ class Search:
         budgets: multiples of the step budget, 1 among them. The search runs under each; the fewest steps count.
         repeats: repetitions of the whole search, with other seeds.
         reruns: trainings of the tuned configuration with fresh seeds.
+        scouts, refine, candidates, screens, pool: of the sampler `refine`, whose `trials` follow from them. Scouts are
+            quasi-random points; each number of `refine` is a round of points that a model of the trials so far
+            proposes; each of the best `candidates` is repeated with `screens` other seeds to choose the tuned
+            configuration. `pool`: the model is of all batch sizes together.
     """
 
     sampler: str
@@ -127,6 +133,11 @@ class Search:
     budgets: tuple[float, ...] = (1.0,)
     repeats: int = 0
     reruns: int = 0
+    scouts: int = 6
+    refine: tuple[int, ...] = (4, 4, 4, 4, 3)
+    candidates: int = 2
+    screens: int = 2
+    pool: bool = True
 
     def __post_init__(self) -> None:
         if self.sampler not in SAMPLERS:
@@ -146,13 +157,23 @@ class Search:
             raise ValueError(f"search.extend_factor must be at least 1.1, but got {self.extend_factor:g}.")
         for name in ("extend_limit", "repeats", "reruns"):
             at_least(f"search.{name}", getattr(self, name), 0)
+        if self.sampler == REFINE:
+            self._check_rounds()
         if not all(math.isfinite(multiple) and multiple > 0 for multiple in self.budgets) or 1 not in self.budgets:
             raise ValueError(
                 "search.budgets must be multiples above 0 of the step budget, 1 among them, but got "
                 f"{list(self.budgets)}."
             )
 
+    def _check_rounds(self) -> None:
+        for name, least in (("scouts", 2), ("candidates", 1), ("screens", 1)):
+            at_least(f"search.{name}", getattr(self, name), least)
+        for count in self.refine or (0,):
+            at_least("each round of search.refine", count, 1)
+        if self.trials != (total := ends(vars(self), STAGE)[-1]):
+            raise ValueError(f"search.trials of search=refine follows from its rounds: {total}, not {self.trials}.")
+
     @property
     def launch_limit(self) -> int:
         """The most trials launched: `max_launches`, or ten times `trials`."""
-        return launch_limit(self.trials, self.max_launches)
+        return self.trials if self.sampler == REFINE else launch_limit(self.trials, self.max_launches)

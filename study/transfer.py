@@ -19,7 +19,7 @@ from study.config.jobs import Job
 from study.devices.placement import Placement
 from study.engine.cost import Cost, Work
 from study.errors import UsageError
-from study.records import NUMERICS_VERSION, Study
+from study.records import NUMERICS_VERSION, Study, Trial
 from study.search import stages
 from study.search.transfer_rules import RULES, Move, Values
 from study.search.tuner import Tuner
@@ -168,7 +168,13 @@ def _left_out(
 
 
 def _tuned(tuner: Tuner) -> Values:
-    return tuner.best_trials[0].hyperparameters
+    return _tuned_trial(tuner).hyperparameters
+
+
+def _tuned_trial(tuner: Tuner) -> Trial:
+    trial = tuner.tuned
+    assert trial is not None
+    return trial
 
 
 def _transferred(study: Study, tuner: Tuner, base: int, request: TransferRequest) -> list[Study]:
@@ -183,7 +189,7 @@ def _transferred(study: Study, tuner: Tuner, base: int, request: TransferRequest
 def _trained_at(
     study: Study, tuner: Tuner, rule: str, base: int, hyperparameters: Values, request: TransferRequest
 ) -> Study:
-    branch = tuner.study.branch._replace(rerun=tuner.best_trials[0].index, rule=rule, base=base)
+    branch = tuner.study.branch._replace(rerun=_tuned_trial(tuner).index, rule=rule, base=base)
     return stages.trained_again(study, hyperparameters, request.seeds, branch)
 
 

@@ -9,6 +9,8 @@ from typing import Any, TypeVar
 
 from rich.console import Console
 
+from analysis.counting import Branch
+from analysis.stages import REFINE
 from study import store, warn
 from study.config import fingerprint, preflight
 from study.config.jobs import Job, parse_jobs
@@ -18,6 +20,7 @@ from study.records import Study
 from study.run import SearchRun, run_all
 from study.search import stages
 from study.search.optuna_storage import Storage
+from study.search.rounds import Pool
 from study.store.claims import refuse_held
 from study.terminal import costs as cost_table
 from study.terminal.progress import SweepProgress
@@ -180,17 +183,37 @@ def train_searches(
         for known in each.known:
             store.announce(each.job.results, known)
     with SweepProgress(console, left, workers.cost_of) as progress:
-        too_large = run_all([_line(each, command, progress) for each in waiting], workers, progress.watch)
+        pools = _Pools()
+        too_large = run_all([_line(each, command, progress, pools) for each in waiting], workers, progress.watch)
         for reason in chain(*workers.too_small.values()):
             console.print(f"{reason} The other workers trained it.", style="yellow", markup=False)
     return too_large
 
 
-def _line(each: Waiting, command: str, progress: SweepProgress) -> Iterator[SearchRun]:
+class _Pools:
+    """The pools of the searches that `search=refine` trains: one for each curve, repetition and step budget."""
+
+    def __init__(self) -> None:
+        self._made: dict[tuple[Path, str, str, Branch, int | None], Pool] = {}
+
+    def of(self, job: Job, search: Study) -> Pool | None:
+        """The pool of a search; None if its sampler proposes without one."""
+        if search.search.sampler != REFINE:
+            return None
+        pools, size = search.search.pool, search.batch_size
+        key = (job.results, search.name, search.optimizer, search.branch, None if pools else size)
+        if key not in self._made:
+            sizes = job.together if pools and job.together else (size,)
+            self._made[key] = Pool([replace(search, batch_size=each) for each in sizes], job.results)
+        return self._made[key]
+
+
+def _line(each: Waiting, command: str, progress: SweepProgress, pools: _Pools) -> Iterator[SearchRun]:
     """The searches of one job, as they are trained."""
     job = each.job
     for search in each.searches:
-        yield SearchRun(search, job.results, command, each.storage, job.shards, job.shard, job.fingerprint)
+        pool = pools.of(job, search)
+        yield SearchRun(search, job.results, command, each.storage, job.shards, job.shard, job.fingerprint, pool)
     if each.summary:
         progress.note(job.study, each.summary)
 

@@ -14,7 +14,7 @@ from analysis.counting import Goal
 from study import store
 from study.__main__ import main
 from study.records import Curve, Study
-from study.search.tuner import point
+from study.search.points import point
 from study.settings import Budget, Evaluation, Search
 from study.space import parse_space, values
 

@@ -71,11 +71,14 @@ def propose(
     return found
 
 
-def candidates(process: Process, batch_size: int, points: Sequence[Point], steps: Sequence[int | None]) -> list[int]:
-    """Positions of the one or two evaluated points to screen; none if no trial met the goal.
+def candidates(
+    process: Process, batch_size: int, points: Sequence[Point], steps: Sequence[int | None], count: int = 2
+) -> list[int]:
+    """Positions of the `count` evaluated points to screen; none if no trial met the goal.
 
-    They are the point with the least posterior mean and the one with the fewest observed steps, because the process is
-    smooth and the best point can lie at a cliff. Ties go to the lower position.
+    They are the point with the least posterior mean, the one with the fewest observed steps, because the process is
+    smooth and the best point can lie at a cliff, and if these are fewer, the next by posterior mean. Ties go to the
+    lower position.
 
     Arguments:
         points: evaluated at this batch size [n, D].
@@ -91,7 +94,8 @@ def candidates(process: Process, batch_size: int, points: Sequence[Point], steps
     met = [(each, position) for position, each in enumerate(steps) if each is not None]
     if not met:
         return []
-    return list(dict.fromkeys([int(np.argmin(process.mean(points, batch_size))), min(met)[1]]))
+    by_mean = np.argsort(process.mean(points, batch_size), kind="stable").tolist()
+    return list(dict.fromkeys([by_mean[0], min(met)[1], *by_mean]))[:count]
 
 
 def chosen(screens: Sequence[Sequence[float]]) -> int:

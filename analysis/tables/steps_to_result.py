@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from analysis import counting, intervals
+from analysis import counting, intervals, stages
 from analysis.counting import COMPLETE, INCOMPLETE, INFEASIBLE, Goal, Measured
 from analysis.load import GOAL, STUDY, StudyData
 
@@ -70,7 +70,7 @@ def _outcomes(study: StudyData, goal: Goal, stopping: str) -> pd.DataFrame:
     frame = frame.fillna({"status": INCOMPLETE, "end": 0, "least_error": np.inf})
     frame = frame.astype({"end": "int64", "steps_to_goal": "Int64", "step_before": "Int64"})
     frame.index.name = "trial"
-    prefix = counting.counted_prefix(list(frame["status"]), study.question["search"]["trials"])
+    prefix = stages.counted(study.question["search"], list(frame["status"]))
     return frame.assign(counted=frame.index < prefix)
 
 
@@ -137,11 +137,11 @@ def is_complete(study: StudyData) -> bool:
     >>> is_complete(study)
     True
     """
-    search = study.question["search"]
 
     def known() -> bool:
-        launches = counting.launch_limit(search["trials"], search["max_launches"])
-        return counting.is_complete(list(outcomes(study)["status"]), search["trials"], launches)
+        frame = outcomes(study)
+        met = frame["steps_to_goal"].notna() & (frame["status"] == COMPLETE)
+        return stages.is_complete(study.question["search"], list(frame["status"]), list(met))
 
     return study.imported or study.once("complete", known)
 

@@ -1,13 +1,14 @@
 """Turns the command line into jobs. Only `build_study` here builds a Study from a configuration."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
 from analysis.counting import ADAPTIVE_SAMPLERS, Goal
+from analysis.stages import REFINE, STAGE, ends
 from study.config.compose import compositions, one_line_errors
 from study.devices.placement import Placement
 from study.errors import UsageError
@@ -28,6 +29,7 @@ class Job:
         fingerprint: fingerprint of the workload and optimizer (`study.config.fingerprint`); empty until computed.
         alone: why trials train one at a time although the engine would fuse them; empty: for no such reason.
         mix: train on beside recorded trials whose code or data were others.
+        together: all batch sizes that the sweep asks for of this workload and optimizer.
     """
 
     study: Study
@@ -39,6 +41,7 @@ class Job:
     fingerprint: Mapping[str, float] = field(default_factory=dict)
     alone: str = ""
     mix: bool = False
+    together: tuple[int, ...] = ()
 
 
 def parse_jobs(arguments: Sequence[str], config_dir: Path | None = None) -> list[Job]:
@@ -67,7 +70,12 @@ def parse_jobs(arguments: Sequence[str], config_dir: Path | None = None) -> list
         raise UsageError(
             "engine and checkpoint settings cannot be swept: all jobs of a sweep share them; give one value each."
         )
-    return list(found.values())
+    return [replace(job, together=_together(job, found.values())) for job in found.values()]
+
+
+def _together(job: Job, jobs: Iterable[Job]) -> tuple[int, ...]:
+    curve = job.results, job.study.name, job.study.optimizer
+    return tuple(j.study.batch_size for j in jobs if (j.results, j.study.name, j.study.optimizer) == curve)
 
 
 def _jobs_of(config: DictConfig) -> list[Job]:
@@ -100,6 +108,11 @@ def build_study(config: DictConfig, batch_size: int) -> Study:
     plain: Any = OmegaConf.to_container(config, resolve=True, throw_on_missing=True)
     search = plain["search"]
     del search["storage"]  # where trials are stored changes no measurement
+    search |= {"space": parse_space(search["space"]), "budgets": tuple(search["budgets"])}
+    search["refine"] = tuple(search["refine"])
+    confirm = search.pop("confirm")
+    if search["sampler"] == REFINE:
+        search |= {"trials": ends(search, STAGE)[-1], "reruns": confirm, "max_launches": None}
     try:
         return Study(
             workload=plain["workload"],
@@ -110,7 +123,7 @@ def build_study(config: DictConfig, batch_size: int) -> Study:
             batch_size=batch_size,
             goal=Goal.parse(plain["goal"]),
             budget=Budget(**plain["budget"]),
-            search=Search(**search | {"space": parse_space(search["space"]), "budgets": tuple(search["budgets"])}),
+            search=Search(**search),
             stopping=plain["stopping"],
             race_factor=plain["race_factor"],
             precision=plain["precision"],

@@ -91,6 +91,17 @@ class SearchConfig:
     )
     repeats: int = key("repeat the whole search this many times with other seeds", 0)
     reruns: int = key("train the tuned configuration of each batch size this many times more, with fresh seeds", 0)
+    scouts: int = key("with `search=refine`: quasi-random trials that each batch size begins with", 6)
+    refine: list[int] = key(
+        "with `search=refine`: trials of each round that follows; a model of all batch sizes proposes their points",
+        [4, 4, 4, 4, 3],
+    )
+    candidates: int = key("with `search=refine`: configurations that are compared at the end of the rounds", 2)
+    screens: int = key("with `search=refine`: fresh seeds with which each candidate is compared", 2)
+    confirm: int = key(
+        "with `search=refine`: fresh seeds that the tuned configuration is trained with; S(B) is their median", 4
+    )
+    pool: bool = key("with `search=refine`: one model of all batch sizes; false: one of each batch size alone", True)
     storage: str | None = key(
         "let others watch the search: keep Optuna's view of it in a journal file or a database",
         None,

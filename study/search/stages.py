@@ -100,7 +100,8 @@ def extended(tuner: Tuner) -> Study | None:
 
 def rerun(tuner: Tuner) -> Study:
     """A search that trains the tuned configuration of a complete search again, with fresh seeds."""
-    study, best = tuner.study, tuner.best_trials[0]
+    study, best = tuner.study, tuner.tuned
+    assert best is not None
     return trained_again(study, best.hyperparameters, study.search.reruns, study.branch._replace(rerun=best.index))
 
 

@@ -2,19 +2,19 @@
 
 import itertools
 import math
-from collections.abc import Callable, Iterable, Mapping
-from functools import lru_cache
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
 
-import numpy as np
 import optuna
 from optuna.trial import TrialState
-from scipy.stats import qmc
 
-from analysis import counting
+from analysis import counting, stages
 from analysis.counting import COMPLETE, INCOMPLETE, INFEASIBLE, Measured, Outcome
-from study.devices import signals
+from analysis.stages import REFINE
 from study.records import Curve, Study, Trial
+from study.search import rounds
 from study.search.optuna_storage import Storage
+from study.search.points import point
 from study.space import Dimension, values
 from study.store.claims import WHOLE, Shard
 
@@ -42,6 +42,7 @@ class Tuner:
         storage: of Optuna's trials; None: in memory.
         shard: the trials that this process proposes; other processes propose the rest.
         others: returns the curves that other processes finished since the last call.
+        points: with `search=refine`, returns the points of the trials by index, as far as they are known.
     """
 
     def __init__(
@@ -52,8 +53,9 @@ class Tuner:
         storage: Storage | None = None,
         shard: Shard = WHOLE,
         others: Callable[[], Iterable[Curve]] = tuple,
+        points: Callable[[], Sequence[rounds.Point]] = tuple,
     ) -> None:
-        self.study, self.shard, self._others = study, shard, others
+        self.study, self.shard, self._others, self._points = study, shard, others, points
         self._under_way = {trial.index: trial for trial in under_way}
         self.outcomes: dict[int, Outcome] = {}
         """Trial index -> outcome of each finished trial. Under `race` it can change: a rival that finishes later may
@@ -87,15 +89,18 @@ class Tuner:
             return None
         hyperparameters = self._known(index)
         self._asked[index] = None
-        if hyperparameters is None:
+        refines = self.study.search.sampler == REFINE
+        if hyperparameters is None or refines:
             # A new sampler for each point, so that the point depends only on history and index, not on hidden state.
-            seed = self.study.seeds.of("search", index, self.study.seed_key)
-            self._optuna.sampler = ADAPTIVE[self.study.search.sampler](seed % 2**32)
+            seed = self.study.seeds.of("search", index, self.study.seed_key) % 2**32
+            planned = {"refine": lambda _: Planned(self._optuna_values(hyperparameters or {}))}
+            self._optuna.sampler = (ADAPTIVE | planned)[self.study.search.sampler](seed)
             with self._storage.speaking():
                 asked = self._asked[index] = self._optuna.ask(self._distributions)
                 for name, value in self._storage.mark(index).items():
                     asked.set_user_attr(name, value)
-            hyperparameters = self._from_optuna(asked.params)
+            if hyperparameters is None:
+                hyperparameters = self._from_optuna(asked.params)
         return self.study.trial(index, hyperparameters)
 
     def next_index(self, shard: Shard) -> int | None:
@@ -106,6 +111,8 @@ class Tuner:
         """
         mine = itertools.count(shard.index, shard.count)
         index = next(i for i in mine if i not in self.outcomes and i not in self._asked)
+        if self.study.search.sampler == REFINE:
+            return index if index < len(self._points()) else None
         promising = index - sum(i < index and found.status == INFEASIBLE for i, found in self.outcomes.items())
         return None if promising >= self.study.search.trials or index >= self.study.search.launch_limit else index
 
@@ -120,6 +127,8 @@ class Tuner:
         A known point is not enqueued in Optuna, where another process could take it: Optuna gets the finished trial.
         """
         space = self.study.search.space
+        if self.study.search.sampler == REFINE:
+            return values(space, self._points()[index])
         if self.study.search.sampler not in ADAPTIVE or index < STARTUP:
             return values(space, point(self.study, index))
         trial = self._under_way.get(index)
@@ -202,15 +211,14 @@ class Tuner:
         """True if the first N feasible trials are known, or the launch limit is reached; N: trials wanted."""
         search, known = self.study.search, range(max(self.outcomes, default=-1) + 1)
         statuses = [self.outcomes[i].status if i in self.outcomes else INCOMPLETE for i in known]
-        return counting.is_complete(statuses, search.trials, search.launch_limit)
+        met = [i in self.outcomes and self.outcomes[i].result is not None for i in known]
+        return stages.is_complete(vars(search), statuses, met)
 
     @property
     def _counted(self) -> list[int]:
         """Finished trials up to the last of the first N feasible ones."""
         finished = sorted(self.outcomes)
-        return finished[
-            : counting.counted_prefix([self.outcomes[i].status for i in finished], self.study.search.trials)
-        ]
+        return finished[: stages.counted(vars(self.study.search), [self.outcomes[i].status for i in finished])]
 
     @property
     def counted_trials(self) -> list[Trial]:
@@ -223,6 +231,18 @@ class Tuner:
         counted = self._counted
         found = counting.best_trials([self.outcomes[i] for i in counted], [self._measured[i] for i in counted])
         return [self._trials[counted[position]] for position in found]
+
+    @property
+    def tuned(self) -> Trial | None:
+        """The trial with the tuned configuration: the best one, or with `search=refine` the first one with the
+        configuration whose screens did best. None if no trial reached the goal."""
+        if self.steps_to_result is None:
+            return None
+        if self.study.search.sampler != REFINE:
+            return self.best_trials[0]
+        screened = rounds.tuned(self.study, {i: self._measured[i] for i in sorted(self._measured)})
+        found = self._trials[screened].hyperparameters
+        return next(trial for _, trial in sorted(self._trials.items()) if trial.hyperparameters == found)
 
     @property
     def steps_to_result(self) -> int | None:
@@ -251,26 +271,24 @@ class Tuner:
         }
 
 
-def point(study: Study, index: int) -> list[float]:
-    """Point `index` of the search in the unit cube [D]: a pure function of (search seed, batch size, branch, index,
-    sampler, D)."""
-    dimensions, seed = len(study.search.space), study.seeds.search
-    if study.seed_key:  # each batch size, stage and repetition has its own sequence
-        seed = study.seeds.of("search", 0, study.seed_key)
-    if study.search.sampler == "random":
-        return np.random.default_rng((seed, index)).random(dimensions).tolist()
-    return _sobol(seed, dimensions, max(6, index.bit_length()))[index].tolist()
+class Planned(optuna.samplers.BaseSampler):
+    """Samples a point that is known before: Optuna then shows the trial while it trains.
 
+    Arguments:
+        params: Optuna's name of each parameter -> value.
+    """
 
-@lru_cache(maxsize=8)
-def _sobol(seed: int, dimensions: int, log2_points: int) -> np.ndarray:
-    """The first 2^m points [2^m, D] of a scrambled Sobol sequence (Owen 1998), m = `log2_points`. Sequences of one seed
-    and several lengths have the same prefix."""
-    # SciPy loads its direction numbers at first use. If Ctrl-C interrupts this, SciPy continues without them and every
-    # point is the same.
-    with signals.postponed():
-        sequence = qmc.Sobol(dimensions, scramble=True, rng=np.random.default_rng(seed))
-    return np.asarray(sequence.random_base2(log2_points))
+    def __init__(self, params: Mapping[str, float]) -> None:
+        self._params = dict(params)
+
+    def infer_relative_search_space(self, study: Any, trial: Any) -> dict[str, Any]:
+        return dict(self._params)
+
+    def sample_relative(self, study: Any, trial: Any, search_space: Any) -> dict[str, Any]:
+        return self._params
+
+    def sample_independent(self, study: Any, trial: Any, param_name: str, param_distribution: Any) -> Any:
+        return self._params[param_name]
 
 
 def _optuna_name(name: str, dimension: Dimension) -> str:

@@ -8,6 +8,7 @@ Only this package writes measurements under a results folder:
         trials/000017.parquet   one finished trial; the file exists if and only if the trial is finished
         checkpoints/000017.pt   the latest checkpoint of an unfinished trial; deleted when the trial finishes
         curves.parquet          all trials in one file, once the study is complete
+        rounds/1.json           with `search=refine`: the points of a stage after the scouts, written once
         .claim.0-of-1.1         the claim of a process that trains a shard (`study.store.claims`); deleted at its end
         stage-1-momentum.high/  another search of the study, in a wider search space, with the same files
                                 (`analysis.counting.Branch`); also budget-2/, repeat-1/, rerun-17/ and
@@ -29,9 +30,11 @@ from study.store.atomic import StoreError
 from study.store.checkpoints import Checkpoints
 from study.store.claims import claimed
 from study.store.curves import COMPACTED, load, write_curves
+from study.store.rounds import read_round, write_round
 from study.store.studies import (
     SETTLED,
     announce,
+    beside,
     check,
     check_imported,
     compact,

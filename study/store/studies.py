@@ -144,6 +144,19 @@ def continued(results: Path, study: Study) -> Study:
     return study
 
 
+def beside(results: Path, study: Study) -> list[Study]:
+    """The searches on file for the other batch sizes of a curve, of the same branch and with the same settings."""
+    found = []
+    for path in sorted((results / "studies" / study.name / study.optimizer).glob("*/study.json")):
+        own = path.parent / study.branch.path / "study.json"
+        if own.exists():
+            question = read(own)["question"]
+            differing = differences(study.question(), question).keys() - {*OF_ONE_SIZE, *EXTENDABLE, *SETTLED}
+            if question["stopping"] != RECORDED and not differing:
+                found.append(Study.from_question(question))
+    return found
+
+
 def held(results: Path, study: Study) -> tuple[dict[str, Any], list[dict[str, Any]]] | None:
     """(the question, the record of every run) of a search on file; None if it has not started or was imported."""
     path = study_folder(results, study) / "study.json"

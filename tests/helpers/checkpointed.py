@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from study.records import Study, Trial
-from study.search.tuner import point
+from study.search.points import point
 from study.settings import Evaluation
 from study.space import values
 

@@ -16,7 +16,8 @@ from analysis.tables import answers as analysis_searches
 from analysis.tables import steps_to_result
 from study import store
 from study.search import stages
-from study.search.tuner import Tuner, point
+from study.search.points import point
+from study.search.tuner import Tuner
 
 SPACE = {"learning_rate": {"low": 1e-3, "high": 1.0, "scale": "log"}, "momentum": 0.9}
 

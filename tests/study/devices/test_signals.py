@@ -15,7 +15,7 @@ from study.devices import signals
 AT_THE_FIRST_POINT = """
     import os, signal
     import numpy as np
-    from study.search.tuner import _sobol
+    from study.search.points import _sobol
 
     signal.signal(signal.SIGINT, signal.default_int_handler)
     load = np.load

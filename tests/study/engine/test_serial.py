@@ -18,7 +18,7 @@ from study.data.order import epoch_permutation
 from study.engine import serial
 from study.optimizers import OPTIMIZERS
 from study.schedules import SCHEDULES
-from study.search.tuner import point
+from study.search.points import point
 from study.settings import Budget, Evaluation
 from study.space import values
 from workloads.layers import keyed_layers, set_keys

@@ -13,7 +13,8 @@ from analysis import counting
 from analysis.counting import ADAPTIVE_SAMPLERS, COMPLETE, INCOMPLETE, INFEASIBLE, Goal, Measured, Outcome
 from analysis.stages import EARLIER, INDEXED_SAMPLERS
 from study.records import Curve
-from study.search.tuner import Tuner, point
+from study.search.points import point
+from study.search.tuner import Tuner
 from study.settings import SAMPLERS, Seeds
 from study.space import values
 
