@@ -282,10 +282,10 @@ class Planned(optuna.samplers.BaseSampler):
         self._params = dict(params)
 
     def infer_relative_search_space(self, study: Any, trial: Any) -> dict[str, Any]:
-        return dict(self._params)
+        return {}
 
     def sample_relative(self, study: Any, trial: Any, search_space: Any) -> dict[str, Any]:
-        return self._params
+        return {}
 
     def sample_independent(self, study: Any, trial: Any, param_name: str, param_distribution: Any) -> Any:
         return self._params[param_name]
