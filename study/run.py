@@ -130,7 +130,7 @@ class _Part:
         """Write a finished trial and tell the tuner."""
         self.claim.check()
         replaces = curve.trial.index in self._unfinished
-        self.spent["doubled_trials"] += not store.save(self.folder, curve, replaces)
+        self.spent["doubled_trials"] += not store.save(self.folder, curve, replaces=replaces)
         self.spent.update({f"seconds_{what}": seconds for what, seconds in curve.seconds.items()})
         self.tuner.tell(curve)
         if self._pool:

@@ -12,6 +12,7 @@ from study.engine import lanes, serial
 from study.engine.checkpoints import Pace
 from study.engine.serial import Proposals
 from study.records import Curve, Study, Trial
+from study.workers.dispatch import Supply
 
 Curves = dict[int, Curve]
 """By the indices of their trials."""
@@ -37,6 +38,12 @@ class Killed(Exception):
 def full(*_: Any, **__: Any) -> Any:
     """In place of a function that needs memory."""
     raise torch.OutOfMemoryError("no room")
+
+
+def asked(supply: Supply) -> Iterator[tuple[Any, Trial]]:
+    """Each search and trial that a pool of one worker would train, one after another."""
+    while (found := next(((q, trial) for q in supply.queues() if (trial := q.ask()) is not None), None)) is not None:
+        yield found
 
 
 class Desk(Proposals):

@@ -1,6 +1,7 @@
 """Several processes on one study: together they make what one makes, whoever is first and whoever dies."""
 
 import pytest
+from helpers.desks import asked
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -82,13 +83,13 @@ class Trainer:
     def cost_of(self, _):
         return Cost(0, 0, 0)
 
-    def train(self, study, tuner, _):
-        while (trial := tuner.ask()) is not None:
+    def train(self, supply):
+        for queue, trial in asked(supply):
             if self.left == 0:
                 raise InterruptedError
             self.left = None if self.left is None else self.left - 1
             self.made.append(trial.index)
-            yield self.make_curve(study, trial.index, reaches=30)
+            yield queue, self.make_curve(queue.study, trial.index, reaches=30)
 
 
 def test_a_process_takes_the_shards_that_nobody_works_on(tmp_path, make_study, make_curve):

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+from helpers.desks import asked
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -157,14 +158,15 @@ class World:
 
         return Process(work, next(self.numbers))
 
-    def train(self, study, tuner, kept):
+    def train(self, supply):
         """As workers do; each training leaves a stamp, so that another of the same trial is told from it."""
-        while (trial := tuner.ask()) is not None:
+        for queue, trial in asked(supply):
+            study = queue.study
             stamp = next(self.stamps)
             errors = {study.goal.metric: np.array([np.nan, 1 / 3 + stamp])}
             steps = np.array(study.evaluation_steps)
             curve = Curve(trial, None, steps, errors, {"training": float(stamp), "evaluation": 0.1})
-            yield curve
+            yield queue, curve
             self.kept[trial.index] = contents([curve])[trial.index]
 
     def reader(self, read):

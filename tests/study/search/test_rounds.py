@@ -1,0 +1,148 @@
+"""`search=refine`: its points depend on the results of earlier stages alone, whoever trains and dies, and when."""
+
+import json
+import math
+import random
+
+import numpy as np
+import pytest
+from helpers.desks import asked
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from analysis.counting import Goal
+from study import run, store
+from study.devices.placement import Placement
+from study.engine.cost import Cost
+from study.records import Curve
+from study.search import rounds, stages
+from study.search.rounds import Pool
+from study.search.tuner import Tuner
+
+ROUNDS = {"sampler": "refine", "scouts": 4, "refine": (2, 3), "candidates": 2, "screens": 2, "trials": 13}
+SIZES = (8, 64)
+
+
+def steps_of(trial, batch_size):
+    """Steps to the goal on a valley: least at learning rate 0.05 and momentum 0.9; they differ between seeds."""
+    h = trial.hyperparameters
+    away = abs(math.log10(h["learning_rate"] / 0.05)) + abs(math.log10((1 - h["momentum"]) / 0.1))
+    noise = np.random.default_rng(trial.seed).normal(scale=0.1)
+    return 2000 / batch_size * math.exp(min(away, 3) + noise)
+
+
+def trained(study, trial, limit):
+    """The curve of a trial on that valley, where its error falls to the threshold. Far away it diverges."""
+    grid = np.array([step for step in study.evaluation_steps if step <= limit])
+    needed = steps_of(trial, study.batch_size)
+    bad = 5 if trial.hyperparameters["learning_rate"] > 0.7 else None
+    errors = study.goal.threshold * (needed / grid) ** 1.1
+    met = np.flatnonzero(errors < study.goal.threshold)
+    end = met[0] + 1 if len(met) else len(grid)
+    kept = slice(0, end) if bad is None else slice(0, int((grid < bad).sum()))
+    return Curve(trial, bad, grid[kept], {study.goal.metric: errors[kept]}, {"training": 1.0, "evaluation": 0.0})
+
+
+class Trainer:
+    """A pool of workers by hand: trials end in any order, and the process may die after some."""
+
+    count, placement = 2, Placement(device="cpu", workers=2, devices=1)
+
+    def __init__(self, order, dies_after=None):
+        self.order, self.left = order, dies_after
+
+    def cost_of(self, _):
+        return Cost(0, 0, 0)
+
+    def train(self, supply):
+        under_way = []
+        while True:
+            for queue in supply.queues():
+                while self.order.random() < 0.7 and (trial := queue.ask()) is not None:
+                    under_way.append((queue, trial))
+            if not under_way:
+                found = next(asked(supply), None)
+                if found is None:
+                    return
+                under_way.append(found)
+            if self.left == 0:
+                raise InterruptedError
+            self.left = None if self.left is None else self.left - 1
+            queue, trial = under_way.pop(self.order.randrange(len(under_way)))
+            yield queue, trained(queue.study, trial, queue.step_limit(trial.index))
+
+
+def lines(studies, results, shards=1):
+    pool = Pool(studies, results) if studies[0].search.pool else None
+
+    def line(study):
+        for search in stages.remaining(study, lambda each: store.load(store.study_folder(results, each))):
+            own = None if search.branch.rerun is not None else pool or Pool([search], results)
+            yield run.SearchRun(search, results, shards=shards, pool=own)
+
+    return [line(study) for study in studies]
+
+
+def everything(results, studies):
+    """The points of all stages, and every trial: its configuration, its seed and how it ended."""
+    found = {}
+    for study in studies:
+        folder = store.study_folder(results, study)
+        for path in sorted(folder.rglob("*.json")):
+            if path.parent.name == "rounds":
+                found[str(path.relative_to(results))] = json.loads(path.read_text())
+        for search in [study, again] if (again := rerun_of(results, study)) else [study]:
+            tuner = Tuner(search, store.load(store.study_folder(results, search)))
+            assert tuner.complete
+            for trial in tuner.counted_trials:
+                found[search.batch_size, search.branch.path, trial.index] = trial, tuner.outcomes[trial.index]
+    return found
+
+
+def rerun_of(results, study):
+    tuner = Tuner(study, store.load(store.study_folder(results, study)))
+    return stages.rerun(tuner) if tuner.tuned else None
+
+
+@pytest.fixture(scope="module")
+def refined(make_study):
+    """Studies of two batch sizes, whose processes never wait for each other."""
+
+    def studies(**fields):
+        asked_for = {"stopping": "race", "goal": Goal("val/loss", 0.1), "steps": None, **ROUNDS, "reruns": 2, **fields}
+        return [make_study(batch_size=size, **asked_for) for size in SIZES]
+
+    with pytest.MonkeyPatch.context() as patch:
+        for module in (run, rounds):
+            patch.setattr(module, "POLL", 0.0)
+        yield studies
+
+
+@pytest.mark.parametrize("pool", [True, False])
+@settings(max_examples=3)
+@given(
+    order=st.randoms(use_true_random=False), shards=st.integers(1, 3), deaths=st.lists(st.integers(0, 9), max_size=3)
+)
+def test_the_same_trials_whoever_trains_them_and_dies(refined, tmp_path_factory, order, shards, deaths, pool):
+    studies = refined(pool=pool)
+    alone, other = tmp_path_factory.mktemp("alone"), tmp_path_factory.mktemp("other")
+    run.run_all(lines(studies, alone), Trainer(order), lambda *_: None)
+    for dies_after in [*deaths, None]:
+        try:
+            run.run_all(lines(studies, other, shards), Trainer(order, dies_after), lambda *_: None)
+        except InterruptedError:
+            continue
+    found = everything(alone, studies)
+    assert found == everything(other, studies)
+    assert sum("rerun-" in key[1] for key in found if isinstance(key, tuple)) == len(SIZES) * studies[0].search.reruns
+    assert sum(len(each["points"]) for each in found.values() if isinstance(each, dict)) == len(SIZES) * 9
+
+
+def test_a_batch_size_that_is_added_later_changes_no_other(refined, tmp_path):
+    studies, order = refined(), random.Random(0)
+    run.run_all(lines(studies[:1], tmp_path), Trainer(order), lambda *_: None)
+    before = everything(tmp_path, studies[:1])
+    run.run_all(lines(studies[1:], tmp_path), Trainer(order), lambda *_: None)
+    assert everything(tmp_path, studies[:1]) == before
+    folders = [store.study_folder(tmp_path, study) for study in studies]
+    assert [store.read_round(folder, 3)["batch_sizes"] for folder in folders] == [[8], [8, 64]]
