@@ -7,7 +7,8 @@ import random
 import numpy as np
 import pytest
 from helpers.desks import asked
-from hypothesis import given, settings
+from helpers.fused import partly
+from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from analysis.counting import Goal
@@ -28,7 +29,7 @@ def steps_of(trial, batch_size):
     h = trial.hyperparameters
     away = abs(math.log10(h["learning_rate"] / 0.05)) + abs(math.log10((1 - h["momentum"]) / 0.1))
     noise = np.random.default_rng(trial.seed).normal(scale=0.1)
-    return 2000 / batch_size * math.exp(min(away, 3) + noise)
+    return 80 / math.sqrt(batch_size) * math.exp(min(away, 3) + noise)
 
 
 def trained(study, trial, limit):
@@ -106,7 +107,7 @@ def rerun_of(results, study):
 
 @pytest.fixture(scope="module")
 def refined(make_study):
-    """Studies of two batch sizes, whose processes never wait for each other."""
+    """Studies of two batch sizes, whose processes wait briefly for each other."""
 
     def studies(**fields):
         asked_for = {"stopping": "race", "goal": Goal("val/loss", 0.1), "steps": None, **ROUNDS, "reruns": 2, **fields}
@@ -114,12 +115,12 @@ def refined(make_study):
 
     with pytest.MonkeyPatch.context() as patch:
         for module in (run, rounds):
-            patch.setattr(module, "POLL", 0.0)
+            patch.setattr(module, "POLL", 0.2)
         yield studies
 
 
-@pytest.mark.parametrize("pool", [True, False])
-@settings(max_examples=3)
+@pytest.mark.parametrize("pool", partly([True, False], 2))
+@settings(max_examples=2, phases=[Phase.generate])
 @given(
     order=st.randoms(use_true_random=False), shards=st.integers(1, 3), deaths=st.lists(st.integers(0, 9), max_size=3)
 )
