@@ -28,7 +28,7 @@ The modules, in the order of the data:
         transfer            transferred against retuned hyperparameters
         status              the progress of a sweep
     intervals               confidence intervals of S(B): the median best of n trials
-    surrogate               a Gaussian process of all batch sizes proposes the next points of `search=refine`
+    surrogate               a Gaussian process of all batch sizes proposes the points of `search=refine`
     advice                  the batch size, devices and accumulation steps to train with
     figures                 tables -> axes: `figures.FIGURES` names every drawing
     report                  tables, figures, findings and warnings -> one page

@@ -172,6 +172,8 @@ class Process:
     >>> process = Process(coordinates, Shape(noise=0.03), [[0.2], [0.6]], [64, 64], [1.0, 0.0], [0.0, 0.0])
     >>> process.mean([[0.2], [0.6]], 64).round(2).tolist()
     [1.0, 0.0]
+    >>> process.sd([[0.2], [0.9]], 64).round(2).tolist()
+    [0.03, 0.81]
     >>> posterior = process.posterior([[0.6], [0.9]], 64)
     >>> posterior.factor.shape, bool(posterior.factor[0, 0] < posterior.factor[1].max())
     ((2, 2), True)
@@ -199,17 +201,32 @@ class Process:
 
     def mean(self, points: ArrayLike, batch_size: float) -> np.ndarray:
         """The posterior mean of the response [m] at points [m, D]."""
-        at = self.coordinates.positions(points, batch_size, self.shape)
-        return np.asarray(MEAN + _covariance(at, self._at, self.shape) @ self._weights)
+        return np.asarray(MEAN + self._across(self._positions(points, batch_size)) @ self._weights)
+
+    def sd(self, points: ArrayLike, batch_size: float) -> np.ndarray:
+        """The posterior standard deviation of the response [m] at points [m, D], without the noise of seeds."""
+        explained = self._explained(self._across(self._positions(points, batch_size)))
+        return np.sqrt(np.maximum(SD**2 + COMMON_SD**2 - np.square(explained).sum(0), 0))
 
     def posterior(self, points: ArrayLike, batch_size: float) -> Posterior:
         """The joint posterior at points [m, D], without the noise of seeds."""
-        at = self.coordinates.positions(points, batch_size, self.shape)
-        across = _covariance(at, self._at, self.shape)
-        explained = solve_triangular(self._root, across.T, lower=True, check_finite=False)
+        at = self._positions(points, batch_size)
+        across = self._across(at)
+        explained = self._explained(across)
         covariance = _covariance(at, at, self.shape) - explained.T @ explained
         covariance[np.diag_indices_from(covariance)] += JITTER
         return Posterior(MEAN + across @ self._weights, cholesky(covariance, lower=True, check_finite=False))
+
+    def _positions(self, points: ArrayLike, batch_size: float) -> np.ndarray:
+        return self.coordinates.positions(points, batch_size, self.shape)
+
+    def _across(self, at: np.ndarray) -> np.ndarray:
+        """The prior covariance with the trials [m, n]."""
+        return _covariance(at, self._at, self.shape)
+
+    def _explained(self, across: np.ndarray) -> np.ndarray:
+        """The part of the deviations that the trials explain [n, m]; its squares sum to the variance explained."""
+        return np.asarray(solve_triangular(self._root, across.T, lower=True, check_finite=False))
 
 
 def fit(

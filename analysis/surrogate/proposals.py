@@ -21,39 +21,51 @@ _SPREAD, _NEAR, _DRAW = range(3)
 Point = tuple[float, ...]
 
 
-def stage_candidates(dimensions: int, best: Sequence[Point], key: Sequence[int]) -> np.ndarray:
-    """The points that a stage chooses from [m, D]: scrambled Sobol points, then normal ones around the best points.
+def spread(dimensions: int, count: int, rng: np.random.Generator) -> np.ndarray:
+    """The first `count` points of a scrambled Sobol sequence [count, D]; a single one if there are no dimensions.
 
-    Arguments:
-        dimensions: D.
-        best: the best points at this batch size, at most three; each normal point is near one of them at random.
-
-    >>> points = stage_candidates(2, [(0.5, 0.5)], key=(0, 64, 1))
-    >>> points.shape, float(abs(points[192:] - 0.5).max()) < 0.25
-    ((256, 2), True)
+    >>> spread(2, 5, np.random.default_rng(0)).shape
+    (5, 2)
     """
     if dimensions == 0:
         return np.zeros((1, 0))
     from scipy.stats import qmc  # takes a second to import, and only searches need it
 
-    sobol = qmc.Sobol(dimensions, scramble=True, rng=_rng(key, _SPREAD))
-    spread = sobol.random_base2(SPREAD.bit_length())[:SPREAD]
-    rng = _rng(key, _NEAR)
-    around = np.array(best, dtype=float)[rng.integers(len(best), size=NEAR)]
-    near = np.clip(around + NEAR_SD * rng.standard_normal((NEAR, dimensions)), 0, 1)
-    return np.round(np.concatenate([spread, near]), DIGITS)
+    return np.asarray(qmc.Sobol(dimensions, scramble=True, rng=rng).random_base2((count - 1).bit_length())[:count])
+
+
+def point_candidates(dimensions: int, best: Sequence[Point], key: Sequence[int], number: int) -> np.ndarray:
+    """The candidates for point `number` of a stage [m, D]: scrambled Sobol points, then normal ones near the best.
+
+    Each point of a stage has its own: with common ones, several points of a stage are often the same.
+
+    Arguments:
+        dimensions: D.
+        best: the best points at this batch size, at most three; each normal point is near one of them at random.
+
+    >>> points = point_candidates(2, [(0.5, 0.5)], key=(0, 64, 1), number=0)
+    >>> points.shape, float(abs(points[192:] - 0.5).max()) < 0.25
+    ((256, 2), True)
+    """
+    box = spread(dimensions, SPREAD, _rng(key, _SPREAD, number))
+    if dimensions == 0:
+        return box
+    rng = _rng(key, _NEAR, number)
+    centres = np.array(best, dtype=float)[rng.integers(len(best), size=NEAR)]
+    near = np.clip(centres + NEAR_SD * rng.standard_normal((NEAR, dimensions)), 0, 1)
+    return np.round(np.concatenate([box, near]), DIGITS)
 
 
 def propose(
     process: Process, batch_size: int, best: Sequence[Point], key: Sequence[int], numbers: Iterable[int]
 ) -> list[Point]:
-    """Points `numbers` of a stage. Point i minimizes mean + OPTIMISM x (centred posterior draw i) over the candidates.
+    """Points `numbers` of a stage. Point i minimizes mean + OPTIMISM x (centred posterior draw i) over its candidates.
 
     A point does not depend on which other points are computed, so that they can train in any order, or together.
 
     Arguments:
         process: fitted to the results of all earlier stages.
-        best: see `stage_candidates`.
+        best: see `point_candidates`.
 
     >>> from analysis.surrogate.process import Coordinates, Shape
     >>> coordinates = Coordinates.of({"learning_rate": {"low": 0.01, "high": 10.0, "scale": "log"}})
@@ -62,10 +74,10 @@ def propose(
     >>> both == [propose(process, 64, [(0.6,), (0.2,)], (0, 64, 1), [number])[0] for number in (0, 1)]
     True
     """
-    points = stage_candidates(len(process.coordinates.levels), best, key)
-    posterior = process.posterior(points, batch_size)
     found = []
     for number in numbers:
+        points = point_candidates(len(process.coordinates.levels), best, key, number)
+        posterior = process.posterior(points, batch_size)
         draw = posterior.centred_draw(_rng(key, _DRAW, number))
         found.append(tuple(points[int(np.argmin(posterior.mean + OPTIMISM * draw))].tolist()))
     return found
@@ -110,6 +122,6 @@ def chosen(screens: Sequence[Sequence[float]]) -> int:
     return int(np.argmin([np.mean(each) for each in screens]))
 
 
-def _rng(key: Sequence[int], stream: int, number: int = 0) -> np.random.Generator:
+def _rng(key: Sequence[int], stream: int, number: int) -> np.random.Generator:
     # Always the same length: NumPy pads short keys with zeros, so that (1, 2) and (1, 2, 0) would be one stream.
     return np.random.default_rng((*key, stream, number))

@@ -1,4 +1,4 @@
-"""The response of each trial at one batch size: how many log steps it needs more than the best trial there.
+"""The response of each trial: how many log steps it needs more than the best of its batch size, or of the curve.
 
 Shapes: n trials of one batch size, D tuned parameters.
 """
@@ -45,7 +45,7 @@ class Responses(NamedTuple):
     Attributes:
         values: log steps to the goal minus `least`, at most WORST [n].
         noise_variance: variance of each value beyond the noise of seeds [n].
-        least: the least log steps to the goal of these trials; NaN if all trials diverged.
+        least: the log steps at response 0: the least of these trials; NaN if all trials diverged.
     """
 
     values: np.ndarray
@@ -106,6 +106,30 @@ def slope(by_batch_size: Mapping[int, Sequence[Result]], error_floor: float | No
     slopes = [_slope(result, error_floor) for results in by_batch_size.values() for result in results]
     found = [each for each in slopes if each is not None and each > 0]
     return float(np.median(found)) if found else SLOPE
+
+
+def pooled(by_batch_size: Mapping[int, Responses]) -> dict[int, Responses]:
+    """The same responses relative to the least steps that all batch sizes together imply.
+
+    From a batch size B' to B, the steps of tuned configurations do not rise if B is larger, and rise at most as B' / B
+    if it is smaller: log S(B) has slopes in [-1, 0] in log B. A batch size that has not found its good configurations
+    yet thus shows it: all its responses are above 0, and the process looks where its neighbours are better.
+
+    Arguments:
+        by_batch_size: batch size -> its responses relative to its own least steps.
+
+    >>> found = {8: Responses(np.zeros(1), np.zeros(1), 5.0), 16: Responses(np.array([0.0, 1.7]), np.zeros(2), 5.4)}
+    >>> found = pooled(found)
+    >>> found[8].values.tolist(), found[16].values.round(2).tolist(), found[16].least
+    ([0.0], [0.4, 1.79], 5.0)
+    """
+    least = {batch_size: each.least for batch_size, each in by_batch_size.items() if math.isfinite(each.least)}
+    found = {}
+    for batch_size, each in by_batch_size.items():
+        implied = min((low + max(0.0, math.log(b / batch_size)) for b, low in least.items()), default=math.nan)
+        behind = each.least - implied if math.isfinite(each.least) else 0.0
+        found[batch_size] = each._replace(values=np.minimum(each.values + behind, WORST), least=implied)
+    return found
 
 
 def best_points(points: Sequence[tuple[float, ...]], values: Iterable[float], most: int = 3) -> list[tuple[float, ...]]:

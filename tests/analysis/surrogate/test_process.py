@@ -58,6 +58,7 @@ def test_posterior_and_likelihood(shape):
     explained = gain @ matrix(known, new, shape)
     expected = matrix(new, new, shape) - explained + JITTER * np.eye(4)
     np.testing.assert_allclose(posterior.factor @ posterior.factor.T, expected, atol=1e-9)
+    np.testing.assert_allclose(process.sd(data(4, 1)[0], 16) ** 2, np.diag(expected) - JITTER)
 
 
 def test_draws_have_the_covariance_of_the_posterior_and_no_mean():

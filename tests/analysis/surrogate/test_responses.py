@@ -1,5 +1,6 @@
 """Every rule by which the trials of one batch size become responses."""
 
+import itertools
 import math
 
 import numpy as np
@@ -8,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from analysis.counting import COMPLETE, INFEASIBLE, Measured, Outcome
-from analysis.surrogate.responses import SLOPE, WORST, Result, best_points, responses, slope
+from analysis.surrogate.responses import SLOPE, WORST, Responses, Result, best_points, pooled, responses, slope
 
 GOAL = 0.05
 
@@ -108,3 +109,41 @@ def test_an_error_of_0_without_a_floor_gives_no_slope():
 
 def test_best_points():
     assert best_points([(0.1,), (0.2,)], [1.0, 1.0]) == [(0.1,), (0.2,)]
+
+
+def with_least(least, *more):
+    return Responses(np.array([WORST if math.isnan(least) else 0.0, *more]), np.zeros(1 + len(more)), least)
+
+
+# name: (batch size -> least log steps, batch size -> the least that all imply)
+POOLED = {
+    "perfect scaling": ({1: 6.0, 2: 6 - L2, 4: 6 - 2 * L2}, {1: 6.0, 2: 6 - L2, 4: 6 - 2 * L2}),
+    "no scaling": ({1: 6.0, 2: 6.0, 4: 6.0}, {1: 6.0, 2: 6.0, 4: 6.0}),
+    "the last rises": ({1: 6.0, 2: 5.5, 4: 5.9}, {1: 6.0, 2: 5.5, 4: 5.5}),
+    "the first is behind": ({1: 7.0, 2: 5.5, 4: 5.0}, {1: 5.5 + L2, 2: 5.5, 4: 5.0}),
+    "the first is behind the last": ({1: 9.0, 4: 5.0}, {1: 5 + 2 * L2, 4: 5.0}),
+    "nothing known": ({1: 6.0, 2: math.nan}, {1: 6.0, 2: 6.0}),
+    "nothing known at all": ({1: math.nan, 2: math.nan}, {1: math.nan, 2: math.nan}),
+}
+
+
+@pytest.mark.parametrize("name", POOLED)
+def test_pooled(name):
+    own, implied = POOLED[name]
+    found = pooled({batch_size: with_least(least, 1.0, WORST) for batch_size, least in own.items()})
+    assert {b: each.least for b, each in found.items()} == pytest.approx(implied, nan_ok=True)
+    for batch_size, each in found.items():
+        behind = 0 if math.isnan(own[batch_size]) else own[batch_size] - implied[batch_size]
+        first = WORST if math.isnan(own[batch_size]) else behind
+        assert each.values == pytest.approx([min(first, WORST), min(1 + behind, WORST), WORST])
+
+
+@given(st.dictionaries(st.integers(0, 12), st.floats(1, 12), min_size=1))
+def test_pooled_leasts_have_slopes_between_minus_one_and_zero(exponents):
+    own = {2**exponent: with_least(least) for exponent, least in exponents.items()}
+    found = pooled(own)
+    leasts = [(math.log(b), found[b].least) for b in sorted(found)]
+    for (a, high), (b, low) in itertools.pairwise(leasts):
+        assert high - (b - a) - 1e-9 <= low <= high + 1e-9
+    assert all(found[b].least <= own[b].least for b in own)
+    np.testing.assert_allclose([e.least for e in pooled(found).values()], [e.least for e in found.values()])
