@@ -19,7 +19,8 @@ SLOPE = 1.1
 LAST = 3
 """A trial's error at its end is the geometric mean of its last measurements."""
 LEAST_EXCESS, SD = 0.05, 0.3
-"""An extrapolated trial needs at least this many log steps more than it ran; standard deviation of its log steps."""
+"""An extrapolated trial needs at least this many log steps more than it ran; standard deviation of its log steps, and
+of WORST for a trial that diverged: the best points can lie at a cliff, and a smooth process must not avoid it."""
 UNKNOWN_EXCESS, UNKNOWN_SD = 0.35, 0.5
 """The same if the error cannot be extrapolated."""
 
@@ -78,7 +79,7 @@ def responses(
     >>> diverged = Result((0.9,), Measured([10], [0.9], first_bad_step=13), Outcome("INFEASIBLE", 13, None))
     >>> found = responses([met, missed, diverged], threshold=0.05, slope=1.1)
     >>> found.values.round(2).tolist(), found.noise_variance.tolist()
-    ([0.0, 1.79, 1.79], [0.0, 0.09, 0.0])
+    ([0.0, 1.79, 1.79], [0.0, 0.09, 0.09])
     """
     extrapolated = never_negative and threshold > 0
     found = [_log_steps(each, threshold if extrapolated else None, slope, error_floor) for each in results]
@@ -144,7 +145,7 @@ def best_points(points: Sequence[tuple[float, ...]], values: Iterable[float], mo
 def _log_steps(result: Result, threshold: float | None, slope: float, floor: float | None) -> tuple[float, float]:
     """(log steps to the goal, their variance); infinite if the trial diverged. Not extrapolated without a threshold."""
     if result.outcome.status == INFEASIBLE:
-        return math.inf, 0.0
+        return math.inf, SD**2
     if result.outcome.result is not None:
         return math.log(result.outcome.result), 0.0
     log_end = math.log(max(result.outcome.end, 1))
