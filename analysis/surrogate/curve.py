@@ -2,6 +2,19 @@
 
 These functions join the parts for one (workload, optimizer, goal). Without pooling, call them with the results of one
 batch size.
+
+>>> from analysis.counting import Measured, Outcome
+>>> def met(unit, steps):
+...     return Result((unit,), Measured([steps], [0.04], None), Outcome("COMPLETE", steps, steps))
+>>> coordinates = Coordinates.of({"learning_rate": {"low": 0.01, "high": 10.0, "scale": "log"}})
+>>> results = {8: [met(0.2, 300), met(0.5, 100), met(0.8, 300)], 16: [met(0.3, 150), met(0.6, 200)]}
+>>> found = fitted(coordinates, results, threshold=0.05)
+>>> found.responses[16].values.round(2).tolist()  # more than the 100 steps at batch size 8
+[0.41, 0.69]
+>>> stage_points(found, results, 16, key=(0, 16, 1), count=3)[-1]
+(0.5,)
+>>> candidates(found, results, 8)
+[1]
 """
 
 import math
@@ -42,19 +55,6 @@ def fitted(
     Arguments:
         threshold, never_negative, error_floor: see `analysis.surrogate.responses.responses`.
         start: the shape of the previous stage; None before the first fit.
-
-    >>> from analysis.counting import Measured, Outcome
-    >>> def met(unit, steps):
-    ...     return Result((unit,), Measured([steps], [0.04], None), Outcome("COMPLETE", steps, steps))
-    >>> coordinates = Coordinates.of({"learning_rate": {"low": 0.01, "high": 10.0, "scale": "log"}})
-    >>> results = {8: [met(0.2, 300), met(0.5, 100), met(0.8, 300)], 16: [met(0.3, 150), met(0.6, 200)]}
-    >>> found = fitted(coordinates, results, threshold=0.05)
-    >>> found.responses[16].values.round(2).tolist()  # more than the 100 steps at batch size 8
-    [0.41, 0.69]
-    >>> stage_points(found, results, 16, key=(0, 16, 1), count=3)[-1]
-    (0.5,)
-    >>> candidates(found, results, 8)
-    [1]
     """
     curve_slope = slope(results, error_floor)
     own = {b: responses(found, threshold, curve_slope, never_negative, error_floor) for b, found in results.items()}
@@ -75,8 +75,6 @@ def stage_points(model: Fitted, results: Results, batch_size: int, key: Sequence
 
     Arguments:
         key: see `analysis.surrogate.proposals`.
-
-    See `fitted` for an example that calls stage_points().
     """
     best = best_points([result.point for result in results[batch_size]], model.responses[batch_size].values)
     points = proposals.propose(model.process, batch_size, best, key, range(count))

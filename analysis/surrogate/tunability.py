@@ -16,7 +16,7 @@ from analysis.surrogate.proposals import DIGITS, Point, spread
 FACTOR = 1.2
 """A configuration is close to the optimum if it needs at most this factor more steps."""
 BOX, JOINT, CLOUD, CLOUD_SD, DRAWS = 2048, 512, 128, 0.02, 200
-"""Points over the box; at most so many of them in a joint draw; points around the minimum and their spread; draws."""
+"""Points over the box; the most points of a joint draw; points around the minimum and their spread; draws."""
 
 
 class Tunability(NamedTuple):
