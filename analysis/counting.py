@@ -15,11 +15,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-from analysis.branches import TUNED as TUNED
-from analysis.branches import Branch as Branch
-from analysis.goals import AS_ERRORS as AS_ERRORS
-from analysis.goals import NUMBER as NUMBER
-from analysis.goals import Goal as Goal
+from analysis.question.branches import TUNED as TUNED
+from analysis.question.branches import Branch as Branch
+from analysis.question.goals import AS_ERRORS as AS_ERRORS
+from analysis.question.goals import NUMBER as NUMBER
+from analysis.question.goals import Goal as Goal
 
 COMPLETE, INFEASIBLE, INCOMPLETE = "COMPLETE", "INFEASIBLE", "INCOMPLETE"
 RACE, RECORDED = "race", "recorded"
@@ -84,7 +84,7 @@ class Rule(NamedTuple):
             goal among trials that `rivals` counts. `recorded`: imported trials end where their curves end.
         threshold: the threshold of the goal.
         grid: the steps at which every trial is measured, the last of them the step budget; empty for `recorded`.
-        stages: the first trial index after each stage (`analysis.stages.ends`).
+        stages: the first trial index after each stage (`analysis.question.stages.ends`).
     """
 
     stopping: str

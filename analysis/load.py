@@ -10,9 +10,10 @@ from typing import Any, TypeVar
 import pandas as pd
 import pyarrow.parquet as pq
 
-from analysis import counting, older, stages
+from analysis import counting
 from analysis.counting import HALF_LIFE, RECORDED, STOPPING, Branch, Goal, Rule, Stopping
 from analysis.measurements import LoadError, MeasurementReader, files, reading, trial_records
+from analysis.question import older, stages
 
 GOAL = ["goal_metric", "goal_threshold"]
 CURVE = ["workload", "optimizer", *GOAL]

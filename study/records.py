@@ -12,9 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from analysis import counting, older
+from analysis import counting
 from analysis.counting import STOPPING_RULES, Branch, Goal, Rule
-from analysis.stages import EARLIER, REFINE, STAGE, ends
+from analysis.question import older
+from analysis.question.stages import EARLIER, REFINE, STAGE, ends
 from study import optimizers
 from study.optimizers.base import HALF_LIFE, Optimizer, resolved
 from study.optimizers.per_parameter import patterns
@@ -45,7 +46,7 @@ class Study:
         batch_size: examples per parameter update, over all devices and micro-batches.
         stopping: when a trial stops. `budget`: after all steps; `goal`: when it reaches the goal; `race`: also at
             `race_factor` times the fewest steps to the goal among the trials that `race_over` names.
-        race_over: `stage`, or `earlier` in studies of older versions (`analysis.stages.ends`).
+        race_over: `stage`, or `earlier` in studies of older versions (`analysis.question.stages.ends`).
         precision: `fp32`, or `bf16`: matrix products and convolutions under bfloat16 autocast, weights in fp32.
         arithmetic: how a step is computed, one of ARITHMETICS; they differ in the last bits.
         micro_batch: most examples in one forward pass, if memory is too small for the batch; None: the whole batch.

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from analysis.counting import ADAPTIVE_SAMPLERS, evaluation_grid, launch_limit
-from analysis.stages import INDEXED_SAMPLERS, REFINE, STAGE, ends
+from analysis.question.stages import INDEXED_SAMPLERS, REFINE, STAGE, ends
 from study.space import Dimension
 from workloads.suggest import suggest
 

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from rich.console import Console
 
 from analysis.counting import Branch
-from analysis.stages import REFINE
+from analysis.question.stages import REFINE
 from study import store, warn
 from study.config import fingerprint, preflight
 from study.config.jobs import Job, parse_jobs

@@ -14,7 +14,7 @@ batch size.
 >>> stage_points(found, results, 16, key=(0, 16, 1), count=3)[-1]
 (0.5,)
 >>> candidates(found, results, 8)
-[1]
+[1, 0]
 """
 
 import math
@@ -107,8 +107,8 @@ def smaller_best(results: Results, batch_size: int) -> Point | None:
     return point if own > BEHIND * fewest and not trained else None
 
 
-def candidates(model: Fitted, results: Results, batch_size: int) -> list[int]:
-    """Positions of the one or two evaluated points to screen (see `analysis.surrogate.proposals.candidates`)."""
+def candidates(model: Fitted, results: Results, batch_size: int, count: int = 2) -> list[int]:
+    """Positions of the `count` evaluated points to screen (see `analysis.surrogate.proposals.candidates`)."""
     points = [result.point for result in results[batch_size]]
     steps = [result.outcome.result for result in results[batch_size]]
-    return proposals.candidates(model.process, batch_size, points, steps)
+    return proposals.candidates(model.process, batch_size, points, steps, count)

@@ -6,9 +6,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from analysis import counting, intervals, stages
+from analysis import counting, intervals
 from analysis.counting import COMPLETE, INCOMPLETE, INFEASIBLE, Goal, Measured
 from analysis.load import GOAL, STUDY, StudyData
+from analysis.question import stages
 
 COLUMNS = [*STUDY, *GOAL, "reached", "steps_to_result", "examples_to_result", "trial"]
 

@@ -8,7 +8,7 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 
 from analysis.counting import ADAPTIVE_SAMPLERS, Goal
-from analysis.stages import REFINE, STAGE, ends
+from analysis.question.stages import REFINE, STAGE, ends
 from study.config.compose import compositions, one_line_errors
 from study.devices.placement import Placement
 from study.errors import UsageError

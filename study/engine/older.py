@@ -5,7 +5,7 @@ from typing import Any
 
 from torch import nn
 
-from analysis import older
+from analysis.question import older
 from study.engine.fused.layout import is_plain_sequence, is_watched
 from study.records import Study
 from workloads.base import build

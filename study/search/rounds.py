@@ -12,12 +12,14 @@ from typing import Any
 
 import numpy as np
 
-from analysis import counting, stages
+from analysis import counting
 from analysis.counting import INCOMPLETE, Measured, Outcome
-from analysis.goals import NEVER_NEGATIVE
-from analysis.surrogate.process import Coordinates, Process, Shape, fit
-from analysis.surrogate.proposals import DIGITS, Point, candidates, chosen, propose
-from analysis.surrogate.responses import Responses, Result, best_points, responses, slope
+from analysis.question import stages
+from analysis.question.goals import NEVER_NEGATIVE
+from analysis.surrogate import curve
+from analysis.surrogate.process import Coordinates, Shape
+from analysis.surrogate.proposals import DIGITS, Point, chosen
+from analysis.surrogate.responses import Result, responses, slope
 from study import store
 from study.records import Curve, Study
 from study.search.points import point
@@ -28,7 +30,7 @@ POLL = 2.0
 
 
 class Member:
-    """One search of a pool: its trials that ended, and the points of its stages as far as they are known."""
+    """One search of a pool: its trials that ended, and the points of its stages up to the first one that is not known yet."""
 
     def __init__(self, study: Study, folder: Path) -> None:
         self.study, self.folder = study, folder
@@ -39,17 +41,17 @@ class Member:
         self._reader = Reader(folder)
         self._read_at = -np.inf
 
-    def add(self, curve: Curve) -> None:
+    def add(self, ended: Curve) -> None:
         """Add the curve of a finished trial."""
-        errors = curve.errors[self.study.goal.metric]
-        self._trials[curve.trial.index] = Measured(curve.steps, errors, curve.first_bad_step)
+        errors = ended.errors[self.study.goal.metric]
+        self._trials[ended.trial.index] = Measured(ended.steps, errors, ended.first_bad_step)
 
     def read(self) -> None:
         """Add the trials and the points that other processes wrote, at most every POLL seconds."""
         if time.monotonic() >= self._read_at + POLL:
             self._read_at = time.monotonic()
-            for curve in self._reader.new():
-                self.add(curve)
+            for ended in self._reader.new():
+                self.add(ended)
 
     def finished(self, count: int) -> bool:
         """True if the first `count` trials have ended."""
@@ -57,7 +59,7 @@ class Member:
         return all(index in found and found[index].status != INCOMPLETE for index in range(count))
 
     def outcomes(self, count: int) -> dict[int, Outcome]:
-        """How the first `count` trials ended, as far as they are known."""
+        """How the first `count` trials ended, up to the first one that is not known yet."""
         return counting.outcomes(self.study.rule, {i: self._trials[i] for i in sorted(self._trials) if i < count})
 
     def results(self, count: int) -> list[Result]:
@@ -76,7 +78,7 @@ class Pool:
 
     Arguments:
         asked: the searches of this sweep. A stage begins when the one before is complete at all of their batch sizes.
-        results: the results folder. Searches of other batch sizes in it inform the model as far as they are complete.
+        results: the results folder. Searches of other batch sizes in it inform the model with the stages that are complete.
     """
 
     def __init__(self, asked: Iterable[Study], results: Path) -> None:
@@ -86,18 +88,18 @@ class Pool:
         if first.study.search.pool:
             for study in store.beside(results, first.study):
                 self._members.setdefault(study.batch_size, Member(study, store.study_folder(results, study)))
-        self._fits: dict[tuple[Any, ...], Process] = {}
+        self._fits: dict[tuple[Any, ...], curve.Fitted] = {}
 
-    def add(self, batch_size: int, curve: Curve) -> None:
+    def add(self, batch_size: int, ended: Curve) -> None:
         """Add the curve of a trial that this process trained."""
-        self._members[batch_size].add(curve)
+        self._members[batch_size].add(ended)
 
     def drop(self, batch_size: int) -> None:
         """Wait no longer for a batch size whose trials cannot be trained."""
         self._asked.discard(batch_size)
 
     def points(self, batch_size: int) -> Sequence[Point]:
-        """The points of the trials of a batch size, by index, as far as the trials that ended decide them."""
+        """The points of the trials of a batch size, by index, up to the first one that the trials so far do not decide."""
         member = self._members[batch_size]
         while len(member.rounds) + 1 < len(member.ends):
             number = len(member.rounds) + 1
@@ -119,19 +121,16 @@ class Pool:
         last = number + 1 == len(member.ends)
         if last and not any(each.outcome.result for each in own):
             return None
-        shape = Shape(**member.rounds[-1]["shape"]) if member.rounds else None
-        process, found = self._fitted(informing, before, shape)
-        points = [each.point for each in own]
-        content = {"batch_sizes": sorted(informing), "shape": asdict(process.shape)}
+        start = Shape(**member.rounds[-1]["shape"]) if member.rounds else None
+        results = {size: each.results(before) for size, each in informing.items()}
+        model, size = self._fitted(results, before, start), member.study.batch_size
+        content = {"batch_sizes": [*results], "shape": asdict(model.process.shape)}
         if last:
-            search = member.study.search
-            steps = [each.outcome.result for each in own]
-            best = candidates(process, member.study.batch_size, points, steps, search.candidates)
-            return content | {"candidates": best, "points": [points[index] for index in best] * search.screens}
+            best = curve.candidates(model, results, size, member.study.search.candidates)
+            points = [own[index].point for index in best] * member.study.search.screens
+            return content | {"candidates": best, "points": points}
         key = member.study.seeds.of("search", number, member.study.seed_key)
-        near = best_points(points, found[member.study.batch_size].values)
-        numbers = range(member.ends[number] - before)
-        return content | {"points": propose(process, member.study.batch_size, near, (key,), numbers)}
+        return content | {"points": curve.stage_points(model, results, size, (key,), member.ends[number] - before)}
 
     def _informing(self, member: Member, before: int) -> dict[int, Member] | None:
         """The searches whose first `before` trials inform a stage; None if one is not complete so far."""
@@ -153,44 +152,26 @@ class Pool:
         while len(member.points) < before and (content := store.read_round(member.folder, len(member.rounds) + 1)):
             member.stage(content)
 
-    def _fitted(
-        self, informing: Mapping[int, Member], before: int, shape: Shape | None
-    ) -> tuple[Process, dict[int, Responses]]:
-        """The model of the first `before` trials of some searches, and the responses of each batch size."""
-        results = {size: member.results(before) for size, member in informing.items()}
-        first = next(iter(informing.values())).study
-        found = curve_responses(first, results)
-        key = (tuple(informing), before, shape)
+    def _fitted(self, results: curve.Results, before: int, start: Shape | None) -> curve.Fitted:
+        """The model of the first `before` trials of some searches."""
+        key = (tuple(results), before, start)
         if key not in self._fits:
-            space = {name: dimension.to_dict() for name, dimension in first.search.space.items()}
-            self._fits[key] = fit(
-                Coordinates.of(space),
-                [each.point for size in results for each in results[size]],
-                [size for size in results for _ in results[size]],
-                np.concatenate([found[size].values for size in results]),
-                np.concatenate([found[size].noise_variance for size in results]),
-                shape,
-            )
-        return self._fits[key], found
+            study = next(iter(self._members.values())).study
+            space = {name: dimension.to_dict() for name, dimension in study.search.space.items()}
+            errors = about_errors(study, results)
+            self._fits[key] = curve.fitted(Coordinates.of(space), results, study.goal.threshold, *errors, start)
+        return self._fits[key]
 
 
-def curve_responses(study: Study, results: Mapping[int, Sequence[Result]]) -> dict[int, Responses]:
-    """The responses of the trials of one curve, by batch size.
-
-    An error of 0 counts as half of the least error above 0 that was measured, which is half an example.
-
-    Arguments:
-        study: any of the curve's studies.
-        results: batch size -> its trials.
-    """
+def about_errors(study: Study, results: curve.Results) -> tuple[bool, float | None]:
+    """(whether the goal's metric is never negative, the value that stands for an error of 0: half of the least error
+    above 0, which is half an example)."""
     errors = np.concatenate([np.asarray(each.trial.errors, dtype=float) for own in results.values() for each in own])
     errors = errors[np.isfinite(errors)]
     positive = errors[errors > 0]
-    floor = float(positive.min()) / 2 if positive.size else None
     name = study.goal.metric.rpartition("/")[2].removeprefix("ema_")
-    never_negative = name in NEVER_NEGATIVE or bool((errors > 0).all())
-    steep = slope(results, floor)
-    return {size: responses(own, study.goal.threshold, steep, never_negative, floor) for size, own in results.items()}
+    floor = float(positive.min()) / 2 if positive.size else None
+    return name in NEVER_NEGATIVE or bool((errors > 0).all()), floor
 
 
 def tuned(study: Study, trials: Mapping[int, Measured]) -> int:
@@ -202,7 +183,9 @@ def tuned(study: Study, trials: Mapping[int, Measured]) -> int:
     *_, rounds, last = stages.ends(vars(study.search), study.race_over)
     found = counting.outcomes(study.rule, trials)
     own = [Result((), trials[index], found[index]) for index in range(last)]
-    values = curve_responses(study, {study.batch_size: own})[study.batch_size].values
+    never_negative, floor = about_errors(study, {study.batch_size: own})
+    steep = slope({study.batch_size: own}, floor)
+    values = responses(own, study.goal.threshold, steep, never_negative, floor).values
     count = study.search.candidates
     return rounds + chosen([values[rounds + number : last : count].tolist() for number in range(count)])
 

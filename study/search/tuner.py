@@ -8,9 +8,10 @@ from typing import Any
 import optuna
 from optuna.trial import TrialState
 
-from analysis import counting, stages
+from analysis import counting
 from analysis.counting import COMPLETE, INCOMPLETE, INFEASIBLE, Measured, Outcome
-from analysis.stages import REFINE
+from analysis.question import stages
+from analysis.question.stages import REFINE
 from study.records import Curve, Study, Trial
 from study.search import rounds
 from study.search.optuna_storage import Storage
@@ -42,7 +43,7 @@ class Tuner:
         storage: of Optuna's trials; None: in memory.
         shard: the trials that this process proposes; other processes propose the rest.
         others: returns the curves that other processes finished since the last call.
-        points: with `search=refine`, returns the points of the trials by index, as far as they are known.
+        points: with `search=refine`, returns the points of the trials by index, up to the first one that is not known yet.
     """
 
     def __init__(

@@ -15,8 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from analysis import older
 from analysis.counting import RECORDED, all_runs, launch_limit
+from analysis.question import older
 from study.records import ARITHMETICS, Curve, Study
 from study.settings import Search
 from study.store import atomic

@@ -1,4 +1,4 @@
-"""Which worker trains which trial of which search: the bookkeeping of the pool, without processes and pipes."""
+"""Decides what each worker trains: the bookkeeping of the pool, without processes and pipes."""
 
 from __future__ import annotations
 

@@ -36,15 +36,7 @@ KNOWN_TO = {
     "matplotlib": ["analysis/figures", "analysis/report", "analysis/export.py"],
 }  # fmt: skip
 # The modules of `analysis` that `study` may import outside its commands.
-OF_ANALYSIS = [
-    "analysis.counting",
-    "analysis.edges",
-    "analysis.labels",
-    "analysis.older",
-    "analysis.errors",
-    "analysis.stages",
-    "analysis.surrogate",
-]
+OF_ANALYSIS = [f"analysis.{name}" for name in ("counting", "edges", "labels", "question", "errors", "surrogate")]
 
 # The straight line of `study`, bottom first: a box imports only boxes of lines above its own.
 LINE = [

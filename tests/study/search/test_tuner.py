@@ -11,7 +11,7 @@ from scipy.stats import qmc
 
 from analysis import counting
 from analysis.counting import ADAPTIVE_SAMPLERS, COMPLETE, INCOMPLETE, INFEASIBLE, Goal, Measured, Outcome
-from analysis.stages import EARLIER, INDEXED_SAMPLERS
+from analysis.question.stages import EARLIER, INDEXED_SAMPLERS
 from study.records import Curve
 from study.search.points import point
 from study.search.tuner import Tuner

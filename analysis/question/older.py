@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from analysis.stages import EARLIER
+from analysis.question.stages import EARLIER
 
 ARITHMETICS = {"bmm": "linear_chain", "deferred": "linear_blocks"}
 REMOVED_ARITHMETICS = ("grouped",)
