@@ -34,7 +34,7 @@ class Edge(NamedTuple):
     Attributes:
         parameter: the name of the parameter.
         side: `low` or `high`.
-        value: the value in the best trial.
+        value: the value in the best trial that has the parameter.
         limit: the end of the searched range.
     """
 
@@ -44,11 +44,11 @@ class Edge(NamedTuple):
     limit: float
 
 
-def open_edges(space: Mapping[str, Mapping[str, Any]], best: Sequence[Mapping[str, float]]) -> list[Edge]:
+def open_edges(space: Mapping[str, Mapping[str, Any]], best: Sequence[Mapping[str, Any]]) -> list[Edge]:
     """Open sides where the best trial and the median of the best few lie in the outer tenth of the scaled range.
 
     The best trial alone would raise a false alarm in 36 % of studies with two parameters that do not matter. With fewer
-    than FEWEST trials no side is reported.
+    than FEWEST trials no side is reported. Trials whose schedule does not take a parameter have none and do not count.
 
     Arguments:
         space: parameter name -> `low`, `high`, `scale` and `hard` (the sides where the parameter itself ends), or
@@ -60,14 +60,15 @@ def open_edges(space: Mapping[str, Mapping[str, Any]], best: Sequence[Mapping[st
     [Edge(parameter='learning_rate', side='high', value=0.9, limit=1.0)]
     """
     found = []
-    for name, dimension in sorted(space.items()) if len(best) >= FEWEST else ():
-        if "choices" in dimension:
+    for name, dimension in sorted(space.items()):
+        values = [point[name] for point in best if name in point]
+        if "choices" in dimension or len(values) < FEWEST:
             continue
         low, high = (scaled(dimension[side], dimension["scale"]) for side in ("low", "high"))
-        inwards = np.array([scaled(point[name], dimension["scale"]) - low for point in best]) / (high - low)
+        inwards = np.array([scaled(value, dimension["scale"]) - low for value in values]) / (high - low)
         for side, distances in (("low", inwards), ("high", 1 - inwards)):
             if side not in dimension["hard"] and max(distances[0], np.median(distances)) < OUTER:
-                found.append(Edge(name, side, float(best[0][name]), float(dimension[side])))
+                found.append(Edge(name, side, float(values[0]), float(dimension[side])))
     return found
 
 

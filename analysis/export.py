@@ -8,7 +8,7 @@
                     else the index); status, end [step], steps_to_goal, least_error (of the goal's metric), counted
                     (the first N feasible trials and every trial before the last of them), goal_metric, goal_threshold,
                     train_steps (the budget), first_bad_step, seconds_training, seconds_evaluation; and a column for
-                    each hyperparameter.
+                    each hyperparameter (text for `schedule`, else a number; empty if the trial lacks it).
     measurements    one row per evaluation: workload, optimizer, batch_size, repeat, budget_multiple, stage, rerun,
                     rule, base_batch_size, trial; step and a column for each metric.
 
@@ -110,7 +110,9 @@ def _write_tree(folder: Path, studies: Sequence[StudyData], watch: Watch) -> Non
 def _write_tables(folder: Path, studies: Sequence[StudyData], form: str, watch: Watch) -> None:
     tuned = _in_order(study.hyperparameters for study in studies)
     metrics = _in_order(study.metrics for study in studies)
-    of_trials = SEARCH | TRIAL | dict.fromkeys((name for name in tuned if name not in TRIAL), pa.float64())
+    named = {name for study in studies for name, each in _space(study).items() if _has_names(each)}
+    kinds = {name: pa.string() if name in named else pa.float64() for name in tuned if name not in TRIAL}
+    of_trials = SEARCH | TRIAL | kinds
     measured = SEARCH | {"trial": pa.int64(), "step": pa.int64()} | dict.fromkeys(metrics, pa.float64())
     schemas = {"trials": pa.schema(of_trials), "measurements": pa.schema(measured)}
     kind: Any = pq.ParquetWriter if form == "parquet" else csv.CSVWriter
@@ -121,6 +123,16 @@ def _write_tables(folder: Path, studies: Sequence[StudyData], form: str, watch: 
                 frame = frame.reindex(columns=schemas[name].names)
                 writers[name].write_table(pa.Table.from_pandas(frame, schemas[name], preserve_index=False))
             watch(_name(study))
+
+
+def _space(study: StudyData) -> dict[str, Any]:
+    space: dict[str, Any] = study.question["search"]["space"]
+    return space
+
+
+def _has_names(dimension: dict[str, Any]) -> bool:
+    """Whether the values are names, as of `schedule`."""
+    return all(isinstance(value, str) for value in dimension.get("choices", [0]))
 
 
 def _name(study: StudyData) -> str:
@@ -177,7 +189,7 @@ def _search(study: StudyData) -> dict[str, Any]:
 
 
 def _write_released(folder: Path, study: StudyData) -> None:
-    workload, space = study.question["workload"], study.question["search"]["space"]
+    workload, space = study.question["workload"], _space(study)
     dataset, model = workload.get("dataset") or study.workload, workload.get("model") or study.workload
     target = folder.joinpath(*str(dataset).split("/"), model, study.optimizer, str(study.batch_size))
     target.mkdir(parents=True)
@@ -196,7 +208,7 @@ def _write_released(folder: Path, study: StudyData) -> None:
         "workload": study.workload,
     }
     _write_json(target / "study.json", described)
-    kinds = {name: int if dimension.get("integer") else float for name, dimension in space.items()}
+    kinds = {name: _kind(dimension) for name, dimension in space.items()}
     ended = outcomes(study)
     names, columns = _released_columns(study)
     table = pa.table({"step": columns["step"], **{names[metric]: columns[metric] for metric in names}})
@@ -238,9 +250,16 @@ def _released_columns(study: StudyData) -> tuple[dict[str, str], dict[str, Any]]
     return names, columns
 
 
+def _kind(dimension: dict[str, Any]) -> Callable[[Any], Any]:
+    if _has_names(dimension):
+        return str
+    return int if dimension.get("integer") else float
+
+
 def _parameter_config(dimension: dict[str, Any]) -> dict[str, Any]:
     if "choices" in dimension:
-        return {"type": "DISCRETE", "feasible_points": dimension["choices"]}
+        kind = "CATEGORICAL" if _has_names(dimension) else "DISCRETE"
+        return {"type": kind, "feasible_points": dimension["choices"]}
     return {
         "type": "INTEGER" if dimension["integer"] else "DOUBLE",
         "min_value": dimension["low"],

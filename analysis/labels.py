@@ -24,6 +24,15 @@ def number(value: float) -> str:
     return f"{value:,.0f}" if abs(value) >= 999.5 else f"{value:#.3g}".removesuffix(".")
 
 
+def value_text(value: float | str) -> str:
+    """The value of a tuned parameter: a number, or a name such as that of a schedule.
+
+    >>> value_text(0.02134), value_text("cosine")
+    ('0.0213', 'cosine')
+    """
+    return value if isinstance(value, str) else number(value)
+
+
 def short_count(count: float) -> str:
     """A large count with a unit: two digits, or three from 100 units on.
 

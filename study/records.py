@@ -14,14 +14,15 @@ import numpy as np
 
 from analysis import counting
 from analysis.counting import STOPPING_RULES, Branch, Goal, Rule
+from analysis.labels import listed
 from analysis.question import older
 from analysis.question.stages import EARLIER, REFINE, STAGE, ends
 from study import optimizers
 from study.optimizers.base import HALF_LIFE, Optimizer, resolved
 from study.optimizers.per_parameter import patterns
-from study.schedules import SCHEDULES, check_warmup
+from study.schedules import SCHEDULE, Schedule, check_warmup, offered, required, taken
 from study.settings import ROUNDS, Budget, Evaluation, Search, Seeds, at_least
-from study.space import Legal, parse_space
+from study.space import Legal, Values, parse_space
 from workloads.suggest import suggest
 
 NUMERICS_VERSION = 4
@@ -40,7 +41,8 @@ class Study:
 
     Arguments:
         workload: `_target_`, `name`, `train_examples` and the other constructor arguments of the workload.
-        optimizer, schedule: registered names; an optimizer may also be the import path of a torch.optim class.
+        optimizer, schedule: registered names; an optimizer may also be the import path of a torch.optim class, and a
+            schedule is `tuned` if `search.space.schedule` lists names.
         optimizer_arguments: further keyword arguments of that class.
         no_decay: patterns of parameters without weight decay (`study.optimizers.per_parameter.patterns`).
         batch_size: examples per parameter update, over all devices and micro-batches.
@@ -78,7 +80,6 @@ class Study:
     def __post_init__(self) -> None:
         self._check_optimizer()
         for what, name, known in (
-            ("schedule", self.schedule, SCHEDULES),
             ("stopping rule", self.stopping, STOPPING_RULES),
             ("arithmetic", self.arithmetic, (*ARITHMETICS, *older.REMOVED_ARITHMETICS)),
             ("precision", self.precision, PRECISIONS),
@@ -104,9 +105,15 @@ class Study:
                 f"stopping at the goal needs a metric measured at every evaluation, val/..., but got "
                 f"{self.goal.metric}; choose one or stopping=budget."
             )
+        self._check_space()
+        # A side at the end of the legal interval cannot be widened, whether or not it was declared hard.
+        hardened = {name: each.hardened(self.legal(name)) for name, each in self.search.space.items()}
+        object.__setattr__(self, "search", replace(self.search, space=hardened))
+
+    def _check_space(self) -> None:
         for name in self.asked_hyperparameters:
             if {name, f"{name}{HALF_LIFE}"}.isdisjoint(self.search.space):
-                asking = f"optimizer {self.optimizer} with schedule {self.schedule}"
+                asking = f"optimizer {self.optimizer} with schedule {listed(self.schedules, 'or')}"
                 raise ValueError(f"{asking} needs search.space.{name}, but it is missing.")
         space = self.search.space
         if self.branch.rerun is None:  # a rerun may fix a tuned warmup of 0 beside its initial factor
@@ -117,10 +124,8 @@ class Study:
                 raise ValueError(f"search.space has both {stem} and {name}; give one of them.")
             if name in self.optimizer_arguments:
                 raise ValueError(f"{name} is both searched and in optimizer.arguments; give one of them.")
-            self.legal(name).check(name, dimension)
-        # A side at the end of the legal interval cannot be widened, whether or not it was declared hard.
-        hardened = {name: dimension.hardened(self.legal(name)) for name, dimension in space.items()}
-        object.__setattr__(self, "search", replace(self.search, space=hardened))
+            if name != SCHEDULE:
+                self.legal(name).check(name, dimension)
 
     def _check_optimizer(self) -> None:
         takes = {**self.algorithm.hyperparameters, **self.algorithm.optional}  # raises if the optimizer is unknown
@@ -136,7 +141,12 @@ class Study:
     @property
     def asked_hyperparameters(self) -> dict[str, Legal]:
         """Required hyperparameters of the optimizer and the schedule -> their legal values."""
-        return {**self.algorithm.hyperparameters, **SCHEDULES[self.schedule].hyperparameters}
+        return {**self.algorithm.hyperparameters, **required(self.schedules)}
+
+    @property
+    def schedules(self) -> tuple[str, ...]:
+        """The schedules among which trials choose; one if the schedule is not tuned."""
+        return offered(self.schedule, self.search.space)
 
     @property
     def algorithm(self) -> Optimizer:
@@ -148,14 +158,14 @@ class Study:
         """True if trials also evaluate an average of their weights."""
         return not {"ema_decay", f"ema_decay{HALF_LIFE}"}.isdisjoint(self.search.space)
 
-    def resolved(self, hyperparameters: Mapping[str, float]) -> dict[str, float]:
-        """The hyperparameters of a trial, with half-lives replaced by decay rates."""
-        return resolved(hyperparameters, self.batch_size)
+    def resolved(self, hyperparameters: Values) -> dict[str, float]:
+        """The numbers among the hyperparameters of a trial, with half-lives replaced by decay rates."""
+        return resolved({n: value for n, value in hyperparameters.items() if n != SCHEDULE}, self.batch_size)
 
     @property
     def optional_hyperparameters(self) -> dict[str, Legal]:
         """Optional hyperparameters of the optimizer and the schedule -> their legal values."""
-        return {**self.algorithm.optional_hyperparameters, **SCHEDULES[self.schedule].optional_hyperparameters}
+        return {**self.algorithm.optional_hyperparameters, **Schedule.optional_hyperparameters}
 
     @property
     def name(self) -> str:
@@ -186,10 +196,10 @@ class Study:
         own = not self.seeds.shared and self.branch.rerun is None
         return f"{self.branch.seed_key}:batch-size-{self.batch_size}" if own else self.branch.seed_key
 
-    def trial(self, index: int, hyperparameters: Mapping[str, float]) -> Trial:
-        """Trial `index` with these hyperparameters and its seeds."""
+    def trial(self, index: int, hyperparameters: Values) -> Trial:
+        """Trial `index` with its seeds and these hyperparameters, less those that its schedule does not take."""
         trial, order = (self.seeds.of(purpose, index, self.seed_key) for purpose in ("trial", "data_order"))
-        return Trial(index, trial, order, dict(hyperparameters))
+        return Trial(index, trial, order, taken(hyperparameters))
 
     def question(self) -> dict[str, Any]:
         """The study as plain data for study.json; `from_question` reads it back, without the derived `train_steps`."""
@@ -233,7 +243,7 @@ class Trial:
     index: int
     seed: int
     order_seed: int
-    hyperparameters: Mapping[str, float]
+    hyperparameters: Values
 
 
 @dataclass(frozen=True)

@@ -58,7 +58,7 @@ class SearchRun:
     pool: Pool | None = None
 
     def points(self) -> Sequence[Point]:
-        """The points of the trials by index, up to the first one that is not known yet; empty if the tuner finds them itself."""
+        """The points of the trials by index, up to the first unknown one; empty if the tuner finds them itself."""
         return self.pool.points(self.study.batch_size) if self.pool else ()
 
 

@@ -4,15 +4,24 @@
 fractions of it, so that one range suits the budgets of all batch sizes. Every multiplier is at most 1, and 1 at step 0:
 the tuned learning rate is the highest. A warmup may precede every schedule, which then starts at the end of the warmup.
 
+A study has one schedule, or tunes it: `search.space.schedule` then lists names, each trial has one of them, and the
+hyperparameters that only other schedules take are absent from the trial.
+
 Symbols: t step, T the budget (less the warmup), W the warmup in updates, alpha end_learning_rate_factor.
 """
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import Any, ClassVar
 
-from study.space import Legal, Space
+from study.space import Legal, Space, Values
+from workloads.suggest import suggest
+
+SCHEDULE = "schedule"
+"""The parameter of a search space that chooses a schedule; its values are names."""
+TUNED = "tuned"
+"""Stands for the name of a study's schedule if `search.space.schedule` lists it."""
 
 
 @dataclass(frozen=True)
@@ -56,18 +65,18 @@ class Schedule:
         return factor
 
 
-def learning_rate(
-    schedule: str, train_steps: int, batch_size: int, hyperparameters: Mapping[str, float]
-) -> Callable[[int], float]:
+def learning_rate(schedule: str, train_steps: int, batch_size: int, hyperparameters: Values) -> Callable[[int], float]:
     """The function from an update's number, from 0, to its learning rate: the tuned one times the schedule's factor.
 
     Steps beyond the budget, which only timing takes, repeat the last learning rate.
 
     Arguments:
-        hyperparameters: as `Study.resolved` returns them.
+        schedule: that of the study; a trial that chose one has it among its hyperparameters instead.
+        hyperparameters: of one trial.
     """
     highest, last = hyperparameters["learning_rate"], train_steps - 1
-    factor = SCHEDULES[schedule].factor(train_steps, batch_size, hyperparameters)
+    chosen = SCHEDULES[hyperparameters.get(SCHEDULE, schedule)]
+    factor = chosen.factor(train_steps, batch_size, hyperparameters)
     return lambda step: highest * factor(min(step, last))
 
 
@@ -188,6 +197,59 @@ SCHEDULES: dict[str, Schedule] = {
     "inverse_square_root": Schedule(inverse_square_root, {"learning_rate_timescale_fraction": Legal("(0, inf)")}),
     "warmup_stable_decay": Schedule(warmup_stable_decay, DECAY),
 }
+OWN = frozenset(name for schedule in SCHEDULES.values() for name in schedule.hyperparameters)
+"""Hyperparameters that only some schedules take. They enter the learning rate and nothing else."""
+
+
+def offered(schedule: str, space: Space) -> tuple[str, ...]:
+    """The schedules among which the trials of a study choose; a single one if the schedule is not tuned.
+
+    Arguments:
+        schedule: a registered name, or TUNED.
+
+    Raises:
+        ValueError: a name is unknown, or both `schedule` and the space choose.
+    """
+    tuned = space.get(SCHEDULE)
+    if tuned is not None and schedule != TUNED:
+        raise ValueError(
+            f"search.space.schedule tunes the schedule, so `schedule` must be {TUNED}, but got {schedule}."
+        )
+    names = (schedule,) if tuned is None else tuned.choices
+    if names is None:
+        raise ValueError("search.space.schedule must list names, such as [constant, cosine], but got a range.")
+    for name in map(str, names):
+        if name not in SCHEDULES:
+            raise ValueError(f"unknown schedule {name!r}{suggest(name, SCHEDULES)}")
+    return tuple(map(str, names))
+
+
+def required(schedules: Sequence[str]) -> dict[str, Legal]:
+    """The hyperparameters that any of these schedules takes -> the values that are legal for all that take them."""
+    found: dict[str, Legal] = {}
+    for schedule in schedules:
+        for name, legal in SCHEDULES[schedule].hyperparameters.items():
+            found[name] = found.get(name, legal) & legal
+    return found
+
+
+def conditional(space: Space) -> set[str]:
+    """The parameters that some of the schedules in a search space take and others do not."""
+    names = (space[SCHEDULE].choices if SCHEDULE in space else None) or ()
+    each: list[set[str]] = [{*SCHEDULES[str(name)].hyperparameters} for name in names if name in SCHEDULES]
+    return each[0].union(*each) - each[0].intersection(*each) if each else set()
+
+
+def taken(hyperparameters: Values) -> dict[str, Any]:
+    """The hyperparameters without those that the chosen schedule does not take; all if none was chosen.
+
+    >>> taken({"schedule": "exponential", "end_learning_rate_factor": 0.1, "learning_rate_decay_fraction": 0.5})
+    {'schedule': 'exponential', 'end_learning_rate_factor': 0.1}
+    """
+    if SCHEDULE not in hyperparameters:
+        return dict(hyperparameters)
+    others = OWN - SCHEDULES[hyperparameters[SCHEDULE]].hyperparameters.keys()
+    return {name: value for name, value in hyperparameters.items() if name not in others}
 
 
 def check_warmup(space: Space) -> None:

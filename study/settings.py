@@ -10,6 +10,7 @@ from typing import Any
 
 from analysis.counting import ADAPTIVE_SAMPLERS, evaluation_grid, launch_limit
 from analysis.question.stages import INDEXED_SAMPLERS, REFINE, STAGE, ends
+from study.schedules import conditional
 from study.space import Dimension
 from workloads.suggest import suggest
 
@@ -142,7 +143,7 @@ class Search:
     def __post_init__(self) -> None:
         if self.sampler not in SAMPLERS:
             raise ValueError(f"unknown search.sampler {self.sampler!r}{suggest(self.sampler, SAMPLERS)}")
-        ranges = sorted(name for name, dimension in self.space.items() if dimension.choices is None)
+        ranges = sorted({name for name in self.space if self.space[name].choices is None} - conditional(self.space))
         if self.sampler == "cmaes" and len(ranges) < 2:
             raise ValueError(
                 f"search=cmaes needs two ranges or more in search.space, but got {', '.join(ranges) or 'none'}; choose "

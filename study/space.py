@@ -23,7 +23,8 @@ class Dimension:
         scale: `linear`; `log` (log-uniform); `reverse_log` (1 - x log-uniform, for momenta near 1).
         hard: sides ("low", "high") where the parameter itself ends, such as momentum 0; widening does not move them.
         integer: whole numbers only, with the probabilities that the scale gives them.
-        choices: the values of a discrete parameter, instead of a range; a single one fixes the parameter.
+        choices: the values of a discrete parameter, instead of a range: numbers, or names for `schedule`; a single one
+            fixes the parameter.
     """
 
     low: float | None = None
@@ -31,14 +32,17 @@ class Dimension:
     scale: str = "linear"
     hard: tuple[str, ...] = ()
     integer: bool = False
-    choices: tuple[float, ...] | None = None
+    choices: tuple[float, ...] | tuple[str, ...] | None = None
 
     def __post_init__(self) -> None:
         if self.choices is not None:
             if self.low is not None or self.high is not None:
                 raise ValueError("a dimension has either `choices` or `low` and `high`, but got both.")
-            if not self.choices or not all(map(finite, self.choices)):
-                raise ValueError(f"`choices` must be one or more numbers, but got {list(self.choices)}.")
+            named = all(isinstance(choice, str) for choice in self.choices)
+            if not self.choices or not (named or all(map(finite, self.choices))):
+                raise ValueError(
+                    f"`choices` must be one or more numbers, or names for `schedule`, but got {list(self.choices)}."
+                )
             return
         if not (finite(self.low) and finite(self.high)):
             raise ValueError(f"`low` and `high` must be numbers, but got low={self.low}, high={self.high}.")
@@ -62,10 +66,12 @@ class Dimension:
 
     @classmethod
     def parse(cls, config: Any) -> Dimension:
-        """From YAML: a mapping of this class's fields, a list of choices, or one number that fixes the parameter."""
+        """From YAML: a mapping of this class's fields, a list of choices, or one value that fixes the parameter."""
         if finite(config):
             return cls(choices=(float(config),))
-        if isinstance(config, Sequence) and not isinstance(config, str):
+        if isinstance(config, str):
+            return cls(choices=(config,))
+        if isinstance(config, Sequence):
             return cls(choices=tuple(config))
         if not isinstance(config, Mapping):
             raise ValueError(f"must be a range, a list of choices or a number, but got {config!r}.")
@@ -80,8 +86,8 @@ class Dimension:
             return cls(choices=tuple(values["choices"]))
         return cls(**values)
 
-    def value(self, unit: float) -> float:
-        """The parameter at `unit` in [0, 1) of the scaled range."""
+    def value(self, unit: float) -> Any:
+        """The parameter at `unit` in [0, 1) of the scaled range: a number, or the name of a choice."""
         if self.choices is not None:
             return self.choices[min(int(unit * len(self.choices)), len(self.choices) - 1)]
         low, high = self._scaled_ends
@@ -91,7 +97,7 @@ class Dimension:
         assert self.high is not None
         return min(max(value, self.low), self.high)  # rounding must not leave the range
 
-    def unit(self, value: float) -> float:
+    def unit(self, value: Any) -> float:
         """The position of `value` in the scaled range, in [0, 1]; for a choice, the middle of its cell."""
         if self.choices is not None:
             return (self.choices.index(value) + 0.5) / len(self.choices)
@@ -183,12 +189,23 @@ class Legal:
         ends = dimension.choices if dimension.choices is not None else (dimension.low, dimension.high)
         for value in ends:
             assert value is not None
+            if isinstance(value, str):
+                raise ValueError(f"search.space.{name} takes numbers in {self.interval}, but got {value!r}.")
             if value not in self:
                 raise ValueError(f"search.space.{name} must lie in {self.interval}, but got {value:g}.")
+
+    def __and__(self, other: Legal) -> Legal:
+        """The values that both accept."""
+        lows, highs = zip(*(each.interval.split(", ") for each in (self, other)), strict=True)
+        low = max(lows, key=lambda end: (float(end[1:]), end[0] == "("))
+        high = min(highs, key=lambda end: (float(end[:-1]), end[-1] == "]"))
+        return Legal(f"{low}, {high}")
 
 
 Space = Mapping[str, Dimension]
 """Parameter name -> its dimension."""
+Values = Mapping[str, Any]
+"""Parameter name -> its value in one trial: a number, or a name for `schedule`."""
 
 
 def parse_space(config: Mapping[str, Any]) -> dict[str, Dimension]:
@@ -202,12 +219,12 @@ def parse_space(config: Mapping[str, Any]) -> dict[str, Dimension]:
     return space
 
 
-def values(space: Space, point: Sequence[float]) -> dict[str, float]:
+def values(space: Space, point: Sequence[float]) -> dict[str, Any]:
     """The hyperparameters at a point [D] of the unit cube, with one coordinate per parameter in sorted order."""
     return {name: space[name].value(unit) for name, unit in zip(sorted(space), point, strict=True)}
 
 
-def middle(space: Space) -> dict[str, float]:
+def middle(space: Space) -> dict[str, Any]:
     """The hyperparameters in the middle of every scale, for checks that train a few steps outside any trial."""
     return values(space, [0.5] * len(space))
 

@@ -187,6 +187,28 @@ def linear(ax: Axes, which: Literal["x", "y"]) -> None:
     axis.set_major_formatter(lambda value, _: f"{value:g}")
 
 
+def named_x(ax: Axes, names: Sequence[str]) -> None:
+    """Make the x axis one of names: the first at 0, the second at 1 and so on; long names are broken at their spaces.
+
+    >>> _ = ax.loglog([0, 1], [3, 2])
+    >>> named_x(ax, ["constant", "linear_decay"])
+    >>> [text.get_text() for text in ax.get_xticklabels()]
+    ['constant', 'linear decay']
+    """
+    ax.set(xscale="linear", xlim=(-0.5, len(names) - 0.5))
+    ax.xaxis.set_major_locator(FixedLocator(range(len(names))))
+    size = matplotlib.rcParams["font.size"]
+    room = ax.bbox.width / len(names) / (0.62 * ax.figure.dpi / 72)  # of a name, in letters of one point
+    if max(map(len, names)) * size < room:
+        ax.xaxis.set_major_formatter(FixedFormatter([name.replace("_", " ") for name in names]))
+        return
+    # One word a line, in place of the label of the axis.
+    ax.xaxis.set_major_formatter(FixedFormatter([name.replace("_", "\n") for name in names]))
+    longest = max(len(word) for name in names for word in name.split("_"))
+    ax.tick_params(axis="x", labelsize=min(size, room / longest))
+    ax.set_xlabel("")
+
+
 def heading(ax: Axes, title: str, note: str = "") -> None:
     """Write the title of a panel, and a grey note below it.
 

@@ -93,7 +93,9 @@ def along_axis(ax: Axes, table: pd.DataFrame) -> None:
     """
     name, scale = table["parameter"].iloc[0], table["scale"].iloc[0]
     label = str(name).replace("_", " ")
-    x, xlabel = (1 - table["value"], f"1 − {label}") if scale == "reverse_log" else (table["value"], label)
+    names = sorted(set(table["value"])) if scale == "names" else []
+    values = _side_by_side(table["value"].map(names.index)) if names else table["value"].astype(float)
+    x, xlabel = (1 - values, f"1 − {label}") if scale == "reverse_log" else (values, label)
     steps = table["steps_to_goal"].astype("float64").fillna(table["end"])
     canvas.log_axes(ax, x, steps, xlabel, f"steps to {goal(table)}", round_decimals)
     heading(ax, f"batch size {table['batch_size'].iloc[0]:,}", label)
@@ -108,6 +110,14 @@ def along_axis(ax: Axes, table: pd.DataFrame) -> None:
         ax.plot(x[rows], y[rows], label=state, rasterized=len(table) > canvas.MOST_POINTS, **look)
     if scale == "linear":
         canvas.linear(ax, "x")
+    if names:
+        canvas.named_x(ax, names)
+
+
+def _side_by_side(places: pd.Series) -> pd.Series:
+    """Places 0, 1, ... with the points of each place beside each other, so that none hides another."""
+    order = places.groupby(places).cumcount()
+    return places + 0.12 * (order % 5 - 2)
 
 
 def working_region(ax: Axes, table: pd.DataFrame) -> None:

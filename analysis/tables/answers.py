@@ -143,11 +143,11 @@ def in_words(dimension: Mapping[str, Any]) -> str:
 
     >>> in_words({"low": 0.001, "high": 1, "scale": "log", "hard": [], "integer": False})
     '0.001 to 1, log'
-    >>> in_words({"choices": [0.9]})
-    '0.9'
+    >>> in_words({"choices": [0.9]}), in_words({"choices": ["constant", "cosine"]})
+    ('0.9', 'constant, cosine')
     """
     if "choices" in dimension:
-        return ", ".join(f"{value:g}" for value in dimension["choices"])
+        return ", ".join(value if isinstance(value, str) else f"{value:g}" for value in dimension["choices"])
     scale = dimension["scale"].replace("_", " ")
     whole = ", whole numbers" if dimension["integer"] else ""
     return f"{dimension['low']:.6g} to {dimension['high']:.6g}, {scale}{whole}"

@@ -48,9 +48,9 @@ def edges(study: StudyData, goal: Goal | None = None) -> list[Edge]:
     return study.once(("edges", goal or study.goal), lambda: open_edges(space, _best_points(study, goal)))
 
 
-def _best_points(study: StudyData, goal: Goal | None) -> list[dict[str, float]]:
-    """Hyperparameters of the best of the counted trials, the best first."""
-    return [study.trials.loc[index, study.hyperparameters].to_dict() for index, *_ in _best(study, goal)]
+def _best_points(study: StudyData, goal: Goal | None) -> list[dict[str, Any]]:
+    """The hyperparameters that each of the best of the counted trials has, the best first."""
+    return [study.trials.loc[index, study.hyperparameters].dropna().to_dict() for index, *_ in _best(study, goal)]
 
 
 def _best(study: StudyData, goal: Goal | None) -> list[tuple[int, Outcome, Measured]]:
@@ -233,11 +233,10 @@ def contains(general: StudyData, special: StudyData, goal: Goal | None = None) -
     if further is None or any(asked(general, key) != asked(special, key) for key in alike):
         return False
     space = general.question["search"]["space"]
+    if space.keys() != special.question["search"]["space"].keys() | further.keys():
+        return False
     points = [point | further for point in _best_points(special, goal)]
-    return bool(points) and all(
-        space.keys() == point.keys() and all(_holds(space[name], value) for name, value in point.items())
-        for point in points
-    )
+    return bool(points) and all(_holds(space[name], value) for point in points for name, value in point.items())
 
 
 def asked(study: StudyData, key: str) -> Any:
@@ -250,7 +249,7 @@ def asked(study: StudyData, key: str) -> Any:
     return study.question[section].get(name) if name else study.question.get(key)
 
 
-def _holds(dimension: Mapping[str, Any], value: float) -> bool:
+def _holds(dimension: Mapping[str, Any], value: Any) -> bool:
     if "choices" in dimension:
         return value in dimension["choices"]
     return bool(dimension["low"] <= value <= dimension["high"])

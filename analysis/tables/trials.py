@@ -27,7 +27,7 @@ def trials(studies: Iterable[StudyData], goals: Sequence[Goal | None] = (None,))
         A row for each (workload, optimizer, batch_size, goal, trial): status, end (step), steps_to_goal (NA if it was
         not reached), least_error (of the goal's metric), first_bad_step (NA if the trial stayed finite), train_steps
         (the step budget), stopping (the stopping rule that it ran under), and a column for each tuned parameter (NaN if
-        the optimizer lacks it).
+        the optimizer or the trial's schedule lacks it). The column `schedule` holds names.
 
     >>> trials([study])[["trial", "status", "steps_to_goal", "learning_rate"]].head(3)
        trial    status  steps_to_goal  learning_rate
@@ -91,8 +91,9 @@ def along_axes(table: pd.DataFrame, studies: Iterable[StudyData]) -> pd.DataFram
         table: from `trials`, for these studies.
 
     Returns:
-        A row for each finished trial and each parameter that could take more than one value: the columns of `trials`,
-        parameter, value, and its search scale (`linear`, `log`, `reverse_log`).
+        A row for each finished trial and each parameter that it has and that could take more than one value: the
+        columns of `trials`, parameter, value, and its search scale (`linear`, `log`, `reverse_log`, or `names` if the
+        values are names).
 
     >>> studies = [load_study(f"{published}/studies/mlp_digits/momentum/64")]
     >>> found = along_axes(trials(studies), studies)
@@ -102,12 +103,14 @@ def along_axes(table: pd.DataFrame, studies: Iterable[StudyData]) -> pd.DataFram
     scales: dict[tuple[str, str, str], str] = {}
     for study in studies:
         for name, dimension in study.question["search"]["space"].items():
-            if len(dimension.get("choices", (0, 1))) > 1:
-                scales[study.workload, study.optimizer, name] = dimension.get("scale", "linear")
+            choices = dimension.get("choices", (0, 1))
+            if len(choices) > 1:
+                usual = "names" if isinstance(choices[0], str) else "linear"
+                scales[study.workload, study.optimizer, name] = dimension.get("scale", usual)
     ended = table[table["status"].isin([COMPLETE, INFEASIBLE])]
     parts = []
     for (workload, optimizer, name), scale in scales.items():
-        rows = ended[(ended["workload"] == workload) & (ended["optimizer"] == optimizer)]
+        rows = ended[(ended["workload"] == workload) & (ended["optimizer"] == optimizer) & ended[name].notna()]
         parts.append(rows.assign(parameter=name, value=rows[name], scale=scale))
     columns = [*table.columns, "parameter", "value", "scale"]
     return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(columns=columns)

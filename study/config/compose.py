@@ -2,7 +2,7 @@
 
 import itertools
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from difflib import get_close_matches
 from pathlib import Path
@@ -23,6 +23,7 @@ from study.config.schema import SweepConfig
 from study.errors import UsageError
 from study.optimizers.base import HALF_LIFE
 from study.optimizers.per_parameter import FEW_DIMENSIONS
+from study.schedules import OWN, SCHEDULE, TUNED, Schedule
 from workloads.suggest import suggest
 
 CONF = Path(__file__).parents[1] / "conf"
@@ -38,11 +39,14 @@ EXTRAS = {"submitit_slurm": "slurm", "ray": "ray"}
 BASIC = "hydra._internal.core_plugins.basic_launcher.BasicLauncher"
 FOREIGN = re.compile(r"hydra(?!\.launcher\.[^_])")
 """Hydra's own keys that the command line may not set: all but the settings of launchers."""
+OWN_OR_WARMUP = OWN | {*Schedule.optional_hyperparameters}
 OPEN = re.compile(
     r"(search\.space|optimizer\.arguments)\.\w+|"
+    rf"search\.space\.({'|'.join(sorted(OWN_OR_WARMUP))})\.\w+|"
     r"hydra\.launcher\.(additional_parameters|ray\.init|ray\.remote)\.[\w.-]+"
 )
-"""Keys outside the schema. They are checked later: by the study, if nothing takes the key, or by the launcher."""
+"""Keys outside the schema. They are checked later: by the study, if nothing takes the key, or by the launcher. The ends
+of a schedule's ranges are among them, because `search.space.schedule` adds these ranges after composing."""
 
 JOINED = {
     "space": ("space", "workload", "optimizer"),
@@ -199,12 +203,57 @@ def _compose(config_dir: Path | None, overrides: Sequence[Override]) -> DictConf
     given = {override.key_or_group for override in overrides}
     if "cluster" not in given and config.hydra.launcher._target_ != BASIC:
         raise UsageError("choose a cluster on the command line, cluster=NAME; a configuration file cannot choose one.")
+    _offer_schedules(config, given, [CONF, *beside])
     for name in list(config.search.space):
         stem = name.removesuffix(HALF_LIFE)  # a half-life replaces the beta that a file sets
         if stem != name and f"search.space.{stem}" not in given:
             with open_dict(config):
                 config.search.space.pop(stem, None)
     return config
+
+
+def _offer_schedules(config: DictConfig, given: Collection[str], roots: Sequence[Path]) -> None:
+    """If `search.space.schedule` lists schedules, add the ranges that their files search, where nothing sets them.
+
+    Raises:
+        UsageError: `schedule=` chooses one of them as well, or two files search different ranges of one parameter.
+    """
+    space = config.search.space
+    if SCHEDULE not in space:
+        return
+    if SCHEDULE in given:
+        raise UsageError(
+            f"schedule={config.schedule} chooses one schedule, and search.space.schedule tunes it; give one of them."
+        )
+    plain: Any = OmegaConf.to_container(space)
+    ranges: dict[str, dict[str, Any]] = {}
+    for schedule in _names(plain[SCHEDULE]):
+        for parameter, dimension in _searched(schedule, roots).items():
+            ranges.setdefault(parameter, {})[schedule] = dimension
+    alike = {}
+    for parameter, by_schedule in ranges.items():
+        first, *others = by_schedule.values()
+        if all(other == first for other in others):
+            alike[parameter] = first
+        elif parameter not in space:
+            raise UsageError(
+                f"{' and '.join(by_schedule)} search different ranges of {parameter}; give search.space.{parameter}."
+            )
+    config.schedule = TUNED
+    config.search.space = OmegaConf.merge(alike, space)
+
+
+def _names(choices: Any) -> list[str]:
+    """The names in a dimension of a search space as it is configured; empty if it has none."""
+    listed = choices.get("choices") if isinstance(choices, dict) else choices
+    return [listed] if isinstance(listed, str) else [name for name in listed or () if isinstance(name, str)]
+
+
+def _searched(schedule: str, roots: Iterable[Path]) -> dict[str, Any]:
+    """The search space in the file of a schedule; empty if there is none."""
+    path = next((path for root in roots if (path := root / SCHEDULE / f"{schedule}.yaml").exists()), None)
+    held: Any = {} if path is None else OmegaConf.to_container(OmegaConf.load(path))
+    return dict(held.get("search", {}).get("space", {}))
 
 
 def _refuse_unknown(names: Sequence[str], choices: Sequence[str]) -> None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor, nn
 
+from analysis.labels import listed
 from study import store
 from study.checks.calling import FEW, calling, in_the_loss
 from study.checks.data import check_splits
@@ -28,6 +29,7 @@ from study.engine.can_fuse import lanes_fail, refusal
 from study.engine.evaluation import measured_names
 from study.errors import UsageError
 from study.records import Study
+from study.schedules import SCHEDULE
 from study.user_code.activations import evaluation_bytes, saved_bytes
 from workloads.base import Splits, Workload, build, metrics_of, optional
 from workloads.layers import together, whole_batch_layers
@@ -288,10 +290,10 @@ def check_names(study: Study, workload: Workload) -> None:
     measured = measured_names(study, workload)
     if study.goal.metric not in measured:
         raise UsageError(f"{study.name} does not measure {study.goal.metric!r}{suggest(study.goal.metric, measured)}")
-    asked = {*study.asked_hyperparameters, *study.optional_hyperparameters, *workload.hyperparameters}
+    asked = {SCHEDULE, *study.asked_hyperparameters, *study.optional_hyperparameters, *workload.hyperparameters}
     for name in study.search.space:
         if name not in asked:
             raise UsageError(
                 f"search.space.{name} is a parameter of neither optimizer {study.optimizer}, schedule "
-                f"{study.schedule} nor workload {study.name}{suggest(name, asked)}"
+                f"{listed(study.schedules, 'or')} nor workload {study.name}{suggest(name, asked)}"
             )

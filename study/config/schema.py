@@ -156,7 +156,11 @@ class SweepConfig:
         "the workload; choose it with `workload=NAME`. For its own keys see below", {}, by="workload"
     )
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
-    schedule: str = key("the learning rate schedule; choose it with `schedule=NAME`", by="schedule")
+    schedule: str = key(
+        "the learning rate schedule; choose it with `schedule=NAME`, or let each trial choose with "
+        "`search.space.schedule`",
+        by="schedule",
+    )
     batch_sizes: list[int] = key("the batch sizes to sweep", [], values="such as `[8,64]`", by="workload")
     batch_size: int | None = key(
         "sweep only these batch sizes. A batch size is always the global one: examples per update",
@@ -197,6 +201,8 @@ SPACE = {
     "`hard: [low]` says that the range cannot be widened below its low end",
     "momentum=0.9": "fix a hyperparameter",
     "label_smoothing=[0,0.01,0.1]": "tune over a list of choices; this one is for workloads with label smoothing",
+    "schedule=[constant,linear_decay,cosine]": "a schedule for each trial, instead of `schedule=`. The ranges of its "
+    "hyperparameters come from the files of the schedules unless given; a trial has only those of its own schedule",
     "warmup_steps=10": "a linear warmup before any schedule, or `warmup_examples=5000`. Either may be a range",
     "warmup_initial_factor=0": "the warmup starts from this fraction of the learning rate",
     "l2=1e-4": "an L2 penalty that is part of the gradient, as the weight decay of `torch.optim.SGD`. For every "

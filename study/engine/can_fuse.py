@@ -105,14 +105,14 @@ def refusal(study: Study, workload: Workload, data: Data) -> str | None:
     """
     small = replace(study, batch_size=2, micro_batch=None)
     for unit in (0.0, 1 - 1e-9):
-        hyperparameters = values(study.search.space, [unit] * len(study.search.space))
+        trial = small.trial(0, values(study.search.space, [unit] * len(study.search.space)))
         try:
             with generators.restored(data.device):
-                run = Run(small, workload, data, small.trial(0, hyperparameters))
+                run = Run(small, workload, data, trial)
                 for _ in range(2):
                     run.update(run.hyperparameters["learning_rate"])
                     run.step += 1
         except Exception as error:
             told = str(error).splitlines()[0] if str(error) else type(error).__name__
-            return f"with {', '.join(f'{name}={value:g}' for name, value in hyperparameters.items())}: {told}"
+            return f"with {', '.join(f'{n}={v:g}' for n, v in small.resolved(trial.hyperparameters).items())}: {told}"
     return None

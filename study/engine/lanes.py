@@ -31,7 +31,7 @@ from study.engine.fused.layout import Loss, frozen_apart
 from study.engine.serial import Proposals
 from study.optimizers.per_parameter import treatments
 from study.records import Curve, Study, Trial
-from study.schedules import learning_rate
+from study.schedules import OWN, learning_rate
 from study.user_code.weighting import shares, weigher
 from workloads.base import Workload
 from workloads.layers import keyed_layers, layer_key
@@ -98,7 +98,7 @@ class Lane:
     def __init__(self, study: Study, workload: Workload, data: Data, trial: Trial) -> None:
         self.trial, self.step = trial, 0
         self.hyperparameters = study.resolved(trial.hyperparameters)
-        self.learning_rate = learning_rate(study.schedule, study.train_steps, study.batch_size, self.hyperparameters)
+        self.learning_rate = learning_rate(study.schedule, study.train_steps, study.batch_size, trial.hyperparameters)
         self.log = Log(study, workload, data, trial)
         self.grid = study.evaluation_steps
         self.batches = Batches(trial.order_seed, data.examples, study.batch_size, data.device)
@@ -217,7 +217,7 @@ class Lanes:
             [[lane.learning_rate(step) for step in range(lane.step, lane.step + steps)] for lane in lanes]
         ).T.contiguous()
         counts = sent((self._numbers(lanes, steps) + 1).float(), self.device)
-        names = sorted(lanes[0].hyperparameters)
+        names = sorted(lanes[0].hyperparameters.keys() - OWN)  # lanes may have other schedules
         constants = [self._table([lane.hyperparameters[name] for lane in lanes]).unsqueeze(1) for name in names]
         tables = (index, *by_step, self._keys(lanes, steps), rates.unsqueeze(2), counts.unsqueeze(2))
         update, losses = self._update(len(lanes), names), []
@@ -230,7 +230,7 @@ class Lanes:
 
     def _update(self, rows: int, names: Sequence[str]) -> Callable[..., Tensor]:
         """One update of the first `rows` rows as a function of tensors alone, so that a GPU can record and replay it.
-        `names`: the hyperparameters that are its last arguments."""
+        `names`: the hyperparameters that are its last arguments, the same for every lane."""
         if self._updated is None or self._updated[0] != rows:
             self._updated = None  # free the old recording first: each has its own memory
             # Close over locals, not `self`: no reference cycle.

@@ -124,7 +124,7 @@ class Run:
         self.model = initial_model(workload, trial, data.device, data.layout)
         self.keyed, self.ghosts = keyed_layers(self.model), ghost_layers(self.model)
         self.hyperparameters = study.resolved(trial.hyperparameters)
-        self.learning_rate = learning_rate(study.schedule, study.train_steps, study.batch_size, self.hyperparameters)
+        self.learning_rate = learning_rate(study.schedule, study.train_steps, study.batch_size, trial.hyperparameters)
         algorithm = study.algorithm
         build = algorithm.build or (lambda model, h, special: Plain(model, algorithm, h, special))
         special = treatments(self.model, workload, study.no_decay)

@@ -151,7 +151,7 @@ def space(study: Released, given: Collection[str]) -> tuple[dict[str, Any], list
 
 
 def _dimension(config: Mapping[str, Any]) -> Dimension:
-    if config["type"] == "DISCRETE":
+    if config["type"] in ("DISCRETE", "CATEGORICAL"):
         return Dimension(choices=tuple(config["feasible_points"]))
     if config["type"] not in ("DOUBLE", "INTEGER"):
         raise ValueError(f"type {config['type']!r}")
@@ -161,6 +161,12 @@ def _dimension(config: Mapping[str, Any]) -> Dimension:
     scale = (config.get("scale") or "LINEAR_SCALE").removesuffix("_SCALE").lower()
     whole = config["type"] == "INTEGER" and scale != "reverse_log"
     return Dimension(low=low, high=high, scale=scale, integer=whole)
+
+
+def named(study: Released) -> set[str]:
+    """The parameters whose values are names."""
+    configs = study.parameter_configs if isinstance(study.parameter_configs, dict) else {}
+    return {name for name, each in configs.items() if isinstance(each, dict) and each.get("type") == "CATEGORICAL"}
 
 
 def trial_folders(study: Released) -> list[tuple[int, str]]:

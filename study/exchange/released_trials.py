@@ -8,7 +8,7 @@ Shapes: M measurements of all trials of a study.
 
 import json
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 from pyarrow import csv
 
 from analysis.counting import COMPLETE, INCOMPLETE, INFEASIBLE
-from study.exchange.released_tree import Released, as_error, columns_of, trial_folders
+from study.exchange.released_tree import Released, as_error, columns_of, named, trial_folders
 from study.space import finite
 
 Odd = dict[str, list[int]]
@@ -39,6 +39,7 @@ def read(study: Released, metric: str) -> tuple[list[dict[str, Any]], dict[str, 
     odd: Odd = defaultdict(list)
     records: list[dict[str, Any]] = []
     files: dict[int, bytes] = {}
+    names = named(study)
     for trial_id, folder in trial_folders(study):
         metadata = _metadata(folder, trial_id, odd)
         if metadata is None:
@@ -50,7 +51,8 @@ def read(study: Released, metric: str) -> tuple[list[dict[str, Any]], dict[str, 
             odd["no measurements.csv: taken as empty"].append(trial_id)
         except OSError:
             files[len(records)] = b""  # a malformed file
-        records.append(_record(len(records), trial_id, metadata, study.train_steps == 0, odd))
+        parameters = _parameters(metadata.get("parameters"), names, trial_id, odd)
+        records.append(_record(len(records), trial_id, metadata, study.train_steps == 0, odd) | parameters)
     ids = [record["trial_id"] for record in records]
     table = _table(files, ids, odd)
     measured, with_gaps = set(np.unique(table["trial"]).tolist()), _with_gaps(table, metric)
@@ -86,7 +88,7 @@ def _metadata(folder: str, trial_id: int, odd: Odd) -> dict[str, Any] | None:
 
 def _record(index: int, trial_id: int, metadata: Mapping[str, Any], timed: bool, odd: Odd) -> dict[str, Any]:
     """The record of a trial in the form of `study.store`; `timed`: the trial ran under a time budget."""
-    status, steps, parameters = (metadata.get(key) for key in ("status", "steps", "parameters"))
+    status, steps = (metadata.get(key) for key in ("status", "steps"))
     if status == INCOMPLETE and timed:
         odd["INCOMPLETE under a time budget (train_steps 0): counted as COMPLETE"].append(trial_id)
         status = COMPLETE
@@ -95,21 +97,26 @@ def _record(index: int, trial_id: int, metadata: Mapping[str, Any], timed: bool,
         status = INCOMPLETE
     if metadata.get("trial_id", trial_id) != trial_id:
         odd["metadata.json has another trial_id: taken by its folder"].append(trial_id)
-    parameters = parameters if isinstance(parameters, dict) else {}
-    numbers = {name: value for name, value in parameters.items() if finite(value)}
-    if len(numbers) < len(parameters) or not parameters:
-        odd["odd parameters: those that are not numbers are left out"].append(trial_id)
     return {
         "index": index,
         "trial_id": trial_id,
         "status": status,
         "seed": None,
         "order_seed": None,
-        "hyperparameters": numbers,
+        "hyperparameters": {},
         "first_bad_step": int(steps) if status == INFEASIBLE and finite(steps) and steps >= 1 else None,
         "seconds": {"training": None, "evaluation": None},
         "micro_batch": None,
     }
+
+
+def _parameters(parameters: Any, names: Collection[str], trial_id: int, odd: Odd) -> dict[str, Any]:
+    """The hyperparameters of a trial: numbers, and text for those in `names`."""
+    parameters = parameters if isinstance(parameters, dict) else {}
+    known = {n: value for n, value in parameters.items() if finite(value) or (n in names and isinstance(value, str))}
+    if len(known) < len(parameters) or not parameters:
+        odd["odd parameters: those that are not numbers are left out"].append(trial_id)
+    return {"hyperparameters": known}
 
 
 def _table(files: Mapping[int, bytes], ids: Sequence[int], odd: Odd) -> pa.Table:

@@ -30,7 +30,7 @@ POLL = 2.0
 
 
 class Member:
-    """One search of a pool: its trials that ended, and the points of its stages up to the first one that is not known yet."""
+    """One search of a pool: its trials that ended, and the points of its stages that are known."""
 
     def __init__(self, study: Study, folder: Path) -> None:
         self.study, self.folder = study, folder
@@ -78,7 +78,7 @@ class Pool:
 
     Arguments:
         asked: the searches of this sweep. A stage begins when the one before is complete at all of their batch sizes.
-        results: the results folder. Searches of other batch sizes in it inform the model with the stages that are complete.
+        results: the results folder. The complete stages of other batch sizes in it inform the model, too.
     """
 
     def __init__(self, asked: Iterable[Study], results: Path) -> None:
@@ -99,7 +99,7 @@ class Pool:
         self._asked.discard(batch_size)
 
     def points(self, batch_size: int) -> Sequence[Point]:
-        """The points of the trials of a batch size, by index, up to the first one that the trials so far do not decide."""
+        """The points of the trials of a batch size, by index, up to the first that no trial decides yet."""
         member = self._members[batch_size]
         while len(member.rounds) + 1 < len(member.ends):
             number = len(member.rounds) + 1

@@ -2,7 +2,7 @@
 
 import itertools
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import optuna
@@ -13,10 +13,11 @@ from analysis.counting import COMPLETE, INCOMPLETE, INFEASIBLE, Measured, Outcom
 from analysis.question import stages
 from analysis.question.stages import REFINE
 from study.records import Curve, Study, Trial
+from study.schedules import SCHEDULE, conditional, taken
 from study.search import rounds
 from study.search.optuna_storage import Storage
 from study.search.points import point
-from study.space import Dimension, values
+from study.space import Dimension, Values, values
 from study.store.claims import WHOLE, Shard
 
 STARTUP = 10
@@ -43,7 +44,7 @@ class Tuner:
         storage: of Optuna's trials; None: in memory.
         shard: the trials that this process proposes; other processes propose the rest.
         others: returns the curves that other processes finished since the last call.
-        points: with `search=refine`, returns the points of the trials by index, up to the first one that is not known yet.
+        points: with `search=refine`, returns the known points of the trials, by index.
     """
 
     def __init__(
@@ -90,14 +91,9 @@ class Tuner:
             return None
         hyperparameters = self._known(index)
         self._asked[index] = None
-        refines = self.study.search.sampler == REFINE
-        if hyperparameters is None or refines:
-            # A new sampler for each point, so that the point depends only on history and index, not on hidden state.
-            seed = self.study.seeds.of("search", index, self.study.seed_key) % 2**32
-            planned = {"refine": lambda _: Planned(self._optuna_values(hyperparameters or {}))}
-            self._optuna.sampler = (ADAPTIVE | planned)[self.study.search.sampler](seed)
+        if hyperparameters is None or self.study.search.sampler == REFINE:
             with self._storage.speaking():
-                asked = self._asked[index] = self._optuna.ask(self._distributions)
+                asked = self._asked[index] = self._ask_optuna(index, hyperparameters)
                 for name, value in self._storage.mark(index).items():
                     asked.set_user_attr(name, value)
             if hyperparameters is None:
@@ -122,7 +118,31 @@ class Tuner:
         if new := [curve for curve in self._others() if curve.trial.index not in self._measured]:
             self._add(new)
 
-    def _known(self, index: int) -> Mapping[str, float] | None:
+    def _ask_optuna(self, index: int, known: Values | None) -> optuna.Trial:
+        """Optuna's trial for the next point, without values for the parameters that its schedule does not take.
+
+        Parameters that only some schedules take come from TPE, which learns from the trials that have them: the models
+        of `gp` and `cmaes` hold only what all trials have.
+
+        Arguments:
+            known: the point, if a round planned it; None: the sampler proposes one.
+        """
+        search, space = self.study.search, self.study.search.space
+        # A new sampler for each point, so that the point depends only on history and index, not on hidden state.
+        seed = self.study.seeds.of("search", index, self.study.seed_key) % 2**32
+        planned = None if known is None else Planned(self._optuna_values(known))
+        self._optuna.sampler = planned or ADAPTIVE[search.sampler](seed)
+        later = {name: _optuna_name(name, space[name]) for name in sorted(conditional(space))}
+        first = self._distributions.keys() - later.values()
+        asked = self._optuna.ask({name: each for name, each in self._distributions.items() if name in first})
+        if later:
+            self._optuna.sampler = planned or ADAPTIVE["tpe"](seed)
+            kept = taken(later | {SCHEDULE: asked.params[SCHEDULE]})
+            for name in sorted(later.keys() & kept.keys()):
+                _suggest(asked, later[name], self._distributions[later[name]])
+        return asked
+
+    def _known(self, index: int) -> Values | None:
         """The point of a trial if its index or its checkpoint determines it; None if the sampler must propose one.
 
         A known point is not enqueued in Optuna, where another process could take it: Optuna gets the finished trial.
@@ -132,10 +152,12 @@ class Tuner:
             return values(space, self._points()[index])
         if self.study.search.sampler not in ADAPTIVE or index < STARTUP:
             return values(space, point(self.study, index))
-        trial = self._under_way.get(index)
-        if trial is None or trial.hyperparameters.keys() != space.keys():
+        if (trial := self._under_way.get(index)) is None:
             return None
-        return trial.hyperparameters if trial == self.study.trial(index, trial.hyperparameters) else None
+        # A parameter that its schedule takes and the trial lacks is None, and differs.
+        wanted = {**dict.fromkeys(space), **trial.hyperparameters}
+        same = wanted.keys() == space.keys() and trial == self.study.trial(index, wanted)
+        return trial.hyperparameters if same else None
 
     def tell(self, curve: Curve) -> Outcome:
         """Add the curve of a finished trial; returns its outcome, given the trials known now."""
@@ -180,8 +202,8 @@ class Tuner:
                 optuna.trial.create_trial(
                     state=state,
                     value=value,
-                    params=self._optuna_values(trial.hyperparameters),
-                    distributions=self._distributions,
+                    params=(params := self._optuna_values(trial.hyperparameters)),
+                    distributions={name: self._distributions[name] for name in params},
                     user_attrs=self._storage.mark(trial.index),
                 )
             )
@@ -251,11 +273,13 @@ class Tuner:
         found = (self.outcomes[i].result for i in self._counted)
         return min((steps for steps in found if steps is not None), default=None)
 
-    def _from_optuna(self, params: Mapping[str, float]) -> dict[str, float]:
+    def _from_optuna(self, params: Values) -> dict[str, Any]:
         """Optuna's values as hyperparameters, clipped to the range because rounding may leave it."""
         found = {}
         for name, dimension in self.study.search.space.items():
-            value = params[_optuna_name(name, dimension)]
+            if (theirs := _optuna_name(name, dimension)) not in params:
+                continue
+            value = params[theirs]
             if dimension.choices is None:
                 assert dimension.low is not None
                 assert dimension.high is not None
@@ -264,7 +288,7 @@ class Tuner:
             found[name] = value
         return found
 
-    def _optuna_values(self, hyperparameters: Mapping[str, float]) -> dict[str, float]:
+    def _optuna_values(self, hyperparameters: Values) -> dict[str, Any]:
         space = self.study.search.space
         return {
             _optuna_name(name, space[name]): 1 - value if space[name].scale == "reverse_log" else value
@@ -279,7 +303,7 @@ class Planned(optuna.samplers.BaseSampler):
         params: Optuna's name of each parameter -> value.
     """
 
-    def __init__(self, params: Mapping[str, float]) -> None:
+    def __init__(self, params: Values) -> None:
         self._params = dict(params)
 
     def infer_relative_search_space(self, study: Any, trial: Any) -> dict[str, Any]:
@@ -295,6 +319,16 @@ class Planned(optuna.samplers.BaseSampler):
 def _optuna_name(name: str, dimension: Dimension) -> str:
     """The name in Optuna, which has no reverse-log distribution and gets 1 - x on a log scale instead."""
     return f"one_minus_{name}" if dimension.scale == "reverse_log" else name
+
+
+def _suggest(trial: optuna.Trial, name: str, distribution: Any) -> None:
+    """Let the sampler of a trial draw one more parameter."""
+    if isinstance(distribution, optuna.distributions.CategoricalDistribution):
+        trial.suggest_categorical(name, distribution.choices)
+        return
+    whole = isinstance(distribution, optuna.distributions.IntDistribution)
+    suggest = trial.suggest_int if whole else trial.suggest_float
+    suggest(name, distribution.low, distribution.high, log=distribution.log)
 
 
 def _distribution(dimension: Dimension) -> optuna.distributions.BaseDistribution:

@@ -7,14 +7,13 @@ import pandas as pd
 from rich.console import Console
 from rich.table import Table
 
-from analysis.labels import counted, duration, goal_text, number
-from study.schedules import SCHEDULES, Schedule
+from analysis.labels import counted, duration, goal_text, value_text
+from study.schedules import OWN, SCHEDULE, Schedule
 
 SHOWN_WARNINGS = 3
 WIDE = 1000
 """Characters: wider than any table."""
-OF_SCHEDULES = {name for schedule in SCHEDULES.values() for name in schedule.hyperparameters}
-OF_SCHEDULES |= {*Schedule.optional_hyperparameters}
+OF_SCHEDULES = OWN | {*Schedule.optional_hyperparameters}
 """Hyperparameters of schedules; the terminal leaves them to the report."""
 
 
@@ -52,7 +51,7 @@ def _fewest_steps(curve: pd.DataFrame) -> Iterator[Table]:
     searched = curve.loc[:, "trial":"steps_n"].columns[1:-1]
     tuned = [name for name in searched if name not in OF_SCHEDULES and curve[name].notna().any()]
     tuned.sort(key=lambda name: name != "learning_rate")
-    varied = [name for name in tuned if name in tuned[:2] or curve[name].nunique() > 1]
+    varied = [name for name in tuned if name in (*tuned[:2], SCHEDULE) or curve[name].nunique() > 1]
     counts = ["complete", *(["incomplete"] if curve["incomplete"].any() else []), "infeasible"]
     for names, space in ((varied, " "), *((varied[:count], "\n") for count in range(len(varied), -1, -1))):
         headings = ("batch size", "steps", "examples", *names, *counts)
@@ -62,7 +61,7 @@ def _fewest_steps(curve: pd.DataFrame) -> Iterator[Table]:
                 f"{row['batch_size']:,}",
                 _steps_or_why_not(row),
                 f"{row['examples_to_result']:,}" if row["reached"] else "",
-                *(number(row[name]) if row["reached"] else "" for name in names),
+                *(value_text(row[name]) if row["reached"] else "" for name in names),
                 *(str(row[count]) for count in counts),
             )
         yield table

@@ -1,5 +1,6 @@
 """Every schedule is its closed form, from 1 downwards, and begins where its warmup ends."""
 
+import json
 import math
 from dataclasses import replace
 from functools import partial
@@ -8,9 +9,10 @@ import numpy as np
 import pytest
 import torch
 import yaml
-from helpers.blobs import Blobs
+from helpers.blobs import WORKLOADS, Blobs
 from helpers.checkpointed import trial
-from helpers.desks import Desk, trained
+from helpers.desks import Desk, assert_near, assert_same_bits, trained
+from helpers.fused import CASES, admitted, partly, plain_loop
 from hypothesis import given
 from hypothesis import strategies as st
 from torch.optim import lr_scheduler as lr
@@ -19,6 +21,7 @@ from study.config.compose import CONF
 from study.config.jobs import parse_jobs
 from study.config.preflight import settle
 from study.errors import UsageError
+from study.records import Study
 from study.schedules import SCHEDULES
 
 STEPS = 40
@@ -202,6 +205,30 @@ REFUSED = [
     (["search.space.learning_rate_drops=2"], ["learning_rate_drops is a parameter of neither", "schedule constant"]),
     (["schedule=exponential", "search.space.end_learning_rate_factor=0"], ["end_learning_rate_factor", "(0, 1]", "0"]),
     (["schedule=step", "search.space.learning_rate_drops=0"], ["learning_rate_drops", "[1, inf)", "0"]),
+    (["schedule=cosine", "search.space.schedule=[cosine,step]"], ["schedule=cosine chooses", "give one of them"]),
+    (["search.space.schedule=[cosine,cosin]"], ["unknown schedule 'cosin'", "did you mean 'cosine'"]),
+    (["search.space.schedule=[1,2]"], ["unknown schedule '1'"]),
+    (["search.space.schedule=[cosine,2]"], ["search.space.schedule", "one or more numbers, or names", "['cosine', 2]"]),
+    (["search.space.schedule={low: 0, high: 1}"], ["search.space.schedule must list names", "a range"]),
+    (["search.space.momentum=high"], ["search.space.momentum takes numbers in [0, 1)", "'high'"]),
+    (["search.space.momentum=[high,low]"], ["search.space.momentum takes numbers in [0, 1)", "'high'"]),
+    (
+        ["search.space.schedule=[cosine,warmup_stable_decay]"],
+        ["cosine and warmup_stable_decay search different ranges", "give search.space.learning_rate_decay_fraction"],
+    ),
+    (
+        ["search.space.schedule=[cosine,warmup_stable_decay]", "search.space.learning_rate_decay_fraction.low=0.2"],
+        ["search.space.learning_rate_decay_fraction", "low=0.2, high=None"],
+    ),
+    (
+        ["search.space.schedule=[linear_decay,exponential]", "search.space.end_learning_rate_factor=[0,1]"],
+        ["end_learning_rate_factor must lie in (0, 1]"],
+    ),
+    (
+        ["search.space.schedule=[constant,cosine]", "search.space.learning_rate_drops=2"],
+        ["schedule constant or cosine"],
+    ),
+    (["search.space.schedule=[constant,cosine]", "optimizer=sgd", "search=cmaes"], ["two ranges", "got learning_rate"]),
 ]
 
 
@@ -267,3 +294,75 @@ def test_what_a_warmup_does_to_training(tuned, fused):
     # The first evaluation is after a single update: of a fifth of the learning rate.
     np.testing.assert_allclose(warm[:, 0], found(learning_rate=0.02)[:, 0], rtol=1e-6)
     assert abs(warm / without - 1).min(axis=0).max() > 0.01
+
+
+@pytest.mark.parametrize(
+    ("arguments", "ranges"),
+    [
+        (["search.space.schedule=[constant,linear_decay,cosine]"], {"learning_rate_decay_fraction": (0.5, 1.0)}),
+        (["search.space.schedule=[constant,cosine]"], {"end_learning_rate_factor": (1e-4, 0.1)}),
+        (["search.space.schedule=[constant,warmup_stable_decay]"], {"warmup_steps": (0, 100)}),
+        (["search.space.schedule=exponential"], {"end_learning_rate_factor": (1e-4, 1.0)}),
+        (
+            ["search.space.schedule=[constant,cosine]", "search.space.learning_rate_decay_fraction.low=0.2"],
+            {"learning_rate_decay_fraction": (0.2, 1.0)},
+        ),
+        (
+            [
+                "search.space.schedule=[cosine,warmup_stable_decay]",
+                "search.space.learning_rate_decay_fraction={low: 0.25, high: 0.75}",
+            ],
+            {"learning_rate_decay_fraction": (0.25, 0.75), "end_learning_rate_factor": (1e-4, 0.1)},
+        ),
+        # In a file of one's own, where `schedule: cosine` may stand beside it.
+        (["workload=own"], {"learning_rate_decay_fraction": (0.5, 1.0)}),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_a_tuned_schedule_brings_the_ranges_of_the_schedules_that_it_may_be(arguments, ranges, tmp_path):
+    own = (CONF / "workload" / "mlp_digits.yaml").read_text().replace("search: {trials: 20}", "")
+    (tmp_path / "workload").mkdir()
+    chosen = "schedule: cosine\nsearch: {space: {schedule: [constant, cosine]}}\n"
+    (tmp_path / "workload" / "own.yaml").write_text(own + chosen)
+    [job] = parse_jobs([*arguments, "batch_size=64"], tmp_path)
+    space = job.study.search.space
+    assert job.study.schedule == "tuned"
+    assert job.study.schedules == space["schedule"].choices
+    assert {name: (space[name].low, space[name].high) for name in ranges} == ranges
+    assert Study.from_question(json.loads(json.dumps(job.study.question()))) == job.study
+
+
+class Scheduled:
+    """SGD with momentum under a scheduler of torch."""
+
+    def __init__(self, model, h):
+        self.optimizer = torch.optim.SGD(model.parameters(), lr=h["learning_rate"], momentum=h["momentum"])
+        of_torch = [*torchs(TORCH[h["schedule"]][1](STEPS), STEPS), 0.0]
+        self.scheduler = lr.LambdaLR(self.optimizer, of_torch.__getitem__)
+
+    def step(self, closure):
+        self.optimizer.step(closure)
+        self.scheduler.step()
+
+
+@pytest.mark.parametrize("how", partly(CASES, len(CASES), CASES.index("linear_blocks")))
+def test_lanes_of_different_schedules_equal_the_serial_engine_and_a_plain_loop(make_study, how):
+    """Seven trials, each with another schedule, in one stack."""
+    fixed = {key: value for hyperparameters, _ in TORCH.values() for key, value in hyperparameters.items()}
+    space = {"learning_rate": RATES, "momentum": 0.5, "schedule": list(SCHEDULES), **fixed}
+    study = make_study(space=space, schedule="tuned", arithmetic=how, batch_size=6, steps=STEPS)
+    rates = [0.02 + 0.01 * number for number in range(len(SCHEDULES))]
+    chosen = zip(rates, SCHEDULES, strict=True)
+    points = [{"learning_rate": rate, "momentum": 0.5, "schedule": name, **fixed} for rate, name in chosen]
+    trials, workload = [study.trial(index, point) for index, point in enumerate(points)], WORKLOADS[how]
+    assert {each.hyperparameters["schedule"]: each.hyperparameters.keys() for each in trials} == {
+        name: {"learning_rate", "momentum", "schedule", *TORCH[name][0]} for name in SCHEDULES
+    }
+    heights = admitted(study)
+    together = trained(study, Desk(trials), heights)
+    assert_same_bits(together, {each.index: trained(study, Desk([each]), heights[:1])[each.index] for each in trials})
+    assert_near(together, trained(replace(study, arithmetic="plain"), Desk(trials), workload=workload), 1e-4)
+    for each in trials:
+        by_step = np.array([*plain_loop(study, workload, each, Scheduled)])
+        wanted = by_step[np.array(study.evaluation_steps) - 1]
+        np.testing.assert_allclose(together[each.index].errors["val/loss"], wanted, rtol=1e-4, err_msg=str(each))

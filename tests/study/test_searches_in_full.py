@@ -13,7 +13,7 @@ from analysis.counting import Branch
 from analysis.load import load
 from analysis.report import build
 from analysis.tables import answers as analysis_searches
-from analysis.tables import steps_to_result
+from analysis.tables import audits, steps_to_result
 from study import store
 from study.search import stages
 from study.search.points import point
@@ -88,6 +88,28 @@ def test_a_box_is_widened_until_the_optimum_lies_inside(swept, studies):
     assert list(table["answer"]) == [False, False, True]
     assert list(table["searched_learning_rate"]) == ["0.001 to 1, log", "0.001 to 31.6, log", "0.001 to 5620, log"]
     assert (table["complete"] == 40).all()
+
+
+@pytest.mark.parametrize(("limit", "widened"), [(1, ("learning_rate_decay_fraction.low",)), (0, ())])
+def test_a_parameter_that_only_some_schedules_take_is_widened_for_these(swept, studies, limit, widened):
+    """The best trials decay over few steps; most of the other trials have no such parameter."""
+    space = {
+        "learning_rate": {"low": 1e-3, "high": 1.0, "scale": "log"},
+        "momentum": 0.9,
+        "schedule": ["constant", "exponential", "linear_decay"],
+        "learning_rate_decay_fraction": {"low": 0.5, "high": 1.0, "hard": ["high"]},
+        "end_learning_rate_factor": 0.1,
+    }
+
+    def steps(study, h):
+        return 90 if h["schedule"] != "linear_decay" else 20 * h["learning_rate_decay_fraction"] ** 2
+
+    made = swept(steps, space=space, schedule="tuned", extend=True, extend_limit=limit)
+    assert made[-1].branch.widened == widened
+    [answer] = analysis_searches.answers(studies())
+    assert answer.branch == made[-1].branch
+    [edge] = audits.edges(studies()[0])
+    assert (edge.parameter, edge.side, edge.limit) == ("learning_rate_decay_fraction", "low", 0.5)
 
 
 def test_stages_beyond_a_limit_that_was_raised_count(swept, studies):

@@ -157,7 +157,6 @@ def test_parse(config, dimension):
 @pytest.mark.parametrize(
     ("config", "words"),
     [
-        ("fast", ["range, a list of choices or a number", "'fast'"]),
         (None, ["range, a list of choices or a number", "None"]),
         (True, ["range, a list of choices or a number", "True"]),
         (math.nan, ["nan"]),
@@ -195,3 +194,24 @@ def test_coordinates_belong_to_names_in_sorted_order():
     assert values(space, [0.25, 0.5]) == {"a": 0.25, "b": 5.0}
     with pytest.raises(ValueError):
         values(space, [0.5])
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "both"),
+    [
+        ("[0, 1]", "(0, 1]", "(0, 1]"),
+        ("[0, inf)", "[0, 1]", "[0, 1]"),
+        ("(-inf, inf)", "[1, inf)", "[1, inf)"),
+        ("[0, 1]", "[0, 1)", "[0, 1)"),
+    ],
+)
+def test_what_two_intervals_accept(one, other, both):
+    assert Legal(one) & Legal(other) == Legal(other) & Legal(one) == Legal(both)
+
+
+def test_names_are_choices():
+    chosen = Dimension.parse(["constant", "cosine"])
+    assert [chosen.value(unit) for unit in (0, 0.49, 0.5, 0.99)] == ["constant", "constant", "cosine", "cosine"]
+    assert [chosen.unit(name) for name in chosen.choices] == [0.25, 0.75]
+    assert Dimension.parse(chosen.to_dict()) == chosen
+    assert Dimension.parse("cosine").choices == ("cosine",)

@@ -108,6 +108,27 @@ def test_which_space_contains_which(tuned, momentum, rates, fields, expected):
     assert not audits.contains(special, general)
 
 
+DECAY = {"learning_rate_decay_fraction": {"low": 0.5, "high": 1.0}, "end_learning_rate_factor": [0.1]}
+
+
+@pytest.mark.parametrize(
+    ("chosen", "schedule", "more", "expected"),
+    [
+        (["constant", "linear_decay"], "tuned", DECAY, True),
+        (["linear_decay", "constant", "exponential"], "tuned", DECAY, True),
+        (["constant", "exponential"], "tuned", DECAY | {"learning_rate_decay_fraction": [0.75]}, False),
+        (["constant", "linear_decay"], "tuned", DECAY | {"end_learning_rate_factor": [0.2]}, False),
+        (None, "linear_decay", DECAY, False),  # only one of the schedules that the special one chose from
+    ],
+)
+def test_which_space_of_schedules_contains_which(tuned, chosen, schedule, more, expected):
+    names = {"schedule": ["constant", "linear_decay"]}
+    special, _ = tuned("sgd", {"learning_rate": RATES} | names | DECAY, schedule="tuned")
+    space = SPACE | more | ({"schedule": chosen} if chosen else {})
+    general, _ = tuned("momentum", space, schedule=schedule)
+    assert audits.contains(general, special) == expected
+
+
 @pytest.mark.parametrize(
     ("ends", "under_tuned"),
     [

@@ -42,7 +42,18 @@ def test_a_trial_goes_on_from_any_checkpoint_to_the_same_bits(resumable, how, op
 )
 def test_killed_again_and_again_ends_the_same(resumable, how, optimizer):
     """Trials refill rows, and a kill may fall between the checkpoints of two lanes."""
-    study = resumable(how, optimizer)
+    killed_again_and_again(resumable(how, optimizer))
+
+
+def test_lanes_of_different_schedules_killed_again_and_again_end_the_same(resumable):
+    decay = {"learning_rate_decay_fraction": [0.5, 1.0], "end_learning_rate_factor": 0.1}
+    space = SPACES["momentum"] | {"schedule": ["constant", "cosine", "exponential"]} | decay
+    study = resumable("linear_chain", space=space, schedule="tuned")
+    assert len({trial(study, index).hyperparameters["schedule"] for index in range(5)}) == 3
+    killed_again_and_again(study)
+
+
+def killed_again_and_again(study):
     wanted = [trial(study, index) for index in range(5)]
     undisturbed = {t.index: trained(study, Desk([t]))[t.index] for t in wanted}
     chance, kept, finished, kills = random.Random(0), {}, {}, 0

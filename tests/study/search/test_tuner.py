@@ -13,6 +13,7 @@ from analysis import counting
 from analysis.counting import ADAPTIVE_SAMPLERS, COMPLETE, INCOMPLETE, INFEASIBLE, Goal, Measured, Outcome
 from analysis.question.stages import EARLIER, INDEXED_SAMPLERS
 from study.records import Curve
+from study.schedules import SCHEDULES
 from study.search.points import point
 from study.search.tuner import Tuner
 from study.settings import SAMPLERS, Seeds
@@ -188,6 +189,50 @@ def test_an_adaptive_search_learns_from_what_is_on_file(make_study, make_curve, 
     curves = [make_curve(study, index, reaches=20 + index) for index in range(12)]
     slow = [make_curve(study, index, reaches=90 - index) for index in range(12)]
     assert Tuner(study, curves).ask().hyperparameters != Tuner(study, slow).ask().hyperparameters
+
+
+CHOSEN = {
+    "learning_rate": {"low": 1e-3, "high": 1.0, "scale": "log"},
+    "momentum": {"low": 0.0, "high": 0.999, "scale": "reverse_log", "hard": ["low"]},
+    "schedule": ["constant", "linear_decay", "exponential"],
+    "learning_rate_decay_fraction": {"low": 0.5, "high": 1},
+    "end_learning_rate_factor": {"low": 1e-4, "high": 0.1, "scale": "log"},
+}
+
+
+@pytest.mark.parametrize(
+    "sampler", [pytest.param(name, marks=[pytest.mark.slow] if name == "gp" else []) for name in SAMPLERS]
+)
+def test_a_trial_has_the_parameters_of_the_schedule_that_was_chosen(make_study, make_curve, sampler):
+    study, count = make_study(space=CHOSEN, schedule="tuned", trials=24, sampler=sampler), 13 if sampler == "gp" else 24
+    tuner, curves = Tuner(study), []
+    for _ in range(count):
+        trial = tuner.ask()
+        own = SCHEDULES[trial.hyperparameters["schedule"]].hyperparameters
+        assert trial.hyperparameters.keys() == {"learning_rate", "momentum", "schedule", *own}
+        reaches = 20 if trial.hyperparameters["schedule"] == "linear_decay" else 60
+        curves.append(replace(make_curve(study, trial.index, reaches=reaches), trial=trial))
+        tuner.tell(curves[-1])
+    chosen = [curve.trial.hyperparameters["schedule"] for curve in curves]
+    assert {*chosen} == {*CHOSEN["schedule"]}
+    if sampler == "tpe":
+        assert chosen[12:].count("linear_decay") > 6  # it learns which is fast
+    # What is on file decides the next trial, and one under way keeps its point.
+    for held in (curves[:12], curves[:11]):
+        under_way = [curve.trial for curve in curves[len(held) : 12]]
+        resumed = Tuner(study, held, under_way)
+        assert [resumed.ask() for _ in range(12 - len(held))] == under_way
+    assert Tuner(study, curves[:12]).ask() == curves[12].trial
+
+
+@indexed
+def test_a_coordinate_that_the_schedule_does_not_use_moves_no_other_point(make_study, sampler):
+    study = make_study(space=CHOSEN, schedule="tuned", sampler=sampler)
+    asked = Tuner(study)
+    for index in range(4):
+        drawn = values(study.search.space, point(study, index))
+        assert drawn.keys() == CHOSEN.keys()
+        assert asked.ask().hyperparameters.items() <= drawn.items()
 
 
 @pytest.mark.parametrize("count", [16, 64, 100])
