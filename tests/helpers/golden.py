@@ -23,7 +23,7 @@ from study import records
 from study.data.resident import Data
 from study.engine import lanes, serial
 from study.records import Study, Trial
-from study.settings import Budget, Evaluation, Search
+from study.settings import Budget, Evaluation, Search, Seeds
 from study.space import parse_space
 from workloads.base import Splits, build
 from workloads.data.datasets import DATASETS
@@ -109,6 +109,7 @@ def study_of(case: Case) -> Study:
         stopping="budget",
         evaluation=Evaluation(first=1 / case.steps, ratio=2.0, every=2),
         arithmetic=case.arithmetic,
+        seeds=Seeds(shared=True),
     )
 
 
