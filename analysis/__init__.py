@@ -27,6 +27,11 @@ The modules, in the order of the data:
         compare, relative   optimizers and workloads side by side; workloads on one scale
         transfer            transferred against retuned hyperparameters
         status              the progress of a sweep
+    estimates               S(B) by fresh seeds, limits and comparisons, as estimates with intervals
+        tuned               the steps of the tuned configurations, with two intervals
+        convex, limits      the convex curve through them; the limits of scaling
+        pairs               which of two curves needs fewer steps: a row a statement
+        headlines, verdicts the same in sentences
     intervals               confidence intervals of S(B): the median best of n trials
     surrogate               a Gaussian process of all batch sizes proposes the points of `search=refine`
     advice                  the batch size, devices and accumulation steps to train with

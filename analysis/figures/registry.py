@@ -89,12 +89,14 @@ MAP: Any = {"table": "maps", "figure": CURVE, "panel": ("batch_size",), "small":
 FIGURES: dict[str, Drawing] = {
     "steps_to_result": Drawing(
         "Steps to result",
-        "Fewest training steps S(B) in which any trial met the goal, with everything retuned at each batch size B. "
-        "Dashed: perfect scaling from the smallest batch size that met the goal (twice the batch, half the steps). "
-        "Open triangles: no trial met the goal within the step budget drawn. Vertical lines: perfect-scaling limit "
-        "(dotted) and maximum useful batch size (dash-dotted), with an arrowhead if the data show no end; with several "
-        "curves, only limits that the data establish are drawn. Bars: 95 % interval of the median best of a quarter of "
-        "the trials; a bar that reaches the top has no upper end.",
+        "Training steps to the goal, with everything retuned at each batch size B: medians of the tuned configurations "
+        "with fresh seeds, and the fewest steps S(B) of each search as dashes; without fresh seeds, S(B) alone. Bars: "
+        "95 % interval of the tuned optimum, or of the median best of a quarter of the trials; a bar that reaches the "
+        "top has no upper end. Pale line: the convex curve that limits are read from. Dashed: perfect scaling from the "
+        "smallest batch size that met the goal (twice the batch, half the steps). Open triangles: the goal was missed "
+        "within the step budget drawn. Vertical lines: critical batch size (solid), perfect-scaling limit (dotted) and "
+        "maximum useful batch size (dash-dotted), with an arrowhead if the data show no end; with several curves, only "
+        "limits that the data establish are drawn.",
         scaling.steps_to_result,
         "a study",
         overlays=("scaling",),

@@ -10,15 +10,21 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.transforms import ScaledTranslation
 
+from analysis.estimates.tuned import SEEDS
 from analysis.figures import canvas
 from analysis.figures.canvas import MUTED, goal, heading, round_decimals
-from analysis.labels import BOUNDS, goal_text
+from analysis.labels import BOUNDS, goal_text, number
 from analysis.load import GOAL
 
 NOT_REACHED, PERFECT = "not reached in budget", "perfect scaling"
-INTERVAL = "best of N/4 trials, 95 %"
+INTERVAL, OPTIMUM = "best of N/4 trials, 95 %", "tuned optimum, 95 %"
+CURVE, FEWEST = "convex curve", "fewest steps of the search"
+COSTS = ("all", "low", "high", "fewest", "curve")
 BAR: Any = {"linewidth": 4, "alpha": 0.3, "solid_capstyle": "butt", "zorder": 2}
+CONSTRAINED: Any = {"linewidth": 3.5, "alpha": 0.25, "zorder": 1.5}
+SMALL: Any = {"marker": "_", "markersize": 7, "linestyle": "none", "zorder": 3}
 LIMITS: dict[str, tuple[str, Any]] = {
+    "critical_batch_size_mccandlish": ("critical batch size", {**canvas.DOTTED, "linestyle": "-"}),
     "perfect_scaling_limit": ("perfect-scaling limit", canvas.DOTTED),
     "maximum_useful_batch_size": ("maximum useful batch size", {**canvas.DOTTED, "linestyle": (0, (4, 1, 1, 1))}),
 }
@@ -61,18 +67,15 @@ def seconds_to_result(ax: Axes, table: pd.DataFrame) -> None:
 
 def _draw_cost(ax: Axes, table: pd.DataFrame, unit: str, each: pd.Series, scaling: pd.DataFrame | None) -> None:
     """Draw steps times the cost of a step, `each`; a study that missed its goal is drawn at its budget."""
-    reached = table["reached"].astype(bool)
-    each = each.astype(float)
-    steps = table["steps_to_result"].astype("Float64").where(reached, table["train_steps"]).astype(float)
-    table = table.assign(each=each, all=steps * each)
-    ends = {end: table[end].where(reached) * each for end in ("low", "high") if end in table}
-    table = table.assign(**ends)
-    shown = [table.assign(y=values[np.isfinite(values)]) for values in (table["all"], *ends.values())]
+    table = _costs(table, each.astype(float))
+    if unit == "seconds":  # the time of a step has noise of its own
+        table = table.assign(curve=np.nan)
+    shown = [table.assign(y=values.where(np.isfinite(values))) for values in (table[name] for name in COSTS)]
     ticks = round_decimals if unit == "seconds" else canvas.powers_of_two
     canvas.batch_size_axes(ax, pd.concat(shown), f"{unit} to {goal(table)}", ticks)
-    notes: dict[str, Any] = {INTERVAL: BAR} if ends and table["low"].notna().any() else {}
+    notes: dict[str, Any] = {}
     lines, count = [], table["optimizer"].nunique()
-    for name, rows, line in canvas.curves(ax, table.assign(y=table["all"].where(reached))):
+    for name, rows, line in canvas.curves(ax, table):
         lines.append(line)
         colour = line.get_color()
         for first in rows.dropna(subset="y").head(1).itertuples() if unit != "seconds" else ():
@@ -81,18 +84,68 @@ def _draw_cost(ax: Axes, table: pd.DataFrame, unit: str, each: pd.Series, scalin
             falls = unit == "training steps"
             y = first.y * (first.batch_size / x if falls else np.ones(2))
             ax.plot(x, y, color=colour if count > 1 else MUTED, label=PERFECT, **canvas.DASHED)
-        for row in rows.dropna(subset="low").itertuples() if ends else ():
-            top = row.high if np.isfinite(row.high) else ax.get_ylim()[1]
-            # Shift curves sideways, so that their bars do not hide one another.
-            moved = ScaledTranslation(5 * (len(lines) - (count + 1) / 2) / 72, 0, ax.figure.dpi_scale_trans)
-            place: Any = {"color": colour, "label": INTERVAL, "transform": ax.transData + moved}
-            ax.plot([row.batch_size] * 2, [row.low, top], **place, **BAR)
+        notes |= _draw_estimates(ax, rows, colour, (len(lines) - (count + 1) / 2))
         notes |= _mark_missed(ax, rows, colour)
         if scaling is not None:
             limits = scaling[scaling["optimizer"] == name]
             aside = 1.6 * (len(lines) - (count + 1) / 2) if count > 1 else None
             notes |= _draw_limits(ax, rows, limits, colour, aside)
     canvas.legend(ax, lines, notes)
+
+
+def points(table: pd.DataFrame) -> pd.Series:
+    """The steps that a curve is drawn through: of tuned configurations with fresh seeds, else the fewest; else NaN.
+
+    >>> table = pd.read_csv(f"{published}/tables/steps_to_result.csv")
+    >>> points(table).head(2).tolist(), points(table.drop(columns="read_from")).head(2).tolist()
+    ([628.0, 390.0], [759.0, 293.0])
+    """
+    fewest = table["steps_to_result"].astype("Float64").where(table["reached"].astype(bool)).astype("float64")
+    if "read_from" not in table:
+        return fewest
+    tuned = table["tuned_steps"].astype("float64")
+    return fewest.where(table["read_from"] != SEEDS, tuned.where(np.isfinite(tuned)))
+
+
+def _costs(table: pd.DataFrame, each: pd.Series) -> pd.DataFrame:
+    """Add what is drawn: y (NaN if the goal was missed), all (then the budget), and fewest, curve, low and high."""
+    steps = points(table)
+    by_seeds = table.get("read_from", pd.Series(None, table.index)) == SEEDS
+    ends = {}
+    for end, tuned in (("low", "optimum_low"), ("high", "optimum_high")):
+        own = table[tuned].fillna(table[tuned.replace("optimum", "tuned")]) if tuned in table else np.nan
+        of_search = table[end].astype("float64") if end in table else pd.Series(np.nan, table.index)
+        ends[end] = of_search.where(~by_seeds, own).where(steps.notna()) * each
+    return table.assign(
+        y=steps * each,
+        all=steps.fillna(table["train_steps"]) * each,
+        fewest=table["steps_to_result"].astype("Float64").astype("float64").where(by_seeds) * each,
+        curve=table.get("curve_steps", np.nan) * each,
+        by_seeds=by_seeds,
+        **ends,
+    )
+
+
+def _draw_estimates(ax: Axes, rows: pd.DataFrame, colour: Any, position: float) -> dict[str, Any]:
+    """Draw the interval of each point, the constrained curve and the fewest steps seen; returns notes."""
+    notes: dict[str, Any] = {}
+    label = OPTIMUM if rows["by_seeds"].any() else INTERVAL
+    for row in rows.dropna(subset="low").itertuples():
+        top = row.high if np.isfinite(row.high) else ax.get_ylim()[1]
+        # Shift curves sideways, so that their bars do not hide one another.
+        moved = ScaledTranslation(5 * position / 72, 0, ax.figure.dpi_scale_trans)
+        place: Any = {"color": colour, "label": label, "transform": ax.transData + moved}
+        ax.plot([row.batch_size] * 2, [row.low, top], **place, **BAR)
+        notes[label] = BAR
+    fitted = rows.dropna(subset="curve")
+    if len(fitted):
+        ax.plot(fitted["batch_size"], fitted["curve"], color=colour, label=CURVE, **CONSTRAINED)
+        notes[CURVE] = CONSTRAINED
+    fewest = rows.dropna(subset="fewest")
+    if len(fewest):
+        ax.plot(fewest["batch_size"], fewest["fewest"], color=colour, label=FEWEST, **SMALL)
+        notes[FEWEST] = SMALL
+    return notes
 
 
 def _draw_limits(
@@ -105,19 +158,23 @@ def _draw_limits(
             hide one another; bounds are then omitted, because most would lie at the first or last batch size.
     """
     notes: dict[str, Any] = {}
+    if "estimate" not in limits:
+        limits = limits.assign(estimate=limits["value"], estimate_bound=limits["bound"])
     moved = ax.transData + ScaledTranslation((aside or 0) / 72, 0, ax.figure.dpi_scale_trans)
-    bottom, top = ax.get_ylim()
-    seen = limits["definition"].isin(list(LIMITS)) & limits["value"].between(*ax.get_xlim())
+    bottom, _ = ax.get_ylim()
+    seen = limits["definition"].isin(list(LIMITS)) & limits["estimate"].between(*ax.get_xlim())
     if aside is not None:
-        seen &= limits["bound"] == "="
+        seen &= limits["estimate_bound"] == "="
+    heights = rows["curve"].fillna(rows["y"]).dropna()
+    log_sizes = np.log(rows.loc[heights.index, "batch_size"].astype(float))
     for limit in limits[seen].itertuples():
         label, look = LIMITS[limit.definition]
-        heights = rows.loc[rows["batch_size"] == limit.value, "y"].dropna()
+        height = np.exp(np.interp(np.log(limit.estimate), log_sizes, np.log(heights)))
         style: Any = {"color": colour, "transform": moved, "label": label}
-        ax.plot([limit.value] * 2, [bottom, heights.max() if len(heights) else top], **style, **look)
-        if limit.bound in "<>":
-            ax.plot([limit.value], [bottom], limit.bound, markersize=6, clip_on=False, zorder=5, **style)
-        notes[f"{label}: {BOUNDS[limit.bound]}{limit.value:,.0f}" if aside is None else label] = look
+        ax.plot([limit.estimate] * 2, [bottom, height], **style, **look)
+        if limit.estimate_bound in "<>":
+            ax.plot([limit.estimate], [bottom], limit.estimate_bound, markersize=6, clip_on=False, zorder=5, **style)
+        notes[f"{label}: {BOUNDS[limit.estimate_bound]}{number(limit.estimate)}" if aside is None else label] = look
     return notes
 
 
@@ -130,9 +187,8 @@ def by_goal(ax: Axes, table: pd.DataFrame) -> None:
     >>> [line.get_label() for line in ax.lines]
     ['validation cross entropy < 0.4', 'validation cross entropy < 0.2']
     """
-    reached = table["reached"].astype(bool)
-    steps = table["steps_to_result"].astype("Float64").where(reached, table["train_steps"]).astype(float)
-    table = table.assign(y=steps.where(reached), all=steps)
+    steps = points(table)
+    table = table.assign(y=steps, all=steps.fillna(table["train_steps"]))
     pairs = zip(table["goal_metric"], table["goal_threshold"], strict=True)
     table = table.assign(goal=[goal_text(str(metric), float(threshold)) for metric, threshold in pairs])
     goals = table.sort_values(GOAL, ascending=[True, False])["goal"]

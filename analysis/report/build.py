@@ -11,6 +11,7 @@ import pandas as pd
 
 from analysis import figures
 from analysis.counting import RACE, Goal
+from analysis.estimates import limits, pairs, tuned
 from analysis.load import STUDY, LoadError, StudyData, folders, load_study
 from analysis.parallel import spread
 from analysis.report import findings, other_goals, warnings
@@ -20,6 +21,8 @@ from analysis.tables.fits import table as fitted
 from analysis.tables.steps_to_result import answerable, refusals
 
 MANY_STUDIES = 100
+PAIRS = {"compare": "optimizer", "compare_workloads": "workload"}
+"""Table of comparisons -> the column in which a pair differs."""
 ONLY_DRAWN = ("axes", "maps", "budgets", "smoothing", "seconds")
 """Tables that are drawn but not written: they rearrange others, or hold times, which are written to cost.csv alone."""
 
@@ -109,7 +112,7 @@ def read(results: Sequence[Path | str], asked: Asked = Asked()) -> ReportData:
             batch size in `asked` was not measured.
 
     >>> said = read([published])
-    >>> said.sentences[1].partition(":")[0]
+    >>> said.sentences[3].partition(":")[0]
     'mlp_digits with momentum to validation cross entropy < 0.2'
     """
     goals = asked.readings
@@ -173,18 +176,18 @@ def tables(made: Sequence[StudyData], studies: Sequence[StudyData], asked: Asked
     1  maximum_useful_batch_size   32.0     <
     """
     goals = asked.readings
-    steps = steps_to_result.table(studies, goals=goals)
+    reruns = answers.rerun_steps(made, goals)
+    steps = tuned.table(steps_to_result.table(studies, goals=goals), reruns)
+    ends = limits.table(scaling.table(studies, goals, asked.base_batch_size), steps, asked.base_batch_size)
     cost = steps_to_result.cost_table([study for study in made if study.begun])
     every_trial = trials.trials(studies, goals)
     falling = best_errors.best_errors(studies)
-    reruns = answers.rerun_steps(made)
     moved = transfer.steps(made)
     return {
         "steps_to_result": steps,
-        "scaling": scaling.table(studies, goals, asked.base_batch_size),
+        "scaling": ends,
         "fits": fitted(steps),
-        "compare": compare.table(studies, goals),
-        "compare_workloads": compare.table(studies, goals, by="workload"),
+        **{name: pairs.table(compare.table(studies, goals, by), steps, ends, reruns, by) for name, by in PAIRS.items()},
         "relative": relative.table(steps, relative.workloads(studies), asked.normalise_at),
         "searches": answers.table(made),
         "reruns": answers.reruns(reruns),

@@ -6,9 +6,10 @@ from collections.abc import Mapping, Sequence
 import pandas as pd
 
 from analysis.counting import COMPLETE, RACE, Goal
+from analysis.estimates import headlines, verdicts
 from analysis.labels import batch_sizes, listed, percent
 from analysis.load import StudyData
-from analysis.tables import compare, scaling, steps_to_result, transfer
+from analysis.tables import steps_to_result, transfer
 
 
 def sentences(studies: Sequence[StudyData], tables: Mapping[str, pd.DataFrame], goals: Sequence[Goal]) -> list[str]:
@@ -26,9 +27,9 @@ def sentences(studies: Sequence[StudyData], tables: Mapping[str, pd.DataFrame], 
     """
     limits = tables["scaling"]
     return [
-        *compare.sentences(tables["compare"], limits),
-        *compare.sentences(tables["compare_workloads"], limits, by="workload"),
-        *scaling.sentences(tables["steps_to_result"], limits),
+        *verdicts.sentences(tables["compare"], limits),
+        *verdicts.sentences(tables["compare_workloads"], limits, by="workload"),
+        *headlines.sentences(tables["steps_to_result"], limits),
         *transfer.sentences(tables["rules"]),
         *stopping_sentences(studies),
         *grid_sentences(studies, goals),

@@ -6,7 +6,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from analysis.figures.scaling import LIMITS
+from analysis.estimates.limits import COLUMNS as LIMIT_COLUMNS
+from analysis.estimates.pairs import NUMBERS, SEARCHES
+from analysis.estimates.tuned import COLUMNS as ESTIMATES
 from analysis.labels import BOUNDS, duration, goal_text, number
 from analysis.load import STUDY
 from analysis.tables.transfer import briefly
@@ -15,7 +17,7 @@ DASH = "–"
 UNBROKEN = str.maketrans({" ": "\N{NO-BREAK SPACE}", "-": "\N{NON-BREAKING HYPHEN}"})
 USUAL = {"repeat": 0, "budget_multiple": 1.0, "stage": 0}
 STATUSES = ["complete", "infeasible", "incomplete"]
-SAID_ONCE = ("workload", "optimizer", "goal", "stopping", "base_batch_size", "device")
+SAID_ONCE = ("workload", "optimizer", "goal", "stopping", "base_batch_size", "device", "read from")
 """Columns that go into the caption if all rows hold the same value."""
 HEADERS = {
     "steps_to_result": "steps to goal",
@@ -29,12 +31,17 @@ HEADERS = {
     "information": "AICc",
 }
 DEFINITIONS = {
-    **{name: label for name, (label, _) in LIMITS.items()},
     "critical_batch_size_mccandlish": "critical batch size, McCandlish et al. 2018 (hyperbola)",
     "critical_batch_size_shoulder": "critical batch size, sharp shoulder",
     "critical_batch_size_zhang": "critical batch size, Zhang et al. 2024",
+    "perfect_scaling_limit": "perfect-scaling limit",
+    "maximum_useful_batch_size": "maximum useful batch size",
 }
-"""The names of limits of scaling in tables."""
+"""The names of limits of scaling in tables, the best known first."""
+
+
+TUNED, OPTIMUM = ("tuned_steps", "tuned_low", "tuned_high"), ("optimum_low", "optimum_high")
+SHOWN = {True: "differ", False: "tied"}
 
 
 class Cell(NamedTuple):
@@ -140,9 +147,20 @@ def _ratios(table: pd.DataFrame, *columns: str) -> pd.Series:
 
 
 def _pairs_shown(pairs: pd.DataFrame) -> pd.DataFrame:
-    """The speed-up of one curve over the other, with its interval."""
-    shown = _ratios(pairs, "speed_up", "low", "high")
-    return pairs.drop(columns=["speed_up", "low", "high"]).assign(**{"times fewer steps": shown})
+    """A row for each statement: the batch sizes that it is about, and how many times the steps of a b needs.
+
+    Searches are left out of the page, not of the file, where fresh seeds say more.
+    """
+    if (pairs["kind"] != SEARCHES).any():
+        pairs = pairs[pairs["kind"] != SEARCHES]
+    sizes = [
+        Cell(number(first) if first == last else f"{number(first)} to {number(last)}", first)
+        for first, last in zip(pairs["smallest_batch_size"], pairs["largest_batch_size"], strict=True)
+    ]
+    ratios = _ratios(pairs, "ratio", "low", "high")
+    kept = [name for name in pairs if name not in NUMBERS]
+    shown = [SHOWN[bool(each)] for each in pairs["shown"]]
+    return pairs[kept].assign(**{"batch sizes": sizes, "steps of b / a": ratios, "shown": shown})
 
 
 def _rules_shown(rules: pd.DataFrame) -> list[pd.DataFrame]:
@@ -210,22 +228,81 @@ def _steps_shown(steps: pd.DataFrame) -> pd.DataFrame:
         at = steps.columns.get_loc("steps_n")
         steps = steps.drop(columns=interval)
         steps.insert(at, "median best of N/4 trials", pd.Series(sure, steps.index, dtype=object))
+    if "tuned_steps" in steps:
+        steps = _estimates_shown(steps)
     pairs = zip(steps["steps_to_result"], steps["reached"], strict=True)
     cells = [value if reached else Cell("not reached", np.inf) for value, reached in pairs]
     return steps.assign(steps_to_result=pd.Series(cells, steps.index, dtype=object)).drop(columns="reached")
 
 
+def _estimates_shown(steps: pd.DataFrame) -> pd.DataFrame:
+    """The estimates beside S(B): each with its interval as one cell."""
+    rows = {name: steps[name] if name in steps else pd.Series(np.nan, steps.index) for name in ESTIMATES}
+    own, optimum = ([rows[name] for name in names] for names in (TUNED, ("tuned_steps", *OPTIMUM)))
+    columns: dict[str, Any] = {
+        "tuned, fresh seeds": [_between(*row) for row in zip(*own, strict=True)],
+        "tuned optimum, 95 %": [
+            None if pd.isna(low) or np.isinf(value) else f"{number(low)} to {number(high)}".translate(UNBROKEN)
+            for value, low, high in zip(*optimum, strict=True)
+        ],
+        "seeds that missed": [
+            None if not count else Cell(f"{missed:.0f} of {count:.0f}", missed / count)
+            for missed, count in zip(rows["missed"], rows["seeds"], strict=True)
+        ],
+        "tuned / S(B)": rows["luck"],
+        "convex curve": rows["curve_steps"],
+    }
+    at = steps.columns.get_loc("steps_to_result") + 1
+    steps = steps.drop(columns=[name for name in ESTIMATES if name in steps])
+    for place, (name, cells) in enumerate(columns.items(), at):
+        steps.insert(place, name, pd.Series(list(cells), steps.index, dtype=object))
+    return steps.dropna(axis=1, how="all")
+
+
+def _between(value: float, low: float, high: float) -> Cell | None:
+    if pd.isna(value):
+        return None
+    interval = "" if pd.isna(low) else f" ({number(low)} to {number(high)})"
+    return Cell("not reached" if np.isinf(value) else f"{number(value)}{interval}", value)
+
+
 def _scaling_shown(scaling: pd.DataFrame) -> pd.DataFrame:
-    """Limits with the bound beside the value, readable names, and intervals if there are any."""
-    shown = scaling.drop(columns=["value", "bound", "low", "high"], errors="ignore")
+    """Limits with bounds and intervals, under readable names; what S(B) and S_n alone give comes last."""
+    ranks = scaling["definition"].map({name: rank for rank, name in enumerate(DEFINITIONS)})
+    scaling = scaling.assign(rank=ranks).sort_values(["workload", "optimizer", "goal", "rank"], ignore_index=True)
+    shown = scaling.drop(columns=["value", "bound", "low", "high", "rank", *LIMIT_COLUMNS], errors="ignore")
     shown["definition"] = [DEFINITIONS.get(d, d.replace("_", " ")) for d in scaling["definition"]]
-    pairs = zip(scaling["value"], scaling["bound"], strict=True)
-    limits = [None if pd.isna(v) else Cell(BOUNDS[bound] + number(v), v) for v, bound in pairs]
-    shown["batch size (examples)"] = pd.Series(limits, scaling.index, dtype=object)
-    if "low" in scaling and scaling["low"].notna().any():
-        pairs = zip(scaling["low"], scaling["high"], strict=True)
-        shown["95 % interval"] = [None if pd.isna(a) else f"{number(a)} to {number(b)}" for a, b in pairs]
+    columns = {
+        "batch size (examples)": _bounded(scaling, "estimate", "estimate_bound"),
+        "95 % interval": _ends(scaling, "estimate_low", "estimate_high"),
+        "read from": scaling["read_from"],
+        "by S(B) alone": _bounded(scaling, "value", "bound"),
+        "95 % of resamples": _ends(scaling, "low", "high"),
+    }
+    for name, cells in columns.items():
+        if pd.Series(cells).notna().any():
+            shown[name] = pd.Series(list(cells), scaling.index, dtype=object)
     return shown
+
+
+def _bounded(scaling: pd.DataFrame, value: str, bound: str) -> list[Cell | None]:
+    pairs = zip(scaling[value], scaling[bound], strict=True)
+    return [None if pd.isna(v) else Cell(BOUNDS[bound] + number(v), v) for v, bound in pairs]
+
+
+def _ends(scaling: pd.DataFrame, low: str, high: str) -> list[str | None]:
+    """Intervals as text; 0 and infinity are open ends."""
+
+    def text(a: float, b: float) -> str | None:
+        if pd.isna(a):
+            return None
+        if a <= 0 and np.isinf(b):
+            return "open"
+        return (
+            f"above {number(a)}" if np.isinf(b) else f"below {number(b)}" if a <= 0 else f"{number(a)} to {number(b)}"
+        )
+
+    return [text(*pair) for pair in zip(scaling[low], scaling[high], strict=True)]
 
 
 def shown(table: pd.DataFrame, title: str) -> Table:

@@ -7,6 +7,8 @@ import numpy as np
 import pandas as pd
 
 from analysis.counting import Goal
+from analysis.estimates import tuned
+from analysis.estimates.pairs import SEARCHES
 from analysis.intervals import PART
 from analysis.labels import batch_sizes, goal_text, listed, metric_text
 from analysis.load import CURVE, StudyData
@@ -30,6 +32,7 @@ GAIN = 1.2
 LATE = 0.8
 
 MORE_TRIALS = "raise search.trials or narrow the search space"
+FRESH_SEEDS = "; search.reruns=4 shows what the best trial typically needs"
 CONTINUE = "sweep again to continue"
 OF_IMPORTED = {
     "edge": "a wider search may find fewer steps",
@@ -73,17 +76,18 @@ def sentences(
 
     Arguments:
         answered: study and goal of each row of `steps` (`analysis.tables.steps_to_result.table`).
-        limits, pairs: tables of `analysis.tables.scaling` and `analysis.tables.compare`.
+        limits, pairs: tables of `analysis.estimates.limits` and `analysis.estimates.pairs`.
         base: see `analysis.tables.scaling.perfect_scaling_limit`.
 
-    >>> from analysis.tables import compare, scaling, steps_to_result
-    >>> studies = [study]
-    >>> steps, limits, pairs = steps_to_result.table(studies), scaling.table(studies), compare.table(studies)
-    >>> (found,) = sentences(list(steps_to_result.answerable(studies)), steps, limits, pairs)
+    >>> from analysis.report.build import Asked, tables
+    >>> made = tables([study], [study], Asked())
+    >>> steps, limits, pairs = (made[name] for name in ("steps_to_result", "scaling", "compare"))
+    >>> (found,) = sentences(list(steps_to_result.answerable([study])), steps, limits, pairs)
     >>> for part in found.split("; "):
     ...     print(part)
     mlp_digits, sgd, batch size 64: only 3 of 20 trials reached the goal within 2 times the fewest steps
-    raise search.trials or narrow the search space.
+    raise search.trials or narrow the search space
+    search.reruns=4 shows what the best trial typically needs.
     """
     found = []
     for (study, goal), row in zip(answered, steps.to_dict("records"), strict=True):
@@ -138,7 +142,7 @@ def _edges(study: StudyData, goal: Goal) -> Iterator[Caution]:
         side = f"search.space.{edge.parameter}.{edge.side}"
         text = f"the best trials have {edge.parameter} {{}}, at the edge of the search space ({{}})"
         values = [f"{edge.value:.3g}", f"{edge.limit:g}"]
-        cure = f"set search.extend=true or widen {side}"
+        cure = f"search again in a wider space: set search.extend=true or widen {side}"
         if study.question["search"]["extend"]:
             cure = f"widen {side}"  # extensions follow the study's own goal
             if goal == study.goal and study.branch.stage >= study.question["search"]["extend_limit"]:
@@ -159,6 +163,7 @@ def _adaptive(study: StudyData, goal: Goal) -> Iterator[Caution]:
 def _trials(study: StudyData, goal: Goal, row: Row) -> Iterator[Caution]:
     """Too few trials: feasible, near the best, or by the best-of-n curve. Only the first of these is reported."""
     wanted, complete = study.question["search"]["trials"], row["complete"]
+    more = MORE_TRIALS if row.get("seeds") else f"{MORE_TRIALS}{FRESH_SEEDS}"
     if complete < wanted and study.imported:
         text = f"only {{}} of the {wanted:,} trials that count are COMPLETE"
         yield _about("unfinished", study, goal, text, "", f"{complete:,}")
@@ -179,10 +184,10 @@ def _trials(study: StudyData, goal: Goal, row: Row) -> Iterator[Caution]:
             gain = audits.gain_of_doubling(steps_to_result.feasible_steps(study, goal), row["censored_at"])
         if near < min(FEWEST_NEAR, wanted):  # a search of fewer trials passes if all are near
             text = f"only {{}} of {wanted:,} trials reached the goal within {factor:g} times the fewest steps"
-            yield _about("few near", study, goal, text, MORE_TRIALS, f"{near:,}")
+            yield _about("few near", study, goal, text, more, f"{near:,}")
         elif gain > GAIN:
             text = f"each doubling of the number of trials, up to {wanted:,}, divided the steps by {{}}"
-            yield _about("doubling", study, goal, text, MORE_TRIALS, f"{gain:.3g}")
+            yield _about("doubling", study, goal, text, more, f"{gain:.3g}")
 
 
 def _noise(study: StudyData, goal: Goal, row: Row) -> Iterator[Caution]:
@@ -244,11 +249,11 @@ def _unequal(answered: Answered, pairs: pd.DataFrame) -> Iterator[Caution]:
     """Two optimizers had different settings."""
     studies = {(s.workload, goal, s.batch_size, s.optimizer): s for s, goal in answered}
     differing: dict[tuple[str, str, Goal], dict[str, set[str]]] = {}
-    for row in pairs.itertuples():
+    for row in pairs[pairs["kind"] == SEARCHES].itertuples():
         goal = Goal(row.goal_metric, row.goal_threshold)
-        one, other = (studies[row.workload, goal, row.batch_size, name] for name in (row.optimizer, row.against))
+        one, other = (studies[row.workload, goal, row.smallest_batch_size, name] for name in (row.a, row.b))
         keys = {key for key in EQUAL if audits.asked(one, key) != audits.asked(other, key)}
-        differing.setdefault((row.workload, row.optimizer, goal), {}).setdefault(row.against, set()).update(keys)
+        differing.setdefault((row.workload, row.a, goal), {}).setdefault(row.b, set()).update(keys)
     for curve, against in differing.items():
         for name, keys in against.items():
             if keys:
@@ -270,8 +275,9 @@ def _uneven(answered: Answered) -> Iterator[Caution]:
 def _bases(steps: pd.DataFrame, base: float) -> Iterator[Caution]:
     """The base of perfect scaling is not the cheapest in examples."""
     for (workload, optimizer, metric, threshold), curve in steps[steps["reached"]].groupby(CURVE):
-        based = curve[curve["batch_size"] >= base].sort_values("batch_size")
-        ratios = based["examples_to_result"] / curve["examples_to_result"].min()
+        examples = curve["batch_size"] * list(tuned.points(curve).values())
+        based = curve.assign(examples=examples)[curve["batch_size"] >= base].sort_values("batch_size")
+        ratios = based["examples"] / examples.min()
         if ratios.iloc[:1].gt(scaling.PERFECT_SCALING_TOLERANCE).any():
             size, ratio = based["batch_size"].iloc[0], ratios.iloc[0]
             text = f"batch size {size:,}, the base of perfect scaling, took {ratio:.2g} times the examples of the best"
@@ -286,11 +292,11 @@ def _ends(answered: Answered, limits: pd.DataFrame) -> Iterator[Caution]:
     for study, goal in answered:
         curve = sizes.setdefault((*study.curve, goal), {})
         curve[study.batch_size] = study.question["workload"].get("train_examples") or np.inf
-    open_ends = limits[(limits["definition"] == "maximum_useful_batch_size") & (limits["bound"] == ">")]
+    open_ends = limits[(limits["definition"] == "maximum_useful_batch_size") & (limits["estimate_bound"] == ">")]
     for row in open_ends.itertuples():
         curve = sizes[row.workload, row.optimizer, Goal(row.goal_metric, row.goal_threshold)]
-        if len(curve) > 1 and row.value == max(curve) and row.value < curve[int(row.value)]:
-            text = f"steps still fall at the largest batch size, {row.value:,.0f}, so scaling ends beyond it"
+        if len(curve) > 1 and row.estimate == max(curve) and row.estimate < curve[int(row.estimate)]:
+            text = f"steps still fall at the largest batch size, {row.estimate:,.0f}, so scaling ends beyond it"
             about = row.workload, row.optimizer, Goal(row.goal_metric, row.goal_threshold)
             yield Caution("end", about, None, text, "sweep larger batch sizes")
 

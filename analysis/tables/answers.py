@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from analysis.counting import COMPLETE, INCOMPLETE, Branch
+from analysis.counting import COMPLETE, INCOMPLETE, Branch, Goal
 from analysis.edges import widening
 from analysis.load import GOAL, STUDY, StudyData
 from analysis.tables import audits, steps_to_result
@@ -179,12 +179,42 @@ def repeats(studies: Sequence[StudyData]) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=columns)
 
 
-def rerun_steps(studies: Sequence[StudyData]) -> pd.DataFrame:
-    """Every finished run of a tuned configuration with fresh seeds.
+def fresh_seeds(searches: Mapping[Branch, StudyData], goal: Goal | None = None) -> tuple[StudyData, StudyData] | None:
+    """(the search, the trainings of its tuned configuration with fresh seeds); None if there are none.
+
+    Seeds are fresh if they had no part in choosing the configuration. The trial index numbers them, and equal numbers
+    are equal seeds at every batch size and for every optimizer. Every estimate of S(B) is read from here.
+
+    Arguments:
+        searches: all searches of one study, by branch.
+        goal: the configuration is the one that this goal chooses; by default, the study's own.
+
+    >>> folder = f"{published}/studies/mlp_digits/sgd/64"
+    >>> search, again = fresh_seeds({study.branch: study for study in (study, load_study(f"{folder}/rerun-1"))})
+    >>> str(again.branch), len(again.trials)
+    ('reruns of trial 1', 5)
+    """
+    chosen = answer(searches)
+    goal = goal or chosen.goal
+    if not chosen.begun or steps_to_result.unanswerable(chosen, goal):
+        return None
+    row = steps_to_result.row(chosen, goal)
+    again = searches.get(chosen.branch._replace(rerun=row["trial"])) if row["reached"] else None
+    if again is None or steps_to_result.unanswerable(again, goal):
+        return None
+    return chosen, again
+
+
+def rerun_steps(studies: Sequence[StudyData], goals: Sequence[Goal | None] = (None,)) -> pd.DataFrame:
+    """Every finished training of a tuned configuration with fresh seeds.
+
+    Arguments:
+        studies: all searches.
+        goals: the goals to read from the curves, where they can answer them; None is each study's own.
 
     Returns:
-        A row for each (workload, optimizer, batch_size, rerun): the goal, trial and steps_to_result of the search,
-        status of the run, and its steps (to the goal; infinite if it was not reached).
+        A row for each (workload, optimizer, batch_size, goal, rerun): trial and steps_to_result of the search, status
+        of the run, and its steps (to the goal; infinite if it was not reached).
 
     >>> folder = f"{published}/studies/mlp_digits/sgd/64"
     >>> search = load_study(folder)
@@ -196,14 +226,16 @@ def rerun_steps(studies: Sequence[StudyData]) -> pd.DataFrame:
     """
     frames = []
     for searches in by_study(studies):
-        row = steps_to_result.row(chosen := answer(searches))
-        again = searches.get(chosen.branch._replace(rerun=row["trial"])) if row["reached"] else None
-        if again is not None:
-            frame = steps_to_result.outcomes(again).rename_axis("rerun").reset_index()
-            frame = frame[frame["status"] != INCOMPLETE]
-            steps = frame["steps_to_goal"].where(frame["status"] == COMPLETE).astype("float64").fillna(np.inf)
-            kept = {key: row[key] for key in (*STUDY, *GOAL, "trial", "steps_to_result")}
-            frames.append(frame[["rerun", "status"]].assign(steps=steps, **kept))
+        for goal in goals:
+            found = fresh_seeds(searches, goal)
+            if found is not None:
+                search, again = found
+                row = steps_to_result.row(search, goal)
+                frame = steps_to_result.outcomes(again, goal or search.goal).rename_axis("rerun").reset_index()
+                frame = frame[frame["status"] != INCOMPLETE]
+                steps = frame["steps_to_goal"].where(frame["status"] == COMPLETE).astype("float64").fillna(np.inf)
+                kept = {key: row[key] for key in (*STUDY, *GOAL, "trial", "steps_to_result")}
+                frames.append(frame[["rerun", "status"]].assign(steps=steps, **kept))
     columns = [*STUDY, *GOAL, "trial", "steps_to_result", "rerun", "status", "steps"]
     return pd.concat(frames, ignore_index=True)[columns] if frames else pd.DataFrame(columns=columns)
 

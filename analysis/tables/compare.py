@@ -1,4 +1,4 @@
-"""Compare pairs of curves: which needs fewer steps at which batch size, by how much, and whether the data show it.
+"""Compare the searches of pairs of curves at each batch size, by S(B) and S_n. No fresh seeds are needed.
 
 Shapes: N feasible trials of one study, R resamples. Steps are infinite where a goal was not reached.
 """
@@ -11,7 +11,6 @@ import pandas as pd
 
 from analysis.counting import Goal
 from analysis.intervals import ratios
-from analysis.labels import bounded, goal_text, listed
 from analysis.load import GOAL, StudyData
 from analysis.tables import relative
 from analysis.tables.steps_to_result import answerable, feasible_steps, row
@@ -82,69 +81,3 @@ def speed_up(
     least, most = ratios(against, steps, ((seed[0] + 1, seed[1]), seed), censored_at[::-1])
     low, high = np.quantile(least, 0.025, method="lower"), np.quantile(most, 0.975, method="higher")
     return float(found), float(low), float(high)
-
-
-def sentences(pairs: pd.DataFrame, limits: pd.DataFrame, by: str = "optimizer") -> list[str]:
-    """A sentence for each pair that is shown to differ, and one about all others.
-
-    Arguments:
-        pairs, limits: from `table` and `analysis.tables.scaling.table`.
-
-    >>> pairs = pd.DataFrame({"workload": "digits", "goal_metric": "val/classification_error", "goal_threshold": 0.05,
-    ...     "optimizer": "adam", "against": "sgd", "batch_size": [64, 256],
-    ...     "speed_up": [1.1, 2.0], "low": [0.9, 1.4], "high": [1.3, 2.5]})
-    >>> limits = pd.read_csv(f"{published}/tables/scaling.csv")  # limits of other curves add nothing
-    >>> sentences(pairs, limits)
-    ['digits to validation error < 0.05: adam needs fewer steps than sgd at batch size 256 (up to 2 times).']
-    """
-    found = []
-    for (held, metric, threshold), group in pairs.groupby([FIXED[by], *GOAL], sort=True):
-        subject = f"{held} to {goal_text(metric, threshold)}"
-        ahead = [_ahead(one, other, pair) for (one, other), pair in group.groupby([by, "against"], sort=True)]
-        said = [f"{subject}: {words}." for words in ahead if words]
-        names = sorted({*group[by], *group["against"]})
-        if not said:
-            none = f"neither {listed(names, 'nor')}" if len(names) == 2 else f"none of {listed(names)}"
-            said = [f"{subject}: {none} is shown to need fewer steps at any batch size."]
-        elif not all(ahead):
-            said.append(f"{subject}: no other pair of {listed(names)} is shown to differ.")
-        mine = limits[(limits[[FIXED[by], *GOAL]] == [held, metric, threshold]).all(axis=1)]
-        found += [*said[:-1], f"{said[-1]} {_useful(names, mine, by)}".strip()]
-    return found
-
-
-def _ahead(one: str, other: str, pair: pd.DataFrame) -> str:
-    """The batch sizes at which one of a pair is shown to need fewer steps; empty if there are none."""
-    parts = []
-    for name, behind, low, ratio in (
-        (one, other, pair["low"], pair["speed_up"]),
-        (other, one, 1 / pair["high"], 1 / pair["speed_up"]),
-    ):
-        shown = pair.assign(ratio=ratio)[low > 1].sort_values("batch_size")
-        where = []
-        for missed, rows in shown.groupby(np.isinf(shown["ratio"]), sort=True):
-            sizes, most = ", ".join(f"{size:,}" for size in rows["batch_size"]), rows["ratio"].max()
-            # The best of more trials is luckier, so S(B) can point the other way than S_n, which uses equal numbers.
-            times = f"up to {most:.2g} times" if most > 1 else "comparing the best of equal numbers of trials"
-            where.append(f"{sizes} ({f'where {behind} missed the goal' if missed else times})")
-        if where:
-            parts.append(f"{name} needs fewer steps than {behind} at batch size {', '.join(where)}")
-    return "; ".join(parts)
-
-
-def _useful(names: Sequence[str], limits: pd.DataFrame, by: str) -> str:
-    """The maximum useful batch sizes, and their ratio if both are known."""
-    useful = limits[limits["definition"] == "maximum_useful_batch_size"].dropna(subset="value").set_index(by)
-    found = useful.loc[[name for name in names if name in useful.index], ["value", "bound"]]
-    if len(found) < 2:
-        return ""
-    if len(found.drop_duplicates()) == 1 and len(found) == len(names):
-        return f"Maximum useful batch size: {_useful_in_words(*found.iloc[0])} with each."
-    listed = ", ".join(f"{_useful_in_words(row.value, row.bound)} with {row.Index}" for row in found.itertuples())
-    times = f" (a ratio of {found['value'].max() / found['value'].min():.3g})" if (found["bound"] == "=").all() else ""
-    return f"Maximum useful batch sizes: {listed}{times}."
-
-
-def _useful_in_words(value: float, bound: str) -> str:
-    """A limit as text. `<` is not written as `at most`: a few trials may not show a gain that exists."""
-    return f"none above {value:,.0f} shown" if bound == "<" else bounded(value, bound)

@@ -12,15 +12,12 @@ import pandas as pd
 
 from analysis.counting import Goal
 from analysis.intervals import PART, RESAMPLES, draws, median_best_of, ratios, resampled
-from analysis.labels import bounded, curve_text
 from analysis.load import CURVE, StudyData
 from analysis.tables import fits
 from analysis.tables.steps_to_result import answerable, feasible_steps, row
 
 PERFECT_SCALING_TOLERANCE = 1.2
 USEFUL_GAIN = 1.05
-NO_DIFFERENCE = 2
-"""Fits whose AICc differs by less are equally good (Burnham and Anderson 2002, section 2.6)."""
 CRITICAL = ("critical_batch_size_mccandlish", "critical_batch_size_shoulder", "critical_batch_size_zhang")
 
 
@@ -31,7 +28,7 @@ class Limit:
     Attributes:
         bound: `=`; `>` if the data show no end, because this is the largest measured batch size or because larger ones
             missed the goal within too few steps to tell; `<` if the limit lies at or below the smallest batch size.
-        low, high: 95 % interval; NaN if there is none.
+        low, high: 95 % interval, 0 or infinite where it is open; NaN if there is none.
     """
 
     value: float
@@ -218,7 +215,8 @@ def critical_batch_sizes(steps: Mapping[int, float], base: float | None = None) 
         found["critical_batch_size_zhang"] = _within(reached, *zhang)
     if len(reached) >= 4:
         fit = fits.shoulder(steps)
-        found["critical_batch_size_shoulder"] = _within(reached, fit.critical, *fit.interval())
+        # No interval: with a free sharpness the bend may lie anywhere between two batch sizes.
+        found["critical_batch_size_shoulder"] = _within(reached, fit.critical, np.nan, np.nan)
     return found
 
 
@@ -285,113 +283,3 @@ def _limits(
             value = limits[name].value
             limits[name] = replace(limits[name], low=float(np.fmin(low, value)), high=float(np.fmax(high, value)))
     return limits | critical_batch_sizes(fewest, base)
-
-
-def sentences(steps: pd.DataFrame, limits: pd.DataFrame) -> list[str]:
-    """The findings on each curve as sentences; what the data establish comes first.
-
-    Arguments:
-        steps, limits: from `analysis.tables.steps_to_result.table` and `table`.
-
-    >>> import re
-    >>> steps = pd.read_csv(f"{published}/tables/steps_to_result.csv")
-    >>> limits = pd.read_csv(f"{published}/tables/scaling.csv")
-    >>> for part in re.split("(?<=[:.)]) ", sentences(steps, limits)[0]):
-    ...     print(part)
-    mlp_digits with momentum to validation cross entropy < 0.2:
-    no batch size above 64 is shown to need fewer steps (bounds 64 to 1,024):
-    16 steps at 64, 47.4 times fewer than the 759 at batch size 1.
-    Steps fall in proportion to batch size (perfect scaling)
-    up to about 32 (bounds 1 to 256).
-    """
-    found = []
-    for key, curve in steps.groupby(CURVE, sort=True):
-        mine = limits[(limits[CURVE] == list(key)).all(axis=1)]
-        by_name = mine.set_index("definition")
-        critical = _critical_sentence(key, by_name, curve)
-        found += [_sentence(key, curve.sort_values("batch_size"), by_name), critical]
-    return [sentence for sentence in found if sentence]
-
-
-def _sentence(key: tuple[str, str, str, float], curve: pd.DataFrame, limits: pd.DataFrame) -> str:
-    subject = curve_text(*key)
-    reached = curve[curve["reached"]]
-    if reached.empty:
-        return f"{subject}: no batch size reached the goal."
-    if len(reached) == 1:
-        only = reached.iloc[0]
-        return f"{subject}: reached at batch size {only.batch_size:,} alone, in {only.steps_to_result:,} steps."
-    perfect, useful = limits.loc["perfect_scaling_limit"], limits.loc["maximum_useful_batch_size"]
-    found = f"{subject}: {_gain(useful, curve)}{_interval(useful, curve)}"
-    first, last = reached.iloc[0], reached.loc[reached["batch_size"] == useful.value].iloc[0]
-    if useful.value != first.batch_size:
-        speed_up = first.steps_to_result / last.steps_to_result
-        against = f"{speed_up:,.1f} times fewer than" if speed_up > 1 else "against"
-        found += (
-            f": {last.steps_to_result:,} steps at {last.batch_size:,}, {against} the {first.steps_to_result:,} "
-            f"at batch size {first.batch_size:,}"
-        )
-    if np.isnan(perfect.value):  # no batch size from the base on reached the goal
-        return f"{found}."
-    return f"{found}. {_proportional(perfect, curve)}{_interval(perfect, curve)}."
-
-
-def _gain(useful: pd.Series, curve: pd.DataFrame) -> str:
-    """Which larger batch sizes are shown to need fewer steps."""
-    if useful.bound != ">":
-        least = f", {_smallest(useful.value, curve)}," if useful.bound == "<" else ""
-        return f"no batch size above {useful.value:,.0f}{least} is shown to need fewer steps"
-    if useful.value == curve["batch_size"].max():
-        return f"steps still fall at the largest batch size, {useful.value:,.0f}"
-    return f"the maximum useful batch size is {bounded(useful.value, useful.bound)}"
-
-
-def _proportional(perfect: pd.Series, curve: pd.DataFrame) -> str:
-    """The batch sizes up to which steps fall in proportion."""
-    if perfect.bound == "<":
-        return f"No perfect scaling is shown beyond {perfect.value:,.0f}, {_smallest(perfect.value, curve)}"
-    upto = f"about {perfect.value:,.0f}" if perfect.bound == "=" else bounded(perfect.value, perfect.bound)
-    if perfect.bound == ">" and perfect.value == curve["batch_size"].max():
-        upto = f"the largest batch size, {perfect.value:,.0f}"
-    return f"Steps fall in proportion to batch size (perfect scaling) up to {upto}"
-
-
-def _smallest(batch_size: float, curve: pd.DataFrame) -> str:
-    """Name the batch size: the smallest, the smallest that reached the goal, or the base."""
-    if batch_size == curve["batch_size"].min():
-        return "the smallest batch size"
-    first = curve.loc[curve["reached"], "batch_size"].min()
-    return "the smallest that reached the goal" if batch_size == first else "the base"
-
-
-def _interval(limit: pd.Series, curve: pd.DataFrame, named: bool = True) -> str:
-    """The 95 % interval in brackets, if there is one; an end outside the measured batch sizes has no number."""
-    if pd.isna(limit.low):
-        return ""
-    least, most = curve["batch_size"].min(), curve["batch_size"].max()
-    low = f"below {least:,}" if limit.low < least else f"{limit.low:,.0f}"
-    high = f"above {most:,}" if limit.high > most else f"{limit.high:,.0f}"
-    if low == high:
-        return f" ({low} in every resample)"
-    return f" ({'bounds ' if named else ''}{low} to {high})"
-
-
-def _critical_sentence(key: tuple[str, str, str, float], limits: pd.DataFrame, curve: pd.DataFrame) -> str:
-    """The critical batch size by each definition that the data allow, and the better fit; empty if there are none."""
-    names = {"mccandlish": "McCandlish et al. (2018)", "shoulder": "the sharp shoulder", "zhang": "Zhang et al. (2024)"}
-    known = {name: limits.loc[f"critical_batch_size_{name}"] for name in names}
-    found = [
-        f"{bounded(limit.value, limit.bound)}{_interval(limit, curve, named=False)} by {names[name]}"
-        for name, limit in known.items()
-        if not pd.isna(limit.value)
-    ]
-    text = f"Critical batch size of {curve_text(*key)}: {', '.join(found)}." if found else ""
-    fitted = fits.table(curve)
-    information = fitted["information"].dropna()
-    if len(information) < 2:
-        return text
-    ahead = float(information.max() - information.min())
-    better = fitted.loc[information.idxmin(), "fit"]
-    if ahead < NO_DIFFERENCE:
-        return f"{text} The hyperbola and the sharp shoulder fit equally well."
-    return f"{text} The {'sharp shoulder' if better == 'shoulder' else better} fits better (AICc lower by {ahead:.3g})."

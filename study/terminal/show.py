@@ -1,5 +1,6 @@
 """Shows frames of `analysis` as tables on the terminal, with their sentences. Imports no torch."""
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -52,14 +53,16 @@ def _fewest_steps(curve: pd.DataFrame) -> Iterator[Table]:
     tuned = [name for name in searched if name not in OF_SCHEDULES and curve[name].notna().any()]
     tuned.sort(key=lambda name: name != "learning_rate")
     varied = [name for name in tuned if name in (*tuned[:2], SCHEDULE) or curve[name].nunique() > 1]
+    again = "seeds" in curve and curve["seeds"].any()
     counts = ["complete", *(["incomplete"] if curve["incomplete"].any() else []), "infeasible"]
     for names, space in ((varied, " "), *((varied[:count], "\n") for count in range(len(varied), -1, -1))):
-        headings = ("batch size", "steps", "examples", *names, *counts)
+        headings = ("batch size", "steps", *(["fresh seeds"] if again else []), "examples", *names, *counts)
         table = columns(*(heading.replace("_", " ").replace(" ", space) for heading in headings))
         for row in curve.to_dict("records"):
             table.add_row(
                 f"{row['batch_size']:,}",
                 _steps_or_why_not(row),
+                *([_with_fresh_seeds(row)] if again else []),
                 f"{row['examples_to_result']:,}" if row["reached"] else "",
                 *(value_text(row[name]) if row["reached"] else "" for name in names),
                 *(str(row[count]) for count in counts),
@@ -71,6 +74,16 @@ def _steps_or_why_not(row: Mapping[str, Any]) -> str:
     if row["reached"]:
         return f"{row['steps_to_result']:,}"
     return f"> {row['train_steps']:,}" if row["complete"] else "diverged" if row["infeasible"] else "unknown"
+
+
+def _with_fresh_seeds(row: Mapping[str, Any]) -> str:
+    """The steps of the tuned configuration with fresh seeds, and their interval."""
+    if not row["seeds"]:
+        return ""
+    if math.isinf(row["tuned_steps"]):
+        return f"{row['missed']} of {row['seeds']} missed"
+    interval = "" if math.isnan(row["tuned_low"]) else f" ({number(row['tuned_low'])}-{number(row['tuned_high'])})"
+    return f"{number(row['tuned_steps'])}{interval}"
 
 
 def rules(console: Console, moved: pd.DataFrame, sentences: Sequence[str]) -> None:

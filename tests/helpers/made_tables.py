@@ -34,7 +34,7 @@ def table(optimizer="nesterov", sizes=(1, 4, 16, 64, 256), missed=(), workload="
 
 def limits(optimizer="nesterov", workload="digits", perfect=(16.0, "="), useful=(256.0, ">")):
     rows = [("perfect_scaling_limit", *perfect), ("maximum_useful_batch_size", *useful)]
-    frame = pd.DataFrame(rows, columns=["definition", "value", "bound"])
+    frame = pd.DataFrame(rows, columns=["definition", "estimate", "estimate_bound"])
     return frame.assign(workload=workload, optimizer=optimizer, goal_metric=METRIC, goal_threshold=0.05)
 
 

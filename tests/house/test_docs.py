@@ -13,10 +13,9 @@ import pytest
 import torch
 from house import doc_pages
 
-from analysis import figures, load
+from analysis import figures
 from analysis.counting import Goal
 from analysis.figures.registry import Drawing
-from analysis.tables import answers, scaling
 from study.__main__ import TAKE_OVERRIDES
 from study.commands import parser
 from study.config.jobs import parse_jobs
@@ -88,7 +87,7 @@ def test_the_notebook(monkeypatch):
     names: dict[str, object] = {}
     for block in doc_pages.blocks("docs/guide/notebooks.md", "python"):
         exec(block, names)
-    steps, limits, curves = (names[name] for name in ("steps", "limits", "curves"))
+    steps, limits, curves = (names[name] for name in ("steps", "ends", "curves"))
     assert set(steps["optimizer"]) == {"momentum", "sgd"}
     assert "maximum_useful_batch_size" in set(limits["definition"])
     assert list(curves.columns[:2]) == ["trial", "step"]
@@ -152,12 +151,16 @@ def test_the_figure_is_drawn():
 
 def test_the_critical_batch_sizes_of_the_readme():
     text = (ROOT / "README.md").read_text()
+    limits, pairs = (pd.read_csv(ROOT / PUBLISHED / f"tables/{name}.csv") for name in ("scaling", "compare"))
     goal = Goal.parse(re.search(r"The goal is\s`(.*?)`", text)[1])
-    studies = answers.answers(load.load(ROOT / PUBLISHED))
-    limits = scaling.table(studies, [goal]).set_index(["optimizer", "definition"])
+    assert {(goal.metric, goal.threshold)} == {*zip(limits["goal_metric"], limits["goal_threshold"], strict=True)}
+    limits = limits.set_index(["optimizer", "definition"])
     for optimizer, told in zip(("momentum", "sgd"), re.findall(r"(\d+) \((\d+) to (\d+)\)", text)[:2], strict=True):
         row = limits.loc[(optimizer, "critical_batch_size_mccandlish")]
-        assert [round(row[key]) for key in ("value", "low", "high")] == [int(number) for number in told]
+        assert [round(row[f"estimate{end}"]) for end in ("", "_low", "_high")] == [int(number) for number in told]
+    [told] = re.findall(r"momentum needs ([\d.]+) times \(([\d.]+)\s+to\s+([\d.]+)\)", text)
+    row = pairs.set_index("kind").loc["beyond the critical batch size"]
+    assert [round(row[name], 2) for name in ("ratio", "low", "high")] == [float(number) for number in told]
 
 
 def test_the_figures_of_the_readme_are_among_the_measured_ones():

@@ -25,8 +25,9 @@ ROOT = Path(__file__).parents[3]
 METRIC = "val/classification_error"
 PAIRS = pd.DataFrame(
     {
-        **{"workload": "digits", "goal_metric": METRIC, "goal_threshold": 0.05, "optimizer": "nesterov"},
-        **{"against": "sgd", "batch_size": [1, 8], "speed_up": [1.5, np.inf], "low": [0.9, 2.0], "high": [2.5, np.inf]},
+        **{"kind": ["all batch sizes", "one batch size"], "workload": "digits", "a": "nesterov", "b": "sgd"},
+        **{"goal_metric": METRIC, "goal_threshold": 0.05, "smallest_batch_size": [1, 8], "largest_batch_size": [64, 8]},
+        **{"ratio": [1.5, np.inf], "low": [0.9, 2.0], "high": [2.5, np.inf], "shown": [False, True]},
     }
 )
 HTML = re.compile(r"</?(a|b|body|code|dd|details|div|dl|dt|figure|h\d|head|html|li|ol|p|span|table|t[dhr]|ul)\b")
@@ -59,7 +60,9 @@ def tables(workload="digits", optimizers=("nesterov",)):
     """Steps to result, limits and cost at three batch sizes under each optimizer."""
     names = pd.DataFrame({"workload": workload, "optimizer": optimizers})
     goals = names.assign(goal_metric=METRIC, goal_threshold=0.05)
-    limits = pd.DataFrame(LIMITS, columns=["definition", "value", "bound"]).assign(low=np.nan, high=np.nan)
+    limits = pd.DataFrame(LIMITS, columns=["definition", "estimate", "estimate_bound"])
+    nothing = dict.fromkeys(("value", "low", "high", "estimate_low", "estimate_high", "read_from"), np.nan)
+    limits = limits.assign(**nothing, bound="=")
     return goals.merge(STEPS, how="cross"), goals.merge(limits, how="cross"), names.merge(COST, how="cross")
 
 
@@ -78,7 +81,7 @@ def shown(data):
 def made_of(steps, scaling, cost):
     """Tables by name, as of `analysis.report.build.tables`."""
     searched = {"searches": searches(steps), "reruns": reruns(steps), "repeats": analysis_searches.repeats([])}
-    workloads = PAIRS.iloc[:0].rename(columns={"workload": "optimizer", "optimizer": "workload"})
+    workloads = PAIRS.iloc[:0].rename(columns={"workload": "optimizer"})
     compared = {"compare": PAIRS, "compare_workloads": workloads, "rules": transfer.table(transfer.steps([]))}
     return {
         "steps_to_result": steps,
@@ -196,7 +199,7 @@ def test_what_is_the_same_in_all_rows_goes_into_the_caption(text):
 def test_intervals_are_shown_once_there_are_any(text):
     data = report()
     assert "<button>95 % interval" not in text
-    scaling = data.tables["scaling"].assign(low=[4.0, np.nan], high=[16.0, np.nan])
+    scaling = data.tables["scaling"].assign(estimate_low=[4.0, np.nan], estimate_high=[16.0, np.nan])
     changed = {"scaling": scaling, "steps_to_result": data.tables["steps_to_result"].iloc[:0]}
     found = page(replace(data, tables={**data.tables, **changed}))
     assert ["perfect-scaling limit", "8", "4 to 16"] in Page(found).rows

@@ -3,11 +3,13 @@
 from dataclasses import replace
 
 import numpy as np
+import pandas as pd
 import pytest
+from helpers.estimated import estimated
 
 from analysis.counting import Goal, evaluation_grid
 from analysis.load import load_study
-from analysis.tables import audits, compare
+from analysis.tables import audits
 from analysis.tables.audits import Edge, edges
 
 MOMENTUM = {"low": 0.0, "high": 0.999, "scale": "reverse_log", "hard": ["low"]}
@@ -142,11 +144,26 @@ def test_which_space_of_schedules_contains_which(tuned, chosen, schedule, more, 
 def test_a_general_optimizer_must_not_be_slower(tuned, ends, under_tuned):
     special = tuned(*SGD)
     general = tuned("momentum", SPACE, ends)
-    [found] = audits.inclusions([special, general], compare.table([special[0], general[0]]))
+    [found] = audits.inclusions([special, general], estimated([special[0], general[0]]).pairs)
     goal = Goal("val/classification_error", 0.1)
     assert (found.study.optimizer, found.special, found.goal) == ("momentum", "sgd", goal)
     assert found.ratio == pytest.approx(np.inf if ends[0] is None else min(ends) / 20)
     assert found.under_tuned == under_tuned
+
+
+@pytest.mark.parametrize(
+    ("ratio", "low", "high", "under_tuned"),
+    [(0.5, 0.4, 0.6, True), (0.5, 0.2, 1.1, False), (0.9, 0.85, 0.95, False), (2.0, 1.8, 2.2, False)],
+)
+def test_fresh_seeds_decide_where_there_are_any(tuned, ratio, low, high, under_tuned):
+    """The trials of the searches, which are the same, show nothing; `ratio` is steps of SGD over those of momentum."""
+    special, general = tuned(*SGD), tuned("momentum", SPACE)
+    pairs = estimated([special[0], general[0]]).pairs
+    seeds = pairs.assign(kind="two configurations", ratio=ratio, low=low, high=high)
+    [found] = audits.inclusions([special, general], pd.concat([pairs, seeds], ignore_index=True))
+    assert found.ratio == pytest.approx(1 / ratio)
+    assert found.under_tuned == under_tuned
+    assert not audits.inclusions([special, general], pairs)[0].under_tuned
 
 
 @pytest.mark.parametrize("name", ["adam", "zero"])
@@ -155,7 +172,7 @@ def test_names_may_come_in_either_order(tuned, monkeypatch, name):
     special = tuned(*SGD)
     general, goal = tuned("momentum", {"learning_rate": ranged(1e-3, 1.0), "momentum": [0.0]}, (60,) * 8)
     general = replace(general, question=general.question | {"optimizer": name}, derived={})
-    [found] = audits.inclusions([(general, goal), special], compare.table([general, special[0]]))
+    [found] = audits.inclusions([(general, goal), special], estimated([general, special[0]]).pairs)
     assert found.ratio == 3
     assert found.under_tuned
 

@@ -3,13 +3,12 @@
 import math
 
 import numpy as np
-import pandas as pd
 import pytest
 from helpers.fused import partly
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from analysis.tables import fits, scaling
+from analysis.tables import fits
 from analysis.tables.scaling import critical_batch_sizes
 
 SIZES = [2**power for power in range(13)]
@@ -109,12 +108,3 @@ def test_too_few_batch_sizes_say_nothing():
     three = critical_batch_sizes({1: 100.0, 4: 30.0, 16: 12.0})
     assert not math.isnan(three["critical_batch_size_mccandlish"].value)
     assert math.isnan(three["critical_batch_size_shoulder"].value)
-
-
-def test_ends_of_intervals_beyond_what_was_measured_are_told_as_that():
-    """Of three noisy points the bend may lie anywhere."""
-    steps = pd.read_csv("results/published/simple_cnn_fashion_mnist/tables/steps_to_result.csv")
-    limits = pd.read_csv("results/published/simple_cnn_fashion_mnist/tables/scaling.csv")
-    said = " ".join(scaling.sentences(steps, limits))
-    assert "54 (below 32 to above 512) by McCandlish et al. (2018)" in said
-    assert "211 (101 to 439) by McCandlish et al. (2018)" in said

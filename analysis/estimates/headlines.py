@@ -1,0 +1,175 @@
+"""The findings on each curve as sentences, the critical batch size first: it is the best known of the limits."""
+
+import numpy as np
+import pandas as pd
+
+from analysis.estimates import tuned
+from analysis.labels import curve_text, listed, number
+from analysis.load import CURVE
+from analysis.tables import fits
+
+NO_DIFFERENCE = 2
+"""Fits whose AICc differs by less are equally good (Burnham and Anderson 2002, section 2.6)."""
+NAMES = {"mccandlish": "McCandlish et al. (2018)", "shoulder": "the sharp shoulder", "zhang": "Zhang et al. (2024)"}
+
+
+def sentences(steps: pd.DataFrame, limits: pd.DataFrame) -> list[str]:
+    """Two lines for each curve: its limits, and how they were measured.
+
+    Arguments:
+        steps, limits: from `analysis.estimates.tuned.table` and `analysis.estimates.limits.table`.
+
+    >>> steps = pd.read_csv(f"{published}/tables/steps_to_result.csv")
+    >>> limits = pd.read_csv(f"{published}/tables/scaling.csv")
+    >>> for part in sentences(steps, limits)[0].split(". "):
+    ...     print(part.replace(": critical", ":\\ncritical").replace(" by Mc", "\\nby Mc").replace(") up", ")\\nup"))
+    mlp_digits with momentum to validation cross entropy < 0.2:
+    critical batch size 62 (95%: 46 to 84)
+    by McCandlish et al
+    (2018), 59 by the sharp shoulder, 14 (95%: 10 to 18) by Zhang et al
+    (2024)
+    The hyperbola fits better (AICc lower by 3.75)
+    Steps fall in proportion to batch size (perfect scaling, within 20%)
+    up to about 9 (95%: 3.3 to 44)
+    Steps still fall at the largest batch size that reached the goal, 1,024 (95%: above 170).
+    """
+    found = []
+    for key, curve in steps.groupby(CURVE, sort=True):
+        curve = curve.sort_values("batch_size")
+        reached = curve[np.isfinite(list(tuned.points(curve).values()))]
+        subject = curve_text(*key)
+        if len(reached) < 2:
+            found.append(f"{subject}: {_only(reached)}.")
+            continue
+        mine = limits[(limits[CURVE] == list(key)).all(axis=1)].set_index("definition")
+        found += [f"{subject}: {_limits(mine, reached)}", f"{subject}: {_measured(curve, reached)}"]
+    return found
+
+
+def _only(reached: pd.DataFrame) -> str:
+    if reached.empty:
+        return "no batch size reached the goal"
+    [(size, steps)] = tuned.points(reached).items()
+    return f"reached at batch size {size:,} alone, in {number(steps)} steps"
+
+
+def _limits(limits: pd.DataFrame, reached: pd.DataFrame) -> str:
+    first, last = int(reached["batch_size"].iloc[0]), int(reached["batch_size"].iloc[-1])
+    if limits["estimate"].isna().all():
+        return "limits of scaling need three batch sizes that reached the goal."
+    return " ".join([_critical(limits, reached), _perfect(limits, first, last), _useful(limits, first, last)]).strip()
+
+
+def _critical(limits: pd.DataFrame, reached: pd.DataFrame) -> str:
+    """The critical batch size by each definition that the data allow, and the better fit."""
+    known = {name: limits.loc[f"critical_batch_size_{name}"] for name in NAMES}
+    found = [f"{_value(row)} by {NAMES[name]}" for name, row in known.items() if not pd.isna(row["estimate"])]
+    text = f"critical batch size {', '.join(found)}."
+    points = reached.assign(reached=True, steps_to_result=tuned.points(reached).values())
+    fitted = fits.table(points)
+    information = fitted["information"].dropna()
+    if len(information) < 2:
+        return text
+    ahead = float(information.max() - information.min())
+    if ahead < NO_DIFFERENCE:
+        return f"{text} The hyperbola and the sharp shoulder fit equally well."
+    better = fitted.loc[information.idxmin(), "fit"]
+    return f"{text} The {'sharp shoulder' if better == 'shoulder' else better} fits better (AICc lower by {ahead:.3g})."
+
+
+def _value(row: pd.Series) -> str:
+    """A limit with its interval, or the bound that the data give."""
+    words = {"=": "", ">": "at least ", "<": "at most "}[row["estimate_bound"]]
+    return f"{words}{_size(row['estimate'])}{_interval(row)}"
+
+
+def _size(value: float) -> str:
+    """A batch size; one that was not measured has two digits."""
+    return f"{value:,.0f}" if value >= 10 else f"{value:.2g}"
+
+
+def _interval(row: pd.Series) -> str:
+    """The interval in brackets; an open end has no number."""
+    low, high = row["estimate_low"], row["estimate_high"]
+    if pd.isna(low):
+        return ""
+    if low <= 0 and np.isinf(high):
+        return " (95%: open on both sides)"
+    if np.isinf(high):
+        return f" (95%: above {_size(low)})"
+    return f" (95%: below {_size(high)})" if low <= 0 else f" (95%: {_size(low)} to {_size(high)})"
+
+
+def _perfect(limits: pd.DataFrame, first: int, last: int) -> str:
+    row = limits.loc["perfect_scaling_limit"]
+    if pd.isna(row["estimate"]):  # no batch size from the base on reached the goal
+        return ""
+    if row["estimate_bound"] == "<":
+        return (
+            f"Steps do not fall in proportion to batch size anywhere from {_size(row['estimate'])} on{_interval(row)}."
+        )
+    upto = f"the largest batch size, {last:,}" if row["estimate_bound"] == ">" else f"about {_size(row['estimate'])}"
+    return f"Steps fall in proportion to batch size (perfect scaling, within 20%) up to {upto}{_interval(row)}."
+
+
+def _useful(limits: pd.DataFrame, first: int, last: int) -> str:
+    row = limits.loc["maximum_useful_batch_size"]
+    if row["estimate_bound"] == ">":
+        return f"Steps still fall at the largest batch size that reached the goal, {last:,}{_interval(row)}."
+    if row["estimate_bound"] == "<":
+        return f"No batch size saves more than 5% of the steps of {first:,}{_interval(row)}."
+    return f"Batch sizes above {_size(row['estimate'])} save at most 5% more{_interval(row)}."
+
+
+def _measured(curve: pd.DataFrame, reached: pd.DataFrame) -> str:
+    """The fall of the steps, the points that the limits are read from, and how well they are known."""
+    sizes = reached["batch_size"].tolist()
+    steps = tuned.points(reached)
+    by_seeds = reached["read_from"].iloc[0] == tuned.SEEDS
+    times = steps[sizes[0]] / steps[sizes[-1]]
+    fewer = f"{times:,.3g} times fewer" if times > 1 else f"{1 / times:,.3g} times as many"
+    said = [
+        f"{'steps of the tuned configuration' if by_seeds else 'the fewest steps of each search'} go from "
+        f"{number(steps[sizes[0]])} at batch size {sizes[0]:,} to {number(steps[sizes[-1]])} at {sizes[-1]:,} "
+        f"({fewer})."
+    ]
+    said += _with_seeds(curve, reached) if by_seeds else [_without_seeds(len(reached))]
+    said += [
+        f"Batch size {size:,} lies {ratio if ratio > 1 else 1 / ratio:.2g} times {'above' if ratio > 1 else 'below'} "
+        "the curve, more than three standard errors."
+        for size, ratio in tuned.far_off(curve).items()
+    ]
+    return " ".join(said)
+
+
+def _without_seeds(batch_sizes: int) -> str:
+    lucky = "They include the luck of each search; search.reruns=4 measures without it"
+    if batch_sizes < tuned.ENOUGH:
+        return f"{lucky}, and brings the intervals that fewer than six batch sizes alone do not have."
+    return f"{lucky}. Intervals come from the scatter about the curve."
+
+
+def _with_seeds(curve: pd.DataFrame, reached: pd.DataFrame) -> list[str]:
+    count = sorted({int(seeds) for seeds in reached["seeds"]})
+    luck = float(np.exp(np.log(reached["luck"].astype(float)).mean()))
+    said = [
+        f"They are medians of {listed(count, 'or')} fresh seeds, {luck:.3g} times the fewest steps of the search on "
+        "average."
+    ]
+    noise, scatter = tuned.shares(curve)
+    if np.isnan(scatter):
+        said.append("With fewer than six batch sizes, intervals hold the noise of seeds alone, not that of tuning.")
+    else:
+        said.append(
+            f"Their standard error is {_percent(noise)} from the noise of seeds and {_percent(scatter)} from the "
+            "scatter of tuning; what tuning falls short by at all batch sizes alike is not in it."
+        )
+    missed = curve[curve["missed"] > 0]
+    if len(missed):
+        shares = listed([f"{row.missed} of {row.seeds} at {row.batch_size:,}" for row in missed.itertuples()])
+        said.append(f"Goal missed with fresh seeds: {shares}.")
+    return said
+
+
+def _percent(log_error: float) -> str:
+    return f"{np.expm1(log_error):.0%}"

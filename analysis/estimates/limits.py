@@ -1,0 +1,84 @@
+"""Limits of scaling as estimates with intervals, read from the constrained curve and from fits to its points."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+
+from analysis.estimates import convex, tuned
+from analysis.load import CURVE
+from analysis.tables import fits
+from analysis.tables.scaling import Limit, critical_batch_sizes
+
+COLUMNS = ["estimate", "estimate_low", "estimate_high", "estimate_bound", "read_from"]
+
+
+def table(limits: pd.DataFrame, steps: pd.DataFrame, base: float | None = None) -> pd.DataFrame:
+    """Add the estimates to a table of limits.
+
+    Arguments:
+        limits: from `analysis.tables.scaling.table`.
+        steps: from `analysis.estimates.tuned.table`, for the same studies and goals.
+        base: base batch size of the perfect-scaling limit and of `critical_batch_size_zhang`; default: the smallest.
+
+    Returns:
+        `limits` with the columns estimate (batch size, examples; NaN if fewer than three batch sizes reached the goal),
+        estimate_low and estimate_high (95 % interval, 0 and infinite where it is open, NaN if there is none),
+        estimate_bound (`=`, `<` or `>`) and read_from (`fresh seeds` or `search`).
+
+    >>> steps, runs, limits = (
+    ...     pd.read_csv(f"{published}/tables/{name}.csv") for name in ("steps_to_result", "rerun_steps", "scaling"))
+    >>> found = table(limits, tuned.table(steps, runs))
+    >>> found[["definition", "estimate", "estimate_low", "estimate_high"]].head(1).round(0)
+                           definition  estimate  estimate_low  estimate_high
+    0  critical_batch_size_mccandlish      62.0          46.0           84.0
+    """
+    found = {key: estimates(curve, base) for key, curve in steps.groupby(CURVE, sort=False)}
+    read_from = {key: curve["read_from"].iloc[0] for key, curve in steps.groupby(CURVE, sort=False)}
+    rows = []
+    for *key, definition in limits[[*CURVE, "definition"]].itertuples(index=False, name=None):
+        limit = found[tuple(key)][definition]
+        rows.append((limit.value, limit.low, limit.high, limit.bound, read_from[tuple(key)]))
+    return limits.assign(**pd.DataFrame(rows, columns=COLUMNS, index=limits.index))
+
+
+def estimates(curve: pd.DataFrame, base: float | None = None) -> dict[str, Limit]:
+    """Definition -> limit of one curve, from its rows in `analysis.estimates.tuned.table`.
+
+    The interval of a critical batch size comes from the residuals of its fit, or from the standard errors of the points
+    if these are larger: points that lie by chance close to a hyperbola are no better known for it.
+
+    >>> steps = pd.read_csv(f"{published}/tables/steps_to_result.csv")
+    >>> curve = tuned.table(steps[steps["optimizer"] == "sgd"], pd.DataFrame(columns=[*steps, "steps"]))
+    >>> round(estimates(curve)["critical_batch_size_mccandlish"].value)  # from the fewest steps of each search
+    33
+    """
+    points, errors = tuned.points(curve), tuned.log_errors(curve)
+    read = convex.limits(points, errors, base or 0.0)
+    reached = {size: steps for size, steps in points.items() if np.isfinite(steps)}
+    critical = critical_batch_sizes(reached, base)
+    if errors and len(reached) >= convex.FEWEST:
+        fit = fits.hyperbola(reached)
+        by_residual = tuned.half_width(fit.residual, fit.points - len(fit.log_errors))
+        by_points = tuned.half_width(np.mean(list(errors.values())), tuned.NORMAL)
+        critical = {name: _widened(limit, by_points / max(by_residual, 1e-9)) for name, limit in critical.items()}
+    return read | {name: _opened(limit, reached) for name, limit in critical.items()}
+
+
+def _widened(limit: Limit, factor: float) -> Limit:
+    """Widen an interval on a log scale; a factor below 1 changes nothing."""
+    with np.errstate(over="ignore"):
+        ends = np.array([limit.low, limit.high]) / limit.value
+        low, high = (limit.value * ends ** max(1.0, factor)).tolist()
+    return replace(limit, low=low, high=high)
+
+
+def _opened(limit: Limit, reached: Mapping[int, float]) -> Limit:
+    """Open the ends of an interval that lie outside the measured batch sizes: nothing is known there."""
+    low, high = limit.low, limit.high
+    if low < min(reached, default=0):
+        low = 0.0
+    if high > max(reached, default=np.inf):
+        high = np.inf
+    return replace(limit, low=low, high=high)

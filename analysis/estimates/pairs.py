@@ -1,0 +1,208 @@
+"""Compare pairs of curves by fresh seeds, from the strongest statement to the weakest; every row is one statement.
+
+Equal numbers are equal seeds, so steps are compared seed by seed: d is the log of the steps of b over those of a. Where
+d > 0, a needs fewer steps. Definitions: docs/methods.md.
+
+Shapes: K seeds that both curves have at a batch size, n batch sizes. Steps are infinite where the goal was missed.
+"""
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+from scipy.special import bdtr
+
+from analysis.estimates import tuned
+from analysis.load import GOAL
+from analysis.tables.compare import FIXED
+
+ALL, UP_TO, BEYOND = "all batch sizes", "up to the critical batch size", "beyond the critical batch size"
+ONE, CONFIGURATIONS, SEARCHES = "one batch size", "two configurations", "two searches"
+KINDS = (ALL, UP_TO, BEYOND, ONE, CONFIGURATIONS, SEARCHES)
+"""Kinds of statements, the strongest first. The last one needs no fresh seeds: it compares S_n."""
+FEWEST = 3
+"""The fewest batch sizes that a statement about a range needs."""
+NUMBERS = ["smallest_batch_size", "largest_batch_size", "ratio", "low", "high", "shown"]
+
+
+class Measured(NamedTuple):
+    """One curve of a pair.
+
+    Attributes:
+        seeds: batch size -> steps of the tuned configuration by number of the seed.
+        residual_sd, free: scatter about the constrained curve and its degrees of freedom; NaN if unknown.
+        critical: the critical batch size by McCandlish et al.; NaN unless it is inside the measured range.
+    """
+
+    seeds: Mapping[int, pd.Series]
+    residual_sd: float
+    free: int
+    critical: float
+
+
+class Statement(NamedTuple):
+    """How many times the steps of a b needs, with a confidence interval."""
+
+    kind: str
+    smallest_batch_size: int
+    largest_batch_size: int
+    ratio: float
+    low: float
+    high: float
+
+    @property
+    def shown(self) -> bool:
+        return self.low > 1 or self.high < 1
+
+
+def table(
+    searches: pd.DataFrame, steps: pd.DataFrame, limits: pd.DataFrame, runs: pd.DataFrame, by: str = "optimizer"
+) -> pd.DataFrame:
+    """Every statement about every pair of curves.
+
+    Arguments:
+        searches: from `analysis.tables.compare.table`; it names the pairs.
+        steps, limits: from `analysis.estimates.tuned.table` and `analysis.estimates.limits.table`.
+        runs: from `analysis.tables.answers.rerun_steps`.
+        by: as in `analysis.tables.compare.table`.
+
+    Returns:
+        A row for each statement, the strongest kind first: kind, workload (or optimizer), a and b (the pair), the goal,
+        smallest_batch_size and largest_batch_size, ratio (the steps of b over those of a), low and high (its 95 %
+        interval; with more than two optimizers the level is 1 - 0.05 / pairs, except for searches) and shown (True if
+        the interval excludes 1).
+
+    >>> names = ("steps_to_result", "scaling", "rerun_steps")
+    >>> steps, limits, runs = (pd.read_csv(f"{published}/tables/{name}.csv") for name in names)
+    >>> searches = pd.DataFrame({"workload": "mlp_digits", "goal_metric": "val/cross_entropy_error",
+    ...     "goal_threshold": 0.2, "optimizer": "momentum", "against": "sgd", "batch_size": [512], "speed_up": 1.8,
+    ...     "low": 0.9, "high": 1.8})
+    >>> found = table(searches, steps, limits, runs).set_index("kind")
+    >>> found.loc[BEYOND, ["smallest_batch_size", "ratio", "low", "high"]].astype(float).round(2).to_dict()
+    {'smallest_batch_size': 64.0, 'ratio': 1.51, 'low': 1.12, 'high': 2.03}
+    """
+    fixed = FIXED[by]
+    rows: list[tuple[Any, ...]] = []
+    for key, several in searches.groupby([fixed, *GOAL], sort=False):
+        curves = {name: _measured(dict(zip([fixed, *GOAL, by], (*key, name), strict=True)), steps, limits, runs)
+                  for name in {*several[by], *several["against"]}}  # fmt: skip
+        pairs = several.groupby([by, "against"], sort=False)
+        for (a, b), pair in pairs:
+            found = [*statements(curves[a], curves[b], 1 - 0.05 / pairs.ngroups), *_of_searches(pair)]
+            rows += [(each.kind, key[0], a, b, *key[1:], *each[1:], each.shown) for each in found]
+    columns = ["kind", fixed, "a", "b", *GOAL, *NUMBERS]
+    made = pd.DataFrame(rows, columns=columns)
+    ranks = made["kind"].map({kind: rank for rank, kind in enumerate(KINDS)})
+    order = [fixed, *GOAL, "a", "b", "rank", "smallest_batch_size"]
+    return made.assign(rank=ranks).sort_values(order, ignore_index=True).drop(columns="rank")
+
+
+def _measured(names: Mapping[str, object], steps: pd.DataFrame, limits: pd.DataFrame, runs: pd.DataFrame) -> Measured:
+    curve, mine, again = (
+        frame[(frame[list(names)] == list(names.values())).all(axis=1)] for frame in (steps, limits, runs)
+    )
+    critical = mine[(mine["definition"] == "critical_batch_size_mccandlish") & (mine["estimate_bound"] == "=")]
+    by_seeds = len(curve) and (curve["read_from"] == tuned.SEEDS).all()
+    return Measured(
+        {int(size): part.set_index("rerun")["steps"].astype(float) for size, part in again.groupby("batch_size")},
+        float(curve["residual_sd"].iloc[0]) if by_seeds else np.nan,
+        int(curve["curve_steps"].notna().sum()) - tuned.SPENT,
+        float(critical["estimate"].iloc[0]) if len(critical) else np.nan,
+    )
+
+
+def _of_searches(pair: pd.DataFrame) -> list[Statement]:
+    rows = pair[["batch_size", "batch_size", "speed_up", "low", "high"]].itertuples(index=False, name=None)
+    return [Statement(SEARCHES, *row) for row in rows]
+
+
+def statements(a: Measured, b: Measured, confidence: float = 0.95) -> list[Statement]:
+    """The statements that fresh seeds allow about two curves; none without common seeds.
+
+    >>> seeds = {size: pd.Series([100.0, 110.0, 90.0]) / size for size in (1, 2, 4)}
+    >>> half = {size: steps / 2 for size, steps in seeds.items()}
+    >>> found = statements(Measured(half, np.nan, 0, np.nan), Measured(seeds, np.nan, 0, np.nan))
+    >>> [(each.kind, round(each.ratio, 3)) for each in found][:2]
+    [('all batch sizes', 2.0), ('two configurations', 2.0)]
+    """
+    paired = {size: _paired(a.seeds[size], b.seeds[size]) for size in sorted({*a.seeds} & {*b.seeds})}
+    paired = {size: d for size, d in paired.items() if len(d)}
+    critical = np.fmin(a.critical, b.critical)
+    ranges = {ALL: list(paired), UP_TO: [size for size in paired if size <= critical]}
+    ranges[BEYOND] = [size for size in paired if size > critical]
+    found = [
+        (kind, sizes, _mean(np.array([_middle(paired[size]) for size in sizes]), confidence))
+        for kind, sizes in ranges.items()
+        if len(sizes) >= FEWEST
+    ]
+    found += [(ONE, [size], _tuned(paired, size, a, b, confidence)) for size in paired]
+    found += [(CONFIGURATIONS, [size], _mean(d, confidence)) for size, d in paired.items()]
+    with np.errstate(over="ignore"):
+        return [
+            Statement(kind, sizes[0], sizes[-1], *np.exp(interval).tolist())
+            for kind, sizes, interval in found
+            if not np.isnan(interval).any()
+        ]
+
+
+Interval = tuple[float, float, float]
+"""(value, low, high) on a log scale."""
+
+
+def _paired(a: pd.Series, b: pd.Series) -> np.ndarray:
+    """d of each seed that both have [K]; infinite if one of them missed the goal, left out if both did."""
+    both = a.index.intersection(b.index)
+    with np.errstate(invalid="ignore"):
+        d = np.log(b.loc[both].to_numpy()) - np.log(a.loc[both].to_numpy())
+    return np.asarray(d[~np.isnan(d)])
+
+
+def _middle(d: np.ndarray) -> float:
+    """The mean of d [K], or the median if a seed missed the goal; its infinite halves have no middle."""
+    if np.isfinite(d).all():
+        return float(d.mean())
+    middle = np.sort(d)[[(len(d) - 1) // 2, len(d) // 2]]
+    return float(middle.sum() / 2) if np.isfinite(middle).any() or middle[0] == middle[1] else 0.0
+
+
+def _mean(d: np.ndarray, confidence: float) -> Interval:
+    """The mean of d [n] with Student's t, or its median with the interval of a sign test if any d is infinite."""
+    if not np.isfinite(d).all():
+        return (_middle(d), *sign_interval(d, confidence))
+    middle = float(d.mean())
+    error = float(d.std(ddof=1) / np.sqrt(len(d))) if len(d) > 1 else np.nan
+    half = float(tuned.half_width(error, len(d) - 1, confidence))
+    return middle, middle - half, middle + half
+
+
+def sign_interval(values: np.ndarray, confidence: float = 0.95) -> tuple[float, float]:
+    """The medians that a two-sided sign test of these values [n] does not reject; open with fewer than six at 95 %.
+
+    >>> sign_interval(np.array([1.0, 2.0, 3.0, 4.0, 5.0, np.inf]))
+    (1.0, inf)
+    >>> sign_interval(np.array([1.0, 2.0, 3.0, 4.0, np.inf]))
+    (-inf, inf)
+    """
+    n = len(values)
+    rank = int(
+        (2 * bdtr(np.arange(n), n, 0.5) <= 1 - confidence).sum()
+    )  # how many of the smallest values may lie outside
+    ranked = np.concatenate([[-np.inf], np.sort(values), [np.inf]])
+    return float(ranked[rank]), float(ranked[n + 1 - rank])
+
+
+def _tuned(paired: Mapping[int, np.ndarray], size: int, a: Measured, b: Measured, confidence: float) -> Interval:
+    """The mean of d at one batch size, with the noise of seeds and the scatter of both curves.
+
+    NaN if a seed missed the goal, or if a scatter is unknown. Student's t has the degrees of freedom of the largest
+    term.
+    """
+    finite = [d for d in paired.values() if np.isfinite(d).all() and len(d) > 1]
+    free = sum(len(d) - 1 for d in finite)
+    spread = sum(float(((d - d.mean()) ** 2).sum()) for d in finite) / free if free else np.nan
+    terms = [(spread / len(paired[size]), free), (a.residual_sd**2, a.free), (b.residual_sd**2, b.free)]
+    middle = _middle(paired[size]) if np.isfinite(paired[size]).all() else np.nan
+    variances = [variance for variance, _ in terms]
+    half = tuned.half_width(np.sqrt(sum(variances)), terms[int(np.argmax(variances))][1], confidence)
+    return middle, middle - float(half), middle + float(half)

@@ -1,0 +1,228 @@
+"""Estimates of S(B): the steps of each tuned configuration with fresh seeds, with two intervals.
+
+S(B), the fewest steps of a search, is lucky: its seed is a part of what made it the fewest. Seeds that had no part in
+choosing the configuration are not. Definitions: docs/methods.md.
+
+Shapes: M batch sizes of one curve, K fresh seeds of one batch size. Steps are infinite where the goal was missed.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from scipy.special import stdtrit
+
+from analysis.estimates import convex
+from analysis.load import CURVE, GOAL, STUDY
+
+MEDIAN = 1.25
+"""The standard error of the median of normal numbers over that of their mean."""
+ENOUGH = 6
+"""The fewest batch sizes from which the scatter about the curve is estimated."""
+SPENT = 4
+"""The degrees of freedom that the curve takes."""
+NORMAL = 10**9
+"""Degrees of freedom with which Student's t is normal."""
+FAR = 3.0
+"""A batch size whose residual exceeds this many standard errors is named."""
+SEEDS, SEARCH = "fresh seeds", "search"
+"""The points of a curve: medians over fresh seeds, or the fewest steps of each search."""
+COLUMNS = [
+    *("seeds", "missed", "tuned_steps", "tuned_low", "tuned_high", "optimum_low", "optimum_high", "luck"),
+    *("seed_sd", "residual_sd", "read_from", "curve_steps"),
+]
+
+
+def table(steps: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
+    """Add the estimates to a table of steps-to-result.
+
+    Arguments:
+        steps: from `analysis.tables.steps_to_result.table`.
+        runs: from `analysis.tables.answers.rerun_steps`, for the same goals.
+
+    Returns:
+        `steps` with further columns. Of a batch size: seeds (K) and missed (how many missed the goal); tuned_steps, the
+        median of the fresh seeds on a log scale (infinite if half or more missed; NaN without any), with two 95 %
+        intervals: tuned_low and tuned_high hold the steps of this configuration, optimum_low and optimum_high those of
+        a perfectly tuned one, up to what all batch sizes fall short by; luck, tuned_steps / steps_to_result; and
+        curve_steps, the constrained curve (`analysis.estimates.convex`; NaN if the goal was missed). Of a curve:
+        seed_sd, the pooled standard deviation of log steps over seeds; residual_sd, the scatter of the log estimates
+        about the curve (NaN with fewer than six batch sizes); read_from, the points that the curve runs through:
+        `fresh seeds` if all batch sizes that reached the goal have some, else `search`.
+
+    >>> steps, runs = (pd.read_csv(f"{published}/tables/{name}.csv") for name in ("steps_to_result", "rerun_steps"))
+    >>> found = table(steps, runs).set_index(["optimizer", "batch_size"]).loc[("momentum", 512)]
+    >>> found[["steps_to_result", "tuned_steps", "tuned_low", "tuned_high"]].astype(float).round(1).to_dict()
+    {'steps_to_result': 10.0, 'tuned_steps': 13.0, 'tuned_low': 10.2, 'tuned_high': 16.6}
+    """
+    steps = steps.drop(columns=[name for name in COLUMNS if name in steps])
+    key = [*STUDY, *GOAL]
+    taken = {name: part["steps"].to_numpy(dtype=float) for name, part in runs.groupby(key, sort=False)}
+    parts = []
+    for _, curve in steps.groupby(CURVE, sort=False):
+        seeds = [taken.get(name, np.empty(0)) for name in curve[key].itertuples(index=False, name=None)]
+        parts.append(curve.assign(**_curve(curve, seeds)))
+    return pd.concat(parts).loc[steps.index] if parts else steps.assign(**dict.fromkeys(COLUMNS, np.nan))
+
+
+def _curve(curve: pd.DataFrame, seeds: Sequence[np.ndarray]) -> dict[str, Any]:
+    counts = np.array([len(each) for each in seeds])
+    missed = np.array([int(np.isinf(each).sum()) for each in seeds])
+    tuned = np.array([median(each) for each in seeds])
+    seed_sd, free = pooled(seeds)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        by_seed = np.where(np.isfinite(tuned), MEDIAN * seed_sd / np.sqrt(counts - missed), np.nan)
+    fewest = curve["steps_to_result"].astype("float64").to_numpy()
+    by_seeds = bool(counts.any() and counts[np.isfinite(fewest)].all())
+    points = np.where(np.isfinite(tuned), tuned, np.nan) if by_seeds else fewest
+    fitted, residual_sd = _constrained(curve["batch_size"].to_numpy(dtype=float), points)
+    own = half_width(by_seed, free)
+    by_residual = half_width(residual_sd, int(np.isfinite(points).sum()) - SPENT) if by_seeds else np.nan
+    optimum = np.where(residual_sd <= by_seed, own, by_residual)  # NaN without a scatter
+    return {
+        "seeds": counts,
+        "missed": missed,
+        "tuned_steps": tuned,
+        **dict(zip(("tuned_low", "tuned_high"), _around(tuned, own), strict=True)),
+        **dict(zip(("optimum_low", "optimum_high"), _around(tuned, optimum), strict=True)),
+        "luck": np.where(np.isfinite(tuned), tuned / fewest, np.nan),
+        "seed_sd": seed_sd,
+        "residual_sd": residual_sd,
+        "read_from": SEEDS if by_seeds else SEARCH,
+        "curve_steps": fitted,
+    }
+
+
+def median(steps: np.ndarray) -> float:
+    """The median of steps [K] on a log scale: infinite if half or more missed the goal, NaN without any.
+
+    >>> median(np.array([100.0, 400.0])), median(np.array([100.0, 100.0, np.inf, np.inf]))
+    (200.0, inf)
+    """
+    if not len(steps):
+        return np.nan
+    middle = np.sort(steps)[[(len(steps) - 1) // 2, len(steps) // 2]]
+    return float(np.sqrt(middle[0] * middle[1]))
+
+
+def pooled(seeds: Sequence[np.ndarray]) -> tuple[float, int]:
+    """(the standard deviation of log steps over seeds, pooled over batch sizes; its degrees of freedom).
+
+    Missed goals are left out. NaN without degrees of freedom.
+
+    >>> deviation, free = pooled([np.array([100.0, 110.0, np.inf]), np.array([50.0, 60.0, 55.0])])
+    >>> round(deviation, 3), free
+    (0.084, 3)
+    """
+    logs = [np.log(steps[np.isfinite(steps)]) for steps in seeds]
+    free = sum(max(0, len(each) - 1) for each in logs)
+    squares = sum(float(((each - each.mean()) ** 2).sum()) for each in logs if len(each))
+    return (float(np.sqrt(squares / free)) if free else np.nan), free
+
+
+def half_width(error: Any, free: int, confidence: float = 0.95) -> Any:
+    """Half of Student's t-interval with this standard error; NaN without degrees of freedom.
+
+    >>> round(float(half_width(0.1, 7)), 3)
+    0.236
+    """
+    return error * (stdtrit(free, (1 + confidence) / 2) if free > 0 else np.nan)
+
+
+def _around(steps: np.ndarray, half: Any) -> tuple[np.ndarray, np.ndarray]:
+    """(low, high); NaN where there are no finite steps."""
+    finite = np.where(np.isfinite(steps), steps, np.nan)
+    return finite * np.exp(-half), finite * np.exp(half)
+
+
+def _constrained(sizes: np.ndarray, points: np.ndarray) -> tuple[np.ndarray, float]:
+    """(the constrained curve [M], NaN where the goal was missed; the scatter about it, or NaN if it is unknown)."""
+    known, fitted = np.isfinite(points), np.full(len(points), np.nan)
+    order = np.argsort(sizes[known])
+    if len(order) < convex.FEWEST:
+        return fitted, np.nan
+    log_steps = np.log(points[known])
+    curve = np.empty(len(order))
+    curve[order] = convex.fit(np.log(sizes[known])[order], log_steps[order])
+    fitted[known] = np.exp(curve)
+    spread = ((log_steps - curve) ** 2).sum()
+    return fitted, float(np.sqrt(spread / (len(order) - SPENT))) if len(order) >= ENOUGH else np.nan
+
+
+def points(curve: pd.DataFrame) -> dict[int, float]:
+    """Batch size -> the steps that the curve is fitted to, infinite if the goal was missed.
+
+    Arguments:
+        curve: the rows of one curve, from `table`.
+
+    >>> steps, runs = (pd.read_csv(f"{published}/tables/{name}.csv") for name in ("steps_to_result", "rerun_steps"))
+    >>> found = table(steps, runs)
+    >>> points(found[found["optimizer"] == "sgd"])[1024]
+    21.0
+    """
+    by_seeds = (curve["read_from"] == SEEDS).all()
+    steps = curve["tuned_steps" if by_seeds else "steps_to_result"].astype("float64").fillna(np.inf)
+    return dict(zip(curve["batch_size"].tolist(), steps.tolist(), strict=True))
+
+
+def log_errors(curve: pd.DataFrame) -> dict[int, float]:
+    """Batch size -> the standard error of log steps; missing where it is unknown.
+
+    It is the half-width of the widest known interval over 1.96, so that normal draws spread like Student's t.
+
+    Arguments:
+        curve: the rows of one curve, from `table`.
+
+    >>> steps, runs = (pd.read_csv(f"{published}/tables/{name}.csv") for name in ("steps_to_result", "rerun_steps"))
+    >>> found = table(steps, runs)
+    >>> round(log_errors(found[found["optimizer"] == "sgd"])[1024], 3)
+    0.097
+    """
+    of_points = half_width(curve["residual_sd"], int(curve["curve_steps"].notna().sum()) - SPENT)
+    if (curve["read_from"] == SEEDS).all():
+        high = curve["optimum_high"].fillna(curve["tuned_high"])
+        of_points = np.log(high / curve["tuned_steps"])
+    errors = of_points / half_width(1.0, NORMAL)
+    return {size: error for size, error in zip(curve["batch_size"].tolist(), errors, strict=True) if np.isfinite(error)}
+
+
+def shares(curve: pd.DataFrame) -> tuple[float, float]:
+    """(noise of seeds, scatter of tuning) in the log of a typical estimate; the squares add up to that of residual_sd.
+
+    NaN without fresh seeds or with fewer than six batch sizes. The scatter is 0 if seeds explain the residuals.
+
+    >>> steps, runs = (pd.read_csv(f"{published}/tables/{name}.csv") for name in ("steps_to_result", "rerun_steps"))
+    >>> found = table(steps, runs)
+    >>> [round(share, 2) for share in shares(found[found["optimizer"] == "sgd"])]
+    [0.09, 0.0]
+    """
+    finite = (curve["seeds"] - curve["missed"])[np.isfinite(curve["tuned_steps"].astype(float))]
+    if (curve["read_from"] != SEEDS).any() or finite.empty:
+        return np.nan, np.nan
+    by_seed = float(MEDIAN * curve["seed_sd"].iloc[0] / np.sqrt(finite.mean()))
+    rest = float(curve["residual_sd"].iloc[0]) ** 2 - by_seed**2
+    return by_seed, float(np.sqrt(max(0.0, rest))) if not np.isnan(rest) else np.nan
+
+
+def far_off(curve: pd.DataFrame) -> dict[int, float]:
+    """Batch size -> its estimate over the curve, where they differ by more than three standard errors.
+
+    The residual is compared with the scatter of the others: among M residuals one outlier would hide in its own.
+
+    >>> steps, runs = (pd.read_csv(f"{published}/tables/{name}.csv") for name in ("steps_to_result", "rerun_steps"))
+    >>> found = table(steps, runs)
+    >>> far_off(found[found["optimizer"] == "sgd"])
+    {}
+    """
+    known = curve[curve["curve_steps"].notna()]
+    steps = points(known)
+    ratios = np.array(list(steps.values())) / known["curve_steps"].to_numpy(dtype=float)
+    squares = np.log(ratios) ** 2
+    free = len(known) - SPENT - 1
+    if len(known) < ENOUGH:
+        return {}
+    others = np.sqrt((squares.sum() - squares) / free)
+    by_seed = MEDIAN * known["seed_sd"] / np.sqrt(known["seeds"] - known["missed"]) if known["seeds"].all() else 0.0
+    far = np.abs(np.log(ratios)) > FAR * np.fmax(others, by_seed)
+    return {size: float(ratio) for size, ratio, is_far in zip(steps, ratios, far, strict=True) if is_far}

@@ -1,0 +1,163 @@
+"""What is shown about pairs of curves, in sentences; the widest statement first, and ties with what could be seen."""
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import pandas as pd
+
+from analysis.estimates.pairs import ALL, BEYOND, CONFIGURATIONS, ONE, SEARCHES, UP_TO
+from analysis.labels import batch_sizes, goal_text, listed, number
+from analysis.load import GOAL
+from analysis.tables.compare import FIXED
+
+RANGES = (ALL, UP_TO, BEYOND)
+
+
+def sentences(pairs: pd.DataFrame, limits: pd.DataFrame, by: str = "optimizer") -> list[str]:
+    """Sentences for each pair that is shown to differ, one about all others, and one about critical batch sizes.
+
+    Arguments:
+        pairs, limits: from `analysis.estimates.pairs.table` and `analysis.estimates.limits.table`.
+        by: as in `analysis.estimates.pairs.table`.
+
+    >>> pairs, limits = (pd.read_csv(f"{published}/tables/{name}.csv") for name in ("compare", "scaling"))
+    >>> for part in sentences(pairs, limits)[0].replace("0.2: ", "0.2:; ").split("; "):
+    ...     print(part)
+    mlp_digits to validation cross entropy < 0.2:
+    momentum needs 1.25 times (95%: 1.05 to 1.48) fewer steps than sgd over batch sizes 1 to 1,024
+    tied up to the critical batch size, over 1 to 32 (factors from 1.1 could have been seen)
+    momentum needs 1.51 times (95%: 1.12 to 2.03) fewer steps than sgd beyond the critical batch size, over 64 to 1,024.
+    """
+    found = []
+    for (held, metric, threshold), group in pairs.groupby([FIXED[by], *GOAL], sort=True):
+        subject = f"{held} to {goal_text(metric, threshold)}"
+        names = sorted({*group["a"], *group["b"]})
+        tied = []
+        for _, pair in group.groupby(["a", "b"], sort=True):
+            if pair["shown"].any():
+                parts = [*_ranges(pair)], [*_single(pair), *_configurations(pair), *_searches(pair)]
+                found += [f"{subject}: {'; '.join(part)}." for part in parts if part]
+            else:
+                tied.append(pair)
+        if tied:
+            several = len(tied) < group.groupby(["a", "b"]).ngroups
+            found.append(f"{subject}: {_tied(tied, names, several)}")
+        mine = limits[(limits[[FIXED[by], *GOAL]] == [held, metric, threshold]).all(axis=1)]
+        found += [f"{subject}: {words}" for words in _critical(names, mine, by)]
+    return found
+
+
+def _ranges(pair: pd.DataFrame) -> Iterator[str]:
+    for kind in RANGES:
+        for row in pair[pair["kind"] == kind].itertuples():
+            sizes = f"{row.smallest_batch_size:,} to {row.largest_batch_size:,}"
+            where = f"over batch sizes {sizes}" if kind == ALL else f"{kind}, over {sizes}"
+            yield _needs(row, where) if row.shown else f"tied {where} ({_visible([row])})"
+
+
+def _needs(row: pd.Series, where: str) -> str:
+    ahead, behind, ratio, low, high = _turned(row)
+    return f"{ahead} needs {_times(ratio, low, high)} fewer steps than {behind} {where}"
+
+
+def _turned(row: pd.Series) -> tuple[str, str, float, float, float]:
+    """(faster, slower, ratio, low, high) of a statement that is shown, with low above 1."""
+    with np.errstate(divide="ignore"):
+        back = [float(np.divide(1.0, end)) for end in (row.ratio, row.high, row.low)]
+    return (row.a, row.b, row.ratio, row.low, row.high) if row.low > 1 else (row.b, row.a, *back)
+
+
+def _times(ratio: float, low: float, high: float) -> str:
+    high_text = f"95%: {low:.3g} to {high:.3g}" if np.isfinite(high) else f"95%: above {low:.3g}"
+    return f"{ratio:.3g} times ({high_text})" if np.isfinite(ratio) else f"{low:.3g} times or more ({high_text})"
+
+
+def _visible(rows: Sequence[pd.Series]) -> str:
+    """The factor from which a difference would have been seen: half of the interval, on a log scale."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        factors = np.sqrt(np.array([row.high for row in rows]) / np.array([row.low for row in rows]))
+    known = sorted(factors[np.isfinite(factors)])
+    if not known:
+        return "no factor could have been seen"
+    last = f" to {known[-1]:.2g}" if f"{known[-1]:.2g}" != f"{known[0]:.2g}" else ""
+    return f"factors from {known[0]:.2g}{last} could have been seen"
+
+
+def _single(pair: pd.DataFrame) -> Iterator[str]:
+    """The batch sizes at which one curve is shown to need fewer steps, tuning included."""
+    rows = pair[pair["kind"] == ONE]
+    if rows.empty:
+        return
+    yield from _at(rows, "at batch size")
+    if not rows["shown"].any():
+        yield f"tied at each single batch size ({_visible(list(rows.itertuples()))})"
+
+
+def _at(rows: pd.DataFrame, where: str) -> Iterator[str]:
+    shown = [(row.smallest_batch_size, *_turned(row)) for row in rows[rows["shown"]].itertuples()]
+    for ahead, behind in dict.fromkeys((each[1], each[2]) for each in shown):
+        sizes = [f"{size:,} ({_range(*rest)})" for size, one, other, *rest in shown if (one, other) == (ahead, behind)]
+        yield f"{ahead} needs fewer steps than {behind} {where} {listed(sizes)}"
+
+
+def _range(ratio: float, low: float, high: float) -> str:
+    """A ratio with its interval; infinite where one of the two missed the goal."""
+    if np.isinf(ratio):
+        return "where the other missed the goal"
+    return f"{ratio:.3g} times, {low:.3g} to {high:.3g}" if np.isfinite(high) else f"{ratio:.3g} times, above {low:.3g}"
+
+
+def _configurations(pair: pd.DataFrame) -> Iterator[str]:
+    """The batch sizes at which the tuned configurations differ, but tuning may explain it."""
+    known = pair[(pair["kind"] == ONE) & pair["shown"]]["smallest_batch_size"]
+    rows = pair[(pair["kind"] == CONFIGURATIONS) & pair["shown"]]
+    rows = rows[~rows["smallest_batch_size"].isin(known)]
+    if len(rows):
+        sizes = batch_sizes(rows["smallest_batch_size"].tolist())
+        yield f"by seeds alone, the two configurations also differ at {sizes}, which better tuning may change"
+
+
+def _searches(pair: pd.DataFrame) -> Iterator[str]:
+    """The batch sizes at which one search is shown to be faster; only where there are no fresh seeds."""
+    rows = pair[pair["kind"] == SEARCHES]
+    if len(rows) == len(pair):
+        yield from _at(rows, "by the trials of the searches, at batch size")
+
+
+def _tied(tied: Sequence[pd.DataFrame], names: Sequence[str], several: bool) -> str:
+    """The pairs that are not shown to differ, and the factors that their strongest statements could have seen."""
+    rows, cure = [], ""
+    for pair in tied:
+        strongest = next(kind for kind in (ALL, ONE, CONFIGURATIONS, SEARCHES) if (pair["kind"] == kind).any())
+        rows += list(pair[pair["kind"] == strongest].itertuples())
+        if strongest == SEARCHES:
+            cure = "; search.reruns=4 compares the tuned configurations seed by seed"
+    pairs = "no other pair of" if several else "neither" if len(names) == 2 else "none of"
+    who = listed(names, "nor") if pairs == "neither" else listed(names)
+    what = "is shown to differ" if several else "is shown to need fewer steps"
+    return f"{pairs} {who} {what}: tied, {_visible(rows)}{cure}."
+
+
+def _critical(names: Sequence[str], limits: pd.DataFrame, by: str) -> Iterator[str]:
+    """The critical batch sizes side by side; of two that the data establish, the ratio with its interval."""
+    rows = limits[limits["definition"] == "critical_batch_size_mccandlish"].dropna(subset="estimate").set_index(by)
+    known = [rows.loc[name] for name in names if name in rows.index]
+    if len(known) < 2:
+        return
+    bounds = {"=": "", ">": "at least ", "<": "at most "}
+    said = [f"{bounds[row['estimate_bound']]}{number(round(row['estimate']))} with {row.name}" for row in known]
+    ratio = _ratio(*known) if len(known) == 2 else ""
+    yield f"critical batch sizes {listed(said)}{ratio}."
+
+
+def _ratio(one: pd.Series, other: pd.Series) -> str:
+    more, less = sorted((one, other), key=lambda row: -row["estimate"])
+    ends = np.log([[row["estimate_low"], row["estimate"], row["estimate_high"]] for row in (more, less)])
+    if (more["estimate_bound"], less["estimate_bound"]) != ("=", "=") or not np.isfinite(ends).all():
+        return ""
+    middle = ends[0, 1] - ends[1, 1]
+    down = np.hypot(ends[0, 1] - ends[0, 0], ends[1, 2] - ends[1, 1])
+    up = np.hypot(ends[0, 2] - ends[0, 1], ends[1, 1] - ends[1, 0])
+    ratio, low, high = np.exp([middle, middle - down, middle + up])
+    verdict = "" if low > 1 else ": tied"
+    return f", a ratio of {ratio:.3g} (95%: {low:.3g} to {high:.3g}){verdict}"

@@ -1,0 +1,137 @@
+"""The constrained curve against a general solver, and the limits of planted curves with and without noise."""
+
+import time
+
+import numpy as np
+import pytest
+from scipy.optimize import minimize
+from scipy.special import stdtrit
+
+from analysis.estimates import convex
+
+SIZES = 2.0 ** np.arange(11)
+LOG_SIZES = np.log(SIZES)
+INF = np.inf
+
+
+def shoulder(p, critical=32.0):
+    return 10 * (1 + (critical / SIZES) ** p) ** (1 / p)
+
+
+# Name -> (S(B), perfect-scaling limit, maximum useful batch size), both by the formula of the curve.
+PLANTED = {
+    "hyperbola": (shoulder(1), 1.2 * 33 - 32, None),
+    "p=2": (shoulder(2), 32 * np.sqrt(1.44 * (1 + 1 / 1024) - 1), None),
+    "p=4": (shoulder(4), 32 * (1.2**4 * (1 + 2.0**-20) - 1) ** 0.25, 32 * ((1.05**4 - 1) ** -0.25)),
+    "perfect": (1e4 / SIZES, INF, INF),
+    "plateau": (np.full(11, 100.0), -INF, -INF),
+}
+
+
+def solved(log_steps):
+    """The constrained fit by a general solver."""
+    slopes = np.diff(np.eye(len(log_steps)), axis=0) / np.diff(LOG_SIZES)[:, None]
+    rows = np.vstack([np.diff(slopes, axis=0), slopes[:1], -slopes[-1:]])
+    least = np.append(np.zeros(len(rows) - 2), [-1.0, 0.0])
+    return minimize(
+        lambda f: ((f - log_steps) ** 2).sum(),
+        np.full(len(log_steps), log_steps.mean()),
+        jac=lambda f: 2 * (f - log_steps),
+        constraints=[{"type": "ineq", "fun": lambda f: rows @ f - least, "jac": lambda f: rows}],
+        method="SLSQP",
+        options={"ftol": 1e-15, "maxiter": 1000},
+    ).x
+
+
+@pytest.mark.parametrize("name", PLANTED)
+@pytest.mark.parametrize("noise", [0.0, 0.02, 0.3])
+def test_the_fit_is_the_least_squares_solution(name, noise):
+    log_steps = np.log(PLANTED[name][0]) + noise * np.random.default_rng(0).standard_normal(11)
+    found = convex.fit(LOG_SIZES, log_steps)
+    np.testing.assert_allclose(found, solved(log_steps), atol=1e-6)
+    slopes = np.diff(found) / np.diff(LOG_SIZES)
+    assert slopes.min() > -1 - 1e-9
+    assert slopes.max() < 1e-9
+    assert np.diff(slopes).min() > -1e-9
+
+
+@pytest.mark.parametrize(
+    ("steps", "expected"),
+    [([1, 10, 100], 10.0), ([1e6, 1, 1e-6], 1.0)],
+    ids=["a_rise_is_level", "no_fall_is_steeper_than_perfect_scaling"],
+)
+def test_data_against_the_constraints(steps, expected):
+    found = np.exp(convex.fit(np.log([1, 2, 4]), np.log(steps)))
+    assert found[1] == pytest.approx(expected)
+    assert found[0] / found[1] == pytest.approx(1 if steps[0] < steps[1] else 2)
+
+
+@pytest.mark.parametrize("name", PLANTED)
+def test_limits_of_curves_without_noise(name):
+    steps, perfect, useful = PLANTED[name]
+    found = convex.limits(dict(zip(SIZES, steps, strict=True)))
+    for limit, truth in zip(found.values(), (perfect, useful), strict=True):
+        if truth is not None:
+            bound = {INF: ">", -INF: "<"}.get(truth, "=")
+            shown = {"=": truth, ">": 1024.0, "<": 1.0}[bound]
+            assert limit.bound == bound
+            assert limit.value == pytest.approx(shown, rel=0.2)  # straight pieces against a bent curve
+    assert all(np.isnan(limit.low) for limit in found.values())
+
+
+@pytest.mark.parametrize(
+    ("steps", "base", "bounds"),
+    [
+        ({1: 800, 2: 400, 4: 200, 8: 200, 16: 200}, 0, "=="),
+        ({1: 800, 2: 400, 4: 200, 8: 200, 16: INF}, 0, "=>"),  # a miss at the end: larger ones may still gain
+        ({1: 800, 2: 400, 4: 200, 8: 100, 16: INF}, 0, ">>"),
+        ({1: INF, 2: 400, 4: 200, 8: 200, 16: 200}, 0, "=="),
+        ({1: 800, 2: INF, 4: 200, 8: 200, 16: 200}, 0, "=="),
+        ({1: 800, 2: 400, 4: 200, 8: 200, 16: 200}, 8, "<="),
+        ({1: 800, 2: 400}, 0, "=="),  # too few: NaN
+    ],
+)
+def test_bounds(steps, base, bounds):
+    found = list(convex.limits(steps, base=base).values())
+    assert "".join(limit.bound for limit in found) == bounds
+    assert all(np.isnan(limit.value) == (len(steps) < convex.FEWEST) for limit in found)
+
+
+def covered(name, curves):
+    """The share of noisy curves whose intervals hold the limits of the measured points of a curve without noise."""
+    log_steps = np.log(PLANTED[name][0])
+    limits = convex.perfect_scaling_limits, convex.useful_batch_sizes
+    truths = [float(np.exp(limit(LOG_SIZES, log_steps[None])[0])) for limit in limits]
+    generator, hits = np.random.default_rng(0), np.zeros(2)
+    for _ in range(curves):
+        seeds = log_steps + 0.15 * generator.standard_normal(11) + 0.2 * generator.standard_normal((4, 11))
+        points = np.median(seeds, axis=0)
+        pooled = stdtrit(33, 0.975) * 1.25 * np.sqrt(seeds.var(axis=0, ddof=1).mean()) / 2
+        residual = np.sqrt(((points - convex.fit(LOG_SIZES, points)) ** 2).sum() / 7) * stdtrit(7, 0.975)
+        steps = dict(zip(SIZES, np.exp(points), strict=True))
+        found = convex.limits(steps, dict.fromkeys(SIZES, max(pooled, residual) / 1.96))
+        hits += [
+            x.low <= 1.001 * truth and truth <= 1.001 * x.high for x, truth in zip(found.values(), truths, strict=True)
+        ]
+    return hits / curves
+
+
+@pytest.mark.parametrize("name", ["hyperbola", "p=4"])
+def test_intervals_hold_the_limits(name):
+    assert covered(name, 6).min() >= 0.5
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", PLANTED)
+def test_how_often_intervals_hold_the_limits(name):
+    assert covered(name, 200).min() >= 0.85  # weakest at sharp bends
+
+
+def test_refits_are_seeded_by_content_and_fast():
+    log_steps, errors = np.log(shoulder(2)), np.full(11, 0.1)
+    start = time.perf_counter()
+    one, other = (convex.refits(LOG_SIZES, log_steps, errors) for _ in range(2))
+    assert time.perf_counter() - start < 2
+    assert all(np.array_equal(a, b) for a, b in zip(one, other, strict=True))
+    shifted, _ = convex.refits(LOG_SIZES, log_steps + 0.01, errors)
+    assert not np.allclose(shifted - 0.01, one[0])

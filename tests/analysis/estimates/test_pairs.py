@@ -1,0 +1,208 @@
+"""Statements about pairs of curves: known answers, missed seeds, false alarms, and what is said of them."""
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy import stats
+
+from analysis.estimates import pairs, verdicts
+from analysis.estimates.pairs import ALL, BEYOND, CONFIGURATIONS, KINDS, ONE, SEARCHES, UP_TO, Measured, statements
+
+INF, NAN = np.inf, np.nan
+SIZES = (1, 4, 16, 64, 256, 1024)
+
+
+def each(sizes, steps):
+    return dict.fromkeys(sizes, steps)
+
+
+def measured(steps, residual=NAN, free=2, critical=NAN):
+    seeds = {size: pd.Series(np.asarray(taken, dtype=float)) for size, taken in steps.items()}
+    return Measured(seeds, residual, free, critical)
+
+
+def of(found, kind):
+    return [statement for statement in found if statement.kind == kind]
+
+
+def noisy(generator, factors, noise=0.2, tuning=0.0, seeds=4):
+    """Steps of fresh seeds by batch size; tuning moves a whole batch size, noise a seed."""
+    return {
+        size: 100 * factor * np.exp(tuning * generator.standard_normal() + noise * generator.standard_normal(seeds))
+        for size, factor in zip(SIZES, factors, strict=True)
+    }
+
+
+def test_the_kinds_in_their_order_and_students_intervals():
+    generator = np.random.default_rng(0)
+    a, b = noisy(generator, [1] * 6), noisy(generator, [1, 1, 1, 2, 2, 2])
+    found = statements(measured(a, 0.1, 2, 30.0), measured(b, 0.2, 2, 90.0))
+    assert list(dict.fromkeys(statement.kind for statement in found)) == [*KINDS[:-1]]
+    assert [(s.smallest_batch_size, s.largest_batch_size) for s in found[:3]] == [(1, 1024), (1, 16), (64, 1024)]
+    d = np.array([np.log(b[size] / a[size]) for size in SIZES])
+    for statement, rows in zip(found[:3], (d, d[:3], d[3:]), strict=True):
+        means = rows.mean(axis=1)
+        low, high = stats.t.interval(0.95, len(means) - 1, means.mean(), stats.sem(means))
+        assert np.log(statement[3:]) == pytest.approx([means.mean(), low, high])
+    one = of(found, ONE)[0]
+    variance = d.var(axis=1, ddof=1).mean() / 4 + 0.1**2 + 0.2**2
+    assert np.log(one[3:]) == pytest.approx(d[0].mean() + np.array([0, -1, 1]) * stats.t.ppf(0.975, 2) * variance**0.5)
+    alone = of(found, CONFIGURATIONS)[0]
+    low, high = stats.t.interval(0.95, 3, d[0].mean(), stats.sem(d[0]))
+    assert np.log(alone[3:]) == pytest.approx([d[0].mean(), low, high])
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "kinds"),
+    [
+        (each(SIZES[:2], [100, 110]), each(SIZES[:2], [100, 120]), {CONFIGURATIONS}),
+        (each(SIZES, [100, 110]), each(SIZES[3:], [100, 120]), {ALL, CONFIGURATIONS}),
+        (each(SIZES, [100]), each(SIZES, [100]), {ALL}),  # one seed has no variance
+        ({}, each(SIZES, [100, 120]), set()),
+        (each(SIZES, [INF, INF]), each(SIZES, [INF, INF]), set()),
+    ],
+    ids=["two_batch_sizes", "three_shared", "one_seed", "no_seeds", "all_missed"],
+)
+def test_what_the_data_allow(a, b, kinds):
+    found = statements(measured(a), measured(b))
+    assert {statement.kind for statement in found} == kinds
+
+
+def test_no_split_without_a_finite_critical_batch_size():
+    steps = each(SIZES, [100, 110])
+    assert not of(statements(measured(steps), measured(steps)), UP_TO)
+    found = statements(measured(steps, critical=16.0), measured(steps))  # the other one scales to the end
+    assert (of(found, UP_TO)[0].largest_batch_size, of(found, BEYOND)[0].smallest_batch_size) == (16, 64)
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "expected"),
+    [
+        ([100] * 6, [INF] * 6, (INF, INF, INF)),
+        ([100] * 5, [INF] * 5, (INF, 0, INF)),  # with five seeds a two-sided sign test rejects nothing
+        ([100] * 6, [120, 130, 140, 150, 160, INF], (1.45, 1.2, INF)),
+        ([100, 100, INF, INF, 100, 100], [INF, INF, 100, 100, 100, 100], (1, 0, INF)),
+        ([100, INF, 100, 100], [110, INF, 120, 130], (1.197, 0.972, 1.473)),  # both missed: left out
+    ],
+)
+def test_missed_seeds_are_judged_by_a_sign_test(a, b, expected):
+    [found] = statements(measured({8: a}), measured({8: b}))
+    assert found.kind == CONFIGURATIONS
+    assert found[3:] == pytest.approx(expected, rel=0.01)
+    assert found.shown == (expected[1] > 1)
+
+
+@pytest.mark.parametrize("count", [5, 6, 8, 9, 20])
+@pytest.mark.parametrize("confidence", [0.95, 0.995])
+def test_the_sign_interval_is_the_sign_test(count, confidence):
+    values = np.arange(1.0, count + 1)
+    low, high = pairs.sign_interval(values, confidence)
+    for median in values + 0.5:
+        rejected = stats.binomtest(int((values > median).sum()), count).pvalue <= 1 - confidence
+        assert rejected == (not low < median < high)
+
+
+def alarms(generator, factor, sweeps, tuning):
+    """The shares of pairs of curves that are shown to differ over all, and at a single batch size."""
+    shown = []
+    for _ in range(sweeps):
+        curves = [noisy(generator, [slower] * 6, tuning=tuning) for slower in (1, factor)]
+        found = statements(*(measured(curve, np.hypot(tuning, 0.125), 2) for curve in curves))
+        shown.append([of(found, ALL)[0].shown, np.mean([statement.shown for statement in of(found, ONE)])])
+    return np.mean(shown, axis=0)
+
+
+def test_false_alarms_and_power():
+    over_all, single = alarms(np.random.default_rng(0), 1.0, 60, tuning=0.1)
+    assert over_all <= 0.12
+    assert single <= 0.05
+    assert alarms(np.random.default_rng(1), 1.5, 20, tuning=0.1)[0] > 0.8
+
+
+@pytest.mark.slow
+def test_how_often_equal_curves_are_called_different():
+    over_all, single = alarms(np.random.default_rng(0), 1.0, 1000, tuning=0.2)
+    assert 0.03 < over_all < 0.07
+    assert single < 0.05
+
+
+METRIC = {"goal_metric": "val/loss", "goal_threshold": 0.1}
+
+
+def compared(fresh, critical):
+    """The table of pairs and the limits of curves {optimizer: Measured}."""
+    names = sorted(fresh)
+    rows = [(a, b, 8, 1.0, 0.5, 2.0) for n, a in enumerate(names) for b in names[n + 1 :]]
+    searches = pd.DataFrame(rows, columns=["optimizer", "against", "batch_size", "speed_up", "low", "high"])
+    ends = pd.DataFrame({"optimizer": names, "definition": "critical_batch_size_mccandlish"})
+    columns = ("estimate", "estimate_low", "estimate_high", "estimate_bound")
+    ends = ends.assign(**dict(zip(columns, zip(*(critical[name] for name in names), strict=True), strict=True)))
+    runs = [
+        {"optimizer": name, "batch_size": size, "rerun": number, "steps": steps}
+        for name in names
+        for size, taken in fresh[name].items()
+        for number, steps in enumerate(taken)
+    ]
+    frames = searches, ends, pd.DataFrame(runs, columns=["optimizer", "batch_size", "rerun", "steps"])
+    searches, ends, again = (frame.assign(workload="tiny", **METRIC) for frame in frames)
+    steps = pd.DataFrame({"optimizer": names, "workload": "tiny", **METRIC})
+    steps = steps.assign(residual_sd=0.05, curve_steps=1.0, read_from="fresh seeds")
+    return pairs.table(searches, steps, ends, again), ends
+
+
+KNOWN = {"adam": (300.0, 200.0, 450.0, "="), "sgd": (30.0, 20.0, 45.0, "=")}
+FLAT = each(SIZES, [100, 110, 90, 105])
+SLOWER = {size: [steps * (2.2 if size > 30 else 1) * (1 + 0.01 * size % 0.3) for steps in FLAT[size]] for size in SIZES}
+
+
+@pytest.mark.parametrize(
+    ("fresh", "critical", "expected"),
+    [
+        (
+            {"adam": FLAT, "sgd": SLOWER},
+            KNOWN,
+            [
+                "tied up to the critical batch size, over 1 to 16 (factors from 1.",
+                "adam needs 2.37 times (95%: 2.03 to 2.78) fewer steps than sgd beyond the critical batch size",
+                "critical batch sizes 300 with adam and 30 with sgd, a ratio of 10 (95%: 5.64 to 17.7).",
+            ],
+        ),
+        (
+            {"adam": FLAT, "sgd": FLAT},
+            KNOWN | {"adam": (1024.0, NAN, NAN, ">")},
+            [
+                "neither adam nor sgd is shown to need fewer steps: tied, factors from 1 could have been seen.",
+                "critical batch sizes at least 1,024 with adam and 30 with sgd.",  # a bound has no ratio
+            ],
+        ),
+        (
+            {"adam": FLAT, "sgd": FLAT},
+            KNOWN | {"adam": (40.0, 20.0, 80.0, "=")},
+            ["critical batch sizes 40 with adam and 30 with sgd, a ratio of 1.33 (95%: 0.597 to 2.98): tied."],
+        ),
+        (
+            {"adam": {}, "sgd": {}},
+            KNOWN,
+            ["tied, factors from 2 could have been seen; search.reruns=4 compares the tuned configurations"],
+        ),
+        (
+            {"adam": FLAT, "sgd": SLOWER, "lamb": FLAT},
+            KNOWN | {"lamb": (NAN, NAN, NAN, "=")},
+            ["no other pair of adam, lamb and sgd is shown to differ: tied"],
+        ),
+    ],
+    ids=["faster_beyond", "tied_and_bound", "ratio_tied", "searches_alone", "three"],
+)
+def test_what_is_said(fresh, critical, expected):
+    said = " ".join(verdicts.sentences(*compared(fresh, critical)))
+    assert [words for words in expected if words not in said] == [], said
+
+
+def test_with_more_than_two_optimizers_the_level_is_stricter():
+    two, _ = compared({"adam": FLAT, "sgd": SLOWER}, KNOWN)
+    three, _ = compared({"adam": FLAT, "sgd": SLOWER, "lamb": FLAT}, KNOWN | {"lamb": KNOWN["sgd"]})
+    one, same = (table[(table["b"] == "sgd") & (table["a"] == "adam")].iloc[0] for table in (two, three))
+    assert (one["kind"], one["ratio"]) == (ALL, same["ratio"])
+    assert same["low"] < one["low"]
+    assert list(two["kind"].unique()) == [kind for kind in KINDS if (two["kind"] == kind).any()]
+    assert (two["kind"] == SEARCHES).sum() == 1

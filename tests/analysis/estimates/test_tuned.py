@@ -1,0 +1,173 @@
+"""Estimates from fresh seeds: known answers, missing seeds, and how often the intervals hold the truth."""
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy import stats
+
+from analysis.estimates import limits, tuned
+from analysis.load import CURVE, GOAL, STUDY
+from analysis.tables import answers, scaling, steps_to_result
+from study.records import Budget
+
+INF, NAN = np.inf, np.nan
+NAMES = {"workload": "tiny", "optimizer": "sgd", "goal_metric": "val/loss", "goal_threshold": 0.1}
+
+
+def curve(fewest, seeds):
+    """The table of one curve: {batch size: S(B), None if not reached}, {batch size: steps with fresh seeds}."""
+    steps = pd.DataFrame(
+        {**NAMES, "batch_size": list(fewest), "steps_to_result": pd.array([*fewest.values()], "Int64")}
+    )
+    rows = [{**NAMES, "batch_size": size, "rerun": n, "steps": s} for size in seeds for n, s in enumerate(seeds[size])]
+    return tuned.table(steps, pd.DataFrame(rows, columns=[*STUDY, *GOAL, "rerun", "steps"]))
+
+
+@pytest.mark.parametrize(
+    ("seeds", "missed", "median"),
+    [
+        ([100, 200, 400, 800], 0, 200 * 2**0.5),
+        ([100, 200, 400, INF], 1, 200 * 2**0.5),
+        ([100, 200, INF, INF], 2, INF),
+        ([100, 200, 400, 800, INF], 1, 400),
+        ([100, 200, 400, INF, INF], 2, 400),
+        ([100, 200, INF, INF, INF], 3, INF),
+        ([100], 0, 100),
+        ([INF], 1, INF),
+        ([], 0, NAN),
+    ],
+)
+def test_missing_seeds(seeds, missed, median):
+    [row] = curve({8: 90}, {8: seeds}).to_dict("records")
+    assert (row["seeds"], row["missed"]) == (len(seeds), missed)
+    assert row["tuned_steps"] == pytest.approx(median, nan_ok=True)
+    known = np.log([each for each in seeds if np.isfinite(each)])
+    assert row["seed_sd"] == pytest.approx(np.std(known, ddof=1) if len(known) > 1 else NAN, nan_ok=True)
+    assert row["luck"] == pytest.approx(median / 90 if np.isfinite(median) else NAN, nan_ok=True)
+    assert np.isnan(row["tuned_low"]) == (not np.isfinite(median) or len(known) < 2)
+
+
+SIZES = [1, 2, 4, 8, 16, 32]
+SEEDS = {size: (320 / size * np.exp([-0.2, -0.1, 0.1, 0.2])).tolist() for size in SIZES}
+
+
+def test_intervals_are_students():
+    found = curve(dict.fromkeys(SIZES, 10), SEEDS)
+    s = np.std(np.log(SEEDS[1]), ddof=1)
+    half = stats.t.ppf(0.975, 6 * 3) * 1.25 * s / 2
+    np.testing.assert_allclose(found["tuned_high"] / found["tuned_steps"], np.exp(half))
+    np.testing.assert_allclose(found["tuned_steps"] / found["tuned_low"], np.exp(half))
+    # Without residuals about the curve the noise of seeds is the larger term.
+    np.testing.assert_allclose(found["optimum_high"], found["tuned_high"])
+    np.testing.assert_allclose(found["curve_steps"], [320 / size for size in SIZES])
+    assert (found["read_from"] == tuned.SEEDS).all()
+    assert list(tuned.log_errors(found).values()) == pytest.approx([half / stats.norm.ppf(0.975)] * 6)
+
+
+def test_the_larger_term_brings_its_degrees_of_freedom():
+    bent = {size: [steps * 2 ** (-1) ** n for steps in SEEDS[size]] for n, size in enumerate(SIZES)}
+    found = curve(dict.fromkeys(SIZES, 10), bent)
+    residuals = np.log(found["tuned_steps"] / found["curve_steps"])
+    rms = np.sqrt((residuals**2).sum() / 2)
+    assert found["residual_sd"].iloc[0] == pytest.approx(rms)
+    expected = np.exp(stats.t.ppf(0.975, 2) * rms)
+    np.testing.assert_allclose(found["optimum_high"] / found["tuned_steps"], expected)
+    assert (found["tuned_high"] < found["optimum_high"]).all()
+    noise, scatter = tuned.shares(found)
+    assert noise**2 + scatter**2 == pytest.approx(rms**2)
+
+
+@pytest.mark.parametrize(
+    ("fewest", "without", "read_from", "optimum"),
+    [
+        (dict.fromkeys(SIZES, 10), [], tuned.SEEDS, True),
+        (dict.fromkeys(SIZES[:5], 10), [], tuned.SEEDS, False),  # fewer than six batch sizes
+        (dict.fromkeys(SIZES, 10), [8], tuned.SEARCH, False),  # one batch size has no seeds: no mixture
+        (dict.fromkeys(SIZES, 10) | {64: None}, [], tuned.SEEDS, True),  # a missed goal needs none
+        (dict.fromkeys(SIZES, 10), SIZES, tuned.SEARCH, False),
+    ],
+)
+def test_what_the_curve_runs_through(fewest, without, read_from, optimum):
+    found = curve(fewest, {size: SEEDS[size] for size in SIZES if size not in without})
+    assert (found["read_from"] == read_from).all()
+    reached = found["steps_to_result"].notna()
+    assert found.loc[reached, "optimum_low"].notna().all() == optimum
+    assert list(found["curve_steps"].notna()) == list(reached)
+    assert bool(tuned.log_errors(found)) == (read_from == tuned.SEEDS or len(fewest) >= tuned.ENOUGH)
+
+
+def test_a_batch_size_far_off_the_curve_is_named_and_kept():
+    rng = np.random.default_rng(0)
+    sizes = [2**n for n in range(11)]
+    noisy = {size: (3200 / size * np.exp(0.1 * rng.standard_normal(4))).tolist() for size in sizes}
+    assert tuned.far_off(curve(dict.fromkeys(sizes, 1), noisy)) == {}
+    noisy[64] = [3 * steps for steps in noisy[64]]
+    found = curve(dict.fromkeys(sizes, 1), noisy)
+    assert list(tuned.far_off(found)) == [64]
+    assert tuned.points(found)[64] == found.set_index("batch_size")["tuned_steps"][64]
+
+
+def test_points_close_to_a_hyperbola_by_chance_are_no_better_known():
+    fewest = {size: round(100 * (1 + 32 / size)) for size in (1, 4, 16, 64, 256, 1024)}
+    exact = {size: [steps * 0.8, steps / 0.8] for size, steps in fewest.items()}
+    found = limits.estimates(curve(fewest, exact))["critical_batch_size_mccandlish"]
+    assert found.value == pytest.approx(32, rel=0.1)
+    assert found.low < 26
+    assert found.high > 40
+    assert limits.estimates(curve(fewest, {}))["critical_batch_size_mccandlish"].low > 30
+
+
+def test_fresh_seeds_of_files_are_those_of_the_configuration_that_a_goal_chose(results, make_study):
+    """Rerun curves fall from 1 to their goal, so that another goal chooses the same trial, or one without reruns."""
+    size, ends = 8, [400, 200, 300, 500]
+    study = make_study(batch_size=size, examples=4096, steps=2000, trials=4)
+    [search] = results({size: ends})
+    branch = search.branch._replace(rerun=1)
+    again = results({size: [250, None, 350]}, branch=branch, budget=Budget(4, 2000), trials=3)
+    assert {str(each.branch) for each in again} == {"", "reruns of trial 1"}, study.goal
+    runs = answers.rerun_steps(again)
+    assert runs["steps"].tolist() == [250, INF, 350]
+    [row] = tuned.table(steps_to_result.table(answers.answers(again)), runs).to_dict("records")
+    assert (row["steps_to_result"], row["tuned_steps"], row["missed"]) == (200, 350, 1)
+    other = answers.fresh_seeds({each.branch: each for each in again}, search.goal)
+    assert other is not None
+    assert other[1].branch == branch
+    limits_found = limits.table(
+        scaling.table(answers.answers(again)), tuned.table(steps_to_result.table([search]), runs)
+    )
+    assert limits_found["estimate"].isna().all()  # one batch size
+
+
+def simulated(generator, curves, tuning=0.2):
+    """(share of configuration intervals that hold its steps, of optimum intervals that hold the tuned optimum)."""
+    sizes = [2**n for n in range(11)]
+    truth = np.array([10 * (1 + 32 / size) for size in sizes])
+    held = []
+    for _ in range(curves):
+        own = truth * np.exp(tuning * generator.standard_normal(11))
+        seeds = own * np.exp(0.2 * generator.standard_normal((4, 11)))
+        found = curve(dict.fromkeys(sizes, 10), dict(zip(sizes, seeds.T.tolist(), strict=True)))
+        held.append(
+            [
+                ((found["tuned_low"] <= own) & (own <= found["tuned_high"])).mean(),
+                ((found["optimum_low"] <= truth) & (truth <= found["optimum_high"])).mean(),
+            ]
+        )
+    return np.mean(held, axis=0)
+
+
+def test_intervals_hold_their_steps():
+    assert simulated(np.random.default_rng(0), 8).min() > 0.85
+
+
+@pytest.mark.slow
+def test_how_often_intervals_hold_their_steps():
+    configuration, optimum = simulated(np.random.default_rng(0), 300)
+    assert 0.93 < configuration < 0.99
+    assert 0.93 < optimum <= 1
+
+
+def test_an_empty_table_has_the_columns():
+    empty = steps_to_result.table([])
+    assert set(tuned.COLUMNS) < set(tuned.table(empty, answers.rerun_steps([])))
+    assert list(empty[CURVE]) == CURVE

@@ -1,0 +1,23 @@
+"""The tables that a report judges, from the loaded searches of a test."""
+
+from typing import NamedTuple
+
+import pandas as pd
+
+from analysis.estimates import limits, pairs, tuned
+from analysis.tables import answers, compare, scaling, steps_to_result
+
+
+class Estimated(NamedTuple):
+    steps: pd.DataFrame
+    limits: pd.DataFrame
+    pairs: pd.DataFrame
+
+
+def estimated(studies, goals=(None,), by="optimizer", base=None) -> Estimated:
+    """Steps, limits and pairs with their estimates; reruns among the studies are read as such."""
+    searches = [study for study in studies if study.branch.rerun is None]
+    runs = answers.rerun_steps(studies, goals)
+    steps = tuned.table(steps_to_result.table(searches, goals=goals), runs)
+    found = limits.table(scaling.table(searches, goals, base), steps, base)
+    return Estimated(steps, found, pairs.table(compare.table(searches, goals, by), steps, found, runs, by))
