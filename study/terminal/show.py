@@ -8,7 +8,7 @@ import pandas as pd
 from rich.console import Console
 from rich.table import Table
 
-from analysis.labels import counted, duration, goal_text, value_text
+from analysis.labels import counted, duration, goal_text, number, value_text
 from study.schedules import OWN, SCHEDULE, Schedule
 
 SHOWN_WARNINGS = 3
