@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
+from analysis.question import stages
 from analysis.question.branches import TUNED as TUNED
 from analysis.question.branches import Branch as Branch
 from analysis.question.goals import AS_ERRORS as AS_ERRORS
@@ -318,6 +319,39 @@ def is_complete(statuses: Sequence[str], wanted: int, most: int) -> bool:
     counted = statuses[: counted_prefix(statuses, wanted)]
     enough = list(counted).count(COMPLETE) == wanted or len(statuses) >= most
     return len(statuses) > 0 and enough and INCOMPLETE not in counted
+
+
+def counted_trials(search: Mapping[str, Any], statuses: Sequence[str]) -> int:
+    """The number of leading trials that count: those up to the N-th feasible one; with `refine` all.
+
+    Arguments:
+        search: the `search` of a recorded question.
+        statuses: [T] in index order.
+
+    >>> counted_trials({"sampler": "sobol", "trials": 1}, ["INFEASIBLE", "COMPLETE", "COMPLETE"])
+    2
+    """
+    return len(statuses) if search.get("sampler") == stages.REFINE else counted_prefix(statuses, search["trials"])
+
+
+def search_is_complete(search: Mapping[str, Any], statuses: Sequence[str], met: Sequence[bool]) -> bool:
+    """True if no trial that counts is missing. Without a trial that met the goal, `refine` screens nothing.
+
+    Arguments:
+        search: the `search` of a recorded question.
+        statuses: [T] in index order, INCOMPLETE where one is missing.
+        met: [T] whether each trial met the goal.
+
+    >>> search = {"sampler": "refine", "scouts": 2, "refine": [1], "candidates": 1, "screens": 1}
+    >>> [search_is_complete(search, ["COMPLETE"] * 3, [met, False, False]) for met in (False, True)]
+    [True, False]
+    """
+    if search.get("sampler") != stages.REFINE:
+        launches = launch_limit(search["trials"], search["max_launches"])
+        return is_complete(statuses, search["trials"], launches)
+    *_, rounds, last = stages.ends(search, stages.STAGE)
+    wanted = last if any(met[:rounds]) else rounds
+    return len(statuses) >= wanted and INCOMPLETE not in statuses[:wanted]
 
 
 def can_answer(goal: Goal, own: Goal, stopping: str | None) -> bool:

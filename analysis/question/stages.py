@@ -1,11 +1,8 @@
 """The stages of a search: the trials that are proposed together, and that bound each other's steps in a race."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from itertools import accumulate
 from typing import Any
-
-from analysis import counting
-from analysis.counting import INCOMPLETE
 
 INDEXED_SAMPLERS = ("sobol", "random")
 """Samplers whose point i is a pure function of (seed, i, space)."""
@@ -37,36 +34,3 @@ def ends(search: Mapping[str, Any], race_over: str) -> tuple[int, ...]:
     if race_over == EARLIER or search.get("sampler") not in INDEXED_SAMPLERS:
         return ()
     return (search["trials"],)
-
-
-def counted(search: Mapping[str, Any], statuses: Sequence[str]) -> int:
-    """The number of leading trials that count: those up to the N-th feasible one; with `refine` all.
-
-    Arguments:
-        search: the `search` of a recorded question.
-        statuses: [T] in index order.
-
-    >>> counted({"sampler": "sobol", "trials": 1}, ["INFEASIBLE", "COMPLETE", "COMPLETE"])
-    2
-    """
-    return len(statuses) if search.get("sampler") == REFINE else counting.counted_prefix(statuses, search["trials"])
-
-
-def is_complete(search: Mapping[str, Any], statuses: Sequence[str], met: Sequence[bool]) -> bool:
-    """True if no trial that counts is missing. Without a trial that met the goal, `refine` screens nothing.
-
-    Arguments:
-        search: the `search` of a recorded question.
-        statuses: [T] in index order, INCOMPLETE where one is missing.
-        met: [T] whether each trial met the goal.
-
-    >>> search = {"sampler": "refine", "scouts": 2, "refine": [1], "candidates": 1, "screens": 1}
-    >>> is_complete(search, ["COMPLETE"] * 3, [False] * 3), is_complete(search, ["COMPLETE"] * 3, [True, False, False])
-    (True, False)
-    """
-    if search.get("sampler") != REFINE:
-        launches = counting.launch_limit(search["trials"], search["max_launches"])
-        return counting.is_complete(statuses, search["trials"], launches)
-    *_, rounds, last = ends(search, STAGE)
-    wanted = last if any(met[:rounds]) else rounds
-    return len(statuses) >= wanted and INCOMPLETE not in statuses[:wanted]

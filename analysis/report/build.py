@@ -235,7 +235,7 @@ def provenance(study: StudyData) -> dict[str, Any]:
 
     >>> made = provenance(study)
     >>> made["stopping"], made["seeds"], made["device"]
-    ('budget', {'search': 0, 'trial': 0, 'data_order': 0}, 'cpu')
+    ('budget', {'shared': True, 'search': 0, 'trial': 0, 'data_order': 0}, 'cpu')
     """
     last = study.provenance[-1] if study.provenance else {}
     return {

@@ -254,9 +254,9 @@ def _estimates_shown(steps: pd.DataFrame) -> pd.DataFrame:
     }
     at = steps.columns.get_loc("steps_to_result") + 1
     steps = steps.drop(columns=[name for name in ESTIMATES if name in steps])
-    for place, (name, cells) in enumerate(columns.items(), at):
-        steps.insert(place, name, pd.Series(list(cells), steps.index, dtype=object))
-    return steps.dropna(axis=1, how="all")
+    made = pd.DataFrame({name: pd.Series(list(cells), steps.index, dtype=object) for name, cells in columns.items()})
+    made = made.dropna(axis=1, how="all")
+    return pd.concat([steps.iloc[:, :at], made, steps.iloc[:, at:]], axis=1)
 
 
 def _between(value: float, low: float, high: float) -> Cell | None:

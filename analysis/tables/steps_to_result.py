@@ -9,7 +9,6 @@ import pandas as pd
 from analysis import counting, intervals
 from analysis.counting import COMPLETE, INCOMPLETE, INFEASIBLE, Goal, Measured
 from analysis.load import GOAL, STUDY, StudyData
-from analysis.question import stages
 
 COLUMNS = [*STUDY, *GOAL, "reached", "steps_to_result", "examples_to_result", "trial"]
 
@@ -71,7 +70,7 @@ def _outcomes(study: StudyData, goal: Goal, stopping: str) -> pd.DataFrame:
     frame = frame.fillna({"status": INCOMPLETE, "end": 0, "least_error": np.inf})
     frame = frame.astype({"end": "int64", "steps_to_goal": "Int64", "step_before": "Int64"})
     frame.index.name = "trial"
-    prefix = stages.counted(study.question["search"], list(frame["status"]))
+    prefix = counting.counted_trials(study.question["search"], list(frame["status"]))
     return frame.assign(counted=frame.index < prefix)
 
 
@@ -142,7 +141,7 @@ def is_complete(study: StudyData) -> bool:
     def known() -> bool:
         frame = outcomes(study)
         met = frame["steps_to_goal"].notna() & (frame["status"] == COMPLETE)
-        return stages.is_complete(study.question["search"], list(frame["status"]), list(met))
+        return counting.search_is_complete(study.question["search"], list(frame["status"]), list(met))
 
     return study.imported or study.once("complete", known)
 

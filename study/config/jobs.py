@@ -108,8 +108,7 @@ def build_study(config: DictConfig, batch_size: int) -> Study:
     plain: Any = OmegaConf.to_container(config, resolve=True, throw_on_missing=True)
     search = plain["search"]
     del search["storage"]  # where trials are stored changes no measurement
-    search |= {"space": parse_space(search["space"]), "budgets": tuple(search["budgets"])}
-    search["refine"] = tuple(search["refine"])
+    search |= {"budgets": tuple(search["budgets"]), "refine": tuple(search["refine"])}
     confirm = search.pop("confirm")
     if search["sampler"] == REFINE:
         search |= {"trials": ends(search, STAGE)[-1], "reruns": confirm, "max_launches": None}
@@ -123,7 +122,7 @@ def build_study(config: DictConfig, batch_size: int) -> Study:
             batch_size=batch_size,
             goal=Goal.parse(plain["goal"]),
             budget=Budget(**plain["budget"]),
-            search=Search(**search),
+            search=Search(**search | {"space": parse_space(search["space"])}),
             stopping=plain["stopping"],
             race_factor=plain["race_factor"],
             precision=plain["precision"],

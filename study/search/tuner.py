@@ -10,7 +10,6 @@ from optuna.trial import TrialState
 
 from analysis import counting
 from analysis.counting import COMPLETE, INCOMPLETE, INFEASIBLE, Measured, Outcome
-from analysis.question import stages
 from analysis.question.stages import REFINE
 from study.records import Curve, Study, Trial
 from study.schedules import SCHEDULE, conditional, taken
@@ -235,13 +234,13 @@ class Tuner:
         search, known = self.study.search, range(max(self.outcomes, default=-1) + 1)
         statuses = [self.outcomes[i].status if i in self.outcomes else INCOMPLETE for i in known]
         met = [i in self.outcomes and self.outcomes[i].result is not None for i in known]
-        return stages.is_complete(vars(search), statuses, met)
+        return counting.search_is_complete(vars(search), statuses, met)
 
     @property
     def _counted(self) -> list[int]:
         """Finished trials up to the last of the first N feasible ones."""
         finished = sorted(self.outcomes)
-        return finished[: stages.counted(vars(self.study.search), [self.outcomes[i].status for i in finished])]
+        return finished[: counting.counted_trials(vars(self.study.search), [self.outcomes[i].status for i in finished])]
 
     @property
     def counted_trials(self) -> list[Trial]:

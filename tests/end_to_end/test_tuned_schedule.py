@@ -20,6 +20,7 @@ from study.devices.placement import Placement
 from study.schedules import SCHEDULES
 from study.search import stages
 from study.search.tuner import Tuner
+from study.settings import Seeds
 
 NAMES = ["constant", "linear_decay", "exponential"]
 SPACE = {
@@ -52,6 +53,7 @@ def results(tmp_path_factory, make_study, make_curve, write_study):
 
     for optimizer, more in (("sgd", {}), ("momentum", MOMENTUM)):
         fields = {"space": SPACE | more, "schedule": "tuned", "trials": 12, "reruns": 3, "stopping": "budget"}
+        fields["seeds"] = Seeds(shared=True)  # so that both batch sizes tune the same configuration
         studies = [make_study(optimizer=optimizer, batch_size=size, **fields) for size in (8, 16)]
         for study in studies:
             write(stages.rerun(Tuner(study, write(study))))

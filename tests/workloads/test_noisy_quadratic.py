@@ -12,7 +12,7 @@ from study.config import preflight
 from study.config.jobs import parse_jobs
 from study.data.resident import Data
 from study.engine import can_fuse
-from study.settings import Evaluation
+from study.settings import Evaluation, Seeds
 from study.user_code import activations
 from workloads.base import build
 from workloads.layers import set_keys
@@ -131,7 +131,9 @@ def test_at_a_fixed_learning_rate_steps_to_a_goal_are_the_exact_ones_to_a_percen
     assert len(goals) >= 2
     last = int(exact.steps_to_goal(goals[-1], grid) * 1.05) + 2
     every_step = Evaluation(1 / last, 1 + 1e-9, 10_000)
-    study = asked(optimizer, batch_size, last, {"preconditioner_power": power}, evaluation=every_step)
+    # One training: with other seeds it may be off by two percent.
+    shared = Seeds(shared=True)
+    study = asked(optimizer, batch_size, last, {"preconditioner_power": power}, evaluation=every_step, seeds=shared)
     [curve] = trained(study, [chosen])
     assert list(curve.steps) == list(range(1, last + 1))
     for goal in goals:

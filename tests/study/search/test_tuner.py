@@ -11,7 +11,7 @@ from scipy.stats import qmc
 
 from analysis import counting
 from analysis.counting import ADAPTIVE_SAMPLERS, COMPLETE, INCOMPLETE, INFEASIBLE, Goal, Measured, Outcome
-from analysis.question.stages import EARLIER, INDEXED_SAMPLERS
+from analysis.question.stages import EARLIER, INDEXED_SAMPLERS, REFINE
 from study.records import Curve
 from study.schedules import SCHEDULES
 from study.search.points import point
@@ -19,7 +19,7 @@ from study.search.tuner import Tuner
 from study.settings import SAMPLERS, Seeds
 from study.space import values
 
-samplers = pytest.mark.parametrize("sampler", SAMPLERS)
+samplers = pytest.mark.parametrize("sampler", [name for name in SAMPLERS if name != REFINE])
 indexed = pytest.mark.parametrize("sampler", INDEXED_SAMPLERS)
 WIDE = {f"x{i}": {"low": 0, "high": 1} for i in range(3)} | {"learning_rate": {"low": 1e-3, "high": 1, "scale": "log"}}
 
