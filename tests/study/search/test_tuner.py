@@ -201,7 +201,8 @@ CHOSEN = {
 
 
 @pytest.mark.parametrize(
-    "sampler", [pytest.param(name, marks=[pytest.mark.slow] if name == "gp" else []) for name in SAMPLERS]
+    "sampler",
+    [pytest.param(name, marks=[pytest.mark.slow] if name == "gp" else []) for name in SAMPLERS if name != REFINE],
 )
 def test_a_trial_has_the_parameters_of_the_schedule_that_was_chosen(make_study, make_curve, sampler):
     study, count = make_study(space=CHOSEN, schedule="tuned", trials=24, sampler=sampler), 13 if sampler == "gp" else 24
