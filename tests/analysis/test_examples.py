@@ -22,6 +22,8 @@ PUBLISHED = ROOT / "results/published"
 FILES = sorted(path.relative_to(ROOT) for path in (ROOT / "analysis").rglob("*.py"))
 START = doctest.DocTestParser().get_examples(analysis.__doc__ or "")[:4]
 """The lines that the examples of all modules go on from."""
+LONG = ("analysis.report.build", "analysis.tables.transfer", "analysis.export", "analysis.tables.answers")
+"""Modules whose examples take seconds."""
 NAMES = [".".join(file.with_suffix("").parts).removesuffix(".__init__") for file in FILES]
 
 
@@ -37,7 +39,7 @@ def _as_in_a_notebook(monkeypatch):
     plt.switch_backend(backend)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.slow] * (name in LONG)) for name in NAMES])
 def test_examples_are_so(name):
     for test in doctest.DocTestFinder().find(module := importlib.import_module(name)):
         first: dict[str, object] = {}

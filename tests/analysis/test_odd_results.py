@@ -251,6 +251,7 @@ def test_what_is_left_out_is_told_where_nothing_can_be_advised(sweep, advise):
     assert "batch size 64: no trial has finished yet" in said
 
 
+@pytest.mark.slow
 def test_the_terminal_tells_the_heaviest_warnings_and_what_diverged(sweep, says):
     said = says("report", sweep({8: [400] * 2, 16: ["bad"] * 2, 32: [None] * 2, 64: []}))
     assert "16 diverged 0 2" in said
@@ -260,7 +261,8 @@ def test_the_terminal_tells_the_heaviest_warnings_and_what_diverged(sweep, says)
     assert "more warning" in said
 
 
-@pytest.mark.parametrize("threshold", [-1.5, pytest.param(0.0, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("threshold", [-1.5, 0.0])
 def test_goals_below_zero_are_reported_on_linear_axes(tmp_path, make_study, make_curve, write_study, threshold):
     """Log-likelihoods: errors of -1.95 that meet the goal, others just above it."""
     goal = Goal("val/log_likelihood_error", threshold)

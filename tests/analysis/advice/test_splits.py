@@ -170,6 +170,7 @@ def test_every_row_holds_the_formula(scaling, machine):
     np.testing.assert_allclose(found["cost"], found["devices"] * found["seconds"] / 3600 * machine.price)
 
 
+@pytest.mark.slow
 @settings(max_examples=20)
 @given(machine=machines, more=st.integers(1, 500))
 def test_more_never_makes_the_best_worse(scaling, machine, more):

@@ -118,6 +118,7 @@ def test_long_legends_stay_inside_their_figure():
         assert figure.axes[0].get_legend().get_window_extent().y0 >= figure.bbox.y0
 
 
+@pytest.mark.slow
 def test_figures_drawn_in_several_processes_are_the_same(tmp_path, monkeypatch):
     found = charts({"steps_to_result": table()}, ["steps_to_result", "best_momentum"])
     here = save_all(found, tmp_path / "here")

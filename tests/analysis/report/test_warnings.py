@@ -125,7 +125,7 @@ PLANTED = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", PLANTED)
+@pytest.mark.parametrize("name", partly(PLANTED, 2))
 def test_a_planted_defect_raises_its_warning_and_no_other(warned, name):
     odd, fields, expected = PLANTED[name]
     [said] = warned(odd=odd, **fields)
@@ -136,7 +136,7 @@ def test_a_planted_defect_raises_its_warning_and_no_other(warned, name):
 NOT_ANY_MORE = ("search.", "evaluation.f", "evaluation.r", "workload.", "sweep", "budget or", "larger b", "tune the")
 
 
-@pytest.mark.parametrize("name", partly(PLANTED, 3))
+@pytest.mark.parametrize("name", partly(PLANTED, 6, 1))
 def test_who_reads_published_measurements_is_not_told_to_measure(warned, name, tmp_path):
     odd, fields, expected = PLANTED[name]
     warned(odd=odd, **fields)
