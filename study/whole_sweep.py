@@ -247,7 +247,7 @@ def plan(jobs: Sequence[Job], config_dir: Path | None, console: Console | None) 
 def _left(costs: Sequence[tuple[Job, Cost]]) -> list[Work]:
     """The trials of each known search that are not on file."""
     return [
-        Work(tuner.study, cost, max(1, tuner.study.search.trials - tuner.feasible))
+        Work(tuner.study, cost, max(1, tuner.study.search.trials - tuner.done))
         for job, cost in costs
         for tuner in stages.missing(job.study, on_file(job))
     ]

@@ -12,6 +12,7 @@ from analysis.estimates.pairs import SEARCHES
 from analysis.intervals import PART
 from analysis.labels import batch_sizes, goal_text, listed, metric_text
 from analysis.load import CURVE, StudyData
+from analysis.question.stages import REFINE
 from analysis.tables import audits, scaling, steps_to_result
 
 KINDS = (
@@ -155,13 +156,22 @@ def _edges(study: StudyData, goal: Goal) -> Iterator[Caution]:
 
 def _adaptive(study: StudyData, goal: Goal) -> Iterator[Caution]:
     """The search is adaptive: some of its trials do not stand for a smaller search, so S_n is undefined."""
-    if not study.independent:
+    if not study.independent and not _refines(study):
         text = f"{study.question['search']['sampler']} learns from earlier trials, so there is no S_n and no interval"
         yield _about("adaptive", study, goal, text, "set search.repeats or use search=sobol")
 
 
+def _refines(study: StudyData) -> bool:
+    return bool(study.question["search"].get("sampler") == REFINE)
+
+
 def _trials(study: StudyData, goal: Goal, row: Row) -> Iterator[Caution]:
-    """Too few trials: feasible, near the best, or by the best-of-n curve. Only the first of these is reported."""
+    """Too few trials: feasible, near the best, or by the best-of-n curve. Only the first of these is reported.
+
+    Every trial of `refine` counts, feasible or not, and fresh seeds say how good its tuned configuration is.
+    """
+    if _refines(study) and steps_to_result.is_complete(study):
+        return
     wanted, complete = study.question["search"]["trials"], row["complete"]
     more = MORE_TRIALS if row.get("seeds") else f"{MORE_TRIALS}{FRESH_SEEDS}"
     if complete < wanted and study.imported:

@@ -224,6 +224,11 @@ class Tuner:
         return sum(result.status == COMPLETE for result in self.outcomes.values())
 
     @property
+    def done(self) -> int:
+        """Number of finished trials that count towards those wanted: the feasible ones; with `search=refine` all."""
+        return len(self.outcomes) if self.study.search.sampler == REFINE else self.feasible
+
+    @property
     def infeasible(self) -> int:
         """Number of diverged trials."""
         return sum(result.status == INFEASIBLE for result in self.outcomes.values())

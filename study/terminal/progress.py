@@ -15,6 +15,7 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn
 from rich.table import Table
 
 from analysis.labels import duration
+from analysis.question.stages import REFINE
 
 if TYPE_CHECKING:
     from study.engine.cost import Cost, Work
@@ -71,8 +72,8 @@ class SweepProgress:
         shown, launched, fewest = self.shown[name], tuner.feasible + tuner.infeasible, tuner.steps_to_result
         best = "goal not reached yet" if fewest is None else f"best {fewest:,} steps"
         status = f"{launched} done, {tuner.feasible} feasible, {tuner.infeasible} infeasible, {best}"
-        self.bars.update(shown.task, completed=min(tuner.feasible, wanted), status=status)
-        gained = shown.weight * min(tuner.feasible, wanted) - shown.done
+        self.bars.update(shown.task, completed=min(tuner.done, wanted), status=status)
+        gained = shown.weight * min(tuner.done, wanted) - shown.done
         shown.done += gained
         self.done += gained
         if starting:
@@ -97,7 +98,7 @@ class SweepProgress:
             return
         took = duration(time.monotonic() - shown.started)
         self.console.print(f"{name}: {status.replace('goal not reached yet', 'goal not reached')}, {took}")
-        if tuner.feasible < wanted and study.branch.rerun is None:
+        if tuner.feasible < wanted and study.branch.rerun is None and study.search.sampler != REFINE:
             self.console.print(
                 f"[yellow]only {tuner.feasible} of {wanted} trials were feasible after "
                 f"{tuner.feasible + tuner.infeasible} launches (search.max_launches); lower "
