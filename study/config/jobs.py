@@ -1,5 +1,6 @@
 """Turns the command line into jobs. Only `build_study` here builds a Study from a configuration."""
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -55,6 +56,7 @@ def parse_jobs(arguments: Sequence[str], config_dir: Path | None = None) -> list
     found: dict[tuple[Path, str, str, int], Job] = {}
     with one_line_errors():
         for config in compositions(arguments, config_dir):
+            _check_trials(arguments, config)
             for job in _jobs_of(config):
                 study = job.study
                 other = found.setdefault((job.results, study.name, study.optimizer, study.batch_size), job)
@@ -87,6 +89,7 @@ def _jobs_of(config: DictConfig) -> list[Job]:
         )
     if not config.results:
         raise UsageError("results must name a folder, but got ''.")
+    _check_of_refine(config)
     placement = Placement(**config.engine, checkpoint_minutes=config.checkpoint.minutes)
     if config.shards < 1:
         raise UsageError(f"shards must be at least 1, but got {config.shards}.")
@@ -97,6 +100,25 @@ def _jobs_of(config: DictConfig) -> list[Job]:
         )
     how = (Path(config.results), placement, config.search.storage, config.shards)
     return [Job(build_study(config, size), *how) for size in sizes]
+
+
+def _check_of_refine(config: DictConfig) -> None:
+    """Refuse settings that `search=refine` derives from its own."""
+    if config.search.sampler == REFINE and config.search.reruns:
+        raise UsageError(
+            "search.reruns is for other samplers: search=refine trains the tuned configuration with search.confirm "
+            f"fresh seeds; give search.confirm={config.search.reruns}, or choose search=sobol."
+        )
+
+
+def _check_trials(arguments: Sequence[str], config: DictConfig) -> None:
+    """Refuse a number of trials on the command line beside `search=refine`; a workload's own number gives way."""
+    given = next((each for each in arguments if re.match(r"\+*search\.(trials|max_launches)=", each)), None)
+    if config.search.sampler == REFINE and given:
+        raise UsageError(
+            f"{given.lstrip('+')} is for other samplers: the trials of search=refine follow from search.scouts, "
+            "search.refine, search.candidates and search.screens; give these, or choose search=sobol."
+        )
 
 
 def build_study(config: DictConfig, batch_size: int) -> Study:
