@@ -88,10 +88,12 @@ def run_all(lines: Sequence[Iterable[SearchRun]], workers: Workers, watch: Watch
     """
     with _Lines(lines, workers, watch) as supply:
         while supply.left:
+            trained = False
             for part, curve in workers.train(supply):
                 assert isinstance(part, _Part)
                 part.keep(curve)
-            supply.settle()
+                trained = True
+            supply.settle(trained)
     return supply.errors
 
 
@@ -249,12 +251,11 @@ class _Lines:
             line.search.pool.drop(queue.study.batch_size)
         line.abandon()
 
-    def settle(self) -> None:
-        """No trial is under way: close all parts, and wait if other processes train what is missing."""
-        opened = any(line.part is not None for line in self._lines)
+    def settle(self, trained: bool) -> None:
+        """No trial is under way: close all parts, and wait if no trial was trained: other processes have the rest."""
         for line in self._lines:
             line.close()
-        if not opened and self.left:
+        if not trained and self.left:
             time.sleep(POLL)
 
 

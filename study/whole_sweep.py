@@ -161,17 +161,25 @@ def train(jobs: Sequence[Job], config_dir: Path | None, command: str, console: C
             )
             for job, cost in costs
         ]
-        too_large += train_searches(waiting, left, workers, command, console)
+        fit = [job for job, _ in costs]
+        unfit = [job for job in jobs if job not in fit]
+        too_large += train_searches(waiting, left, workers, command, console, unfit)
     raise_any(too_large)
 
 
 def train_searches(
-    waiting: Sequence[Waiting], left: Sequence[Work], workers: Workers, command: str, console: Console
+    waiting: Sequence[Waiting],
+    left: Sequence[Work],
+    workers: Workers,
+    command: str,
+    console: Console,
+    unfit: Sequence[Job] = (),
 ) -> list[TrialTooLarge]:
     """Train searches and show their progress; returns one error per job that does not fit in memory.
 
     Arguments:
         left: the work that is known now, for the progress bar.
+        unfit: jobs whose trials do not fit in memory; the others do not wait for them.
 
     Raises:
         StoreError: a file cannot be written, or another process trains a study.
@@ -183,7 +191,7 @@ def train_searches(
         for known in each.known:
             store.announce(each.job.results, known)
     with SweepProgress(console, left, workers.cost_of) as progress:
-        pools = _Pools()
+        pools = _Pools(unfit)
         too_large = run_all([_line(each, command, progress, pools) for each in waiting], workers, progress.watch)
         for reason in chain(*workers.too_small.values()):
             console.print(f"{reason} The other workers trained it.", style="yellow", markup=False)
@@ -193,7 +201,8 @@ def train_searches(
 class _Pools:
     """The pools of the searches that `search=refine` trains: one for each curve, repetition and step budget."""
 
-    def __init__(self) -> None:
+    def __init__(self, unfit: Sequence[Job]) -> None:
+        self._unfit = {(job.results, job.study.name, job.study.optimizer, job.study.batch_size) for job in unfit}
         self._made: dict[tuple[Path, str, str, Branch, int | None], Pool] = {}
 
     def of(self, job: Job, search: Study) -> Pool | None:
@@ -204,7 +213,8 @@ class _Pools:
         key = (job.results, search.name, search.optimizer, search.branch, None if pools else size)
         if key not in self._made:
             sizes = job.together if pools and job.together else (size,)
-            self._made[key] = Pool([replace(search, batch_size=each) for each in sizes], job.results)
+            fit = [each for each in sizes if (*key[:3], each) not in self._unfit]
+            self._made[key] = Pool([replace(search, batch_size=each) for each in fit], job.results)
         return self._made[key]
 
 

@@ -23,6 +23,7 @@ from hydra.core.plugins import Plugins
 from hydra.types import HydraContext
 from omegaconf import open_dict
 
+from analysis.question.stages import REFINE
 from study import shadowing, whole_sweep
 from study.cluster import job_process, slurm
 from study.config import compose
@@ -93,7 +94,14 @@ def jobs_for(
         Refused: as `whole_sweep.jobs_here` does.
     """
     on_this_machine = cluster.kind in ("none", "local")
-    return (whole_sweep.jobs_here if on_this_machine else whole_sweep.jobs_elsewhere)(overrides, config_dir, mix)
+    found = (whole_sweep.jobs_here if on_this_machine else whole_sweep.jobs_elsewhere)(overrides, config_dir, mix)
+    search = found[0][0].study.search
+    if cluster.kind != "none" and search.sampler == REFINE and search.pool:
+        raise UsageError(
+            f"cluster={cluster.kind} trains each batch size in a job of its own, but search=refine trains them "
+            "together, round by round; add search.pool=false, or choose search=sobol."
+        )
+    return found
 
 
 class JobsFailed(Failed):

@@ -26,6 +26,7 @@ REFUSED = [
     (["cluster=local", "hydra.launcher.n_job=2"], ["unknown key", "did you mean 'hydra.launcher.n_jobs'"]),
     (["cluster=local", "hydra.launcher.n_jobs=0"], ["hydra.launcher.n_jobs must be", "0"]),
     (["cluster=local", "hydra.launcher.n_jobs=many"], ["hydra.launcher.n_jobs must be a whole number, but got many."]),
+    (["cluster=local", "search=refine", "batch_size=8"], ["trains them together", "add search.pool=false"]),
     (["cluster=local", "hydra.launcher._target_=x"], ["unknown key 'hydra.launcher._target_'"]),
     (["hydra.launcher.n_jobs=2"], ["unknown key 'hydra.launcher.n_jobs'"]),
     (["hydra.sweep.dir=x"], ["unknown key 'hydra.sweep.dir'"]),

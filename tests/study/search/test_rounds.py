@@ -147,3 +147,19 @@ def test_a_batch_size_that_is_added_later_changes_no_other(refined, tmp_path):
     assert everything(tmp_path, studies[:1]) == before
     folders = [store.study_folder(tmp_path, study) for study in studies]
     assert [store.read_round(folder, 3)["batch_sizes"] for folder in folders] == [[8], [8, 64]]
+
+
+class Small(Trainer):
+    """A pool whose workers have too little memory for batch size 8."""
+
+    def train(self, supply):
+        for queue in [queue for queue in supply.queues() if queue.study.batch_size == 8]:
+            supply.too_large(queue, "no room")
+        yield from super().train(supply)
+
+
+def test_a_batch_size_that_fits_on_no_worker_holds_up_no_other(refined, tmp_path):
+    studies = refined()
+    [error] = run.run_all(lines(studies, tmp_path), Small(random.Random(0)), lambda *_: None)
+    assert str(error) == "no room"
+    assert len(everything(tmp_path, studies[1:])) == 3 + 13 + 2
