@@ -85,7 +85,9 @@ def sweep(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", FAULTS)
+@pytest.mark.parametrize(
+    "kind", [pytest.param(kind, marks=[pytest.mark.release] * (n % 2)) for n, kind in enumerate(FAULTS)]
+)
 def test_a_fault_names_the_users_line(tmp_path, kind):
     own_folder(tmp_path / "mine", "failing", START + FAULTS[kind], "failing.Failing")
     loaders = 2 if "loader" in kind else 0
@@ -103,7 +105,7 @@ def test_a_fault_names_the_users_line(tmp_path, kind):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("debug", [["--debug"], []])
+@pytest.mark.parametrize("debug", [["--debug"], pytest.param([], marks=pytest.mark.release)])
 def test_debug_prints_the_whole_traceback(tmp_path, monkeypatch, debug):
     own_folder(tmp_path / "mine", "failing", START + FAULTS["model"], "failing.Failing")
     if not debug:

@@ -129,6 +129,7 @@ def test_the_tables_of_a_tiny_benchmark(capsys, tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.release
 def test_the_whole_benchmark(tmp_path):
     file = tmp_path / "power.json"
     assert benchmark.main(["--curves", "2", "--json", str(file)]) in (0, 1)

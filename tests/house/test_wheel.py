@@ -57,7 +57,7 @@ def test_the_wheel_holds_the_packages_and_their_files_and_no_more(installed):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("way", ["python -m study", "study"])
+@pytest.mark.parametrize("way", ["study", pytest.param("python -m study", marks=pytest.mark.release)])
 def test_the_wheel_sweeps_and_reports_in_an_empty_folder(installed, tmp_path, way):
     assert "_target_: workloads.fully_connected.FullyConnected" in run(installed, tmp_path, way, "sweep", "--cfg")
     assert not [*tmp_path.iterdir()]

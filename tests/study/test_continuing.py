@@ -86,7 +86,7 @@ SWEEP = ["batch_size=32", "search.trials=2", "stopping=budget", "budget.steps=20
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("engine_name", ["auto", "serial"])
+@pytest.mark.parametrize("engine_name", ["auto", pytest.param("serial", marks=pytest.mark.release)])
 def test_a_sweep_killed_in_the_middle_of_its_trials_continues_them(tmp_path, engine_name):
     peaceful, killed = tmp_path / "peaceful", tmp_path / "killed"
     sweep = ["sweep", *SWEEP, f"engine={engine_name}", "engine.workers=1"]

@@ -61,8 +61,8 @@ def beside(way, form):
     [
         pytest.param("study", "package", marks=pytest.mark.slow),
         ("python -m study", "module"),
-        pytest.param("study", "module", marks=pytest.mark.slow),
-        pytest.param("python -m study", "folder", marks=pytest.mark.slow),
+        pytest.param("study", "module", marks=pytest.mark.release),
+        pytest.param("python -m study", "folder", marks=pytest.mark.release),
     ],
 )
 def test_ours_are_imported_beside_files_of_the_same_names(run, way, form):
@@ -75,9 +75,9 @@ def test_ours_are_imported_beside_files_of_the_same_names(run, way, form):
 @pytest.mark.parametrize(
     ("path", "here", "mine"),
     [
-        pytest.param("", OF_PYTHON, [], marks=pytest.mark.slow),
+        pytest.param("", OF_PYTHON, [], marks=pytest.mark.release),
         pytest.param(".:", [*OF_PYTHON, "analysis", "workloads"], [], marks=pytest.mark.slow),
-        pytest.param(":", [*OF_PYTHON, "analysis", "workloads"], [], marks=pytest.mark.slow),
+        pytest.param(":", [*OF_PYTHON, "analysis", "workloads"], [], marks=pytest.mark.release),
         pytest.param("MINE:", [], ["analysis", "workloads"], marks=pytest.mark.slow),
     ],
     ids=["current folder", "PYTHONPATH=.", "empty entry in PYTHONPATH", "config-dir in PYTHONPATH"],
@@ -129,8 +129,15 @@ def test_a_class_in_a_hidden_module_is_refused_in_one_line(tmp_path, capsys, wor
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("cluster", ["none", "local"])
-@pytest.mark.parametrize("way", ["study", "python -m study"])
+@pytest.mark.parametrize(
+    ("way", "cluster"),
+    [
+        ("study", "none"),
+        ("python -m study", "local"),
+        pytest.param("study", "local", marks=pytest.mark.release),
+        pytest.param("python -m study", "none", marks=pytest.mark.release),
+    ],
+)
 def test_processes_that_train_import_ours(run, tmp_path, way, cluster):
     others = INSTALLED if cluster == "none" else []  # Joblib starts processes that look in the current folder first
     here = files("module", [*beside(way, "module"), *others])
