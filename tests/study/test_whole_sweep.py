@@ -69,7 +69,8 @@ def test_a_race_equals_full_budgets_read_as_a_race(tmp_path):
         assert main([*small, f"stopping={rule}", f"results={tmp_path / rule}"]) == 0
     raced = pd.read_csv(tmp_path / "race/tables/steps_to_result.csv")
     read = steps_to_result.table(list(load(tmp_path / "budget")), stopping="race")
-    assert read.to_csv(index=False) == (tmp_path / "race/tables/steps_to_result.csv").read_text()
+    written = pd.read_csv(tmp_path / "race/tables/steps_to_result.csv", dtype=str)
+    assert written[[*read]].to_csv(index=False) == read.to_csv(index=False)  # the page adds columns
     full = pd.read_csv(tmp_path / "budget/tables/steps_to_result.csv")
     assert (raced["steps_trained"] < full["steps_trained"]).all()
     assert "would have been skipped" in (tmp_path / "budget/report.html").read_text()
