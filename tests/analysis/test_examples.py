@@ -22,7 +22,15 @@ PUBLISHED = ROOT / "results/published"
 FILES = sorted(path.relative_to(ROOT) for path in (ROOT / "analysis").rglob("*.py"))
 START = doctest.DocTestParser().get_examples(analysis.__doc__ or "")[:4]
 """The lines that the examples of all modules go on from."""
-LONG = ("analysis.report.build", "analysis.tables.transfer", "analysis.export", "analysis.tables.answers")
+LONG = (
+    "analysis.tables.steps_to_result",
+    "analysis.surrogate.curve",
+    "analysis.figures",
+    "analysis.report.build",
+    "analysis.tables.transfer",
+    "analysis.export",
+    "analysis.tables.answers",
+)
 """Modules whose examples take seconds."""
 NAMES = [".".join(file.with_suffix("").parts).removesuffix(".__init__") for file in FILES]
 

@@ -125,7 +125,7 @@ PLANTED = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", partly(PLANTED, 2))
+@pytest.mark.parametrize("name", partly(PLANTED, 4))
 def test_a_planted_defect_raises_its_warning_and_no_other(warned, name):
     odd, fields, expected = PLANTED[name]
     [said] = warned(odd=odd, **fields)

@@ -220,7 +220,7 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(
-    ("arguments", "words"), partly(REFUSED, 2), ids=[" ".join(arguments) for arguments, _ in REFUSED]
+    ("arguments", "words"), partly(REFUSED, 4), ids=[" ".join(arguments) for arguments, _ in REFUSED]
 )
 def test_a_bad_command_line_is_refused_in_words(tmp_path, monkeypatch, capsys, arguments, words):
     class Started:

@@ -92,7 +92,7 @@ def _cells() -> list[Any]:
                 first = (batch_size == 2) == ((k + e) % 2 == 0)
                 if not (first or both):
                     continue
-                marks = [] if first and (k + e) % 4 == 0 else [pytest.mark.slow]
+                marks = [] if first and (k + e) % 8 == 0 else [pytest.mark.slow]
                 cells.append(pytest.param(kind, engine, batch_size, marks=marks))
     return cells
 
