@@ -1,4 +1,4 @@
-"""`search=refine`: its points depend on the results of earlier stages alone, whoever trains and dies, and when."""
+"""The trials of `search=refine` do not depend on who trains them, in which order, or on processes that die."""
 
 import json
 import math
