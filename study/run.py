@@ -1,4 +1,4 @@
-"""Trains one search: the tuner proposes trials, workers turn trials into curves, the store keeps the curves."""
+"""Trains searches: the tuner proposes trials, workers turn trials into curves, the store keeps the curves."""
 
 import math
 import os

@@ -212,12 +212,11 @@ def train(found: Sequence[Transfers], config_dir: Path | None, command: str, con
         searches = [
             whole_sweep.Waiting(
                 job,
-                cost,
                 searches=missing,
                 known=missing,
                 summary=f"{len(missing)} configurations with {missing[0].search.trials} seeds each",
             )
-            for (job, missing), cost in costs
+            for (job, missing), _ in costs
         ]
         too_large += whole_sweep.train_searches(searches, left, workers, command, console)
     whole_sweep.raise_any(too_large)

@@ -1,4 +1,4 @@
-"""A whole sweep: finds the missing studies, measures their cost, and trains them one after another."""
+"""A whole sweep: finds the missing studies, measures their cost, and trains them."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import nullcontext
@@ -117,7 +117,6 @@ class Waiting:
     """The searches of one job that must be trained.
 
     Attributes:
-        cost: the measured cost of one trial.
         searches: in order. The results of one search may decide the next, so each is requested when the one before is
             complete.
         known: searches that no result decides. All get a folder before training starts, so that reports name them.
@@ -126,7 +125,6 @@ class Waiting:
     """
 
     job: Job
-    cost: Cost
     searches: Iterable[Study]
     known: Sequence[Study]
     storage: Storage | None = None
@@ -154,12 +152,11 @@ def train(jobs: Sequence[Job], config_dir: Path | None, command: str, console: C
         waiting = [
             Waiting(
                 job,
-                cost,
                 searches=stages.remaining(job.study, on_file(job)),
                 known=stages.planned(job.study),
                 storage=storages[job.results],
             )
-            for job, cost in costs
+            for job, _ in costs
         ]
         fit = [job for job, _ in costs]
         unfit = [job for job in jobs if job not in fit]

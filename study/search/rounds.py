@@ -47,7 +47,7 @@ class Member:
         self._trials[ended.trial.index] = Measured(ended.steps, errors, ended.first_bad_step)
 
     def read(self) -> None:
-        """Add the trials and the points that other processes wrote, at most every POLL seconds."""
+        """Add the trials that other processes wrote, at most every POLL seconds."""
         if time.monotonic() >= self._read_at + POLL:
             self._read_at = time.monotonic()
             for ended in self._reader.new():
@@ -59,7 +59,7 @@ class Member:
         return all(index in found and found[index].status != INCOMPLETE for index in range(count))
 
     def outcomes(self, count: int) -> dict[int, Outcome]:
-        """How the first `count` trials ended, up to the first one that is not known yet."""
+        """How the known ones of the first `count` trials ended."""
         return counting.outcomes(self.study.rule, {i: self._trials[i] for i in sorted(self._trials) if i < count})
 
     def results(self, count: int) -> list[Result]:
@@ -67,10 +67,11 @@ class Member:
         found = self.outcomes(count)
         return [Result(self.points[index], self._trials[index], found[index]) for index in range(count)]
 
-    def stage(self, content: dict[str, Any]) -> None:
-        """Add the points of the next stage."""
-        self.rounds.append(content)
-        self.points += [tuple(each) for each in content["points"]]
+    def read_rounds(self) -> None:
+        """Add the points of the stages that are on file."""
+        while (content := store.read_round(self.folder, len(self.rounds) + 1)) is not None:
+            self.rounds.append(content)
+            self.points += [tuple(each) for each in content["points"]]
 
 
 class Pool:
@@ -101,14 +102,13 @@ class Pool:
     def points(self, batch_size: int) -> Sequence[Point]:
         """The points of the trials of a batch size, by index, up to the first that no trial decides yet."""
         member = self._members[batch_size]
-        while len(member.rounds) + 1 < len(member.ends):
-            number = len(member.rounds) + 1
-            content = store.read_round(member.folder, number)
-            if content is None and (made := self._proposed(member, number)) is not None:
-                content = store.write_round(member.folder, number, made)
-            if content is None:
+        member.read_rounds()
+        while (number := len(member.rounds) + 1) < len(member.ends):
+            made = self._proposed(member, number)
+            if made is None:
                 break
-            member.stage(content)
+            store.write_round(member.folder, number, made)
+            member.read_rounds()
         return member.points
 
     def _proposed(self, member: Member, number: int) -> dict[str, Any] | None:
@@ -140,17 +140,12 @@ class Pool:
         found = {}
         for batch_size, each in sorted(self._members.items()):
             each.read()
-            self.points_on_file(each, before)
+            each.read_rounds()
             if len(each.points) >= before and each.finished(before):
                 found[batch_size] = each
             elif batch_size in self._asked:
                 return None
         return found
-
-    def points_on_file(self, member: Member, before: int) -> None:
-        """Read the stages of a search that other processes wrote, up to trial `before`."""
-        while len(member.points) < before and (content := store.read_round(member.folder, len(member.rounds) + 1)):
-            member.stage(content)
 
     def _fitted(self, results: curve.Results, before: int, start: Shape | None) -> curve.Fitted:
         """The model of the first `before` trials of some searches."""

@@ -24,15 +24,12 @@ def read_round(folder: Path, number: int) -> dict[str, Any] | None:
         raise StoreError(f"cannot read {path}: {error}; restore the file, or remove that study's folder.") from error
 
 
-def write_round(folder: Path, number: int, content: dict[str, Any]) -> dict[str, Any]:
-    """Write the points of a stage, unless another process did; returns what is on file."""
+def write_round(folder: Path, number: int, content: dict[str, Any]) -> None:
+    """Write the points of a stage, unless another process did."""
     path = _path(folder, number)
     with atomic.writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
     atomic.create(path, partial(_write, content))
-    held = read_round(folder, number)
-    assert held is not None
-    return held
 
 
 def _write(content: dict[str, Any], path: Path) -> None:
