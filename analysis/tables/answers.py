@@ -200,6 +200,9 @@ def fresh_seeds(searches: Mapping[Branch, StudyData], goal: Goal | None = None) 
         return None
     row = steps_to_result.row(chosen, goal)
     again = searches.get(chosen.branch._replace(rerun=row["trial"])) if row["reached"] else None
+    if chosen.question["search"].get("sampler") == "refine":  # its screens chose, not the fewest steps
+        confirmed = (b for b in searches if b.rerun is not None and b._replace(rerun=None) == chosen.branch)
+        again = next((searches[branch] for branch in confirmed), None)
     if again is None or steps_to_result.unanswerable(again, goal):
         return None
     return chosen, again
