@@ -349,8 +349,9 @@ def search_is_complete(search: Mapping[str, Any], statuses: Sequence[str], met: 
     if search.get("sampler") != stages.REFINE:
         launches = launch_limit(search["trials"], search["max_launches"])
         return is_complete(statuses, search["trials"], launches)
-    *_, rounds, last = stages.ends(search, stages.STAGE)
-    wanted = last if any(met[:rounds]) else rounds
+    ends = stages.ends(search, stages.STAGE)
+    rounds = ends[len(search["refine"])]
+    wanted = ends[-1] if any(met[:rounds]) else rounds
     return len(statuses) >= wanted and INCOMPLETE not in statuses[:wanted]
 
 

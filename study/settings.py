@@ -15,7 +15,7 @@ from study.space import Dimension
 from workloads.suggest import suggest
 
 SAMPLERS = (*INDEXED_SAMPLERS, *ADAPTIVE_SAMPLERS, REFINE)
-ROUNDS = ("scouts", "refine", "candidates", "screens", "pool")
+ROUNDS = ("scouts", "refine", "candidates", "screens", "added", "pool")
 """The settings of the sampler `refine` alone."""
 
 
@@ -118,10 +118,11 @@ class Search:
         budgets: multiples of the step budget, 1 among them. The search runs under each; the fewest steps count.
         repeats: repetitions of the whole search, with other seeds.
         reruns: trainings of the tuned configuration with fresh seeds.
-        scouts, refine, candidates, screens, pool: of the sampler `refine`, whose `trials` follow from them. Scouts are
-            quasi-random points; each number of `refine` is a round of points that a model of the trials so far
-            proposes; each of the best `candidates` is repeated with `screens` other seeds to choose the tuned
-            configuration. `pool`: the model is of all batch sizes together.
+        scouts, refine, candidates, screens, added, pool: of the sampler `refine`, whose `trials` follow from them.
+            Scouts are quasi-random points; each number of `refine` is a round of points that a model of the trials so
+            far proposes; each of the best `candidates` is repeated with `screens` other seeds to choose the tuned
+            configuration. `added`: this many times, another round as long as the last one, and screens, follow.
+            `pool`: the model is of all batch sizes together.
     """
 
     sampler: str
@@ -138,6 +139,7 @@ class Search:
     refine: tuple[int, ...] = (4, 4, 4, 4, 3)
     candidates: int = 2
     screens: int = 2
+    added: int = 0
     pool: bool = True
 
     def __post_init__(self) -> None:
@@ -167,7 +169,7 @@ class Search:
             )
 
     def _check_rounds(self) -> None:
-        for name, least in (("scouts", 2), ("candidates", 1), ("screens", 1)):
+        for name, least in (("scouts", 2), ("candidates", 1), ("screens", 1), ("added", 0)):
             at_least(f"search.{name}", getattr(self, name), least)
         for count in self.refine or (0,):
             at_least("each round of search.refine", count, 1)

@@ -26,11 +26,25 @@ def ends(search: Mapping[str, Any], race_over: str) -> tuple[int, ...]:
 
     >>> ends({"sampler": "sobol", "trials": 20}, STAGE), ends({"sampler": "tpe", "trials": 20}, STAGE)
     ((20,), ())
-    >>> ends({"sampler": "refine", "scouts": 6, "refine": [4, 3], "candidates": 2, "screens": 2}, STAGE)
-    (6, 10, 13, 17)
+    >>> refine = {"sampler": "refine", "scouts": 6, "refine": [4, 3], "candidates": 2, "screens": 2}
+    >>> ends(refine, STAGE), ends({**refine, "added": 1}, STAGE)
+    ((6, 10, 13, 17), (6, 10, 13, 17, 20, 24))
     """
     if search.get("sampler") == REFINE:
-        return tuple(accumulate((search["scouts"], *search["refine"], search["candidates"] * search["screens"])))
+        screens = search["candidates"] * search["screens"]
+        added = (search["refine"][-1], screens) * search.get("added", 0)
+        return tuple(accumulate((search["scouts"], *search["refine"], screens, *added)))
     if race_over == EARLIER or search.get("sampler") not in INDEXED_SAMPLERS:
         return ()
     return (search["trials"],)
+
+
+def screens(search: Mapping[str, Any], number: int) -> bool:
+    """True if stage `number` (from 0) of `refine` screens candidates.
+
+    >>> refine = {"sampler": "refine", "scouts": 6, "refine": [4, 3], "candidates": 2, "screens": 2, "added": 1}
+    >>> [number for number in range(6) if screens(refine, number)]
+    [3, 5]
+    """
+    after = number - len(search["refine"])
+    return after > 0 and after % 2 == 1

@@ -9,6 +9,8 @@ import pandas as pd
 from analysis.counting import COMPLETE, INCOMPLETE, Branch, Goal
 from analysis.edges import widening
 from analysis.load import GOAL, STUDY, StudyData
+from analysis.question import stages
+from analysis.surrogate import confirmed
 from analysis.tables import audits, steps_to_result
 
 
@@ -198,14 +200,30 @@ def fresh_seeds(searches: Mapping[Branch, StudyData], goal: Goal | None = None) 
     goal = goal or chosen.goal
     if not chosen.begun or steps_to_result.unanswerable(chosen, goal):
         return None
-    row = steps_to_result.row(chosen, goal)
-    again = searches.get(chosen.branch._replace(rerun=row["trial"])) if row["reached"] else None
-    if chosen.question["search"].get("sampler") == "refine":  # its screens chose, not the fewest steps
-        confirmed = (b for b in searches if b.rerun is not None and b._replace(rerun=None) == chosen.branch)
-        again = next((searches[branch] for branch in confirmed), None)
+    if chosen.question["search"].get("sampler") == stages.REFINE:  # its screens chose, not the fewest steps
+        trial = _confirmed(chosen)
+    else:
+        row = steps_to_result.row(chosen, goal)
+        trial = row["trial"] if row["reached"] else None
+    again = None if trial is None else searches.get(chosen.branch._replace(rerun=trial))
     if again is None or steps_to_result.unanswerable(again, goal):
         return None
     return chosen, again
+
+
+def _confirmed(study: StudyData) -> int | None:
+    """The first trial with the configuration that the last complete screens of `refine` chose; None before that."""
+    found = steps_to_result.outcomes(study)["status"]
+    finished = next((i for i in range(len(found) + 1) if found.get(i, INCOMPLETE) == INCOMPLETE), 0)
+    search, rule = study.question["search"], study.rule(study.goal)
+    ends = [end for n, end in enumerate(rule.stages) if stages.screens(search, n) and end <= finished]
+    if not ends:
+        return None
+    rule = rule._replace(stages=rule.stages[: rule.stages.index(ends[-1]) + 1])
+    screened = confirmed.tuned(search, study.goal, rule, steps_to_result.measured(study, study.goal))
+    points = study.trials[study.hyperparameters]
+    alike = (points == points.loc[screened]) | (points.isna() & points.loc[screened].isna())
+    return int(alike.index[alike.all(axis=1)][0])
 
 
 def rerun_steps(studies: Sequence[StudyData], goals: Sequence[Goal | None] = (None,)) -> pd.DataFrame:

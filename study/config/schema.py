@@ -101,6 +101,10 @@ class SearchConfig:
     confirm: int = key(
         "with `search=refine`: fresh seeds that the tuned configuration is trained with; S(B) is their median", 4
     )
+    added: int = key(
+        "with `search=refine`: after the screens, this many times another round as long as the last one, with screens",
+        0,
+    )
     pool: bool = key("with `search=refine`: one model of all batch sizes; false: one of each batch size alone", True)
     storage: str | None = key(
         "let others watch the search: keep Optuna's view of it in a journal file or a database",

@@ -5,7 +5,7 @@ complete. All other processes, and a resumed sweep, read them there.
 """
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -15,11 +15,11 @@ import numpy as np
 from analysis import counting
 from analysis.counting import INCOMPLETE, Measured, Outcome
 from analysis.question import stages
-from analysis.question.goals import NEVER_NEGATIVE
 from analysis.surrogate import curve
+from analysis.surrogate.confirmed import about_errors
 from analysis.surrogate.process import Coordinates, Shape
-from analysis.surrogate.proposals import DIGITS, Point, chosen
-from analysis.surrogate.responses import Result, responses, slope
+from analysis.surrogate.proposals import DIGITS, Point
+from analysis.surrogate.responses import Result
 from study import store
 from study.records import Curve, Study
 from study.search.points import point
@@ -118,14 +118,14 @@ class Pool:
         if informing is None:
             return None
         own = member.results(before)
-        last = number + 1 == len(member.ends)
-        if last and not any(each.outcome.result for each in own):
+        screens = stages.screens(vars(member.study.search), number)
+        if screens and not any(each.outcome.result for each in own):
             return None
         start = Shape(**member.rounds[-1]["shape"]) if member.rounds else None
         results = {size: each.results(before) for size, each in informing.items()}
         model, size = self._fitted(results, before, start), member.study.batch_size
         content = {"batch_sizes": [*results], "shape": asdict(model.process.shape)}
-        if last:
+        if screens:
             best = curve.candidates(model, results, size, member.study.search.candidates)
             points = [own[index].point for index in best] * member.study.search.screens
             return content | {"candidates": best, "points": points}
@@ -153,36 +153,9 @@ class Pool:
         if key not in self._fits:
             study = next(iter(self._members.values())).study
             space = {name: dimension.to_dict() for name, dimension in study.search.space.items()}
-            errors = about_errors(study, results)
+            errors = about_errors(study.goal, results)
             self._fits[key] = curve.fitted(Coordinates.of(space), results, study.goal.threshold, *errors, start)
         return self._fits[key]
-
-
-def about_errors(study: Study, results: curve.Results) -> tuple[bool, float | None]:
-    """(whether the goal's metric is never negative, the value that stands for an error of 0: half of the least error
-    above 0, which is half an example)."""
-    errors = np.concatenate([np.asarray(each.trial.errors, dtype=float) for own in results.values() for each in own])
-    errors = errors[np.isfinite(errors)]
-    positive = errors[errors > 0]
-    name = study.goal.metric.rpartition("/")[2].removeprefix("ema_")
-    floor = float(positive.min()) / 2 if positive.size else None
-    return name in NEVER_NEGATIVE or bool((errors > 0).all()), floor
-
-
-def tuned(study: Study, trials: Mapping[int, Measured]) -> int:
-    """The index of the first screen of the candidate whose screens did best.
-
-    Arguments:
-        trials: all trials of a complete search in which a trial met the goal, by index.
-    """
-    *_, rounds, last = stages.ends(vars(study.search), study.race_over)
-    found = counting.outcomes(study.rule, trials)
-    own = [Result((), trials[index], found[index]) for index in range(last)]
-    never_negative, floor = about_errors(study, {study.batch_size: own})
-    steep = slope({study.batch_size: own}, floor)
-    values = responses(own, study.goal.threshold, steep, never_negative, floor).values
-    count = study.search.candidates
-    return rounds + chosen([values[rounds + number : last : count].tolist() for number in range(count)])
 
 
 def _rounded(found: Sequence[float]) -> Point:

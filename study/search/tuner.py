@@ -11,11 +11,12 @@ from optuna.trial import TrialState
 from analysis import counting
 from analysis.counting import COMPLETE, INCOMPLETE, INFEASIBLE, Measured, Outcome
 from analysis.question.stages import REFINE
+from analysis.surrogate import confirmed
 from study.records import Curve, Study, Trial
 from study.schedules import SCHEDULE, conditional, taken
-from study.search import rounds
 from study.search.optuna_storage import Storage
 from study.search.points import point
+from study.search.rounds import Point
 from study.space import Dimension, Values, values
 from study.store.claims import WHOLE, Shard
 
@@ -54,7 +55,7 @@ class Tuner:
         storage: Storage | None = None,
         shard: Shard = WHOLE,
         others: Callable[[], Iterable[Curve]] = tuple,
-        points: Callable[[], Sequence[rounds.Point]] = tuple,
+        points: Callable[[], Sequence[Point]] = tuple,
     ) -> None:
         self.study, self.shard, self._others, self._points = study, shard, others, points
         self._under_way = {trial.index: trial for trial in under_way}
@@ -267,7 +268,8 @@ class Tuner:
             return None
         if self.study.search.sampler != REFINE:
             return self.best_trials[0]
-        screened = rounds.tuned(self.study, {i: self._measured[i] for i in sorted(self._measured)})
+        trials = {i: self._measured[i] for i in sorted(self._measured)}
+        screened = confirmed.tuned(vars(self.study.search), self.study.goal, self._rule, trials)
         found = self._trials[screened].hyperparameters
         return next(trial for _, trial in sorted(self._trials.items()) if trial.hyperparameters == found)
 

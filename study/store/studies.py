@@ -28,9 +28,8 @@ from study.store.curves import COMPACTED, load, write_curves, write_table
 FORMAT = 1
 OF_ONE_SIZE = ("batch_size", "train_steps", "arithmetic")
 """Keys of a question that may differ between batch sizes of one workload and optimizer."""
-EXTENDABLE = tuple(
-    f"search.{name}" for name in ("trials", "max_launches", "extend", "extend_limit", "budgets", "repeats", "reruns")
-)
+COUNTS = ("extend", "extend_limit", "repeats", "reruns", "added")
+EXTENDABLE = tuple(f"search.{name}" for name in ("trials", "max_launches", "budgets", *COUNTS))
 """Keys that a later run may change. The recorded question never shrinks (see `most`)."""
 SETTLED = ("micro_batch", "evaluation_chunk")
 """Keys that the memory of the first machine decided. Later runs use the recorded value, so they may request another."""
@@ -273,7 +272,7 @@ def most(search: Search, held: Mapping[str, Any]) -> Search:
     launches = None
     if search.max_launches is not None or held["max_launches"] is not None:
         launches = max(search.launch_limit, launch_limit(held["trials"], held["max_launches"]), trials)
-    counts = {name: max(getattr(search, name), held[name]) for name in ("extend", "extend_limit", "repeats", "reruns")}
+    counts = {name: max(getattr(search, name), held.get(name, 0)) for name in COUNTS}
     budgets = tuple(sorted({*search.budgets, *held["budgets"]}))
     return replace(search, trials=trials, max_launches=launches, budgets=budgets, **counts)
 

@@ -1,0 +1,54 @@
+"""Which configuration `search=refine` confirms: the candidate whose screens did best."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from analysis import counting
+from analysis.counting import Measured, Rule
+from analysis.question.goals import NEVER_NEGATIVE, Goal
+from analysis.surrogate.curve import Results
+from analysis.surrogate.proposals import chosen
+from analysis.surrogate.responses import Result, responses, slope
+
+
+def about_errors(goal: Goal, results: Results) -> tuple[bool, float | None]:
+    """(whether the goal's metric is never negative, the value that stands for an error of 0: half of the least error
+    above 0, which is half an example).
+
+    >>> met = Result((0.5,), Measured([10, 20], [0.5, 0.04], None), counting.Outcome("COMPLETE", 20, 20))
+    >>> about_errors(Goal("val/classification_error", 0.05), {8: [met]})
+    (True, 0.02)
+    """
+    errors = np.concatenate([np.asarray(each.trial.errors, dtype=float) for own in results.values() for each in own])
+    errors = errors[np.isfinite(errors)]
+    positive = errors[errors > 0]
+    name = goal.metric.rpartition("/")[2].removeprefix("ema_")
+    floor = float(positive.min()) / 2 if positive.size else None
+    return name in NEVER_NEGATIVE or bool((errors > 0).all()), floor
+
+
+def tuned(search: Mapping[str, Any], goal: Goal, rule: Rule, trials: Mapping[int, Measured]) -> int:
+    """The index of the first of the last screens of the candidate whose last screens did best.
+
+    Arguments:
+        search: the `search` of a recorded question.
+        goal: the goal that chose the candidates.
+        rule: the stopping rule of the trials, with its stages.
+        trials: all trials of a complete search in which a trial met the goal, by index.
+
+    >>> search = {"sampler": "refine", "scouts": 2, "refine": [1], "candidates": 2, "screens": 1}
+    >>> rule = Rule("race", 0.05, [10, 20, 40], stages=(2, 3, 5))
+    >>> met = {index: Measured([10, steps], [0.2, 0.04], None) for index, steps in enumerate((40, 20, 20, 40, 20))}
+    >>> tuned(search, Goal("val/classification_error", 0.05), rule, met)  # trials 3 and 4 are the screens
+    4
+    """
+    *_, rounds, last = rule.stages
+    found = counting.outcomes(rule, trials)
+    own = [Result((), trials[index], found[index]) for index in range(last)]
+    never_negative, floor = about_errors(goal, {0: own})
+    steep = slope({0: own}, floor)
+    values = responses(own, goal.threshold, steep, never_negative, floor).values
+    count = search["candidates"]
+    return int(rounds + chosen([values[rounds + number : last : count].tolist() for number in range(count)]))
