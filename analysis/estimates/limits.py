@@ -55,15 +55,29 @@ def estimates(curve: pd.DataFrame, base: float | None = None) -> dict[str, Limit
     33
     """
     points, errors = tuned.points(curve), tuned.log_errors(curve)
-    read = convex.limits(points, errors, base or 0.0)
+    return convex.limits(points, errors, base or 0.0) | critical(points, errors, base)
+
+
+def critical(points: Mapping[int, float], errors: Mapping[int, float], base: float | None = None) -> dict[str, Limit]:
+    """Definition -> critical batch size.
+
+    Arguments:
+        points: batch size -> steps, infinite if the goal was missed.
+        errors: batch size -> standard error of log steps; empty if it is unknown.
+
+    >>> steps = {size: 100 * (1 + 64 / size) for size in (4, 16, 64, 256, 1024)}
+    >>> found = critical(steps, dict.fromkeys(steps, 0.1))["critical_batch_size_mccandlish"]
+    >>> round(found.low), round(found.value), round(found.high)
+    (49, 64, 83)
+    """
     reached = {size: steps for size, steps in points.items() if np.isfinite(steps)}
-    critical = critical_batch_sizes(reached, base)
+    found = critical_batch_sizes(reached, base)
     if errors and len(reached) >= convex.FEWEST:
         fit = fits.hyperbola(reached)
         by_residual = tuned.half_width(fit.residual, fit.points - len(fit.log_errors))
         by_points = tuned.half_width(np.mean(list(errors.values())), tuned.NORMAL)
-        critical = {name: _widened(limit, by_points / max(by_residual, 1e-9)) for name, limit in critical.items()}
-    return read | {name: _opened(limit, reached) for name, limit in critical.items()}
+        found = {name: _widened(limit, by_points / max(by_residual, 1e-9)) for name, limit in found.items()}
+    return {name: _opened(limit, reached) for name, limit in found.items()}
 
 
 def _widened(limit: Limit, factor: float) -> Limit:

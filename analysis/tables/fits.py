@@ -15,6 +15,8 @@ from scipy.special import expit, stdtrit
 from analysis.load import CURVE
 
 STARTS = 5
+EXACT = 1e-6
+"""The least residual of log S: below it, standard errors would be lost to rounding."""
 ZHANG_OVERHEAD = 0.2
 """The extra data over linear scaling from the base batch size at which Zhang et al. call a batch size critical."""
 
@@ -149,7 +151,7 @@ def _fitted(reached: tuple[tuple[int, float], ...], parameters: int) -> Fit:
 
     best = min(map(descend, _starts(sizes, log_steps, parameters)), key=lambda found: found.cost)
     spare = len(reached) - parameters
-    variance = 2 * best.cost / spare if spare else np.nan
+    variance = max(2 * best.cost / spare, EXACT**2) if spare else np.nan
     try:
         spread = np.diag(np.linalg.inv(best.jac.T @ best.jac)) * variance
         errors = np.where(spread < 0, np.inf, np.sqrt(np.abs(spread)))  # practically singular

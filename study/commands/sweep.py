@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
+from study.commands import power, until
 from study.commands.report import STUDIES, write_report
 from study.config.paths import path
 
@@ -49,12 +50,22 @@ def sweep(options: argparse.Namespace, console: Console) -> None:
         return
     where = launch.chosen(options.overrides, options.config_dir)
     jobs, missing = launch.jobs_for(options.overrides, options.config_dir, where, options.mix)
-    try:
-        train(missing, where, options.config_dir, options.command, console)
-    except (TrialTooLarge, launch.JobsFailed):
+    until.check(jobs)
+    if missing:
+        power.show(jobs, console)
+    first, overrides = jobs, list(options.overrides)
+    while True:
+        try:
+            train(missing, where, options.config_dir, options.command, console)
+        except (TrialTooLarge, launch.JobsFailed):
+            _write_reports(jobs, console)
+            raise
         _write_reports(jobs, console)
-        raise
-    _write_reports(jobs, console)
+        added = until.further(jobs, first, console)
+        if not added:
+            return
+        overrides += added
+        jobs, missing = launch.jobs_for(overrides, options.config_dir, where, options.mix)
 
 
 def train(jobs: Sequence[Job], where: Cluster, config_dir: Path | None, command: str, console: Console) -> None:
@@ -95,9 +106,12 @@ def plan(options: argparse.Namespace, console: Console) -> None:
     """`study plan`: measure what a sweep will cost; writes nothing."""
     from study import whole_sweep
 
-    _, missing = whole_sweep.jobs_here(options.overrides, options.config_dir, options.mix)
+    jobs, missing = whole_sweep.jobs_here(options.overrides, options.config_dir, options.mix)
+    until.check(jobs)
     rows = whole_sweep.plan(missing, options.config_dir, None if options.json else console) if missing else []
     if options.json:
         print(json.dumps(rows, indent=1))
-    elif not missing:
+        return
+    if not missing:
         console.print("Nothing is left to train.")
+    power.show(jobs, console)

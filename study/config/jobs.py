@@ -10,6 +10,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from analysis.counting import ADAPTIVE_SAMPLERS, Goal
 from analysis.question.stages import REFINE, STAGE, ends
+from analysis.question.until import Until
 from study.config.compose import compositions, one_line_errors
 from study.devices.placement import Placement
 from study.errors import UsageError
@@ -30,6 +31,8 @@ class Job:
         fingerprint: fingerprint of the workload and optimizer (`study.config.fingerprint`); empty until computed.
         alone: why trials train one at a time although the engine would fuse them; empty: for no such reason.
         mix: train on beside recorded trials whose code or data were others.
+        until: the width of intervals up to which the sweep goes on; None: it ends with its search.
+        until_cost: the most trainings of a sweep that goes on, as a multiple of those of its search.
         together: all batch sizes that the sweep asks for of this workload and optimizer.
     """
 
@@ -42,6 +45,8 @@ class Job:
     fingerprint: Mapping[str, float] = field(default_factory=dict)
     alone: str = ""
     mix: bool = False
+    until: Until | None = None
+    until_cost: float = 3.0
     together: tuple[int, ...] = ()
 
 
@@ -68,9 +73,10 @@ def parse_jobs(arguments: Sequence[str], config_dir: Path | None = None) -> list
                         else f"two studies would share the folder of {name} in {job.results}; give each its own "
                         "results=DIR or workload.name=NAME."
                     )
-    if len({job.placement for job in found.values()}) > 1:
+    if len({(job.placement, job.until, job.until_cost) for job in found.values()}) > 1:
         raise UsageError(
-            "engine and checkpoint settings cannot be swept: all jobs of a sweep share them; give one value each."
+            "engine and checkpoint settings and search.until cannot be swept: all jobs of a sweep share them; give one "
+            "value each."
         )
     return [replace(job, together=_together(job, found.values())) for job in found.values()]
 
@@ -99,7 +105,19 @@ def _jobs_of(config: DictConfig) -> list[Job]:
             "storage; add search.storage=journal or a database URL, or choose search=sobol."
         )
     how = (Path(config.results), placement, config.search.storage, config.shards)
-    return [Job(build_study(config, size), *how) for size in sizes]
+    goes_on = {"until": _until(config), "until_cost": config.search.until_cost}
+    return [Job(build_study(config, size), *how, **goes_on) for size in sizes]
+
+
+def _until(config: DictConfig) -> Until | None:
+    if config.search.until is None:
+        return None
+    if config.search.until_cost < 1:
+        raise UsageError(f"search.until_cost must be at least 1, but got {config.search.until_cost:g}.")
+    try:
+        return Until.parse(config.search.until)
+    except ValueError as error:
+        raise UsageError(str(error)) from error
 
 
 def _check_of_refine(config: DictConfig) -> None:
@@ -129,7 +147,8 @@ def build_study(config: DictConfig, batch_size: int) -> Study:
     """
     plain: Any = OmegaConf.to_container(config, resolve=True, throw_on_missing=True)
     search = plain["search"]
-    del search["storage"]  # where trials are stored changes no measurement
+    for name in ("storage", "until", "until_cost"):  # they change no training
+        del search[name]
     search |= {"budgets": tuple(search["budgets"]), "refine": tuple(search["refine"])}
     confirm = search.pop("confirm")
     if search["sampler"] == REFINE:

@@ -106,6 +106,16 @@ class SearchConfig:
         0,
     )
     pool: bool = key("with `search=refine`: one model of all batch sizes; false: one of each batch size alone", True)
+    until: str | None = key(
+        "go on after the search, with more fresh seeds, then more rounds (or trials), until the intervals span at most "
+        "this factor to either side: `factor` of the comparison of each pair of optimizers over all batch sizes, "
+        "`width` of each S(B)",
+        None,
+        values="`'factor 1.3'`, `'width 1.5'`",
+    )
+    until_cost: float = key(
+        "with `search.until`: train at most this many times the trainings that the search has without it", 3.0
+    )
     storage: str | None = key(
         "let others watch the search: keep Optuna's view of it in a journal file or a database",
         None,

@@ -1,0 +1,77 @@
+"""Whether the answers of a sweep are narrow enough for `search.until`, and what to add if they are not."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from analysis.estimates import pairs, tuned
+from analysis.question.stages import REFINE
+from analysis.question.until import FACTOR, Until
+
+MOST_SEEDS = 16
+"""More fresh seeds at one batch size than this are never asked for."""
+
+
+def widest(until: Until, steps: pd.DataFrame, statements: pd.DataFrame) -> float:
+    """The widest of the intervals, as a factor to either side; infinite if one is open or missing.
+
+    Batch sizes that missed the goal have no interval and are left out.
+
+    Arguments:
+        steps: from `analysis.estimates.tuned.table`.
+        statements: from `analysis.estimates.pairs.table`.
+
+    >>> read = {name: pd.read_csv(f"{published}/tables/{name}.csv")
+    ...     for name in ("steps_to_result", "rerun_steps", "compare")}
+    >>> steps = tuned.table(read["steps_to_result"], read["rerun_steps"])
+    >>> [round(widest(Until(kind, 1.5), steps, read["compare"]), 2) for kind in ("factor", "width")]
+    [1.19, 1.28]
+    """
+    if until.kind == FACTOR:
+        rows = statements[statements["kind"] == pairs.ALL]
+        compared = statements[["a", "b"]].drop_duplicates()
+        known = len(rows) == len(compared) > 0
+        return _half(rows["low"], rows["high"]) if known else np.inf
+    known = steps[np.isfinite(steps["tuned_steps"].astype(float))]
+    if known.empty:
+        return np.inf
+    low, high = (known[f"optimum_{end}"].fillna(known[f"tuned_{end}"]) for end in ("low", "high"))
+    return _half(low, high)
+
+
+def more(search: Mapping[str, Any], steps: pd.DataFrame) -> dict[str, int]:
+    """What to add to a sweep whose intervals are too wide: key of `search` -> its new value.
+
+    Fresh seeds are doubled while their noise is the larger part of the scatter; then tuning goes on: by another
+    round of `refine`, or by twice the trials of another sampler.
+
+    Arguments:
+        search: the `search` of a recorded question.
+        steps: from `analysis.estimates.tuned.table`, the rows of all curves.
+
+    >>> read = {name: pd.read_csv(f"{published}/tables/{name}.csv") for name in ("steps_to_result", "rerun_steps")}
+    >>> steps = tuned.table(read["steps_to_result"], read["rerun_steps"])
+    >>> more({"sampler": "sobol", "trials": 100, "reruns": 5}, steps)
+    {'reruns': 10}
+    >>> more({"sampler": "refine", "added": 1, "reruns": 16}, steps)
+    {'added': 2}
+    """
+    seeds = int(search["reruns"])
+    if not seeds:
+        return {"reruns": 4}
+    parts = [tuned.shares(curve) for _, curve in steps.groupby(["workload", "optimizer"], sort=False)]
+    by_seeds = [noise >= scatter or np.isnan(scatter) for noise, scatter in parts if not np.isnan(noise)]
+    if seeds < MOST_SEEDS and (not by_seeds or any(by_seeds)):
+        return {"reruns": min(2 * seeds, MOST_SEEDS)}
+    if search["sampler"] == REFINE:
+        return {"added": int(search.get("added", 0)) + 1}
+    return {"trials": 2 * int(search["trials"])}
+
+
+def _half(low: pd.Series, high: pd.Series) -> float:
+    """The largest factor from the middle to an end of these intervals."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        factors = np.sqrt(high.to_numpy(dtype=float) / low.to_numpy(dtype=float))
+    return float(np.inf if np.isnan(factors).any() else factors.max())

@@ -1,0 +1,60 @@
+"""Says before training what a sweep can show: the factor between optimizers, and the width of its estimates."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import groupby
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+
+from analysis.load import LoadError
+from study.commands.report import STUDIES
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from study.config.jobs import Job
+
+
+def show(jobs: Sequence[Job], console: Console) -> None:
+    """Print what the sweep of each workload can show, with its own noise where it has finished trials."""
+    from analysis.estimates import power
+
+    workloads = {job.study.name for job in jobs}
+    for (name, _), group in groupby(sorted(jobs, key=_place), key=_place):
+        mine = list(group)
+        steps = _steps(mine[0])
+        noises = {job.study.optimizer: power.noise(job.study.search.sampler, _curve(steps, job)) for job in mine}
+        sizes = sorted({job.study.batch_size for job in mine})
+        subject = f"{name}: " if len(workloads) > 1 else ""
+        for text in power.sentences(vars(mine[0].study.search), sizes, noises, subject):
+            console.print(text, markup=False)
+    if (until := jobs[0].until) is not None:
+        console.print(
+            f"search.until='{until}' goes on from there, up to {jobs[0].until_cost:g} times the trainings.",
+            markup=False,
+        )
+    console.print()
+
+
+def _place(job: Job) -> tuple[str, str]:
+    return job.study.name, str(job.results)
+
+
+def _steps(job: Job) -> pd.DataFrame | None:
+    """The estimates of the trials on file; None if there are none."""
+    from analysis.report.build import read
+
+    if not any(job.results.glob(STUDIES)):
+        return None
+    try:
+        return read([job.results]).tables["steps_to_result"]
+    except LoadError:  # no trial has ended
+        return None
+
+
+def _curve(steps: pd.DataFrame | None, job: Job) -> pd.DataFrame | None:
+    if steps is None:
+        return None
+    return steps[(steps["workload"] == job.study.name) & (steps["optimizer"] == job.study.optimizer)]
