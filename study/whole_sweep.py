@@ -131,8 +131,13 @@ class Waiting:
     summary: str = ""
 
 
-def train(jobs: Sequence[Job], config_dir: Path | None, command: str, console: Console) -> None:
+def train(
+    jobs: Sequence[Job], config_dir: Path | None, command: str, console: Console, said: Sequence[str] = ()
+) -> None:
     """Train the missing searches of these jobs; shows their cost and progress.
+
+    Arguments:
+        said: lines to print before.
 
     Raises:
         StoreError: a file cannot be written, or another process trains a study.
@@ -143,6 +148,8 @@ def train(jobs: Sequence[Job], config_dir: Path | None, command: str, console: C
         if search is not None and job.shards == 1:  # refuse before measuring, which takes minutes
             refuse_held(store.study_folder(job.results, search))
     storages = {results: _storage(job) for results, job in {job.results: job for job in jobs}.items()}
+    for line in said:
+        console.print(line, markup=False)
     with workers_for(jobs, config_dir) as workers:
         costs, too_large = measured([(job, job.study) for job in jobs], workers, console)
         left = _left(costs)

@@ -8,12 +8,14 @@ Shapes: E steps of the evaluation grid, C configurations.
 """
 
 import itertools
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from scipy.stats import binom
 
+from analysis.question.stages import INDEXED_SAMPLERS, REFINE
 from study.config.jobs import Job
 from study.errors import UsageError
 from study.records import Study
@@ -22,7 +24,9 @@ from study.search.tuner import Tuner
 from study.whole_sweep import on_file
 from workloads.noisy_quadratic_exact import Recursion, spectrum
 
-OVERRIDES = ("workload=nqm,nqm_preconditioned", "optimizer=sgd,momentum", "search.reruns=7")
+OVERRIDES = ("workload=nqm,nqm_preconditioned", "optimizer=sgd,momentum")
+SEEDS = 7
+"""Fresh seeds of each tuned configuration."""
 SOLVED = ("sgd", "momentum")
 FALSE_ALARM = 0.01
 """The largest probability that any interval of a calibration excludes a correct measurement."""
@@ -48,13 +52,13 @@ class Comparison:
     """One batch size of one curve: measured and exact numbers, in steps.
 
     Attributes:
-        tuned: hyperparameters of the trial with the fewest steps.
-        reruns: steps of each rerun of that trial, increasing; infinite for a rerun that missed the goal.
+        tuned: the tuned configuration: that of the trial with the fewest steps, or the one that `refine` confirmed.
+        reruns: its steps with each fresh seed, increasing; infinite where the goal was missed.
         tuned_exact: the first evaluation with an expected loss below the goal.
         tuned_expected: interval of the (lower) median of the reruns.
         fewest: the measured S(B).
         fewest_exact: the fewest exact steps among the points that the search tried.
-        fewest_expected: interval of S(B), from all points that the search tried.
+        fewest_expected: interval of S(B), from all points that the search tried; open if earlier trials chose them.
         optimum, optimum_at: the fewest exact steps anywhere in the search space, and their hyperparameters.
     """
 
@@ -106,6 +110,18 @@ def check(jobs: Sequence[Job]) -> None:
             raise UsageError("search.reruns must be at least 1, because calibration compares reruns, but got 0.")
 
 
+def overrides(given: Sequence[str]) -> list[str]:
+    """The overrides of a calibration: quasi-random searches unless others are `given`, and SEEDS fresh seeds."""
+    refine = any(text in (f"search={REFINE}", f"+search={REFINE}") for text in given)
+    search = [] if any(re.match(r"\+?search=", text) for text in given) else ["search=sobol"]
+    return [*OVERRIDES, *search, f"search.{'confirm' if refine else 'reruns'}={SEEDS}", *given]
+
+
+def intervals(jobs: Sequence[Job]) -> int:
+    """The number of intervals that a calibration judges: S(B) only where no trial chose the points of others."""
+    return sum(1 + (job.study.search.sampler in INDEXED_SAMPLERS) for job in jobs)
+
+
 def compare(jobs: Sequence[Job]) -> list[Comparison]:
     """Compare the finished searches of these jobs, read from file, with the exact solution.
 
@@ -113,7 +129,7 @@ def compare(jobs: Sequence[Job]) -> list[Comparison]:
         StoreError: a file cannot be read.
         UsageError: no trial of a study reached the goal.
     """
-    alpha = FALSE_ALARM / (2 * len(jobs))
+    alpha = FALSE_ALARM / intervals(jobs)
     return [_compared(job, alpha) for job in jobs]
 
 
@@ -129,7 +145,8 @@ def _compared(job: Job, alpha: float) -> Comparison:
     reruns = [ended[index] for index in range(study.search.reruns)]
     steps = sorted(np.inf if outcome.result is None else outcome.result for outcome in reruns)
     points = [dict(trial.hyperparameters) for trial in tuner.counted_trials]
-    tuned = dict(tuner.best_trials[0].hyperparameters)
+    assert tuner.tuned is not None
+    tuned = dict(tuner.tuned.hyperparameters)
     middle, grid = (len(steps) + 1) // 2, study.evaluation_steps
     one, all_points = recursion(study, [tuned]), recursion(study, points)
     exact = all_points.steps_to_goal(study.goal.threshold, grid)
@@ -144,7 +161,9 @@ def _compared(job: Job, alpha: float) -> Comparison:
         _interval(study, one, alpha, lambda chances: float(binom.sf(middle - 1, len(steps), chances[0]))),
         float(tuner.steps_to_result),
         float(exact.min()),
-        _interval(study, all_points, alpha, lambda chances: float(1 - np.prod(1 - chances))),
+        _interval(study, all_points, alpha, lambda chances: float(1 - np.prod(1 - chances)))
+        if study.search.sampler in INDEXED_SAMPLERS
+        else Interval(0, np.inf),
         optimum,
         optimum_at,
     )

@@ -14,8 +14,8 @@ from study.calibration.facts import Fact
 from study.terminal.show import columns
 
 
-def calibration(console: Console, comparisons: Sequence[Comparison], facts: Sequence[Fact]) -> None:
-    """Show the tables and the conclusion."""
+def calibration(console: Console, comparisons: Sequence[Comparison], facts: Sequence[Fact], intervals: int) -> None:
+    """Show the tables and the conclusion; `intervals`: how many are judged."""
     for name, group in groupby(comparisons, key=lambda one: f"{one.workload}, {one.optimizer}"):
         rows = list(group)
         console.print(f"\n[bold]{name}: tuned configurations, trained again[/]")
@@ -26,9 +26,10 @@ def calibration(console: Console, comparisons: Sequence[Comparison], facts: Sequ
         "\nSteps to the goal. exact: the first evaluation with an expected loss below the goal, for the tuned "
         "configuration or the best point of the search; never: only noise brings it below the goal. measured: "
         "the median of the reruns, or S(B). expected: the interval of the measured steps. A correct instrument misses "
-        f"at least one of the {2 * len(comparisons)} intervals in {FALSE_ALARM:.0%} of calibrations. Noise makes first "
+        f"at least one of the {intervals} intervals in {FALSE_ALARM:.0%} of calibrations. Noise makes first "
         "crossings early. best: the fewest exact steps in the search space, the ratio of S(B) to them, and their "
-        "hyperparameters; a search of few points misses them.\n"
+        "hyperparameters; a search of few points misses them. over best: the exact steps of the tuned configuration "
+        "over these.\n"
     )
     console.print(_facts(facts))
     outside = ", ".join(f"{one.workload} {one.optimizer} at {one.batch_size}" for one in comparisons if not one.agrees)
@@ -40,7 +41,7 @@ def calibration(console: Console, comparisons: Sequence[Comparison], facts: Sequ
 
 def _reruns(rows: Sequence[Comparison]) -> Table:
     tuned = list(rows[0].tuned)
-    table = columns("batch size", *tuned, "reruns", "exact", "measured", "ratio", "expected")
+    table = columns("batch size", *tuned, "reruns", "exact", "measured", "ratio", "expected", "over best")
     for one in rows:
         table.add_row(
             f"{one.batch_size:,}",
@@ -48,6 +49,7 @@ def _reruns(rows: Sequence[Comparison]) -> Table:
             _range(one.reruns[0], one.reruns[-1]),
             _steps(one.tuned_exact),
             *_held(one.median, one.tuned_exact, one.tuned_expected),
+            f"{one.tuned_exact / one.optimum:.2f}" if math.isfinite(one.tuned_exact) else "",
         )
     return table
 
@@ -86,7 +88,7 @@ def _held(measured: float, exact: float, expected: Interval) -> tuple[str, str, 
 
 
 def _range(low: float, high: float) -> str:
-    return f"{low:.0f}-{high:.0f}" if math.isfinite(high) else f"{low:.0f} on"
+    return f"{low:.0f}-{high:.0f}" if math.isfinite(high) else f"{low:.0f} on" if low else ""
 
 
 def _steps(exact: float) -> str:

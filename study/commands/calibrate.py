@@ -25,7 +25,7 @@ def calibrate(options: argparse.Namespace, console: Console) -> int:
     from study.calibration import compare, facts, table
     from study.cluster import launch
 
-    overrides = [*compare.OVERRIDES, *options.overrides, f"results={options.results}"]
+    overrides = [*compare.overrides(options.overrides), f"results={options.results}"]
     where = launch.chosen(overrides, None)
     jobs, missing = launch.jobs_for(overrides, None, where, options.mix)
     compare.check(jobs)
@@ -34,7 +34,7 @@ def calibrate(options: argparse.Namespace, console: Console) -> int:
     with console.status("Solving the model exactly ..."):
         comparisons = compare.compare(jobs)
     judged = facts.judged(comparisons)
-    table.calibration(console, comparisons, judged)
+    table.calibration(console, comparisons, judged, compare.intervals(jobs))
     if options.json:
         options.json.write_text(json.dumps(table.plain(comparisons, judged), indent=1) + "\n")
     return 0 if all(one.agrees for one in comparisons) else 1

@@ -6,8 +6,6 @@ from collections.abc import Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING
 
-from rich.console import Console
-
 from analysis.load import LoadError
 from study.commands.report import STUDIES
 
@@ -17,10 +15,11 @@ if TYPE_CHECKING:
     from study.config.jobs import Job
 
 
-def show(jobs: Sequence[Job], console: Console) -> None:
-    """Print what the sweep of each workload can show, with its own noise where it has finished trials."""
+def sentences(jobs: Sequence[Job]) -> list[str]:
+    """What the sweep of each workload can show, with its own noise where it has finished trials."""
     from analysis.estimates import power
 
+    said = []
     workloads = {job.study.name for job in jobs}
     for (name, _), group in groupby(sorted(jobs, key=_place), key=_place):
         mine = list(group)
@@ -28,14 +27,10 @@ def show(jobs: Sequence[Job], console: Console) -> None:
         noises = {job.study.optimizer: power.noise(job.study.search.sampler, _curve(steps, job)) for job in mine}
         sizes = sorted({job.study.batch_size for job in mine})
         subject = f"{name}: " if len(workloads) > 1 else ""
-        for text in power.sentences(vars(mine[0].study.search), sizes, noises, subject):
-            console.print(text, markup=False)
+        said += power.sentences(vars(mine[0].study.search), sizes, noises, subject)
     if (until := jobs[0].until) is not None:
-        console.print(
-            f"search.until='{until}' goes on from there, up to {jobs[0].until_cost:g} times the trainings.",
-            markup=False,
-        )
-    console.print()
+        said.append(f"search.until='{until}' goes on from there, up to {jobs[0].until_cost:g} times the trainings.")
+    return said
 
 
 def _place(job: Job) -> tuple[str, str]:

@@ -51,12 +51,11 @@ def sweep(options: argparse.Namespace, console: Console) -> None:
     where = launch.chosen(options.overrides, options.config_dir)
     jobs, missing = launch.jobs_for(options.overrides, options.config_dir, where, options.mix)
     until.check(jobs)
-    if missing:
-        power.show(jobs, console)
+    said = power.sentences(jobs) if missing else []
     first, overrides = jobs, list(options.overrides)
     while True:
         try:
-            train(missing, where, options.config_dir, options.command, console)
+            train(missing, where, options.config_dir, options.command, console, said)
         except (TrialTooLarge, launch.JobsFailed):
             _write_reports(jobs, console)
             raise
@@ -64,12 +63,23 @@ def sweep(options: argparse.Namespace, console: Console) -> None:
         added = until.further(jobs, first, console)
         if not added:
             return
-        overrides += added
+        overrides, said = [*overrides, *added], []
         jobs, missing = launch.jobs_for(overrides, options.config_dir, where, options.mix)
 
 
-def train(jobs: Sequence[Job], where: Cluster, config_dir: Path | None, command: str, console: Console) -> None:
-    """Train these jobs on this machine, or on a cluster; there, show the progress that their files record."""
+def train(
+    jobs: Sequence[Job],
+    where: Cluster,
+    config_dir: Path | None,
+    command: str,
+    console: Console,
+    said: Sequence[str] = (),
+) -> None:
+    """Train these jobs on this machine, or on a cluster; there, show the progress that their files record.
+
+    Arguments:
+        said: lines to print before.
+    """
     from analysis.load import load
     from analysis.tables import status as progress
     from study import whole_sweep
@@ -79,8 +89,10 @@ def train(jobs: Sequence[Job], where: Cluster, config_dir: Path | None, command:
     if not jobs:
         return
     if where.kind == "none":
-        whole_sweep.train(jobs, config_dir, command, console)
+        whole_sweep.train(jobs, config_dir, command, console, said)
         return
+    for line in said:
+        console.print(line, markup=False)
     with launch.launched(jobs, where, config_dir, command) as looks, JobsProgress(console) as shown:
         for states in looks:
             there = {job.results: None for job in jobs if any(job.results.glob(STUDIES))}
@@ -114,4 +126,5 @@ def plan(options: argparse.Namespace, console: Console) -> None:
         return
     if not missing:
         console.print("Nothing is left to train.")
-    power.show(jobs, console)
+    for line in power.sentences(jobs):
+        console.print(line, markup=False)

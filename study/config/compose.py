@@ -36,6 +36,8 @@ UNQUOTED = re.compile(r"(?<![^\[, ])ndim *< *2(?![^\], ])")
 """The pattern FEW_DIMENSIONS in a list, without quotes around it."""
 EXTRAS = {"submitit_slurm": "slurm", "ray": "ray"}
 """Launcher of Hydra -> the extra of this package that installs it."""
+COUNTED = frozenset({"search.trials", "search.max_launches", "search.reruns"})
+"""Keys that `search=refine` derives from its own. On the command line, they choose a quasi-random search."""
 BASIC = "hydra._internal.core_plugins.basic_launcher.BasicLauncher"
 FOREIGN = re.compile(r"hydra(?!\.launcher\.[^_])")
 """Hydra's own keys that the command line may not set: all but the settings of launchers."""
@@ -186,6 +188,8 @@ def _compose(config_dir: Path | None, overrides: Sequence[Override]) -> DictConf
             raise UsageError(f"unknown {name} {override.value()!r}{suggest(str(override.value()), options)}")
         choices.append(f"{name}={override.value()}")
     names = [override.key_or_group for override in values]
+    if COUNTED.intersection(names) and not any(each.key_or_group == "search" for each in overrides):
+        choices.append("search=sobol")
     if any(map(FOREIGN.match, names)):
         _refuse_unknown(names, [*extra, *choices])
     # Set such keys after composing: Hydra takes a key named like a folder in --config-dir for a choice in that folder.

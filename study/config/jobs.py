@@ -75,7 +75,7 @@ def parse_jobs(arguments: Sequence[str], config_dir: Path | None = None) -> list
                     )
     if len({(job.placement, job.until, job.until_cost) for job in found.values()}) > 1:
         raise UsageError(
-            "engine and checkpoint settings and search.until cannot be swept: all jobs of a sweep share them; give one "
+            "search.until, engine and checkpoint settings cannot be swept: all jobs of a sweep share them; give one "
             "value each."
         )
     return [replace(job, together=_together(job, found.values())) for job in found.values()]

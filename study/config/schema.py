@@ -76,8 +76,14 @@ class SearchConfig:
         "so that their results have no confidence intervals",
         by="search",
     )
-    trials: int = key("feasible trials (that did not diverge) at each batch size", 100)
-    max_launches: int | None = key("launch at most this many trials; null: ten times `search.trials`", None)
+    trials: int = key(
+        "feasible trials (that did not diverge) at each batch size. On the command line, and without `search=`, it "
+        "chooses `search=sobol`. With `search=refine` it follows from the rounds",
+        100,
+    )
+    max_launches: int | None = key(
+        "launch at most this many trials; null: ten times `search.trials`. Chooses `search=sobol` in the same way", None
+    )
     extend: bool = key(
         "if the best trials sit at an edge of the search space, widen it and search again (needs about 30 trials)",
         False,
@@ -90,7 +96,11 @@ class SearchConfig:
         values="numbers above 0, 1 among them, such as `[0.5,1,2]`",
     )
     repeats: int = key("repeat the whole search this many times with other seeds", 0)
-    reruns: int = key("train the tuned configuration of each batch size this many times more, with fresh seeds", 0)
+    reruns: int = key(
+        "train the tuned configuration of each batch size this many times more, with fresh seeds. On the command line, "
+        "and without `search=`, it chooses `search=sobol`",
+        0,
+    )
     scouts: int = key("with `search=refine`: quasi-random trials that each batch size begins with", 6)
     refine: list[int] = key(
         "with `search=refine`: trials of each round that follows; a model of all batch sizes proposes their points",

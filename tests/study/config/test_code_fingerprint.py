@@ -48,8 +48,8 @@ def forget():
 
 def settled(tmp_path, mine, *more, optimizer="sgd", mix=False):
     forget()
-    asked = ["workload=images", f"optimizer={optimizer}", f"results={tmp_path / 'results'}", "engine.workers=1", *more]
-    [job], _ = whole_sweep.jobs_here(asked, mine, mix)
+    asked = ["workload=images", f"optimizer={optimizer}", f"results={tmp_path / 'results'}", "search=sobol"]
+    [job], _ = whole_sweep.jobs_here([*asked, "engine.workers=1", *more], mine, mix)
     return job
 
 

@@ -94,8 +94,8 @@ def test_asking_for_less_goes_on_with_what_was_asked_before(tmp_path, write_stud
     asked = ["batch_size=64", f"results={tmp_path}"]
     [job], _ = whole_sweep.jobs_here([*asked, "search.trials=30"], None)
     write_study(tmp_path, job.study, [])
-    [less], _ = whole_sweep.jobs_here([*asked, "search.trials=6", "search.reruns=2"], None)
-    assert (less.study.search.trials, less.study.search.reruns) == (30, 2)
+    [less], _ = whole_sweep.jobs_here([*asked, "search.trials=6", "search.reruns=6"], None)
+    assert (less.study.search.trials, less.study.search.reruns) == (30, 6)
     [elsewhere], _ = whole_sweep.jobs_elsewhere([*asked, "search.trials=6"], None)
     assert elsewhere.study.search.trials == 30
 

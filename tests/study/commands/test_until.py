@@ -1,0 +1,84 @@
+"""`search.until`: what it accepts, what it adds, and where it ends."""
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+
+import pandas as pd
+import pytest
+from rich.console import Console
+
+from analysis.report import build
+from study.commands import until
+from study.config.jobs import parse_jobs
+from study.errors import UsageError
+
+PUBLISHED = Path(__file__).parents[3] / "results/published/mlp_digits"
+BOTH = ("optimizer=sgd,momentum", "search=sobol", f"results={PUBLISHED}")
+
+
+@pytest.fixture
+def published(monkeypatch):
+    """The tables of the published digits, read from their files: five fresh seeds, and widths of 1.19 and 1.28."""
+    tables = {name: pd.read_csv(PUBLISHED / f"tables/{name}.csv") for name in ("steps_to_result", "compare")}
+    monkeypatch.setattr(build, "read", lambda _: SimpleNamespace(tables=tables))
+
+
+def further(*words):
+    console = Console(record=True, width=500)
+    jobs = parse_jobs([*BOTH, *words])
+    return until.further(jobs, jobs, console), console.export_text()
+
+
+@pytest.mark.parametrize(
+    ("words", "added", "said"),
+    [
+        (["search.until=width 1.2"], ["search.reruns=10"], "S(B) spans a factor of 1.28"),
+        (["search.until=factor 1.1"], ["search.reruns=10"], "over all batch sizes spans a factor of 1.19"),
+        (["search.until=width 1.3"], [], "is met"),
+        (["search.until=factor 1.2"], [], "is met"),
+        (["search.until=width 1.2", "search.until_cost=1.1"], [], "search.until_cost=1.1 allows"),
+        ([], [], ""),
+    ],
+)
+def test_a_sweep_goes_on_until_its_intervals_are_narrow(published, words, added, said):
+    found, text = further(*words)
+    assert found == added
+    assert said in text
+
+
+@pytest.mark.parametrize("text", ["1.3", "factor", "factor 1", "width 0.5", "factors 1.3", "factor nan", "width 1.2 "])
+def test_a_width_is_a_kind_and_a_factor_above_one(text):
+    if text == "width 1.2 ":
+        assert str(parse_jobs([f"search.until={text}"])[0].until) == "width 1.2"
+        return
+    with pytest.raises(UsageError, match=r"search\.until must"):
+        parse_jobs([f"search.until='{text}'"])
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["optimizer=sgd", "search.until=factor 1.3"],
+        ["optimizer=sgd,adam", "batch_size=8,64", "search.until=factor 1.3"],
+    ],
+)
+def test_a_comparison_that_the_sweep_cannot_make_is_refused_before_training(words):
+    with pytest.raises(UsageError, match="3 batch sizes"):
+        until.check(parse_jobs(words))
+
+
+@pytest.mark.slow
+def test_seeds_then_rounds_are_added_up_to_the_stated_cost(swept_once):
+    words = [
+        "optimizer=sgd,momentum",
+        "batch_size=4,32,256",
+        "search.scouts=4",
+        "search.refine=[3]",
+        "search.confirm=2",
+    ]
+    results = swept_once("sweep", *words, "search.until=width 1.01", "search.until_cost=3")
+    question = json.loads((results / "studies/mlp_digits/sgd/32/study.json").read_text())["question"]["search"]
+    assert (question["reruns"], question["added"], question["trials"]) == (16, 1, 18)
+    runs = pd.read_csv(results / "tables/rerun_steps.csv")
+    assert (runs.groupby(["optimizer", "batch_size"]).size() == 16).all()
