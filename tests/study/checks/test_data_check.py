@@ -6,32 +6,17 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
+from helpers.users.checked import Does, refused, settled
 from torch import nn
 from torch.nn.utils.rnn import pad_sequence
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
-from study import whole_sweep
 from study.checks import data, values
 from study.data import digest
 from study.data.examples import Examples, splits_of
 from study.errors import Refused, UsageError
 from workloads.base import Splits, cross_entropy_error
 from workloads.fully_connected import FullyConnected
-
-
-class Does(nn.Module):
-    """One linear layer behind a change of its input."""
-
-    def __init__(self, before):
-        super().__init__()
-        self.before, self.layer = before, nn.Linear(64, 10)
-
-    def forward(self, x):
-        return self.layer(self.before(x).flatten(1))
-
-
-def settled(results, batch_size=64):
-    return whole_sweep.jobs_here([f"batch_size={batch_size}", f"results={results}"], None)
 
 
 def as_arrays(splits):
@@ -194,10 +179,7 @@ def test_each_wrong_form_has_a_cure(split, said):
 )
 def test_a_collate_member_is_called(collate, said):
     workload = Made(Listed([*zip(RAGGED, Y, strict=True)]), collate=padded if said is None else collate)
-    if said is None:
-        data.check_splits(Asked, workload, workload.splits(None))
-        return
-    with pytest.raises(UsageError, match=said):
+    with refused(said):
         data.check_splits(Asked, workload, workload.splits(None))
 
 

@@ -9,7 +9,8 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
-import torch.nn.functional as F
+from helpers.users import checked
+from helpers.users.checked import Model
 from rich.console import Console
 from torch import nn
 
@@ -28,38 +29,16 @@ GENERATOR = np.random.default_rng(0)
 ONE = nn.Linear(6, 2)
 
 
-class Made:
-    """A workload of made examples whose model and loss are given."""
+class Made(checked.Made):
+    """A workload whose loss a function of the workload and its outputs adds to."""
 
-    hyperparameters = ()
-    errors = {"wrong": lambda outputs, targets: (outputs.argmax(-1) != targets).float()}  # noqa: RUF012
-    name = "made"
     steps = 0
 
-    def __init__(self, model, loss=None):
-        self.made, self.losses = model, loss
-
-    def model(self):
-        return self.made()
+    def __init__(self, model, more=None):
+        super().__init__(model, more=more)
 
     def loss(self, outputs, targets):
-        more = 0 if self.losses is None else self.losses(self, outputs)
-        return F.cross_entropy(outputs, targets, reduction="none") + more
-
-
-class Model(nn.Module):
-    """One linear layer and a function of the model and its outputs."""
-
-    shared = 0
-
-    def __init__(self, act=lambda self, y: y, **attributes):
-        super().__init__()
-        self.layer, self.act = nn.Linear(6, 2), act
-        for name, value in attributes.items():
-            setattr(self, name, value)
-
-    def forward(self, x):
-        return self.act(self, self.layer(x))
+        return super().loss(outputs, targets) + (0 if self.more is None else self.more(self, outputs))
 
 
 def examples():

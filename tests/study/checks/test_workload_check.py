@@ -3,31 +3,16 @@
 import math
 
 import pytest
+from helpers.users.checked import Does, settled
 from torch import nn
 
-from study import whole_sweep
 from study.errors import UsageError
 from workloads.fully_connected import FullyConnected
-
-
-class Does(nn.Module):
-    """One linear layer, and something done to its input or output."""
-
-    def __init__(self, before=lambda x: x, after=lambda x: x):
-        super().__init__()
-        self.before, self.after, self.layer = before, after, nn.Linear(64, 10)
-
-    def forward(self, x):
-        return self.after(self.layer(self.before(x).flatten(1)))
 
 
 class Masked(Does):
     def forward(self, x, mask):
         return super().forward(x * mask)
-
-
-def settled(results, batch_size=64):
-    return whole_sweep.jobs_here([f"batch_size={batch_size}", f"results={results}"], None)
 
 
 @pytest.mark.parametrize(
