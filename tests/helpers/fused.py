@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from helpers.blobs import CPU, WORKLOADS
 from helpers.desks import Desk
-from study.data.order import Batches
+from study.data.order import epoch_permutation
 from study.engine import lane_count
 from study.optimizers import OPTIMIZERS
 from study.records import Study, Trial
@@ -128,6 +128,18 @@ class Rule:
             self.state[key] = dict(self.rule.refresh(state, h, self.made) if self.rule.refresh else state)
 
 
+class Scheduled:
+    """An optimizer of torch whose learning rates a schedule multiplies; it keeps the training loss of each step."""
+
+    def __init__(self, optimizer: torch.optim.Optimizer, multiplier: Callable[[int], float]) -> None:
+        self.optimizer, self.losses = optimizer, list[float]()
+        self.schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, multiplier)
+
+    def step(self, closure: Callable[[], Tensor]) -> None:
+        self.losses.append(self.optimizer.step(closure).item())
+        self.schedule.step()
+
+
 def plain_loop(
     study: Study, workload: Any, trial: Trial, build: Callable[[nn.Module, dict[str, float]], Any]
 ) -> Iterator[float]:
@@ -135,9 +147,11 @@ def plain_loop(
     torch.manual_seed(trial.seed)
     model, (train, val, _) = workload.model(), workload.splits(CPU)
     optimizer = build(model, dict(trial.hyperparameters))
-    batches = Batches(trial.order_seed, len(train[1]), study.batch_size, CPU)
+    size, examples = study.batch_size, len(train[1])
+    epochs = range(-(-study.train_steps * size // examples))
+    order = torch.cat([epoch_permutation(trial.order_seed, epoch, examples) for epoch in epochs])
     for step in range(study.train_steps):
-        inputs, targets = (part[batches(step)] for part in train)
+        inputs, targets = (part[order[step * size : (step + 1) * size]] for part in train)
         set_keys(keyed_layers(model.train()), trial.seed, step)
 
         def closure(inputs: Tensor = inputs, targets: Tensor = targets) -> Tensor:

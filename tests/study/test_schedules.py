@@ -12,7 +12,7 @@ import yaml
 from helpers.blobs import WORKLOADS, Blobs
 from helpers.checkpointed import trial
 from helpers.desks import Desk, assert_near, assert_same_bits, trained
-from helpers.fused import CASES, admitted, partly, plain_loop
+from helpers.fused import CASES, Scheduled, admitted, partly, plain_loop
 from hypothesis import given
 from hypothesis import strategies as st
 from torch.optim import lr_scheduler as lr
@@ -332,17 +332,11 @@ def test_a_tuned_schedule_brings_the_ranges_of_the_schedules_that_it_may_be(argu
     assert Study.from_question(json.loads(json.dumps(job.study.question()))) == job.study
 
 
-class Scheduled:
+def scheduled(model, h):
     """SGD with momentum under a scheduler of torch."""
-
-    def __init__(self, model, h):
-        self.optimizer = torch.optim.SGD(model.parameters(), lr=h["learning_rate"], momentum=h["momentum"])
-        of_torch = [*torchs(TORCH[h["schedule"]][1](STEPS), STEPS), 0.0]
-        self.scheduler = lr.LambdaLR(self.optimizer, of_torch.__getitem__)
-
-    def step(self, closure):
-        self.optimizer.step(closure)
-        self.scheduler.step()
+    of_torch = [*torchs(TORCH[h["schedule"]][1](STEPS), STEPS), 0.0]
+    sgd = torch.optim.SGD(model.parameters(), lr=h["learning_rate"], momentum=h["momentum"])
+    return Scheduled(sgd, of_torch.__getitem__)
 
 
 @pytest.mark.parametrize("how", partly(CASES, len(CASES), CASES.index("linear_blocks")))
@@ -363,6 +357,6 @@ def test_lanes_of_different_schedules_equal_the_serial_engine_and_a_plain_loop(m
     assert_same_bits(together, {each.index: trained(study, Desk([each]), heights[:1])[each.index] for each in trials})
     assert_near(together, trained(replace(study, arithmetic="plain"), Desk(trials), workload=workload), 1e-4)
     for each in trials:
-        by_step = np.array([*plain_loop(study, workload, each, Scheduled)])
+        by_step = np.array([*plain_loop(study, workload, each, scheduled)])
         wanted = by_step[np.array(study.evaluation_steps) - 1]
         np.testing.assert_allclose(together[each.index].errors["val/loss"], wanted, rtol=1e-4, err_msg=str(each))

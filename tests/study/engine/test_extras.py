@@ -9,7 +9,7 @@ import pytest
 import torch
 from helpers.blobs import Blobs
 from helpers.desks import Desk, assert_same_bits, trained
-from helpers.fused import FUSING, Rule, admitted, fusing, partly, plain_loop
+from helpers.fused import FUSING, Rule, Scheduled, admitted, fusing, partly, plain_loop
 from torch import nn
 
 from study.engine.arithmetic import candidates
@@ -225,18 +225,6 @@ def test_groups_reach_torchs_optimizers_in_whole_batches_and_accumulated_ones(as
 
     wanted = by_hand(study, "learning_rate", Grouped(), build)
     np.testing.assert_allclose(losses(study, "learning_rate", Grouped()), wanted, rtol=TOLERANCE)
-
-
-class Scheduled:
-    """A torch optimizer with a schedule."""
-
-    def __init__(self, optimizer: torch.optim.Optimizer, multiplier: Callable[[int], float]) -> None:
-        self.optimizer = optimizer
-        self.schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, multiplier)
-
-    def step(self, closure: Callable[[], torch.Tensor]) -> None:
-        self.optimizer.step(closure)
-        self.schedule.step()
 
 
 LINEAR = {"learning_rate_decay_fraction": 1.0, "end_learning_rate_factor": 0.1}

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from helpers.blobs import Blobs
 from helpers.desks import Desk, assert_same_bits, training
-from helpers.fused import partly
+from helpers.fused import Scheduled, partly, plain_loop
 from torch import nn
 
 from analysis.counting import Goal
@@ -40,10 +40,10 @@ FIXED = {
 }
 # What a user would write; registering a schedule enrols it here, by a KeyError, optimizers in test_optimizers.
 PLAIN_OPTIMIZERS = {
-    "sgd": lambda p: torch.optim.SGD(p, lr=0.1, fused=False),
-    "momentum": lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.8, fused=False),
-    "nesterov": lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.8, nesterov=True, fused=False),
-    "adam": lambda p: torch.optim.Adam(p, lr=0.1, betas=(0.8, 0.95), eps=1e-6, fused=False),
+    "sgd": lambda p, lr: torch.optim.SGD(p, lr=lr, fused=False),
+    "momentum": lambda p, lr: torch.optim.SGD(p, lr=lr, momentum=0.8, fused=False),
+    "nesterov": lambda p, lr: torch.optim.SGD(p, lr=lr, momentum=0.8, nesterov=True, fused=False),
+    "adam": lambda p, lr: torch.optim.Adam(p, lr=lr, betas=(0.8, 0.95), eps=1e-6, fused=False),
 }
 PLAIN_SCHEDULES = {
     "constant": lambda t: 1.0,
@@ -88,25 +88,17 @@ def curves(study, *indices, workload=None, limit=STEPS):
     return list(training(study, desk, workload=workload or Tiny()))
 
 
-def plain_loop(study, workload, trial):
-    """(training loss, validation loss, whether parameters are finite) of every step."""
-    (inputs, targets), (val_inputs, val_targets), _ = workload.splits("cpu")
-    order = torch.cat([epoch_permutation(trial.order_seed, epoch, 64) for epoch in range(8)])
-    torch.manual_seed(trial.seed)
-    model = workload.model()
-    optimizer = PLAIN_OPTIMIZERS[study.optimizer](model.parameters())
-    learning_rate = trial.hyperparameters["learning_rate"]
-    for step in range(study.train_steps):
-        batch = order[step * study.batch_size :][: study.batch_size]
-        optimizer.param_groups[0]["lr"] = learning_rate * PLAIN_SCHEDULES[study.schedule](step)
-        set_keys(keyed_layers(model.train()), trial.seed, step)
-        loss = F.cross_entropy(model(inputs[batch]), targets[batch])
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        with torch.no_grad():
-            val_loss = F.cross_entropy(model.eval()(val_inputs), val_targets)
-        yield loss.item(), val_loss.item(), all(p.isfinite().all() for p in model.parameters())
+def in_a_plain_loop(study, workload, trial):
+    """The training losses and the validation losses of every step."""
+    built = []
+
+    def build(model, h):
+        optimizer = PLAIN_OPTIMIZERS[study.optimizer](model.parameters(), h["learning_rate"])
+        built.append(Scheduled(optimizer, PLAIN_SCHEDULES[study.schedule]))
+        return built[0]
+
+    validation = list(plain_loop(study, workload, trial, build))
+    return built[0].losses, validation
 
 
 @pytest.mark.parametrize(
@@ -124,7 +116,7 @@ def plain_loop(study, workload, trial):
 def test_equals_a_plain_torch_loop_step_for_step(tiny_study, optimizer, schedule, images):
     study, workload = tiny_study(optimizer, schedule), Tiny(images)
     [curve] = curves(study, 5, workload=workload)
-    expected = [val_loss for _, val_loss, _ in plain_loop(study, workload, curve.trial)]
+    _, expected = in_a_plain_loop(study, workload, curve.trial)
     assert curve.steps.tolist() == list(range(1, STEPS + 1))
     np.testing.assert_allclose(curve.errors["val/loss"], expected, rtol=2e-5)
     assert expected[-1] < expected[0]
@@ -241,7 +233,7 @@ def test_errors_are_means_over_whole_splits(tiny_study):
 def test_a_diverging_run_names_its_first_bad_step(tiny_study, learning_rate, images, grid):
     study = tiny_study(fixed=FIXED | {"learning_rate": learning_rate}, evaluation=grid)
     [curve] = curves(study, 0, workload=Tiny(images))
-    losses = [loss for loss, _, _ in plain_loop(study, Tiny(images), curve.trial)]
+    losses, _ = in_a_plain_loop(study, Tiny(images), curve.trial)
     bad = next(step for step, loss in enumerate(losses, start=1) if not np.isfinite(loss))
     assert curve.first_bad_step == bad > 1
     assert curve.steps.tolist() == [step for step in study.evaluation_steps if step < bad]
