@@ -1,10 +1,11 @@
 """A desk that hands out trials and keeps checkpoints, what the engines make of them, and comparisons of curves."""
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 
 from helpers.blobs import WORKLOADS
@@ -38,6 +39,20 @@ class Killed(Exception):
 def full(*_: Any, **__: Any) -> Any:
     """In place of a function that needs memory."""
     raise torch.OutOfMemoryError("no room")
+
+
+def room_for(
+    examples: int, monkeypatch: pytest.MonkeyPatch, whenever: Callable[[serial.Run], bool] = lambda run: True
+) -> None:
+    """Let forward passes of the serial engine with more than this many examples run out of memory."""
+    losses = serial.Run.losses
+
+    def bounded(run: serial.Run, part: int) -> Any:
+        if run.parts[part].stop - run.parts[part].start > examples and whenever(run):
+            full()
+        return losses(run, part)
+
+    monkeypatch.setattr(serial.Run, "losses", bounded)
 
 
 def asked(supply: Supply) -> Iterator[tuple[Any, Trial]]:

@@ -6,6 +6,7 @@ from shutil import copytree
 
 import pytest
 import torch
+from helpers.desks import room_for
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -44,14 +45,7 @@ def test_what_is_said_to_fit_does(example, held, room):
 def test_steps_are_measured_as_far_as_they_fit(monkeypatch):
     [job] = parse_jobs(["batch_size=64"])
     run = footprint.rebuilt(job.study.question(), "cpu")
-    losses = type(run).losses
-
-    def bounded(self, part):
-        if self.parts[part].stop - self.parts[part].start > 4:
-            raise torch.OutOfMemoryError("no room")
-        return losses(self, part)
-
-    monkeypatch.setattr(type(run), "losses", bounded)
+    room_for(4, monkeypatch)
     monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", True)
     found = footprint.step_seconds(run, [1, 4, 8])
     assert not torch.backends.cudnn.allow_tf32  # as in a sweep

@@ -1,12 +1,13 @@
 """A trial on several devices is the trial on one, to rounding; its processes decide, end and die together."""
 
+import sys
 from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
 import torch
 from helpers.blobs import CPU, Blobs
-from helpers.desks import Desk, assert_near, assert_same_bits, fixed_trial, training
+from helpers.desks import Desk, assert_near, assert_same_bits, fixed_trial, room_for, training
 from helpers.fused import partly
 from helpers.processes import Crew
 from torch import nn
@@ -19,7 +20,6 @@ from study.data import streaming
 from study.data.order import places
 from study.devices import placement
 from study.devices.distributed import Team
-from study.engine import serial
 from study.engine.checkpoints import Pace
 from study.errors import UsageError
 from study.records import Curve, Study
@@ -158,18 +158,9 @@ def test_a_device_that_runs_out_of_memory_alone_halves_the_micro_batch_of_all(pa
 
 
 def _short_of_memory(team: Team, study: Study) -> Curve:
-    losses = serial.Run.losses
-
-    def bounded(run: serial.Run, part: int) -> Any:
-        if team.rank == 1 and run.parts[part].stop - run.parts[part].start > 9:
-            raise torch.OutOfMemoryError("no room")
-        return losses(run, part)
-
-    serial.Run.losses = bounded  # type: ignore[method-assign]
-    try:
+    with pytest.MonkeyPatch.context() as patch:
+        room_for(9 if team.rank == 1 else sys.maxsize, patch)
         return trained(team, study, Blobs())[0]
-    finally:
-        serial.Run.losses = losses  # type: ignore[method-assign]
 
 
 def test_checkpoints_are_the_leaders_and_fit_any_number_of_devices(pair, study_of):

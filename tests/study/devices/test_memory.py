@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 from helpers.blobs import CPU, Blobs
-from helpers.desks import Desk, assert_near, assert_same_bits, full, trained
+from helpers.desks import Desk, assert_near, assert_same_bits, full, room_for, trained
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -36,14 +36,7 @@ def test_accumulation_equals_the_large_batch(question, micro_batch):
 
 
 def test_running_out_of_memory_restarts_the_trial_with_half_the_micro_batch(question, monkeypatch):
-    losses = serial.Run.losses
-
-    def bounded(self, part):
-        if self.parts[part].stop - self.parts[part].start > 10:
-            raise torch.OutOfMemoryError("no room")
-        return losses(self, part)
-
-    monkeypatch.setattr(serial.Run, "losses", bounded)
+    room_for(10, monkeypatch)
     curve = run(question)
     monkeypatch.undo()
     assert curve.micro_batch == 9  # 33 -> 17 -> 9

@@ -9,10 +9,10 @@ import pytest
 import torch
 from helpers.blobs import WORKLOADS
 from helpers.checkpointed import CASES, SPACES, STEPS, WHOLE, held, saved, step, trial
-from helpers.desks import Desk, Killed, assert_same_bits, trained, training
+from helpers.desks import Desk, Killed, assert_same_bits, full, room_for, trained, training
 from helpers.fused import admitted, each_once, partly
 
-from study.engine import checkpoints, lanes, serial
+from study.engine import checkpoints, lanes
 from study.engine.checkpoints import Checkpoint, Pace
 from study.engine.evaluation import Log
 
@@ -129,7 +129,7 @@ def test_lanes_that_run_out_of_memory_go_on_with_fewer_from_their_checkpoints(re
 
     def short_of_memory(self: lanes.Lanes, steps: int) -> None:
         if self.capacity == 4 and self.lanes[0].step == 7:
-            raise torch.OutOfMemoryError("no room")
+            full()
         advance(self, steps)
 
     monkeypatch.setattr(lanes.Lanes, "advance", short_of_memory)
@@ -142,16 +142,9 @@ def test_lanes_that_run_out_of_memory_go_on_with_fewer_from_their_checkpoints(re
 def test_a_checkpoint_holds_for_its_own_micro_batch_only(resumable, monkeypatch):
     study = resumable("plain", micro_batch=None)
     asked = trial(study, 0)
-    losses = serial.Run.losses
-
-    def bounded(self: serial.Run, part: int) -> torch.Tensor:
-        if self.parts[part].stop - self.parts[part].start > 4 and (self.step == 5 or desk.taken == []):
-            raise torch.OutOfMemoryError("no room")
-        return losses(self, part)
-
     desk = Desk([asked], minutes=0)
     desk.taken.append((0, b""))  # the whole batch fits at first
-    monkeypatch.setattr(serial.Run, "losses", bounded)
+    room_for(4, monkeypatch, whenever=lambda run: run.step == 5 or desk.taken == [])
     [curve] = trained(study, desk).values()
     assert curve.micro_batch == 4
     assert [held(content)["micro_batch"] for _, content in desk.taken[1:]] == [None] * 5 + [4] * STEPS

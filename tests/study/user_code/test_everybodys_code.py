@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from helpers.desks import Desk, assert_same_bits
+from helpers.desks import Desk, assert_same_bits, full, room_for
 from helpers.desks import trained as train_all
 from helpers.fused import partly
 from helpers.processes import Crew
@@ -22,7 +22,7 @@ from study.data.examples import splits_of
 from study.data.resident import Data
 from study.devices import generators
 from study.devices.distributed import Team
-from study.engine import evaluation, serial
+from study.engine import evaluation
 from study.errors import Failed
 from study.records import Study
 from study.settings import Evaluation
@@ -180,9 +180,7 @@ def test_evaluations_take_smaller_chunks_when_memory_runs_out(make_study, monkey
     measured = evaluation._measured
 
     def bounded(log: Any, *rest: Any) -> Any:
-        if log.chunk > 70:
-            raise torch.OutOfMemoryError("no room")
-        return measured(log, *rest)
+        return full() if log.chunk > 70 else measured(log, *rest)
 
     monkeypatch.setattr(evaluation, "_measured", bounded)
     small = train_all(study, Desk(trials_of(study)), workload=workload, data=data)
@@ -237,14 +235,8 @@ def test_a_fixed_part_of_a_split_is_measured(make_study, gigabytes):
 
 def test_state_in_attributes_is_refused_when_memory_runs_out_for_the_whole_batch(make_study, monkeypatch):
     """Half the micro-batch makes twice as many forward passes."""
-    study, losses = study_of(make_study, 16), serial.Run.losses
-
-    def bounded(self: Any, part: int) -> Any:
-        if self.parts[part].stop - self.parts[part].start > 8:
-            raise torch.OutOfMemoryError("no room")
-        return losses(self, part)
-
-    monkeypatch.setattr(serial.Run, "losses", bounded)
+    study = study_of(make_study, 16)
+    room_for(8, monkeypatch)
     with pytest.raises(Failed, match=r"must be one forward pass, which changes the attribute n of its model"):
         train_all(study, Desk(trials_of(study)), workload=users.Stateful(), data=Data.of(users.blobs()))
     assert train_all(study, Desk(trials_of(study)), workload=users.Base(), data=Data.of(users.blobs()))
