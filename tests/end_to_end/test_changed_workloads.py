@@ -4,7 +4,7 @@ import importlib
 import sys
 
 import pytest
-from helpers.made_workload import own_folder
+from helpers.made_workload import edited, own_folder
 
 from study.__main__ import main
 
@@ -16,10 +16,8 @@ def mine(tmp_path, monkeypatch):
     return own_folder(tmp_path / "mine")
 
 
-def edited(folder, old, new):
-    path = folder / "made_images.py"
-    assert old in path.read_text()
-    path.write_text(path.read_text().replace(old, new))
+def edit(folder, old, new):
+    edited(folder / "made_images.py", old, new)
     sys.modules.pop("made_images", None)
     importlib.invalidate_caches()
 
@@ -42,7 +40,7 @@ def refused(verb, words, capsys):
 @pytest.mark.slow
 def test_trials_of_edited_code_are_refused_and_mix_trains_on(mine, capsys):
     assert study("sweep", *asked(4)) == 0
-    edited(mine, "return cross_entropy_error(", "return 2 * cross_entropy_error(")
+    edit(mine, "return cross_entropy_error(", "return 2 * cross_entropy_error(")
     assert refused("sweep", asked("4,8"), capsys)
     assert refused("plan", asked(8), capsys)
     assert study("sweep", *asked(8), "--mix") == 0
@@ -52,7 +50,7 @@ def test_trials_of_edited_code_are_refused_and_mix_trains_on(mine, capsys):
 @pytest.mark.slow
 def test_transfers_of_edited_code_are_refused_too(mine, capsys):
     assert study("sweep", *asked("2,4")) == 0
-    edited(mine, "return cross_entropy_error(", "return 2 * cross_entropy_error(")
+    edit(mine, "return cross_entropy_error(", "return 2 * cross_entropy_error(")
     assert study("sweep", *asked("2,4")) == 0  # complete
     rules = ["results/images", "--seeds", "1", "--rules", "constant", "--device", "cpu", "--workers", "1"]
     assert refused("rules", rules, capsys)
@@ -65,7 +63,7 @@ GLOBAL = f"""{DRAWN} * torch.rand(1) + __import__('random').random() + __import_
 
 @pytest.mark.slow
 def test_splits_drawn_from_global_generators_are_equal_in_each_process(mine):
-    edited(mine, DRAWN, GLOBAL)
+    edit(mine, DRAWN, GLOBAL)
     assert study("plan", *asked(4)) == 0
 
 
@@ -77,7 +75,7 @@ def test_splits_drawn_from_global_generators_are_equal_in_each_process(mine):
     ],
 )
 def test_other_data_in_each_process_are_refused(mine, capsys, drawn):
-    edited(mine, DRAWN, drawn)
+    edit(mine, DRAWN, drawn)
     assert study("plan", *asked(4)) == 1
     err = capsys.readouterr().err
     assert err.startswith("study: splits() of images gives other data in each process (the train, val and test splits")

@@ -107,6 +107,13 @@ def own_folder(folder: Path, name: str = "images", source: str | None = None, ta
     return folder
 
 
+def edited(path: Path, old: str, new: str) -> None:
+    """Replace the text `old`, which the file holds, where it stands first."""
+    text = path.read_text()
+    assert old in text
+    path.write_text(text.replace(old, new, 1))
+
+
 @dataclass(frozen=True)
 class Mapped:
     """A workload that maps the file of its examples instead of reading it."""

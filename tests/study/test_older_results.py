@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 from helpers.fused import partly
+from helpers.made_workload import edited
 from rich.console import Console
 
 from analysis import load
@@ -48,12 +49,6 @@ def job_of(results, name, **search):
     """The study on file, asked for again, perhaps with more of its search."""
     study = Study.from_question(store.read(folder_of(results, name) / "study.json")["question"])
     return Job(replace(study, search=replace(study.search, **search)), results, PLACE)
-
-
-def edited(path, old, new):
-    text = path.read_text()
-    assert old in text
-    path.write_text(text.replace(old, new))
 
 
 def trained(job):

@@ -7,7 +7,8 @@ from dataclasses import replace
 
 import pytest
 import torch
-from helpers.made_workload import IMAGES, own_folder
+from helpers.fused import partly
+from helpers.made_workload import IMAGES, edited, own_folder
 from rich.console import Console
 
 from study import store, warn, whole_sweep
@@ -67,54 +68,31 @@ DATA = r"its data changed \(the train, val and test splits\)"
 SPLIT = "(inputs + 0.5 * labels"
 
 
-@pytest.mark.parametrize(
-    ("name", "old", "new", "said"),
-    [
-        pytest.param(*row, marks=[pytest.mark.slow] if number % 5 else [])
-        for number, row in enumerate(
-            [
-                ("made_images.py", "", "", None),
-                ("made_images.py", "@dataclass(frozen=True)", "# A comment.\n@dataclass( frozen = True )", None),
-                ("made_images.py", "    name: str\n", '    """A docstring."""\n\n    name: str\n', None),
-                ("made_images.py", f"        {LOSS}", f'        "Another."\n        {LOSS}', None),
-                ("made_images.py", LOSS, LOSS.replace("return", "return 2 *"), CODE),
-                ("made_images.py", "torch.randn(", "1.1 * torch.randn(", f"{CODE} and {DATA}"),
-                ("made_images.py", SPLIT, SPLIT.replace("0.5", "0.6"), f"{CODE} and {DATA}"),
-                (
-                    "made_images.py",
-                    "Linear(8, 2)",
-                    "Linear(8, 3)",
-                    f"{CODE} and the initial weights of its model changed",
-                ),
-                ("made_parts/__init__.py", "", "HERE = 1\n", r"its code changed \(made_parts/__init__.py\)"),
-                (
-                    "made_parts/model.py",
-                    "import torch\n",
-                    "import torch\nX = 1\n",
-                    r"its code changed \(made_parts/model.py\)",
-                ),
-                ("made_parts/layers.py", "(1, 2, 3)", "(1, 2, 2)", r"its code changed \(made_parts/layers.py\)"),
-                ("made_base.py", "pass", "x = 1", r"its code changed \(made_base.py\)"),
-                ("made_deep.py", "1", "2", r"its code changed \(made_deep.py\)"),
-                ("made_lazy.py", "1", "2", r"its code changed \(made_lazy.py\)"),
-                (
-                    "made_parts/layers.py",
-                    "import made_deep\n",
-                    "",
-                    r"its code changed \(made_deep.py, made_parts/layers.py\)",
-                ),
-                ("made_apart.py", "1", "2", None),
-                ("made_optimizer.py", "pass", "x = 1", None),
-            ]
-        )
-    ],
-)
+EDITS = [
+    ("made_images.py", "", "", None),
+    ("made_images.py", "@dataclass(frozen=True)", "# A comment.\n@dataclass( frozen = True )", None),
+    ("made_images.py", "    name: str\n", '    """A docstring."""\n\n    name: str\n', None),
+    ("made_images.py", f"        {LOSS}", f'        "Another."\n        {LOSS}', None),
+    ("made_images.py", LOSS, LOSS.replace("return", "return 2 *"), CODE),
+    ("made_images.py", "torch.randn(", "1.1 * torch.randn(", f"{CODE} and {DATA}"),
+    ("made_images.py", SPLIT, SPLIT.replace("0.5", "0.6"), f"{CODE} and {DATA}"),
+    ("made_images.py", "Linear(8, 2)", "Linear(8, 3)", f"{CODE} and the initial weights of its model changed"),
+    ("made_parts/__init__.py", "", "HERE = 1\n", r"its code changed \(made_parts/__init__.py\)"),
+    ("made_parts/model.py", "import torch\n", "import torch\nX = 1\n", r"its code changed \(made_parts/model.py\)"),
+    ("made_parts/layers.py", "(1, 2, 3)", "(1, 2, 2)", r"its code changed \(made_parts/layers.py\)"),
+    ("made_base.py", "pass", "x = 1", r"its code changed \(made_base.py\)"),
+    ("made_deep.py", "1", "2", r"its code changed \(made_deep.py\)"),
+    ("made_lazy.py", "1", "2", r"its code changed \(made_lazy.py\)"),
+    ("made_parts/layers.py", "import made_deep\n", "", r"its code changed \(made_deep.py, made_parts/layers.py\)"),
+    ("made_apart.py", "1", "2", None),
+    ("made_optimizer.py", "pass", "x = 1", None),
+]
+
+
+@pytest.mark.parametrize(("name", "old", "new", "said"), partly(EDITS, 5))
 def test_edits_are_told_by_file_and_part(tmp_path, mine, name, old, new, said):
     recorded(settled(tmp_path, mine, "batch_size=4"))
-    path = mine / name
-    text = path.read_text()
-    assert old in text
-    path.write_text(text.replace(old, new, 1))
+    edited(mine / name, old, new)
     if said is None:
         assert settled(tmp_path, mine, "batch_size=4", "search.trials=9")
         assert settled(tmp_path, mine, "batch_size=8")
@@ -131,8 +109,7 @@ def test_edits_are_told_by_file_and_part(tmp_path, mine, name, old, new, said):
 
 def test_only_trials_of_an_optimizer_depend_on_its_code(tmp_path, mine):
     recorded(settled(tmp_path, mine, "batch_size=4", *OWN, optimizer="torch"))
-    path = mine / "made_optimizer.py"
-    path.write_text(path.read_text().replace("pass", "x = 1"))
+    edited(mine / "made_optimizer.py", "pass", "x = 1")
     assert settled(tmp_path, mine, "batch_size=4")
     with pytest.raises(store.StoreError, match=r"the code of its optimizer changed \(made_optimizer.py\); choose"):
         settled(tmp_path, mine, "batch_size=4", *OWN, optimizer="torch")
@@ -140,12 +117,10 @@ def test_only_trials_of_an_optimizer_depend_on_its_code(tmp_path, mine):
 
 def test_an_edited_weights_file_is_noticed(tmp_path, mine):
     weights = mine / "weights.pt"
-    path = mine / "made_images.py"
     made = "return torch.nn.Sequential(torch.nn.Conv2d(1, 2, 3), "
     read = f"layer = torch.nn.Linear(16, 2)\n        layer.load_state_dict(torch.load({str(weights)!r}))\n        "
-    assert made in path.read_text()
     flat = "return torch.nn.Sequential(torch.nn.Flatten(), layer)  # "
-    path.write_text(path.read_text().replace(made, f"{read}{flat}"))
+    edited(mine / "made_images.py", made, f"{read}{flat}")
     state = torch.nn.Linear(16, 2).state_dict()
     torch.save(state, weights)
     recorded(settled(tmp_path, mine, "batch_size=4"))
@@ -159,10 +134,9 @@ def test_an_edited_weights_file_is_noticed(tmp_path, mine):
 def test_keys_that_an_earlier_version_did_not_record_are_not_compared(tmp_path, mine):
     job = settled(tmp_path, mine, "batch_size=4")
     recorded(job, keys=["parameters", "mean input", "mean target", "untrained loss"])
-    path = mine / "made_images.py"
-    path.write_text(path.read_text().replace("return cross", "return 1 * cross"))
+    edited(mine / "made_images.py", "return cross", "return 1 * cross")
     assert settled(tmp_path, mine, "batch_size=4")
-    path.write_text(path.read_text().replace("return 1 *", "return 2 *"))
+    edited(mine / "made_images.py", "return 1 *", "return 2 *")
     with pytest.raises(store.StoreError, match=r"its code or data changed \(untrained loss 0.\d+, now 1.\d+\); choose"):
         settled(tmp_path, mine, "batch_size=4")
 
@@ -171,8 +145,7 @@ def test_a_finished_sweep_of_edited_code_is_still_reported(tmp_path, mine, write
     job = settled(tmp_path, mine, "batch_size=4")
     recorded(job)
     write_study(job.results, job.study, [make_curve(job.study, index, reaches=20) for index in range(3)])
-    path = mine / "made_images.py"
-    path.write_text(path.read_text().replace("return cross", "return 2 * cross"))
+    edited(mine / "made_images.py", "return cross", "return 2 * cross")
     assert whole_sweep.missing([settled(tmp_path, mine, "batch_size=4")]) == []
     with pytest.raises(store.StoreError, match=CODE):
         settled(tmp_path, mine, "batch_size=4", "search.trials=9")

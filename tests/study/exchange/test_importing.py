@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from helpers.made_workload import edited
 
 from analysis.counting import COMPLETE, INCOMPLETE, INFEASIBLE, Goal
 from analysis.export import export
@@ -155,12 +156,7 @@ def test_under_a_time_budget_all_that_did_not_diverge_is_complete(tree):
 
 
 def replace(name, old, new):
-    def change(folder):
-        text = (folder / "2" / name).read_text()
-        assert old in text
-        (folder / "2" / name).write_text(text.replace(old, new))
-
-    return change
+    return lambda folder: edited(folder / "2" / name, old, new)
 
 
 def remove(name):
