@@ -1,6 +1,7 @@
 """Shared by tests of fused trials: studies in each arithmetic, trials that differ, and a loop without any engine."""
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from functools import partialmethod
 from itertools import cycle, islice
 from typing import Any
 
@@ -12,6 +13,7 @@ from helpers.blobs import CPU, WORKLOADS
 from helpers.desks import Desk
 from study.data.order import epoch_permutation
 from study.engine import lane_count
+from study.engine.fused import vmapped
 from study.optimizers import OPTIMIZERS
 from study.records import Study, Trial
 from study.schedules import SCHEDULES
@@ -126,6 +128,12 @@ class Rule:
             new, state = self.rule.update(w, g, self.state[key], scalars, torch.tensor(float(self.made)))
             p.copy_(new)
             self.state[key] = dict(self.rule.refresh(state, h, self.made) if self.rule.refresh else state)
+
+
+class Flat(vmapped.Vmapped):
+    """As on a GPU."""
+
+    __init__ = partialmethod(vmapped.Vmapped.__init__, flat=True)
 
 
 class Scheduled:

@@ -10,7 +10,6 @@ from helpers.desks import room_for
 from hypothesis import given
 from hypothesis import strategies as st
 
-from study.__main__ import main
 from study.commands import advise
 from study.config.jobs import parse_jobs
 from study.devices import memory
@@ -58,16 +57,17 @@ def test_device_counts_are_a_limit_or_a_list():
     assert advise.device_counts("8,1, 2,4") == [1, 2, 4, 8]
 
 
-def advised(capsys, *arguments, results=PUBLISHED):
-    assert main(["advise", str(results), *arguments, "--json"]) == 0
-    return json.loads(capsys.readouterr().out)
+@pytest.fixture
+def advised(says):
+    """The curves of `study advise --json` with these words."""
+    return lambda *words, results=PUBLISHED: json.loads(says("advise", results, *words, "--json"))
 
 
 STEP_MS = "1:1,64:1.2,1024:4.2"
 
 
-def test_the_published_digits_end_to_end(capsys):
-    curves = advised(capsys, "--gpus", "8", "--memory", "80", "--step-ms", STEP_MS, "--price", "2", "--bandwidth", "10")
+def test_the_published_digits_end_to_end(advised, says):
+    curves = advised("--gpus", "8", "--memory", "80", "--step-ms", STEP_MS, "--price", "2", "--bandwidth", "10")
     assert {row["optimizer"] for curve in curves for row in curve["splits"]} == {"momentum", "sgd"}
     for curve in curves:
         [fastest] = [row for row in curve["splits"] if row["fastest"]]
@@ -79,24 +79,23 @@ def test_the_published_digits_end_to_end(capsys):
         ring = 2 * (7 / 8) * 4 * PARAMETERS / 10e9
         eight = next(row for row in curve["splits"] if (row["devices"], row["per_device_batch"]) == (8, 1))
         assert eight["seconds_per_step"] == pytest.approx(0.001 * eight["accumulation_steps"] + ring)
-    assert main(["advise", str(PUBLISHED), "--gpus", "2", "--optimizer", "sgd"]) == 0
-    out = " ".join(capsys.readouterr().out.split())
+    out = says("advise", PUBLISHED, "--gpus", 2, "--optimizer", "sgd")
     assert "fastest is batch size" in out
     assert "recorded by the sweep on cpu" in out
     assert "momentum" not in out
 
 
-def test_a_goal_after_the_fact(capsys):
+def test_a_goal_after_the_fact(advised):
     goal = ["--goal", "val/classification_error < 0.1", "--step-ms", STEP_MS, "--optimizer", "sgd"]
-    [curve] = advised(capsys, *goal)
-    [own] = advised(capsys, *goal[2:])
+    [curve] = advised(*goal)
+    [own] = advised(*goal[2:])
     assert {row["goal_threshold"] for row in curve["splits"]} == {0.1}
     assert all(a["seconds"] <= b["seconds"] for a, b in zip(curve["splits"], own["splits"], strict=True))
 
 
 @pytest.mark.slow
-def test_steps_measured_here(capsys):
-    [curve] = advised(capsys, "--gpus", "2", "--optimizer", "sgd", "--measure", "--device", "cpu")
+def test_steps_measured_here(advised):
+    [curve] = advised("--gpus", "2", "--optimizer", "sgd", "--measure", "--device", "cpu")
     assert "measured now on cpu, with one training at a time" in curve["notes"][0]
     assert {row["seconds_bound"] for row in curve["splits"]} == {"="}
 
@@ -125,37 +124,33 @@ def test_steps_measured_here(capsys):
         (["--goal", "val/classification_error<0.0001"], "give a looser --goal, or sweep with a larger budget"),
     ],
 )
-def test_refusals(arguments, why, capsys):
-    assert main(["advise", str(PUBLISHED), *arguments]) == 2
-    assert why in capsys.readouterr().err
+def test_refusals(arguments, why, says):
+    assert why in says("advise", PUBLISHED, *arguments, status=2)
 
 
-def test_no_results(tmp_path, capsys):
-    assert main(["advise", str(tmp_path)]) == 2
-    assert "no studies in" in capsys.readouterr().err
+def test_no_results(tmp_path, says):
+    assert "no studies in" in says("advise", tmp_path, status=2)
 
 
-def test_a_workload_that_cannot_be_built_again(tmp_path, capsys, make_study, make_curve, write_study):
+def test_a_workload_that_cannot_be_built_again(tmp_path, advised, says, make_study, make_curve, write_study):
     study = make_study()
     write_study(tmp_path, study, [make_curve(study, index, reaches=50) for index in range(4)])
-    assert main(["advise", str(tmp_path), "--memory", "80"]) == 2
-    err = " ".join(capsys.readouterr().err.split())
+    err = says("advise", tmp_path, "--memory", 80, status=2)
     assert "tiny with momentum cannot be built again: workload._target_ must be an importable class" in err
     assert "Give --max-per-device-batch instead of --memory" in err
-    assert advised(capsys, "--max-per-device-batch", "8", results=tmp_path)
+    assert advised("--max-per-device-batch", "8", results=tmp_path)
 
 
-def test_imported_measurements_take_entered_step_times(tmp_path, capsys):
+def test_imported_measurements_take_entered_step_times(tmp_path, advised, says):
     released, results = tmp_path / "released", tmp_path / "results"
     study = "studies/mlp_digits/momentum/64"
     copytree(PUBLISHED / study, tmp_path / "own" / study)
-    assert main(["export", str(tmp_path / "own"), str(released)]) == 0
-    assert main(["import", str(released), str(results)]) == 0
+    says("export", tmp_path / "own", released)
+    says("import", released, results)
     for arguments, why in (
         ([], "no step of mlp_digits with momentum was timed on one device; enter --step-ms, or --measure."),
         (["--memory", "80"], "was imported: its files do not say how its model is built"),
     ):
-        assert main(["advise", str(results), *arguments]) == 2
-        assert why in capsys.readouterr().err
-    imported, own = (advised(capsys, "--step-ms", STEP_MS, results=folder) for folder in (results, tmp_path / "own"))
+        assert why in says("advise", results, *arguments, status=2)
+    imported, own = (advised("--step-ms", STEP_MS, results=folder) for folder in (results, tmp_path / "own"))
     assert [row["seconds"] for row in imported[0]["splits"]] == [row["seconds"] for row in own[0]["splits"]]

@@ -1,7 +1,6 @@
 """Frozen parameters: lanes share them, or have their own if trials draw them; nothing ever moves them."""
 
 from dataclasses import dataclass
-from functools import partialmethod
 from typing import Any
 
 import numpy as np
@@ -9,7 +8,7 @@ import pytest
 import torch
 from helpers.blobs import Blobs
 from helpers.desks import Desk, assert_same_bits, fixed_trial, trained
-from helpers.fused import Rule, admitted, partly, plain_loop
+from helpers.fused import Flat, Rule, admitted, partly, plain_loop
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
@@ -80,12 +79,6 @@ def asked(make_study: Any) -> Any:
 def desk(study: Study, count: int = 3) -> Desk:
     rates = study.search.space["learning_rate"].choices or ()
     return Desk([fixed_trial(study, index, learning_rate=rates[index % 2]) for index in range(count)])
-
-
-class Flat(vmapped.Vmapped):
-    """As on a GPU."""
-
-    __init__ = partialmethod(vmapped.Vmapped.__init__, flat=True)
 
 
 @pytest.mark.parametrize("loaded", partly([True, False], 2))

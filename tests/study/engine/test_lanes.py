@@ -1,14 +1,13 @@
 """Fused lanes equal one-trial runs: bit for bit within an arithmetic, to a stated tolerance across arithmetics."""
 
 from dataclasses import replace
-from functools import partialmethod
 
 import numpy as np
 import pytest
 import torch
 from helpers.blobs import WORKLOADS
 from helpers.desks import assert_near, assert_same_bits, full, trained
-from helpers.fused import CASES, FUSING, STEPS, Queue, admitted, fusing, partly
+from helpers.fused import CASES, FUSING, STEPS, Flat, Queue, admitted, fusing, partly
 
 from analysis.counting import Goal
 from study.data.resident import Data
@@ -87,12 +86,6 @@ def test_the_first_bad_step_is_the_serial_engines(question, how):
     )
     assert plain.first_bad_step == fused.first_bad_step
     np.testing.assert_array_equal(plain.steps, fused.steps)
-
-
-class Flat(vmapped.Vmapped):
-    """As on a GPU."""
-
-    __init__ = partialmethod(vmapped.Vmapped.__init__, flat=True)
 
 
 @pytest.mark.parametrize("optimizer", ["momentum", "adam", "lamb", "muon"])
