@@ -68,7 +68,9 @@ def run(search: SearchRun, workers: Workers, watch: Watch) -> None:
         raise error
 
 
-def run_all(lines: Sequence[Iterable[SearchRun]], workers: Workers, watch: Watch) -> list[TrialTooLarge]:
+def run_all(
+    lines: Sequence[Iterable[SearchRun]], workers: Workers, watch: Watch, waits: bool = True
+) -> list[TrialTooLarge]:
     """Train the missing trials of several lines of searches at once; returns when the trials of all shards are on file.
 
     The process claims one free shard of a search at a time. When there is none, it waits for the processes that train
@@ -77,6 +79,7 @@ def run_all(lines: Sequence[Iterable[SearchRun]], workers: Workers, watch: Watch
     Arguments:
         lines: searches that follow one another, each taken from its line when the one before is complete.
         watch: called at the start of a search and after each of its trials.
+        waits: wait for other processes. False: return when there has been nothing to train for two looks in a row.
 
     Returns:
         An error for each search that fits on no worker; the rest of its line is not trained.
@@ -86,14 +89,16 @@ def run_all(lines: Sequence[Iterable[SearchRun]], workers: Workers, watch: Watch
             trains the search.
         WorkerError: a worker process failed.
     """
+    idle = 0
     with _Lines(lines, workers, watch) as supply:
-        while supply.left:
+        while supply.left and (waits or idle < 2):
             trained = False
             for part, curve in workers.train(supply):
                 assert isinstance(part, _Part)
                 part.keep(curve)
                 trained = True
             supply.settle(trained)
+            idle = 0 if trained else idle + 1
     return supply.errors
 
 

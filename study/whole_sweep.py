@@ -132,12 +132,18 @@ class Waiting:
 
 
 def train(
-    jobs: Sequence[Job], config_dir: Path | None, command: str, console: Console, said: Sequence[str] = ()
+    jobs: Sequence[Job],
+    config_dir: Path | None,
+    command: str,
+    console: Console,
+    said: Sequence[str] = (),
+    waits: bool = True,
 ) -> None:
     """Train the missing searches of these jobs; shows their cost and progress.
 
     Arguments:
         said: lines to print before.
+        waits: wait for the trials of other processes; False: return when nothing is left to train now.
 
     Raises:
         StoreError: a file cannot be written, or another process trains a study.
@@ -167,7 +173,7 @@ def train(
         ]
         fit = [job for job, _ in costs]
         unfit = [job for job in jobs if job not in fit]
-        too_large += train_searches(waiting, left, workers, command, console, unfit)
+        too_large += train_searches(waiting, left, workers, command, console, unfit, waits)
     raise_any(too_large)
 
 
@@ -178,12 +184,14 @@ def train_searches(
     command: str,
     console: Console,
     unfit: Sequence[Job] = (),
+    waits: bool = True,
 ) -> list[TrialTooLarge]:
     """Train searches and show their progress; returns one error per job that does not fit in memory.
 
     Arguments:
         left: the work that is known now, for the progress bar.
         unfit: jobs whose trials do not fit in memory; the others do not wait for them.
+        waits: as for `train`.
 
     Raises:
         StoreError: a file cannot be written, or another process trains a study.
@@ -195,8 +203,9 @@ def train_searches(
         for known in each.known:
             store.announce(each.job.results, known)
     with SweepProgress(console, left, workers.cost_of) as progress:
-        pools = _Pools(unfit)
-        too_large = run_all([_line(each, command, progress, pools) for each in waiting], workers, progress.watch)
+        pools = _Pools(unfit, waits)
+        lines = [_line(each, command, progress, pools) for each in waiting]
+        too_large = run_all(lines, workers, progress.watch, waits)
         for reason in chain(*workers.too_small.values()):
             console.print(f"{reason} The other workers trained it.", style="yellow", markup=False)
     return too_large
@@ -205,7 +214,8 @@ def train_searches(
 class _Pools:
     """The pools of the searches that `search=refine` trains: one for each curve, repetition and step budget."""
 
-    def __init__(self, unfit: Sequence[Job]) -> None:
+    def __init__(self, unfit: Sequence[Job], waits: bool) -> None:
+        self._waits = waits
         self._unfit = {(job.results, job.study.name, job.study.optimizer, job.study.batch_size) for job in unfit}
         self._made: dict[tuple[Path, str, str, Branch, int | None], Pool] = {}
 
@@ -218,7 +228,7 @@ class _Pools:
         if key not in self._made:
             sizes = job.together if pools and job.together else (size,)
             fit = [each for each in sizes if (*key[:3], each) not in self._unfit]
-            self._made[key] = Pool([replace(search, batch_size=each) for each in fit], job.results)
+            self._made[key] = Pool([replace(search, batch_size=each) for each in fit], job.results, self._waits)
         return self._made[key]
 
 

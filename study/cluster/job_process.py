@@ -5,6 +5,8 @@ training, such as memory running out, and starts the next job. All launchers lea
 
     results/.cluster/<workload>-<optimizer>-<batch size>-<shard>.log     output of the training
     results/.cluster/<workload>-<optimizer>-<batch size>-<shard>.exit    its exit status, once it has ended
+
+The name has no batch size if the batch sizes share a model, because one job then trains them all.
 """
 
 import fcntl
@@ -38,7 +40,7 @@ class Task:
     """A job on its way to another process.
 
     Attributes:
-        content: a pickled (Job, config_dir, command); only the training process unpickles it.
+        content: a pickled (list of Job, config_dir, command); only the training process unpickles it.
         parent: id of a process on the same machine; the task ends when it dies. None: the launcher ends the task.
         gpus: lock file -> CUDA_VISIBLE_DEVICES of the task that holds the lock, one for each concurrent task; empty:
             every task sees all GPUs.
@@ -112,11 +114,11 @@ def status(log: Path) -> int | None:
 
 
 def main() -> None:
-    """Read a job from stdin and train its missing trials."""
+    """Read the studies of a job from stdin and train their missing trials."""
     # SLURM signals all processes of a job that runs out of time; only the launcher's process handles it.
     signal.signal(signal.SIGUSR2, signal.SIG_IGN)
     die_with(os.getppid())
-    job, config_dir, command = pickle.load(sys.stdin.buffer)
+    jobs, config_dir, command = pickle.load(sys.stdin.buffer)
 
     from rich.console import Console
 
@@ -126,7 +128,8 @@ def main() -> None:
 
     try:
         importable(config_dir)
-        if missing := whole_sweep.missing(whole_sweep.settled([job])):
-            whole_sweep.train(missing, config_dir, command, Console(width=120, highlight=False))
+        if missing := whole_sweep.missing(whole_sweep.settled(jobs)):
+            console, waits = Console(width=120, highlight=False), not missing[0].in_waves
+            whole_sweep.train(missing, config_dir, command, console, waits)
     except (Refused, Failed) as error:
         sys.exit(f"study: {error}")

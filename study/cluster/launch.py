@@ -23,9 +23,9 @@ from hydra.core.plugins import Plugins
 from hydra.types import HydraContext
 from omegaconf import open_dict
 
-from analysis.question.stages import REFINE
 from study import shadowing, whole_sweep
 from study.cluster import job_process, slurm
+from study.cluster.waves import Waves, curves, each_shard, log_of, logs_of, sharing
 from study.config import compose
 from study.config.compose import CONF
 from study.config.jobs import Job
@@ -94,14 +94,7 @@ def jobs_for(
         Refused: as `whole_sweep.jobs_here` does.
     """
     on_this_machine = cluster.kind in ("none", "local")
-    found = (whole_sweep.jobs_here if on_this_machine else whole_sweep.jobs_elsewhere)(overrides, config_dir, mix)
-    search = found[0][0].study.search
-    if cluster.kind != "none" and search.sampler == REFINE and search.pool:
-        raise UsageError(
-            f"cluster={cluster.kind} trains each batch size in a job of its own, but search=refine trains them "
-            "together, round by round; add search.pool=false, or choose search=sobol."
-        )
-    return found
+    return (whole_sweep.jobs_here if on_this_machine else whole_sweep.jobs_elsewhere)(overrides, config_dir, mix)
 
 
 class JobsFailed(Failed):
@@ -112,7 +105,7 @@ class JobsFailed(Failed):
 def launched(
     jobs: Sequence[Job], cluster: Cluster, config_dir: Path | None, command: str
 ) -> Iterator[Iterator[dict[Path, str]]]:
-    """Train incomplete studies, each shard of a study in a job of its own.
+    """Train incomplete studies, each shard of a study, or of a curve that shares a model, in a job of its own.
 
     Yields:
         An iterator that ends with the last job. Every few seconds it yields a dictionary: log of a job (`log_of`) ->
@@ -144,37 +137,30 @@ def with_workers(job: Job, count: int | None) -> Job:
     return replace(job, placement=replace(job.placement, workers=count))
 
 
-def each_shard(jobs: Sequence[Job]) -> list[Job]:
-    """A job for each study and shard, in the order of their launch."""
-    return [replace(job, shard=shard) for job in jobs for shard in range(job.shards)]
-
-
-def log_of(job: Job) -> Path:
-    """The path of a job's log; the same on every machine."""
-    shard = f"-{job.shard}" if job.shards > 1 else ""
-    name = f"{job.study.name}-{job.study.optimizer}-{job.study.batch_size}{shard}.log"
-    return job.results.absolute() / job_process.FOLDER / name
-
-
 def states_of(job: Job, states: dict[Path, str]) -> list[str]:
     """The states of a study's jobs; a job that was not needed counts as ended."""
-    return [states.get(log_of(shard), "ended") for shard in each_shard([job])]
+    return [states.get(log, "ended") for log in logs_of(job)]
 
 
 def failures(jobs: Sequence[Job]) -> list[str]:
     """For each ended job of an incomplete study, the last lines of its log; removes the logs if all are complete."""
     found = []
-    for job in whole_sweep.missing(jobs):
-        logs = [log_of(shard) for shard in each_shard([job])]
+    for logs, held in curves(whole_sweep.missing(jobs)).items():
+        names = "; ".join(study_name(job.study) for job in held)
         for log in [log for log in logs if job_process.status(log) != 0] or logs:
-            status = job_process.status(log)
-            how = f"ended with exit status {status}" if status is not None and status >= 0 else "was killed"
             said = "".join(f"\n    {line}" for line in _last_lines(log))
-            found.append(f"{study_name(job.study)} {how}:{said}\n    log: {log}")
+            found.append(f"{names} {_how(job_process.status(log))}:{said}\n    log: {log}")
     if not found:
         for folder in {job.results / job_process.FOLDER for job in jobs}:
             shutil.rmtree(folder, ignore_errors=True)
     return found
+
+
+def _how(status: int | None) -> str:
+    """How a job of an incomplete study ended."""
+    if status == 0:
+        return "ended without a new trial, although trials are missing"
+    return f"ended with exit status {status}" if status is not None and status > 0 else "was killed"
 
 
 def _states(
@@ -186,11 +172,22 @@ def _states(
             yield {log_of(job): _state(job) for job in each_shard(jobs)}
             time.sleep(SECONDS)
         jobs = whole_sweep.missing(jobs)
-    if not jobs:
-        return
+    waves = Waves(jobs)
+    while jobs:
+        yield from _wave(jobs, cluster, folder, config_dir, command)
+        while waves.busy():
+            yield {log_of(job): _state(job) for job in each_shard(jobs)}
+            time.sleep(SECONDS)
+        jobs = waves.following()
+
+
+def _wave(
+    jobs: Sequence[Job], cluster: Cluster, folder: Path, config_dir: Path | None, command: str
+) -> Iterator[dict[Path, str]]:
+    """Start a job for each shard of these studies; ends when all of the jobs have ended."""
     settings, shards = _divided(each_shard(jobs), cluster)
     gpus = _gpus(cluster, settings, shards[0].placement)
-    tasks = [_task(job, config_dir, command, cluster, gpus) for job in shards]
+    tasks = [_task(sharing(job, jobs), config_dir, command, cluster, gpus) for job in shards]
     for task in tasks:
         task.log.unlink(missing_ok=True)
         job_process.status_file(task.log).unlink(missing_ok=True)
@@ -273,11 +270,16 @@ def _gpus(cluster: Cluster, settings: dict[str, Any], shared: placement.Placemen
 
 
 def _task(
-    job: Job, config_dir: Path | None, command: str, cluster: Cluster, gpus: Mapping[Path, str] | None = None
+    jobs: Sequence[Job],
+    config_dir: Path | None,
+    command: str,
+    cluster: Cluster,
+    gpus: Mapping[Path, str] | None = None,
 ) -> job_process.Task:
-    moved = replace(job, results=job.results.absolute())
+    """The task that trains one shard of these studies, which share it."""
+    moved = [replace(job, results=job.results.absolute()) for job in jobs]
     content = pickle.dumps((moved, config_dir and config_dir.resolve(), command))
-    return job_process.Task(log_of(job), content, os.getpid() if cluster.kind == "local" else None, gpus or {})
+    return job_process.Task(log_of(jobs[0]), content, os.getpid() if cluster.kind == "local" else None, gpus or {})
 
 
 def _hand_over(

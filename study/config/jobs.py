@@ -49,6 +49,16 @@ class Job:
     until_cost: float = 3.0
     together: tuple[int, ...] = ()
 
+    @property
+    def pooled(self) -> bool:
+        """True if the batch sizes of the curve share a model, so that their trials are one queue."""
+        return self.study.search.sampler == REFINE and self.study.search.pool
+
+    @property
+    def in_waves(self) -> bool:
+        """True if a stage waits for the trials of several jobs (`study.cluster.waves`)."""
+        return self.study.search.sampler == REFINE and self.shards > 1
+
 
 def parse_jobs(arguments: Sequence[str], config_dir: Path | None = None) -> list[Job]:
     """A job for each study that Hydra overrides such as `workload=resnet_cifar optimizer=sgd,momentum` ask for.

@@ -80,9 +80,11 @@ class Pool:
     Arguments:
         asked: the searches of this sweep. A stage begins when the one before is complete at all of their batch sizes.
         results: the results folder. The complete stages of other batch sizes in it inform the model, too.
+        waits: close each stage when it is complete. False: close only the stages that are complete now, because others
+            close those that this process helps to complete.
     """
 
-    def __init__(self, asked: Iterable[Study], results: Path) -> None:
+    def __init__(self, asked: Iterable[Study], results: Path, waits: bool = True) -> None:
         self._members = {s.batch_size: Member(s, store.study_folder(results, s)) for s in asked}
         self._asked = set(self._members)
         first = next(iter(self._members.values()))
@@ -90,6 +92,11 @@ class Pool:
             for study in store.beside(results, first.study):
                 self._members.setdefault(study.batch_size, Member(study, store.study_folder(results, study)))
         self._fits: dict[tuple[Any, ...], curve.Fitted] = {}
+        self._closes = True
+        if not waits:
+            for batch_size in sorted(self._asked):
+                self.points(batch_size)
+            self._closes = False
 
     def add(self, batch_size: int, ended: Curve) -> None:
         """Add the curve of a trial that this process trained."""
@@ -103,7 +110,7 @@ class Pool:
         """The points of the trials of a batch size, by index, up to the first that no trial decides yet."""
         member = self._members[batch_size]
         member.read_rounds()
-        while (number := len(member.rounds) + 1) < len(member.ends):
+        while self._closes and (number := len(member.rounds) + 1) < len(member.ends):
             made = self._proposed(member, number)
             if made is None:
                 break

@@ -28,7 +28,7 @@ When all trials are on file and no other process holds a claim, one process gath
 
 from study.store.atomic import StoreError
 from study.store.checkpoints import Checkpoints
-from study.store.claims import claimed
+from study.store.claims import busy, claimed
 from study.store.curves import COMPACTED, load, write_curves
 from study.store.rounds import read_round, write_round
 from study.store.studies import (

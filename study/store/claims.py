@@ -142,6 +142,16 @@ def refuse_held(folder: Path) -> None:
                 raise
 
 
+def busy(folder: Path) -> bool:
+    """True if a process that lives or may live holds a claim on this study; claims nothing."""
+    try:
+        for each in _claims(folder):
+            _of_the_dead(each)
+    except Held:
+        return True
+    return False
+
+
 class _Found(NamedTuple):
     shard: Shard
     number: int
