@@ -130,6 +130,6 @@ def main() -> None:
         importable(config_dir)
         if missing := whole_sweep.missing(whole_sweep.settled(jobs)):
             console, waits = Console(width=120, highlight=False), not missing[0].in_waves
-            whole_sweep.train(missing, config_dir, command, console, waits)
+            whole_sweep.train(missing, config_dir, command, console, waits=waits)
     except (Refused, Failed) as error:
         sys.exit(f"study: {error}")

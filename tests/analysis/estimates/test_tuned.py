@@ -138,6 +138,21 @@ def test_fresh_seeds_of_files_are_those_of_the_configuration_that_a_goal_chose(r
     assert limits_found["estimate"].isna().all()  # one batch size
 
 
+REFINE = {"sampler": "refine", "scouts": 2, "refine": (1,), "candidates": 2, "screens": 1}
+
+
+def test_fresh_seeds_of_refine_are_those_of_the_configuration_that_its_screens_chose(results):
+    """Trial 1 needs the fewest steps, and the screens, trials 3 and 4, preferred the other candidate."""
+    size = 8
+    [search] = results({size: [400, 200, 300, 250, 320]}, trials=5, **REFINE)
+    branch = search.branch._replace(rerun=3)
+    made = results({size: [250, 350]}, branch=branch, budget=Budget(4, 2000), trials=2)
+    assert steps_to_result.row(search)["trial"] == 1
+    search, again = answers.fresh_seeds({each.branch: each for each in made})
+    assert (search.branch.rerun, again.branch) == (None, branch)
+    assert answers.rerun_steps(made)["steps"].tolist() == [250, 350]
+
+
 def simulated(generator, curves, tuning=0.2):
     """(share of configuration intervals that hold its steps, of optimum intervals that hold the tuned optimum)."""
     sizes = [2**n for n in range(11)]
