@@ -44,11 +44,26 @@ def fit(log_sizes: np.ndarray, log_steps: np.ndarray) -> np.ndarray:
     return np.asarray(log_steps.mean() + centred @ (weights / weights.sum()))
 
 
+def draws(log_sizes: np.ndarray, log_steps: np.ndarray, log_errors: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Normal draws around the fitted curve, and around the data, [REFITS, M] each; the data themselves seed them.
+
+    Arguments:
+        log_errors: standard errors of `log_steps` [M].
+
+    >>> around_curve, _ = draws(np.log([1, 2, 4, 8]), np.log([800, 390, 200, 210]), np.full(4, 0.1))
+    >>> around_curve.shape
+    (400, 4)
+    """
+    content = np.round([*log_sizes, *log_steps, *log_errors], 9).tobytes()
+    noise = np.random.default_rng(zlib.crc32(content)).standard_normal((2, REFITS, len(log_sizes))) * log_errors
+    return fit(log_sizes, log_steps) + noise[0], log_steps + noise[1]
+
+
 def refits(log_sizes: np.ndarray, log_steps: np.ndarray, log_errors: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Fits to normal draws around the fitted curve, and around the data, [REFITS, M] each.
 
     The fit smooths. Draws around the curve are therefore blunt where the data bend sharply, draws around the data are
-    noisy twice; the interval of a limit is the union of both. The data themselves seed the draws.
+    noisy twice; the interval of a limit is the union of both.
 
     Arguments:
         log_errors: standard errors of `log_steps` [M].
@@ -58,9 +73,7 @@ def refits(log_sizes: np.ndarray, log_steps: np.ndarray, log_errors: np.ndarray)
     >>> around_curve.shape, bool((np.diff(around_curve) <= 1e-9).all())
     ((400, 4), True)
     """
-    content = np.round([*log_sizes, *log_steps, *log_errors], 9).tobytes()
-    noise = np.random.default_rng(zlib.crc32(content)).standard_normal((2, REFITS, len(log_sizes))) * log_errors
-    around_curve, around_data = fit(log_sizes, log_steps) + noise[0], log_steps + noise[1]
+    around_curve, around_data = draws(log_sizes, log_steps, log_errors)
     return (
         np.array([fit(log_sizes, drawn) for drawn in around_curve]),
         np.array([fit(log_sizes, drawn) for drawn in around_data]),

@@ -3,7 +3,7 @@
 import numpy as np
 import pandas as pd
 
-from analysis.estimates import tuned
+from analysis.estimates import split, tuned
 from analysis.labels import curve_text, listed, number
 from analysis.load import CURVE
 from analysis.tables import fits
@@ -156,13 +156,15 @@ def _with_seeds(curve: pd.DataFrame, reached: pd.DataFrame) -> list[str]:
         f"They are medians of {listed(count, 'or')} fresh seeds, {luck:.3g} times the fewest steps of the search on "
         "average."
     ]
-    noise, scatter = tuned.shares(curve)
-    if np.isnan(scatter):
+    found = split.shares(curve)
+    if np.isnan(found.shortfall):
         said.append("With fewer than six batch sizes, intervals hold the noise of seeds alone, not that of tuning.")
     else:
+        bounded = f" (95%: at most {_percent(found.shortfall_high)})" if np.isfinite(found.shortfall_high) else ""
         said.append(
-            f"Their standard error is {_percent(noise)} from the noise of seeds and {_percent(scatter)} from the "
-            "scatter of tuning; what tuning falls short by at all batch sizes alike is not in it."
+            f"Their standard error is {_percent(found.seed_error)} from the noise of seeds and "
+            f"{_percent(found.shortfall)}{bounded} from the scatter of tuning; what tuning falls short by at all batch "
+            "sizes alike is not in it."
         )
     missed = curve[curve["missed"] > 0]
     if len(missed):

@@ -187,24 +187,6 @@ def log_errors(curve: pd.DataFrame) -> dict[int, float]:
     return {size: error for size, error in zip(curve["batch_size"].tolist(), errors, strict=True) if np.isfinite(error)}
 
 
-def shares(curve: pd.DataFrame) -> tuple[float, float]:
-    """(noise of seeds, scatter of tuning) in the log of a typical estimate; the squares add up to that of residual_sd.
-
-    NaN without fresh seeds or with fewer than six batch sizes. The scatter is 0 if seeds explain the residuals.
-
-    >>> steps, runs = (pd.read_csv(f"{published}/tables/{name}.csv") for name in ("steps_to_result", "rerun_steps"))
-    >>> found = table(steps, runs)
-    >>> [round(share, 2) for share in shares(found[found["optimizer"] == "sgd"])]
-    [0.09, 0.0]
-    """
-    finite = (curve["seeds"] - curve["missed"])[np.isfinite(curve["tuned_steps"].astype(float))]
-    if (curve["read_from"] != SEEDS).any() or finite.empty:
-        return np.nan, np.nan
-    by_seed = float(MEDIAN * curve["seed_sd"].iloc[0] / np.sqrt(finite.mean()))
-    rest = float(curve["residual_sd"].iloc[0]) ** 2 - by_seed**2
-    return by_seed, float(np.sqrt(max(0.0, rest))) if not np.isnan(rest) else np.nan
-
-
 def far_off(curve: pd.DataFrame) -> dict[int, float]:
     """Batch size -> its estimate over the curve, where they differ by more than three standard errors.
 

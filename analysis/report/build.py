@@ -11,7 +11,7 @@ import pandas as pd
 
 from analysis import figures
 from analysis.counting import RACE, Goal
-from analysis.estimates import limits, pairs, tuned
+from analysis.estimates import limits, pairs, split, tuned
 from analysis.load import STUDY, LoadError, StudyData, folders, load_study
 from analysis.parallel import spread
 from analysis.report import findings, other_goals, warnings
@@ -187,6 +187,7 @@ def tables(made: Sequence[StudyData], studies: Sequence[StudyData], asked: Asked
         "steps_to_result": steps,
         "scaling": ends,
         "fits": fitted(steps),
+        "split": split.table(steps),
         **{name: pairs.table(compare.table(studies, goals, by), steps, ends, reruns, by) for name, by in PAIRS.items()},
         "relative": relative.table(steps, relative.workloads(studies), asked.normalise_at),
         "searches": answers.table(made),

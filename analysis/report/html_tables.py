@@ -98,6 +98,7 @@ def _found(tables: Mapping[str, pd.DataFrame]) -> Iterator[tuple[str, pd.DataFra
     yield from (("Steps to result", _steps_shown(part)) for part in _parts(steps.drop(columns=_counts(steps))))
     if len(scaling):
         yield "Limits of scaling", _scaling_shown(scaling)
+    yield from (("Noise of seeds and shortfall of tuning", part) for part in _parts(_split_shown(tables.get("split"))))
     yield from (("Fits of steps to result", part) for part in _parts(_with_goal(tables["fits"])))
     yield from (("Optimizers compared", _pairs_shown(part)) for part in _parts(_with_goal(tables["compare"])))
     for part in _parts(_with_goal(tables["compare_workloads"]), "optimizer"):
@@ -257,6 +258,32 @@ def _estimates_shown(steps: pd.DataFrame) -> pd.DataFrame:
     made = pd.DataFrame({name: pd.Series(list(cells), steps.index, dtype=object) for name, cells in columns.items()})
     made = made.dropna(axis=1, how="all")
     return pd.concat([steps.iloc[:, :at], made, steps.iloc[:, at:]], axis=1)
+
+
+def _split_shown(split: pd.DataFrame | None) -> pd.DataFrame:
+    """The parts of the error of S(B) as percentages of the steps; a shortfall goes one way."""
+    if split is None or split.empty:
+        return pd.DataFrame()
+    split = _with_goal(split)
+    sizes = {name: split[name] for name in ("workload", "optimizer", "goal", "batch_sizes", "seeds")}
+    ends = ["no upper end" if np.isinf(high) else f"at most +{np.expm1(high):.0%}" for high in split["shortfall_high"]]
+    shortfall = [
+        None if pd.isna(value) else Cell(f"+{np.expm1(value):.0%} ({end})", value)
+        for value, end in zip(split["shortfall"], ends, strict=True)
+    ]
+    columns = {
+        "noise of one seed": [_either_way(value) for value in split["seed_sd"]],
+        "noise of the median": [_either_way(value) for value in split["seed_error"]],
+        "shortfall of tuning, 95 %": pd.Series(shortfall, split.index, dtype=object),
+        "tuned / S(B)": split["luck"],
+        "least": split["luck_least"],
+        "greatest": split["luck_greatest"],
+    }
+    return pd.DataFrame({**sizes, **columns})
+
+
+def _either_way(log_error: float) -> Cell | None:
+    return None if pd.isna(log_error) else Cell(f"±{np.expm1(log_error):.0%}", log_error)
 
 
 def _between(value: float, low: float, high: float) -> Cell | None:

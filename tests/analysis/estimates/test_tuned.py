@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 from scipy import stats
 
-from analysis.estimates import limits, tuned
+from analysis.estimates import limits, split, tuned
 from analysis.load import CURVE, GOAL, STUDY
 from analysis.tables import answers, scaling, steps_to_result
 from study.records import Budget
@@ -73,8 +73,9 @@ def test_the_larger_term_brings_its_degrees_of_freedom():
     expected = np.exp(stats.t.ppf(0.975, 2) * rms)
     np.testing.assert_allclose(found["optimum_high"] / found["tuned_steps"], expected)
     assert (found["tuned_high"] < found["optimum_high"]).all()
-    noise, scatter = tuned.shares(found)
-    assert noise**2 + scatter**2 == pytest.approx(rms**2)
+    noise, shortfall, high = split.shares(found)
+    assert noise == pytest.approx(1.092 * found["seed_sd"].iloc[0] / 2)
+    assert 0.5 * rms < shortfall < high
 
 
 @pytest.mark.parametrize(
@@ -169,6 +170,32 @@ def simulated(generator, curves, tuning=0.2):
             ]
         )
     return np.mean(held, axis=0)
+
+
+def test_the_split_of_known_parts():
+    """Seeds of spread 0.2 and a scatter of 0.3 of tuning at eleven batch sizes; without the latter, its end is low."""
+    generator, sizes = np.random.default_rng(1), [2**n for n in range(11)]
+
+    def found(scatter):
+        own = np.array([10 * (1 + 32 / size) for size in sizes]) * np.exp(scatter * generator.standard_normal(11))
+        seeds = own * np.exp(0.2 * generator.standard_normal((4, 11)))
+        return split.table(curve(dict.fromkeys(sizes, 10), dict(zip(sizes, seeds.T.tolist(), strict=True))))
+
+    rows = pd.concat([found(0.3) for _ in range(8)])
+    assert np.sqrt((rows["shortfall"] ** 2).mean()) == pytest.approx(0.3, rel=0.25)
+    assert rows["seed_error"].mean() == pytest.approx(1.09 * 0.2 / 2, rel=0.1)
+    assert (rows["shortfall_high"] > 0.3).mean() > 0.8
+    assert (rows["seeds"] == 4).all()
+    none = pd.concat([found(0.0) for _ in range(8)])
+    assert none["shortfall_high"].median() < 0.25
+    assert (none["shortfall"] == 0).any()
+    assert split.table(curve(dict.fromkeys(sizes, 10), {})).empty
+
+
+def test_a_curve_that_bends_at_every_batch_size_bounds_no_shortfall():
+    steps = dict(zip(SIZES, (1000, 600, 400, 300, 250, 230), strict=True))
+    found = split.shares(curve(steps, {size: [each * 0.99, each * 1.01] for size, each in steps.items()}))
+    assert found[1:] == (0, INF)
 
 
 def test_intervals_hold_their_steps():
