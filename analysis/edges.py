@@ -28,6 +28,24 @@ def scaled(value: float, scale: str) -> float:
     return value
 
 
+def unit(dimension: Mapping[str, Any], value: float) -> float:
+    """The position of a value in its search range, in [0, 1] on the search scale; for a choice, the middle of its cell.
+
+    An integer range reaches half a unit beyond both ends.
+
+    Arguments:
+        dimension: `low`, `high`, `scale` and `integer`, or `choices`.
+
+    >>> unit({"low": 0.01, "high": 1.0, "scale": "log"}, 0.1), unit({"choices": [0.0, 0.5]}, 0.5)
+    (0.5, 0.75)
+    """
+    if "choices" in dimension:
+        return float((dimension["choices"].index(value) + 0.5) / len(dimension["choices"]))
+    half = 0.5 if dimension.get("integer") else 0.0
+    low, high = (scaled(dimension[side] + out, dimension["scale"]) for side, out in (("low", -half), ("high", half)))
+    return (scaled(value, dimension["scale"]) - low) / (high - low)
+
+
 class Edge(NamedTuple):
     """A side of the search space beyond which better trials may lie.
 

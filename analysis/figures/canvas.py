@@ -65,6 +65,7 @@ STYLE: Any = {
 DASHED: Any = {"linestyle": (0, (4, 3)), "linewidth": 1.1}
 DOTTED: Any = {"linestyle": ":", "linewidth": 1.4}
 LINE: Any = {"linewidth": 1.6, "markersize": 5, "zorder": 3}
+BAR: Any = {"linewidth": 4, "alpha": 0.3, "solid_capstyle": "butt", "zorder": 2}
 OPEN: Any = {"marker": "^", "markersize": 7, "markerfacecolor": PAPER, "linestyle": "none"}
 SEVERAL = 6
 """The most batch sizes drawn on one pair of axes."""
@@ -240,6 +241,15 @@ def curves(ax: Axes, table: pd.DataFrame, by: str = "optimizer") -> Iterator[tup
             (line,) = ax.plot(rows["batch_size"], rows["y"], style, label=str(name), **LINE)
             line.set(color=COLOURS[i % 7], marker=MARKERS[i % 7])
             yield str(name), rows, line
+
+
+def aside(ax: Axes, points: float) -> Any:
+    """Data coordinates shifted sideways, so that the marks of several curves do not hide one another.
+
+    >>> bool((aside(ax, 36).transform((1, 1)) > ax.transData.transform((1, 1)))[0])
+    True
+    """
+    return ax.transData + ScaledTranslation(points / 72, 0, ax.figure.dpi_scale_trans)
 
 
 def legend(ax: Axes, lines: Sequence[Any], notes: Mapping[str, Any]) -> None:

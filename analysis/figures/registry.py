@@ -180,6 +180,14 @@ FIGURES: dict[str, Drawing] = {
         rows=_several_counts,
         panel=CURVE,
     ),
+    "tunability": Drawing(
+        "Tunability",
+        "The share of the search space in which a configuration needs at most 1.2 times the steps of the best one, as "
+        "a model of all trials sees it. The smaller the share, the more trials a search needs. Bars: 95 % interval.",
+        tuning.tunability,
+        "15 trials a study that search ranges of numbers, and a batch size at which the goal was reached",
+        table="tunability",
+    ),
     "reruns": Drawing(
         "The tuned configurations with fresh seeds",
         "Steps to the goal of each batch size's tuned configuration, retrained with other seeds, beside the search "

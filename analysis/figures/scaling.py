@@ -8,19 +8,20 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
-from matplotlib.transforms import ScaledTranslation
 
 from analysis.estimates.tuned import SEEDS
 from analysis.figures import canvas
 from analysis.figures.canvas import MUTED, goal, heading, round_decimals
 from analysis.labels import BOUNDS, goal_text, number
 from analysis.load import GOAL
+from analysis.question.stages import REFINE
 
 NOT_REACHED, PERFECT = "not reached in budget", "perfect scaling"
 INTERVAL, OPTIMUM = "best of N/4 trials, 95 %", "tuned optimum, 95 %"
 CURVE, FEWEST = "convex curve", "fewest steps of the search"
-COSTS = ("all", "low", "high", "fewest", "curve")
-BAR: Any = {"linewidth": 4, "alpha": 0.3, "solid_capstyle": "butt", "zorder": 2}
+MODEL = "minimum of the model"
+MODELLED: Any = {"linestyle": (0, (7, 2.5)), "linewidth": 1.2, "alpha": 0.85, "zorder": 2.5}
+COSTS = ("all", "low", "high", "fewest", "curve", "model")
 CONSTRAINED: Any = {"linewidth": 3.5, "alpha": 0.25, "zorder": 1.5}
 SMALL: Any = {"marker": "_", "markersize": 7, "linestyle": "none", "zorder": 3}
 LIMITS: dict[str, tuple[str, Any]] = {
@@ -31,14 +32,23 @@ LIMITS: dict[str, tuple[str, Any]] = {
 FITS: dict[str, Any] = {"hyperbola": canvas.DASHED, "shoulder": canvas.DOTTED}
 
 
-def steps_to_result(ax: Axes, table: pd.DataFrame, scaling: pd.DataFrame | None = None) -> None:
+def steps_to_result(
+    ax: Axes, table: pd.DataFrame, scaling: pd.DataFrame | None = None, tunability: pd.DataFrame | None = None
+) -> None:
     """S(B) against B for the workload and goal of `table`: one curve per optimizer, limits as vertical lines.
+
+    The minimum of the model is drawn for `refine` alone, which put its trials where that minimum is.
 
     >>> table = pd.read_csv(f"{published}/tables/steps_to_result.csv")
     >>> steps_to_result(ax, table, scaling=pd.read_csv(f"{published}/tables/scaling.csv"))
     >>> ax.get_ylabel().split(), [text.get_text() for text in ax.get_legend().get_texts()][:2]
     (['training', 'steps', 'to', 'validation', 'cross', 'entropy', '<', '0.2'], ['momentum', 'sgd'])
     """
+    if tunability is not None:
+        mine = tunability[tunability["sampler"] == REFINE]
+        steps = mine.set_index([mine["optimizer"].astype(str), "batch_size"])["model_steps"]
+        at = pd.MultiIndex.from_arrays([table["optimizer"].astype(str), table["batch_size"]])
+        table = table.assign(model_steps=steps.reindex(at).to_numpy())
     _draw_cost(ax, table, "training steps", table["batch_size"] ** 0, scaling)
 
 
@@ -121,6 +131,7 @@ def _costs(table: pd.DataFrame, each: pd.Series) -> pd.DataFrame:
         all=steps.fillna(table["train_steps"]) * each,
         fewest=table["steps_to_result"].astype("Float64").astype("float64").where(by_seeds) * each,
         curve=table.get("curve_steps", np.nan) * each,
+        model=table.get("model_steps", np.nan) * each,
         by_seeds=by_seeds,
         **ends,
     )
@@ -132,11 +143,9 @@ def _draw_estimates(ax: Axes, rows: pd.DataFrame, colour: Any, position: float) 
     label = OPTIMUM if rows["by_seeds"].any() else INTERVAL
     for row in rows.dropna(subset="low").itertuples():
         top = row.high if np.isfinite(row.high) else ax.get_ylim()[1]
-        # Shift curves sideways, so that their bars do not hide one another.
-        moved = ScaledTranslation(5 * position / 72, 0, ax.figure.dpi_scale_trans)
-        place: Any = {"color": colour, "label": label, "transform": ax.transData + moved}
-        ax.plot([row.batch_size] * 2, [row.low, top], **place, **BAR)
-        notes[label] = BAR
+        place: Any = {"color": colour, "label": label, "transform": canvas.aside(ax, 5 * position)}
+        ax.plot([row.batch_size] * 2, [row.low, top], **place, **canvas.BAR)
+        notes[label] = canvas.BAR
     fitted = rows.dropna(subset="curve")
     if len(fitted):
         ax.plot(fitted["batch_size"], fitted["curve"], color=colour, label=CURVE, **CONSTRAINED)
@@ -145,6 +154,10 @@ def _draw_estimates(ax: Axes, rows: pd.DataFrame, colour: Any, position: float) 
     if len(fewest):
         ax.plot(fewest["batch_size"], fewest["fewest"], color=colour, label=FEWEST, **SMALL)
         notes[FEWEST] = SMALL
+    modelled = rows.dropna(subset="model")
+    if len(modelled):
+        ax.plot(modelled["batch_size"], modelled["model"], color=colour, label=MODEL, **MODELLED)
+        notes[MODEL] = MODELLED
     return notes
 
 
@@ -160,7 +173,7 @@ def _draw_limits(
     notes: dict[str, Any] = {}
     if "estimate" not in limits:
         limits = limits.assign(estimate=limits["value"], estimate_bound=limits["bound"])
-    moved = ax.transData + ScaledTranslation((aside or 0) / 72, 0, ax.figure.dpi_scale_trans)
+    moved = canvas.aside(ax, aside or 0)
     bottom, _ = ax.get_ylim()
     seen = limits["definition"].isin(list(LIMITS)) & limits["estimate"].between(*ax.get_xlim())
     if aside is not None:

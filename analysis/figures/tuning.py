@@ -28,6 +28,9 @@ from analysis.figures.canvas import (
 
 RULES = {"linear rule": (1.0, DASHED), "square-root rule": (0.5, DOTTED)}
 REACHED, MISSED, INFEASIBLE_COLOUR = COLOURS[0], MUTED, COLOURS[1]
+INTERVAL = "95 % interval"
+LEAST_SHARE = 1e-4
+"""A smaller share of the search space is drawn as this one: the model looks at about a thousand points."""
 STATES: dict[str, Any] = {
     "reached": {"marker": "o", "markersize": 4.5, "color": REACHED, "linestyle": "none"},
     "not reached": {"marker": "o", "markersize": 4.5, "color": MISSED, "markerfacecolor": PAPER, "linestyle": "none"},
@@ -150,6 +153,27 @@ def _draw_contours(ax: Axes) -> None:
             ax.plot(ends, ends / rate, color=GRID, linewidth=1.2, zorder=1, label="contour")
             ax.annotate(f"{rate:g}", (ends[1], ends[1] / rate), (-2, -9), textcoords="offset points", color=MUTED,
                         fontsize=7.5, ha="right")  # fmt: skip
+
+
+def tunability(ax: Axes, table: pd.DataFrame) -> None:
+    """The share of the search space that is close to the optimum against B, with its interval: one curve per optimizer.
+
+    >>> tunability(ax, pd.read_csv(f"{published}/tables/tunability.csv"))
+    >>> [text.get_text() for text in ax.get_legend().get_texts()]
+    ['momentum', 'sgd', '95 % interval']
+    """
+    percent = {name: 100 * table[name].clip(lower=LEAST_SHARE) for name in ("share", "share_low", "share_high")}
+    table = table.assign(y=percent["share"], low=percent["share_low"], high=percent["share_high"])
+    shown = pd.concat([table, table.assign(y=table["low"]), table.assign(y=table["high"])])
+    canvas.batch_size_axes(ax, shown, "share of the search space\nwithin 1.2 times of the best, %", round_decimals)
+    lines, count = [], table["optimizer"].nunique()
+    for number, (_, rows, line) in enumerate(canvas.curves(ax, table)):
+        lines.append(line)
+        moved = canvas.aside(ax, 5 * (number - (count - 1) / 2))
+        for row in rows.itertuples():
+            place: Any = {"color": line.get_color(), "label": INTERVAL, "transform": moved}
+            ax.plot([row.batch_size] * 2, [row.low, row.high], **place, **canvas.BAR)
+    legend(ax, lines, {INTERVAL: canvas.BAR})
 
 
 def best_of_n(ax: Axes, table: pd.DataFrame) -> None:

@@ -11,7 +11,7 @@ import pandas as pd
 
 from analysis import figures
 from analysis.counting import RACE, Goal
-from analysis.estimates import limits, pairs, split, tuned
+from analysis.estimates import landscape, limits, pairs, split, tuned
 from analysis.load import STUDY, LoadError, StudyData, folders, load_study
 from analysis.parallel import spread
 from analysis.report import findings, other_goals, warnings
@@ -155,6 +155,8 @@ def _reduced(folder: Path, goals: Sequence[Goal | None]) -> StudyData:
             steps_to_result.row(study, goal)
             audits.edges(study, goal)
             audits.noise(study, goal)
+            if study.branch.rerun is None:
+                landscape.trials(study, goal)
         if not study.imported and study.ran_under.runs_whole_budget:
             steps_to_result.row(study, stopping=RACE)
         steps_to_result.last_steps(study)
@@ -194,6 +196,7 @@ def tables(made: Sequence[StudyData], studies: Sequence[StudyData], asked: Asked
         "reruns": answers.reruns(reruns),
         "repeats": answers.repeats(made),
         "trials": every_trial,
+        "tunability": landscape.table(studies, goals),
         "best_of_n": trials.best_of_n(studies, goals),
         "best_errors": falling,
         "cost": cost,

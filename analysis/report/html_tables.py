@@ -41,6 +41,7 @@ DEFINITIONS = {
 
 
 TUNED, OPTIMUM = ("tuned_steps", "tuned_low", "tuned_high"), ("optimum_low", "optimum_high")
+NONE = pd.DataFrame()
 SHOWN = {True: "differ", False: "tied"}
 
 
@@ -98,7 +99,9 @@ def _found(tables: Mapping[str, pd.DataFrame]) -> Iterator[tuple[str, pd.DataFra
     yield from (("Steps to result", _steps_shown(part)) for part in _parts(steps.drop(columns=_counts(steps))))
     if len(scaling):
         yield "Limits of scaling", _scaling_shown(scaling)
-    yield from (("Noise of seeds and shortfall of tuning", part) for part in _parts(_split_shown(tables.get("split"))))
+    yield from (
+        ("Noise of seeds and shortfall of tuning", part) for part in _parts(_split_shown(tables.get("split", NONE)))
+    )
     yield from (("Fits of steps to result", part) for part in _parts(_with_goal(tables["fits"])))
     yield from (("Optimizers compared", _pairs_shown(part)) for part in _parts(_with_goal(tables["compare"])))
     for part in _parts(_with_goal(tables["compare_workloads"]), "optimizer"):
@@ -113,6 +116,7 @@ def _searched(tables: Mapping[str, pd.DataFrame]) -> Iterator[tuple[str, pd.Data
     yield from (("Search spaces", _boxes_shown(part)) for part in _parts(searches))
     every = (part for part in _parts(_with_goal(searches)) if part.duplicated(STUDY).any())
     yield from (("All searches", _steps_shown(part)) for part in every)
+    yield from (("Tunability", _tunability_shown(part)) for part in _parts(_with_goal(tables.get("tunability", NONE))))
     yield from (("Searches repeated with other seeds", part) for part in _parts(_with_goal(tables["repeats"])))
     yield from (("Tuned configurations with fresh seeds", part) for part in _parts(_with_goal(tables["reruns"])))
     yield from (("Rules against tuning", part) for part in _rules_shown(_with_goal(tables["rules"])))
@@ -260,10 +264,19 @@ def _estimates_shown(steps: pd.DataFrame) -> pd.DataFrame:
     return pd.concat([steps.iloc[:, :at], made, steps.iloc[:, at:]], axis=1)
 
 
-def _split_shown(split: pd.DataFrame | None) -> pd.DataFrame:
+def _tunability_shown(table: pd.DataFrame) -> pd.DataFrame:
+    """Shares with their interval in one cell."""
+    rows = table[["share", "share_low", "share_high"]].itertuples(index=False)
+    cells = [Cell(f"{share:.1%} ({low:.1%} to {high:.1%})", share) for share, low, high in rows]
+    names = ["workload", "optimizer", "goal", "batch_size", "sampler", "trials"]
+    shares = {"within 1.2 times of the best": pd.Series(cells, table.index, dtype=object)}
+    return table[names].assign(**shares, **{"minimum of the model (steps)": table["model_steps"]})
+
+
+def _split_shown(split: pd.DataFrame) -> pd.DataFrame:
     """The parts of the error of S(B) as percentages of the steps; a shortfall goes one way."""
-    if split is None or split.empty:
-        return pd.DataFrame()
+    if split.empty:
+        return split
     split = _with_goal(split)
     sizes = {name: split[name] for name in ("workload", "optimizer", "goal", "batch_sizes", "seeds")}
     ends = ["no upper end" if np.isinf(high) else f"at most +{np.expm1(high):.0%}" for high in split["shortfall_high"]]

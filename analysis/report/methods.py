@@ -16,6 +16,7 @@ TERMS = {
     "times the tuned steps": "Rules against tuning",
     "critical batch size": "Critical batch size",
     "examples to result": "Examples to result",
+    "minimum of the model": "Minimum of the model",
     "perfect scaling": "Perfect-scaling limit",
     "steps to result": "Steps-to-result S(B)",
     "stopping=race": "Races",

@@ -3,30 +3,11 @@
 from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
-
 from analysis import counting
 from analysis.counting import Measured, Rule
-from analysis.question.goals import NEVER_NEGATIVE, Goal
-from analysis.surrogate.curve import Results
+from analysis.question.goals import Goal
 from analysis.surrogate.proposals import chosen
-from analysis.surrogate.responses import Result, responses, slope
-
-
-def about_errors(goal: Goal, results: Results) -> tuple[bool, float | None]:
-    """(whether the goal's metric is never negative, the value that stands for an error of 0: half of the least error
-    above 0, which is half an example).
-
-    >>> met = Result((0.5,), Measured([10, 20], [0.5, 0.04], None), counting.Outcome("COMPLETE", 20, 20))
-    >>> about_errors(Goal("val/classification_error", 0.05), {8: [met]})
-    (True, 0.02)
-    """
-    errors = np.concatenate([np.asarray(each.trial.errors, dtype=float) for own in results.values() for each in own])
-    errors = errors[np.isfinite(errors)]
-    positive = errors[errors > 0]
-    name = goal.metric.rpartition("/")[2].removeprefix("ema_")
-    floor = float(positive.min()) / 2 if positive.size else None
-    return name in NEVER_NEGATIVE or bool((errors > 0).all()), floor
+from analysis.surrogate.responses import Result, about_errors, measured, responses, slope
 
 
 def tuned(search: Mapping[str, Any], goal: Goal, rule: Rule, trials: Mapping[int, Measured]) -> int:
@@ -47,7 +28,7 @@ def tuned(search: Mapping[str, Any], goal: Goal, rule: Rule, trials: Mapping[int
     *_, rounds, last = rule.stages
     found = counting.outcomes(rule, trials)
     own = [Result((), trials[index], found[index]) for index in range(last)]
-    never_negative, floor = about_errors(goal, {0: own})
+    never_negative, floor = about_errors(goal.metric, measured(own))
     steep = slope({0: own}, floor)
     values = responses(own, goal.threshold, steep, never_negative, floor).values
     count = search["candidates"]

@@ -172,8 +172,8 @@ class Process:
     >>> process = Process(coordinates, Shape(noise=0.03), [[0.2], [0.6]], [64, 64], [1.0, 0.0], [0.0, 0.0])
     >>> process.mean([[0.2], [0.6]], 64).round(2).tolist()
     [1.0, 0.0]
-    >>> process.sd([[0.2], [0.9]], 64).round(2).tolist()
-    [0.03, 0.81]
+    >>> process.sd([[0.2], [0.9]], 64).round(2).tolist(), process.mean_and_sd([[0.2]], 64)[1].round(2).tolist()
+    ([0.03, 0.81], [0.03])
     >>> posterior = process.posterior([[0.6], [0.9]], 64)
     >>> posterior.factor.shape, bool(posterior.factor[0, 0] < posterior.factor[1].max())
     ((2, 2), True)
@@ -205,8 +205,13 @@ class Process:
 
     def sd(self, points: ArrayLike, batch_size: float) -> np.ndarray:
         """The posterior standard deviation of the response [m] at points [m, D], without the noise of seeds."""
-        explained = self._explained(self._across(self._positions(points, batch_size)))
-        return np.sqrt(np.maximum(SD**2 + COMMON_SD**2 - np.square(explained).sum(0), 0))
+        return self.mean_and_sd(points, batch_size)[1]
+
+    def mean_and_sd(self, points: ArrayLike, batch_size: float) -> tuple[np.ndarray, np.ndarray]:
+        """`mean` and `sd` of the same points, faster."""
+        across = self._across(self._positions(points, batch_size))
+        rest = SD**2 + COMMON_SD**2 - np.square(self._explained(across)).sum(0)
+        return np.asarray(MEAN + across @ self._weights), np.sqrt(np.maximum(rest, 0))
 
     def posterior(self, points: ArrayLike, batch_size: float) -> Posterior:
         """The joint posterior at points [m, D], without the noise of seeds."""
@@ -263,12 +268,21 @@ def fit(
 
 def _covariance(one: np.ndarray, other: np.ndarray, shape: Shape) -> np.ndarray:
     """The prior covariance [m, n] at two sets of positions: Matern 5/2, and a part that depends on B alone."""
-    squares = np.zeros((len(one), len(other)))
+    r = np.zeros((len(one), len(other)))
     for a, b in zip(one.T, other.T, strict=True):
-        squares += np.square(a[:, None] - b)
-    r = np.sqrt(5 * squares)
-    common = np.square((one[:, None, -1] - other[:, -1]) * shape.batch_length) / 32
-    return np.asarray(SD**2 * (1 + r + r * r / 3) * np.exp(-r) + COMMON_SD**2 * np.exp(-common))
+        apart = a[:, None] - b
+        r += np.square(apart, out=apart)
+    r *= 5
+    np.sqrt(r, out=r)
+    found = r * r  # in place from here on: large temporary arrays would take most of the time
+    found /= 3
+    found += 1 + r
+    found *= SD**2
+    found *= np.exp(np.negative(r, out=r), out=r)
+    sizes, rows = np.unique(one[:, -1], return_inverse=True)
+    common = COMMON_SD**2 * np.exp(-np.square((sizes[:, None] - other[:, -1]) * shape.batch_length) / 32)
+    found += common if len(sizes) == 1 else common[rows]
+    return found
 
 
 def _range(dimension: Mapping[str, Any], scale: str) -> float:

@@ -5,12 +5,13 @@ Shapes: n trials of one batch size, D tuned parameters.
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
 
 from analysis.counting import INFEASIBLE, Measured, Outcome
+from analysis.question.goals import NEVER_NEGATIVE
 
 WORST = math.log(6)
 """The response of a trial that diverged, and the largest response."""
@@ -90,6 +91,33 @@ def responses(
     return Responses(np.minimum(log_steps - least, WORST), variance, least)
 
 
+def about_errors(metric: str, errors: np.ndarray) -> tuple[bool, float | None]:
+    """(whether a metric is never negative, the value that replaces an error of 0: half of the least one above 0, which
+    is half an example; None if there is none).
+
+    Arguments:
+        metric: such as `val/classification_error`.
+        errors: all measurements of it.
+
+    >>> about_errors("val/classification_error", np.array([0.5, 0.02, 0.0]))
+    (True, 0.01)
+    """
+    errors = errors[np.isfinite(errors)]
+    positive = errors[errors > 0]
+    name = metric.rpartition("/")[2].removeprefix("ema_")
+    floor = float(positive.min()) / 2 if positive.size else None
+    return name in NEVER_NEGATIVE or bool((errors > 0).all()), floor
+
+
+def measured(results: Iterable[Result]) -> np.ndarray:
+    """All measurements of the goal's metric, in one array.
+
+    >>> measured([Result((), Measured([10, 20], [0.5, 0.04], None), Outcome("COMPLETE", 20, 20))]).tolist()
+    [0.5, 0.04]
+    """
+    return np.concatenate([np.asarray(each.trial.errors, dtype=float) for each in results])
+
+
 def slope(by_batch_size: Mapping[int, Sequence[Result]], error_floor: float | None = None) -> float:
     """The median slope -d log(error) / d log(steps) before the goal over all trials of a curve that met it.
 
@@ -140,6 +168,21 @@ def best_points(points: Sequence[tuple[float, ...]], values: Iterable[float], mo
     [(0.2,), (0.4,), (0.1,)]
     """
     return [points[position] for position in np.argsort(np.array([*values]), kind="stable")[:most]]
+
+
+def shortened(result: Result) -> Result:
+    """The same result with only the measurements that its response and its slope depend on.
+
+    >>> trial = Measured(list(range(1, 9)), [0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.04], None)
+    >>> shortened(Result((0.5,), trial, Outcome("COMPLETE", 8, 8))).trial.steps.tolist()
+    [4, 6, 7, 8]
+    """
+    steps, errors = np.asarray(result.trial.steps), np.asarray(result.trial.errors, dtype=float)
+    until = result.outcome.result or result.outcome.end
+    held = np.flatnonzero((steps > 0) & (steps <= until) & (errors >= 0) & np.isfinite(errors))
+    half = held[: int(np.searchsorted(steps[held], until / 2, side="right"))][-1:]
+    kept = np.unique([*half, *held[-LAST:]]).astype(int)
+    return replace(result, trial=result.trial._replace(steps=steps[kept], errors=errors[kept]))
 
 
 def _log_steps(result: Result, threshold: float | None, slope: float, floor: float | None) -> tuple[float, float]:

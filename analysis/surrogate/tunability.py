@@ -6,16 +6,17 @@ Shapes: m points, D tuned parameters.
 """
 
 import math
+from functools import cache
 from typing import NamedTuple
 
 import numpy as np
 
 from analysis.surrogate.process import Process
-from analysis.surrogate.proposals import DIGITS, Point, spread
+from analysis.surrogate.proposals import DIGITS, Point
 
 FACTOR = 1.2
 """A configuration is close to the optimum if it needs at most this factor more steps."""
-BOX, JOINT, CLOUD, CLOUD_SD, DRAWS = 2048, 512, 128, 0.02, 200
+BOX, JOINT, CLOUD, CLOUD_SD, DRAWS = 1024, 192, 48, 0.02, 200
 """Points over the box; the most points of a joint draw; points around the minimum and their spread; draws."""
 
 
@@ -32,55 +33,68 @@ class Tunability(NamedTuple):
     high: float
 
 
-def minimum(process: Process, batch_size: int) -> tuple[Point, float]:
-    """(point, response) where the posterior mean is least over the box.
+class Landscape(NamedTuple):
+    """What the process knows of one batch size: the best point, its response, and the tunability."""
 
-    Add the `least` of `analysis.surrogate.responses.Responses` to get log steps.
-
-    >>> from analysis.surrogate.process import Coordinates, Shape
-    >>> coordinates = Coordinates.of({"learning_rate": {"low": 0.01, "high": 10.0, "scale": "log"}})
-    >>> process = Process(coordinates, Shape(), [[0.2], [0.6], [0.8]], [64] * 3, [1.0, 0.0, 1.0], [0.0] * 3)
-    >>> point, response = minimum(process, 64)
-    >>> 0.55 < point[0] < 0.65, response < 0.1
-    (True, True)
-    """
-    points = spread(len(process.coordinates.levels), BOX, _rng(batch_size, 0))
-    best = points[np.argmin(process.mean(points, batch_size))]
-    for sd in (CLOUD_SD, CLOUD_SD / 4):
-        near = _cloud(best, sd, batch_size)
-        best = near[np.argmin(process.mean(near, batch_size))]
-    point = tuple(np.round(best, DIGITS).tolist())
-    return point, float(process.mean([point], batch_size)[0])
+    point: Point
+    response: float
+    tunability: Tunability
 
 
-def tunability(process: Process, batch_size: int) -> Tunability:
-    """The share of the search box within FACTOR of the optimum, with an interval from joint draws of the process.
+def landscape(process: Process, batch_size: int) -> Landscape:
+    """The point where the posterior mean is least over the box, and the share of the box within FACTOR of the optimum.
 
-    Only points that can be close to the optimum take part in the draws, so that small shares are resolved.
+    Add the `least` of `analysis.surrogate.responses.Responses` to the response to get log steps. The interval comes
+    from joint draws of the process. Only points that can be close to the optimum take part in them, so that small
+    shares are resolved.
 
     >>> from analysis.surrogate.process import Coordinates, Shape
     >>> coordinates = Coordinates.of({"learning_rate": {"low": 0.01, "high": 10.0, "scale": "log"}})
     >>> units = [[unit / 20] for unit in range(21)]  # 0.036 of this box are within 1.2 of the optimum
     >>> values = [10 * abs(unit - 0.5) for (unit,) in units]
     >>> process = Process(coordinates, Shape(noise=0.03), units, [64] * 21, values, [0.0] * 21)
-    >>> [round(each, 2) for each in tunability(process, 64)]
-    [0.05, 0.04, 0.06]
+    >>> found = landscape(process, 64)
+    >>> round(found.point[0], 1), round(found.response, 1), [round(each, 2) for each in found.tunability]
+    (0.5, 0.0, [0.05, 0.04, 0.06])
     """
-    dimensions = len(process.coordinates.levels)
-    centre, least = minimum(process, batch_size)
-    box = spread(dimensions, BOX, _rng(batch_size, 0))
-    mean, sd = process.mean(box, batch_size), process.sd(box, batch_size)
-    possible = box[mean - 3 * sd <= least + math.log(FACTOR)]
+    box = _box(len(process.coordinates.levels))
+    mean, sd = process.mean_and_sd(box, batch_size)
+    best = box[np.argmin(mean)]
+    for spread in (CLOUD_SD, CLOUD_SD / 4):
+        near = _cloud(best, spread, batch_size)
+        best = near[np.argmin(process.mean(near, batch_size))]
+    point = tuple(np.round(best, DIGITS).tolist())
+    response = float(process.mean([point], batch_size)[0])
+    possible = box[mean - 3 * sd <= response + math.log(FACTOR)]
+    return Landscape(point, response, _tunability(process, batch_size, best, possible))
+
+
+def _tunability(process: Process, batch_size: int, best: np.ndarray, possible: np.ndarray) -> Tunability:
+    """Draw the responses of points that can be close to the optimum [m, D], and of points around the best one."""
     joint = possible[np.linspace(0, len(possible) - 1, min(JOINT, len(possible))).astype(int)]
-    posterior = process.posterior(np.concatenate([joint, _cloud(np.array(centre), CLOUD_SD, batch_size)]), batch_size)
-    rng = _rng(batch_size, 2)
-    shares = []
-    for _ in range(DRAWS):
-        draw = posterior.mean + posterior.centred_draw(rng)
-        close = draw[: len(joint)] <= draw.min() + math.log(FACTOR)
-        shares.append(close.mean() * len(possible) / len(box) if len(joint) else 0.0)
-    low, share, high = np.quantile(shares, (0.025, 0.5, 0.975))
+    around = _cloud(best, CLOUD_SD, batch_size)
+    posterior = process.posterior(np.concatenate([joint, around]), batch_size)
+    noise = _rng(batch_size, 2).standard_normal((len(posterior.mean), DRAWS))
+    draws = posterior.mean[:, None] + posterior.factor @ noise
+    close = draws[: len(joint)] <= draws.min(axis=0) + math.log(FACTOR)
+    boxes = len(possible) / max(len(joint), 1) / len(_box(len(process.coordinates.levels)))
+    low, share, high = np.quantile(close.sum(axis=0) * boxes, (0.025, 0.5, 0.975))
     return Tunability(float(share), float(low), float(high))
+
+
+@cache
+def _box(dimensions: int) -> np.ndarray:
+    """Points that fill the unit cube evenly [BOX, D] (Roberts 2018); a single one if there are no dimensions.
+
+    They are multiples, modulo 1, of powers of 1 / x, where x^(D + 1) = x + 1.
+    """
+    if dimensions == 0:
+        return np.zeros((1, 0))
+    x = 2.0
+    for _ in range(50):
+        x = (1 + x) ** (1 / (dimensions + 1))
+    powers = x ** -np.arange(1.0, dimensions + 1)
+    return (0.5 + np.arange(1, BOX + 1)[:, None] * powers) % 1
 
 
 def _cloud(centre: np.ndarray, sd: float, batch_size: int) -> np.ndarray:

@@ -7,6 +7,7 @@ complete. All other processes, and a resumed sweep, read them there.
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +17,9 @@ from analysis import counting
 from analysis.counting import INCOMPLETE, Measured, Outcome
 from analysis.question import stages
 from analysis.surrogate import curve
-from analysis.surrogate.confirmed import about_errors
 from analysis.surrogate.process import Coordinates, Shape
 from analysis.surrogate.proposals import DIGITS, Point
-from analysis.surrogate.responses import Result
+from analysis.surrogate.responses import Result, about_errors, measured
 from study import store
 from study.records import Curve, Study
 from study.search.points import point
@@ -160,7 +160,7 @@ class Pool:
         if key not in self._fits:
             study = next(iter(self._members.values())).study
             space = {name: dimension.to_dict() for name, dimension in study.search.space.items()}
-            errors = about_errors(study.goal, results)
+            errors = about_errors(study.goal.metric, measured(chain(*results.values())))
             self._fits[key] = curve.fitted(Coordinates.of(space), results, study.goal.threshold, *errors, start)
         return self._fits[key]
 

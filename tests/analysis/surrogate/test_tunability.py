@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from analysis.surrogate.process import Coordinates, Process, Shape
-from analysis.surrogate.tunability import minimum, tunability
+from analysis.surrogate.tunability import landscape
 
 TWO = Coordinates(levels=(None, None), learning_rate=0)
 SHAPE = Shape(0.0, 0.0, 0.25, 0.3, 3.0, 0.03)
@@ -22,25 +22,25 @@ def bowl(curvature, trials=300, noise=0.03):
 
 
 def test_minimum():
-    point, response = minimum(bowl(4), 64)
+    point, response, _ = landscape(bowl(4), 64)
     assert point == pytest.approx(CENTRE, abs=0.03)
     assert response == pytest.approx(0, abs=0.03)
 
 
 @pytest.mark.parametrize("curvature", [4, 64])
 def test_share(curvature):
-    share, low, high = tunability(bowl(curvature), 64)
+    share, low, high = landscape(bowl(curvature), 64).tunability
     assert low < share < high
     truth = math.pi * math.log(1.2) / curvature
     assert low * 0.8 < truth < high * 1.2
 
 
 def test_fewer_trials_tell_less():
-    widths = [high / low for _, low, high in (tunability(bowl(16, trials), 64) for trials in (16, 300))]
+    widths = [high / low for _, low, high in (landscape(bowl(16, trials), 64).tunability for trials in (16, 300))]
     assert widths[0] > 1.5 * widths[1]
 
 
 def test_a_space_without_parameters():
     nothing = Process(Coordinates(levels=()), SHAPE, np.zeros((2, 0)), [8, 8], [0.0, 0.1], [0.0, 0.0])
-    assert minimum(nothing, 8)[0] == ()
-    assert tunability(nothing, 8) == (1, 1, 1)
+    found = landscape(nothing, 8)
+    assert (found.point, found.tunability) == ((), (1, 1, 1))
