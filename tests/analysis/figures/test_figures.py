@@ -221,6 +221,21 @@ def test_best_of_n_has_a_curve_for_up_to_six_batch_sizes():
     assert points(ax, "batch size 1") == {(2, 500), (4, 250)}  # what is infinite has no point
 
 
+def test_the_minimum_of_the_model_is_drawn_for_refine_alone():
+    steps = pd.concat([table("sgd"), table("nesterov")])
+    model = steps[["workload", "optimizer", "batch_size", "goal_metric", "goal_threshold"]].assign(
+        sampler=np.where(steps["optimizer"] == "sgd", "refine", "sobol"),
+        **{"model_steps": 17.0, "share": 0.04, "share_low": 0.0, "share_high": 0.1},
+    )
+    (ax,) = panels_of("steps_to_result", {"steps_to_result": steps, "tunability": model})
+    [line] = [line for line in ax.lines if line.get_label() == "minimum of the model"]
+    assert set(line.get_ydata()) == {17}
+    assert "minimum of the model" in legend(ax)
+    (ax,) = panels_of("tunability", {"tunability": model})
+    assert points(ax, "sgd") == {(size, 4) for size in steps["batch_size"]}
+    assert min(line.get_ydata().min() for line in ax.lines) == 0.01  # nothing is drawn at 0
+
+
 def test_reruns_stand_beside_the_search_that_they_repeat():
     runs = pd.DataFrame({"rerun": [0, 1, 2], "steps": [120.0, 150.0, np.inf], "status": "COMPLETE"})
     (ax,) = panels_of("reruns", {"rerun_steps": runs.assign(**NAMES, batch_size=8, trial=3, steps_to_result=100)})
