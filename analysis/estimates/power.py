@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 
 from analysis import intervals
-from analysis.estimates import limits, tuned
+from analysis.estimates import limits, split, tuned
 from analysis.estimates.pairs import FEWEST
 from analysis.labels import counted
 from analysis.question.stages import REFINE
@@ -68,9 +68,9 @@ def noise(sampler: str, curve: pd.DataFrame | None = None) -> Noise:
     (0.22, 0.0, True)
     """
     if curve is not None and len(curve):
-        _, scatter = tuned.shares(curve)
-        if not np.isnan(scatter):
-            return Noise(float(curve["seed_sd"].iloc[0]), scatter, True)
+        shortfall = split.shares(curve).shortfall
+        if not np.isnan(shortfall):
+            return Noise(float(curve["seed_sd"].iloc[0]), shortfall, True)
     return Noise(SEEDS, TUNING.get(sampler, TUNING["sobol"]))
 
 

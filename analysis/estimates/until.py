@@ -6,7 +6,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from analysis.estimates import pairs, tuned
+from analysis.estimates import pairs, split
+from analysis.load import CURVE
 from analysis.question.stages import REFINE
 from analysis.question.until import FACTOR, Until
 
@@ -23,10 +24,8 @@ def widest(until: Until, steps: pd.DataFrame, statements: pd.DataFrame) -> float
         steps: from `analysis.estimates.tuned.table`.
         statements: from `analysis.estimates.pairs.table`.
 
-    >>> read = {name: pd.read_csv(f"{published}/tables/{name}.csv")
-    ...     for name in ("steps_to_result", "rerun_steps", "compare")}
-    >>> steps = tuned.table(read["steps_to_result"], read["rerun_steps"])
-    >>> [round(widest(Until(kind, 1.5), steps, read["compare"]), 2) for kind in ("factor", "width")]
+    >>> steps, statements = (pd.read_csv(f"{published}/tables/{name}.csv") for name in ("steps_to_result", "compare"))
+    >>> [round(widest(Until(kind, 1.5), steps, statements), 2) for kind in ("factor", "width")]
     [1.19, 1.28]
     """
     if until.kind == FACTOR:
@@ -51,8 +50,7 @@ def more(search: Mapping[str, Any], steps: pd.DataFrame) -> dict[str, int]:
         search: the `search` of a recorded question.
         steps: from `analysis.estimates.tuned.table`, the rows of all curves.
 
-    >>> read = {name: pd.read_csv(f"{published}/tables/{name}.csv") for name in ("steps_to_result", "rerun_steps")}
-    >>> steps = tuned.table(read["steps_to_result"], read["rerun_steps"])
+    >>> steps = pd.read_csv(f"{published}/tables/steps_to_result.csv")
     >>> more({"sampler": "sobol", "trials": 100, "reruns": 5}, steps)
     {'reruns': 10}
     >>> more({"sampler": "refine", "added": 1, "reruns": 16}, steps)
@@ -61,9 +59,9 @@ def more(search: Mapping[str, Any], steps: pd.DataFrame) -> dict[str, int]:
     seeds = int(search["reruns"])
     if not seeds:
         return {"reruns": 4}
-    parts = [tuned.shares(curve) for _, curve in steps.groupby(["workload", "optimizer"], sort=False)]
-    by_seeds = [noise >= scatter or np.isnan(scatter) for noise, scatter in parts if not np.isnan(noise)]
-    if seeds < MOST_SEEDS and (not by_seeds or any(by_seeds)):
+    parts = [split.shares(curve) for _, curve in steps.groupby(CURVE, sort=False)]
+    by_tuning = [part.shortfall > part.seed_error for part in parts]
+    if seeds < MOST_SEEDS and not all(by_tuning):
         return {"reruns": min(2 * seeds, MOST_SEEDS)}
     if search["sampler"] == REFINE:
         return {"added": int(search.get("added", 0)) + 1}
