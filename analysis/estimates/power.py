@@ -64,8 +64,8 @@ def noise(sampler: str, curve: pd.DataFrame | None = None) -> Noise:
     >>> steps, runs = (pd.read_csv(f"{published}/tables/{name}.csv") for name in ("steps_to_result", "rerun_steps"))
     >>> found = tuned.table(steps, runs)
     >>> own = noise("sobol", found[found["optimizer"] == "momentum"])
-    >>> round(own.seeds, 2), own.tuning, own.own
-    (0.22, 0.0, True)
+    >>> round(own.seeds, 2), round(own.tuning, 2), own.own
+    (0.22, 0.08, True)
     """
     if curve is not None and len(curve):
         shortfall = split.shares(curve).shortfall
