@@ -12,6 +12,8 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from analysis.counting import Goal
+from analysis.load import folders, load_study
+from analysis.tables.answers import fresh_seeds
 from study import run, store
 from study.devices.placement import Placement
 from study.engine.cost import Cost
@@ -163,3 +165,23 @@ def test_a_batch_size_that_fits_on_no_worker_holds_up_no_other(refined, tmp_path
     [error] = run.run_all(lines(studies, tmp_path), Small(random.Random(0)), lambda *_: None)
     assert str(error) == "no room"
     assert len(everything(tmp_path, studies[1:])) == 3 + 13 + 2
+
+
+def test_rounds_that_are_added_later_are_those_that_were_asked_at_once(refined, tmp_path):
+    """A search that gains a round keeps its trials, and confirms what the last screens choose."""
+    first, more = refined(), refined(added=1, trials=20)
+    order, grown, fresh = random.Random(0), tmp_path / "grown", tmp_path / "fresh"
+    run.run_all(lines(first, grown), Trainer(order), lambda *_: None)
+    before = everything(grown, first)
+    for results in (grown, fresh):
+        run.run_all(lines(more, results), Trainer(order), lambda *_: None)
+    found = everything(grown, more)
+    assert found == everything(fresh, more)
+    assert all(found[key] == value for key, value in before.items() if isinstance(key, str))
+    for study in more:
+        searches = {
+            each.branch: each for each in map(load_study, folders(fresh)) if each.batch_size == study.batch_size
+        }
+        _, again = fresh_seeds(searches)
+        assert again.branch == rerun_of(fresh, study).branch
+        assert len(again.trials) == 2
