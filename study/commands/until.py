@@ -61,7 +61,7 @@ def further(jobs: Sequence[Job], first: Sequence[Job], console: Console) -> list
             markup=False,
         )
         return []
-    console.print(f"Going on with {' '.join(overrides)}.", markup=False)
+    console.print(f"Next: {' '.join(overrides)}.", markup=False)
     return overrides
 
 
