@@ -91,7 +91,7 @@ def table(studies: Iterable[StudyData], goals: Sequence[Goal | None] = (None,)) 
     >>> found = table([study])
     >>> found[["batch_size", "trials", "share", "share_low", "share_high", "model_steps"]].round(2)
        batch_size  trials  share  share_low  share_high  model_steps
-    0          64      20   0.08       0.04        0.14        23.18
+    0          64      20   0.09       0.07        0.14        23.32
     """
     curves: dict[tuple[Any, ...], dict[int, StudyData]] = {}
     for study, goal in answerable(studies, goals):

@@ -58,12 +58,15 @@ def estimates(curve: pd.DataFrame, base: float | None = None) -> dict[str, Limit
     return convex.limits(points, errors, base or 0.0) | critical(points, errors, base)
 
 
-def critical(points: Mapping[int, float], errors: Mapping[int, float], base: float | None = None) -> dict[str, Limit]:
-    """Definition -> critical batch size.
+def critical(
+    points: Mapping[int, float], errors: Mapping[int, float], base: float | None = None, shoulder: bool = True
+) -> dict[str, Limit]:
+    """The critical batch size by each definition, as in `estimates`.
 
     Arguments:
         points: batch size -> steps, infinite if the goal was missed.
         errors: batch size -> standard error of log steps; empty if it is unknown.
+        shoulder: see `analysis.tables.scaling.critical_batch_sizes`.
 
     >>> steps = {size: 100 * (1 + 64 / size) for size in (4, 16, 64, 256, 1024)}
     >>> found = critical(steps, dict.fromkeys(steps, 0.1))["critical_batch_size_mccandlish"]
@@ -71,7 +74,7 @@ def critical(points: Mapping[int, float], errors: Mapping[int, float], base: flo
     (49, 64, 83)
     """
     reached = {size: steps for size, steps in points.items() if np.isfinite(steps)}
-    found = critical_batch_sizes(reached, base)
+    found = critical_batch_sizes(reached, base, shoulder)
     if errors and len(reached) >= convex.FEWEST:
         fit = fits.hyperbola(reached)
         by_residual = tuned.half_width(fit.residual, fit.points - len(fit.log_errors))

@@ -137,6 +137,17 @@ FIGURES: dict[str, Drawing] = {
         rows=_several_goals,
         panel=("workload", "optimizer"),
     ),
+    "critical_by_goal": Drawing(
+        "Critical batch size against the goal",
+        "Critical batch size by the hyperbola through the fewest steps of each search, to goals that the same trials "
+        "reached on their way and beyond. Bars: 95 % interval, up to an edge where it is open. Carets: the limit lies "
+        "outside the measured batch sizes. Dotted: the goal that was tuned for.",
+        scaling.critical_by_goal,
+        "four batch sizes whose trials run past the goal: sweep with stopping=budget",
+        table="critical_by_goal",
+        rows=lambda table: table.groupby(["workload", "optimizer"], sort=False).filter(lambda part: len(part) > 1),
+        panel=("workload", "goal_metric"),
+    ),
     **{
         f"relative_{kind.replace(' ', '_')}": Drawing(
             kind.capitalize(),

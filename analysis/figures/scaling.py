@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
+from matplotlib.markers import CARETDOWN, CARETUP
 
 from analysis.estimates.tuned import SEEDS
 from analysis.figures import canvas
@@ -19,7 +20,7 @@ from analysis.question.stages import REFINE
 NOT_REACHED, PERFECT = "not reached in budget", "perfect scaling"
 INTERVAL, OPTIMUM = "best of N/4 trials, 95 %", "tuned optimum, 95 %"
 CURVE, FEWEST = "convex curve", "fewest steps of the search"
-MODEL = "minimum of the model"
+MODEL, BAR, TUNED_FOR = "minimum of the model", "95 % interval", "tuned for"
 MODELLED: Any = {"linestyle": (0, (7, 2.5)), "linewidth": 1.2, "alpha": 0.85, "zorder": 2.5}
 COSTS = ("all", "low", "high", "fewest", "curve", "model")
 CONSTRAINED: Any = {"linewidth": 3.5, "alpha": 0.25, "zorder": 1.5}
@@ -214,6 +215,37 @@ def by_goal(ax: Axes, table: pd.DataFrame) -> None:
         lines.append(line)
         notes |= _mark_missed(ax, rows, line.get_color())
     canvas.legend(ax, lines, notes)
+
+
+def critical_by_goal(ax: Axes, table: pd.DataFrame) -> None:
+    """Critical batch size against the threshold of the goal, with intervals: one curve per optimizer.
+
+    >>> critical_by_goal(ax, pd.read_csv(f"{published}/tables/critical_by_goal.csv"))
+    >>> ax.get_xlabel(), [text.get_text() for text in ax.get_legend().get_texts()]
+    ('goal: validation cross entropy <', ['momentum', 'sgd', '95 % interval', 'tuned for'])
+    """
+    table = table.assign(y=table["critical_batch_size"])
+    ends = pd.concat([table["y"], *(table[end].where(table[end] > 0) for end in ("low", "high"))])
+    label = goal_text(str(table["goal_metric"].iloc[0]), 0).removesuffix(" 0")
+    canvas.log_axes(
+        ax, table["goal_threshold"], ends, f"goal: {label}", "critical batch size (examples)", round_decimals
+    )
+    heading(ax, str(table["workload"].iloc[0]), "by the same trials")
+    bottom, top = ax.get_ylim()
+    lines, count = [], table["optimizer"].nunique()
+    curves = canvas.curves(ax, table.rename(columns={"batch_size": "of"}).assign(batch_size=table["goal_threshold"]))
+    for position, (_, rows, line) in enumerate(curves):
+        lines.append(line)
+        look: Any = {"color": line.get_color(), "transform": canvas.aside(ax, 5 * (position - (count - 1) / 2))}
+        for row in rows.dropna(subset="low").itertuples():
+            ends = [max(row.low, bottom), min(row.high, top)]
+            ax.plot([row.goal_threshold] * 2, ends, label=BAR, **look, **canvas.BAR)
+        for bound, caret in (("<", CARETDOWN), (">", CARETUP)):
+            beyond = rows[rows["bound"] == bound]
+            ax.plot(beyond["goal_threshold"], beyond["y"], marker=caret, linestyle="none", markersize=9, **look)
+    for threshold in table["goal_threshold"][table["recorded"].astype(bool)].unique():
+        ax.plot([threshold] * 2, [bottom, top], color=MUTED, label=TUNED_FOR, zorder=1, **canvas.DOTTED)
+    canvas.legend(ax, lines, {BAR: canvas.BAR, TUNED_FOR: canvas.DOTTED})
 
 
 def _mark_missed(ax: Axes, rows: pd.DataFrame, colour: Any) -> dict[str, Any]:

@@ -11,7 +11,7 @@ import pandas as pd
 
 from analysis import figures
 from analysis.counting import RACE, Goal
-from analysis.estimates import landscape, limits, pairs, split, tuned
+from analysis.estimates import by_goal, landscape, limits, pairs, split, tuned
 from analysis.load import STUDY, LoadError, StudyData, folders, load_study
 from analysis.parallel import spread
 from analysis.report import findings, other_goals, warnings
@@ -157,6 +157,8 @@ def _reduced(folder: Path, goals: Sequence[Goal | None]) -> StudyData:
             audits.noise(study, goal)
             if study.branch.rerun is None:
                 landscape.trials(study, goal)
+        if study.branch.rerun is None:
+            by_goal.errors(study)
         if not study.imported and study.ran_under.runs_whole_budget:
             steps_to_result.row(study, stopping=RACE)
         steps_to_result.last_steps(study)
@@ -189,14 +191,13 @@ def tables(made: Sequence[StudyData], studies: Sequence[StudyData], asked: Asked
         "steps_to_result": steps,
         "scaling": ends,
         "fits": fitted(steps),
-        "split": split.table(steps),
+        **_of_searches(studies, steps, asked),
         **{name: pairs.table(compare.table(studies, goals, by), steps, ends, reruns, by) for name, by in PAIRS.items()},
         "relative": relative.table(steps, relative.workloads(studies), asked.normalise_at),
         "searches": answers.table(made),
         "reruns": answers.reruns(reruns),
         "repeats": answers.repeats(made),
         "trials": every_trial,
-        "tunability": landscape.table(studies, goals),
         "best_of_n": trials.best_of_n(studies, goals),
         "best_errors": falling,
         "cost": cost,
@@ -208,6 +209,15 @@ def tables(made: Sequence[StudyData], studies: Sequence[StudyData], asked: Asked
         "budgets": best_errors.by_budget(falling),
         "smoothing": best_errors.by_label_smoothing(every_trial),
         "seconds": steps.merge(cost[[*STUDY, "device", "seconds_per_step"]], on=STUDY, how="left"),
+    }
+
+
+def _of_searches(studies: Sequence[StudyData], steps: pd.DataFrame, asked: Asked) -> dict[str, pd.DataFrame]:
+    """How well the searches did, and what they say beyond the goal: of the studies' own goals, not of `asked` ones."""
+    return {
+        "split": split.table(steps),
+        "critical_by_goal": by_goal.table([] if asked.goals else studies),
+        "tunability": landscape.table(studies, asked.readings),
     }
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 import pandas as pd
 
 from analysis.counting import COMPLETE, RACE, Goal
-from analysis.estimates import headlines, verdicts
+from analysis.estimates import by_goal, headlines, verdicts
 from analysis.labels import batch_sizes, listed, percent
 from analysis.load import StudyData
 from analysis.tables import steps_to_result, transfer
@@ -30,6 +30,7 @@ def sentences(studies: Sequence[StudyData], tables: Mapping[str, pd.DataFrame], 
         *verdicts.sentences(tables["compare"], limits),
         *verdicts.sentences(tables["compare_workloads"], limits, by="workload"),
         *headlines.sentences(tables["steps_to_result"], limits),
+        *by_goal.sentences(tables["critical_by_goal"], studies),
         *transfer.sentences(tables["rules"]),
         *stopping_sentences(studies),
         *grid_sentences(studies, goals),

@@ -9,11 +9,12 @@ import pandas as pd
 from analysis.estimates.limits import COLUMNS as LIMIT_COLUMNS
 from analysis.estimates.pairs import NUMBERS, SEARCHES
 from analysis.estimates.tuned import COLUMNS as ESTIMATES
-from analysis.labels import BOUNDS, duration, goal_text, number
+from analysis.labels import duration, number
 from analysis.load import STUDY
+from analysis.report.cells import DASH, Cell, bounded, open_ends, with_goal
+from analysis.report.estimate_tables import NONE, goals_shown, split_shown, tunability_shown
 from analysis.tables.transfer import briefly
 
-DASH = "–"
 UNBROKEN = str.maketrans({" ": "\N{NO-BREAK SPACE}", "-": "\N{NON-BREAKING HYPHEN}"})
 USUAL = {"repeat": 0, "budget_multiple": 1.0, "stage": 0}
 STATUSES = ["complete", "infeasible", "incomplete"]
@@ -41,22 +42,7 @@ DEFINITIONS = {
 
 
 TUNED, OPTIMUM = ("tuned_steps", "tuned_low", "tuned_high"), ("optimum_low", "optimum_high")
-NONE = pd.DataFrame()
 SHOWN = {True: "differ", False: "tied"}
-
-
-class Cell(NamedTuple):
-    """The text of a cell, and the number to sort it by; None: sort by the text."""
-
-    text: str
-    key: float | None = None
-
-    @property
-    def sort_key(self) -> str | None:
-        """The key for the page's script. Empty for a dash, which sorts last; None: sort by the text."""
-        if self.text == DASH:
-            return ""
-        return None if self.key is None else str(self.key).replace("inf", "Infinity")
 
 
 class Column(NamedTuple):
@@ -95,31 +81,33 @@ def sections(tables: Mapping[str, pd.DataFrame]) -> list[Table]:
 
 def _found(tables: Mapping[str, pd.DataFrame]) -> Iterator[tuple[str, pd.DataFrame]]:
     """(title, frame) of every table on the goal."""
-    steps, scaling = _with_goal(tables["steps_to_result"]), _with_goal(tables["scaling"])
+    steps, scaling = with_goal(tables["steps_to_result"]), with_goal(tables["scaling"])
     yield from (("Steps to result", _steps_shown(part)) for part in _parts(steps.drop(columns=_counts(steps))))
     if len(scaling):
         yield "Limits of scaling", _scaling_shown(scaling)
-    yield from (
-        ("Noise of seeds and shortfall of tuning", part) for part in _parts(_split_shown(tables.get("split", NONE)))
-    )
-    yield from (("Fits of steps to result", part) for part in _parts(_with_goal(tables["fits"])))
-    yield from (("Optimizers compared", _pairs_shown(part)) for part in _parts(_with_goal(tables["compare"])))
-    for part in _parts(_with_goal(tables["compare_workloads"]), "optimizer"):
+    by_goal = goals_shown(tables.get("critical_by_goal", NONE))
+    yield from (("Critical batch size against the goal", part) for part in _parts(by_goal))
+    split = split_shown(tables.get("split", NONE))
+    yield from (("Noise of seeds and shortfall of tuning", part) for part in _parts(split))
+    yield from (("Fits of steps to result", part) for part in _parts(with_goal(tables["fits"])))
+    yield from (("Optimizers compared", _pairs_shown(part)) for part in _parts(with_goal(tables["compare"])))
+    for part in _parts(with_goal(tables["compare_workloads"]), "optimizer"):
         yield "Workloads compared", _pairs_shown(part)
 
 
 def _searched(tables: Mapping[str, pd.DataFrame]) -> Iterator[tuple[str, pd.DataFrame]]:
     """(title, frame) of every table on the search."""
-    steps, searches = _with_goal(tables["steps_to_result"]), tables["searches"]
+    steps, searches = with_goal(tables["steps_to_result"]), tables["searches"]
     names = [name for name in ("workload", "optimizer", "goal", "batch_size") if name in steps]
     yield from (("Trials by status", part) for part in _parts(steps[[*names, *_counts(steps)]]))
     yield from (("Search spaces", _boxes_shown(part)) for part in _parts(searches))
-    every = (part for part in _parts(_with_goal(searches)) if part.duplicated(STUDY).any())
+    every = (part for part in _parts(with_goal(searches)) if part.duplicated(STUDY).any())
     yield from (("All searches", _steps_shown(part)) for part in every)
-    yield from (("Tunability", _tunability_shown(part)) for part in _parts(_with_goal(tables.get("tunability", NONE))))
-    yield from (("Searches repeated with other seeds", part) for part in _parts(_with_goal(tables["repeats"])))
-    yield from (("Tuned configurations with fresh seeds", part) for part in _parts(_with_goal(tables["reruns"])))
-    yield from (("Rules against tuning", part) for part in _rules_shown(_with_goal(tables["rules"])))
+    tunability = tunability_shown(tables.get("tunability", NONE))
+    yield from (("Tunability", part) for part in _parts(tunability))
+    yield from (("Searches repeated with other seeds", part) for part in _parts(with_goal(tables["repeats"])))
+    yield from (("Tuned configurations with fresh seeds", part) for part in _parts(with_goal(tables["reruns"])))
+    yield from (("Rules against tuning", part) for part in _rules_shown(with_goal(tables["rules"])))
     yield from (("Cost", part) for part in _parts(tables["cost"]))
 
 
@@ -215,14 +203,6 @@ def _parts(table: pd.DataFrame, by: str = "workload") -> list[pd.DataFrame]:
     return [part for _, part in table.groupby(names, sort=False)] if len(table) else []
 
 
-def _with_goal(table: pd.DataFrame) -> pd.DataFrame:
-    """One column for the goal in place of its metric and threshold."""
-    if not {"goal_metric", "goal_threshold"} <= set(table):
-        return table
-    goals = [goal_text(*pair) for pair in zip(table["goal_metric"], table["goal_threshold"], strict=True)]
-    return table.assign(goal=goals).drop(columns=["goal_metric", "goal_threshold"])
-
-
 def _steps_shown(steps: pd.DataFrame) -> pd.DataFrame:
     """Steps and their interval as one cell each; `not reached` sorts after every number."""
     steps = _usual_dropped(steps.drop(columns=[name for name in steps if str(name).startswith("searched_")]))
@@ -264,41 +244,6 @@ def _estimates_shown(steps: pd.DataFrame) -> pd.DataFrame:
     return pd.concat([steps.iloc[:, :at], made, steps.iloc[:, at:]], axis=1)
 
 
-def _tunability_shown(table: pd.DataFrame) -> pd.DataFrame:
-    """Shares with their interval in one cell."""
-    rows = table[["share", "share_low", "share_high"]].itertuples(index=False)
-    cells = [Cell(f"{share:.1%} ({low:.1%} to {high:.1%})", share) for share, low, high in rows]
-    names = ["workload", "optimizer", "goal", "batch_size", "sampler", "trials"]
-    shares = {"within 1.2 times of the best": pd.Series(cells, table.index, dtype=object)}
-    return table[names].assign(**shares, **{"minimum of the model (steps)": table["model_steps"]})
-
-
-def _split_shown(split: pd.DataFrame) -> pd.DataFrame:
-    """The parts of the error of S(B) as percentages of the steps; a shortfall goes one way."""
-    if split.empty:
-        return split
-    split = _with_goal(split)
-    sizes = {name: split[name] for name in ("workload", "optimizer", "goal", "batch_sizes", "seeds")}
-    ends = ["no upper end" if np.isinf(high) else f"at most +{np.expm1(high):.0%}" for high in split["shortfall_high"]]
-    shortfall = [
-        None if pd.isna(value) else Cell(f"+{np.expm1(value):.0%} ({end})", value)
-        for value, end in zip(split["shortfall"], ends, strict=True)
-    ]
-    columns = {
-        "noise of one seed": [_either_way(value) for value in split["seed_sd"]],
-        "noise of the median": [_either_way(value) for value in split["seed_error"]],
-        "shortfall of tuning, 95 %": pd.Series(shortfall, split.index, dtype=object),
-        "tuned / S(B)": split["luck"],
-        "least": split["luck_least"],
-        "greatest": split["luck_greatest"],
-    }
-    return pd.DataFrame({**sizes, **columns})
-
-
-def _either_way(log_error: float) -> Cell | None:
-    return None if pd.isna(log_error) else Cell(f"±{np.expm1(log_error):.0%}", log_error)
-
-
 def _between(value: float, low: float, high: float) -> Cell | None:
     if pd.isna(value):
         return None
@@ -313,36 +258,16 @@ def _scaling_shown(scaling: pd.DataFrame) -> pd.DataFrame:
     shown = scaling.drop(columns=["value", "bound", "low", "high", "rank", *LIMIT_COLUMNS], errors="ignore")
     shown["definition"] = [DEFINITIONS.get(d, d.replace("_", " ")) for d in scaling["definition"]]
     columns = {
-        "batch size (examples)": _bounded(scaling, "estimate", "estimate_bound"),
-        "95 % interval": _ends(scaling, "estimate_low", "estimate_high"),
+        "batch size (examples)": bounded(scaling, "estimate", "estimate_bound"),
+        "95 % interval": open_ends(scaling, "estimate_low", "estimate_high"),
         "read from": scaling["read_from"],
-        "by S(B) alone": _bounded(scaling, "value", "bound"),
-        "95 % of resamples": _ends(scaling, "low", "high"),
+        "by S(B) alone": bounded(scaling, "value", "bound"),
+        "95 % of resamples": open_ends(scaling, "low", "high"),
     }
     for name, cells in columns.items():
         if pd.Series(cells).notna().any():
             shown[name] = pd.Series(list(cells), scaling.index, dtype=object)
     return shown
-
-
-def _bounded(scaling: pd.DataFrame, value: str, bound: str) -> list[Cell | None]:
-    pairs = zip(scaling[value], scaling[bound], strict=True)
-    return [None if pd.isna(v) else Cell(BOUNDS[bound] + number(v), v) for v, bound in pairs]
-
-
-def _ends(scaling: pd.DataFrame, low: str, high: str) -> list[str | None]:
-    """Intervals as text; 0 and infinity are open ends."""
-
-    def text(a: float, b: float) -> str | None:
-        if pd.isna(a):
-            return None
-        if a <= 0 and np.isinf(b):
-            return "open"
-        return (
-            f"above {number(a)}" if np.isinf(b) else f"below {number(b)}" if a <= 0 else f"{number(a)} to {number(b)}"
-        )
-
-    return [text(*pair) for pair in zip(scaling[low], scaling[high], strict=True)]
 
 
 def shown(table: pd.DataFrame, title: str) -> Table:

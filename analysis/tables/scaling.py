@@ -187,7 +187,9 @@ def _bound(limit: int, measured: Iterable[int], reached: Iterable[int]) -> str:
     return "<" if limit == min(reached) else "="
 
 
-def critical_batch_sizes(steps: Mapping[int, float], base: float | None = None) -> dict[str, Limit]:
+def critical_batch_sizes(
+    steps: Mapping[int, float], base: float | None = None, shoulder: bool = True
+) -> dict[str, Limit]:
     """The critical batch size by each published definition (`analysis.tables.fits`).
 
     A fitted value outside the measured batch sizes is only a bound: the nearest measured batch size, `<` or `>`.
@@ -195,6 +197,7 @@ def critical_batch_sizes(steps: Mapping[int, float], base: float | None = None) 
     Arguments:
         steps: batch size -> S(B), infinite if not reached; the fits omit these batch sizes.
         base: B0 of Zhang et al.'s definition; the smallest batch size by default.
+        shoulder: False leaves out the sharp shoulder, whose fit takes longest.
 
     Returns:
         Definition -> limit; NaN where too few batch sizes reached the goal: three for the hyperbola, four for the
@@ -213,7 +216,7 @@ def critical_batch_sizes(steps: Mapping[int, float], base: float | None = None) 
         zhang = [fits.zhang_critical(replace(fit, critical=value), base) for value in (fit.critical, low, high)]
         found["critical_batch_size_mccandlish"] = _within(reached, fit.critical, low, high)
         found["critical_batch_size_zhang"] = _within(reached, *zhang)
-    if len(reached) >= 4:
+    if len(reached) >= 4 and shoulder:
         fit = fits.shoulder(steps)
         # No interval: with a free sharpness the bend may lie anywhere between two batch sizes.
         found["critical_batch_size_shoulder"] = _within(reached, fit.critical, np.nan, np.nan)

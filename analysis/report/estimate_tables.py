@@ -1,0 +1,83 @@
+"""Tables of the page on how well S(B) is known, and on what the same trials say of the search space and other goals."""
+
+import numpy as np
+import pandas as pd
+
+from analysis.report.cells import Cell, bounded, open_ends, with_goal
+
+NONE = pd.DataFrame()
+
+
+def goals_shown(table: pd.DataFrame) -> pd.DataFrame:
+    """Critical batch sizes with their bounds and intervals; none where trials answer one goal alone.
+
+    Arguments:
+        table: from `analysis.estimates.by_goal.table`.
+
+    >>> found = goals_shown(pd.read_csv(f"{published}/tables/critical_by_goal.csv"))
+    >>> found[found["recorded"]][["optimizer", "95 % interval"]].values.tolist()
+    [['momentum', '46.5 to 90.7'], ['sgd', '25.2 to 43.4']]
+    """
+    if table.empty:
+        return table
+    table = with_goal(table)
+    table = table[table.groupby(["workload", "optimizer"])["goal"].transform("size") > 1]
+    names = table[["workload", "optimizer"]].assign(**{"to reach": table["goal"], "recorded": table["recorded"]})
+    cells = pd.Series(bounded(table, "critical_batch_size", "bound"), table.index, dtype=object)
+    ends = pd.Series(open_ends(table, "low", "high"), table.index, dtype=object)
+    found = {"critical batch size": cells, "95 % interval": ends, "fewest trials": table["fewest_trials"]}
+    return names.assign(**found)
+
+
+def tunability_shown(table: pd.DataFrame) -> pd.DataFrame:
+    """Shares with their interval in one cell.
+
+    Arguments:
+        table: from `analysis.estimates.landscape.table`.
+
+    >>> found = tunability_shown(pd.read_csv(f"{published}/tables/tunability.csv"))
+    >>> found.columns[-2:].tolist()
+    ['within 1.2 times of the best', 'minimum of the model (steps)']
+    """
+    if table.empty:
+        return table
+    table = with_goal(table)
+    rows = table[["share", "share_low", "share_high"]].itertuples(index=False)
+    cells = [Cell(f"{share:.1%} ({low:.1%} to {high:.1%})", share) for share, low, high in rows]
+    names = ["workload", "optimizer", "goal", "batch_size", "sampler", "trials"]
+    shares = {"within 1.2 times of the best": pd.Series(cells, table.index, dtype=object)}
+    return table[names].assign(**shares, **{"minimum of the model (steps)": table["model_steps"]})
+
+
+def split_shown(split: pd.DataFrame) -> pd.DataFrame:
+    """The parts of the error of S(B) as percentages of the steps; a shortfall goes one way.
+
+    Arguments:
+        split: from `analysis.estimates.split.table`.
+
+    >>> found = split_shown(pd.read_csv(f"{published}/tables/split.csv"))
+    >>> found["noise of the median"][0].text, found["shortfall of tuning, 95 %"][0].text
+    ('±12%', '+8% (at most +32%)')
+    """
+    if split.empty:
+        return split
+    split = with_goal(split)
+    sizes = {name: split[name] for name in ("workload", "optimizer", "goal", "batch_sizes", "seeds")}
+    ends = ["no upper end" if np.isinf(high) else f"at most +{np.expm1(high):.0%}" for high in split["shortfall_high"]]
+    shortfall = [
+        None if pd.isna(value) else Cell(f"+{np.expm1(value):.0%} ({end})", value)
+        for value, end in zip(split["shortfall"], ends, strict=True)
+    ]
+    columns = {
+        "noise of one seed": [_either_way(value) for value in split["seed_sd"]],
+        "noise of the median": [_either_way(value) for value in split["seed_error"]],
+        "shortfall of tuning, 95 %": pd.Series(shortfall, split.index, dtype=object),
+        "tuned / S(B)": split["luck"],
+        "least": split["luck_least"],
+        "greatest": split["luck_greatest"],
+    }
+    return pd.DataFrame({**sizes, **columns})
+
+
+def _either_way(log_error: float) -> Cell | None:
+    return None if pd.isna(log_error) else Cell(f"±{np.expm1(log_error):.0%}", log_error)
