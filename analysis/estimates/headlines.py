@@ -152,9 +152,11 @@ def _without_seeds(batch_sizes: int) -> str:
 def _with_seeds(curve: pd.DataFrame, reached: pd.DataFrame) -> list[str]:
     count = sorted({int(seeds) for seeds in reached["seeds"]})
     luck = float(np.exp(np.log(reached["luck"].astype(float)).mean()))
+    other = dict.fromkeys(reached["tuned_for"].dropna()) if "tuned_for" in reached else {}
+    tuned_for = f" of the configurations tuned for {listed(other)}" if other else ""
     said = [
-        f"They are medians of {listed(count, 'or')} fresh seeds, {luck:.3g} times the fewest steps of the search on "
-        "average."
+        f"They are medians of {listed(count, 'or')} fresh seeds{tuned_for}, {luck:.3g} times the fewest steps of the "
+        "search on average."
     ]
     found = split.shares(curve)
     if np.isnan(found.shortfall):

@@ -30,6 +30,7 @@ SEEDS, SEARCH = "fresh seeds", "search"
 """The points of a curve: medians over fresh seeds, or the fewest steps of each search."""
 COLUMNS = [
     *("seeds", "missed", "tuned_steps", "tuned_low", "tuned_high", "optimum_low", "optimum_high", "luck"),
+    "tuned_for",
     *("seed_sd", "residual_sd", "read_from", "curve_steps"),
 ]
 
@@ -45,8 +46,9 @@ def table(steps: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
         `steps` with further columns. Of a batch size: seeds (K) and missed (how many missed the goal); tuned_steps, the
         median of the fresh seeds on a log scale (infinite if half or more missed; NaN without any), with two 95 %
         intervals: tuned_low and tuned_high hold the steps of this configuration, optimum_low and optimum_high those of
-        a perfectly tuned one, up to what all batch sizes fall short by; luck, tuned_steps / steps_to_result; and
-        curve_steps, the constrained curve (`analysis.estimates.convex`; NaN if the goal was missed). Of a curve:
+        a perfectly tuned one, up to what all batch sizes fall short by; luck, tuned_steps / steps_to_result; tuned_for,
+        the goal that the configuration was tuned for if it is not this one (else None); and curve_steps, the
+        constrained curve (`analysis.estimates.convex`; NaN if the goal was missed). Of a curve:
         seed_sd, the pooled standard deviation of log steps over seeds; residual_sd, the scatter of the log estimates
         about the curve (NaN with fewer than six batch sizes); read_from, the points that the curve runs through:
         `fresh seeds` if all batch sizes that reached the goal have some, else `search`.
@@ -59,10 +61,12 @@ def table(steps: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
     steps = steps.drop(columns=[name for name in COLUMNS if name in steps])
     key = [*STUDY, *GOAL]
     taken = {name: part["steps"].to_numpy(dtype=float) for name, part in runs.groupby(key, sort=False)}
+    others = runs.drop_duplicates(key).set_index(key)["tuned_for"].to_dict() if "tuned_for" in runs else {}
     parts = []
     for _, curve in steps.groupby(CURVE, sort=False):
-        seeds = [taken.get(name, np.empty(0)) for name in curve[key].itertuples(index=False, name=None)]
-        parts.append(curve.assign(**_curve(curve, seeds)))
+        names = list(curve[key].itertuples(index=False, name=None))
+        found = _curve(curve, [taken.get(name, np.empty(0)) for name in names])
+        parts.append(curve.assign(**found, tuned_for=[others.get(name) for name in names]))
     return pd.concat(parts).loc[steps.index] if parts else steps.assign(**dict.fromkeys(COLUMNS, np.nan))
 
 

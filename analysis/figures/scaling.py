@@ -30,6 +30,8 @@ LIMITS: dict[str, tuple[str, Any]] = {
     "perfect_scaling_limit": ("perfect-scaling limit", canvas.DOTTED),
     "maximum_useful_batch_size": ("maximum useful batch size", {**canvas.DOTTED, "linestyle": (0, (4, 1, 1, 1))}),
 }
+TUNED_LINE: Any = {"marker": "o", **canvas.LINE}
+NO_GOALS = pd.Series(dtype=object)
 FITS: dict[str, Any] = {"hyperbola": canvas.DASHED, "shoulder": canvas.DOTTED}
 
 
@@ -97,6 +99,7 @@ def _draw_cost(ax: Axes, table: pd.DataFrame, unit: str, each: pd.Series, scalin
             ax.plot(x, y, color=colour if count > 1 else MUTED, label=PERFECT, **canvas.DASHED)
         notes |= _draw_estimates(ax, rows, colour, (len(lines) - (count + 1) / 2))
         notes |= _mark_missed(ax, rows, colour)
+        notes |= {f"{TUNED_FOR} {other}": TUNED_LINE for other in rows.get("tuned_for", NO_GOALS).dropna()}
         if scaling is not None:
             limits = scaling[scaling["optimizer"] == name]
             aside = 1.6 * (len(lines) - (count + 1) / 2) if count > 1 else None

@@ -7,8 +7,8 @@ import pandas as pd
 
 from analysis.counting import COMPLETE, RACE, Goal
 from analysis.estimates import by_goal, headlines, verdicts
-from analysis.labels import batch_sizes, listed, percent
-from analysis.load import StudyData
+from analysis.labels import batch_sizes, goal_text, listed, percent
+from analysis.load import GOAL, StudyData
 from analysis.tables import steps_to_result, transfer
 
 
@@ -29,11 +29,22 @@ def sentences(studies: Sequence[StudyData], tables: Mapping[str, pd.DataFrame], 
     return [
         *verdicts.sentences(tables["compare"], limits),
         *verdicts.sentences(tables["compare_workloads"], limits, by="workload"),
+        *_tuned_for(tables["steps_to_result"]),
         *headlines.sentences(tables["steps_to_result"], limits),
         *by_goal.sentences(tables["critical_by_goal"], studies),
         *transfer.sentences(tables["rules"]),
         *stopping_sentences(studies),
         *grid_sentences(studies, goals),
+    ]
+
+
+def _tuned_for(steps: pd.DataFrame) -> list[str]:
+    """What the configurations of all statements were tuned for, if that is not the goal of the statements."""
+    known = steps.dropna(subset="tuned_for").drop_duplicates(["workload", *GOAL, "tuned_for"])
+    return [
+        f"{row.workload} to {goal_text(row.goal_metric, row.goal_threshold)}: fresh seeds trained the configurations "
+        f"tuned for {row.tuned_for}, which are read as they are."
+        for row in known.itertuples()
     ]
 
 

@@ -18,7 +18,7 @@ from analysis.tables.transfer import briefly
 UNBROKEN = str.maketrans({" ": "\N{NO-BREAK SPACE}", "-": "\N{NON-BREAKING HYPHEN}"})
 USUAL = {"repeat": 0, "budget_multiple": 1.0, "stage": 0}
 STATUSES = ["complete", "infeasible", "incomplete"]
-SAID_ONCE = ("workload", "optimizer", "goal", "stopping", "base_batch_size", "device", "read from")
+SAID_ONCE = ("workload", "optimizer", "goal", "stopping", "base_batch_size", "device", "read from", "tuned for")
 """Columns that go into the caption if all rows hold the same value."""
 HEADERS = {
     "steps_to_result": "steps to goal",
@@ -235,6 +235,7 @@ def _estimates_shown(steps: pd.DataFrame) -> pd.DataFrame:
             for missed, count in zip(rows["missed"], rows["seeds"], strict=True)
         ],
         "tuned / S(B)": rows["luck"],
+        "tuned for": rows["tuned_for"],
         "convex curve": rows["curve_steps"],
     }
     at = steps.columns.get_loc("steps_to_result") + 1

@@ -8,6 +8,7 @@ import pandas as pd
 
 from analysis.counting import COMPLETE, INCOMPLETE, Branch, Goal
 from analysis.edges import widening
+from analysis.labels import goal_text
 from analysis.load import GOAL, STUDY, StudyData
 from analysis.question import stages
 from analysis.surrogate import confirmed
@@ -184,12 +185,13 @@ def repeats(studies: Sequence[StudyData]) -> pd.DataFrame:
 def fresh_seeds(searches: Mapping[Branch, StudyData], goal: Goal | None = None) -> tuple[StudyData, StudyData] | None:
     """(the search, the trainings of its tuned configuration with fresh seeds); None if there are none.
 
-    Seeds are fresh if they had no part in choosing the configuration. The trial index numbers them, and equal numbers
-    are equal seeds at every batch size and for every optimizer. Every estimate of S(B) is read from here.
+    Seeds are fresh if they had no part in choosing the configuration. With `refine`, the configuration is always
+    the one that it confirmed for the study's own goal. The trial index numbers the seeds, and equal numbers are equal
+    seeds at every batch size and for every optimizer. Every estimate of S(B) is read from here.
 
     Arguments:
         searches: all searches of one study, by branch.
-        goal: the configuration is the one that this goal chooses; by default, the study's own.
+        goal: the goal to read; by default, the study's own. Without `refine`, it chooses the configuration.
 
     >>> folder = f"{published}/studies/mlp_digits/sgd/64"
     >>> search, again = fresh_seeds({study.branch: study for study in (study, load_study(f"{folder}/rerun-1"))})
@@ -200,8 +202,8 @@ def fresh_seeds(searches: Mapping[Branch, StudyData], goal: Goal | None = None) 
     goal = goal or chosen.goal
     if not chosen.begun or steps_to_result.unanswerable(chosen, goal):
         return None
-    if chosen.question["search"].get("sampler") == stages.REFINE:  # its screens chose, not the fewest steps
-        trial = _confirmed(chosen)
+    if _confirmed(chosen):  # its screens chose, not the fewest steps
+        trial = _confirmed_trial(chosen)
     else:
         row = steps_to_result.row(chosen, goal)
         trial = row["trial"] if row["reached"] else None
@@ -211,7 +213,7 @@ def fresh_seeds(searches: Mapping[Branch, StudyData], goal: Goal | None = None) 
     return chosen, again
 
 
-def _confirmed(study: StudyData) -> int | None:
+def _confirmed_trial(study: StudyData) -> int | None:
     """The first trial with the configuration that the last complete screens of `refine` chose; None before that."""
     found = steps_to_result.outcomes(study)["status"]
     finished = next((i for i in range(len(found) + 1) if found.get(i, INCOMPLETE) == INCOMPLETE), 0)
@@ -226,6 +228,11 @@ def _confirmed(study: StudyData) -> int | None:
     return int(alike.index[alike.all(axis=1)][0])
 
 
+def _confirmed(search: StudyData) -> bool:
+    """True if fresh seeds confirm a configuration that the search itself chose, whatever goal is read."""
+    return search.question["search"].get("sampler") == stages.REFINE
+
+
 def rerun_steps(studies: Sequence[StudyData], goals: Sequence[Goal | None] = (None,)) -> pd.DataFrame:
     """Every finished training of a tuned configuration with fresh seeds.
 
@@ -235,7 +242,8 @@ def rerun_steps(studies: Sequence[StudyData], goals: Sequence[Goal | None] = (No
 
     Returns:
         A row for each (workload, optimizer, batch_size, goal, rerun): trial and steps_to_result of the search, status
-        of the run, and its steps (to the goal; infinite if it was not reached).
+        of the run, its steps (to the goal; infinite if it was not reached), and tuned_for, the goal that the
+        configuration was tuned for if it is not this one (else None).
 
     >>> folder = f"{published}/studies/mlp_digits/sgd/64"
     >>> search = load_study(folder)
@@ -256,8 +264,10 @@ def rerun_steps(studies: Sequence[StudyData], goals: Sequence[Goal | None] = (No
                 frame = frame[frame["status"] != INCOMPLETE]
                 steps = frame["steps_to_goal"].where(frame["status"] == COMPLETE).astype("float64").fillna(np.inf)
                 kept = {key: row[key] for key in (*STUDY, *GOAL, "trial", "steps_to_result")}
+                other = _confirmed(search) and goal not in (None, search.goal)
+                kept["tuned_for"] = goal_text(search.goal.metric, search.goal.threshold) if other else None
                 frames.append(frame[["rerun", "status"]].assign(steps=steps, **kept))
-    columns = [*STUDY, *GOAL, "trial", "steps_to_result", "rerun", "status", "steps"]
+    columns = [*STUDY, *GOAL, "trial", "steps_to_result", "rerun", "status", "steps", "tuned_for"]
     return pd.concat(frames, ignore_index=True)[columns] if frames else pd.DataFrame(columns=columns)
 
 
@@ -270,7 +280,7 @@ def reruns(runs: pd.DataFrame) -> pd.DataFrame:
     Returns:
         A row for each (workload, optimizer, batch_size) that was rerun: the goal, trial and steps_to_result of the
         search, reruns, infeasible and reached (counts), and the least, median and greatest steps to the goal of the
-        reruns (infinite where the goal was not reached).
+        reruns (infinite where the goal was not reached), and tuned_for as in `rerun_steps`.
 
     >>> runs = pd.read_csv(f"{published}/tables/rerun_steps.csv")
     >>> reruns(runs)[["batch_size", "steps_to_result", "reruns", "reached", "least", "median"]].head(2)
@@ -279,7 +289,7 @@ def reruns(runs: pd.DataFrame) -> pd.DataFrame:
     1           2              293       5        5  242.0   390.0
     """
     if runs.empty:
-        counts = ["reruns", "infeasible", "reached", "least", "median", "greatest"]
+        counts = ["reruns", "infeasible", "reached", "least", "median", "greatest", "tuned_for"]
         return pd.DataFrame(columns=[*STUDY, *GOAL, "trial", "steps_to_result", *counts])
     by = runs.groupby([*STUDY, *GOAL, "trial", "steps_to_result"], sort=False)
     table = by.agg(
@@ -289,5 +299,6 @@ def reruns(runs: pd.DataFrame) -> pd.DataFrame:
         least=("steps", "min"),
         median=("steps", "median"),
         greatest=("steps", "max"),
+        tuned_for=("tuned_for", "first"),
     )
     return table.reset_index()

@@ -5,6 +5,7 @@ import pandas as pd
 import pytest
 from scipy import stats
 
+from analysis.counting import Goal
 from analysis.estimates import limits, split, tuned
 from analysis.load import CURVE, GOAL, STUDY
 from analysis.tables import answers, scaling, steps_to_result
@@ -152,6 +153,19 @@ def test_fresh_seeds_of_refine_are_those_of_the_configuration_that_its_screens_c
     search, again = answers.fresh_seeds({each.branch: each for each in made})
     assert (search.branch.rerun, again.branch) == (None, branch)
     assert answers.rerun_steps(made)["steps"].tolist() == [250, 350]
+
+
+def test_at_another_goal_refine_names_the_goal_that_it_tuned_for(results):
+    """Errors fall from 0.9 to 0.05 at once, so that both goals are met at the same steps."""
+    [search] = results({8: [400, 200, 300, 250, 320]}, trials=5, **REFINE)
+    made = results({8: [250, 350]}, branch=search.branch._replace(rerun=3), budget=Budget(4, 2000), trials=2)
+    other = Goal(search.goal.metric, search.goal.threshold * 2)
+    runs = answers.rerun_steps(made, [search.goal, other])
+    assert runs["tuned_for"].tolist() == [None, None, "validation error < 0.1", "validation error < 0.1"]
+    found = tuned.table(steps_to_result.table([search], goals=[search.goal, other]), runs)
+    assert found["tuned_for"].tolist() == [None, "validation error < 0.1"]
+    assert found["tuned_steps"].tolist() == [(250 * 350) ** 0.5] * 2
+    assert answers.reruns(runs)["tuned_for"].tolist() == [None, "validation error < 0.1"]
 
 
 def simulated(generator, curves, tuning=0.2):

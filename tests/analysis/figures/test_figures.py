@@ -236,6 +236,13 @@ def test_the_minimum_of_the_model_is_drawn_for_refine_alone():
     assert min(line.get_ydata().min() for line in ax.lines) == 0.01  # nothing is drawn at 0
 
 
+def test_the_legend_names_another_goal_that_was_tuned_for():
+    assert "tuned for validation error < 0.1" in legend(
+        drawn("steps_to_result", table().assign(tuned_for="validation error < 0.1"))
+    )
+    assert not [text for text in legend(drawn("steps_to_result", table().assign(tuned_for=None))) if "tuned" in text]
+
+
 def test_reruns_stand_beside_the_search_that_they_repeat():
     runs = pd.DataFrame({"rerun": [0, 1, 2], "steps": [120.0, 150.0, np.inf], "status": "COMPLETE"})
     (ax,) = panels_of("reruns", {"rerun_steps": runs.assign(**NAMES, batch_size=8, trial=3, steps_to_result=100)})
