@@ -83,6 +83,37 @@ def critical(
     return {name: _opened(limit, reached) for name, limit in found.items()}
 
 
+def fitted(steps: pd.DataFrame) -> pd.DataFrame:
+    """The fits through the points that limits are read from, and beside them those through the fewest steps.
+
+    Arguments:
+        steps: from `analysis.estimates.tuned.table`.
+
+    Returns:
+        `analysis.tables.fits.table` with the column read_from: `fresh seeds`, which critical batch sizes are read from
+        where it exists, then `search`.
+
+    >>> steps = pd.read_csv(f"{published}/tables/steps_to_result.csv")
+    >>> found = fitted(steps[steps["optimizer"] == "sgd"])
+    >>> found[["fit", "read_from", "critical_batch_size"]].round(1)
+             fit    read_from  critical_batch_size
+    0  hyperbola  fresh seeds                 36.7
+    1   shoulder  fresh seeds                 36.7
+    2  hyperbola       search                 33.1
+    3   shoulder       search                 33.1
+    """
+    seeds = steps[steps["read_from"] == tuned.SEEDS]
+    reached = np.isfinite(seeds["tuned_steps"].astype(float))
+    through = {
+        tuned.SEEDS: seeds.assign(steps_to_result=seeds["tuned_steps"], reached=reached),
+        tuned.SEARCH: steps.assign(reached=steps["reached"].astype(bool)),
+    }
+    found = pd.concat([fits.table(points).assign(read_from=name) for name, points in through.items()])
+    order = {key: number for number, key in enumerate(steps.groupby(CURVE, sort=False).groups)}
+    keys = pd.Series([order[key] for key in found[CURVE].itertuples(index=False, name=None)], found.index, dtype=int)
+    return found.iloc[np.argsort(keys.to_numpy(), kind="stable")].reset_index(drop=True)
+
+
 def _widened(limit: Limit, factor: float) -> Limit:
     """Widen an interval on a log scale; a factor below 1 changes nothing."""
     with np.errstate(over="ignore"):

@@ -121,7 +121,8 @@ FIGURES: dict[str, Drawing] = {
     ),
     "time_and_examples": Drawing(
         "Time against examples",
-        "A larger batch saves steps and costs examples: a point for each batch size, larger ones to the left. "
+        "A larger batch saves steps and costs examples: a point for each batch size, larger ones to the left, with the "
+        "same steps as in the first figure. "
         "Dashed: the hyperbola S = S_min + E_min / B; dotted: the sharp shoulder, whose bend is free.",
         scaling.time_and_examples,
         "three batch sizes at which the goal was reached",

@@ -287,30 +287,37 @@ def relative_steps(ax: Axes, table: pd.DataFrame) -> None:
 
 
 def time_and_examples(ax: Axes, table: pd.DataFrame, fits: pd.DataFrame | None = None) -> None:
-    """Examples against steps to the goal, one point per batch size, with the frontiers of both fits.
+    """Examples against steps to the goal, one point per batch size, with the frontiers of both fits to these points.
 
     >>> tables = f"{published}/tables"
     >>> time_and_examples(ax, pd.read_csv(f"{tables}/steps_to_result.csv"), fits=pd.read_csv(f"{tables}/fits.csv"))
     >>> ax.get_xlabel(), [line.get_label() for line in ax.lines][:3]
     ('training steps to validation cross entropy < 0.2', ['momentum', 'hyperbola', 'shoulder'])
     """
-    reached = table[table["reached"].astype(bool)]
-    steps = reached["steps_to_result"].astype(float)
-    examples = reached["examples_to_result"].astype(float)
+    table = table.assign(steps=points(table))
+    reached = table[table["steps"].notna()]
+    steps, examples = reached["steps"], reached["steps"] * reached["batch_size"]
     words = f"to {goal(table)}"
     canvas.log_axes(ax, steps, examples, f"training steps {words}", f"training examples {words}")
     heading(ax, str(table["workload"].iloc[0]), f"goal: {goal(table)}")
     lines, notes = [], {}
     few, many = ax.get_xlim()
     for _, rows, line in canvas.curves(ax, reached.assign(y=np.nan)):
-        line.set(xdata=rows["steps_to_result"].astype(float), ydata=rows["examples_to_result"].astype(float))
+        line.set(xdata=rows["steps"], ydata=rows["steps"] * rows["batch_size"])
         line.set(linestyle="none", label=str(rows["optimizer"].iloc[0]))
         lines.append(line)
-        mine = [] if fits is None else fits[fits["optimizer"] == rows["optimizer"].iloc[0]].itertuples()
-        for fit in mine:
+        for fit in [] if fits is None else _through(fits, rows).itertuples():
             notes[f"{fit.fit} fit"] = FITS[fit.fit]
             sizes = np.geomspace(reached["batch_size"].min() / 8, reached["batch_size"].max() * 8, 200)
             curve = fit.steps_min * (1 + (fit.critical_batch_size / sizes) ** fit.sharpness) ** (1 / fit.sharpness)
             seen = (curve >= few) & (curve <= many)
             ax.plot(curve[seen], (sizes * curve)[seen], color=line.get_color(), label=fit.fit, **FITS[fit.fit])
     canvas.legend(ax, lines, notes)
+
+
+def _through(fits: pd.DataFrame, rows: pd.DataFrame) -> pd.DataFrame:
+    """The fits through the points of one curve."""
+    mine = fits["optimizer"] == rows["optimizer"].iloc[0]
+    if {"read_from"} <= {*fits} & {*rows}:
+        mine &= fits["read_from"] == rows["read_from"].iloc[0]
+    return fits[mine]

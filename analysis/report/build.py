@@ -17,7 +17,6 @@ from analysis.parallel import spread
 from analysis.report import findings, other_goals, warnings
 from analysis.report.page import ReportData, link_section, write_report, write_tables
 from analysis.tables import answers, audits, best_errors, compare, relative, scaling, steps_to_result, transfer, trials
-from analysis.tables.fits import table as fitted
 from analysis.tables.steps_to_result import answerable, refusals
 
 MANY_STUDIES = 100
@@ -190,7 +189,7 @@ def tables(made: Sequence[StudyData], studies: Sequence[StudyData], asked: Asked
     return {
         "steps_to_result": steps,
         "scaling": ends,
-        "fits": fitted(steps),
+        "fits": limits.fitted(steps),
         **_of_searches(studies, steps, asked),
         **{name: pairs.table(compare.table(studies, goals, by), steps, ends, reruns, by) for name, by in PAIRS.items()},
         "relative": relative.table(steps, relative.workloads(studies), asked.normalise_at),

@@ -89,7 +89,8 @@ def _found(tables: Mapping[str, pd.DataFrame]) -> Iterator[tuple[str, pd.DataFra
     yield from (("Critical batch size against the goal", part) for part in _parts(by_goal))
     split = split_shown(tables.get("split", NONE))
     yield from (("Noise of seeds and shortfall of tuning", part) for part in _parts(split))
-    yield from (("Fits of steps to result", part) for part in _parts(with_goal(tables["fits"])))
+    fits = with_goal(tables["fits"]).rename(columns={"read_from": "read from"})
+    yield from (("Fits of steps to result", part) for part in _parts(fits))
     yield from (("Optimizers compared", _pairs_shown(part)) for part in _parts(with_goal(tables["compare"])))
     for part in _parts(with_goal(tables["compare_workloads"]), "optimizer"):
         yield "Workloads compared", _pairs_shown(part)

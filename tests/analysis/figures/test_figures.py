@@ -7,6 +7,7 @@ import pandas as pd
 import pytest
 from helpers.made_tables import METRIC, drawn, errors_at, limits, only, panels_of, table, trials
 
+from analysis.estimates.limits import fitted
 from analysis.figures import canvas, charts
 from analysis.figures.scaling import NOT_REACHED, PERFECT
 from analysis.tables import fits
@@ -175,6 +176,19 @@ def test_time_and_examples_has_a_point_a_batch_size_and_both_fits():
     fit = fits.table(steps).set_index("fit").loc["hyperbola"]
     np.testing.assert_allclose((x / fit["steps_min"] - 1) * (y / fit["examples_min"] - 1), 1)
     assert "shoulder fit" in legend(ax)
+
+
+def test_time_and_examples_go_through_the_steps_with_fresh_seeds_and_so_do_their_fits():
+    steps = table().assign(read_from="fresh seeds", seeds=4, missed=0)
+    steps["tuned_steps"] = steps["steps_to_result"].astype(float) * np.where(steps["batch_size"] == 1, 2, 1.5)
+    found = fitted(steps)
+    assert found["read_from"].tolist() == ["fresh seeds", "fresh seeds", "search", "search"]
+    assert (found["steps_min"][:2].to_numpy() > 1.2 * found["steps_min"][2:].to_numpy()).all()
+    (ax,) = panels_of("time_and_examples", {"steps_to_result": steps, "fits": found})
+    assert points(ax, "nesterov") == {
+        (s, s * b) for s, b in zip(steps["tuned_steps"], steps["batch_size"], strict=True)
+    }
+    assert sum(each.get_label() == "hyperbola" for each in ax.lines) == 1
 
 
 def test_seconds_are_steps_times_what_a_step_took():
