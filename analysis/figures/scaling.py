@@ -51,7 +51,7 @@ def steps_to_result(
         mine = tunability[tunability["sampler"] == REFINE]
         steps = mine.set_index([mine["optimizer"].astype(str), "batch_size"])["model_steps"]
         at = pd.MultiIndex.from_arrays([table["optimizer"].astype(str), table["batch_size"]])
-        table = table.assign(model_steps=steps.reindex(at).to_numpy())
+        table = table.assign(model_steps=steps.reindex(at).to_numpy(dtype=float))
     _draw_cost(ax, table, "training steps", table["batch_size"] ** 0, scaling)
 
 
