@@ -2,6 +2,8 @@
 
     python -m benchmarks.chaos [--kills 100] [--seed 0]
     python -m benchmarks.chaos --processes 20 --kills 10
+    python -m benchmarks.chaos --refine --processes 3 --kills 20
+    python -m benchmarks.chaos --refine --cluster local --processes 3 --kills 10
 
 The sweep trains an MLP on digits at two batch sizes, more trials for more kills. SIGKILL hits the whole program or its
 parent process alone, from before the first import to the last table. At the end all tables must be byte-identical, no
@@ -9,6 +11,10 @@ finished trial may be missing, and no trial may have run twice. Takes about five
 
 With `--processes`, that many sweeps share one results folder, one shard each. Killed processes stay dead, and the
 others take over their shards. Twenty processes take about two minutes on two cores, and half a GiB each.
+
+With `--refine`, the sweep proposes its trials in rounds (`search=refine`), which all shards share, and each killed
+process is followed by a new one, because a stage waits for every shard. With `--cluster` one command trains the shards
+in waves of jobs; SIGKILL hits that command, with or without its jobs, or one of the jobs.
 """
 
 from __future__ import annotations
@@ -22,6 +28,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -30,6 +37,10 @@ from typing import Any, NamedTuple
 import pyarrow.parquet as pq
 
 LONGEST_LIFE = 7.0  # seconds; a start takes about three
+
+
+Command = Callable[[int, Path], list[str]]
+"""(kills to survive, results folder) -> the command of a sweep."""
 
 
 class Survival(NamedTuple):
@@ -50,22 +61,33 @@ class Survival(NamedTuple):
 QUIET: Any = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, "start_new_session": True}
 
 
-def command(kills: int, results: Path) -> list[str]:
+def quasi_random(kills: int, results: Path) -> list[str]:
     """A sweep that runs long enough for `kills` kills."""
-    length = [f"search.trials={8 + 6 * kills}", "budget.epochs=0", "budget.steps=3000"]
+    return [*_sweep(results), f"search.trials={8 + 6 * kills}"]
+
+
+def refined(kills: int, results: Path) -> list[str]:
+    """A sweep in rounds that runs long enough for `kills` kills."""
+    rounds = [4] * max(2, kills // 4)
+    search = ["search=refine", "search.scouts=6", f"search.refine={rounds}".replace(" ", ""), "search.confirm=4"]
+    return [*_sweep(results), *search]
+
+
+def _sweep(results: Path) -> list[str]:
+    length = ["budget.epochs=0", "budget.steps=3000"]
     hard = "goal=val/classification_error < 0.02"  # few trials reach the goal, so few stop early
     return [sys.executable, "-m", "study", "sweep", "batch_size=32,256", hard, *length, f"results={results}"]
 
 
 def finished(results: Path) -> dict[tuple[str, int], float]:
-    """(study, trial) -> its training seconds, a fingerprint of the run that made it."""
+    """(search, trial) -> its training seconds, a fingerprint of the run that made it."""
     found = {}
-    for study in results.glob("studies/*/*/*"):
+    for study in [path.parent for path in results.glob("studies/*/*/**/study.json")]:
         # The store deletes a trial's file once curves.parquet holds it, so read curves.parquet last.
         for path in [*study.glob("trials/[!.]*.parquet"), study / "curves.parquet"]:
             with suppress(FileNotFoundError):
                 for trial in json.loads(pq.read_schema(path).metadata[b"trials"]):
-                    found[study.name, trial["index"]] = trial["seconds"]["training"]
+                    found[str(study.relative_to(results)), trial["index"]] = trial["seconds"]["training"]
     return found
 
 
@@ -83,7 +105,7 @@ class Watch:
         self.known = now
 
 
-def survive(kills: int, folder: Path, seed: int = 0) -> Survival:
+def survive(kills: int, folder: Path, seed: int = 0, command: Command = quasi_random) -> Survival:
     """Run both sweeps in `folder`, one of them killed up to `kills` times."""
     peaceful, killed = folder / "peaceful", folder / "killed"
     subprocess.run(command(kills, peaceful), check=True, **QUIET)
@@ -94,11 +116,7 @@ def survive(kills: int, folder: Path, seed: int = 0) -> Survival:
             process.wait(timeout=chance.uniform(0, LONGEST_LIFE) if made < kills else None)
         except subprocess.TimeoutExpired:
             made += 1
-            if chance.random() < 0.5:
-                os.killpg(process.pid, signal.SIGKILL)
-            else:
-                process.kill()  # its workers must follow it
-            process.wait()
+            _kill(process, chance)
             time.sleep(chance.uniform(0, 0.2))
         watch.look()
         if process.returncode == 0:
@@ -106,6 +124,15 @@ def survive(kills: int, folder: Path, seed: int = 0) -> Survival:
         if process.returncode != -signal.SIGKILL:
             raise RuntimeError(f"the sweep was not killed but ended with status {process.returncode}")
     return Survival(made, watch.lost, watch.repeated, differing(peaceful, killed))
+
+
+def _kill(process: subprocess.Popen[bytes], chance: random.Random) -> None:
+    """Kill a sweep: the whole program, or its parent process alone."""
+    if chance.random() < 0.5:
+        os.killpg(process.pid, signal.SIGKILL)
+    else:
+        process.kill()  # its workers must follow it
+    process.wait()
 
 
 def differing(one: Path, other: Path) -> list[str]:
@@ -118,8 +145,8 @@ def differing(one: Path, other: Path) -> list[str]:
 def crowd(processes: int, kills: int, folder: Path, seed: int = 0) -> Survival:
     """Run one undisturbed sweep, then `processes` sweeps on one results folder; kill `kills` of them."""
     peaceful, shared = folder / "peaceful", folder / "shared"
-    subprocess.run(command(kills, peaceful), check=True, **QUIET)
-    together = [*command(kills, shared), f"shards={processes}", "engine.workers=1"]
+    subprocess.run(quasi_random(kills, peaceful), check=True, **QUIET)
+    together = [*quasi_random(kills, shared), f"shards={processes}", "engine.workers=1"]
     living = [subprocess.Popen(together, **QUIET) for _ in range(processes)]
     chance, watch, made = random.Random(seed), Watch(shared), 0
     while living:
@@ -134,9 +161,58 @@ def crowd(processes: int, kills: int, folder: Path, seed: int = 0) -> Survival:
                 raise RuntimeError(f"a sweep was not killed but ended with status {process.returncode}")
             living.remove(process)
         time.sleep(0.3)
-    for path in shared.rglob("study.json"):
-        watch.repeated += sum(run.get("doubled_trials", 0) for run in json.loads(path.read_text())["provenance"])
-    return Survival(made, watch.lost, watch.repeated, differing(peaceful, shared))
+    return Survival(made, watch.lost, watch.repeated + _doubled(shared), differing(peaceful, shared))
+
+
+def relay(processes: int, kills: int, folder: Path, seed: int = 0, cluster: str = "none") -> Survival:
+    """Run one undisturbed sweep in rounds, then `processes` sweeps on one results folder, a shard each; a new one
+    follows each that is killed. On a cluster, one command has its jobs train the shards, and jobs are killed, too."""
+    peaceful, shared = folder / "peaceful", folder / "shared"
+    subprocess.run(refined(kills, peaceful), check=True, **QUIET)
+    words = [*refined(kills, shared), f"shards={processes}", f"cluster={cluster}"]
+    one, longest = (["engine.workers=1"], LONGEST_LIFE) if cluster == "none" else ([], 3 * LONGEST_LIFE)
+    start = partial(subprocess.Popen, [*words, *one], **QUIET)
+    living = [start() for _ in range(processes if cluster == "none" else 1)]
+    chance, watch, made = random.Random(seed), Watch(shared), 0
+    while living:
+        until = time.monotonic() + chance.uniform(0, longest)
+        while time.monotonic() < until and any(process.poll() is None for process in living):
+            watch.look()
+            time.sleep(0.3)
+        victim = chance.choice([*living, *training(shared)]) if made < kills else None
+        if isinstance(victim, int):
+            with suppress(ProcessLookupError):
+                os.kill(victim, signal.SIGKILL)
+                made += 1
+        elif victim is not None and victim.poll() is None:
+            _kill(victim, chance)
+            made += 1
+        for process in [process for process in living if process.poll() is not None]:
+            living.remove(process)
+            # A command whose jobs were killed too often fails; like a killed one, it is given again.
+            if process.returncode == -signal.SIGKILL or (process.returncode == 1 and cluster != "none"):
+                living.append(start())
+            elif process.returncode:
+                raise RuntimeError(f"a sweep was not killed but ended with status {process.returncode}")
+    watch.look()
+    return Survival(made, watch.lost, watch.repeated + _doubled(shared), differing(peaceful, shared))
+
+
+def training(results: Path) -> list[int]:
+    """The processes in which jobs of a cluster train in this results folder, by their logs."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            ours = "study.cluster.job_process" in (process / "cmdline").read_text()
+            if ours and os.readlink(process / "fd/1").startswith(str(results)):
+                found.append(int(process.name))
+    return sorted(found)
+
+
+def _doubled(results: Path) -> int:
+    """The trials that two processes trained, by the records of the runs."""
+    records = [json.loads(path.read_text()) for path in results.rglob("study.json")]
+    return sum(run.get("doubled_trials", 0) for record in records for run in record["provenance"])
 
 
 def main() -> None:
@@ -145,13 +221,22 @@ def main() -> None:
     parser.add_argument("--kills", type=int, default=100)
     parser.add_argument("--processes", type=int, default=1, help="at once on one results folder")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--refine", action="store_true", help="a sweep that proposes its trials in rounds")
+    parser.add_argument("--cluster", choices=("local",), help="with --refine: train in waves of jobs")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        way = partial(crowd, options.processes) if options.processes > 1 else survive
-        result = way(options.kills, Path(folder), options.seed)
+        result = _way(options)(options.kills, Path(folder), options.seed)
     print(f"kills survived  {result.kills}\ntrials lost     {result.lost}\ntrials repeated {result.repeated}")
     print(f"tables          {', '.join(result.differing) or 'none'} differ")
     sys.exit(bool(result.lost or result.repeated or result.differing))
+
+
+def _way(options: argparse.Namespace) -> Callable[[int, Path, int], Survival]:
+    if options.refine and (options.processes > 1 or options.cluster):
+        return partial(relay, options.processes, cluster=options.cluster or "none")
+    if options.processes > 1:
+        return partial(crowd, options.processes)
+    return partial(survive, command=refined if options.refine else quasi_random)
 
 
 if __name__ == "__main__":

@@ -26,7 +26,6 @@ REFUSED = [
     (["cluster=local", "hydra.launcher.n_job=2"], ["unknown key", "did you mean 'hydra.launcher.n_jobs'"]),
     (["cluster=local", "hydra.launcher.n_jobs=0"], ["hydra.launcher.n_jobs must be", "0"]),
     (["cluster=local", "hydra.launcher.n_jobs=many"], ["hydra.launcher.n_jobs must be a whole number, but got many."]),
-    (["cluster=local", "search=refine", "batch_size=8"], ["trains them together", "add search.pool=false"]),
     (["cluster=local", "hydra.launcher._target_=x"], ["unknown key 'hydra.launcher._target_'"]),
     (["hydra.launcher.n_jobs=2"], ["unknown key 'hydra.launcher.n_jobs'"]),
     (["hydra.sweep.dir=x"], ["unknown key 'hydra.sweep.dir'"]),
@@ -107,7 +106,7 @@ def test_a_job_for_each_study_and_shard_in_order(jobs, tmp_path, monkeypatch):
     monkeypatch.setattr(job_process, "run", lambda tasks, told: ran.append(tasks[told.job].log.stem) or 0)
     shards = launch.each_shard(jobs)
     elsewhere = launch.Cluster("ray", {})
-    tasks = [launch._task(job, None, "command", elsewhere) for job in shards]
+    tasks = [launch._task([job], None, "command", elsewhere) for job in shards]
     ends = []
     in_this_process = {"_target_": compose.BASIC}  # it shows what any launcher would do
     launch._hand_over(tasks, in_this_process, tmp_path / "it's here", ends)

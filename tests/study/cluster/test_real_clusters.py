@@ -6,6 +6,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -13,10 +14,12 @@ from helpers import one_node_slurm
 from helpers.processes import alive, heed_interrupts, tables, wait_until
 
 from study.__main__ import main
+from study.cluster import launch
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(not Path("/proc").exists(), reason="reads /proc")]
 
 SWEEP = ["sweep", "batch_size=16,256", "search.trials=40", "budget.epochs=5", "stopping=budget"]
+REFINED = ["sweep", "batch_size=16,256", "search=refine", "search.scouts=4", "search.refine=[3,2]", "search.confirm=2"]
 
 
 @pytest.fixture(scope="module")
@@ -46,11 +49,11 @@ def ray(tmp_path_factory):
         head.wait(timeout=60)
 
 
-def started(results, *more):
+def started(results, *more, sweep=SWEEP):
     """A sweep in a process of its own, once a job of it has finished a trial."""
     before = {*results.rglob("*.parquet")}
     piped = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, "preexec_fn": heed_interrupts}
-    process = subprocess.Popen([sys.executable, "-m", "study", *SWEEP, *more, f"results={results}"], **piped)
+    process = subprocess.Popen([sys.executable, "-m", "study", *sweep, *more, f"results={results}"], **piped)
     wait_until(lambda: {*results.glob("studies/*/*/*/trials/[0-9]*")} - before, seconds=120)
     return process
 
@@ -155,3 +158,36 @@ def test_a_job_alone(cluster, tmp_path, request):
         request.getfixturevalue(cluster)
     assert main(["sweep", "batch_size=256", "search.trials=2", f"cluster={cluster}", f"results={tmp_path}"]) == 0
     assert (tmp_path / "report.html").exists()
+
+
+@pytest.mark.parametrize(
+    "cluster",
+    ["local", pytest.param("slurm", marks=pytest.mark.release), pytest.param("ray", marks=pytest.mark.release)],
+)
+@pytest.mark.parametrize("shards", [1, 2])
+def test_batch_sizes_that_share_a_model(cluster, shards, tmp_path, swept_once, request, monkeypatch):
+    """In shards, jobs end with each stage, and the next ones follow."""
+    if cluster != "local":
+        request.getfixturevalue(cluster)
+    monkeypatch.setattr(launch, "SECONDS", 0.5)
+    waves = []
+    monkeypatch.setattr(launch, "_wave", partial(counted, launch._wave, waves))
+    assert main([*REFINED, f"cluster={cluster}", f"shards={shards}", f"results={tmp_path}"]) == 0
+    assert tables(tmp_path) == tables(swept_once(*REFINED))
+    assert len(waves) >= 4 if shards > 1 else len(waves) == 1  # four stages; perhaps another wave for the reruns
+    assert not (tmp_path / ".cluster").exists()
+
+
+def counted(function, calls, *arguments):
+    calls.append(1)
+    return function(*arguments)
+
+
+def test_jobs_follow_those_that_were_killed_in_a_stage(tmp_path, swept_once):
+    more = ["cluster=local", "shards=2"]
+    process = started(tmp_path, *more, sweep=REFINED)
+    for killed in training(tmp_path):
+        os.kill(killed, signal.SIGKILL)
+    status, _, err = finish(process)
+    assert (status, err) == (0, "")
+    assert tables(tmp_path) == tables(swept_once(*REFINED))

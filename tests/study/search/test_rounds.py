@@ -21,6 +21,7 @@ from study.records import Curve
 from study.search import rounds, stages
 from study.search.rounds import Pool
 from study.search.tuner import Tuner
+from study.store.claims import Shard
 
 ROUNDS = {"sampler": "refine", "scouts": 4, "refine": (2, 3), "candidates": 2, "screens": 2, "trials": 13}
 SIZES = (8, 64)
@@ -75,12 +76,12 @@ class Trainer:
             yield queue, trained(queue.study, trial, queue.step_limit(trial.index))
 
 
-def lines(studies, results, shards=1):
-    pool = Pool(studies, results) if studies[0].search.pool else None
+def lines(studies, results, shards=1, waits=True):
+    pool = Pool(studies, results, waits) if studies[0].search.pool else None
 
     def line(study):
         for search in stages.remaining(study, lambda each: store.load(store.study_folder(results, each))):
-            own = None if search.branch.rerun is not None else pool or Pool([search], results)
+            own = None if search.branch.rerun is not None else pool or Pool([search], results, waits)
             yield run.SearchRun(search, results, shards=shards, pool=own)
 
     return [line(study) for study in studies]
@@ -139,6 +140,42 @@ def test_the_same_trials_whoever_trains_them_and_dies(refined, tmp_path_factory,
     assert found == everything(other, studies)
     assert sum("rerun-" in key[1] for key in found if isinstance(key, tuple)) == len(SIZES) * studies[0].search.reruns
     assert sum(len(each["points"]) for each in found.values() if isinstance(each, dict)) == len(SIZES) * 9
+
+
+@pytest.mark.slow
+def test_a_job_that_does_not_wait_trains_one_stage(refined, tmp_path_factory, monkeypatch):
+    """The last one then trains what follows each search: the reruns."""
+    monkeypatch.setattr(run, "POLL", 0.01)
+    monkeypatch.setattr(rounds, "POLL", 0.01)
+    studies, order = refined(), random.Random(0)
+    alone, other = tmp_path_factory.mktemp("alone"), tmp_path_factory.mktemp("other")
+    run.run_all(lines(studies, alone), Trainer(order), lambda *_: None)
+    folders = [store.study_folder(other, study) for study in studies]
+    ends = 4, 6, 9, 13
+    for number, end in enumerate(ends):
+        run.run_all(lines(studies, other, 2, waits=False), Trainer(order), lambda *_: None, waits=False)
+        assert [store.read_round(folder, number + 1) for folder in folders] == [None, None]
+        assert [len(store.load(folder)) for folder in folders] == [end, end]
+    assert everything(alone, studies) == everything(other, studies)
+
+
+def test_only_a_job_that_does_not_wait_leaves_a_stage_to_others(refined, tmp_path, monkeypatch):
+    """Other processes hold shard 1 of both batch sizes."""
+    studies, looks = refined(), []
+
+    def sleep(_):
+        looks.append(1)
+        if len(looks) > 4:
+            raise InterruptedError
+
+    monkeypatch.setattr(run, "POLL", 0.01)
+    monkeypatch.setattr(run.time, "sleep", sleep)
+    folders = [store.study_folder(tmp_path, study) for study in studies]
+    with store.claimed(folders[0], Shard(1, 2)), store.claimed(folders[1], Shard(1, 2)):
+        run.run_all(lines(studies, tmp_path, 2, waits=False), Trainer(random.Random(0)), lambda *_: None, waits=False)
+        assert [sorted(curve.trial.index for curve in store.load(folder)) for folder in folders] == [[0, 2], [0, 2]]
+        with pytest.raises(InterruptedError):
+            run.run_all(lines(studies, tmp_path, 2), Trainer(random.Random(0)), lambda *_: None)
 
 
 def test_a_batch_size_that_is_added_later_changes_no_other(refined, tmp_path):
