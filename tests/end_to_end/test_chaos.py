@@ -8,7 +8,16 @@ from benchmarks import chaos
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("sweep", "kills"), [(chaos.survive, 5), (partial(chaos.crowd, 4), 2)])
+@pytest.mark.parametrize(
+    ("sweep", "kills"),
+    [
+        (chaos.survive, 5),
+        (partial(chaos.crowd, 4), 2),
+        (partial(chaos.relay, 2), 4),
+        pytest.param(partial(chaos.relay, 2, cluster="local"), 3, marks=pytest.mark.release),
+    ],
+    ids=["one process", "a crowd", "in rounds", "in rounds, by jobs"],
+)
 def test_kills_change_nothing(sweep, kills, tmp_path):
     survived = sweep(kills, folder=tmp_path)
     assert survived.kills >= kills - 1

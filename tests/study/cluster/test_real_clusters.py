@@ -19,7 +19,7 @@ from study.cluster import launch
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(not Path("/proc").exists(), reason="reads /proc")]
 
 SWEEP = ["sweep", "batch_size=16,256", "search.trials=40", "budget.epochs=5", "stopping=budget"]
-REFINED = ["sweep", "batch_size=16,256", "search=refine", "search.scouts=4", "search.refine=[3,2]", "search.confirm=2"]
+REFINED = ["sweep", "batch_size=16,256", "search=refine", "search.scouts=4", "search.refine=[2]", "search.confirm=2"]
 
 
 @pytest.fixture(scope="module")
@@ -174,7 +174,7 @@ def test_batch_sizes_that_share_a_model(cluster, shards, tmp_path, swept_once, r
     monkeypatch.setattr(launch, "_wave", partial(counted, launch._wave, waves))
     assert main([*REFINED, f"cluster={cluster}", f"shards={shards}", f"results={tmp_path}"]) == 0
     assert tables(tmp_path) == tables(swept_once(*REFINED))
-    assert len(waves) >= 4 if shards > 1 else len(waves) == 1  # four stages; perhaps another wave for the reruns
+    assert len(waves) >= 3 if shards > 1 else len(waves) == 1  # three stages; perhaps another wave for the reruns
     assert not (tmp_path / ".cluster").exists()
 
 
