@@ -32,7 +32,7 @@ COARSEST = 0.75
 GAIN = 1.2
 LATE = 0.8
 
-MORE_TRIALS = "raise search.trials or narrow the search space"
+MORE_TRIALS = "raise search.trials, narrow the search space, or use search=refine in another results=DIR"
 FRESH_SEEDS = "; search.reruns=4 shows what the best trial typically needs"
 CONTINUE = "sweep again to continue"
 OF_IMPORTED = {
@@ -87,7 +87,7 @@ def sentences(
     >>> for part in found.split("; "):
     ...     print(part)
     mlp_digits, sgd, batch size 64: only 3 of 20 trials reached the goal within 2 times the fewest steps
-    raise search.trials or narrow the search space
+    raise search.trials, narrow the search space, or use search=refine in another results=DIR
     search.reruns=4 shows what the best trial typically needs.
     """
     found = []
@@ -158,7 +158,7 @@ def _adaptive(study: StudyData, goal: Goal) -> Iterator[Caution]:
     """The search is adaptive: some of its trials do not stand for a smaller search, so S_n is undefined."""
     if not study.independent and not _refines(study):
         text = f"{study.question['search']['sampler']} learns from earlier trials, so there is no S_n and no interval"
-        yield _about("adaptive", study, goal, text, "set search.repeats or use search=sobol")
+        yield _about("adaptive", study, goal, text, "add search.reruns=4, or use search=refine")
 
 
 def _refines(study: StudyData) -> bool:

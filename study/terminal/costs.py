@@ -7,12 +7,16 @@ from rich.console import Console
 
 from analysis.counting import STOPPING
 from analysis.labels import counted, duration, number, short_count
+from analysis.question.stages import REFINE
 from study.engine.cost import Work
 from study.records import Study
+from study.settings import Search
 from study.terminal.show import columns
 
 QUICK_TRIALS = 8
 """The trials of preset=quick: the preset does not make a search of so few trials cheaper."""
+FEWER_ROUNDS = (4, 4, 3)
+"""Rounds of a cheaper search=refine."""
 LONG = 600
 """Seconds; a longer sweep is shown with ways to make it cheaper."""
 
@@ -78,8 +82,14 @@ def ways_to_cheapen(studies: Sequence[Study]) -> str:
     sizes = sorted({study.batch_size for study in studies})
     ways = [
         *(["preset=quick"] if search.trials > QUICK_TRIALS else []),
-        *([f"search.trials={search.trials // 2}"] if search.trials > 1 else []),
+        *([_fewer_trials(search)] if search.trials > 1 else []),
         *([f"batch_size={sizes[len(sizes) // 4]},{sizes[3 * len(sizes) // 4]}"] if len(sizes) > 2 else []),
         *([f"budget.epochs={epochs / 2:g}"] if epochs else []),
     ]
     return " or ".join([text for text in (", ".join(ways[:-1]), *ways[-1:]) if text]) or "a smaller model"
+
+
+def _fewer_trials(search: Search) -> str:
+    if search.sampler == REFINE and sum(search.refine) > sum(FEWER_ROUNDS):
+        return f"search.refine={[*FEWER_ROUNDS]}".replace(" ", "")
+    return f"search.trials={search.trials // 2}"

@@ -165,7 +165,7 @@ def test_it_is_not_judged_where_its_space_leaves_the_special_case_out(warned):
 
 TPE = (
     "tiny, sgd, batch sizes 8, 16, 32 and 64: tpe learns from earlier trials, so there is no S_n and no interval; "
-    "set search.repeats or use search=sobol."
+    "add search.reruns=4, or use search=refine."
 )
 
 
