@@ -245,6 +245,8 @@ def test_the_minimum_of_the_model_is_drawn_for_refine_alone():
     [line] = [line for line in ax.lines if line.get_label() == "minimum of the model"]
     assert set(line.get_ydata()) == {17}
     assert "minimum of the model" in legend(ax)
+    (ax,) = panels_of("steps_to_result", {"steps_to_result": steps, "tunability": model.iloc[:0].astype(object)})
+    assert "minimum of the model" not in legend(ax)
     (ax,) = panels_of("tunability", {"tunability": model})
     assert points(ax, "sgd") == {(size, 4) for size in steps["batch_size"]}
     assert min(line.get_ydata().min() for line in ax.lines) == 0.01  # nothing is drawn at 0
