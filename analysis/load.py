@@ -120,6 +120,24 @@ class StudyData:
         return self.question.get("race_factor") if self.ran_under.races else None
 
     @property
+    def searched(self) -> dict[str, Any]:
+        """The search space: parameter -> dimension. Ranges that rounds of `refine` extended are as wide as they got.
+
+        >>> study.searched["learning_rate"]["high"]
+        10.0
+        """
+        return self.once("searched", lambda: {**self.question["search"]["space"], **self._round.get("wider", {})})
+
+    @property
+    def _round(self) -> dict[str, Any]:
+        """The record of the latest round of `refine`; empty if there is none."""
+        latest = max((self.folder / "rounds").glob("[0-9]*.json"), key=lambda path: int(path.stem), default=None)
+        if latest is None:
+            return {}
+        with reading(latest):
+            return dict(json.loads(latest.read_text()))
+
+    @property
     def independent(self) -> bool:
         """True if trials were drawn independently; `refine` and adaptive searches learn from earlier trials."""
         return self.question["search"].get("sampler") not in (*counting.ADAPTIVE_SAMPLERS, stages.REFINE)

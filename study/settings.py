@@ -112,7 +112,8 @@ class Search:
     Arguments:
         trials: wanted number of feasible trials (trials that do not diverge).
         max_launches: most trials launched, feasible or not; None: ten times `trials`.
-        extend: if the best trials lie at open edges of the search space, widen it there and search again.
+        extend: if the best trials lie at open edges of the search space, widen it there and search again. The rounds of
+            `refine` go beyond such edges by themselves.
         extend_factor: the factor by which a range grows on its scale each time.
         extend_limit: the most times that the space is widened.
         budgets: multiples of the step budget, 1 among them. The search runs under each; the fewest steps count.

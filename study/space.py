@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, TypeGuard
 
-from analysis.edges import scaled
+from analysis.edges import Edge, open_edges, scaled
 from workloads.suggest import suggest
 
 SCALES = ("linear", "log", "reverse_log")
 SIDES = ("low", "high")
+BOX_MARGIN = 1e-5
+"""Units of a range between the end of a wider one and the candidates in it, whose positions have six digits."""
 
 
 @dataclass(frozen=True)
@@ -87,7 +89,11 @@ class Dimension:
         return cls(**values)
 
     def value(self, unit: float) -> Any:
-        """The parameter at `unit` in [0, 1) of the scaled range: a number, or the name of a choice."""
+        """The parameter at `unit` of the scaled range: a number, or the name of a choice.
+
+        Arguments:
+            unit: in [0, 1]; beyond for a value outside the range (see `box`).
+        """
         if self.choices is not None:
             return self.choices[min(int(unit * len(self.choices)), len(self.choices) - 1)]
         low, high = self._scaled_ends
@@ -95,7 +101,7 @@ class Dimension:
         value = round(value) if self.integer else value
         assert self.low is not None
         assert self.high is not None
-        return min(max(value, self.low), self.high)  # rounding must not leave the range
+        return min(max(value, self.low), self.high) if 0 <= unit <= 1 else value  # rounding must not leave the range
 
     def unit(self, value: Any) -> float:
         """The position of `value` in the scaled range, in [0, 1]; for a choice, the middle of its cell."""
@@ -136,6 +142,21 @@ class Dimension:
         if end in legal:
             return replace(self._with_end(side, end), hard=(*self.hard, side))
         return self._with_end(side, (getattr(self, side) + end) / 2)
+
+    def box(self, wider: Dimension) -> tuple[float, float]:
+        """The positions of the ends of a wider range on this one, a little inside, so that rounding does not leave it.
+
+        Exactly 0 and 1 for the sides that both share.
+        """
+        if self.choices is not None:
+            return 0.0, 1.0
+        ends = wider._scaled_ends
+        low, high = self._scaled_ends
+        first, last = ((end - low) / (high - low) for end in ends)
+        return (
+            0.0 if wider.low == self.low else first + BOX_MARGIN,
+            1.0 if wider.high == self.high else last - BOX_MARGIN,
+        )
 
     def _with_end(self, side: str, value: float) -> Dimension:
         return replace(self, low=value) if side == "low" else replace(self, high=value)
@@ -222,6 +243,22 @@ def parse_space(config: Mapping[str, Any]) -> dict[str, Dimension]:
 def values(space: Space, point: Sequence[float]) -> dict[str, Any]:
     """The hyperparameters at a point [D] of the unit cube, with one coordinate per parameter in sorted order."""
     return {name: space[name].value(unit) for name, unit in zip(sorted(space), point, strict=True)}
+
+
+def extended(
+    space: Space, best: Sequence[Values], factor: float, legal: Callable[[str], Legal]
+) -> tuple[dict[str, Dimension], list[Edge]]:
+    """The space, `factor` times as wide at its open edges where the best trials lie; and these edges.
+
+    Arguments:
+        best: hyperparameters of the best trials, the best first.
+        legal: parameter -> the values that it accepts.
+    """
+    found = open_edges({name: dimension.to_dict() for name, dimension in space.items()}, best)
+    wider = dict(space)
+    for name, side, *_ in found:
+        wider[name] = wider[name].widened(side, factor, legal(name))
+    return wider, found
 
 
 def middle(space: Space) -> dict[str, Any]:

@@ -144,7 +144,13 @@ def _edges(study: StudyData, goal: Goal) -> Iterator[Caution]:
         text = f"the best trials have {edge.parameter} {{}}, at the edge of the search space ({{}})"
         values = [f"{edge.value:.3g}", f"{edge.limit:g}"]
         cure = f"search again in a wider space: set search.extend=true or widen {side}"
-        if study.question["search"]["extend"]:
+        declared = study.question["search"]["space"][edge.parameter][edge.side]
+        if _refines(study):
+            cure = f"search again in a wider space: widen {side}"
+            if edge.limit != declared:
+                text += ", which the rounds extended from {}"
+                values.append(f"{declared:g}")
+        elif study.question["search"]["extend"]:
             cure = f"widen {side}"  # extensions follow the study's own goal
             if goal == study.goal and study.branch.stage >= study.question["search"]["extend_limit"]:
                 cure = f"raise search.extend_limit or {cure} (after {{}} extensions)"

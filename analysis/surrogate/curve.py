@@ -13,6 +13,8 @@ batch size.
 [0.41, 0.69]
 >>> stage_points(found, results, 16, key=(0, 16, 1), count=3)[-1]
 (0.5,)
+>>> least(found, results, 16)
+[(0.3,), (0.6,)]
 >>> candidates(found, results, 8)
 [1, 0]
 """
@@ -25,7 +27,7 @@ import numpy as np
 
 from analysis.surrogate import proposals
 from analysis.surrogate.process import Coordinates, Process, Shape, fit
-from analysis.surrogate.proposals import Point
+from analysis.surrogate.proposals import Box, Point
 from analysis.surrogate.responses import Responses, Result, best_points, pooled, responses, slope
 
 BEHIND = 1.1
@@ -66,7 +68,9 @@ def fitted(
     return Fitted(fit(coordinates, points, batch_sizes, values, noise_variance, start), each)
 
 
-def stage_points(model: Fitted, results: Results, batch_size: int, key: Sequence[int], count: int) -> list[Point]:
+def stage_points(
+    model: Fitted, results: Results, batch_size: int, key: Sequence[int], count: int, box: Box | None = None
+) -> list[Point]:
     """The points of a stage [count], each a function of its number, the key and the results of earlier stages.
 
     If the batch size is behind a smaller one, the last point is the best configuration there: a larger batch size
@@ -74,12 +78,21 @@ def stage_points(model: Fitted, results: Results, batch_size: int, key: Sequence
     rates, which diverge once the best one no longer grows with B.
 
     Arguments:
-        key: see `analysis.surrogate.proposals`.
+        key, box: see `analysis.surrogate.proposals`.
     """
     best = best_points([result.point for result in results[batch_size]], model.responses[batch_size].values)
-    points = proposals.propose(model.process, batch_size, best, key, range(count))
+    points = proposals.propose(model.process, batch_size, best, key, range(count), box)
     transferred = smaller_best(results, batch_size)
     return points if transferred is None else [*points[:-1], transferred]
+
+
+def least(model: Fitted, results: Results, batch_size: int) -> list[Point]:
+    """The three evaluated points of a batch size with the least posterior mean, the least first.
+
+    They show better than the best responses whether the optimum lies at an edge: these owe more to their seeds.
+    """
+    points = [result.point for result in results[batch_size]]
+    return best_points(points, model.process.mean(points, batch_size))
 
 
 def smaller_best(results: Results, batch_size: int) -> Point | None:

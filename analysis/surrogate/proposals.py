@@ -19,6 +19,8 @@ DIGITS = 6
 _SPREAD, _NEAR, _DRAW = range(3)
 
 Point = tuple[float, ...]
+Box = Sequence[tuple[float, float]]
+"""The least and the greatest coordinate of each parameter [D]: 0 and 1, or beyond where rounds extended a range."""
 
 
 def spread(dimensions: int, count: int, rng: np.random.Generator) -> np.ndarray:
@@ -34,7 +36,9 @@ def spread(dimensions: int, count: int, rng: np.random.Generator) -> np.ndarray:
     return np.asarray(qmc.Sobol(dimensions, scramble=True, rng=rng).random_base2((count - 1).bit_length())[:count])
 
 
-def point_candidates(dimensions: int, best: Sequence[Point], key: Sequence[int], number: int) -> np.ndarray:
+def point_candidates(
+    dimensions: int, best: Sequence[Point], key: Sequence[int], number: int, box: Box | None = None
+) -> np.ndarray:
     """The candidates for point `number` of a stage [m, D]: scrambled Sobol points, then normal ones near the best.
 
     Each point of a stage has its own: with common ones, several points of a stage are often the same.
@@ -42,22 +46,32 @@ def point_candidates(dimensions: int, best: Sequence[Point], key: Sequence[int],
     Arguments:
         dimensions: D.
         best: the best points at this batch size, at most three; each normal point is near one of them at random.
+        box: None: the unit cube.
 
     >>> points = point_candidates(2, [(0.5, 0.5)], key=(0, 64, 1), number=0)
     >>> points.shape, float(abs(points[192:] - 0.5).max()) < 0.25
     ((256, 2), True)
+    >>> points = point_candidates(1, [(0.99,)], (0, 64, 1), 0, box=[(0.0, 1.5)])
+    >>> 1.4 < float(points[:192].max()) < 1.5, float(points[192:].max()) > 1
+    (True, True)
     """
-    box = spread(dimensions, SPREAD, _rng(key, _SPREAD, number))
+    spread_out = spread(dimensions, SPREAD, _rng(key, _SPREAD, number))
     if dimensions == 0:
-        return box
+        return spread_out
+    low, high = np.array(box or [(0.0, 1.0)] * dimensions).T
     rng = _rng(key, _NEAR, number)
     centres = np.array(best, dtype=float)[rng.integers(len(best), size=NEAR)]
-    near = np.clip(centres + NEAR_SD * rng.standard_normal((NEAR, dimensions)), 0, 1)
-    return np.round(np.concatenate([box, near]), DIGITS)
+    near = np.clip(centres + NEAR_SD * rng.standard_normal((NEAR, dimensions)), low, high)
+    return np.round(np.concatenate([low + spread_out * (high - low), near]), DIGITS)
 
 
 def propose(
-    process: Process, batch_size: int, best: Sequence[Point], key: Sequence[int], numbers: Iterable[int]
+    process: Process,
+    batch_size: int,
+    best: Sequence[Point],
+    key: Sequence[int],
+    numbers: Iterable[int],
+    box: Box | None = None,
 ) -> list[Point]:
     """Points `numbers` of a stage. Point i minimizes mean + OPTIMISM x (centred posterior draw i) over its candidates.
 
@@ -65,7 +79,7 @@ def propose(
 
     Arguments:
         process: fitted to the results of all earlier stages.
-        best: see `point_candidates`.
+        best, box: see `point_candidates`.
 
     >>> from analysis.surrogate.process import Coordinates, Shape
     >>> coordinates = Coordinates.of({"learning_rate": {"low": 0.01, "high": 10.0, "scale": "log"}})
@@ -76,7 +90,7 @@ def propose(
     """
     found = []
     for number in numbers:
-        points = point_candidates(len(process.coordinates.levels), best, key, number)
+        points = point_candidates(len(process.coordinates.levels), best, key, number, box)
         posterior = process.posterior(points, batch_size)
         draw = posterior.centred_draw(_rng(key, _DRAW, number))
         found.append(tuple(points[int(np.argmin(posterior.mean + OPTIMISM * draw))].tolist()))

@@ -133,8 +133,7 @@ def table(studies: Sequence[StudyData]) -> pd.DataFrame:
             row = steps_to_result.row(study)
             kept = (*STUDY, *GOAL, "reached", "steps_to_result", "complete", "infeasible", "incomplete", "train_steps")
             names = {"repeat": study.branch.repeat, "budget_multiple": study.branch.budget, "stage": study.branch.stage}
-            space = study.question["search"]["space"]
-            searched = {f"searched_{name}": in_words(space[name]) for name in study.hyperparameters}
+            searched = {f"searched_{name}": in_words(study.searched[name]) for name in study.hyperparameters}
             rows.append({**{key: row[key] for key in kept}, **names, "answer": study.folder in chosen, **searched})
     names_first = [*STUDY, *GOAL, "repeat", "budget_multiple", "stage", "answer"]
     columns = list(dict.fromkeys([*names_first, *(key for row in rows for key in row)]))

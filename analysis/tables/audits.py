@@ -40,14 +40,14 @@ ALIKE = (
 
 
 def edges(study: StudyData, goal: Goal | None = None) -> list[Edge]:
-    """Open sides of the search space at which the best trials lie (`analysis.edges.open_edges`).
+    """Open sides of the search space at which the best trials lie (`analysis.edges.open_edges`). Ranges that rounds of
+    `refine` extended end where the latest one ended.
 
     >>> study.question["search"]["space"]["learning_rate"]["high"] = 1.0  # as if the search had ended there
     >>> [(edge.parameter, edge.side, edge.limit) for edge in edges(study)]
     [('learning_rate', 'high', 1.0)]
     """
-    space = study.question["search"]["space"]
-    return study.once(("edges", goal or study.goal), lambda: open_edges(space, _best_points(study, goal)))
+    return study.once(("edges", goal or study.goal), lambda: open_edges(study.searched, _best_points(study, goal)))
 
 
 def _best_points(study: StudyData, goal: Goal | None) -> list[dict[str, Any]]:
@@ -244,7 +244,7 @@ def contains(general: StudyData, special: StudyData, goal: Goal | None = None) -
     alike = (*ALIKE, "train_steps") if general.imported else ALIKE
     if further is None or any(asked(general, key) != asked(special, key) for key in alike):
         return False
-    space = general.question["search"]["space"]
+    space = general.searched
     if space.keys() != special.question["search"]["space"].keys() | further.keys():
         return False
     points = [point | further for point in _best_points(special, goal)]

@@ -72,6 +72,7 @@ def parse_jobs(arguments: Sequence[str], config_dir: Path | None = None) -> list
     with one_line_errors():
         for config in compositions(arguments, config_dir):
             _check_trials(arguments, config)
+            _check_extend(arguments, config)
             for job in _jobs_of(config):
                 study = job.study
                 other = found.setdefault((job.results, study.name, study.optimizer, study.batch_size), job)
@@ -149,6 +150,17 @@ def _check_trials(arguments: Sequence[str], config: DictConfig) -> None:
         )
 
 
+def _check_extend(arguments: Sequence[str], config: DictConfig) -> None:
+    """Refuse `search.extend` on the command line beside `search=refine`; that of a preset gives way."""
+    given = next((each for each in arguments if re.match(r"\+*search\.extend=", each)), None)
+    if config.search.sampler == REFINE and given:
+        raise UsageError(
+            f"{given.lstrip('+')} is for other samplers: the rounds of search=refine go beyond an edge by themselves, "
+            "at most search.extend_limit times; give search.extend_limit=0 to keep them in the search space, or choose "
+            "search=sobol."
+        )
+
+
 def build_study(config: DictConfig, batch_size: int) -> Study:
     """The Study of a composed configuration at one batch size.
 
@@ -162,7 +174,7 @@ def build_study(config: DictConfig, batch_size: int) -> Study:
     search |= {"budgets": tuple(search["budgets"]), "refine": tuple(search["refine"])}
     confirm = search.pop("confirm")
     if search["sampler"] == REFINE:
-        search |= {"trials": ends(search, STAGE)[-1], "reruns": confirm, "max_launches": None}
+        search |= {"trials": ends(search, STAGE)[-1], "reruns": confirm, "max_launches": None, "extend": False}
     try:
         return Study(
             workload=plain["workload"],

@@ -85,11 +85,12 @@ class SearchConfig:
         "launch at most this many trials; null: ten times `search.trials`. Chooses `search=sobol` in the same way", None
     )
     extend: bool = key(
-        "if the best trials sit at an edge of the search space, widen it and search again (needs about 30 trials)",
+        "if the best trials sit at an edge of the search space, widen it and search again (needs about 30 trials); the "
+        "rounds of `search=refine` go beyond the edge by themselves",
         False,
     )
     extend_factor: float = key("how much wider a range becomes each time, on its own scale", 1.5, values="at least 1.1")
-    extend_limit: int = key("widen the search space at most this many times", 3)
+    extend_limit: int = key("widen the search space at most this many times; 0: never", 3)
     budgets: list[float] = key(
         "search under each of these multiples of the step budget; the fewest steps count",
         [1.0],

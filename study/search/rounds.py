@@ -15,6 +15,7 @@ import numpy as np
 
 from analysis import counting
 from analysis.counting import INCOMPLETE, Measured, Outcome
+from analysis.edges import widening
 from analysis.question import stages
 from analysis.surrogate import curve
 from analysis.surrogate.process import Coordinates, Shape
@@ -22,7 +23,9 @@ from analysis.surrogate.proposals import DIGITS, Point
 from analysis.surrogate.responses import Result, about_errors, measured
 from study import store
 from study.records import Curve, Study
+from study.schedules import taken
 from study.search.points import point
+from study.space import Dimension, extended, parse_space, values
 from study.store.curves import Reader
 
 POLL = 2.0
@@ -66,6 +69,27 @@ class Member:
         """The first `count` trials, which have ended."""
         found = self.outcomes(count)
         return [Result(self.points[index], self._trials[index], found[index]) for index in range(count)]
+
+    @property
+    def space(self) -> dict[str, Dimension]:
+        """The search space, with the ranges that rounds extended as wide as the latest one made them."""
+        wider = self.rounds[-1].get("wider", {}) if self.rounds else {}
+        return {**self.study.search.space, **parse_space(wider)}
+
+    def extended(self, best: Iterable[Point]) -> tuple[dict[str, Dimension], str]:
+        """The space of the candidates of the next round, and the edges where it is wider than in the one before.
+
+        Nothing is searched again: the rounds that follow may go beyond the edges at which the best points lie.
+
+        Arguments:
+            best: the best three points, the best first (`analysis.surrogate.curve.least`).
+        """
+        study, space = self.study, self.space
+        if sum(bool(each.get("extended")) for each in self.rounds) >= study.search.extend_limit:
+            return space, ""
+        trials = [taken(values(study.search.space, each)) for each in best]
+        wider, found = extended(space, trials, study.search.extend_factor, study.legal)
+        return wider, widening(found)
 
     def read_rounds(self) -> None:
         """Add the points of the stages that are on file."""
@@ -131,13 +155,22 @@ class Pool:
         start = Shape(**member.rounds[-1]["shape"]) if member.rounds else None
         results = {size: each.results(before) for size, each in informing.items()}
         model, size = self._fitted(results, before, start), member.study.batch_size
-        content = {"batch_sizes": [*results], "shape": asdict(model.process.shape)}
+        space, edges = (member.space, "") if screens else member.extended(curve.least(model, results, size))
+        declared = member.study.search.space
+        content = {
+            "batch_sizes": [*results],
+            "shape": asdict(model.process.shape),
+            "extended": edges,
+            "wider": {name: each.to_dict() for name, each in space.items() if each != declared[name]},
+        }
         if screens:
             best = curve.candidates(model, results, size, member.study.search.candidates)
             points = [own[index].point for index in best] * member.study.search.screens
             return content | {"candidates": best, "points": points}
         key = member.study.seeds.of("search", number, member.study.seed_key)
-        return content | {"points": curve.stage_points(model, results, size, (key,), member.ends[number] - before)}
+        box = [declared[name].box(space[name]) for name in sorted(space)]
+        count = member.ends[number] - before
+        return content | {"points": curve.stage_points(model, results, size, (key,), count, box)}
 
     def _informing(self, member: Member, before: int) -> dict[int, Member] | None:
         """The searches whose first `before` trials inform a stage; None if one is not complete so far."""

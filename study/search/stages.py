@@ -7,11 +7,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from analysis.counting import STOPPING, Branch
-from analysis.edges import open_edges, widening
+from analysis.edges import widening
+from analysis.question.stages import REFINE
 from study.records import Curve, Study
 from study.search.tuner import Tuner
 from study.settings import Search
 from study.space import Dimension
+from study.space import extended as extended_space
 
 Load = Callable[[Study], Sequence[Curve]]
 """A search -> the curves of its finished trials."""
@@ -85,15 +87,13 @@ def stages(study: Study, load: Load) -> Iterator[Tuner]:
 
 def extended(tuner: Tuner) -> Study | None:
     """The next stage of a complete search: the same search in a space that is wider at the open edges where its best
-    trials lie. None if there is no such edge, or the stage limit is reached."""
+    trials lie. None if there is no such edge, or the stage limit is reached. The rounds of `refine` extend the space
+    themselves."""
     study, search = tuner.study, tuner.study.search
-    if not search.extend or study.branch.stage >= search.extend_limit:
+    if not search.extend or search.sampler == REFINE or study.branch.stage >= search.extend_limit:
         return None
-    space = dict(search.space)
     points = [trial.hyperparameters for trial in tuner.best_trials]
-    found = open_edges({name: dimension.to_dict() for name, dimension in space.items()}, points)
-    for name, side, *_ in found:
-        space[name] = space[name].widened(side, search.extend_factor, study.legal(name))
+    space, found = extended_space(search.space, points, search.extend_factor, study.legal)
     branch = study.branch._replace(widened=(*study.branch.widened, widening(found)))
     return replace(study, search=replace(search, space=space), branch=branch) if found else None
 

@@ -133,13 +133,14 @@ class Tuner:
         planned = None if known is None else Planned(self._optuna_values(known))
         self._optuna.sampler = planned or ADAPTIVE[search.sampler](seed)
         later = {name: _optuna_name(name, space[name]) for name in sorted(conditional(space))}
-        first = self._distributions.keys() - later.values()
-        asked = self._optuna.ask({name: each for name, each in self._distributions.items() if name in first})
+        distributions = self._holding(self._optuna_values(known or {}))
+        first = distributions.keys() - later.values()
+        asked = self._optuna.ask({name: each for name, each in distributions.items() if name in first})
         if later:
             self._optuna.sampler = planned or ADAPTIVE["tpe"](seed)
             kept = taken(later | {SCHEDULE: asked.params[SCHEDULE]})
             for name in sorted(later.keys() & kept.keys()):
-                _suggest(asked, later[name], self._distributions[later[name]])
+                _suggest(asked, later[name], distributions[later[name]])
         return asked
 
     def _known(self, index: int) -> Values | None:
@@ -203,7 +204,7 @@ class Tuner:
                     state=state,
                     value=value,
                     params=(params := self._optuna_values(trial.hyperparameters)),
-                    distributions={name: self._distributions[name] for name in params},
+                    distributions={name: each for name, each in self._holding(params).items() if name in params},
                     user_attrs=self._storage.mark(trial.index),
                 )
             )
@@ -294,6 +295,12 @@ class Tuner:
             found[name] = value
         return found
 
+    def _holding(self, params: Values) -> dict[str, optuna.distributions.BaseDistribution]:
+        """Optuna's distributions, wider where a value lies beyond the range: rounds of `refine` can extend it."""
+        return {
+            name: _wider(each, params[name]) if name in params else each for name, each in self._distributions.items()
+        }
+
     def _optuna_values(self, hyperparameters: Values) -> dict[str, Any]:
         space = self.study.search.space
         return {
@@ -335,6 +342,14 @@ def _suggest(trial: optuna.Trial, name: str, distribution: Any) -> None:
     whole = isinstance(distribution, optuna.distributions.IntDistribution)
     suggest = trial.suggest_int if whole else trial.suggest_float
     suggest(name, distribution.low, distribution.high, log=distribution.log)
+
+
+def _wider(distribution: Any, value: Any) -> Any:
+    """A distribution that holds a value, which may lie beyond the range."""
+    if isinstance(distribution, optuna.distributions.CategoricalDistribution):
+        return distribution
+    ends = min(distribution.low, value), max(distribution.high, value)
+    return type(distribution)(*ends, log=distribution.log)
 
 
 def _distribution(dimension: Dimension) -> optuna.distributions.BaseDistribution:

@@ -124,6 +124,31 @@ def test_a_widened_box_holds_the_old_one(dimension, side, factor):
     assert found.high >= dimension.high - tolerance
 
 
+@given(dimensions, st.sampled_from(["low", "high"]), st.floats(1.1, 4), st.floats(0, 1))
+def test_units_of_a_wider_range_give_its_values(dimension, side, factor, share):
+    wider = dimension.widened(side, factor, Legal("(-inf, inf)"))
+    low, high = dimension.box(wider)
+    value = dimension.value(round(low + share * (high - low), 6))
+    assert wider.low <= value <= wider.high or dimension.low <= value <= dimension.high
+    assert dimension.box(dimension) == (0, 1)
+
+
+@pytest.mark.parametrize(
+    ("dimension", "side", "legal", "end"),
+    [
+        (Dimension(0.4, 0.9), "high", Legal("[0, 1]"), 1.0),
+        (Dimension(0.9, 0.99, "reverse_log"), "high", LEGAL, 1 - 0.00316),
+        (Dimension(2, 8, integer=True), "high", COUNT, 11),
+        (Dimension(10, 100, "log", integer=True), "low", COUNT, 3),
+    ],
+)
+def test_the_outermost_candidate_is_legal_and_near_the_end_of_the_wider_range(dimension, side, legal, end):
+    low, high = dimension.box(dimension.widened(side, 1.5, legal))
+    value = dimension.value(round(high if side == "high" else low, 6))
+    assert value in legal
+    assert value == pytest.approx(end, rel=1e-3)
+
+
 def test_a_side_where_nothing_legal_lies_beyond_is_hard():
     assert Dimension(0.0, 0.9).hardened(LEGAL).hard == ("low",)
     assert Dimension(0.5, 1.0, hard=("high",)).hardened(Legal("(0, 1]")).hard == ("high",)

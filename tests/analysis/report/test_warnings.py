@@ -16,6 +16,7 @@ from analysis.tables import audits
 from analysis.tables.steps_to_result import answerable
 from study.exchange.importing import import_released
 from study.settings import Budget, Evaluation
+from study.store import write_round
 
 RANGE = {"low": 1e-3, "high": 1.0, "scale": "log"}
 SPACES = {
@@ -131,6 +132,30 @@ def test_a_planted_defect_raises_its_warning_and_no_other(warned, name):
     [said] = warned(odd=odd, **fields)
     assert expected in said
     assert said.startswith("tiny, momentum")
+
+
+@pytest.mark.parametrize(
+    ("wider", "said"),
+    [
+        ({}, "learning_rate 0.9, at the edge of the search space (1); search again in a wider space: widen search.spa"),
+        ({"learning_rate": RANGE | {"high": 31.6, "hard": []}}, None),
+        (
+            {"learning_rate": RANGE | {"high": 1.1, "hard": []}},
+            "learning_rate 0.9, at the edge of the search space (1.1), which the rounds extended from 1; search again",
+        ),
+    ],
+)
+def test_the_edge_of_refine_is_where_its_rounds_ended(warned, tmp_path, wider, said):
+    rounds = {"sampler": "refine", "scouts": 4, "refine": (2,), "candidates": 1, "screens": 2}
+    warned({16: 500}, {16: {"learning_rate": 0.9}}, **rounds)
+    [study] = load(tmp_path)
+    write_round(study.folder, 1, {"points": []})
+    write_round(study.folder, 2, {"points": [], "wider": wider})
+    [study] = load(tmp_path)
+    found = warnings.sentences(list(answerable([study])), *estimated([study], (None,)))
+    edges = [each for each in found if "at the edge" in each]
+    assert len(edges) == (said is not None)
+    assert all(said in each for each in edges)
 
 
 NOT_ANY_MORE = ("search.", "evaluation.f", "evaluation.r", "workload.", "sweep", "budget or", "larger b", "tune the")

@@ -113,6 +113,7 @@ def test_cfg_prints_and_writes_nothing(tmp_path, monkeypatch, capsys):
 REFUSED = [
     (["search=refine", "search.trials=20"], ["search.trials=20 is for other samplers", "search=sobol"]),
     (["search=refine", "search.max_launches=20"], ["search.max_launches=20 is for other samplers"]),
+    (["search=refine", "search.extend=true"], ["search.extend=true is for other samplers", "search.extend_limit=0"]),
     (["search=refine", "search.reruns=3"], ["give search.confirm=3"]),
     (["search=refine", "search.scouts=1"], ["search.scouts must be a number of at least 2"]),
     (["search=refine", "search.refine=[4,0]"], ["each round of search.refine must be a number of at least 1"]),

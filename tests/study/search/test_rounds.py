@@ -25,6 +25,12 @@ from study.store.claims import Shard
 
 ROUNDS = {"sampler": "refine", "scouts": 4, "refine": (2, 3), "candidates": 2, "screens": 2, "trials": 13}
 SIZES = (8, 64)
+NARROW = {
+    "learning_rate": {"low": 1e-4, "high": 0.02, "scale": "log"},
+    "momentum": {"low": 0.0, "high": 0.999, "scale": "reverse_log", "hard": ["low"]},
+}
+"""A search space that ends below the best learning rate, 0.05."""
+BEYOND = {"space": NARROW, "scouts": 6, "refine": (4, 3), "trials": 17}
 
 
 def steps_of(trial, batch_size):
@@ -122,13 +128,13 @@ def refined(make_study):
         yield studies
 
 
-@pytest.mark.parametrize("pool", partly([True, False], 2))
+@pytest.mark.parametrize("fields", partly([BEYOND, {"pool": False}], 2))
 @settings(max_examples=2, phases=[Phase.generate])
 @given(
     order=st.randoms(use_true_random=False), shards=st.integers(1, 3), deaths=st.lists(st.integers(0, 9), max_size=3)
 )
-def test_the_same_trials_whoever_trains_them_and_dies(refined, tmp_path_factory, order, shards, deaths, pool):
-    studies = refined(pool=pool)
+def test_the_same_trials_whoever_trains_them_and_dies(refined, tmp_path_factory, order, shards, deaths, fields):
+    studies = refined(**fields)
     alone, other = tmp_path_factory.mktemp("alone"), tmp_path_factory.mktemp("other")
     run.run_all(lines(studies, alone), Trainer(order), lambda *_: None)
     for dies_after in [*deaths, None]:
@@ -139,7 +145,9 @@ def test_the_same_trials_whoever_trains_them_and_dies(refined, tmp_path_factory,
     found = everything(alone, studies)
     assert found == everything(other, studies)
     assert sum("rerun-" in key[1] for key in found if isinstance(key, tuple)) == len(SIZES) * studies[0].search.reruns
-    assert sum(len(each["points"]) for each in found.values() if isinstance(each, dict)) == len(SIZES) * 9
+    files = [each for each in found.values() if isinstance(each, dict)]
+    assert sum(len(each["points"]) for each in files) == len(SIZES) * (sum(studies[0].search.refine) + 4)
+    assert any(each["extended"] for each in files) == ("space" in fields)
 
 
 @pytest.mark.slow
@@ -222,3 +230,15 @@ def test_rounds_that_are_added_later_are_those_that_were_asked_at_once(refined, 
         _, again = fresh_seeds(searches)
         assert again.branch == rerun_of(fresh, study).branch
         assert len(again.trials) == 2
+
+
+@pytest.mark.parametrize(("limit", "high"), partly([(1, 0.283), (0, 0.02)], 2))
+def test_rounds_go_beyond_an_edge_at_which_the_best_trials_lie(refined, tmp_path, limit, high):
+    study = refined(**BEYOND, extend_limit=limit)[1]
+    run.run_all(lines([study], tmp_path), Trainer(random.Random(0)), lambda *_: None)
+    folder = store.study_folder(tmp_path, study)
+    held = [store.read_round(folder, number)["extended"] for number in (1, 2, 3)]
+    assert held == ["", "learning_rate.high" * limit, ""]
+    assert load_study(folder).searched["learning_rate"]["high"] == high  # half as wide again, on a log scale
+    tuned = Tuner(study, store.load(folder)).tuned.hyperparameters["learning_rate"]
+    assert 0.02 < tuned < 0.1 if limit else tuned <= 0.02

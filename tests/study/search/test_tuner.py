@@ -322,3 +322,18 @@ def test_a_race_stops_those_that_fall_behind(make_study, make_curve):
     tuner.tell(make_curve(study, 0, reaches=grid[2]))  # now trial 1 was too slow to count
     assert tuner.outcomes[1] == Outcome(COMPLETE, max(step for step in grid if step <= 2 * grid[2]), None)
     assert tuner.steps_to_result == grid[2]
+
+
+def test_a_round_of_refine_may_go_beyond_a_range(make_study, make_curve):
+    """Optuna refuses trials outside its distributions, which therefore are wider for them."""
+    rounds = {"scouts": 2, "refine": (2,), "candidates": 1, "screens": 1}
+    study, points = make_study(sampler="refine", trials=5, **rounds), [(0.2, 0.2), (0.4, 0.4), (1.2, 0.5), (1.3, -0.1)]
+    tuner = Tuner(study, points=lambda: points)
+    trials = [tuner.ask() for _ in points]
+    assert [trial.hyperparameters["learning_rate"] for trial in trials[2:]] == pytest.approx([10**0.6, 10**0.9])
+    curves = [replace(make_curve(study, index, reaches=30), trial=trial) for index, trial in enumerate(trials)]
+    for curve in curves:
+        tuner.tell(curve)
+    again = Tuner(study, curves, points=lambda: points)
+    assert again.outcomes == tuner.outcomes
+    assert [trial.hyperparameters for trial in again.counted_trials] == [trial.hyperparameters for trial in trials]
