@@ -11,7 +11,6 @@ from analysis.edges import widening
 from analysis.labels import goal_text
 from analysis.load import GOAL, STUDY, StudyData
 from analysis.question import stages
-from analysis.surrogate import confirmed
 from analysis.tables import audits, steps_to_result
 
 
@@ -201,30 +200,11 @@ def fresh_seeds(searches: Mapping[Branch, StudyData], goal: Goal | None = None) 
     goal = goal or chosen.goal
     if not chosen.begun or steps_to_result.unanswerable(chosen, goal):
         return None
-    if _confirmed(chosen):  # its screens chose, not the fewest steps
-        trial = _confirmed_trial(chosen)
-    else:
-        row = steps_to_result.row(chosen, goal)
-        trial = row["trial"] if row["reached"] else None
+    trial = steps_to_result.row(chosen, goal)["tuned_trial"]
     again = None if trial is None else searches.get(chosen.branch._replace(rerun=trial))
     if again is None or steps_to_result.unanswerable(again, goal):
         return None
     return chosen, again
-
-
-def _confirmed_trial(study: StudyData) -> int | None:
-    """The first trial with the configuration that the last complete screens of `refine` chose; None before that."""
-    found = steps_to_result.outcomes(study)["status"]
-    finished = next((i for i in range(len(found) + 1) if found.get(i, INCOMPLETE) == INCOMPLETE), 0)
-    search, rule = study.question["search"], study.rule(study.goal)
-    ends = [end for n, end in enumerate(rule.stages) if stages.screens(search, n) and end <= finished]
-    if not ends:
-        return None
-    rule = rule._replace(stages=rule.stages[: rule.stages.index(ends[-1]) + 1])
-    screened = confirmed.tuned(search, study.goal, rule, steps_to_result.measured(study, study.goal))
-    points = study.trials[study.hyperparameters]
-    alike = (points == points.loc[screened]) | (points.isna() & points.loc[screened].isna())
-    return int(alike.index[alike.all(axis=1)][0])
 
 
 def _confirmed(search: StudyData) -> bool:

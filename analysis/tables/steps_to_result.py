@@ -9,8 +9,10 @@ import pandas as pd
 from analysis import counting, intervals
 from analysis.counting import COMPLETE, INCOMPLETE, INFEASIBLE, Goal, Measured
 from analysis.load import GOAL, STUDY, StudyData
+from analysis.question import stages
+from analysis.surrogate import confirmed
 
-COLUMNS = [*STUDY, *GOAL, "reached", "steps_to_result", "examples_to_result", "trial"]
+COLUMNS = [*STUDY, *GOAL, "reached", "steps_to_result", "examples_to_result", "trial", "tuned_trial"]
 
 
 def measured(study: StudyData, goal: Goal) -> dict[int, Measured]:
@@ -167,6 +169,29 @@ def met_at_once(study: StudyData, goal: Goal) -> bool:
     return late and int(outcomes(study, goal)["step_before"][found["trial"]]) == 0
 
 
+def _confirmed(study: StudyData) -> int | None:
+    """The first trial with the configuration that the last complete screens of `refine` chose for the study's own goal;
+    None before that."""
+    found = outcomes(study)["status"]
+    finished = next((i for i in range(len(found) + 1) if found.get(i, INCOMPLETE) == INCOMPLETE), 0)
+    search, rule = study.question["search"], study.rule(study.goal)
+    ends = [end for n, end in enumerate(rule.stages) if stages.screens(search, n) and end <= finished]
+    if not ends:
+        return None
+    rule = rule._replace(stages=rule.stages[: rule.stages.index(ends[-1]) + 1])
+    screened = confirmed.tuned(search, study.goal, rule, measured(study, study.goal))
+    points = study.trials[study.hyperparameters]
+    alike = (points == points.loc[screened]) | (points.isna() & points.loc[screened].isna())
+    return int(alike.index[alike.all(axis=1)][0])
+
+
+def _fewest(counted: pd.DataFrame) -> tuple[int | None, int | None]:
+    """(the trial with the fewest steps to the goal, these steps) among the complete ones of these trials."""
+    complete = counted[counted["status"] == COMPLETE]
+    best = counting.fewest_steps([None if pd.isna(s) else int(s) for s in complete["steps_to_goal"]])
+    return (None, None) if best is None else (int(complete.index[best[0]]), best[1])
+
+
 def row(study: StudyData, goal: Goal | None = None, stopping: str | None = None) -> dict[str, Any]:
     """The row of one study in `table`.
 
@@ -182,8 +207,7 @@ def _row(study: StudyData, goal: Goal, stopping: str) -> dict[str, Any]:
     counted = counted_trials(study, goal, stopping)
     complete = counted[counted["status"] == COMPLETE]
     steps = [None if pd.isna(s) else int(s) for s in complete["steps_to_goal"]]
-    best = counting.fewest_steps(steps)
-    trial = None if best is None else int(complete.index[best[0]])
+    trial, fewest = _fewest(counted)
     missed = complete["end"][complete["steps_to_goal"].isna()]
     censored_at = np.nan if missed.empty else float(missed.min())
     known = intervals.known(np.array([np.inf if step is None else step for step in steps], dtype=float), censored_at)
@@ -191,16 +215,21 @@ def _row(study: StudyData, goal: Goal, stopping: str) -> dict[str, Any]:
     s_n = intervals.median_best_of(known, n) if steps and study.independent else np.nan
     bounded = len(steps) >= intervals.PART and study.independent
     low, high = intervals.interval(known, n) if bounded else (np.nan, np.nan)
-    best_values = {name: np.nan if trial is None else study.trials.at[trial, name] for name in study.hyperparameters}
+    tuned = trial
+    if study.question["search"].get("sampler") == stages.REFINE:
+        chosen = study.once("confirmed", lambda: _confirmed(study))
+        tuned = trial if chosen is None else chosen  # the fastest so far, until screens have chosen
+    values = {name: np.nan if tuned is None else study.trials.at[tuned, name] for name in study.hyperparameters}
     return {
         **dict(zip(STUDY, study.key, strict=True)),
         "goal_metric": goal.metric,
         "goal_threshold": goal.threshold,
-        "reached": best is not None,
-        "steps_to_result": None if best is None else best[1],
-        "examples_to_result": None if best is None else best[1] * study.batch_size,
+        "reached": fewest is not None,
+        "steps_to_result": fewest,
+        "examples_to_result": None if fewest is None else fewest * study.batch_size,
         "trial": trial,
-        **study.with_betas(best_values),
+        "tuned_trial": tuned,
+        **study.with_betas(values),
         "steps_n": s_n,
         "low": low,
         "high": high,
@@ -227,7 +256,8 @@ def table(
 
     Returns:
         A row for each (workload, optimizer, batch_size, goal): reached, steps_to_result and examples_to_result (NA if
-        not reached), the trial that gave them and its tuned parameters (NaN if the optimizer lacks them), steps_n (S_n,
+        not reached), the trial that gave them, tuned_trial and its tuned parameters (that trial; with `refine`, the
+        first one with the configuration that its screens chose; NaN if the optimizer lacks a parameter), steps_n (S_n,
         the median best of n = N/4 trials) with its 95 % interval low and high (infinite if the trials do not bound it,
         NaN with fewer than 4 trials; for adaptive searches all three are NaN), censored_at (the fewest steps at which
         a counted feasible trial ended without the goal, a lower bound of infinite values; NaN if all reached it), the
@@ -249,7 +279,7 @@ def table(
     interval = ("steps_n", "low", "high", "censored_at")
     last = (*interval, *counts, "train_steps", "budget_multiple", "stage", "stopping", "steps_trained")
     columns = list(dict.fromkeys(key for r in rows for key in r if key not in last)) + list(last)
-    integers = dict.fromkeys(("steps_to_result", "examples_to_result", "trial"), "Int64")
+    integers = dict.fromkeys(("steps_to_result", "examples_to_result", "trial", "tuned_trial"), "Int64")
     frame = pd.DataFrame(rows, columns=columns) if rows else pd.DataFrame(columns=[*COLUMNS, *last])
     return frame.astype(integers)
 

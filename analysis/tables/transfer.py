@@ -79,7 +79,7 @@ def _current(found: Sequence[dict[Branch, StudyData]]) -> dict[tuple[str, str], 
         best = answer(searches)
         row = steps_to_result.row(best)
         if row["reached"]:
-            moved = best.branch._replace(rerun=row["trial"], base=best.batch_size)
+            moved = best.branch._replace(rerun=row["tuned_trial"], base=best.batch_size)
             curve = current.setdefault(best.curve, set())
             curve.update(moved._replace(rule=rule) for rule in rules)
     return current

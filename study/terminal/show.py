@@ -22,7 +22,7 @@ def results(console: Console, steps: pd.DataFrame, sentences: Sequence[str], war
     """Show the steps to result, the findings, and the first few warnings.
 
     Arguments:
-        steps: from `analysis.tables.steps_to_result.table`; tuned hyperparameters are between `trial` and `steps_n`.
+        steps: from `analysis.tables.steps_to_result.table`; tuned values are between `tuned_trial` and `steps_n`.
         warnings: the most serious first.
     """
     several = len(steps[["goal_metric", "goal_threshold"]].drop_duplicates()) > 1
@@ -49,7 +49,7 @@ def results(console: Console, steps: pd.DataFrame, sentences: Sequence[str], war
 
 def _fewest_steps(curve: pd.DataFrame) -> Iterator[Table]:
     """Tables from wide to narrow, with a row per batch size; narrower ones show fewer tuned hyperparameters."""
-    searched = curve.loc[:, "trial":"steps_n"].columns[1:-1]
+    searched = curve.loc[:, "tuned_trial":"steps_n"].columns[1:-1]
     tuned = [name for name in searched if name not in OF_SCHEDULES and curve[name].notna().any()]
     tuned.sort(key=lambda name: name != "learning_rate")
     varied = [name for name in tuned if name in (*tuned[:2], SCHEDULE) or curve[name].nunique() > 1]

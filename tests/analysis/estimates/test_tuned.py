@@ -149,7 +149,9 @@ def test_fresh_seeds_of_refine_are_those_of_the_configuration_that_its_screens_c
     [search] = results({size: [400, 200, 300, 250, 320]}, trials=5, **REFINE)
     branch = search.branch._replace(rerun=3)
     made = results({size: [250, 350]}, branch=branch, budget=Budget(4, 2000), trials=2)
-    assert steps_to_result.row(search)["trial"] == 1
+    row = steps_to_result.row(search)
+    assert (row["trial"], row["tuned_trial"]) == (1, 3)
+    assert row["learning_rate"] == search.trials.at[3, "learning_rate"]  # of the configuration that counts
     search, again = answers.fresh_seeds({each.branch: each for each in made})
     assert (search.branch.rerun, again.branch) == (None, branch)
     assert answers.rerun_steps(made)["steps"].tolist() == [250, 350]

@@ -27,7 +27,7 @@ def test_one_study(results):
     names = {"workload": "tiny", "optimizer": "momentum", "batch_size": 32, "stage": 0, "stopping": "goal"}
     goal = {"goal_metric": "val/classification_error", "goal_threshold": 0.1, "reached": True}
     # Trial 5 is beyond the first four feasible ones; of a tie the lower index counts.
-    found = {"steps_to_result": 300, "examples_to_result": 9600, "trial": 3}
+    found = {"steps_to_result": 300, "examples_to_result": 9600, "trial": 3, "tuned_trial": 3}
     # Of four trials, two cannot be said to lie above their median.
     interval = {"steps_n": 300.0, "low": 300.0, "high": INF, "censored_at": 2000.0}
     counts = {"complete": 4, "incomplete": 0, "infeasible": 1}
