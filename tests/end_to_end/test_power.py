@@ -9,6 +9,7 @@ import pytest
 
 from analysis.counting import first_crossing
 from benchmarks.power import __main__ as benchmark
+from benchmarks.power import parameters
 from benchmarks.power.digits import Digits
 from benchmarks.power.measures import Curves, accuracy, limits_found, power
 from benchmarks.power.protocols import Found, Refine, Sobol, sobol
@@ -126,6 +127,35 @@ def test_the_tables_of_a_tiny_benchmark(capsys, tmp_path):
     assert 0.1 < report.rows["accuracy"][1]["share"] < 0.6
     assert len(report.targets) == 3
     assert "refine, 33 trainings" in capsys.readouterr().out
+
+
+def test_a_row_of_many_parameters_finds_planted_bias_noise_and_cost():
+    reference, rng = {8: np.log(100), 64: np.log(20)}, np.random.default_rng(0)
+    keys = [(seed, size) for seed in range(50) for size in reference]
+    lucky_four = np.array([0.1] * parameters.CONFIRM + [0.3] * (2 * parameters.CONFIRM))
+    steps = {key: reference[key[1]] + lucky_four + 0.2 * rng.standard_normal() for key in keys}
+    steps[0, 8] = np.full(len(lucky_four), np.inf)
+    cost = {(seed, size): {8: 5000, 64: 600}[size] for seed, size in keys}
+    row = parameters.row("digits", 4, "refine", parameters.Tries(cost, steps, {}), reference)
+    assert (row.bias, row.sd) == pytest.approx((0.1, 0.2), abs=0.05)
+    assert row.rmse == pytest.approx(np.hypot(row.bias, row.sd), rel=0.02)
+    assert row.shortfall == pytest.approx(row.bias + 0.2)
+    assert (row.cost, row.missed) == (pytest.approx((50 + 30) / 2), 1)
+
+
+@pytest.mark.slow
+def test_the_table_of_many_parameters(monkeypatch, capsys):
+    few = ("search.refine=[2]", "search.candidates=1", "search.screens=1")
+    monkeypatch.setattr(parameters, "LARGE", ("search=refine", *few))
+    monkeypatch.setattr(parameters, "FRESH", 4)
+    monkeypatch.setattr(parameters, "MANY", 4)
+    tiny = parameters.Problem((*parameters.MOMENTUM, *parameters.SHORT, *few), sobol=6, batch_sizes="64,512")
+    monkeypatch.setitem(parameters.PROBLEMS, "tiny", tiny)
+    assert parameters.main(["--problems", "tiny", "--seeds", "2"]) == 0
+    _, *rows = capsys.readouterr().out.splitlines()
+    ways = ["refine, 6 scouts", "refine, 10 scouts", "Sobol, N = 6"]
+    assert [way in row for way, row in zip(ways, rows, strict=True)] == [True] * 3
+    assert all(row.startswith("tiny") for row in rows)
 
 
 @pytest.mark.slow
