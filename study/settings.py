@@ -105,6 +105,12 @@ class Seeds:
         return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "little") >> 1
 
 
+def usual_scouts(space: Mapping[str, Dimension]) -> int:
+    """The number of scouts for D tuned parameters: 6 for at most four of them, else 2 D + 2 (see docs/methods.md)."""
+    tuned = sum(each.choices is None or len(each.choices) > 1 for each in space.values())
+    return 6 if tuned <= 4 else 2 * tuned + 2
+
+
 @dataclass(frozen=True)
 class Search:
     """How trials are proposed: the sampler, the search space and the number of trials.
@@ -120,7 +126,7 @@ class Search:
         repeats: repetitions of the whole search, with other seeds.
         reruns: trainings of the tuned configuration with fresh seeds.
         scouts, refine, candidates, screens, added, pool: of the sampler `refine`, whose `trials` follow from them.
-            Scouts are quasi-random points; each number of `refine` is a round of points that a model of the trials so
+            Scouts are quasi-random points (None: `usual_scouts`); each number of `refine` is a round of points that a model of the trials so
             far proposes; each of the best `candidates` is repeated with `screens` other seeds to choose the tuned
             configuration. `added`: this many times, another round as long as the last one, and screens, follow.
             `pool`: the model is of all batch sizes together.
@@ -136,7 +142,7 @@ class Search:
     budgets: tuple[float, ...] = (1.0,)
     repeats: int = 0
     reruns: int = 0
-    scouts: int = 6
+    scouts: int | None = None
     refine: tuple[int, ...] = (4, 4, 4, 4, 3)
     candidates: int = 2
     screens: int = 2
@@ -144,6 +150,8 @@ class Search:
     pool: bool = True
 
     def __post_init__(self) -> None:
+        if self.scouts is None:
+            object.__setattr__(self, "scouts", usual_scouts(self.space))
         if self.sampler not in SAMPLERS:
             raise ValueError(f"unknown search.sampler {self.sampler!r}{suggest(self.sampler, SAMPLERS)}")
         ranges = sorted({name for name in self.space if self.space[name].choices is None} - conditional(self.space))

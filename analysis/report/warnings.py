@@ -21,7 +21,10 @@ KINDS = (
 )
 """Kinds of warnings, the most serious first."""
 
-EQUAL = ("budget", "evaluation", "precision", "search.trials", "search.budgets", "search.sampler")
+EQUAL = (
+    *("budget", "evaluation", "precision", "search.trials", "search.budgets", "search.sampler"),
+    *("search.refine", "search.candidates", "search.screens"),
+)
 """Settings that two optimizers must share for a fair comparison."""
 FEWEST_NEAR = 5
 """Fewer trials near the best raise a warning."""
@@ -268,7 +271,7 @@ def _unequal(answered: Answered, pairs: pd.DataFrame) -> Iterator[Caution]:
     for row in pairs[pairs["kind"] == SEARCHES].itertuples():
         goal = Goal(row.goal_metric, row.goal_threshold)
         one, other = (studies[row.workload, goal, row.smallest_batch_size, name] for name in (row.a, row.b))
-        keys = {key for key in EQUAL if audits.asked(one, key) != audits.asked(other, key)}
+        keys = audits.differing(one, other, EQUAL)
         differing.setdefault((row.workload, row.a, goal), {}).setdefault(row.b, set()).update(keys)
     for curve, against in differing.items():
         for name, keys in against.items():

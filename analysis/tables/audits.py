@@ -14,6 +14,7 @@ from analysis import counting, intervals
 from analysis.counting import Goal, Measured, Outcome
 from analysis.edges import FEWEST, Edge, open_edges
 from analysis.load import GOAL, StudyData
+from analysis.question.stages import REFINE
 from analysis.tables.steps_to_result import counted_trials, feasible_steps, is_complete, measured
 
 NEAR = 2.0
@@ -35,6 +36,7 @@ AT_ONE = ["two configurations", "two searches"]
 ALIKE = (
     *("workload", "schedule", "batch_size", "budget", "evaluation", "precision", "no_decay"),
     *("search.trials", "search.budgets", "search.sampler"),
+    *("search.refine", "search.candidates", "search.screens"),
 )
 """Settings that two searches must share for one to contain the best trial of the other."""
 
@@ -242,13 +244,27 @@ def contains(general: StudyData, special: StudyData, goal: Goal | None = None) -
     further = SPECIAL_CASES.get((general.optimizer, special.optimizer))
     # Imported studies record the length of their budget, not how it was set.
     alike = (*ALIKE, "train_steps") if general.imported else ALIKE
-    if further is None or any(asked(general, key) != asked(special, key) for key in alike):
+    if further is None or differing(general, special, alike):
         return False
     space = general.searched
     if space.keys() != special.question["search"]["space"].keys() | further.keys():
         return False
     points = [point | further for point in _best_points(special, goal)]
     return bool(points) and all(_holds(space[name], value) for point in points for name, value in point.items())
+
+
+def differing(one: StudyData, other: StudyData, keys: Iterable[str]) -> set[str]:
+    """The keys that the questions of two studies answer differently.
+
+    Two searches by `refine` may differ in `search.trials`: more tuned parameters get more scouts.
+
+    >>> folder = f"{published}/studies/mlp_digits"
+    >>> sorted(differing(study, load_study(f"{folder}/momentum/32"), ["optimizer", "batch_size", "search.trials"]))
+    ['batch_size', 'optimizer']
+    """
+    refined = all(each.question["search"].get("sampler") == REFINE for each in (one, other))
+    passed = {"search.trials"} if refined else set()
+    return {key for key in keys if key not in passed and asked(one, key) != asked(other, key)}
 
 
 def asked(study: StudyData, key: str) -> Any:

@@ -15,7 +15,7 @@ from study.config.compose import compositions, one_line_errors
 from study.devices.placement import Placement
 from study.errors import UsageError
 from study.records import Study
-from study.settings import Budget, Evaluation, Search, Seeds
+from study.settings import Budget, Evaluation, Search, Seeds, usual_scouts
 from study.space import parse_space
 
 
@@ -173,9 +173,12 @@ def build_study(config: DictConfig, batch_size: int) -> Study:
         del search[name]
     search |= {"budgets": tuple(search["budgets"]), "refine": tuple(search["refine"])}
     confirm = search.pop("confirm")
-    if search["sampler"] == REFINE:
-        search |= {"trials": ends(search, STAGE)[-1], "reruns": confirm, "max_launches": None, "extend": False}
     try:
+        search["space"] = parse_space(search["space"])
+        if search["sampler"] == REFINE:
+            if search["scouts"] is None:
+                search["scouts"] = usual_scouts(search["space"])
+            search |= {"trials": ends(search, STAGE)[-1], "reruns": confirm, "max_launches": None, "extend": False}
         return Study(
             workload=plain["workload"],
             optimizer=_optimizer(plain["optimizer"]["name"], plain["optimizer"]["target"]),
@@ -185,7 +188,7 @@ def build_study(config: DictConfig, batch_size: int) -> Study:
             batch_size=batch_size,
             goal=Goal.parse(plain["goal"]),
             budget=Budget(**plain["budget"]),
-            search=Search(**search | {"space": parse_space(search["space"])}),
+            search=Search(**search),
             stopping=plain["stopping"],
             race_factor=plain["race_factor"],
             precision=plain["precision"],

@@ -102,7 +102,11 @@ class SearchConfig:
         "and without `search=`, it chooses `search=sobol`",
         0,
     )
-    scouts: int = key("with `search=refine`: quasi-random trials that each batch size begins with", 6)
+    scouts: int | None = key(
+        "with `search=refine`: quasi-random trials that each batch size begins with; null: 6, or 2 D + 2 "
+        "with D > 4 tuned parameters",
+        None,
+    )
     refine: list[int] = key(
         "with `search=refine`: trials of each round that follows; a model of all batch sizes proposes their points",
         [4, 4, 4, 4, 3],

@@ -209,6 +209,16 @@ def test_optimizers_that_were_not_given_the_same_are_no_fair_comparison(warned, 
     assert set(said) == {f"{line}sweep both with the same settings.", *more}
 
 
+def test_more_scouts_for_more_parameters_are_fair(tmp_path, make_study, write_study):
+    rounds = {"sampler": "refine", "refine": (2,), "candidates": 1, "screens": 1}
+    for name, scouts in (("momentum", 6), ("sgd", 4)):
+        write_study(tmp_path, make_study(SPACES[name], optimizer=name, scouts=scouts, trials=scouts + 3, **rounds), [])
+    studies = list(load(tmp_path))
+    assert audits.differing(*studies, warnings.EQUAL) == set()
+    studies[0].question["search"]["refine"] = [4]
+    assert audits.differing(*studies, warnings.EQUAL) == {"search.refine"}
+
+
 def test_a_general_optimizer_is_judged_whatever_budgets_the_two_answer_under(warned, tmp_path):
     warned(optimizer="sgd", budgets=(0.5, 1.0))
     said = warned(SLOWER, budgets=(0.5, 1.0))
