@@ -126,10 +126,10 @@ class Search:
         repeats: repetitions of the whole search, with other seeds.
         reruns: trainings of the tuned configuration with fresh seeds.
         scouts, refine, candidates, screens, added, pool: of the sampler `refine`, whose `trials` follow from them.
-            Scouts are quasi-random points (None: `usual_scouts`); each number of `refine` is a round of points that a model of the trials so
-            far proposes; each of the best `candidates` is repeated with `screens` other seeds to choose the tuned
-            configuration. `added`: this many times, another round as long as the last one, and screens, follow.
-            `pool`: the model is of all batch sizes together.
+            Scouts are quasi-random points (None: `usual_scouts`); each number of `refine` is a round of points that a
+            model of the trials so far proposes; each of the best `candidates` is repeated with `screens` other seeds to
+            choose the tuned configuration. `added`: this many times, another round as long as the last one, and
+            screens, follow. `pool`: the model is of all batch sizes together.
     """
 
     sampler: str
