@@ -1,7 +1,7 @@
 """The number of lanes: stack heights are admitted by their bits, and the fastest admitted one is chosen."""
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import TypeVar
 
@@ -9,11 +9,13 @@ import torch
 from torch import Tensor
 
 from study.data import trees
-from study.data.resident import Data
+from study.data.resident import Data, in_chunks
+from study.data.trees import Tree
 from study.devices.memory import SHARE, device_bytes, unless_out_of_memory
 from study.engine import timing
 from study.engine.arithmetic import ARITHMETICS
 from study.engine.cost import Cost
+from study.engine.evaluation import evaluated_examples
 from study.records import Study
 from workloads.base import Workload
 
@@ -25,6 +27,8 @@ REFERENCE = 4
 """The stack height that defines the bits of a study; every higher stack tried so far agreed with it."""
 
 CHECKED_STEPS = 3
+LOW_EXAMPLES = 64
+"""Examples that each row of a stack lower than the reference sees in the check."""
 
 CPU_STACK_BYTES = 2**28
 """Most bytes of weights, gradients and optimizer state in one stack on a CPU; far more than its caches hold."""
@@ -49,11 +53,12 @@ def admitted(study: Study, workload: Workload, data: Data, most: int) -> Iterato
     """Stack heights up to `most` (or REFERENCE, if higher) whose rows all agree with the first row of the reference
     stack.
 
-    On a CPU they agree bit for bit, after some updates and in an evaluation; on other devices, whose kernels guarantee
-    less, to GPU_TOLERANCE. Kernels choose their blocking by shape and by the place of a row in a cache line, so the
-    check uses the real model and batch size. Stacks lower than the reference (a matrix times a vector, groups of few
-    channels) may use kernels with other bits; if they are not admitted, a trial alone has idle rows beside it. Only
-    height 1 (one trial at a time) is yielded if no height agrees, or if a GPU has too little memory for the reference.
+    On a CPU they agree bit for bit, after some updates and in evaluations of each number of examples; on other devices,
+    whose kernels guarantee less, to GPU_TOLERANCE. Kernels choose their blocking by shape and by the place of a row in
+    a cache line, so the check uses the real model and batch size. Stacks lower than the reference (a matrix times a
+    vector, groups of few channels) may use kernels with other bits, which may show in few of their updates: they are
+    checked for LOW_EXAMPLES. If they are not admitted, a trial alone has idle rows beside it. Only height 1 (one trial
+    at a time) is yielded if no height agrees, or if a GPU has too little memory for the reference.
     """
     compute = partial(_computed, study, workload, data)
     alike = compute(REFERENCE) if data.device.type == "cpu" else unless_out_of_memory(partial(compute, REFERENCE))
@@ -72,7 +77,8 @@ def admitted(study: Study, workload: Workload, data: Data, most: int) -> Iterato
         together = compute(height)
         if together is None:
             return None
-        return all(_agree(rows, row) for rows, row in zip(together, reference, strict=True))
+        same = all(_agree(rows, row) for rows, row in zip(together, reference, strict=True))
+        return same and (height >= REFERENCE or _low_agrees(compute, height, study, data))
 
     for height in HEIGHTS:
         if height > max(most, REFERENCE):
@@ -87,28 +93,55 @@ def admitted(study: Study, workload: Workload, data: Data, most: int) -> Iterato
         yield 1
 
 
-def _computed(study: Study, workload: Workload, data: Data, height: int, slower: float = 1.0) -> list[Tensor] | None:
+def _low_agrees(compute: Callable[..., list[Tensor] | None], height: int, study: Study, data: Data) -> bool:
+    """Whether a stack lower than the reference agrees with it for LOW_EXAMPLES; devices without a check of bits, and
+    arithmetics that were checked for so long, do."""
+    if data.device.type != "cpu" or ARITHMETICS[study.arithmetic].checked_examples >= LOW_EXAMPLES:
+        return True
+    low, reference = (compute(rows, examples=LOW_EXAMPLES) for rows in (height, REFERENCE))
+    assert low is not None
+    assert reference is not None
+    return all(_agree(rows, row[:1]) for rows, row in zip(low, reference, strict=True))
+
+
+def _computed(
+    study: Study, workload: Workload, data: Data, height: int, slower: float = 1.0, examples: int = 0
+) -> list[Tensor] | None:
     """Train one trial in every row for a few updates, at `slower` times the usual learning rate.
 
+    Arguments:
+        examples: that each row sees at least.
+
     Returns:
-        The weights (on other devices than CPUs: their change) and, unless models are evaluated one by one, the outputs;
-        each [height, ...]. None if the stack takes too many bytes.
+        The weights (on other devices than CPUs: their change) and, unless models are evaluated one by one, their
+        outputs (`_evaluated`); each [height, ...]. None if the stack takes too many bytes.
     """
     lanes = timing.started(study, workload, data, [0] * height, slower=slower)
     if height > REFERENCE and lanes.stack.bytes > _most_bytes(data):
         return None
     start = lanes.stack.weights[:1].clone()
-    lanes.advance(max(CHECKED_STEPS, ARITHMETICS[study.arithmetic].checked_examples // study.batch_size + 1))
+    examples = max(examples, ARITHMETICS[study.arithmetic].checked_examples)
+    lanes.advance(max(CHECKED_STEPS, examples // study.batch_size + 1))
     for row in range(height):
         lanes.stack.settle(row)
     found = [lanes.stack.weights if data.device.type == "cpu" else lanes.stack.weights - start]
     if not lanes.stack.predicts_alone:
-        chunk = study.evaluation_chunk
-        inputs, _ = next(data.chunks("val", range(min(chunk, data.counts["val"])), chunk))
+        predict = lanes.predictor(range(height))
         with torch.no_grad():
-            outputs = trees.leaves(lanes.predictor(range(height))(inputs))
+            outputs = [leaf for inputs in _evaluated(study, data) for leaf in trees.leaves(predict(inputs))]
         found += [leaf.unflatten(0, (height, -1)) for leaf in outputs if leaf.dtype == torch.float32]
     return found
+
+
+def _evaluated(study: Study, data: Data) -> Iterator[Tree]:
+    """Inputs of each number of examples that a forward pass of an evaluation may have: kernels may differ between
+    them."""
+    seen: set[int] = set()
+    for split, count in data.counts.items():
+        for chunk in in_chunks(evaluated_examples(count, study.evaluation.examples), study.evaluation_chunk):
+            if len(chunk) not in seen:
+                seen.add(len(chunk))
+                yield next(data.chunks(split, chunk, len(chunk)))[0]
 
 
 def _agree(rows: Tensor, row: Tensor) -> bool:

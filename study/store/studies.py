@@ -67,7 +67,7 @@ def check(results: Path, studies: Sequence[Study]) -> None:
             # Some recorded arithmetics were removed, and imported studies have none.
             if "arithmetic" in differing and held.get("arithmetic") in ARITHMETICS:
                 cure = f"repeat the engine= and engine.device= of the first run, which decide the arithmetic, or {cure}"
-            if "search.sampler" in differing:
+            if "search.sampler" in differing and held["search"].get("sampler"):  # imported studies have none
                 cure = f"search={held['search']['sampler']} continues it; or {cure}"
             _refuse(results, differing, cure)
 

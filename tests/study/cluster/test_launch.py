@@ -98,7 +98,7 @@ def test_as_yaml_lists_what_a_cluster_can_be_told():
 @pytest.fixture
 def jobs(tmp_path):
     asked = ["optimizer=sgd,momentum", "batch_size=16,64", "shards=2", f"results={tmp_path / 'results'}"]
-    return parse_jobs([*asked, "engine.workers=6"])
+    return parse_jobs([*asked, "engine.workers=6", "search=sobol"])
 
 
 def test_a_job_for_each_study_and_shard_in_order(jobs, tmp_path, monkeypatch):

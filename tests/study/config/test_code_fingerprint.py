@@ -101,7 +101,9 @@ def test_edits_are_told_by_file_and_part(tmp_path, mine, name, old, new, said):
         settled(tmp_path, mine, "batch_size=8")
     forget()
     with pytest.raises(store.StoreError, match=said):
-        whole_sweep.jobs_elsewhere(["workload=images", "optimizer=sgd", f"results={tmp_path / 'results'}"], mine)
+        whole_sweep.jobs_elsewhere(
+            ["workload=images", "optimizer=sgd", "search=sobol", f"results={tmp_path / 'results'}"], mine
+        )
     console = Console(width=1000, file=io.StringIO())
     warn.of_changes([settled(tmp_path, mine, "batch_size=8", mix=True)], console)
     assert "holds trials of another images: its code changed (" in console.file.getvalue()
