@@ -50,7 +50,7 @@ def forget():
 def settled(tmp_path, mine, *more, optimizer="sgd", mix=False):
     forget()
     asked = ["workload=images", f"optimizer={optimizer}", f"results={tmp_path / 'results'}", "search=sobol"]
-    [job], _ = whole_sweep.jobs_here([*asked, "engine.workers=1", *more], mine, mix)
+    [job], _ = whole_sweep.jobs_here([*asked, "search.reruns=0", "engine.workers=1", *more], mine, mix)
     return job
 
 
