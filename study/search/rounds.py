@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from analysis import counting
-from analysis.counting import INCOMPLETE, Measured, Outcome
+from analysis.counting import INCOMPLETE, Measured
 from analysis.edges import widening
 from analysis.question import stages
 from analysis.surrogate import curve
@@ -41,6 +41,7 @@ class Member:
         self.rounds: list[dict[str, Any]] = []
         self.points: list[Point] = [_rounded(point(study, index)) for index in range(self.ends[0])]
         self._trials: dict[int, Measured] = {}
+        self._results: dict[int, list[Result]] = {}
         self._reader = Reader(folder)
         self._read_at = -np.inf
 
@@ -58,17 +59,16 @@ class Member:
 
     def finished(self, count: int) -> bool:
         """True if the first `count` trials have ended."""
-        found = self.outcomes(count)
-        return all(index in found and found[index].status != INCOMPLETE for index in range(count))
-
-    def outcomes(self, count: int) -> dict[int, Outcome]:
-        """How the known ones of the first `count` trials ended."""
-        return counting.outcomes(self.study.rule, {i: self._trials[i] for i in sorted(self._trials) if i < count})
+        if count not in self._results and all(index in self._trials for index in range(count)):
+            trials = {index: self._trials[index] for index in range(count)}
+            found = counting.outcomes(self.study.rule, trials)
+            if all(outcome.status != INCOMPLETE for outcome in found.values()):
+                self._results[count] = [Result(self.points[i], trials[i], found[i]) for i in range(count)]
+        return count in self._results
 
     def results(self, count: int) -> list[Result]:
-        """The first `count` trials, which have ended."""
-        found = self.outcomes(count)
-        return [Result(self.points[index], self._trials[index], found[index]) for index in range(count)]
+        """The first `count` trials, which are `finished`; later trials do not change how they ended."""
+        return self._results[count]
 
     @property
     def space(self) -> dict[str, Dimension]:
