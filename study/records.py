@@ -16,6 +16,7 @@ from analysis import counting
 from analysis.counting import STOPPING_RULES, Branch, Goal, Rule
 from analysis.labels import listed
 from analysis.question import older
+from analysis.question.branches import SPLIT, VALIDATION
 from analysis.question.stages import EARLIER, REFINE, STAGE, ends
 from study import optimizers
 from study.optimizers.base import HALF_LIFE, Optimizer, resolved
@@ -105,10 +106,29 @@ class Study:
                 f"stopping at the goal needs a metric measured at every evaluation, val/..., but got "
                 f"{self.goal.metric}; choose one or stopping=budget."
             )
+        self._check_fresh_data()
         self._check_space()
         # A side at the end of the legal interval cannot be widened, whether or not it was declared hard.
         hardened = {name: each.hardened(self.legal(name)) for name, each in self.search.space.items()}
         object.__setattr__(self, "search", replace(self.search, space=hardened))
+
+    def _check_fresh_data(self) -> None:
+        """Refuse `search.fresh_data` where nothing would vary."""
+        what = self.search.fresh_data
+        if what and self.branch.rerun is None and not self.search.reruns:
+            key = "confirm" if self.search.sampler == REFINE else "reruns"
+            raise ValueError(f"search.fresh_data={what} varies fresh seeds, but there are none; give search.{key}=4.")
+        if what == SPLIT and not isinstance(self.workload.get("split_seed"), int):
+            raise ValueError(
+                f"search.fresh_data={SPLIT} varies workload.split_seed, but the configuration of {self.name} has none, "
+                "so nothing would vary; list split_seed: 0 in its file if its class takes this argument, else leave "
+                "out search.fresh_data."
+            )
+        if what == VALIDATION and self.evaluation.examples is None:
+            raise ValueError(
+                f"search.fresh_data={VALIDATION} varies the evaluated part of the validation set, but all of it is "
+                "evaluated; give evaluation.examples=N, fewer than it has."
+            )
 
     def _check_space(self) -> None:
         for name in self.asked_hyperparameters:
@@ -201,6 +221,24 @@ class Study:
         trial, order = (self.seeds.of(purpose, index, self.seed_key) for purpose in ("trial", "data_order"))
         return Trial(index, trial, order, taken(hyperparameters))
 
+    @property
+    def has_fresh_data(self) -> bool:
+        """True if each trial has data of its own (`of_trial`)."""
+        return self.branch.rerun is not None and self.search.fresh_data is not None
+
+    def of_trial(self, index: int) -> Study:
+        """The study with the data of trial `index`.
+
+        Without `search.fresh_data`, these are the study's own. With it, fresh seed number k has another split, of split
+        seed + 1 + k, or evaluates part 1 + k: a pure function of the number, so that equal numbers have equal data at
+        all batch sizes and for all optimizers, and form pairs.
+        """
+        if not self.has_fresh_data:
+            return self
+        if self.search.fresh_data == SPLIT:
+            return replace(self, workload={**self.workload, "split_seed": self.workload["split_seed"] + 1 + index})
+        return replace(self, evaluation=replace(self.evaluation, part=1 + index))
+
     def question(self) -> dict[str, Any]:
         """The study as plain data for study.json; `from_question` reads it back, without the derived `train_steps`."""
         space = {name: dimension.to_dict() for name, dimension in sorted(self.search.space.items())}
@@ -212,6 +250,10 @@ class Study:
         search = vars(self.search) | {"space": space, "budgets": list(self.search.budgets)}
         # Left out of other searches: questions on file may be older than these keys.
         search = {k: v for k, v in search.items() if self.search.sampler == REFINE or k not in ROUNDS}
+        if not search["fresh_data"]:
+            del search["fresh_data"]
+        if not self.evaluation.part:
+            del plain["evaluation"]["part"]
         branch = self.branch._asdict() | {"widened": list(self.branch.widened)}
         alike = {"workload": dict(self.workload), "search": search, "branch": branch}
         alike["optimizer_arguments"] = dict(self.optimizer_arguments)

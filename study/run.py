@@ -299,7 +299,7 @@ def provenance(study: Study, workers: Workers, command: str, shard: Shard) -> di
         "workers": workers.count,
         "threads_per_worker": 1,
         "engine": "lanes" if fused(study) else "serial",
-        "lanes": cost.lanes,
+        "lanes": 1 if study.has_fresh_data else cost.lanes,
         "shard": str(shard),
         "tf32": False,
         "python": sys.version.split()[0],

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from analysis.counting import ADAPTIVE_SAMPLERS, evaluation_grid, launch_limit
+from analysis.question.branches import SPLIT, VALIDATION
 from analysis.question.stages import INDEXED_SAMPLERS, REFINE, STAGE, ends
 from study.schedules import conditional
 from study.space import Dimension
@@ -57,12 +58,14 @@ class Evaluation:
         every: every `every`-th evaluation also measures the training subset and the test set; so do the first one that
             meets the goal and the one at the end of the budget.
         examples: most evaluated examples of a split, a fixed random part of it; None: all.
+        part: the number of that part. Only fresh seeds have another one than 0 (`study.records.Study.of_trial`).
     """
 
     first: float = 0.02
     ratio: float = 1.1
     every: int = 5
     examples: int | None = None
+    part: int = 0
 
     def __post_init__(self) -> None:
         if not 0 < self.first <= 1:
@@ -125,6 +128,8 @@ class Search:
         budgets: multiples of the step budget, 1 among them. The search runs under each; the fewest steps count.
         repeats: repetitions of the whole search, with other seeds.
         reruns: trainings of the tuned configuration with fresh seeds.
+        fresh_data: what else is fresh in each of these trainings. SPLIT: the split into training and validation data;
+            VALIDATION: the random part of the validation set that is evaluated; None: nothing, all have the same data.
         scouts, refine, candidates, screens, added, pool: of the sampler `refine`, whose `trials` follow from them.
             Scouts are quasi-random points (None: `usual_scouts`); each number of `refine` is a round of points that a
             model of the trials so far proposes; each of the best `candidates` is repeated with `screens` other seeds to
@@ -142,6 +147,7 @@ class Search:
     budgets: tuple[float, ...] = (1.0,)
     repeats: int = 0
     reruns: int = 0
+    fresh_data: str | None = None
     scouts: int | None = None
     refine: tuple[int, ...] = (4, 4, 4, 4, 3)
     candidates: int = 2
@@ -169,6 +175,8 @@ class Search:
             raise ValueError(f"search.extend_factor must be at least 1.1, but got {self.extend_factor:g}.")
         for name in ("extend_limit", "repeats", "reruns"):
             at_least(f"search.{name}", getattr(self, name), 0)
+        if self.fresh_data not in (known := (None, SPLIT, VALIDATION)):
+            raise ValueError(f"unknown search.fresh_data {self.fresh_data!r}{suggest(str(self.fresh_data), known[1:])}")
         if self.sampler == REFINE:
             self._check_rounds()
         if not all(math.isfinite(multiple) and multiple > 0 for multiple in self.budgets) or 1 not in self.budgets:

@@ -5,6 +5,9 @@ from typing import Any, NamedTuple, Self
 
 TUNED = "tuned"
 """The rule that transfers nothing: the batch size's own tuned configuration, the reference for the other rules."""
+SPLIT, VALIDATION = "split", "validation"
+"""What `search.fresh_data` varies with each fresh seed: the split into training and validation data, or the evaluated
+part of the validation set alone."""
 
 
 class Branch(NamedTuple):

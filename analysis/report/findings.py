@@ -8,8 +8,17 @@ import pandas as pd
 from analysis.counting import COMPLETE, RACE, Goal
 from analysis.estimates import by_goal, headlines, verdicts
 from analysis.labels import batch_sizes, goal_text, listed, percent
-from analysis.load import GOAL, StudyData
+from analysis.load import GOAL, STUDY, StudyData
+from analysis.question.branches import SPLIT, VALIDATION
 from analysis.tables import steps_to_result, transfer
+
+FRESH_DATA = {
+    SPLIT: "each fresh seed has another split into training and validation data, so that the spread over seeds, and "
+    "the intervals made of it, hold the luck of the split, too",
+    VALIDATION: "each fresh seed is evaluated on another random part of the validation set, so that the spread over "
+    "seeds, and the intervals made of it, hold the luck of this part, too",
+}
+"""`search.fresh_data` -> the sentence about fresh seeds."""
 
 
 def sentences(studies: Sequence[StudyData], tables: Mapping[str, pd.DataFrame], goals: Sequence[Goal]) -> list[str]:
@@ -30,6 +39,7 @@ def sentences(studies: Sequence[StudyData], tables: Mapping[str, pd.DataFrame], 
         *verdicts.sentences(tables["compare"], limits),
         *verdicts.sentences(tables["compare_workloads"], limits, by="workload"),
         *_tuned_for(tables["steps_to_result"]),
+        *about_fresh_data(studies, tables["steps_to_result"]),
         *headlines.sentences(tables["steps_to_result"], limits),
         *by_goal.sentences(tables["critical_by_goal"], studies),
         *transfer.sentences(tables["rules"]),
@@ -46,6 +56,28 @@ def _tuned_for(steps: pd.DataFrame) -> list[str]:
         f"tuned for {row.tuned_for}, which are read as they are."
         for row in known.itertuples()
     ]
+
+
+def about_fresh_data(studies: Sequence[StudyData], steps: pd.DataFrame) -> list[str]:
+    """What the spread over fresh seeds holds beside that of initialisation and order, if the data differed too.
+
+    Arguments:
+        steps: from `analysis.estimates.tuned.table`.
+
+    >>> steps = pd.read_csv(f"{published}/tables/steps_to_result.csv")
+    >>> about_fresh_data([study], steps)  # all seeds had the same data
+    []
+    >>> study.question["search"]["fresh_data"] = "split"  # as if the sweep had this
+    >>> [said.partition(",")[0] for said in about_fresh_data([study], steps)]
+    ['mlp_digits with sgd: each fresh seed has another split into training and validation data']
+    """
+    seen = {tuple(key) for key in steps.loc[steps["seeds"] > 0, STUDY].itertuples(index=False)}
+    curves: dict[str, dict[str, None]] = {}
+    for study in studies:
+        what = study.question["search"].get("fresh_data")
+        if what and study.key in seen:
+            curves.setdefault(what, {})[" with ".join(study.curve)] = None
+    return [f"{', '.join(names)}: {FRESH_DATA[what]}." for what, names in curves.items()]
 
 
 def stopping_sentences(studies: Sequence[StudyData]) -> list[str]:

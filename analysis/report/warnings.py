@@ -23,7 +23,7 @@ KINDS = (
 
 EQUAL = (
     *("budget", "evaluation", "precision", "search.trials", "search.budgets", "search.sampler"),
-    *("search.refine", "search.candidates", "search.screens"),
+    *("search.refine", "search.candidates", "search.screens", "search.fresh_data"),
 )
 """Settings that two optimizers must share for a fair comparison."""
 FEWEST_NEAR = 5

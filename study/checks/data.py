@@ -11,12 +11,13 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset, default_collate
 
+from analysis.question.branches import SPLIT, VALIDATION
 from study.checks.calling import calling
 from study.data import digest, trees
-from study.data.examples import Examples
+from study.data.examples import Examples, splits_of
 from study.errors import UsageError
 from study.records import Study
-from workloads.base import Splits, Workload, optional
+from workloads.base import Splits, Workload, build, optional
 
 COLLATE = (
     "give the workload a member `collate`, a function of a list of examples that returns (inputs, targets), such as "
@@ -41,6 +42,28 @@ def check_splits(study: Study, workload: Workload, splits: object) -> None:
             _check_tensors(where, split)
         else:
             _check_data_set(study, examples, name, split)
+
+
+def check_fresh_data(study: Study, workload: Workload, splits: Splits) -> None:
+    """Raise UsageError if `search.fresh_data` would vary nothing: not the data of the next split seed, or not the
+    evaluated part of the validation set."""
+    most, held = study.evaluation.examples, Examples(splits, optional(workload, "collate")).count("val")
+    if study.search.fresh_data == VALIDATION and most is not None and most >= held:
+        raise UsageError(
+            f"search.fresh_data={VALIDATION} varies the evaluated part of the validation set, but "
+            f"evaluation.examples={most:,} is all of it ({held:,} examples); give fewer."
+        )
+    if study.search.fresh_data == SPLIT:
+        seed = study.workload["split_seed"] + 1
+        other = build({**study.workload, "split_seed": seed})
+        with calling(study, "splits()", f"with split_seed={seed}"):
+            found = splits_of(other)
+        check_splits(study, other, found)
+        if not digest.changed(digest.digest(workload, splits), digest.digest(other, found)):
+            raise UsageError(
+                f"search.fresh_data={SPLIT} varies workload.split_seed, but {study.name}.splits() returns the same "
+                f"data with {seed} as with {seed - 1}; let them depend on it, or leave out search.fresh_data."
+            )
 
 
 def _check_tensors(where: str, split: tuple[Any, ...]) -> None:

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from analysis.labels import listed
 from study import store
 from study.checks.calling import FEW, calling, in_the_loss
-from study.checks.data import check_splits
+from study.checks.data import check_fresh_data, check_splits
 from study.checks.functions import check_functions
 from study.checks.model import check_evaluation, check_model, first, mixture
 from study.checks.state import State, stateful
@@ -106,7 +106,7 @@ class CheckedWorkload:
 
 def _checked(job: Job, checked: dict[str, CheckedWorkload], device: str) -> CheckedWorkload:
     """The job's workload, built once for all jobs that share it, and checked for this job's study."""
-    key = str(job.study.workload)
+    key = str((job.study.workload, job.study.search.fresh_data))
     try:
         if key not in checked:
             checked[key] = _built(job, device)
@@ -129,6 +129,7 @@ def _built(job: Job, device: str) -> CheckedWorkload:
             f"workload.train_examples is {wanted}, but {study.name}.splits() returns {got}; set "
             f"workload.train_examples={got}."
         )
+    check_fresh_data(study, workload, splits)
     few = examples.read("train", range(min(FEW, got)))
     layout = check_model(study, workload, *few)
     counts = [min(examples.count("val"), examples.count(split)) for split in ("train", "val")]

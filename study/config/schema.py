@@ -102,6 +102,14 @@ class SearchConfig:
         "and without `search=`, it chooses `search=sobol`",
         0,
     )
+    fresh_data: str | None = key(
+        "with each fresh seed (of `search.reruns` or `search.confirm`) also another split into training and validation "
+        "data (`split`: `workload.split_seed` + 1 + its number), or another random part of the validation set "
+        "(`validation`, with `evaluation.examples`). Their spread then includes the luck of the split. Null: all have "
+        "the same data",
+        None,
+        values="`split`, `validation`",
+    )
     scouts: int | None = key(
         "with `search=refine`: quasi-random trials that each batch size begins with; null: 6, or 2 D + 2 "
         "with D > 4 tuned parameters",

@@ -68,7 +68,7 @@ class Log:
 
     def examples(self, split: str) -> Sequence[int]:
         """The indices of the evaluated examples of a split, increasing."""
-        return evaluated_examples(self.data.counts[split], self.study.evaluation.examples)
+        return evaluated_examples(self.data.counts[split], self.study.evaluation.examples, self.study.evaluation.part)
 
     def wants_all(self, step: int, errors: Mapping[str, float]) -> bool:
         """Whether to measure the training subset and the test set too at this step. `errors`: its validation errors."""
@@ -217,11 +217,15 @@ class _Wholes:
 
 
 @lru_cache(maxsize=16)
-def evaluated_examples(count: int, most: int | None) -> Sequence[int]:
-    """The indices of the evaluated examples among `count`, increasing: all, or a fixed random part of `most`."""
+def evaluated_examples(count: int, most: int | None, part: int = 0) -> Sequence[int]:
+    """The indices of the evaluated examples among `count`, increasing: all, or a fixed random part of `most`.
+
+    Arguments:
+        part: the number of the part; two parts may overlap.
+    """
     if most is None or most >= count:
         return range(count)
-    return sorted(epoch_permutation(0, 0, count)[:most].tolist())
+    return sorted(epoch_permutation(part, 0, count)[:most].tolist())
 
 
 @contextmanager

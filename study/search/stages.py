@@ -102,15 +102,22 @@ def rerun(tuner: Tuner) -> Study:
     """A search that trains the tuned configuration of a complete search again, with fresh seeds."""
     study, best = tuner.study, tuner.tuned
     assert best is not None
-    return trained_again(study, best.hyperparameters, study.search.reruns, study.branch._replace(rerun=best.index))
+    branch, fresh = study.branch._replace(rerun=best.index), study.search.fresh_data
+    return trained_again(study, best.hyperparameters, study.search.reruns, branch, fresh)
 
 
-def trained_again(study: Study, hyperparameters: Mapping[str, float], times: int, branch: Branch) -> Study:
-    """A search that trains one configuration `times` times, with different seeds, to the goal or the full budget."""
+def trained_again(
+    study: Study, hyperparameters: Mapping[str, float], times: int, branch: Branch, fresh_data: str | None = None
+) -> Study:
+    """A search that trains one configuration `times` times, with different seeds, to the goal or the full budget.
+
+    Arguments:
+        fresh_data: what else differs between these trainings, as in `study.settings.Search`.
+    """
     fixed = {name: Dimension(choices=(value,)) for name, value in hyperparameters.items()}
     return replace(
         study,
-        search=Search("sobol", trials=times, space=fixed, max_launches=times),
+        search=Search("sobol", trials=times, space=fixed, max_launches=times, fresh_data=fresh_data),
         # A race would stop the slow seeds, and they are part of the measurement.
         stopping="goal" if STOPPING[study.stopping].races else study.stopping,
         branch=branch,

@@ -6,7 +6,7 @@ import importlib
 import json
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
@@ -15,15 +15,17 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from study.devices import signals
 from study.errors import Failed, Refused
-from study.records import Study, Trial
+from study.records import Curve, Study, Trial
 from study.user_code import faults
 from study.workers import messages
+from study.workers.apart import by_data
 
 if TYPE_CHECKING:
     from study.data.resident import Source
     from study.devices.distributed import Rank, Team
     from study.devices.placement import Placement
     from study.engine.checkpoints import Pace
+    from study.engine.serial import Proposals
     from workloads.base import Splits, Workload
 
 
@@ -190,26 +192,34 @@ class _Worker:
 
         parent = _Parent(self.pipe, self.team, Pace(None))
         try:
-            workload, data = self._load(order.study)
-            team = self._team_for(order.study, workload)
+            team = self._team_for(order.study, self._load(order.study)[0])
             if team is None:
                 return  # the batch is too small to give this rank a part
             parent = _Parent(self.pipe, team, Pace(self.placement.checkpoint_minutes, team.broadcast))
-            self._carry_out(order, workload, data.shared(team), parent)
+            self._carry_out(order, team, parent)
         except Exception as error:
             if not (out_of_memory(error) and parent.team.agreed(error)):
                 raise
             parent.report(messages.TooLarge(too_large(order.study, self.device, error)))
 
-    def _carry_out(self, order: messages.Order, workload: Workload, data: Source, parent: _Parent) -> None:
+    def _carry_out(self, order: messages.Order, team: Team, parent: _Parent) -> None:
         from study.engine import train
 
         if isinstance(order, messages.Measure):
-            cost = train.measure(order.study, workload, data, order.most, order.lanes)
+            workload, data = self._load(order.study)
+            cost = train.measure(order.study, workload, data.shared(team), order.most, order.lanes)
             parent.report(messages.Measured(cost))
             return
-        for curve in train.train(order.study, workload, data, parent, order.heights, order.lanes):
-            parent.report(messages.Finished(curve))
+        for study, proposals in by_data(order.study, parent):
+            for curve in self._trained(study, team, proposals, order):
+                parent.report(messages.Finished(curve))
+
+    def _trained(self, study: Study, team: Team, proposals: Proposals, order: messages.Train) -> Iterator[Curve]:
+        """The curves of the proposed trials, which share the data of `study`. Ends without holding the data."""
+        from study.engine import train
+
+        workload, data = self._load(study)
+        yield from train.train(study, workload, data.shared(team), proposals, order.heights, order.lanes)
 
     def _load(self, study: Study) -> tuple[Workload, Source]:
         """The study's workload and data. Loading them releases the data of the workload before, to save memory."""

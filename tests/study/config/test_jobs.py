@@ -178,6 +178,8 @@ REFUSED = [
     (["search.budgets=[1,-1]"], ["search.budgets must be", "above 0", "-1"]),
     (["search.repeats=-1"], ["search.repeats must be", "at least 0", "-1"]),
     (["search.reruns=-3"], ["search.reruns must be", "at least 0", "-3"]),
+    (["search=refine", "search.fresh_data=split", "search.confirm=0"], ["there are none; give search.confirm=4"]),
+    (["workload=nqm", "search.fresh_data=split"], ["configuration of nqm has none", "split_seed: 0 in its file"]),
     (["search.storage=nowhere"], ["search.storage=nowhere cannot be used", "sqlite:///optuna.db"]),
     (["search.storage=sqlite:////no/such/folder/optuna.db"], ["search.storage=sqlite:", "cannot be used"]),
     (["search.space.learning_rate.low=0"], ["search.space.learning_rate", "`low > 0` must hold", "0"]),

@@ -1,0 +1,45 @@
+"""Trials whose data differ train one after another: lanes, evaluations and memory share one data set."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from study.records import Study, Trial
+
+if TYPE_CHECKING:
+    from study.engine.serial import Proposals
+
+
+def by_data(study: Study, proposals: Proposals) -> Iterator[tuple[Study, Proposals]]:
+    """(the study with the data of some trials, the proposals of these trials): all together, or each trial alone if it
+    has data of its own. Each part must be trained before the next one is taken."""
+    if not study.has_fresh_data:
+        yield study, proposals
+        return
+    while (trial := proposals.ask(wait=True)) is not None:
+        yield study.of_trial(trial.index), Alone(trial, proposals)
+
+
+class Alone:
+    """Proposes one trial; all else is asked of the proposals that it came from."""
+
+    def __init__(self, trial: Trial, others: Proposals) -> None:
+        self._trial: Trial | None = trial
+        self._others = others
+        self.pace = others.pace
+
+    def ask(self, wait: bool) -> Trial | None:
+        """The trial, once."""
+        trial, self._trial = self._trial, None
+        return trial
+
+    def step_limit(self, index: int) -> int:
+        """See `study.engine.serial.Proposals`, as of the methods below."""
+        return self._others.step_limit(index)
+
+    def checkpoint(self, index: int) -> bytes | None:
+        return self._others.checkpoint(index)
+
+    def keep(self, index: int, checkpoint: bytes) -> None:
+        self._others.keep(index, checkpoint)
