@@ -1,10 +1,12 @@
 """`search.fresh_data`: fresh seeds that also have another split, or another evaluated part of the validation set."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
+from helpers.blobs import Blobs
 from helpers.desks import Desk
 
 from analysis.counting import Branch
@@ -17,7 +19,7 @@ from study.checks.data import check_fresh_data
 from study.data import streaming
 from study.data.examples import splits_of
 from study.engine import train
-from study.engine.evaluation import evaluated_examples
+from study.engine.evaluation import Log, evaluated_examples
 from study.errors import UsageError
 from study.records import Study
 from study.search import stages
@@ -65,6 +67,9 @@ def test_a_seed_of_one_number_is_evaluated_on_one_part(again):
     assert len({tuple(part) for part in [evaluated_examples(60, 20), *parts]}) == 4
     assert all(part == sorted({*part}) and len(part) == 20 for part in parts)
     assert rerun.of_trial(1).workload == WORKLOAD
+    data = SimpleNamespace(counts={"val": 60})
+    logs = [Log(rerun.of_trial(k), Blobs(), data, rerun.trial(k, POINT)) for k in range(3)]
+    assert [log.examples("val") for log in logs] == parts
 
 
 def test_it_is_recorded_and_studies_without_it_keep_their_question(again):
@@ -175,7 +180,7 @@ def test_every_choice_has_a_sentence():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("engine", ["lanes", "serial"])
+@pytest.mark.parametrize("engine", ["lanes", pytest.param("serial", marks=pytest.mark.release)])
 def test_digits_with_another_split_for_each_seed(tmp_path, says, engine):
     """Each rerun is the training that its number says; more of them, from other workers, change none."""
     asked = ["sweep", "optimizer=sgd", "batch_size=32,256", "search=sobol", "search.trials=3", f"engine={engine}"]

@@ -13,6 +13,7 @@ from study.devices import memory
 from study.devices.distributed import Team
 from study.devices.placement import Placement
 from study.engine import train
+from study.search.stages import trained_again
 from study.workers import messages, pool, process
 from workloads import base
 
@@ -66,6 +67,28 @@ def test_data_as_they_were_made_are_not_kept_beside_those_that_are_trained_on(ma
     monkeypatch.setattr(train, "measure", lambda study, workload, data, *how: held.append(weakref.ref(data.inputs)))
     served(monkeypatch, iter([messages.Measure(make_study(), 4, None)]), waiting=look)
     assert kept == [False, True]
+
+
+def test_trials_with_splits_of_their_own_train_alone_and_only_one_split_is_kept(make_study, monkeypatch):
+    workload = {"_target_": "somewhere.Tiny", "name": "tiny", "train_examples": 64, "split_seed": 7}
+    study = make_study(workload=workload, reruns=2, fresh_data="split")
+    point = {"learning_rate": 0.1, "momentum": 0.9}
+    study = trained_again(study, point, 2, study.branch._replace(rerun=0), "split")
+    held, found = [], []
+
+    def trained(study, workload, data, proposals, heights, lanes):
+        gc.collect()
+        held.append(weakref.ref(data.inputs))
+        indices = []
+        while (trial := proposals.ask(wait=False)) is not None:
+            indices.append(trial.index)
+        found.append((study.workload["split_seed"], indices, [tensor() is not None for tensor in held]))
+        yield from ()
+
+    monkeypatch.setattr(train, "train", trained)
+    proposals = [messages.Proposal(study.trial(index, point), has_checkpoint=False) for index in range(2)]
+    served(monkeypatch, iter([messages.Train(study, (4,), 4), *proposals, None]), waiting=lambda: None)
+    assert found == [(8, [0], [True]), (9, [1], [False, True])]
 
 
 @pytest.mark.parametrize("first", [0, 1])
