@@ -115,6 +115,7 @@ def test_reruns_under_way_are_neither_infeasible_nor_missed(tmp_path, make_study
     assert (row["reruns"], row["infeasible"], row["reached"]) == (2, 0, 2)
 
 
+@pytest.mark.slow
 def test_batch_sizes_that_nobody_has_trained_are_neither_advised_against_nor_costed(sweep, advise):
     folder = sweep({8: [400] * 4, 64: []})
     build([folder], folder)

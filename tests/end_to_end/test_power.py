@@ -119,6 +119,7 @@ def test_a_target_is_missed_beyond_two_standard_errors(value, missed):
     assert benchmark.Target("rmse", value, error=0.02, limit=0.25).missed == missed
 
 
+@pytest.mark.slow
 def test_the_tables_of_a_tiny_benchmark(capsys, tmp_path):
     report = benchmark.Report()
     report.accuracy(DIGITS, (benchmark.TODAY, benchmark.REFINE), 2)

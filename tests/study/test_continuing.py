@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import pytest
 from helpers.checkpointed import held, saved, step
+from helpers.fused import partly
 from helpers.processes import tables
 
 from analysis.load import load_study
@@ -17,7 +18,7 @@ from study.engine import checkpoints
 from study.search.tuner import Tuner
 
 
-@pytest.mark.parametrize("sampler", ["tpe", "gp", "cmaes"])
+@pytest.mark.parametrize("sampler", partly(["tpe", "gp", "cmaes"], 3))
 def test_an_adaptive_sampler_proposes_a_trial_under_way_again(make_study, make_curve, sampler):
     study = make_study(trials=16, sampler=sampler)
     tuner = Tuner(study)

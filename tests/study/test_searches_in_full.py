@@ -155,6 +155,7 @@ def test_ties_between_budgets_go_to_the_smaller(swept, studies):
     assert answer.branch.budget == 1
 
 
+@pytest.mark.slow
 def test_repeats_have_other_seeds_and_never_give_the_answer(swept, studies):
     made = swept(lambda study, h: 40 - study.branch.repeat, repeats=2)
     assert [search.branch.repeat for search in made] == [0, 1, 2]
@@ -167,12 +168,14 @@ def test_repeats_have_other_seeds_and_never_give_the_answer(swept, studies):
     assert (row["searches"], row["reached"], row["least"], row["median"], row["greatest"]) == (3, 3, 38, 39, 40)
 
 
+@pytest.mark.slow
 def test_repeats_answer_as_the_first_search_does_by_the_best_of_their_budgets(swept, studies):
     swept(lambda study, h: (40 - study.branch.repeat) * study.branch.budget, repeats=2, budgets=(0.5, 1.0))
     [row] = analysis_searches.repeats(studies()).to_dict("records")
     assert (row["searches"], row["least"], row["median"], row["greatest"]) == (3, 19, 20, 20)
 
 
+@pytest.mark.slow
 def test_budgets_that_were_not_searched_yet_are_told_and_their_repeats_do_not_count(swept, tmp_path, studies):
     """Searches are made budget by budget, the first one's before its repeat's."""
     swept(lambda study, h: 40 * study.branch.budget, times=2, repeats=1, budgets=(0.5, 1.0, 2.0))

@@ -33,6 +33,7 @@ def test_momentum_on_the_authors_groups(batch_size, published):
     assert found.steps == pytest.approx(published, rel=0.005)
 
 
+@pytest.mark.slow
 def test_the_published_critical_batch_size():
     steps = {2**power: fewest_steps(2**power, 0.01, RATES, **GROUPS).steps for power in range(2, 22)}
     assert fits.hyperbola(steps).critical == pytest.approx(792, abs=0.5)

@@ -57,6 +57,7 @@ def refined(batch_sizes, stages=(4, 4, 4)):
     return model, results
 
 
+@pytest.mark.slow
 def test_eighteen_trials_a_batch_size_find_the_valley():
     batch_sizes = (8, 32, 128, 512)
     model, results = refined(batch_sizes)

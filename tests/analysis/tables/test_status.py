@@ -151,6 +151,7 @@ def test_status_of_nothing_is_refused(tmp_path, says):
     assert "no studies in" in says("status", tmp_path, status=2)
 
 
+@pytest.mark.slow
 def test_whoever_reads_it_may_stop_reading():
     """As `head` does; JSON of many studies is more than a pipe holds."""
     command = [sys.executable, "-m", "study", "status", "results/published/mlp_digits", "--json"]

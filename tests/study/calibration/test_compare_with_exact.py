@@ -77,6 +77,7 @@ def test_the_optimum_is_no_worse_than_any_point_of_a_grid(jobs):
         assert at == one.optimum <= one.fewest_exact <= one.tuned_exact
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "broken",
     [

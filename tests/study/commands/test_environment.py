@@ -53,6 +53,7 @@ def test_a_command_ends_with_the_ranks_of_a_scheduler_in_its_environment(left):
     assert "mlp_digits" in done.stdout
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "backend",
     [

@@ -121,6 +121,7 @@ def test_an_export_is_whole_or_not_there_and_never_among_other_files(own, tmp_pa
     assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "own"]
 
 
+@pytest.mark.slow
 def test_from_the_command_line(own, tmp_path, capsys):
     assert exchange.FORMATS == FORMATS
     assert main(["export", str(own("race")), str(tmp_path / "released")]) == 0

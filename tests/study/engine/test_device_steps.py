@@ -166,6 +166,7 @@ def test_a_stack_keeps_one_height_of_steps(device, resumable):
     assert before() is None
 
 
+@pytest.mark.slow
 def test_streamed_data_make_the_same_curves(device, resumable):
     study = resumable("plain")
     data = streaming.source(WORKLOADS["plain"].splits(CPU), str(DEVICE), 0.0, loaders=0)

@@ -85,7 +85,7 @@ def test_a_height_that_computes_other_bits_is_not_admitted(question, monkeypatch
 
 
 @pytest.mark.parametrize("fails", ["step_seconds", "cost_of"])
-@pytest.mark.parametrize(("most", "forced"), [(4, None), (8, None), (4, 11)])
+@pytest.mark.parametrize(("most", "forced"), partly([(4, None), (8, None), (4, 11)], 3))
 def test_measuring_that_runs_out_of_memory_settles_for_fewer_lanes(question, monkeypatch, fails, most, forced):
     cost = timing.cost_of
 

@@ -247,7 +247,7 @@ def test_lanes_are_the_references(expected, name):
     assert departure(in_lanes(name), expected[name]) < TOLERANCE
 
 
-@pytest.mark.parametrize("name", partly([name for name in FUSED if OPTIMIZERS[name].stacked], 2))
+@pytest.mark.parametrize("name", partly([name for name in FUSED if OPTIMIZERS[name].stacked], 4))
 def test_the_lanes_fast_form_is_the_rule(name):
     assert departure(in_lanes(name), in_lanes(name, fast=False)) < TOLERANCE
 

@@ -81,6 +81,7 @@ def test_trials_that_an_earlier_run_kept_elsewhere_are_entered(tmp_path, make_st
     assert states(tmp_path) == ["COMPLETE"]
 
 
+@pytest.mark.slow
 def test_sweeps_of_one_question_share_a_search(monkeypatch, tmp_path, make_study, make_curve):
     monkeypatch.setattr("study.search.tuner.STARTUP", 1)
     url = f"sqlite:///{tmp_path / 'optuna.db'}"

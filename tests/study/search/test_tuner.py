@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from helpers.fused import partly
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import qmc
@@ -19,7 +20,7 @@ from study.search.tuner import Tuner
 from study.settings import SAMPLERS, Seeds
 from study.space import values
 
-samplers = pytest.mark.parametrize("sampler", [name for name in SAMPLERS if name != REFINE])
+samplers = pytest.mark.parametrize("sampler", partly([name for name in SAMPLERS if name != REFINE], 2))
 indexed = pytest.mark.parametrize("sampler", INDEXED_SAMPLERS)
 WIDE = {f"x{i}": {"low": 0, "high": 1} for i in range(3)} | {"learning_rate": {"low": 1e-3, "high": 1, "scale": "log"}}
 

@@ -11,6 +11,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from helpers.fused import partly
 from helpers.processes import wait_until
 
 from study import whole_sweep
@@ -74,7 +75,7 @@ with claimed(Path(sys.argv[1])):
 """
 
 
-@pytest.mark.parametrize("killed", [True, False])
+@pytest.mark.parametrize("killed", partly([True, False], 2))
 def test_a_claim_ends_with_its_process(tmp_path, killed):
     command = [sys.executable, "-c", HOLDER, str(tmp_path)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:

@@ -153,6 +153,7 @@ def test_what_does_not_fit_is_named_and_nothing_changes(tmp_path, make_study, ma
     assert [curve.trial.index for curve in store.load(folder)] == [0, 1, 2]
 
 
+@pytest.mark.slow
 def test_a_report_that_does_not_fit_keeps_the_one_before(tmp_path, make_study, make_curve, write_study):
     study = make_study()
     write_study(tmp_path, study, [make_curve(study, index, reaches=20) for index in range(4)])

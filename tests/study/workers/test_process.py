@@ -69,6 +69,7 @@ def test_data_as_they_were_made_are_not_kept_beside_those_that_are_trained_on(ma
     assert kept == [False, True]
 
 
+@pytest.mark.slow
 def test_trials_with_splits_of_their_own_train_alone_and_only_one_split_is_kept(make_study, monkeypatch):
     workload = {"_target_": "somewhere.Tiny", "name": "tiny", "train_examples": 64, "split_seed": 7}
     study = make_study(workload=workload, reruns=2, fresh_data="split")
