@@ -13,7 +13,7 @@ from benchmarks import chaos
     [
         (chaos.survive, 5),
         (partial(chaos.crowd, 4), 2),
-        (partial(chaos.relay, 2), 4),
+        pytest.param(partial(chaos.relay, 2), 4, marks=pytest.mark.release),
         pytest.param(partial(chaos.relay, 2, cluster="local"), 3, marks=pytest.mark.release),
     ],
     ids=["one process", "a crowd", "in rounds", "in rounds, by jobs"],
