@@ -25,7 +25,7 @@ def sentences(pairs: pd.DataFrame, limits: pd.DataFrame, by: str = "optimizer") 
     ...     print(part)
     mlp_digits to validation cross entropy < 0.2:
     momentum needs 1.25 times (95%: 1.05 to 1.48) fewer steps than sgd over batch sizes 1 to 1,024
-    tied up to the critical batch size, over 1 to 32 (factors from 1.1 could have been seen)
+    momentum and sgd are tied up to the critical batch size, over 1 to 32 (factors from 1.1 could have been seen)
     momentum needs 1.51 times (95%: 1.12 to 2.03) fewer steps than sgd beyond the critical batch size, over 64 to 1,024.
     """
     found = []
@@ -52,7 +52,7 @@ def _ranges(pair: pd.DataFrame) -> Iterator[str]:
         for row in pair[pair["kind"] == kind].itertuples():
             sizes = f"{row.smallest_batch_size:,} to {row.largest_batch_size:,}"
             where = f"over batch sizes {sizes}" if kind == ALL else f"{kind}, over {sizes}"
-            yield _needs(row, where) if row.shown else f"tied {where} ({_visible([row])})"
+            yield _needs(row, where) if row.shown else f"{row.a} and {row.b} are tied {where} ({_visible([row])})"
 
 
 def _needs(row: pd.Series, where: str) -> str:
@@ -90,7 +90,8 @@ def _single(pair: pd.DataFrame) -> Iterator[str]:
         return
     yield from _at(rows, "at batch size")
     if not rows["shown"].any():
-        yield f"tied at each single batch size ({_visible(list(rows.itertuples()))})"
+        names = f"{pair['a'].iloc[0]} and {pair['b'].iloc[0]}"
+        yield f"{names} are tied at each single batch size ({_visible(list(rows.itertuples()))})"
 
 
 def _at(rows: pd.DataFrame, where: str) -> Iterator[str]:
