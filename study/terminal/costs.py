@@ -43,7 +43,7 @@ def show(console: Console, left: Sequence[Work], place: str, workers: int, cheap
         f"{place}, measured on a few real steps.{early and f' {early}'}"
     )
     search = left[0].study.search
-    more = [*(["wider search spaces"] if search.extend else []), *(["reruns"] if search.reruns else [])]
+    more = [*(["wider search spaces"] if search.extend else []), *(["fresh seeds"] if search.reruns else [])]
     if more:
         console.print(f"Not included: {' and '.join(more)}, which depend on the results.")
     if total > LONG:
