@@ -70,6 +70,17 @@ class Member:
         """The first `count` trials, which are `finished`; later trials do not change how they ended."""
         return self._results[count]
 
+    def informs(self, before: int) -> int | None:
+        """How many of its first trials inform a stage that follows `before` trials; None if they have not all ended.
+
+        A search without a trial that met the goal ended with its rounds, and informs all later stages by these.
+        """
+        if len(self.points) >= before and self.finished(before):
+            return before
+        rounds = self.ends[len(self.study.search.refine)]
+        missed = before > rounds and self.finished(rounds) and not any(r.outcome.result for r in self.results(rounds))
+        return rounds if missed else None
+
     @property
     def space(self) -> dict[str, Dimension]:
         """The search space, with the ranges that rounds extended as wide as the latest one made them."""
@@ -153,7 +164,7 @@ class Pool:
         if screens and not any(each.outcome.result for each in own):
             return None
         start = Shape(**member.rounds[-1]["shape"]) if member.rounds else None
-        results = {size: each.results(before) for size, each in informing.items()}
+        results = {size: self._members[size].results(count) for size, count in informing.items()}
         model, size = self._fitted(results, before, start), member.study.batch_size
         space, edges = (member.space, "") if screens else member.extended(curve.least(model, results, size))
         declared = member.study.search.space
@@ -172,17 +183,18 @@ class Pool:
         count = member.ends[number] - before
         return content | {"points": curve.stage_points(model, results, size, (key,), count, box)}
 
-    def _informing(self, member: Member, before: int) -> dict[int, Member] | None:
-        """The searches whose first `before` trials inform a stage; None if one is not complete so far."""
+    def _informing(self, member: Member, before: int) -> dict[int, int] | None:
+        """Batch size -> how many first trials of its search inform a stage that follows `before` trials; None if one is
+        not complete so far."""
         if not member.study.search.pool:
             member.read()
-            return {member.study.batch_size: member} if member.finished(before) else None
+            return {member.study.batch_size: before} if member.finished(before) else None
         found = {}
         for batch_size, each in sorted(self._members.items()):
             each.read()
             each.read_rounds()
-            if len(each.points) >= before and each.finished(before):
-                found[batch_size] = each
+            if (count := each.informs(before)) is not None:
+                found[batch_size] = count
             elif batch_size in self._asked:
                 return None
         return found

@@ -242,3 +242,12 @@ def test_rounds_go_beyond_an_edge_at_which_the_best_trials_lie(refined, tmp_path
     assert load_study(folder).searched["learning_rate"]["high"] == high  # half as wide again, on a log scale
     tuned = Tuner(study, store.load(folder)).tuned.hyperparameters["learning_rate"]
     assert 0.02 < tuned < 0.1 if limit else tuned <= 0.02
+
+
+def test_added_rounds_do_not_wait_for_a_batch_size_that_missed_the_goal(refined, tmp_path, monkeypatch):
+    """Its search ended with its rounds, so it never has the trials of screens."""
+    usual = steps_of
+    monkeypatch.setitem(globals(), "steps_of", lambda trial, size: 1e6 if size == SIZES[0] else usual(trial, size))
+    run.run_all(lines(refined(reruns=0), tmp_path), Trainer(random.Random(0)), lambda *_: None)
+    pool = Pool(refined(reruns=0, added=1, trials=20), tmp_path)
+    assert [len(pool.points(size)) for size in SIZES] == [9, 16]
