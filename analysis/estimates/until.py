@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 
 from analysis.estimates import pairs, split
-from analysis.load import CURVE
+from analysis.load import CURVE, GOAL
 from analysis.question.stages import REFINE
 from analysis.question.until import FACTOR, Until
 
@@ -30,7 +30,7 @@ def widest(until: Until, steps: pd.DataFrame, statements: pd.DataFrame) -> float
     """
     if until.kind == FACTOR:
         rows = statements[statements["kind"] == pairs.ALL]
-        compared = statements[["a", "b"]].drop_duplicates()
+        compared = statements[["workload", "a", "b", *GOAL]].drop_duplicates()
         known = len(rows) == len(compared) > 0
         return _half(rows["low"], rows["high"]) if known else np.inf
     known = steps[np.isfinite(steps["tuned_steps"].astype(float))]

@@ -71,8 +71,13 @@ def _added(jobs: Sequence[Job], until: Until, console: Console) -> dict[str, int
     from analysis.report.build import read
     from study import store
 
-    tables = read([jobs[0].results]).tables
+    results = jobs[0].results
+    tables = read([results]).tables
     steps, statements = tables["steps_to_result"], tables["compare"]
+    workloads, optimizers = {job.study.name for job in jobs}, {job.study.optimizer for job in jobs}
+    steps = steps[steps["workload"].isin(workloads) & steps["optimizer"].isin(optimizers)]
+    pairs = statements["a"].isin(optimizers) & statements["b"].isin(optimizers)
+    statements = statements[statements["workload"].isin(workloads) & pairs]
     wide = widest(until, steps, statements)
     what = "the widest comparison over all batch sizes" if until.kind == FACTOR else "the widest interval of S(B)"
     console.print(
@@ -82,8 +87,12 @@ def _added(jobs: Sequence[Job], until: Until, console: Console) -> dict[str, int
     )
     if wide <= until.value:
         return {}
-    held = [found[0]["search"] for job in jobs if (found := store.held(job.results, job.study))]
-    return more(held[0], steps)
+    # A search that missed the goal gets nothing more, so its question on file stays as it was.
+    held = [
+        store.most(job.study.search, found[0]["search"]) for job in jobs if (found := store.held(results, job.study))
+    ]
+    most = {key: max(getattr(search, key) for search in held) for key in ("trials", "reruns", "added")}
+    return more({"sampler": held[0].sampler, **most}, steps)
 
 
 def _trainings(search: Mapping[str, Any]) -> int:

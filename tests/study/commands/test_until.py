@@ -8,7 +8,10 @@ import pandas as pd
 import pytest
 from rich.console import Console
 
+from analysis.estimates.until import widest
+from analysis.question.until import Until
 from analysis.report import build
+from study import store
 from study.commands import until
 from study.config.jobs import parse_jobs
 from study.errors import UsageError
@@ -45,6 +48,42 @@ def test_a_sweep_goes_on_until_its_intervals_are_narrow(published, words, added,
     found, text = further(*words)
     assert found == added
     assert said in text
+
+
+@pytest.fixture
+def with_another_workload(published, monkeypatch):
+    """The same tables, with a second workload beside the first, and a third optimizer that has no fresh seeds."""
+    tables = build.read(None).tables
+    steps, pairs = tables["steps_to_result"], tables["compare"]
+    both = {name: pd.concat([each, each.assign(workload="other")]) for name, each in tables.items()}
+    third = steps[steps["optimizer"] == "sgd"].assign(optimizer="adam", tuned_high=1e9, optimum_high=1e9)
+    both["steps_to_result"] = pd.concat([both["steps_to_result"], third])
+    both["compare"] = pd.concat([both["compare"], pairs[pairs["kind"] == "two searches"].assign(a="adam", b="sgd")])
+    monkeypatch.setattr(build, "read", lambda _: SimpleNamespace(tables=both))
+
+
+@pytest.mark.parametrize("until", ["width 1.3", "factor 1.2"])
+def test_only_curves_of_this_sweep_count(with_another_workload, until):
+    assert further(f"search.until={until}")[0] == []
+
+
+def test_each_workload_has_its_own_comparison(with_another_workload):
+    tables = build.read(None).tables
+    pairs = tables["compare"][tables["compare"]["a"] != "adam"]
+    assert widest(Until("factor", 1.2), tables["steps_to_result"], pairs) == pytest.approx(1.19, abs=0.01)
+
+
+def test_a_batch_size_that_missed_the_goal_does_not_ask_for_the_same_again(published, monkeypatch):
+    """Nothing is added to it, so its file still records the first question."""
+    held = store.held
+
+    def stale(results, study):
+        question, runs = held(results, study)
+        fresh = {"reruns": 5 if study.batch_size == 1 else 10}
+        return {**question, "search": question["search"] | fresh}, runs
+
+    monkeypatch.setattr(store, "held", stale)
+    assert further("search.until=width 1.2")[0] == ["search.reruns=16"]
 
 
 @pytest.mark.parametrize("text", ["1.3", "factor", "factor 1", "width 0.5", "factors 1.3", "factor nan", "width 1.2 "])
