@@ -32,7 +32,7 @@ def ends(search: Mapping[str, Any], race_over: str) -> tuple[int, ...]:
     """
     if search.get("sampler") == REFINE:
         screens = search["candidates"] * search["screens"]
-        added = (search["refine"][-1], screens) * search.get("added", 0)
+        added = (*search["refine"][-1:], screens) * search.get("added", 0)
         return tuple(accumulate((search["scouts"], *search["refine"], screens, *added)))
     if race_over == EARLIER or search.get("sampler") not in INDEXED_SAMPLERS:
         return ()

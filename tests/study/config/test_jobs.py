@@ -120,6 +120,7 @@ REFUSED = [
     (["search=refine", "search.extend=true"], ["search.extend=true is for other samplers", "search.extend_limit=0"]),
     (["search=refine", "search.reruns=3"], ["give search.confirm=3"]),
     (["search=refine", "search.scouts=1"], ["search.scouts must be a number of at least 2"]),
+    (["search=refine", "search.refine=[]"], ["each round of search.refine must be a number of at least 1"]),
     (["search=refine", "search.refine=[4,0]"], ["each round of search.refine must be a number of at least 1"]),
     # An unknown word, with the nearest known one
     (["optimizer=sdg"], ["unknown optimizer 'sdg'", "did you mean 'sgd'"]),
