@@ -16,7 +16,7 @@ from analysis import intervals
 from analysis.estimates import limits, split, tuned
 from analysis.estimates.pairs import FEWEST
 from analysis.labels import counted
-from analysis.question.stages import REFINE
+from analysis.question.stages import INDEXED_SAMPLERS, REFINE
 
 SEEDS = 0.2
 """The standard deviation of the log steps of one seed: 0.16 for the digits to a cross entropy of 0.2, about 0.3 to a
@@ -163,6 +163,8 @@ def sentences(
     seeds, count = search["reruns"], len(batch_sizes)
     if not seeds:
         return _without_seeds(search, subject)
+    if seeds == 1 and count < tuned.ENOUGH:
+        return [f"{subject}One fresh seed shows no noise, so S(B) has no interval. {_cure(search)} gives one."]
     several = list(noises.values())
     widest = max(several, key=lambda each: each.scatter(seeds))
     shown = []
@@ -179,8 +181,14 @@ def sentences(
     return [f"{subject}This sweep can show: {'; '.join(shown)}.", f"That takes the {source}{rest}."]
 
 
+def _cure(search: Mapping[str, Any]) -> str:
+    return f"search.{'confirm' if search['sampler'] == REFINE else 'reruns'}=4"
+
+
 def _without_seeds(search: Mapping[str, Any], subject: str) -> list[str]:
-    """Without fresh seeds, only S_n has an interval."""
+    """Without fresh seeds, only S_n has an interval, and only of trials that are drawn independently."""
+    if search["sampler"] not in INDEXED_SAMPLERS:
+        return [f"{subject}Without fresh seeds, this sweep has no intervals. {_cure(search)} gives them."]
     trials, (least, most) = search["trials"], NEAR
     needed = closes(trials)
     expected = f"{least * trials:.2g} to {most * trials:.2g}"

@@ -54,7 +54,7 @@ def shares(curve: pd.DataFrame) -> Shares:
     count = (known["seeds"] - known["missed"]).mean()
     factor = FEW[round(count) - 1] if count <= len(FEW) else MEDIAN
     by_seed = float(factor * known["seed_sd"].iloc[0] / np.sqrt(count))
-    if len(known) < ENOUGH:
+    if len(known) < ENOUGH or np.isnan(by_seed):  # one seed shows no noise
         return Shares(by_seed, np.nan, np.nan)
     found = float(known["residual_sd"].iloc[0])
     seen = tuple(sorted(points(known).items()))

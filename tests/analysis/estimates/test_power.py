@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 from helpers.fused import partly
 
-from analysis.estimates import pairs, power, tuned
+from analysis.estimates import pairs, power, split, tuned
 from analysis.estimates.power import Noise
 
 
@@ -73,3 +73,24 @@ def test_only_what_a_sweep_can_show_is_said(search, sizes, said, unsaid):
     text = " ".join(power.sentences(search, sizes, {"sgd": Noise(0.2, 0.07), "adam": Noise(0.2, 0.07)}))
     assert all(part in text for part in said)
     assert not any(part in text for part in unsaid)
+
+
+@pytest.mark.parametrize(
+    ("sampler", "seeds", "cure"),
+    [("refine", 0, "search.confirm=4"), ("tpe", 0, "search.reruns=4"), ("refine", 1, "=4")],
+)
+def test_a_sweep_without_noise_or_independent_trials_promises_no_interval(sampler, seeds, cure):
+    search = {"sampler": sampler, "reruns": seeds, "trials": 29}
+    [said] = power.sentences(search, [1, 2, 4], {"sgd": power.noise(sampler), "adam": power.noise(sampler)})
+    assert "no interval" in said
+    assert cure in said
+    assert "S_n" not in said
+
+
+def test_one_fresh_seed_shows_no_noise():
+    names = {"workload": "w", "optimizer": "o", "goal_metric": "val/loss", "goal_threshold": 1.0}
+    rows = [names | {"batch_size": 2**k, "steps_to_result": 1000 // 2**k + k % 3} for k in range(8)]
+    runs = [row | {"rerun": 0, "steps": 1.2 * row["steps_to_result"]} for row in rows]
+    found = tuned.table(pd.DataFrame(rows), pd.DataFrame(runs))
+    assert np.isnan(split.shares(found).shortfall)
+    assert power.noise("refine", found) == power.noise("refine")
