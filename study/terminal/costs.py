@@ -82,14 +82,15 @@ def ways_to_cheapen(studies: Sequence[Study]) -> str:
     sizes = sorted({study.batch_size for study in studies})
     ways = [
         *(["preset=quick"] if search.trials > QUICK_TRIALS else []),
-        *([_fewer_trials(search)] if search.trials > 1 else []),
+        *_fewer_trials(search),
         *([f"batch_size={sizes[len(sizes) // 4]},{sizes[3 * len(sizes) // 4]}"] if len(sizes) > 2 else []),
         *([f"budget.epochs={epochs / 2:g}"] if epochs else []),
     ]
     return " or ".join([text for text in (", ".join(ways[:-1]), *ways[-1:]) if text]) or "a smaller model"
 
 
-def _fewer_trials(search: Search) -> str:
-    if search.sampler == REFINE and sum(search.refine) > sum(FEWER_ROUNDS):
-        return f"search.refine={[*FEWER_ROUNDS]}".replace(" ", "")
-    return f"search.trials={search.trials // 2}"
+def _fewer_trials(search: Search) -> list[str]:
+    """`search.trials` would replace the rounds of `refine` by another search, or be refused."""
+    if search.sampler == REFINE:
+        return [f"search.refine={[*FEWER_ROUNDS]}".replace(" ", "")] if sum(search.refine) > sum(FEWER_ROUNDS) else []
+    return [f"search.trials={search.trials // 2}"] if search.trials > 1 else []
