@@ -18,6 +18,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
+from analysis.question.stages import REFINE
 from study.config.paths import expanded, literal, one_path
 from study.config.schema import SweepConfig
 from study.errors import UsageError
@@ -188,8 +189,6 @@ def _compose(config_dir: Path | None, overrides: Sequence[Override]) -> DictConf
             raise UsageError(f"unknown {name} {override.value()!r}{suggest(str(override.value()), options)}")
         choices.append(f"{name}={override.value()}")
     names = [override.key_or_group for override in values]
-    if COUNTED.intersection(names) and not any(each.key_or_group == "search" for each in overrides):
-        choices.append("search=sobol")
     if any(map(FOREIGN.match, names)):
         _refuse_unknown(names, [*extra, *choices])
     # Set such keys after composing: Hydra takes a key named like a folder in --config-dir for a choice in that folder.
@@ -205,6 +204,8 @@ def _compose(config_dir: Path | None, overrides: Sequence[Override]) -> DictConf
         _refuse_unknown(names, [*extra, *choices])
         raise
     given = {override.key_or_group for override in overrides}
+    if config.search.sampler == REFINE and COUNTED & given and "search" not in given:
+        return _compose(config_dir, [*overrides, _parsed("search=sobol")])
     if "cluster" not in given and config.hydra.launcher._target_ != BASIC:
         raise UsageError("choose a cluster on the command line, cluster=NAME; a configuration file cannot choose one.")
     _offer_schedules(config, given, [CONF, *beside])

@@ -104,6 +104,13 @@ def test_overrides(overrides, path, expected):
     assert [value for i, value in enumerate(found) if value not in found[:i]] == expected
 
 
+def test_a_number_of_trials_keeps_the_search_of_a_preset(tmp_path):
+    (tmp_path / "preset").mkdir()
+    (tmp_path / "preset/mine.yaml").write_text("# @package _global_\ndefaults:\n  - override /search: random\n")
+    [job] = parse_jobs(["preset=mine", "search.trials=7", "batch_size=8"], tmp_path)
+    assert (job.study.search.sampler, job.study.search.trials) == ("random", 7)
+
+
 def test_cfg_prints_and_writes_nothing(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     assert main(["sweep", "optimizer=adam", "--cfg", "search.trials=3"]) == 0
