@@ -26,6 +26,7 @@ TINY = [
     "optimizer=adam",
     "search.space.learning_rate=[0.003,0.01]",
     "search.trials=2",
+    "search.reruns=0",
     "engine.workers=1",
 ]
 

@@ -27,7 +27,14 @@ def study(verb, *words):
 
 
 def asked(size):
-    return ["workload=images", "optimizer=sgd", "engine.workers=1", "search.trials=2", f"batch_size={size}"]
+    return [
+        "workload=images",
+        "optimizer=sgd",
+        "engine.workers=1",
+        "search.trials=2",
+        "search.reruns=0",
+        f"batch_size={size}",
+    ]
 
 
 def refused(verb, words, capsys):

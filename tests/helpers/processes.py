@@ -19,7 +19,15 @@ from study.devices.distributed import Rank
 from study.devices.signals import die_with, ignored
 from study.workers.pool import one_thread_environment
 
-SWEEP = ["sweep", "batch_size=32", "search.trials=12", "budget.steps=3000", "budget.max_steps=3000", "stopping=budget"]
+SWEEP = [
+    "sweep",
+    "batch_size=32",
+    "search.trials=12",
+    "search.reruns=0",
+    "budget.steps=3000",
+    "budget.max_steps=3000",
+    "stopping=budget",
+]
 
 
 def children(pid: int, command: str = "spawn_main") -> set[int]:

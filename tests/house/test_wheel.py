@@ -14,7 +14,7 @@ import yaml
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 SOURCES = ["study", "workloads", "analysis", "conf", "docs", "pyproject.toml", "README.md", "LICENSE"]
-SWEEP = ["sweep", "batch_size=16,64", "search.trials=2", "engine.workers=1", "results=digits"]
+SWEEP = ["sweep", "batch_size=16,64", "search.trials=2", "search.reruns=0", "engine.workers=1", "results=digits"]
 
 
 @pytest.fixture(scope="module")

@@ -83,7 +83,14 @@ def test_a_checkpoint_that_cannot_be_kept_is_named(tmp_path, make_study, write_s
         store.Checkpoints(folder)[3] = b"content"
 
 
-SWEEP = ["batch_size=32", "search.trials=2", "stopping=budget", "budget.steps=2000", "budget.max_steps=2000"]
+SWEEP = [
+    "batch_size=32",
+    "search.trials=2",
+    "search.reruns=0",
+    "stopping=budget",
+    "budget.steps=2000",
+    "budget.max_steps=2000",
+]
 
 
 @pytest.mark.slow

@@ -254,7 +254,15 @@ def test_what_comes_next_and_what_is_the_answer_agree(swept, studies):
 
 
 NARROW = ["search.space.learning_rate={low: 0.001, high: 0.02, scale: log}", "search.space.momentum=0"]
-SMALL = ["sweep", "batch_size=64", "search.trials=40", "budget.epochs=10", "search.extend=true", *NARROW]
+SMALL = [
+    "sweep",
+    "batch_size=64",
+    "search.trials=40",
+    "search.reruns=0",
+    "budget.epochs=10",
+    "search.extend=true",
+    *NARROW,
+]
 
 
 @pytest.mark.slow

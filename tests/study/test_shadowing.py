@@ -83,7 +83,7 @@ def test_ours_are_imported_beside_files_of_the_same_names(run, way, form):
     ids=["current folder", "PYTHONPATH=.", "empty entry in PYTHONPATH", "config-dir in PYTHONPATH"],
 )
 def test_workers_start_beside_modules_of_the_same_names(run, path, here, mine):
-    words = ["batch_size=8", "search.trials=1", "engine.workers=1"]
+    words = ["batch_size=8", "search.trials=1", "search.reruns=0", "engine.workers=1"]
     done = run("python -m study", files("module", here), files("module", mine), *words, path=path)
     assert done.returncode == 0, done.stderr
 
@@ -141,7 +141,7 @@ def test_a_class_in_a_hidden_module_is_refused_in_one_line(tmp_path, capsys, wor
 def test_processes_that_train_import_ours(run, tmp_path, way, cluster):
     others = INSTALLED if cluster == "none" else []  # Joblib starts processes that look in the current folder first
     here = files("module", [*beside(way, "module"), *others])
-    words = ["batch_size=8,16", "search.trials=2", "engine.workers=2", f"cluster={cluster}"]
+    words = ["batch_size=8,16", "search.trials=2", "search.reruns=0", "engine.workers=2", f"cluster={cluster}"]
     done = run(way, here, files("package", [*OURS, *INSTALLED]), *words)
     assert done.returncode == 0, done.stderr
     table = pd.read_csv(tmp_path / "here/results/images/tables/steps_to_result.csv")

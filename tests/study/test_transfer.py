@@ -110,7 +110,14 @@ def test_every_rule_moves_legal_configurations_to_legal_ones(make_study):
                 make_study(optimizer=optimizer, space={name: [value] for name, value in there.items()})
 
 
-SWEEP = ["sweep", "optimizer=momentum,adam", "batch_size=16,256", "search.trials=4", "budget.epochs=5"]
+SWEEP = [
+    "sweep",
+    "optimizer=momentum,adam",
+    "batch_size=16,256",
+    "search.trials=4",
+    "search.reruns=0",
+    "budget.epochs=5",
+]
 SWEEP += ["goal=val/classification_error<0.2", "engine.workers=1"]
 RULES_ASKED = ["--rules", "constant,linear,square_root_half_life", "--seeds", "3", "--workers", "1"]
 BASES = ["--base-batch-size", "16", "--base-batch-size", "256"]

@@ -17,7 +17,7 @@ from study.__main__ import main
 from study.config import preflight
 from study.config.jobs import parse_jobs
 
-SMALL = ["sweep", "batch_size=16,256", "search.trials=3", "budget.epochs=2"]
+SMALL = ["sweep", "batch_size=16,256", "search.trials=3", "search.reruns=0", "budget.epochs=2"]
 
 
 @pytest.fixture
@@ -56,9 +56,9 @@ def test_another_folder_gives_the_same_tables_bit_for_bit(swept, tmp_path):
 def test_more_trials_extend_and_equal_a_sweep_that_asked_for_them_at_once(swept, tmp_path):
     extended, at_once = tmp_path / "extended", tmp_path / "at_once"
     small = ["sweep", "batch_size=256", "budget.epochs=2"]
-    assert main([*small, "search.trials=2", f"results={extended}"]) == 0
-    assert main([*small, "search.trials=4", f"results={extended}"]) == 0
-    assert main([*small, "search.trials=4", f"results={at_once}"]) == 0
+    assert main([*small, "search.trials=2", "search.reruns=0", f"results={extended}"]) == 0
+    assert main([*small, "search.trials=4", "search.reruns=0", f"results={extended}"]) == 0
+    assert main([*small, "search.trials=4", "search.reruns=0", f"results={at_once}"]) == 0
     assert tables(extended) == tables(at_once)
 
 
@@ -81,7 +81,15 @@ def test_the_readmes_own_workload(tmp_path):
     for name, content in doc_pages.named_blocks("README.md").items():
         (mine / name).parent.mkdir(parents=True, exist_ok=True)
         (mine / name).write_text(content)
-    command = ["sweep", "--config-dir", str(mine), "workload=moons", "batch_size=64", "search.trials=6"]
+    command = [
+        "sweep",
+        "--config-dir",
+        str(mine),
+        "workload=moons",
+        "batch_size=64",
+        "search.trials=6",
+        "search.reruns=0",
+    ]
     assert main([*command, "engine.workers=1", f"results={tmp_path / 'results'}"]) == 0
     steps = pd.read_csv(tmp_path / "results/tables/steps_to_result.csv")
     assert list(steps["reached"]) == [True]
@@ -138,7 +146,15 @@ def test_what_one_worker_has_no_room_for_the_others_train(tmp_path, capsys, call
     steps = {}
     for workload in ("images", "full"):
         results = tmp_path / workload
-        command = ["sweep", "--config-dir", str(mine), f"workload={workload}", "batch_size=4,16", "search.trials=6"]
+        command = [
+            "sweep",
+            "--config-dir",
+            str(mine),
+            f"workload={workload}",
+            "batch_size=4,16",
+            "search.trials=6",
+            "search.reruns=0",
+        ]
         command += ["stopping=budget"]
         assert main([*command, "engine.workers=2", f"results={results}"]) == 0
         steps[workload] = pd.read_csv(results / "tables/steps_to_result.csv")
@@ -151,7 +167,7 @@ def test_what_one_worker_has_no_room_for_the_others_train(tmp_path, capsys, call
 @pytest.mark.slow
 def test_goals_after_the_fact(tmp_path, says):
     """Looser ones are read off any curve; others need full budgets, and are refused with the reason."""
-    small = ["sweep", "batch_size=64,256", "search.trials=4", "budget.epochs=2"]
+    small = ["sweep", "batch_size=64,256", "search.trials=4", "search.reruns=0", "budget.epochs=2"]
     for rule in ("race", "budget"):
         assert main([*small, f"stopping={rule}", f"results={tmp_path / rule}"]) == 0
     looser, tighter = (f"val/cross_entropy_error<{threshold}" for threshold in (0.3, 0.1))
@@ -181,7 +197,14 @@ def test_fused_trials_that_are_forced_stay_fused_as_they_were(tmp_path):
 
 @pytest.mark.slow
 def test_a_study_begun_on_another_device_goes_on_in_its_arithmetic(tmp_path, says):
-    small = ["batch_size=64", "search.trials=2", "budget.epochs=2", "engine.workers=1", f"results={tmp_path}"]
+    small = [
+        "batch_size=64",
+        "search.trials=2",
+        "search.reruns=0",
+        "budget.epochs=2",
+        "engine.workers=1",
+        f"results={tmp_path}",
+    ]
     [job] = preflight.settle(parse_jobs(small))
     assert job.study.arithmetic == "linear_chain"
     store.open_study(tmp_path, replace(job.study, arithmetic="plain"), {"device": "cuda:0"})
@@ -197,7 +220,13 @@ def test_a_study_begun_on_another_device_goes_on_in_its_arithmetic(tmp_path, say
 @pytest.mark.slow
 def test_one_report_on_several_folders(tmp_path, says):
     for optimizer in ("sgd", "momentum"):
-        small = ["batch_size=64,256", "search.trials=2", "budget.epochs=2", f"results={tmp_path / optimizer}"]
+        small = [
+            "batch_size=64,256",
+            "search.trials=2",
+            "search.reruns=0",
+            "budget.epochs=2",
+            f"results={tmp_path / optimizer}",
+        ]
         assert main(["sweep", f"optimizer={optimizer}", *small]) == 0
     both = [str(tmp_path / "sgd"), str(tmp_path / "momentum")]
     said = says("compare", *both, "--output", tmp_path / "both")

@@ -23,7 +23,7 @@ from study.store import claims
 ROOT = Path(__file__).parents[3]
 HERE = {"host": socket.gethostname(), "pid": os.getpid(), "boot": status._machine()}
 RUN = {"workers": 2}
-SMALL = ["batch_size=64,256", "search.trials=3", "budget.epochs=2"]
+SMALL = ["batch_size=64,256", "search.trials=3", "search.reruns=0", "budget.epochs=2"]
 
 
 @pytest.fixture
@@ -136,7 +136,7 @@ def test_status_and_plan_of_a_finished_sweep(tmp_path, says):
     assert [(row["batch_size"], row["state"], row["complete"]) for row in rows] == [(64, "done", 3), (256, "done", 3)]
     assert "Done." in says("status", tmp_path)
     assert "Nothing is left to train." in says("plan", *small)
-    rows = json.loads(says("plan", *small, "search.trials=5", "--json"))
+    rows = json.loads(says("plan", *small, "search.trials=5", "search.reruns=0", "--json"))
     assert [(row["trials"], row["steps"]) for row in rows] == [(2, 400), (2, 400)]  # what is on file costs nothing
 
 

@@ -18,7 +18,7 @@ from study.cluster import launch
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(not Path("/proc").exists(), reason="reads /proc")]
 
-SWEEP = ["sweep", "batch_size=16,256", "search.trials=40", "budget.epochs=5", "stopping=budget"]
+SWEEP = ["sweep", "batch_size=16,256", "search.trials=40", "search.reruns=0", "budget.epochs=5", "stopping=budget"]
 REFINED = ["sweep", "batch_size=16,256", "search=refine", "search.scouts=4", "search.refine=[2]", "search.confirm=2"]
 
 
@@ -156,7 +156,19 @@ def test_a_job_alone(cluster, tmp_path, request):
     """Joblib then starts no process for it, and SLURM gets no array."""
     if cluster != "local":
         request.getfixturevalue(cluster)
-    assert main(["sweep", "batch_size=256", "search.trials=2", f"cluster={cluster}", f"results={tmp_path}"]) == 0
+    assert (
+        main(
+            [
+                "sweep",
+                "batch_size=256",
+                "search.trials=2",
+                "search.reruns=0",
+                f"cluster={cluster}",
+                f"results={tmp_path}",
+            ]
+        )
+        == 0
+    )
     assert (tmp_path / "report.html").exists()
 
 

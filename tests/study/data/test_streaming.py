@@ -149,7 +149,15 @@ def test_loaders_die_with_their_worker_and_that_with_its_parent(mapped):
 
 @pytest.mark.slow
 def test_a_sweep_of_more_than_the_memory_given_is_the_same(tmp_path):
-    small = ["sweep", "batch_size=256", "search.trials=2", "budget.epochs=2", "engine=serial", "engine.workers=1"]
+    small = [
+        "sweep",
+        "batch_size=256",
+        "search.trials=2",
+        "search.reruns=0",
+        "budget.epochs=2",
+        "engine=serial",
+        "engine.workers=1",
+    ]
     for folder, asked in (("resident", []), ("streamed", ["engine.data_memory=1e-6", "engine.loaders=1"])):
         assert main([*small, *asked, f"results={tmp_path / folder}"]) == 0
     assert tables(tmp_path / "resident") == tables(tmp_path / "streamed")

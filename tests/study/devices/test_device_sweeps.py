@@ -13,10 +13,25 @@ import pytest
 from helpers.processes import alive, children, started, wait_until
 
 TOLERANCE = 2e-4
-SWEEP = ["batch_size=48,1", "search.trials=2", "budget.epochs=0", "budget.steps=30", "stopping=budget", "engine=serial"]
+SWEEP = [
+    "batch_size=48,1",
+    "search.trials=2",
+    "search.reruns=0",
+    "budget.epochs=0",
+    "budget.steps=30",
+    "stopping=budget",
+    "engine=serial",
+]
 SWEEP += ["seeds.shared=true"]  # points whose learning rates are small: large ones amplify rounding
 ALONE = ["sweep", *SWEEP, "engine.workers=1"]
-LONG = ["batch_size=48", "search.trials=4", "budget.steps=4000", "budget.max_steps=4000", "stopping=budget"]
+LONG = [
+    "batch_size=48",
+    "search.trials=4",
+    "search.reruns=0",
+    "budget.steps=4000",
+    "budget.max_steps=4000",
+    "stopping=budget",
+]
 
 
 def assert_agree(folders: list[Path]) -> None:
@@ -40,7 +55,7 @@ def test_a_sweep_on_two_devices(tmp_path, swept_once, says):
     [run] = json.loads(path.read_text())["provenance"]
     assert (run["devices"], run["batch"]) == (2, "48 = 2 devices x 1 accumulation step of at most 24 examples")
     assert_agree([tmp_path, swept_once(*ALONE)])
-    said = says(*ALONE, "search.trials=3", f"results={tmp_path}")
+    said = says(*ALONE, "search.trials=3", "search.reruns=0", f"results={tmp_path}")
     assert "holds trials that were trained on 2 x cpu; trials on cpu agree with them only to a tolerance" in said
 
 

@@ -32,7 +32,7 @@ pytestmark = [
 ]
 
 TOLERANCE = 1e-2  # relative, of the validation cross entropy after 60 updates
-SMALL = ["batch_size=32", "search.trials=6", "budget.epochs=0", "budget.steps=60", "stopping=budget"]
+SMALL = ["batch_size=32", "search.trials=6", "search.reruns=0", "budget.epochs=0", "budget.steps=60", "stopping=budget"]
 TAME = {
     "momentum": ["search.space.learning_rate=[0.01,0.02]", "search.space.momentum=[0.0,0.5]"],
     "folded_momentum": ["search.space.learning_rate=[0.01,0.02]", "search.space.momentum=0.5"],

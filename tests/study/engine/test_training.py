@@ -220,7 +220,7 @@ def test_what_cannot_be_looked_into_is_taken_to_call_its_closure():
     assert [_calls_closure(step) for step in (len, ByHand.step, torch.optim.LBFGS.step)] == [True, False, True]
 
 
-SMALL = ["sweep", "batch_size=64", "search.trials=2", "budget.epochs=2", "engine.workers=1"]
+SMALL = ["sweep", "batch_size=64", "search.trials=2", "search.reruns=0", "budget.epochs=2", "engine.workers=1"]
 RADAM = ["optimizer=torch", "optimizer.target=torch.optim.RAdam"]
 RANGER21 = "pytorch_optimizer.Ranger21"
 RANGER = ["optimizer=torch", f"optimizer.target={RANGER21}"]

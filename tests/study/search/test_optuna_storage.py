@@ -103,6 +103,14 @@ def test_sweeps_of_one_question_share_a_search(monkeypatch, tmp_path, make_study
 
 @pytest.mark.slow
 def test_a_sweep_with_a_journal(tmp_path):
-    command = ["sweep", "batch_size=64", "search=tpe", "search.trials=4", "budget.epochs=2", "search.storage=journal"]
+    command = [
+        "sweep",
+        "batch_size=64",
+        "search=tpe",
+        "search.trials=4",
+        "search.reruns=0",
+        "budget.epochs=2",
+        "search.storage=journal",
+    ]
     assert main([*command, "engine.workers=1", f"results={tmp_path}"]) == 0
     assert len([state for state in states(tmp_path) if state == "COMPLETE"]) == 4

@@ -20,7 +20,15 @@ from optuna.trial import TrialState
 from study import store
 
 NOBODY = 65534
-SWEEP = ["sweep", "batch_size=64", "search=tpe", "search.trials=24", "budget.epochs=0", "budget.steps=1500"]
+SWEEP = [
+    "sweep",
+    "batch_size=64",
+    "search=tpe",
+    "search.trials=24",
+    "search.reruns=0",
+    "budget.epochs=0",
+    "budget.steps=1500",
+]
 
 
 class Server:

@@ -17,7 +17,7 @@ from analysis.report import build
 from study import store
 from study.__main__ import main
 
-SWEEP = ["sweep", "batch_size=256", "search.trials=3", "budget.epochs=2", "engine.workers=1"]
+SWEEP = ["sweep", "batch_size=256", "search.trials=3", "search.reruns=0", "budget.epochs=2", "engine.workers=1"]
 NOBODY = 65534
 CHILD = """
 import resource, sys
