@@ -108,6 +108,8 @@ def _rows(goal: Goal, searches: Mapping[int, StudyData]) -> list[dict[str, Any]]
         if not row(study, goal)["reached"]:
             continue
         _, response, (share, low, high) = landscape(model.process, size)
+        if study.searched != study.question["search"]["space"]:  # rounds went beyond the range that the grid covers
+            response = np.nan
         rows.append(
             {
                 **dict(zip(STUDY, study.key, strict=True)),

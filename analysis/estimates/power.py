@@ -177,8 +177,8 @@ def sentences(
     if not np.isnan(critical):
         shown.append(f"the critical batch size to within a factor of {critical:.3g}")
     source = "noise of its own finished trials" if widest.own else "noise of earlier sweeps"
-    rest = "" if widest.own else "; with finished trials here, `study plan` takes theirs"
-    return [f"{subject}This sweep can show: {'; '.join(shown)}.", f"That takes the {source}{rest}."]
+    rest = "" if widest.own else ", until six batch sizes here have fresh seeds"
+    return [f"{subject}This sweep can show: {'; '.join(shown)}.", f"This uses the {source}{rest}."]
 
 
 def _cure(search: Mapping[str, Any]) -> str:

@@ -163,7 +163,7 @@ FIGURES: dict[str, Drawing] = {
     },
     "best_learning_rate": Drawing(
         "Best learning rate",
-        "Learning rate η of the trial that met the goal first. Dashed: the linear rule, η ∝ B; dotted: the "
+        "Learning rate η of the tuned configuration. Dashed: the linear rule, η ∝ B; dotted: the "
         "square-root rule, η ∝ √B; both from the smallest batch size that met the goal.",
         tuning.best_learning_rate,
         f"a learning rate, {REACHED}",

@@ -57,7 +57,7 @@ def further(jobs: Sequence[Job], first: Sequence[Job], console: Console) -> list
     if after > limit * before:
         console.print(
             f"Not added: {' '.join(overrides)} would be {after} trainings at each batch size, and "
-            f"search.until_cost={limit:g} allows {limit:g} times the first {before}. A higher one goes on.",
+            f"search.until_cost={limit:g} allows {limit:g} times the first {before}. Raise search.until_cost to go on.",
             markup=False,
         )
         return []

@@ -106,7 +106,6 @@ def _jobs_of(config: DictConfig) -> list[Job]:
         )
     if not config.results:
         raise UsageError("results must name a folder, but got ''.")
-    _check_of_refine(config)
     placement = Placement(**config.engine, checkpoint_minutes=config.checkpoint.minutes)
     if config.shards < 1:
         raise UsageError(f"shards must be at least 1, but got {config.shards}.")
@@ -131,22 +130,19 @@ def _until(config: DictConfig) -> Until | None:
         raise UsageError(str(error)) from error
 
 
-def _check_of_refine(config: DictConfig) -> None:
-    """Refuse settings that `search=refine` derives from its own."""
-    if config.search.sampler == REFINE and config.search.reruns:
-        raise UsageError(
-            "search.reruns is for other samplers: search=refine trains the tuned configuration with search.confirm "
-            f"fresh seeds; give search.confirm={config.search.reruns}, or choose search=sobol."
-        )
-
-
 def _check_trials(arguments: Sequence[str], config: DictConfig) -> None:
-    """Refuse a number of trials on the command line beside `search=refine`; a workload's own number gives way."""
+    """Refuse numbers of trials and reruns on the command line beside `search=refine`; a workload's own give way."""
     given = next((each for each in arguments if re.match(r"\+*search\.(trials|max_launches)=", each)), None)
     if config.search.sampler == REFINE and given:
         raise UsageError(
             f"{given.lstrip('+')} is for other samplers: the trials of search=refine follow from search.scouts, "
             "search.refine, search.candidates and search.screens; give these, or choose search=sobol."
+        )
+    given = next((each for each in arguments if re.match(r"\+*search\.reruns=", each)), None)
+    if config.search.sampler == REFINE and given:
+        raise UsageError(
+            f"{given.lstrip('+')} is for other samplers: search=refine trains the tuned configuration with "
+            "search.confirm fresh seeds; give search.confirm, or choose search=sobol."
         )
 
 

@@ -104,9 +104,9 @@ class SearchConfig:
     )
     fresh_data: str | None = key(
         "with each fresh seed (of `search.reruns` or `search.confirm`) also another split into training and validation "
-        "data (`split`: `workload.split_seed` + 1 + its number), or another random part of the validation set "
-        "(`validation`, with `evaluation.examples`). Their spread then includes the luck of the split. Null: all have "
-        "the same data",
+        "data (`split`: `workload.split_seed` + 1 + its number), or other random parts of the evaluated "
+        "splits (`validation`, with `evaluation.examples`). Their spread then includes the luck of the split. Null: "
+        "all have the same data",
         None,
         values="`split`, `validation`",
     )
@@ -122,7 +122,9 @@ class SearchConfig:
     candidates: int = key("with `search=refine`: configurations that are compared at the end of the rounds", 2)
     screens: int = key("with `search=refine`: fresh seeds with which each candidate is compared", 2)
     confirm: int = key(
-        "with `search=refine`: fresh seeds that the tuned configuration is trained with; S(B) is their median", 4
+        "with `search=refine`: fresh seeds that the tuned configuration is trained with; the estimate of S(B) is their "
+        "median",
+        4,
     )
     added: int = key(
         "with `search=refine`: after the screens, this many times another round as long as the last one, with screens",

@@ -115,8 +115,8 @@ class Pool:
     Arguments:
         asked: the searches of this sweep. A stage begins when the one before is complete at all of their batch sizes.
         results: the results folder. The complete stages of other batch sizes in it inform the model, too.
-        waits: close each stage when it is complete. False: close only the stages that are complete now, because others
-            close those that this process helps to complete.
+        waits: close each stage when it is complete. False: close only the stages that are complete now; the next
+            wave of jobs closes the others.
     """
 
     def __init__(self, asked: Iterable[Study], results: Path, waits: bool = True) -> None:

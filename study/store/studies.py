@@ -18,7 +18,7 @@ import numpy as np
 from analysis.counting import RECORDED, all_runs, launch_limit
 from analysis.question import older
 from study.records import ARITHMETICS, Curve, Study
-from study.settings import Search
+from study.settings import ROUNDS, Search
 from study.store import atomic
 from study.store.atomic import StoreError
 from study.store.checkpoints import Checkpoints
@@ -67,7 +67,8 @@ def check(results: Path, studies: Sequence[Study]) -> None:
             # Some recorded arithmetics were removed, and imported studies have none.
             if "arithmetic" in differing and held.get("arithmetic") in ARITHMETICS:
                 cure = f"repeat the engine= and engine.device= of the first run, which decide the arithmetic, or {cure}"
-            if "search.sampler" in differing and held["search"].get("sampler"):  # imported studies have none
+            of_sampler = {f"search.{name}" for name in ("sampler", *ROUNDS)}
+            if "search.sampler" in differing and differing.keys() <= of_sampler:
                 cure = f"search={held['search']['sampler']} continues it; or {cure}"
             _refuse(results, differing, cure)
 
