@@ -176,7 +176,7 @@ def test_a_job_alone(cluster, tmp_path, request):
     "cluster",
     ["local", pytest.param("slurm", marks=pytest.mark.release), pytest.param("ray", marks=pytest.mark.release)],
 )
-@pytest.mark.parametrize("shards", [pytest.param(1, marks=pytest.mark.release), 2])
+@pytest.mark.parametrize("shards", [1, pytest.param(2, marks=pytest.mark.release)])
 def test_batch_sizes_that_share_a_model(cluster, shards, tmp_path, swept_once, request, monkeypatch):
     """In shards, jobs end with each stage, and the next ones follow."""
     if cluster != "local":

@@ -108,6 +108,7 @@ def test_a_comparison_that_the_sweep_cannot_make_is_refused_before_training(word
 
 
 @pytest.mark.slow
+@pytest.mark.release
 def test_seeds_then_rounds_are_added_up_to_the_stated_cost(swept_once):
     words = [
         "optimizer=sgd,momentum",
