@@ -1,6 +1,5 @@
 """Turns the command line into jobs. Only `build_study` here builds a Study from a configuration."""
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -17,6 +16,16 @@ from study.errors import UsageError
 from study.records import Study
 from study.settings import Budget, Evaluation, Search, Seeds, usual_scouts
 from study.space import parse_space
+
+_ROUNDS = "the trials of search=refine follow from search.scouts, search.refine, search.candidates and search.screens"
+INSTEAD_OF = {
+    "search.trials": f"{_ROUNDS}; give these",
+    "search.max_launches": f"{_ROUNDS}; give these",
+    "search.reruns": "search=refine trains the tuned configuration with search.confirm fresh seeds; give these",
+    "search.extend": "the rounds of search=refine go beyond an edge by themselves, at most search.extend_limit times; "
+    "give search.extend_limit=0 to keep them in the search space",
+}
+"""Key of other samplers -> what `search=refine` has in its place."""
 
 
 @dataclass(frozen=True)
@@ -71,8 +80,7 @@ def parse_jobs(arguments: Sequence[str], config_dir: Path | None = None) -> list
     found: dict[tuple[Path, str, str, int], Job] = {}
     with one_line_errors():
         for config in compositions(arguments, config_dir):
-            _check_trials(arguments, config)
-            _check_extend(arguments, config)
+            _check_of_refine(arguments, config)
             for job in _jobs_of(config):
                 study = job.study
                 other = found.setdefault((job.results, study.name, study.optimizer, study.batch_size), job)
@@ -130,31 +138,13 @@ def _until(config: DictConfig) -> Until | None:
         raise UsageError(str(error)) from error
 
 
-def _check_trials(arguments: Sequence[str], config: DictConfig) -> None:
-    """Refuse numbers of trials and reruns on the command line beside `search=refine`; a workload's own give way."""
-    given = next((each for each in arguments if re.match(r"\+*search\.(trials|max_launches)=", each)), None)
-    if config.search.sampler == REFINE and given:
-        raise UsageError(
-            f"{given.lstrip('+')} is for other samplers: the trials of search=refine follow from search.scouts, "
-            "search.refine, search.candidates and search.screens; give these, or choose search=sobol."
-        )
-    given = next((each for each in arguments if re.match(r"\+*search\.reruns=", each)), None)
-    if config.search.sampler == REFINE and given:
-        raise UsageError(
-            f"{given.lstrip('+')} is for other samplers: search=refine trains the tuned configuration with "
-            "search.confirm fresh seeds; give search.confirm, or choose search=sobol."
-        )
-
-
-def _check_extend(arguments: Sequence[str], config: DictConfig) -> None:
-    """Refuse `search.extend` on the command line beside `search=refine`; that of a preset gives way."""
-    given = next((each for each in arguments if re.match(r"\+*search\.extend=", each)), None)
-    if config.search.sampler == REFINE and given:
-        raise UsageError(
-            f"{given.lstrip('+')} is for other samplers: the rounds of search=refine go beyond an edge by themselves, "
-            "at most search.extend_limit times; give search.extend_limit=0 to keep them in the search space, or choose "
-            "search=sobol."
-        )
+def _check_of_refine(arguments: Sequence[str], config: DictConfig) -> None:
+    """Refuse keys of other samplers on the command line beside `search=refine`; those of files give way."""
+    if config.search.sampler != REFINE:
+        return
+    for argument in (each.lstrip("+") for each in arguments):
+        if instead := INSTEAD_OF.get(argument.partition("=")[0]):
+            raise UsageError(f"{argument} is for other samplers: {instead}, or choose search=sobol.")
 
 
 def build_study(config: DictConfig, batch_size: int) -> Study:
