@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, TypeGuard
 
-from analysis.edges import Edge, open_edges, scaled
+from analysis.edges import Edge, open_edges, scaled, unit
 from workloads.suggest import suggest
 
 SCALES = ("linear", "log", "reverse_log")
@@ -105,10 +105,7 @@ class Dimension:
 
     def unit(self, value: Any) -> float:
         """The position of `value` in the scaled range, in [0, 1]; for a choice, the middle of its cell."""
-        if self.choices is not None:
-            return (self.choices.index(value) + 0.5) / len(self.choices)
-        low, high = self._scaled_ends
-        return (scaled(value, self.scale) - low) / (high - low)
+        return unit(self.to_dict(), value)
 
     @property
     def _scaled_ends(self) -> tuple[float, float]:

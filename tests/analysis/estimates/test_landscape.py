@@ -14,7 +14,7 @@ TRUE_SHARE = math.pi * math.log(1.2) / CURVATURE
 
 @pytest.fixture
 def bowl(results, make_study):
-    """Searches of so many trials, whose log steps grow with the squared distance from CENTRE."""
+    """Searches with this number of trials. Log steps grow with the squared distance from CENTRE."""
 
     def made(trials, sizes=(8,), **fields):
         steps = {}
