@@ -21,11 +21,12 @@ _ROUNDS = "the trials of search=refine follow from search.scouts, search.refine,
 INSTEAD_OF = {
     "search.trials": f"{_ROUNDS}; give these",
     "search.max_launches": f"{_ROUNDS}; give these",
-    "search.reruns": "search=refine trains the tuned configuration with search.confirm fresh seeds; give these",
+    "search.reruns": "search=refine trains the tuned configuration with search.confirm fresh seeds; "
+    "give search.confirm{value}",
     "search.extend": "the rounds of search=refine go beyond an edge by themselves, at most search.extend_limit times; "
     "give search.extend_limit=0 to keep them in the search space",
 }
-"""Key of other samplers -> what `search=refine` has in its place."""
+"""Key of other samplers -> what `search=refine` has in its place; {value} is "=" and the value that was given."""
 
 
 @dataclass(frozen=True)
@@ -143,8 +144,10 @@ def _check_of_refine(arguments: Sequence[str], config: DictConfig) -> None:
     if config.search.sampler != REFINE:
         return
     for argument in (each.lstrip("+") for each in arguments):
-        if instead := INSTEAD_OF.get(argument.partition("=")[0]):
-            raise UsageError(f"{argument} is for other samplers: {instead}, or choose search=sobol.")
+        key, *value = argument.partition("=")
+        if instead := INSTEAD_OF.get(key):
+            cure = instead.format(value="".join(value))
+            raise UsageError(f"{argument} is for other samplers: {cure}, or choose search=sobol.")
 
 
 def build_study(config: DictConfig, batch_size: int) -> Study:
