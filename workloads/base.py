@@ -1,6 +1,6 @@
 """The interface of a workload: data, a model, a loss, and errors that judge the model. The optimizer is not part of it.
 
-Shapes: B examples in a batch, N examples in a split, C classes.
+Shapes: B examples in a batch, N examples in a split, T tokens of an example, C classes.
 """
 
 import importlib
@@ -120,14 +120,45 @@ class Grouped(Protocol):
         ...
 
 
-def classification_error(logits: Tensor, targets: Tensor) -> Tensor:
-    """1 for each example whose largest logit is not that of its label, otherwise 0 [B]."""
-    return (logits.argmax(-1) != targets).float()
+IGNORED = -100
+"""The target of a token that does not count, such as padding; torch's default `ignore_index`."""
 
 
-def cross_entropy_error(logits: Tensor, targets: Tensor) -> Tensor:
-    """Cross entropy of each example in nats [B], without label smoothing."""
-    return F.cross_entropy(logits, targets, reduction="none")
+def classification_error(logits: Tensor, targets: Tensor, ignore_index: int = IGNORED) -> Tensor:
+    """1 for each example whose largest logit is not that of its label, otherwise 0 [B].
+
+    Of logits [B, T, C] and targets [B, T]: the share of the counted tokens of each example that are predicted wrongly.
+    """
+    wrong = (logits.argmax(-1) != targets).float()
+    return wrong if wrong.dim() == 1 else mean_over_tokens(wrong, targets, ignore_index)
+
+
+def cross_entropy_error(logits: Tensor, targets: Tensor, ignore_index: int = IGNORED) -> Tensor:
+    """Cross entropy of each example in nats [B], without label smoothing.
+
+    Of logits [B, T, C] and targets [B, T]: the mean over the counted tokens of each example.
+    """
+    if logits.dim() == 2:
+        return F.cross_entropy(logits, targets, reduction="none", ignore_index=ignore_index)
+    each = F.cross_entropy(logits.flatten(0, -2), targets.flatten(), reduction="none", ignore_index=ignore_index)
+    return mean_over_tokens(each.view(targets.shape), targets, ignore_index)
+
+
+def mean_over_tokens(values: Tensor, targets: Tensor, ignore_index: int = IGNORED) -> Tensor:
+    """The mean of values [B, T] over the counted tokens of each example, those whose target [B, T] is not
+    `ignore_index`: [B], 0 for an example without one."""
+    counted = targets != ignore_index
+    return values.where(counted, 0).sum(1) / counted.sum(1).clamp(min=1)
+
+
+def token_weights(targets: Tensor, ignore_index: int = IGNORED) -> Tensor:
+    """The number of counted tokens of each example [B], for targets [B, T].
+
+    As the `weights` of a workload, they make a step descend the mean over all counted tokens of its batch; as its
+    `error_weights`, they make errors the mean over all counted tokens of a split. Without ignored tokens all examples
+    count alike, and no weights are needed.
+    """
+    return (targets != ignore_index).sum(1).float()
 
 
 def require_whole(name: str, value: Any, least: int) -> None:

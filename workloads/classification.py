@@ -1,6 +1,6 @@
 """Image classification on a data set of `workloads.data.datasets`: the loss and the errors.
 
-Shapes: B examples in a batch, C classes.
+Shapes: B examples in a batch, T tokens of an example, C classes.
 """
 
 from collections.abc import Mapping
@@ -19,19 +19,57 @@ from workloads.suggest import suggest
 LABEL_SMOOTHING_CONVENTIONS = ("paper", "uniform")
 
 
-def smoothed_cross_entropy(logits: Tensor, targets: Tensor, label_smoothing: float | Tensor, convention: str) -> Tensor:
+def smoothed_cross_entropy(
+    logits: Tensor,
+    targets: Tensor,
+    label_smoothing: float | Tensor,
+    convention: str,
+    ignore_index: int = base.IGNORED,
+) -> Tensor:
     """Cross entropy of each example [B] against smoothed labels; eps = `label_smoothing`, K classes.
 
     `paper` puts 1 - eps on the label and eps / (K - 1) on every other class (Shallue et al. 2019);
     `uniform` puts 1 - eps + eps / K on the label and eps / K on every other class (Szegedy et al. 2016).
+
+    Of logits [B, T, C] and targets [B, T]: the mean over the counted tokens of each example.
+
+    Arguments:
+        label_smoothing: a number, or one for each example [B].
     """
+    tokens, labels = targets.dim() > 1, targets
+    if tokens:
+        labels = targets.where(targets != ignore_index, 0)
+        if isinstance(label_smoothing, Tensor) and label_smoothing.dim():
+            label_smoothing = label_smoothing.unsqueeze(1)
     log_probabilities = F.log_softmax(logits, dim=-1)
-    on_label = log_probabilities.gather(-1, targets.unsqueeze(-1)).squeeze(-1)
+    on_label = log_probabilities.gather(-1, labels.unsqueeze(-1)).squeeze(-1)
     on_all = log_probabilities.sum(-1)
     classes = logits.shape[-1]
     if convention == "paper":
-        return -(1 - label_smoothing) * on_label - label_smoothing / (classes - 1) * (on_all - on_label)
-    return -(1 - label_smoothing) * on_label - label_smoothing / classes * on_all
+        each = -(1 - label_smoothing) * on_label - label_smoothing / (classes - 1) * (on_all - on_label)
+    else:
+        each = -(1 - label_smoothing) * on_label - label_smoothing / classes * on_all
+    return base.mean_over_tokens(each, targets, ignore_index) if tokens else each
+
+
+def smoothed_loss(
+    outputs: Tensor, targets: Tensor, tuned: float | Tensor | None, fixed: float, convention: str
+) -> Tensor:
+    """The loss of each example [B] with the tuned label smoothing or, if it is None, the fixed one."""
+    smoothing = fixed if tuned is None else tuned
+    if isinstance(smoothing, float | int) and smoothing == 0:
+        return cross_entropy_error(outputs, targets)
+    return smoothed_cross_entropy(outputs, targets, smoothing, convention)
+
+
+def require_smoothing(label_smoothing: float, convention: str) -> None:
+    """Raise ValueError unless these are a fixed label smoothing and one of LABEL_SMOOTHING_CONVENTIONS."""
+    base.require_fraction("workload.label_smoothing", label_smoothing)
+    if convention not in LABEL_SMOOTHING_CONVENTIONS:
+        raise ValueError(
+            f"workload.label_smoothing_convention must be one of {', '.join(LABEL_SMOOTHING_CONVENTIONS)}, "
+            f"but got {convention!r}."
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,12 +97,7 @@ class Classification:
             raise ValueError(f"unknown data set {self.dataset!r}{suggest(self.dataset, DATASETS)}")
         for field, least in (("train_examples", 1), ("validation_examples", 1), ("split_seed", 0)):
             base.require_whole(f"workload.{field}", getattr(self, field), least)
-        base.require_fraction("workload.label_smoothing", self.label_smoothing)
-        if self.label_smoothing_convention not in LABEL_SMOOTHING_CONVENTIONS:
-            raise ValueError(
-                f"workload.label_smoothing_convention must be one of {', '.join(LABEL_SMOOTHING_CONVENTIONS)}, "
-                f"but got {self.label_smoothing_convention!r}."
-            )
+        require_smoothing(self.label_smoothing, self.label_smoothing_convention)
 
     @property
     def errors(self) -> Mapping[str, PerExample]:
@@ -84,7 +117,4 @@ class Classification:
         )
 
     def loss(self, outputs: Tensor, targets: Tensor, label_smoothing: float | Tensor | None = None) -> Tensor:
-        smoothing = self.label_smoothing if label_smoothing is None else label_smoothing
-        if isinstance(smoothing, float | int) and smoothing == 0:
-            return cross_entropy_error(outputs, targets)
-        return smoothed_cross_entropy(outputs, targets, smoothing, self.label_smoothing_convention)
+        return smoothed_loss(outputs, targets, label_smoothing, self.label_smoothing, self.label_smoothing_convention)
