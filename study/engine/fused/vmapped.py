@@ -17,11 +17,12 @@ from torch.overrides import TorchFunctionMode
 
 from study.data import trees
 from study.data.trees import Tree
+from study.engine.fused import recurrent
 from study.engine.fused.layout import Layout, Loss, differentiated
 from study.engine.fused.stack import Stack
 from study.optimizers.per_parameter import Treatments
 from study.records import Study
-from workloads.layers import GhostBatchNorm, keyed_layers
+from workloads.layers import CausalAttention, GhostBatchNorm, keyed_layers
 
 EVALUATED_LANES = 32
 """Most lanes that a GPU evaluates at once: they keep it busy, and more would take memory from training."""
@@ -55,7 +56,7 @@ def obstacle(model: nn.Module) -> str | None:
             return f"{kind} draws from one generator for all trials; workloads.layers.Dropout does not"
         if isinstance(layer, nn.RReLU):
             return f"{kind} draws from one generator for all trials; LeakyReLU does not"
-        if isinstance(layer, nn.RNNBase):
+        if isinstance(layer, nn.RNNBase) and not recurrent.can(layer):
             return f"torch.vmap has no rule for {kind}"
     return None
 
@@ -63,8 +64,12 @@ def obstacle(model: nn.Module) -> str | None:
 def pays(model: nn.Module, study: Study, device: str) -> bool:
     """Whether training one model alone would leave the device partly idle."""
     parameters = sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
-    small = study.batch_size <= SMALL_BATCH and parameters <= SMALL_MODEL
-    return small or torch.device(device).type != "cpu"
+    if torch.device(device).type != "cpu":
+        return True
+    stepwise = any(
+        isinstance(layer, nn.RNNBase) for layer in model.modules()
+    )  # torch's own LSTM is several times faster
+    return study.batch_size <= SMALL_BATCH and parameters <= SMALL_MODEL and not stepwise
 
 
 def stack(template: nn.Module, study: Study, rows: int, special: Treatments, apart: Collection[str]) -> Stack:
@@ -98,6 +103,10 @@ class Vmapped:
             held: Any = proxy(layer)
             if type(layer) is nn.Linear and layer.weight.requires_grad and layer.weight.numel() >= OWN_RULE_WEIGHTS:
                 layer.forward = partial(_linear, held)  # type: ignore[method-assign]
+            elif type(layer) is CausalAttention:
+                layer.forward = layer.by_products  # type: ignore[method-assign]
+            elif isinstance(layer, nn.LSTM):
+                layer.forward = partial(recurrent.lstm, held, _Product.apply)  # type: ignore
             elif flat and type(layer) is nn.Conv2d and _has_one_channel(layer):
                 layer.forward = partial(_by_patches, held)  # type: ignore[method-assign]
 
