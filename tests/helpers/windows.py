@@ -1,0 +1,85 @@
+"""Tiny language models on made tokens, with padded windows or without."""
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from helpers.blobs import CPU
+from study.data.resident import Data
+from workloads.base import IGNORED, Splits
+from workloads.language.lstm import LstmLm
+from workloads.language.transformer import TransformerLm
+
+CONTEXT = 8
+COMMON: dict[str, Any] = {
+    "name": "tiny",
+    "dataset": "shakespeare",
+    "context": CONTEXT,
+    "train_examples": 64,
+    "validation_examples": 40,
+}
+SHAPE: dict[str, Any] = {"width": 16, "depth": 2, "heads": 2, "mlp_width": 24}
+
+
+def windows(count: int, generator: torch.Generator, padded: bool) -> tuple[Tensor, Tensor]:
+    """Inputs and targets [count, CONTEXT]: bytes that count up in steps of 1 to 3; padded ones end in ignored tokens,
+    the first of them with one counted token."""
+    starts = torch.randint(200, (count, 1), generator=generator)
+    strides = torch.randint(1, 4, (count, 1), generator=generator)
+    tokens = starts + strides * torch.arange(CONTEXT + 1)
+    targets = tokens[:, 1:].clone()
+    if padded:
+        lengths = torch.randint(1, CONTEXT + 1, (count, 1), generator=generator)
+        lengths[0] = 1
+        targets[torch.arange(CONTEXT) >= lengths] = IGNORED
+    return tokens[:, :-1].contiguous(), targets
+
+
+class Made:
+    """The splits of a language model are made; the goals of tests name `loss`."""
+
+    padded: ClassVar[bool] = False
+
+    def splits(self, device: torch.device) -> Splits:
+        generator = torch.Generator().manual_seed(0)
+        return Splits(*(windows(count, generator, self.padded) for count in (64, 40, 20)))
+
+    @property
+    def errors(self) -> Any:
+        held = super().errors  # type: ignore[misc]
+        return {**held, "loss": held["cross_entropy_error"]}
+
+    def data(self, device: torch.device = CPU) -> Data:
+        return Data.of(self.splits(CPU), device)
+
+
+@dataclass(frozen=True, kw_only=True)
+class MadeTransformer(Made, TransformerLm):
+    pass
+
+
+@dataclass(frozen=True, kw_only=True)
+class MadeLstm(Made, LstmLm):
+    pass
+
+
+@dataclass(frozen=True, kw_only=True)
+class PaddedTransformer(MadeTransformer):
+    padded: ClassVar[bool] = True
+
+
+@dataclass(frozen=True, kw_only=True)
+class PaddedLstm(MadeLstm):
+    padded: ClassVar[bool] = True
+
+
+LANGUAGE_MODELS = {
+    "transformer": MadeTransformer(**COMMON, **SHAPE, dropout=0.1),
+    "rotary": MadeTransformer(**COMMON, **SHAPE, positions="rotary", norm_place="post", norm="rms"),
+    "untied": MadeTransformer(**COMMON, **SHAPE, positions="sinusoidal", tied=False, activation="relu"),
+    "padded": PaddedTransformer(**COMMON, **SHAPE),
+    "lstm": MadeLstm(**COMMON, width=12, depth=2, dropout=0.1),
+    "padded lstm": PaddedLstm(**COMMON, width=12, tied=True),
+}
