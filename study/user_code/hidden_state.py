@@ -30,8 +30,11 @@ def is_plain(value: Any) -> bool:
 
 
 def copied(value: Any) -> Any:
-    """A copy of a plain value, also of plain values in lists and dicts; other objects are kept as they are."""
-    if isinstance(value, Tensor):
+    """A copy of a plain value, also of plain values in lists and dicts; other objects are kept as they are.
+
+    So are parameters: torch's recurrent layers hold theirs in a list, too, and compute with those in the list.
+    """
+    if isinstance(value, Tensor) and not isinstance(value, nn.Parameter):
         return value.detach().clone()
     if type(value) is dict:
         return {key: copied(each) for key, each in value.items()}
