@@ -4,7 +4,7 @@
         [--device cpu] [--made-up-data]
 
 A   `DataLoader` + `nn.Module` + a library's optimizer (default: momentum), one trial at a time, with torch's defaults:
-    all threads of a CPU; on a GPU, TF32 in convolutions
+    all threads of a CPU; on a GPU, TF32 in convolutions. Language models draw windows of 64 tokens as nanoGPT does
 B   the serial engine: one process per core, or one on the GPU, each with one thread, data in memory, `channels_last`
     and fused updates
 C   this engine through its public interface: `Workers` train a study proposed by its `Tuner`
@@ -24,9 +24,9 @@ import multiprocessing as mp
 import platform
 import statistics
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from functools import lru_cache, partial
 from itertools import chain, repeat
@@ -36,6 +36,7 @@ from unittest import mock
 
 import pytorch_optimizer
 import torch
+from torch import Tensor
 from torch.utils.data import DataLoader, TensorDataset
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -52,6 +53,7 @@ from study.space import values
 from study.workers.pool import Workers, one_thread_environment
 from workloads.base import Splits, Workload, build
 from workloads.data.datasets import DATASETS
+from workloads.language.modelling import LanguageModelling
 
 MODELS = {
     "softmax": ["workload=softmax_mnist"],
@@ -59,6 +61,8 @@ MODELS = {
     "mlp1024": ["workload=fc_mnist"],
     "cnn": ["workload=simple_cnn_mnist"],
     "resnet8": ["workload=resnet_cifar", "schedule=constant"],
+    "transformer": ["workload=transformer_shakespeare", "schedule=constant"],
+    "lstm": ["workload=lstm_shakespeare", "schedule=constant"],
 }
 RATE = 0.001
 WRITTEN: dict[str, tuple[dict[str, float], Callable[[Iterable[torch.nn.Parameter]], Any]]] = {
@@ -67,7 +71,9 @@ WRITTEN: dict[str, tuple[dict[str, float], Callable[[Iterable[torch.nn.Parameter
     "lamb": ({"beta1": 0.9}, lambda p: pytorch_optimizer.Lamb(p, lr=RATE)),
 }
 """Optimizer -> its fixed hyperparameters besides the learning rate, and the optimizer that a user would write."""
-BATCH_SIZES = (2, 8, 32, 128, 512, 2048)
+BATCH_SIZES = {"transformer": (2, 8, 32), "lstm": (2, 8, 32)}
+"""Model -> its batch sizes; USUAL_BATCH_SIZES for the others."""
+USUAL_BATCH_SIZES = (2, 8, 32, 128, 512, 2048)
 SECONDS = 1.0
 LONG = 5
 """B and C are measured this many times longer, to reduce the effects of trial starts and of unequal cores."""
@@ -84,14 +90,16 @@ class HardlyEvaluated:
 
     def __init__(self, name: str, train_examples: int, workload: dict[str, Any], made_up: bool = False) -> None:
         self.name, self.train_examples, self.real = name, train_examples, build(workload)
-        self.dataset = workload["dataset"] if made_up else None
+        self.made_up = workload["dataset"] if made_up else None
         self.errors, self.hyperparameters = self.real.errors, self.real.hyperparameters
         self.model, self.loss = self.real.model, self.real.loss
 
     def splits(self, device: torch.device) -> Splits:
         """The real training set, and eight examples of the other splits."""
-        if self.dataset is not None:
-            return made_up_splits(self.dataset, self.train_examples, device)
+        if self.made_up is not None and isinstance(self.real, LanguageModelling):
+            return made_up_windows(self.real, device)
+        if self.made_up is not None:
+            return made_up_splits(self.made_up, self.train_examples, device)
         train, val, test = self.real.splits(device)
         return Splits(train, (val[0][:8], val[1][:8]), (test[0][:8], test[1][:8]))
 
@@ -105,6 +113,25 @@ def made_up_splits(dataset: str, train_examples: int, device: torch.device, **_:
     return Splits((inputs, targets), few, few)
 
 
+def made_up_windows(workload: LanguageModelling, device: torch.device) -> Splits:
+    """A replacement of `LanguageModelling.splits`: random tokens."""
+    shape = workload.train_examples, workload.context + 1
+    tokens = torch.randint(workload.tokens, shape, device=device)
+    inputs, targets = tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()
+    few = inputs[:8], targets[:8]
+    return Splits((inputs, targets), few, few)
+
+
+@contextmanager
+def replaced_data() -> Iterator[None]:
+    """A block in which all data are made up."""
+    with (
+        mock.patch("workloads.data.datasets.splits", made_up_splits),
+        mock.patch.object(LanguageModelling, "splits", made_up_windows),
+    ):
+        yield
+
+
 def study_of(model: str, batch_size: int, optimizer: str, device: str, made_up: bool = False) -> tuple[Study, Job]:
     """A study without early stopping; its trials are evaluated once, at their end, on eight examples."""
     held = {"learning_rate": RATE, **WRITTEN[optimizer][0]}
@@ -112,7 +139,7 @@ def study_of(model: str, batch_size: int, optimizer: str, device: str, made_up: 
     never = ["evaluation.first=1.0", "stopping=budget", f"search.trials={TRIALS}"]
     where = [f"batch_size={batch_size}", f"engine.device={device}"]
     arguments = [*MODELS[model], f"optimizer={optimizer}", *fixed, *never, *where]
-    with mock.patch("workloads.data.datasets.splits", made_up_splits) if made_up else nullcontext():
+    with replaced_data() if made_up else nullcontext():
         [job] = preflight.settle(parse_jobs(arguments))
     real = dict(job.study.workload)
     wrapped = {"_target_": "benchmarks.engine.HardlyEvaluated", "workload": real, "made_up": made_up}
@@ -147,20 +174,29 @@ def loaded(workload: str) -> tuple[Workload, Splits]:
     return built, built.splits(torch.device("cpu"))
 
 
+def written_batches(train: tuple[Tensor, Tensor], batch_size: int, pinned: bool) -> Iterator[Any]:
+    """The batches of the loop that a user would write: of a `DataLoader`; windows of tokens drawn as nanoGPT does."""
+    if not train[0].is_floating_point():
+        while True:
+            chosen = torch.randint(len(train[0]), (batch_size,)).tolist()
+            batch = [torch.stack([tokens[i] for i in chosen]) for tokens in train]
+            yield [tokens.pin_memory() for tokens in batch] if pinned else batch
+    loader = DataLoader(TensorDataset(*train), batch_size, shuffle=True, drop_last=True, pin_memory=pinned)
+    yield from chain.from_iterable(repeat(loader))
+
+
 def loop_a(device: str, study: Study) -> float:
     """Steps per second of the loop that a user would write."""
     workload, splits = loaded(json.dumps(study.workload))
-    dataset, pinned = TensorDataset(*splits.train), device != "cpu"
-    loader = DataLoader(dataset, study.batch_size, shuffle=True, drop_last=True, pin_memory=pinned)
     model = workload.model().to(device)
     optimizer = WRITTEN[study.optimizer][1](model.parameters())
-    batches = chain.from_iterable(repeat(loader))
+    batches = written_batches(splits.train, study.batch_size, pinned=device != "cpu")
 
     def step() -> None:
         x, y = next(batches)
         x, y = x.to(device, non_blocking=True), y.to(device, non_blocking=True)
         optimizer.zero_grad()
-        torch.nn.functional.cross_entropy(model(x), y).backward()
+        torch.nn.functional.cross_entropy(model(x).flatten(0, -2), y.flatten()).backward()
         optimizer.step()
 
     return rate(step, device)
@@ -211,6 +247,21 @@ class Pool:
         return [future.result() for future in [process.submit(call, study) for process in self.processes]]
 
 
+class Search:
+    """The trials of one study, for the workers."""
+
+    def __init__(self, study: Study) -> None:
+        self.study, self.tuner = study, Tuner(study)
+        self.checkpoints: dict[int, bytes] = {}
+        self.ask, self.step_limit = self.tuner.ask, self.tuner.step_limit
+
+    def queues(self) -> list[Search]:
+        return [self]
+
+    def too_large(self, queue: Any, reason: str) -> None:
+        raise RuntimeError(reason)
+
+
 def loop_c(study: Study, workers: Workers, step_seconds: float) -> float:
     """Trial-steps per second of the engine: wall time from the first request for a trial to the last curve.
 
@@ -221,10 +272,10 @@ def loop_c(study: Study, workers: Workers, step_seconds: float) -> float:
     steps = max(LEAST_STEPS, round(longer * SECONDS / step_seconds / lanes))
     search = replace(study.search, trials=lanes * workers.count)
     bounded = replace(study, budget=replace(study.budget, epochs=0, steps=steps), search=search)
-    tuner = Tuner(bounded)
+    asked = Search(bounded)
     trained, start = 0, time.perf_counter()
-    for curve in workers.train(bounded, tuner, checkpoints={}):
-        tuner.tell(curve)
+    for _, curve in workers.train(asked):
+        asked.tuner.tell(curve)
         trained += int(curve.steps[-1])
     return trained / (time.perf_counter() - start)
 
@@ -265,7 +316,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", type=Path)
     parser.add_argument("--models", default=",".join(MODELS))
-    parser.add_argument("--batch-sizes", default=",".join(map(str, BATCH_SIZES)))
+    parser.add_argument("--batch-sizes", help="such as 2,8; default: those of each model")
     parser.add_argument("--optimizer", choices=WRITTEN, default="momentum")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--device", default="auto", help="such as cpu or cuda:1; default: a GPU if there is one")
@@ -277,7 +328,8 @@ def main() -> None:
     plain, tuned = Pool(1, tuned=False), Pool(cores() if device == "cpu" else 1, tuned=True)
     print("model      batch   arithmetic lanes   A steps/s   B steps/s   C steps/s     C/A     C/B   of peak")
     for model in chosen.models.split(","):
-        for batch_size in map(int, chosen.batch_sizes.split(",")):
+        asked = map(int, chosen.batch_sizes.split(",")) if chosen.batch_sizes else None
+        for batch_size in asked or BATCH_SIZES.get(model, USUAL_BATCH_SIZES):
             study, job = study_of(model, batch_size, chosen.optimizer, device, chosen.made_up_data)
             row = {"model": model, **measured(study, job, plain, tuned, device, chosen.rounds)}
             rows.append(row)
