@@ -10,11 +10,12 @@ from omegaconf import DictConfig, OmegaConf
 from analysis.counting import ADAPTIVE_SAMPLERS, Goal
 from analysis.question.stages import REFINE, STAGE, ends
 from analysis.question.until import Until
+from study.config import tokens
 from study.config.compose import compositions, one_line_errors
 from study.devices.placement import Placement
 from study.errors import UsageError
 from study.records import Study
-from study.settings import Budget, Evaluation, Search, Seeds, usual_scouts
+from study.settings import Budget, Evaluation, Search, Seeds, check_single_pass, usual_scouts
 from study.space import parse_space
 
 _ROUNDS = "the trials of search=refine follow from search.scouts, search.refine, search.candidates and search.screens"
@@ -123,9 +124,26 @@ def _jobs_of(config: DictConfig) -> list[Job]:
             f"shards={config.shards} of search={config.search.sampler}, which learns from all trials, must share a "
             "storage; add search.storage=journal or a database URL, or choose search=sobol."
         )
+    each = tokens.per_example(config)
+    sizes = [tokens.batch_size(size, each, config.workload.get("name")) for size in sizes]
     how = (Path(config.results), placement, config.search.storage, config.shards)
     goes_on = {"until": _until(config), "until_cost": config.search.until_cost}
-    return [Job(build_study(config, size), *how, **goes_on) for size in sizes]
+    _check_single_pass(config, sizes, each)
+    return [Job(build_study(config, size, each), *how, **goes_on) for size in sizes]
+
+
+def _check_single_pass(config: DictConfig, sizes: Sequence[int], tokens_per_example: int | None) -> None:
+    """Refuse budgets of a single pass that any batch size has too few examples for; the message names them all."""
+    examples = config.workload.get("train_examples")
+    known = tokens_per_example is not None or config.budget.tokens is None
+    if not (config.budget.single_pass and isinstance(examples, int) and known):
+        return  # building the study says what is wrong
+    try:
+        budget, most = Budget(**config.budget), max(config.search.budgets, default=1)
+        steps = {size: round(most * budget.train_steps(examples, size, tokens_per_example)) for size in sizes}
+        check_single_pass({size: size * count for size, count in steps.items()}, examples, config.workload.name)
+    except ValueError as error:
+        raise UsageError(str(error)) from error
 
 
 def _until(config: DictConfig) -> Until | None:
@@ -150,7 +168,7 @@ def _check_of_refine(arguments: Sequence[str], config: DictConfig) -> None:
             raise UsageError(f"{argument} is for other samplers: {cure}, or choose search=sobol.")
 
 
-def build_study(config: DictConfig, batch_size: int) -> Study:
+def build_study(config: DictConfig, batch_size: int, tokens_per_example: int | None = None) -> Study:
     """The Study of a composed configuration at one batch size.
 
     Raises:
@@ -175,6 +193,7 @@ def build_study(config: DictConfig, batch_size: int) -> Study:
             no_decay=plain["optimizer"]["no_decay"],
             schedule=plain["schedule"],
             batch_size=batch_size,
+            tokens_per_example=tokens_per_example,
             goal=Goal.parse(plain["goal"]),
             budget=Budget(**plain["budget"]),
             search=Search(**search),
