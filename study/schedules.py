@@ -21,7 +21,7 @@ from workloads.suggest import suggest
 SCHEDULE = "schedule"
 """The parameter of a search space that chooses a schedule; its values are names."""
 WARMUPS = ("warmup_steps", "warmup_examples", "warmup_tokens")
-"""The lengths of a warmup, of which a trial has one above 0."""
+"""The lengths of a warmup; a trial has at most one above 0."""
 TUNED = "tuned"
 """Stands for the name of a study's schedule if `search.space.schedule` lists it."""
 

@@ -4,9 +4,11 @@ import numpy as np
 import pandas as pd
 
 from analysis.estimates import split, tuned
-from analysis.labels import curve_text, listed, number
+from analysis.estimates.limits import IN_TOKENS
+from analysis.labels import curve_text, listed, number, short_count
 from analysis.load import CURVE
 from analysis.tables import fits
+from analysis.units import TOKENS
 
 NO_DIFFERENCE = 2
 """Fits whose AICc differs by less are equally good (Burnham and Anderson 2002, section 2.6)."""
@@ -65,6 +67,9 @@ def _critical(limits: pd.DataFrame, reached: pd.DataFrame) -> str:
     known = {name: limits.loc[f"critical_batch_size_{name}"] for name in NAMES}
     found = [f"{_value(row)} by {NAMES[name]}" for name, row in known.items() if not pd.isna(row["estimate"])]
     text = f"critical batch size {', '.join(found)}."
+    if found and TOKENS in reached and reached[TOKENS].notna().all():
+        tokens = next(row[IN_TOKENS] for row in known.values() if not pd.isna(row["estimate"]))
+        text = f"{text[:-1]}; the first is {short_count(tokens)} tokens."
     points = reached.assign(reached=True, steps_to_result=tuned.points(reached).values())
     fitted = fits.table(points)
     information = fitted["information"].dropna()

@@ -36,7 +36,9 @@ KNOWN_TO = {
     "matplotlib": ["analysis/figures", "analysis/report", "analysis/export.py"],
 }  # fmt: skip
 # The modules of `analysis` that `study` may import outside its commands.
-OF_ANALYSIS = [f"analysis.{name}" for name in ("counting", "edges", "labels", "question", "errors", "surrogate")]
+OF_ANALYSIS = [
+    f"analysis.{name}" for name in ("counting", "edges", "labels", "question", "errors", "surrogate", "units")
+]
 
 # The straight line of `study`, bottom first: a box imports only boxes of lines above its own.
 LINE = [

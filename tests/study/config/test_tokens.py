@@ -1,7 +1,7 @@
 """Tokens as a unit: batch sizes, budgets, warmups and half-lives, and what workloads without tokens are told."""
 
 import pytest
-from helpers.made_tokens import YAML
+from helpers.users.markov import YAML
 
 from analysis.units import in_examples
 from study.config.jobs import parse_jobs

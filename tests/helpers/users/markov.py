@@ -44,7 +44,7 @@ class Markov:
 
 YAML = """\
 # @package _global_
-workload: {_target_: helpers.made_tokens.Markov, name: markov, train_examples: 512, tokens_per_example: 64}
+workload: {_target_: helpers.users.markov.Markov, name: markov, train_examples: 512, tokens_per_example: 64}
 goal: val/cross_entropy_error < 1.0
 batch_sizes: [4, 2k tokens]
 budget: {epochs: 0, steps: 8, tokens: 8192}
