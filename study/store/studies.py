@@ -60,12 +60,10 @@ def check(results: Path, studies: Sequence[Study]) -> None:
         for path in sorted(path for path in held_beside if path.exists()):
             held = read(path)["question"]
             asked = study.question()
-            differing = differences(held, asked)
+            differing = _unlike(held, asked)
             if path.parent != folder:
                 differing = {k: v for k, v in differing.items() if k not in OF_ONE_SIZE}
             differing = {key: pair for key, pair in differing.items() if key not in EXTENDABLE + SETTLED}
-            if None in differing.get(TOKENS, ()):  # a class that has got this member since trains the same trials
-                del differing[TOKENS]
             cure = "choose another results=DIR"
             # Some recorded arithmetics were removed, and imported studies have none.
             if "arithmetic" in differing and held.get("arithmetic") in ARITHMETICS:
@@ -156,8 +154,7 @@ def beside(results: Path, study: Study) -> list[Study]:
         own = path.parent / study.branch.path / "study.json"
         if own.exists():
             question = read(own)["question"]
-            mine = study.question() | {TOKENS: question.get(TOKENS)}
-            differing = differences(mine, question).keys() - {*OF_ONE_SIZE, *EXTENDABLE, *SETTLED}
+            differing = _unlike(study.question(), question).keys() - {*OF_ONE_SIZE, *EXTENDABLE, *SETTLED}
             if question["stopping"] != RECORDED and not differing:
                 found.append(Study.from_question(question))
     return found
@@ -345,6 +342,14 @@ def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, tup
     flat_old, flat_new = _flatten(json.loads(json.dumps(old))), _flatten(json.loads(json.dumps(new)))
     pairs = {key: (flat_old.get(key), flat_new.get(key)) for key in sorted({*flat_old, *flat_new})}
     return {key: pair for key, pair in pairs.items() if pair[0] != pair[1]}
+
+
+def _unlike(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
+    """`differences`, but a workload class that gets or loses `tokens_per_example` trains the same trials."""
+    found = differences(old, new)
+    if None in found.get(TOKENS, ()):
+        del found[TOKENS]
+    return found
 
 
 def _flatten(tree: Any, prefix: str = "") -> dict[str, Any]:
