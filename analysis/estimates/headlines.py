@@ -7,6 +7,7 @@ from analysis.estimates import split, tuned
 from analysis.estimates.limits import IN_TOKENS
 from analysis.labels import curve_text, listed, number, short_count
 from analysis.load import CURVE
+from analysis.question.stages import FRESH_SEEDS
 from analysis.tables import fits
 from analysis.units import TOKENS
 
@@ -148,9 +149,9 @@ def _measured(curve: pd.DataFrame, reached: pd.DataFrame) -> str:
 
 
 def _without_seeds(batch_sizes: int) -> str:
-    lucky = "They include the luck of each search; search.reruns=4 measures without it"
+    lucky = f"They include the luck of each search; fresh seeds ({FRESH_SEEDS}) measure without it"
     if batch_sizes < tuned.ENOUGH:
-        return f"{lucky}, and brings the intervals that fewer than six batch sizes alone do not have."
+        return f"{lucky}, and bring the intervals that fewer than six batch sizes alone do not have."
     return f"{lucky}. Intervals come from the scatter about the curve."
 
 
@@ -164,7 +165,10 @@ def _with_seeds(curve: pd.DataFrame, reached: pd.DataFrame) -> list[str]:
         "search on average."
     ]
     found = split.shares(curve)
-    if np.isnan(found.shortfall):
+    if np.isnan(found.seed_error):
+        rest = "intervals come from the scatter about the curve" if len(reached) >= tuned.ENOUGH else "no intervals"
+        said.append(f"One fresh seed shows no noise of seeds: {rest}.")
+    elif np.isnan(found.shortfall):
         said.append("With fewer than six batch sizes, intervals hold the noise of seeds alone, not that of tuning.")
     else:
         bounded = f" (95%: at most {_percent(found.shortfall_high)})" if np.isfinite(found.shortfall_high) else ""

@@ -148,6 +148,18 @@ def read(results: Sequence[Path | str], asked: Asked = Asked()) -> ReportData:
     )
 
 
+def estimates(results: Path) -> pd.DataFrame | None:
+    """The table `steps_to_result` of one results folder alone, at each study's own goal; None if no trial has ended.
+
+    >>> print(estimates(Path(published))[["optimizer", "batch_size", "tuned_steps"]].head(1))
+      optimizer  batch_size  tuned_steps
+    0  momentum           1        628.0
+    """
+    made = [load_study(folder) for folder in folders(results)]
+    studies = [study for study in answers.answers(made) if study.begun]
+    return tuned.table(steps_to_result.table(studies), answers.rerun_steps(made)) if studies else None
+
+
 def _reduced(folder: Path, goals: Sequence[Goal | None]) -> StudyData:
     """Load a study and cache all results that need its curves, so that only one study's curves are in memory."""
     study = load_study(folder)

@@ -15,11 +15,11 @@ from study.config.compose import compositions, one_line_errors
 from study.devices.placement import Placement
 from study.errors import UsageError
 from study.records import Study
-from study.settings import Budget, Evaluation, Search, Seeds, check_single_pass, usual_scouts
+from study.settings import ROUNDS, Budget, Evaluation, Search, Seeds, check_single_pass, usual_scouts
 from study.space import parse_space
 
 _ROUNDS = "the trials of search=refine follow from search.scouts, search.refine, search.candidates and search.screens"
-INSTEAD_OF = {
+NOT_OF_REFINE = {
     "search.trials": f"{_ROUNDS}; give these",
     "search.max_launches": f"{_ROUNDS}; give these",
     "search.reruns": "search=refine trains the tuned configuration with search.confirm fresh seeds; "
@@ -28,6 +28,11 @@ INSTEAD_OF = {
     "give search.extend_limit=0 to keep them in the search space",
 }
 """Key of other samplers -> what `search=refine` has in its place; {value} is "=" and the value that was given."""
+OF_REFINE = {f"search.{name}": "other samplers have no rounds; give search.trials" for name in ROUNDS} | {
+    "search.confirm": "other samplers train the tuned configuration with search.reruns fresh seeds; "
+    "give search.reruns{value}"
+}
+"""Key of `search=refine` -> what other samplers have in its place."""
 
 
 @dataclass(frozen=True)
@@ -82,7 +87,7 @@ def parse_jobs(arguments: Sequence[str], config_dir: Path | None = None) -> list
     found: dict[tuple[Path, str, str, int], Job] = {}
     with one_line_errors():
         for config in compositions(arguments, config_dir):
-            _check_of_refine(arguments, config)
+            _check_sampler(arguments, config)
             for job in _jobs_of(config):
                 study = job.study
                 other = found.setdefault((job.results, study.name, study.optimizer, study.batch_size), job)
@@ -157,15 +162,16 @@ def _until(config: DictConfig) -> Until | None:
         raise UsageError(str(error)) from error
 
 
-def _check_of_refine(arguments: Sequence[str], config: DictConfig) -> None:
-    """Refuse keys of other samplers on the command line beside `search=refine`; those of files give way."""
-    if config.search.sampler != REFINE:
-        return
+def _check_sampler(arguments: Sequence[str], config: DictConfig) -> None:
+    """Refuse search keys on the command line that the sampler ignores; those of files give way."""
+    refines = config.search.sampler == REFINE
+    instead_of = NOT_OF_REFINE if refines else OF_REFINE
+    whose, other = ("other samplers", "sobol") if refines else ("search=refine", REFINE)
     for argument in (each.lstrip("+") for each in arguments):
         key, *value = argument.partition("=")
-        if instead := INSTEAD_OF.get(key):
+        if instead := instead_of.get(key):
             cure = instead.format(value="".join(value))
-            raise UsageError(f"{argument} is for other samplers: {cure}, or choose search=sobol.")
+            raise UsageError(f"{argument} is for {whose}: {cure}, or choose search={other}.")
 
 
 def build_study(config: DictConfig, batch_size: int, tokens_per_example: int | None = None) -> Study:
