@@ -38,8 +38,8 @@ class __legacy__:
         (place / "METADATA").write_text("Metadata-Version: 2.1\\nName: {name}\\nVersion: {version}\\n")
         return place.name
 """
-"""A module `setuptools.build_meta`. Even to download a source distribution, pip asks for its metadata; setuptools itself
-would run the package's setup.py to answer."""
+"""A module `setuptools.build_meta`. Even to download a source distribution, pip asks for its metadata, and setuptools
+itself would run setup.py to answer."""
 
 Bring = Callable[[Sequence[str], Path], Path]  # (missing files, scratch folder) -> the folder with the files
 log = logging.getLogger(__name__)

@@ -4,16 +4,18 @@ Shapes: N windows in a split, T tokens of context.
 """
 
 import hashlib
+import math
+from collections.abc import Mapping
 from itertools import compress
 
 import numpy as np
 import torch
 
-from workloads.base import Split, Splits, require_whole
+from workloads.base import Splits, require_whole
 from workloads.data.datasets import check_count
 from workloads.data.text import corpora
 from workloads.data.text.corpora import OWN, TEXTS, Corpus, require_known
-from workloads.data.text.shards import Survey, shard, survey
+from workloads.data.text.shards import Shard, Survey, shard, survey
 from workloads.data.text.tokenizing import TOKENIZERS, Tokenizer, bpe_tokenizer, bytes_tokenizer, vocabulary_size
 from workloads.data.text.windows import Parts, Windows, part
 
@@ -21,6 +23,8 @@ __all__ = ["OWN", "TEXTS", "TOKENIZERS", "require_known", "splits", "vocabulary_
 
 RESIDENT_BYTES = 2**30
 """Splits whose tensors would be larger are read from the shard, window by window."""
+HELD_OUT = 0.05
+"""Least share of the text for validation, and for the test set, so that a few long documents do not make them up."""
 BYTES_PER_TOKEN = 6
 """Bytes of held-out documents for each token that is asked for: more than byte pair encoding puts into a token."""
 
@@ -40,9 +44,10 @@ def splits(
 ) -> Splits:
     """The windows of a corpus: inputs int64 [N, T] and targets int64 [N, T], the next tokens.
 
-    Documents are divided, not windows: one permutation of the documents, drawn with `split_seed`, gives as many
-    documents as `validation_examples` windows take, then as many for the test set, then those for training. Smaller
-    training sets are therefore the beginning of larger ones, and share the validation set and the tokenizer.
+    Documents are divided, not windows: one permutation of the documents, drawn with `split_seed`, gives first those for
+    validation, then those for the test set, then those for training. Validation and test have 5 % of the text each, or
+    as much as `validation_examples` windows take; the windows are taken from it at even distances. Smaller training
+    sets are the beginning of larger ones, and share the validation set and the tokenizer.
 
     Tensors of at most 1 GiB are made whole, on `device`; larger splits are data sets that read their windows from a
     memory-mapped file.
@@ -59,23 +64,35 @@ def splits(
         DataError: the corpus is not on this machine and cannot be fetched.
     """
     size = vocabulary_size(tokenizer, vocabulary)
-    asked = {"context": context, "train_examples": train_examples, "validation_examples": validation_examples}
-    for name, value in asked.items():
-        require_whole(f"workload.{name}", value, 1)
+    _require_positive(context=context, train_examples=train_examples, validation_examples=validation_examples)
     corpus = corpora.corpus(dataset, path)
-    found = survey(corpus)
-    parts = _parts(corpus, found, tokenizer, context, validation_examples, split_seed, packed)
-    tokens = bytes_tokenizer() if tokenizer == "byte" else _trained(corpus, found, parts, size)
-    held = shard(corpus, found, tokens)
-    cut = {
-        name: Windows(held, getattr(parts, name), context, packed, most, tokens.end)
-        for name, most in (("train", train_examples), ("val", validation_examples), ("test", validation_examples))
-    }
-    for name, what in (("val", "validation_examples"), ("test", "validation_examples"), ("train", "train_examples")):
-        most = len(Windows(held, getattr(parts, name), context, packed))
-        check_count(f"workload.{what}", asked[what], most, f"windows of {context} tokens in the {name} documents")
-    resident = sum(map(len, cut.values())) * context * 16 <= RESIDENT_BYTES
-    return Splits(**{name: _resident(windows, device) if resident else windows for name, windows in cut.items()})
+    surveyed = survey(corpus)
+    parts = _parts(corpus, surveyed, tokenizer, context, validation_examples, split_seed, packed)
+    tokens = bytes_tokenizer() if tokenizer == "byte" else _trained(corpus, surveyed, parts, size)
+    asked = {"train": train_examples, "val": validation_examples, "test": validation_examples}
+    found = _windows(shard(corpus, surveyed, tokens), parts, asked, context, packed, tokens.end)
+    if sum(map(len, found)) * context * 16 > RESIDENT_BYTES:
+        return Splits(*found)
+    return Splits(*(windows.tensors(device) for windows in found))
+
+
+def _require_positive(**numbers: int) -> None:
+    for name, number in numbers.items():
+        require_whole(f"workload.{name}", number, 1)
+
+
+def _windows(
+    held: Shard, parts: Parts, asked: Mapping[str, int], context: int, packed: bool, end: int
+) -> list[Windows]:
+    """The windows of each split."""
+    found = []
+    for name, examples in asked.items():
+        train = name == "train"
+        windows = Windows(held, getattr(parts, name), context, packed, examples, spread=not train, padding=end)
+        what = f"workload.{'train' if train else 'validation'}_examples"
+        check_count(what, examples, windows.total, f"windows of {context} tokens in the {name} documents")
+        found.append(windows)
+    return found
 
 
 def _parts(
@@ -86,6 +103,7 @@ def _parts(
         sizes, least = found.lengths + 1, windows * (context + 1) * (1 if tokenizer == "byte" else BYTES_PER_TOKEN)
     else:
         sizes, least = np.ones_like(found.lengths), windows
+    least = max(least, math.ceil(HELD_OUT * int(sizes.sum())))
     try:
         return part(sizes, least, split_seed)
     except ValueError as error:
@@ -103,8 +121,3 @@ def _trained(corpus: Corpus, found: Survey, parts: Parts, vocabulary: int) -> To
     trained_on = hashlib.sha256(found.sha256.encode() + training.tobytes()).hexdigest()
 
     return bpe_tokenizer(vocabulary, trained_on, lambda: compress(corpus.documents(), training))
-
-
-def _resident(windows: Windows, device: torch.device | str) -> Split:
-    inputs, targets = windows.tensors()
-    return inputs.to(device), targets.to(device)

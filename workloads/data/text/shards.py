@@ -2,7 +2,7 @@
 
 A shard is a folder in the cache: `tokens.bin` (uint16 or uint32; after each document the token that ends it),
 `offsets.npy` (int64 [D + 1], where each of D documents begins) and `manifest.json` with their checksums. Writing and
-reading hold a few documents in memory, and some 8-byte numbers for each document, but never a whole shard.
+reading hold a few documents in memory, and two or three 8-byte numbers for each document, but never a whole shard.
 """
 
 import hashlib

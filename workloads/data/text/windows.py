@@ -59,7 +59,9 @@ class Windows(Dataset):
     Arguments:
         documents: their numbers, in the order of the stream.
         context: T.
-        most: number of windows that are kept; None: all.
+        most: number of windows that are kept, the first ones of `total`.
+        spread: keep windows at even distances instead, from all documents.
+        padding: the token that pads.
     """
 
     def __init__(
@@ -67,15 +69,17 @@ class Windows(Dataset):
         shard: Shard,
         documents: NDArray[np.int64],
         context: int,
-        packed: bool = True,
-        most: int | None = None,
-        padding: int = 0,
+        packed: bool,
+        most: int,
+        spread: bool,
+        padding: int,
     ) -> None:
         starts, lengths = shard.offsets[documents], shard.offsets[documents + 1] - shard.offsets[documents]
         ends = np.cumsum(lengths) if packed else np.arange(1, len(documents) + 1) * (context + 1)
-        total = int(ends[-1]) // (context + 1) if len(ends) else 0
-        self.count = total if most is None else min(most, total)
-        held = int(np.searchsorted(ends, self.count * (context + 1))) + 1  # documents that the kept windows reach
+        self.total = int(ends[-1]) // (context + 1)
+        self.count = min(most, self.total)
+        self.among = self.total if spread else self.count
+        held = int(np.searchsorted(ends, self.among * (context + 1))) + 1  # documents that the kept windows reach
         self.tokens, self.context, self.packed, self.padding = shard.tokens, context, packed, padding
         self.starts, self.lengths, self.ends = starts[:held], lengths[:held], ends[:held]
 
@@ -93,7 +97,7 @@ class Windows(Dataset):
         if len(indices) and not -1 < indices.min() <= indices.max() < self.count:
             raise IndexError(f"windows are numbered 0 to {self.count - 1}, but got {indices.tolist()}")
         width = self.context + 1
-        places = indices[:, None] * width + np.arange(width)
+        places = (indices * self.among // self.count)[:, None] * width + np.arange(width)
         document = np.searchsorted(self.ends, places, side="right")
         begins = self.ends - (self.lengths if self.packed else width)
         within = places - begins[document]
@@ -103,10 +107,10 @@ class Windows(Dataset):
         targets = torch.from_numpy(np.where(inside, found, IGNORED))
         return inputs[:, :-1].contiguous(), targets[:, 1:].contiguous()
 
-    def tensors(self) -> tuple[Tensor, Tensor]:
+    def tensors(self, device: torch.device | str) -> tuple[Tensor, Tensor]:
         """Inputs and targets of all windows, int64 [N, T] each."""
         inputs, targets = torch.empty(2, self.count, self.context, dtype=torch.int64)
         for start in range(0, self.count, CHUNK):
             chunk = slice(start, min(start + CHUNK, self.count))
             inputs[chunk], targets[chunk] = self.read(np.arange(chunk.start, chunk.stop))
-        return inputs, targets
+        return inputs.to(device), targets.to(device)
