@@ -55,8 +55,6 @@ EARLY = tuple(name for name, rule in STOPPING.items() if rule.ends_at_goal)
 """The stopping rules that end a trial at its goal."""
 ADAPTIVE_SAMPLERS = ("tpe", "gp", "cmaes")
 """Samplers that learn from finished trials."""
-HALF_LIFE = "_half_life_examples"
-"""The suffix of a hyperparameter that gives a beta by its half-life of t examples: beta = 0.5^(B / t)."""
 BEST = 5
 """The most trials that `best_trials` returns."""
 
@@ -368,17 +366,6 @@ def can_answer(goal: Goal, own: Goal, stopping: str | None) -> bool:
     (True, False)
     """
     return stopping not in EARLY or (goal.metric == own.metric and goal.threshold >= own.threshold)
-
-
-def beta(half_life: Any, batch_size: int) -> Any:
-    """The decay rate per update of a moving average with this half-life in examples.
-
-    At most the largest float32 below 1, because updates divide by 1 - beta.
-
-    >>> float(beta(64, batch_size=128))
-    0.25
-    """
-    return np.minimum(0.5 ** (batch_size / half_life), 1 - 2.0**-24)
 
 
 def fewest_steps(steps_to_goal: Sequence[int | None]) -> tuple[int, int] | None:

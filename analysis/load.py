@@ -10,8 +10,8 @@ from typing import Any, TypeVar
 import pandas as pd
 import pyarrow.parquet as pq
 
-from analysis import counting
-from analysis.counting import HALF_LIFE, RECORDED, STOPPING, Branch, Goal, Rule, Stopping
+from analysis import counting, units
+from analysis.counting import RECORDED, STOPPING, Branch, Goal, Rule, Stopping
 from analysis.measurements import LoadError, MeasurementReader, files, reading, trial_records
 from analysis.question import older, stages
 
@@ -93,6 +93,11 @@ class StudyData:
         return int(self.question["batch_size"])
 
     @property
+    def tokens_per_example(self) -> int | None:
+        """Tokens in each example; None for a workload without tokens."""
+        return self.question.get(units.TOKENS)
+
+    @property
     def branch(self) -> Branch:
         return Branch.of(self.question)
 
@@ -172,13 +177,17 @@ class StudyData:
         return sorted(self.question["search"]["space"], key=lambda name: (name != "learning_rate", name))
 
     def with_betas(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        """The hyperparameters, plus the beta of every half-life in examples among them.
+        """The hyperparameters, plus the beta of every half-life among them.
 
         >>> {name: float(value) for name, value in study.with_betas({"momentum_half_life_examples": 32.0}).items()}
         {'momentum_half_life_examples': 32.0, 'momentum': 0.25}
         """
-        lives = {name.removesuffix(HALF_LIFE): life for name, life in values.items() if name.endswith(HALF_LIFE)}
-        return {**values, **{name: counting.beta(life, self.batch_size) for name, life in lives.items()}}
+        lives = {
+            units.stem(name): life
+            for name, life in units.in_examples(values, self.tokens_per_example).items()
+            if name.endswith(units.HALF_LIFE)
+        }
+        return {**values, **{name: units.beta(life, self.batch_size) for name, life in lives.items()}}
 
 
 def load(results: Path | str) -> Iterator[StudyData]:

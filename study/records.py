@@ -6,7 +6,7 @@ Shapes: E evaluations of one trial.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
@@ -18,11 +18,12 @@ from analysis.labels import listed
 from analysis.question import older
 from analysis.question.branches import SPLIT, VALIDATION
 from analysis.question.stages import EARLIER, REFINE, STAGE, ends
+from analysis.units import HALF_LIVES, TOKENS, counts_tokens, in_examples, stem
 from study import optimizers
-from study.optimizers.base import HALF_LIFE, Optimizer, resolved
+from study.optimizers.base import Optimizer, resolved
 from study.optimizers.per_parameter import patterns
-from study.schedules import SCHEDULE, Schedule, check_warmup, offered, required, taken
-from study.settings import ROUNDS, Budget, Evaluation, Search, Seeds, at_least
+from study.schedules import SCHEDULE, Schedule, check_warmup, learning_rate, offered, required, taken
+from study.settings import ROUNDS, Budget, Evaluation, Search, Seeds, at_least, check_single_pass
 from study.space import Legal, Values, parse_space
 from workloads.suggest import suggest
 
@@ -55,6 +56,7 @@ class Study:
         micro_batch: most examples in one forward pass, if memory is too small for the batch; None: the whole batch.
         evaluation_chunk: most examples in one forward pass of an evaluation.
         branch: which search of the study this is: its stage, budget, repetition or rerun.
+        tokens_per_example: tokens in each example; None for workloads without tokens.
     """
 
     workload: Mapping[str, Any]
@@ -76,6 +78,7 @@ class Study:
     branch: Branch = field(default_factory=Branch)
     optimizer_arguments: Mapping[str, Any] = field(default_factory=dict)
     no_decay: tuple[str, ...] = ()
+    tokens_per_example: int | None = None
     numerics_version: int = NUMERICS_VERSION
 
     def __post_init__(self) -> None:
@@ -101,6 +104,7 @@ class Study:
                 f"but got {self.batch_size}."
             )
         at_least("race_factor", self.race_factor, 1)
+        self._check_budget()
         if counting.STOPPING[self.stopping].ends_at_goal and not self.goal.metric.startswith("val/"):
             raise ValueError(
                 f"stopping at the goal needs a metric measured at every evaluation, val/..., but got "
@@ -111,6 +115,18 @@ class Study:
         # A side at the end of the legal interval cannot be widened, whether or not it was declared hard.
         hardened = {name: each.hardened(self.legal(name)) for name, each in self.search.space.items()}
         object.__setattr__(self, "search", replace(self.search, space=hardened))
+
+    def _check_budget(self) -> None:
+        if self.tokens_per_example is not None:
+            at_least(f"{TOKENS} of {self.name}", self.tokens_per_example, 1)
+        elif self.budget.tokens is not None:
+            raise ValueError(
+                f"budget.tokens={self.budget.tokens:g} counts tokens, but {self.name} has no {TOKENS}; give "
+                "budget.epochs or budget.steps."
+            )
+        if self.budget.single_pass:
+            needed = {self.batch_size: self.train_steps * self.batch_size}
+            check_single_pass(needed, self.workload["train_examples"], self.name)
 
     def _check_fresh_data(self) -> None:
         """Refuse `search.fresh_data` where nothing would vary."""
@@ -132,16 +148,21 @@ class Study:
 
     def _check_space(self) -> None:
         for name in self.asked_hyperparameters:
-            if {name, f"{name}{HALF_LIFE}"}.isdisjoint(self.search.space):
+            if {name, *(f"{name}{suffix}" for suffix in HALF_LIVES)}.isdisjoint(self.search.space):
                 asking = f"optimizer {self.optimizer} with schedule {listed(self.schedules, 'or')}"
                 raise ValueError(f"{asking} needs search.space.{name}, but it is missing.")
         space = self.search.space
         if self.branch.rerun is None:  # a rerun may fix a tuned warmup of 0 beside its initial factor
             check_warmup(space)
         for name, dimension in space.items():
-            stem = name.removesuffix(HALF_LIFE)
-            if stem != name and stem in space:
-                raise ValueError(f"search.space has both {stem} and {name}; give one of them.")
+            beta = stem(name)
+            for other in {beta, *(f"{beta}{suffix}" for suffix in HALF_LIVES)} - {name} if beta != name else ():
+                if other in space:
+                    raise ValueError(f"search.space has both {other} and {name}; give one of them.")
+            if counts_tokens(name) and self.tokens_per_example is None:
+                raise ValueError(
+                    f"search.space.{name} counts tokens, but {self.name} has no {TOKENS}; give {name[:-6]}examples."
+                )
             if name in self.optimizer_arguments:
                 raise ValueError(f"{name} is both searched and in optimizer.arguments; give one of them.")
             if name != SCHEDULE:
@@ -176,11 +197,17 @@ class Study:
     @property
     def averages(self) -> bool:
         """True if trials also evaluate an average of their weights."""
-        return not {"ema_decay", f"ema_decay{HALF_LIFE}"}.isdisjoint(self.search.space)
+        return any(stem(name) == "ema_decay" for name in self.search.space)
 
     def resolved(self, hyperparameters: Values) -> dict[str, float]:
         """The numbers among the hyperparameters of a trial, with half-lives replaced by decay rates."""
-        return resolved({n: value for n, value in hyperparameters.items() if n != SCHEDULE}, self.batch_size)
+        numbers = {name: value for name, value in hyperparameters.items() if name != SCHEDULE}
+        return resolved(in_examples(numbers, self.tokens_per_example), self.batch_size)
+
+    def learning_rate(self, hyperparameters: Values) -> Callable[[int], float]:
+        """The function from an update's number, from 0, to its learning rate (`study.schedules.learning_rate`)."""
+        values = in_examples(hyperparameters, self.tokens_per_example)
+        return learning_rate(self.schedule, self.train_steps, self.batch_size, values)
 
     @property
     def optional_hyperparameters(self) -> dict[str, Legal]:
@@ -195,7 +222,7 @@ class Study:
     @property
     def train_steps(self) -> int:
         """The step budget of every trial."""
-        steps = self.budget.train_steps(self.workload["train_examples"], self.batch_size)
+        steps = self.budget.train_steps(self.workload["train_examples"], self.batch_size, self.tokens_per_example)
         return max(1, round(self.branch.budget * steps))
 
     @property
@@ -243,7 +270,7 @@ class Study:
         """The study as plain data for study.json; `from_question` reads it back, without the derived `train_steps`."""
         space = {name: dimension.to_dict() for name, dimension in sorted(self.search.space.items())}
         # Left out if empty: questions on file may be older than this key.
-        others = {k: v for k, v in vars(self).items() if k != "search" and (k != "no_decay" or v)}
+        others = {k: v for k, v in vars(self).items() if k != "search" and (k not in ("no_decay", TOKENS) or v)}
         plain = {
             key: asdict(value) if hasattr(value, "__dataclass_fields__") else value for key, value in others.items()
         }
@@ -252,8 +279,9 @@ class Study:
         search = {k: v for k, v in search.items() if self.search.sampler == REFINE or k not in ROUNDS}
         if not search["fresh_data"]:
             del search["fresh_data"]
-        if not self.evaluation.part:
-            del plain["evaluation"]["part"]
+        for record, name in (("evaluation", "part"), ("budget", "tokens"), ("budget", "single_pass")):
+            if not plain[record][name]:
+                del plain[record][name]
         branch = self.branch._asdict() | {"widened": list(self.branch.widened)}
         alike = {"workload": dict(self.workload), "search": search, "branch": branch}
         alike["optimizer_arguments"] = dict(self.optimizer_arguments)

@@ -20,6 +20,8 @@ from workloads.suggest import suggest
 
 SCHEDULE = "schedule"
 """The parameter of a search space that chooses a schedule; its values are names."""
+WARMUPS = ("warmup_steps", "warmup_examples", "warmup_tokens")
+"""The lengths of a warmup; a trial has at most one above 0."""
 TUNED = "tuned"
 """Stands for the name of a study's schedule if `search.space.schedule` lists it."""
 
@@ -32,8 +34,8 @@ class Schedule:
         multiplier: (step, train_steps, **hyperparameters) -> the multiplier of the learning rate.
         hyperparameters: name -> legal values of each required hyperparameter.
 
-    The optional hyperparameters give every schedule a warmup: its length as `warmup_steps` or `warmup_examples`, and
-    the multiplier at its start, `warmup_initial_factor`.
+    The optional hyperparameters give every schedule a warmup: its length as `warmup_steps`, `warmup_examples` or
+    `warmup_tokens`, and the multiplier at its start, `warmup_initial_factor`.
     """
 
     multiplier: Callable[..., float]
@@ -41,6 +43,7 @@ class Schedule:
     optional_hyperparameters: ClassVar[Mapping[str, Legal]] = {
         "warmup_steps": Legal("[0, inf)"),
         "warmup_examples": Legal("[0, inf)"),
+        "warmup_tokens": Legal("[0, inf)"),
         "warmup_initial_factor": Legal("[0, 1]"),
     }
 
@@ -49,7 +52,8 @@ class Schedule:
 
         a + (1 - a) min(1, (t + 1) / W) while t < W; from then on multiplier(t - W) with a budget of train_steps - W.
         W = warmup_steps + warmup_examples / batch_size, which need not be whole; a = warmup_initial_factor. Missing
-        hyperparameters are 0. A warmup that is longer than the budget ends early, at train_steps / W of its rise.
+        hyperparameters are 0. A warmup that is longer than the budget ends early, at train_steps / W of its rise. A
+        warmup in tokens must be one in examples here (`analysis.units.in_examples`).
 
         Goyal et al. 2017, section 2.2 (gradual warmup), with a = 1 / workers.
         """
@@ -254,13 +258,13 @@ def taken(hyperparameters: Values) -> dict[str, Any]:
 
 def check_warmup(space: Space) -> None:
     """Raise ValueError for two kinds of warmup, or for an initial factor without one. A kind fixed at 0 is none."""
-    counts = [name for name in ("warmup_steps", "warmup_examples") if name in space]
+    counts = [name for name in WARMUPS if name in space]
     warmups = [name for name in counts if space[name].choices != (0,)]
     got = " and ".join(f"search.space.{name}={space[name].to_dict()}" for name in counts) or "none"
     if len(warmups) > 1:
-        raise ValueError(f"a warmup is given either in steps or in examples, but got {got}; fix one at 0.")
+        raise ValueError(f"a warmup is given in steps, in examples or in tokens, but got {got}; fix one at 0.")
     if "warmup_initial_factor" in space and not warmups:
         raise ValueError(
             f"search.space.warmup_initial_factor is where a warmup starts, but got {got}; "
-            "add search.space.warmup_steps or search.space.warmup_examples."
+            "add search.space.warmup_steps, search.space.warmup_examples or search.space.warmup_tokens."
         )

@@ -28,24 +28,58 @@ def at_least(name: str, value: Any, least: float) -> None:
 
 @dataclass(frozen=True)
 class Budget:
-    """train_steps(B) = max(epochs * D / B, steps), at most max_steps; D training examples, batch size B."""
+    """train_steps(B) = max(epochs * D / B, tokens / (B * T), steps), at most max_steps.
+
+    D training examples, batch size B, T tokens in each example.
+
+    Arguments:
+        tokens: without it, there is no such term. Only for workloads with tokens.
+        single_pass: refuse budgets in which an example would be seen twice, train_steps(B) * B > D. Epochs and tokens
+            are then rounded down to whole steps, so that one epoch is a single pass at every batch size.
+    """
 
     epochs: float
     steps: int
     max_steps: int | None = None
+    tokens: float | None = None
+    single_pass: bool = False
 
     def __post_init__(self) -> None:
         at_least("budget.epochs", self.epochs, 0)
         at_least("budget.steps", self.steps, 1)
+        if self.tokens is not None:
+            at_least("budget.tokens", self.tokens, 1)
         if self.max_steps is not None and self.max_steps < self.steps:
             raise ValueError(
                 f"`budget.steps <= budget.max_steps` must hold, but got {self.steps} and {self.max_steps}."
             )
 
-    def train_steps(self, examples: int, batch_size: int) -> int:
+    def train_steps(self, examples: int, batch_size: int, tokens_per_example: int | None = None) -> int:
         """The step budget of every trial at this batch size."""
-        steps = max(math.ceil(self.epochs * examples / batch_size), self.steps)
+        whole = math.floor if self.single_pass else math.ceil
+        steps = max(whole(self.epochs * examples / batch_size), self.steps)
+        if self.tokens is not None:
+            assert tokens_per_example is not None
+            steps = max(whole(self.tokens / (batch_size * tokens_per_example)), steps)
         return steps if self.max_steps is None else min(steps, self.max_steps)
+
+
+def check_single_pass(needed: Mapping[int, int], examples: int, name: str) -> None:
+    """Raise ValueError if a single pass over the training examples is shorter than a step budget.
+
+    Arguments:
+        needed: batch size -> training examples in its step budget.
+        examples: the training examples that there are.
+        name: of the workload.
+    """
+    short = {size: count for size, count in needed.items() if count > examples}
+    if short:
+        each = ", ".join(f"{count:,} at batch size {size:,}" for size, count in short.items())
+        raise ValueError(
+            f"budget.single_pass=true shows no training example twice, but {name} has {examples:,}, and the budget "
+            f"needs {each}; give more data or a smaller budget: budget.epochs of at most 1, budget.tokens of at most "
+            f"those of all examples, and budget.steps of at most {max(1, examples // max(short)):,}."
+        )
 
 
 @dataclass(frozen=True)

@@ -86,6 +86,7 @@ OPTIONAL: Mapping[str, str] = {
     "error_weights": "`Weights` of the errors of a split; default: every example counts alike",
     "augment": "(inputs [B, ...], generator) -> inputs [B, ...]: random changes of a whole training batch",
     "groups": "model -> factors on the learning rate, see `Grouped`",
+    "tokens_per_example": "tokens in each example of a language model: the other unit of batch sizes and budgets",
     "collate": "list of a data set's examples -> (inputs [B, ...], targets [B, ...]); default: `default_collate`",
 }
 """Members that a workload may have, and what they are."""

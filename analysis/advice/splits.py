@@ -19,6 +19,7 @@ from analysis.counting import Goal
 from analysis.intervals import ratios
 from analysis.load import CURVE, StudyData
 from analysis.tables import steps_to_result
+from analysis.units import TOKENS
 
 SPLIT = ["devices", "per_device_batch", "accumulation_steps"]
 HOUR = 3600.0
@@ -89,7 +90,8 @@ def table(studies: Sequence[StudyData], machine: Machine, goal: Goal | None = No
         goal: evaluated on the recorded curves; None: the study's own goal.
 
     Returns:
-        A row for each (batch_size, devices, per_device_batch, accumulation_steps), with workload, optimizer and goal:
+        A row for each (batch_size, devices, per_device_batch, accumulation_steps), with workload, optimizer and goal
+        (and tokens_per_example, if the workload has it):
         reached, steps (S(B); infinite if the goal was not reached) with steps_low and steps_high (S_n's 95 % interval),
         seconds_per_step and its bound (`<`: an upper bound, below the timed sizes; `>`: a lower bound),
         seconds to the goal with seconds_low and seconds_high, device_hours, cost (NaN without a price); fits (the
@@ -134,7 +136,8 @@ def _trials(studies: Sequence[StudyData], goal: Goal | None) -> dict[int, np.nda
 
 def _of_curve(steps: pd.DataFrame) -> pd.DataFrame:
     """Columns shared by all splits of a batch size."""
-    kept = steps[[*CURVE, "batch_size", "reached", "train_steps"]]
+    tokens = [TOKENS] if TOKENS in steps else []
+    kept = steps[[*CURVE, "batch_size", *tokens, "reached", "train_steps"]]
     known = steps["steps_to_result"].astype("Float64").astype(float).fillna(np.inf)
     interval = {"steps_low": steps["low"].fillna(0), "steps_high": steps["high"].fillna(np.inf)}
     return kept.assign(steps=known, **interval)

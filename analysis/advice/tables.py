@@ -10,6 +10,7 @@ import pandas as pd
 from analysis.advice.splits import HOUR, SPLIT, ranked
 from analysis.labels import counted, curve_text, duration, number
 from analysis.load import CURVE
+from analysis.units import TOKENS
 
 
 def overview(found: pd.DataFrame) -> pd.DataFrame:
@@ -41,11 +42,17 @@ def overview(found: pd.DataFrame) -> pd.DataFrame:
     return frame.fillna("")
 
 
+def _sizes(row: pd.Series) -> dict[str, str]:
+    """The batch size in examples and, if the workload has tokens, in tokens."""
+    tokens = {"tokens": f"{row['batch_size'] * row[TOKENS]:,}"} if TOKENS in row.index else {}
+    return {"batch size": f"{row['batch_size']:,}", **tokens}
+
+
 def _with(row: pd.Series) -> dict[str, str]:
     bound = _bound(row)
     said = [name for name in ("fastest", "cheapest") if row[name]]
     return {
-        "batch size": f"{row['batch_size']:,}",
+        **_sizes(row),
         "split": " x ".join(f"{row[name]:,}" for name in SPLIT),
         "steps": number(row["steps"]),
         "a step": bound + duration(row["seconds_per_step"]),
@@ -59,7 +66,7 @@ def _with(row: pd.Series) -> dict[str, str]:
 
 def _without(row: pd.Series) -> dict[str, str]:
     """The row of a batch size that cannot be advised."""
-    return {"batch size": f"{row['batch_size']:,}", "steps": f"> {row['train_steps']:,}", "": "not reached"}
+    return {**_sizes(row), "steps": f"> {row['train_steps']:,}", "": "not reached"}
 
 
 def _bound(row: pd.Series) -> str:

@@ -4,9 +4,12 @@ import numpy as np
 import pandas as pd
 
 from analysis.estimates import split, tuned
-from analysis.labels import curve_text, listed, number
+from analysis.estimates.limits import IN_TOKENS
+from analysis.labels import curve_text, listed, number, short_count
 from analysis.load import CURVE
+from analysis.question.stages import FRESH_SEEDS
 from analysis.tables import fits
+from analysis.units import TOKENS
 
 NO_DIFFERENCE = 2
 """Fits whose AICc differs by less are equally good (Burnham and Anderson 2002, section 2.6)."""
@@ -65,6 +68,9 @@ def _critical(limits: pd.DataFrame, reached: pd.DataFrame) -> str:
     known = {name: limits.loc[f"critical_batch_size_{name}"] for name in NAMES}
     found = [f"{_value(row)} by {NAMES[name]}" for name, row in known.items() if not pd.isna(row["estimate"])]
     text = f"critical batch size {', '.join(found)}."
+    if found and TOKENS in reached and reached[TOKENS].notna().all():
+        tokens = next(row[IN_TOKENS] for row in known.values() if not pd.isna(row["estimate"]))
+        text = f"{text[:-1]}; the first is {short_count(tokens)} tokens."
     points = reached.assign(reached=True, steps_to_result=tuned.points(reached).values())
     fitted = fits.table(points)
     information = fitted["information"].dropna()
@@ -143,9 +149,9 @@ def _measured(curve: pd.DataFrame, reached: pd.DataFrame) -> str:
 
 
 def _without_seeds(batch_sizes: int) -> str:
-    lucky = "They include the luck of each search; search.reruns=4 measures without it"
+    lucky = f"They include the luck of each search; fresh seeds ({FRESH_SEEDS}) measure without it"
     if batch_sizes < tuned.ENOUGH:
-        return f"{lucky}, and brings the intervals that fewer than six batch sizes alone do not have."
+        return f"{lucky}, and bring the intervals that fewer than six batch sizes alone do not have."
     return f"{lucky}. Intervals come from the scatter about the curve."
 
 
@@ -159,7 +165,10 @@ def _with_seeds(curve: pd.DataFrame, reached: pd.DataFrame) -> list[str]:
         "search on average."
     ]
     found = split.shares(curve)
-    if np.isnan(found.shortfall):
+    if np.isnan(found.seed_error):
+        rest = "intervals come from the scatter about the curve" if len(reached) >= tuned.ENOUGH else "no intervals"
+        said.append(f"One fresh seed shows no noise of seeds: {rest}.")
+    elif np.isnan(found.shortfall):
         said.append("With fewer than six batch sizes, intervals hold the noise of seeds alone, not that of tuning.")
     else:
         bounded = f" (95%: at most {_percent(found.shortfall_high)})" if np.isfinite(found.shortfall_high) else ""

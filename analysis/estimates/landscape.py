@@ -85,8 +85,9 @@ def table(studies: Iterable[StudyData], goals: Sequence[Goal | None] = (None,)) 
 
     Returns:
         A row for each (workload, optimizer, batch_size, goal): sampler, trials (that inform the model at this batch
-        size), share (of the search space in which a configuration needs at most 1.2 times the steps of the best) with
-        its 95 % interval share_low and share_high, and model_steps (the steps of the model's best configuration).
+        size), share (of the search space with its extended ranges, in which a configuration needs at most 1.2
+        times the steps of the best) with its 95 % interval share_low and share_high, and model_steps (the steps of the
+        model's best configuration).
 
     >>> found = table([study])
     >>> found[["batch_size", "trials", "share", "share_low", "share_high", "model_steps"]].round(2)
@@ -103,13 +104,13 @@ def table(studies: Iterable[StudyData], goals: Sequence[Goal | None] = (None,)) 
 
 
 def _rows(goal: Goal, searches: Mapping[int, StudyData]) -> list[dict[str, Any]]:
+    if not any(row(study, goal)["reached"] for study in searches.values()):
+        return []
     model, rows = _model(goal, searches), []
     for size, study in searches.items():
         if not row(study, goal)["reached"]:
             continue
-        _, response, (share, low, high) = landscape(model.process, size)
-        if study.searched != study.question["search"]["space"]:  # rounds went beyond the range that the grid covers
-            response = np.nan
+        _, response, (share, low, high) = landscape(model.process, size, _box(study))
         rows.append(
             {
                 **dict(zip(STUDY, study.key, strict=True)),
@@ -120,6 +121,15 @@ def _rows(goal: Goal, searches: Mapping[int, StudyData]) -> list[dict[str, Any]]
             }
         )
     return rows
+
+
+def _box(study: StudyData) -> list[tuple[float, float]]:
+    """The ends of each range, which rounds may have extended, in units of the range that the process knows."""
+    declared, searched = study.question["search"]["space"], study.searched
+    return [
+        (0.0, 1.0) if (wide := searched[name]) == each else (unit(each, wide["low"]), unit(each, wide["high"]))
+        for name, each in sorted(declared.items())
+    ]
 
 
 def _model(goal: Goal, searches: Mapping[int, StudyData]) -> Fitted:

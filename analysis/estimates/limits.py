@@ -10,7 +10,9 @@ from analysis.estimates import convex, tuned
 from analysis.load import CURVE
 from analysis.tables import fits
 from analysis.tables.scaling import Limit, critical_batch_sizes
+from analysis.units import TOKENS
 
+IN_TOKENS = "estimate_tokens"
 COLUMNS = ["estimate", "estimate_low", "estimate_high", "estimate_bound", "read_from"]
 
 
@@ -25,7 +27,8 @@ def table(limits: pd.DataFrame, steps: pd.DataFrame, base: float | None = None) 
     Returns:
         `limits` with the columns estimate (batch size, examples; NaN if fewer than three batch sizes reached the goal),
         estimate_low and estimate_high (95 % interval, 0 and infinite where it is open, NaN if there is none),
-        estimate_bound (`=`, `<` or `>`) and read_from (`fresh seeds` or `search`).
+        estimate_bound (`=`, `<` or `>`) and read_from (`fresh seeds` or `search`); for workloads with tokens also
+        estimate_tokens, the estimate in tokens.
 
     >>> steps, runs, limits = (
     ...     pd.read_csv(f"{published}/tables/{name}.csv") for name in ("steps_to_result", "rerun_steps", "scaling"))
@@ -40,7 +43,12 @@ def table(limits: pd.DataFrame, steps: pd.DataFrame, base: float | None = None) 
     for *key, definition in limits[[*CURVE, "definition"]].itertuples(index=False, name=None):
         limit = found[tuple(key)][definition]
         rows.append((limit.value, limit.low, limit.high, limit.bound, read_from[tuple(key)]))
-    return limits.assign(**pd.DataFrame(rows, columns=COLUMNS, index=limits.index))
+    found_limits = limits.assign(**pd.DataFrame(rows, columns=COLUMNS, index=limits.index))
+    if TOKENS not in steps:
+        return found_limits
+    each = steps.groupby(CURVE, sort=False)[TOKENS].first().astype("float64")
+    per_row = [each[key] for key in limits[CURVE].itertuples(index=False, name=None)]
+    return found_limits.assign(**{IN_TOKENS: found_limits["estimate"] * np.array(per_row, dtype=float)})
 
 
 def estimates(curve: pd.DataFrame, base: float | None = None) -> dict[str, Limit]:

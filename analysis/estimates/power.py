@@ -191,6 +191,11 @@ def _without_seeds(search: Mapping[str, Any], subject: str) -> list[str]:
         return [f"{subject}Without fresh seeds, this sweep has no intervals. {_cure(search)} gives them."]
     trials, (least, most) = search["trials"], NEAR
     needed = closes(trials)
+    if needed > trials:
+        return [
+            f"{subject}Without fresh seeds, this sweep has no interval of S(B). The interval of S_n never has an upper "
+            f"end with {counted(trials, 'trial')}. search.reruns=4 or search=refine gives intervals."
+        ]
     expected = f"{least * trials:.2g} to {most * trials:.2g}"
     return [
         f"{subject}Without fresh seeds, this sweep has no interval of S(B), and compares optimizers by S_n alone.",

@@ -10,8 +10,9 @@ import pandas as pd
 from matplotlib.axes import Axes
 
 from analysis.figures import canvas
-from analysis.figures.canvas import LINE, MARKERS, heading, log_axes, round_decimals
-from analysis.labels import metric_text
+from analysis.figures.canvas import LINE, MARKERS, heading, log_axes
+from analysis.figures.ticks import powers_of_two, round_decimals
+from analysis.labels import metric_text, percent, short_count
 
 LEAST_ERROR = 1e-3
 """The position of errors of 0 if all errors are 0."""
@@ -28,7 +29,7 @@ def against_budget(ax: Axes, table: pd.DataFrame) -> None:
     sizes = canvas.evenly(sorted(table["batch_size"].unique()))
     shown, zeros = _above_zero(table[table["batch_size"].isin(sizes)])
     label = f"best {metric_text(table['goal_metric'].iloc[0])}"
-    log_axes(ax, shown["step"], shown["error"], "training steps", label, canvas.powers_of_two, round_decimals)
+    log_axes(ax, shown["step"], shown["error"], "training steps", label, powers_of_two, round_decimals)
     heading(ax, str(table["workload"].iloc[0]), f"{table['optimizer'].iloc[0]}{zeros}")
     lines = []
     for size, colour in zip(sizes, canvas.ramp(len(sizes)), strict=True):
@@ -55,6 +56,7 @@ def against_batch_size(ax: Axes, table: pd.DataFrame) -> None:
     budgets = sorted(table["budget"].unique())
     note = f"{table['optimizer'].iloc[0]}; the same {unit} at every batch size{zeros}"
     heading(ax, str(table["workload"].iloc[0]), note)
+    canvas.tokens_axis(ax, table)
     lines = []
     for budget, colour, marker in zip(budgets, canvas.ramp(len(budgets)), MARKERS, strict=False):
         rows = table[table["budget"] == budget].sort_values("batch_size")
@@ -65,6 +67,40 @@ def against_batch_size(ax: Axes, table: pd.DataFrame) -> None:
         lines += ax.plot(rows["batch_size"], rows["error"], marker=marker, color=colour, label=words, **LINE)
     _linear_if_negative(ax, table)
     canvas.legend(ax, lines, {})
+
+
+def at_budget(ax: Axes, table: pd.DataFrame) -> None:
+    """The error at fixed budgets against batch size: one curve per budget. Open marks are outside the tolerance.
+
+    >>> rows = {"workload": "mine", "optimizer": "adam", "goal_metric": "val/cross_entropy_error", "examples": 1000,
+    ...     "batch_size": [8, 16], "error": [2.0, 2.1], "low": 1.9, "high": 2.2, "within": [True, False],
+    ...     "largest": 8, "largest_bound": "=", "tolerance": 0.01}
+    >>> at_budget(ax, pd.DataFrame(rows))
+    >>> [line.get_label() for line in ax.lines][:1]
+    ['1,000 examples']
+    """
+    table, zeros = _above_zero(table)
+    label = f"best {metric_text(table['goal_metric'].iloc[0])}"
+    log_axes(ax, table["batch_size"], table["error"], "batch size (examples)", label, yticks=round_decimals)
+    near = f"filled: within {percent(table['tolerance'].iloc[0])} of the best"
+    heading(ax, str(table["workload"].iloc[0]), f"{table['optimizer'].iloc[0]}; {near}{zeros}")
+    canvas.tokens_axis(ax, table)
+    budgets = sorted(table["examples"].unique())
+    lines, bars = [], 0
+    for budget, colour, marker in zip(budgets, canvas.ramp(len(budgets)), MARKERS, strict=False):
+        rows = table[table["examples"] == budget].sort_values("batch_size")
+        count = rows["tokens"].iloc[0] if "tokens" in rows else np.nan
+        words = f"{budget:,.0f} examples" if np.isnan(count) else f"{short_count(count)} tokens"
+        lines += ax.plot(rows["batch_size"], rows["error"], marker=marker, color=colour, label=words, **LINE)
+        outside = rows[~rows["within"].astype(bool)]
+        hollow: Any = {"marker": marker, "color": colour, "markerfacecolor": canvas.PAPER, "linestyle": "none"}
+        ax.plot(outside["batch_size"], outside["error"], **{**LINE, **hollow, "zorder": 4})
+        known = rows.dropna(subset=["low", "high"]) if budget == budgets[-1] else rows.iloc[:0]
+        for row in known.itertuples():
+            ax.plot([row.batch_size] * 2, [row.low, row.high], color=colour, **canvas.BAR)
+            bars += 1
+    _linear_if_negative(ax, table)
+    canvas.legend(ax, lines, {"95 % interval": canvas.BAR} if bars else {})
 
 
 def label_smoothing(ax: Axes, table: pd.DataFrame) -> None:

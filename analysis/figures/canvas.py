@@ -20,7 +20,7 @@ import io
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from math import ceil, floor, log2, log10
+from functools import partial
 from typing import Any, Literal
 
 import matplotlib
@@ -34,7 +34,9 @@ from matplotlib.ticker import FixedFormatter, FixedLocator, MaxNLocator, NullLoc
 from matplotlib.transforms import Bbox, ScaledTranslation
 from PIL import Image
 
+from analysis.figures.ticks import Ticks, in_binary, powers_of_two
 from analysis.labels import goal_text
+from analysis.units import TOKENS
 
 INK, MUTED, GRID, PAPER = "#1b1b1f", "#6e6e73", "#e4e4e7", "#ffffff"
 # Okabe and Ito's palette without yellow, which vanishes on white; no marker resembles the triangle of a missed goal.
@@ -69,38 +71,12 @@ BAR: Any = {"linewidth": 4, "alpha": 0.3, "solid_capstyle": "butt", "zorder": 2}
 OPEN: Any = {"marker": "^", "markersize": 7, "markerfacecolor": PAPER, "linestyle": "none"}
 SEVERAL = 6
 """The most batch sizes drawn on one pair of axes."""
+LIFT = 27
+"""Points by which a second axis on top raises the heading."""
 DOTS = 150
 """Dots per inch of a PNG."""
 MOST_POINTS = 2000
 """A scatter with more points becomes an image inside its SVG: a page must not hold a hundred thousand circles."""
-
-Ticks = Callable[[float, float, int], Sequence[float]]
-
-
-def powers_of_two(low: float, high: float, most: int) -> list[int]:
-    """Powers of two in [low, high], evenly spaced, at most `most`: 1, 2, 4, ... or 1, 4, 16, ...
-
-    >>> powers_of_two(3, 300, most=4)
-    [4, 16, 64, 256]
-    """
-    exponents = range(max(0, ceil(log2(low))), floor(log2(high)) + 1)
-    strides = ([2**e for e in exponents if e % stride == 0] for stride in range(1, len(exponents) + 2))
-    return next(ticks for ticks in strides if len(ticks) <= max(1, most))
-
-
-def round_decimals(low: float, high: float, most: int) -> list[float]:
-    """At most `most` round numbers in [low, high]: 1, 2, 5, 10, or 1, 3, 10, or powers of ten.
-
-    >>> round_decimals(0.03, 2, most=6), round_decimals(0.03, 2, most=4)
-    ([0.05, 0.1, 0.2, 0.5, 1.0, 2.0], [0.03, 0.1, 0.3, 1.0])
-    """
-    decades = range(floor(log10(low)), ceil(log10(high)) + 1)
-    choices = [((1, 2, 5), 1), ((1, 3), 1), *(((1,), stride) for stride in range(1, len(decades) + 2))]
-    strides = (
-        [v for d in decades if d % stride == 0 for m in mantissas if low <= (v := float(f"{m}e{d}")) <= high]
-        for mantissas, stride in choices
-    )
-    return next(ticks for ticks in strides if len(ticks) <= max(1, most))
 
 
 def evenly(values: Sequence[Any], most: int = SEVERAL) -> list[Any]:
@@ -171,6 +147,36 @@ def batch_size_axes(ax: Axes, table: pd.DataFrame, ylabel: str, yticks: Ticks = 
     """Set log axes around the columns batch_size and y, with the workload and its goal as heading."""
     log_axes(ax, table["batch_size"], table["y"], "batch size (examples)", ylabel, yticks=yticks)
     heading(ax, str(table["workload"].iloc[0]), f"goal: {goal(table)}")
+    tokens_axis(ax, table)
+
+
+def tokens_axis(ax: Axes, table: pd.DataFrame) -> None:
+    """Add batch sizes in tokens on top, below the heading, if the examples of all rows have as many tokens.
+
+    >>> log_axes(ax, pd.Series([4, 64]), pd.Series([20, 1000]), "batch size (examples)", "steps")
+    >>> heading(ax, "tokens")
+    >>> tokens_axis(ax, pd.DataFrame({"tokens_per_example": [512, 512]}))
+    >>> (top,) = ax.child_axes
+    >>> [text.get_text() for text in top.get_xticklabels()]
+    ['2k', '4k', '8k', '16k', '32k']
+    """
+    each = table[TOKENS].dropna().unique() if TOKENS in table and table[TOKENS].notna().all() else []
+    if len(each) != 1:
+        return
+    tokens = float(each[0])
+    top = ax.secondary_xaxis("top", functions=(partial(np.multiply, tokens), partial(np.multiply, 1 / tokens)))
+    most = len(ax.xaxis.get_major_locator()())
+    low, high = ax.get_xlim()
+    ticks = powers_of_two(low * tokens, high * tokens, max(2, most))
+    top.xaxis.set_major_locator(FixedLocator(ticks))
+    top.xaxis.set_major_formatter(FixedFormatter([in_binary(tick) for tick in ticks]))
+    top.xaxis.set_minor_locator(NullLocator())
+    top.grid(visible=False)
+    top.spines["top"].set_visible(False)
+    top.set_xlabel("batch size (tokens)", labelpad=3)
+    ax.set_title(ax.get_title("left"), loc="left", pad=20 + LIFT)
+    for note in ax.texts:
+        note.set_position((0, 6 + LIFT))
 
 
 def linear(ax: Axes, which: Literal["x", "y"]) -> None:
@@ -283,6 +289,7 @@ def draw(panel: Callable[[Axes], None], small: bool = False) -> Figure:
         figure = Figure(figsize=(left + width + right, above + height + below))
         ax = figure.add_axes(_share(figure, left, below, width, height).bounds)
         panel(ax)
+        above += LIFT / 72 if ax.child_axes else 0
         # Place axis labels by the length of the tick labels: otherwise each draw measures every one twice.
         ticks = 0.16 + 0.073 * max(map(len, getattr(ax.yaxis.get_major_formatter(), "seq", [])), default=6)
         ax.xaxis.set_label_coords(0.5, -0.32 / height)

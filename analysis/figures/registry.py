@@ -248,6 +248,18 @@ FIGURES: dict[str, Drawing] = {
         table="budgets",
         panel=("workload", "optimizer", "goal_metric", "unit"),
     ),
+    "error_at_budget": Drawing(
+        "Error at a fixed number of examples or tokens",
+        "The least error of any trial within the same number of examples (tokens, where a workload has them) at every "
+        "batch size; for a search that learns, the mean of the fresh seeds of its tuned configuration. Bars: 95 % "
+        "interval at the largest budget. Filled: within the tolerance of the best batch size. A schedule that decays "
+        "ends at the largest budget; at smaller ones, its learning rate is still high.",
+        best_errors.at_budget,
+        f"two batch sizes, and {FULL_BUDGETS}",
+        table="at_budget",
+        rows=lambda table: table.groupby(CURVE[:3], sort=False).filter(lambda part: part["batch_size"].nunique() > 1),
+        panel=CURVE[:3],
+    ),
     "map_at_fixed_examples": Drawing(
         "What works within the same examples",
         "Learning rate against 1 − momentum, a point for each trial, at three batch sizes, if every batch size may use "

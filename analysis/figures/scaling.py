@@ -12,7 +12,8 @@ from matplotlib.markers import CARETDOWN, CARETUP
 
 from analysis.estimates.tuned import SEEDS
 from analysis.figures import canvas
-from analysis.figures.canvas import MUTED, goal, heading, round_decimals
+from analysis.figures.canvas import MUTED, goal, heading
+from analysis.figures.ticks import powers_of_two, round_decimals
 from analysis.labels import BOUNDS, goal_text, number
 from analysis.load import GOAL
 from analysis.question.stages import REFINE
@@ -75,7 +76,8 @@ def seconds_to_result(ax: Axes, table: pd.DataFrame) -> None:
     """
     _draw_cost(ax, table, "seconds", table["seconds_per_step"], None)
     devices = ", ".join(dict.fromkeys(table["device"]))
-    ax.annotate(devices, (1, 1), (0, 6), "axes fraction", "offset points", color=MUTED, ha="right")
+    up = 6 + (canvas.LIFT if ax.child_axes else 0)
+    ax.annotate(devices, (1, 1), (0, up), "axes fraction", "offset points", color=MUTED, ha="right")
 
 
 def _draw_cost(ax: Axes, table: pd.DataFrame, unit: str, each: pd.Series, scaling: pd.DataFrame | None) -> None:
@@ -84,7 +86,7 @@ def _draw_cost(ax: Axes, table: pd.DataFrame, unit: str, each: pd.Series, scalin
     if unit == "seconds":  # the time of a step has noise of its own
         table = table.assign(curve=np.nan)
     shown = [table.assign(y=values.where(np.isfinite(values))) for values in (table[name] for name in COSTS)]
-    ticks = round_decimals if unit == "seconds" else canvas.powers_of_two
+    ticks = round_decimals if unit == "seconds" else powers_of_two
     canvas.batch_size_axes(ax, pd.concat(shown), f"{unit} to {goal(table)}", ticks)
     notes: dict[str, Any] = {}
     lines, count = [], table["optimizer"].nunique()

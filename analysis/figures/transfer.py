@@ -11,7 +11,8 @@ from matplotlib.axes import Axes
 from matplotlib.transforms import ScaledTranslation
 
 from analysis.figures import canvas
-from analysis.figures.canvas import COLOURS, INK, MARKERS, MUTED, OPEN, PAPER, goal, round_decimals
+from analysis.figures.canvas import COLOURS, INK, MARKERS, MUTED, OPEN, PAPER, goal
+from analysis.figures.ticks import round_decimals
 from analysis.tables.transfer import ORDER, briefly, rank
 
 STAR: Any = {"marker": "*", "markersize": 13, "color": INK, "linestyle": "none", "zorder": 5}

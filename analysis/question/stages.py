@@ -9,6 +9,8 @@ INDEXED_SAMPLERS = ("sobol", "random")
 REFINE = "refine"
 """The sampler that proposes trials in rounds: scouts, points that a model of all batch sizes chooses, and screens,
 which repeat the best candidates with other seeds."""
+FRESH_SEEDS = "search.reruns=4, or search.confirm=4 with search=refine"
+"""What asks for fresh seeds."""
 STAGE, EARLIER = "stage", "earlier"
 """The trials that bound a trial in a race: all of its stage and the stages before, or (in older studies) those of lower
 index."""

@@ -11,7 +11,7 @@ import pandas as pd
 
 from analysis import figures
 from analysis.counting import RACE, Goal
-from analysis.estimates import by_goal, landscape, limits, pairs, split, tuned
+from analysis.estimates import at_budget, by_goal, landscape, limits, pairs, split, tuned
 from analysis.load import STUDY, LoadError, StudyData, folders, load_study
 from analysis.parallel import spread
 from analysis.report import findings, other_goals, warnings
@@ -34,11 +34,13 @@ class Asked:
         goals: evaluate the recorded curves at these goals instead of each study's own.
         base_batch_size: base of the perfect-scaling limit and of `critical_batch_size_zhang`; None: the smallest.
         normalise_at: batch size at which workloads are set to 1 where they are compared (`tables.relative.table`).
+        tolerance: share of the best error that a larger batch size may cost (`estimates.at_budget.table`).
     """
 
     goals: Sequence[Goal] = ()
     base_batch_size: float | None = None
     normalise_at: int | None = None
+    tolerance: float = at_budget.TOLERANCE
 
     @property
     def readings(self) -> Sequence[Goal | None]:
@@ -146,6 +148,18 @@ def read(results: Sequence[Path | str], asked: Asked = Asked()) -> ReportData:
     )
 
 
+def estimates(results: Path) -> pd.DataFrame | None:
+    """The table `steps_to_result` of one results folder alone, at each study's own goal; None if no trial has ended.
+
+    >>> print(estimates(Path(published))[["optimizer", "batch_size", "tuned_steps"]].head(1))
+      optimizer  batch_size  tuned_steps
+    0  momentum           1        628.0
+    """
+    made = [load_study(folder) for folder in folders(results)]
+    studies = [study for study in answers.answers(made) if study.begun]
+    return tuned.table(steps_to_result.table(studies), answers.rerun_steps(made)) if studies else None
+
+
 def _reduced(folder: Path, goals: Sequence[Goal | None]) -> StudyData:
     """Load a study and cache all results that need its curves, so that only one study's curves are in memory."""
     study = load_study(folder)
@@ -162,6 +176,8 @@ def _reduced(folder: Path, goals: Sequence[Goal | None]) -> StudyData:
             steps_to_result.row(study, stopping=RACE)
         steps_to_result.last_steps(study)
         best_errors.best_errors([study])
+        if study.begun and not study.stops_early:
+            at_budget.falling(study)
     return study
 
 
@@ -199,6 +215,7 @@ def tables(made: Sequence[StudyData], studies: Sequence[StudyData], asked: Asked
         "trials": every_trial,
         "best_of_n": trials.best_of_n(studies, goals),
         "best_errors": falling,
+        "at_budget": at_budget.table(made, asked.tolerance),
         "cost": cost,
         "rerun_steps": reruns,
         "rules": transfer.table(moved),

@@ -3,6 +3,7 @@
 import numpy as np
 import pandas as pd
 
+from analysis.labels import metric_text, number, percent
 from analysis.report.cells import Cell, bounded, open_ends, with_goal
 
 NONE = pd.DataFrame()
@@ -47,6 +48,38 @@ def tunability_shown(table: pd.DataFrame) -> pd.DataFrame:
     names = ["workload", "optimizer", "goal", "batch_size", "sampler", "trials"]
     shares = {"within 1.2 times of the best": pd.Series(cells, table.index, dtype=object)}
     return table[names].assign(**shares, **{"minimum of the model (steps)": table["model_steps"]})
+
+
+def budget_shown(table: pd.DataFrame) -> pd.DataFrame:
+    """Errors at the largest budget of each curve of several batch sizes, with their intervals.
+
+    Arguments:
+        table: from `analysis.estimates.at_budget.table`.
+
+    >>> rows = {"workload": "mine", "optimizer": "adam", "goal_metric": "val/cross_entropy_error", "examples": 1000,
+    ...     "batch_size": [8, 16], "error": [2.04, 2.1], "low": 1.9, "high": 2.2, "within": [True, False],
+    ...     "tolerance": 0.01}
+    >>> found = budget_shown(pd.DataFrame(rows))
+    >>> found["validation cross entropy"][0].text, found["within 1% of the best"].tolist()
+    ('2.04 (1.90 to 2.20)', [True, False])
+    """
+    if table.empty:
+        return table
+    curve = table.groupby(["workload", "optimizer"], sort=False)
+    several = curve["batch_size"].transform("nunique") > 1
+    table = table[several & (curve["examples"].transform("max") == table["examples"])]
+    if table.empty:
+        return table
+    names = [name for name in ("workload", "optimizer", "examples", "tokens", "batch_size") if name in table]
+    near = f"within {percent(table['tolerance'].iloc[0])} of the best"
+    found = table[names].assign(**{near: table["within"].astype(bool)})
+    for metric, part in table.groupby("goal_metric", sort=False):
+        cells = [
+            None if pd.isna(v) else Cell(number(v) if pd.isna(a) else f"{number(v)} ({number(a)} to {number(b)})", v)
+            for v, a, b in part[["error", "low", "high"]].itertuples(index=False)
+        ]
+        found[metric_text(str(metric))] = pd.Series(cells, part.index, dtype=object)
+    return found[[*names, *found.columns[len(names) + 1 :], near]]
 
 
 def split_shown(split: pd.DataFrame) -> pd.DataFrame:

@@ -2,12 +2,13 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import pandas as pd
 
 from analysis.counting import COMPLETE, RACE, Goal
-from analysis.estimates import by_goal, headlines, verdicts
-from analysis.labels import batch_sizes, goal_text, listed, percent
+from analysis.estimates import at_budget, by_goal, headlines, verdicts
+from analysis.labels import batch_sizes, goal_text, listed, number, percent
 from analysis.load import GOAL, STUDY, StudyData
 from analysis.question.branches import SPLIT, VALIDATION
 from analysis.tables import steps_to_result, transfer
@@ -42,6 +43,7 @@ def sentences(studies: Sequence[StudyData], tables: Mapping[str, pd.DataFrame], 
         *about_fresh_data(studies, tables["steps_to_result"]),
         *headlines.sentences(tables["steps_to_result"], limits),
         *by_goal.sentences(tables["critical_by_goal"], studies),
+        *at_budget.sentences(tables["at_budget"]),
         *transfer.sentences(tables["rules"]),
         *stopping_sentences(studies),
         *grid_sentences(studies, goals),
@@ -147,6 +149,7 @@ def _grid_sentence(study: StudyData, goals: Sequence[Goal]) -> str:
     capped = "" if budget["max_steps"] is None else f", at most {budget['max_steps']:,}"
     multiples = study.question["search"]["budgets"]
     each = "" if len(multiples) == 1 else f" Searches ran with {listed(f'{m:g}' for m in multiples)} times this budget."
+    once = " No training example is seen twice." if budget.get("single_pass") else ""
     rarely = ""
     if not all(goal.metric.startswith("val/") for goal in goals):
         apart = grid["ratio"] ** grid["every"] - 1
@@ -154,7 +157,15 @@ def _grid_sentence(study: StudyData, goals: Sequence[Goal]) -> str:
             f" Training and test errors are measured every {percent(apart)} more steps, so goals on them are as coarse."
         )
     return (
-        f"Step budget: the larger of {budget['epochs']:g} epochs and {budget['steps']:,} steps{capped}.{each} "
+        f"Step budget: {_terms(budget)}{capped}.{once}{each} "
         f"Validation errors are measured first at {percent(grid['first'])} of the budget, then every "
         f"{percent(grid['ratio'] - 1)} more steps, so a steps-to-result may be too large by as much.{rarely}"
     )
+
+
+def _terms(budget: Mapping[str, Any]) -> str:
+    """The terms of a step budget; the largest counts."""
+    if (tokens := budget.get("tokens")) is None:
+        return f"the larger of {budget['epochs']:g} epochs and {budget['steps']:,} steps"
+    epochs = f"{budget['epochs']:g} epochs, " if budget["epochs"] else ""
+    return f"the {'largest' if epochs else 'larger'} of {epochs}{number(tokens)} tokens and {budget['steps']:,} steps"

@@ -7,22 +7,25 @@ import numpy as np
 import pandas as pd
 
 from analysis.estimates.limits import COLUMNS as LIMIT_COLUMNS
+from analysis.estimates.limits import IN_TOKENS
 from analysis.estimates.pairs import NUMBERS, SEARCHES
 from analysis.estimates.tuned import COLUMNS as ESTIMATES
 from analysis.labels import duration, number
 from analysis.load import STUDY
 from analysis.report.cells import DASH, Cell, bounded, open_ends, with_goal
-from analysis.report.estimate_tables import NONE, goals_shown, split_shown, tunability_shown
+from analysis.report.estimate_tables import NONE, budget_shown, goals_shown, split_shown, tunability_shown
 from analysis.tables.transfer import briefly
+from analysis.units import TOKENS
 
 UNBROKEN = str.maketrans({" ": "\N{NO-BREAK SPACE}", "-": "\N{NON-BREAKING HYPHEN}"})
 USUAL = {"repeat": 0, "budget_multiple": 1.0, "stage": 0}
 STATUSES = ["complete", "infeasible", "incomplete"]
-SAID_ONCE = ("workload", "optimizer", "goal", "stopping", "base_batch_size", "device", "read from", "tuned for")
+SAID_ONCE = ("workload", "optimizer", "goal", "stopping", "base_batch_size", "device", "read from", "tuned for", TOKENS)
 """Columns that go into the caption if all rows hold the same value."""
 HEADERS = {
     "steps_to_result": "steps to goal",
     "examples_to_result": "examples to goal",
+    "tokens_to_result": "tokens to goal",
     "train_steps": "step budget",
     "seconds_training": "training time",
     "seconds_evaluation": "evaluation time",
@@ -87,6 +90,8 @@ def _found(tables: Mapping[str, pd.DataFrame]) -> Iterator[tuple[str, pd.DataFra
         yield "Limits of scaling", _scaling_shown(scaling)
     by_goal = goals_shown(tables.get("critical_by_goal", NONE))
     yield from (("Critical batch size against the goal", part) for part in _parts(by_goal))
+    fixed = budget_shown(tables.get("at_budget", NONE))
+    yield from (("Error at a fixed number of examples or tokens", part) for part in _parts(fixed))
     split = split_shown(tables.get("split", NONE))
     yield from (("Noise of seeds and shortfall of tuning", part) for part in _parts(split))
     fits = with_goal(tables["fits"]).rename(columns={"read_from": "read from"})
@@ -257,10 +262,11 @@ def _scaling_shown(scaling: pd.DataFrame) -> pd.DataFrame:
     """Limits with bounds and intervals, under readable names; what S(B) and S_n alone give comes last."""
     ranks = scaling["definition"].map({name: rank for rank, name in enumerate(DEFINITIONS)})
     scaling = scaling.assign(rank=ranks).sort_values(["workload", "optimizer", "goal", "rank"], ignore_index=True)
-    shown = scaling.drop(columns=["value", "bound", "low", "high", "rank", *LIMIT_COLUMNS], errors="ignore")
+    shown = scaling.drop(columns=["value", "bound", "low", "high", "rank", *LIMIT_COLUMNS, IN_TOKENS], errors="ignore")
     shown["definition"] = [DEFINITIONS.get(d, d.replace("_", " ")) for d in scaling["definition"]]
     columns = {
         "batch size (examples)": bounded(scaling, "estimate", "estimate_bound"),
+        "in tokens": bounded(scaling, IN_TOKENS, "estimate_bound") if IN_TOKENS in scaling else np.nan,
         "95 % interval": open_ends(scaling, "estimate_low", "estimate_high"),
         "read from": scaling["read_from"],
         "by S(B) alone": bounded(scaling, "value", "bound"),

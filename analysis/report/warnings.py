@@ -36,7 +36,8 @@ GAIN = 1.2
 LATE = 0.8
 
 MORE_TRIALS = "raise search.trials, narrow the search space, or use search=refine in another results=DIR"
-FRESH_SEEDS = "; search.reruns=4 shows what the best trial typically needs"
+MORE_ROUNDS = "add rounds (search.added=1) or narrow the search space"
+TYPICAL = "; search.reruns=4 shows what the best trial typically needs"
 CONTINUE = "sweep again to continue"
 OF_IMPORTED = {
     "edge": "a wider search may find fewer steps",
@@ -182,7 +183,7 @@ def _trials(study: StudyData, goal: Goal, row: Row) -> Iterator[Caution]:
     if _refines(study) and steps_to_result.is_complete(study):
         return
     wanted, complete = study.question["search"]["trials"], row["complete"]
-    more = MORE_TRIALS if row.get("seeds") else f"{MORE_TRIALS}{FRESH_SEEDS}"
+    more = MORE_TRIALS if row.get("seeds") else f"{MORE_TRIALS}{TYPICAL}"
     if complete < wanted and study.imported:
         text = f"only {{}} of the {wanted:,} trials that count are COMPLETE"
         yield _about("unfinished", study, goal, text, "", f"{complete:,}")
@@ -261,7 +262,8 @@ def _inclusions(answered: Answered, pairs: pd.DataFrame) -> Iterator[Caution]:
             if np.isinf(found.ratio):
                 text = f"it missed the goal that {contained}, met, so it is under-tuned"
                 values = []
-            yield _about("inclusion", found.study, found.goal, text, MORE_TRIALS, *values)
+            cure = MORE_ROUNDS if _refines(found.study) else MORE_TRIALS
+            yield _about("inclusion", found.study, found.goal, text, cure, *values)
 
 
 def _unequal(answered: Answered, pairs: pd.DataFrame) -> Iterator[Caution]:
@@ -281,10 +283,14 @@ def _unequal(answered: Answered, pairs: pd.DataFrame) -> Iterator[Caution]:
 
 
 def _uneven(answered: Answered) -> Iterator[Caution]:
-    """Some batch sizes of a curve had more trials than others, and the best of more trials is luckier."""
+    """Some batch sizes of a curve had more trials than others, and the best of more trials is luckier.
+
+    The fresh seeds of `refine` are not lucky, and its searches end early where no trial met the goal.
+    """
     wanted: dict[tuple[str, str, Goal], set[int]] = {}
     for study, goal in answered:
-        wanted.setdefault((*study.curve, goal), set()).add(study.question["search"]["trials"])
+        if not _refines(study):
+            wanted.setdefault((*study.curve, goal), set()).add(study.question["search"]["trials"])
     for curve, trials in wanted.items():
         if len(trials) > 1:
             text = f"its batch sizes had {min(trials):,} to {max(trials):,} trials, and more trials find fewer steps"

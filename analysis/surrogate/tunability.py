@@ -6,6 +6,7 @@ Shapes: m points, D tuned parameters.
 """
 
 import math
+from collections.abc import Sequence
 from functools import cache
 from typing import NamedTuple
 
@@ -41,8 +42,11 @@ class Landscape(NamedTuple):
     tunability: Tunability
 
 
-def landscape(process: Process, batch_size: int) -> Landscape:
+def landscape(process: Process, batch_size: int, ends: Sequence[tuple[float, float]] | None = None) -> Landscape:
     """The point where the posterior mean is least over the box, and the share of the box within FACTOR of the optimum.
+
+    Arguments:
+        ends: the ends of each range [D], in units of the range that the process knows; None: 0 and 1.
 
     Add the `least` of `analysis.surrogate.responses.Responses` to the response to get log steps. The interval comes
     from joint draws of the process. Only points that can be close to the optimum take part in them, so that small
@@ -57,22 +61,23 @@ def landscape(process: Process, batch_size: int) -> Landscape:
     >>> round(found.point[0], 1), round(found.response, 1), [round(each, 2) for each in found.tunability]
     (0.5, 0.0, [0.05, 0.04, 0.06])
     """
-    box = _box(len(process.coordinates.levels))
+    low, high = np.asarray(ends or [(0.0, 1.0)] * len(process.coordinates.levels)).reshape(-1, 2).T
+    box = low + _box(len(low)) * (high - low)
     mean, sd = process.mean_and_sd(box, batch_size)
     best = box[np.argmin(mean)]
     for spread in (CLOUD_SD, CLOUD_SD / 4):
-        near = _cloud(best, spread, batch_size)
+        near = np.clip(_cloud(best, spread, batch_size), low, high)
         best = near[np.argmin(process.mean(near, batch_size))]
     point = tuple(np.round(best, DIGITS).tolist())
     response = float(process.mean([point], batch_size)[0])
     possible = box[mean - 3 * sd <= response + math.log(FACTOR)]
-    return Landscape(point, response, _tunability(process, batch_size, best, possible))
+    around = np.clip(_cloud(best, CLOUD_SD, batch_size), low, high)
+    return Landscape(point, response, _tunability(process, batch_size, around, possible))
 
 
-def _tunability(process: Process, batch_size: int, best: np.ndarray, possible: np.ndarray) -> Tunability:
+def _tunability(process: Process, batch_size: int, around: np.ndarray, possible: np.ndarray) -> Tunability:
     """Draw the responses of points that can be close to the optimum [m, D], and of points around the best one."""
     joint = possible[np.linspace(0, len(possible) - 1, min(JOINT, len(possible))).astype(int)]
-    around = _cloud(best, CLOUD_SD, batch_size)
     posterior = process.posterior(np.concatenate([joint, around]), batch_size)
     noise = _rng(batch_size, 2).standard_normal((len(posterior.mean), DRAWS))
     draws = posterior.mean[:, None] + posterior.factor @ noise
@@ -101,7 +106,7 @@ def _cloud(centre: np.ndarray, sd: float, batch_size: int) -> np.ndarray:
     """Normal points around a centre [m, D], the first of them the centre."""
     moves = sd * _rng(batch_size, 1).standard_normal((CLOUD, len(centre)))
     moves[:1] = 0
-    return np.clip(centre + moves, 0, 1)
+    return centre + moves
 
 
 def _rng(batch_size: int, stream: int) -> np.random.Generator:

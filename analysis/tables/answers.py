@@ -270,7 +270,7 @@ def reruns(runs: pd.DataFrame) -> pd.DataFrame:
     if runs.empty:
         counts = ["reruns", "infeasible", "reached", "least", "median", "greatest", "tuned_for"]
         return pd.DataFrame(columns=[*STUDY, *GOAL, "trial", "steps_to_result", *counts])
-    by = runs.groupby([*STUDY, *GOAL, "trial", "steps_to_result"], sort=False)
+    by = runs.groupby([*STUDY, *GOAL, "trial", "steps_to_result"], sort=False, dropna=False)
     table = by.agg(
         reruns=("steps", "size"),
         infeasible=("status", lambda status: int((status != COMPLETE).sum())),

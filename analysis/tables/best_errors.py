@@ -9,6 +9,7 @@ import pandas as pd
 from analysis.counting import COMPLETE, EARLY
 from analysis.load import GOAL, STUDY, StudyData
 from analysis.tables.steps_to_result import counted_trials
+from analysis.units import TOKENS
 
 MEASURED = ["workload", "optimizer", "goal_metric"]
 BUDGETS = 4
@@ -21,7 +22,7 @@ def best_errors(studies: Iterable[StudyData]) -> pd.DataFrame:
     Returns:
         A row for each (workload, optimizer, batch_size, goal_metric, step) at which the error fell, and one at the last
         step: error (NaN if no trial was feasible), and train_examples (the size of the training set; NaN if
-        unknown). Studies that stopped early are left out.
+        unknown), and tokens_per_example for workloads with tokens. Studies that stopped early are left out.
 
     >>> best_errors([study])[["step", "error"]].head(3)
        step     error
@@ -29,8 +30,9 @@ def best_errors(studies: Iterable[StudyData]) -> pd.DataFrame:
     1     9  0.373300
     2    10  0.358743
     """
-    columns = [*MEASURED, "batch_size", "train_examples", "step", "error"]
     frames = [study.once("best errors", partial(_best_errors, study)) for study in studies if not study.stops_early]
+    tokens = [TOKENS] if any(TOKENS in frame for frame in frames) else []
+    columns = [*MEASURED, "batch_size", "train_examples", *tokens, "step", "error"]
     return pd.concat(frames, ignore_index=True)[columns] if frames else pd.DataFrame(columns=columns)
 
 
@@ -49,6 +51,7 @@ def _best_errors(study: StudyData) -> pd.DataFrame:
         **dict(zip(STUDY, study.key, strict=True)),
         "goal_metric": metric,
         "train_examples": study.question["workload"].get("train_examples") or np.nan,
+        **({} if study.tokens_per_example is None else {TOKENS: study.tokens_per_example}),
         "step": least.index.to_numpy()[fell],
         "error": error[fell],
     }
@@ -89,7 +92,10 @@ def by_budget(errors: pd.DataFrame) -> pd.DataFrame:
                     within = np.searchsorted(steps * each[size], budget, side="right")
                     found = error[within - 1] if within else np.nan
                     rows.append((*key, unit, budget, size, train_examples[0], found))
-    return pd.DataFrame(rows, columns=[*MEASURED, "unit", "budget", "batch_size", "train_examples", "error"])
+    found = pd.DataFrame(rows, columns=[*MEASURED, "unit", "budget", "batch_size", "train_examples", "error"])
+    if TOKENS not in errors:
+        return found
+    return found.merge(errors[[*MEASURED, TOKENS]].drop_duplicates(MEASURED), on=MEASURED, how="left")
 
 
 def by_label_smoothing(trials: pd.DataFrame) -> pd.DataFrame:

@@ -11,8 +11,11 @@ from analysis.counting import COMPLETE, INCOMPLETE, INFEASIBLE, Goal, Measured
 from analysis.load import GOAL, STUDY, StudyData
 from analysis.question import stages
 from analysis.surrogate import confirmed
+from analysis.units import TOKENS
 
 COLUMNS = [*STUDY, *GOAL, "reached", "steps_to_result", "examples_to_result", "trial", "tuned_trial"]
+OF_TOKENS = ["tokens_to_result", TOKENS]
+"""Columns between the examples and the trial; only where a workload has tokens."""
 
 
 def measured(study: StudyData, goal: Goal) -> dict[int, Measured]:
@@ -227,6 +230,7 @@ def _row(study: StudyData, goal: Goal, stopping: str) -> dict[str, Any]:
         "reached": fewest is not None,
         "steps_to_result": fewest,
         "examples_to_result": None if fewest is None else fewest * study.batch_size,
+        **_in_tokens(study, fewest),
         "trial": trial,
         "tuned_trial": tuned,
         **study.with_betas(values),
@@ -245,6 +249,14 @@ def _row(study: StudyData, goal: Goal, stopping: str) -> dict[str, Any]:
     }
 
 
+def _in_tokens(study: StudyData, fewest: int | None) -> dict[str, int | None]:
+    """The columns OF_TOKENS of a row; none for a workload without tokens."""
+    each = study.tokens_per_example
+    if each is None:
+        return {}
+    return dict(zip(OF_TOKENS, (None if fewest is None else fewest * study.batch_size * each, each), strict=True))
+
+
 def table(
     studies: Iterable[StudyData], stopping: str | None = None, goals: Sequence[Goal | None] = (None,)
 ) -> pd.DataFrame:
@@ -256,9 +268,10 @@ def table(
 
     Returns:
         A row for each (workload, optimizer, batch_size, goal): reached, steps_to_result and examples_to_result (NA if
-        not reached), the trial that gave them, tuned_trial and its tuned parameters (that trial; with `refine`, the
-        first one with the configuration that its screens chose; NaN if the optimizer lacks a parameter), steps_n (S_n,
-        the median best of n = N/4 trials) with its 95 % interval low and high (infinite if the trials do not bound it,
+        not reached), for workloads with tokens also tokens_to_result and tokens_per_example, the trial that gave them,
+        tuned_trial and its tuned parameters (that trial; with `refine`, the first one with the configuration that its
+        screens chose; NaN if the optimizer lacks a parameter), steps_n (S_n, the median best of n = N/4 trials) with
+        its 95 % interval low and high (infinite if the trials do not bound it,
         NaN with fewer than 4 trials; for adaptive searches all three are NaN), censored_at (the fewest steps at which
         a counted feasible trial ended without the goal, a lower bound of infinite values; NaN if all reached it), the
         numbers of counted trials that are complete, incomplete and infeasible, train_steps (the step budget),
@@ -278,8 +291,11 @@ def table(
     counts = ("complete", "incomplete", "infeasible")
     interval = ("steps_n", "low", "high", "censored_at")
     last = (*interval, *counts, "train_steps", "budget_multiple", "stage", "stopping", "steps_trained")
-    columns = list(dict.fromkeys(key for r in rows for key in r if key not in last)) + list(last)
-    integers = dict.fromkeys(("steps_to_result", "examples_to_result", "trial", "tuned_trial"), "Int64")
+    tokens = OF_TOKENS if any(TOKENS in r for r in rows) else []
+    first = [*COLUMNS[:-2], *tokens, *COLUMNS[-2:]]
+    columns = list(dict.fromkeys([*first, *(key for r in rows for key in r if key not in last)])) + list(last)
+    counted = ("steps_to_result", "examples_to_result", *tokens, "trial", "tuned_trial")
+    integers = dict.fromkeys(counted, "Int64")
     frame = pd.DataFrame(rows, columns=columns) if rows else pd.DataFrame(columns=[*COLUMNS, *last])
     return frame.astype(integers)
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 
 from analysis.counting import Goal
+from analysis.units import TOKENS, tokens_in
 from study.config.paths import path
 from study.errors import UsageError
 
@@ -23,6 +24,15 @@ if TYPE_CHECKING:
     from analysis.load import StudyData
 
 GIB = 2**30
+
+
+@dataclass(frozen=True)
+class Tokens:
+    """A number of tokens."""
+
+    count: int
+
+
 MOST_DEVICES = 100_000
 
 
@@ -33,7 +43,12 @@ def advise_arguments(verb: argparse.ArgumentParser) -> None:
     )
     room = verb.add_mutually_exclusive_group()
     room.add_argument("--memory", type=float, metavar="GIB", help="of each device; the model is built to see what fits")
-    room.add_argument("--max-per-device-batch", type=int, metavar="N", help="examples that fit on a device at once")
+    room.add_argument(
+        "--max-per-device-batch",
+        type=_largest,
+        metavar="N",
+        help="examples that fit on a device at once, or '8k tokens' for workloads with tokens",
+    )
     times = verb.add_mutually_exclusive_group()
     times.add_argument(
         "--step-ms",
@@ -53,6 +68,15 @@ def advise_arguments(verb: argparse.ArgumentParser) -> None:
     )
     verb.add_argument("--config-dir", type=path, help="folder of your own workload, as for its sweep")
     verb.add_argument("--json", action="store_true", help="every split, for programs")
+
+
+def _largest(text: str) -> Tokens | int:
+    """A number of examples, or of tokens."""
+    tokens = tokens_in(text)
+    try:
+        return int(text) if tokens is None else Tokens(tokens)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"must be a number of examples, or '8k tokens', but got {text!r}.") from None
 
 
 def advise(options: argparse.Namespace, console: Console) -> None:
@@ -134,7 +158,7 @@ class AdviceRequest:
     step_seconds: Mapping[int, float] | None
     measure: str | None
     memory: float | None
-    largest: int | None
+    largest: int | Tokens | None
     exchange: float
     bandwidth: float
     price: float | None
@@ -147,6 +171,7 @@ class AdviceRequest:
         least = {"memory": "GiB", "max_per_device_batch": "examples", "bandwidth": "GB/s", "price": "per device-hour"}
         for name, unit in least.items():
             value = getattr(options, name)
+            value = value.count if isinstance(value, Tokens) else value
             if value is not None and not 0 < value < math.inf:
                 raise UsageError(f"--{name.replace('_', '-')} must be above 0 ({unit}), but got {value:g}.")
         if options.allreduce_ms is not None and not 0 <= options.allreduce_ms < math.inf:
@@ -205,7 +230,7 @@ def facts(request: AdviceRequest, question: Mapping[str, Any], largest: int) -> 
     from workloads.base import importable
 
     importable(request.config_dir)
-    found = Facts(request.step_seconds, request.largest)
+    found = Facts(request.step_seconds, _in_examples(request.largest, question))
     if request.memory is not None or math.isfinite(request.bandwidth):
         takes = footprint(rebuilt(question, "cpu"))
         found = replace(found, gradient_bytes=takes.gradient)
@@ -220,6 +245,21 @@ def facts(request: AdviceRequest, question: Mapping[str, Any], largest: int) -> 
         source = f"measured now on {request.measure}, with one training at a time"
         found = replace(found, step_seconds=seconds, source=source)
     return found
+
+
+def _in_examples(most: int | Tokens | None, question: Mapping[str, Any]) -> int | None:
+    """The most examples that fit on a device, from the most tokens.
+
+    Raises:
+        UsageError: the workload has no tokens, or not one example fits.
+    """
+    if not isinstance(most, Tokens):
+        return most
+    name, each = question["workload"]["name"], question.get(TOKENS)
+    if each is None or most.count < each:
+        why = f"has no {TOKENS}" if each is None else f"has {each:,} tokens in each example"
+        raise UsageError(f"--max-per-device-batch is {most.count:,} tokens, but {name} {why}; give it in examples.")
+    return int(most.count // each)
 
 
 def device_counts(text: str) -> Sequence[int]:

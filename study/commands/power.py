@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING
 
-from analysis.load import LoadError
 from study.commands.report import STUDIES
 
 if TYPE_CHECKING:
@@ -39,14 +38,9 @@ def _place(job: Job) -> tuple[str, str]:
 
 def _steps(job: Job) -> pd.DataFrame | None:
     """The estimates of the trials on file; None if there are none."""
-    from analysis.report.build import read
+    from analysis.report.build import estimates
 
-    if not any(job.results.glob(STUDIES)):
-        return None
-    try:
-        return read([job.results]).tables["steps_to_result"]
-    except LoadError:  # no trial has ended
-        return None
+    return estimates(job.results) if any(job.results.glob(STUDIES)) else None
 
 
 def _curve(steps: pd.DataFrame | None, job: Job) -> pd.DataFrame | None:

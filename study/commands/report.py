@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 from collections.abc import Sequence
 from itertools import combinations
 from pathlib import Path
@@ -36,6 +37,13 @@ def report_arguments(verb: argparse.ArgumentParser) -> None:
     )
     verb.add_argument("--output", type=path, metavar="DIR", help=f"default: RESULTS, or {REPORT} for several")
     verb.add_argument("--base-batch-size", type=float, metavar="B", help="of perfect scaling and Zhang et al.")
+    verb.add_argument(
+        "--tolerance",
+        type=float,
+        default=0.01,
+        metavar="SHARE",
+        help="of the best error that a larger batch size may cost at a fixed number of examples; default: 0.01",
+    )
     verb.add_argument("--normalise-at", type=int, metavar="B", help="where compared workloads have relative steps 1")
 
 
@@ -77,7 +85,9 @@ def report(options: argparse.Namespace, console: Console) -> None:
     output = options.output or (options.results[0] if len(options.results) == 1 else REPORT)
     if goals and not options.output:
         output = folder(output, goals)
-    asked = Asked(tuple(goals), options.base_batch_size, options.normalise_at)
+    if not 0 <= options.tolerance < math.inf:
+        raise UsageError(f"--tolerance must be at least 0, such as 0.01, but got {options.tolerance:g}.")
+    asked = Asked(tuple(goals), options.base_batch_size, options.normalise_at, options.tolerance)
     write_report(options.results, output, console, asked)
 
 

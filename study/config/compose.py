@@ -19,10 +19,10 @@ from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
 from analysis.question.stages import REFINE
+from analysis.units import stem
 from study.config.paths import expanded, literal, one_path
 from study.config.schema import SweepConfig
 from study.errors import UsageError
-from study.optimizers.base import HALF_LIFE
 from study.optimizers.per_parameter import FEW_DIMENSIONS
 from study.schedules import OWN, SCHEDULE, TUNED, Schedule
 from workloads.suggest import suggest
@@ -210,10 +210,10 @@ def _compose(config_dir: Path | None, overrides: Sequence[Override]) -> DictConf
         raise UsageError("choose a cluster on the command line, cluster=NAME; a configuration file cannot choose one.")
     _offer_schedules(config, given, [CONF, *beside])
     for name in list(config.search.space):
-        stem = name.removesuffix(HALF_LIFE)  # a half-life replaces the beta that a file sets
-        if stem != name and f"search.space.{stem}" not in given:
+        beta = stem(name)  # a half-life replaces the beta that a file sets
+        if beta != name and f"search.space.{beta}" not in given:
             with open_dict(config):
-                config.search.space.pop(stem, None)
+                config.search.space.pop(beta, None)
     return config
 
 

@@ -10,15 +10,16 @@ from omegaconf import DictConfig, OmegaConf
 from analysis.counting import ADAPTIVE_SAMPLERS, Goal
 from analysis.question.stages import REFINE, STAGE, ends
 from analysis.question.until import Until
+from study.config import tokens
 from study.config.compose import compositions, one_line_errors
 from study.devices.placement import Placement
 from study.errors import UsageError
 from study.records import Study
-from study.settings import Budget, Evaluation, Search, Seeds, usual_scouts
+from study.settings import ROUNDS, Budget, Evaluation, Search, Seeds, check_single_pass, usual_scouts
 from study.space import parse_space
 
 _ROUNDS = "the trials of search=refine follow from search.scouts, search.refine, search.candidates and search.screens"
-INSTEAD_OF = {
+NOT_OF_REFINE = {
     "search.trials": f"{_ROUNDS}; give these",
     "search.max_launches": f"{_ROUNDS}; give these",
     "search.reruns": "search=refine trains the tuned configuration with search.confirm fresh seeds; "
@@ -27,6 +28,11 @@ INSTEAD_OF = {
     "give search.extend_limit=0 to keep them in the search space",
 }
 """Key of other samplers -> what `search=refine` has in its place; {value} is "=" and the value that was given."""
+OF_REFINE = {f"search.{name}": "other samplers have no rounds; give search.trials" for name in ROUNDS} | {
+    "search.confirm": "other samplers train the tuned configuration with search.reruns fresh seeds; "
+    "give search.reruns{value}"
+}
+"""Key of `search=refine` -> what other samplers have in its place."""
 
 
 @dataclass(frozen=True)
@@ -81,7 +87,7 @@ def parse_jobs(arguments: Sequence[str], config_dir: Path | None = None) -> list
     found: dict[tuple[Path, str, str, int], Job] = {}
     with one_line_errors():
         for config in compositions(arguments, config_dir):
-            _check_of_refine(arguments, config)
+            _check_sampler(arguments, config)
             for job in _jobs_of(config):
                 study = job.study
                 other = found.setdefault((job.results, study.name, study.optimizer, study.batch_size), job)
@@ -123,9 +129,26 @@ def _jobs_of(config: DictConfig) -> list[Job]:
             f"shards={config.shards} of search={config.search.sampler}, which learns from all trials, must share a "
             "storage; add search.storage=journal or a database URL, or choose search=sobol."
         )
+    each = tokens.per_example(config)
+    sizes = [tokens.batch_size(size, each, config.workload.get("name")) for size in sizes]
     how = (Path(config.results), placement, config.search.storage, config.shards)
     goes_on = {"until": _until(config), "until_cost": config.search.until_cost}
-    return [Job(build_study(config, size), *how, **goes_on) for size in sizes]
+    _check_single_pass(config, sizes, each)
+    return [Job(build_study(config, size, each), *how, **goes_on) for size in sizes]
+
+
+def _check_single_pass(config: DictConfig, sizes: Sequence[int], tokens_per_example: int | None) -> None:
+    """Refuse budgets of a single pass that any batch size has too few examples for; the message names them all."""
+    examples = config.workload.get("train_examples")
+    known = tokens_per_example is not None or config.budget.tokens is None
+    if not (config.budget.single_pass and isinstance(examples, int) and known):
+        return  # building the study says what is wrong
+    try:
+        budget, most = Budget(**config.budget), max(config.search.budgets, default=1)
+        steps = {size: round(most * budget.train_steps(examples, size, tokens_per_example)) for size in sizes}
+        check_single_pass({size: size * count for size, count in steps.items()}, examples, config.workload.name)
+    except ValueError as error:
+        raise UsageError(str(error)) from error
 
 
 def _until(config: DictConfig) -> Until | None:
@@ -139,18 +162,19 @@ def _until(config: DictConfig) -> Until | None:
         raise UsageError(str(error)) from error
 
 
-def _check_of_refine(arguments: Sequence[str], config: DictConfig) -> None:
-    """Refuse keys of other samplers on the command line beside `search=refine`; those of files give way."""
-    if config.search.sampler != REFINE:
-        return
+def _check_sampler(arguments: Sequence[str], config: DictConfig) -> None:
+    """Refuse search keys on the command line that the sampler ignores; those of files give way."""
+    refines = config.search.sampler == REFINE
+    instead_of = NOT_OF_REFINE if refines else OF_REFINE
+    whose, other = ("other samplers", "sobol") if refines else ("search=refine", REFINE)
     for argument in (each.lstrip("+") for each in arguments):
         key, *value = argument.partition("=")
-        if instead := INSTEAD_OF.get(key):
+        if instead := instead_of.get(key):
             cure = instead.format(value="".join(value))
-            raise UsageError(f"{argument} is for other samplers: {cure}, or choose search=sobol.")
+            raise UsageError(f"{argument} is for {whose}: {cure}, or choose search={other}.")
 
 
-def build_study(config: DictConfig, batch_size: int) -> Study:
+def build_study(config: DictConfig, batch_size: int, tokens_per_example: int | None = None) -> Study:
     """The Study of a composed configuration at one batch size.
 
     Raises:
@@ -175,6 +199,7 @@ def build_study(config: DictConfig, batch_size: int) -> Study:
             no_decay=plain["optimizer"]["no_decay"],
             schedule=plain["schedule"],
             batch_size=batch_size,
+            tokens_per_example=tokens_per_example,
             goal=Goal.parse(plain["goal"]),
             budget=Budget(**plain["budget"]),
             search=Search(**search),

@@ -50,7 +50,18 @@ class OptimizerConfig:
 class BudgetConfig:
     epochs: float = key("the step budget of a trial, in passes over the training examples", by="workload")
     steps: int = key("the smallest step budget, where `budget.epochs` gives fewer steps", by="workload")
-    max_steps: int | None = key("the largest step budget, where `budget.epochs` gives more steps; null: no limit", None)
+    max_steps: int | None = key(
+        "the largest step budget, where `budget.epochs` or `budget.tokens` gives more steps; null: no limit", None
+    )
+    tokens: float | None = key(
+        "a step budget in training tokens, for workloads with `tokens_per_example`; the largest of `budget.epochs`, "
+        "`budget.tokens` and `budget.steps` counts, so `budget.epochs=0` leaves the tokens alone",
+        None,
+        values="a number, such as `1e8`",
+    )
+    single_pass: bool = key(
+        "no training example is seen twice: refuse step budgets that need more examples than there are", False
+    )
 
 
 @dataclass
@@ -200,11 +211,14 @@ class SweepConfig:
         "`search.space.schedule`",
         by="schedule",
     )
-    batch_sizes: list[int] = key("the batch sizes to sweep", [], values="such as `[8,64]`", by="workload")
-    batch_size: int | None = key(
-        "sweep only these batch sizes. A batch size is always the global one: examples per update",
+    batch_sizes: list[Any] = key(
+        "the batch sizes to sweep", [], values="such as `[8,64]` or `[16k tokens,32k tokens]`", by="workload"
+    )
+    batch_size: Any = key(
+        "sweep only these batch sizes. A batch size is always the global one: examples per update. For workloads with "
+        "`tokens_per_example` it may be in tokens, with k = 1,024",
         None,
-        values="such as `64,256`",
+        values="such as `64,256` or `32k tokens`",
     )
     shards: int = key(
         "split the trials of each study into this many parts, so that several processes or jobs can work on it", 1
@@ -242,7 +256,8 @@ SPACE = {
     "label_smoothing=[0,0.01,0.1]": "tune over a list of choices; this one is for workloads with label smoothing",
     "schedule=[constant,linear_decay,cosine]": "a schedule for each trial, instead of `schedule=`. The ranges of its "
     "hyperparameters come from the files of the schedules unless given; a trial has only those of its own schedule",
-    "warmup_steps=10": "a linear warmup before any schedule, or `warmup_examples=5000`. Either may be a range",
+    "warmup_steps=10": "a linear warmup before any schedule, or `warmup_examples=5000`, or `warmup_tokens=1e6` for "
+    "workloads with `tokens_per_example`. Each may be a range",
     "warmup_initial_factor=0": "the warmup starts from this fraction of the learning rate",
     "l2=1e-4": "an L2 penalty that is part of the gradient, as the weight decay of `torch.optim.SGD`. For every "
     "optimizer chosen by name. It is not rescaled with the loss or the batch size",
@@ -252,6 +267,6 @@ SPACE = {
     "ema_decay=0.99": "a moving average of the weights. Its errors are measured too, such as "
     "`val/ema_classification_error`, and can be the goal",
     "beta2_half_life_examples={low: 1e3, high: 1e6, scale: log}": "`momentum`, `beta1`, `beta2` or `ema_decay` by its "
-    "half-life in examples, which stays the same at every batch size",
+    "half-life in examples, which stays the same at every batch size; `beta2_half_life_tokens` counts tokens",
 }
 """An override of search.space -> its meaning, for the documentation."""

@@ -1,11 +1,14 @@
 """What a study will cost on this device, measured from a few real steps and evaluations before it starts."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from study.records import Study
+
+LEAST_EVALUATED = 50
+"""Fewer evaluated examples would make errors too noisy to say when a goal is met."""
 
 
 @dataclass(frozen=True)
@@ -20,6 +23,7 @@ class Cost:
         lanes: trials that a worker trains at once; 1 if they are not fused.
         parts: for each device, the number of examples in each of its micro-batches; empty if one device takes the whole
             batch at once.
+        evaluated: examples in an evaluation of the validation set, the training subset and the test set.
     """
 
     step: float
@@ -28,6 +32,7 @@ class Cost:
     heights: tuple[int, ...] = (1,)
     lanes: int = 1
     parts: tuple[tuple[int, ...], ...] = ()
+    evaluated: tuple[int, int, int] = (0, 0, 0)
 
     def composition(self, batch_size: int) -> str:
         """How a global batch is split over devices and accumulation steps, as text.
@@ -44,12 +49,20 @@ class Cost:
 
     def trial(self, study: Study) -> float:
         """Seconds of one trial that runs its whole step budget: an upper bound under early stopping."""
-        evaluations = len(study.evaluation_steps)
-        return (
-            study.train_steps * self.step
-            + evaluations * self.validation
-            + (evaluations // study.evaluation.every + 1) * self.others
-        )
+        return study.train_steps * self.step + self.evaluations(study)
+
+    def evaluations(self, study: Study, examples: int | None = None) -> float:
+        """Seconds of all evaluations of one trial.
+
+        Arguments:
+            examples: if at most this many examples of each split were evaluated; None: as the study has it.
+        """
+        count = len(study.evaluation_steps)
+        others = count // study.evaluation.every + 1
+        if examples is None:
+            return count * self.validation + others * self.others
+        of_val, *rest = (min(examples, each) for each in self.evaluated)
+        return (count * of_val + others * sum(rest)) * self.validation / max(1, self.evaluated[0])
 
 
 @dataclass(frozen=True)
@@ -66,7 +79,7 @@ class Work:
 
     def plan(self, workers: int) -> dict[str, Any]:
         """The expected work at full budget, as plain data."""
-        steps = self.trials * self.study.train_steps
+        steps, each = self.trials * self.study.train_steps, self.study.tokens_per_example
         return {
             "workload": self.study.name,
             "optimizer": self.study.optimizer,
@@ -75,10 +88,36 @@ class Work:
             "trials": self.trials,
             "steps": steps,
             "examples": steps * self.study.batch_size,
+            **({} if each is None else {"tokens": steps * self.study.batch_size * each}),
             "seconds": self.seconds(workers),
             "seconds_per_step": self.cost.step,
             "evaluation_share": 1 - self.study.train_steps * self.cost.step / self.cost.trial(self.study),
         }
+
+
+def evaluation_share(works: Sequence[Work], examples: int | None = None) -> float:
+    """The share of the seconds of all this work that its evaluations take.
+
+    Arguments:
+        examples: as in `Cost.evaluations`.
+    """
+    evaluating = sum(work.trials * work.cost.evaluations(work.study, examples) for work in works)
+    training = sum(work.trials * work.study.train_steps * work.cost.step for work in works)
+    return evaluating / (evaluating + training) if evaluating else 0.0
+
+
+def fewer_examples(works: Sequence[Work], share: float) -> int | None:
+    """The most evaluated examples of each split, to one digit, with which evaluations take at most this share.
+
+    None if no number of at least LEAST_EVALUATED does.
+    """
+    most = max((max(work.cost.evaluated) for work in works), default=0)
+    powers = (10**power for power in range(len(str(most)), -1, -1))
+    counts = (digit * power for power in powers for digit in range(9, 0, -1))
+    return next(
+        (n for n in counts if LEAST_EVALUATED <= n < most and evaluation_share(works, n) <= share),
+        None,
+    )
 
 
 def least_seconds(

@@ -31,7 +31,7 @@ from study.engine.fused.layout import Loss, frozen_apart
 from study.engine.serial import Proposals
 from study.optimizers.per_parameter import treatments
 from study.records import Curve, Study, Trial
-from study.schedules import OWN, learning_rate
+from study.schedules import OWN
 from study.user_code.weighting import shares, weigher
 from workloads.base import Workload
 from workloads.layers import keyed_layers, layer_key
@@ -98,7 +98,7 @@ class Lane:
     def __init__(self, study: Study, workload: Workload, data: Data, trial: Trial) -> None:
         self.trial, self.step = trial, 0
         self.hyperparameters = study.resolved(trial.hyperparameters)
-        self.learning_rate = learning_rate(study.schedule, study.train_steps, study.batch_size, trial.hyperparameters)
+        self.learning_rate = study.learning_rate(trial.hyperparameters)
         self.log = Log(study, workload, data, trial)
         self.grid = study.evaluation_steps
         self.batches = Batches(trial.order_seed, data.examples, study.batch_size, data.device)

@@ -25,7 +25,6 @@ from study.errors import Failed
 from study.optimizers.base import Plain, decay_
 from study.optimizers.per_parameter import decayed, treatments
 from study.records import Curve, Study, Trial
-from study.schedules import learning_rate
 from study.user_code import hidden_state, snapshots
 from study.user_code.weighting import inverse, weigher, weighted_mean
 from workloads.base import Workload
@@ -124,7 +123,7 @@ class Run:
         self.model = initial_model(workload, trial, data.device, data.layout)
         self.keyed, self.ghosts = keyed_layers(self.model), ghost_layers(self.model)
         self.hyperparameters = study.resolved(trial.hyperparameters)
-        self.learning_rate = learning_rate(study.schedule, study.train_steps, study.batch_size, trial.hyperparameters)
+        self.learning_rate = study.learning_rate(trial.hyperparameters)
         algorithm = study.algorithm
         build = algorithm.build or (lambda model, h, special: Plain(model, algorithm, h, special))
         special = treatments(self.model, workload, study.no_decay)

@@ -71,7 +71,9 @@ def cost_of(
     once = least_seconds(lambda: measure_errors([log] * models, "val", predict, chunk), budget=0) / models / chunk
     seconds = once * len(kinds(log.study))
     validation = seconds * examples["val"]
-    return Cost(step, validation, seconds * (examples["train"] + examples["test"]), tuple(heights), lanes)
+    evaluated = examples["val"], examples["train"], examples["test"]
+    others = seconds * (examples["train"] + examples["test"])
+    return Cost(step, validation, others, tuple(heights), lanes, evaluated=evaluated)
 
 
 def started(

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from analysis.counting import HALF_LIFE, beta
+from analysis.units import HALF_LIFE, HALF_LIVES, beta
 from study.optimizers import per_parameter
 from study.optimizers.per_parameter import ALL_USUAL, Treatments, param_groups
 from study.space import Legal
@@ -75,7 +75,8 @@ class Optimizer:
     def optional_hyperparameters(self) -> dict[str, Legal]:
         """Name -> legal values of all optional hyperparameters, including half-lives in place of betas."""
         betas = [name for name in BETAS if name in {**self.optional, **self.hyperparameters}]
-        return {**self.optional, **{f"{name}{HALF_LIFE}": Legal("(0, inf)") for name in betas}}
+        lives = [f"{name}{suffix}" for name in betas for suffix in HALF_LIVES]
+        return {**self.optional, **dict.fromkeys(lives, Legal("(0, inf)"))}
 
 
 def in_place(optimizer: Optimizer) -> Stacked:

@@ -8,11 +8,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from study.optimizers.base import HALF_LIFE
+from analysis.units import HALF_LIVES
 
 Values = Mapping[str, float]
 RESCALED = ("beta1", "beta2")
 """The decay rates that half-life rules change. Momentum and averages of weights keep their rates."""
+LIVES = tuple(f"{name}{suffix}" for name in RESCALED for suffix in HALF_LIVES)
+"""The same, as half-lives."""
 WARMUP_EPOCHS = 5
 WARMUP_SHARE = 5 / 90
 """Goyal et al. warm up over 5 of 90 epochs; a shorter training warms up over the same share of its steps."""
@@ -46,14 +48,12 @@ class Rule:
 
     def applies_to(self, hyperparameters: Values) -> bool:
         """True unless the rule is for decay rates and the configuration has none."""
-        return not self.betas or not {*RESCALED, *(f"{name}{HALF_LIFE}" for name in RESCALED)}.isdisjoint(
-            hyperparameters
-        )
+        return not self.betas or not {*RESCALED, *LIVES}.isdisjoint(hyperparameters)
 
 
 def constant(hyperparameters: Values, move: Move) -> dict[str, float]:
-    """Keep all values. If a decay rate is given as a half-life in examples, keep the rate per update."""
-    return {n: value * move.ratio if n.endswith(HALF_LIFE) else value for n, value in hyperparameters.items()}
+    """Keep all values. If a decay rate is given as a half-life, keep the rate per update."""
+    return {n: value * move.ratio if n.endswith(HALF_LIVES) else value for n, value in hyperparameters.items()}
 
 
 def square_root(hyperparameters: Values, move: Move) -> dict[str, float]:
@@ -72,13 +72,14 @@ def linear(hyperparameters: Values, move: Move) -> dict[str, float]:
     moved = {**constant(hyperparameters, move), "learning_rate": rate}
     if move.ratio <= 1:
         return moved
-    moved.pop("warmup_steps", None)
+    for name in ("warmup_steps", "warmup_tokens"):
+        moved.pop(name, None)
     examples = min(WARMUP_EPOCHS * move.train_examples, WARMUP_SHARE * move.train_steps * move.batch_size)
     return {**moved, "warmup_examples": float(round(examples)), "warmup_initial_factor": 1 / move.ratio}
 
 
 def with_half_lives(rule: Callable[[Values, Move], dict[str, float]]) -> Callable[[Values, Move], dict[str, float]]:
-    """Extend a rule for the learning rate: beta1 and beta2 also keep their half-lives of t examples.
+    """Extend a rule for the learning rate: beta1 and beta2 also keep their half-lives of t examples or tokens.
 
     beta becomes beta^(B / B0) = 0.5^(B / t). Marek et al. 2025 propose this for beta2. The square-root rule of Malladi
     et al. 2022 multiplies 1 - beta by B / B0 for both, which agrees to first order. It also divides epsilon by
@@ -87,7 +88,7 @@ def with_half_lives(rule: Callable[[Values, Move], dict[str, float]]) -> Callabl
 
     def moved(hyperparameters: Values, move: Move) -> dict[str, float]:
         rates = {name: hyperparameters[name] ** move.ratio for name in RESCALED if name in hyperparameters}
-        given = [name for name in (f"{beta}{HALF_LIFE}" for beta in RESCALED) if name in hyperparameters]
+        given = [name for name in LIVES if name in hyperparameters]
         return {**rule(hyperparameters, move), **rates, **{name: hyperparameters[name] for name in given}}
 
     return moved

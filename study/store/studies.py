@@ -17,6 +17,7 @@ import numpy as np
 
 from analysis.counting import RECORDED, all_runs, launch_limit
 from analysis.question import older
+from analysis.units import TOKENS
 from study.records import ARITHMETICS, Curve, Study
 from study.settings import ROUNDS, Search
 from study.store import atomic
@@ -59,7 +60,7 @@ def check(results: Path, studies: Sequence[Study]) -> None:
         for path in sorted(path for path in held_beside if path.exists()):
             held = read(path)["question"]
             asked = study.question()
-            differing = differences(held, asked)
+            differing = _unlike(held, asked)
             if path.parent != folder:
                 differing = {k: v for k, v in differing.items() if k not in OF_ONE_SIZE}
             differing = {key: pair for key, pair in differing.items() if key not in EXTENDABLE + SETTLED}
@@ -153,7 +154,7 @@ def beside(results: Path, study: Study) -> list[Study]:
         own = path.parent / study.branch.path / "study.json"
         if own.exists():
             question = read(own)["question"]
-            differing = differences(study.question(), question).keys() - {*OF_ONE_SIZE, *EXTENDABLE, *SETTLED}
+            differing = _unlike(study.question(), question).keys() - {*OF_ONE_SIZE, *EXTENDABLE, *SETTLED}
             if question["stopping"] != RECORDED and not differing:
                 found.append(Study.from_question(question))
     return found
@@ -341,6 +342,14 @@ def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, tup
     flat_old, flat_new = _flatten(json.loads(json.dumps(old))), _flatten(json.loads(json.dumps(new)))
     pairs = {key: (flat_old.get(key), flat_new.get(key)) for key in sorted({*flat_old, *flat_new})}
     return {key: pair for key, pair in pairs.items() if pair[0] != pair[1]}
+
+
+def _unlike(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
+    """`differences`, but a workload class that gets or loses `tokens_per_example` trains the same trials."""
+    found = differences(old, new)
+    if None in found.get(TOKENS, ()):
+        del found[TOKENS]
+    return found
 
 
 def _flatten(tree: Any, prefix: str = "") -> dict[str, Any]:

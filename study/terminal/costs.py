@@ -8,7 +8,7 @@ from rich.console import Console
 from analysis.counting import STOPPING
 from analysis.labels import counted, duration, number, short_count
 from analysis.question.stages import REFINE
-from study.engine.cost import Work
+from study.engine.cost import Work, evaluation_share, fewer_examples
 from study.records import Study
 from study.settings import Search
 from study.terminal.show import columns
@@ -17,6 +17,8 @@ QUICK_TRIALS = 8
 """The trials of preset=quick: the preset does not make a search of so few trials cheaper."""
 FEWER_ROUNDS = (4, 4, 3)
 """Rounds of a cheaper search=refine."""
+MOST_EVALUATION = 0.3
+"""The share of the time of a sweep above which evaluations are too expensive."""
 LONG = 600
 """Seconds; a longer sweep is shown with ways to make it cheaper."""
 
@@ -42,6 +44,7 @@ def show(console: Console, left: Sequence[Work], place: str, workers: int, cheap
         f"\nAbout {duration(total)} at full budget with {counted(workers, 'worker')} on "
         f"{place}, measured on a few real steps.{early and f' {early}'}"
     )
+    console.print(evaluating(left))
     search = left[0].study.search
     more = [*(["wider search spaces"] if search.extend else []), *(["fresh seeds"] if search.reruns else [])]
     if more:
@@ -52,6 +55,20 @@ def show(console: Console, left: Sequence[Work], place: str, workers: int, cheap
     console.print()
 
 
+def evaluating(left: Sequence[Work]) -> str:
+    """The share of the time that evaluations take and, if it is large, settings that reduce it."""
+    share = evaluation_share(left)
+    said = f"Evaluation takes {share:.0%} of it"
+    if share <= MOST_EVALUATION:
+        return f"{said}."
+    examples = fewer_examples(left, MOST_EVALUATION)
+    if examples is None:
+        ratio = left[0].study.evaluation.ratio
+        return f"{said}; evaluation.ratio={1 + 2 * (ratio - 1):.3g} evaluates half as often, or give a larger budget."
+    then = evaluation_share(left, examples)
+    return f"{said}; with evaluation.examples={examples} it takes {then:.0%}, at the price of noisier errors."
+
+
 def _curve(work: Work) -> tuple[str, str]:
     return work.study.name, work.study.optimizer
 
@@ -59,7 +76,15 @@ def _curve(work: Work) -> tuple[str, str]:
 def _table(console: Console, left: Sequence[Work], workers: int) -> None:
     """A row per search of one curve."""
     searches = ["search"] if any(work.study.branch.path for work in left) else []
-    headings = ("trials", "steps each", "examples", "ms a step", "evaluating", "at full budget")
+    tokens = left[0].study.tokens_per_example
+    headings = (
+        "trials",
+        "steps each",
+        "examples" if tokens is None else "tokens",
+        "ms a step",
+        "evaluating",
+        "at full budget",
+    )
     table = columns("batch size", *searches, *headings)
     for work in left:
         plan = work.plan(workers)
@@ -68,7 +93,7 @@ def _table(console: Console, left: Sequence[Work], workers: int) -> None:
             *(work.study.branch.path for _ in searches),
             f"{work.trials:,}",
             f"{work.study.train_steps:,}",
-            short_count(plan["examples"]),
+            short_count(plan.get("tokens", plan["examples"])),
             number(1000 * work.cost.step),
             f"{plan['evaluation_share']:.0%}",
             duration(plan["seconds"]),
@@ -78,13 +103,14 @@ def _table(console: Console, left: Sequence[Work], workers: int) -> None:
 
 def ways_to_cheapen(studies: Sequence[Study]) -> str:
     """Settings that make a sweep of these searches cheaper."""
-    search, epochs = studies[0].search, studies[0].budget.epochs
+    search, epochs, tokens = studies[0].search, studies[0].budget.epochs, studies[0].budget.tokens
     sizes = sorted({study.batch_size for study in studies})
     ways = [
         *(["preset=quick"] if search.trials > QUICK_TRIALS else []),
         *_fewer_trials(search),
         *([f"batch_size={sizes[len(sizes) // 4]},{sizes[3 * len(sizes) // 4]}"] if len(sizes) > 2 else []),
         *([f"budget.epochs={epochs / 2:g}"] if epochs else []),
+        *([f"budget.tokens={tokens / 2:g}"] if tokens and not epochs else []),
     ]
     return " or ".join([text for text in (", ".join(ways[:-1]), *ways[-1:]) if text]) or "a smaller model"
 

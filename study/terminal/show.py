@@ -56,14 +56,15 @@ def _fewest_steps(curve: pd.DataFrame) -> Iterator[Table]:
     again = "seeds" in curve and curve["seeds"].any()
     counts = ["complete", *(["incomplete"] if curve["incomplete"].any() else []), "infeasible"]
     for names, space in ((varied, " "), *((varied[:count], "\n") for count in range(len(varied), -1, -1))):
-        headings = ("batch size", "steps", *(["fresh seeds"] if again else []), "examples", *names, *counts)
+        unit = "tokens" if "tokens_to_result" in curve and curve["tokens_to_result"].notna().any() else "examples"
+        headings = ("batch size", "steps", *(["fresh seeds"] if again else []), unit, *names, *counts)
         table = columns(*(heading.replace("_", " ").replace(" ", space) for heading in headings))
         for row in curve.to_dict("records"):
             table.add_row(
                 f"{row['batch_size']:,}",
                 _steps_or_why_not(row),
                 *([_with_fresh_seeds(row)] if again else []),
-                f"{row['examples_to_result']:,}" if row["reached"] else "",
+                f"{row[f'{unit}_to_result']:,}" if row["reached"] else "",
                 *(value_text(row[name]) if row["reached"] else "" for name in names),
                 *(str(row[count]) for count in counts),
             )

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from helpers.fused import partly
 from house import doc_pages
 
 from analysis import load
@@ -131,7 +132,7 @@ def swept(folder: Path, name: str) -> StudyData:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", EXAMPLES)
+@pytest.mark.parametrize("name", partly(EXAMPLES, 2, rest=pytest.mark.release))
 def test_the_workload_trains_and_its_error_falls(tmp_path, name):
     study = swept(tmp_path, name)
     _, _, judges = EXAMPLES[name]

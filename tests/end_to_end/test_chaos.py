@@ -12,7 +12,7 @@ from benchmarks import chaos
     ("sweep", "kills"),
     [
         (chaos.survive, 5),
-        (partial(chaos.crowd, 4), 2),
+        pytest.param(partial(chaos.crowd, 4), 2, marks=pytest.mark.release),
         pytest.param(partial(chaos.relay, 2), 4, marks=pytest.mark.release),
         pytest.param(partial(chaos.relay, 2, cluster="local"), 3, marks=pytest.mark.release),
     ],

@@ -144,7 +144,7 @@ def test_a_row_of_many_parameters_finds_planted_bias_noise_and_cost():
     assert (row.cost, row.missed) == (pytest.approx((50 + 30) / 2), 1)
 
 
-@pytest.mark.slow
+@pytest.mark.release
 def test_the_table_of_many_parameters(monkeypatch, capsys):
     few = ("search.refine=[2]", "search.candidates=1", "search.screens=1")
     monkeypatch.setattr(parameters, "LARGE", ("search=refine", *few))

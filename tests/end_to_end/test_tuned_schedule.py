@@ -172,7 +172,7 @@ SWEEP = [
 ]
 
 
-@pytest.mark.slow
+@pytest.mark.release
 def test_for_real(swept_once, tmp_path, says):
     """In lanes, one at a time, in shards, resumed, and moved by rules."""
     lanes = swept_once(*SWEEP, "engine=lanes")

@@ -1,6 +1,6 @@
 """Shared by tests of fused trials: studies in each arithmetic, trials that differ, and a loop without any engine."""
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partialmethod
 from itertools import cycle, islice
 from typing import Any
@@ -48,12 +48,23 @@ def each_once(*axes: Iterable[Any]) -> list[tuple[Any, ...]]:
     return list(islice(zip(*map(cycle, values), strict=True), max(map(len, values))))
 
 
-def partly(rows: Iterable[Any], every: int, first: int = 0) -> list[Any]:
-    """Rows for `parametrize`: each `every`-th by default, the others among the slow tests."""
+def partly(
+    rows: Iterable[Any],
+    every: int,
+    first: int = 0,
+    kept: Sequence[pytest.MarkDecorator] = (),
+    rest: pytest.MarkDecorator = pytest.mark.slow,
+) -> list[Any]:
+    """Rows for `parametrize`: each `every`-th with the marks `kept`, the others with the mark `rest`."""
     return [
-        pytest.param(*(row if isinstance(row, tuple) else (row,)), marks=[pytest.mark.slow] * (number % every != first))
+        pytest.param(*(row if isinstance(row, tuple) else (row,)), marks=kept if number % every == first else [rest])
         for number, row in enumerate(rows)
     ]
+
+
+def seldom(rows: Iterable[Any]) -> list[Any]:
+    """Rows for `parametrize`: each third among the slow tests, the others before a release."""
+    return partly(rows, 3, kept=[pytest.mark.slow], rest=pytest.mark.release)
 
 
 def fusing(optimizer: str) -> list[str]:

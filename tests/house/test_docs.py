@@ -186,3 +186,14 @@ def test_the_file_format_names_every_key_of_a_question():
     table = page.partition("The keys of `question`")[2].partition("\nAsking")[0]
     keys = {key for row in re.findall(r"^\| (`.*?) \|", table, re.MULTILINE) for key in re.findall(r"`(\w+)`", row)}
     assert keys == {*question, "no_decay"}
+
+
+def test_own_text_becomes_windows(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    (tmp_path / "notes").mkdir()
+    for number in range(50):
+        (tmp_path / f"notes/{number}.txt").write_text(f"Note {number}. " * 300)
+    names: dict = {}
+    exec(doc_pages.blocks("docs/guide/language-models.md", "python")[0], names)
+    assert names["inputs"].shape == names["targets"].shape == (1000, 64)

@@ -15,7 +15,7 @@ FILES = python_files(ROOT)
 # markupsafe with jinja2.
 DECLARED = {"torch", "optuna", "hydra", "omegaconf", "pandas", "pyarrow", "numpy", "scipy", "matplotlib", "PIL"}
 DECLARED |= {"sklearn", "joblib", "packaging", "jinja2", "markupsafe", "markdown_it", "pooch", "rich", "yaml"}
-DECLARED |= {"ray", "submitit"}  # extras
+DECLARED |= {"ray", "submitit", "tokenizers"}  # extras
 
 # Module -> the places that may import it: folders (with all below them) and files.
 KNOWN_TO = {
@@ -32,11 +32,13 @@ KNOWN_TO = {
     "submitit": ["study/cluster"],
     "ray": ["study/cluster"],
     "scipy": ["analysis", "study/search", "study/calibration", "workloads/noisy_quadratic_exact.py"],
-    "pyarrow": ["analysis", "study/store", "study/exchange"],
+    "pyarrow": ["analysis", "study/store", "study/exchange", "workloads/data/text/readers.py"],
     "matplotlib": ["analysis/figures", "analysis/report", "analysis/export.py"],
 }  # fmt: skip
 # The modules of `analysis` that `study` may import outside its commands.
-OF_ANALYSIS = [f"analysis.{name}" for name in ("counting", "edges", "labels", "question", "errors", "surrogate")]
+OF_ANALYSIS = [
+    f"analysis.{name}" for name in ("counting", "edges", "labels", "question", "errors", "surrogate", "units")
+]
 
 # The straight line of `study`, bottom first: a box imports only boxes of lines above its own.
 LINE = [

@@ -82,9 +82,11 @@ def test_every_field_is_part_of_the_question(make_study):
         "max_launches": 50,
         "space": {"learning_rate": 0.1, "momentum": 0.9},
         "no_decay": ["bias"],
+        "tokens_per_example": 64,
     }
     plain = make_study().question()
-    assert {*plain, "no_decay"} == {field.name for field in dataclasses.fields(Study)} | {"train_steps"}
+    fields = {field.name for field in dataclasses.fields(Study)}
+    assert {*plain, "no_decay", "tokens_per_example"} == fields | {"train_steps"}
     for field, value in changes.items():
         assert make_study(**{field: value}).question() != plain, field
 

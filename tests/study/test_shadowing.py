@@ -76,7 +76,7 @@ def test_ours_are_imported_beside_files_of_the_same_names(run, way, form):
     ("path", "here", "mine"),
     [
         pytest.param("", OF_PYTHON, [], marks=pytest.mark.release),
-        pytest.param(".:", [*OF_PYTHON, "analysis", "workloads"], [], marks=pytest.mark.slow),
+        pytest.param(".:", [*OF_PYTHON, "analysis", "workloads"], [], marks=pytest.mark.release),
         pytest.param(":", [*OF_PYTHON, "analysis", "workloads"], [], marks=pytest.mark.release),
         pytest.param("MINE:", [], ["analysis", "workloads"], marks=pytest.mark.slow),
     ],
@@ -132,7 +132,7 @@ def test_a_class_in_a_hidden_module_is_refused_in_one_line(tmp_path, capsys, wor
 @pytest.mark.parametrize(
     ("way", "cluster"),
     [
-        ("study", "none"),
+        pytest.param("study", "none", marks=pytest.mark.release),
         ("python -m study", "local"),
         pytest.param("study", "local", marks=pytest.mark.release),
         pytest.param("python -m study", "none", marks=pytest.mark.release),

@@ -138,7 +138,7 @@ def test_a_study_that_does_not_fit_fails_alone(tmp_path, says):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("calls", [0, 60])
+@pytest.mark.parametrize("calls", [0, pytest.param(60, marks=pytest.mark.release)])
 def test_what_one_worker_has_no_room_for_the_others_train(tmp_path, capsys, calls):
     """Its device may be filled by somebody else, from the beginning or later."""
     source = FULL.replace("{CALLS}", str(calls))

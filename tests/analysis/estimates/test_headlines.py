@@ -67,6 +67,17 @@ def test_what_is_said_of_fresh_seeds(results):
     assert "Goal missed with fresh seeds: 1 of 3 at 4." in second
 
 
+@pytest.mark.parametrize(
+    ("sizes", "words"), [(6, "intervals come from the scatter about the curve."), (2, "no intervals.")]
+)
+def test_one_fresh_seed_shows_no_noise(results, sizes, words):
+    ends = dict(list(BENT.items())[:sizes])
+    branch = results({size: [end] * 4 for size, end in ends.items()})[0].branch._replace(rerun=0)
+    for size, end in ends.items():
+        again = results({size: [end]}, branch=branch, trials=1)
+    assert f"One fresh seed shows no noise of seeds: {words}" in said(again)[-1]
+
+
 def test_a_batch_size_far_off_the_curve_is_named(results):
     sizes = [2**n for n in range(9)]
     ends = {size: [round(1900 / size * (3 if size == 16 else 1 + 0.02 * (n % 3)))] * 4 for n, size in enumerate(sizes)}

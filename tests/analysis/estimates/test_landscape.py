@@ -1,5 +1,6 @@
 """The model of a search space, on a bowl whose minimum and whose share near it are known."""
 
+import json
 import math
 
 import numpy as np
@@ -42,6 +43,19 @@ def test_bad_trials_beyond_the_most_are_left_out(bowl, monkeypatch):
     assert found["trials"].tolist() == [30, 30]
     assert (found["share_low"] < 2 * TRUE_SHARE).all()
     assert (found["share_high"] > TRUE_SHARE / 2).all()
+
+
+def test_ranges_that_rounds_extended_hold_the_minimum(bowl):
+    """The search space ended below the best learning rates, and rounds extended it beyond them."""
+    [search] = bowl(64)
+    declared = search.question["search"]["space"]
+    rate = declared["learning_rate"]
+    (search.folder / "rounds").mkdir()
+    (search.folder / "rounds/1.json").write_text(json.dumps({"wider": {"learning_rate": rate}}))
+    declared["learning_rate"] = {**rate, "high": math.sqrt(rate["low"] * rate["high"])}
+    [found] = landscape.table([search]).to_dict("records")
+    assert TRUE_SHARE / 2 < found["share"] < TRUE_SHARE * 2
+    assert found["model_steps"] == pytest.approx(FEWEST, rel=0.15)
 
 
 def test_points_are_those_that_were_searched(bowl, make_study):

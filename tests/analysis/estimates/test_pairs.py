@@ -183,7 +183,7 @@ SLOWER = {size: [steps * (2.2 if size > 30 else 1) * (1 + 0.01 * size % 0.3) for
         (
             {"adam": {}, "sgd": {}},
             KNOWN,
-            ["tied, factors from 2 could have been seen; search.reruns=4 compares the tuned configurations"],
+            ["tied, factors from 2 could have been seen; fresh seeds (search.reruns=4"],
         ),
         (
             {"adam": FLAT, "sgd": SLOWER, "lamb": FLAT},

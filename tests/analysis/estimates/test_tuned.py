@@ -129,6 +129,8 @@ def test_fresh_seeds_of_files_are_those_of_the_configuration_that_a_goal_chose(r
     assert {str(each.branch) for each in again} == {"", "reruns of trial 1"}, study.goal
     runs = answers.rerun_steps(again)
     assert runs["steps"].tolist() == [250, INF, 350]
+    missed = runs.assign(trial=np.nan, steps_to_result=np.nan)  # the search missed the goal that its fresh seeds meet
+    assert answers.reruns(missed)["reached"].tolist() == [2]
     [row] = tuned.table(steps_to_result.table(answers.answers(again)), runs).to_dict("records")
     assert (row["steps_to_result"], row["tuned_steps"], row["missed"]) == (200, 350, 1)
     other = answers.fresh_seeds({each.branch: each for each in again}, search.goal)

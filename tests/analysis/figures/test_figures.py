@@ -289,3 +289,10 @@ def test_label_smoothing_has_a_linear_axis_from_zero(errors, drawn_at):
     (ax,) = panels_of("label_smoothing", {"smoothing": smoothing.assign(**NAMES)})
     assert ax.get_xscale() == "linear"
     assert points(ax, "batch size 8") == set(zip(values, drawn_at, strict=True))
+
+
+@pytest.mark.parametrize(("tokens", "shown"), [(None, None), (512, ["512", *(f"{2**k}k" for k in range(8))])])
+def test_batch_sizes_in_tokens_on_top(tokens, shown):
+    steps = table() if tokens is None else table().assign(tokens_per_example=tokens)
+    tops = drawn("steps_to_result", steps).child_axes
+    assert [text.get_text() for top in tops for text in top.get_xticklabels()] == (shown or [])

@@ -246,6 +246,12 @@ def test_more_trials_at_some_batch_sizes_are_told(warned):
     assert line == f"{had}sweep all with the same number."
 
 
+def test_more_trials_of_refine_are_not_told(warned, monkeypatch):
+    """Its S(B) comes from fresh seeds, and a search that missed the goal ends early."""
+    monkeypatch.setattr(warnings, "_refines", lambda study: True)
+    assert warned(odd={8: {"trials": 16, "ends": [*ends(1000), *ends(1010)]}}) == []
+
+
 def test_a_larger_budget_is_no_cure_where_it_was_searched_too(warned):
     odd, fields, _ = PLANTED["late"]
     assert warned(odd=odd, **fields, budgets=(1.0, 2.0)) == []

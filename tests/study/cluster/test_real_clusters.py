@@ -81,7 +81,8 @@ def finish(process):
     return process.returncode, out, err
 
 
-@pytest.mark.parametrize("cluster", ["slurm", pytest.param("ray", marks=pytest.mark.release)])
+@pytest.mark.release
+@pytest.mark.parametrize("cluster", ["slurm", "ray"])
 def test_after_a_job_was_killed_hard(cluster, tmp_path, swept_once, request):
     request.getfixturevalue(cluster)
     process = started(tmp_path, f"cluster={cluster}")
@@ -139,7 +140,10 @@ def test_slurm_that_refuses_leaves_nothing(slurm, tmp_path, capfd):
     assert not results.exists()
 
 
-@pytest.mark.parametrize("cluster", [pytest.param("local", marks=pytest.mark.release), "slurm", "ray"])
+@pytest.mark.parametrize(
+    "cluster",
+    [pytest.param("local", marks=pytest.mark.release), "slurm", pytest.param("ray", marks=pytest.mark.release)],
+)
 def test_of_a_study_in_shards_others_take_over_what_the_killed_leave(cluster, tmp_path, swept_once, request):
     if cluster != "local":
         request.getfixturevalue(cluster)

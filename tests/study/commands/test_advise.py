@@ -113,6 +113,7 @@ REFUSED = [
     (["--memory", "nan"], "--memory must be above 0 (GiB), but got nan."),
     (["--memory", "0.0001"], "not even one example fits on a device; give more --memory"),
     (["--max-per-device-batch", "0"], "--max-per-device-batch must be above 0 (examples), but got 0."),
+    (["--max-per-device-batch", "1k tokens"], "is 1,024 tokens, but mlp_digits has no tokens_per_example"),
     (["--allreduce-ms", "-1"], "--allreduce-ms must be at least 0 milliseconds, but got -1."),
     (["--bandwidth", "-1"], "--bandwidth must be above 0 (GB/s)"),
     (["--price", "0"], "--price must be above 0 (per device-hour)"),

@@ -126,6 +126,16 @@ REFUSED = [
     (["search=refine", "search.max_launches=20"], ["search.max_launches=20 is for other samplers"]),
     (["search=refine", "search.extend=true"], ["search.extend=true is for other samplers", "search.extend_limit=0"]),
     (["search=refine", "search.reruns=3"], ["give search.confirm=3"]),
+    (
+        ["search=sobol", "search.confirm=7"],
+        ["is for search=refine: ", "give search.reruns=7, or choose search=refine."],
+    ),
+    (["search.trials=20", "search.confirm=7"], ["search.confirm=7 is for search=refine: ", "give search.reruns=7"]),
+    (
+        ["preset=quick", "search.refine=[4,3]"],
+        ["is for search=refine: ", "give search.trials, or choose search=refine"],
+    ),
+    (["search=tpe", "search.pool=false"], ["search.pool=false is for search=refine: "]),
     (["search=refine", "search.scouts=1"], ["search.scouts must be a number of at least 2"]),
     (["search=refine", "search.refine=[]"], ["each round of search.refine must be a number of at least 1"]),
     (["search=refine", "search.refine=[4,0]"], ["each round of search.refine must be a number of at least 1"]),

@@ -119,7 +119,7 @@ def test_a_database_at_home():
 )
 def test_no_refusal_speaks_of_parsers(override, told):
     with pytest.raises(UsageError) as refused:
-        list(compositions([override]))
+        parse_jobs([override])
     [line] = str(refused.value).splitlines()
     assert line.startswith(told)
     for jargon in ("Lexer", "mismatched", "viable", "expecting", "Error parsing"):

@@ -123,7 +123,7 @@ def test_what_fits_stays_on_the_device():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("devices", [1, 2])
+@pytest.mark.parametrize("devices", [pytest.param(1, marks=pytest.mark.release), 2])
 def test_a_sweep_of_a_mapped_file(mapped, devices, capsys):
     words, results = mapped("Mapped")
     assert main([*words, f"engine.devices={devices}", "engine.loaders=1", f"results={results}"]) == 0

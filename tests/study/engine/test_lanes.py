@@ -7,7 +7,7 @@ import pytest
 import torch
 from helpers.blobs import WORKLOADS
 from helpers.desks import assert_near, assert_same_bits, full, trained
-from helpers.fused import CASES, FUSING, STEPS, Flat, Queue, admitted, fusing, partly
+from helpers.fused import CASES, FUSING, STEPS, Flat, Queue, admitted, fusing, partly, seldom
 
 from analysis.counting import Goal
 from study.data.resident import Data
@@ -46,11 +46,7 @@ def test_a_lane_equals_the_serial_engine(question, optimizer, schedule, how):
 @pytest.mark.parametrize(
     ("optimizer", "how"),
     # One of each kind: in place, by the fused kernel, by norms of layers, and by products and factors of matrices.
-    [
-        pytest.param(name, how, marks=[] if (name, how) in ALWAYS else pytest.mark.slow)
-        for name in FUSING
-        for how in fusing(name)
-    ],
+    [*ALWAYS, *seldom((name, how) for name in FUSING for how in fusing(name) if (name, how) not in ALWAYS)],
 )
 def test_slot_height_neighbours_and_refill_order_change_no_bit(question, optimizer, how):
     # Goals end trials at different steps, so that rows are refilled and the tail is compacted.

@@ -132,7 +132,7 @@ def _asked_optuna(url):
         return False
 
 
-@pytest.mark.slow
+@pytest.mark.release
 def test_a_server_that_goes_away_is_named_and_nothing_is_lost(server, tmp_path, says, monkeypatch):
     command = [*SWEEP, f"search.storage={server.url}", f"results={tmp_path}", "engine.workers=1"]
     real, saved = store.save, []

@@ -162,7 +162,7 @@ def test_proposals_lie_in_the_space(make_study, make_curve, sampler):
 
 
 @pytest.mark.parametrize(
-    "sampler", [pytest.param(name, marks=[pytest.mark.slow] if name == "gp" else []) for name in ADAPTIVE_SAMPLERS]
+    "sampler", [pytest.param(name, marks=[pytest.mark.release] if name == "gp" else []) for name in ADAPTIVE_SAMPLERS]
 )
 def test_adaptive_samplers_find_what_is_fast_and_are_reproducible(make_study, make_curve, sampler):
     """A serial search of trials whose steps grow with the distance from (0.1, 0.9)."""

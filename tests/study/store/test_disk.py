@@ -209,7 +209,7 @@ def test_a_folder_that_cannot_be_entered_is_refused(reachable, make_study):
             store.check(results, [study])
 
 
-@pytest.mark.slow
+@pytest.mark.release
 def test_a_small_disk_that_fills(swept_once, tmp_path):
     results = tmp_path / "disk"
     results.mkdir()

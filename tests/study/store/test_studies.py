@@ -301,3 +301,17 @@ def test_measurements_that_were_altered_on_disk_are_not_read(tiny):
             after = [curve.errors for curve in store.load(tiny.folder)]
             altered += str(after) != str(before)
     assert not altered
+
+
+@pytest.mark.parametrize(("held", "asked", "refused"), [(None, 64, False), (64, None, False), (64, 128, True)])
+def test_a_class_that_learns_its_tokens_continues_its_folder(tmp_path, make_study, write_study, held, asked, refused):
+    write_study(tmp_path, make_study(tokens_per_example=held), [], close=False)
+    study = make_study(tokens_per_example=asked)
+    assert len(store.beside(tmp_path, study)) == (not refused)
+    if refused:
+        with pytest.raises(store.StoreError, match="tokens_per_example: 64 -> 128"):
+            store.check(tmp_path, [study])
+        return
+    store.announce(tmp_path, study)
+    [recorded] = analysis_load.load(tmp_path)
+    assert recorded.tokens_per_example == asked

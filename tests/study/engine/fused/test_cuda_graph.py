@@ -12,7 +12,7 @@ import torch
 from helpers import desks, pretended
 from helpers.blobs import WORKLOADS, Blobs
 from helpers.desks import Curves, assert_same_bits
-from helpers.fused import FUSING, Queue
+from helpers.fused import FUSING, Queue, seldom
 from helpers.pretended import DEVICE, NAME
 from torch import Tensor
 
@@ -63,9 +63,10 @@ ALWAYS = [("vmap", "momentum")]
 
 @pytest.mark.parametrize(
     ("how", "optimizer"),
-    [pytest.param("linear_blocks", "momentum", marks=pytest.mark.slow), *ALWAYS]
-    + [
-        pytest.param(how, name, marks=pytest.mark.slow) for how in FUSED for name in FUSING if (how, name) not in ALWAYS
+    [
+        pytest.param("linear_blocks", "momentum", marks=pytest.mark.slow),
+        *ALWAYS,
+        *seldom((how, name) for how in FUSED for name in FUSING if (how, name) not in ALWAYS),
     ],
 )
 def test_curves_are_those_of_updates_launched_one_by_one(device, question, monkeypatch, how, optimizer):

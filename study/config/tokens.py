@@ -1,0 +1,50 @@
+"""Batch sizes in tokens, and the number of tokens in an example of a workload."""
+
+from typing import Any
+
+from omegaconf import DictConfig, OmegaConf
+
+from analysis.units import TOKENS, sequences, tokens_in
+from study.errors import UsageError
+from workloads.base import build, optional
+
+
+def batch_size(asked: Any, tokens_per_example: int | None, whose: str) -> int:
+    """A configured batch size in examples: a whole number, or a text such as `32k tokens`.
+
+    Arguments:
+        whose: the name of the workload.
+
+    Raises:
+        UsageError: it is neither, or the tokens are no whole number of examples.
+    """
+    if isinstance(asked, int) and not isinstance(asked, bool):
+        return asked
+    text = str(asked).strip()
+    if text.isdecimal():
+        return int(text)
+    if (tokens := tokens_in(text)) is None:
+        raise UsageError(f"batch_size must be a whole number, but got {asked}.")
+    try:
+        return sequences(f"batch_size={text}", tokens, tokens_per_example, whose)
+    except ValueError as error:
+        raise UsageError(str(error)) from error
+
+
+def per_example(config: DictConfig) -> int | None:
+    """The number of tokens in each example of the configured workload; None if it has no tokens.
+
+    It follows from the arguments of the constructor, before the data are loaded. None also if the workload cannot be
+    built: the check of the workload says why.
+
+    Raises:
+        UsageError: it is not a whole number of at least 1.
+    """
+    workload: Any = OmegaConf.to_container(config.workload, resolve=True)
+    try:
+        count = optional(build(workload), TOKENS)
+    except Exception:  # user code may raise anything
+        return None
+    if count is not None and (not isinstance(count, int) or isinstance(count, bool) or count < 1):
+        raise UsageError(f"{TOKENS} of {config.workload.name} must be a whole number of at least 1, but got {count!r}.")
+    return count
