@@ -5,7 +5,6 @@ Shapes: B examples in a batch, N examples in a split, T tokens of an example, V 
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -20,42 +19,39 @@ from workloads.base import (
     token_weights,
 )
 from workloads.classification import require_smoothing, smoothed_loss
-from workloads.suggest import suggest
-
-BYTES = 256
-TOKENIZERS = {"byte": "every byte of the text in UTF-8 is a token", "bpe": "byte pair encoding, `vocabulary` tokens"}
+from workloads.data import text
 
 
 @dataclass(frozen=True, kw_only=True)
 class LanguageModelling:
-    """Windows of a text, each token of which is predicted from those before it; subclasses add the model.
+    """Windows of a text: a model predicts each token from those before it. Subclasses add the model.
 
     An example is a window of T = `context` tokens; its targets are the same tokens, one place further on. The loss and
     the errors of an example are means over its counted tokens: nats per token, and the share of wrong predictions.
 
     Arguments:
-        dataset: the text.
-        tokenizer: one of TOKENIZERS.
-        vocabulary: number of tokens, for `bpe`; `byte` has 256.
+        dataset: one of `workloads.data.text.TEXTS`, or `text` for the files at `path`.
+        path: the files of `dataset=text`: a folder, a file, or a pattern.
+        tokenizer: `byte`, or `bpe` with a `vocabulary`.
+        vocabulary: V of `bpe`; that of `byte` is 257.
         context: T.
+        packed: windows are cut from the documents one after the other; False: one document in each window, cut off or
+            padded. Targets that are padding count nowhere, and every other token has the same weight, however many its
+            example has.
         train_examples: number of training windows.
         validation_examples: number of validation windows.
         split_seed: seed of the choice of the documents that are held out.
         label_smoothing: eps in [0, 1); a tuned parameter of the same name overrides it.
         label_smoothing_convention: `paper` or `uniform`, see `workloads.classification.smoothed_cross_entropy`.
-
-    Attributes:
-        padded: whether targets may hold the ignored token `workloads.base.IGNORED`. Every counted token then has the
-            same weight, however many its example has. Subclasses whose `splits` pad windows set it.
     """
-
-    padded: ClassVar[bool] = False
 
     name: str
     dataset: str
+    path: str | None = None
     tokenizer: str = "byte"
     vocabulary: int | None = None
     context: int
+    packed: bool = True
     train_examples: int
     validation_examples: int
     split_seed: int = 0
@@ -63,14 +59,8 @@ class LanguageModelling:
     label_smoothing_convention: str = "paper"
 
     def __post_init__(self) -> None:
-        if self.tokenizer not in TOKENIZERS:
-            raise ValueError(f"unknown workload.tokenizer {self.tokenizer!r}{suggest(self.tokenizer, TOKENIZERS)}")
-        if self.tokenizer == "bpe":
-            require_whole("workload.vocabulary", self.vocabulary, BYTES + 1)
-        elif self.vocabulary not in (None, BYTES):
-            raise ValueError(
-                f"workload.vocabulary belongs to workload.tokenizer=bpe; byte has {BYTES}, but got {self.vocabulary!r}."
-            )
+        text.require_known(self.dataset, self.path)
+        text.vocabulary_size(self.tokenizer, self.vocabulary)
         for field, least in (("context", 1), ("train_examples", 1), ("validation_examples", 1), ("split_seed", 0)):
             require_whole(f"workload.{field}", getattr(self, field), least)
         require_smoothing(self.label_smoothing, self.label_smoothing_convention)
@@ -78,7 +68,7 @@ class LanguageModelling:
     @property
     def tokens(self) -> int:
         """V."""
-        return self.vocabulary or BYTES
+        return text.vocabulary_size(self.tokenizer, self.vocabulary)
 
     @property
     def tokens_per_example(self) -> int:
@@ -96,7 +86,7 @@ class LanguageModelling:
     @property
     def weights(self) -> Weights | None:
         """The number of counted tokens of each example; None if every example has T."""
-        return token_weights if self.padded else None
+        return None if self.packed else token_weights
 
     @property
     def error_weights(self) -> Weights | None:
@@ -105,19 +95,18 @@ class LanguageModelling:
 
     def splits(self, device: torch.device) -> Splits:
         """Inputs and targets int64 [N, T] of each split."""
-        from workloads.data import text  # needs a tokenizer, which other workloads do not
-
-        held: Any = text.splits(
+        return text.splits(
             self.dataset,
+            path=self.path,
             tokenizer=self.tokenizer,
             vocabulary=self.vocabulary,
             context=self.context,
+            packed=self.packed,
             train_examples=self.train_examples,
             validation_examples=self.validation_examples,
             split_seed=self.split_seed,
             device=device,
         )
-        return held
 
     def loss(self, outputs: Tensor, targets: Tensor, label_smoothing: float | Tensor | None = None) -> Tensor:
         return smoothed_loss(outputs, targets, label_smoothing, self.label_smoothing, self.label_smoothing_convention)

@@ -6,7 +6,7 @@ import pytest
 import torch
 from helpers.blobs import Blobs
 from helpers.desks import Desk, assert_near, assert_same_bits, fixed_trial, trained
-from helpers.windows import LANGUAGE_MODELS
+from helpers.users.windows import LANGUAGE_MODELS
 from torch import nn
 
 from study.data.resident import Data

@@ -3,7 +3,7 @@
 import pytest
 import torch
 import torch.nn.functional as F
-from helpers.windows import COMMON, LANGUAGE_MODELS
+from helpers.users.windows import COMMON, LANGUAGE_MODELS
 
 from workloads.base import IGNORED, build, classification_error, cross_entropy_error, token_weights
 from workloads.classification import smoothed_cross_entropy
@@ -82,7 +82,7 @@ LSTM = {"_target_": "workloads.language.lstm.LstmLm", "width": 4, **COMMON}
     ("config", "words"),
     [
         ({"tokenizer": "bite"}, ["unknown workload.tokenizer 'bite'", "did you mean 'byte'"]),
-        ({"tokenizer": "bpe"}, ["workload.vocabulary must be", "257", "None"]),
+        ({"tokenizer": "bpe"}, ["workload.vocabulary", "at least 257", "None"]),
         ({"vocabulary": 300}, ["workload.vocabulary", "workload.tokenizer=bpe", "300"]),
         ({"context": 0}, ["workload.context must be", "0"]),
         ({"label_smoothing": 1}, ["workload.label_smoothing must be", "in [0, 1)"]),

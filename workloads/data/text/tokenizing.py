@@ -61,12 +61,14 @@ def vocabulary_size(tokenizer: str, vocabulary: int | None) -> int:
         ValueError: an unknown tokenizer, or a vocabulary that it cannot have.
     """
     if tokenizer not in TOKENIZERS:
-        raise ValueError(f"unknown tokenizer {tokenizer!r}{suggest(tokenizer, TOKENIZERS)}")
+        raise ValueError(f"unknown workload.tokenizer {tokenizer!r}{suggest(tokenizer, TOKENIZERS)}")
     if tokenizer == "bpe":
         require_whole("workload.vocabulary (256 bytes, the end of a document, and merges)", vocabulary, 257)
         return int(vocabulary or 0)
     if vocabulary not in (None, 257):
-        raise ValueError(f"workload.vocabulary belongs to tokenizer=bpe; bytes have 257 tokens, but got {vocabulary}.")
+        raise ValueError(
+            f"workload.vocabulary belongs to workload.tokenizer=bpe; bytes have 257 tokens, but got {vocabulary}."
+        )
     return 257
 
 
@@ -150,7 +152,7 @@ def _library() -> Any:
         import tokenizers
     except ImportError as error:
         raise DataError(
-            "tokenizer=bpe needs a package that is not installed: pip install 'batch-size-study[text]'; or take "
+            "workload.tokenizer=bpe needs a package that is not installed: pip install 'batch-size-study[text]'; or take "
             "tokenizer=byte."
         ) from error
     return tokenizers

@@ -1,7 +1,7 @@
 """Tiny language models on made tokens, with padded windows or without."""
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -40,11 +40,11 @@ def windows(count: int, generator: torch.Generator, padded: bool) -> tuple[Tenso
 class Made:
     """The splits of a language model are made; the goals of tests name `loss`."""
 
-    padded: ClassVar[bool] = False
+    packed: bool
 
     def splits(self, device: torch.device) -> Splits:
         generator = torch.Generator().manual_seed(0)
-        return Splits(*(windows(count, generator, self.padded) for count in (64, 40, 20)))
+        return Splits(*(windows(count, generator, not self.packed) for count in (64, 40, 20)))
 
     @property
     def errors(self) -> Any:
@@ -65,21 +65,11 @@ class MadeLstm(Made, LstmLm):
     pass
 
 
-@dataclass(frozen=True, kw_only=True)
-class PaddedTransformer(MadeTransformer):
-    padded: ClassVar[bool] = True
-
-
-@dataclass(frozen=True, kw_only=True)
-class PaddedLstm(MadeLstm):
-    padded: ClassVar[bool] = True
-
-
 LANGUAGE_MODELS = {
     "transformer": MadeTransformer(**COMMON, **SHAPE, dropout=0.1),
     "rotary": MadeTransformer(**COMMON, **SHAPE, positions="rotary", norm_place="post", norm="rms"),
     "untied": MadeTransformer(**COMMON, **SHAPE, positions="sinusoidal", tied=False, activation="relu"),
-    "padded": PaddedTransformer(**COMMON, **SHAPE),
+    "padded": MadeTransformer(**COMMON, **SHAPE, packed=False),
     "lstm": MadeLstm(**COMMON, width=12, depth=2, dropout=0.1),
-    "padded lstm": PaddedLstm(**COMMON, width=12, tied=True),
+    "padded lstm": MadeLstm(**COMMON, width=12, tied=True, packed=False),
 }
