@@ -139,7 +139,7 @@ def cross_entropy_error(logits: Tensor, targets: Tensor, ignore_index: int = IGN
 
     Of logits [B, T, C] and targets [B, T]: the mean over the counted tokens of each example.
     """
-    if logits.dim() == 2:
+    if logits.dim() < 3:
         return F.cross_entropy(logits, targets, reduction="none", ignore_index=ignore_index)
     each = F.cross_entropy(logits.flatten(0, -2), targets.flatten(), reduction="none", ignore_index=ignore_index)
     return mean_over_tokens(each.view(targets.shape), targets, ignore_index)

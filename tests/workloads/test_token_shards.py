@@ -91,7 +91,7 @@ def test_vocabularies_above_65536_tokens_take_four_bytes():
 
 def test_a_missing_library_is_named_with_its_cure(monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "tokenizers", None)
-    with pytest.raises(DataError, match=r"pip install 'batch-size-study\[text\]'; or take tokenizer=byte"):
+    with pytest.raises(DataError, match=r"pip install 'batch-size-study\[text\]'; or take workload.tokenizer=byte"):
         tokenizing.bpe_tokenizer(300, "", list)
 
 

@@ -152,7 +152,7 @@ def _library() -> Any:
         import tokenizers
     except ImportError as error:
         raise DataError(
-            "workload.tokenizer=bpe needs a package that is not installed: pip install 'batch-size-study[text]'; or take "
-            "tokenizer=byte."
+            "workload.tokenizer=bpe needs a package that is not installed: pip install 'batch-size-study[text]'; or "
+            "take workload.tokenizer=byte."
         ) from error
     return tokenizers
