@@ -129,6 +129,6 @@ def assert_same_tables(rebuilt, published):
 
 @pytest.mark.slow
 def test_the_published_comparison_of_optimizers_is_rebuilt(tmp_path):
-    published = PUBLISHED / "simple_cnn_fashion_mnist"
+    published = PUBLISHED / "narrow_cnn_fashion_mnist"
     build([published], tmp_path)
     assert_same_tables(tmp_path, published)

@@ -172,12 +172,18 @@ def test_the_figures_of_the_readme_are_among_the_measured_ones():
 
 
 def test_the_comparison_of_optimizers_is_the_published_one():
-    steps = pd.read_csv(ROOT / "results/published/simple_cnn_fashion_mnist/tables/steps_to_result.csv")
+    tables = ROOT / "results/published/narrow_cnn_fashion_mnist/tables"
+    steps, limits, pairs = (pd.read_csv(tables / f"{name}.csv") for name in ("steps_to_result", "scaling", "compare"))
     text = (ROOT / "docs/guide/optimizers.md").read_text()
-    rows = re.findall(r"^\| `(\w+)` \| (\d+) \| (\d+) \| (\d+) \|$", text, re.MULTILINE)
-    found = steps.pivot(index="optimizer", columns="batch_size", values="steps_to_result")
-    assert {name: [int(each) for each in row] for name, *row in rows} == found.T.to_dict("list")
-    assert steps[["complete", "infeasible"]].sum().tolist() == [120, 10]
+    rows = re.findall(r"^\| `(\w+)`((?: \| \d+)+) \| (\d+) \((\d+) to (\d+)\) \|$", text, re.MULTILINE)
+    found = steps.pivot(index="optimizer", columns="batch_size", values="tuned_steps").round()
+    assert {row[0]: [int(each) for each in row[1].split(" | ")[1:]] for row in rows} == found.T.to_dict("list")
+    critical = limits[limits["definition"] == "critical_batch_size_mccandlish"].set_index("optimizer")
+    critical = critical[["estimate", "estimate_low", "estimate_high"]].round()
+    assert {row[0]: [int(each) for each in row[2:]] for row in rows} == critical.T.to_dict("list")
+    assert steps[["complete", "infeasible", "seeds"]].sum().sum() == 825
+    [row] = pairs[pairs["kind"].str.contains("all|beyond|up to") & pairs["shown"]].round(2).to_dict("records")
+    assert f"{row['a'].upper()} needs {row['ratio']} times ({row['low']} to {row['high']}) fewer steps" in text
 
 
 def test_the_file_format_names_every_key_of_a_question():
