@@ -195,7 +195,10 @@ def test_composes_from_the_command_line(name):
 
 REFUSED = [
     (["search.space.warmup_steps=5", "search.space.warmup_examples=9"], ["warmup_steps={'choices': [5.0]} and"]),
-    (["schedule=warmup_stable_decay", "search.space.warmup_examples=[0,9]"], ["in steps or in examples", "at 0"]),
+    (
+        ["schedule=warmup_stable_decay", "search.space.warmup_examples=[0,9]"],
+        ["in steps, in examples or in tokens", "at 0"],
+    ),
     (["search.space.warmup_initial_factor=0.1"], ["got none", "add search.space.warmup_steps"]),
     (["search.space.warmup_initial_factor=0.1", "search.space.warmup_steps=0"], ["warmup_initial_factor", "[0.0]"]),
     (["search.space.warmup_steps=-1"], ["search.space.warmup_steps must lie in [0, inf)", "-1"]),
