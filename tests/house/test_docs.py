@@ -183,7 +183,9 @@ def test_the_comparison_of_optimizers_is_the_published_one():
     assert {row[0]: [int(each) for each in row[2:]] for row in rows} == critical.T.to_dict("list")
     assert steps[["complete", "infeasible", "seeds"]].sum().sum() == 825
     [row] = pairs[pairs["kind"].str.contains("all|beyond|up to") & pairs["shown"]].round(2).to_dict("records")
-    assert f"{row['a'].upper()} needs {row['ratio']} times ({row['low']} to {row['high']}) fewer steps" in text
+    told = f"{row['a'].upper()} needs {row['ratio']} times ({row['low']} to {row['high']}) fewer steps"
+    assert told in text
+    assert told in (ROOT / "README.md").read_text()
 
 
 def test_the_file_format_names_every_key_of_a_question():
