@@ -126,12 +126,12 @@ IGNORED = -100
 
 
 def classification_error(logits: Tensor, targets: Tensor, ignore_index: int = IGNORED) -> Tensor:
-    """1 for each example whose largest logit is not that of its label, otherwise 0 [B].
+    """1 for each example whose largest logit is not that of its label, otherwise 0 [B]; 0 for an ignored target.
 
     Of logits [B, T, C] and targets [B, T]: the share of the counted tokens of each example that are predicted wrongly.
     """
-    wrong = (logits.argmax(-1) != targets).float()
-    return wrong if wrong.dim() == 1 else mean_over_tokens(wrong, targets, ignore_index)
+    wrong = ((logits.argmax(-1) != targets) & (targets != ignore_index)).float()
+    return wrong if wrong.dim() < 2 else mean_over_tokens(wrong, targets, ignore_index)
 
 
 def cross_entropy_error(logits: Tensor, targets: Tensor, ignore_index: int = IGNORED) -> Tensor:

@@ -50,6 +50,14 @@ def test_the_weighted_mean_is_that_of_torch_over_all_tokens():
     torch.testing.assert_close((each * weights).sum() / weights.sum(), wanted)
 
 
+def test_an_ignored_target_of_a_whole_example_counts_as_no_error():
+    targets = torch.tensor([0, IGNORED])
+    for error in (classification_error, cross_entropy_error):
+        found = error(torch.tensor([[0.0, 1.0], [0.0, 1.0]]), targets)
+        assert found[0] > 0
+        assert found[1] == 0
+
+
 def test_ignored_tokens_have_no_gradient():
     logits = LOGITS.clone().requires_grad_()
     (cross_entropy_error(logits, PADDED).sum() + smoothed_cross_entropy(logits, PADDED, 0.1, "paper").sum()).backward()

@@ -12,11 +12,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import Dataset
 
+from workloads.base import IGNORED
 from workloads.data.datasets import permutation
 from workloads.data.text.shards import Shard
 
-IGNORED = -100
-"""The target of padding, which torch's cross entropy leaves out."""
 CHUNK = 4096
 """Windows that are read at once into tensors."""
 
