@@ -22,7 +22,7 @@ from study.engine.fused.layout import Layout, Loss, differentiated
 from study.engine.fused.stack import Stack
 from study.optimizers.per_parameter import Treatments
 from study.records import Study
-from workloads.layers import CausalAttention, GhostBatchNorm, keyed_layers
+from workloads.layers import Attention, CausalAttention, GhostBatchNorm, keyed_layers
 
 EVALUATED_LANES = 32
 """Most lanes that a GPU evaluates at once: they keep it busy, and more would take memory from training."""
@@ -103,8 +103,8 @@ class Vmapped:
             held: Any = proxy(layer)
             if type(layer) is nn.Linear and layer.weight.requires_grad and layer.weight.numel() >= OWN_RULE_WEIGHTS:
                 layer.forward = partial(_linear, held)  # type: ignore[method-assign]
-            elif type(layer) is CausalAttention:
-                layer.forward = layer.by_products  # type: ignore[method-assign]
+            elif type(layer) in (Attention, CausalAttention):
+                layer.forward = held.by_products
             elif isinstance(layer, nn.LSTM):
                 layer.forward = partial(recurrent.lstm, held, _Product.apply)  # type: ignore
             elif flat and type(layer) is nn.Conv2d and _has_one_channel(layer):
