@@ -112,10 +112,15 @@ class GhostBatchNorm(nn.Module):
 
     def end_step(self, total: Callable[[Tensor], Tensor]) -> None:
         """Update the running averages with this step's statistics; `total` sums them over the devices."""
-        *sums, examples = total(self.seen).split([len(self.bias), len(self.bias), 1])
-        for running, seen in zip((self.running_mean, self.running_variance), sums, strict=True):
-            running.lerp_(seen / examples, self.momentum)
+        self.average_(self.running_mean, self.running_variance, total(self.seen))
         self.seen.zero_()
+
+    def average_(self, mean: Tensor, variance: Tensor, seen: Tensor) -> None:
+        """Move running averages [..., C] towards the means of the sums `seen` [..., 2 C + 1]."""
+        channels = len(self.bias)
+        *sums, examples = seen.split([channels, channels, 1], dim=-1)
+        for running, of_step in zip((mean, variance), sums, strict=True):
+            running.lerp_(of_step / examples, self.momentum)
 
     def extra_repr(self) -> str:
         return f"{len(self.bias)}, group={self.group}"
