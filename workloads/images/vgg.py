@@ -95,9 +95,9 @@ def vgg(
 ) -> nn.Sequential:
     """A VGG network: images [B, C, H, W] -> [B, outputs].
 
-    Weights start normal with variance 2 / inputs (He et al. 2015, equation 10), or 1 / inputs in the first and last
-    layer, which have no ReLU before them; biases start at 0. The authors started deep networks from trained shallow
-    ones.
+    Weights start normal: with variance 2 / inputs (He et al. 2015, equation 10), but 1 / inputs in the first layer,
+    which has no ReLU before it, and with standard deviation 0.01 in the last one; biases start at 0. The authors
+    started deep networks from trained shallow ones.
 
     Arguments:
         shape: (C, H, W).
@@ -124,7 +124,7 @@ def vgg(
     layers.append(nn.Linear(inputs, outputs))
     weighted: list[Any] = [layer for layer in layers if isinstance(layer, nn.Conv2d | nn.Linear)]
     for layer in weighted:
-        outer = layer in (weighted[0], weighted[-1])
-        nn.init.kaiming_normal_(layer.weight, nonlinearity="linear" if outer else "relu")
+        nn.init.kaiming_normal_(layer.weight, nonlinearity="linear" if layer is weighted[0] else "relu")
         nn.init.zeros_(layer.bias)
+    nn.init.normal_(weighted[-1].weight, std=0.01)
     return nn.Sequential(*layers)

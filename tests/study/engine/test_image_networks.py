@@ -6,9 +6,9 @@ import pytest
 import torch
 from helpers.desks import Desk, assert_near, assert_same_bits, fixed_trial, trained
 from helpers.users.pictures import GHOST, NETWORKS
-from torch import nn
 
 from study.engine import can_fuse, lane_count
+from study.engine.lanes import Lanes
 from study.engine.serial import Run
 from study.settings import Evaluation
 from workloads.layers import ghost_layers
@@ -53,3 +53,54 @@ def test_lanes_are_trials_alone(asked, name):
         assert_same_bits(trained(study, desk(study, order), chosen, workload), alone)
     plain = trained(replace(study, arithmetic="plain"), desk(study), workload=workload)
     assert_near(alone, plain, 1e-4)
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_parts_of_a_batch_are_the_whole(asked, name):
+    """Gradients and running averages, in micro-batches of every size that ghost batches allow."""
+    workload = NETWORKS[name]
+    data, study = workload.data(), asked("plain", space={"learning_rate": 0.1, "momentum": 0.0}, batch_size=8)
+    trial = fixed_trial(study)
+    [whole, *parts] = (Run(study, workload, data, trial, micro_batch) for micro_batch in (None, 4, 1))
+    for run in (whole, *parts):  # last layers and the norms of blocks start at 0, and stop gradients
+        torch.manual_seed(0)
+        with torch.no_grad():
+            for parameter in run.model.parameters():
+                parameter.add_(torch.randn_like(parameter), alpha=0.1)
+    whole._descend(0.1)
+    assert all(parameter.grad.any() for parameter in whole.model.parameters())
+    for run, count in zip(parts, (2, 8), strict=True):
+        assert len(run.parts) == (2 if ghost_layers(run.model) else count)
+        run._descend(0.1)
+        for (key, parameter), one in zip(run.model.named_parameters(), whole.model.parameters(), strict=True):
+            torch.testing.assert_close(parameter.grad, one.grad, rtol=1e-4, atol=1e-5, msg=key)
+        for (key, buffer), one in zip(run.model.named_buffers(), whole.model.buffers(), strict=True):
+            torch.testing.assert_close(buffer, one, msg=key)
+
+
+def test_lanes_of_ghost_batches_have_running_averages_of_their_own(asked):
+    """One step of two lanes, against batch norm of torch on each ghost batch of the first layer."""
+    study, workload = asked("vmap"), NETWORKS["vgg ghost"]
+    data = workload.data()
+    lanes = Lanes(study, workload, data, (2,), 2)
+    for index in range(2):
+        lanes.start(fixed_trial(study, index))
+    lanes.advance(1)
+    for row, lane in enumerate(lanes.lanes):
+        run = Run(study, workload, data, lane.trial)
+        inputs, _ = run.read(0, 0)
+        features = run.model[0](inputs)
+        groups = [features[:GHOST], features[GHOST:]]
+        assert sum(map(len, groups)) == study.batch_size
+        mean = sum(len(each) * each.mean((0, 2, 3)) for each in groups) / study.batch_size
+        torch.testing.assert_close(lanes.stack.views["1.running_mean"][row], 0.1 * mean)
+    one, other = lanes.stack.views["1.running_mean"]
+    assert not torch.isclose(one, other).any()
+
+
+def test_averaged_weights_are_judged_with_the_current_running_averages(asked):
+    """As when trained alone: only weights are averaged."""
+    space = {"learning_rate": 0.05, "momentum": 0.9, "ema_decay": 0.8}
+    study, workload = asked("vmap", space=space), NETWORKS["pre-activation ghost"]
+    found = trained(study, Desk([fixed_trial(study)]), (4,), workload)
+    assert_near(found, trained(replace(study, arithmetic="plain"), Desk([fixed_trial(study)]), (4,), workload), 1e-4)
