@@ -8,7 +8,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,7 +25,6 @@ val.txt of this kind."""
 
 Labelled = tuple[bytes, str]
 """(path below the root, class)."""
-T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -109,13 +107,12 @@ def class_names(path: str | Path) -> list[str]:
 
 def image_files(folder: Path) -> list[bytes]:
     """The images in a folder and the folders below it, sorted, as paths below it. Hidden files are left out."""
-    found = []
+    found: list[bytes] = []
     for place, folders, files in os.walk(folder):
         folders[:] = [name for name in folders if not name.startswith(".")]
         below = os.path.relpath(place, folder)
-        for name in files:
-            if name.lower().endswith(ENDINGS) and not name.startswith("."):
-                found.append(os.fsencode(name if below == "." else os.path.join(below, name)))
+        images = [name for name in files if name.lower().endswith(ENDINGS) and not name.startswith(".")]
+        found += [os.fsencode(name if below == "." else os.path.join(below, name)) for name in images]
     return sorted(found)
 
 
