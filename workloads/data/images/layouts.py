@@ -92,14 +92,14 @@ def read(path: str | Path) -> Layout:
 
 
 def class_names(path: str | Path) -> list[str]:
-    """The names of the classes in their order, without a look at the images of folders.
+    """The names of the classes in their order, without a look at the images.
 
     Raises:
         DataError: as `read`.
     """
     _, found = _parts(path)
     place = next(iter(found.values()))
-    names = {entry.name for entry in _folders(place)} if place.is_dir() else {label for _, label in _pairs(place)}
+    names = {entry.name for entry in _folders(place)} if place.is_dir() else {label for _, label in _lines(place)}
     classes = _ordered(names)
     _require_two(place, classes)
     return classes
@@ -166,16 +166,7 @@ def _of_folders(place: Path) -> Iterable[Labelled]:
 
 def _of_list(place: Path) -> Iterable[Labelled]:
     """The images that a list file names, all of which must be there."""
-    held = []
-    for number, line in enumerate(place.read_text().splitlines(), 1):
-        if not line.strip():
-            continue
-        words = line.rsplit(maxsplit=1)
-        if len(words) < 2:
-            raise DataError(f"line {number} of {place} must be a path and a label, but is {line!r}.")
-        held.append((words[0].strip(), words[1]))
-    if not held:
-        raise DataError(f"{place} must have a path and a label in each line, but is empty.")
+    held = _lines(place)
     missing = [file for file, _ in held if not (place.parent / file).is_file()]
     if missing:
         raise DataError(
@@ -183,6 +174,20 @@ def _of_list(place: Path) -> Iterable[Labelled]:
             f"{place.parent}): correct the paths, or leave the lines out."
         )
     return [(os.fsencode(file), label) for file, label in held]
+
+
+def _lines(place: Path) -> list[tuple[str, str]]:
+    """The path and the label in each line of a list file."""
+    held = []
+    for number, line in enumerate(place.read_text().splitlines(), 1):
+        words = line.rsplit(maxsplit=1)
+        if len(words) == 2:
+            held.append((words[0].strip(), words[1]))
+        elif words:
+            raise DataError(f"line {number} of {place} must be a path and a label, but is {line!r}.")
+    if not held:
+        raise DataError(f"{place} must have a path and a label in each line, but is empty.")
+    return held
 
 
 def _folders(place: Path) -> Iterable[os.DirEntry[str]]:
@@ -197,4 +202,5 @@ def _ordered(names: Iterable[str]) -> list[str]:
 
 def _require_two(place: Path, classes: Sequence[str]) -> None:
     if len(classes) < 2:
-        raise _refusal(place, f"has the one class {classes[0]!r}, but at least two are needed")
+        named = f", {classes[0]!r}" if classes else ""
+        raise _refusal(place, f"has {len(classes)} classes{named}, but at least two are needed")

@@ -29,19 +29,23 @@ class Recipe:
 
     Attributes:
         shorter: their shorter side before the middle is cut from evaluated images.
-        random: the training images differ from reading to reading.
+        random: training images are random parts, which differ from reading to reading.
     """
 
     side: int
     shorter: int
     random: bool
 
-    def evaluated(self, image: Tensor) -> Tensor:
+    def of(self, split: str) -> Transform:
+        """What happens to an image of this split."""
+        return self.changed if self.random and split == "train" else self.centre
+
+    def centre(self, image: Tensor) -> Tensor:
+        """The middle of an image."""
         return transforms.centre_crop(transforms.resize_shorter(image, self.shorter), self.side)
 
-    def trained(self, image: Tensor) -> Tensor:
-        if not self.random:
-            return self.evaluated(image)
+    def changed(self, image: Tensor) -> Tensor:
+        """A random part of an image, or its mirror image."""
         return transforms.random_flip(transforms.random_resized_crop(image, self.side))
 
 
