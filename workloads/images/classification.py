@@ -3,8 +3,9 @@
 Shapes: B images in a batch, C channels, H x W pixels.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -13,6 +14,7 @@ from workloads.base import Splits, require_whole
 from workloads.classification import Classification
 from workloads.data import images
 from workloads.data.datasets import DATASETS
+from workloads.data.images.places import SINGLE
 from workloads.data.images.transforms import random_crops_and_flips
 
 Augment = Callable[[Tensor, torch.Generator], Tensor]
@@ -24,8 +26,7 @@ class ImageClassification(Classification):
     """Images of a data set or a folder; subclasses add the model.
 
     Arguments:
-        dataset: one of `workloads.data.datasets.DATASETS` or of `workloads.data.images.FOLDERS`, or `image_folder` for
-            the images at `path`.
+        dataset: one of `workloads.data.datasets.DATASETS`, `imagenet`, or `image_folder` for the images at `path`.
         path: the folder or list file of `dataset=image_folder`.
         image_size: H = W of the images that the model sees; None: that of the data set. Folders need it.
         augmentation: `none`; `crop_flip`, for small images: each moved by up to an eighth of its side and mirrored with
@@ -34,6 +35,8 @@ class ImageClassification(Classification):
         class_count: train on this many of the classes; None: all.
     """
 
+    KNOWN: ClassVar[Collection[str]] = SINGLE
+
     path: str | None = None
     image_size: int | None = None
     augmentation: str = "none"
@@ -41,7 +44,7 @@ class ImageClassification(Classification):
     class_count: int | None = None
 
     def require_dataset(self) -> None:
-        images.require_known(self.dataset, self.path, self.image_size)
+        images.require_known(self.dataset, self.path, self.image_size, self.KNOWN)
         images.require_augmentation(self.augmentation)
         if self.class_count is not None:
             require_whole("workload.class_count", self.class_count, 2)

@@ -61,7 +61,7 @@ def splits(
         ValueError: an argument is out of range.
         DataError: the images are not there, or their layout is unknown.
     """
-    require_known(dataset, path, image_size)
+    require_known(dataset, path, image_size, places.SINGLE)
     require_augmentation(augmentation)
     classes = chosen_classes(class_total(dataset, path), class_count)
     asked = Asked(train_examples, validation_examples, split_seed)

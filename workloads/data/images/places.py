@@ -1,6 +1,7 @@
 """Where the folders of the large image data sets lie, which the user brings, and the user's own."""
 
 import os
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -49,10 +50,19 @@ FOLDERS: dict[str, Folder] = {
 }
 
 
-def require_known(dataset: str, path: str | None, image_size: int | None) -> None:
+SINGLE = (*DATASETS, "imagenet", OWN)
+SEVERAL = ("open_images", OWN)
+"""Data sets whose images have a single label, and those whose images have several."""
+
+
+def require_known(dataset: str, path: str | None, image_size: int | None, known: Collection[str]) -> None:
     """Raise ValueError unless these name images: a path if and only if they are the user's own, and a size if they are
-    files."""
-    if dataset not in (known := [*DATASETS, *FOLDERS, OWN]):
+    files.
+
+    Arguments:
+        known: SINGLE or SEVERAL.
+    """
+    if dataset not in known:
         raise ValueError(f"unknown data set {dataset!r}{suggest(dataset, known)}")
     if dataset == OWN and not path:
         raise ValueError(f"workload.dataset={OWN} needs workload.path: a folder of images, or a list file.")
