@@ -22,18 +22,18 @@ def write(path: Path, array: np.ndarray, **options: object) -> Path:
     return path
 
 
-def class_folders(root: Path, counts: Mapping[str, int], shape: tuple[int, int] = (12, 16)) -> Path:
-    """A folder for each class with so many JPEG files."""
+def class_folders(root: Path, counts: Mapping[str, int], first: int = 0) -> Path:
+    """A folder for each class with so many JPEG files; `first`: the number of the first picture of each class."""
     for label, (name, count) in enumerate(counts.items()):
         for number in range(count):
-            write(root / name / f"{number:03}.jpg", pixels(label, number, *shape))
+            write(root / name / f"{number:03}.jpg", pixels(label, first + number))
     return root
 
 
-def imagenet(root: Path, train: int = 10, val: int = 5, **options: object) -> Path:
-    """Images of CLASSES in the layout of ImageNet."""
-    for part, count in (("train", train), ("val", val)):
-        class_folders(root / part, dict.fromkeys(CLASSES, count), **options)  # type: ignore[arg-type]
+def imagenet(root: Path, train: int = 10, val: int = 5) -> Path:
+    """Images of CLASSES in the layout of ImageNet; no two are the same."""
+    for part, count, first in (("train", train, 0), ("val", val, 1000)):
+        class_folders(root / part, dict.fromkeys(CLASSES, count), first)
     return root
 
 
