@@ -93,11 +93,15 @@ class Classification:
     label_smoothing_convention: str = "paper"
 
     def __post_init__(self) -> None:
-        if self.dataset not in DATASETS:
-            raise ValueError(f"unknown data set {self.dataset!r}{suggest(self.dataset, DATASETS)}")
+        self.require_dataset()
         for field, least in (("train_examples", 1), ("validation_examples", 1), ("split_seed", 0)):
             base.require_whole(f"workload.{field}", getattr(self, field), least)
         require_smoothing(self.label_smoothing, self.label_smoothing_convention)
+
+    def require_dataset(self) -> None:
+        """Raise ValueError for an unknown data set."""
+        if self.dataset not in DATASETS:
+            raise ValueError(f"unknown data set {self.dataset!r}{suggest(self.dataset, DATASETS)}")
 
     @property
     def errors(self) -> Mapping[str, PerExample]:

@@ -14,14 +14,19 @@ def data(options: argparse.Namespace, console: Console) -> None:
     """`study data list` and `study data fetch [NAME ...]`."""
     from study.errors import Refused, UsageError
     from workloads.data import datasets
+    from workloads.data.images import places
     from workloads.data.text import corpora
     from workloads.suggest import suggest
 
-    known = {**dict.fromkeys(datasets.DATASETS, datasets), **dict.fromkeys(corpora.TEXTS, corpora)}
+    known = {
+        **dict.fromkeys(datasets.DATASETS, datasets),
+        **dict.fromkeys(places.FOLDERS, places),
+        **dict.fromkeys(corpora.TEXTS, corpora),
+    }
     for name in options.names:
         if name not in known:
             raise UsageError(f"unknown data set {name!r}{suggest(name, known)}")
-    rows = {row.name: row for room in (datasets, corpora) for row in room.status()}
+    rows = {row.name: row for room in (datasets, places, corpora) for row in room.status()}
     if options.action == "fetch":
         for name in options.names or [name for name, row in rows.items() if row.fetched]:
             try:

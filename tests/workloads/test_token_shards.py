@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 from helpers.made_data import nothing_kept, put
 
-from workloads.data import text
+from workloads.data import prepared, text
 from workloads.data.fetching import DataError
-from workloads.data.text import corpora, shards, tokenizing
+from workloads.data.text import corpora, tokenizing
 from workloads.data.text.shards import shard, survey
 from workloads.data.text.tokenizing import bytes_tokenizer
 
@@ -65,14 +65,14 @@ def test_text_that_changed_a_moment_ago_is_surveyed_next_time_too(poems, cache):
 @pytest.mark.parametrize("most", [0, 2**28], ids=["large", "small"])
 @pytest.mark.parametrize("name", ["tokens.bin", "offsets.npy"])
 def test_an_altered_shard_is_written_once_more(name, most, poems, cache, monkeypatch):
-    monkeypatch.setattr(shards, "REHASHED_BYTES", most)
+    monkeypatch.setattr(prepared, "REHASHED_BYTES", most)
     first = shard(poems, survey(poems), bytes_tokenizer()).tokens.tolist()
     [place] = (cache / "tokens").iterdir()
     content = (place / name).read_bytes()
     (place / name).write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
-    assert not shards.is_intact(place)
+    assert not prepared.is_intact(place)
     assert shard(poems, survey(poems), bytes_tokenizer()).tokens.tolist() == first
-    assert shards.is_intact(place)
+    assert prepared.is_intact(place)
     assert [path.name for path in (cache / "tokens").iterdir()] == [place.name]
 
 

@@ -149,7 +149,13 @@ def permutation(count: int, seed: int) -> NDArray[np.int64]:
 
 
 def splits(
-    name: str, *, train_examples: int | None, validation_examples: int, split_seed: int, device: torch.device | str
+    name: str,
+    *,
+    train_examples: int | None,
+    validation_examples: int,
+    split_seed: int,
+    device: torch.device | str,
+    classes: Sequence[int] | None = None,
 ) -> Splits:
     """The data set on `device`: standardised inputs float32 [N, C, H, W] and labels int64 [N] of each split.
 
@@ -157,16 +163,22 @@ def splits(
     examples (None: all the rest). Smaller training sets are therefore nested in larger ones and share the validation
     set. Mean and deviation of each channel are computed on the whole training set.
 
+    Arguments:
+        classes: the labels to keep, numbered from 0 in this order; None: all.
+
     Raises:
         ValueError: the training set has too few examples.
         DataError: no source has the data.
     """
     total = _dataset(name).train_examples
+    if classes is not None:
+        chosen = _of_classes(load(name), classes)
+        total = len(chosen.train_labels)
     check_count("validation_examples", validation_examples, total - 1, f"{name} has {total} training examples")
     rest = total - validation_examples
     wanted = rest if train_examples is None else train_examples
     check_count("train_examples", wanted, rest, f"{total} of {name} less {validation_examples} for validation")
-    arrays = load(name)
+    arrays = load(name) if classes is None else chosen
     inputs, labels = _planes(arrays.train_inputs), torch.from_numpy(arrays.train_labels)
     mean, deviation = _moments(inputs)
 
@@ -181,6 +193,16 @@ def splits(
         train=ready(inputs[training], labels[training]),
         val=ready(inputs[validation], labels[validation]),
         test=ready(_planes(arrays.test_inputs), torch.from_numpy(arrays.test_labels)),
+    )
+
+
+def _of_classes(arrays: Arrays, classes: Sequence[int]) -> Arrays:
+    """The examples with these labels, which become their places in `classes`."""
+    places = np.full(256, 255, dtype=np.uint8)
+    places[list(classes)] = np.arange(len(classes), dtype=np.uint8)
+    train, test = (places[labels] for labels in (arrays.train_labels, arrays.test_labels))
+    return Arrays(
+        arrays.train_inputs[train < 255], train[train < 255], arrays.test_inputs[test < 255], test[test < 255]
     )
 
 

@@ -7,14 +7,12 @@ reading hold a few documents in memory, and two or three 8-byte numbers for each
 
 import hashlib
 import io
-import json
 import logging
-import os
-import tempfile
 import time
 from array import array
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,11 +21,10 @@ from numpy.typing import NDArray
 
 from workloads.data import fetching
 from workloads.data.fetching import DataError
+from workloads.data.prepared import prepare
 from workloads.data.text.corpora import Corpus
 from workloads.data.text.tokenizing import Tokenizer
 
-REHASHED_BYTES = 2**28
-"""A larger file is verified only if its size or its time of change differs from that when it was written."""
 SETTLED_NANOSECONDS = 2 * 10**9
 """A file that changed later than this ago may change once more within the resolution of its time."""
 
@@ -98,20 +95,9 @@ def shard(corpus: Corpus, surveyed: Survey, tokenizer: Tokenizer) -> Shard:
     """
     key = hashlib.sha256(f"{surveyed.sha256} {tokenizer.key}".encode()).hexdigest()
     place = fetching.cache_folder("tokens") / key
-    if not is_intact(place):
-        log.info("tokenizing %s into %s", corpus.name, place)
-        _write(place, corpus, surveyed, tokenizer)
+    prepare(place, partial(_write, corpus=corpus, surveyed=surveyed, tokenizer=tokenizer))
     offsets = np.load(place / "offsets.npy", mmap_mode="r")
     return Shard(np.asarray(np.memmap(place / "tokens.bin", tokenizer.dtype, mode="r")), np.asarray(offsets))
-
-
-def is_intact(place: Path) -> bool:
-    """Whether a shard is there with the content that its manifest records."""
-    try:
-        manifest = json.loads((place / "manifest.json").read_text())
-        return all(_is_as_written(place / name, expected) for name, expected in manifest["files"].items())
-    except (OSError, ValueError, KeyError):
-        return False
 
 
 class Checksum:
@@ -130,57 +116,21 @@ class Checksum:
         return self._sha256.hexdigest()
 
 
-def _write(place: Path, corpus: Corpus, surveyed: Survey, tokenizer: Tokenizer) -> None:
-    """Write a shard beside its place, then rename it: other processes see all of it or nothing."""
-    place.parent.mkdir(parents=True, exist_ok=True)
+def _write(folder: Path, corpus: Corpus, surveyed: Survey, tokenizer: Tokenizer) -> dict[str, Any]:
+    """Write the files of a shard; returns what its manifest records."""
+    log.info("tokenizing %s into %s", corpus.name, folder.parent.parent)
     checksum, lengths = Checksum(), array("q")
     end = np.array([tokenizer.end], dtype=tokenizer.dtype).tobytes()
-    with tempfile.TemporaryDirectory(dir=place.parent, prefix=".") as scratch:
-        aside = Path(scratch) / place.name
-        aside.mkdir()
-        with open(aside / "tokens.bin", "wb") as file:
-            for tokens in tokenizer.encode(checksum.of(corpus.documents())):
-                file.write(tokens.astype(tokenizer.dtype, copy=False).tobytes())
-                file.write(end)
-                lengths.append(len(tokens) + 1)
-        if checksum.hexdigest() != surveyed.sha256:
-            raise DataError(f"{corpus.name} changed while it was read: start once more when its files are complete.")
-        np.save(aside / "offsets.npy", np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)]))
-        files = {path.name: _facts(path) | {"sha256": _sha256(path)} for path in sorted(aside.iterdir())}
-        manifest = {
-            "source": {"name": corpus.name, "sha256": surveyed.sha256},
-            "tokenizer": {"key": tokenizer.key, "vocabulary": tokenizer.vocabulary, "dtype": str(tokenizer.dtype)},
-            "documents": len(lengths),
-            "files": files,
-        }
-        (aside / "manifest.json").write_text(json.dumps(manifest, indent=2) + "\n")
-        _replace(place, aside)
-
-
-def _replace(place: Path, aside: Path) -> None:
-    """Move a finished shard to its place, unless another process was first; a damaged one makes way."""
-    if place.exists() and not is_intact(place):
-        os.rename(place, aside.with_name("damaged"))
-    try:
-        os.rename(aside, place)
-    except OSError:
-        if not is_intact(place):
-            raise
-
-
-def _is_as_written(path: Path, expected: dict[str, Any]) -> bool:
-    facts = _facts(path)
-    if facts["size"] != expected["size"]:
-        return False
-    unchanged = facts["changed"] == expected["changed"] and facts["size"] > REHASHED_BYTES
-    return unchanged or _sha256(path) == expected["sha256"]
-
-
-def _facts(path: Path) -> dict[str, int]:
-    stat = path.stat()
-    return {"size": stat.st_size, "changed": stat.st_mtime_ns}
-
-
-def _sha256(path: Path) -> str:
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+    with open(folder / "tokens.bin", "wb") as file:
+        for tokens in tokenizer.encode(checksum.of(corpus.documents())):
+            file.write(tokens.astype(tokenizer.dtype, copy=False).tobytes())
+            file.write(end)
+            lengths.append(len(tokens) + 1)
+    if checksum.hexdigest() != surveyed.sha256:
+        raise DataError(f"{corpus.name} changed while it was read: start once more when its files are complete.")
+    np.save(folder / "offsets.npy", np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)]))
+    return {
+        "source": {"name": corpus.name, "sha256": surveyed.sha256},
+        "tokenizer": {"key": tokenizer.key, "vocabulary": tokenizer.vocabulary, "dtype": str(tokenizer.dtype)},
+        "documents": len(lengths),
+    }
