@@ -57,7 +57,7 @@ class Vgg(ImageClassification):
             )
         if min(height, width) < 2**stages:
             raise ValueError(
-                f"{stages} stages, each of which halves height and width, need images of at least {2**stages} x "
+                f"{stages} stages halve height and width {stages} times and need images of at least {2**stages} x "
                 f"{2**stages} pixels, but those of {self.dataset} have {height} x {width}: give workload.convolutions "
                 "fewer stages, or choose larger images."
             )

@@ -233,7 +233,7 @@ def test_a_network_starts_near_chance_and_drops_in_training_only(name):
         (ResNet, {"norm": "group", "width": 48}, "norm_groups must divide the 48 channels .* got 32; .* is 24"),
         (ResNetCifar, {"norm": "group", "norm_groups": 32}, "must divide the 16 channels"),
         (Vgg, {"depth": 12}, "workload.depth must be 11, 13, 16, 19, but got 12"),
-        (Vgg, {}, "5 stages, .* at least 32 x 32 pixels, but those of digits have 8 x 8"),
+        (Vgg, {}, "5 stages halve .* at least 32 x 32 pixels, but those of digits have 8 x 8"),
         (Vgg, {"convolutions": (1, 1), "filters": (4,)}, "workload.filters must have a number for each of 2 stages"),
         (Vgg, {"convolutions": (1, 0)}, "each of workload.convolutions must be"),
         (Vgg, {"convolutions": (1, 1), "dropout": 1.0}, "workload.dropout must be a number in \\[0, 1\\)"),
