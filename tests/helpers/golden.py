@@ -41,6 +41,30 @@ SOFTMAX = {"_target_": "workloads.fully_connected.FullyConnected", "dataset": "m
 MLP = SOFTMAX | {"widths": [32, 16]}
 CNN = {"_target_": "workloads.simple_cnn.SimpleCNN", "dataset": "mnist", "size": "narrow"}
 RESNET = {"_target_": "workloads.resnet_cifar.ResNetCifar", "dataset": "cifar10"}
+GHOSTS = {
+    "_target_": "workloads.images.resnet.ResNet",
+    "dataset": "digits",
+    "depth": 8,
+    "width": 8,
+    "stem": "cifar",
+    "ghost_batch": 4,
+}
+VGG = {
+    "_target_": "workloads.images.vgg.Vgg",
+    "dataset": "digits",
+    "convolutions": [1, 2],
+    "filters": [8, 16],
+    "units": [32],
+}
+VIT = {
+    "_target_": "workloads.images.vit.Vit",
+    "dataset": "digits",
+    "width": 16,
+    "depth": 2,
+    "heads": 2,
+    "mlp_width": 32,
+    "patch": 4,
+}
 
 
 @dataclass(frozen=True)
@@ -73,6 +97,10 @@ CASES = {
     "simple_cnn plain adam": Case(CNN, "plain", 0.0005, optimizer="adam", hyperparameters=ADAM),
     "resnet_8 plain": Case(RESNET, "plain", 0.05, steps=6),
     "resnet_8 vmap": Case(RESNET, "vmap", 0.02, batch_size=2, steps=6, hyperparameters={"momentum": 0.5}),
+    "ghosts plain": Case(GHOSTS, "plain", 0.1),
+    "ghosts vmap": Case(GHOSTS, "vmap", 0.2, hyperparameters={"momentum": 0.5}),
+    "vgg plain": Case(VGG, "plain", 0.02),
+    "vit vmap adam": Case(VIT, "vmap", 0.02, optimizer="adam", hyperparameters=ADAM),
 }
 
 

@@ -3,6 +3,7 @@
 import json
 import warnings
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,8 @@ import torch
 from helpers import desks
 from helpers.blobs import CPU, WORKLOADS, Blobs
 from helpers.checkpointed import trial
-from helpers.desks import Curves, Desk, Killed
+from helpers.desks import Curves, Desk, Killed, fixed_trial
+from helpers.users.pictures import NETWORKS
 
 from study.__main__ import main
 from study.config import preflight
@@ -145,6 +147,17 @@ def test_streamed_data_make_the_same_curves(resumable, device):
     data = streaming.source(splits, str(device), 0.0, loaders=1)
     assert isinstance(data, Streamed)
     assert_near(trained(study, data), trained(study, WORKLOADS["plain"].data(device)))
+
+
+@pytest.mark.parametrize("name", ["basic ghost", "bottleneck group", "vgg layer", "pre-activation none", "vit layer"])
+def test_image_networks_train_in_lanes(make_study, device, name):
+    space = {"learning_rate": {"choices": [0.02, 0.01, 0.05]}, "momentum": 0.5}
+    study = make_study(space=space, arithmetic="vmap", steps=12, batch_size=8)
+    network, there, here = NETWORKS[name], *(Desk([fixed_trial(study, index) for index in range(3)]) for _ in range(2))
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", message="updates are launched kernel by kernel")
+        found = desks.trained(study, there, (1, 2, 4), network, network.data(device))
+    assert_near(found, desks.trained(replace(study, arithmetic="plain"), here, workload=network))
 
 
 def test_bf16_is_near_fp32(resumable, device):
