@@ -48,7 +48,9 @@ def losses_by_hand(study: Study, workload: Any, trial: Trial, folder: Path, step
     with generators.seeded(trial.seed):
         model = workload.model().to(memory_format=torch.channels_last)
     rates = trial.hyperparameters
-    optimizer = torch.optim.SGD(model.parameters(), rates["learning_rate"], momentum=rates["momentum"], nesterov=True)
+    optimizer = torch.optim.SGD(
+        model.parameters(), rates["learning_rate"], momentum=rates["momentum"], nesterov=True, fused=True
+    )
     found = []
     for step in range(steps):
         index = training[order[step * study.batch_size : (step + 1) * study.batch_size]]
