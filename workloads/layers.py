@@ -112,33 +112,47 @@ class GhostBatchNorm(nn.Module):
 
     def end_step(self, total: Callable[[Tensor], Tensor]) -> None:
         """Update the running averages with this step's statistics; `total` sums them over the devices."""
-        *sums, examples = total(self.seen).split([len(self.bias), len(self.bias), 1])
-        for running, seen in zip((self.running_mean, self.running_variance), sums, strict=True):
-            running.lerp_(seen / examples, self.momentum)
+        self.average_(self.running_mean, self.running_variance, total(self.seen))
         self.seen.zero_()
+
+    def average_(self, mean: Tensor, variance: Tensor, seen: Tensor) -> None:
+        """Move running averages [..., C] towards the means of the sums `seen` [..., 2 C + 1]."""
+        channels = len(self.bias)
+        *sums, examples = seen.split([channels, channels, 1], dim=-1)
+        for running, of_step in zip((mean, variance), sums, strict=True):
+            running.lerp_(of_step / examples, self.momentum)
 
     def extra_repr(self) -> str:
         return f"{len(self.bias)}, group={self.group}"
 
 
-class CausalAttention(nn.Module):
-    """Scaled dot-product attention (Vaswani et al. 2017) in which each token attends to those up to it.
+class Attention(nn.Module):
+    """Scaled dot-product attention (Vaswani et al. 2017) in which each token attends to all.
 
     Queries, keys and values [B, h, T, d] -> [B, h, T, d], by torch's fused kernels. `torch.vmap` has no rule for these
     kernels; where it runs the model, the engine calls `by_products` in place of `forward`, which is up to twice as fast
     there as torch's own replacement.
     """
 
-    def forward(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        return F.scaled_dot_product_attention(q, k, v, is_causal=True)
+    causal = False
 
-    @staticmethod
-    def by_products(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    def forward(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return F.scaled_dot_product_attention(q, k, v, is_causal=self.causal)
+
+    @classmethod
+    def by_products(cls, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """The same to rounding, as matrix products and a softmax."""
-        tokens = q.shape[-2]
-        later = torch.full((tokens, tokens), -math.inf, dtype=q.dtype, device=q.device).triu_(1)
-        scores = (q * q.shape[-1] ** -0.5) @ k.mT + later
+        scores = (q * q.shape[-1] ** -0.5) @ k.mT
+        if cls.causal:
+            tokens = q.shape[-2]
+            scores = scores + torch.full((tokens, tokens), -math.inf, dtype=q.dtype, device=q.device).triu_(1)
         return scores.softmax(-1) @ v
+
+
+class CausalAttention(Attention):
+    """Attention in which each token attends to those up to it."""
+
+    causal = True
 
 
 class GlobalMeanPool(nn.Module):

@@ -12,6 +12,8 @@ UNRECORDED = {"evaluation_chunk": 1024, "race_over": EARLIER}
 """The values of all versions that did not record them."""
 WORKLOADS = {"workloads.nqm.NoisyQuadraticModel": "workloads.noisy_quadratic.NoisyQuadraticModel"}
 """Import paths of classes that moved."""
+ARGUMENTS = {"workloads.resnet_cifar.ResNetCifar": {"norm": "none", "ghost_batch": 32, "norm_groups": 8}}
+"""Class -> the arguments that it did not have in older versions, with the values that mean the same."""
 
 
 def question(held: Mapping[str, Any]) -> dict[str, Any]:
@@ -28,7 +30,8 @@ def question(held: Mapping[str, Any]) -> dict[str, Any]:
         found["arithmetic"] = ARITHMETICS.get(held["arithmetic"], held["arithmetic"])
     if "_target_" in held["workload"]:
         target = held["workload"]["_target_"]
-        found["workload"] = {**held["workload"], "_target_": WORKLOADS.get(target, target)}
+        missing = ARGUMENTS.get(target, {})
+        found["workload"] = {**missing, **held["workload"], "_target_": WORKLOADS.get(target, target)}
     return found
 
 

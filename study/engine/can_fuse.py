@@ -18,7 +18,7 @@ from study.engine.timing import started
 from study.records import Study
 from study.space import values
 from workloads.base import Workload
-from workloads.layers import keyed_layers
+from workloads.layers import ghost_layers, keyed_layers
 
 TOLD = (
     (r"called random operation", "it draws random numbers; workloads.layers.Dropout makes masks without a generator"),
@@ -82,6 +82,7 @@ def _alone(workload: Workload, data: Data, study: Study) -> str | None:
     """
     one, other = (initial_model(workload, study.trial(index, {}), data.device, data.layout) for index in range(2))
     ours = {id(layer.key) for layer in keyed_layers(one)}
+    ours |= {id(buffer) for layer in ghost_layers(one) for buffer in layer.buffers()}
     constant = {name: buffer.clone() for name, buffer in one.named_buffers() if id(buffer) not in ours}
     few = range(min(3, data.counts["val"]))
     with torch.no_grad(), generators.seeded(0, data.device):

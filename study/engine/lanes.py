@@ -184,7 +184,8 @@ class Lanes:
 
     def evaluate(self, rows: Sequence[int]) -> list[int]:
         """Measure the lanes in these rows together, except diverged ones; returns the rows of lanes that end here."""
-        finite = self.stack.weights[: len(self.lanes)].isfinite().all(1).tolist()
+        trained = slice(0, self.stack.layout.trained_width)  # running averages are not judged, as in the serial engine
+        finite = self.stack.weights[: len(self.lanes), trained].isfinite().all(1).tolist()
         for row in rows:
             log = self.lanes[row].log
             if log.first_bad_step is None and not finite[row]:

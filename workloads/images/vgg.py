@@ -57,7 +57,7 @@ class Vgg(ImageClassification):
             )
         if min(height, width) < 2**stages:
             raise ValueError(
-                f"{stages} stages, each of which halves height and width, need images of at least {2**stages} x "
+                f"{stages} stages halve height and width {stages} times and need images of at least {2**stages} x "
                 f"{2**stages} pixels, but those of {self.dataset} have {height} x {width}: give workload.convolutions "
                 "fewer stages, or choose larger images."
             )
@@ -95,9 +95,9 @@ def vgg(
 ) -> nn.Sequential:
     """A VGG network: images [B, C, H, W] -> [B, outputs].
 
-    Weights start normal with variance 2 / inputs (He et al. 2015, equation 10), or 1 / inputs in the first and last
-    layer, which have no ReLU before them; biases start at 0. The authors started deep networks from trained shallow
-    ones.
+    Weights start normal: with variance 2 / inputs (He et al. 2015, equation 10), but 1 / inputs in the first layer,
+    which has no ReLU before it, and with standard deviation 0.01 in the last one; biases start at 0. The authors
+    started deep networks from trained shallow ones.
 
     Arguments:
         shape: (C, H, W).
@@ -124,7 +124,7 @@ def vgg(
     layers.append(nn.Linear(inputs, outputs))
     weighted: list[Any] = [layer for layer in layers if isinstance(layer, nn.Conv2d | nn.Linear)]
     for layer in weighted:
-        outer = layer in (weighted[0], weighted[-1])
-        nn.init.kaiming_normal_(layer.weight, nonlinearity="linear" if outer else "relu")
+        nn.init.kaiming_normal_(layer.weight, nonlinearity="linear" if layer is weighted[0] else "relu")
         nn.init.zeros_(layer.bias)
+    nn.init.normal_(weighted[-1].weight, std=0.01)
     return nn.Sequential(*layers)

@@ -5,25 +5,25 @@ Shapes: B examples in a batch, T tokens of an example, W numbers of a token (the
 
 import math
 from dataclasses import dataclass
-from typing import NamedTuple
+from functools import partial
 
 from torch import Tensor, nn
 
 from workloads.base import require_fraction, require_whole
-from workloads.language.attention import Rotary, SelfAttention, sinusoids
 from workloads.language.modelling import LanguageModelling
 from workloads.layers import Dropout
 from workloads.suggest import suggest
-
-
-class Size(NamedTuple):
-    """W, the number of layers, the heads of each, and the hidden units of the two-layer network in each."""
-
-    width: int
-    depth: int
-    heads: int
-    mlp_width: int
-
+from workloads.transformer_layers import (
+    ACTIVATIONS,
+    NORM_PLACES,
+    NORMS,
+    Layer,
+    Rotary,
+    SelfAttention,
+    Size,
+    sinusoids,
+    start_as_gpt_2,
+)
 
 SIZES = {
     "base": Size(512, 6, 8, 2048),
@@ -37,12 +37,6 @@ numbers are from memory of the text, not checked against it: `shallow` has two o
 `wide` twice the width, heads and hidden units. `small` is ours, for a CPU."""
 
 POSITIONS = ("learned", "sinusoidal", "rotary")
-NORM_PLACES = ("pre", "post")
-NORMS = {"layer": nn.LayerNorm, "rms": nn.RMSNorm, "none": nn.Identity}
-ACTIVATIONS = {"relu": nn.ReLU, "gelu": nn.GELU, "silu": nn.SiLU}
-
-DEVIATION = 0.02
-"""Standard deviation of the initial weights of GPT-2."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,8 +100,7 @@ class TransformerLm(LanguageModelling):
 class Transformer(nn.Module):
     """Tokens [B, T] -> logits [B, T, V] of the token that follows each; T is at most the context.
 
-    With norms in front (`pre`), weights start as in GPT-2 (Radford et al. 2019): normal with standard deviation 0.02,
-    divided by sqrt(2 depth) in the last layer of each residual branch; biases are 0. With norms behind (`post`), they
+    With norms in front (`pre`), weights start as in GPT-2, see `start_as_gpt_2`. With norms behind (`post`), they
     start as in the authors' code of Vaswani et al. 2017: embeddings normal with variance 1 / W, all others by Glorot's
     uniform rule, with queries, keys and values as matrices of their own. Sinusoidal positions are added to embeddings
     times sqrt(W) (Vaswani et al. 2017, section 3.4).
@@ -125,13 +118,22 @@ class Transformer(nn.Module):
         self.register_buffer("places", places, persistent=False)
         rotary = Rotary(context, width // heads) if positions == "rotary" else None
         self.dropout = Dropout(workload.dropout)
-        self.layers = nn.Sequential(*(Layer(workload, rotary) for _ in range(workload.shape.depth)))
+        layer = partial(
+            Layer,
+            workload.shape,
+            norm=workload.norm,
+            activation=workload.activation,
+            pre=pre,
+            dropout=workload.dropout,
+            rotary=rotary,
+        )
+        self.layers = nn.Sequential(*(layer() for _ in range(workload.shape.depth)))
         self.norm = NORMS[workload.norm](width) if pre else nn.Identity()
         self.head = nn.Linear(width, workload.tokens, bias=False)
-        self.apply(_gpt_2 if pre else _vaswani)
-        for name, parameter in self.named_parameters() if pre else ():
-            if name.endswith(("attention.out.weight", "mlp.2.weight")):
-                nn.init.normal_(parameter, std=DEVIATION / math.sqrt(2 * workload.shape.depth))
+        if pre:
+            start_as_gpt_2(self, workload.shape.depth)
+        else:
+            self.apply(_vaswani)
         if workload.tied:
             self.head.weight = self.embedding.weight
 
@@ -143,32 +145,6 @@ class Transformer(nn.Module):
             x = x * math.sqrt(x.shape[-1]) + self.places[:length]
         logits: Tensor = self.head(self.norm(self.layers(self.dropout(x))))
         return logits
-
-
-class Layer(nn.Module):
-    """Attention, then a two-layer network: x + branch(norm(x)) with norms in front, else norm(x + branch(x))."""
-
-    def __init__(self, workload: TransformerLm, rotary: Rotary | None) -> None:
-        super().__init__()
-        width, _, heads, mlp_width = workload.shape
-        norm, activation = NORMS[workload.norm], ACTIVATIONS[workload.activation]
-        self.pre = workload.norm_place == "pre"
-        self.attention = SelfAttention(width, heads, rotary)
-        self.mlp = nn.Sequential(nn.Linear(width, mlp_width), activation(), nn.Linear(mlp_width, width))
-        self.norms = nn.ModuleList([norm(width), norm(width)])
-        self.dropouts = nn.ModuleList([Dropout(workload.dropout), Dropout(workload.dropout)])
-
-    def forward(self, x: Tensor) -> Tensor:
-        for branch, norm, dropout in zip((self.attention, self.mlp), self.norms, self.dropouts, strict=True):
-            x = x + dropout(branch(norm(x))) if self.pre else norm(x + dropout(branch(x)))
-        return x
-
-
-def _gpt_2(module: nn.Module) -> None:
-    if isinstance(module, nn.Linear | nn.Embedding):
-        nn.init.normal_(module.weight, std=DEVIATION)
-    if isinstance(module, nn.Linear) and module.bias is not None:
-        nn.init.zeros_(module.bias)
 
 
 def _vaswani(module: nn.Module) -> None:

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from study.data.trees import Tree
+from workloads.layers import GhostBatchNorm
 
 Loss = Callable[[Tree], Tensor]
 """Outputs [l, B, ...], a tensor or a tree of tensors -> the loss of every example [l * B]."""
@@ -55,8 +56,8 @@ class Layout:
     """The place of each parameter in a row [P] that holds the parameters of one model.
 
     Each starts at a cache line: kernels handle an unaligned start separately, so bits would depend on the row. The
-    trained parameters come first, then the frozen ones that differ between models. All other frozen parameters are in
-    no row: models share them.
+    trained parameters come first, then the frozen ones that differ between models, then the running averages of ghost
+    batch norms. All other frozen parameters are in no row: models share them.
 
     Arguments:
         apart: the frozen parameters that differ between models.
@@ -65,14 +66,18 @@ class Layout:
         width: P.
         trained: the trained parameters.
         trained_width: the length of the part of a row that holds them.
+        ghosts: the prefixes of the names of each ghost batch norm's buffers.
         columns: for each trained parameter, its part of a row.
         gaps: for each trained parameter, the number of unused floats after it, up to the next cache line.
     """
 
     def __init__(self, model: nn.Module, apart: Collection[str] = ()) -> None:
-        named = dict(model.named_parameters())
-        self.trained = [name for name, parameter in named.items() if parameter.requires_grad]
-        self._shapes = {name: named[name].shape for name in [*self.trained, *apart]}
+        named = tensors(model)
+        self.trained = [name for name, tensor in named.items() if tensor.requires_grad]
+        ghosts = [name for name, layer in model.named_modules() if isinstance(layer, GhostBatchNorm)]
+        self.ghosts = [f"{name}." if name else "" for name in ghosts]
+        running = [f"{name}running_{each}" for name in self.ghosts for each in ("mean", "variance")]
+        self._shapes = {name: named[name].shape for name in [*self.trained, *apart, *running]}
         ends = list(accumulate(-(-shape.numel() // CACHE_LINE) * CACHE_LINE for shape in self._shapes.values()))
         self._places = [
             slice(start, start + shape.numel()) for start, shape in zip([0, *ends], self._shapes.values(), strict=False)
@@ -85,6 +90,11 @@ class Layout:
         """Rows [l, P] as parameter name -> [l, *shape]."""
         parts = zip(self._shapes.items(), self._places, strict=True)
         return {name: rows[:, columns].unflatten(1, shape) for (name, shape), columns in parts}
+
+
+def tensors(model: nn.Module) -> dict[str, Tensor]:
+    """The parameters and buffers of a model by name."""
+    return {**dict(model.named_parameters()), **dict(model.named_buffers())}
 
 
 def frozen_apart(model: nn.Module, other: Callable[[], nn.Module]) -> list[str]:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from study.data.trees import Tree
-from study.engine.fused.layout import Form, Layout, Loss
+from study.engine.fused.layout import Form, Layout, Loss, tensors
 from study.optimizers.base import Optimizer, Scalars, Values, clipped, decay_, in_place
 from study.optimizers.per_parameter import ALL_USUAL, USUAL, Treatment, Treatments
 
@@ -26,7 +26,7 @@ class Stack:
 
     Attributes:
         weights: [L, P], the parameters of a model side by side in a row, without the frozen ones that all models share:
-            those are the template's.
+            those are the template's. With them go the running averages of ghost batch norms.
         state: optimizer state. For an elementwise rule: name -> [L, p]; otherwise: "parameter.name" -> [L, ...]. With
             `averages`, also `ema` [L, P], the average of the weights.
         views: parameter name -> view [L, *shape] of `weights`.
@@ -78,7 +78,7 @@ class Stack:
         Raises:
             ValueError: a frozen parameter that all models share has other values in this model.
         """
-        named = dict(model.named_parameters())
+        named = tensors(model)
         for name, view in self.views.items():
             view[row].copy_(named[name].detach())
         for name, shared in self._shared.items() if self._compared() is not model else ():
@@ -156,8 +156,12 @@ class Stack:
     def outputs(self, rows: Sequence[int], averaged: bool = False) -> Callable[[Tree], Tree]:
         """A function from inputs [N, ...] to the outputs of the models in these rows [len(rows), N, ...], dropout off.
         `averaged`: use averaged weights."""
-        weights = self.state["ema"] if averaged else self.weights
-        return self.form(weights.index_select(0, torch.tensor(rows, device=weights.device))).outputs
+        chosen = torch.tensor(rows, device=self.weights.device)
+        weights = self.weights.index_select(0, chosen)
+        if averaged:  # not the running averages: they have their own
+            trained = slice(0, self.layout.trained_width)
+            weights[:, trained] = self.state["ema"].index_select(0, chosen)[:, trained]
+        return self.form(weights).outputs
 
     def form(self, weights: Tensor) -> Form:
         """The models with the weights in these rows [l, P]."""

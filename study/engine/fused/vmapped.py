@@ -22,7 +22,7 @@ from study.engine.fused.layout import Layout, Loss, differentiated
 from study.engine.fused.stack import Stack
 from study.optimizers.per_parameter import Treatments
 from study.records import Study
-from workloads.layers import CausalAttention, GhostBatchNorm, keyed_layers
+from workloads.layers import Attention, CausalAttention, ghost_layers, keyed_layers
 
 EVALUATED_LANES = 32
 """Most lanes that a GPU evaluates at once: they keep it busy, and more would take memory from training."""
@@ -49,9 +49,9 @@ def obstacle(model: nn.Module) -> str | None:
     """The layer whose running statistics or random numbers lanes would share, with the cure; None if there is none."""
     for layer in model.modules():
         kind = type(layer).__name__
-        norm = isinstance(layer, nn.modules.batchnorm._NormBase | GhostBatchNorm)
+        norm = isinstance(layer, nn.modules.batchnorm._NormBase)
         if norm and layer._buffers.get("running_mean") is not None:
-            return f"{kind} keeps running statistics; GroupNorm and LayerNorm have none"
+            return f"{kind} keeps running statistics; workloads.layers.GhostBatchNorm has those of each trial"
         if isinstance(layer, nn.modules.dropout._DropoutNd) and layer.p > 0:
             return f"{kind} draws from one generator for all trials; workloads.layers.Dropout does not"
         if isinstance(layer, nn.RReLU):
@@ -98,13 +98,15 @@ class Vmapped:
         self.trained = [self.weights[name].requires_grad_() for name in layout.trained]
         ours = {id(layer.key) for layer in keyed_layers(template)}
         self.keys = [name for name, buffer in template.named_buffers() if id(buffer) in ours]
+        self.ghosts = dict(zip(layout.ghosts, ghost_layers(template), strict=True))
+        self.seen = {name: weights.new_zeros(len(weights), len(layer.seen)) for name, layer in self.ghosts.items()}
         self.attends = None if weights.device.type == "cpu" else False
         for layer in template.modules():
             held: Any = proxy(layer)
             if type(layer) is nn.Linear and layer.weight.requires_grad and layer.weight.numel() >= OWN_RULE_WEIGHTS:
                 layer.forward = partial(_linear, held)  # type: ignore[method-assign]
-            elif type(layer) is CausalAttention:
-                layer.forward = layer.by_products  # type: ignore[method-assign]
+            elif type(layer) in (Attention, CausalAttention):
+                layer.forward = held.by_products
             elif isinstance(layer, nn.LSTM):
                 layer.forward = partial(recurrent.lstm, held, _Product.apply)  # type: ignore
             elif flat and type(layer) is nn.Conv2d and _has_one_channel(layer):
@@ -131,6 +133,10 @@ class Vmapped:
         with torch.enable_grad():
             outputs = self._forward(inputs, keys)
         losses, gradients = differentiated(loss, outputs, self.trained)
+        for name, layer in self.ghosts.items():  # not before: the rows must not change until they are differentiated
+            layer.average_(
+                self.weights[f"{name}running_mean"], self.weights[f"{name}running_variance"], self.seen[name]
+            )
         each = [gradient.flatten(1) for gradient in gradients]
         if self.gaps:
             each = [torch.cat([part for pair in zip(each, self.gaps, strict=True) for part in pair], dim=1)]
@@ -143,6 +149,7 @@ class Vmapped:
     def _forward(self, inputs: Tree, keys: Tensor) -> Tree:
         """The outputs [l, B, ...] of each model for its own inputs [l, B, ...]."""
         buffers = {name: keys[:, number] for number, name in enumerate(self.keys)}
+        buffers |= {f"{name}seen": seen.zero_() for name, seen in self.seen.items()}
 
         def forward(parameters: dict[str, Tensor], buffers: dict[str, Tensor], *x: Tensor) -> Tree:
             return self._called((parameters, buffers), trees.like(inputs, x))

@@ -7,10 +7,10 @@ import torch
 from helpers.users.windows import COMMON, SHAPE
 from torch import nn
 
-from workloads.language.attention import Rotary, sinusoids
 from workloads.language.lstm import LstmLm
-from workloads.language.transformer import ACTIVATIONS, NORMS, POSITIONS, SIZES, TransformerLm
-from workloads.layers import CausalAttention
+from workloads.language.transformer import POSITIONS, SIZES, TransformerLm
+from workloads.layers import Attention, CausalAttention
+from workloads.transformer_layers import ACTIVATIONS, NORMS, Rotary, sinusoids
 
 TOKENS = torch.randint(256, (3, 8), generator=torch.Generator().manual_seed(0))
 
@@ -118,9 +118,10 @@ def test_rotary_scores_depend_on_the_distance_alone():
     torch.testing.assert_close(queries[5], torch.cat([turned.real, turned.imag]))
 
 
-def test_attention_by_products_is_that_of_torch():
+@pytest.mark.parametrize("layer", [Attention, CausalAttention])
+def test_attention_by_products_is_that_of_torch(layer):
     q, k, v = (each.requires_grad_() for each in torch.randn(3, 2, 4, 9, 8).unbind())
-    one, other = CausalAttention()(q, k, v), CausalAttention.by_products(q, k, v)
+    one, other = layer()(q, k, v), layer.by_products(q, k, v)
     torch.testing.assert_close(one, other)
     for a, b in zip(*(torch.autograd.grad(each.square().sum(), (q, k, v)) for each in (one, other)), strict=True):
         torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)

@@ -95,8 +95,7 @@ def fetch(name: str, folder: Path | None = None) -> Path:
     looked = "\n  ".join(f"{place}: no {_lacking(known, place)}" for place in _places(name, folder))
     unset = "" if os.environ.get("STUDY_DATA") else f" (STUDY_DATA is not set; $STUDY_DATA/{name} is found too)"
     raise DataError(
-        f"{name} is not fetched by this program, and is not here. Looked for it{unset}:\n  {looked}\n"
-        f"{known.directions}"
+        f"{name} is not fetched by this program, and is not here. Looked for it{unset}:\n  {looked}\n{known.directions}"
     )
 
 
