@@ -1,7 +1,7 @@
 """A folder of 512 JPEG files made of CIFAR-10: its first 50 steps are those of a plain torch loop."""
 
 import pytest
-from helpers import made_photos
+from helpers.pictures import photos
 
 from study.data import streaming
 from study.devices import generators
@@ -28,7 +28,7 @@ NETWORKS = {
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    return made_photos.make(tmp_path_factory.mktemp("made") / "photos", 512)
+    return photos.make(tmp_path_factory.mktemp("made") / "photos", 512)
 
 
 CASES = [
@@ -55,6 +55,6 @@ def test_the_first_steps_are_those_of_a_plain_loop(
     with generators.restored():
         run = Run(study, workload, data, trial)
         found = [run.update(0.02).item() for run.step in range(STEPS)]
-    expected = made_photos.losses_by_hand(study, workload, trial, folder, STEPS)
+    expected = photos.losses_by_hand(study, workload, trial, folder, STEPS)
     assert found == expected, "bit by bit"
     assert found[-1] < found[0]

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from helpers.desks import Desk, trained
-from helpers.made_images import imagenet, open_images
+from helpers.pictures.made import imagenet, open_images
 
 from study.config.jobs import parse_jobs
 from study.data import streaming
