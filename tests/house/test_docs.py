@@ -28,6 +28,7 @@ ROOT = doc_pages.ROOT
 PUBLISHED = "results/published/mlp_digits"
 OWN = "docs/guide/own-optimizer.md"
 ADAPTERS = "docs/guide/adapters.md"
+IMAGES = "docs/guide/images.md"
 COMMANDS = doc_pages.commands()
 PLUGINS = {"slurm": "hydra_plugins.hydra_submitit_launcher", "ray": "hydra_plugins.hydra_ray_launcher"}
 
@@ -35,7 +36,7 @@ PLUGINS = {"slurm": "hydra_plugins.hydra_submitit_launcher", "ray": "hydra_plugi
 @pytest.fixture
 def mine(tmp_path):
     """The folder `mine` with the files that the pages say to create there."""
-    for page in ("README.md", OWN, ADAPTERS):
+    for page in ("README.md", OWN, ADAPTERS, IMAGES):
         for name, content in doc_pages.named_blocks(page).items():
             path = tmp_path / "mine" / name
             path.parent.mkdir(parents=True, exist_ok=True)

@@ -170,15 +170,13 @@ def splits(
         ValueError: the training set has too few examples.
         DataError: no source has the data.
     """
-    total = _dataset(name).train_examples
-    if classes is not None:
-        chosen = _of_classes(load(name), classes)
-        total = len(chosen.train_labels)
+    chosen = None if classes is None else _of_classes(load(name), classes)
+    total = _dataset(name).train_examples if chosen is None else len(chosen.train_labels)
     check_count("validation_examples", validation_examples, total - 1, f"{name} has {total} training examples")
     rest = total - validation_examples
     wanted = rest if train_examples is None else train_examples
     check_count("train_examples", wanted, rest, f"{total} of {name} less {validation_examples} for validation")
-    arrays = load(name) if classes is None else chosen
+    arrays = chosen or load(name)
     inputs, labels = _planes(arrays.train_inputs), torch.from_numpy(arrays.train_labels)
     mean, deviation = _moments(inputs)
 

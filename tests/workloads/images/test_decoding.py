@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from helpers.made_images import pixels, write
+from helpers.pictures.made import pixels, write
 from PIL import Image
 
 from workloads.data.fetching import DataError

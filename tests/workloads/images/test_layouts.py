@@ -1,7 +1,7 @@
 """Image folders: the layouts that are read, in which order, and what is refused."""
 
 import pytest
-from helpers.made_images import CLASSES, class_folders, imagenet, pixels, write
+from helpers.pictures.made import CLASSES, class_folders, imagenet, pixels, write
 
 from workloads.data.fetching import DataError
 from workloads.data.images import layouts

@@ -3,7 +3,7 @@
 import pytest
 import torch
 import torch.nn.functional as F
-from helpers.made_images import open_images, pixels, write
+from helpers.pictures.made import open_images, pixels, write
 from sklearn.metrics import average_precision_score
 
 from workloads.base import build

@@ -6,7 +6,7 @@ import shutil
 import numpy as np
 import pytest
 import torch
-from helpers.made_images import CLASSES, class_folders, imagenet, pixels, write
+from helpers.pictures.made import CLASSES, class_folders, imagenet, pixels, write
 
 from workloads.data import datasets, images, prepared
 from workloads.data.fetching import DataError

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from helpers.desks import Desk, trained
-from helpers.made_images import imagenet, open_images
+from helpers.pictures.made import imagenet, open_images
 
 from study.config.jobs import parse_jobs
 from study.data import streaming
@@ -62,7 +62,8 @@ def test_each_workload_trains_on_made_images(words, name):
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=pytest.mark.slow if "open" in name else pytest.mark.release) for name in KINDS]
 )
-def test_each_workload_is_swept(words, name, says, tmp_path):
+def test_each_workload_is_swept(words, name, says, tmp_path, monkeypatch):
     """With two loader processes, and a cache."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "home"))  # of the workers
     said = says("sweep", *words(name), "workload.cache=true", "engine.loaders=2", f"results={tmp_path / 'results'}")
     assert "report" in said

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from helpers.made_images import pixels
+from helpers.pictures.made import pixels
 from PIL import Image
 
 from workloads.data.images import transforms

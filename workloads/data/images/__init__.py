@@ -42,12 +42,9 @@ def splits(
     the validation part, or the next `validation_examples` of the permutation. Smaller training sets are the beginning
     of larger ones, and fewer classes are some of the more.
 
-    Evaluated images are resized until their shorter side is S, and cut in the middle. With
-    `augmentation=resized_crop_flip`, training images are random crops and flips (see `transforms`), and evaluated ones
-    are cut from a shorter side of S / 0.875. Batches are not changed here for `augmentation=crop_flip`:
-    `transforms.random_crops_and_flips` does it.
-
-    Images that are the same at every reading and take at most 1 GiB are tensors on `device`; others are data sets.
+    Evaluated images are resized until their shorter side is S (S / 0.875 with `augmentation=resized_crop_flip`, whose
+    training images are random parts), and cut in the middle. `crop_flip` is that of whole batches, and not done here
+    (see `transforms`). Images that are the same at every reading and take at most 1 GiB are tensors; others data sets.
 
     Arguments:
         dataset: one of DATASETS or FOLDERS, or `image_folder` for the images at `path`.

@@ -55,7 +55,7 @@ class Images:
 @dataclass(frozen=True)
 class Layout:
     """Attributes:
-    parts: `train`, `val` and `test` as far as they are there, or one part `all` to be divided.
+    parts: those of `train`, `val` and `test` that are there, or one part `all` to be divided.
     classes: their names; label k is that of number k.
     """
 
@@ -165,7 +165,7 @@ def _of_folders(place: Path) -> Iterable[Labelled]:
 
 
 def _of_list(place: Path) -> Iterable[Labelled]:
-    """The images that a list file names, all of which must be there."""
+    """The images that a list file names. Each file must be there."""
     held = _lines(place)
     missing = [file for file, _ in held if not (place.parent / file).is_file()]
     if missing:

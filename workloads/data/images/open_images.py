@@ -77,7 +77,7 @@ def splits(
 ) -> Splits:
     """Inputs float32 [N, 3, S, S], and targets float32 [N, C]: 1 for labels that human judges saw, otherwise 0.
 
-    A label that nobody judged counts as absent, like one that was judged to be absent. Images without one of the C
+    A label without a judgement counts as absent, like one that was judged to be absent. Images without one of the C
     labels are left out. The splits are those of the files; for the other arguments see `workloads.data.images.splits`.
 
     Raises:

@@ -84,7 +84,7 @@ def folder(dataset: str, path: str | None = None) -> Path:
 
 
 def fetch(name: str, folder: Path | None = None) -> Path:
-    """The folder of one of FOLDERS, none of which is fetched.
+    """The folder of one of FOLDERS; they are not fetched.
 
     Raises:
         DataError: it is not on this machine; the message says where it was looked for and where it comes from.

@@ -95,5 +95,7 @@ def random_crops_and_flips(images: Tensor, generator: torch.Generator) -> Tensor
 
 def normalised(image: Tensor) -> Tensor:
     """Bytes [..., 3, H, W] -> floats with about mean 0 and deviation 1 in each channel."""
-    mean, deviation = (255 * torch.tensor(each)[:, None, None] for each in (MEAN, DEVIATION))
-    return image.to(torch.float32).sub_(mean).div_(deviation)
+    return image.to(torch.float32).sub_(_BYTE_MEAN).div_(_BYTE_DEVIATION)
+
+
+_BYTE_MEAN, _BYTE_DEVIATION = (255 * torch.tensor(each)[:, None, None] for each in (MEAN, DEVIATION))

@@ -23,7 +23,7 @@ def write(path: Path, array: np.ndarray, **options: object) -> Path:
 
 
 def class_folders(root: Path, counts: Mapping[str, int], first: int = 0) -> Path:
-    """A folder for each class with so many JPEG files; `first`: the number of the first picture of each class."""
+    """A folder of JPEG files for each class; `first`: the number of the first picture of each class."""
     for label, (name, count) in enumerate(counts.items()):
         for number in range(count):
             write(root / name / f"{number:03}.jpg", pixels(label, first + number))
