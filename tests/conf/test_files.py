@@ -9,6 +9,7 @@ from study.config.compose import CONF
 from study.config.jobs import build_study, compositions, parse_jobs
 from study.errors import UsageError
 from study.optimizers import OPTIMIZERS
+from study.records import LEGAL_IN_WORKLOADS
 from study.schedules import SCHEDULES
 from study.settings import SAMPLERS
 
@@ -63,7 +64,8 @@ def composed(workload, *overrides):
     for config in compositions([f"workload={workload}", *overrides]):
         study = build_study(config, 64)
         asked = set(study.asked_hyperparameters)
-        assert asked <= set(study.search.space) <= asked | set(study.optional_hyperparameters)
+        known = asked | {*study.optional_hyperparameters, *LEGAL_IN_WORKLOADS}
+        assert asked <= set(study.search.space) <= known
         assert study.name == workload == Path(config.results).name
         found.add((study.optimizer, study.schedule))
     return found
