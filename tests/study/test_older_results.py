@@ -143,7 +143,7 @@ def test_a_class_with_new_arguments_continues_older_folders(tmp_path):
     (folder / "study.json").write_text(json.dumps({"question": question}))
     store.check(tmp_path, [job.study])
     [other] = parse_jobs(["workload=resnet_cifar", "workload.norm=ghost", "batch_size=64", f"results={tmp_path}"])
-    with pytest.raises(store.StoreError, match="workload.norm"):
+    with pytest.raises(store.StoreError, match=r"workload\.norm"):
         store.check(tmp_path, [other.study])
 
 
