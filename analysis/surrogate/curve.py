@@ -25,8 +25,10 @@ from typing import NamedTuple
 
 import numpy as np
 
+from analysis.counting import INFEASIBLE
 from analysis.surrogate import proposals
-from analysis.surrogate.process import Coordinates, Process, Shape, fit
+from analysis.surrogate.divergence import fit_bounded
+from analysis.surrogate.process import Coordinates, Process, Shape
 from analysis.surrogate.proposals import Box, Point
 from analysis.surrogate.responses import Responses, Result, best_points, pooled, responses, slope
 
@@ -65,7 +67,8 @@ def fitted(
     batch_sizes = np.repeat([*results], [len(found) for found in results.values()])
     values = np.concatenate([found.values for found in each.values()])
     noise_variance = np.concatenate([found.noise_variance for found in each.values()])
-    return Fitted(fit(coordinates, points, batch_sizes, values, noise_variance, start), each)
+    diverged = [result.outcome.status == INFEASIBLE for found in results.values() for result in found]
+    return Fitted(fit_bounded(coordinates, points, batch_sizes, values, noise_variance, diverged, start), each)
 
 
 def stage_points(

@@ -9,7 +9,7 @@ Shapes: n trials, m points, D tuned parameters.
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -141,8 +141,7 @@ class Coordinates:
         return np.column_stack([at / lengths, log2_batch / shape.batch_length])
 
 
-@dataclass(frozen=True)
-class Posterior:
+class Posterior(NamedTuple):
     """The process at m points of one batch size: `mean` [m], and `factor` [m, m], a root of the covariance."""
 
     mean: np.ndarray

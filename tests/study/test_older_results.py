@@ -19,7 +19,7 @@ from analysis import load
 from study import run, store, transfer, whole_sweep
 from study.__main__ import main
 from study.calibration import compare
-from study.config.jobs import Job
+from study.config.jobs import Job, parse_jobs
 from study.devices.placement import Placement
 from study.engine import checkpoints, footprint, older
 from study.records import Study
@@ -130,6 +130,21 @@ def test_trials_are_refused_if_an_older_fingerprint_differs(results):
 
 def test_an_older_noisy_quadratic_model_is_calibrated(results):
     compare.check([job_of(results, "nqm/momentum/32", reruns=1)])
+
+
+def test_a_class_with_new_arguments_continues_older_folders(tmp_path):
+    """`norm` and its numbers came later; without them the networks had no norm."""
+    [job] = parse_jobs(["workload=resnet_cifar", "batch_size=64", f"results={tmp_path}"])
+    folder = store.study_folder(tmp_path, job.study)
+    question = json.loads(json.dumps(job.study.question()))
+    for argument in ("norm", "ghost_batch", "norm_groups"):
+        del question["workload"][argument]
+    folder.mkdir(parents=True)
+    (folder / "study.json").write_text(json.dumps({"question": question}))
+    store.check(tmp_path, [job.study])
+    [other] = parse_jobs(["workload=resnet_cifar", "workload.norm=ghost", "batch_size=64", f"results={tmp_path}"])
+    with pytest.raises(store.StoreError, match=r"workload\.norm"):
+        store.check(tmp_path, [other.study])
 
 
 def test_what_is_complete_needs_no_continuing(results):

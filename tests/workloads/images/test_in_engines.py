@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from helpers.desks import Desk, assert_near, assert_same_bits, fixed_trial, trained
+from helpers.desks import Desk, Killed, assert_near, assert_same_bits, fixed_trial, trained, training
 from helpers.users.pictures import GHOST, NETWORKS
 
 from study.engine import can_fuse, lane_count
@@ -104,3 +104,17 @@ def test_averaged_weights_are_judged_with_the_current_running_averages(asked):
     study, workload = asked("vmap", space=space), NETWORKS["pre-activation ghost"]
     found = trained(study, Desk([fixed_trial(study)]), (4,), workload)
     assert_near(found, trained(replace(study, arithmetic="plain"), Desk([fixed_trial(study)]), (4,), workload), 1e-4)
+
+
+def test_killed_lanes_continue_with_their_running_averages(asked):
+    study, workload = asked("vmap"), NETWORKS["pre-activation ghost"]
+    expected, finished, kept, kills = trained(study, desk(study), (4,), workload), {}, {}, 0
+    while len(finished) < len(expected):
+        left = Desk([trial for trial in desk(study).trials if trial.index not in finished], 0, kept, lives=3)
+        try:
+            for curve in training(study, left, (4,), workload):
+                finished[curve.trial.index] = curve
+        except Killed:
+            kills += 1
+    assert kills > 2
+    assert_same_bits(finished, expected)
