@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 
 import torch
+from torch import nn
 from torch.utils.data import DataLoader
 
 from study.data import trees
@@ -186,11 +187,13 @@ def source(
 
 def layout_for(workload: Workload, inputs: Tree) -> torch.memory_format:
     """Channels-last, the fastest layout of images; contiguous if the model fails with it on these examples [B, ...] but
-    works without, such as with `x.view(len(x), -1)` after a convolution."""
+    works without, such as with `x.view(len(x), -1)` after a convolution, or if it `overruns`."""
     with generators.seeded(0):
         model = workload.model()
         if not (are_images(inputs) or any(parameter.dim() == 4 for parameter in model.parameters())):
             return torch.channels_last
+        if overruns(model):
+            return torch.contiguous_format
 
         def works(layout: torch.memory_format) -> bool:
             tried = copy.deepcopy(model).to(memory_format=layout)  # type: ignore[call-overload]
@@ -206,3 +209,18 @@ def layout_for(workload: Workload, inputs: Tree) -> torch.memory_format:
 
         fails = not works(torch.channels_last)
         return torch.contiguous_format if fails and works(torch.contiguous_format) else torch.channels_last
+
+
+def overruns(model: nn.Module) -> bool:
+    """Whether a gradient of the model in channels-last may write outside of its memory on a CPU and crash.
+
+    That of a 1x1 convolution with a stride and fewer than 16 inputs does, in torch up to at least 2.14
+    (https://github.com/uxlfoundation/oneDNN/issues/6035).
+    """
+    return any(
+        isinstance(layer, nn.Conv2d)
+        and max(layer.kernel_size) == 1
+        and max(layer.stride) > 1
+        and layer.in_channels // layer.groups < 16
+        for layer in model.modules()
+    )

@@ -93,8 +93,7 @@ class ResNet(ImageClassification):
             if value not in known and not (field == "block" and value is None):
                 raise ValueError(f"unknown workload.{field} {value!r}{suggest(str(value), known)}")
         size = self.size
-        # torch 2.13 on a CPU writes outside of its memory in the gradient of shortcuts from fewer channels.
-        require_whole("workload.width", size.width, 8)
+        require_whole("workload.width", size.width, 1)
         for blocks in size.blocks:
             require_whole("each of workload.blocks", blocks, 1)
         norm = norm_layer(self.norm, self.ghost_batch, self.norm_groups)
@@ -173,15 +172,16 @@ class Block(nn.Module):
         return F.relu(self.branch(x).add_(self.shortcut(x)), inplace=True)
 
 
-class Padded(nn.Module):
+class Every(nn.Module):
     """Every `stride`-th pixel of each row and column, followed by `channels` channels of zeros."""
 
-    def __init__(self, channels: int, stride: int) -> None:
+    def __init__(self, stride: int, channels: int = 0) -> None:
         super().__init__()
-        self.channels, self.stride = channels, stride
+        self.stride, self.channels = stride, channels
 
     def forward(self, x: Tensor) -> Tensor:
-        return F.pad(x[:, :, :: self.stride, :: self.stride], (0, 0, 0, 0, 0, self.channels))
+        x = x[:, :, :: self.stride, :: self.stride]
+        return F.pad(x, (0, 0, 0, 0, 0, self.channels)) if self.channels else x
 
 
 def _convolution(norm: NormLayer, inputs: int, filters: int, kernel: int, stride: int = 1) -> list[nn.Module]:
@@ -203,8 +203,10 @@ def _shortcut(kind: str, convolution: Convolution, inputs: int, outputs: int, st
     if stride == 1 and inputs == outputs:
         return nn.Identity()
     if kind == "padding":
-        return Padded(outputs - inputs, stride)
-    return nn.Sequential(*convolution(inputs, outputs, 1, stride))
+        return Every(stride, outputs - inputs)
+    # Not a 1x1 convolution with a stride: on CPUs its gradient may write outside of its memory if there are fewer than
+    # 16 inputs (https://github.com/uxlfoundation/oneDNN/issues/6035).
+    return nn.Sequential(Every(stride), *convolution(inputs, outputs, 1))
 
 
 def _basic(convolution: Convolution, inputs: int, filters: int, stride: int) -> list[nn.Module]:

@@ -68,7 +68,7 @@ def _normed(norm: str) -> dict[str, Any]:
     common = {**COMMON, **NORMED, "norm": norm}
     bottleneck = {"block": "bottleneck", "blocks": (1, 1), "width": 8, "shortcut": "padding"}
     return {
-        f"basic {norm}": MadeResNet(**common, depth=8, width=8, stem="cifar"),
+        f"basic {norm}": MadeResNet(**common, depth=8, width=4, stem="cifar"),
         f"bottleneck {norm}": MadeResNet(**common, **bottleneck),
         f"vgg {norm}": MadeVgg(**common, convolutions=(1, 2), filters=(4, 6), units=(16,)),
         f"pre-activation {norm}": MadeResNetCifar(**common),

@@ -45,6 +45,25 @@ def test_models_that_take_one_layout_of_images(make_study, modes, expected):
     assert stateful(study, workload, *few, layout) == State()
 
 
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({"in_channels": 4, "kernel_size": 1, "stride": 2}, CONTIGUOUS),
+        ({"in_channels": 32, "kernel_size": 1, "stride": (1, 2), "groups": 4}, CONTIGUOUS),
+        ({"in_channels": 16, "kernel_size": 1, "stride": 2}, torch.channels_last),
+        ({"in_channels": 4, "kernel_size": 3, "stride": 2}, torch.channels_last),
+        ({"in_channels": 4, "kernel_size": 1}, torch.channels_last),
+    ],
+    ids=str,
+)
+def test_gradients_that_would_overrun_their_memory_take_the_other_layout(make_study, options, expected):
+    """In channels-last this process would crash: "corrupted double-linked list"."""
+    first = nn.Conv2d(3, options["in_channels"], 3)
+    layers = [first, nn.Conv2d(**options, out_channels=8), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 2)]
+    few = torch.randn(8, 3, 8, 8), torch.arange(8) % 2
+    assert check_model(make_study(), Made(lambda: nn.Sequential(*layers)), *few) == expected
+
+
 def test_the_last_part_of_an_evaluation_may_hold_one_example(make_study):
     def of_several(self, y):
         assert self.training or len(y) > 1

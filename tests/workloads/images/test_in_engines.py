@@ -19,8 +19,13 @@ SPACE = {
     "label_smoothing": {"choices": [0.0, 0.1, 0.2, 0.0, 0.3]},
 }
 STEPS = 6
-SHORT = ("basic ghost", "vgg none", "vit layer")
+FUSED = ("basic ghost", "vgg none", "vit layer")
+SPLIT = (*FUSED, "bottleneck group", "pre-activation layer")
 """Run by default; the others in CI."""
+
+
+def networks(default):
+    return [pytest.param(name, marks=[pytest.mark.slow] * (name not in default)) for name in NETWORKS]
 
 
 @pytest.fixture
@@ -39,9 +44,7 @@ def desk(study, order=range(5)):
     return Desk([study.trial(index, chosen[index]) for index in order])
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[pytest.mark.slow] * (name not in SHORT)) for name in NETWORKS]
-)
+@pytest.mark.parametrize("name", networks(FUSED))
 def test_lanes_are_trials_alone(asked, name):
     study, workload = asked("vmap"), NETWORKS[name]
     data = workload.data()
@@ -55,7 +58,7 @@ def test_lanes_are_trials_alone(asked, name):
     assert_near(alone, plain, 1e-4)
 
 
-@pytest.mark.parametrize("name", NETWORKS)
+@pytest.mark.parametrize("name", networks(SPLIT))
 def test_parts_of_a_batch_are_the_whole(asked, name):
     """Gradients and running averages, in micro-batches of every size that ghost batches allow."""
     workload = NETWORKS[name]

@@ -183,6 +183,15 @@ def test_without_a_norm_the_pre_activation_network_is_as_before():
     assert names[-2:] == ["6.weight", "6.bias"]
 
 
+def test_no_convolution_of_one_pixel_has_a_stride():
+    """Its gradient writes outside of its memory on CPUs, see `_shortcut`."""
+    for depth in (8, 50):
+        layers = [
+            layer for layer in resnet(3, 10, size_of(depth), norm=GHOSTS).modules() if isinstance(layer, nn.Conv2d)
+        ]
+        assert not [layer for layer in layers if layer.kernel_size == (1, 1) and layer.stride != (1, 1)]
+
+
 @pytest.mark.parametrize("norm", ["ghost", "none"])
 @pytest.mark.parametrize("zero_init", [True, False])
 def test_a_block_starts_as_its_shortcut(norm, zero_init):
@@ -228,7 +237,7 @@ def test_a_network_starts_near_chance_and_drops_in_training_only(name):
         (ResNet, {"block": "basics"}, "unknown workload.block 'basics'.*basic"),
         (ResNet, {"stem": "none"}, "unknown workload.stem 'none'"),
         (ResNet, {"shortcut": "pad"}, "unknown workload.shortcut 'pad'"),
-        (ResNet, {"width": 4}, "workload.width must be a whole number of at least 8, but got 4"),
+        (ResNet, {"width": 0}, "workload.width must be a whole number of at least 1, but got 0"),
         (ResNet, {"blocks": (2, 0)}, "each of workload.blocks must be a whole number of at least 1, but got 0"),
         (ResNet, {"norm": "group", "width": 48}, "norm_groups must divide the 48 channels .* got 32; .* is 24"),
         (ResNetCifar, {"norm": "group", "norm_groups": 32}, "must divide the 16 channels"),
