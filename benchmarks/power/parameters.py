@@ -4,8 +4,8 @@
 
 Each problem is a sweep over two or three batch sizes. It is searched by refine with 6 scouts, by refine with 2 D + 2
 scouts (D tuned parameters), and by Sobol with as many trials as cost at least as many steps, each from several search
-seeds. The searches are those of `study sweep`, trained in this process. The reference of a batch size is the least median over
-many fresh seeds among all tuned configurations and those of a large search.
+seeds. The searches are those of `study sweep`, trained in this process. The reference of a batch size is the least
+median over many fresh seeds among all tuned configurations and those of a large search.
 
 Columns: `bias`, `sd` and `rmse` of log steps of the tuned configuration with its four fresh seeds against the
 reference; `shortfall`, the mean of the same from FRESH fresh seeds, and its standard error, over batch sizes and search
