@@ -79,7 +79,13 @@ def fit_bounded(
     diverged: ArrayLike,
     start: Shape | None = None,
 ) -> Process:
-    """As `process.fit`, by the trials that did not diverge; by all of them if none diverged, or nearly all did."""
+    """As `process.fit`, by the trials that did not diverge; by all of them if none diverged, or nearly all did.
+
+    >>> coordinates = Coordinates.of({"learning_rate": {"low": 0.01, "high": 10.0, "scale": "log"}})
+    >>> units, steps = [[0.2], [0.4], [0.6], [0.8]], [1.0, 0.5, 0.0, WORST]
+    >>> type(fit_bounded(coordinates, units, [64] * 4, steps, [0.0] * 4, [False] * 4)).__name__
+    'Process'
+    """
     bad = np.asarray(diverged, dtype=bool)
     if not bad.any() or (~bad).sum() < FEWEST:
         return fit(coordinates, points, batch_sizes, values, noise_variance, start)
