@@ -23,6 +23,7 @@ NETWORKS = {
     "resnet": {"_target_": "workloads.images.resnet.ResNet", "depth": 8, "stem": "cifar", "norm": "none"},
     "resnet50": {"_target_": "workloads.images.resnet.ResNet", "depth": 50, "width": 8},
     "vgg11": {"_target_": "workloads.images.vgg.Vgg", "filters": [8, 16, 32, 32, 32], "units": [64], "dropout": 0.0},
+    "vit": {"_target_": "workloads.images.vit.Vit", "patch": 8, "width": 24, "depth": 2, "heads": 3, "mlp_width": 48},
 }
 
 

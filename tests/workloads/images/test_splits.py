@@ -142,12 +142,12 @@ def test_one_folder_holds_out_as_many_test_images(tmp_path):
         split(tmp_path / "all", train_examples=25)
 
 
-@pytest.mark.parametrize("cache", [False, True])
+@pytest.mark.parametrize("cached", [False, True])
 @pytest.mark.parametrize("size", [12, 8, 20])
-def test_large_sets_are_read_image_by_image_with_the_same_values(folder, size, cache, monkeypatch):
-    held = split(folder, image_size=size, cache=cache)
+def test_large_sets_are_read_image_by_image_with_the_same_values(folder, size, cached, monkeypatch):
+    held = split(folder, image_size=size, cache=cached)
     monkeypatch.setattr(sets, "RESIDENT_BYTES", 0)
-    read = split(folder, image_size=size, cache=not cache)
+    read = split(folder, image_size=size, cache=not cached)
     for one, other in zip(held, read, strict=True):
         assert isinstance(one, tuple)
         inputs, labels = default(other)
