@@ -9,12 +9,13 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, IterableDataset, default_collate
+from torch.utils.data import DataLoader, default_collate
 
 from analysis.question.branches import SPLIT, VALIDATION
 from study.checks.calling import calling
 from study.data import digest, trees
 from study.data.examples import Examples, splits_of
+from study.data.single_pass import SinglePass, ended, is_stream
 from study.errors import UsageError
 from study.records import Study
 from workloads.base import Splits, Workload, build, optional
@@ -154,7 +155,9 @@ def _check_data_set(study: Study, examples: Examples, name: str, split: Any) -> 
         count = len(split)
     if not count:
         raise UsageError(f"{where} must not be empty; give it examples.")
-    indices = digest.spaced(count, digest.ITEMS)
+    if isinstance(split, SinglePass):
+        _check_stream(study, split)
+    indices = digest.spaced(examples.reach(name), digest.ITEMS)
     items = []
     for index in indices:
         with calling(study, f"{name} split's example {index}"):
@@ -181,12 +184,31 @@ def _check_data_set(study: Study, examples: Examples, name: str, split: Any) -> 
             )
 
 
-def _check_kind(where: str, split: Any) -> None:
-    """Raise UsageError unless a split that is no tuple is a map-style data set."""
-    if isinstance(split, IterableDataset):
+def _check_stream(study: Study, split: SinglePass) -> None:
+    """Raise UsageError unless the training split may be a stream, and gives the same examples at each start."""
+    where, kind = f"the train split of {study.name}", type(split.stream).__name__
+    if not study.budget.single_pass:
         raise UsageError(
-            f"{where} is an IterableDataset, whose examples cannot be read in the order of a trial's seed; return a "
-            "map-style data set, with __len__ and __getitem__, or tensors."
+            f"{where}, a {kind}, has an order of its own, so that it can be read only once, from its start; set "
+            "budget.single_pass=true, or return a map-style data set, with __len__ and __getitem__, or tensors."
+        )
+    cure = "let each iter() of it start with the same example, or return an object whose __iter__ makes the iterator"
+    with calling(study, "train split", "by iter()"):
+        if iter(split.stream) is split.stream:
+            raise UsageError(f"every trial starts {where} anew, but it is an iterator, a {kind}; {cure}.")
+        got, alike = len(split.first), split.starts_alike()
+    if got < split.reach:
+        raise UsageError(ended(got, len(split)))
+    if not alike:
+        raise UsageError(f"every trial starts {where} anew, but a second start gave other examples; {cure}.")
+
+
+def _check_kind(where: str, split: Any) -> None:
+    """Raise UsageError unless a split that is no tuple is a map-style data set, or the training split as a stream."""
+    if is_stream(split):
+        raise UsageError(
+            f"{where}, a {type(split).__name__}, has an order of its own, which only the training split may have, with "
+            "budget.single_pass=true; return a map-style data set, with __len__ and __getitem__, or tensors."
         )
     if isinstance(split, DataLoader):
         raise UsageError(f"{where} is a DataLoader, but the study makes its own batches; return its `dataset`.")

@@ -117,7 +117,7 @@ def _fails(model: nn.Module, inputs: trees.Tree) -> bool:
 
 
 def _check_labels(study: Study, workload: Workload, model: nn.Module, name: str, examples: Examples) -> None:
-    split, count = examples.splits[name], examples.count(name)
+    split, count = examples.splits[name], examples.reach(name)
     resident = isinstance(split, tuple)
     labels = labelled(split[1]) if resident else digest.spaced(count, digest.ITEMS)
     if not labels:

@@ -153,7 +153,7 @@ def _behaviour(
     Arguments:
         evaluated: bytes that an evaluation keeps for each example.
     """
-    chosen, val = mixture(examples.count("train")), examples.count("val")
+    chosen, val = mixture(examples.reach("train")), examples.count("val")
     most = max(3, int(CHECKED_BYTES / evaluated))
     mixed = examples.read("train", chosen[:: -(-len(chosen) // most)])
     more = examples.read("val", range(min(val, EVALUATION_CHUNK)))[1] if metrics_of(workload) else None

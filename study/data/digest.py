@@ -97,7 +97,8 @@ def _of_split(examples: Examples, name: str) -> dict[str, float]:
         most = [ROWS] * len(trees.leaves(split[0])) + [count] * len(trees.leaves(split[1]))
         pieces = [[_some(leaf, rows)] for leaf, rows in zip(trees.leaves(split), most, strict=True)]
     else:
-        of_items = [trees.leaves(examples.read(name, [index])) for index in spaced(count, ITEMS)]
+        chosen = spaced(examples.reach(name), ITEMS)
+        of_items = [trees.leaves(examples.read(name, [index])) for index in chosen]
         pieces = [[leaves[i] for leaves in of_items if i < len(leaves)] for i in range(max(map(len, of_items)))]
     return {"examples": float(count), **numbers(pieces)}
 

@@ -3,6 +3,7 @@
 Shapes: B examples in a batch, N examples in a split.
 """
 
+import operator
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -11,6 +12,7 @@ from torch import Tensor
 from torch.utils.data import Dataset, default_collate
 
 from study.data import trees
+from study.data.single_pass import HEAD, SinglePass, is_stream
 from study.data.trees import Tree
 from study.devices import generators
 from workloads.base import Splits, Workload
@@ -87,8 +89,22 @@ class Examples(Dataset):
         held = self.splits[split]
         return trees.count(held[1]) if isinstance(held, tuple) else len(held)
 
+    def reach(self, split: str) -> int:
+        """Number of its first examples that can be read by index: of a stream only some, otherwise all."""
+        held = self.splits[split]
+        return held.reach if isinstance(held, SinglePass) else self.count(split)
+
 
 def splits_of(workload: Workload) -> Splits:
-    """The workload's splits on the CPU: equal in every process if they draw only from the global generators."""
+    """The workload's splits on the CPU: equal in every process if they draw only from the global generators.
+
+    A training split that is a stream becomes a `SinglePass`.
+    """
     with generators.seeded(SPLITS_SEED):
-        return workload.splits(torch.device("cpu"))
+        splits = workload.splits(torch.device("cpu"))
+        if not isinstance(splits, Splits) or not is_stream(splits.train):
+            return splits  # the check before a sweep judges it
+        examples = min(workload.train_examples, operator.length_hint(splits.train, workload.train_examples))
+        val = next(iter(trees.leaves(splits.val)), ()) if isinstance(splits.val, tuple) else splits.val
+        reach = max(HEAD, operator.length_hint(val))
+        return splits._replace(train=SinglePass(splits.train, examples, reach))

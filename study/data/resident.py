@@ -111,7 +111,7 @@ class Data:
     def reader(self, batches: Batches, parts: Sequence[slice], augment: Augment | None = None) -> Reader:
         """The reader of one trial's micro-batches."""
         if augment is not None:
-            return AugmentedParts(lambda step: self.examples_of(batches(step)), parts, augment)
+            return AugmentedParts(lambda step, _: self.examples_of(batches(step)), parts, augment)
         return lambda step, number: self.examples_of(batches(step)[parts[number]])
 
     def chunks(self, split: str, examples: Sequence[int], size: int) -> Iterator[tuple[Tree, Tree]]:
@@ -151,16 +151,16 @@ class AugmentedParts:
     """A `Reader` of the parts of augmented batches. The whole batch is augmented at once, so parts change nothing.
 
     Arguments:
-        read: step -> inputs and targets of the whole batch.
+        whole: the reader of whole batches.
     """
 
-    def __init__(self, read: Callable[[int], tuple[Tree, Tree]], parts: Sequence[slice], augment: Augment) -> None:
-        self._read, self._parts, self._augment = read, parts, augment
+    def __init__(self, whole: Reader, parts: Sequence[slice], augment: Augment) -> None:
+        self.whole, self._parts, self._augment = whole, parts, augment
         self._latest: tuple[int, Tree, Tree] | None = None
 
     def __call__(self, step: int, number: int) -> tuple[Tree, Tree]:
         if self._latest is None or self._latest[0] != step:
-            inputs, targets = self._read(step)
+            inputs, targets = self.whole(step, 0)
             self._latest = step, self._augment(inputs, step), targets
         _, inputs, targets = self._latest
         of_part = self._parts[number]

@@ -14,15 +14,17 @@ import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import Any
 
 import torch
 from torch import nn
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, Dataset
 
 from study.data import trees
 from study.data.examples import Examples, Request, splits_of
 from study.data.order import Batches
 from study.data.resident import Augment, AugmentedParts, Data, Reader, Source, are_images, channels_last, in_chunks
+from study.data.single_pass import InOrder, SinglePass, StreamReader
 from study.data.trees import Tree
 from study.devices import generators
 from study.devices.distributed import Team
@@ -37,16 +39,16 @@ DATA_SHARE = 0.5
 class Order:
     """A sampler whose requests can be replaced while the DataLoader lives."""
 
-    requests: Iterable[Request] = ()
+    requests: Iterable[Any] = ()
 
-    def __iter__(self) -> Iterator[Request]:
+    def __iter__(self) -> Iterator[Any]:
         return iter(self.requests)
 
 
 class Stream:
     """Reads requested batches ahead of time, in order, in `loaders` persistent processes."""
 
-    def __init__(self, examples: Examples, device: torch.device, loaders: int) -> None:
+    def __init__(self, examples: Dataset, device: torch.device, loaders: int) -> None:
         self.order = Order()
         self.loader = DataLoader(
             examples,
@@ -61,7 +63,7 @@ class Stream:
             generator=torch.Generator(),  # otherwise the loader draws from torch's global generator
         )
 
-    def read(self, requests: Iterable[Request]) -> Iterator[tuple[Tree, Tree]]:
+    def read(self, requests: Iterable[Any]) -> Iterator[Any]:
         """Iterate over the batches of these requests; earlier requests are dropped."""
         self.order.requests = requests
         return iter(self.loader)
@@ -76,7 +78,7 @@ class Streamed:
     """A `study.data.resident.Source` that reads batches from host memory or disk.
 
     Attributes:
-        training, evaluation: two independent readers of `stored`.
+        training, evaluation: two independent readers of `stored`, or of its stream.
         images, layout: as in `study.data.resident.Data`.
     """
 
@@ -108,10 +110,12 @@ class Streamed:
         order = Batches(batches.seed, batches.examples, batches.batch_size, torch.device("cpu"))
         if augment is not None:
             whole = self._reader(order, [slice(0, batches.batch_size)])
-            return AugmentedParts(lambda step: whole(step, 0), parts, augment)
+            return AugmentedParts(whole, parts, augment)
         return self._reader(order, parts)
 
     def _reader(self, order: Batches, parts: Sequence[slice]) -> Reader:
+        if isinstance(self.stored.splits["train"], SinglePass):
+            return StreamReader(self.training.read, order, parts, self._on_device)
         latest: tuple[Tree, Tree] | None = None
         coming: Iterator[tuple[Tree, Tree]] = iter(())
         place = -1
@@ -180,7 +184,9 @@ def source(
     if not needed(splits, device, gigabytes):
         del stored
         return Data.of(splits, there, layout)
-    training, evaluation = (Stream(stored, there, loaders) for _ in range(2))
+    evaluation, training = Stream(stored, there, loaders), Stream(stored, there, loaders)
+    if isinstance(once := stored.splits["train"], SinglePass):  # a second loader would read the whole stream, too
+        training = Stream(InOrder(once, stored.collate), there, min(loaders, 1))
     images = are_images(first[0]) and layout == torch.channels_last
     return Streamed(stored, there, training, evaluation, images, layout=layout)
 

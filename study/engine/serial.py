@@ -13,7 +13,8 @@ from torch import Tensor, nn
 
 from study.data import trees
 from study.data.order import Batches, places
-from study.data.resident import Source, augmentation
+from study.data.resident import AugmentedParts, Source, augmentation
+from study.data.single_pass import StreamReader
 from study.data.trees import Tree
 from study.devices import generators
 from study.devices.distributed import Team
@@ -173,6 +174,8 @@ class Run:
         kept = [{**group, **held} for group, held in zip(groups, found.state["groups"], strict=True)]
         self.optimizer.load_state_dict({"state": found.state["state"], "param_groups": kept})
         hidden_state.put(self.model, found.state.get("attributes", {}))
+        if (stream := self._stream()) is not None:
+            stream.saved = found.state.get("stream")
 
     @property
     def weights(self) -> dict[str, Tensor]:
@@ -226,8 +229,15 @@ class Run:
             return
         if changed:
             state["attributes"] = changed
+        if (stream := self._stream()) is not None and hidden_state.is_plain(stream.saved):
+            state["stream"] = stream.saved
         content = checkpoints.pack(self.log, Checkpoint(self.step, self.weights, state)) if self.team.rank == 0 else b""
         proposals.keep(self.trial.index, content)
+
+    def _stream(self) -> StreamReader | None:
+        """The reader of the training data if they are a stream."""
+        reader = self.read.whole if isinstance(self.read, AugmentedParts) else self.read
+        return reader if isinstance(reader, StreamReader) else None
 
     def predict(self, inputs: Tree, averaged: bool = False) -> Tree:
         """The model's outputs [N, ...] for inputs [N, ...], dropout off; `averaged`: with averaged weights.

@@ -138,7 +138,7 @@ def padded(examples):
 @pytest.mark.parametrize(
     ("split", "said"),
     [
-        (Endless(), "the train split of mine is an IterableDataset, .*; return a map-style data set, with __len__"),
+        (Endless(), "split of mine, a Endless, has an order of its own, which only the training split may have"),
         (DataLoader(TensorDataset(X, Y)), "is a DataLoader, .*; return its `dataset`"),
         (Unsized(), "a Unsized, has no __len__; add the method"),
         ([X, Y], r"is a list; write \(inputs, targets\)"),
