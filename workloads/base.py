@@ -29,7 +29,11 @@ Weights = Callable[[Any], Tensor]
 Split = tuple[Any, Any] | Dataset
 """(inputs [N, ...], targets [N, ...]), each a tensor or a tree of tensors (tuples, lists, mappings); or a map-style
 data set with an (input, target) for each index. If `__getitem__` is random, it draws from the global generators of
-torch, NumPy or `random`, which are seeded before each call."""
+torch, NumPy or `random`, which are seeded before each call.
+
+With `budget.single_pass=true` the training split may be a stream: any object whose `__iter__` gives its (input, target)
+pairs from the first one on. Every trial starts it once. It may have `set_epoch(number)`, which is called with the
+trial's order seed, and `state_dict()` and `load_state_dict(state)`, so that checkpoints know where it is."""
 
 
 class Splits(NamedTuple):

@@ -31,25 +31,23 @@ def smoothed_cross_entropy(
     `paper` puts 1 - eps on the label and eps / (K - 1) on every other class (Shallue et al. 2019);
     `uniform` puts 1 - eps + eps / K on the label and eps / K on every other class (Szegedy et al. 2016).
 
-    Of logits [B, T, C] and targets [B, T]: the mean over the counted tokens of each example.
+    Of logits [B, T, C] and targets [B, T]: the mean over the counted tokens of each example. 0 for an ignored target.
 
     Arguments:
         label_smoothing: a number, or one for each example [B].
     """
-    tokens, labels = targets.dim() > 1, targets
-    if tokens:
-        labels = targets.where(targets != ignore_index, 0)
-        if isinstance(label_smoothing, Tensor) and label_smoothing.dim():
-            label_smoothing = label_smoothing.unsqueeze(1)
+    counted = targets != ignore_index
+    if targets.dim() > 1 and isinstance(label_smoothing, Tensor) and label_smoothing.dim():
+        label_smoothing = label_smoothing.unsqueeze(1)
     log_probabilities = F.log_softmax(logits, dim=-1)
-    on_label = log_probabilities.gather(-1, labels.unsqueeze(-1)).squeeze(-1)
+    on_label = log_probabilities.gather(-1, targets.where(counted, 0).unsqueeze(-1)).squeeze(-1)
     on_all = log_probabilities.sum(-1)
     classes = logits.shape[-1]
     if convention == "paper":
         each = -(1 - label_smoothing) * on_label - label_smoothing / (classes - 1) * (on_all - on_label)
     else:
         each = -(1 - label_smoothing) * on_label - label_smoothing / classes * on_all
-    return base.mean_over_tokens(each, targets, ignore_index) if tokens else each
+    return base.mean_over_tokens(each, targets, ignore_index) if targets.dim() > 1 else each.where(counted, 0)
 
 
 def smoothed_loss(

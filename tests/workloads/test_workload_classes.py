@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from workloads.base import build, classification_error, cross_entropy_error
+from workloads.base import IGNORED, build, classification_error, cross_entropy_error
 from workloads.classification import smoothed_cross_entropy
 from workloads.data.datasets import DATASETS
 from workloads.layers import Dropout
@@ -130,6 +130,20 @@ def test_the_loss_smooths_as_configured_unless_smoothing_is_tuned():
         expected = smoothed_cross_entropy(LOGITS, LABELS, 0.3, convention)
         torch.testing.assert_close(workload.loss(LOGITS, LABELS, label_smoothing=0.3), expected)
     torch.testing.assert_close(smooth.loss(LOGITS, LABELS, label_smoothing=0), cross_entropy_error(LOGITS, LABELS))
+
+
+@pytest.mark.parametrize("convention", ["paper", "uniform"])
+@pytest.mark.parametrize("ignored", [IGNORED, 99])
+def test_ignored_targets_have_no_loss_and_no_gradient(convention, ignored):
+    logits = LOGITS.clone().requires_grad_()
+    some = torch.arange(len(LABELS)) % 2 == 0
+    found = smoothed_cross_entropy(logits, LABELS.where(some, ignored), 0.1, convention, ignored)
+    torch.testing.assert_close(found, smoothed_cross_entropy(LOGITS, LABELS, 0.1, convention).where(some, 0))
+    found.sum().backward()
+    assert ((logits.grad != 0).any(1) == some).all()
+    if convention == "uniform":
+        options = {"reduction": "none", "label_smoothing": 0.1, "ignore_index": ignored}
+        torch.testing.assert_close(found, F.cross_entropy(LOGITS, LABELS.where(some, ignored), **options))
 
 
 def test_errors_are_per_example_and_unsmoothed():

@@ -59,11 +59,15 @@ class LanguageModelling:
     label_smoothing_convention: str = "paper"
 
     def __post_init__(self) -> None:
-        text.require_known(self.dataset, self.path)
-        text.vocabulary_size(self.tokenizer, self.vocabulary)
+        self.require_dataset()
         for field, least in (("context", 1), ("train_examples", 1), ("validation_examples", 1), ("split_seed", 0)):
             require_whole(f"workload.{field}", getattr(self, field), least)
         require_smoothing(self.label_smoothing, self.label_smoothing_convention)
+
+    def require_dataset(self) -> None:
+        """Raise ValueError for an unknown text or tokenizer."""
+        text.require_known(self.dataset, self.path)
+        text.vocabulary_size(self.tokenizer, self.vocabulary)
 
     @property
     def tokens(self) -> int:
