@@ -44,12 +44,13 @@ FOREIGN = re.compile(r"hydra(?!\.launcher\.[^_])")
 """Hydra's own keys that the command line may not set: all but the settings of launchers."""
 OWN_OR_WARMUP = OWN | {*Schedule.optional_hyperparameters}
 OPEN = re.compile(
-    r"(search\.space|optimizer\.arguments)\.\w+|"
+    r"(search\.space|optimizer\.arguments)\.\w+|workload\.arguments(\.[\w.]+)?|"
     rf"search\.space\.({'|'.join(sorted(OWN_OR_WARMUP))})\.\w+|"
     r"hydra\.launcher\.(additional_parameters|ray\.init|ray\.remote)\.[\w.-]+"
 )
-"""Keys outside the schema. They are checked later: by the study, if nothing takes the key, or by the launcher. The ends
-of a schedule's ranges are among them, because `search.space.schedule` adds these ranges after composing."""
+"""Keys outside the schema. They are checked later: by the study, if nothing takes the key, by the workload, whose
+`arguments` are for another library, or by the launcher. The ends of a schedule's ranges are among them, because
+`search.space.schedule` adds these ranges after composing."""
 
 JOINED = {
     "space": ("space", "workload", "optimizer"),

@@ -1,4 +1,5 @@
-"""The workloads of docs/guide/adapters.md, as the page prints them, train on small made data."""
+"""The workloads of docs/guide/adapters.md, as the page prints them, and those of workloads/adapters train on small made
+data."""
 
 import importlib.util
 import os
@@ -85,6 +86,18 @@ def text(folder: Path) -> None:
     (folder / "data/lines.txt").write_text("\n".join(lines))
 
 
+def rows(folder: Path) -> None:
+    """Rows of the bytes of some words, with a mask over padding."""
+    import datasets
+
+    generator = np.random.default_rng(0)
+    words = (Path(doc_pages.ROOT) / "LICENSE").read_text().split()[:40]
+    lines = [" ".join(generator.choice(words, size=4)).encode()[:40] for _ in range(500)]
+    padded = {"input_ids": [[*line, *[0] * (40 - len(line))] for line in lines]}
+    mask = {"attention_mask": [[1] * len(line) + [0] * (40 - len(line)) for line in lines]}
+    datasets.Dataset.from_dict(padded | mask).save_to_disk(folder / "data/rows")
+
+
 EXAMPLES: dict[str, tuple[list[str], Callable[[Path], None] | None, list[str]]] = {
     "reviews": (["transformers", "datasets"], tokens, ["classification_error", "cross_entropy_error"]),
     "photos": (["timm", "torchvision"], pictures, ["classification_error", "cross_entropy_error"]),
@@ -92,9 +105,32 @@ EXAMPLES: dict[str, tuple[list[str], Callable[[Path], None] | None, list[str]]] 
     "topics": (["torchmetrics"], None, ["cross_entropy_error", "average_precision_error"]),
     "lines": ([], text, ["cross_entropy_error"]),
     "adapted": (["peft", "transformers", "datasets"], backbone, ["classification_error", "cross_entropy_error"]),
+    "hf_causal_lm": (["transformers", "datasets"], rows, ["classification_error", "cross_entropy_error"]),
+    "timm_image_folder": (["timm", "torchvision"], pictures, ["cross_entropy_error", "classification_error"]),
 }
 """Workload -> the packages it needs, the function that makes its data, and its errors, the one of its goal last."""
 
+SHIPPED = {
+    "hf_causal_lm": [
+        "workload.dataset=input_ids",
+        "workload.path=data/rows",
+        "workload.context=16",
+        "workload.train_examples=400",
+        "workload.validation_examples=50",
+        "workload.arguments={vocab_size:128,n_embd:32,n_layer:2,n_head:2}",
+    ],
+    "timm_image_folder": [
+        "workload.path=data/photos",
+        "workload.image_size=32",
+        "workload.augmentation=crop_flip",
+        "workload.train_examples=240",
+        "workload.validation_examples=30",
+        "workload.model_name=vit_tiny_patch16_224",
+        "workload.arguments={img_size:32,patch_size:8,embed_dim:48,depth:2,num_heads:3}",
+        "schedule=constant",
+    ],
+}
+"""Workload of conf/workload -> the words that make it small."""
 
 VISION = Path(sysconfig.get_path("purelib")) / "vision"
 """Where .ci/run puts timm and torchvision if torchvision is not compiled for the build of torch."""
@@ -118,12 +154,18 @@ def swept(folder: Path, name: str) -> StudyData:
         pytest.skip(f"needs {' and '.join(absent)}")
     for file, content in FILES.items():
         (folder / "mine" / file).parent.mkdir(parents=True, exist_ok=True)
-        (folder / "mine" / file).write_text(OPERATORS + content if apart and file.endswith(".py") else content)
+        (folder / "mine" / file).write_text(content)
+    if apart:
+        (folder / "start").mkdir()
+        (folder / "start/sitecustomize.py").write_text(OPERATORS)
     if make is not None:
         make(folder)
     command = [sys.executable, "-m", "study", "sweep", "--config-dir", "mine", f"workload={name}", *TINY]
+    command += SHIPPED.get(name, [])
     environment = os.environ | {
-        "PYTHONPATH": os.pathsep.join(map(str, [doc_pages.ROOT, *sys.path, *([VISION] if apart else [])]))
+        "PYTHONPATH": os.pathsep.join(
+            map(str, [doc_pages.ROOT, *sys.path, *([folder / "start", VISION] if apart else [])])
+        )
     }
     done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

@@ -14,6 +14,7 @@ from workloads.adapters import token_rows
 from workloads.adapters.packages import package, require_local
 from workloads.base import Splits
 from workloads.language.modelling import LanguageModelling
+from workloads.suggest import suggest
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,14 +25,14 @@ class CausalLm(LanguageModelling):
         dataset: as in `LanguageModelling`, or `input_ids` for a data set at `path` that `save_to_disk` wrote, whose
             rows hold tokens (`workloads.adapters.token_rows`).
         model_type: the name of an architecture, such as `gpt2` or `llama`; its weights are drawn for each trial.
-        config: arguments of its configuration, in place of the defaults. `vocab_size` is that of the tokenizer, and the
+        arguments: of its configuration, in place of the defaults. `vocab_size` is that of the tokenizer, and the
             numbers of special tokens are none, unless given; for `input_ids` give `vocab_size`.
-        checkpoint: a folder that `save_pretrained` wrote, in place of `model_type`: every trial starts from its weights.
-            Its text must be tokenized by its own tokenizer, as `input_ids`.
+        checkpoint: a folder that `save_pretrained` wrote, in place of `model_type`: every trial starts from its
+            weights. Its text must be tokenized by its own tokenizer, as `input_ids`.
     """
 
     model_type: str | None = None
-    config: Mapping[str, Any] = field(default_factory=dict)
+    arguments: Mapping[str, Any] = field(default_factory=dict)
     checkpoint: str | None = None
 
     def require_dataset(self) -> None:
@@ -63,11 +64,15 @@ class CausalLm(LanguageModelling):
         auto = transformers.AutoModelForCausalLM
         if self.checkpoint is not None:
             require_local("workload.checkpoint", self.checkpoint, "config.json")
-            loaded = auto.from_pretrained(self.checkpoint, local_files_only=True, dtype=torch.float32, **self.config)
+            loaded = auto.from_pretrained(self.checkpoint, local_files_only=True, dtype=torch.float32, **self.arguments)
             return Logits(loaded)
         usual = {"bos_token_id": None, "eos_token_id": None, "pad_token_id": None}
         known = {} if self.dataset == token_rows.COLUMN else {"vocab_size": self.tokens}
-        config = transformers.AutoConfig.for_model(self.model_type, **{**usual, **known, **self.config})
+        default = transformers.AutoConfig.for_model(self.model_type)
+        for name in self.arguments:  # transformers keeps unknown ones without using them
+            if not hasattr(default, name):
+                raise ValueError(f"a {self.model_type} takes no argument {name!r}{suggest(name, default.to_dict())}")
+        config = transformers.AutoConfig.for_model(self.model_type, **{**usual, **known, **self.arguments})
         return Logits(auto.from_config(config, dtype=torch.float32))
 
 

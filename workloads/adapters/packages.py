@@ -12,15 +12,13 @@ def package(name: str, cure: str = "pip install 'batch-size-study[adapters]'") -
     try:
         return importlib.import_module(name)
     except ImportError as error:
-        raise DataError(
-            f"this workload needs the package {name}, which cannot be imported ({error}): {cure}."
-        ) from error
+        raise DataError(f"the workload needs the package {name}, which is not here ({error}): {cure}.") from error
 
 
 def require_local(key: str, path: str, file: str | None = None) -> None:
     """Raise DataError unless this path is here, and holds `file` if it is given."""
     if not (Path(path) / (file or "")).exists():
-        what = f"a folder with a {file}" if file else "a file"
+        what = f"a folder with a {file}" if file else "a file or folder"
         raise DataError(
             f"{key} must be {what} on this machine, but got {path!r}, seen from {Path.cwd()}; nothing is downloaded. "
             "Download it once with the library that it is for, save it, and give its path."

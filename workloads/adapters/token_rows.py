@@ -33,9 +33,8 @@ def splits(path: str, context: int, train_examples: int, validation_examples: in
     """
     asked = dict(zip(PARTS, (train_examples, validation_examples, validation_examples), strict=True))
     parts = _parts(path, split_seed)
-    return Splits(
-        *(_windows(parts[part], context, count, f"the part {part} of {path}") for part, count in asked.items())
-    )
+    found = (_windows(parts[name], context, count, f"the part {name} of {path}") for name, count in asked.items())
+    return Splits(*found)
 
 
 def _parts(path: str, split_seed: int) -> Mapping[str, Any]:
@@ -44,9 +43,7 @@ def _parts(path: str, split_seed: int) -> Mapping[str, Any]:
     try:
         held = package("datasets").load_from_disk(path)
     except FileNotFoundError as error:
-        raise DataError(
-            f"workload.path={path} is no data set that Hugging Face's save_to_disk wrote: {error}"
-        ) from error
+        raise DataError(f"{path} holds no data set that Hugging Face's save_to_disk wrote: {error}") from error
     if isinstance(held, Mapping):
         if absent := [part for part in PARTS if part not in held]:
             raise DataError(
