@@ -55,9 +55,7 @@ def test_a_package_that_is_not_installed_is_named(workload, cure, monkeypatch):
 
 def test_nothing_is_downloaded(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(
-        DataError, match="checkpoint must be a file or folder on this machine, but got 'gpt2', seen fro"
-    ):
+    with pytest.raises(DataError, match="checkpoint must be a file or folder on this machine, but got 'gpt2', seen"):
         packages.require_local("workload.checkpoint", "gpt2")
     with pytest.raises(DataError, match=r"workload.path must be .*, but got 'rows'.*; nothing is downloaded"):
         CausalLm(**LM).splits(torch.device("cpu"))
@@ -104,7 +102,7 @@ def test_a_data_set_without_parts_is_divided_by_rows(datasets, tmp_path):
         (
             {},
             (200, 3),
-            "the part train of .* has 32 windows of 4 tokens and the next one, but 200 are asked for; lower",
+            "the part train of .* has 32 windows of 4 tokens and the next one, but 200 are asked for",
         ),
         ({"input_ids": None, "text": ["a"] * 60}, (20, 3), "must have a column input_ids, but has text; tokenize"),
     ],
