@@ -195,12 +195,12 @@ def _check_stream(study: Study, split: SinglePass) -> None:
     cure = "let each iter() of it start with the same example, or return an object whose __iter__ makes the iterator"
     with calling(study, "train split", "by iter()"):
         if iter(split.stream) is split.stream:
-            raise UsageError(f"every trial starts {where} anew, but it is an iterator, a {kind}; {cure}.")
+            raise UsageError(f"every trial starts {where} once more, but it is an iterator, a {kind}; {cure}.")
         got, alike = len(split.first), split.starts_alike()
     if got < split.reach:
         raise UsageError(ended(got, len(split)))
     if not alike:
-        raise UsageError(f"every trial starts {where} anew, but a second start gave other examples; {cure}.")
+        raise UsageError(f"each trial starts {where} once more, but a second start gave other examples; {cure}.")
 
 
 def _check_kind(where: str, split: Any) -> None:

@@ -26,7 +26,7 @@ from study.devices import generators
 from study.errors import Failed
 
 HEAD = 64
-"""So many first examples of a stream, or as many as the validation set has, are kept and read by index."""
+"""This number of first examples of a stream, or that of the validation set if it is larger, is kept."""
 COMPARED = 16
 """Most examples that are compared between two readings."""
 STATE_SECONDS = 1.0

@@ -1,4 +1,4 @@
-"""Packages that not every installation has, and files of theirs that must be on this machine."""
+"""Packages that not every installation has, and files that must be on this machine."""
 
 import importlib
 from pathlib import Path

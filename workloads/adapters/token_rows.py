@@ -18,7 +18,7 @@ from workloads.data.fetching import DataError
 COLUMN = "input_ids"
 PARTS = ("train", "validation", "test")
 HELD_OUT = 20
-"""Of a data set without parts, one row in so many is a validation row, and one in so many a test row."""
+"""Of a data set without parts, one row in 20 is a validation row, and another one a test row."""
 
 
 def splits(path: str, context: int, train_examples: int, validation_examples: int, split_seed: int) -> Splits:

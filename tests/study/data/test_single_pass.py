@@ -120,8 +120,7 @@ def trained(study: Any, workload: Any, data: Any, desk: Desk | None = None) -> A
     return desks.trained(study, desk or Desk([fixed_trial(study)]), workload=workload, data=data)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("loaders", [0, 1])
+@pytest.mark.parametrize(("kind", "loaders"), [*((kind, 0) for kind in KINDS), ("Ordered", 1), ("WithState", 1)])
 def test_killed_and_resumed_equals_uninterrupted(question, kind, loaders):
     micro_batch = 4 if loaders else None
     study, workload = question(micro_batch=micro_batch), Once(kind=kind)
@@ -147,8 +146,7 @@ def test_a_state_saves_reading_what_came_before(question, kind, read):
     assert stream.read == read * BATCH
 
 
-@pytest.mark.parametrize("kind", STREAMS)
-@pytest.mark.parametrize("loaders", [0, 1])
+@pytest.mark.parametrize(("kind", "loaders"), [*((kind, 0) for kind in STREAMS), ("Plain", 1)])
 def test_every_trial_sees_each_example_once_in_the_order_of_the_stream(question, kind, loaders):
     data, parts = source(Once(kind=kind), loaders), [slice(0, 4), slice(4, 6)]
     seen = {}
@@ -205,7 +203,11 @@ def test_a_stream_that_ends_before_the_budget_is_named(question, loaders):
         (lambda split: zip(*split, strict=True), True, "but it is an iterator, a zip; let each iter"),
         (lambda split: Plain([part[:50] for part in split]), True, "stream ended after 50 examples, but .*=64 says"),
         (lambda split: Plain([split[0], torch.rand(3)]), True, "cannot be computed by iter.*ValueError"),
-        (lambda split: Changing(split), True, "starts the train split of mine anew, but a second start gave other"),
+        (
+            lambda split: Changing(split),
+            True,
+            "starts the train split of mine once more, but a second start gave other",
+        ),
     ],
 )
 def test_streams_are_judged_before_a_sweep(split, single, said):
