@@ -205,5 +205,5 @@ def test_own_text_becomes_windows(tmp_path, monkeypatch):
     for number in range(50):
         (tmp_path / f"notes/{number}.txt").write_text(f"Note {number}. " * 300)
     names: dict = {}
-    exec(doc_pages.blocks("docs/guide/language-models.md", "python")[0], names)
+    exec(doc_pages.blocks("docs/guide/language-models.md", "python")[-1], names)
     assert names["inputs"].shape == names["targets"].shape == (1000, 64)
