@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 
 from analysis.estimates.pairs import ALL, BEYOND, CONFIGURATIONS, ONE, SEARCHES, UP_TO
-from analysis.labels import batch_sizes, goal_text, listed, number
+from analysis.labels import goal_text, listed, number
 from analysis.load import GOAL
 from analysis.question.stages import FRESH_SEEDS
 from analysis.tables.compare import FIXED
@@ -114,9 +114,7 @@ def _configurations(pair: pd.DataFrame) -> Iterator[str]:
     known = pair[(pair["kind"] == ONE) & pair["shown"]]["smallest_batch_size"]
     rows = pair[(pair["kind"] == CONFIGURATIONS) & pair["shown"]]
     rows = rows[~rows["smallest_batch_size"].isin(known)]
-    if len(rows):
-        sizes = batch_sizes(rows["smallest_batch_size"].tolist())
-        yield f"by seeds alone, the two configurations also differ at {sizes}, which better tuning may change"
+    yield from (f"{words}, by seeds alone: better tuning may change it" for words in _at(rows, "at batch size"))
 
 
 def _searches(pair: pd.DataFrame) -> Iterator[str]:

@@ -190,6 +190,30 @@ def test_the_comparison_of_optimizers_is_the_published_one():
     assert told in (ROOT / "README.md").read_text()
 
 
+def test_the_comparison_of_optimizers_on_shakespeare_is_the_published_one():
+    tables = ROOT / "results/published/transformer_shakespeare/tables"
+    steps, limits, pairs = (pd.read_csv(tables / f"{name}.csv") for name in ("steps_to_result", "scaling", "compare"))
+    text = (ROOT / "docs/guide/language-models.md").read_text()
+    rows = re.findall(
+        r"^\| `(\w+)`((?: \| [\d,]+| \| not reached)+) \|(?: (\d+) \((\d+) to (\d+)\), ([\d.]+) k| \|)", text, re.M
+    )
+    found = steps.pivot(index="optimizer", columns="batch_size", values="tuned_steps").round()
+    told = {
+        name: ["not reached" if pd.isna(each) else f"{each:,.0f}" for each in of] for name, *of in found.itertuples()
+    }
+    assert {row[0]: row[1].split(" | ")[1:] for row in rows} == told
+    critical = limits[limits["definition"] == "critical_batch_size_mccandlish"].set_index("optimizer")
+    critical = critical[["estimate", "estimate_low", "estimate_high"]].dropna()
+    said = {row[0]: [float(each) for each in row[2:5]] for row in rows if row[2]}
+    assert said == {name: [*of] for name, *of in critical.round().itertuples()}
+    assert {row[0]: float(row[5]) for row in rows if row[5]} == (critical["estimate"] * 64 / 1000).round(1).to_dict()
+    assert f"{steps[['complete', 'infeasible', 'seeds']].sum().sum()}\ntrainings" in text
+    row = pairs[(pairs["kind"] == "all batch sizes") & pairs["shown"]].iloc[0]
+    told = f"{1 / row['ratio']:.2f} times ({1 / row['high']:.2f} to {1 / row['low']:.2f}) fewer steps than AdamW"
+    assert f"Muon needs {told}" in text
+    assert f"Muon needs {told}" in (ROOT / "README.md").read_text()
+
+
 def test_the_file_format_names_every_key_of_a_question():
     question = json.loads((ROOT / PUBLISHED / "studies/mlp_digits/sgd/64/study.json").read_text())["question"]
     page = (ROOT / "docs/reference/format.md").read_text()
