@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -9,7 +10,7 @@ import pytest
 import torch
 
 from helpers.blobs import WORKLOADS
-from study.engine import lanes, serial
+from study.engine import can_fuse, lane_count, lanes, serial
 from study.engine.checkpoints import Pace
 from study.engine.serial import Proposals
 from study.records import Curve, Study, Trial
@@ -144,3 +145,21 @@ def assert_near(found: Any, expected: Any, tolerance: float, metrics: str = "los
         for metric, errors in other.errors.items():
             if metric.endswith(metrics):
                 np.testing.assert_allclose(one.errors[metric], errors, rtol=tolerance, err_msg=metric)
+
+
+def desk(study: Study, order: Sequence[int] = range(5)) -> Desk:
+    """Five trials, number i with the choices of this number; handed out in this order."""
+    chosen = [{name: each.choices[i] for name, each in study.search.space.items()} for i in range(5)]
+    return Desk([study.trial(index, chosen[index]) for index in order])
+
+
+def assert_lanes_are_trials_alone(study: Study, workload: Any) -> None:
+    """Five trials in lanes of every admitted height, and in another order, have the bits of each alone."""
+    assert can_fuse.lanes_fail(study, workload, workload.data()) is None
+    heights = list(lane_count.admitted(study, workload, workload.data(), most=4))
+    assert len(heights) >= 2
+    alone = {i: trained(study, desk(study, [i]), heights[:1], workload)[i] for i in range(5)}
+    for chosen, order in ((heights[:2], range(5)), (heights, [3, 0, 4, 2, 1])):
+        assert_same_bits(trained(study, desk(study, order), chosen, workload), alone)
+    plain = trained(replace(study, arithmetic="plain"), desk(study), workload=workload)
+    assert_near(alone, plain, 1e-4)

@@ -6,9 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from helpers.blobs import CPU
-from study.data.resident import Data
-from workloads.base import Splits
+from helpers.users.made import Made
 from workloads.images.norms import NORMS
 from workloads.images.resnet import ResNet
 from workloads.images.vgg import Vgg
@@ -28,39 +26,28 @@ def pictures(count: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
     return inputs, targets
 
 
-class Made:
-    """The pictures are made; the goals of tests name `loss`."""
-
-    def splits(self, device: torch.device) -> Splits:
-        generator = torch.Generator().manual_seed(0)
-        return Splits(*(pictures(count, generator) for count in (64, 40, 20)))
-
-    @property
-    def errors(self) -> Any:
-        held = super().errors  # type: ignore[misc]
-        return {**held, "loss": held["cross_entropy_error"]}
-
-    def data(self, device: torch.device = CPU) -> Data:
-        return Data.of(self.splits(CPU), device)
+class Pictures(Made):
+    def examples(self, count: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        return pictures(count, generator)
 
 
 @dataclass(frozen=True, kw_only=True)
-class MadeResNet(Made, ResNet):
+class MadeResNet(Pictures, ResNet):
     pass
 
 
 @dataclass(frozen=True, kw_only=True)
-class MadeVgg(Made, Vgg):
+class MadeVgg(Pictures, Vgg):
     pass
 
 
 @dataclass(frozen=True, kw_only=True)
-class MadeVit(Made, Vit):
+class MadeVit(Pictures, Vit):
     pass
 
 
 @dataclass(frozen=True, kw_only=True)
-class MadeResNetCifar(Made, ResNetCifar):
+class MadeResNetCifar(Pictures, ResNetCifar):
     pass
 
 

@@ -6,9 +6,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from helpers.blobs import CPU
-from study.data.resident import Data
-from workloads.base import IGNORED, Splits
+from helpers.users.made import Made
+from workloads.base import IGNORED
 from workloads.language.lstm import LstmLm
 from workloads.language.transformer import TransformerLm
 
@@ -37,31 +36,20 @@ def windows(count: int, generator: torch.Generator, padded: bool) -> tuple[Tenso
     return tokens[:, :-1].contiguous(), targets
 
 
-class Made:
-    """The splits of a language model are made; the goals of tests name `loss`."""
-
+class Windows(Made):
     packed: bool
 
-    def splits(self, device: torch.device) -> Splits:
-        generator = torch.Generator().manual_seed(0)
-        return Splits(*(windows(count, generator, not self.packed) for count in (64, 40, 20)))
-
-    @property
-    def errors(self) -> Any:
-        held = super().errors  # type: ignore[misc]
-        return {**held, "loss": held["cross_entropy_error"]}
-
-    def data(self, device: torch.device = CPU) -> Data:
-        return Data.of(self.splits(CPU), device)
+    def examples(self, count: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        return windows(count, generator, not self.packed)
 
 
 @dataclass(frozen=True, kw_only=True)
-class MadeTransformer(Made, TransformerLm):
+class MadeTransformer(Windows, TransformerLm):
     pass
 
 
 @dataclass(frozen=True, kw_only=True)
-class MadeLstm(Made, LstmLm):
+class MadeLstm(Windows, LstmLm):
     pass
 
 

@@ -1,16 +1,14 @@
 """Language models in the engines: lanes equal trials alone, and parts with unequal numbers of tokens one batch."""
 
-from dataclasses import replace
-
 import pytest
 import torch
 from helpers.blobs import Blobs
-from helpers.desks import Desk, assert_near, assert_same_bits, fixed_trial, trained
+from helpers.desks import Desk, assert_lanes_are_trials_alone, fixed_trial, trained
 from helpers.users.windows import LANGUAGE_MODELS
 from torch import nn
 
 from study.data.resident import Data
-from study.engine import arithmetic, can_fuse, lane_count
+from study.engine import arithmetic
 from study.engine.fused import recurrent
 from study.engine.lanes import Lanes
 from study.engine.serial import Run
@@ -35,25 +33,11 @@ def asked(make_study):
     return make
 
 
-def desk(study, order=range(5)):
-    chosen = [{name: each.choices[i] for name, each in study.search.space.items()} for i in range(5)]
-    return Desk([study.trial(index, chosen[index]) for index in order])
-
-
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=[pytest.mark.slow] * (name in ("rotary", "untied"))) for name in LANGUAGE_MODELS]
 )
 def test_lanes_are_trials_alone(asked, name):
-    study, workload = asked("vmap"), LANGUAGE_MODELS[name]
-    data = workload.data()
-    assert can_fuse.lanes_fail(study, workload, data) is None
-    heights = list(lane_count.admitted(study, workload, data, most=4))
-    assert len(heights) >= 2
-    alone = {i: trained(study, desk(study, [i]), heights[:1], workload)[i] for i in range(5)}
-    for chosen, order in ((heights[:2], range(5)), (heights, [3, 0, 4, 2, 1])):
-        assert_same_bits(trained(study, desk(study, order), chosen, workload), alone)
-    plain = trained(replace(study, arithmetic="plain"), desk(study), workload=workload)
-    assert_near(alone, plain, 1e-4)
+    assert_lanes_are_trials_alone(asked("vmap"), LANGUAGE_MODELS[name])
 
 
 @pytest.mark.parametrize("name", ["padded", "padded lstm"])

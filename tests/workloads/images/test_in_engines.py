@@ -4,10 +4,19 @@ from dataclasses import replace
 
 import pytest
 import torch
-from helpers.desks import Desk, Killed, assert_near, assert_same_bits, fixed_trial, trained, training
+from helpers.desks import (
+    Desk,
+    Killed,
+    assert_lanes_are_trials_alone,
+    assert_near,
+    assert_same_bits,
+    desk,
+    fixed_trial,
+    trained,
+    training,
+)
 from helpers.users.pictures import GHOST, NETWORKS
 
-from study.engine import can_fuse, lane_count
 from study.engine.lanes import Lanes
 from study.engine.serial import Run
 from study.settings import Evaluation
@@ -39,23 +48,9 @@ def asked(make_study):
     return make
 
 
-def desk(study, order=range(5)):
-    chosen = [{name: each.choices[i] for name, each in study.search.space.items()} for i in range(5)]
-    return Desk([study.trial(index, chosen[index]) for index in order])
-
-
 @pytest.mark.parametrize("name", networks(FUSED))
 def test_lanes_are_trials_alone(asked, name):
-    study, workload = asked("vmap"), NETWORKS[name]
-    data = workload.data()
-    assert can_fuse.lanes_fail(study, workload, data) is None
-    heights = list(lane_count.admitted(study, workload, data, most=4))
-    assert len(heights) >= 2
-    alone = {i: trained(study, desk(study, [i]), heights[:1], workload)[i] for i in range(5)}
-    for chosen, order in ((heights[:2], range(5)), (heights, [3, 0, 4, 2, 1])):
-        assert_same_bits(trained(study, desk(study, order), chosen, workload), alone)
-    plain = trained(replace(study, arithmetic="plain"), desk(study), workload=workload)
-    assert_near(alone, plain, 1e-4)
+    assert_lanes_are_trials_alone(asked("vmap"), NETWORKS[name])
 
 
 @pytest.mark.parametrize("name", networks(SPLIT))
