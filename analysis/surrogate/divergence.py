@@ -34,6 +34,8 @@ class Bounded(Process):
     >>> process = Bounded(coordinates, Shape(), units, [64] * 4, steps, [0.0] * 4, [False, False, False, True])
     >>> process.mean([[0.62], [0.78]], 64).round(1).tolist(), process.sd([[0.78]], 64).tolist()
     ([0.2, 1.8], [0.0])
+    >>> process.mean_and_sd([[0.78]], 64)[1].tolist(), process.posterior([[0.78]], 64).factor.tolist()
+    ([0.0], [[0.0]])
     """
 
     def __init__(
