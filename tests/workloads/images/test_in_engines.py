@@ -30,11 +30,15 @@ SPACE = {
 STEPS = 6
 FUSED = ("basic ghost", "vgg none", "vit layer")
 SPLIT = (*FUSED, "bottleneck group", "pre-activation layer")
-"""Run by default; the others in CI."""
+"""Run by default; those of SPLIT that are not in FUSED in CI, and all others before a release."""
 
 
 def networks(default):
-    return [pytest.param(name, marks=[pytest.mark.slow] * (name not in default)) for name in NETWORKS]
+    marks = {
+        name: [] if name in default else [pytest.mark.slow if name in SPLIT else pytest.mark.release]
+        for name in NETWORKS
+    }
+    return [pytest.param(name, marks=marks[name]) for name in NETWORKS]
 
 
 @pytest.fixture
