@@ -200,7 +200,7 @@ class StreamReader:
     def _next(self, step: int, part: int) -> tuple[Tree, Tree]:
         number = step * len(self._parts) + part
         if number != self._number + 1:
-            self._coming = self._read(self._requests(number))
+            self._coming = self._read(_requests(self._batches, self._parts, number, self.saved))
         self._number = number
         inputs, targets, saved = next(self._coming)
         if inputs is None:
@@ -209,15 +209,20 @@ class StreamReader:
             self.saved = pickle.loads(saved)
         return self._placed((inputs, targets))
 
-    def _requests(self, first: int) -> Iterator[Request]:
-        size, saved = self._batches.batch_size, self.saved
-        whole = self._batches.examples // size  # more steps are only timed, so that they may see examples again
-        for number in itertools.count(first):
-            step, part = divmod(number, len(self._parts))
-            chosen = self._parts[part]
-            place = step % whole * size + chosen.start
-            known = saved if saved is not None and saved["place"] <= place else None
-            yield Request(self._batches.seed, place, chosen.stop - chosen.start, known)
+
+def _requests(batches: Batches, parts: Sequence[slice], first: int, saved: Saved | None) -> Iterator[Request]:
+    """The requests of a trial's micro-batches from number `first` on.
+
+    Not a method: a reader in a circle with the loader that holds its requests would be left to the garbage collector,
+    which takes a loader's queues apart first, so that its processes are not told to end and are waited for in vain.
+    """
+    size = batches.batch_size
+    whole = batches.examples // size  # more steps are only timed, so that they may see examples again
+    for number in itertools.count(first):
+        step, part = divmod(number, len(parts))
+        place = step % whole * size + parts[part].start
+        known = saved if saved is not None and saved["place"] <= place else None
+        yield Request(batches.seed, place, parts[part].stop - parts[part].start, known)
 
 
 def ended(got: int, needed: int) -> str:

@@ -1,6 +1,9 @@
 """Training data that are read once: tensors, data sets, and streams with and without a state that brings them back."""
 
+import gc
+import multiprocessing
 import random
+import weakref
 from dataclasses import dataclass, replace
 from functools import partial
 from types import SimpleNamespace
@@ -93,7 +96,7 @@ KINDS = {"tensors": lambda split: split, "map-style": lambda split: TensorDatase
 
 @dataclass
 class Once(Blobs):
-    """Blobs whose training split is of one of the KINDS; `short`: so many examples are missing."""
+    """Blobs whose training split is of one of the KINDS; `short`: the number of examples that it lacks."""
 
     kind: str = "Plain"
     short: int = 0
@@ -177,6 +180,23 @@ def test_training_errors_are_those_of_its_first_examples_whatever_was_trained(qu
     for (inputs, targets), (other, others) in zip(first, data.chunks("train", range(40), 7), strict=True):
         assert torch.equal(inputs, other)
         assert torch.equal(targets, others)
+
+
+@pytest.mark.parametrize("kind", ["map-style", "Plain", "WithState"])
+def test_readers_end_their_processes_without_the_garbage_collector(question, kind):
+    before = set(multiprocessing.active_children())
+    gc.disable()
+    try:
+        data = source(Once(kind=kind), loaders=1)
+        reader = data.reader(Batches(0, EXAMPLES, BATCH, CPU), [slice(0, BATCH)])
+        reader(0, 0)
+        iterator = weakref.ref(data.training.loader._iterator)
+        assert set(multiprocessing.active_children()) > before
+        del data, reader
+        assert iterator() is None
+        assert set(multiprocessing.active_children()) <= before
+    finally:
+        gc.enable()
 
 
 def test_micro_batches_and_reader_processes_change_nothing_but_rounding(question):
