@@ -220,7 +220,7 @@ def layout_for(workload: Workload, inputs: Tree) -> torch.memory_format:
 def overruns(model: nn.Module) -> bool:
     """Whether a gradient of the model in channels-last may write outside of its memory on a CPU and crash.
 
-    That of a 1x1 convolution with a stride and fewer than 16 inputs does, in torch up to at least 2.14
+    That of a 1x1 convolution with a stride and fewer than 16 inputs does, in torch 2.13
     (https://github.com/uxlfoundation/oneDNN/issues/6035).
     """
     return any(
