@@ -166,6 +166,19 @@ def token_weights(targets: Tensor, ignore_index: int = IGNORED) -> Tensor:
     return (targets != ignore_index).sum(1).float()
 
 
+def with_given(size: Any, workload: Any) -> Any:
+    """A named tuple of numbers, with those that the workload's fields of the same names give in their place; a field
+    that is None gives none.
+
+    >>> from collections import namedtuple
+    >>> size, given = namedtuple("Size", "width depth"), namedtuple("Workload", "width depth")
+    >>> with_given(size(512, 6), given(width=64, depth=None))
+    Size(width=64, depth=6)
+    """
+    given = {name: getattr(workload, name) for name in size._fields}
+    return size._replace(**{name: value for name, value in given.items() if value is not None})
+
+
 def require_whole(name: str, value: Any, least: int) -> None:
     """Raise ValueError unless `value` is a whole number of at least `least`."""
     if not isinstance(value, int) or isinstance(value, bool) or value < least:

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from workloads.base import require_whole
+from workloads.base import require_whole, with_given
 from workloads.images.classification import ImageClassification
 from workloads.images.norms import NormLayer, norm_layer
 from workloads.layers import GlobalMeanPool
@@ -102,8 +102,8 @@ class ResNet(ImageClassification):
     @property
     def size(self) -> Size:
         """The size of `depth`, with those parts that are given in their place."""
-        given = {name: getattr(self, name) for name in Size._fields}
-        return size_of(self.depth)._replace(**{name: value for name, value in given.items() if value is not None})
+        size: Size = with_given(size_of(self.depth), self)
+        return size
 
     def model(self) -> nn.Module:
         return resnet(

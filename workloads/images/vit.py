@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from workloads.base import require_fraction, require_whole
+from workloads.base import require_fraction, require_whole, with_given
 from workloads.images.classification import ImageClassification
 from workloads.layers import Dropout
 from workloads.suggest import suggest
@@ -72,8 +72,8 @@ class Vit(ImageClassification):
     @property
     def numbers(self) -> Size:
         """The numbers of `size`, with those that are given in their place."""
-        given = {name: getattr(self, name) for name in Size._fields}
-        return SIZES[self.size]._replace(**{name: value for name, value in given.items() if value is not None})
+        size: Size = with_given(SIZES[self.size], self)
+        return size
 
     def model(self) -> nn.Module:
         return VisionTransformer(

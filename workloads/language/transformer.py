@@ -9,7 +9,7 @@ from functools import partial
 
 from torch import Tensor, nn
 
-from workloads.base import require_fraction, require_whole
+from workloads.base import require_fraction, require_whole, with_given
 from workloads.language.modelling import LanguageModelling
 from workloads.layers import Dropout
 from workloads.suggest import suggest
@@ -90,8 +90,8 @@ class TransformerLm(LanguageModelling):
     @property
     def shape(self) -> Size:
         """The numbers of `size`, with those that are given in their place."""
-        given = {name: getattr(self, name) for name in Size._fields}
-        return SIZES[self.size]._replace(**{name: value for name, value in given.items() if value is not None})
+        size: Size = with_given(SIZES[self.size], self)
+        return size
 
     def model(self) -> nn.Module:
         return Transformer(self)
