@@ -36,6 +36,9 @@ class ImageClassification(Classification):
     """
 
     KNOWN: ClassVar[Collection[str]] = SINGLE
+    """What `dataset` may be."""
+    READ: ClassVar[Callable[..., Splits]] = staticmethod(images.splits)
+    """Makes the splits."""
 
     path: str | None = None
     image_size: int | None = None
@@ -66,7 +69,7 @@ class ImageClassification(Classification):
         return random_crops_and_flips if self.augmentation == "crop_flip" else None
 
     def splits(self, device: torch.device) -> Splits:
-        return images.splits(
+        return self.READ(
             self.dataset,
             path=self.path,
             image_size=self.image_size,

@@ -3,7 +3,7 @@
 Shapes: B examples in a batch, N examples in a split, C labels.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import ClassVar
@@ -35,6 +35,7 @@ class OpenImagesResNet(ResNet):
     """
 
     KNOWN: ClassVar[Collection[str]] = places.SEVERAL
+    READ: ClassVar[Callable[..., Splits]] = staticmethod(open_images.splits)
 
     average: str = "micro"
 
@@ -55,20 +56,6 @@ class OpenImagesResNet(ResNet):
     @property
     def metrics(self) -> Mapping[str, Metric]:
         return {"average_precision_error": partial(average_precision_error, average=self.average)}
-
-    def splits(self, device: torch.device) -> Splits:
-        return open_images.splits(
-            self.dataset,
-            path=self.path,
-            image_size=int(self.image_size or 0),
-            augmentation=self.augmentation,
-            cache=self.cache,
-            class_count=self.class_count,
-            train_examples=self.train_examples,
-            validation_examples=self.validation_examples,
-            split_seed=self.split_seed,
-            device=device,
-        )
 
     def loss(self, outputs: Tensor, targets: Tensor, label_smoothing: float | Tensor | None = None) -> Tensor:
         return binary_cross_entropy(

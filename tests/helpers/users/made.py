@@ -1,5 +1,6 @@
 """What workloads of the package share in tests: made splits in place of real data, so that they need no files."""
 
+from abc import ABC, abstractmethod
 from typing import Any
 
 import torch
@@ -9,12 +10,12 @@ from study.data.resident import Data
 from workloads.base import Splits
 
 
-class Made:
+class Made(ABC):
     """The splits of a workload are made by its `examples`; the goals of tests name `loss`."""
 
+    @abstractmethod
     def examples(self, count: int, generator: torch.Generator) -> Any:
         """(inputs, targets) of `count` examples."""
-        raise NotImplementedError
 
     def splits(self, device: torch.device) -> Splits:
         generator = torch.Generator().manual_seed(0)

@@ -16,7 +16,7 @@ from workloads.data.images.layouts import Images
 from workloads.data.images.pixels import Decoded, Pixels, stored
 from workloads.data.images.places import FOLDERS, OWN, require_known
 from workloads.data.images.sets import AUGMENTATIONS, ImageSet, Recipe, held, of_labels, recipe
-from workloads.data.images.subsets import Asked, Numbers, chosen_classes, divided
+from workloads.data.images.subsets import Asked, Numbers, chosen_classes, divided, renumbered
 from workloads.suggest import suggest
 
 __all__ = ["AUGMENTATIONS", "FOLDERS", "OWN", "class_total", "require_augmentation", "require_known", "splits"]
@@ -96,8 +96,7 @@ def _of_files(
 ) -> Splits:
     """The splits of a folder or list file."""
     layout = layouts.read(place)
-    number = np.full(len(layout.classes), -1)
-    number[classes] = np.arange(len(classes))
+    number = renumbered(len(layout.classes), classes)
     labels = {part: number[images.labels] for part, images in layout.parts.items()}
     kept = {part: np.flatnonzero(each >= 0) for part, each in labels.items()}
     made = {}

@@ -19,9 +19,8 @@ from workloads.base import Splits
 from workloads.data.fetching import DataError
 from workloads.data.images import places, source
 from workloads.data.images.layouts import PARTS, Images, image_files
-from workloads.data.images.pixels import Pixels
 from workloads.data.images.sets import ImageSet, held, recipe
-from workloads.data.images.subsets import Asked, chosen_classes, divided
+from workloads.data.images.subsets import Asked, chosen_classes, divided, renumbered
 
 LABELS = "*{}-annotations-human-imagelabels.csv"
 """The CSV file with the labels of a part, with the columns COLUMNS."""
@@ -87,18 +86,14 @@ def splits(
     place = places.folder(dataset, path)
     names = label_names(place)
     classes = chosen_classes(len(names), class_count)
-    number = np.full(len(names), -1)
-    number[classes] = np.arange(len(classes))
+    number = renumbered(len(names), classes)
     parts = {part: _read(place, part, names).of_classes(number) for part in PARTS}
     kept = {part: np.flatnonzero(np.diff(each.starts)) for part, each in parts.items()}
     found = recipe(augmentation, image_size)
-    made = {}
-    pixels: dict[str, Pixels] = {}
-    for split, (part, index) in divided(
-        kept, Asked(train_examples, validation_examples, split_seed), str(place)
-    ).items():
-        pixels[part] = source(parts[part].images, found, cache)
-        made[split] = ImageSet(pixels[part], index, _Targets(parts[part], len(classes)), found.of(split))
+    asked, made = Asked(train_examples, validation_examples, split_seed), {}
+    for split, (part, index) in divided(kept, asked, str(place)).items():
+        pixels = source(parts[part].images, found, cache)
+        made[split] = ImageSet(pixels, index, _Targets(parts[part], len(classes)), found.of(split))
     return held(made, found, 3, device)
 
 

@@ -28,6 +28,7 @@ class Recipe:
     """What happens to the images of a training and of an evaluated set.
 
     Attributes:
+        side: S.
         shorter: their shorter side before the middle is cut from evaluated images.
         random: training images are random parts, which differ from reading to reading.
     """

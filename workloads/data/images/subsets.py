@@ -29,6 +29,13 @@ def chosen_classes(total: int, count: int | None) -> Numbers:
     return np.sort(permutation(total, seed=0)[:count])
 
 
+def renumbered(total: int, classes: Numbers) -> Numbers:
+    """The number of each class [total] among those that are kept; -1: it is not."""
+    number = np.full(total, -1)
+    number[classes] = np.arange(len(classes))
+    return number
+
+
 def divided(kept: Mapping[str, Numbers], asked: Asked, where: str) -> dict[str, tuple[str, Numbers]]:
     """Split -> its part and the numbers of its images there; see `workloads.data.images.splits`.
 
