@@ -43,14 +43,16 @@ from torch.utils.flop_counter import FlopCounterMode
 from study.config import preflight
 from study.config.jobs import Job, parse_jobs
 from study.data.resident import Data
-from study.devices.placement import cores, settle_arithmetic, usable
+from study.devices.cores import cores
+from study.devices.placement import settle_arithmetic, usable
 from study.engine.evaluation import initial_model
 from study.engine.serial import Run
 from study.records import Study
 from study.run import _processor
 from study.search.tuner import Tuner, point
 from study.space import values
-from study.workers.pool import Workers, one_thread_environment
+from study.workers.pool import Workers
+from study.workers.start import one_thread_environment
 from workloads.base import Splits, Workload, build
 from workloads.data.datasets import DATASETS
 from workloads.language.modelling import LanguageModelling

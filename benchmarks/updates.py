@@ -26,7 +26,7 @@ from study.engine.fused.linear_chain import LinearChain
 from study.engine.fused.stack import Stack
 from study.optimizers import OPTIMIZERS
 from study.run import _processor
-from study.workers.pool import one_thread_environment
+from study.workers.start import one_thread_environment
 from workloads.base import cross_entropy_error
 from workloads.fully_connected import FullyConnected
 

@@ -16,6 +16,7 @@ from rich.console import Console
 from study.commands import VERBS, parser
 from study.errors import Failed, Refused
 from study.user_code import faults
+from study.workers import start
 
 TAKE_OVERRIDES = ("sweep", "plan", "calibrate")
 
@@ -53,6 +54,8 @@ def _command(argv: Sequence[str]) -> int:
     errors = Console(stderr=True, soft_wrap=True, highlight=False)
     if options.debug:
         os.environ[faults.DEBUG] = "1"
+    if options.verb in TAKE_OVERRIDES and not vars(options).get("cfg"):
+        start.ahead(options.overrides)
     try:
         status = VERBS[options.verb].body(options, Console(highlight=False)) or 0
         sys.stdout.flush()
@@ -72,6 +75,8 @@ def _command(argv: Sequence[str]) -> int:
         advice = str(interrupt) or "the same command continues where this one stopped"
         errors.print(f"study: interrupted; {advice}.")
         return 130
+    finally:
+        start.end_unused()
 
 
 if __name__ == "__main__":

@@ -30,9 +30,10 @@ from study.config import compose
 from study.config.compose import CONF
 from study.config.jobs import Job
 from study.devices import placement
+from study.devices.cores import cores
 from study.errors import Failed, UsageError
 from study.terminal.progress import study_name
-from study.workers.pool import environment
+from study.workers.start import environment
 
 KINDS = {"BasicLauncher": "none", "JoblibLauncher": "local", "SlurmLauncher": "slurm", "RayLauncher": "ray"}
 """Class of the launcher -> kind; the name of a file in cluster/ does not tell, because users may add their own."""
@@ -248,7 +249,7 @@ def _divided(jobs: list[Job], cluster: Cluster) -> tuple[dict[str, Any], list[Jo
         workers, asked = min(job.placement.workers or 1 for job in jobs), settings["n_jobs"]
         devices = jobs[0].placement.devices or 1
         on_gpu = jobs[0].placement.device.startswith("cuda")
-        most = workers if on_gpu else placement.cores() // devices
+        most = workers if on_gpu else cores() // devices
         room = most // workers if workers < most else max(1, most)  # the user asked for fewer: this many per job
         at_once = min(len(jobs), room if asked == -1 else asked)
         each = max(1, min(workers, most // at_once))

@@ -9,12 +9,11 @@ from dataclasses import dataclass, replace
 import torch
 
 from study.devices import distributed
+from study.devices.cores import cores
 from study.errors import UsageError
 from workloads.suggest import suggest
 
 ENGINES = ("auto", "serial", "lanes")
-GRANTED = ("SLURM_CPUS_PER_TASK", "SLURM_CPUS_ON_NODE")
-"""Environment variables with the cores granted to a job; not every SLURM enforces them."""
 
 
 @dataclass(frozen=True)
@@ -157,10 +156,3 @@ def slots(device: str) -> int:
     if device == "cpu":
         return cores()
     return torch.cuda.device_count() if device == "cuda" else 1
-
-
-def cores() -> int:
-    """Cores this process may use."""
-    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    granted = [os.environ[name] for name in GRANTED if os.environ.get(name, "").isdecimal()]
-    return max(1, min(allowed, *map(int, granted))) if granted else allowed

@@ -7,8 +7,6 @@ thread, and because the bits of a trial then do not depend on the load of the ma
 from __future__ import annotations
 
 import json
-import multiprocessing as mp
-import os
 import signal
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -17,27 +15,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from study import shadowing
-from study.devices import signals
 from study.engine.cost import Cost
 from study.errors import Failed
 from study.records import Curve, Study
-from study.workers import messages
+from study.workers import messages, start
 from study.workers.dispatch import Dispatch, Queue, Supply
-from study.workers.process import Setting, work
+from study.workers.process import Setting
 
 if TYPE_CHECKING:
     from study.devices.distributed import Rank
     from study.devices.placement import Placement
-
-_ENVIRONMENT = {
-    "OMP_NUM_THREADS": "1",
-    "MKL_NUM_THREADS": "1",
-    # Large tensors come from the heap and stay there: page faults on fresh mappings cost up to half the time.
-    "MALLOC_MMAP_MAX_": "0",
-    "MALLOC_TRIM_THRESHOLD_": str(2**40),
-}
-_HUGE_PAGES = "glibc.malloc.hugetlb=1"
-"""Requests huge pages, where the system offers them: a ResNet-8 step takes 5 to 30 % less time (docs/speed.md)."""
 
 
 class WorkerError(Failed):
@@ -94,15 +81,10 @@ class Workers:
 
     def _start(self, setting: Setting, rank: Rank | None) -> Connection:
         """Start a process; returns the parent's end of the pipe to it."""
-        context = mp.get_context("spawn")
-        ours, theirs = context.Pipe()
-        # Not a daemon: a daemon may not start the processes that read streamed data. `die_with` ends orphans instead.
-        process = context.Process(target=work, args=(theirs, os.getpid(), setting, rank))
-        with one_thread_environment(), signals.ignored():
-            process.start()
-        theirs.close()
-        self._processes[ours] = process
-        return ours
+        process, pipe = start.worker()
+        self._processes[pipe] = process
+        self._send(pipe, (setting, rank))
+        return pipe
 
     def __enter__(self) -> Workers:
         return self
@@ -258,26 +240,3 @@ def _key(study: Study) -> str:
     """The settings that decide the cost of a step. All searches of a study have the same key."""
     how = (study.optimizer, study.batch_size, study.arithmetic, study.precision, study.micro_batch, study.averages)
     return json.dumps([study.workload, how], sort_keys=True)
-
-
-@contextmanager
-def one_thread_environment() -> Iterator[None]:
-    """Give processes started in this block one thread each, and memory settings that glibc reads at their start."""
-    tunables = [*filter(None, [os.environ.get("GLIBC_TUNABLES")]), _HUGE_PAGES]
-    with environment(_ENVIRONMENT | {"GLIBC_TUNABLES": ":".join(tunables)} | shadowing.environment()):
-        yield
-
-
-@contextmanager
-def environment(ours: Mapping[str, str]) -> Iterator[None]:
-    """Set these environment variables for processes started in this block."""
-    before = {name: os.environ.get(name) for name in ours}
-    os.environ.update(ours)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value

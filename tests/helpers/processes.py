@@ -17,7 +17,7 @@ import torch
 from study.devices import distributed
 from study.devices.distributed import Rank
 from study.devices.signals import die_with, ignored
-from study.workers.pool import one_thread_environment
+from study.workers.start import one_thread_environment
 
 SWEEP = [
     "sweep",

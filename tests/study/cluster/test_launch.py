@@ -16,6 +16,7 @@ from study.config import compose
 from study.config.compose import EXTRAS
 from study.config.jobs import parse_jobs
 from study.devices import placement
+from study.devices.cores import cores
 from study.errors import UsageError
 
 PLUGINS = {"slurm": "hydra_plugins.hydra_submitit_launcher", "ray": "hydra_plugins.hydra_ray_launcher"}
@@ -123,7 +124,7 @@ def test_a_job_for_each_study_and_shard_in_order(jobs, tmp_path, monkeypatch):
 )
 def test_jobs_on_one_machine_share_its_cores(jobs, monkeypatch, workers, n_jobs, at_once, each):
     """All of them where nobody asked for fewer workers than there are cores."""
-    monkeypatch.setattr(placement, "cores", lambda: 6)
+    monkeypatch.setattr(launch, "cores", lambda: 6)
     shards = [launch.with_workers(job, workers) for job in launch.each_shard(jobs)]
     settings, divided = launch._divided(shards, launch.Cluster("local", {"n_jobs": n_jobs}))
     assert settings["n_jobs"] == at_once
@@ -136,7 +137,7 @@ def test_jobs_on_one_machine_share_its_cores(jobs, monkeypatch, workers, n_jobs,
     [("cuda", 1, 1, 1), ("cuda:1", 1, 4, 4), ("cpu", 4, 2, 2), ("cpu", 4, 1, 2), ("cpu", 16, 1, 1)],
 )
 def test_jobs_share_a_gpu_and_teams_the_cores(jobs, monkeypatch, device, devices, workers, at_once):
-    monkeypatch.setattr(placement, "cores", lambda: 8)
+    monkeypatch.setattr(launch, "cores", lambda: 8)
     engine = placement.Placement(device=device, devices=devices, workers=workers)
     asked = [replace(job, placement=engine) for job in jobs]
     settings, divided = launch._divided(asked, launch.Cluster("local", {"n_jobs": -1}))
@@ -152,11 +153,11 @@ def test_a_ray_task_has_a_worker_for_each_core_it_was_given(jobs):
 
 def test_slurm_grants_cores(monkeypatch):
     monkeypatch.delenv("SLURM_CPUS_PER_TASK", raising=False)
-    allowed = placement.cores()
+    allowed = cores()
     monkeypatch.setenv("SLURM_CPUS_ON_NODE", "1")
-    assert placement.cores() == 1
+    assert cores() == 1
     monkeypatch.setenv("SLURM_CPUS_ON_NODE", "4096")
-    assert placement.cores() == allowed
+    assert cores() == allowed
 
 
 def test_elsewhere_no_device_is_looked_at(tmp_path, monkeypatch):

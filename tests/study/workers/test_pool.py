@@ -8,7 +8,7 @@ import pytest
 from helpers.processes import SWEEP, alive, children, started, tables, wait_until
 
 from study.__main__ import main
-from study.workers.pool import one_thread_environment
+from study.workers.start import one_thread_environment
 
 
 @pytest.mark.slow
