@@ -6,6 +6,7 @@ Shapes: N examples, C channels, H x W pixels.
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import NamedTuple
 
@@ -130,10 +131,12 @@ def _decode_cifar10(place: Path) -> Arrays:
 
 
 def _decode_digits(_: Path) -> Arrays:
-    from sklearn.datasets import load_digits  # slow to import, and only this data set needs it
-
-    digits = load_digits()
-    inputs, labels = digits.images.astype(np.uint8), digits.target.astype(np.uint8)
+    spec = find_spec("sklearn")  # its file alone: importing scikit-learn takes a second
+    assert spec is not None
+    assert spec.submodule_search_locations
+    file = Path(spec.submodule_search_locations[0], "datasets", "data", "digits.csv.gz")
+    rows = np.loadtxt(file, delimiter=",", dtype=np.uint8)  # 64 pixels and the label
+    inputs, labels = rows[:, :-1].reshape(-1, 8, 8), rows[:, -1]
     # There is no official test set: a fixed permutation, independent of the split seed, holds out 300 examples.
     order = permutation(len(labels), seed=0)
     train, test = order[:-300], order[-300:]
