@@ -1,5 +1,7 @@
 """A whole sweep: finds the missing studies, measures their cost, and trains them."""
 
+import importlib
+import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
@@ -29,6 +31,9 @@ from study.workers.process import workload_key
 from workloads.base import importable
 
 T = TypeVar("T")
+
+LATER = ("scipy.stats", "matplotlib.figure", "analysis.report.build")
+"""Modules that search and report need, which together take two seconds to import."""
 
 
 def jobs_here(overrides: Sequence[str], config_dir: Path | None, mix: bool = False) -> tuple[list[Job], list[Job]]:
@@ -153,6 +158,7 @@ def train(
         search = stages.next_search(job.study, on_file(job))
         if search is not None and job.shards == 1:  # refuse before measuring, which takes minutes
             refuse_held(store.study_folder(job.results, search))
+    threading.Thread(target=_import_later, daemon=True).start()  # while this process waits for workers
     storages = {results: _storage(job) for results, job in {job.results: job for job in jobs}.items()}
     for line in said:
         console.print(line, markup=False)
@@ -209,6 +215,11 @@ def train_searches(
         for reason in chain(*workers.too_small.values()):
             console.print(f"{reason} The other workers trained it.", style="yellow", markup=False)
     return too_large
+
+
+def _import_later() -> None:
+    for name in LATER:
+        importlib.import_module(name)
 
 
 class _Pools:

@@ -38,9 +38,11 @@ def _place(job: Job) -> tuple[str, str]:
 
 def _steps(job: Job) -> pd.DataFrame | None:
     """The estimates of the trials on file; None if there are none."""
-    from analysis.report.build import estimates
+    if not any(job.results.glob(STUDIES)):
+        return None
+    from analysis.report.build import estimates  # imports Matplotlib
 
-    return estimates(job.results) if any(job.results.glob(STUDIES)) else None
+    return estimates(job.results)
 
 
 def _curve(steps: pd.DataFrame | None, job: Job) -> pd.DataFrame | None:

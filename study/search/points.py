@@ -3,7 +3,6 @@
 from functools import lru_cache
 
 import numpy as np
-from scipy.stats import qmc
 
 from study.devices import signals
 from study.records import Study
@@ -24,6 +23,8 @@ def point(study: Study, index: int) -> list[float]:
 def _sobol(seed: int, dimensions: int, log2_points: int) -> np.ndarray:
     """The first 2^m points [2^m, D] of a scrambled Sobol sequence (Owen 1998), m = `log2_points`. Sequences of one seed
     and several lengths have the same prefix."""
+    from scipy.stats import qmc  # takes a second to import
+
     # SciPy loads its direction numbers at first use. If Ctrl-C interrupts this, SciPy continues without them and every
     # point is the same.
     with signals.postponed():
