@@ -18,7 +18,10 @@ OVERLAPPING = 8
 """Updates in one timing of the plain engine on a GPU, which computes them while the host prepares the next."""
 
 TIMED_SECONDS = 0.02
-"""The least duration of one timing of lanes: shorter ones are repeated with more steps."""
+"""The least duration of one timing of lanes in a long study: shorter ones are repeated with more steps."""
+
+TIMED_SHARE = 0.001
+"""The most that one timing of lanes takes of the time that the whole study would take at its full budget."""
 
 TIMED_STEPS = 32
 """Most steps in one timing of lanes on a CPU. On a GPU two segments: the host prepares one while the GPU computes the
@@ -32,13 +35,15 @@ def update_seconds_of(study: Study, workload: Workload, data: Data, lanes: int) 
 
 def step_seconds(fused: Lanes) -> float:
     """Seconds per update and lane of these lanes; makes updates."""
-    steps = fused.stack.period
+    steps, study = fused.stack.period, fused.study
     seconds = least_seconds(partial(fused.advance, steps), budget=0)
-    if seconds < TIMED_SECONDS:
+    whole = study.search.trials * study.train_steps * seconds / steps / len(fused.lanes)
+    enough = min(TIMED_SECONDS, TIMED_SHARE * whole)
+    if seconds < enough:
         most = TIMED_STEPS if fused.device.type == "cpu" else 2 * SEGMENT_STEPS
-        steps *= max(1, min(most // steps, int(TIMED_SECONDS / seconds)))
-    if seconds < 3 * TIMED_SECONDS:
-        seconds = least_seconds(partial(fused.advance, steps), budget=3 * TIMED_SECONDS)
+        steps *= max(1, min(most // steps, int(enough / seconds)))
+    if seconds < 3 * enough:
+        seconds = least_seconds(partial(fused.advance, steps), budget=3 * enough)
     return seconds / steps / len(fused.lanes)
 
 
