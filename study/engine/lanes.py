@@ -26,6 +26,7 @@ from study.engine import checkpoints
 from study.engine.arithmetic import ARITHMETICS
 from study.engine.checkpoints import Checkpoint
 from study.engine.evaluation import Log, Predict, evaluate, initial_model, timed
+from study.engine.fused.cross_entropy import CrossEntropy, is_cross_entropy
 from study.engine.fused.cuda_graph import replayed
 from study.engine.fused.layout import Loss, frozen_apart
 from study.engine.serial import Proposals
@@ -308,6 +309,8 @@ def _loss(workload: Workload, targets: Tree, hyperparameters: Mapping[str, Tenso
     }
     weigh = weigher(workload)
     weights = None if weigh is None else shares(weigh(targets), rows)
+    if not tuned and weights is None and is_cross_entropy(workload):
+        return CrossEntropy(targets)
 
     def losses(outputs: Tree) -> Tensor:
         found = workload.loss(trees.mapped(lambda tensor: tensor.flatten(0, 1), outputs), targets, **tuned)

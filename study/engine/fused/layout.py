@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from study.data.trees import Tree
+from study.engine.fused.cross_entropy import CrossEntropy
 from workloads.layers import GhostBatchNorm
 
 Loss = Callable[[Tree], Tensor]
@@ -106,6 +107,9 @@ def frozen_apart(model: nn.Module, other: Callable[[], nn.Module]) -> list[str]:
 
 def differentiated(loss: Loss, outputs: Tree, wanted: Sequence[Tensor]) -> tuple[Tensor, Sequence[Tensor]]:
     """(losses [l * B] of outputs [l, B, ...], gradients of each lane's mean loss with respect to `wanted`)."""
+    if isinstance(loss, CrossEntropy) and wanted[0] is outputs:
+        losses, gradient = loss.differentiated(outputs, len(outputs) / loss.targets.numel())
+        return losses, [gradient]
     with torch.enable_grad():
         losses = loss(outputs)
         gradients = torch.autograd.grad(losses, wanted, torch.full_like(losses, len(wanted[0]) / len(losses)))
