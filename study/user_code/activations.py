@@ -66,6 +66,11 @@ class _Largest(TorchDispatchMode):
         super().__init__()
         self.ignored, self.found = ignored, 0
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Whether torch hides this mode from its compiler, whose import takes a second."""
+        return False
+
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
         made = (each for each in trees.leaves(result) if each.untyped_storage().data_ptr() not in self.ignored)
