@@ -6,6 +6,9 @@ from study.shadowing import look_in_current_folder_last
 look_in_current_folder_last()  # before anything else is imported
 
 import os
+
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # workers take all cores: more threads would wait for each other
+
 import shlex
 import sys
 import traceback

@@ -48,6 +48,8 @@ def ahead(overrides: Sequence[str]) -> None:
 
 def _likely(overrides: Sequence[str]) -> int:
     """The number of workers of a sweep, guessed before its configuration is composed."""
+    if "TORCHELASTIC_RUN_ID" in os.environ:
+        return 1  # torchrun started the others
     given = dict(override.partition("=")[::2] for override in overrides)
     if given.get("cluster", "none") != "none":
         return 0

@@ -32,8 +32,10 @@ def gpus(monkeypatch, request):
     ],
     indirect=["gpus"],
 )
-def test_as_many_as_the_sweep_will_likely_take(gpus, overrides, count):
+def test_as_many_as_the_sweep_will_likely_take(gpus, overrides, count, monkeypatch):
     assert start._likely(overrides) == count
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "of torchrun")
+    assert start._likely(overrides) == 1
 
 
 def test_a_pool_takes_the_processes_that_were_started_ahead():
