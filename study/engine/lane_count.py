@@ -71,14 +71,17 @@ def admitted(study: Study, workload: Workload, data: Data, most: int) -> Iterato
         yield 1
         return
     reference, none = [tensor[:1].clone() for tensor in alike], True
+    alike_itself = all(_agree(rows, row) for rows, row in zip(alike, reference, strict=True))
     del alike
 
     def agrees(height: int) -> bool | None:
+        if height == REFERENCE:
+            return alike_itself
         together = compute(height)
         if together is None:
             return None
         same = all(_agree(rows, row) for rows, row in zip(together, reference, strict=True))
-        return same and (height >= REFERENCE or _low_agrees(compute, height, study, data))
+        return same and (height > REFERENCE or _low_agrees(compute, height, study, data))
 
     for height in HEIGHTS:
         if height > max(most, REFERENCE):
