@@ -3,7 +3,7 @@
 Shapes: N examples in a split.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -88,7 +88,7 @@ def _check_tensors(where: str, split: tuple[Any, ...]) -> None:
 
 def _check_part(what: str, part: Any, other: Any, where: str) -> int:
     """The number of examples in the inputs or the targets of a split, which must be a tree of tensors."""
-    for strange in _strange(part):
+    for strange in (end for end in trees.ends(part) if not isinstance(end, Tensor)):
         kind = type(strange).__name__
         cure = f"leave it out, or return a data set and {COLLATE}"
         if isinstance(strange, np.ndarray | np.generic | int | float):
@@ -125,29 +125,6 @@ def _check_leaf(what: str, leaf: Tensor) -> None:
         raise UsageError(f"{what} must not require gradients, or each step adds to one graph; detach() them.")
 
 
-def _strange(tree: trees.Tree) -> Iterator[Any]:
-    """The parts of a tree that are neither trees nor tensors."""
-    found: list[Any] = []
-
-    def walk(part: Any) -> None:
-        if isinstance(part, Tensor):
-            return
-        if isinstance(part, Mapping):
-            parts = list(part.values())
-        elif isinstance(part, tuple | list):
-            parts = list(part)
-        elif hasattr(part, "__dataclass_fields__") and not isinstance(part, type):
-            parts = list(vars(part).values())
-        else:
-            found.append(part)
-            return
-        for each in parts:
-            walk(each)
-
-    walk(tree)
-    return iter(found)
-
-
 def _check_data_set(study: Study, examples: Examples, name: str, split: Any) -> None:
     where = f"the {name} split of {study.name}"
     _check_kind(where, split)
@@ -176,7 +153,7 @@ def _check_data_set(study: Study, examples: Examples, name: str, split: Any) -> 
     whose = "torch's default_collate" if not own else f"{study.name}.collate"
     for what, part in zip(("inputs", "targets"), batch, strict=True):
         counts = {len(leaf) if leaf.dim() else 0 for leaf in trees.leaves(part)}
-        if counts != {len(items)} or any(True for _ in _strange(part)):
+        if counts != {len(items)} or not all(isinstance(end, Tensor) for end in trees.ends(part)):
             cure = COLLATE if not own else "stack or pad what it returns into tensors [B, ...]"
             raise UsageError(
                 f"{whose} must make tensors with a row for each of {len(items)} examples, but the {what} of {where} "

@@ -6,7 +6,7 @@ Shapes: N examples; every tensor of a tree of examples has them as its first axi
 import copy
 import dataclasses
 import inspect
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -43,18 +43,23 @@ def leaves(tree: Tree) -> list[Tensor]:
 
 
 def _leaves(tree: Tree) -> Iterator[Tensor]:
-    if isinstance(tree, Tensor):
-        yield tree
-        return
-    parts: Sequence[Any] = ()
+    return (end for end in ends(tree) if isinstance(end, Tensor))
+
+
+def ends(tree: Tree) -> Iterator[Any]:
+    """The parts of a tree that are no trees: its tensors and all other objects, in a fixed order."""
+    parts: Iterable[Any]
     if isinstance(tree, Mapping):
-        parts = list(tree.values())
+        parts = tree.values()
     elif isinstance(tree, tuple | list):
         parts = tree
     elif _is_dataclass(tree):
-        parts = list(vars(tree).values())
+        parts = vars(tree).values()
+    else:
+        yield tree
+        return
     for part in parts:
-        yield from _leaves(part)
+        yield from ends(part)
 
 
 def _is_dataclass(tree: Tree) -> bool:
