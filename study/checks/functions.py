@@ -78,7 +78,7 @@ class Pool:
         index = torch.as_tensor(rows)
         moves = iter(self.moving)
         outputs = trees.mapped(lambda leaf: leaf[index] if next(moves) else leaf.clone(), self.outputs)
-        return outputs, trees.mapped(lambda leaf: leaf[index], self.targets)
+        return outputs, trees.part(self.targets, index)
 
     def mapped(self, function: Any) -> "Pool":
         """The pool with a function applied to each tensor of outputs of floating-point numbers."""

@@ -249,7 +249,7 @@ def _counted(examples: int) -> str:
 
 def first(tree: Tree, examples: int) -> Tree:
     """The first examples of a tree."""
-    return trees.mapped(lambda leaf: leaf[:examples], tree)
+    return trees.part(tree, slice(examples))
 
 
 def _called(study: Study, name: str, few: str, outputs: Any, call: Callable[[], Any]) -> Any:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from study.checks.calling import FEW, calling, loss_of
-from study.checks.model import augmented, built, computed, first
+from study.checks.model import augmented, built, computed
 from study.data import trees
 from study.data.trees import Tree
 from study.devices import generators
@@ -47,7 +47,7 @@ def stateful(study: Study, workload: Workload, inputs: Tree, targets: Tree, layo
         UsageError: trials share state, or two models of one seed differ.
     """
     seen = augmented(study, workload, inputs)
-    few, others = ((part(seen, FEW), part(targets, FEW)) for part in (first, _last))
+    few, others = ((trees.part(seen, rows), trees.part(targets, rows)) for rows in (slice(FEW), slice(-FEW, None)))
     one, two = built(study, workload), built(study, workload)
     _check_apart(study, one, two)
     _check_alike(study, one, two)
@@ -69,7 +69,7 @@ def stateful(study: Study, workload: Workload, inputs: Tree, targets: Tree, layo
         training = "a forward pass registers buffers; register them in __init__"
     if training is None and not _same(*losses):
         training = f"a second forward pass gives other outputs or losses ({_unlike(*losses)})"
-    return State(training, steps.evaluation(two, first(inputs, FEW)))
+    return State(training, steps.evaluation(two, trees.part(inputs, slice(FEW))))
 
 
 class Steps:
@@ -197,7 +197,3 @@ def _unlike(one: list[Tensor], two: list[Tensor]) -> str:
             where = int((a.double() - b.double()).abs().argmax())
             return f"{a.flatten()[where]:.6g}, then {b.flatten()[where]:.6g}"
     return "in their number"
-
-
-def _last(tree: Tree, examples: int) -> Tree:
-    return trees.mapped(lambda leaf: leaf[-examples:], tree)

@@ -55,7 +55,7 @@ class Examples(Dataset):
         held = self.splits[split]
         if isinstance(held, tuple):
             chosen = torch.as_tensor(indices)
-            inputs, targets = (trees.mapped(lambda tensor: tensor[chosen], tree) for tree in held)
+            inputs, targets = (trees.part(tree, chosen) for tree in held)
             return inputs, targets
         inputs, targets = self.collate(self.items(split, indices, key))
         return inputs, targets

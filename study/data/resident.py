@@ -86,7 +86,7 @@ class Data:
             (placed(channels_last(inputs) if images else inputs), placed(targets)) for inputs, targets in held
         )
         first = slice(trees.count(val[1]))
-        evaluated = {"val": val, "train": (part(train[0], first), part(train[1], first)), "test": test}
+        evaluated = {"val": val, "train": (trees.part(train[0], first), trees.part(train[1], first)), "test": test}
         return cls(*train, evaluated, images, layout=layout)
 
     @property
@@ -119,7 +119,7 @@ class Data:
         inputs, targets = self.evaluated[split]
         for chunk in in_chunks(examples, size):
             index = slice(chunk.start, chunk.stop) if isinstance(chunk, range) else self._index(chunk)
-            yield self.as_model_wants(part(inputs, index)), part(targets, index)
+            yield self.as_model_wants(trees.part(inputs, index)), trees.part(targets, index)
 
     def _index(self, examples: Sequence[int]) -> Tensor:
         return torch.tensor(examples, device=self.device)
@@ -164,7 +164,7 @@ class AugmentedParts:
             self._latest = step, self._augment(inputs, step), targets
         _, inputs, targets = self._latest
         of_part = self._parts[number]
-        return trees.cloned(part(inputs, of_part)), trees.cloned(part(targets, of_part))
+        return trees.cloned(trees.part(inputs, of_part)), trees.cloned(trees.part(targets, of_part))
 
 
 def augmentation(workload: Any, order_seed: int, device: torch.device) -> Augment | None:
@@ -178,11 +178,6 @@ def augmentation(workload: Any, order_seed: int, device: torch.device) -> Augmen
             return augment(inputs, torch.Generator(device).manual_seed(key))
 
     return augmented
-
-
-def part(tree: Tree, index: slice | Tensor) -> Tree:
-    """Some examples of a tree: a view for a slice, a copy for indices."""
-    return trees.mapped(lambda tensor: tensor[index], tree)
 
 
 def in_chunks(examples: Sequence[int], size: int) -> Iterator[Sequence[int]]:

@@ -88,6 +88,11 @@ def cloned(tree: Tree) -> Tree:
     return mapped(Tensor.clone, tree)
 
 
+def part(tree: Tree, index: slice | Tensor) -> Tree:
+    """Some examples of a tree: views for a slice, copies for indices."""
+    return mapped(lambda tensor: tensor[index], tree)
+
+
 def cat(trees: Sequence[Tree]) -> Tree:
     """Trees of one structure joined along the axis of examples."""
     parts = [leaves(tree) for tree in trees]

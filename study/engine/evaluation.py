@@ -198,7 +198,7 @@ class _Wholes:
         size = trees.count(targets)
         own = outputs
         if models > 1:
-            own = trees.mapped(lambda tensor: tensor[model * size : (model + 1) * size], outputs)
+            own = trees.part(outputs, slice(model * size, (model + 1) * size))
         for name in self.updated:
             self.metrics[name].update(trees.cloned(own), trees.cloned(targets))
         if len(self.updated) < len(self.metrics):
