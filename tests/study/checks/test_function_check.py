@@ -39,10 +39,6 @@ def ce(outputs, targets, **more):
     return F.cross_entropy(outputs, targets, reduction="none", **more)
 
 
-def of_batch_size(outputs, targets):
-    return ce(outputs, targets) / len(targets)
-
-
 def normalised_weights(outputs, targets):
     w = RARITY[targets]
     return ce(outputs, targets) * w / w.sum() * len(w)
@@ -61,10 +57,6 @@ def hardest(outputs, targets):
 def contrastive(outputs, targets):
     similar = F.normalize(outputs) @ F.normalize(outputs).T
     return F.cross_entropy(similar / 0.1, torch.arange(len(outputs)), reduction="none")
-
-
-def mixed_up(outputs, targets):
-    return 0.7 * ce(outputs, targets) + 0.3 * ce(outputs, targets[torch.randperm(len(targets))])
 
 
 def centred(outputs, targets):
@@ -103,20 +95,12 @@ def by_type(outputs, targets):
     return ce(outputs, targets) + outputs.mean()
 
 
-def slightly(outputs, targets):
-    return ce(outputs, targets) + 1e-4 * outputs.mean()
-
-
 def greatest(outputs, targets):
     return ce(outputs / outputs.detach().abs().max(), targets)
 
 
 def neighbour(outputs, targets):
     return ce(outputs, targets) + outputs[:, 0].roll(1)
-
-
-def placed(outputs, targets):
-    return ce(outputs, targets) * torch.linspace(0.5, 1.5, len(targets))
 
 
 def drawn(outputs, targets):
@@ -139,29 +123,13 @@ def writing(outputs, targets):
     return losses
 
 
-def in_half(outputs, targets):
-    return ce(outputs.half().float(), targets)
-
-
-def cancelling(outputs, targets):
-    return (outputs.sum(1) + 1e4) - 1e4 + ce(outputs, targets)
-
-
-def of_no_single_example(outputs, targets):
-    return ce(outputs.squeeze(0), targets)
-
-
-def in_a_loop(outputs, targets):
-    return torch.stack([ce(outputs[i : i + 1], targets[i : i + 1])[0] for i in range(len(targets))])
-
-
 LOSSES = {
-    "of the batch size": (of_batch_size, "alone and .* beside"),
+    "of the batch size": (lambda o, t: ce(o, t) / len(t), "alone and .* beside"),
     "weights normalised over the batch": (normalised_weights, "alone and .* others; give the workload `weights"),
     "class-balanced over the batch": (balanced, "`weights"),
     "hardest examples of the batch": (hardest, "other examples"),
     "contrastive": (contrastive, "other examples"),
-    "mixup": (mixed_up, "other examples"),
+    "mixup": (lambda o, t: 0.7 * ce(o, t) + 0.3 * ce(o, t[torch.randperm(len(t))]), "other examples"),
     "centred over the batch": (centred, "other examples"),
     "pairs": (ranking, "other examples"),
     "mean over examples that are not ignored": (ignoring, "other examples"),
@@ -169,21 +137,21 @@ LOSSES = {
     "even batches only": (only_even, "other examples"),
     "gradient only": (coupled_gradient, "its gradient is .* at the outputs of 7 others"),
     "float32 only": (by_type, "other examples"),
-    "slightly": (slightly, "other examples"),
+    "slightly": (lambda o, t: ce(o, t) + 1e-4 * o.mean(), "other examples"),
     "greatest output": (greatest, "other examples"),
     "neighbour": (neighbour, "other examples"),
-    "place in the batch": (placed, "other examples"),
+    "place in the batch": (lambda o, t: ce(o, t) * torch.linspace(0.5, 1.5, len(t)), "other examples"),
     "generator without a seed": (unseeded, r"gives other numbers .*default_rng\(\)"),
     "state": (counting, "gives other numbers .* it keeps state"),
     "seeded noise": (drawn, None),
     "writes into its arguments": (writing, None),
-    "half precision inside": (in_half, None),
+    "half precision inside": (lambda o, t: ce(o.half().float(), t), None),
     "ignored without a mean": (lambda o, t: ce(o, torch.where(t == 0, -100, t), ignore_index=-100), None),
     "fixed class weights": (lambda o, t: ce(o, t, weight=RARITY), None),
     "fixed weights": (lambda o, t: ce(o, t) * RARITY[t], None),
-    "rounding of large terms": (cancelling, None),
-    "one example is squeezed": (of_no_single_example, None),
-    "in a loop": (in_a_loop, None),
+    "rounding of large terms": (lambda o, t: (o.sum(1) + 1e4) - 1e4 + ce(o, t), None),
+    "one example is squeezed": (lambda o, t: ce(o.squeeze(0), t), None),
+    "in a loop": (lambda o, t: torch.stack([ce(o[i : i + 1], t[i : i + 1])[0] for i in range(len(t))]), None),
     "label smoothing": (lambda o, t: ce(o, t, label_smoothing=0.1), None),
     "zero": (lambda o, t: o.sum(1) * 0, None),
 }

@@ -136,7 +136,7 @@ def test_augmented_inputs_are_those_of_training(make_study, augment, said):
         def forward(self, x):
             return super().forward(x if self.training else x[:, :6])
 
-    workload = Made(lambda: Cut(lambda self, y: y), augment=augment)
+    workload = Made(Cut, augment=augment)
     few = torch.randn(8, 8), torch.arange(8) % 2
     with refused(said):
         check_model(make_study(), workload, *few)
@@ -184,7 +184,7 @@ def test_each_mode_is_checked_with_its_own_outputs(make_study, precision, precis
     ],
 )
 def test_names_of_errors_and_metrics(make_study, members, said):
-    workload = Made(lambda: Model(lambda self, y: y), **members)
+    workload = Made(Model, **members)
     few = torch.randn(8, 6), torch.arange(8) % 2
     with refused(said):
         check_evaluation(make_study(), workload, *few, CONTIGUOUS, [8])

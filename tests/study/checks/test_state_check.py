@@ -184,10 +184,6 @@ def test_models_without_state(make_study, model):
     assert found(make_study(), model) == State()
 
 
-def of_a_global(self, y):
-    return y * (1 + next(CALLS))
-
-
 def of_a_class(self, y):
     Model.shared += 1
     return y
@@ -196,10 +192,6 @@ def of_a_class(self, y):
 def of_a_table(self, y):
     TABLE[len(TABLE)] = 1
     return y
-
-
-def of_a_generator(self, y):
-    return y + GENERATOR.normal()
 
 
 def of_a_default(self, y, calls=[]):  # noqa: B006
@@ -229,10 +221,10 @@ def greatest_so_far(workload, outputs):
 
 
 OF_ALL_TRIALS = {
-    "global": (lambda: Model(of_a_global), None, "CALLS"),
+    "global": (lambda: Model(lambda self, y: y * (1 + next(CALLS))), None, "CALLS"),
     "class": (lambda: Model(of_a_class), None, "Model.shared"),
     "table": (lambda: Model(of_a_table), None, "TABLE"),
-    "generator": (lambda: Model(of_a_generator), None, "GENERATOR"),
+    "generator": (lambda: Model(lambda self, y: y + GENERATOR.normal()), None, "GENERATOR"),
     "default argument": (lambda: Model(of_a_default), None, "of_a_default"),
     "function attribute": (lambda: Model(of_a_function), None, "of_a_function"),
     "workload": (Model, of_the_workload, r"Made\(\).steps"),
@@ -294,16 +286,12 @@ def test_models_of_one_seed_that_differ(make_study, model, said):
 class Wide(Model):
     """Of the digits."""
 
-    def __init__(self, act, **attributes):
-        super().__init__(act, **attributes)
+    def __init__(self, *act, **attributes):
+        super().__init__(*act, **attributes)
         self.layer = nn.Linear(64, 10)
 
     def forward(self, x):
         return super().forward(x.flatten(1))
-
-
-def as_it_is(self, y):
-    return y
 
 
 @pytest.mark.parametrize(
@@ -314,10 +302,10 @@ def as_it_is(self, y):
         ("lanes", partial(Wide, only_in_evaluations, n=0), "an evaluation changes the attribute `n` of Wide"),
         ("serial", partial(Wide, counting, n=0), None),
         ("auto", lambda: Wide(lambda self, y: y + y.detach().sum().item()), "its code calls .item() on a tensor"),
-        ("auto", lambda: nn.Sequential(Wide(as_it_is), nn.BatchNorm1d(10)), None),
-        ("lanes", lambda: nn.Sequential(Wide(as_it_is), nn.BatchNorm1d(10)), "BatchNorm1d keeps running"),
-        ("lanes", lambda: nn.Sequential(Wide(as_it_is), nn.Dropout(0.1)), "Dropout draws from one generator"),
-        ("lanes", lambda: Wide(as_it_is), None),
+        ("auto", lambda: nn.Sequential(Wide(), nn.BatchNorm1d(10)), None),
+        ("lanes", lambda: nn.Sequential(Wide(), nn.BatchNorm1d(10)), "BatchNorm1d keeps running"),
+        ("lanes", lambda: nn.Sequential(Wide(), nn.Dropout(0.1)), "Dropout draws from one generator"),
+        ("lanes", Wide, None),
     ],
 )
 def test_one_line_says_why_trials_train_one_at_a_time(tmp_path, monkeypatch, engine, model, because):
