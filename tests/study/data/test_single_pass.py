@@ -245,9 +245,7 @@ def test_streams_are_judged_before_a_sweep(split, single, said):
 class Changing(Plain):
     """Draws from a generator of its own."""
 
-    def __init__(self, split: Any) -> None:
-        super().__init__(split)
-        self.generator = torch.Generator()
+    generator = torch.Generator()
 
     def __iter__(self) -> Any:
         for inputs, target in zip(*self.split, strict=True):
