@@ -105,27 +105,6 @@ class Watch:
         self.known = now
 
 
-def survive(kills: int, folder: Path, seed: int = 0, command: Command = quasi_random) -> Survival:
-    """Run both sweeps in `folder`, one of them killed up to `kills` times."""
-    peaceful, killed = folder / "peaceful", folder / "killed"
-    subprocess.run(command(kills, peaceful), check=True, **QUIET)
-    chance, watch, made = random.Random(seed), Watch(killed), 0
-    while True:
-        process = subprocess.Popen(command(kills, killed), **QUIET)
-        try:
-            process.wait(timeout=chance.uniform(0, LONGEST_LIFE) if made < kills else None)
-        except subprocess.TimeoutExpired:
-            made += 1
-            _kill(process, chance)
-            time.sleep(chance.uniform(0, 0.2))
-        watch.look()
-        if process.returncode == 0:
-            break
-        if process.returncode != -signal.SIGKILL:
-            raise RuntimeError(f"the sweep was not killed but ended with status {process.returncode}")
-    return Survival(made, watch.lost, watch.repeated, differing(peaceful, killed))
-
-
 def _kill(process: subprocess.Popen[bytes], chance: random.Random) -> None:
     """Kill a sweep: the whole program, or its parent process alone."""
     if chance.random() < 0.5:
@@ -164,14 +143,22 @@ def crowd(processes: int, kills: int, folder: Path, seed: int = 0) -> Survival:
     return Survival(made, watch.lost, watch.repeated + _doubled(shared), differing(peaceful, shared))
 
 
-def relay(processes: int, kills: int, folder: Path, seed: int = 0, cluster: str = "none") -> Survival:
-    """Run one undisturbed sweep in rounds, then `processes` sweeps on one results folder, a shard each; a new one
-    follows each that is killed. On a cluster, one command has its jobs train the shards, and jobs are killed, too."""
+def relay(
+    kills: int,
+    folder: Path,
+    seed: int = 0,
+    command: Command = quasi_random,
+    processes: int = 1,
+    cluster: str = "none",
+) -> Survival:
+    """Run one undisturbed sweep, then `processes` sweeps on one results folder, a shard each; a new one follows each
+    that is killed. On a cluster, one command has its jobs train the shards, and jobs are killed, too."""
     peaceful, shared = folder / "peaceful", folder / "shared"
-    subprocess.run(refined(kills, peaceful), check=True, **QUIET)
-    words = [*refined(kills, shared), f"shards={processes}", f"cluster={cluster}"]
-    one, longest = (["engine.workers=1"], LONGEST_LIFE) if cluster == "none" else ([], 3 * LONGEST_LIFE)
-    start = partial(subprocess.Popen, [*words, *one], **QUIET)
+    subprocess.run(command(kills, peaceful), check=True, **QUIET)
+    words = [*command(kills, shared), f"shards={processes}", f"cluster={cluster}"]
+    words += ["engine.workers=1"] if processes > 1 and cluster == "none" else []
+    longest = LONGEST_LIFE if cluster == "none" else 3 * LONGEST_LIFE
+    start = partial(subprocess.Popen, words, **QUIET)
     living = [start() for _ in range(processes if cluster == "none" else 1)]
     chance, watch, made = random.Random(seed), Watch(shared), 0
     while living:
@@ -232,11 +219,10 @@ def main() -> None:
 
 
 def _way(options: argparse.Namespace) -> Callable[[int, Path, int], Survival]:
-    if options.refine and (options.processes > 1 or options.cluster):
-        return partial(relay, options.processes, cluster=options.cluster or "none")
-    if options.processes > 1:
+    if options.processes > 1 and not options.refine:
         return partial(crowd, options.processes)
-    return partial(survive, command=refined if options.refine else quasi_random)
+    command = refined if options.refine else quasi_random
+    return partial(relay, command=command, processes=options.processes, cluster=options.cluster or "none")
 
 
 if __name__ == "__main__":

@@ -11,10 +11,12 @@ from benchmarks import chaos
 @pytest.mark.parametrize(
     ("sweep", "kills"),
     [
-        (chaos.survive, 5),
+        (chaos.relay, 5),
         pytest.param(partial(chaos.crowd, 4), 2, marks=pytest.mark.release),
-        pytest.param(partial(chaos.relay, 2), 4, marks=pytest.mark.release),
-        pytest.param(partial(chaos.relay, 2, cluster="local"), 3, marks=pytest.mark.release),
+        pytest.param(partial(chaos.relay, command=chaos.refined, processes=2), 4, marks=pytest.mark.release),
+        pytest.param(
+            partial(chaos.relay, command=chaos.refined, processes=2, cluster="local"), 3, marks=pytest.mark.release
+        ),
     ],
     ids=["one process", "a crowd", "in rounds", "in rounds, by jobs"],
 )
