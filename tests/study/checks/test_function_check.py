@@ -7,6 +7,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from helpers.users.checked import Made, refused
+from helpers.users.workloads import MeanLoss
 from torch import nn
 
 from study.checks.functions import check_functions
@@ -221,22 +222,8 @@ def test_errors_weights_and_metrics(make_study, members, said):
         check(make_study(), made(**members))
 
 
-class Accuracy:
-    """A metric like those of torchmetrics."""
-
-    def reset(self):
-        self.right = self.seen = 0
-
-    def update(self, outputs, targets):
-        self.right += int((outputs.argmax(-1) == targets).sum())
-        self.seen += len(targets)
-
-    def compute(self):
-        return torch.tensor(self.right / self.seen)
-
-
 def test_metrics_with_update_and_compute(make_study):
-    check(make_study(), made(metrics={"accuracy": Accuracy()}))
+    check(make_study(), made(metrics={"mean_loss": MeanLoss()}))
 
 
 def of_rare(outputs, targets):
