@@ -6,7 +6,7 @@ Shapes: B examples in a batch, N examples in a split, T tokens of an example, C 
 import importlib
 import inspect
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
@@ -183,6 +183,12 @@ def require_whole(name: str, value: Any, least: int) -> None:
     """Raise ValueError unless `value` is a whole number of at least `least`."""
     if not isinstance(value, int) or isinstance(value, bool) or value < least:
         raise ValueError(f"{name} must be a whole number of at least {least}, but got {value!r}.")
+
+
+def require_one_of(name: str, value: Any, known: Collection[str]) -> None:
+    """Raise ValueError unless `value` is one of the known names; the message names the nearest one."""
+    if value not in known:
+        raise ValueError(f"unknown {name} {value!r}{suggest(str(value), known)}")
 
 
 def require_fraction(name: str, value: Any) -> None:

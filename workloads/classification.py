@@ -14,7 +14,6 @@ from workloads import base
 from workloads.base import PerExample, Splits, classification_error, cross_entropy_error
 from workloads.data import datasets
 from workloads.data.datasets import DATASETS
-from workloads.suggest import suggest
 
 LABEL_SMOOTHING_CONVENTIONS = ("paper", "uniform")
 
@@ -98,8 +97,7 @@ class Classification:
 
     def require_dataset(self) -> None:
         """Raise ValueError for an unknown data set."""
-        if self.dataset not in DATASETS:
-            raise ValueError(f"unknown data set {self.dataset!r}{suggest(self.dataset, DATASETS)}")
+        base.require_one_of("data set", self.dataset, DATASETS)
 
     @property
     def errors(self) -> Mapping[str, PerExample]:

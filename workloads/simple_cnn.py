@@ -4,11 +4,10 @@ from dataclasses import dataclass
 
 from torch import nn
 
-from workloads.base import require_fraction
+from workloads.base import require_fraction, require_one_of
 from workloads.classification import Classification
 from workloads.data.datasets import DATASETS
 from workloads.layers import Dropout
-from workloads.suggest import suggest
 
 SIZES = {"narrow": (16, 32, 512), "base": (32, 64, 1024), "wide": (64, 128, 2048)}
 """Filters of the two convolutions and units of the fully connected layer."""
@@ -23,8 +22,7 @@ class SimpleCNN(Classification):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.size not in SIZES:
-            raise ValueError(f"unknown workload.size {self.size!r}{suggest(self.size, SIZES)}")
+        require_one_of("workload.size", self.size, SIZES)
         require_fraction("workload.dropout", self.dropout)
 
     def model(self) -> nn.Module:

@@ -10,7 +10,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from workloads.base import Splits, require_whole
+from workloads.base import Splits, require_one_of, require_whole
 from workloads.classification import Classification
 from workloads.data import images
 from workloads.data.datasets import DATASETS
@@ -48,7 +48,7 @@ class ImageClassification(Classification):
 
     def require_dataset(self) -> None:
         images.require_known(self.dataset, self.path, self.image_size, self.KNOWN)
-        images.require_augmentation(self.augmentation)
+        require_one_of("workload.augmentation", self.augmentation, images.AUGMENTATIONS)
         if self.class_count is not None:
             require_whole("workload.class_count", self.class_count, 2)
 

@@ -8,9 +8,8 @@ from functools import partial
 
 from torch import nn
 
-from workloads.base import require_whole
+from workloads.base import require_one_of, require_whole
 from workloads.layers import GhostBatchNorm
-from workloads.suggest import suggest
 
 NORMS = ("ghost", "group", "layer", "none")
 
@@ -32,8 +31,7 @@ def norm_layer(norm: str, ghost_batch: int = 32, groups: int = 32) -> NormLayer:
     Raises:
         ValueError: an argument is refused; the layers refuse a C that `groups` does not divide.
     """
-    if norm not in NORMS:
-        raise ValueError(f"unknown workload.norm {norm!r}{suggest(str(norm), NORMS)}")
+    require_one_of("workload.norm", norm, NORMS)
     require_whole("workload.ghost_batch", ghost_batch, 1)
     require_whole("workload.norm_groups", groups, 1)
     layers: dict[str, NormLayer] = {

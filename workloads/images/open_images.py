@@ -12,10 +12,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from workloads.base import Metric, PerExample, Splits
+from workloads.base import Metric, PerExample, Splits, require_one_of
 from workloads.data.images import open_images, places
 from workloads.images.resnet import ResNet
-from workloads.suggest import suggest
 
 AVERAGES = ("micro", "macro")
 AT_ONCE = 256
@@ -41,8 +40,7 @@ class OpenImagesResNet(ResNet):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.average not in AVERAGES:
-            raise ValueError(f"unknown workload.average {self.average!r}{suggest(str(self.average), AVERAGES)}")
+        require_one_of("workload.average", self.average, AVERAGES)
 
     @property
     def classes(self) -> int:

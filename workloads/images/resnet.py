@@ -11,11 +11,10 @@ from typing import NamedTuple
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from workloads.base import require_whole, with_given
+from workloads.base import require_one_of, require_whole, with_given
 from workloads.images.classification import ImageClassification
 from workloads.images.norms import NormLayer, norm_layer
 from workloads.layers import GlobalMeanPool
-from workloads.suggest import suggest
 
 
 class Size(NamedTuple):
@@ -89,9 +88,8 @@ class ResNet(ImageClassification):
         super().__post_init__()
         require_whole("workload.depth", self.depth, 1)
         for field, known in (("block", BLOCKS), ("stem", STEMS), ("shortcut", SHORTCUTS)):
-            value = getattr(self, field)
-            if value not in known and not (field == "block" and value is None):
-                raise ValueError(f"unknown workload.{field} {value!r}{suggest(str(value), known)}")
+            if field != "block" or self.block is not None:
+                require_one_of(f"workload.{field}", getattr(self, field), known)
         size = self.size
         require_whole("workload.width", size.width, 1)
         for blocks in size.blocks:

@@ -9,10 +9,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from workloads.base import require_fraction, require_whole, with_given
+from workloads.base import require_fraction, require_one_of, require_whole, with_given
 from workloads.images.classification import ImageClassification
 from workloads.layers import Dropout
-from workloads.suggest import suggest
 from workloads.transformer_layers import DEVIATION, NORMS, Layer, Size, start_as_gpt_2
 
 SIZES = {
@@ -51,8 +50,7 @@ class Vit(ImageClassification):
     def __post_init__(self) -> None:
         super().__post_init__()
         for field, known in (("size", SIZES), ("pool", POOLS), ("norm", NORMS)):
-            if (value := getattr(self, field)) not in known:
-                raise ValueError(f"unknown workload.{field} {value!r}{suggest(str(value), known)}")
+            require_one_of(f"workload.{field}", getattr(self, field), known)
         for field, number in self.numbers._asdict().items():
             require_whole(f"workload.{field}", number, 1)
         require_whole("workload.patch", self.patch, 1)

@@ -9,10 +9,9 @@ from functools import partial
 
 from torch import Tensor, nn
 
-from workloads.base import require_fraction, require_whole, with_given
+from workloads.base import require_fraction, require_one_of, require_whole, with_given
 from workloads.language.modelling import LanguageModelling
 from workloads.layers import Dropout
-from workloads.suggest import suggest
 from workloads.transformer_layers import (
     ACTIVATIONS,
     NORM_PLACES,
@@ -73,8 +72,7 @@ class TransformerLm(LanguageModelling):
         super().__post_init__()
         choices = {"size": SIZES, "positions": POSITIONS, "norm_place": NORM_PLACES, "norm": NORMS}
         for field, known in {**choices, "activation": ACTIVATIONS}.items():
-            if (value := getattr(self, field)) not in known:
-                raise ValueError(f"unknown workload.{field} {value!r}{suggest(str(value), known)}")
+            require_one_of(f"workload.{field}", getattr(self, field), known)
         shape = self.shape
         for field, value in shape._asdict().items():
             require_whole(f"workload.{field}", value, 1)

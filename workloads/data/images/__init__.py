@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from workloads.base import Splits
+from workloads.base import Splits, require_one_of
 from workloads.data import datasets
 from workloads.data.datasets import DATASETS
 from workloads.data.images import layouts, places
@@ -17,9 +17,8 @@ from workloads.data.images.pixels import Decoded, Pixels, stored
 from workloads.data.images.places import FOLDERS, OWN, require_known
 from workloads.data.images.sets import AUGMENTATIONS, ImageSet, Recipe, held, of_labels, recipe
 from workloads.data.images.subsets import Asked, Numbers, chosen_classes, divided, renumbered
-from workloads.suggest import suggest
 
-__all__ = ["AUGMENTATIONS", "FOLDERS", "OWN", "class_total", "require_augmentation", "require_known", "splits"]
+__all__ = ["AUGMENTATIONS", "FOLDERS", "OWN", "class_total", "require_known", "splits"]
 
 
 def splits(
@@ -59,7 +58,7 @@ def splits(
         DataError: the images are not there, or their layout is unknown.
     """
     require_known(dataset, path, image_size, places.SINGLE)
-    require_augmentation(augmentation)
+    require_one_of("workload.augmentation", augmentation, AUGMENTATIONS)
     classes = chosen_classes(class_total(dataset, path), class_count)
     asked = Asked(train_examples, validation_examples, split_seed)
     if dataset in DATASETS:
@@ -78,12 +77,6 @@ def class_total(dataset: str, path: str | None = None) -> int:
     if dataset in DATASETS:
         return DATASETS[dataset].classes
     return len(layouts.class_names(places.folder(dataset, path)))
-
-
-def require_augmentation(augmentation: str) -> None:
-    """Raise ValueError unless this is one of AUGMENTATIONS."""
-    if augmentation not in AUGMENTATIONS:
-        raise ValueError(f"unknown workload.augmentation {augmentation!r}{suggest(str(augmentation), AUGMENTATIONS)}")
 
 
 def source(images: Images, recipe: Recipe, cache: bool) -> Pixels:

@@ -11,12 +11,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from workloads.base import require_one_of
 from workloads.data import fetching
 from workloads.data.datasets import Row
 from workloads.data.fetching import DataError, File, Origin, Package
 from workloads.data.text import readers
 from workloads.data.text.readers import Reader
-from workloads.suggest import suggest
 
 OWN = "text"
 """The name of the user's own text, which has a path."""
@@ -86,8 +86,7 @@ def corpus(name: str, path: str | None = None) -> Corpus:
 
 def require_known(name: str, path: str | None) -> None:
     """Raise ValueError unless `name` is a corpus, with a path if and only if it is the user's own."""
-    if name not in (known := [*TEXTS, OWN]):
-        raise ValueError(f"unknown text {name!r}{suggest(name, known)}")
+    require_one_of("text", name, [*TEXTS, OWN])
     if name == OWN and not path:
         raise ValueError("workload.dataset=text needs workload.path: a file, a folder of .txt files, or a pattern.")
     if name != OWN and path:

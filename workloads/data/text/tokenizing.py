@@ -15,10 +15,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from workloads.base import require_whole
+from workloads.base import require_one_of, require_whole
 from workloads.data import fetching
 from workloads.data.fetching import DataError
-from workloads.suggest import suggest
 
 TOKENIZERS = ("byte", "bpe")
 PIECE = 4096
@@ -60,8 +59,7 @@ def vocabulary_size(tokenizer: str, vocabulary: int | None) -> int:
     Raises:
         ValueError: an unknown tokenizer, or a vocabulary that it cannot have.
     """
-    if tokenizer not in TOKENIZERS:
-        raise ValueError(f"unknown workload.tokenizer {tokenizer!r}{suggest(tokenizer, TOKENIZERS)}")
+    require_one_of("workload.tokenizer", tokenizer, TOKENIZERS)
     if tokenizer == "bpe":
         require_whole("workload.vocabulary (256 bytes, the end of a document, and merges)", vocabulary, 257)
         return int(vocabulary or 0)
