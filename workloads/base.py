@@ -206,7 +206,16 @@ def importable(folder: Path | None) -> None:
         sys.path.append(str(folder.resolve()))
 
 
-def import_cure(module: str) -> str:
+def imported(path: str, rule: str) -> Any:
+    """The object at an import path. Raises ValueError if it cannot be imported; the message begins with `rule`."""
+    module, _, name = path.rpartition(".")
+    try:
+        return getattr(importlib.import_module(module), name)
+    except Exception as error:  # a user's module may raise anything
+        raise ValueError(f"{rule}, but got {path!r}: {error}. {_import_cure(module)}") from error
+
+
+def _import_cure(module: str) -> str:
     """The advice after a failed import: rename a module that another one hides, or pass its folder."""
     name = module.partition(".")[0]
     imported = sys.modules.get(name)
@@ -229,13 +238,7 @@ def build(config: Mapping[str, Any]) -> Workload:
         key: tuple(value) if isinstance(value, list) else value for key, value in config.items()
     }
     path = str(arguments.pop("_target_", None))
-    module, _, attribute = path.rpartition(".")
-    try:
-        constructor = getattr(importlib.import_module(module), attribute)
-    except Exception as error:  # a user's module may raise anything
-        raise ValueError(
-            f"workload._target_ must be an importable class, but got {path!r}: {error}. {import_cure(module)}"
-        ) from error
+    constructor = imported(path, "workload._target_ must be an importable class")
     known = inspect.signature(constructor).parameters
     for key in arguments:
         if key not in known and not any(p.kind is p.VAR_KEYWORD for p in known.values()):

@@ -1,7 +1,6 @@
 """Any `torch.optim.Optimizer` class by its import path, such as `pytorch_optimizer.Ranger21`, on the serial engine."""
 
 import dis
-import importlib
 import inspect
 from collections.abc import Container, Mapping
 from functools import partial
@@ -14,7 +13,7 @@ from study.optimizers.base import AVERAGE, CLIP, Optimizer, Values
 from study.optimizers.per_parameter import ALL_USUAL, Treatments, param_groups
 from study.schedules import Schedule
 from study.space import Legal
-from workloads.base import import_cure
+from workloads.base import imported
 
 THEIRS = {"learning_rate": "lr", "epsilon": "eps"}
 """Our name -> the name in these classes; beta1, beta2, ... become their `betas`."""
@@ -28,14 +27,7 @@ def foreign(path: str, arguments: Mapping[str, Any]) -> Optimizer:
     Raises:
         ValueError: the path names no optimizer class, or the class does not take an argument.
     """
-    module, _, name = path.rpartition(".")
-    try:
-        constructor = getattr(importlib.import_module(module), name)
-    except Exception as error:  # a user's module may raise anything
-        raise ValueError(
-            f"optimizer.target must be the import path of an optimizer class, but got {path!r}: {error}. "
-            f"{import_cure(module)}"
-        ) from error
+    constructor = imported(path, "optimizer.target must be the import path of an optimizer class")
     if not (isinstance(constructor, type) and issubclass(constructor, torch.optim.Optimizer)):
         raise ValueError(f"optimizer.target must be a torch.optim.Optimizer class, but {path} is not one.")
     taken = inspect.signature(constructor).parameters
