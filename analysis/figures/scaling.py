@@ -152,18 +152,11 @@ def _draw_estimates(ax: Axes, rows: pd.DataFrame, colour: Any, position: float) 
         place: Any = {"color": colour, "label": label, "transform": canvas.aside(ax, 5 * position)}
         ax.plot([row.batch_size] * 2, [row.low, top], **place, **canvas.BAR)
         notes[label] = canvas.BAR
-    fitted = rows.dropna(subset="curve")
-    if len(fitted):
-        ax.plot(fitted["batch_size"], fitted["curve"], color=colour, label=CURVE, **CONSTRAINED)
-        notes[CURVE] = CONSTRAINED
-    fewest = rows.dropna(subset="fewest")
-    if len(fewest):
-        ax.plot(fewest["batch_size"], fewest["fewest"], color=colour, label=FEWEST, **SMALL)
-        notes[FEWEST] = SMALL
-    modelled = rows.dropna(subset="model")
-    if len(modelled):
-        ax.plot(modelled["batch_size"], modelled["model"], color=colour, label=MODEL, **MODELLED)
-        notes[MODEL] = MODELLED
+    for column, label, look in (("curve", CURVE, CONSTRAINED), ("fewest", FEWEST, SMALL), ("model", MODEL, MODELLED)):
+        known = rows.dropna(subset=column)
+        if len(known):
+            ax.plot(known["batch_size"], known[column], color=colour, label=label, **look)
+            notes[label] = look
     return notes
 
 
