@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
-from matplotlib.transforms import ScaledTranslation
 
 from analysis.figures import canvas
 from analysis.figures.canvas import COLOURS, INK, MARKERS, MUTED, OPEN, PAPER, goal
@@ -64,8 +63,7 @@ def _draw_rule(ax: Axes, rows: pd.DataFrame, rule: str, base: int, points: float
     """Draw the curve, intervals and missed goals of one rule, `points` to the right; returns the curve."""
     bottom, top = ax.get_ylim()
     rows = pd.concat([rows, pd.DataFrame({"batch_size": [base], "y": [1.0]})]).sort_values("batch_size")
-    aside = ScaledTranslation(points / 72, 0, ax.figure.dpi_scale_trans)
-    look: Any = canvas.LINE | _look(rule) | {"transform": ax.transData + aside}
+    look: Any = canvas.LINE | _look(rule) | {"transform": canvas.aside(ax, points)}
     place: Any = {name: look[name] for name in ("transform", "color")}
     at = np.flatnonzero(rows["batch_size"] != base).tolist()  # the star marks the base
     lines = ax.plot(rows["batch_size"], rows["y"], label=briefly(rule), markevery=at, **look)
