@@ -19,6 +19,9 @@ FEWER_ROUNDS = (4, 4, 3)
 """Rounds of a cheaper search=refine."""
 MOST_EVALUATION = 0.3
 """The share of the time of a sweep above which evaluations are too expensive."""
+RACES_LEAVE = (0.04, 0.16)
+"""Shares of the steps of full budgets that trials take under races: the middle half of the curves in results/published,
+which lie between 3 % and, where an optimizer mostly missed its goal, 77 %."""
 LONG = 600
 """Seconds; a longer sweep is shown with ways to make it cheaper."""
 
@@ -39,11 +42,18 @@ def show(console: Console, left: Sequence[Work], place: str, workers: int, cheap
     for text in dict.fromkeys(work.cost.composition(work.study.batch_size) for work in left if work.cost.parts):
         console.print(f"Batch size {text}.")
     total = sum(work.seconds(workers) for work in left)
-    early = STOPPING[left[0].study.stopping].in_words
+    rule = STOPPING[left[0].study.stopping]
+    early = rule.in_words
     console.print(
         f"\nAbout {duration(total)} at full budget with {counted(workers, 'worker')} on "
         f"{place}, measured on a few real steps.{early and f' {early}'}"
     )
+    if rule.races:
+        low, high = (duration(share * total) for share in RACES_LEAVE)
+        console.print(
+            f"Expect {low} to {high}: half of the curves in this project's published sweeps needed "
+            f"{RACES_LEAVE[0]:.0%} to {RACES_LEAVE[1]:.0%} of their full budget; a goal that is hardly reached needs more."
+        )
     console.print(evaluating(left))
     search = left[0].study.search
     more = [*(["wider search spaces"] if search.extend else []), *(["fresh seeds"] if search.reruns else [])]

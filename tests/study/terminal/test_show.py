@@ -1,18 +1,26 @@
 """What the terminal says before a sweep."""
 
 import math
+from itertools import groupby
+from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import pytest
 from omegaconf import OmegaConf
 from rich.console import Console
 
+from analysis.counting import RACE
+from analysis.load import load
+from analysis.tables import steps_to_result
 from study.config.compose import CONF
 from study.engine.cost import Cost, Work
 from study.search.tuner import Tuner
 from study.settings import Budget
 from study.terminal import costs, show
 from study.terminal.progress import SweepProgress
+
+PUBLISHED = Path("results/published")
 
 
 @pytest.mark.parametrize(
@@ -34,6 +42,26 @@ def test_ways_to_cheapen_ask_for_less_than_the_sweep_does(make_study, sizes, fie
 def test_the_quick_preset_is_as_quick_as_is_said():
     quick = OmegaConf.load(CONF / "preset/quick.yaml")
     assert quick.search.trials == costs.QUICK_TRIALS
+
+
+def test_what_races_leave_is_that_of_the_published_sweeps():
+    studies = [study for folder in PUBLISHED.iterdir() if folder.is_dir() for study in load(folder)]
+    shares = []
+    for _, group in groupby(sorted(studies, key=lambda study: study.curve), key=lambda study: study.curve):
+        curve = list(group)
+        budgets = sum(len(steps_to_result.counted_trials(study)) * study.train_steps for study in curve)
+        shares.append(steps_to_result.table(curve, stopping=RACE)["steps_trained"].sum() / budgets)
+    assert pytest.approx(np.quantile(shares, [0.25, 0.75]), abs=0.005) == costs.RACES_LEAVE
+    assert (min(shares), max(shares)) == pytest.approx((0.03, 0.77), abs=0.005)
+
+
+@pytest.mark.parametrize(("stopping", "expected"), [("race", True), ("goal", False), ("budget", False)])
+def test_only_races_are_expected_to_take_less(make_study, stopping, expected):
+    console = Console(record=True, width=200)
+    costs.show(console, [Work(make_study(stopping=stopping, budget=Budget(0, 100)), Cost(1, 0, 0), 10)], "cpu", 1)
+    said = console.export_text()
+    assert ("Expect 40 s to 2 min 40 s:" in said) == expected
+    assert "About 16 min 40 s at full budget" in said
 
 
 def test_each_way_to_split_a_batch_is_told_once(make_study):
