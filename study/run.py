@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from functools import lru_cache
 from importlib.metadata import packages_distributions, version
 from pathlib import Path
 from typing import Any, Self
@@ -303,11 +304,17 @@ def provenance(study: Study, workers: Workers, command: str, shard: Shard) -> di
         "shard": str(shard),
         "tf32": False,
         "python": sys.version.split()[0],
-        "versions": {name: version(name) for name in packages},
+        "versions": _versions(packages),
         "git_commit": _git_commit(),
     }
 
 
+@lru_cache
+def _versions(packages: Sequence[str]) -> dict[str, str]:
+    return {name: version(name) for name in packages}
+
+
+@lru_cache
 def _processor() -> str:
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
@@ -317,8 +324,9 @@ def _processor() -> str:
     return f"{model}, {os.cpu_count()} cores"
 
 
+@lru_cache
 def _git_commit() -> str | None:
-    """The commit of the checkout, marked if files differ from it; None for an installed package."""
+    """The commit of the checkout when first asked, marked if files differ from it; None for an installed package."""
     git = ["git", "-C", str(Path(__file__).parent)]
     try:
         # An installed package may lie inside the user's repository, whose commit says nothing about this code.
