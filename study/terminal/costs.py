@@ -51,8 +51,9 @@ def show(console: Console, left: Sequence[Work], place: str, workers: int, cheap
     if rule.races:
         low, high = (duration(share * total) for share in RACES_LEAVE)
         console.print(
-            f"Expect {low} to {high}: half of the curves in this project's published sweeps needed {RACES_LEAVE[0]:.0%} "
-            f"to {RACES_LEAVE[1]:.0%} of their full budget; a goal that is hardly reached needs more."
+            f"Expect {low} to {high}: half of the curves in this project's published sweeps needed "
+            f"{RACES_LEAVE[0]:.0%} to {RACES_LEAVE[1]:.0%} of their full budget. "
+            "A goal that is hardly reached needs more."
         )
     console.print(evaluating(left))
     search = left[0].study.search
