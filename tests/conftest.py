@@ -10,6 +10,7 @@ import torch
 from helpers import checkpointed, fused
 from hypothesis import settings
 
+from analysis import figures
 from analysis.counting import Goal
 from study import store
 from study.__main__ import main
@@ -43,6 +44,14 @@ def _one_thread():
     torch.set_num_threads(1)
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _no_waiting_for_disks():
+    """No test cuts the power, and thousands of small files would wait for the disk one by one."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", lambda _: None)
+        yield
+
+
 @pytest.fixture(autouse=True)
 def _denormals():
     """What a worker settles must not outlive a test that was one: hypothesis wants small numbers to be there."""
@@ -50,19 +59,24 @@ def _denormals():
     torch.set_flush_denormal(False)
 
 
+@pytest.fixture(scope="session")
+def _installed():
+    """The names of imported modules that no test wrote."""
+    return set()
+
+
 @pytest.fixture(autouse=True)
-def _imports(tmp_path_factory):
+def _imports(tmp_path_factory, _installed):
     """Modules that a test wrote and imported must not stand in for the next test's file of the same name."""
     before = [*sys.path]
     yield
     sys.path[:] = before
     made = str(tmp_path_factory.getbasetemp())
-    for name in [name for name, module in sys.modules.items() if _file(module).startswith(made)]:
-        del sys.modules[name]
-
-
-def _file(module):
-    return str(getattr(module, "__file__", None) or "")
+    for name in sys.modules.keys() - _installed:
+        if str(getattr(sys.modules[name], "__file__", None) or "").startswith(made):
+            del sys.modules[name]
+        else:
+            _installed.add(name)
 
 
 def _study(space=SPACE, trials=4, sampler="sobol", max_launches=None, name="tiny", examples=64, steps=None, **fields):
@@ -104,8 +118,11 @@ def _write(results, study, curves, close=True):
     """Write a study and its curves as a sweep would; returns the study's folder."""
     run = store.open_study(results, study, {"device": "cpu"})
     folder = store.study_folder(results, study)
-    for curve in curves:
-        store.save(folder, curve, replaces=True)
+    if curves and close and not store.load(folder):
+        store.write_curves(curves, folder / store.COMPACTED)  # as `gather` would: faster than a file for each trial
+    else:
+        for curve in curves:
+            store.save(folder, curve, replaces=True)
     if close:
         store.end_run(run, {"ended": "now"})
         store.gather(folder)
@@ -123,6 +140,12 @@ def swept_once(tmp_path_factory):
         return folder
 
     return sweep
+
+
+@pytest.fixture
+def one_figure(monkeypatch):
+    """Reports draw one kind of figure. All kinds take seconds, and the tests of figures draw them."""
+    monkeypatch.setattr(figures, "charts", functools.partial(figures.charts, names=["steps_to_result"]))
 
 
 @pytest.fixture

@@ -11,6 +11,7 @@ import ast
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable
+from functools import cache
 from pathlib import Path
 
 ROOMS = ("study", "workloads", "analysis")
@@ -22,6 +23,7 @@ def python_files(root: Path, folders: Iterable[str] = ROOMS) -> list[str]:
     return sorted(str(path.relative_to(root)) for folder in folders for path in (root / folder).rglob("*.py"))
 
 
+@cache
 def statements(path: Path) -> list[tuple[str, str | None]]:
     """(module, name) of every import anywhere in a file; the name is None for `import module`.
 

@@ -96,10 +96,14 @@ def test_as_yaml_lists_what_a_cluster_can_be_told():
     assert "hydra" not in compose.as_yaml([])
 
 
+@pytest.fixture(scope="module")
+def parsed():
+    return parse_jobs(["optimizer=sgd,momentum", "batch_size=16,64", "shards=2", "engine.workers=6", "search=sobol"])
+
+
 @pytest.fixture
-def jobs(tmp_path):
-    asked = ["optimizer=sgd,momentum", "batch_size=16,64", "shards=2", f"results={tmp_path / 'results'}"]
-    return parse_jobs([*asked, "engine.workers=6", "search=sobol"])
+def jobs(parsed, tmp_path):
+    return [replace(job, results=tmp_path / "results") for job in parsed]
 
 
 def test_a_job_for_each_study_and_shard_in_order(jobs, tmp_path, monkeypatch):

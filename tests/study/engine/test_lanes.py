@@ -7,7 +7,7 @@ import pytest
 import torch
 from helpers.blobs import WORKLOADS
 from helpers.desks import assert_near, assert_same_bits, full, trained
-from helpers.fused import CASES, FUSING, STEPS, Flat, Queue, admitted, fusing, partly, seldom
+from helpers.fused import CASES, FUSING, STEPS, Flat, Queue, admitted, each_once, fusing, partly, seldom
 
 from analysis.counting import Goal
 from study.data.resident import Data
@@ -56,9 +56,9 @@ def test_slot_height_neighbours_and_refill_order_change_no_bit(question, optimiz
     alone = {i: trained(study, Queue(study, [i]), heights[:1])[i] for i in range(7)}
     ends = {i: (len(curve.steps), round(float(curve.errors["val/loss"][-1]), 2)) for i, curve in alone.items()}
     assert len({end for end, _ in ends.values()}) > 1, ends
-    for chosen in (heights[:1], heights[:2], heights, heights[-1:]):
-        for order in (range(7), range(6, -1, -1), [3, 0, 6, 2, 5, 1, 4]):
-            assert_same_bits(trained(study, Queue(study, order), chosen), alone)
+    orders = [range(7), range(6, -1, -1), [3, 0, 6, 2, 5, 1, 4]]
+    for chosen, order in each_once([heights[:1], heights[:2], heights, heights[-1:]], orders):
+        assert_same_bits(trained(study, Queue(study, order), chosen), alone)
 
 
 @pytest.mark.parametrize("how", CASES)

@@ -33,8 +33,14 @@ def asked(make_study):
     return make
 
 
+SELDOM = {
+    **dict.fromkeys(("transformer", "rotary", "untied"), pytest.mark.slow),
+    "padded lstm": pytest.mark.release,  # as "lstm" and "padded" together
+}
+
+
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[pytest.mark.slow] * (name in ("rotary", "untied"))) for name in LANGUAGE_MODELS]
+    "name", [pytest.param(name, marks=[SELDOM[name]] if name in SELDOM else []) for name in LANGUAGE_MODELS]
 )
 def test_lanes_are_trials_alone(asked, name):
     assert_lanes_are_trials_alone(asked("vmap"), LANGUAGE_MODELS[name])

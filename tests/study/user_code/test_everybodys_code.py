@@ -83,7 +83,10 @@ def computed(engine: str, study: Study, workload: Any, pair: Any) -> list[Any]:
 
 
 def _cells() -> list[Any]:
-    """Every kind in every engine, a part of them by default and the others among the slow tests."""
+    """Every kind in every engine, a part of them by default and the others among the slow tests.
+
+    Those on two devices are slow: the processes of a team take seconds to start (test_devices starts one by default).
+    """
     cells = []
     for k, (kind, (_, refused)) in enumerate(KINDS.items()):
         for e, engine in enumerate(ENGINES):
@@ -92,7 +95,8 @@ def _cells() -> list[Any]:
                 first = (batch_size == 2) == ((k + e) % 2 == 0)
                 if not (first or both):
                     continue
-                marks = [] if first and (k + e) % 8 == 0 else [pytest.mark.slow]
+                fast = first and (k + e) % 8 == 0 and engine != "two devices"
+                marks = [] if fast else [pytest.mark.slow]
                 cells.append(pytest.param(kind, engine, batch_size, marks=marks))
     return cells
 

@@ -70,7 +70,7 @@ ALWAYS = [("vmap", "momentum")]
     ],
 )
 def test_curves_are_those_of_updates_launched_one_by_one(device, question, monkeypatch, how, optimizer):
-    study = question(how, optimizer, SCHEDULED.get(optimizer, "constant"))
+    study = question(how, optimizer, SCHEDULED.get(optimizer, "constant"), steps=12)
     found = trained(study)
     monkeypatch.delitem(cuda_graph.GRAPHS, NAME)
     assert_same_bits(found, trained(study))
@@ -109,7 +109,7 @@ class Asking(Blobs):
 
 
 def test_what_cannot_be_recorded_is_launched_one_by_one(device, question, monkeypatch):
-    study = question("linear_chain")
+    study = question("linear_chain", steps=12)
     with pytest.warns(UserWarning, match="kernel by kernel, as they cannot be recorded: aten::_to_copy"):
         found = trained(study, Asking(), [4])
     monkeypatch.delitem(cuda_graph.GRAPHS, NAME)
