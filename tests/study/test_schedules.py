@@ -273,8 +273,13 @@ def tuned(make_study):
     return make
 
 
-@pytest.mark.parametrize("count", ["warmup_steps", "warmup_examples"])
-@pytest.mark.parametrize("name", SCHEDULES)
+WARMUPS = ["warmup_steps", "warmup_examples"]
+
+
+@pytest.mark.parametrize(
+    ("name", "count"),
+    partly([(name, WARMUPS[(row + at) % 2]) for row, name in enumerate(SCHEDULES) for at in (0, 1)], 2),
+)
 def test_every_parameter_is_tuned_on_either_engine(tuned, name, count):
     whole = {"low": 0, "high": 120, "integer": True, "hard": ["low"]}
     study = tuned(name, **{count: whole, "warmup_initial_factor": {"low": 0.0, "high": 1.0}})

@@ -6,6 +6,7 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
+from helpers.fused import partly
 from helpers.users.checked import Does, refused, settled
 from torch import nn
 from torch.nn.utils.rnn import pad_sequence
@@ -38,28 +39,46 @@ def mislabelled(splits, name, index, label):
 
 @pytest.mark.parametrize(
     ("change", "said"),
-    [
-        (list, r"must return workloads.base.Splits\(train, val, test\), but got a list; write `return Splits\("),
-        (lambda s: s._replace(val=(s.val[0], s.val[1][:50])), "the val split of .* has 300 inputs and 50 targets; cut"),
-        (lambda s: s._replace(test=(s.test[0][:0], s.test[1][:0])), "the test split of .* must not be empty; give"),
-        (as_arrays, "the train split of mlp_digits has a ndarray; torch.as_tensor makes one"),
-        (lambda s: s._replace(train=(s.train[0][:9], s.train[1][:9])), "is 1197, but .* returns 9; set workload.train"),
-        (lambda s: s.nope, r"mlp_digits's splits\(\) cannot be computed: AttributeError: .*_check.py, line \d+: .*\)"),
-        *(
-            (partial(spoilt, name=name, value=value), f"the {name} split of .* not finite, in 2 .* first at index 50")
-            for name in Splits._fields
-            for value in (math.nan, math.inf)
-        ),
-        *(
+    partly(
+        [
+            (list, r"must return workloads.base.Splits\(train, val, test\), but got a list; write `return Splits\("),
             (
-                partial(mislabelled, name=name, index=100, label=17),
-                f"^mlp_digits: the {name} split's example 100 has target 17, for which {what} fails: IndexError: "
-                "Target 17 is out of bounds; correct this example, or leave it out",
-            )
-            for name, what in (("train", "loss"), ("val", r"errors\['cross_entropy_error'\]"))
-        ),
-        (partial(mislabelled, name="train", index=100, label=-1), "example 100 has target -1, for which loss fails"),
-    ],
+                lambda s: s._replace(val=(s.val[0], s.val[1][:50])),
+                "the val split of .* has 300 inputs and 50 targets; cut",
+            ),
+            (lambda s: s._replace(test=(s.test[0][:0], s.test[1][:0])), "the test split of .* must not be empty; give"),
+            (as_arrays, "the train split of mlp_digits has a ndarray; torch.as_tensor makes one"),
+            (
+                lambda s: s._replace(train=(s.train[0][:9], s.train[1][:9])),
+                "is 1197, but .* returns 9; set workload.train",
+            ),
+            (
+                lambda s: s.nope,
+                r"mlp_digits's splits\(\) cannot be computed: AttributeError: .*_check.py, line \d+: .*\)",
+            ),
+            *(
+                (
+                    partial(spoilt, name=name, value=value),
+                    f"the {name} split of .* not finite, in 2 .* first at index 50",
+                )
+                for name in Splits._fields
+                for value in (math.nan, math.inf)
+            ),
+            *(
+                (
+                    partial(mislabelled, name=name, index=100, label=17),
+                    f"^mlp_digits: the {name} split's example 100 has target 17, for which {what} fails: IndexError: "
+                    "Target 17 is out of bounds; correct this example, or leave it out",
+                )
+                for name, what in (("train", "loss"), ("val", r"errors\['cross_entropy_error'\]"))
+            ),
+            (
+                partial(mislabelled, name="train", index=100, label=-1),
+                "example 100 has target -1, for which loss fails",
+            ),
+        ],
+        2,
+    ),
 )
 def test_splits_that_are_none(tmp_path, monkeypatch, change, said):
     splits = FullyConnected.splits

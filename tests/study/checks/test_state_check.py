@@ -9,6 +9,7 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
+from helpers.fused import partly
 from helpers.users import checked
 from helpers.users.checked import Model
 from rich.console import Console
@@ -296,17 +297,20 @@ class Wide(Model):
 
 @pytest.mark.parametrize(
     ("engine", "model", "because"),
-    [
-        ("auto", partial(Wide, counting, n=0), "a training forward pass changes the attribute `n` of Wide"),
-        ("lanes", partial(Wide, counting, n=0), "a training forward pass changes the attribute `n` of Wide"),
-        ("lanes", partial(Wide, only_in_evaluations, n=0), "an evaluation changes the attribute `n` of Wide"),
-        ("serial", partial(Wide, counting, n=0), None),
-        ("auto", lambda: Wide(lambda self, y: y + y.detach().sum().item()), "its code calls .item() on a tensor"),
-        ("auto", lambda: nn.Sequential(Wide(), nn.BatchNorm1d(10)), None),
-        ("lanes", lambda: nn.Sequential(Wide(), nn.BatchNorm1d(10)), "BatchNorm1d keeps running"),
-        ("lanes", lambda: nn.Sequential(Wide(), nn.Dropout(0.1)), "Dropout draws from one generator"),
-        ("lanes", Wide, None),
-    ],
+    partly(
+        [
+            ("auto", partial(Wide, counting, n=0), "a training forward pass changes the attribute `n` of Wide"),
+            ("lanes", partial(Wide, counting, n=0), "a training forward pass changes the attribute `n` of Wide"),
+            ("lanes", partial(Wide, only_in_evaluations, n=0), "an evaluation changes the attribute `n` of Wide"),
+            ("serial", partial(Wide, counting, n=0), None),
+            ("auto", lambda: Wide(lambda self, y: y + y.detach().sum().item()), "its code calls .item() on a tensor"),
+            ("auto", lambda: nn.Sequential(Wide(), nn.BatchNorm1d(10)), None),
+            ("lanes", lambda: nn.Sequential(Wide(), nn.BatchNorm1d(10)), "BatchNorm1d keeps running"),
+            ("lanes", lambda: nn.Sequential(Wide(), nn.Dropout(0.1)), "Dropout draws from one generator"),
+            ("lanes", Wide, None),
+        ],
+        2,
+    ),
 )
 def test_one_line_says_why_trials_train_one_at_a_time(tmp_path, monkeypatch, engine, model, because):
     monkeypatch.setattr(FullyConnected, "model", lambda self: model())

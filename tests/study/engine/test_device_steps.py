@@ -174,7 +174,7 @@ def test_streamed_data_make_the_same_curves(device, resumable):
     assert_near(trained(study, data), trained(study, WORKLOADS["plain"].data()))
 
 
-@pytest.mark.parametrize("how", ["linear_chain", "vmap"])
+@pytest.mark.parametrize("how", partly(["linear_chain", "vmap"], 2))
 def test_it_admits_lanes_and_is_measured(device, resumable, how):
     study, workload, data = resumable(how), WORKLOADS[how], WORKLOADS[how].data(DEVICE)
     assert list(lane_count.admitted(study, workload, data, most=8)) == [1, 2, 4, 8]

@@ -1,6 +1,7 @@
 """Frozen parameters: lanes share them, or have their own if trials draw them; nothing ever moves them."""
 
 from dataclasses import dataclass
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -81,9 +82,9 @@ def desk(study: Study, count: int = 3) -> Desk:
     return Desk([fixed_trial(study, index, learning_rate=rates[index % 2]) for index in range(count)])
 
 
-@pytest.mark.parametrize("loaded", partly([True, False], 2))
-@pytest.mark.parametrize("optimizer", SPACES)
-@pytest.mark.parametrize("how", ["plain", "accumulated", "vmap", "flat"])
+@pytest.mark.parametrize(
+    ("how", "optimizer", "loaded"), partly(product(["plain", "accumulated", "vmap", "flat"], SPACES, [True, False]), 4)
+)
 def test_frozen_parameters_are_constants_of_the_plain_loop(asked, monkeypatch, how, optimizer, loaded):
     if how == "flat":
         monkeypatch.setattr(vmapped, "Vmapped", Flat)

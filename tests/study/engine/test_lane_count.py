@@ -4,6 +4,7 @@ import random
 import re
 import warnings
 from dataclasses import replace
+from itertools import product
 
 import pytest
 import torch
@@ -28,8 +29,7 @@ TWICE = nn.Linear(3, 3)
 CHAIN = WORKLOADS["linear_chain"]
 
 
-@pytest.mark.parametrize("batch_size", partly([1, 2, 6, 33], 2))
-@pytest.mark.parametrize("how", CASES)
+@pytest.mark.parametrize(("how", "batch_size"), partly(product(CASES, [1, 2, 6, 33]), 3))
 def test_admitted_heights_hold_for_every_row(question, how, batch_size):
     study = question(how, batch_size=batch_size)
     heights = admitted(study)
@@ -57,7 +57,9 @@ class Odd(Blobs):
 
 @pytest.mark.parametrize(
     ("how", "workload", "batch_size"),
-    [("linear_blocks", Odd(784, 50), 1), ("linear_blocks", Odd(1024, 50), 3), ("linear_chain", Odd(784, 90), 1)],
+    partly(
+        [("linear_blocks", Odd(784, 50), 1), ("linear_blocks", Odd(1024, 50), 3), ("linear_chain", Odd(784, 90), 1)], 2
+    ),
 )
 def test_rows_that_are_not_of_whole_cache_lines(question, how, workload, batch_size):
     grid = Evaluation(first=0.5, ratio=2)
@@ -335,7 +337,7 @@ def test_averages_double_what_an_evaluation_costs(question, monkeypatch):
     assert (both.validation, both.step) == (2 * one.validation, one.step)
 
 
-@pytest.mark.parametrize(("forced", "lanes_at_once"), [(1, 1), (3, 3), (4, 4), (None, 4)])
+@pytest.mark.parametrize(("forced", "lanes_at_once"), partly([(3, 3), (1, 1), (None, 4), (4, 4)], 2))
 def test_lanes_can_be_forced(question, forced, lanes_at_once):
     study = question("linear_chain")
     cost = train.measure(study, CHAIN, CHAIN.data(), most=4, lanes=forced)

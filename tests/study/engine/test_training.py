@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 from helpers.blobs import CPU, Blobs
 from helpers.desks import Desk, fixed_trial, trained
+from helpers.fused import partly
 
 from analysis.counting import Goal
 from study.__main__ import main
@@ -253,24 +254,30 @@ def test_sweeps_end_to_end(tmp_path, asked, folder):
 
 @pytest.mark.parametrize(
     ("asked", "message"),
-    [
-        (["optimizer=torch"], "optimizer=torch needs the import path of a class"),
-        (["optimizer=adam", "optimizer.target=torch.optim.RAdam"], "optimizer.target is for optimizer=torch"),
-        (["optimizer=torch", "optimizer.target=torch.optim.Radam"], "must be the import path of an optimizer class"),
-        ([*RADAM, "optimizer.arguments.fast=1"], "takes no argument 'fast'"),
-        ([*RADAM, "search.space.weight_dekay=0.1"], "did you mean 'weight_decay'?"),
-        (["optimizer=sgd", "search.space.momentum=0.9"], "search.space.momentum is a parameter of neither"),
-        (["optimizer=torch", "optimizer.target=RAdam"], "optimizer.target is an import path such as"),
-        (RANGER, "pytorch_optimizer.Ranger21 cannot train mlp_digits with learning_rate=1e-05:"),
-        (["optimizer=torch", "optimizer.target=torch.optim.Muon"], "Muon only supports 2D parameters"),
-        ([*RADAM, "search.space.weight_decay=-1"], "search.space.weight_decay must lie in [0, inf), but got -1"),
-        ([*RADAM, "optimizer.arguments.lr=1"], "optimizer.arguments cannot set lr"),
-        (
-            [*RADAM, "optimizer.arguments.weight_decay=1", "search.space.weight_decay=0.1"],
-            "weight_decay is both searched and in optimizer.arguments",
-        ),
-        ([*FREE, "search.space.warmup_initial_factor=0.1"], "add search.space.warmup_steps"),
-    ],
+    partly(
+        [
+            (["optimizer=torch"], "optimizer=torch needs the import path of a class"),
+            (["optimizer=adam", "optimizer.target=torch.optim.RAdam"], "optimizer.target is for optimizer=torch"),
+            (
+                ["optimizer=torch", "optimizer.target=torch.optim.Radam"],
+                "must be the import path of an optimizer class",
+            ),
+            ([*RADAM, "optimizer.arguments.fast=1"], "takes no argument 'fast'"),
+            ([*RADAM, "search.space.weight_dekay=0.1"], "did you mean 'weight_decay'?"),
+            (["optimizer=sgd", "search.space.momentum=0.9"], "search.space.momentum is a parameter of neither"),
+            (["optimizer=torch", "optimizer.target=RAdam"], "optimizer.target is an import path such as"),
+            (RANGER, "pytorch_optimizer.Ranger21 cannot train mlp_digits with learning_rate=1e-05:"),
+            (["optimizer=torch", "optimizer.target=torch.optim.Muon"], "Muon only supports 2D parameters"),
+            ([*RADAM, "search.space.weight_decay=-1"], "search.space.weight_decay must lie in [0, inf), but got -1"),
+            ([*RADAM, "optimizer.arguments.lr=1"], "optimizer.arguments cannot set lr"),
+            (
+                [*RADAM, "optimizer.arguments.weight_decay=1", "search.space.weight_decay=0.1"],
+                "weight_decay is both searched and in optimizer.arguments",
+            ),
+            ([*FREE, "search.space.warmup_initial_factor=0.1"], "add search.space.warmup_steps"),
+        ],
+        2,
+    ),
 )
 def test_refusals(tmp_path, capsys, asked, message):
     assert main([*SMALL, *asked, f"results={tmp_path / 'results'}"]) == 2

@@ -242,7 +242,7 @@ def test_the_serial_engines_own_form_is_the_references(expected, name):
     assert departure(trained(name, lambda model: build(model, asked(name))), expected[name]) < TOLERANCE
 
 
-@pytest.mark.parametrize("name", partly(FUSED, 2))
+@pytest.mark.parametrize("name", partly(FUSED, 3))
 def test_lanes_are_the_references(expected, name):
     assert departure(in_lanes(name), expected[name]) < TOLERANCE
 

@@ -272,7 +272,7 @@ GATHERED = Meeting("writer", THE_END, THE_END, THE_END)
 SIDE_BY_SIDE = Meeting("writer", Leg("write_table", 1, False), THE_END, Leg("write_table", 1, False))
 
 
-@settings(max_examples=6)
+@settings(max_examples=2)
 @given(meetings=MEETINGS, shards=SHARDS)
 @example(meetings=[Meeting("writer", Leg("replace", 1, False), THE_END, THE_END)], shards=1)  # two that begin at once
 @example(meetings=[GATHERED, Meeting("writer", Leg("flock", 1, False), THE_END, THE_END)], shards=1)  # one by one
