@@ -100,7 +100,7 @@ def test_the_host_prepares_steps_while_others_are_made(device, question, monkeyp
 
 @pytest.mark.parametrize(
     ("how", "optimizer"),
-    partly([(how, name) for how in checkpointed.CASES for name in ("momentum", "adam")], 2)
+    partly([(how, name) for how in checkpointed.CASES for name in ("momentum", "adam")], 3)
     + [pytest.param("plain", name, marks=pytest.mark.slow) for name in ("soap", *checkpointed.WHOLE)],
 )
 def test_curves_are_those_of_the_cpu_whatever_was_killed(device, resumable, how, optimizer):
