@@ -69,9 +69,9 @@ def pair() -> Any:
         yield crew
 
 
-def computed(engine: str, study: Study, workload: Any, pair: Any) -> list[Any]:
+def computed(engine: str, study: Study, workload: Any, request: pytest.FixtureRequest) -> list[Any]:
     if engine == "two devices":
-        return pair.run(2, on_team, study, workload)[0]
+        return request.getfixturevalue("pair").run(2, on_team, study, workload)[0]
     gigabytes = 0.0 if engine == "streaming" else None
     data = streaming.source(splits_of(workload), "cpu", gigabytes, 0, workload)
     before = trees.cloned([data.inputs, data.targets, dict(data.evaluated)]) if isinstance(data, Data) else None
@@ -102,7 +102,7 @@ def _cells() -> list[Any]:
 
 
 @pytest.mark.parametrize(("kind", "engine", "batch_size"), _cells())
-def test_user_code_trains_as_in_a_plain_loop(make_study, pair, kind, engine, batch_size):
+def test_user_code_trains_as_in_a_plain_loop(make_study, request, kind, engine, batch_size):
     make, _ = KINDS[kind]
     workload, fields = make(), {}
     if engine == "lanes":
@@ -111,7 +111,7 @@ def test_user_code_trains_as_in_a_plain_loop(make_study, pair, kind, engine, bat
     if engine == "accumulated":
         fields["micro_batch"] = max(1, batch_size // 3)
     study = study_of(make_study, batch_size, **fields)
-    curves = computed(engine, study, workload, pair)
+    curves = computed(engine, study, workload, request)
     for trial, curve in zip(trials_of(study), curves, strict=True):
         wanted = plain_loop.by_hand(study, make(), trial)
         assert {f"val/{name}" for name in wanted} <= curve.errors.keys()
