@@ -26,6 +26,7 @@ from study import store
 from study.devices.cores import cores
 from study.run import _processor
 
+STUDIES = "results/studies/*/*/*/study.json"
 OVERRIDES = ["search=sobol", "search.trials=20", "search.reruns=0", "goal=val/classification_error < 0.05"]
 
 
@@ -34,10 +35,14 @@ def one_round(overrides: list[str]) -> dict[str, float]:
     with tempfile.TemporaryDirectory() as folder:
         program = [sys.executable, "-m", "study", "sweep", f"results={folder}/results", *overrides]
         start = time.time()
-        subprocess.run(program, cwd=folder, check=True, capture_output=True)
+        with subprocess.Popen(program, cwd=folder, stdout=subprocess.DEVNULL) as sweep:
+            while not any(Path(folder).glob(STUDIES)) and sweep.poll() is None:
+                time.sleep(0.02)
+            begun = time.time()
         end = time.time()
+        if sweep.returncode:
+            raise SystemExit(f"the sweep failed with exit status {sweep.returncode}.")
         searches = [path.parent for path in Path(folder).rglob("study.json")]
-        begun = min(path.stat().st_mtime for path in Path(folder).rglob("study.json"))
         trained = max(path.stat().st_mtime for path in Path(folder).rglob("curves.parquet"))
         busy = sum(sum(curve.seconds.values()) for search in searches for curve in store.load(search))
     parts = {"start": begun - start, "training": trained - begun, "report": end - trained, "whole": end - start}
