@@ -48,7 +48,7 @@ def show(console: Console, left: Sequence[Work], place: str, workers: int, cheap
         f"\nAbout {duration(total)} at full budget with {counted(workers, 'worker')} on "
         f"{place}, measured on a few real steps.{early and f' {early}'}"
     )
-    if rule.races:
+    if rule.races and total > LONG:  # of shorter ones, starts and proposals take as long as training
         low, high = (duration(share * total) for share in RACES_LEAVE)
         console.print(
             f"Expect {low} to {high}: half of the curves in this project's published sweeps needed "

@@ -11,6 +11,7 @@ from omegaconf import OmegaConf
 from rich.console import Console
 
 from analysis.counting import RACE
+from analysis.labels import duration
 from analysis.load import load
 from analysis.tables import steps_to_result
 from study.config.compose import CONF
@@ -55,13 +56,16 @@ def test_what_races_leave_is_that_of_the_published_sweeps():
     assert (min(shares), max(shares)) == pytest.approx((0.03, 0.77), abs=0.005)
 
 
-@pytest.mark.parametrize(("stopping", "expected"), [("race", True), ("goal", False), ("budget", False)])
-def test_only_races_are_expected_to_take_less(make_study, stopping, expected):
+@pytest.mark.parametrize(
+    ("stopping", "step", "expected"),
+    [("race", 1, True), ("race", 0.5, False), ("goal", 1, False), ("budget", 1, False)],
+)
+def test_only_long_races_are_expected_to_take_less(make_study, stopping, step, expected):
     console = Console(record=True, width=200)
-    costs.show(console, [Work(make_study(stopping=stopping, budget=Budget(0, 100)), Cost(1, 0, 0), 10)], "cpu", 1)
+    costs.show(console, [Work(make_study(stopping=stopping, budget=Budget(0, 100)), Cost(step, 0, 0), 10)], "cpu", 1)
     said = console.export_text()
     assert ("Expect 40 s to 2 min 40 s:" in said) == expected
-    assert "About 16 min 40 s at full budget" in said
+    assert f"About {duration(1000 * step)} at full budget" in said
 
 
 def test_each_way_to_split_a_batch_is_told_once(make_study):
