@@ -23,10 +23,10 @@ from pathlib import Path
 import torch
 
 from study import store
+from study.commands.report import STUDIES
 from study.devices.cores import cores
 from study.run import _processor
 
-STUDIES = "results/studies/*/*/*/study.json"
 OVERRIDES = ["search=sobol", "search.trials=20", "search.reruns=0", "goal=val/classification_error < 0.05"]
 
 
@@ -36,7 +36,7 @@ def one_round(overrides: list[str]) -> dict[str, float]:
         program = [sys.executable, "-m", "study", "sweep", f"results={folder}/results", *overrides]
         start = time.time()
         with subprocess.Popen(program, cwd=folder, stdout=subprocess.DEVNULL) as sweep:
-            while not any(Path(folder).glob(STUDIES)) and sweep.poll() is None:
+            while not any(Path(folder, "results").glob(STUDIES)) and sweep.poll() is None:
                 time.sleep(0.02)
             begun = time.time()
         end = time.time()

@@ -57,9 +57,9 @@ def _command(argv: Sequence[str]) -> int:
     errors = Console(stderr=True, soft_wrap=True, highlight=False)
     if options.debug:
         os.environ[faults.DEBUG] = "1"
-    if options.verb in TAKE_OVERRIDES and not vars(options).get("cfg"):
-        start.ahead(options.overrides)
     try:
+        if options.verb in TAKE_OVERRIDES and not vars(options).get("cfg"):
+            start.ahead(options.overrides)
         status = VERBS[options.verb].body(options, Console(highlight=False)) or 0
         sys.stdout.flush()
         return status

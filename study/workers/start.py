@@ -5,7 +5,6 @@ Imports neither torch nor anything else that is slow to import.
 
 from __future__ import annotations
 
-import atexit
 import multiprocessing as mp
 import os
 from collections.abc import Iterator, Mapping, Sequence
@@ -42,8 +41,7 @@ _ahead: list[Started] = []
 
 def ahead(overrides: Sequence[str]) -> None:
     """Start as many processes as a sweep with these overrides most likely needs."""
-    while len(_ahead) < _likely(overrides):
-        _ahead.append(_new())
+    _ahead.extend(_new() for _ in range(_likely(overrides) - len(_ahead)))
 
 
 def _likely(overrides: Sequence[str]) -> int:
@@ -64,7 +62,6 @@ def worker() -> Started:
     return _ahead.pop(0) if _ahead else _new()
 
 
-@atexit.register
 def end_unused() -> None:
     """End the processes started ahead that no pool has taken."""
     while _ahead:
