@@ -59,7 +59,7 @@ def _command(argv: Sequence[str]) -> int:
         os.environ[faults.DEBUG] = "1"
     try:
         if options.verb in TAKE_OVERRIDES and not vars(options).get("cfg"):
-            start.ahead(options.overrides)
+            start.ahead()
         status = VERBS[options.verb].body(options, Console(highlight=False)) or 0
         sys.stdout.flush()
         return status
@@ -78,8 +78,6 @@ def _command(argv: Sequence[str]) -> int:
         advice = str(interrupt) or "the same command continues where this one stopped"
         errors.print(f"study: interrupted; {advice}.")
         return 130
-    finally:
-        start.end_unused()
 
 
 if __name__ == "__main__":

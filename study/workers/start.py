@@ -1,4 +1,4 @@
-"""Starts worker processes, some of them ahead of time: they import torch while the parent reads its configuration.
+"""Starts worker processes. On Linux a server imports torch once, ahead of time, and every worker is a fork of it.
 
 Imports neither torch nor anything else that is slow to import.
 """
@@ -7,15 +7,15 @@ from __future__ import annotations
 
 import multiprocessing as mp
 import os
-from collections.abc import Iterator, Mapping, Sequence
+import sys
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from multiprocessing import forkserver
 from multiprocessing.connection import Connection
-from pathlib import Path
 from typing import NamedTuple
 
 from study import shadowing
 from study.devices import signals
-from study.devices.cores import cores
 
 _ENVIRONMENT = {
     "OMP_NUM_THREADS": "1",
@@ -26,6 +26,9 @@ _ENVIRONMENT = {
 }
 _HUGE_PAGES = "glibc.malloc.hugetlb=1"
 """Requests huge pages, where the system offers them: a ResNet-8 step takes 5 to 30 % less time (docs/speed.md)."""
+_FORKS = sys.platform == "linux"
+"""Elsewhere each worker imports for itself: Apple's libraries do not survive a fork."""
+_PRELOADED = ["study.commands", "study.workers.process", "study.engine.train", "study.devices.distributed"]
 
 
 class Started(NamedTuple):
@@ -35,56 +38,39 @@ class Started(NamedTuple):
     pipe: Connection
 
 
-_ahead: list[Started] = []
-"""Processes started ahead of time that no pool has taken yet."""
+def ahead() -> None:
+    """Start the server that workers are forks of, which takes as long as torch's import; returns at once.
 
-
-def ahead(overrides: Sequence[str]) -> None:
-    """Start as many processes as a sweep with these overrides most likely needs."""
-    _ahead.extend(_new() for _ in range(_likely(overrides) - len(_ahead)))
-
-
-def _likely(overrides: Sequence[str]) -> int:
-    """The number of workers of a sweep, guessed before its configuration is composed."""
-    if "TORCHELASTIC_RUN_ID" in os.environ:
-        return 1  # torchrun started the others
-    given = dict(override.partition("=")[::2] for override in overrides)
-    if given.get("cluster", "none") != "none":
-        return 0
-    if (asked := given.get("engine.workers", "")).isdecimal():
-        return int(asked)
-    gpus = [] if given.get("engine.device") == "cpu" else list(Path("/dev").glob("nvidia[0-9]*"))
-    return len(gpus) or cores()
+    It ends with this process. It touches no GPU, which a fork could not use.
+    """
+    if _FORKS:
+        mp.set_forkserver_preload(_PRELOADED)
+        with one_thread_environment(), signals.ignored():
+            forkserver.ensure_running()
 
 
 def worker() -> Started:
-    """A process that waits for its setting: one started ahead, or a new one."""
-    return _ahead.pop(0) if _ahead else _new()
-
-
-def end_unused() -> None:
-    """End the processes started ahead that no pool has taken."""
-    while _ahead:
-        unused = _ahead.pop()
-        unused.process.kill()
-        unused.process.join()
-        unused.pipe.close()
-
-
-def _new() -> Started:
-    context = mp.get_context("spawn")
+    """Start a process that waits for its setting."""
+    ahead()
+    context = mp.get_context("forkserver") if _FORKS else mp.get_context("spawn")
     ours, theirs = context.Pipe()
-    # Not a daemon: a daemon may not start the processes that read streamed data. `die_with` ends orphans instead.
-    process = context.Process(target=_begin, args=(theirs, os.getpid()))
     with one_thread_environment(), signals.ignored():
+        # Not a daemon: a daemon may not start the processes that read streamed data. `die_with` ends orphans.
+        process = context.Process(target=_begin, args=(theirs, dict(os.environ)))
         process.start()
     theirs.close()
     return Started(process, ours)
 
 
-def _begin(pipe: Connection, parent: int) -> None:
-    """Run a worker process from start to end."""
-    signals.die_with(parent)
+def _begin(pipe: Connection, variables: Mapping[str, str]) -> None:
+    """Run a worker process from start to end.
+
+    Arguments:
+        variables: the parent's environment now; the server has that of its start.
+    """
+    signals.die_with(os.getppid())  # the server, which ends with our parent
+    os.environ.clear()
+    os.environ.update(variables)
     from study.workers.process import work  # imports torch
 
     work(pipe)

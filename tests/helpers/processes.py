@@ -30,14 +30,19 @@ SWEEP = [
 ]
 
 
-def children(pid: int, command: str = "spawn_main") -> set[int]:
-    """Processes started by `pid` with this in their commands: by default, those of this project's workers."""
+def children(pid: int, command: str = "") -> set[int]:
+    """Processes started by `pid` with this in their commands."""
     found = set()
     for status in Path("/proc").glob("[0-9]*/status"):
         with suppress(OSError):
             if f"PPid:\t{pid}\n" in status.read_text() and command in (status.parent / "cmdline").read_text():
                 found.add(int(status.parent.name))
     return found
+
+
+def workers(pid: int) -> set[int]:
+    """The worker processes of a sweep: forks of a server that it started."""
+    return {worker for server in children(pid, "forkserver") for worker in children(server)}
 
 
 def alive(pids: set[int]) -> set[int]:

@@ -12,7 +12,7 @@ import torch
 from helpers import desks
 from helpers.blobs import CPU, Blobs
 from helpers.desks import Desk, assert_same_bits, fixed_trial
-from helpers.processes import alive, children, started, tables, wait_until
+from helpers.processes import alive, children, started, tables, wait_until, workers
 from torch.utils.data import Dataset, TensorDataset
 
 from study.__main__ import main
@@ -130,7 +130,7 @@ def test_a_sweep_of_a_mapped_file(mapped, devices, capsys):
     assert (results / "report.html").exists()
     [path] = results.glob("studies/*/*/*/study.json")
     assert json.loads(path.read_text())["question"]["arithmetic"] == "plain"
-    wait_until(lambda: not alive(children(os.getpid())), seconds=10)
+    wait_until(lambda: not alive(workers(os.getpid())), seconds=10)
 
 
 @pytest.mark.slow
@@ -138,13 +138,13 @@ def test_a_sweep_of_a_mapped_file(mapped, devices, capsys):
 def test_loaders_die_with_their_worker_and_that_with_its_parent(mapped):
     words, results = mapped("Mapped", trials=5, steps=100_000)
     process = started(results, words)
-    workers = children(process.pid)
+    theirs = workers(process.pid)
     # Loaders for training and for evaluating, two each.
-    wait_until(lambda: all(len(children(worker, "")) >= 4 for worker in workers))
-    loaders = {loader for worker in workers for loader in children(worker, "")}
+    wait_until(lambda: all(len(children(worker)) >= 4 for worker in theirs))
+    loaders = {loader for worker in theirs for loader in children(worker)}
     process.kill()
     process.communicate()
-    wait_until(lambda: not alive(workers | loaders), seconds=15)
+    wait_until(lambda: not alive(theirs | loaders), seconds=15)
 
 
 @pytest.mark.slow

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-from helpers.processes import alive, children, started, wait_until
+from helpers.processes import alive, started, wait_until, workers
 
 TOLERANCE = 2e-4
 SWEEP = [
@@ -76,7 +76,7 @@ def test_torchrun_trains_on_its_processes(tmp_path, swept_once):
 def team(tmp_path):
     """(a sweep under way, the processes of its team)."""
     process = started(tmp_path, ["sweep", *LONG, "engine.devices=2", "engine.workers=1"])
-    found = children(process.pid)
+    found = workers(process.pid)
     assert len(found) == 2
     return process, found
 

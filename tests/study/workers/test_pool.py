@@ -5,7 +5,7 @@ import signal
 from pathlib import Path
 
 import pytest
-from helpers.processes import SWEEP, alive, children, started, tables, wait_until
+from helpers.processes import SWEEP, alive, started, tables, wait_until, workers
 
 from study.__main__ import main
 from study.workers.start import one_thread_environment
@@ -14,7 +14,7 @@ from study.workers.start import one_thread_environment
 @pytest.mark.slow
 def test_a_worker_that_dies_is_reported_and_the_same_command_continues(tmp_path: Path, swept_once) -> None:
     process = started(tmp_path)
-    os.kill(min(children(process.pid)), signal.SIGKILL)
+    os.kill(min(workers(process.pid)), signal.SIGKILL)
     _, said = process.communicate(timeout=60)
     assert process.returncode == 1
     assert "a worker process died (exit code -9)" in said
@@ -27,11 +27,11 @@ def test_a_worker_that_dies_is_reported_and_the_same_command_continues(tmp_path:
 @pytest.mark.skipif(not Path("/proc").exists(), reason="reads /proc")
 def test_workers_die_with_their_parent_and_the_same_command_continues(tmp_path: Path, swept_once) -> None:
     process = started(tmp_path)
-    workers = children(process.pid)
-    assert workers
+    theirs = workers(process.pid)
+    assert theirs
     process.kill()
     process.communicate()
-    wait_until(lambda: not alive(workers), seconds=10)
+    wait_until(lambda: not alive(theirs), seconds=10)
     assert main([*SWEEP, f"results={tmp_path}"]) == 0
     assert tables(tmp_path) == tables(swept_once(*SWEEP))
 

@@ -1,65 +1,107 @@
-"""Worker processes that start before the parent knows what to train."""
+"""Worker processes are forks of a server that imports torch before the parent knows what to train."""
 
+import os
 import subprocess
 import sys
+import time
+from multiprocessing import forkserver
 from pathlib import Path
 
 import pytest
 
-from study.__main__ import main
-from study.devices.placement import Placement
 from study.workers import start
-from study.workers.pool import Workers
+
+linux = pytest.mark.skipif(not start._FORKS, reason="only on Linux are workers forks")
 
 
 @pytest.fixture
-def gpus(monkeypatch, request):
-    """A machine of eight cores with `request.param` GPUs."""
-    monkeypatch.setattr(start, "cores", lambda: 8)
-    monkeypatch.setattr(Path, "glob", lambda folder, pattern: (folder / f"nvidia{i}" for i in range(request.param)))
+def started():
+    """Starts worker processes, and ends them after the test."""
+    processes = []
+
+    def new():
+        processes.append(start.worker().process)
+        return processes[-1].pid
+
+    yield new
+    for process in processes:
+        process.kill()
+        process.join()
 
 
-@pytest.mark.parametrize(
-    ("gpus", "overrides", "count"),
-    [
-        (0, [], 8),
-        (0, ["optimizer=sgd,adam", "engine.workers=3"], 3),
-        (0, ["engine.workers=null"], 8),
-        (0, ["cluster=none"], 8),
-        (0, ["cluster=local"], 0),
-        (2, [], 2),
-        (2, ["engine.device=cpu"], 8),
-    ],
-    indirect=["gpus"],
-)
-def test_as_many_as_the_sweep_will_likely_take(gpus, overrides, count, monkeypatch):
-    assert start._likely(overrides) == count
-    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "of torchrun")
-    assert start._likely(overrides) == 1
+def _status(pid, key):
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return next(line.partition(":")[2].strip() for line in lines if line.startswith(key))
 
 
-def test_a_pool_takes_the_processes_that_were_started_ahead():
-    start.ahead(["engine.workers=3"])
-    start.ahead(["engine.workers=3"])
-    begun = [each.process.pid for each in start._ahead]
-    assert len(begun) == 3
-    with Workers(Placement(device="cpu", workers=2)) as workers:
-        assert [process.pid for process in workers._processes.values()] == begun[:2]
-        [unused] = start._ahead
-        start.end_unused()
-        assert unused.process.exitcode == -9
-    assert not start._ahead
+@linux
+def test_one_server_starts_all_workers(started):
+    start.ahead()
+    server = forkserver._forkserver._forkserver_pid
+    assert {int(_status(started(), "PPid")) for _ in range(3)} == {server}
+    assert "libtorch_cpu" in Path(f"/proc/{server}/maps").read_text()
 
 
-@pytest.mark.parametrize("overrides", [["optimizer=none"], ["--cfg"], ["batch_size=0"]])
-def test_no_process_outlives_the_command(overrides, monkeypatch, tmp_path):
-    monkeypatch.chdir(tmp_path)
-    begun = []
-    new = start._new
-    monkeypatch.setattr(start, "_new", lambda: begun.append(new()) or begun[-1])
-    main(["sweep", *overrides])
-    assert bool(begun) == ("--cfg" not in overrides)
-    assert all(each.process.exitcode == -9 for each in begun)
+@linux
+def test_the_server_runs_no_thread_that_a_fork_would_lose(started):
+    started()
+    assert _status(forkserver._forkserver._forkserver_pid, "Threads") == "1"
+
+
+PROGRAM = """
+import os
+from study.workers import start
+
+if __name__ == "__main__":
+    start.ahead()
+    os.environ["CUDA_VISIBLE_DEVICES"] = "later"
+    process, pipe = start.worker()
+    print(start.forkserver._forkserver._forkserver_pid, process.pid, flush=True)
+    pipe.send(("a setting", None))  # on which it crashes
+    print(pipe.recv().error, flush=True)
+    os._exit(0)
+"""
+
+
+@linux
+def test_server_and_workers_end_with_the_parent(tmp_path):
+    (tmp_path / "program.py").write_text(PROGRAM)
+    done = subprocess.run([sys.executable, tmp_path / "program.py"], capture_output=True, text=True, check=True)
+    pids = done.stdout.splitlines()[0].split()
+    assert len(pids) == 2, done.stderr
+    deadline = time.monotonic() + 20
+    while any(Path("/proc", pid).exists() for pid in pids) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not any(Path("/proc", pid).exists() for pid in pids)
+
+
+def test_a_worker_has_the_environment_of_now(started, monkeypatch):
+    start.ahead()
+    said = []
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "later")
+    monkeypatch.setattr(start.mp, "get_context", lambda method: _Context(said))
+    start.worker()
+    [(_, variables)] = said
+    assert variables["CUDA_VISIBLE_DEVICES"] == "later"
+    assert variables["OMP_NUM_THREADS"] == "1"
+    assert "PYTHONSAFEPATH" not in os.environ
+
+
+class _Context:
+    """A context that records the arguments of a process instead of starting it."""
+
+    def __init__(self, said):
+        self._said = said
+
+    def Pipe(self):
+        return forkserver.connection.Pipe()
+
+    def Process(self, target, args):
+        self._said.append(args)
+        return self
+
+    def start(self):
+        pass
 
 
 def test_starting_them_imports_nothing_slow():
