@@ -1,0 +1,109 @@
+"""Kernels, bytes and FLOP of one update on a GPU, and its least time on a named card. Needs no GPU.
+
+    python -m benchmarks.trace [--json FILE] [--models cnn,resnet8] [--batch-sizes 2,8] [--optimizer adam] [--lanes 64]
+        [--card H100] [--compiled] [--kernels]
+
+Each model is traced as the lanes that a GPU would train, and as one model alone (`plain`). Columns: kernels of an
+update of all lanes; megabytes read and written, and MFLOP of products and convolutions, of one lane; launches from
+Python at every step, a replayed CUDA graph being one; how often the host waits for the GPU in a segment of 128 steps;
+and, at each precision, the lane-steps a second if every kernel were as fast as the card allows
+(`benchmarks.trace.roofline`). No GPU has confirmed these rates. Takes about a minute.
+
+`--compiled` also counts the update as `torch.compile` would fuse it, which takes ten to thirty seconds for each model
+and batch size. `--kernels` lists every kernel.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+from collections.abc import Iterator, Sequence
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from benchmarks.engine import BATCH_SIZES, MODELS, USUAL_BATCH_SIZES, WRITTEN
+from benchmarks.trace.roofline import CARDS, PRECISIONS, Card
+from benchmarks.trace.updates import LANES, Update, traced
+
+LAYERWISE = ("transformer", "lstm")
+"""Models of which `plain` is not counted: a GPU has fused kernels for attention and LSTMs, which `meta` has not."""
+RECURRENT = ("lstm",)
+"""Models that are not compiled: their graphs have thousands of operations."""
+HEADLINES = (("resnet8", 128, "ResNet-8: {:.1f} MB an example"), ("cnn", 2, "CNN at B = 2: {:.0f} MB a lane"))
+
+
+def updates(models: Sequence[str], sizes: Sequence[int] | None, chosen: argparse.Namespace) -> Iterator[Update]:
+    """The updates that were asked for."""
+    if chosen.compiled:
+        from benchmarks.trace.compiled import compiled  # imports torch's compiler, which takes seconds
+
+    for model in models:
+        for batch_size in sizes or BATCH_SIZES.get(model, USUAL_BATCH_SIZES):
+            yield traced(model, batch_size, chosen.optimizer, lanes=chosen.lanes)
+            if chosen.compiled and model not in RECURRENT:
+                yield compiled(model, batch_size, chosen.optimizer, chosen.lanes)
+            if model not in LAYERWISE:
+                yield traced(model, batch_size, chosen.optimizer, "plain")
+
+
+def rates(update: Update, card: Card) -> dict[str, float]:
+    """Precision -> lane-steps a second by the roofline."""
+    return {each: update.lanes / card.seconds(update.kernels, each, update.launches) for each in PRECISIONS}
+
+
+def headlines(update: Update) -> Iterator[str]:
+    """The lines of the two figures that the GPU path is judged by."""
+    for model, batch_size, text in HEADLINES:
+        if (update.model, update.batch_size) == (model, batch_size) and update.lanes > 1:
+            megabytes = update.bytes / 1e6 / (batch_size if "an example" in text else 1)
+            yield f"{text.format(megabytes)} ({update.arithmetic})"
+
+
+def line(update: Update, row: dict[str, Any]) -> str:
+    """A line of the table."""
+    speeds = "".join(f"{rate:12,.0f}" for rate in row["rates"].values())
+    return (
+        f"{update.model:12}{update.batch_size:5} {update.arithmetic:18}{row['kernels']:7}{update.bytes / 1e6:11.2f}"
+        f"{update.flop / 1e6:11,.1f}{update.launches:9}{update.meetings:10}{speeds}"
+    )
+
+
+def main() -> None:
+    """Count and print the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("--models", default=",".join(MODELS))
+    parser.add_argument("--batch-sizes", help="such as 2,8; default: those of each model")
+    parser.add_argument("--optimizer", choices=WRITTEN, default="momentum")
+    parser.add_argument("--lanes", type=int, default=LANES)
+    parser.add_argument("--card", choices=CARDS, default="H100")
+    parser.add_argument("--compiled", action="store_true")
+    parser.add_argument("--kernels", action="store_true")
+    chosen = parser.parse_args()
+    sizes = list(map(int, chosen.batch_sizes.split(","))) if chosen.batch_sizes else None
+    rows, figures = [], []
+    print(f"lane-steps a second by the roofline of the {chosen.card}, unmeasured")
+    heads = "".join(f"{name:>12}" for name in PRECISIONS)
+    print(f"model       batch arithmetic        kernels    MB/lane MFLOP/lane launches  meetings{heads}")
+    for update in updates(chosen.models.split(","), sizes, chosen):
+        row = {**update.row(), "rates": {k: round(v, 1) for k, v in rates(update, CARDS[chosen.card]).items()}}
+        rows.append(row)
+        figures += headlines(update)
+        print(line(update, row), flush=True)
+        for kernel in update.kernels if chosen.kernels else ():
+            print(f"    {kernel.kind:12} {kernel.read:14,} B read {kernel.written:14,} B written  {kernel.name}")
+    print(*figures, sep="\n")
+    if chosen.json:
+        versions = {"torch": torch.__version__, "python": platform.python_version()}
+        versions["project"] = metadata.version("batch-size-study")
+        held = {"versions": versions, "card": chosen.card}
+        text = ",\n".join(f"  {json.dumps(row)}" for row in rows)
+        chosen.json.write_text(f'{json.dumps(held)[:-1]}, "rows": [\n{text}\n]}}\n')
+
+
+if __name__ == "__main__":
+    main()
