@@ -67,7 +67,7 @@ def line(update: Update, row: dict[str, Any]) -> str:
     """A line of the table."""
     speeds = "".join(f"{rate:12,.0f}" for rate in row["rates"].values())
     return (
-        f"{update.model:12}{update.batch_size:5} {update.arithmetic:18}{row['kernels']:7}{update.bytes / 1e6:11.2f}"
+        f"{update.model:12}{update.batch_size:5} {update.arithmetic:22}{row['kernels']:7}{update.bytes / 1e6:11.2f}"
         f"{update.flop / 1e6:11,.1f}{update.launches:9}{update.meetings:10}{speeds}"
     )
 
@@ -88,7 +88,7 @@ def main() -> None:
     rows, figures = [], []
     print(f"lane-steps a second by the roofline of the {chosen.card}, unmeasured")
     heads = "".join(f"{name:>12}" for name in PRECISIONS)
-    print(f"model       batch arithmetic        kernels    MB/lane MFLOP/lane launches  meetings{heads}")
+    print(f"model       batch arithmetic            kernels    MB/lane MFLOP/lane launches  meetings{heads}")
     for update in updates(chosen.models.split(","), sizes, chosen):
         row = {**update.row(), "rates": {k: round(v, 1) for k, v in rates(update, CARDS[chosen.card]).items()}}
         rows.append(row)

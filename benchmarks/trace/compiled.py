@@ -121,7 +121,9 @@ def _library(group: Any) -> Iterator[Kernel]:
     node = group.node
     name, inputs = node.op_overload._opname, [each for each in node.inputs if isinstance(each, ir.IRNode)]
     users = (user.node.node for user in group.scheduler.name_to_buf[node.get_name()].users if user.node is not None)
-    results = {each.indices[0][1]: each for each in users if isinstance(each, ir.MultiOutput)} or {0: node}
+    results = {
+        each.indices[0][1] if each.indices else 0: each for each in users if isinstance(each, ir.MultiOutput)
+    } or {0: node}
     read = [_bytes(each) for each in inputs]
     if name == "convolution_backward":
         [dy, _, weight] = inputs
