@@ -29,8 +29,8 @@ from benchmarks.engine import BATCH_SIZES, MODELS, USUAL_BATCH_SIZES, WRITTEN
 from benchmarks.trace.roofline import CARDS, PRECISIONS, Card
 from benchmarks.trace.updates import LANES, Update, traced
 
-LAYERWISE = ("transformer", "lstm")
-"""Models of which `plain` is not counted: a GPU has fused kernels for attention and LSTMs, which `meta` has not."""
+FUSED_LAYERS = ("transformer", "lstm")
+"""Models whose `plain` is not counted: a GPU has fused kernels for attention and LSTMs, `meta` has not."""
 RECURRENT = ("lstm",)
 """Models that are not compiled: their graphs have thousands of operations."""
 HEADLINES = (("resnet8", 128, "ResNet-8: {:.1f} MB an example"), ("cnn", 2, "CNN at B = 2: {:.0f} MB a lane"))
@@ -46,7 +46,7 @@ def updates(models: Sequence[str], sizes: Sequence[int] | None, chosen: argparse
             yield traced(model, batch_size, chosen.optimizer, lanes=chosen.lanes)
             if chosen.compiled and model not in RECURRENT:
                 yield compiled(model, batch_size, chosen.optimizer, chosen.lanes)
-            if model not in LAYERWISE:
+            if model not in FUSED_LAYERS:
                 yield traced(model, batch_size, chosen.optimizer, "plain")
 
 

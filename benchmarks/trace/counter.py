@@ -36,7 +36,7 @@ GATHERING = {
     "embedding": "weight",
     "nll_loss_forward": "self",
 }
-"""Operation -> an argument of which it reads as many numbers as its first result has."""
+"""Operation -> a table from which it reads only as many numbers as its first result has."""
 
 MOST_TENSORS, MOST_BLOCKS, CHUNK = (110, 64, 48, 36, 30), 320, 65536
 """Limits of one launch of torch's multi-tensor kernels (ATen/native/cuda/MultiTensorApply.cuh): tensors of 1 to 5
