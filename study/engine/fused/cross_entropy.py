@@ -41,5 +41,6 @@ class CrossEntropy:
 def is_cross_entropy(workload: Workload) -> bool:
     """Whether the loss of a workload without tuned hyperparameters is nothing but the cross entropy: that of
     `Classification`, which no subclass replaces, without label smoothing."""
-    own = type(workload).loss is _LOSS and "loss" not in vars(workload)
-    return isinstance(workload, Classification) and own and workload.label_smoothing == 0
+    if not isinstance(workload, Classification) or "loss" in vars(workload):
+        return False
+    return type(workload).loss is _LOSS and workload.label_smoothing == 0

@@ -48,6 +48,13 @@ class Unlike:
     label_smoothing = 0.0
 
 
+class Wrapped:
+    """Takes the loss of another workload, as an attribute of its own."""
+
+    def __init__(self) -> None:
+        self.loss = FullyConnected(**DIGITS).loss
+
+
 @pytest.mark.parametrize(
     ("workload", "expected"),
     [
@@ -55,6 +62,7 @@ class Unlike:
         (FullyConnected(**DIGITS, label_smoothing=0.1), False),
         (Own(**DIGITS), False),
         (Unlike(), False),
+        (Wrapped(), False),
     ],
 )
 def test_only_the_loss_of_classification_is_plain(workload, expected):
