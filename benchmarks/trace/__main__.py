@@ -59,8 +59,9 @@ def headlines(update: Update) -> Iterator[str]:
     """The lines of the two figures that the GPU path is judged by."""
     for model, batch_size, text in HEADLINES:
         if (update.model, update.batch_size) == (model, batch_size) and update.lanes > 1:
-            megabytes = update.bytes / 1e6 / (batch_size if "an example" in text else 1)
-            yield f"{text.format(megabytes)} ({update.arithmetic})"
+            share = 1e6 * (batch_size if "an example" in text else 1)
+            copied = sum(kernel.bytes for kernel in update.kernels if kernel.kind == "copy") / update.lanes
+            yield f"{text.format(update.bytes / share)} ({update.arithmetic}; copies: {copied / share:.1f})"
 
 
 def line(update: Update, row: dict[str, Any]) -> str:

@@ -8,7 +8,7 @@ import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 
 META = torch.device("meta")
-RECORDED = json.loads((Path(__file__).parents[3] / "benchmarks/measured/trace.json").read_text())["rows"]
+RECORDED = json.loads((Path(__file__).parents[3] / "benchmarks/measured/trace.json").read_text())
 
 pytestmark = [
     pytest.mark.slow,
@@ -44,11 +44,15 @@ def test_kernels_of_groups(name):
 
 @pytest.mark.parametrize(("model", "batch_size"), [("resnet8", 128), ("cnn", 2)])
 def test_the_compiled_update_reads_and_writes_less(model, batch_size):
+    if torch.__version__.split(".")[:2] != RECORDED["versions"]["torch"].split(".")[:2]:
+        pytest.skip("recorded with another version of torch")
     from benchmarks.trace.compiled import compiled
 
     today, recorded = (
         next(
-            row for row in RECORDED if (row["model"], row["batch_size"], row["arithmetic"]) == (model, batch_size, how)
+            row
+            for row in RECORDED["rows"]
+            if (row["model"], row["batch_size"], row["arithmetic"]) == (model, batch_size, how)
         )
         for how in ("vmap", "vmap compiled")
     )
