@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, MutableMapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, MutableMapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from study.records import Study, Trial
@@ -45,12 +45,19 @@ class Supply(Protocol):
 
 @dataclass
 class _Order:
-    """The search that a worker trains, its trials under way, and a trial that it has not asked for yet."""
+    """The search that a worker trains, and its trials under way.
+
+    Attributes:
+        wanted: number of further trials that the worker asked for.
+        idle: the worker waits for them.
+        limits: trial index -> the step limit that the worker knows.
+    """
 
     queue: Queue
     under_way: dict[int, Trial]
-    first: messages.Proposal | None = None
-    waiting: bool = False
+    wanted: int = 0
+    idle: bool = False
+    limits: dict[int, int] = field(default_factory=dict)
 
 
 class Dispatch:
@@ -58,10 +65,11 @@ class Dispatch:
 
     Arguments:
         pipes: of all workers.
+        room: number of trials of a search that a worker trains at once.
     """
 
-    def __init__(self, supply: Supply, pipes: Sequence[Pipe]) -> None:
-        self._supply, self._pipes = supply, pipes
+    def __init__(self, supply: Supply, pipes: Sequence[Pipe], room: Callable[[Queue], int]) -> None:
+        self._supply, self._pipes, self._room = supply, pipes, room
         self._orders: dict[Pipe, _Order] = {}
         self._returned: dict[Queue, list[Trial]] = {}
         """Trials of workers with too little memory."""
@@ -71,55 +79,58 @@ class Dispatch:
     @property
     def busy(self) -> list[Pipe]:
         """The workers that will send a message."""
-        return [pipe for pipe in self._pipes if pipe in self._orders and not self._orders[pipe].waiting]
+        return [pipe for pipe in self._pipes if pipe in self._orders and not self._orders[pipe].idle]
 
     def queue(self, pipe: Pipe) -> Queue:
         """The search that a worker trains."""
         return self._orders[pipe].queue
 
-    def hand_out(self) -> Iterator[tuple[Pipe, Queue | messages.Proposal | None]]:
-        """Yield what to send to workers with nothing to do: a proposal, a search to train, or None, which ends the
-        search that the worker trained. When no trial is under way any more, all workers get None."""
-        for pipe in [pipe for pipe in self._pipes if pipe not in self.busy]:
+    def hand_out(self) -> Iterator[tuple[Pipe, Queue | None, tuple[messages.Proposal, ...]]]:
+        """Yield (worker, a search to begin with, its trials). Without a search, they belong to the one that the worker
+        trains; without trials, that one ends. When no trial is under way any more, all workers end theirs."""
+        for pipe in self._pipes:
             order = self._orders.get(pipe)
-            if order and (proposal := self._proposal(order.queue)):
-                order.waiting = False
-                order.under_way[proposal.trial.index] = proposal.trial
-                yield pipe, proposal
-            elif (other := self._other(pipe)) is not None:
-                if order:
-                    yield pipe, None
-                self._orders[pipe] = other
-                yield pipe, other.queue
+            if order and (given := self._begin(order, order.wanted)):
+                order.wanted -= len(given)
+                order.idle = False
+                yield pipe, None, given
+            elif order is None or order.idle:
+                for queue in self._supply.queues():
+                    new = _Order(queue, {})
+                    if pipe not in self._too_small.get(queue, ()) and (given := self._begin(new, self._room(queue))):
+                        if order:
+                            yield pipe, None, ()
+                        self._orders[pipe] = new
+                        yield pipe, queue, given
+                        break
         if not self.busy:
             for pipe in list(self._orders):
                 del self._orders[pipe]
-                yield pipe, None
+                yield pipe, None, ()
 
-    def _other(self, pipe: Pipe) -> _Order | None:
-        """The most urgent search with a trial for a worker."""
-        for queue in self._supply.queues():
-            if pipe not in self._too_small.get(queue, ()) and (proposal := self._proposal(queue)):
-                return _Order(queue, {proposal.trial.index: proposal.trial}, proposal)
-        return None
+    def _begin(self, order: _Order, most: int) -> tuple[messages.Proposal, ...]:
+        """Up to `most` trials of the search of an order, now under way."""
+        queue, returned = order.queue, self._returned.get(order.queue, [])
+        given: list[messages.Proposal] = []
+        while len(given) < most and (trial := returned.pop(0) if returned else queue.ask()) is not None:
+            order.under_way[trial.index] = trial
+            order.limits[trial.index] = limit = queue.step_limit(trial.index)
+            given.append(messages.Proposal(trial, trial.index in queue.checkpoints, limit))
+        return tuple(given)
 
-    def answer(self, pipe: Pipe, question: messages.Question) -> tuple[bool, Any]:
-        """(whether there is an answer now, the answer to a worker's question)."""
+    def asked(self, pipe: Pipe, request: messages.AskTrials) -> None:
+        """A worker asked for trials. Its message may have crossed those that it was given: then it is not idle."""
         order = self._orders[pipe]
-        if isinstance(question, messages.AskStepLimit):
-            return True, order.queue.step_limit(question.index)
-        if isinstance(question, messages.AskCheckpoint):
-            return True, order.queue.checkpoints.get(question.index)
-        if order.first is not None:
-            first, order.first = order.first, None
-            return True, first
-        if question.wait:
-            order.waiting = True
-            return False, None
-        proposal = self._proposal(order.queue)
-        if proposal is not None:
-            order.under_way[proposal.trial.index] = proposal.trial
-        return True, proposal
+        order.wanted += request.more
+        order.idle = request.idle and not order.under_way
+
+    def lowered(self) -> Iterator[tuple[Pipe, dict[int, int]]]:
+        """Yield (worker, the step limits of its trials that changed), given the trials known now."""
+        for pipe, order in self._orders.items():
+            limits = {index: order.queue.step_limit(index) for index in order.under_way}
+            if changed := dict(limits.items() - order.limits.items()):
+                order.limits.update(changed)
+                yield pipe, changed
 
     def finished(self, pipe: Pipe, index: int) -> None:
         """A worker finished a trial."""
@@ -138,8 +149,3 @@ class Dispatch:
         if nowhere:
             self._supply.too_large(order.queue, reason)
         return nowhere
-
-    def _proposal(self, queue: Queue) -> messages.Proposal | None:
-        returned = self._returned.get(queue)
-        trial = returned.pop(0) if returned else queue.ask()
-        return None if trial is None else messages.Proposal(trial, trial.index in queue.checkpoints)

@@ -1,11 +1,13 @@
 """The messages between the parent and its worker processes, sent through a pipe as frozen records.
 
-The parent sends orders: `Train` and `Measure`. A worker sends questions (`AskTrial`, `AskStepLimit`, `AskCheckpoint`),
-which the parent answers, and reports, which it does not answer.
+The parent sends orders: `Train` and `Measure`. While a worker trains, the parent sends it news (`Given`, `StepLimits`,
+`Stored`), which the worker reads between two steps, so that it need not wait for the parent. A worker sends reports and
+requests.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -15,17 +17,35 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
+class Proposal:
+    """A trial to train.
+
+    Attributes:
+        has_checkpoint: whether it has a checkpoint to continue from.
+        step_limit: the step beyond which it need not run, until `StepLimits` lowers it.
+    """
+
+    trial: Trial
+    has_checkpoint: bool
+    step_limit: int
+
+
+@dataclass(frozen=True)
 class Train:
-    """Order: train trials of the study until the parent has no more.
+    """Order: train these trials of the study, and those that the parent gives later.
 
     Attributes:
         heights: admitted stack heights; a stack of height l trains up to l lanes.
         lanes: trials to train at once.
+        proposals: the first trials, at least one and at most `room`.
+        room: number of trials that the worker trains at once: `lanes`, or 1 if each trial has data of its own.
     """
 
     study: Study
     heights: tuple[int, ...]
     lanes: int
+    proposals: tuple[Proposal, ...]
+    room: int
 
 
 @dataclass(frozen=True)
@@ -43,35 +63,41 @@ class Measure:
 
 
 @dataclass(frozen=True)
-class AskTrial:
-    """Question: the next trial to train. Answer: a `Proposal` or None.
+class Given:
+    """News: trials that the worker asked for. Without any: the order ends."""
+
+    proposals: tuple[Proposal, ...] = ()
+
+
+@dataclass(frozen=True)
+class StepLimits:
+    """News: trial index -> the step beyond which the trial need not run any more."""
+
+    limits: Mapping[int, int]
+
+
+@dataclass(frozen=True)
+class Stored:
+    """News: the requested checkpoint; None if there is none."""
+
+    checkpoint: bytes | None
+
+
+@dataclass(frozen=True)
+class AskTrials:
+    """Request: this many more trials, as soon as there are any. `Given` brings them, perhaps a few at a time.
 
     Attributes:
-        wait: the worker has nothing else to do, so the answer may come late: when there is a trial, or with None at the
-            end of the search.
+        idle: the worker has nothing else to do. It waits for `Given`.
     """
 
-    wait: bool
-
-
-@dataclass(frozen=True)
-class Proposal:
-    """Answer: a trial to train, and whether it has a checkpoint to continue from."""
-
-    trial: Trial
-    has_checkpoint: bool
-
-
-@dataclass(frozen=True)
-class AskStepLimit:
-    """Question: the step beyond which trial `index` need not run. Answer: an int."""
-
-    index: int
+    more: int
+    idle: bool
 
 
 @dataclass(frozen=True)
 class AskCheckpoint:
-    """Question: the checkpoint of trial `index`. Answer: bytes or None."""
+    """Request: the checkpoint of trial `index`. `Stored` brings it."""
 
     index: int
 
@@ -115,5 +141,6 @@ class Crashed:
 
 
 Order = Train | Measure
-Question = AskTrial | AskStepLimit | AskCheckpoint
+News = Given | StepLimits | Stored
+Request = AskTrials | AskCheckpoint
 Report = Checkpoint | Finished | Measured | TooLarge | Crashed

@@ -7,7 +7,9 @@ thread, and because the bits of a trial then do not depend on the load of the ma
 from __future__ import annotations
 
 import json
+import math
 import signal
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from multiprocessing.connection import Connection, wait
@@ -25,6 +27,10 @@ from study.workers.process import Setting
 if TYPE_CHECKING:
     from study.devices.distributed import Rank
     from study.devices.placement import Placement
+
+
+LOOK = 2.0
+"""Seconds between two looks for step limits that trials of other processes lower."""
 
 
 class WorkerError(Failed):
@@ -110,17 +116,18 @@ class Workers:
         Raises:
             WorkerError: a worker failed.
         """
-        dispatch = Dispatch(supply, self._pipes)
+        dispatch, told = Dispatch(supply, self._pipes, self._room), time.monotonic()
         while True:
-            for pipe, given in dispatch.hand_out():
-                self._send(pipe, given if given is None or isinstance(given, messages.Proposal) else self._order(given))
+            for pipe, queue, given in dispatch.hand_out():
+                self._send(pipe, self._order(queue, given) if queue else messages.Given(given))
             if not dispatch.busy:
                 return
-            for pipe in self._ready(dispatch.busy):
+            for pipe in self._ready(dispatch.busy, LOOK):
                 message = self._receive(pipe)
                 if isinstance(message, messages.Finished):
                     dispatch.finished(pipe, message.curve.trial.index)
                     yield dispatch.queue(pipe), message.curve
+                    told = -math.inf
                 elif isinstance(message, messages.TooLarge):
                     queue = dispatch.queue(pipe)
                     self.too_small.setdefault(queue, []).append(message.reason)
@@ -128,14 +135,22 @@ class Workers:
                         del self.too_small[queue]
                 elif isinstance(message, messages.Checkpoint):
                     dispatch.queue(pipe).checkpoints[message.index] = message.content
+                elif isinstance(message, messages.AskCheckpoint):
+                    self._send(pipe, messages.Stored(dispatch.queue(pipe).checkpoints.get(message.index)))
                 else:
-                    there, answer = dispatch.answer(pipe, message)
-                    if there:
-                        self._send(pipe, answer)
+                    dispatch.asked(pipe, message)
+            if time.monotonic() > told + LOOK:
+                for pipe, limits in dispatch.lowered():
+                    self._send(pipe, messages.StepLimits(limits))
+                told = time.monotonic()
 
-    def _order(self, queue: Queue) -> messages.Train:
+    def _order(self, queue: Queue, proposals: tuple[messages.Proposal, ...]) -> messages.Train:
         cost = self.cost_of(queue.study)
-        return messages.Train(queue.study, cost.heights, cost.lanes)
+        return messages.Train(queue.study, cost.heights, cost.lanes, proposals, self._room(queue))
+
+    def _room(self, queue: Queue) -> int:
+        """Number of trials of a search that a worker trains at once."""
+        return 1 if queue.study.has_fresh_data else self.cost_of(queue.study).lanes
 
     def cost_of(self, study: Study) -> Cost:
         """The cost of a trial of a study that `measure` measured."""
@@ -173,12 +188,13 @@ class Workers:
         """The order to measure a study, with at most a worker's share of the trials as lanes."""
         return messages.Measure(study, most=-(-study.search.trials // self.count), lanes=self.placement.lanes)
 
-    def _ready(self, pipes: list[Connection]) -> list[Connection]:
-        """Wait for a message; returns the pipes that have one, in the order of `pipes`.
+    def _ready(self, pipes: list[Connection], timeout: float | None = None) -> list[Connection]:
+        """Wait for a message; returns the pipes that have one, in the order of `pipes`. None has one after `timeout`
+        seconds.
 
         Followers (ranks above 0) send a message only when they fail; `_receive` raises their errors.
         """
-        ready = wait([*pipes, *self._followers])
+        ready = wait([*pipes, *self._followers], timeout)
         for pipe in self._followers:
             if pipe in ready:
                 self._receive(pipe)

@@ -7,12 +7,13 @@ import importlib
 import json
 import os
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from study.errors import Failed, Refused
 from study.records import Curve, Study, Trial
@@ -45,27 +46,61 @@ def workload_key(study: Study) -> str:
 
 
 class _Parent:
-    """The parent's tuner and store, as the engine calls them: rank 0 of the team asks through the pipe and broadcasts
-    the answer."""
+    """The parent's tuner and store, as the engine calls them: rank 0 of the team talks through the pipe and broadcasts
+    what it hears. It waits for the parent only if it has no trial to train.
 
-    def __init__(self, pipe: Connection | None, team: Team, pace: Pace) -> None:
+    Arguments:
+        order: None while measuring, which proposes no trials.
+    """
+
+    def __init__(self, pipe: Connection | None, team: Team, pace: Pace, order: messages.Train | None = None) -> None:
         self.pipe, self.team, self.pace = pipe, team, pace
+        self._room = order.room - len(order.proposals) if order else 0
+        """Number of trials for which the worker has room beside those given and asked for."""
+        self._ready: list[messages.Proposal] = []
+        self._limits: dict[int, int] = {}
         self._with_checkpoint: set[int] = set()
         """Indices of the trials that have a checkpoint; for other trials the parent need not be asked."""
+        self._stored: list[bytes | None] = []
+        self._ended = False
+        if order:
+            self._take(order.proposals)
 
     def ask(self, wait: bool) -> Trial | None:
-        proposal = self._answer(messages.AskTrial(wait))
+        proposal = self.team.broadcast(partial(self._next, wait))
         if proposal is None:
             return None
         if proposal.has_checkpoint:
             self._with_checkpoint.add(proposal.trial.index)
         return proposal.trial
 
+    def _next(self, wait: bool) -> messages.Proposal | None:
+        """The next trial given; None if there is none yet or, with `wait`, if the order has ended."""
+        assert self.pipe is not None
+        self._read()
+        if not self._ready and (self._room or wait):
+            self.pipe.send(messages.AskTrials(self._room, idle=wait))
+            self._room = 0
+        while wait and not self._ready and not self._ended:
+            self._hear(self.pipe.recv())
+        return self._ready.pop(0) if self._ready else None
+
     def step_limit(self, index: int) -> int:
-        return self._answer(messages.AskStepLimit(index))
+        def known() -> int:
+            self._read()
+            return self._limits[index]
+
+        return self.team.broadcast(known)
 
     def checkpoint(self, index: int) -> bytes | None:
-        return self._answer(messages.AskCheckpoint(index)) if index in self._with_checkpoint else None
+        def stored() -> bytes | None:
+            assert self.pipe is not None
+            self.pipe.send(messages.AskCheckpoint(index))
+            while not self._stored:
+                self._hear(self.pipe.recv())
+            return self._stored.pop()
+
+        return self.team.broadcast(stored) if index in self._with_checkpoint else None
 
     def keep(self, index: int, checkpoint: bytes) -> None:
         self._with_checkpoint.add(index)
@@ -73,17 +108,29 @@ class _Parent:
 
     def report(self, report: messages.Report) -> None:
         """Send a report, on rank 0 only."""
+        self._room += isinstance(report, messages.Finished)
         if self.team.rank == 0:
             assert self.pipe is not None
             self.pipe.send(report)
 
-    def _answer(self, question: messages.Question) -> Any:
-        def asked() -> Any:
-            assert self.pipe is not None
-            self.pipe.send(question)
-            return self.pipe.recv()
+    def _read(self) -> None:
+        """Take note of the news that have come."""
+        assert self.pipe is not None
+        while self.pipe.poll():
+            self._hear(self.pipe.recv())
 
-        return self.team.broadcast(asked)
+    def _hear(self, news: messages.News) -> None:
+        if isinstance(news, messages.StepLimits):
+            self._limits.update(news.limits)
+        elif isinstance(news, messages.Stored):
+            self._stored.append(news.checkpoint)
+        else:
+            self._ended = not news.proposals
+            self._take(news.proposals)
+
+    def _take(self, proposals: Sequence[messages.Proposal]) -> None:
+        self._ready += proposals
+        self._limits.update({proposal.trial.index: proposal.step_limit for proposal in proposals})
 
 
 def work(pipe: Connection) -> None:
@@ -158,7 +205,15 @@ def serve(pipe: Connection | None, setting: Setting | None, team: Team, rank: Ra
     worker = _Worker(pipe, setting, team, _prepared(setting, rank))
     while True:
         release_cached_memory()  # other processes on the device may need the memory before the next order comes
-        worker.obey(team.broadcast(pipe.recv if pipe else tuple))
+        worker.obey(team.broadcast(partial(_next_order, pipe)))
+
+
+def _next_order(pipe: Connection | None) -> messages.Order:
+    """The next order, without late news of an order before that ended early."""
+    assert pipe is not None
+    while not isinstance(message := pipe.recv(), messages.Order):
+        pass
+    return message
 
 
 def _prepared(setting: Setting, rank: Rank | None) -> str:
@@ -197,7 +252,8 @@ class _Worker:
             team = self._team_for(order.study, self._load(order.study)[0])
             if team is None:
                 return  # the batch is too small to give this rank a part
-            parent = _Parent(self.pipe, team, Pace(self.placement.checkpoint_minutes, team.broadcast))
+            pace = Pace(self.placement.checkpoint_minutes, team.broadcast)
+            parent = _Parent(self.pipe, team, pace, order if isinstance(order, messages.Train) else None)
             self._carry_out(order, team, parent)
         except Exception as error:
             if not (out_of_memory(error) and parent.team.agreed(error)):

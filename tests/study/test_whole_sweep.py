@@ -108,7 +108,7 @@ class Full(Images):
     def loss(self, outputs, targets):
         global calls
         name = current_process().name
-        if name.startswith("Spawn") and int(name.rpartition("-")[2]) % 2:
+        if name.startswith(("ForkServer", "Spawn")) and int(name.rpartition("-")[2]) % 2:
             calls += 1  # not in the process of the check, which refuses state that trials share
             if calls > CALLS:
                 raise torch.OutOfMemoryError("no room")

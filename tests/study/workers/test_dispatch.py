@@ -41,11 +41,33 @@ class Supply:
 
 
 class Worker:
-    """As a worker process: it asks for a trial, with or without waiting, and ends an order at None."""
+    """As a worker process: it reads what it was sent when it likes, asks for trials when it has room, and waits when it
+    has none."""
 
     def __init__(self, lanes, small_for=()):
         self.lanes, self.small_for = lanes, small_for
-        self.queue, self.running, self.done = None, [], defaultdict(list)
+        self.sent = []
+        self.queue, self.running, self.room, self.idle, self.done = None, [], 0, False, defaultdict(list)
+
+    def read(self):
+        while self.sent:
+            queue, given = self.sent.pop(0)
+            if queue is not None:
+                assert not self.running
+                self.queue, self.room = queue, self.lanes - len(given)
+            if given:
+                self.running += [proposal.trial.index for proposal in given]
+                self.idle = False
+            elif queue is None:
+                assert self.idle
+                self.queue, self.idle = None, False
+            assert len(self.running) <= self.lanes
+
+    def asked(self):
+        """Its request for trials."""
+        self.idle = not self.running
+        request, self.room = messages.AskTrials(self.room, self.idle), 0
+        return request
 
 
 @given(
@@ -58,26 +80,22 @@ def test_every_trial_is_trained_once_by_a_worker_that_can(trials, workers, opens
     searches = [Search(n, count, opens[n] if n else 0) for n, count in enumerate(trials)]
     supply = Supply(list(searches))
     pool = [Worker(lanes, small) for lanes, small in workers]
-    dispatch = Dispatch(supply, pool)
+    fewest = min(worker.lanes for worker in pool)
+    for worker in pool:
+        worker.lanes = fewest
+    dispatch = Dispatch(supply, pool, lambda queue: fewest)
     while True:
-        for worker, given_to in dispatch.hand_out():
-            take(worker, given_to)
+        for worker, queue, given_to in dispatch.hand_out():
+            worker.sent.append((queue, given_to))
         if not dispatch.busy:
             break
         worker = order.choice(dispatch.busy)
-        assert dispatch.queue(worker) is worker.queue
-        if worker.queue.study in worker.small_for:
-            dispatch.too_large(worker, f"too small for {worker.queue.study}")
-            worker.queue, worker.running = None, []
-        elif len(worker.running) < worker.lanes and (not worker.running or order.random() < 0.5):
-            there, answer = dispatch.answer(worker, messages.AskTrial(wait=not worker.running))
-            assert there or not worker.running
-            if there:
-                take(worker, answer)
-                if answer is None:
-                    end_one(worker, supply, dispatch, order)
-        elif worker.running:
-            end_one(worker, supply, dispatch, order)
+        if not worker.sent or order.random() < 0.5:  # messages may cross
+            act(worker, supply, dispatch, order)
+        else:
+            worker.read()
+    for worker in pool:
+        worker.read()
     assert all(worker.queue is None and not worker.running for worker in pool)
     for search in searches:
         able = [worker for worker in pool if search.study not in worker.small_for]
@@ -89,33 +107,62 @@ def test_every_trial_is_trained_once_by_a_worker_that_can(trials, workers, opens
         assert all(not worker.done[search.study] for worker in pool if worker not in able)
 
 
-def take(worker, given_to):
-    """What a worker does with what it is sent."""
-    if given_to is None and not worker.running:
-        worker.queue = None
-    elif isinstance(given_to, messages.Proposal):
-        worker.running.append(given_to.trial.index)
-    elif given_to is not None:
-        assert worker.queue is None
-        worker.queue = given_to
+def act(worker, supply, dispatch, order):
+    """What a worker does next with what it has read."""
+    if worker.idle or worker.queue is None:
+        worker.read()
+    elif worker.queue.study in worker.small_for:
+        dispatch.too_large(worker, f"too small for {worker.queue.study}")
+        worker.queue, worker.running, worker.sent = None, [], []  # it skips late news
+    elif not worker.running or (worker.room and order.random() < 0.5):
+        dispatch.asked(worker, worker.asked())
+    else:
+        index = worker.running.pop(order.randrange(len(worker.running)))
+        worker.done[worker.queue.study].append(index)
+        worker.room += 1
+        dispatch.finished(worker, index)
+        supply.ended += 1
 
 
-def end_one(worker, supply, dispatch, order):
-    index = worker.running.pop(order.randrange(len(worker.running)))
-    worker.done[worker.queue.study].append(index)
-    dispatch.finished(worker, index)
-    supply.ended += 1
+def test_a_worker_gets_as_many_trials_as_it_has_room_for():
+    [search] = searches = [Search("only", 5)]
+    search.checkpoints[1] = b"kept"
+    dispatch = Dispatch(Supply(searches), ["worker"], lambda queue: 2)
+    [(worker, begun, given)] = dispatch.hand_out()
+    assert (worker, begun) == ("worker", search)
+    assert [(each.trial.index, each.has_checkpoint, each.step_limit) for each in given] == [
+        (0, False, 100),
+        (1, True, 101),
+    ]
+    assert not list(dispatch.hand_out())
+    dispatch.finished("worker", 0)
+    dispatch.asked("worker", messages.AskTrials(more=1, idle=False))
+    [(_, begun, given)] = dispatch.hand_out()
+    assert (begun, [each.trial.index for each in given]) == (None, [2])
 
 
-def test_questions_about_a_trial_go_to_its_search():
-    [search] = searches = [Search("only", 2)]
-    search.checkpoints[0] = b"kept"
-    dispatch = Dispatch(Supply(searches), ["worker"])
-    assert list(dispatch.hand_out()) == [("worker", search)]
-    assert dispatch.answer("worker", messages.AskTrial(wait=True)) == (
-        True,
-        messages.Proposal(Trial(0, 0, 0, {}), True),
-    )
-    assert dispatch.answer("worker", messages.AskStepLimit(0)) == (True, 100)
-    assert dispatch.answer("worker", messages.AskCheckpoint(0)) == (True, b"kept")
-    assert dispatch.answer("worker", messages.AskCheckpoint(1)) == (True, None)
+def test_a_worker_hears_of_the_step_limits_that_changed():
+    [search] = searches = [Search("only", 3)]
+    dispatch = Dispatch(Supply(searches), ["worker"], lambda queue: 3)
+    list(dispatch.hand_out())
+    assert not list(dispatch.lowered())
+    search.step_limit = lambda index: 100 + min(index, 1)
+    assert list(dispatch.lowered()) == [("worker", {2: 101})]
+    assert not list(dispatch.lowered())
+
+
+def test_who_asked_before_its_trials_came_is_not_idle():
+    dispatch = Dispatch(Supply([Search("first", 2), Search("second", 1)]), ["worker"], lambda queue: 1)
+    list(dispatch.hand_out())
+    dispatch.finished("worker", 0)
+    dispatch.asked("worker", messages.AskTrials(more=1, idle=False))
+    [(_, _, [given])] = dispatch.hand_out()
+    dispatch.asked("worker", messages.AskTrials(more=0, idle=True))  # sent before it read what it was given
+    assert not list(dispatch.hand_out())
+    assert dispatch.busy == ["worker"]
+    dispatch.finished("worker", given.trial.index)
+    dispatch.asked("worker", messages.AskTrials(more=1, idle=True))
+    assert [(begun.study if begun else None, len(given)) for _, begun, given in dispatch.hand_out()] == [
+        (None, 0),
+        ("second", 1),
+    ]

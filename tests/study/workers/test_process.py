@@ -13,6 +13,7 @@ from study.devices import memory
 from study.devices.distributed import Team
 from study.devices.placement import Placement
 from study.engine import train
+from study.engine.checkpoints import Pace
 from study.search.stages import trained_again
 from study.workers import messages, pool, process
 from workloads import base
@@ -28,7 +29,7 @@ def served(monkeypatch, orders, waiting):
         raise EOFError
 
     monkeypatch.setattr(base, "build", lambda workload: Blobs(images=True))
-    pipe = SimpleNamespace(recv=recv, send=lambda told: None)
+    pipe = SimpleNamespace(recv=recv, send=lambda told: None, poll=lambda: False)
     with pytest.raises(EOFError):
         process.serve(pipe, process.Setting(Placement(device="cpu"), None, 0), Team(), None)
 
@@ -46,7 +47,9 @@ def test_it_gives_memory_back_before_it_waits(make_study, monkeypatch):
     monkeypatch.setattr(memory, "release_cached_memory", lambda: released.append([tensor() for tensor in held]))
     for name in ("measure", "train"):
         monkeypatch.setattr(train, name, full)
-    orders = iter([messages.Measure(make_study(), 4, None), messages.Train(make_study(), (1,), 1)])
+    late = messages.Given(), messages.StepLimits({}), messages.Stored(None)  # of an order that ended early
+    train_one = messages.Train(make_study(), (1,), 1, (), room=1)
+    orders = iter([messages.Measure(make_study(), 4, None), *late, train_one])
     served(monkeypatch, orders, waiting=lambda: None)
     assert released == [[], [None], [None, None]]
 
@@ -87,9 +90,57 @@ def test_trials_with_splits_of_their_own_train_alone_and_only_one_split_is_kept(
         yield from ()
 
     monkeypatch.setattr(train, "train", trained)
-    proposals = [messages.Proposal(study.trial(index, point), has_checkpoint=False) for index in range(2)]
-    served(monkeypatch, iter([messages.Train(study, (4,), 4), *proposals, None]), waiting=lambda: None)
+    first, second = [messages.Proposal(study.trial(index, point), False, 100) for index in range(2)]
+    orders = [messages.Train(study, (4,), 4, (first,), room=1), messages.Given((second,)), messages.Given()]
+    served(monkeypatch, iter(orders), waiting=lambda: None)
     assert found == [(8, [0], [True]), (9, [1], [False, True])]
+
+
+def order_of(study, given, room):
+    """(the trials that follow those of an order, the parent's end of the pipe, the worker's view of it)."""
+    proposals = [messages.Proposal(study.trial(index, {"learning_rate": 0.1}), False, 100) for index in range(9)]
+    order = messages.Train(study, (room,), room, tuple(proposals[:given]), room)
+    ours, theirs = Pipe()
+    return proposals[given:], ours, process._Parent(theirs, Team(), Pace(None), order)
+
+
+def test_a_worker_that_trains_does_not_wait_for_the_parent(make_study):
+    later, parent, worker = order_of(make_study(), given=1, room=3)
+    assert worker.ask(wait=True).index == 0
+    assert worker.ask(wait=False) is None  # at once, though the parent has not answered
+    assert worker.ask(wait=False) is None
+    assert worker.step_limit(0) == 100
+    assert parent.recv() == messages.AskTrials(more=2, idle=False)
+    assert not parent.poll()  # it asks once
+    parent.send(messages.Given(tuple(later[:1])))
+    parent.send(messages.StepLimits({0: 50}))
+    assert (worker.step_limit(0), worker.step_limit(1)) == (50, 100)
+    assert worker.ask(wait=False).index == 1
+    worker.report(messages.Finished(None))
+    assert worker.ask(wait=False) is None
+    assert [parent.recv() for _ in range(2)] == [messages.Finished(None), messages.AskTrials(more=1, idle=False)]
+
+
+def test_an_idle_worker_says_so_and_hears_the_end_of_the_order(make_study):
+    _, parent, worker = order_of(make_study(), given=2, room=2)
+    assert [worker.ask(wait=True).index for _ in range(2)] == [0, 1]
+    for _ in range(2):
+        worker.report(messages.Finished(None))
+    parent.send(messages.Given())
+    assert worker.ask(wait=True) is None
+    told = [parent.recv() for _ in range(3)]
+    assert told == [messages.Finished(None), messages.Finished(None), messages.AskTrials(more=2, idle=True)]
+
+
+def test_a_checkpoint_comes_between_other_news(make_study):
+    _, parent, worker = order_of(make_study(), given=2, room=2)
+    assert worker.checkpoint(0) is None  # nothing is asked: there is none
+    worker.keep(0, b"latest")
+    for news in (messages.StepLimits({1: 7}), messages.Stored(b"latest")):
+        parent.send(news)
+    assert worker.checkpoint(0) == b"latest"
+    assert worker.step_limit(1) == 7
+    assert [parent.recv() for _ in range(2)] == [messages.Checkpoint(0, b"latest"), messages.AskCheckpoint(0)]
 
 
 @pytest.mark.parametrize("first", [0, 1])
