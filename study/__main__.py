@@ -6,6 +6,10 @@ from study.shadowing import look_in_current_folder_last
 look_in_current_folder_last()  # before anything else is imported
 
 import os
+import signal
+
+if __name__ == "__main__" and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C during the imports ends this process without a traceback
 
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # workers take all cores: more threads would wait for each other
 
@@ -58,6 +62,8 @@ def _command(argv: Sequence[str]) -> int:
     if options.debug:
         os.environ[faults.DEBUG] = "1"
     try:
+        if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
         if options.verb in TAKE_OVERRIDES and not vars(options).get("cfg"):
             start.ahead()
         status = VERBS[options.verb].body(options, Console(highlight=False)) or 0

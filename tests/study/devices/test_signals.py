@@ -65,3 +65,16 @@ def test_other_threads_have_nothing_to_postpone():
 
     with ThreadPoolExecutor() as pool:
         assert pool.submit(work).result()
+
+
+def test_an_interrupt_during_the_imports_shows_no_traceback(tmp_path):
+    slow = "import os, signal\nos.kill(os.getpid(), signal.SIGINT)\n"
+    (tmp_path / "rich").mkdir()
+    (tmp_path / "rich/__init__.py").write_text(slow)  # stands for an import during which the user presses Ctrl-C
+    command = [
+        sys.executable,
+        "-c",
+        "import runpy, sys; sys.path.insert(0, sys.argv[1]); runpy._run_module_as_main('study')",
+    ]
+    done = subprocess.run([*command, tmp_path], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (-signal.SIGINT, "")
