@@ -23,7 +23,7 @@ from study import optimizers
 from study.optimizers.base import Optimizer, resolved
 from study.optimizers.per_parameter import patterns
 from study.schedules import SCHEDULE, Schedule, check_warmup, learning_rate, offered, required, taken
-from study.settings import ROUNDS, Budget, Evaluation, Search, Seeds, at_least, check_single_pass
+from study.settings import ROUNDS, Budget, Evaluation, Search, Seeds, at_least, check_ends_early, check_single_pass
 from study.space import Legal, Values, parse_space
 from workloads.suggest import suggest
 
@@ -110,6 +110,7 @@ class Study:
                 f"stopping at the goal needs a metric measured at every evaluation, val/..., but got "
                 f"{self.goal.metric}; choose one or stopping=budget."
             )
+        self._check_evaluation()
         self._check_fresh_data()
         self._check_space()
         # A side at the end of the legal interval cannot be widened, whether or not it was declared hard.
@@ -127,6 +128,12 @@ class Study:
         if self.budget.single_pass:
             needed = {self.batch_size: self.train_steps * self.batch_size}
             check_single_pass(needed, self.workload["train_examples"], self.name)
+
+    def _check_evaluation(self) -> None:
+        if self.evaluation.every is None and not self.goal.metric.startswith("val/"):
+            raise ValueError(f"a goal on {self.goal.metric} needs evaluation.every, the evaluations that measure it.")
+        if not self.evaluation.exact:
+            check_ends_early(self.stopping, self.search.sampler, self.goal)
 
     def _check_fresh_data(self) -> None:
         """Refuse `search.fresh_data` where nothing would vary."""
@@ -328,6 +335,8 @@ class Curve:
         seconds: `training` and `evaluation` wall time of this trial alone.
         micro_batch: most examples in one forward pass; None: the whole batch.
         evaluation_chunk: most examples in one forward pass of an evaluation.
+        at_least: metric -> what it is at least where it is NaN, because these evaluations ended when they missed the
+            goal (`evaluation.exact=false`). All other validation errors are unknown there.
     """
 
     trial: Trial
@@ -337,6 +346,7 @@ class Curve:
     seconds: Mapping[str, float]
     micro_batch: int | None = None
     evaluation_chunk: int = 1024
+    at_least: Mapping[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if not (np.diff(self.steps) > 0).all():

@@ -8,8 +8,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from analysis.counting import ADAPTIVE_SAMPLERS, evaluation_grid, launch_limit
+from analysis.counting import ADAPTIVE_SAMPLERS, EARLY, Goal, evaluation_grid, launch_limit
+from analysis.labels import listed
 from analysis.question.branches import SPLIT, VALIDATION
+from analysis.question.goals import OF_EXAMPLES
 from analysis.question.stages import INDEXED_SAMPLERS, REFINE, STAGE, ends
 from study.schedules import conditional
 from study.space import Dimension
@@ -82,6 +84,20 @@ def check_single_pass(needed: Mapping[int, int], examples: int, name: str) -> No
         )
 
 
+def check_ends_early(stopping: str, sampler: str, goal: Goal) -> None:
+    """Raise ValueError unless `evaluation.exact=false` leaves everything known that a study needs."""
+    for key, value, known, cure in (
+        ("stopping", stopping, EARLY, "stopping=race or goal"),
+        ("search", sampler, INDEXED_SAMPLERS, "search=sobol or random"),
+        ("the error of the goal", goal.error, OF_EXAMPLES, "a goal on val/classification_error or cross_entropy_error"),
+    ):
+        if value not in known:
+            raise ValueError(
+                "evaluation.exact=false ends evaluations that miss the goal, so their errors are not known: "
+                f"{key} must be {listed(known, 'or')}, but got {value}; choose {cure}, or evaluation.exact=true."
+            )
+
+
 @dataclass(frozen=True)
 class Evaluation:
     """The steps at which a trial is evaluated, relative to its budget and so alike at all batch sizes.
@@ -90,23 +106,27 @@ class Evaluation:
         first: the first evaluation, as a fraction of the step budget.
         ratio: each evaluation is at about this multiple of the step before it; steps to result are that coarse.
         every: every `every`-th evaluation also measures the training subset and the test set; so do the first one that
-            meets the goal and the one at the end of the budget.
+            meets the goal and the one at the end of the budget. None: only these two.
         examples: most evaluated examples of a split, a fixed random part of it; None: all.
         part: the number of that part. Only fresh seeds have another one than 0 (`study.records.Study.of_trial`).
+        exact: False: an evaluation ends as soon as it is certain that it misses the goal, and keeps no validation error
+            then. It is whole where the goal is met and at the end of the budget.
     """
 
     first: float = 0.02
     ratio: float = 1.1
-    every: int = 5
+    every: int | None = 5
     examples: int | None = None
     part: int = 0
+    exact: bool = True
 
     def __post_init__(self) -> None:
         if not 0 < self.first <= 1:
             raise ValueError(f"evaluation.first must be in (0, 1], but got {self.first:g}.")
         if not (math.isfinite(self.ratio) and self.ratio > 1):
             raise ValueError(f"evaluation.ratio must be above 1, but got {self.ratio:g}.")
-        at_least("evaluation.every", self.every, 1)
+        if self.every is not None:
+            at_least("evaluation.every", self.every, 1)
         if self.examples is not None:
             at_least("evaluation.examples", self.examples, 1)
 

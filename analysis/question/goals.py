@@ -7,6 +7,8 @@ from typing import Self
 
 NEVER_NEGATIVE = ("classification_error", "cross_entropy_error", "average_precision_error")
 """Errors that are at least 0, so that no training meets a goal of 0 or less."""
+OF_EXAMPLES = ("classification_error", "cross_entropy_error")
+"""Those among them that are a mean over examples: a part of the examples gives a lower bound."""
 AS_ERRORS = {"average_precision": "average_precision_error"}
 """Metric for which larger is better -> name of the error, 1 - metric, that is stored instead."""
 NUMBER = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"  # a regular expression
@@ -27,12 +29,20 @@ class Goal:
     def __post_init__(self) -> None:
         if not math.isfinite(self.threshold):
             raise ValueError(f"a goal's threshold must be a finite number, but got {self.threshold:g}.")
-        error = self.metric.rpartition("/")[2].removeprefix("ema_")
-        if error in NEVER_NEGATIVE and self.threshold <= 0:
-            name = error.replace("_", " ")
+        if self.error in NEVER_NEGATIVE and self.threshold <= 0:
+            name = self.error.replace("_", " ")
             raise ValueError(f"a {name} is never negative, so {self} is never met; choose a threshold above 0.")
         if self.metric.endswith("/classification_error") and self.threshold > 1:
             raise ValueError(f"a classification error is at most 1, so {self} is always met; choose a lower threshold.")
+
+    @property
+    def error(self) -> str:
+        """The error or metric, whatever split and weights it is measured on.
+
+        >>> Goal("val/ema_cross_entropy_error", 0.2).error
+        'cross_entropy_error'
+        """
+        return self.metric.rpartition("/")[2].removeprefix("ema_")
 
     @classmethod
     def parse(cls, text: str) -> Self:

@@ -26,6 +26,8 @@ def question(held: Mapping[str, Any]) -> dict[str, Any]:
     found = {**UNRECORDED, **held}
     if held.get("seeds"):  # imported studies have none
         found["seeds"] = {"shared": True} | held["seeds"]
+    if held.get("evaluation"):
+        found["evaluation"] = {"exact": True} | held["evaluation"]
     if "arithmetic" in held:
         found["arithmetic"] = ARITHMETICS.get(held["arithmetic"], held["arithmetic"])
     if "_target_" in held["workload"]:

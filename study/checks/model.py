@@ -21,6 +21,8 @@ from workloads.base import Weights, Workload, metrics_of, optional
 
 SPREAD = 16
 """Examples of a check that are spread over the training set, which may be sorted by label."""
+NEAR = 0.01
+"""Largest relative difference of two outputs that are equal but for rounding, in bf16, too."""
 
 
 def mixture(examples: int) -> list[int]:
@@ -129,6 +131,28 @@ def check_evaluation(
                 outputs = computed(study, built(study, workload).eval(), some, layout)
             for name, error in workload.errors.items():
                 values_of(study, f"errors[{name!r}]", error, outputs, labels, described(some, labels))
+
+
+def check_apart(study: Study, workload: Workload, inputs: Tree, layout: torch.memory_format) -> None:
+    """Raise UsageError if the outputs of an example depend on the other examples of an evaluation, beyond rounding.
+
+    `evaluation.exact=false` measures the same examples in other chunks.
+    """
+    model = built(study, workload).eval()
+    rows = torch.arange(trees.count(inputs)).flip(0)[::2]
+    with torch.no_grad(), calling(study, "model", "in an evaluation"):
+        whole, some = (
+            trees.leaves(computed(study, model, each, layout))
+            for each in (inputs, trees.mapped(lambda tensor: tensor[rows.to(tensor.device)], inputs))
+        )
+    for one, other in zip(whole, some, strict=True):
+        if one.is_floating_point() and not torch.allclose(
+            one[rows], other, rtol=NEAR, atol=NEAR * float(one.abs().max())
+        ):
+            raise UsageError(
+                f"evaluation.exact=false measures the hardest examples first, but in an evaluation of {study.name} the "
+                "outputs of an example depend on the other examples or on random numbers; choose evaluation.exact=true."
+            )
 
 
 def _check_trainable(study: Study, workload: Workload, model: nn.Module) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from analysis.counting import ADAPTIVE_SAMPLERS, Goal
+from analysis.counting import ADAPTIVE_SAMPLERS, RACE, Goal
 from analysis.question.stages import REFINE, STAGE, ends
 from analysis.question.until import Until
 from study.config import tokens
@@ -206,12 +206,19 @@ def build_study(config: DictConfig, batch_size: int, tokens_per_example: int | N
             stopping=plain["stopping"],
             race_factor=plain["race_factor"],
             precision=plain["precision"],
-            evaluation=Evaluation(**plain["evaluation"]),
+            evaluation=_evaluation(plain["evaluation"], plain["stopping"]),
             seeds=Seeds(**plain["seeds"]),
         )
     except (ValueError, KeyError) as error:
         missing = isinstance(error, KeyError)
         raise UsageError(f"the workload's YAML file must set {error}." if missing else str(error)) from error
+
+
+def _evaluation(plain: Mapping[str, Any], stopping: str) -> Evaluation:
+    """The evaluations; the default of `every` depends on what reads the training and test errors."""
+    rarely = stopping == RACE or not plain["exact"]
+    every = Evaluation.every if plain["every"] is None and not rarely else plain["every"]
+    return Evaluation(**{**plain, "every": every})
 
 
 def _optimizer(name: str, target: str | None) -> str:

@@ -12,7 +12,7 @@ from study import store
 from study.checks.calling import FEW, calling, in_the_loss
 from study.checks.data import check_fresh_data, check_splits
 from study.checks.functions import check_functions
-from study.checks.model import check_evaluation, check_model, first, mixture
+from study.checks.model import check_apart, check_evaluation, check_model, first, mixture
 from study.checks.state import State, stateful
 from study.checks.treatments import check_treatments, mean_factor
 from study.checks.values import check_values
@@ -171,6 +171,8 @@ def _check(study: Study, checked: CheckedWorkload, device: str) -> None:
     if study.batch_size < FEW:  # many models fail on one example
         check_model(study, checked.workload, first(inputs, study.batch_size), first(targets, study.batch_size))
     check_names(study, checked.workload)
+    if not study.evaluation.exact:
+        check_apart(study, checked.workload, inputs, checked.layout)
     check_treatments(study, checked.workload)
     if study.algorithm.update is None and (why := refusal(study, checked.workload, checked.data(device))):
         raise UsageError(
@@ -304,6 +306,11 @@ def check_names(study: Study, workload: Workload) -> None:
     measured = measured_names(study, workload)
     if study.goal.metric not in measured:
         raise UsageError(f"{study.name} does not measure {study.goal.metric!r}{suggest(study.goal.metric, measured)}")
+    if not study.evaluation.exact and study.goal.error not in workload.errors:
+        raise UsageError(
+            f"evaluation.exact=false needs an error of each example, but {study.goal.error} of {study.name} is a "
+            "metric of the whole split; choose another goal or evaluation.exact=true."
+        )
     asked = {SCHEDULE, *study.asked_hyperparameters, *study.optional_hyperparameters, *workload.hyperparameters}
     for name in study.search.space:
         if name not in asked:

@@ -68,8 +68,19 @@ class BudgetConfig:
 class EvaluationConfig:
     first: float = key("the first evaluation, as a fraction of the step budget", 0.02, values="in (0, 1]")
     ratio: float = key("each evaluation comes at this multiple of the steps of the previous one", 1.1, values="above 1")
-    every: int = key("measure the training and test errors at every n-th evaluation of the validation error", 5)
+    every: int | None = key(
+        "measure the training and test errors at every n-th evaluation of the validation error, where the goal is met, "
+        "and at the end of the step budget. Null: 5; with `stopping=race` or `evaluation.exact=false` only at the goal "
+        "and at the end",
+        None,
+    )
     examples: int | None = key("most evaluated examples of a split, a fixed random part of it; null: all", None)
+    exact: bool = key(
+        "`false` ends an evaluation as soon as it misses the goal for certain: about an eighth of the examples decide. "
+        "Steps-to-results stay the same; errors above the goal are not known. For `stopping=race` or `goal`, "
+        "`search=sobol` or `random`, and goals on `val/classification_error` or `val/cross_entropy_error`",
+        True,
+    )
 
 
 @dataclass

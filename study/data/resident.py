@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from study.data import trees
+from study.data.hardest import Hardest
 from study.data.order import Batches
 from study.data.trees import Tree
 from study.devices import generators
@@ -43,6 +44,8 @@ class Source(Protocol):
     def examples(self) -> int: ...
     @property
     def counts(self) -> Mapping[str, int]: ...
+    @property
+    def hardest(self) -> dict[Any, Hardest]: ...
     def shared(self, team: Team) -> Source: ...
     def reader(self, batches: Batches, parts: Sequence[slice], augment: Augment | None = None) -> Reader: ...
     def chunks(self, split: str, examples: Sequence[int], size: int) -> Iterator[tuple[Tree, Tree]]: ...
@@ -58,6 +61,7 @@ class Data:
         images: inputs are one tensor of images.
         team: the processes that train together, each with its own copy of the data.
         layout: of images and of the weights of convolutions (see `study.data.streaming.layout_for`).
+        hardest: (error, number of evaluated examples, their part) -> which of them earlier models missed most.
     """
 
     inputs: Tree
@@ -66,6 +70,7 @@ class Data:
     images: bool
     team: Team = field(default_factory=Team)
     layout: torch.memory_format = torch.channels_last
+    hardest: dict[Any, Hardest] = field(default_factory=dict, compare=False, repr=False)
 
     @classmethod
     def of(
@@ -115,7 +120,7 @@ class Data:
         return lambda step, number: self.examples_of(batches(step)[parts[number]])
 
     def chunks(self, split: str, examples: Sequence[int], size: int) -> Iterator[tuple[Tree, Tree]]:
-        """These examples of a split (increasing indices) in chunks of at most `size`, in the model's layout."""
+        """These examples of a split in chunks of at most `size`, in the model's layout."""
         inputs, targets = self.evaluated[split]
         for chunk in in_chunks(examples, size):
             index = slice(chunk.start, chunk.stop) if isinstance(chunk, range) else self._index(chunk)

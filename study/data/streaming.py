@@ -22,6 +22,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from study.data import trees
 from study.data.examples import Examples, Request, splits_of
+from study.data.hardest import Hardest
 from study.data.order import Batches
 from study.data.resident import Augment, AugmentedParts, Data, Reader, Source, are_images, channels_last, in_chunks
 from study.data.single_pass import InOrder, SinglePass, StreamReader
@@ -79,7 +80,7 @@ class Streamed:
 
     Attributes:
         training, evaluation: two independent readers of `stored`, or of its stream.
-        images, layout: as in `study.data.resident.Data`.
+        images, layout, hardest: as in `study.data.resident.Data`.
     """
 
     stored: Examples
@@ -89,6 +90,7 @@ class Streamed:
     images: bool
     team: Team = field(default_factory=Team)
     layout: torch.memory_format = torch.channels_last
+    hardest: dict[Any, Hardest] = field(default_factory=dict, compare=False, repr=False)
 
     @property
     def examples(self) -> int:

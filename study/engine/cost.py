@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from study.data.hardest import MOST
 from study.records import Study
 
 LEAST_EVALUATED = 50
@@ -52,13 +53,15 @@ class Cost:
         return study.train_steps * self.step + self.evaluations(study)
 
     def evaluations(self, study: Study, examples: int | None = None) -> float:
-        """Seconds of all evaluations of one trial.
+        """Seconds of all evaluations of one trial. Those that may end early measure at most MOST of the validation set.
 
         Arguments:
             examples: if at most this many examples of each split were evaluated; None: as the study has it.
         """
-        count = len(study.evaluation_steps)
-        others = count // study.evaluation.every + 1
+        count: float = len(study.evaluation_steps)
+        others = (count // study.evaluation.every if study.evaluation.every else 0) + 1
+        if not study.evaluation.exact:
+            count = 1 + MOST * (count - 1)
         if examples is None:
             return count * self.validation + others * self.others
         of_val, *rest = (min(examples, each) for each in self.evaluated)

@@ -8,22 +8,26 @@ import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import lru_cache
-from typing import Any
+from functools import lru_cache, partial
+from itertools import chain
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from analysis.counting import STOPPING
 from study.data import trees
+from study.data.hardest import Hardest
 from study.data.order import epoch_permutation
-from study.data.resident import Source
+from study.data.resident import Data, Source
 from study.data.trees import Tree
 from study.devices import generators
 from study.devices.memory import out_of_memory, release_cached_memory
 from study.records import Curve, Study, Trial
 from workloads.base import Metric, Workload, judges, metrics_of, optional
+
+T = TypeVar("T")
 
 Predict = Callable[[Tree], Tree]
 """Inputs [N, ...] -> the outputs of l models, one model after the other [l * N, ...]. They are the caller's own."""
@@ -32,6 +36,9 @@ Predictors = Callable[[Sequence[int], bool], Predict]
 
 AVERAGED = "ema_"
 """Prefix of the errors of averaged weights: `val/ema_classification_error`."""
+SLACK, SPARE = 1.01, 1.0
+"""A part of the examples shows a missed goal if its errors exceed those that the goal allows to all by this factor and
+this number of examples: other examples in a chunk can change the last bits of an output, and so a rare error."""
 
 
 def measured_names(study: Study, workload: Workload) -> list[str]:
@@ -72,10 +79,15 @@ class Log:
 
     def wants_all(self, step: int, errors: Mapping[str, float]) -> bool:
         """Whether to measure the training subset and the test set too at this step. `errors`: its validation errors."""
-        on_grid = (self.evaluations + 1) % self.study.evaluation.every == 0 or step == self.study.train_steps
-        threshold = self.study.goal.threshold
+        every, threshold = self.study.evaluation.every, self.study.goal.threshold
+        on_grid = step == self.study.train_steps or (every is not None and (self.evaluations + 1) % every == 0)
         met_before = any(error < threshold for error in self.errors[self.study.goal.metric])
         return on_grid or (self._meets_goal(errors) and not met_before)
+
+    def keeps(self, step: int, errors: Mapping[str, float]) -> bool:
+        """Whether the curve holds these validation errors. If evaluations may end early, it holds none where the goal
+        was missed, whether or not this evaluation was whole: the curve is the same whatever was measured first."""
+        return self.study.evaluation.exact or step == self.study.train_steps or self._meets_goal(errors)
 
     def record(self, step: int, errors: Mapping[str, float]) -> bool:
         """Add the errors measured after `step` updates; returns whether the trial ends here, at its goal or budget."""
@@ -93,29 +105,105 @@ class Log:
         """The measurements so far as a curve."""
         errors = {metric: np.array(values) for metric, values in self.errors.items()}
         steps = np.array(self.steps, dtype=np.int64)
-        return Curve(self.trial, self.first_bad_step, steps, errors, dict(self.seconds), self.micro_batch, self.chunk)
+        parts, goal = (self.micro_batch, self.chunk), self.study.goal
+        at_least = {} if self.study.evaluation.exact else {goal.metric: goal.threshold}
+        return Curve(self.trial, self.first_bad_step, steps, errors, dict(self.seconds), *parts, at_least)
 
 
 def evaluate(logs: Sequence[Log], steps: Sequence[int], predictors: Predictors) -> list[bool]:
     """Measure trials of one study together, and return for each whether it ends here. Every trial is measured on the
-    validation set, and on the training subset and the test set if its log wants them (`Log.wants_all`)."""
+    validation set, and on the training subset and the test set if its log wants them (`Log.wants_all`).
+
+    If evaluations may end early, a trial is measured on the whole validation set at the end of its budget, and where
+    the hardest examples leave open whether it misses the goal.
+    """
     errors: list[dict[str, float]] = [{} for _ in logs]
+    whole = [*range(len(logs))]
+    if not logs[0].study.evaluation.exact:
+        early = [i for i, log in enumerate(logs) if steps[i] < log.study.train_steps]
+        missed = _certain_to_miss(logs, early, predictors)
+        whole = [i for i in whole if i not in missed]
 
     def add(split: str, chosen: Sequence[int]) -> None:
         for averaged in kinds(logs[0].study):
-            found = measure([logs[i] for i in chosen], split, predictors(chosen, averaged))
+            seen = _remember(logs[0]) if split == "val" and averaged == _judges_average(logs[0].study) else None
+            found = measure([logs[i] for i in chosen], split, predictors(chosen, averaged), seen=seen)
             for i, measured in zip(chosen, found, strict=True):
                 errors[i] |= {_metric(split, name, averaged): value for name, value in measured.items()}
 
-    add("val", range(len(logs)))
+    if whole:
+        add("val", whole)
+    errors = [found if log.keeps(step, found) else {} for log, step, found in zip(logs, steps, errors, strict=True)]
     rest = [i for i, log in enumerate(logs) if log.wants_all(steps[i], errors[i])]
     for split in ("train", "test") if rest else ():
         add(split, rest)
     return [log.record(step, measured) for log, step, measured in zip(logs, steps, errors, strict=True)]
 
 
+def _certain_to_miss(logs: Sequence[Log], positions: Sequence[int], predictors: Predictors) -> set[int]:
+    """The trials at these positions that miss the goal for certain, by their errors on the hardest examples.
+
+    Errors are not negative, so the sum over some examples is a lower bound of the sum over all. Before the first whole
+    evaluation no example is known to be hard, and the ranks of a team have different examples: then none is certain.
+    """
+    log = logs[0]
+    goal, data, examples = log.study.goal, log.data, log.examples("val")
+    hardest = data.hardest.get(_judged(log))
+    if hardest is None or not positions:
+        return set()
+    pieces = hardest.pieces(len(examples))
+    if data.device.type != "cpu" or not isinstance(
+        data, Data
+    ):  # reading a sum stalls a GPU, stopping a stream its readers
+        pieces = [sorted(chain(*pieces))]
+    some, predict = [logs[i] for i in positions], predictors(positions, _judges_average(log.study))
+    enough = (SLACK * goal.threshold + SPARE / len(examples)) * hardest.whole
+    sums = torch.zeros(len(positions), dtype=torch.float64, device=data.device)
+    certain: list[bool] = []
+    for piece in pieces:
+        chosen = [examples[position] for position in piece]
+        sums += _fitting(some, len(chosen), partial(_goal_errors, log, predict, chosen, len(positions))).sum(1)
+        certain = (sums >= enough).tolist()
+        if all(certain):
+            break
+    return {position for position, misses in zip(positions, certain, strict=True) if misses}
+
+
+def _goal_errors(log: Log, predict: Predict, chosen: Sequence[int], models: int) -> Tensor:
+    """The errors of l models by the goal's error for these validation examples, weighted [l, N]."""
+    number, found = [*log.workload.errors].index(log.study.goal.error), []
+    with torch.no_grad():
+        for inputs, targets in log.data.chunks("val", chosen, log.chunk):
+            found.append(_per_example(log.workload, predict(inputs), targets, models)[number].view(models, -1).double())
+    return torch.cat(found, 1)
+
+
+def _remember(log: Log) -> Callable[[Sequence[Tensor], float], None] | None:
+    """What whole evaluations tell about the examples (see `measure`); None if evaluations do not end early."""
+    if log.study.evaluation.exact or log.data.team.size > 1:
+        return None
+    number = [*log.workload.errors].index(log.study.goal.error)
+    return lambda errors, whole: log.data.hardest.setdefault(_judged(log), Hardest(whole)).add(errors[number])
+
+
+def _judged(log: Log) -> tuple[Any, ...]:
+    """The key of `Data.hardest`: the goal's error, and which examples are evaluated."""
+    evaluation = log.study.evaluation
+    return log.study.goal.error, evaluation.examples, evaluation.part
+
+
+def _judges_average(study: Study) -> bool:
+    """Whether the goal is an error of averaged weights."""
+    return study.goal.metric == _metric("val", study.goal.error, True)
+
+
 def measure(
-    logs: Sequence[Log], split: str, predict: Predict, examples: int | None = None, with_metrics: bool = True
+    logs: Sequence[Log],
+    split: str,
+    predict: Predict,
+    examples: int | None = None,
+    with_metrics: bool = True,
+    seen: Callable[[Sequence[Tensor], float], None] | None = None,
 ) -> list[dict[str, float]]:
     """The errors and metrics of l models on one split: for each model, name -> value.
 
@@ -126,6 +214,8 @@ def measure(
         predict: inputs [N, ...] -> outputs [l * N, ...].
         examples: measure only the first ones of the split; None: all.
         with_metrics: False: only the errors; metrics may be undefined for few examples.
+        seen: called with the weighted errors of each example [l, N], one tensor for each error, and the weight of all
+            examples; not for a team.
 
     Raises:
         RuntimeError, MemoryError: out of memory with chunks of one example.
@@ -133,11 +223,17 @@ def measure(
     log = logs[0]
     chosen = log.examples(split)[:examples]
     metrics = metrics_of(log.workload) if with_metrics else {}
+    return _fitting(logs, len(chosen), partial(_measured, log, split, predict, chosen, len(logs), metrics, seen))
+
+
+def _fitting(logs: Sequence[Log], examples: int, attempt: Callable[[], T]) -> T:
+    """Call `attempt`, which evaluates this number of examples; halve the chunks of the logs until memory suffices."""
+    log = logs[0]
     while True:
         try:
-            return _measured(log, split, predict, chosen, len(logs), metrics)
+            return attempt()
         except (RuntimeError, MemoryError) as error:
-            size = min(log.chunk, len(chosen))
+            size = min(log.chunk, examples)
             if size == 1 or log.data.team.size > 1 or not out_of_memory(error):
                 raise
         release_cached_memory()
@@ -146,7 +242,13 @@ def measure(
 
 
 def _measured(
-    log: Log, split: str, predict: Predict, chosen: Sequence[int], models: int, metrics: Mapping[str, Metric]
+    log: Log,
+    split: str,
+    predict: Predict,
+    chosen: Sequence[int],
+    models: int,
+    metrics: Mapping[str, Metric],
+    seen: Callable[[Sequence[Tensor], float], None] | None,
 ) -> list[dict[str, float]]:
     """As `measure`, in chunks of the size that the log holds."""
     data, workload = log.data, log.workload
@@ -156,26 +258,38 @@ def _measured(
     share = data.team.share(len(chosen)) if shared else range(len(chosen))
     weigh, count = optional(workload, "error_weights"), len(chosen)
     totals = torch.zeros(len(workload.errors) + bool(weigh), models, dtype=torch.float64, device=data.device)
+    kept: list[list[Tensor]] = []
     with torch.no_grad():
         for inputs, targets in data.chunks(split, chosen[share.start : share.stop], log.chunk):
             outputs = predict(inputs)
-            repeated = trees.mapped(lambda tensor: tensor.repeat(models, *[1] * (tensor.dim() - 1)), targets)
-            each = [error(trees.cloned(outputs), trees.cloned(repeated)) for error in workload.errors.values()]
-            if weigh:
-                weights = weigh(trees.cloned(repeated))
-                # Not a product: the error of an example without weight, such as one of padding alone, may be NaN.
-                each = [*(torch.where(weights > 0, weights * values, 0) for values in each), weights]
+            each = [values.view(models, -1) for values in _per_example(workload, outputs, targets, models)]
             if each:
-                totals += torch.stack([values.view(models, -1).sum(1, dtype=torch.float64) for values in each])
+                totals += torch.stack([values.sum(1, dtype=torch.float64) for values in each])
+            if seen:
+                kept.append(each)
             for model, whole in enumerate(wholes):
                 whole.add(outputs, targets, model, models)
     if shared:
         data.team.sum(totals)
+    if seen:
+        seen([torch.cat(parts, 1) for parts in zip(*kept, strict=True)], float(totals[-1, 0]) if weigh else count)
     means = ((totals[:-1] / totals[-1]) if weigh else totals / count).T.tolist()
     return [
         dict(zip(workload.errors, values, strict=True)) | whole.values()
         for values, whole in zip(means, wholes, strict=True)
     ]
+
+
+def _per_example(workload: Workload, outputs: Tree, targets: Tree, models: int) -> list[Tensor]:
+    """The values of each error, models one after the other [l * N]; with `error_weights` times the weights, which come
+    last."""
+    repeated = trees.mapped(lambda tensor: tensor.repeat(models, *[1] * (tensor.dim() - 1)), targets)
+    each = [error(trees.cloned(outputs), trees.cloned(repeated)) for error in workload.errors.values()]
+    if weigh := optional(workload, "error_weights"):
+        weights = weigh(trees.cloned(repeated))
+        # Not a product: the error of an example without weight, such as one of padding alone, may be NaN.
+        each = [*(torch.where(weights > 0, weights * values, 0) for values in each), weights]
+    return each
 
 
 class _Wholes:

@@ -66,7 +66,9 @@ class Storage:
         question = study.question()
         settled = ("micro_batch", "evaluation_chunk", "arithmetic")
         same = {key: value for key, value in question.items() if key not in settled}
-        same["evaluation"] = {key: value for key, value in question["evaluation"].items() if value is not None}
+        # Not what is new since the last version: searches that it began go on.
+        evaluation = question["evaluation"].items()
+        same["evaluation"] = {k: v for k, v in evaluation if v is not None and (k, v) != ("exact", True)}
         same["search"] = {key: question["search"][key] for key in ("sampler", "space")}  # but not the number of trials
         digest = hashlib.sha256(json.dumps(same, sort_keys=True).encode()).hexdigest()[:8]
         names = (study.name, study.optimizer, f"batch size {study.batch_size}", study.branch.path, digest)

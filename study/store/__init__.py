@@ -15,8 +15,9 @@ Only this package writes measurements under a results folder:
                                 rule-linear-from-32-trial-5/
 
 A curves file has one row per measurement: `trial`, `step` and one column per metric, NaN where it was not measured. Its
-`trials` metadata is a JSON list with one record per trial. An imported study has only `study.json` and
-`curves.parquet`; its records keep the released `status` and `trial_id`.
+`trials` metadata is a JSON list with one record per trial. With `evaluation.exact=false`, the goal's metric is NaN
+where it missed the goal before the end of the budget; the records say what it is `at_least` there. An imported study
+has only `study.json` and `curves.parquet`; its records keep the released `status` and `trial_id`.
 
 Every file is written under a temporary name that begins with a dot, flushed to disk, and renamed: a reader sees a whole
 file or none (`study.store.atomic`).

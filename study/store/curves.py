@@ -56,6 +56,8 @@ def write_curves(curves: Sequence[Curve], path: Path) -> None:
     }
     own = ("first_bad_step", "seconds", "micro_batch", "evaluation_chunk")
     trials = [asdict(c.trial) | {name: getattr(c, name) for name in own} for c in curves]
+    for record, curve in zip(trials, curves, strict=True):
+        record |= {"at_least": dict(curve.at_least)} if curve.at_least else {}
     write_table(columns, trials, path)
 
 
@@ -87,5 +89,6 @@ def _read_curves(path: Path) -> list[Curve]:
         errors = {name: values[rows] for name, values in columns.items() if name not in ("trial", "step")}
         steps, seconds = columns["step"][rows], record["seconds"]
         parts = record["micro_batch"], record.get("evaluation_chunk", 1024)  # recorded since it can differ
-        curves.append(Curve(trial, record["first_bad_step"], steps, errors, seconds, *parts))
+        at_least = record.get("at_least", {})
+        curves.append(Curve(trial, record["first_bad_step"], steps, errors, seconds, *parts, at_least))
     return curves

@@ -137,13 +137,16 @@ def save_imported(
 
 def continued(results: Path, study: Study) -> Study:
     """The study with the rules of the trials on file for its workload and optimizer, which an older version may have
-    begun: the trials that race against each other, and whether batch sizes share points and seeds."""
+    begun: the trials that race against each other, whether batch sizes share points and seeds, and how often training
+    and test errors are measured, unless the study says it."""
     curve = results / "studies" / study.name / study.optimizer
     for path in sorted(curve.glob("*/study.json")):
         question = read(path)["question"]
         if question["stopping"] != RECORDED:
             seeds = replace(study.seeds, shared=study.seeds.shared or question["seeds"]["shared"])
-            return replace(study, race_over=question["race_over"], seeds=seeds)
+            every = study.evaluation.every or question["evaluation"]["every"]
+            evaluation = replace(study.evaluation, every=every)
+            return replace(study, race_over=question["race_over"], seeds=seeds, evaluation=evaluation)
     return study
 
 
