@@ -5,12 +5,14 @@
     trials          one row per trial: workload, dataset, model, optimizer, batch_size [examples]; repeat,
                     budget_multiple, stage, rerun (empty for a search), rule and base_batch_size (empty unless the
                     configuration was transferred), which identify the search; trial (index) and trial_id (as released;
-                    else the index); status, end [step], steps_to_goal, least_error (of the goal's metric), counted
+                    else the index); status, end [step], steps_to_goal, least_error (of the goal's metric; empty if none
+                    is known), exact (false if evaluations ended when they missed the goal), counted
                     (the first N feasible trials and every trial before the last of them), goal_metric, goal_threshold,
                     train_steps (the budget), first_bad_step, seconds_training, seconds_evaluation; and a column for
                     each hyperparameter (text for `schedule`, else a number; empty if the trial lacks it).
     measurements    one row per evaluation: workload, optimizer, batch_size, repeat, budget_multiple, stage, rerun,
-                    rule, base_batch_size, trial; step and a column for each metric.
+                    rule, base_batch_size, trial; step and a column for each metric. If not exact, an empty value of the
+                    goal's metric before train_steps is at least goal_threshold.
 
 `batch_science` writes the search that S(B) of each study is read from, each trial up to its end. study.json has fields
 that the released files lack, so that an import restores the study: `workload`, `goal`, `trials` (N), `stopping` and,
@@ -43,7 +45,13 @@ SEARCH |= {"budget_multiple": pa.float64(), "stage": pa.int64(), "rerun": pa.int
 SEARCH |= {"rule": pa.string(), "base_batch_size": pa.int64()}
 TRIAL = {"trial": pa.int64(), "trial_id": pa.int64(), "dataset": pa.string(), "model": pa.string()}
 TRIAL |= {"goal_metric": pa.string(), "goal_threshold": pa.float64(), "status": pa.string(), "end": pa.int64()}
-TRIAL |= {"steps_to_goal": pa.int64(), "least_error": pa.float64(), "counted": pa.bool_(), "train_steps": pa.int64()}
+TRIAL |= {
+    "steps_to_goal": pa.int64(),
+    "least_error": pa.float64(),
+    "counted": pa.bool_(),
+    "exact": pa.bool_(),
+    "train_steps": pa.int64(),
+}
 TRIAL |= {"first_bad_step": pa.int64(), "seconds_training": pa.float64(), "seconds_evaluation": pa.float64()}
 
 Watch = Callable[[str], None]
@@ -82,6 +90,11 @@ def export(
         raise ExportError(f"the format must be one of {', '.join(FORMATS)}, but got {form!r}.")
     folder = Path(folder).absolute()
     studies = list(load(results))
+    if form == "batch_science" and not all(study.exact for study in studies):
+        raise ExportError(
+            "the layout batch_science has no place for errors that are only known to miss the goal "
+            "(evaluation.exact=false); choose csv or parquet."
+        )
     aside = folder.with_name(f".{folder.name}.{os.getpid()}")
     try:
         if folder.exists() and any(folder.iterdir()):
@@ -160,6 +173,7 @@ def trials(study: StudyData) -> pd.DataFrame:
         model=workload.get("model"),
         goal_metric=study.goal.metric,
         goal_threshold=study.goal.threshold,
+        exact=study.exact,
         train_steps=study.train_steps,
     )
 

@@ -153,6 +153,12 @@ class StudyData:
         return self.ran_under.ends_at_goal
 
     @property
+    def exact(self) -> bool:
+        """False if evaluations ended when they missed the goal (`evaluation.exact=false`): before the end of the
+        budget, a missing error of the goal's metric is at least its threshold."""
+        return bool(self.question.get("evaluation", {}).get("exact", True))
+
+    @property
     def imported(self) -> bool:
         """True if the trials were imported: they keep the ends and statuses that they came with."""
         return self.question["stopping"] == RECORDED

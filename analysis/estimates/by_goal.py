@@ -157,8 +157,9 @@ def _rows(key: Sequence[Any], searches: Mapping[int, StudyData]) -> list[dict[st
     found = {size: errors(study) for size, study in sorted(searches.items())}
     recorded = key[-1]
     early = any(study.stops_early for study in searches.values())
+    exact = all(study.exact for study in searches.values())
     rows = []
-    for threshold in ladder(recorded, found.values()):
+    for threshold in ladder(recorded, found.values()) if exact else [recorded]:
         if threshold < recorded and early:
             continue
         steps = {size: each.steps_to(threshold) for size, each in found.items()}

@@ -156,10 +156,11 @@ def _grid_sentence(study: StudyData, goals: Sequence[Goal]) -> str:
         rarely = (
             f" Training and test errors are measured every {percent(apart)} more steps, so goals on them are as coarse."
         )
+    short = "" if study.exact else " Evaluations ended when they missed the goal, so errors above it are not known."
     return (
         f"Step budget: {_terms(budget)}{capped}.{once}{each} "
         f"Validation errors are measured first at {percent(grid['first'])} of the budget, then every "
-        f"{percent(grid['ratio'] - 1)} more steps, so a steps-to-result may be too large by as much.{rarely}"
+        f"{percent(grid['ratio'] - 1)} more steps, so a steps-to-result may be too large by as much.{rarely}{short}"
     )
 
 

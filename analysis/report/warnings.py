@@ -233,7 +233,7 @@ def _budget(study: StudyData, goal: Goal, row: Row) -> Iterator[Caution]:
         values = [f"{row['train_steps']:,}"]
         least = steps_to_result.counted_trials(study, goal)["least_error"].min()
         if np.isfinite(least):
-            text += "; the least error was {}"
+            text += "; the least error was {}" if study.exact else "; the least error at the end was {}"
             values.append(f"{least:.3g}")
         yield _about("never", study, goal, text, cure, *values)
         return

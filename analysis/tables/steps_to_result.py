@@ -43,7 +43,7 @@ def outcomes(study: StudyData, goal: Goal | None = None, stopping: str | None = 
     Returns:
         A row for each trial index from 0 to the highest on file: status, end (step), steps_to_goal (NA if the goal was
         not reached), step_before (the last measured step before steps_to_goal; 0 if none), least_error (of the goal's
-        metric up to the end; infinite if never measured), and counted (True for the first N feasible trials and every
+        metric up to the end; infinite if none is known), and counted (True for the first N feasible trials and every
         trial before the last of them). A missing trial is INCOMPLETE.
 
     >>> outcomes(study).loc[1, ["status", "end", "steps_to_goal", "counted"]].to_dict()
@@ -69,7 +69,7 @@ def _outcomes(study: StudyData, goal: Goal, stopping: str) -> pd.DataFrame:
     found = counting.outcomes(study.rule(goal, stopping), trials)
     frame = pd.DataFrame(list(found.values()), columns=["status", "end", "steps_to_goal"], index=study.trials.index)
     pairs = list(zip(trials.values(), found.values(), strict=True))
-    frame["step_before"] = [_last_before(trial, outcome.steps_to_goal) for trial, outcome in pairs]
+    frame["step_before"] = [_last_before(trial, outcome.steps_to_goal, study.exact) for trial, outcome in pairs]
     frame["least_error"] = [counting.least_error(trial, outcome.end) for trial, outcome in pairs]
     frame = frame.reindex(range(max(study.trials.index, default=-1) + 1))
     frame = frame.fillna({"status": INCOMPLETE, "end": 0, "least_error": np.inf})
@@ -79,11 +79,16 @@ def _outcomes(study: StudyData, goal: Goal, stopping: str) -> pd.DataFrame:
     return frame.assign(counted=frame.index < prefix)
 
 
-def _last_before(trial: Measured, crossing: int | None) -> int | None:
-    """The last step before a crossing at which the metric was measured; 0 if there is none."""
+def _last_before(trial: Measured, crossing: int | None, exact: bool) -> int | None:
+    """The last step before a crossing at which the metric was measured; 0 if there is none.
+
+    Arguments:
+        exact: False: a missing error was measured, too, and missed the goal.
+    """
     if crossing is None:
         return None
-    steps = np.asarray(trial.steps)[np.isfinite(np.asarray(trial.errors, dtype=float))]
+    steps = np.asarray(trial.steps)
+    steps = steps[np.isfinite(np.asarray(trial.errors, dtype=float))] if exact else steps[steps > 0]
     earlier = int(np.searchsorted(steps, crossing))
     return int(steps[earlier - 1]) if earlier else 0
 
@@ -91,7 +96,8 @@ def _last_before(trial: Measured, crossing: int | None) -> int | None:
 def unanswerable(study: StudyData, goal: Goal) -> str | None:
     """Why a study's curves cannot answer another goal; None if they can.
 
-    Trials that stopped at their own goal can answer only looser thresholds of the same metric.
+    Trials that stopped at their own goal can answer only looser thresholds of the same metric, and evaluations that
+    ended when they missed it, no other goal.
 
     >>> unanswerable(study, Goal("val/cross_entropy_error", 0.1))  # trials ran their whole budgets
     >>> unanswerable(study, Goal("val/perplexity", 0.01))  # doctest: +ELLIPSIS
@@ -99,6 +105,8 @@ def unanswerable(study: StudyData, goal: Goal) -> str | None:
     """
     if study.metrics and goal.metric not in study.metrics:
         return f"{goal.metric} is not measured; there are: {', '.join(sorted(study.metrics))}."
+    if not study.exact and goal != study.goal:
+        return f"{goal} needs evaluation.exact=true, since evaluations ended when they missed {study.goal}."
     if not counting.can_answer(goal, study.goal, study.stopped_by):
         return f"{goal} needs stopping=budget, since trials stopped at {study.goal}; give a looser goal of that metric."
     return None

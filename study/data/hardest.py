@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 MOST = 0.25
-"""The largest share of the evaluated examples that count as the hardest. On MNIST they decide 94 to 97 % of evaluations
-of an MLP with a twelfth to a sixth of the examples; beyond them, whole evaluations are as cheap."""
+"""The largest share of the evaluated examples that count as the hardest. An MLP on MNIST decides 94 to 97 % of its
+evaluations by half of them; if all of them leave a goal open, most of the others are needed, too."""
 PIECES, LEAST = 8, 16
 """The hardest examples are measured in up to this many pieces of at least this many examples, until they decide."""
 
@@ -32,8 +32,9 @@ class Hardest:
         shares = errors.double() / errors.sum(1, keepdim=True, dtype=torch.float64)
         self._shares = self._shares + shares[shares.isfinite().all(1)].sum(0).cpu()
 
-    def pieces(self, count: int) -> list[list[int]]:
-        """Positions of the hardest among `count` examples, the hardest piece first, increasing in each.
+    def pieces(self, count: int, most: int = PIECES) -> list[list[int]]:
+        """Positions of the hardest among `count` examples in at most `most` pieces: the hardest piece first, increasing
+        in each.
 
         >>> found = Hardest(whole=128)
         >>> found.add(torch.arange(128.0).expand(1, 128))
@@ -42,5 +43,5 @@ class Hardest:
         """
         order = torch.argsort(torch.as_tensor(self._shares).expand(count), descending=True, stable=True)
         hardest = order[: max(LEAST, math.ceil(MOST * count))]
-        pieces = hardest.tensor_split(max(1, min(PIECES, len(hardest) // LEAST)))
+        pieces = hardest.tensor_split(max(1, min(most, len(hardest) // LEAST)))
         return [piece.sort().values.tolist() for piece in pieces]

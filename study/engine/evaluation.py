@@ -9,7 +9,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import lru_cache, partial
-from itertools import chain
 from typing import Any, TypeVar
 
 import numpy as np
@@ -18,7 +17,7 @@ from torch import Tensor, nn
 
 from analysis.counting import STOPPING
 from study.data import trees
-from study.data.hardest import Hardest
+from study.data.hardest import PIECES, Hardest
 from study.data.order import epoch_permutation
 from study.data.resident import Data, Source
 from study.data.trees import Tree
@@ -151,22 +150,20 @@ def _certain_to_miss(logs: Sequence[Log], positions: Sequence[int], predictors: 
     hardest = data.hardest.get(_judged(log))
     if hardest is None or not positions:
         return set()
-    pieces = hardest.pieces(len(examples))
-    if data.device.type != "cpu" or not isinstance(
-        data, Data
-    ):  # reading a sum stalls a GPU, stopping a stream its readers
-        pieces = [sorted(chain(*pieces))]
+    resident = data.device.type == "cpu" and isinstance(data, Data)
+    pieces = hardest.pieces(len(examples), PIECES if resident else 2)  # reading a sum stalls a GPU or a stream
     some, predict = [logs[i] for i in positions], predictors(positions, _judges_average(log.study))
     enough = (SLACK * goal.threshold + SPARE / len(examples)) * hardest.whole
-    sums = torch.zeros(len(positions), dtype=torch.float64, device=data.device)
-    certain: list[bool] = []
-    for piece in pieces:
+    sums = torch.zeros(len(positions), dtype=torch.float64)
+    for number, piece in enumerate(pieces, start=1):
         chosen = [examples[position] for position in piece]
-        sums += _fitting(some, len(chosen), partial(_goal_errors, log, predict, chosen, len(positions))).sum(1)
-        certain = (sums >= enough).tolist()
-        if all(certain):
+        errors = _fitting(some, len(chosen), partial(_goal_errors, log, predict, chosen, len(positions)))
+        added = errors.sum(1).cpu()
+        sums += added
+        # Later pieces are easier: if they added as much as this one and decided nothing, a whole evaluation is cheaper.
+        if not ((sums < enough) & (sums + (len(pieces) - number) * added >= enough)).any():
             break
-    return {position for position, misses in zip(positions, certain, strict=True) if misses}
+    return {position for position, found in zip(positions, sums.tolist(), strict=True) if found >= enough}
 
 
 def _goal_errors(log: Log, predict: Predict, chosen: Sequence[int], models: int) -> Tensor:

@@ -185,13 +185,14 @@ class Tuner:
         """Tell Optuna the value to minimise.
 
         It is log(steps to the goal), or for a trial that missed the goal log(step budget x (1 + excess)); the excess is
-        the least error minus the threshold, as a share of the threshold's size. Diverged trials have no value: they
-        fail.
+        the least error minus the threshold, as a share of the threshold's size; 0 if no error is known. Diverged trials
+        have no value: they fail.
         """
         state = TrialState.FAIL if result.status == INFEASIBLE else TrialState.COMPLETE
         value: float | None = None if state == TrialState.FAIL else result.steps_to_goal
         if state == TrialState.COMPLETE and value is None:
             least, threshold = counting.least_error(self._measured[trial.index], result.end), self.study.goal.threshold
+            least = least if math.isfinite(least) else threshold
             missed = least / threshold if threshold > 0 else 1 + (least - threshold) / (-threshold or 1.0)
             value = self.study.train_steps * missed
         value = None if value is None else math.log(max(value, 1.0))
