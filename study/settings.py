@@ -115,7 +115,7 @@ class Evaluation:
 
     first: float = 0.02
     ratio: float = 1.1
-    every: int | None = 5
+    every: int | None = None
     examples: int | None = None
     part: int = 0
     exact: bool = True

@@ -91,7 +91,7 @@ def _study(space=SPACE, trials=4, sampler="sobol", max_launches=None, name="tiny
         "stopping": "budget" if steps else "goal",
         "budget": Budget(epochs=0, steps=steps or 100),
         "search": Search(sampler, trials, parse_space(space), max_launches, **more),
-        "evaluation": Evaluation(),
+        "evaluation": Evaluation(every=5),
     } | fields
     return Study(**fields)
 

@@ -33,6 +33,8 @@ OF_REFINE = {f"search.{name}": "other samplers have no rounds; give search.trial
     "give search.reruns{value}"
 }
 """Key of `search=refine` -> what other samplers have in its place."""
+EVERY = 5
+"""The evaluations of which one measures training and test errors, too."""
 
 
 @dataclass(frozen=True)
@@ -215,10 +217,9 @@ def build_study(config: DictConfig, batch_size: int, tokens_per_example: int | N
 
 
 def _evaluation(plain: Mapping[str, Any], stopping: str) -> Evaluation:
-    """The evaluations; the default of `every` depends on what reads the training and test errors."""
-    rarely = stopping == RACE or not plain["exact"]
-    every = Evaluation.every if plain["every"] is None and not rarely else plain["every"]
-    return Evaluation(**{**plain, "every": every})
+    """The evaluations, with the default of `every`: races and evaluations that end early know few errors anyway."""
+    often = stopping != RACE and plain["exact"]
+    return Evaluation(**plain | ({"every": EVERY} if plain["every"] is None and often else {}))
 
 
 def _optimizer(name: str, target: str | None) -> str:

@@ -41,7 +41,7 @@ AVERAGED = Goal("val/ema_classification_error", 0.07)
 class Judged(Blobs):
     """Blobs with the names of errors that are known not to be negative."""
 
-    validation: int = 200
+    validation: int = 160
     weighted: bool = False
 
     @property
@@ -116,8 +116,8 @@ WORKLOADS = {
 }
 
 
-MORE = {"few": 1, "language": 1.5}
-"""The most evaluated examples, as a share: all windows are about as hard, so that none decides."""
+MORE = {"few": 1, "vmap": 0.9, "language": 1.5}
+"""The most evaluated examples, as a share: many errors are near the goal; and all windows are about as hard."""
 
 
 @pytest.mark.parametrize("name", WORKLOADS)
@@ -162,7 +162,7 @@ def test_wherever_the_examples_are(ask, monkeypatch, what):
     expected = trained(study, desk(study), workload=Judged(), data=exact)
     found = trained(short(study), desk(study), workload=Judged(), data=early)
     if what == "little memory":
-        assert {curve.evaluation_chunk for curve in found.values()} == {10, 20}
+        assert {curve.evaluation_chunk for curve in found.values()} == {9}  # of 17 examples at once
         found = {index: replace(curve, evaluation_chunk=20) for index, curve in found.items()}
     assert_as_exact(found, expected, study)
     assert some_read.examples < 0.7 * all_read.examples
