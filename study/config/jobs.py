@@ -218,8 +218,9 @@ def build_study(config: DictConfig, batch_size: int, tokens_per_example: int | N
 
 def _evaluation(plain: Mapping[str, Any], stopping: str) -> Evaluation:
     """The evaluations, with the default of `every`: races and evaluations that end early know few errors anyway."""
-    often = stopping != RACE and plain["exact"]
-    return Evaluation(**plain | ({"every": EVERY} if plain["every"] is None and often else {}))
+    if plain["every"] is None and stopping != RACE and plain["exact"]:
+        return Evaluation(**{**plain, "every": EVERY})
+    return Evaluation(**plain)
 
 
 def _optimizer(name: str, target: str | None) -> str:

@@ -14,6 +14,7 @@ from helpers.processes import tables
 from analysis.load import load_study
 from study import store
 from study.__main__ import main
+from study.config.jobs import parse_jobs
 from study.engine import checkpoints
 from study.search.tuner import Tuner
 
@@ -119,3 +120,35 @@ def test_a_sweep_killed_in_the_middle_of_its_trials_continues_them(tmp_path, eng
     assert [c.trial.index for c in store.load(folder) if c.seconds["training"] > 1e6] == marked != []
     assert tables(killed) == tables(peaceful)
     assert files(folder) == ["curves.parquet", "study.json"]
+
+
+@pytest.mark.parametrize(("asked", "continued"), [(None, 5), (3, 3)])
+def test_a_race_of_an_older_version_goes_on_measuring_training_errors(
+    make_study, make_curve, write_study, tmp_path, asked, continued
+):
+    """Its question has an `every`, which new races have only if they are asked for it."""
+    older = make_study(stopping="race")
+    assert older.evaluation.every == 5
+    write_study(tmp_path, older, [make_curve(older, 0)], close=False)
+    study = replace(older, evaluation=replace(older.evaluation, every=asked))
+    assert store.continued(tmp_path, study).evaluation.every == continued
+    if asked:
+        with pytest.raises(store.StoreError, match=r"evaluation\.every: 5 -> 3"):
+            store.check(tmp_path, [store.continued(tmp_path, study)])
+    else:
+        store.check(tmp_path, [store.continued(tmp_path, study)])
+
+
+@pytest.mark.parametrize(
+    ("keys", "every"),
+    [
+        (["stopping=race"], None),
+        (["stopping=goal"], 5),
+        (["stopping=budget"], 5),
+        (["stopping=goal", "search=sobol", "evaluation.exact=false"], None),
+        (["stopping=race", "evaluation.every=7"], 7),
+    ],
+)
+def test_races_measure_training_errors_at_the_goal_and_the_end(keys, every):
+    [job] = parse_jobs([*keys, "batch_size=8", "goal='val/classification_error < 0.05'"])
+    assert job.study.evaluation.every == every

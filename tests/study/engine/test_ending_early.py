@@ -162,7 +162,7 @@ def test_wherever_the_examples_are(ask, monkeypatch, what):
     expected = trained(study, desk(study), workload=Judged(), data=exact)
     found = trained(short(study), desk(study), workload=Judged(), data=early)
     if what == "little memory":
-        assert {curve.evaluation_chunk for curve in found.values()} == {9}  # of 17 examples at once
+        assert {curve.evaluation_chunk for curve in found.values()} == {10}  # of 20 examples at once
         found = {index: replace(curve, evaluation_chunk=20) for index, curve in found.items()}
     assert_as_exact(found, expected, study)
     assert some_read.examples < 0.7 * all_read.examples
