@@ -72,6 +72,11 @@ class Tuned(Blobs):
         return {"4": 2.0}
 
 
+EARLY = {
+    "stopping": "goal",
+    "goal": Goal("val/classification_error", 0.4),
+    "evaluation": Evaluation(first=0.25, ratio=1.5, exact=False),
+}
 CASES: dict[str, tuple[Blobs, dict[str, Any]]] = {
     "linear": (Blobs(), {}),
     "accumulated": (Blobs(), {"micro_batch": 5}),  # the last part is smaller, and not every device has as many
@@ -82,6 +87,7 @@ CASES: dict[str, tuple[Blobs, dict[str, Any]]] = {
     "tuned": (Tuned(), {"space": FIXED | {"weight_decay": 0.3}, "no_decay": ["bias"], "micro_batch": 5}),
     "adam": (Blobs(), {"optimizer": "adam", "space": ADAM}),
     "asks more than once for the loss": (Blobs(), LBFGS | {"micro_batch": 9}),
+    "ending early": (Blobs(), EARLY),
     "unused parameters": (Idle(), {}),
     "one example for each device": (Blobs(), {"batch_size": 2}),
     "whole layers": (Blobs(), {"optimizer": "lamb", "space": ADAM | {"weight_decay": 0.1}}),
@@ -109,9 +115,9 @@ def trained(
 def study_of(make_study: Any) -> Any:
     def make(name: str, **fields: Any) -> Study:
         # A batch size that is no multiple of the devices; seeds whose paths, with L-BFGS, do not amplify rounding.
-        defaults = {"space": FIXED, "batch_size": 33, "seeds": Seeds(shared=True)}
         grid = Evaluation(first=0.25, ratio=1.5, every=1)
-        return make_study(steps=STEPS, evaluation=grid, **defaults | CASES[name][1] | fields)
+        defaults = {"space": FIXED, "batch_size": 33, "seeds": Seeds(shared=True), "evaluation": grid}
+        return make_study(steps=STEPS, **defaults | CASES[name][1] | fields)
 
     return make
 
@@ -136,7 +142,7 @@ def check(crew: Crew, devices: int, study: Study, workload: Any) -> None:
         assert_same_bits(curve, curves[0])  # whoever decides otherwise than the leader waits for ever
 
 
-@pytest.mark.parametrize("name", partly(["accumulated", "linear", "tuned", "ghosts", "clipped"], 5))
+@pytest.mark.parametrize("name", partly(["accumulated", "linear", "tuned", "ghosts", "clipped", "ending early"], 5))
 def test_two_devices_train_what_one_does(pair, study_of, name):
     check(pair, 2, study_of(name), CASES[name][0])
 

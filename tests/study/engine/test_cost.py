@@ -3,7 +3,7 @@
 import pytest
 
 from study.engine.cost import Cost, Work, evaluation_share, fewer_examples
-from study.settings import Budget
+from study.settings import Budget, Evaluation
 from study.terminal.costs import MOST_EVALUATION, evaluating
 
 
@@ -42,3 +42,17 @@ def test_the_plan_counts_tokens(make_study):
     [work] = works(make_study, 1e-6)
     plan = work.plan(workers=1)
     assert (plan["examples"], plan["tokens"]) == (1600, 64 * 1600)
+
+
+def test_what_is_not_evaluated_costs_nothing(make_study):
+    """All but the last of n evaluations measure at most a quarter of the validation set if they may end early."""
+    cost, budget = Cost(0.01, 1.0, 10.0), {"budget": Budget(0, 100), "stopping": "race"}
+    often, rarely, early = (
+        make_study(evaluation=Evaluation(every=every, exact=exact), **budget)
+        for every, exact in ((5, True), (None, True), (None, False))
+    )
+    n = len(often.evaluation_steps)
+    assert n > 20
+    assert cost.evaluations(often) == n + 10 * (n // 5 + 1)
+    assert cost.evaluations(rarely) == n + 10
+    assert cost.evaluations(early) == 1 + (n - 1) / 4 + 10
