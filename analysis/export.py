@@ -90,11 +90,6 @@ def export(
         raise ExportError(f"the format must be one of {', '.join(FORMATS)}, but got {form!r}.")
     folder = Path(folder).absolute()
     studies = list(load(results))
-    if form == "batch_science" and not all(study.exact for study in studies):
-        raise ExportError(
-            "the layout batch_science has no place for errors that are only known to miss the goal "
-            "(evaluation.exact=false); choose csv or parquet."
-        )
     aside = folder.with_name(f".{folder.name}.{os.getpid()}")
     try:
         if folder.exists() and any(folder.iterdir()):
@@ -116,6 +111,11 @@ def export(
 
 def _write_tree(folder: Path, studies: Sequence[StudyData], watch: Watch) -> None:
     for study in studies:
+        if not study.exact:
+            raise ExportError(
+                f"{_name(study)} has errors that are only known to miss the goal (evaluation.exact=false), for which the "
+                "layout batch_science has no place; choose csv or parquet."
+            )
         _write_released(folder, study)
         watch(_name(study))
 

@@ -34,7 +34,7 @@ OF_REFINE = {f"search.{name}": "other samplers have no rounds; give search.trial
 }
 """Key of `search=refine` -> what other samplers have in its place."""
 EVERY = 5
-"""The evaluations of which one measures training and test errors, too."""
+"""Training and test errors are measured at every fifth evaluation."""
 
 
 @dataclass(frozen=True)
