@@ -113,8 +113,8 @@ def _write_tree(folder: Path, studies: Sequence[StudyData], watch: Watch) -> Non
     for study in studies:
         if not study.exact:
             raise ExportError(
-                f"{_name(study)} has errors that are only known to miss the goal (evaluation.exact=false), for which the "
-                "layout batch_science has no place; choose csv or parquet."
+                f"{_name(study)} has errors that are only known to miss the goal (evaluation.exact=false), for which "
+                "the layout batch_science has no place; choose csv or parquet."
             )
         _write_released(folder, study)
         watch(_name(study))

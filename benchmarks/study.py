@@ -16,6 +16,7 @@ import math
 import platform
 import tempfile
 import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -112,9 +113,7 @@ def main() -> None:
         with Workers(jobs["goal"][0].placement) as workers:
             workers.measure([job.study for job in jobs["goal"]])
             start = time.perf_counter() - begin  # the start of processes and the timing of lanes count, too
-            print(
-                "batch   script s   goal s   ratio   race s   ratio   S script   S goal   S race   within a grid point"
-            )
+            print("batch   script s   goal s   ratio   race s   ratio   S script   S goal   S race   within a point")
             for asked in zip(*jobs.values(), strict=True):
                 study = asked[0].study
                 found = {job.study.stopping: sweep_seconds(job.study, job.results, workers) for job in asked}
@@ -124,24 +123,28 @@ def main() -> None:
                 grid = [*study.evaluation_steps, math.inf]
                 near = all(abs(grid.index(steps) - grid.index(expected)) <= 1 for _, steps in found.values())
                 (goal, by_goal), (race, by_race) = found.values()
-                rows.append(
-                    {"batch_size": study.batch_size, "script": script, "goal": goal, "race": race, "near": near}
-                )
+                seconds = {"script": script, "goal": goal, "race": race}
+                rows.append({"batch_size": study.batch_size, **seconds, "near": near})
                 print(
                     f"{study.batch_size:5} {script:10.1f} {goal:8.1f} {script / goal:7.1f} {race:8.1f} "
                     f"{script / race:7.1f} {expected:10} {by_goal:8} {by_race:8}   {near}",
                     flush=True,
                 )
+    _sum_up(rows, start, options.trials, options.json)
+
+
+def _sum_up(rows: Sequence[Mapping[str, Any]], start: float, trials: int, file: Path | None) -> None:
+    """Print the sums over batch sizes; write all to a file if one is given."""
     whole = {
         name: sum(row[name] for row in rows) + (0 if name == "script" else start) for name in ("script", *STOPPING)
     }
     goal, race = (whole["script"] / whole[name] for name in STOPPING)
     print(f"start {'':10} {start:8.1f} {'':7} {start:8.1f}")
     print(f"whole {whole['script']:10.1f} {whole['goal']:8.1f} {goal:7.1f} {whole['race']:8.1f} {race:7.1f}")
-    if options.json:
+    if file:
         machine = {"processor": _processor(), "torch": torch.__version__, "platform": platform.platform()}
-        made = {"machine": machine, "trials": options.trials, "start": start, "rows": rows, "whole": whole}
-        options.json.write_text(json.dumps(made, indent=1) + "\n")
+        made = {"machine": machine, "trials": trials, "start": start, "rows": rows, "whole": whole}
+        file.write_text(json.dumps(made, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -76,8 +76,8 @@ class EvaluationConfig:
     )
     examples: int | None = key("most evaluated examples of a split, a fixed random part of it; null: all", None)
     exact: bool = key(
-        "`false` ends an evaluation as soon as it misses the goal for certain: about a seventh of the examples are measured. "
-        "Steps-to-results stay the same; errors above the goal are not known. For `stopping=race` or `goal`, "
+        "`false` ends an evaluation as soon as it misses the goal for certain, after a seventh of the examples on "
+        "average. Steps-to-results stay the same; errors above the goal are not known. For `stopping=race` or `goal`, "
         "`search=sobol` or `random`, and goals on `val/classification_error` or `val/cross_entropy_error`",
         True,
     )
