@@ -120,7 +120,14 @@ MORE = {"few": 1, "vmap": 0.9, "language": 1.5}
 """The most evaluated examples, as a share: many errors are near the goal; and all windows are about as hard."""
 
 
-@pytest.mark.parametrize("name", WORKLOADS)
+SELDOM = dict.fromkeys(("plain", "plain weighted", "language", "micro-batches", "little memory"), pytest.mark.slow)
+
+
+def marked(names):
+    return [pytest.param(name, marks=[SELDOM[name]] if name in SELDOM else []) for name in names]
+
+
+@pytest.mark.parametrize("name", marked(WORKLOADS))
 def test_steps_and_divergence_are_those_of_exact_evaluations(ask, name):
     how, workload, goal = WORKLOADS[name]
     study = ask(how, goal, **BLOCKS if name == "blocks" else {})
@@ -143,7 +150,7 @@ def test_what_was_measured_before_changes_nothing(ask, order):
     assert_same_bits(found, {index: whole[index] for index in found})
 
 
-@pytest.mark.parametrize("what", ["a part of the split", "streamed", "micro-batches", "little memory"])
+@pytest.mark.parametrize("what", marked(["a part of the split", "streamed", "micro-batches", "little memory"]))
 def test_wherever_the_examples_are(ask, monkeypatch, what):
     study, data = ask("plain"), Judged().data()
     if what == "a part of the split":

@@ -2,6 +2,7 @@
 
 import gc
 import weakref
+from dataclasses import replace
 from functools import partial
 
 import pytest
@@ -12,6 +13,7 @@ from helpers.desks import Counting, Curves, Desk, Killed, full
 from helpers.fused import FUSING, Queue, each_once, partly
 from helpers.pretended import DEVICE
 
+from analysis.counting import Goal
 from study.data import streaming
 from study.data.streaming import Streamed
 from study.engine import can_fuse, lane_count, lanes, timing, train
@@ -96,6 +98,24 @@ def test_the_host_prepares_steps_while_others_are_made(device, question, monkeyp
     one, two = (device.counted("meetings", lambda steps=steps: fused.advance(steps)) for steps in (2, 4))
     tables = device.counted("meetings", lambda: fused._segment(2))
     assert (one, two) == (tables + 1, 2 * tables + 1)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", ["linear_chain", "plain"])
+def test_evaluations_that_end_early_wait_twice_more(device, resumable, how):
+    """For the sums of two pieces; moving a piece's indices there waits, too."""
+    exact = resumable(how, stopping="goal", goal=Goal("val/classification_error", 0.3))
+    early = replace(exact, evaluation=replace(exact.evaluation, exact=False))
+    workload = replace(WORKLOADS[how], validation=160)
+    made: list[Curves] = []
+
+    def train_there(study: Study) -> None:
+        made.append(desks.trained(study, Desk(trials(study)), workload=workload, data=workload.data(DEVICE)))
+
+    few, more = (device.counted("meetings", partial(train_there, study)) for study in (exact, early))
+    evaluations = sum(len(curve.steps) for curve in made[0].values())
+    assert more <= few + 4 * evaluations
+    assert_near(made[1], desks.trained(early, Desk(trials(early)), workload=workload))
 
 
 @pytest.mark.parametrize(
