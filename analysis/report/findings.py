@@ -151,7 +151,7 @@ def _grid_sentence(study: StudyData, goals: Sequence[Goal]) -> str:
     each = "" if len(multiples) == 1 else f" Searches ran with {listed(f'{m:g}' for m in multiples)} times this budget."
     once = " No training example is seen twice." if budget.get("single_pass") else ""
     rarely = ""
-    if not all(goal.metric.startswith("val/") for goal in goals):
+    if grid["every"] and not all(goal.metric.startswith("val/") for goal in goals):
         apart = grid["ratio"] ** grid["every"] - 1
         rarely = (
             f" Training and test errors are measured every {percent(apart)} more steps, so goals on them are as coarse."

@@ -24,7 +24,7 @@ from study.space import values
 from workloads.layers import keyed_layers, set_keys
 
 STEPS = 40
-EVERY_STEP = Evaluation(first=1 / STEPS, ratio=1 + 1e-9)
+EVERY_STEP = Evaluation(first=1 / STEPS, ratio=1 + 1e-9, every=5)
 FIXED = {
     "learning_rate": 0.1,
     "momentum": 0.8,
@@ -199,10 +199,11 @@ def test_every_split_is_measured_at_every_fifth_evaluation_the_last_and_the_cros
     threshold = float(losses[12]) * (1 + 1e-9)
     crossing = int(np.flatnonzero(losses < threshold)[0])
     assert crossing % 5 != 4
-    [curve] = curves(tiny_study(goal=Goal("val/loss", threshold)), 0)
-    expected = {*range(4, STEPS, 5), crossing, STEPS - 1}  # counted from 0: the fifth is number 4
-    for metric in ("train/loss", "test/loss", "train/classification_error", "test/classification_error"):
-        assert set(np.flatnonzero(np.isfinite(curve.errors[metric]))) == expected
+    for every, others in ((5, range(4, STEPS, 5)), (None, ())):  # counted from 0: the fifth is number 4
+        grid = replace(EVERY_STEP, every=every)
+        [curve] = curves(tiny_study(goal=Goal("val/loss", threshold), evaluation=grid), 0)
+        for metric in ("train/loss", "test/loss", "train/classification_error", "test/classification_error"):
+            assert set(np.flatnonzero(np.isfinite(curve.errors[metric]))) == {*others, crossing, STEPS - 1}
     [curve] = curves(tiny_study(evaluation=Evaluation(1 / STEPS, 1 + 1e-9, every=1)), 0)
     assert all(np.isfinite(values).all() for values in curve.errors.values())
 
