@@ -79,7 +79,7 @@ def _outcomes(study: StudyData, goal: Goal, stopping: str) -> pd.DataFrame:
     return frame.assign(counted=frame.index < prefix)
 
 
-def _last_before(trial: Measured, crossing: int | None, exact: bool) -> int | None:
+def _last_before(trial: Measured, crossing: int | None, exact: bool = True) -> int | None:
     """The last step before a crossing at which the metric was measured; 0 if there is none.
 
     Arguments:
