@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -233,9 +234,9 @@ class Study:
         return max(1, round(self.branch.budget * steps))
 
     @property
-    def evaluation_steps(self) -> list[int]:
+    def evaluation_steps(self) -> tuple[int, ...]:
         """The steps at which every trial is evaluated."""
-        return self.evaluation.grid(self.train_steps)
+        return _grid(self.evaluation, self.train_steps)
 
     @property
     def rule(self) -> Rule:
@@ -305,6 +306,12 @@ class Study:
         if "refine" in search:
             search["refine"] = tuple(search["refine"])
         return cls(**plain | parts | {"search": Search(**search), "branch": Branch.of(question)})
+
+
+@lru_cache(maxsize=64)
+def _grid(evaluation: Evaluation, train_steps: int) -> tuple[int, ...]:
+    """The grid of `Study.evaluation_steps`, which tuners and engines read at every evaluation."""
+    return tuple(evaluation.grid(train_steps))
 
 
 @dataclass(frozen=True)

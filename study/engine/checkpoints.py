@@ -110,7 +110,7 @@ def restore(content: bytes | None, log: Log, weights: Mapping[str, Tensor]) -> C
         and held["micro_batch"] == log.micro_batch
         and _shapes(held["weights"]) == _shapes(weights)
         and held["errors"].keys() == log.errors.keys()
-        and held["steps"] == grid[: len(held["steps"])] != grid
+        and tuple(held["steps"]) == grid[: len(held["steps"])] != grid
         and held["step"] <= grid[len(held["steps"])]
     )
     if held is None or not matches:

@@ -135,6 +135,16 @@ def test_the_default_grid_is_the_same_for_every_budget(train_steps):
     assert (ratios[:-1] >= 1.1 - 2 / np.array(grid[:-2])).all()
 
 
+def test_equal_questions_share_one_grid(make_study):
+    """It is read at every evaluation, and takes longer than everything else that the parent does then."""
+    study, other = (make_study(budget=Budget(0, 1000)) for _ in range(2))
+    assert study.evaluation_steps is other.evaluation_steps
+    assert study.evaluation_steps == tuple(study.evaluation.grid(1000))
+    longer = dataclasses.replace(study, budget=Budget(0, 2000))
+    assert longer.evaluation_steps == tuple(study.evaluation.grid(2000))
+    assert "evaluation_steps" not in study.question()
+
+
 def test_seeds_differ_by_purpose_index_and_seed():
     purposes, indices = ("search", "trial", "data_order"), range(200)
     seeds = [Seeds(*[base] * 3).of(p, i) for base in (0, 1) for p in purposes for i in indices]

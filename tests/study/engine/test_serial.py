@@ -175,7 +175,7 @@ def test_nesterov_without_momentum_is_sgd(tiny_study):
 def test_evaluations_land_on_the_grid(tiny_study, train_steps):
     study = tiny_study(budget=Budget(0, train_steps), evaluation=Evaluation())
     [curve] = curves(study, 0)
-    assert curve.steps.tolist() == study.evaluation_steps
+    assert curve.steps.tolist() == [*study.evaluation_steps]
 
 
 def test_stops_at_the_goal(tiny_study):
