@@ -46,12 +46,32 @@ WORTH = 1.04
 
 GIVE_UP = 1.25
 """Higher stacks are not tried once a stack is this many times slower than the fastest so far, nor once two stacks in a
-row gained less than WORTH."""
+row gained less than WORTH, or one beside the number of lanes of a neighbouring batch size."""
+
+CHECKED_SHARE = 0.02
+"""Most updates in all checks together, as a share of those of the study at its full budget."""
 
 
-def admitted(study: Study, workload: Workload, data: Data, most: int) -> Iterator[int]:
-    """Stack heights up to `most` (or REFERENCE, if higher) whose rows all agree with the first row of the reference
-    stack.
+def affordable(study: Study) -> list[int]:
+    """The stack heights that are checked: the reference, and others whose checks take little of the study."""
+    left = CHECKED_SHARE * study.search.trials * study.train_steps - REFERENCE * _checked_steps(study)
+    found = []
+    for height in HEIGHTS:
+        updates = height * _checked_steps(study)
+        if height < REFERENCE and not _checked_for_long(study):
+            updates += (height + REFERENCE) * _checked_steps(study, LOW_EXAMPLES)
+        if height != REFERENCE:
+            left -= updates
+        if height == REFERENCE or left >= 0:
+            found.append(height)
+    return found
+
+
+def admitted(
+    study: Study, workload: Workload, data: Data, most: int, heights: Sequence[int] = HEIGHTS
+) -> Iterator[int]:
+    """Those of the stack heights, up to `most` (or REFERENCE, if higher), whose rows all agree with the first row of
+    the reference stack.
 
     On a CPU they agree bit for bit, after some updates and in evaluations of each number of examples; on other devices,
     whose kernels guarantee less, to GPU_TOLERANCE. Kernels choose their blocking by shape and by the place of a row in
@@ -83,9 +103,7 @@ def admitted(study: Study, workload: Workload, data: Data, most: int) -> Iterato
         same = all(_agree(rows, row) for rows, row in zip(together, reference, strict=True))
         return same and (height > REFERENCE or _low_agrees(compute, height, study, data))
 
-    for height in HEIGHTS:
-        if height > max(most, REFERENCE):
-            break
+    for height in [height for height in heights if height <= max(most, REFERENCE)]:
         same = unless_out_of_memory(partial(agrees, height))
         if same is None:  # too little memory
             break
@@ -98,8 +116,8 @@ def admitted(study: Study, workload: Workload, data: Data, most: int) -> Iterato
 
 def _low_agrees(compute: Callable[..., list[Tensor] | None], height: int, study: Study, data: Data) -> bool:
     """Whether a stack lower than the reference agrees with it for LOW_EXAMPLES; devices without a check of bits, and
-    arithmetics that were checked for so long, do."""
-    if data.device.type != "cpu" or ARITHMETICS[study.arithmetic].checked_examples >= LOW_EXAMPLES:
+    studies that were checked for so long, do."""
+    if data.device.type != "cpu" or _checked_for_long(study):
         return True
     low, reference = (compute(rows, examples=LOW_EXAMPLES) for rows in (height, REFERENCE))
     assert low is not None
@@ -123,8 +141,7 @@ def _computed(
     if height > REFERENCE and lanes.stack.bytes > _most_bytes(data):
         return None
     start = lanes.stack.weights[:1].clone()
-    examples = max(examples, ARITHMETICS[study.arithmetic].checked_examples)
-    lanes.advance(max(CHECKED_STEPS, examples // study.batch_size + 1))
+    lanes.advance(_checked_steps(study, examples))
     for row in range(height):
         lanes.stack.settle(row)
     found = [lanes.stack.weights if data.device.type == "cpu" else lanes.stack.weights - start]
@@ -134,6 +151,17 @@ def _computed(
             outputs = [leaf for inputs in _evaluated(study, data) for leaf in trees.leaves(predict(inputs))]
         found += [leaf.unflatten(0, (height, -1)) for leaf in outputs if leaf.dtype == torch.float32]
     return found
+
+
+def _checked_steps(study: Study, examples: int = 0) -> int:
+    """Updates of each row in one check. `examples`: that each row sees at least."""
+    examples = max(examples, ARITHMETICS[study.arithmetic].checked_examples)
+    return max(CHECKED_STEPS, examples // study.batch_size + 1)
+
+
+def _checked_for_long(study: Study) -> bool:
+    """Whether each row sees LOW_EXAMPLES in every check."""
+    return _checked_steps(study) == _checked_steps(study, LOW_EXAMPLES)
 
 
 def _evaluated(study: Study, data: Data) -> Iterator[Tree]:
@@ -169,22 +197,45 @@ def _most_bytes(data: Data) -> float:
     return CPU_STACK_BYTES if device.type == "cpu" else SHARE * device_bytes(str(device))
 
 
-def fastest(study: Study, workload: Workload, data: Data, heights: Iterable[int]) -> Cost:
-    """The cost with the lowest of these admitted heights that is about as fast as the fastest (see WORTH)."""
+def fastest(study: Study, workload: Workload, data: Data, heights: Iterable[int], neighbour: int | None = None) -> Cost:
+    """The cost with the lowest of these admitted heights that is about as fast as the fastest (see WORTH).
+
+    Arguments:
+        neighbour: the number of lanes of a neighbouring batch size: the search goes up from there, then down while
+            lower stacks are about as fast. None: it goes up from the lowest height.
+    """
     seconds: dict[int, float] = {}
-    for height in heights:
+
+    def timed(height: int) -> float | None:
         step = unless_out_of_memory(partial(timing.update_seconds_of, study, workload, data, height))
-        if step is None:
+        if step is not None:
+            seconds[height] = step
+        return step
+
+    known = []
+    for height in heights:
+        known.append(height)
+        if neighbour is not None and height < neighbour:
+            continue
+        if timed(height) is None or not _goes_on(list(seconds.values()), patience=2 if neighbour is None else 1):
             break
-        seconds[height] = step
-        *before, last_but_one, last = [math.inf, *seconds.values()]
-        if last > GIVE_UP * min(seconds.values()) or min(last_but_one, last) * WORTH > min(before, default=math.inf):
+    for lower in reversed([height for height in known if height < min(seconds, default=math.inf)]):
+        if seconds and seconds[min(seconds)] > WORTH * min(seconds.values()):
             break
+        timed(lower)
     if not seconds:  # retry the lowest: it raises, unless another program has freed memory
-        lowest = height if data.device.type == "cpu" else 1
+        lowest = known[0] if data.device.type == "cpu" else 1
         seconds[lowest] = timing.update_seconds_of(study, workload, data, lowest)
-    best = next(height for height, step in seconds.items() if step <= WORTH * min(seconds.values()))
-    return fused_cost(study, workload, data, list(seconds), best, seconds)
+    best = min(height for height, step in seconds.items() if step <= WORTH * min(seconds.values()))
+    return fused_cost(study, workload, data, [each for each in known if each <= max(seconds)], best, seconds)
+
+
+def _goes_on(seconds: Sequence[float], patience: int) -> bool:
+    """Whether a higher stack may be faster than the best of these, which go up. `patience`: stacks in a row that may
+    gain less than WORTH."""
+    before, latest = seconds[:-patience], seconds[-patience:]
+    gains = not before or min(latest) * WORTH <= min(before)
+    return gains and seconds[-1] <= GIVE_UP * min(seconds)
 
 
 def fused_cost(

@@ -20,8 +20,13 @@ OVERLAPPING = 8
 TIMED_SECONDS = 0.02
 """The least duration of one timing of lanes in a long study: shorter ones are repeated with more steps."""
 
-TIMED_SHARE = 0.001
-"""The most that one timing of lanes takes of the time that the whole study would take at its full budget."""
+TIMED_SHARE = 0.0005
+"""The most that one timing of lanes takes of the time that the whole study would take at its full budget. Each number
+of lanes has three, and a few steps before."""
+
+PLAIN_SECONDS = 0.25
+"""Seconds over which steps of the plain engine are timed, and the share of a shorter study."""
+PLAIN_SHARE = 0.01
 
 TIMED_STEPS = 32
 """Most steps in one timing of lanes on a CPU. On a GPU two segments: the host prepares one while the GPU computes the
@@ -47,10 +52,17 @@ def step_seconds(fused: Lanes) -> float:
     return seconds / steps / len(fused.lanes)
 
 
-def plain_cost(study: Study, workload: Workload, data: Source, micro_batch: int | None) -> Cost:
-    """The cost of a trial in the plain engine with this micro-batch; None: the whole batch at once."""
+def plain_cost(
+    study: Study, workload: Workload, data: Source, micro_batch: int | None, neighbour: Cost | None = None
+) -> Cost:
+    """The cost of a trial in the plain engine with this micro-batch; None: the whole batch at once.
+
+    Arguments:
+        neighbour: the cost at another batch size, whose evaluations take as long; None: time an evaluation, too.
+    """
     run = Run(study, workload, data, usual_trial(study, 0), micro_batch)
-    cost = cost_of(run.log, update_seconds(run), run.predict)
+    step = update_seconds(run)
+    cost = cost_of(run.log, step, run.predict) if neighbour is None else replace(neighbour, step=step, parts=())
     parts = tuple(tuple(part.stop - part.start for part in taken) for taken in run.shares)
     return cost if parts == ((study.batch_size,),) else replace(cost, parts=parts)
 
@@ -119,4 +131,10 @@ def update_seconds(run: Run) -> float:
             run.step += 1
         loss.item()  # waits for the device
 
-    return least_seconds(some, broadcast=run.data.team.broadcast) / updates
+    team, study = run.data.team, run.study
+    seconds = least_seconds(some, budget=0)
+    whole = study.search.trials * study.train_steps * seconds / updates
+    budget = min(PLAIN_SECONDS, PLAIN_SHARE * whole)
+    if team.broadcast(lambda: seconds < budget):
+        seconds = least_seconds(some, budget, team.broadcast)
+    return seconds / updates

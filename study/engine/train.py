@@ -6,7 +6,7 @@ from functools import partial
 from study.data.resident import Data, Source
 from study.engine.arithmetic import fused
 from study.engine.cost import Cost
-from study.engine.lane_count import HEIGHTS, admitted, fastest, fused_cost
+from study.engine.lane_count import HEIGHTS, admitted, affordable, fastest, fused_cost
 from study.engine.lanes import train as train_lanes
 from study.engine.serial import Proposals, fitting
 from study.engine.serial import train as train_serially
@@ -26,20 +26,30 @@ def train(
     return train_lanes(study, workload, data, proposals, heights, lanes)
 
 
-def measure(study: Study, workload: Workload, data: Source, most: int, lanes: int | None = None) -> Cost:
+def measure(
+    study: Study,
+    workload: Workload,
+    data: Source,
+    most: int,
+    lanes: int | None = None,
+    neighbour: Cost | None = None,
+) -> Cost:
     """Measure the cost of a trial.
 
     Arguments:
         most: the greatest number of lanes to try; `study.engine.lane_count.REFERENCE` if that is more.
         lanes: measure with this number of lanes, or with the highest admitted stack height if that is lower; None: with
             the fastest number of lanes.
+        neighbour: the cost at another batch size in the same arithmetic: the search for the fastest number of lanes
+            starts from its own, and an evaluation of one model takes as long as there.
     """
     if not fused(study):
-        attempt = partial(plain_cost, study, workload, data)
+        attempt = partial(plain_cost, study, workload, data, neighbour=neighbour)
         return fitting(study, workload, data.team, study.micro_batch, attempt)[0]
     assert isinstance(data, Data)
     if lanes is None:
-        return fastest(study, workload, data, admitted(study, workload, data, most))
+        start = None if neighbour is None else neighbour.lanes
+        return fastest(study, workload, data, admitted(study, workload, data, most, affordable(study)), start)
     highest = next(height for height in HEIGHTS if height >= min(lanes, HEIGHTS[-1]))
     heights = list(admitted(study, workload, data, highest))
     return fused_cost(study, workload, data, heights, min(lanes, heights[-1]), {})

@@ -55,11 +55,13 @@ class Measure:
     Attributes:
         most: highest stack to try if `lanes` is None.
         lanes: trials at once; None: the fastest number.
+        neighbour: the cost at a neighbouring batch size, if it is known.
     """
 
     study: Study
     most: int
     lanes: int | None
+    neighbour: Cost | None = None
 
 
 @dataclass(frozen=True)

@@ -58,6 +58,8 @@ class Workers:
     ) -> None:
         self.placement = placement
         self._costs: dict[str, Cost] = {}
+        self._by_size: dict[str, dict[int, Cost]] = {}
+        """`_curve` of a study -> batch size -> cost."""
         self.too_small: dict[Queue, list[str]] = {}
         """Searches that do not fit on the devices of some workers, with their messages; the other workers train
         them."""
@@ -177,7 +179,9 @@ class Workers:
                 number, able = busy.pop(pipe)
                 others = [other for other in able if other is not pipe]
                 if isinstance(message, messages.Measured):
-                    self._costs[_key(studies[number])] = found[number] = message.cost
+                    study = studies[number]
+                    self._costs[_key(study)] = found[number] = message.cost
+                    self._by_size.setdefault(_curve(study), {})[study.batch_size] = message.cost
                 elif others:
                     todo.append((number, others))
                 else:
@@ -185,8 +189,12 @@ class Workers:
         return [found[number] for number in range(len(studies))]
 
     def _measurement(self, study: Study) -> messages.Measure:
-        """The order to measure a study, with at most a worker's share of the trials as lanes."""
-        return messages.Measure(study, most=-(-study.search.trials // self.count), lanes=self.placement.lanes)
+        """The order to measure a study, with at most a worker's share of the trials as lanes. It starts from what is
+        known about the nearest batch size."""
+        known = self._by_size.get(_curve(study), {})
+        nearest = min(known, key=lambda size: abs(math.log(size / study.batch_size)), default=None)
+        most = -(-study.search.trials // self.count)
+        return messages.Measure(study, most, self.placement.lanes, None if nearest is None else known[nearest])
 
     def _ready(self, pipes: list[Connection], timeout: float | None = None) -> list[Connection]:
         """Wait for a message; returns the pipes that have one, in the order of `pipes`. None has one after `timeout`
@@ -254,5 +262,11 @@ def death(code: int | None) -> str:
 
 def _key(study: Study) -> str:
     """The settings that decide the cost of a step. All searches of a study have the same key."""
-    how = (study.optimizer, study.batch_size, study.arithmetic, study.precision, study.micro_batch, study.averages)
-    return json.dumps([study.workload, how], sort_keys=True)
+    return json.dumps([_curve(study), study.batch_size, study.micro_batch])
+
+
+def _curve(study: Study) -> str:
+    """The settings besides the batch size that decide the cost of a step and of an evaluation."""
+    how = (study.optimizer, study.arithmetic, study.precision, study.averages)
+    evaluated = (study.evaluation.examples, study.evaluation_chunk)
+    return json.dumps([study.workload, how, evaluated], sort_keys=True)

@@ -265,7 +265,8 @@ class _Worker:
 
         if isinstance(order, messages.Measure):
             workload, data = self._load(order.study)
-            cost = train.measure(order.study, workload, data.shared(team), order.most, order.lanes)
+            shared = data.shared(team)
+            cost = train.measure(order.study, workload, shared, order.most, order.lanes, order.neighbour)
             parent.report(messages.Measured(cost))
             return
         for study, proposals in by_data(order.study, parent):

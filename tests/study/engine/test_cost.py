@@ -1,10 +1,21 @@
-"""What a sweep costs: the share of evaluations, and the setting that reduces it."""
+"""What a sweep costs, and what measuring it costs: counted updates, and a clock that only updates move."""
+
+import itertools
+import math
+from dataclasses import replace
 
 import pytest
+from helpers.blobs import WORKLOADS
 
+from study.engine import cost, lane_count, lanes, serial, timing, train
 from study.engine.cost import Cost, Work, evaluation_share, fewer_examples
 from study.settings import Budget, Evaluation
 from study.terminal.costs import MOST_EVALUATION, evaluating
+
+DIPS = {1: 8.0, 2: 4.0, 4: 2.0, 8: 1.0, 16: 1.5, 32: 2.0, 64: 3.0}
+FALLS = {1: 8.0, 2: 4.0, 4: 2.0, 8: 1.0}
+FLAT = dict.fromkeys(DIPS, 1.0)
+RISES = {height: float(height) for height in DIPS}
 
 
 def works(make_study, seconds_per_example, examples=1000):
@@ -56,3 +67,104 @@ def test_what_is_not_evaluated_costs_nothing(make_study):
     assert cost.evaluations(often) == n + 10 * (n // 5 + 1)
     assert cost.evaluations(rarely) == n + 10
     assert cost.evaluations(early) == 1 + (n - 1) / 4 + 10
+
+
+@pytest.mark.parametrize(
+    ("curve", "neighbour", "asked", "best"),
+    [
+        (DIPS, None, [1, 2, 4, 8, 16], 8),
+        (DIPS, 8, [8, 16, 4], 8),
+        (DIPS, 4, [4, 8, 16], 8),
+        (DIPS, 16, [16, 32, 8, 4], 8),
+        (DIPS, 64, [64, 32, 16, 8, 4], 8),
+        (DIPS, 1, [1, 2, 4, 8, 16], 8),
+        (FALLS, 16, [8, 4], 8),  # 16 is not admitted here
+        (FALLS, 8, [8, 4], 8),
+        (RISES, None, [1, 2], 1),
+        (RISES, 4, [4, 8, 2, 1], 1),
+        (FLAT, None, [1, 2, 4], 1),
+        (FLAT, 4, [4, 8, 2, 1], 1),  # the lowest needs the least memory
+        (FLAT, 1, [1, 2], 1),
+        (FLAT | {8: math.inf}, 8, [8, 8, 4, 2, 1], 1),
+        (dict.fromkeys([1, 2], math.inf) | {4: 1.0}, 4, [4, 2, 1], 4),
+    ],
+)
+def test_the_search_starts_from_the_lanes_of_a_neighbouring_batch_size(
+    question, monkeypatch, curve, neighbour, asked, best
+):
+    """`inf`: memory runs out."""
+    tried = []
+
+    def update_seconds_of(study, workload, data, height):
+        tried.append(height)
+        if curve[height] == math.inf:
+            raise MemoryError
+        return curve[height]
+
+    monkeypatch.setattr(timing, "update_seconds_of", update_seconds_of)
+    monkeypatch.setattr(lane_count, "fused_cost", lambda *found: found)
+    workload = WORKLOADS["linear_chain"]
+    *_, known, lanes_at_once, _ = lane_count.fastest(
+        question("linear_chain"), workload, workload.data(), curve, neighbour
+    )
+    assert (tried, lanes_at_once) == (asked, best)
+    assert known == [height for height in curve if height <= max(h for h in tried if curve[h] < math.inf)]
+
+
+@pytest.mark.parametrize(
+    ("how", "batch_size", "steps", "heights"),
+    [
+        ("linear_chain", 64, 10, [4]),  # 12 of 100 updates
+        ("linear_chain", 64, 200, [1, 2, 4]),  # 21 of 2,000
+        ("linear_chain", 64, 500, [1, 2, 4, 8, 16]),
+        ("linear_chain", 1, 2000, [1, 4]),  # 65 updates in each row
+        ("vmap", 64, 200, [1, 2, 4]),
+        ("vmap", 1, 2000, [1, 4]),
+        ("linear_chain", 1, 10**6, [*lane_count.HEIGHTS]),
+    ],
+)
+def test_checks_take_little_of_the_study(question, how, batch_size, steps, heights):
+    study = question(how, batch_size=batch_size, examples=64, budget=Budget(0, steps))
+    study = replace(study, search=replace(study.search, trials=10))
+    assert lane_count.affordable(study) == heights
+
+
+@pytest.fixture
+def updates(monkeypatch):
+    """Updates of single trials so far. Each moves the clock by a millisecond, and each look by a nanosecond."""
+    made, looks = [], itertools.count()
+    advance, update = lanes.Lanes.advance, serial.Run.update
+
+    def advanced(self, steps):
+        made.append(steps * len(self.lanes))
+        advance(self, steps)
+
+    def updated(self, rate):
+        made.append(1)
+        return update(self, rate)
+
+    monkeypatch.setattr(lanes.Lanes, "advance", advanced)
+    monkeypatch.setattr(serial.Run, "update", updated)
+    monkeypatch.setattr(cost.time, "perf_counter", lambda: 1e-3 * sum(made) + 1e-9 * next(looks))
+    return made
+
+
+@pytest.mark.parametrize("how", ["linear_chain", "vmap", "plain"])
+@pytest.mark.parametrize(("trials", "steps"), [(6, 500), (30, 400)])
+@pytest.mark.parametrize("near", [None, Cost(0.001, 0.1, 0.1, lanes=4)])
+def test_measuring_takes_at_most_a_twentieth_of_the_study(question, updates, how, trials, steps, near):
+    study = question(how, budget=Budget(0, steps))
+    study = replace(study, search=replace(study.search, trials=trials))
+    workload = WORKLOADS[how if how in WORKLOADS else "vmap"]
+    found = train.measure(study, workload, workload.data(), most=trials, neighbour=near)
+    assert 2 <= sum(updates) <= 0.05 * trials * steps
+    assert found.step == pytest.approx(0.001, rel=1e-3)
+
+
+def test_evaluations_of_one_model_take_as_long_as_at_the_neighbouring_batch_size(question, monkeypatch):
+    study, workload = question("plain", micro_batch=4), WORKLOADS["vmap"]
+    near = train.measure(study, workload, workload.data(), most=1)
+    monkeypatch.setattr(timing, "cost_of", lambda *_: pytest.fail("timed an evaluation"))
+    found = train.measure(replace(study, batch_size=8), workload, workload.data(), most=1, neighbour=near)
+    assert (found.validation, found.others, found.evaluated) == (near.validation, near.others, near.evaluated)
+    assert (near.parts, found.parts) == (((4, 2),), ((4, 4),))

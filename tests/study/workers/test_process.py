@@ -14,6 +14,7 @@ from study.devices.distributed import Team
 from study.devices.placement import Placement
 from study.engine import train
 from study.engine.checkpoints import Pace
+from study.engine.cost import Cost
 from study.search.stages import trained_again
 from study.workers import messages, pool, process
 from workloads import base
@@ -167,3 +168,22 @@ def test_an_error_in_a_layer_of_torch_is_told_without_our_frames(monkeypatch, de
     assert told.startswith("RuntimeError: mat1 and mat2 shapes cannot be multiplied")
     assert "check that the layers of the model fit the data" in told
     assert told.count("RuntimeError") == 1 + debugging
+
+
+def test_measuring_starts_from_the_cost_at_the_nearest_batch_size(make_study, monkeypatch):
+    """In the same arithmetic, whose lanes and evaluations tell something."""
+    sizes = [*((size, "plain") for size in (8, 16, 64)), *((size, "vmap") for size in (32, 4))]
+    studies = [make_study(batch_size=size, arithmetic=how) for size, how in sizes]
+    orders = []
+
+    def receive(pipe):
+        return messages.Measured(Cost(1.0, 1.0, 1.0, lanes=orders[-1].study.batch_size))
+
+    workers = object.__new__(pool.Workers)
+    workers.placement, workers._pipes = Placement(device="cpu"), ["pipe"]
+    workers._costs, workers._by_size, workers._receive = {}, {}, receive
+    monkeypatch.setattr(workers, "_ready", lambda pipes: pipes)
+    monkeypatch.setattr(workers, "_send", lambda pipe, order: orders.append(order))
+    found = workers.measure(studies)
+    assert [order.neighbour and order.neighbour.lanes for order in orders] == [None, 8, 16, None, 32]
+    assert [workers.cost_of(study) for study in studies] == found
