@@ -5,6 +5,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any, TypeVar
@@ -26,6 +27,7 @@ from study.search.rounds import Pool
 from study.store.claims import refuse_held
 from study.terminal import costs as cost_table
 from study.terminal.progress import SweepProgress
+from study.workers import predicted
 from study.workers.pool import TrialTooLarge, Workers
 from study.workers.process import workload_key
 from workloads.base import importable
@@ -263,6 +265,8 @@ def _storage(job: Job) -> Storage:
 def plan(jobs: Sequence[Job], config_dir: Path | None, console: Console | None) -> list[dict[str, Any]]:
     """Measure the cost of these jobs from a few real steps; writes nothing. A console shows the cost.
 
+    Large batch sizes, whose steps take long, are predicted from smaller ones (`study.workers.predicted`).
+
     Returns:
         `study.engine.cost.Work.plan` of each search that is known now.
 
@@ -270,7 +274,8 @@ def plan(jobs: Sequence[Job], config_dir: Path | None, console: Console | None) 
         TrialTooLarge: some studies do not fit in memory.
     """
     with workers_for(jobs, config_dir) as workers:
-        costs, too_large = measured([(job, job.study) for job in jobs], workers, console)
+        measure = partial(predicted.costs, measure=workers.measure, devices=workers.placement.devices or 1)
+        costs, too_large = measured([(job, job.study) for job in jobs], workers, console, measure)
         left = _left(costs)
         if console is not None:
             cost_table.show(console, left, workers.placement.place, workers.count)
@@ -296,18 +301,22 @@ def workers_for(jobs: Sequence[Job], config_dir: Path | None) -> Workers:
 
 
 def measured(
-    work: Sequence[tuple[T, Study]], workers: Workers, console: Console | None
+    work: Sequence[tuple[T, Study]],
+    workers: Workers,
+    console: Console | None,
+    measure: Callable[[Sequence[Study]], Sequence[Cost | TrialTooLarge]] | None = None,
 ) -> tuple[list[tuple[T, Cost]], list[TrialTooLarge]]:
     """Measure the cost of a trial of each study.
 
     Arguments:
         work: pairs of an item to train and the study to measure for it.
+        measure: studies -> cost of each; None: `workers.measure`.
 
     Returns:
         Pairs of item and cost, and one error per study that does not fit in memory.
     """
     with console.status("Measuring the cost ...") if console else nullcontext():
-        found = workers.measure([study for _, study in work])
+        found = (measure or workers.measure)([study for _, study in work])
     costs = [(what, cost) for (what, _), cost in zip(work, found, strict=True) if isinstance(cost, Cost)]
     return costs, [error for error in found if isinstance(error, TrialTooLarge)]
 

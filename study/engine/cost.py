@@ -25,6 +25,7 @@ class Cost:
         parts: for each device, the number of examples in each of its micro-batches; empty if one device takes the whole
             batch at once.
         evaluated: examples in an evaluation of the validation set, the training subset and the test set.
+        predicted_from: the two batch sizes by which `step` was predicted; empty if it was measured.
     """
 
     step: float
@@ -34,6 +35,7 @@ class Cost:
     lanes: int = 1
     parts: tuple[tuple[int, ...], ...] = ()
     evaluated: tuple[int, int, int] = (0, 0, 0)
+    predicted_from: tuple[int, ...] = ()
 
     def composition(self, batch_size: int) -> str:
         """How a global batch is split over devices and accumulation steps, as text.
@@ -94,6 +96,7 @@ class Work:
             **({} if each is None else {"tokens": steps * self.study.batch_size * each}),
             "seconds": self.seconds(workers),
             "seconds_per_step": self.cost.step,
+            **({"predicted_from": list(self.cost.predicted_from)} if self.cost.predicted_from else {}),
             "evaluation_share": 1 - self.study.train_steps * self.cost.step / self.cost.trial(self.study),
         }
 

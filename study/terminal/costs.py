@@ -6,7 +6,7 @@ from itertools import groupby
 from rich.console import Console
 
 from analysis.counting import STOPPING
-from analysis.labels import counted, duration, number, short_count
+from analysis.labels import batch_sizes, counted, duration, number, short_count
 from analysis.question.stages import REFINE
 from study.engine.cost import Work, evaluation_share, fewer_examples
 from study.records import Study
@@ -110,6 +110,9 @@ def _table(console: Console, left: Sequence[Work], workers: int) -> None:
             duration(plan["seconds"]),
         )
     console.print(table)
+    for bases in sorted({work.cost.predicted_from for work in left if work.cost.predicted_from}):
+        sizes = sorted({work.study.batch_size for work in left if work.cost.predicted_from == bases})
+        console.print(f"Not measured: {batch_sizes(sizes)}, predicted from the steps of {batch_sizes(bases)}.")
 
 
 def ways_to_cheapen(studies: Sequence[Study]) -> str:

@@ -59,7 +59,7 @@ class Workers:
         self.placement = placement
         self._costs: dict[str, Cost] = {}
         self._by_size: dict[str, dict[int, Cost]] = {}
-        """`_curve` of a study -> batch size -> cost."""
+        """`curve` of a study -> batch size -> cost."""
         self.too_small: dict[Queue, list[str]] = {}
         """Searches that do not fit on the devices of some workers, with their messages; the other workers train
         them."""
@@ -181,7 +181,7 @@ class Workers:
                 if isinstance(message, messages.Measured):
                     study = studies[number]
                     self._costs[_key(study)] = found[number] = message.cost
-                    self._by_size.setdefault(_curve(study), {})[study.batch_size] = message.cost
+                    self._by_size.setdefault(curve(study), {})[study.batch_size] = message.cost
                 elif others:
                     todo.append((number, others))
                 else:
@@ -191,7 +191,7 @@ class Workers:
     def _measurement(self, study: Study) -> messages.Measure:
         """The order to measure a study, with at most a worker's share of the trials as lanes. It starts from what is
         known about the nearest batch size."""
-        known = self._by_size.get(_curve(study), {})
+        known = self._by_size.get(curve(study), {})
         nearest = min(known, key=lambda size: abs(math.log(size / study.batch_size)), default=None)
         most = -(-study.search.trials // self.count)
         return messages.Measure(study, most, self.placement.lanes, None if nearest is None else known[nearest])
@@ -262,10 +262,10 @@ def death(code: int | None) -> str:
 
 def _key(study: Study) -> str:
     """The settings that decide the cost of a step. All searches of a study have the same key."""
-    return json.dumps([_curve(study), study.batch_size, study.micro_batch])
+    return json.dumps([curve(study), study.batch_size, study.micro_batch])
 
 
-def _curve(study: Study) -> str:
+def curve(study: Study) -> str:
     """The settings besides the batch size that decide the cost of a step and of an evaluation."""
     how = (study.optimizer, study.arithmetic, study.precision, study.averages)
     evaluated = (study.evaluation.examples, study.evaluation_chunk)
