@@ -83,6 +83,17 @@ def test_each_way_to_split_a_batch_is_told_once(make_study):
     ]
 
 
+def test_predicted_costs_are_told_apart_from_measured_ones(make_study):
+    console = Console(record=True, width=200)
+    sizes = {64: (), 1024: (16, 64), 2048: (16, 64)}
+    studies = {size: make_study(batch_size=size, examples=4096) for size in sizes}
+    works = [Work(studies[size], Cost(1, 0, 0, predicted_from=bases), 2) for size, bases in sizes.items()]
+    costs.show(console, works, "cpu", 1)
+    told = "Not measured: batch sizes 1,024 and 2,048, predicted from the steps of batch sizes 16 and 64."
+    assert told in console.export_text()
+    assert [work.plan(1).get("predicted_from") for work in works] == [None, [16, 64], [16, 64]]
+
+
 def test_searches_that_train_at_once_have_a_bar_each(make_study, make_curve):
     console = Console(record=True, width=120)
     large, small = (make_study(batch_size=size, trials=1) for size in (64, 8))
