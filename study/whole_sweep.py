@@ -19,6 +19,7 @@ from study.config import fingerprint, preflight
 from study.config.jobs import Job, parse_jobs
 from study.engine import older
 from study.engine.cost import Cost, Work
+from study.imports import uncollected
 from study.records import Study
 from study.run import SearchRun, run_all
 from study.search import stages
@@ -160,12 +161,12 @@ def train(
         search = stages.next_search(job.study, on_file(job))
         if search is not None and job.shards == 1:  # refuse before measuring, which takes minutes
             refuse_held(store.study_folder(job.results, search))
-    threading.Thread(target=_import_later, daemon=True).start()  # while this process waits for workers
     storages = {results: _storage(job) for results, job in {job.results: job for job in jobs}.items()}
     for line in said:
         console.print(line, markup=False)
     with workers_for(jobs, config_dir) as workers:
         costs, too_large = measured([(job, job.study) for job in jobs], workers, console)
+        threading.Thread(target=_import_later, daemon=True).start()  # not before: it would disturb what is timed
         left = _left(costs)
         cost_table.show(console, left, workers.placement.place, workers.count)
         warn.of_order(costs, workers.count, console)
@@ -220,8 +221,9 @@ def train_searches(
 
 
 def _import_later() -> None:
-    for name in LATER:
-        importlib.import_module(name)
+    with uncollected():
+        for name in LATER:
+            importlib.import_module(name)
 
 
 class _Pools:

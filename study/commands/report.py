@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 
 from study.config.paths import path
+from study.imports import uncollected
 
 if TYPE_CHECKING:
     from analysis.report.build import Asked
@@ -62,8 +63,9 @@ def status(options: argparse.Namespace, console: Console) -> None:
 
 def write_report(results: Sequence[Path], output: Path, console: Console, asked: Asked | None = None) -> None:
     """Rebuild tables, figures and page from the files alone, and show the table of steps."""
-    from analysis.report.build import Asked, build, place
-    from study.terminal import show
+    with uncollected():
+        from analysis.report.build import Asked, build, place
+        from study.terminal import show
 
     output = place(results, output, asked or Asked())
     data = build(results, output, asked or Asked())

@@ -13,6 +13,7 @@ from rich.console import Console
 from study.commands import power, until
 from study.commands.report import STUDIES, write_report
 from study.config.paths import path
+from study.imports import uncollected
 
 if TYPE_CHECKING:
     from study.cluster.launch import Cluster
@@ -41,9 +42,10 @@ def mix_argument(verb: argparse.ArgumentParser) -> None:
 
 def sweep(options: argparse.Namespace, console: Console) -> None:
     """`study sweep`: train the missing trials of every study that the overrides ask for, then write the report."""
-    from study.cluster import launch
-    from study.config import compose
-    from study.workers.pool import TrialTooLarge
+    with uncollected():
+        from study.cluster import launch
+        from study.config import compose
+        from study.workers.pool import TrialTooLarge
 
     if options.cfg:
         console.print(compose.as_yaml(options.overrides, options.config_dir), markup=False)
@@ -116,7 +118,8 @@ def _write_reports(jobs: Sequence[Job], console: Console) -> None:
 
 def plan(options: argparse.Namespace, console: Console) -> None:
     """`study plan`: measure what a sweep will cost; writes nothing."""
-    from study import whole_sweep
+    with uncollected():
+        from study import whole_sweep
 
     jobs, missing = whole_sweep.jobs_here(options.overrides, options.config_dir, options.mix)
     until.check(jobs)

@@ -28,7 +28,6 @@ _HUGE_PAGES = "glibc.malloc.hugetlb=1"
 """Requests huge pages, where the system offers them: a ResNet-8 step takes 5 to 30 % less time (docs/speed.md)."""
 _FORKS = sys.platform == "linux"
 """Elsewhere each worker imports for itself: Apple's libraries do not survive a fork."""
-_PRELOADED = ["study.commands", "study.workers.process", "study.engine.train", "study.devices.distributed"]
 
 
 class Started(NamedTuple):
@@ -44,7 +43,7 @@ def ahead() -> None:
     It ends with this process. It touches no GPU, which a fork could not use.
     """
     if _FORKS:
-        mp.set_forkserver_preload(_PRELOADED)
+        mp.set_forkserver_preload(["study.workers.preload"])
         with one_thread_environment(), signals.ignored():
             forkserver.ensure_running()
 
