@@ -17,9 +17,9 @@ from analysis.question.stages import REFINE
 from study import store, warn
 from study.config import fingerprint, preflight
 from study.config.jobs import Job, parse_jobs
+from study.devices.imports import uncollected
 from study.engine import older
 from study.engine.cost import Cost, Work
-from study.imports import uncollected
 from study.records import Study
 from study.run import SearchRun, run_all
 from study.search import stages

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 
 from study.config.paths import path
-from study.imports import uncollected
+from study.devices.imports import uncollected
 
 if TYPE_CHECKING:
     from analysis.report.build import Asked

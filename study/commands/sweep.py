@@ -13,7 +13,7 @@ from rich.console import Console
 from study.commands import power, until
 from study.commands.report import STUDIES, write_report
 from study.config.paths import path
-from study.imports import uncollected
+from study.devices.imports import uncollected
 
 if TYPE_CHECKING:
     from study.cluster.launch import Cluster

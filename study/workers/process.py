@@ -14,8 +14,8 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
+from study.devices.imports import uncollected
 from study.errors import Failed, Refused
-from study.imports import uncollected
 from study.records import Curve, Study, Trial
 from study.user_code import faults
 from study.workers import messages

@@ -6,21 +6,27 @@ import sys
 
 import pytest
 
-from study.imports import uncollected
+from study.devices.imports import uncollected
 
 
 def test_no_garbage_is_looked_for_until_the_end_even_after_an_error():
-    with pytest.raises(ImportError), uncollected():
-        assert not gc.isenabled()
-        raise ImportError
-    assert gc.isenabled()
+    looked = []
+
+    def fails():
+        with uncollected():
+            looked.append(gc.isenabled())
+            raise ImportError
+
+    with pytest.raises(ImportError):
+        fails()
+    assert (looked, gc.isenabled()) == ([False], True)
     gc.unfreeze()
 
 
 def test_what_was_imported_is_left_out_of_later_collections():
     program = """
 import gc
-from study.imports import uncollected
+from study.devices.imports import uncollected
 with uncollected():
     import numpy
 assert gc.get_freeze_count() > 10_000 > len(gc.get_objects()), (gc.get_freeze_count(), len(gc.get_objects()))
