@@ -8,6 +8,7 @@ import textwrap
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from helpers.processes import heed_interrupts
 
 from study.devices import signals
 
@@ -76,5 +77,5 @@ def test_an_interrupt_during_the_imports_shows_no_traceback(tmp_path):
         "-c",
         "import runpy, sys; sys.path.insert(0, sys.argv[1]); runpy._run_module_as_main('study')",
     ]
-    done = subprocess.run([*command, tmp_path], capture_output=True, text=True)
+    done = subprocess.run([*command, tmp_path], capture_output=True, text=True, preexec_fn=heed_interrupts)
     assert (done.returncode, done.stderr) == (-signal.SIGINT, "")
