@@ -273,7 +273,7 @@ def plan(jobs: Sequence[Job], config_dir: Path | None, console: Console | None) 
         `study.engine.cost.Work.plan` of each search that is known now.
 
     Raises:
-        TrialTooLarge: some studies do not fit in memory.
+        TrialTooLarge: some of the measured studies do not fit in memory; predicted ones are not tried.
     """
     with workers_for(jobs, config_dir) as workers:
         measure = partial(predicted.costs, measure=workers.measure, devices=workers.placement.devices or 1)

@@ -264,7 +264,17 @@ def differing(one: StudyData, other: StudyData, keys: Iterable[str]) -> set[str]
     """
     refined = all(each.question["search"].get("sampler") == REFINE for each in (one, other))
     passed = {"search.trials"} if refined else set()
-    return {key for key in keys if key not in passed and asked(one, key) != asked(other, key)}
+    both = one, other
+    # These change no steps to the goal.
+    left_out = {"exact", "every"} if any(study.stops_early for study in both) else {"exact"}
+
+    def answer(study: StudyData, key: str) -> Any:
+        found = asked(study, key)
+        if key != "evaluation" or found is None:
+            return found
+        return {name: value for name, value in found.items() if name not in left_out}
+
+    return {key for key in keys if key not in passed and answer(one, key) != answer(other, key)}
 
 
 def asked(study: StudyData, key: str) -> Any:
@@ -274,9 +284,6 @@ def asked(study: StudyData, key: str) -> Any:
     20
     """
     section, _, name = key.partition(".")
-    if key == "evaluation" and key in study.question:
-        passed = {"exact", "every"} if study.stops_early else {"exact"}  # they change no steps to the goal
-        return {name: value for name, value in study.question[key].items() if name not in passed}
     return study.question[section].get(name) if name else study.question.get(key)
 
 

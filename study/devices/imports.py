@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def uncollected() -> Iterator[None]:
-    """Import in this block without looking for garbage, which takes a fifth of the time of large packages.
+    """Import in this block while no thread looks for garbage, which takes a fifth of the time of large packages.
 
     Later collections leave out what exists at the end. With torch imported, each would take 150 ms.
     """

@@ -1,5 +1,6 @@
 """How processes end: blocks that postpone or ignore Ctrl-C, and orphans that exit after their parent."""
 
+import multiprocessing as mp
 import os
 import signal
 import threading
@@ -44,6 +45,18 @@ def die_with(parent: int) -> None:
     def watch() -> None:
         while os.getppid() == parent:
             time.sleep(0.5)
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
+def die_with_pool() -> None:
+    """`die_with` for a process of a pool: it watches the process that asked for it, not the server that forked it."""
+    parent = mp.parent_process()
+    assert parent is not None
+
+    def watch() -> None:
+        parent.join()
         os._exit(1)
 
     threading.Thread(target=watch, daemon=True).start()

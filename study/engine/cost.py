@@ -55,7 +55,7 @@ class Cost:
         return study.train_steps * self.step + self.evaluations(study)
 
     def evaluations(self, study: Study, examples: int | None = None) -> float:
-        """Seconds of all evaluations of one trial. Those that may end early measure at most MOST of the validation set.
+        """Seconds of all evaluations of one trial. Those that may end early measure about MOST of the validation set.
 
         Arguments:
             examples: if at most this many examples of each split were evaluated; None: as the study has it.

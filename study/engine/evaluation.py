@@ -148,7 +148,7 @@ def _certain_to_miss(logs: Sequence[Log], positions: Sequence[int], predictors: 
     log = logs[0]
     goal, data, examples = log.study.goal, log.data, log.examples("val")
     hardest = data.hardest.get(_judged(log))
-    if hardest is None or not positions:
+    if hardest is None or not positions or data.team.size > 1:  # a rank may know some from training alone
         return set()
     resident = data.device.type == "cpu" and isinstance(data, Data)
     pieces = hardest.pieces(len(examples), PIECES if resident else 2)  # reading a sum stalls a GPU or a stream

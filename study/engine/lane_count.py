@@ -212,14 +212,15 @@ def fastest(study: Study, workload: Workload, data: Data, heights: Iterable[int]
             seconds[height] = step
         return step
 
-    known = []
+    known, tried = [], math.inf
     for height in heights:
         known.append(height)
         if neighbour is not None and height < neighbour:
             continue
+        tried = min(tried, height)
         if timed(height) is None or not _goes_on(list(seconds.values()), patience=2 if neighbour is None else 1):
             break
-    for lower in reversed([height for height in known if height < min(seconds, default=math.inf)]):
+    for lower in reversed([height for height in known if height < tried]):
         if seconds and seconds[min(seconds)] > WORTH * min(seconds.values()):
             break
         timed(lower)

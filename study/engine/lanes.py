@@ -74,6 +74,7 @@ def train(
         fused = None
         release_cached_memory()
         most = -(-most // 2)
+        proposals.train_at_once(most)
         heights = [height for height in heights if height < 2 * most] or heights[:1]
 
 

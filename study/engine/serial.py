@@ -44,6 +44,9 @@ class Proposals(Protocol):
         """The next trial, or None: no more trials will come or, without `wait`, none is ready now."""
         ...
 
+    def train_at_once(self, lanes: int) -> None:
+        """The engine trains only this many trials at once from now on."""
+
     def step_limit(self, index: int) -> int:
         """The step beyond which trial `index` need not run."""
         ...

@@ -58,12 +58,16 @@ def plain_cost(
     """The cost of a trial in the plain engine with this micro-batch; None: the whole batch at once.
 
     Arguments:
-        neighbour: the cost at another batch size, whose evaluations take as long; None: time an evaluation, too.
+        neighbour: the cost at another batch size, whose evaluations take as long on as many devices; None, or another
+            number of devices: time an evaluation, too.
     """
     run = Run(study, workload, data, usual_trial(study, 0), micro_batch)
     step = update_seconds(run)
-    cost = cost_of(run.log, step, run.predict) if neighbour is None else replace(neighbour, step=step, parts=())
     parts = tuple(tuple(part.stop - part.start for part in taken) for taken in run.shares)
+    if neighbour is None or max(1, len(neighbour.parts)) != len(parts):  # ranks share an evaluation
+        cost = cost_of(run.log, step, run.predict)
+    else:
+        cost = replace(neighbour, step=step, parts=())
     return cost if parts == ((study.batch_size,),) else replace(cost, parts=parts)
 
 

@@ -34,6 +34,9 @@ class Alone:
         trial, self._trial = self._trial, None
         return trial
 
+    def train_at_once(self, lanes: int) -> None:
+        """Nothing: each trial is alone."""
+
     def step_limit(self, index: int) -> int:
         """See `study.engine.serial.Proposals`, as of the methods below."""
         return self._others.step_limit(index)

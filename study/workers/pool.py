@@ -89,7 +89,10 @@ class Workers:
 
     def _start(self, setting: Setting, rank: Rank | None) -> Connection:
         """Start a process; returns the parent's end of the pipe to it."""
-        process, pipe = start.worker()
+        try:
+            process, pipe = start.worker()
+        except (EOFError, ConnectionError) as error:
+            raise WorkerError(f"{death(start.SERVER_DIED)}. The same command continues.") from error
         self._processes[pipe] = process
         self._send(pipe, (setting, rank))
         return pipe
@@ -252,6 +255,8 @@ def death(code: int | None) -> str:
     """What the exit code of a worker that sent no error says about its end, with the cure where there is one."""
     if code == -signal.SIGKILL:
         return f"a worker process died (exit code {code}), most likely because memory ran out; try engine.workers=1"
+    if code == start.SERVER_DIED:
+        return "the process that starts workers died, most likely because memory ran out; try engine.workers=1"
     if code is None or code <= 0:
         name = f" by {signal.Signals(-code).name}" if code else ""
         return f"a worker process died (exit code {code}){name}, in compiled code; its last output is above"

@@ -55,8 +55,9 @@ class _Parent:
 
     def __init__(self, pipe: Connection | None, team: Team, pace: Pace, order: messages.Train | None = None) -> None:
         self.pipe, self.team, self.pace = pipe, team, pace
-        self._room = order.room - len(order.proposals) if order else 0
-        """Number of trials for which the worker has room beside those given and asked for."""
+        self._lanes = order.room if order else 0
+        self._room = self._lanes - len(order.proposals) if order else 0
+        """Number of trials for which the worker has room beside those given and asked for; negative if it has more."""
         self._ready: list[messages.Proposal] = []
         self._limits: dict[int, int] = {}
         self._with_checkpoint: set[int] = set()
@@ -78,12 +79,16 @@ class _Parent:
         """The next trial given; None if there is none yet or, with `wait`, if the order has ended."""
         assert self.pipe is not None
         self._read()
-        if not self._ready and (self._room or wait):
-            self.pipe.send(messages.AskTrials(self._room, idle=wait))
-            self._room = 0
+        if not self._ready and (self._room > 0 or wait):
+            self.pipe.send(messages.AskTrials(max(0, self._room), idle=wait))
+            self._room = min(0, self._room)
         while wait and not self._ready and not self._ended:
             self._hear(self.pipe.recv())
         return self._ready.pop(0) if self._ready else None
+
+    def train_at_once(self, lanes: int) -> None:
+        self._room -= self._lanes - lanes
+        self._lanes = lanes
 
     def step_limit(self, index: int) -> int:
         def known() -> int:

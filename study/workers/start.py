@@ -28,6 +28,8 @@ _HUGE_PAGES = "glibc.malloc.hugetlb=1"
 """Requests huge pages, where the system offers them: a ResNet-8 step takes 5 to 30 % less time (docs/speed.md)."""
 _FORKS = sys.platform == "linux"
 """Elsewhere each worker imports for itself: Apple's libraries do not survive a fork."""
+SERVER_DIED = 255
+"""The exit code that Python gives to the workers of a server that died before it could tell theirs."""
 
 
 class Started(NamedTuple):
@@ -54,7 +56,7 @@ def worker() -> Started:
     context = mp.get_context("forkserver") if _FORKS else mp.get_context("spawn")
     ours, theirs = context.Pipe()
     with one_thread_environment(), signals.ignored():
-        # Not a daemon: a daemon may not start the processes that read streamed data. `die_with` ends orphans.
+        # Not a daemon: a daemon may not start the processes that read streamed data. `die_with_pool` ends orphans.
         process = context.Process(target=_begin, args=(theirs, dict(os.environ)))
         process.start()
     theirs.close()
@@ -67,7 +69,7 @@ def _begin(pipe: Connection, variables: Mapping[str, str]) -> None:
     Arguments:
         variables: the parent's environment now; the server has that of its start.
     """
-    signals.die_with(os.getppid())  # the server, which ends with our parent
+    signals.die_with_pool()
     os.environ.clear()
     os.environ.update(variables)
     from study.workers.process import work  # imports torch

@@ -1,6 +1,7 @@
 """Curves without errors above the goal (`evaluation.exact=false`) give the answers of exact ones, or none."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -87,3 +88,23 @@ def test_curves_say_what_errors_are_at_least(both):
     for studies, at_least in zip(both, ({}, {"val/classification_error": 0.1}), strict=True):
         curves = store.load(studies[0].folder)
         assert all(curve.at_least == at_least for curve in curves)
+
+
+@pytest.mark.parametrize("stops", [(True, True), (True, False), (False, True), (False, False)])
+def test_how_often_training_errors_are_measured_is_no_difference_beside_a_race(stops):
+    rarely, often = (
+        SimpleNamespace(
+            question={"search": {"sampler": "sobol"}, "evaluation": {"first": 0.02, "every": every}}, stops_early=each
+        )
+        for every, each in zip((None, 5), stops, strict=True)
+    )
+    assert audits.differing(rarely, often, ["evaluation"]) == (set() if any(stops) else {"evaluation"})
+    often.question["evaluation"] |= {"first": 0.1}
+    assert audits.differing(rarely, often, ["evaluation"]) == {"evaluation"}
+
+
+def test_a_race_and_a_full_budget_may_measure_them_equally_often():
+    race, budget = (
+        SimpleNamespace(question={"search": {}, "evaluation": {"every": 5}}, stops_early=each) for each in (True, False)
+    )
+    assert not audits.differing(race, budget, ["evaluation"])

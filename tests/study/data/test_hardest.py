@@ -257,3 +257,12 @@ def test_the_question_is_recorded_and_older_ones_are_exact(ask):
     older = ask().question()
     del older["evaluation"]["exact"]
     assert Study.from_question(older) == ask()
+
+
+def test_no_rank_of_a_team_ends_an_evaluation_alone(make_study):
+    """Rank 0 may know hard examples from a batch size that it trained without the others, who would wait for it."""
+    study = make_study(stopping="goal", evaluation=Evaluation(exact=False))
+    data = SimpleNamespace(team=SimpleNamespace(size=2), hardest={})
+    log = SimpleNamespace(study=study, data=data, examples=lambda split: range(64))
+    data.hardest[evaluation._judged(log)] = Hardest(64)
+    assert evaluation._certain_to_miss([log], [0], None) == set()

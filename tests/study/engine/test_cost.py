@@ -85,7 +85,7 @@ def test_what_is_not_evaluated_costs_nothing(make_study):
         (FLAT, None, [1, 2, 4], 1),
         (FLAT, 4, [4, 8, 2, 1], 1),  # the lowest needs the least memory
         (FLAT, 1, [1, 2], 1),
-        (FLAT | {8: math.inf}, 8, [8, 8, 4, 2, 1], 1),
+        (FLAT | {8: math.inf}, 8, [8, 4, 2, 1], 1),
         (dict.fromkeys([1, 2], math.inf) | {4: 1.0}, 4, [4, 2, 1], 4),
     ],
 )

@@ -122,6 +122,18 @@ def test_a_worker_that_trains_does_not_wait_for_the_parent(make_study):
     assert [parent.recv() for _ in range(2)] == [messages.Finished(None), messages.AskTrials(more=1, idle=False)]
 
 
+def test_after_a_shortage_of_memory_it_asks_for_fewer(make_study):
+    _, parent, worker = order_of(make_study(), given=4, room=4)
+    assert [worker.ask(wait=True).index for _ in range(4)] == [0, 1, 2, 3]
+    worker.train_at_once(2)
+    for left in (3, 2, 1):
+        worker.report(messages.Finished(None))
+        assert worker.ask(wait=False) is None
+        assert parent.recv() == messages.Finished(None)
+        assert parent.poll() == (left < 2)
+    assert parent.recv() == messages.AskTrials(more=1, idle=False)
+
+
 def test_an_idle_worker_says_so_and_hears_the_end_of_the_order(make_study):
     _, parent, worker = order_of(make_study(), given=2, room=2)
     assert [worker.ask(wait=True).index for _ in range(2)] == [0, 1]

@@ -75,6 +75,40 @@ def test_server_and_workers_end_with_the_parent(tmp_path):
     assert not any(Path("/proc", pid).exists() for pid in pids)
 
 
+BUSY = """
+import os
+import signal
+import time
+from study.devices import signals
+from study.workers import start
+
+def busy(pipe):
+    signals.die_with_pool()
+    pipe.send(os.getpid())
+    time.sleep(60)
+
+if __name__ == "__main__":
+    start.ahead()
+    context = start.mp.get_context("forkserver" if start._FORKS else "spawn")
+    ours, theirs = context.Pipe()
+    context.Process(target=busy, args=(theirs,)).start()
+    print(ours.recv(), flush=True)
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.mark.skipif(not Path("/proc").exists(), reason="reads /proc")
+def test_a_busy_worker_ends_soon_after_a_killed_parent(tmp_path):
+    (tmp_path / "program.py").write_text(BUSY)
+    with (tmp_path / "said").open("w") as said:  # not a pipe, which would stay open as long as a worker lives
+        subprocess.run([sys.executable, tmp_path / "program.py"], stdout=said, stderr=subprocess.DEVNULL)
+    [worker] = (tmp_path / "said").read_text().split()
+    deadline = time.monotonic() + 10
+    while Path("/proc", worker).exists() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not Path("/proc", worker).exists()
+
+
 def test_a_worker_has_the_environment_of_now(started, monkeypatch):
     start.ahead()
     said = []
