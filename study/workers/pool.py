@@ -272,6 +272,7 @@ def _key(study: Study) -> str:
 
 def curve(study: Study) -> str:
     """The settings besides the batch size that decide the cost of a step and of an evaluation."""
-    how = (study.optimizer, study.arithmetic, study.precision, study.averages)
+    optimizer = study.optimizer, dict(study.optimizer_arguments), study.no_decay
+    how = (optimizer, study.arithmetic, study.precision, study.averages)
     evaluated = (study.evaluation.examples, study.evaluation_chunk)
     return json.dumps([study.workload, how, evaluated], sort_keys=True)

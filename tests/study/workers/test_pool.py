@@ -2,12 +2,14 @@
 
 import os
 import signal
+from copy import copy
 from pathlib import Path
 
 import pytest
 from helpers.processes import SWEEP, alive, started, tables, wait_until, workers
 
 from study.__main__ import main
+from study.workers import pool
 from study.workers.start import one_thread_environment
 
 
@@ -69,3 +71,21 @@ def test_what_workers_are_told_joins_what_the_user_told_and_ends_with_them(monke
         assert os.environ["MALLOC_MMAP_MAX_"] == "0"
     assert os.environ["GLIBC_TUNABLES"] == "glibc.malloc.check=0"
     assert "MALLOC_MMAP_MAX_" not in os.environ
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"optimizer": "adam"},
+        {"optimizer_arguments": {"ns_steps": 3}},
+        {"no_decay": ("bias",)},
+        {"precision": "bf16"},
+        {"evaluation_chunk": 7},
+    ],
+)
+def test_costs_are_kept_apart_by_all_that_a_step_depends_on(make_study, fields):
+    study = make_study()
+    other = copy(study)
+    for name, value in fields.items():
+        object.__setattr__(other, name, value)  # combinations that one optimizer would refuse
+    assert pool.curve(other) != pool.curve(study)
