@@ -33,7 +33,8 @@ NUMERICS_VERSION = 4
 
 ARITHMETICS = ("linear_blocks", "linear_chain", "vmap", "plain")
 """The keys of the table in `study.engine.arithmetic`, which imports this file."""
-PRECISIONS = ("fp32", "bf16")
+PRECISIONS = ("fp32", "tf32", "bf16")
+"""See `study.devices.precision`, which imports torch."""
 LEGAL_IN_WORKLOADS = {"label_smoothing": Legal("[0, 1)")}
 """Legal values of loss parameters. Every other parameter of a workload may take any value."""
 
@@ -52,7 +53,7 @@ class Study:
         stopping: when a trial stops. `budget`: after all steps; `goal`: when it reaches the goal; `race`: also at
             `race_factor` times the fewest steps to the goal among the trials that `race_over` names.
         race_over: `stage`, or `earlier` in studies of older versions (`analysis.question.stages.ends`).
-        precision: `fp32`, or `bf16`: matrix products and convolutions under bfloat16 autocast, weights in fp32.
+        precision: of matrix products and convolutions, one of PRECISIONS; weights are in fp32.
         arithmetic: how a step is computed, one of ARITHMETICS; they differ in the last bits.
         micro_batch: most examples in one forward pass, if memory is too small for the batch; None: the whole batch.
         evaluation_chunk: most examples in one forward pass of an evaluation.

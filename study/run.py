@@ -19,6 +19,7 @@ from typing import Any, Self
 import torch
 
 from study import store
+from study.devices.precision import uses_tf32
 from study.engine import checkpoints
 from study.engine.arithmetic import fused
 from study.records import Curve, Study, Trial
@@ -302,7 +303,8 @@ def provenance(study: Study, workers: Workers, command: str, shard: Shard) -> di
         "engine": "lanes" if fused(study) else "serial",
         "lanes": 1 if study.has_fresh_data else cost.lanes,
         "shard": str(shard),
-        "tf32": False,
+        "tf32": uses_tf32(placement.device, study.precision),
+        "cudnn_benchmark": placement.device != "cpu",
         "python": sys.version.split()[0],
         "versions": _versions(packages),
         "git_commit": _git_commit(),

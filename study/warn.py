@@ -63,6 +63,15 @@ def of_changes(jobs: Sequence[Job], console: Console) -> None:
         console.print(f"{said}\n", style="yellow", markup=False)
 
 
+def of_precision(jobs: Sequence[Job], console: Console) -> None:
+    """Warn that TF32 needs a GPU."""
+    if any(job.study.precision == "tf32" and job.placement.device == "cpu" for job in jobs):
+        console.print(
+            "[yellow]precision=tf32 changes nothing on a CPU, which computes in fp32; leave it out, or train on a "
+            "GPU.[/]\n"
+        )
+
+
 def of_lanes(jobs: Sequence[Job], console: Console) -> None:
     """Say which trials train one at a time for a reason that the user may change, and name it: one line for each
     reason."""

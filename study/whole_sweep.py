@@ -205,9 +205,10 @@ def train_searches(
     Raises:
         StoreError: a file cannot be written, or another process trains a study.
     """
+    jobs = [each.job for each in waiting]
     warn.of_torch(console)
-    warn.of_devices([each.job for each in waiting], console)
-    warn.of_changes([each.job for each in waiting], console)
+    for warn_of in (warn.of_devices, warn.of_changes, warn.of_precision):
+        warn_of(jobs, console)
     for each in waiting:
         for known in each.known:
             store.announce(each.job.results, known)
@@ -282,6 +283,7 @@ def plan(jobs: Sequence[Job], config_dir: Path | None, console: Console | None) 
         if console is not None:
             cost_table.show(console, left, workers.placement.place, workers.count)
             warn.of_lanes(jobs, console)
+            warn.of_precision(jobs, console)
     raise_any(too_large)
     return [work.plan(workers.count) for work in left]
 

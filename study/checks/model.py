@@ -16,6 +16,7 @@ from study.data.trees import Tree
 from study.devices import generators
 from study.errors import UsageError
 from study.records import Study
+from study.user_code import autocast
 from study.user_code.snapshots import compiled
 from workloads.base import Weights, Workload, metrics_of, optional
 
@@ -47,14 +48,9 @@ def computed(study: Study, model: nn.Module, inputs: Tree, layout: torch.memory_
         return tensor.clone(memory_format=layout) if tensor.dim() == 4 else tensor.clone()
 
     model.to(memory_format=layout)  # type: ignore[call-overload]
-    half = study.precision != "fp32"
-    with generators.seeded(0), torch.autocast("cpu", torch.bfloat16, enabled=half, cache_enabled=False):
-        outputs = trees.call(model, trees.mapped(laid_out, inputs))
-    return trees.mapped(_in_single, outputs) if half else outputs
-
-
-def _in_single(leaf: Tensor) -> Tensor:
-    return leaf.float() if leaf.is_floating_point() else leaf
+    with generators.seeded(0):
+        given = trees.mapped(laid_out, inputs)
+        return autocast.computed(study.precision, torch.device("cpu"), lambda: trees.call(model, given))
 
 
 def augmented(study: Study, workload: Workload, inputs: Tree) -> Tree:

@@ -245,7 +245,10 @@ class SweepConfig:
     )
     race_factor: float = key("how far a trial may fall behind the best so far, with `stopping=race`", 2.0)
     precision: str = key(
-        "`bf16` computes matrix products and convolutions under bfloat16 autocast", "fp32", values="`fp32`, `bf16`"
+        "of matrix products and convolutions: `tf32` lets GPUs round their factors to 10 bits of mantissa, and `bf16` "
+        "computes them under bfloat16 autocast; weights stay in fp32",
+        "fp32",
+        values="`fp32`, `tf32`, `bf16`",
     )
     budget: BudgetConfig = field(default_factory=BudgetConfig)
     evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)

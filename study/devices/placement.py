@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from study.devices import distributed
+from study.devices import distributed, precision
 from study.devices.cores import cores
 from study.errors import UsageError
 from workloads.suggest import suggest
@@ -145,9 +145,13 @@ def gpus_apart(processes: int, each: int) -> list[str]:
 
 
 def settle_arithmetic() -> None:
-    """Set this process to the arithmetic of every worker: one thread, no TF32, denormals flushed to zero."""
+    """Set this process to the arithmetic of every worker: one thread, no TF32, denormals flushed to zero.
+
+    On GPUs, cuDNN tries its kernels at the first call with new shapes, which are the same in all steps of a study.
+    """
     torch.set_num_threads(1)
-    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
+    precision.settle("fp32")
+    torch.backends.cudnn.benchmark = True
     torch.set_flush_denormal(True)  # dead units' velocities decay into denormals, which are very slow
 
 

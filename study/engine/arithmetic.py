@@ -72,13 +72,11 @@ def fusible(model: nn.Module, study: Study) -> bool:
 def unfusible(model: nn.Module, study: Study) -> str | None:
     """Why no stack can compute this study; None if one can.
 
-    It needs whole batches in fp32, an optimizer with a rule for single parameters, a trained parameter, and no gradient
-    hooks (see `is_watched`).
+    It needs whole batches, an optimizer with a rule for single parameters, a trained parameter, and no gradient hooks
+    (see `is_watched`).
     """
     if study.micro_batch is not None:
         return f"its batches are split into micro-batches of {study.micro_batch}"
-    if study.precision != "fp32":
-        return f"precision={study.precision} is not fused; precision=fp32 is"
     if study.algorithm.update is None:
         return f"{study.optimizer} updates whole models; optimizers with a rule for single parameters are fused"
     for name, parameter in model.named_parameters():

@@ -24,6 +24,7 @@ from study.data.trees import Tree
 from study.devices import generators
 from study.devices.memory import out_of_memory, release_cached_memory
 from study.records import Curve, Study, Trial
+from study.user_code.autocast import computed
 from workloads.base import Metric, Workload, judges, metrics_of, optional
 
 T = TypeVar("T")
@@ -351,11 +352,7 @@ def timed(logs: Sequence[Log], what: str) -> Iterator[None]:
 
 def forward(study: Study, model: nn.Module, inputs: Tree) -> Tree:
     """The model's outputs in fp32, computed in the study's precision."""
-    if study.precision == "fp32":
-        return trees.call(model, inputs)
-    with torch.autocast(trees.device_of(inputs).type, torch.bfloat16, cache_enabled=False):
-        outputs = trees.call(model, inputs)
-        return trees.mapped(lambda tensor: tensor.float() if tensor.is_floating_point() else tensor, outputs)
+    return computed(study.precision, trees.device_of(inputs), lambda: trees.call(model, inputs))
 
 
 def initial_model(

@@ -1,6 +1,11 @@
-"""The number of lanes: stack heights are admitted by their bits, and the fastest admitted one is chosen."""
+"""The number of lanes: stack heights are admitted by their bits, and the fastest admitted one is chosen.
+
+A GPU promises no bits and records every height that it computes: there, few heights are tried, and rows need only be
+near each other.
+"""
 
 import math
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import TypeVar
@@ -11,11 +16,13 @@ from torch import Tensor
 from study.data import trees
 from study.data.resident import Data, in_chunks
 from study.data.trees import Tree
+from study.devices import precision
 from study.devices.memory import SHARE, device_bytes, unless_out_of_memory
 from study.engine import timing
 from study.engine.arithmetic import ARITHMETICS
 from study.engine.cost import Cost
 from study.engine.evaluation import evaluated_examples
+from study.engine.lanes import EVALUATED_TOGETHER, Lanes, enough
 from study.records import Study
 from workloads.base import Workload
 
@@ -27,6 +34,8 @@ REFERENCE = 4
 """The stack height that defines the bits of a study; every higher stack tried so far agreed with it."""
 
 CHECKED_STEPS = 3
+PREDICTED = 32
+"""Examples that rows predict in the check on a GPU."""
 LOW_EXAMPLES = 64
 """Examples that each row of a stack lower than the reference sees in the check."""
 
@@ -35,11 +44,6 @@ CPU_STACK_BYTES = 2**28
 
 SLOWEST = 1e-12
 """The smallest factor on the usual learning rate that is tried to keep the checked steps finite."""
-
-GPU_TOLERANCE = 1e-2
-"""On devices other than CPUs: largest distance between two rows, relative to the distance that updates moved them. The
-check must tolerate signs that rounding flips (each moves a weight by twice the learning rate) and must catch a wrong
-row."""
 
 WORTH = 1.04
 """A lower stack, which needs less memory, is preferred if it takes at most this many times as long as the fastest."""
@@ -73,23 +77,21 @@ def admitted(
     """Those of the stack heights, up to `most` (or REFERENCE, if higher), whose rows all agree with the first row of
     the reference stack.
 
-    On a CPU they agree bit for bit, after some updates and in evaluations of each number of examples; on other devices,
-    whose kernels guarantee less, to GPU_TOLERANCE. Kernels choose their blocking by shape and by the place of a row in
-    a cache line, so the check uses the real model and batch size. Stacks lower than the reference (a matrix times a
-    vector, groups of few channels) may use kernels with other bits, which may show in few of their updates: they are
-    checked for LOW_EXAMPLES. If they are not admitted, a trial alone has idle rows beside it. Only height 1 (one trial
-    at a time) is yielded if no height agrees, or if a GPU has too little memory for the reference.
+    They agree bit for bit, on a CPU, after some updates and in evaluations of each number of examples. Kernels choose
+    their blocking by shape and by the place of a row in a cache line, so the check uses the real model and batch size.
+    Stacks lower than the reference (a matrix times a vector, groups of few channels) may use kernels with other bits,
+    which may show in few of their updates: they are checked for LOW_EXAMPLES. If they are not admitted, a trial alone
+    has idle rows beside it. Only height 1 (one trial at a time) is yielded if no height agrees.
     """
     compute = partial(_computed, study, workload, data)
-    alike = compute(REFERENCE) if data.device.type == "cpu" else unless_out_of_memory(partial(compute, REFERENCE))
+    alike = compute(REFERENCE)
+    assert alike is not None
     slower = 1.0
-    while alike is not None and not all(bool(tensor.isfinite().all()) for tensor in alike) and slower > SLOWEST:
+    while not all(bool(tensor.isfinite().all()) for tensor in alike) and slower > SLOWEST:
         slower /= 100  # non-finite values are equal in all kernels, so they prove nothing
         compute = partial(_computed, study, workload, data, slower=slower)
         alike = compute(REFERENCE)
-    if alike is None:
-        yield 1
-        return
+        assert alike is not None
     reference, none = [tensor[:1].clone() for tensor in alike], True
     alike_itself = all(_agree(rows, row) for rows, row in zip(alike, reference, strict=True))
     del alike
@@ -115,9 +117,9 @@ def admitted(
 
 
 def _low_agrees(compute: Callable[..., list[Tensor] | None], height: int, study: Study, data: Data) -> bool:
-    """Whether a stack lower than the reference agrees with it for LOW_EXAMPLES; devices without a check of bits, and
-    studies that were checked for so long, do."""
-    if data.device.type != "cpu" or _checked_for_long(study):
+    """Whether a stack lower than the reference agrees with it for LOW_EXAMPLES; in studies that were checked for so
+    long, it does."""
+    if _checked_for_long(study):
         return True
     low, reference = (compute(rows, examples=LOW_EXAMPLES) for rows in (height, REFERENCE))
     assert low is not None
@@ -134,17 +136,16 @@ def _computed(
         examples: that each row sees at least.
 
     Returns:
-        The weights (on other devices than CPUs: their change) and, unless models are evaluated one by one, their
-        outputs (`_evaluated`); each [height, ...]. None if the stack takes too many bytes.
+        The weights and, unless models are evaluated one by one, their outputs (`_evaluated`); each [height, ...]. None
+        if the stack takes too many bytes.
     """
     lanes = timing.started(study, workload, data, [0] * height, slower=slower)
-    if height > REFERENCE and lanes.stack.bytes > _most_bytes(data):
+    if height > REFERENCE and lanes.stack.bytes > CPU_STACK_BYTES:
         return None
-    start = lanes.stack.weights[:1].clone()
     lanes.advance(_checked_steps(study, examples))
     for row in range(height):
         lanes.stack.settle(row)
-    found = [lanes.stack.weights if data.device.type == "cpu" else lanes.stack.weights - start]
+    found = [lanes.stack.weights]
     if not lanes.stack.predicts_alone:
         predict = lanes.predictor(range(height))
         with torch.no_grad():
@@ -176,25 +177,18 @@ def _evaluated(study: Study, data: Data) -> Iterator[Tree]:
 
 
 def _agree(rows: Tensor, row: Tensor) -> bool:
-    """Whether all rows [l, ...] agree with another row [1, ...]: in every bit on a CPU, nearly on other devices."""
-    if rows.device.type != "cpu":
-        return _near(rows, row)
+    """Whether all rows [l, ...] agree with another row [1, ...] in every bit."""
     # Compare as integers: NaN equals itself, and the two zeros differ.
     return torch.equal(rows.view(torch.int32), row.expand_as(rows).view(torch.int32))
 
 
-def _near(rows: Tensor, row: Tensor) -> bool:
-    """Whether rows [l, ...] are finite where another row [1, ...] is, and within GPU_TOLERANCE of it in norm."""
+def _near(rows: Tensor, row: Tensor, tolerance: float) -> bool:
+    """Whether rows [l, ...] are finite where another row [1, ...] is, and within the tolerance of it in norm."""
     if not torch.equal(rows.isfinite(), row.isfinite().expand_as(rows)):
         return False
     rows, row = (each.where(each.isfinite(), 0).flatten(1) for each in (rows, row))
     apart, size = (torch.linalg.vector_norm(each, dim=1) for each in (rows - row, row))
-    return bool((apart <= GPU_TOLERANCE * size).all())
-
-
-def _most_bytes(data: Data) -> float:
-    device = data.device
-    return CPU_STACK_BYTES if device.type == "cpu" else SHARE * device_bytes(str(device))
+    return bool((apart <= tolerance * size).all())
 
 
 def fastest(study: Study, workload: Workload, data: Data, heights: Iterable[int], neighbour: int | None = None) -> Cost:
@@ -225,8 +219,7 @@ def fastest(study: Study, workload: Workload, data: Data, heights: Iterable[int]
             break
         timed(lower)
     if not seconds:  # retry the lowest: it raises, unless another program has freed memory
-        lowest = known[0] if data.device.type == "cpu" else 1
-        seconds[lowest] = timing.update_seconds_of(study, workload, data, lowest)
+        seconds[known[0]] = timing.update_seconds_of(study, workload, data, known[0])
     best = min(height for height, step in seconds.items() if step <= WORTH * min(seconds.values()))
     return fused_cost(study, workload, data, [each for each in known if each <= max(seconds)], best, seconds)
 
@@ -251,14 +244,121 @@ def fused_cost(
     counts = [*(height for height in heights if height < lanes), lanes]
 
     def cost(lanes: int) -> Cost:
-        fit = [height for height in heights if height < lanes] + [height for height in heights if height >= lanes][:1]
+        fit = enough(heights, lanes)
         fused = timing.started(study, workload, data, range(lanes), fit)
         fused.advance(fused.stack.period)  # train first: a recorded CUDA graph keeps its memory during evaluations
         step = seconds.get(lanes) or timing.step_seconds(fused)
         measured = 1 if fused.stack.predicts_alone else lanes
+        if data.device.type != "cpu":
+            measured = next(count for count in EVALUATED_TOGETHER if count <= lanes)
         return timing.cost_of(fused.lanes[0].log, step, fused.predictor(range(measured)), measured, fit, lanes)
 
     for count in reversed(counts[1:]):
         if (found := unless_out_of_memory(partial(cost, count))) is not None:
             return found
     return cost(counts[0])
+
+
+def on_gpu(study: Study, workload: Workload, data: Data, most: int, forced: bool = False) -> Cost:
+    """The cost with the fastest number of lanes on a GPU among few: `most` (or half of it, and so on, until memory
+    suffices and rows are near those of the reference), half of that, the reference, and one model alone.
+
+    No shape of the times is assumed: one model uses other kernels than several, and few lanes may be slower than one
+    where many are the fastest.
+
+    Arguments:
+        most: the greatest number of lanes, such as that of all trials.
+        forced: use it, or the next that is possible, without trying lower ones.
+    """
+    tries, height = _Tries(study, workload, data), min(most, HEIGHTS[-1])
+    tries.add(min(REFERENCE, height))
+    while height > REFERENCE and tries.reference and not tries.add(height):
+        height = -(-height // 2)
+    if not forced:
+        tries.add(max(1, -(-height // 2)))
+    if not tries.seconds or not forced:
+        tries.add(1)
+    if not tries.seconds:  # it raises, unless another program has freed memory
+        tries.seconds[1] = timing.update_seconds_of(study, workload, data, 1)
+    best = max(tries.seconds) if forced else min(tries.seconds, key=lambda lanes: (tries.seconds[lanes], -lanes))
+    if best == 1 < most:
+        why = tries.obstacle or "several at once take longer"
+        warnings.warn(
+            f"{study.name} with {study.optimizer} at batch size {study.batch_size:,}: trials train one at a time on "
+            f"this GPU, because {why}.",
+            stacklevel=2,
+        )
+    return fused_cost(study, workload, data, rungs(best), best, tries.seconds)
+
+
+def rungs(lanes: int) -> list[int]:
+    """The stack heights for up to this number of lanes on a GPU, where any height may be used, but each is recorded. In
+    the upper half at most a twentieth of the rows is empty while trials end one after the other.
+
+    >>> rungs(100)[-4:], rungs(3)
+    ([85, 90, 95, 100], [1, 2, 3])
+    """
+    found = {lanes - part * lanes // 20 for part in range(11)}
+    while (lowest := min(found)) > 1:
+        found.add(lowest // 2)
+    return sorted(found)
+
+
+class _Tries:
+    """Numbers of lanes tried on a GPU.
+
+    Attributes:
+        reference: what the first row of the first number changed and predicted; None: it did not fit in memory.
+        seconds: number of lanes -> seconds per update and lane, for those that may be used.
+        obstacle: why the first of the others may not, as text.
+    """
+
+    def __init__(self, study: Study, workload: Workload, data: Data) -> None:
+        self._asked = study, workload, data
+        self._tolerance, self._slower = precision.TOLERANCE[study.precision], 1.0
+        self.reference: list[Tensor] | None = None
+        self.seconds: dict[int, float] = {}
+        self.obstacle: str | None = None
+
+    def add(self, height: int) -> bool:
+        """Check and time this number of lanes; returns whether it may be used."""
+        if height not in self.seconds:
+            found = unless_out_of_memory(partial(self._seconds, height)) or f"{height} do not fit in its memory"
+            if isinstance(found, str):
+                self.obstacle = self.obstacle or found
+                return False
+            self.seconds[height] = found
+        return True
+
+    def _seconds(self, height: int) -> float | str | None:
+        """Seconds per update and lane; why this number may not be used, as text; None: it needs too much memory."""
+        study, workload, data = self._asked
+        lanes = timing.started(study, workload, data, [0] * height, slower=self._slower)
+        if height > REFERENCE and lanes.stack.bytes > SHARE * device_bytes(str(data.device)):
+            return None
+        rows = _changes(lanes)
+        while self.reference is None and not all(bool(each.isfinite().all()) for each in rows):
+            if self._slower <= SLOWEST:
+                break
+            self._slower /= 100  # what is not finite proves nothing
+            timing.begin(lanes, [0] * height, self._slower)
+            rows = _changes(lanes)
+        self.reference = self.reference or [each[:1].clone() for each in rows]
+        if not all(_near(each, row, self._tolerance) for each, row in zip(rows, self.reference, strict=True)):
+            return (
+                f"{height} that train the same trial differ by more than {self._tolerance:g} of the distance that "
+                "updates moved them"
+            )
+        timing.begin(lanes, range(height))
+        return timing.step_seconds(lanes)
+
+
+def _changes(lanes: Lanes) -> list[Tensor]:
+    """How some updates change the weights of each lane, and what it then predicts; each [lanes, ...]."""
+    study, data, count = lanes.study, lanes.data, len(lanes.lanes)
+    start = lanes.stack.weights[:count].clone()
+    lanes.advance(_checked_steps(study))
+    few = range(min(PREDICTED, data.counts["val"]))
+    with torch.no_grad():
+        outputs = lanes.stack.outputs(range(count))(next(data.chunks("val", few, len(few)))[0])
+    return [lanes.stack.weights[:count] - start, *(e for e in trees.leaves(outputs) if e.is_floating_point())]

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from operator import itemgetter
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -28,7 +28,7 @@ from study.engine.checkpoints import Checkpoint
 from study.engine.evaluation import Log, Predict, evaluate, initial_model, timed
 from study.engine.fused.cross_entropy import CrossEntropy, is_cross_entropy
 from study.engine.fused.cuda_graph import replayed
-from study.engine.fused.layout import Loss, frozen_apart
+from study.engine.fused.layout import Form, Loss, frozen_apart
 from study.engine.serial import Proposals
 from study.optimizers.per_parameter import treatments
 from study.records import Curve, Study, Trial
@@ -43,6 +43,8 @@ SEGMENT_INDICES = 2**21
 """Most example indices prepared at once for a segment of steps; bounds memory and changes no result."""
 SEGMENT_STEPS = 128
 """Most steps of a segment on a GPU, which computes them while the host prepares the next segment."""
+EVALUATED_TOGETHER = (32, 4, 1)
+"""Numbers of models that a GPU evaluates at once: the first keeps it busy, and more would take memory from training."""
 
 
 def train(
@@ -75,7 +77,7 @@ def train(
         release_cached_memory()
         most = -(-most // 2)
         proposals.train_at_once(most)
-        heights = [height for height in heights if height < 2 * most] or heights[:1]
+        heights = enough(heights, most)
 
 
 def _refilled(fused: Lanes, proposals: Proposals, queue: list[Trial]) -> Iterator[Curve]:
@@ -112,6 +114,15 @@ class Lane:
         return self.grid[self.log.evaluations]
 
 
+def enough(heights: Sequence[int], lanes: int) -> list[int]:
+    """Those of the increasing heights that this number of lanes needs.
+
+    >>> enough([1, 2, 4, 8], 3)
+    [1, 2, 4]
+    """
+    return [height for height in heights if height < lanes] + [height for height in heights if height >= lanes][:1]
+
+
 class Lanes:
     """The lanes of one study on one device: lane i of `lanes` lives in row i of the stack."""
 
@@ -127,6 +138,10 @@ class Lanes:
         self.stack = stack(template, study, heights[-1], treatments(template, workload, study.no_decay), apart)
         self.lanes: list[Lane] = []
         self._updated: tuple[int, Callable[..., Tensor]] | None = None
+        self._recorded: dict[Any, Callable[..., Tree]] = {}
+        """Number of models and shapes of inputs -> their outputs, replayed from a recording."""
+        self._finite: list[bool] = []
+        """For each row, whether its trained weights were finite after the latest steps."""
 
     def start(self, trial: Trial, model: nn.Module | None = None) -> None:
         """Give the next free row to a trial, with its own initial model or the given one."""
@@ -179,18 +194,19 @@ class Lanes:
             finite.append(self._segment(count).isfinite())
             for lane in self.lanes:
                 lane.step += count
-        bad = torch.cat(finite).logical_not().cpu()  # waits for the device
-        for lane, steps_of_lane in zip(self.lanes, bad.unbind(1), strict=True):
+        trained = slice(0, self.stack.layout.trained_width)  # running averages are not judged, as in the serial engine
+        finite.append(self.stack.weights[None, : len(self.lanes), trained].isfinite().all(2))
+        *losses, weights = torch.cat(finite).cpu().unbind()  # waits for the device
+        self._finite = weights.tolist()
+        for lane, steps_of_lane in zip(self.lanes, torch.stack(losses, 1).logical_not(), strict=True):
             if lane.log.first_bad_step is None and steps_of_lane.any():
                 lane.log.first_bad_step = lane.step - steps + int(steps_of_lane.nonzero()[0]) + 1
 
     def evaluate(self, rows: Sequence[int]) -> list[int]:
         """Measure the lanes in these rows together, except diverged ones; returns the rows of lanes that end here."""
-        trained = slice(0, self.stack.layout.trained_width)  # running averages are not judged, as in the serial engine
-        finite = self.stack.weights[: len(self.lanes), trained].isfinite().all(1).tolist()
         for row in rows:
             log = self.lanes[row].log
-            if log.first_bad_step is None and not finite[row]:
+            if log.first_bad_step is None and not self._finite[row]:
                 log.first_bad_step = self.lanes[row].step
         rows = [row for row in rows if self.lanes[row].log.first_bad_step is None]
         if not rows:
@@ -202,8 +218,32 @@ class Lanes:
 
     def predictor(self, rows: Sequence[int], averaged: bool = False) -> Predict:
         """The models in these rows, dropout off: inputs [N, ...] -> outputs [rows * N, ...]."""
+        if self.device.type != "cpu":
+            return self._replayed(rows, averaged)
         outputs = self.stack.outputs(rows if self.stack.predicts_alone else self._padded(rows), averaged)
         return lambda inputs: trees.mapped(lambda tensor: tensor[: len(rows)].flatten(0, 1), outputs(inputs))
+
+    def _replayed(self, rows: Sequence[int], averaged: bool) -> Predict:
+        """As `predictor`, in groups of EVALUATED_TOGETHER models, so that each group can be replayed."""
+        groups, left = [], list(rows)
+        for size in EVALUATED_TOGETHER:
+            while len(left) >= size:
+                groups.append(self.stack.chosen(left[:size], averaged))
+                left = left[size:]
+
+        def predict(inputs: Tree) -> Tree:
+            leaves = trees.leaves(inputs)
+            made = []
+            for weights in groups:
+                key = len(weights), *(leaf.shape for leaf in leaves)
+                if key not in self._recorded:
+                    self._recorded[key] = replayed(
+                        _outputs(self.stack.form, inputs), self.device, "evaluations", self._recorded.values()
+                    )
+                made.append(self._recorded[key](weights, *leaves))
+            return trees.mapped(lambda tensor: tensor.flatten(0, 1), trees.cat(made))
+
+        return predict
 
     def _padded(self, lanes: Sequence[T]) -> list[T]:
         """Repeat the last element up to an admitted height; the results of the added rows are discarded."""
@@ -247,7 +287,7 @@ class Lanes:
                 loss = _loss(workload, y, hyperparameters, rows)
                 return step(x, loss, keys, hyperparameters | {"learning_rate": rate}, count)
 
-            self._updated = rows, replayed(update, self.device) if self.stack.replayable else update
+            self._updated = rows, replayed(update, self.device, "updates") if self.stack.replayable else update
         return self._updated[1]
 
     def _inputs(self, chosen: Tensor, made: int) -> Tree:
@@ -298,6 +338,14 @@ class Lanes:
 
     def _table(self, values: Sequence[float] | Sequence[Sequence[float]]) -> Tensor:
         return sent(torch.tensor(values, dtype=torch.float32), self.device)
+
+
+def _outputs(form: Callable[[Tensor], Form], like: Tree) -> Callable[..., Tree]:
+    """A function from rows of a stack [l, P] and the leaves of inputs [N, ...] to outputs [l, N, ...], dropout off.
+
+    Models may write into their copy of the inputs: a replay may find the latest ones in place.
+    """
+    return lambda weights, *leaves: form(weights).outputs(trees.like(like, [leaf.clone() for leaf in leaves]))
 
 
 def _loss(workload: Workload, targets: Tree, hyperparameters: Mapping[str, Tensor], rows: int) -> Loss:

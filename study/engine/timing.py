@@ -113,10 +113,16 @@ def started(
         slower: factor on the usual learning rate.
     """
     lanes = Lanes(study, workload, data, heights or [len(indices)], len(indices))
-    model = initial_model(workload, usual_trial(study, 0), data.device, data.layout)
-    for index in indices:
-        lanes.start(usual_trial(study, index, slower), model)
+    begin(lanes, indices, slower)
     return lanes
+
+
+def begin(lanes: Lanes, indices: Sequence[int], slower: float = 1.0) -> None:
+    """Start trials in these lanes, in place of any others; with the arguments of `started`."""
+    lanes.lanes.clear()
+    model = initial_model(lanes.workload, usual_trial(lanes.study, 0), lanes.device, lanes.data.layout)
+    for index in indices:
+        lanes.start(usual_trial(lanes.study, index, slower), model)
 
 
 def usual_trial(study: Study, index: int, slower: float = 1.0) -> Trial:

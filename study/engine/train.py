@@ -4,9 +4,10 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 
 from study.data.resident import Data, Source
+from study.devices import precision
 from study.engine.arithmetic import fused
 from study.engine.cost import Cost
-from study.engine.lane_count import HEIGHTS, admitted, affordable, fastest, fused_cost
+from study.engine.lane_count import HEIGHTS, admitted, affordable, fastest, fused_cost, on_gpu
 from study.engine.lanes import train as train_lanes
 from study.engine.serial import Proposals, fitting
 from study.engine.serial import train as train_serially
@@ -20,6 +21,7 @@ def train(
 ) -> Iterator[Curve]:
     """Train proposed trials in the study's arithmetic. `heights` (admitted stack heights) and `lanes` (trials at
     once) matter only if it fuses trials."""
+    precision.settle(study.precision)
     if not fused(study):
         return train_serially(study, workload, data, proposals)
     assert isinstance(data, Data)
@@ -43,10 +45,13 @@ def measure(
         neighbour: the cost at another batch size in the same arithmetic: the search for the fastest number of lanes
             starts from its own, and an evaluation of one model takes as long as there.
     """
+    precision.settle(study.precision)
     if not fused(study):
         attempt = partial(plain_cost, study, workload, data, neighbour=neighbour)
         return fitting(study, workload, data.team, study.micro_batch, attempt)[0]
     assert isinstance(data, Data)
+    if data.device.type != "cpu":
+        return on_gpu(study, workload, data, lanes or most, forced=lanes is not None)
     if lanes is None:
         start = None if neighbour is None else neighbour.lanes
         return fastest(study, workload, data, admitted(study, workload, data, most, affordable(study)), start)

@@ -118,7 +118,7 @@ class Device(TorchDispatchMode):
 class Graph:
     """A simulated CUDA graph: records operations on fixed addresses without running them; each replay runs them."""
 
-    def __init__(self, device: torch.device | None = None) -> None:
+    def __init__(self, *_: Any) -> None:
         self.calls: list[tuple[Any, Any, Any, list[Tensor]]] = []
         self.before: list[tuple[Tensor, Tensor]] = []
 

@@ -5,35 +5,46 @@ An update of small models consists of tens of kernels that take microseconds eac
 the same addresses at once, so the bits are the same.
 """
 
+from __future__ import annotations
+
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
+from typing import TypeVar, cast
 
 import torch
 from torch import Tensor
 
+from study.data import trees
+from study.data.trees import Tree
 from study.devices.memory import out_of_memory
 
 
 class CudaGraph:
     """A `torch.cuda.CUDAGraph`, recorded on a stream of its own, because CUDA cannot record the default stream.
 
-    Keep one at a time: libraries keep memory per stream, and some versions of torch free it with any of its graphs.
+    Graphs of one purpose share a stream. Free them together: libraries keep memory per stream, and some versions of
+    torch free it with any of its graphs.
+
+    Arguments:
+        purpose: what the recorded functions do, as text.
+        beside: a graph of the same purpose that is never replayed at the same time: both compute in the same memory.
     """
 
-    def __init__(self, device: torch.device) -> None:
-        self._graph, self._stream = torch.cuda.CUDAGraph(), _stream(device)
+    def __init__(self, device: torch.device, purpose: str, beside: CudaGraph | None = None) -> None:
+        self._graph, self._stream = torch.cuda.CUDAGraph(), _stream(device, purpose)
+        self._pool = None if beside is None else beside._graph.pool()
 
-    def run(self, function: Callable[[], Tensor]) -> Tensor:
+    def run(self, function: Callable[[], Tree]) -> Tree:
         """Call `function` on the recording stream: libraries initialise at a first call, which cannot be recorded."""
         with self._aside():
             return function()
 
-    def record(self, function: Callable[[], Tensor]) -> Tensor:
-        """Record the kernels that `function` launches, without running them; returns the tensor into which each replay
+    def record(self, function: Callable[[], Tree]) -> Tree:
+        """Record the kernels that `function` launches, without running them; returns the tensors into which each replay
         writes the result. Raises RuntimeError if `function` waits for the GPU or copies between host and GPU."""
-        with self._aside(), torch.cuda.graph(self._graph, stream=self._stream), _never_waiting():
+        with self._aside(), torch.cuda.graph(self._graph, self._pool, self._stream), _never_waiting():
             return function()
 
     def replay(self) -> None:
@@ -54,7 +65,7 @@ class CudaGraph:
 
 
 @cache
-def _stream(device: torch.device) -> torch.cuda.Stream:
+def _stream(device: torch.device, purpose: str) -> torch.cuda.Stream:
     return torch.cuda.Stream(device)
 
 
@@ -71,44 +82,56 @@ def _never_waiting() -> Iterator[None]:
         torch.cuda.set_sync_debug_mode(before)
 
 
-GRAPHS: dict[str, Callable[[torch.device], CudaGraph]] = {"cuda": CudaGraph}
+GRAPHS: dict[str, Callable[[torch.device, str, CudaGraph | None], CudaGraph]] = {"cuda": CudaGraph}
 """Device type -> class that records; a CPU launches no kernels."""
 
+F = TypeVar("F", bound=Callable[..., Tree])
 
-def replayed(function: Callable[..., Tensor], device: torch.device) -> Callable[..., Tensor]:
+
+def replayed(function: F, device: torch.device, purpose: str, others: Iterable[Callable[..., Tree]] = ()) -> F:
     """The same function, replayed from a recording if the device supports it.
 
     Other tensors that it reads or writes must keep their addresses, and the kernels that it launches must depend on
     nothing but the shapes of its arguments.
+
+    Arguments:
+        purpose: what it does, as text.
+        others: replayed functions of the same purpose that are never called at the same time.
     """
-    graph = GRAPHS.get(device.type)
-    return function if graph is None else Replayed(function, graph(device))
+    if device.type not in GRAPHS:
+        return function
+    beside = next((other.graph for other in others if isinstance(other, Replayed) and other.graph), None)
+    return cast(F, Replayed(function, GRAPHS[device.type](device, purpose, beside), purpose))
 
 
 class Replayed:
-    """A function that runs and is recorded at its first call, and is replayed at later calls."""
+    """A function that runs and is recorded at its first call, and is replayed at later calls.
 
-    def __init__(self, function: Callable[..., Tensor], graph: CudaGraph) -> None:
-        self._function = function
-        self._graph: CudaGraph | None = graph
-        self._found: Tensor | None = None
+    Attributes:
+        graph: the recording; None if it failed.
+    """
+
+    def __init__(self, function: Callable[..., Tree], graph: CudaGraph, purpose: str) -> None:
+        self._function, self._purpose = function, purpose
+        self.graph: CudaGraph | None = graph
+        self._found: Tree | None = None
         self._held: Sequence[Tensor] = ()
         """The tensors that the recorded kernels read; `__call__` copies its arguments into them."""
         self._latest: Sequence[Tensor] = ()
 
-    def __call__(self, *arguments: Tensor) -> Tensor:
-        if self._graph is None:
+    def __call__(self, *arguments: Tensor) -> Tree:
+        if self.graph is None:
             return self._function(*arguments)
         if self._found is None:
-            return self._record(self._graph, arguments)
+            return self._record(self.graph, arguments)
         for held, given, before in zip(self._held, arguments, self._latest, strict=True):
             if given is not before:  # some arguments are the same tensor in many calls
                 held.copy_(given)
         self._latest = arguments
-        self._graph.replay()
-        return self._found.clone()
+        self.graph.replay()
+        return trees.cloned(self._found)
 
-    def _record(self, graph: CudaGraph, arguments: Sequence[Tensor]) -> Tensor:
+    def _record(self, graph: CudaGraph, arguments: Sequence[Tensor]) -> Tree:
         found = graph.run(lambda: self._function(*arguments))
         held = [argument.clone() for argument in arguments]
         try:
@@ -118,9 +141,10 @@ class Replayed:
             chain = list(_with_contexts(error))  # ending a failed recording raises again
             if full := next(filter(out_of_memory, chain), None):
                 raise full from None
-            self._graph = None
+            self.graph = None
             reason = str(chain[-1]).partition("\n")[0]
-            warnings.warn(f"updates are launched kernel by kernel, as they cannot be recorded: {reason}", stacklevel=2)
+            what = f"{self._purpose} are launched kernel by kernel, as they cannot be recorded: {reason}"
+            warnings.warn(what, stacklevel=2)
         return found
 
 

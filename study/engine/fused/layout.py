@@ -25,9 +25,9 @@ CACHE_LINE = 16
 
 
 class Form(Protocol):
-    """The models of l lanes, whose parameters are views of rows [l, P]."""
+    """The models of l lanes, whose parameters are views of rows [l, P]. `half`: products are computed in bfloat16."""
 
-    def __init__(self, template: nn.Module, weights: Tensor, layout: Layout) -> None: ...
+    def __init__(self, template: nn.Module, weights: Tensor, layout: Layout, half: bool = False) -> None: ...
 
     @staticmethod
     def predicts_alone(device: torch.device) -> bool:

@@ -48,13 +48,13 @@ def can(model: nn.Module, study: Study) -> bool:
 
 
 def pays(model: nn.Module, study: Study, device: str) -> bool:
-    """True: in measurements it was the fastest at every batch size, on CPUs and GPUs."""
-    return True
+    """Whether it is the fastest: at every batch size on CPUs and GPUs, but not in bf16 on a CPU."""
+    return study.precision != "bf16" or torch.device(device).type != "cpu"
 
 
 def stack(template: nn.Module, study: Study, rows: int, special: Treatments, apart: Collection[str]) -> Stack:
     """A stack with room for `rows` trials."""
-    return Stack(template, study.algorithm, rows, LinearChain, study.averages, special)
+    return Stack(template, study.algorithm, rows, LinearChain, study.averages, special, half=study.precision == "bf16")
 
 
 class LinearChain:
@@ -63,6 +63,7 @@ class LinearChain:
     Arguments:
         template: a model for which `is_linear_chain` holds, or one that begins with a `Combination`.
         weights: rows [l, P].
+        half: compute products in bfloat16.
     """
 
     columns = (slice(None),)
@@ -71,7 +72,7 @@ class LinearChain:
     def predicts_alone(device: torch.device) -> bool:
         return False
 
-    def __init__(self, template: nn.Module, weights: Tensor, layout: Layout) -> None:
+    def __init__(self, template: nn.Module, weights: Tensor, layout: Layout, half: bool = False) -> None:
         self.weights, self.layout = weights, layout
         parameters = layout.views(weights)
         self.layers: list[_Layer] = []
@@ -80,7 +81,9 @@ class LinearChain:
         for name, layer in template.named_children():
             if isinstance(layer, nn.Linear | Combination):
                 own = {key: parameters[f"{name}.{key}"] for key in layer._parameters}
-                self.linear[name] = _Linear(own) if isinstance(layer, nn.Linear) else _Combination(own)
+                self.linear[name] = (
+                    _Combination(own) if isinstance(layer, Combination) else (_Half if half else _Linear)(own)
+                )
                 self.layers.append(self.linear[name])
             elif isinstance(layer, Dropout):
                 self.layers.append(_Dropout(layer.p, dropouts))
@@ -92,14 +95,16 @@ class LinearChain:
         x = inputs.expand(len(self.weights), *inputs.shape)
         for layer in self.layers:
             x = layer.forward(x, None)
-        return x
+        return x.float()
 
     def backward(self, inputs: Tensor, loss: Loss, keys: Tensor) -> tuple[Tensor, Sequence[Tensor]]:
         gradients, first = self.gradients, next(iter(self.linear.values()))
         x = inputs
         for layer in self.layers:
             x = layer.forward(x, keys)
-        losses, [dx] = differentiated(loss, x.requires_grad_(), [x])
+        y = x.float()
+        losses, [dx] = differentiated(loss, y.requires_grad_(), [y])
+        dx = dx.to(x.dtype)
         for layer in reversed(self.layers):
             if layer is first:
                 first.write_gradients(dx)
@@ -146,6 +151,22 @@ class _Linear:
     def write_gradients(self, dy: Tensor) -> None:
         torch.bmm(dy.mT, self.x, out=self.gradients["weight"])
         torch.sum(dy, dim=1, out=self.gradients["bias"])
+
+
+class _Half(_Linear):
+    """The same with products in bfloat16, as under autocast: the weights are rounded at each step."""
+
+    def forward(self, x: Tensor, keys: Tensor | None) -> Tensor:
+        self.x, self.rounded = x.bfloat16(), self.weight.bfloat16()
+        return torch.baddbmm(self.bias.bfloat16(), self.x, self.rounded.mT)
+
+    def backward(self, dy: Tensor) -> Tensor:
+        self.write_gradients(dy)
+        return torch.bmm(dy, self.rounded)
+
+    def write_gradients(self, dy: Tensor) -> None:
+        self.gradients["weight"].copy_(torch.bmm(dy.mT, self.x))
+        torch.sum(dy, dim=1, dtype=torch.float32, out=self.gradients["bias"])
 
 
 class Combination(nn.Module):

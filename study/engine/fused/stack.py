@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from study.data.trees import Tree
+from study.devices.memory import sent
 from study.engine.fused.layout import Form, Layout, Loss, tensors
 from study.optimizers.base import Optimizer, Scalars, Values, clipped, decay_, in_place
 from study.optimizers.per_parameter import ALL_USUAL, USUAL, Treatment, Treatments
@@ -23,6 +24,9 @@ Update = Callable[[Tree, Loss, Tensor, Scalars, Tensor], Tensor]
 
 class Stack:
     """L equal models and their optimizer state, one row each.
+
+    Arguments:
+        half: compute products and convolutions in bfloat16.
 
     Attributes:
         weights: [L, P], the parameters of a model side by side in a row, without the frozen ones that all models share:
@@ -48,13 +52,14 @@ class Stack:
         averages: bool = False,
         special: Treatments = ALL_USUAL,
         apart: Collection[str] = (),
+        half: bool = False,
     ) -> None:
         self.template, self.optimizer, self._form = template.train(), optimizer, form
         self.layout = Layout(template, apart)
         self.treatments = [special.get(name, USUAL) for name in self.layout.trained]
         device = next(template.parameters()).device
         self.weights = torch.zeros(lanes, self.layout.width, device=device)
-        self.averages = averages
+        self.averages, self.half = averages, half
         self.views = self.layout.views(self.weights)
         self.state = {name: tensor.new_zeros(lanes, *tensor.shape) for name, tensor in self._initial_state(0).items()}
         self._made: tuple[int, Step] | None = None
@@ -156,16 +161,20 @@ class Stack:
     def outputs(self, rows: Sequence[int], averaged: bool = False) -> Callable[[Tree], Tree]:
         """A function from inputs [N, ...] to the outputs of the models in these rows [len(rows), N, ...], dropout off.
         `averaged`: use averaged weights."""
-        chosen = torch.tensor(rows, device=self.weights.device)
+        return self.form(self.chosen(rows, averaged)).outputs
+
+    def chosen(self, rows: Sequence[int], averaged: bool = False) -> Tensor:
+        """A copy of these rows [len(rows), P]; `averaged`: with averaged weights."""
+        chosen = sent(torch.tensor(rows), self.weights.device)
         weights = self.weights.index_select(0, chosen)
         if averaged:  # not the running averages: they have their own
             trained = slice(0, self.layout.trained_width)
             weights[:, trained] = self.state["ema"].index_select(0, chosen)[:, trained]
-        return self.form(weights).outputs
+        return weights
 
     def form(self, weights: Tensor) -> Form:
         """The models with the weights in these rows [l, P]."""
-        return self._form(self.template, weights, self.layout)
+        return self._form(self.template, weights, self.layout, self.half)
 
 
 class Part(NamedTuple):

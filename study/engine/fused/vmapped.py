@@ -5,6 +5,7 @@ model; D inputs and H outputs of a linear layer.
 """
 
 from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 from weakref import proxy  # a reference cycle would keep models of ended trials on the device
@@ -14,6 +15,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_map
 
 from study.data import trees
 from study.data.trees import Tree
@@ -22,10 +24,9 @@ from study.engine.fused.layout import Layout, Loss, differentiated
 from study.engine.fused.stack import Stack
 from study.optimizers.per_parameter import Treatments
 from study.records import Study
+from study.user_code.autocast import computed
 from workloads.layers import Attention, CausalAttention, ghost_layers, keyed_layers
 
-EVALUATED_LANES = 32
-"""Most lanes that a GPU evaluates at once: they keep it busy, and more would take memory from training."""
 OWN_RULE_WEIGHTS = 2**15
 """Linear layers with at least this number of weights are faster with `_Product`, smaller ones with torch's own rule."""
 
@@ -63,9 +64,11 @@ def obstacle(model: nn.Module) -> str | None:
 
 def pays(model: nn.Module, study: Study, device: str) -> bool:
     """Whether training one model alone would leave the device partly idle."""
-    parameters = sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
     if torch.device(device).type != "cpu":
         return True
+    if study.precision == "bf16":
+        return False  # not measured
+    parameters = sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
     stepwise = any(
         isinstance(layer, nn.RNNBase) for layer in model.modules()
     )  # torch's own LSTM is several times faster
@@ -74,7 +77,7 @@ def pays(model: nn.Module, study: Study, device: str) -> bool:
 
 def stack(template: nn.Module, study: Study, rows: int, special: Treatments, apart: Collection[str]) -> Stack:
     """A stack with room for `rows` trials."""
-    return Stack(template, study.algorithm, rows, Vmapped, study.averages, special, apart)
+    return Stack(template, study.algorithm, rows, Vmapped, study.averages, special, apart, study.precision == "bf16")
 
 
 class Vmapped:
@@ -85,13 +88,17 @@ class Vmapped:
     Arguments:
         template: a module for which `can` holds.
         weights: rows [l, P].
+        half: compute products and convolutions in bfloat16.
         flat: copy all gradients side by side, so that an update makes one call per operation of its rule, not one per
             operation and parameter. It does not pay on a CPU, where memory traffic costs more than calls. None: on
             devices other than CPUs.
     """
 
-    def __init__(self, template: nn.Module, weights: Tensor, layout: Layout, flat: bool | None = None) -> None:
+    def __init__(
+        self, template: nn.Module, weights: Tensor, layout: Layout, half: bool = False, flat: bool | None = None
+    ) -> None:
         flat = weights.device.type != "cpu" if flat is None else flat
+        self.half, self.device = half, weights.device
         self.template, self.columns = template, [slice(0, layout.trained_width)] if flat else layout.columns
         self.gaps = [weights.new_zeros(len(weights), gap) for gap in layout.gaps] if flat else []
         self.weights = {name: view.detach() for name, view in layout.views(weights).items()}
@@ -101,16 +108,21 @@ class Vmapped:
         self.ghosts = dict(zip(layout.ghosts, ghost_layers(template), strict=True))
         self.seen = {name: weights.new_zeros(len(weights), len(layer.seen)) for name, layer in self.ghosts.items()}
         self.attends = None if weights.device.type == "cpu" else False
+        self.alone = flat and len(weights) == 1
+        self.rules: list[nn.Module] = []
+        """Layers that compute a single model better than the rules for lanes, which take their place."""
         for layer in template.modules():
             held: Any = proxy(layer)
             if type(layer) is nn.Linear and layer.weight.requires_grad and layer.weight.numel() >= OWN_RULE_WEIGHTS:
                 layer.forward = partial(_linear, held)  # type: ignore[method-assign]
             elif type(layer) in (Attention, CausalAttention):
                 layer.forward = held.by_products
+                self.rules.append(layer)
             elif isinstance(layer, nn.LSTM):
-                layer.forward = partial(recurrent.lstm, held, _Product.apply)  # type: ignore
+                layer.forward = partial(recurrent.lstm, held, _product)  # type: ignore
             elif flat and type(layer) is nn.Conv2d and _has_one_channel(layer):
                 layer.forward = partial(_by_patches, held)  # type: ignore[method-assign]
+                self.rules.append(layer)
 
     @staticmethod
     def predicts_alone(device: torch.device) -> bool:
@@ -124,8 +136,7 @@ class Vmapped:
             stacked = zip(*map(trees.leaves, each), strict=True)
             found = trees.like(each[0], [torch.stack(leaf) for leaf in stacked])
         else:
-            predict = partial(_vmapped, lambda weights: self._called(weights, inputs), EVALUATED_LANES)
-            found = self._attending(lambda: predict(self.weights))
+            found = self._over_lanes(lambda weights: self._called(weights, inputs), self.weights)
         self.template.train()
         return found
 
@@ -144,7 +155,9 @@ class Vmapped:
 
     def _called(self, weights: Any, inputs: Tree) -> Tree:
         """The outputs of a model with these weights, or with (weights, buffers)."""
-        return functional_call(self.template, weights, *trees.arguments(self.template, inputs))
+        given = trees.arguments(self.template, inputs)
+        precision = "bf16" if self.half else "fp32"
+        return computed(precision, self.device, lambda: functional_call(self.template, weights, *given))
 
     def _forward(self, inputs: Tree, keys: Tensor) -> Tree:
         """The outputs [l, B, ...] of each model for its own inputs [l, B, ...]."""
@@ -154,7 +167,16 @@ class Vmapped:
         def forward(parameters: dict[str, Tensor], buffers: dict[str, Tensor], *x: Tensor) -> Tree:
             return self._called((parameters, buffers), trees.like(inputs, x))
 
-        return self._attending(lambda: _vmapped(forward, None, self.weights, buffers, *trees.leaves(inputs)))
+        return self._over_lanes(forward, self.weights, buffers, *trees.leaves(inputs))
+
+    def _over_lanes(self, function: Callable[..., Tree], *arguments: Any) -> Tree:
+        """`torch.vmap` of a function of a model's tensors. On a GPU one model alone is called as it is: its libraries
+        have kernels for it, in the layout of the data, that they lack for groups."""
+        if not self.alone:
+            return self._attending(lambda: _vmapped(function, *arguments))
+        with _own_forwards(self.rules):
+            found = function(*tree_map(lambda tensor: tensor.squeeze(0), arguments))
+        return trees.mapped(lambda tensor: tensor.unsqueeze(0), found)
 
     def _attending(self, call: Callable[[], Tree]) -> Tree:
         """The result of `call`, with attention computed as products: `torch.vmap` has no rule for its fused kernels.
@@ -189,7 +211,18 @@ class _Attention(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
 
-def _vmapped(function: Callable[..., Tree], chunk: int | None, *arguments: Any) -> Tree:
+@contextmanager
+def _own_forwards(layers: Sequence[nn.Module]) -> Iterator[None]:
+    """A block in which these layers compute by the methods of their classes."""
+    rules = [vars(layer).pop("forward") for layer in layers]
+    try:
+        yield
+    finally:
+        for layer, rule in zip(layers, rules, strict=True):
+            layer.forward = rule
+
+
+def _vmapped(function: Callable[..., Tree], *arguments: Any) -> Tree:
     """`torch.vmap` of a function whose result may be any tree, also of classes that torch does not know as trees."""
     made: list[Tree] = []
 
@@ -197,14 +230,20 @@ def _vmapped(function: Callable[..., Tree], chunk: int | None, *arguments: Any) 
         made[:] = [function(*given)]
         return tuple(trees.leaves(made[0]))
 
-    tensors = torch.vmap(flat, chunk_size=chunk)(*arguments)
+    tensors = torch.vmap(flat)(*arguments)
     return trees.like(made[0], tensors)
 
 
 def _linear(layer: nn.Linear, x: Tensor) -> Tensor:
+    return _product(x, layer.weight, layer.bias)
+
+
+def _product(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """x W^T + b, in the precision of autocast."""
     if torch.is_autocast_enabled(x.device.type):
-        return nn.functional.linear(x, layer.weight, layer.bias)
-    return _Product.apply(x, layer.weight, layer.bias)
+        half = torch.get_autocast_dtype(x.device.type)
+        x, weight, bias = x.to(half), weight.to(half), None if bias is None else bias.to(half)
+    return _Product.apply(x, weight, bias)
 
 
 def _has_one_channel(layer: nn.Conv2d) -> bool:
@@ -218,12 +257,10 @@ def _by_patches(layer: nn.Conv2d, x: Tensor) -> Tensor:
     `torch.vmap` would make it a depthwise convolution. On GPUs torch has special kernels for those, with one thread per
     output and only as many outputs as 32 bits can index.
     """
-    if torch.is_autocast_enabled(x.device.type):
-        return nn.Conv2d.forward(layer, x)
     patches = nn.functional.pad(x, layer._reversed_padding_repeated_twice).squeeze(-3)
     for size, stride in zip(layer.kernel_size, layer.stride, strict=True):
         patches = patches.unfold(-2, size, stride)  # the patch axis goes last
-    y = _Product.apply(patches.flatten(-2), layer.weight.flatten(1), layer.bias)
+    y = _product(patches.flatten(-2), layer.weight.flatten(1), layer.bias)
     return y.movedim(-1, -3).contiguous()  # in-place changes of a view would make autograd copy it three times
 
 
@@ -259,10 +296,14 @@ class _Product(torch.autograd.Function):
         def lanes(tensor: Tensor, dim: int | None) -> Tensor:
             return tensor.expand(info.batch_size, *tensor.shape) if dim is None else tensor.movedim(dim, 0)
 
-        x, weight = lanes(x, in_dims[0]), lanes(weight, in_dims[1])
-        bias = None if bias is None else lanes(bias, in_dims[2])
-        y = _Product.apply(_rows(x, weight), weight, bias)
-        return y.view(*x.shape[:-1], y.shape[-1]), 0
+        weight, bias = lanes(weight, in_dims[1]), None if bias is None else lanes(bias, in_dims[2])
+        shape = lanes(x, in_dims[0]).shape[:-1]
+        if in_dims[0] is None:
+            x = x.reshape(-1, x.shape[-1])  # it may copy: here once, below for every lane
+        rows = _rows(lanes(x, in_dims[0]), weight)
+        y = _Product.apply(rows, weight, bias)
+        # Not a view where the shape is right: in-place changes of a view make autograd copy it.
+        return y if y.shape[:-1] == shape else y.view(*shape, y.shape[-1]), 0
 
 
 def _rows(x: Tensor, weight: Tensor) -> Tensor:

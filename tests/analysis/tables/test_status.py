@@ -118,14 +118,22 @@ def test_plan_writes_nothing(tmp_path, says):
 
 
 @pytest.mark.parametrize(
-    ("engine", "precision", "told"), [("lanes", "bf16", True), ("lanes", "fp32", False), ("auto", "bf16", False)]
+    ("engine", "optimizer", "told"), [("lanes", "kfac", True), ("lanes", "momentum", False), ("auto", "kfac", False)]
 )
-def test_lanes_that_cannot_be_are_told(tmp_path, engine, precision, told):
+def test_lanes_that_cannot_be_are_told(tmp_path, engine, optimizer, told):
     console = Console(width=1000, file=io.StringIO())
-    arguments = [*SMALL, f"precision={precision}", f"engine={engine}", f"results={tmp_path}"]
+    arguments = [*SMALL, f"optimizer={optimizer}", f"engine={engine}", f"results={tmp_path}"]
     warn.of_lanes(preflight.settle(parse_jobs(arguments)), console)
-    line = "mlp_digits with momentum at batch size 64, 256: trials train one at a time, because precision=bf16 is not"
+    line = f"mlp_digits with {optimizer} at batch size 64, 256: trials train one at a time, because kfac updates whole"
     assert (line in console.file.getvalue()) is told
+
+
+@pytest.mark.parametrize(("precision", "told"), [("tf32", True), ("fp32", False), ("bf16", False)])
+def test_tf32_on_a_cpu_is_told(tmp_path, precision, told):
+    console = Console(width=1000, file=io.StringIO())
+    arguments = [*SMALL, f"precision={precision}", "engine.device=cpu", f"results={tmp_path}"]
+    warn.of_precision(preflight.settle(parse_jobs(arguments)), console)
+    assert ("precision=tf32 changes nothing on a CPU" in console.file.getvalue()) is told
 
 
 @pytest.mark.slow

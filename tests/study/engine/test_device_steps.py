@@ -2,6 +2,7 @@
 
 import gc
 import weakref
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -17,11 +18,12 @@ from analysis.counting import Goal
 from study.data import streaming
 from study.data.streaming import Streamed
 from study.engine import can_fuse, lane_count, lanes, timing, train
-from study.engine.fused import vmapped
+from study.engine.fused.stack import Stack
 from study.engine.lanes import Lanes
 from study.engine.serial import Run
 from study.optimizers import OPTIMIZERS
 from study.records import Study, Trial
+from study.settings import Evaluation
 
 FREE = [name for name in FUSING if OPTIMIZERS[name].refresh is None]
 """What is done now and then, by factors of matrices, looks at them first."""
@@ -147,11 +149,57 @@ def test_they_diverge_at_the_same_step(device, resumable, monkeypatch, how, segm
     assert_near(found, expected)
 
 
-def test_some_lanes_at_once_are_evaluated_as_all_are(device, resumable, monkeypatch):
+@pytest.mark.parametrize("how", ["linear_chain", "vmap"])
+@pytest.mark.parametrize("together", [(32, 4, 1), (2, 1), (1,)])
+def test_some_lanes_at_once_are_evaluated_as_all_are(device, resumable, monkeypatch, how, together):
+    study = resumable(how)
+    monkeypatch.setattr(lanes, "EVALUATED_TOGETHER", together)
+    assert_near(trained(study, WORKLOADS[how].data(DEVICE)), trained(study, WORKLOADS[how].data()))
+
+
+def test_an_evaluation_is_replayed_and_met_once(device, question):
+    """For each chunk, inputs are copied, the outputs are copied out, and errors are computed and added."""
+    fused = replace(WORKLOADS["vmap"], validation=40)
+    study = question("vmap", evaluation_chunk=8, stopping="goal", evaluation=Evaluation(first=1, ratio=1.5))
+    made = Lanes(study, fused, fused.data(DEVICE), [4], 4)
+    for trial in Queue(study, range(4)).trials:
+        made.start(trial)
+
+    def evaluated() -> None:
+        for lane in made.lanes:
+            lane.log.steps.clear()
+        made.evaluate(range(4))
+
+    made.advance(1)
+    first, again = (device.counted("launches", evaluated) for _ in range(2))
+    assert again < first - 4  # kernels of a forward pass
+    assert again <= 5 * 21
+    assert device.counted("meetings", evaluated) == 2  # numbers of the rows there, errors back
+    few = device.counted("meetings", lambda: made.advance(1))
+    assert few == device.counted("meetings", lambda: made._segment(1)) + 1
+
+
+class Writing(torch.nn.Module):
+    """Writes into its inputs."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x += 1
+        return x
+
+
+def test_a_replayed_evaluation_of_a_model_that_writes_into_its_inputs(device, resumable, monkeypatch):
+    workload = WORKLOADS["vmap"]
+    model = workload.model
+    monkeypatch.setattr(workload, "model", lambda: torch.nn.Sequential(Writing(), model()), raising=False)
+    monkeypatch.setattr(lanes, "EVALUATED_TOGETHER", (1,))  # the same inputs again and again
     study = resumable("vmap")
-    expected = trained(study, WORKLOADS["vmap"].data())
-    monkeypatch.setattr(vmapped, "EVALUATED_LANES", 3)
-    assert_near(trained(study, WORKLOADS["vmap"].data(DEVICE)), expected)
+    assert_near(trained(study, workload.data(DEVICE)), trained(study, workload.data()))
+
+
+def test_blocks_that_a_cpu_began_go_on_as_a_chain(device, question):
+    study = question("linear_blocks")
+    started = timing.started(study, WORKLOADS["linear_blocks"], WORKLOADS["linear_blocks"].data(DEVICE), range(4))
+    assert (type(started.stack), started.stack.replayable) == (Stack, True)
 
 
 class Looking(torch.nn.Module):
@@ -194,10 +242,105 @@ def test_streamed_data_make_the_same_curves(device, resumable):
     assert_near(trained(study, data), trained(study, WORKLOADS["plain"].data()))
 
 
+@pytest.fixture
+def recordings(monkeypatch):
+    """The graphs recorded."""
+    made: list[pretended.Graph] = []
+    record = pretended.Graph.record
+    monkeypatch.setattr(pretended.Graph, "record", lambda graph, call: made.append(graph) or record(graph, call))
+    return made
+
+
 @pytest.mark.parametrize("how", partly(["linear_chain", "vmap"], 2))
-def test_it_admits_lanes_and_is_measured(device, resumable, how):
-    study, workload, data = resumable(how), WORKLOADS[how], WORKLOADS[how].data(DEVICE)
-    assert list(lane_count.admitted(study, workload, data, most=8)) == [1, 2, 4, 8]
-    cost = train.measure(study, workload, data, most=8)
-    assert cost.heights[-1] in (1, 2, 4, 8)  # by the stopwatch
+@pytest.mark.parametrize("trials", [1, 3, 20, 100])
+def test_measuring_records_few_heights(device, resumable, recordings, how, trials):
+    cost = train.measure(resumable(how), WORKLOADS[how], WORKLOADS[how].data(DEVICE), most=trials)
+    assert len(recordings) <= 6
+    assert cost.lanes in {1, min(4, trials), -(-trials // 2), trials}  # by the stopwatch
+    assert cost.heights == tuple(lane_count.rungs(cost.lanes))
     assert min(cost.step, cost.validation, cost.others) > 0
+
+
+def measured(study: Study, seconds: Callable[[int], float], most: int, monkeypatch: pytest.MonkeyPatch) -> int:
+    """The chosen number of lanes where an update takes these seconds a lane."""
+    monkeypatch.setattr(timing, "step_seconds", lambda fused: seconds(len(fused.lanes)))
+    return train.measure(study, WORKLOADS["vmap"], WORKLOADS["vmap"].data(DEVICE), most).lanes
+
+
+@pytest.mark.parametrize(
+    ("seconds", "chosen"),
+    [
+        (lambda lanes: {1: 1.0, 4: 1.4}.get(lanes, 1 / lanes), 64),  # a few are slower than one
+        (lambda lanes: 1 / lanes, 64),
+        (lambda lanes: 1.0, 64),
+        (lambda lanes: {64: 2.0, 32: 0.5}.get(lanes, 1.0), 32),
+    ],
+)
+def test_no_shape_of_the_times_is_assumed(device, resumable, monkeypatch, seconds, chosen):
+    assert measured(resumable("vmap"), seconds, 64, monkeypatch) == chosen
+
+
+def test_one_at_a_time_is_said_and_why(device, resumable, monkeypatch):
+    study = resumable("vmap")
+    with pytest.warns(UserWarning, match="one at a time on this GPU, because several at once take longer"):
+        assert measured(study, lambda lanes: float(lanes), 8, monkeypatch) == 1
+    monkeypatch.setattr(lane_count, "_near", lambda *_: False)
+    with pytest.warns(UserWarning, match=r"because \d+ that train the same trial differ by more than 0.01"):
+        assert measured(study, lambda lanes: 1 / lanes, 8, monkeypatch) == 1
+
+
+def test_memory_halves_the_lanes_that_are_tried(device, resumable, monkeypatch):
+    study, begin = resumable("vmap"), timing.begin
+
+    def room_for(most: int) -> None:
+        def bounded(made: Lanes, rows: Sequence[int], *more: float) -> None:
+            return full() if len(rows) > most else begin(made, rows, *more)
+
+        monkeypatch.setattr(timing, "begin", bounded)
+
+    room_for(30)
+    assert measured(study, lambda lanes: 1 / lanes, 100, monkeypatch) == 25
+    room_for(1)
+    with pytest.warns(UserWarning, match="because 4 do not fit in its memory"):
+        assert measured(study, lambda lanes: 1 / lanes, 100, monkeypatch) == 1
+    room_for(0)
+    with pytest.raises(torch.OutOfMemoryError):
+        measured(study, lambda lanes: 1 / lanes, 100, monkeypatch)
+
+
+def test_forced_lanes_are_one_stack(device, resumable):
+    how = "linear_chain"
+    cost = train.measure(resumable(how), WORKLOADS[how], WORKLOADS[how].data(DEVICE), most=8, lanes=100)
+    assert (cost.lanes, cost.heights[-1]) == (100, 100)
+
+
+def test_rows_without_a_trial_are_few(device, question, monkeypatch):
+    """100 trials that run their whole budget, of which a fifth diverges."""
+    study = question("linear_chain", "sgd", steps=20, evaluation=Evaluation(first=1, ratio=1.2))
+    computed = running = 0
+    segment = Lanes._segment
+
+    def counted(made: Lanes, steps: int) -> torch.Tensor:
+        nonlocal computed, running
+        computed += steps * len(made._padded(made.lanes))
+        running += steps * len(made.lanes)
+        return segment(made, steps)
+
+    monkeypatch.setattr(Lanes, "_segment", counted)
+    rates = [1e38 if index % 5 == 0 else 0.01 * (1 + index % 3) for index in range(100)]
+    chosen = [{name: each.choices[0] for name, each in study.search.space.items()} for _ in rates]
+    desk = Desk([study.trial(i, h | {"learning_rate": r}) for i, (h, r) in enumerate(zip(chosen, rates, strict=True))])
+    heights = lane_count.rungs(100)
+    data = WORKLOADS["linear_chain"].data(DEVICE)
+    found = [*lanes.train(study, WORKLOADS["linear_chain"], data, desk, heights, 100)]
+    assert sum(curve.first_bad_step is not None for curve in found) == 20
+    assert running / computed >= 0.95
+
+
+@pytest.mark.parametrize("lanes_at_once", [1, 2, 3, 7, 20, 64, 100, 256])
+def test_rungs_hold_every_number_of_lanes(lanes_at_once):
+    heights = lane_count.rungs(lanes_at_once)
+    assert heights == sorted(set(heights))
+    assert (heights[0], heights[-1]) == (1, lanes_at_once)
+    for running in range(lanes_at_once // 2 + 1, lanes_at_once + 1):
+        assert next(h for h in heights if h >= running) - running <= max(0, lanes_at_once // 20)

@@ -120,13 +120,13 @@ def test_measuring_that_runs_out_of_memory_settles_for_fewer_lanes(question, mon
 )
 def test_rows_on_a_gpu_are_near_each_other_or_not(change, near):
     row = torch.randn(1, 1000, generator=torch.Generator().manual_seed(0)).index_fill(1, torch.tensor(7), 0.05)
-    assert lane_count._near(change(row.expand(3, -1)), row) is near
+    assert lane_count._near(change(row.expand(3, -1)), row, 1e-2) is near
 
 
 def test_what_is_not_finite_in_every_row_is_near():
     row = torch.tensor([[1.0, torch.nan, torch.inf]])
-    assert lane_count._near(row.expand(2, -1), row)
-    assert not lane_count._near(torch.tensor([[1.0, torch.nan, 3.0]]), row)
+    assert lane_count._near(row.expand(2, -1), row, 1e-2)
+    assert not lane_count._near(torch.tensor([[1.0, torch.nan, 3.0]]), row, 1e-2)
 
 
 def test_what_does_not_fit_in_one_lane_does_not_fit(question, monkeypatch):
@@ -136,12 +136,10 @@ def test_what_does_not_fit_in_one_lane_does_not_fit(question, monkeypatch):
         train.measure(study, CHAIN, CHAIN.data(), most=4)
 
 
-def test_a_gpu_without_room_for_the_reference_trains_one_at_a_time(question, monkeypatch):
+def test_a_cpu_without_room_for_the_reference_says_so(question, monkeypatch):
     monkeypatch.setattr(lane_count, "_computed", full)
-    study, workload = question("vmap"), WORKLOADS["vmap"]
-    assert list(lane_count.admitted(study, workload, workload.data(torch.device("meta")), most=4)) == [1]
-    with pytest.raises(torch.OutOfMemoryError):  # where the reference settles bits
-        admitted(study)
+    with pytest.raises(torch.OutOfMemoryError):
+        admitted(question("vmap"))
 
 
 class Residual(nn.Sequential):
@@ -176,6 +174,12 @@ FOUR, EIGHT = {"batch_size": 4}, {"batch_size": 8}
         (nn.Sequential(Dropout(0.2), *GREAT), {}, "cpu", "linear_chain"),  # its inputs are not known before
         (nn.Sequential(*GREAT[:-1], nn.Linear(512, 512)), {}, "cpu", "linear_chain"),  # as much memory in another layer
         (SMALL, {"precision": "bf16"}, "cpu", "plain"),
+        (SMALL, {"precision": "bf16"}, "cuda", "linear_chain"),
+        (SMALL, {"precision": "tf32"}, "cpu", "linear_chain"),
+        (GREAT, {"precision": "tf32"}, "cpu", "linear_blocks"),
+        (CONVOLUTION, FOUR | {"precision": "bf16"}, "cpu", "plain"),
+        (CONVOLUTION, FOUR | {"precision": "tf32"}, "cpu", "vmap"),
+        (CONVOLUTION, EIGHT | {"precision": "bf16"}, "cuda", "vmap"),
         (SMALL, {"micro_batch": 3}, "cpu", "plain"),
         (CONVOLUTION, FOUR, "cpu", "vmap"),
         (CONVOLUTION, EIGHT, "cpu", "plain"),

@@ -149,7 +149,7 @@ class Recording(pretended.Graph):
 @pytest.mark.parametrize("error", [torch.OutOfMemoryError("CUDA"), RuntimeError("CUDNN_STATUS_ALLOC_FAILED")])
 def test_a_recording_that_finds_no_room_is_out_of_memory(error):
     with pytest.raises(type(error), match=str(error)) as caught:
-        cuda_graph.Replayed(lambda x: x, Recording(error))(torch.ones(2))
+        cuda_graph.Replayed(lambda x: x, Recording(error), "updates")(torch.ones(2))
     assert memory.out_of_memory(caught.value)
 
 
@@ -172,7 +172,7 @@ def test_that_waiting_is_an_error_is_undone_and_says_nothing(monkeypatch):
 
 def test_the_first_error_is_told():
     given = torch.ones(2)
-    replayed = cuda_graph.Replayed(lambda x: x / 0 if x is given else x @ torch.ones(3), Recording(None))
+    replayed = cuda_graph.Replayed(lambda x: x / 0 if x is given else x @ torch.ones(3), Recording(None), "updates")
     with pytest.warns(UserWarning, match="cannot be recorded: inconsistent tensor size"):
         replayed(given)
     assert replayed(given).tolist() == [float("inf")] * 2

@@ -1,0 +1,23 @@
+"""The precision in which a device computes products and convolutions; weights and updates are always in fp32.
+
+`tf32` lets GPUs round the factors of products and convolutions to 10 bits of mantissa; a CPU computes in fp32 all the
+same. `bf16` is bfloat16 autocast, on every device (`study.user_code.autocast`).
+"""
+
+import torch
+
+TOLERANCE = {"fp32": 1e-2, "tf32": 2e-2, "bf16": 5e-2}
+"""On devices other than CPUs: largest distance between two rows of a stack that train the same trial, relative to the
+distance that updates moved them. The check must tolerate signs that rounding flips (each moves a weight by twice the
+learning rate) and must catch a wrong row, whose distance is about 1. Two kernels may round a sum between two numbers of
+a low precision to one or the other."""
+
+
+def settle(precision: str) -> None:
+    """Let this process compute products and convolutions of fp32 tensors in this precision from now on."""
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = precision == "tf32"
+
+
+def uses_tf32(device: str, precision: str) -> bool:
+    """Whether products and convolutions use TF32."""
+    return precision == "tf32" and torch.device(device).type == "cuda"
