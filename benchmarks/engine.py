@@ -1,7 +1,8 @@
 """Trial-steps per second: this engine beside what a user would write, measured in one interleaved run.
 
     python -m benchmarks.engine [--json FILE] [--models softmax,mlp] [--batch-sizes 2,8] [--optimizer adam] [--rounds 3]
-        [--device cpu] [--made-up-data]
+        [--device cpu] [--precision tf32] [--made-up-data]
+    python -m benchmarks.engine --paper
 
 A   `DataLoader` + `nn.Module` + a library's optimizer (default: momentum), one trial at a time, with torch's defaults:
     all threads of a CPU; on a GPU, TF32 in convolutions. Language models draw windows of 64 tokens as nanoGPT does
@@ -12,6 +13,8 @@ C   this engine through its public interface: `Workers` train a study proposed b
 Rounds run A, B, C, A, B, C, ...; each figure is the median over rounds. B and C are both timed until the slower core
 has finished its steps, so neither is credited with what a faster core could do meanwhile. The peak is that of an fp32
 matrix product in as many processes as B has. All models and batch sizes take about 45 minutes on two cores.
+`--precision` is that of B and C. `--paper` measures ResNet-8 at the thirteen batch sizes of the paper and adds up the
+hours that 100 trials at full budget take at each.
 `--made-up-data` replaces the data sets by random numbers of the same shape, which take the same time, for machines that
 lack the data.
 """
@@ -45,9 +48,10 @@ from study.config.jobs import Job, parse_jobs
 from study.data.resident import Data
 from study.devices.cores import cores
 from study.devices.placement import settle_arithmetic, usable
+from study.devices.precision import settle
 from study.engine.evaluation import initial_model
 from study.engine.serial import Run
-from study.records import Study
+from study.records import PRECISIONS, Study
 from study.run import _processor
 from study.search.tuner import Tuner, point
 from study.space import values
@@ -134,12 +138,20 @@ def replaced_data() -> Iterator[None]:
         yield
 
 
-def study_of(model: str, batch_size: int, optimizer: str, device: str, made_up: bool = False) -> tuple[Study, Job]:
+def paper_updates() -> dict[int, int]:
+    """Batch size -> updates of 100 trials of the paper's ResNet-8 study at full budget."""
+    jobs = parse_jobs(["workload=resnet_cifar", "preset=paper"])
+    return {job.study.batch_size: 100 * job.study.train_steps for job in jobs}
+
+
+def study_of(
+    model: str, batch_size: int, optimizer: str, device: str, made_up: bool = False, precision: str = "fp32"
+) -> tuple[Study, Job]:
     """A study without early stopping; its trials are evaluated once, at their end, on eight examples."""
     held = {"learning_rate": RATE, **WRITTEN[optimizer][0]}
     fixed = [f"search.space.{name}={value}" for name, value in held.items()]
     never = ["evaluation.first=1.0", "stopping=budget", f"search.trials={TRIALS}"]
-    where = [f"batch_size={batch_size}", f"engine.device={device}"]
+    where = [f"batch_size={batch_size}", f"engine.device={device}", f"precision={precision}"]
     arguments = [*MODELS[model], f"optimizer={optimizer}", *fixed, *never, *where]
     with replaced_data() if made_up else nullcontext():
         [job] = preflight.settle(parse_jobs(arguments))
@@ -207,6 +219,7 @@ def loop_a(device: str, study: Study) -> float:
 def plain_rate(device: str, steps: int, study: Study) -> float:
     """Steps per second of one tuned plain process, over this many steps or (0) over `SECONDS`."""
     workload, splits = loaded(json.dumps(study.workload))
+    settle(study.precision)
     data = Data.of(splits, torch.device(device))
     run = Run(study, workload, data, study.trial(0, values(study.search.space, point(study, 0))))
 
@@ -230,6 +243,7 @@ def loop_b(study: Study, tuned: Pool, brief: float, device: str) -> float:
 
 def peak(device: str, _: Study) -> float:
     """fp32 FLOP per second of one one-thread process."""
+    settle("fp32")
     width = 1536 if device == "cpu" else 4096
     a, b = torch.randn(2, width, width, device=device)
     return rate(lambda: a @ b, device) * 2 * width**3
@@ -309,6 +323,7 @@ def measured(study: Study, job: Job, plain: Pool, tuned: Pool, device: str, coun
     a, b, c, most = (statistics.median(values) for values in zip(*rounds, strict=True))
     ratios = {f"c_over_{'ab'[i]}": statistics.median(row[2] / row[i] for row in rounds) for i in (0, 1)}
     names = {"optimizer": study.optimizer, "batch_size": study.batch_size, "arithmetic": study.arithmetic}
+    names |= {"precision": study.precision}
     rates = {"lanes": cost.lanes, "a": a, "b": b, "c": c}
     return names | rates | ratios | {"share_of_peak": c * flop_per_step(study) / most, "rounds": rounds}
 
@@ -322,8 +337,12 @@ def main() -> None:
     parser.add_argument("--optimizer", choices=WRITTEN, default="momentum")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--device", default="auto", help="such as cpu or cuda:1; default: a GPU if there is one")
+    parser.add_argument("--precision", choices=PRECISIONS, default="fp32")
     parser.add_argument("--made-up-data", action="store_true")
+    parser.add_argument("--paper", action="store_true")
     chosen = parser.parse_args()
+    if chosen.paper:
+        chosen.models, chosen.batch_sizes = "resnet8", ",".join(map(str, paper_updates()))
     device = one_device(chosen.device)
     torch.set_num_threads(1)
     rows = []
@@ -332,7 +351,7 @@ def main() -> None:
     for model in chosen.models.split(","):
         asked = map(int, chosen.batch_sizes.split(",")) if chosen.batch_sizes else None
         for batch_size in asked or BATCH_SIZES.get(model, USUAL_BATCH_SIZES):
-            study, job = study_of(model, batch_size, chosen.optimizer, device, chosen.made_up_data)
+            study, job = study_of(model, batch_size, chosen.optimizer, device, chosen.made_up_data, chosen.precision)
             row = {"model": model, **measured(study, job, plain, tuned, device, chosen.rounds)}
             rows.append(row)
             print(
@@ -341,6 +360,9 @@ def main() -> None:
                 f"{row['c_over_a']:7.2f} {row['c_over_b']:7.2f} {row['share_of_peak']:9.1%}",
                 flush=True,
             )
+    if chosen.paper:
+        hours = sum(updates / row["c"] for updates, row in zip(paper_updates().values(), rows, strict=True)) / 3600
+        print(f"100 trials at full budget at each of these batch sizes: {hours:,.2f} h")
     if chosen.json:
         gpu = None if device == "cpu" else torch.cuda.get_device_name(device)
         machine = {"processor": _processor(), "gpu": gpu, "torch": torch.__version__, "platform": platform.platform()}

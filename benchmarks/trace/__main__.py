@@ -2,6 +2,7 @@
 
     python -m benchmarks.trace [--json FILE] [--models cnn,resnet8] [--batch-sizes 2,8] [--optimizer adam] [--lanes 64]
         [--card H100] [--compiled] [--kernels]
+    python -m benchmarks.trace --paper [--compiled]
 
 Each model is traced as the lanes that a GPU would train, and as one model alone (`plain`). Columns: kernels of an
 update of all lanes; megabytes read and written, and MFLOP of products and convolutions, of one lane; launches from
@@ -10,7 +11,8 @@ and, at each precision, the lane-steps a second if every kernel were as fast as 
 (`benchmarks.trace.roofline`). No GPU has confirmed these rates. Takes about a minute.
 
 `--compiled` also counts the update as `torch.compile` would fuse it, which takes ten to thirty seconds for each model
-and batch size. `--kernels` lists every kernel.
+and batch size. `--kernels` lists every kernel. `--paper` traces ResNet-8 at the thirteen batch sizes of the paper and
+adds up the hours of 100 trials at full budget, by the fastest line of each batch size.
 """
 
 from __future__ import annotations
@@ -18,14 +20,14 @@ from __future__ import annotations
 import argparse
 import json
 import platform
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from benchmarks.engine import BATCH_SIZES, MODELS, USUAL_BATCH_SIZES, WRITTEN
+from benchmarks.engine import BATCH_SIZES, MODELS, USUAL_BATCH_SIZES, WRITTEN, paper_updates
 from benchmarks.trace.roofline import CARDS, PRECISIONS, Card
 from benchmarks.trace.updates import LANES, Update, traced
 
@@ -64,6 +66,16 @@ def headlines(update: Update) -> Iterator[str]:
             yield f"{text.format(update.bytes / share)} ({update.arithmetic}; copies: {copied / share:.1f})"
 
 
+def hours(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    """Precision -> hours of the paper's ResNet-8 study without its evaluations."""
+    seconds = dict.fromkeys(PRECISIONS, 0.0)
+    for batch_size, updates in paper_updates().items():
+        for precision in PRECISIONS:
+            fastest = max(row["rates"][precision] for row in rows if row["batch_size"] == batch_size)
+            seconds[precision] += updates / fastest
+    return {precision: each / 3600 for precision, each in seconds.items()}
+
+
 def line(update: Update, row: dict[str, Any]) -> str:
     """A line of the table."""
     speeds = "".join(f"{rate:12,.0f}" for rate in row["rates"].values())
@@ -84,7 +96,10 @@ def main() -> None:
     parser.add_argument("--card", choices=CARDS, default="H100")
     parser.add_argument("--compiled", action="store_true")
     parser.add_argument("--kernels", action="store_true")
+    parser.add_argument("--paper", action="store_true")
     chosen = parser.parse_args()
+    if chosen.paper:
+        chosen.models, chosen.batch_sizes = "resnet8", ",".join(map(str, paper_updates()))
     sizes = list(map(int, chosen.batch_sizes.split(","))) if chosen.batch_sizes else None
     rows, figures = [], []
     print(f"lane-steps a second by the roofline of the {chosen.card}, unmeasured")
@@ -98,6 +113,9 @@ def main() -> None:
         for kernel in update.kernels if chosen.kernels else ():
             print(f"    {kernel.kind:12} {kernel.read:14,} B read {kernel.written:14,} B written  {kernel.name}")
     print(*figures, sep="\n")
+    if chosen.paper:
+        said = ", ".join(f"{each:.2f} h in {precision}" for precision, each in hours(rows).items())
+        print(f"100 trials at full budget at each of these batch sizes, without evaluations: {said}")
     if chosen.json:
         versions = {"torch": torch.__version__, "python": platform.python_version()}
         versions["project"] = metadata.version("batch-size-study")
