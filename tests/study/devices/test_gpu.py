@@ -2,7 +2,7 @@
 
 import json
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -23,10 +23,10 @@ from study.config import preflight
 from study.config.jobs import parse_jobs
 from study.data import streaming
 from study.data.streaming import Streamed
-from study.devices import memory
+from study.devices import memory, precision
 from study.engine import lane_count, lanes, train
 from study.engine.fused import cuda_graph
-from study.records import Study
+from study.records import PRECISIONS, Study
 
 pytestmark = [
     pytest.mark.gpu,
@@ -64,10 +64,12 @@ def test_the_gpu_agrees_with_the_cpus_serial_engine(tmp_path: Path, engine: str,
 
 
 @pytest.fixture(autouse=True)
-def _fp32(monkeypatch: pytest.MonkeyPatch) -> None:
+def _fp32() -> Iterator[None]:
     """As in the workers; torch's convolutions are TF32 by default, which moves losses by more than the tolerance."""
-    for backend in (torch.backends.cuda.matmul, torch.backends.cudnn):
-        monkeypatch.setattr(backend, "allow_tf32", False)
+    before = torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32
+    precision.settle("fp32")
+    yield
+    torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32 = before
 
 
 @pytest.fixture(scope="module")
@@ -169,12 +171,44 @@ def test_bf16_is_near_fp32(resumable, device):
         assert first == pytest.approx(expected, rel=0.05)
 
 
+@pytest.mark.parametrize("low", ["tf32", "bf16"])
 @pytest.mark.parametrize("how", ["linear_chain", "vmap"])
-def test_several_heights_are_admitted(resumable, device, how):
-    for optimizer in ("momentum", "adam"):
-        study = resumable(how, optimizer)
-        heights = list(lane_count.admitted(study, WORKLOADS[how], WORKLOADS[how].data(device), most=32))
-        assert heights[-1] == 32, optimizer
+def test_lanes_in_a_lower_precision_are_near_fp32(resumable, device, how, low):
+    expected = trained(resumable(how), WORKLOADS[how].data(device))
+    precision.settle(low)
+    found = trained(resumable(how, precision=low), WORKLOADS[how].data(device))
+    for index, whole in expected.items():
+        assert found[index].errors["val/loss"][0] == pytest.approx(whole.errors["val/loss"][0], rel=0.05)
+
+
+@pytest.mark.parametrize("how", ["linear_chain", "vmap"])
+@pytest.mark.parametrize("together", [(32, 4, 1), (1,)])
+def test_evaluations_are_recorded_and_replayed(resumable, device, monkeypatch, how, together):
+    """In groups of models that share the memory of their recordings."""
+    study = resumable(how)
+    monkeypatch.setattr(lanes, "EVALUATED_TOGETHER", together)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", message="evaluations are launched kernel by kernel")
+        found = trained(study, WORKLOADS[how].data(device))
+    monkeypatch.delitem(cuda_graph.GRAPHS, "cuda")
+    assert_near(found, trained(study, WORKLOADS[how].data(device)))
+
+
+@pytest.mark.parametrize("low", PRECISIONS)
+@pytest.mark.parametrize("optimizer", ["momentum", "adam"])
+@pytest.mark.parametrize("how", ["linear_chain", "vmap"])
+def test_all_trials_are_measured_in_one_stack(resumable, device, monkeypatch, how, optimizer, low):
+    """Rows of every number of lanes that is tried are near the reference's."""
+    tried: dict[int, bool] = {}
+    add = lane_count._Tries.add
+
+    def noted(self: Any, height: int) -> bool:
+        tried[height] = add(self, height)
+        return tried[height]
+
+    monkeypatch.setattr(lane_count._Tries, "add", noted)
+    train.measure(resumable(how, optimizer, precision=low), WORKLOADS[how], WORKLOADS[how].data(device), most=100)
+    assert tried == {4: True, 100: True, 50: True, 1: True}
 
 
 def test_out_of_memory_is_known_for_what_it_is(device):
