@@ -35,6 +35,11 @@ Watch = Callable[[Study, Tuner], None]
 """Called at the start of a search and after every finished trial."""
 POLL = 2.0
 """Seconds between two reads of the trials of other processes."""
+REPEATS = {
+    True: "bit for bit on this kind of CPU",
+    False: "to rounding: kernels of GPUs may add in another order each time",
+}
+"""Whether the device is a CPU -> how well a trial that is repeated or resumed agrees with itself."""
 
 
 @dataclass(frozen=True)
@@ -305,6 +310,7 @@ def provenance(study: Study, workers: Workers, command: str, shard: Shard) -> di
         "shard": str(shard),
         "tf32": uses_tf32(placement.device, study.precision),
         "cudnn_benchmark": placement.device != "cpu",
+        "repeats": REPEATS[placement.device == "cpu"],
         "python": sys.version.split()[0],
         "versions": _versions(packages),
         "git_commit": _git_commit(),

@@ -9,11 +9,32 @@ from rich.console import Console
 from rich.markup import escape
 
 from analysis.counting import ADAPTIVE_SAMPLERS
+from analysis.labels import counted
 from study import store
 from study.config import fingerprint
 from study.config.jobs import Job
 from study.devices.placement import place
 from study.engine.cost import Cost
+
+LARGE = 1e9
+"""Bytes of all checkpoints together above which they are mentioned."""
+
+
+def of_checkpoints(costs: Sequence[tuple[Job, Cost]], workers: int, console: Console) -> None:
+    """Say how much is written if the checkpoints of the trials under way are large."""
+    trials, job = max(
+        ((min(job.study.search.trials, workers * cost.lanes), job) for job, cost in costs),
+        key=lambda each: each[0] * each[1].checkpoint_bytes,
+        default=(0, None),
+    )
+    if job is None or trials * job.checkpoint_bytes < LARGE or job.placement.checkpoint_minutes is None:
+        return
+    console.print(
+        f"Every {job.placement.checkpoint_minutes:g} minutes the checkpoints of {counted(trials, 'trial')} of "
+        f"{job.study.name} take {trials * job.checkpoint_bytes / 1e9:.2g} GB of disk and the time to write them. "
+        "checkpoint.minutes=60 writes them less often, checkpoint.minutes=null never.\n",
+        markup=False,
+    )
 
 
 def of_order(costs: Sequence[tuple[Job, Cost]], workers: int, console: Console) -> None:

@@ -168,9 +168,8 @@ def train(
         costs, too_large = measured([(job, job.study) for job in jobs], workers, console)
         threading.Thread(target=_import_later, daemon=True).start()  # not before: it would disturb what is timed
         left = _left(costs)
-        cost_table.show(console, left, workers.placement.place, workers.count)
+        _show_cost(jobs, costs, left, workers, console)
         warn.of_order(costs, workers.count, console)
-        warn.of_lanes(jobs, console)
         waiting = [
             Waiting(
                 job,
@@ -218,7 +217,13 @@ def train_searches(
         too_large = run_all(lines, workers, progress.watch, waits)
         for reason in chain(*workers.too_small.values()):
             console.print(f"{reason} The other workers trained it.", style="yellow", markup=False)
+        _show_notes(workers, console)
     return too_large
+
+
+def _show_notes(workers: Workers, console: Console) -> None:
+    while workers.notes:
+        console.print(f"{workers.notes.pop(0)}\n", style="yellow", markup=False)
 
 
 def _import_later() -> None:
@@ -281,11 +286,19 @@ def plan(jobs: Sequence[Job], config_dir: Path | None, console: Console | None) 
         costs, too_large = measured([(job, job.study) for job in jobs], workers, console, measure)
         left = _left(costs)
         if console is not None:
-            cost_table.show(console, left, workers.placement.place, workers.count)
-            warn.of_lanes(jobs, console)
+            _show_cost(jobs, costs, left, workers, console)
             warn.of_precision(jobs, console)
     raise_any(too_large)
     return [work.plan(workers.count) for work in left]
+
+
+def _show_cost(
+    jobs: Sequence[Job], costs: Sequence[tuple[Job, Cost]], left: Sequence[Work], workers: Workers, console: Console
+) -> None:
+    """Show the cost of the work that is `left`, and what may be expensive or unexpected about it."""
+    cost_table.show(console, left, workers.placement.place, workers.count)
+    warn.of_checkpoints(costs, workers.count, console)
+    warn.of_lanes(jobs, console)
 
 
 def _left(costs: Sequence[tuple[Job, Cost]]) -> list[Work]:
@@ -321,6 +334,8 @@ def measured(
     """
     with console.status("Measuring the cost ...") if console else nullcontext():
         found = (measure or workers.measure)([study for _, study in work])
+    if console:
+        _show_notes(workers, console)
     costs = [(what, cost) for (what, _), cost in zip(work, found, strict=True) if isinstance(cost, Cost)]
     return costs, [error for error in found if isinstance(error, TrialTooLarge)]
 

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from helpers import checkpointed, fused
+from house.marks import only_gpu
 from hypothesis import settings
 
 from analysis import figures
@@ -33,8 +34,8 @@ METRICS = [f"{split}/{error}" for split in ("train", "val", "test") for error in
 
 
 def pytest_configure(config):
-    """GPUs are for `-m gpu` alone: all other tests hold the CPU's bits to account."""
-    if config.option.markexpr != "gpu":
+    """GPUs are for runs of GPU tests alone (`-m "gpu and not slow"`): all others hold the CPU's bits to account."""
+    if not only_gpu(config.option.markexpr):
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
 
 

@@ -85,7 +85,7 @@ def train(
     from analysis.load import load
     from analysis.tables import status as progress
     from study import whole_sweep
-    from study.cluster import launch
+    from study.cluster import launch, slurm
     from study.terminal.progress import JobsProgress
 
     if not jobs:
@@ -95,6 +95,8 @@ def train(
         return
     for line in said:
         console.print(line, markup=False)
+    if where.kind == "slurm" and (few := slurm.few_cores(where.launcher)):
+        console.print(f"{few}\n", style="yellow", markup=False)
     with launch.launched(jobs, where, config_dir, command) as looks, JobsProgress(console) as shown:
         for states in looks:
             there = {job.results: None for job in jobs if any(job.results.glob(STUDIES))}

@@ -49,6 +49,7 @@ class Job:
         fingerprint: fingerprint of the workload and optimizer (`study.config.fingerprint`); empty until computed.
         alone: why trials train one at a time although the engine would fuse them; empty: for no such reason.
         mix: train on beside recorded trials whose code or data were others.
+        checkpoint_bytes: bytes in the checkpoint of one trial; 0 until they are estimated.
         until: the width of intervals up to which the sweep goes on; None: it ends with its search.
         until_cost: the most trainings of a sweep that goes on, as a multiple of those of its search.
         together: all batch sizes that the sweep asks for of this workload and optimizer.
@@ -63,6 +64,7 @@ class Job:
     fingerprint: Mapping[str, float] = field(default_factory=dict)
     alone: str = ""
     mix: bool = False
+    checkpoint_bytes: int = 0
     until: Until | None = None
     until_cost: float = 3.0
     together: tuple[int, ...] = ()

@@ -1,8 +1,9 @@
-"""Before a sweep writes anything: builds every workload, loads its data, and takes a few training steps."""
+"""Before a sweep writes anything: builds every workload, loads its data, and takes a few training steps on the CPU."""
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor, nn
@@ -25,7 +26,8 @@ from study.data.resident import EVALUATION_CHUNK, Data
 from study.devices.memory import device_bytes, micro_batch, most_workers
 from study.devices.placement import Placement, slots
 from study.engine.arithmetic import alone, candidates, fused
-from study.engine.can_fuse import lanes_fail, refusal
+from study.engine.can_fuse import check_optimizer, lanes_fail
+from study.engine.checkpoints import bytes_of
 from study.engine.evaluation import measured_names
 from study.errors import UsageError
 from study.records import Study
@@ -55,6 +57,9 @@ def one_thread() -> Iterator[None]:
 @one_thread()
 def settle(jobs: Sequence[Job]) -> list[Job]:
     """Check the jobs and fill in the placement, micro-batch and arithmetic with which this machine trains them.
+
+    The checks run on the CPU, so that this process opens no GPU: the workers train there, and on some clusters a GPU
+    serves one process at a time. An error that only a GPU raises ends the measurement of the cost, in the worker.
 
     Raises:
         UsageError: a workload refuses its arguments, or cannot be trained as the study asks.
@@ -90,6 +95,7 @@ class CheckedWorkload:
         streamed: the data do not fit on the device.
         layout: of images and weights (see `study.data.streaming.layout_for`).
         state: what the model keeps beside its parameters and buffers.
+        fails: question at a small batch size, and kind of device -> why its lanes fail there (`lanes_fail`).
     """
 
     workload: Workload
@@ -100,10 +106,21 @@ class CheckedWorkload:
     streamed: bool
     layout: torch.memory_format
     state: State
+    fails: dict[str, str | None] = field(default_factory=dict)
 
-    def data(self, device: str) -> Data:
+    @property
+    def data(self) -> Data:
         """The first examples as every split."""
-        return Data.of(Splits(self.few, self.few, self.few), torch.device(device), self.layout)
+        return Data.of(Splits(self.few, self.few, self.few), layout=self.layout)
+
+    def lanes_fail(self, study: Study, device: str) -> str | None:
+        """Why lanes of this study fail on a device (see `study.engine.can_fuse.lanes_fail`), found out once for all
+        batch sizes."""
+        small = replace(study, batch_size=min(2, study.workload["train_examples"]))
+        key = json.dumps([small.question(), torch.device(device).type])
+        if key not in self.fails:
+            self.fails[key] = lanes_fail(small, self.workload, self.data, device)
+        return self.fails[key]
 
 
 def _checked(job: Job, checked: dict[str, CheckedWorkload], device: str) -> CheckedWorkload:
@@ -174,11 +191,8 @@ def _check(study: Study, checked: CheckedWorkload, device: str) -> None:
     if not study.evaluation.exact:
         check_apart(study, checked.workload, inputs, checked.layout)
     check_treatments(study, checked.workload)
-    if study.algorithm.update is None and (why := refusal(study, checked.workload, checked.data(device))):
-        raise UsageError(
-            f"{study.optimizer} cannot train {study.name} {why.rstrip('.')}; set its arguments with search.space and "
-            "optimizer.arguments."
-        )
+    if device == "cpu":  # some optimizers of other packages need a GPU: the worker there checks them
+        check_optimizer(study, checked.workload, checked.data)
 
 
 def _as_begun(job: Job) -> Job:
@@ -227,7 +241,8 @@ def _settled(job: Job, checked: CheckedWorkload) -> Job:
         study, why = _with_arithmetic(study, model, checked, placement)
     told = placement.name == "lanes" or (placement.name == "auto" and why != whole)
     placement = replace(placement, workers=workers)
-    return replace(job, study=study, placement=placement, alone=why or "" if told else "")
+    held = bytes_of(study, model)
+    return replace(job, study=study, placement=placement, alone=why or "" if told else "", checkpoint_bytes=held)
 
 
 def _most_evaluated(study: Study, checked: CheckedWorkload, on_cpu: bool) -> int:
@@ -248,13 +263,13 @@ def _with_arithmetic(
 
     With `engine=auto`, only if lanes were tried and failed.
     """
-    forced, few = placement.name == "lanes", checked.data(placement.device)
+    forced = placement.name == "lanes"
     why = alone(model, study) if forced else None
     for name in candidates(model, study, placement.device, forced):
         study = replace(study, arithmetic=name)
         if not fused(study):
             return study, why
-        if (failed := lanes_fail(study, checked.workload, few)) is None:
+        if (failed := checked.lanes_fail(study, placement.device)) is None:
             return study, None
         why = why or failed
     raise AssertionError("the last arithmetic computes every study")

@@ -6,7 +6,7 @@ Trials in a process share them. So they are seeded before every call of user cod
 import hashlib
 import random
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import numpy as np
@@ -20,7 +20,8 @@ def seed(key: int, device: torch.device | None = None) -> None:
     """
     torch.default_generator.manual_seed(key)
     if device is not None and device.type == "cuda":
-        torch.cuda.manual_seed(key)
+        with torch.cuda.device(device):  # `manual_seed` seeds the current GPU
+            torch.cuda.manual_seed(key)
     np.random.seed(key % 2**32)  # noqa: NPY002 (user code may draw from the global generator)
     random.seed(key)
 
@@ -31,11 +32,16 @@ def states() -> list[Any]:
     return [torch.get_rng_state().tolist(), (name, np.asarray(keys).tolist(), *rest), random.getstate()]
 
 
+def of_torch_restored(device: torch.device | None = None) -> AbstractContextManager[None]:
+    """A block after which torch's global generators are in the states that they had before it."""
+    return torch.random.fork_rng([device] if device is not None and device.type == "cuda" else [])
+
+
 @contextmanager
 def restored(device: torch.device | None = None) -> Iterator[None]:
     """A block after which the global generators are in the states that they had before it."""
     legacy, own = np.random.get_state(), random.getstate()  # noqa: NPY002
-    with torch.random.fork_rng([device] if device is not None and device.type == "cuda" else []):
+    with of_torch_restored(device):
         try:
             yield
         finally:

@@ -36,13 +36,32 @@ OUT_OF_MEMORY = (
 """Texts by which libraries report, in errors of other types, that memory ran out."""
 STEP_SHARE = 1 / 8
 """Share of the device's memory for one step; fixed, so that the number of workers changes no micro-batch."""
+SHORT = 0.5
+"""Memory of a GPU is short if less than this share of it is free."""
 
 
 def device_bytes(device: str) -> int:
-    """Total memory of a device. Free memory varies by the minute, and micro-batches must not."""
-    if torch.device(device).type == "cuda":
-        return torch.cuda.get_device_properties(torch.device(device)).total_memory
+    """Total memory of a device. Free memory varies by the minute, and micro-batches must not.
+
+    It opens no GPU: torch reads the properties of all GPUs when it starts to use one of them, and its own
+    test/test_cuda_primary_ctx.py asserts that the others then have no CUDA context.
+    """
+    there = torch.device(device)
+    if there.type == "cuda":
+        return torch.cuda.get_device_properties(there.index or 0).total_memory
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+def free_bytes(device: str) -> int:
+    """Memory of a GPU that this process can still use: what no process holds, and what torch keeps here for reuse.
+
+    It varies by the minute, so only numbers that change no curve may depend on it. It opens the GPU. On other devices:
+    the total memory.
+    """
+    if torch.device(device).type != "cuda":
+        return device_bytes(device)
+    free, _ = torch.cuda.mem_get_info(device)
+    return free + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
 
 
 def micro_batch(batch_size: int, bytes_per_example: float, device_memory: float) -> int:
@@ -71,6 +90,17 @@ def release_cached_memory() -> None:
     gc.collect()  # third-party models and optimizers may be in reference cycles
     if torch.cuda.is_initialized():
         torch.cuda.empty_cache()
+
+
+def release_if_short(device: str) -> None:
+    """Return torch's cached memory of this device if its memory is SHORT: other processes may need it. Otherwise the
+    next tensors take it, which is faster than new memory."""
+    if torch.device(device).type == "cuda" and torch.cuda.is_initialized():
+        gc.collect()
+        free, total = torch.cuda.mem_get_info(device)
+        if free >= SHORT * total:
+            return
+    release_cached_memory()
 
 
 def sent(tensor: Tensor, device: torch.device) -> Tensor:

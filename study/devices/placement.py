@@ -102,16 +102,23 @@ def place(device: str, devices: int) -> str:
 def usable(device: str, key: str = "engine.device") -> str:
     """The requested device, checked on this machine; `auto` is a GPU if there is one.
 
+    It opens no GPU: where a GPU serves one process at a time, that is the worker's.
+
     Raises:
         UsageError: the device cannot be used; the message names the configuration `key`.
     """
-    device = ("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device
+    gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    device = ("cuda" if gpus else "cpu") if device == "auto" else device
     try:
-        if torch.device(device).type == "cpu":
-            return "cpu"  # a CPU has no number
-        torch.empty(0, device=device)
-    except (RuntimeError, AssertionError) as error:
+        asked = torch.device(device)
+    except RuntimeError as error:
         raise UsageError(f"{key} {device!r} cannot be used: {str(error).splitlines()[0]}") from error
+    if asked.type == "cpu":
+        return "cpu"  # a CPU has no number
+    if asked.type != "cuda" or (asked.index or 0) >= gpus:
+        built = torch.backends.cuda.is_built()
+        found = f"finds {gpus} GPUs (see CUDA_VISIBLE_DEVICES and nvidia-smi)" if built else "was built without CUDA"
+        raise UsageError(f"{key} {device!r} cannot be used: torch {found}; choose cpu or auto.")
     return device
 
 

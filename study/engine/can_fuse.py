@@ -9,15 +9,16 @@ from typing import Any
 import torch
 
 from study.data import trees
-from study.data.resident import Data
+from study.data.resident import Data, Source
 from study.devices import generators
 from study.devices.memory import out_of_memory
 from study.engine.evaluation import initial_model, measure
 from study.engine.serial import Run
 from study.engine.timing import started
+from study.errors import UsageError
 from study.records import Study
 from study.space import values
-from workloads.base import Workload
+from workloads.base import Splits, Workload
 from workloads.layers import ghost_layers, keyed_layers
 
 TOLD = (
@@ -30,8 +31,12 @@ TOLD = (
 """Texts of torch's errors -> what they mean, with the cure."""
 
 
-def lanes_fail(study: Study, workload: Workload, data: Data) -> str | None:
+def lanes_fail(study: Study, workload: Workload, data: Data, device: str | None = None) -> str | None:
     """Why two lanes of this model cannot take a step and be measured, with the cure; None if they can.
+
+    Arguments:
+        data: on the CPU where the process must not open a GPU.
+        device: that trains; None: the device of the data.
 
     Raises:
         RuntimeError, MemoryError: memory runs out.
@@ -43,6 +48,7 @@ def lanes_fail(study: Study, workload: Workload, data: Data) -> str | None:
             # An operation without a rule for `vmap` runs lane by lane, slower than training one model after another.
             warnings.filterwarnings("error", message="There is a performance drop")
             lanes = started(replace(study, batch_size=min(2, data.examples)), workload, data, range(2))
+            lanes.stack.predict_as_on(data.device if device is None else torch.device(device))
             before = _generators(data.device)
             lanes.advance(1)
             logs = [lane.log for lane in lanes.lanes]
@@ -54,7 +60,7 @@ def lanes_fail(study: Study, workload: Workload, data: Data) -> str | None:
     except Exception as error:  # code of users may raise any
         if out_of_memory(error):  # a full device must not determine the arithmetic
             raise
-        return _told(error)
+        return told(error)
     if before != _generators(data.device):
         return "its model, loss or errors draw from a global generator, which trials side by side would share"
     return None
@@ -66,8 +72,8 @@ def _generators(device: torch.device) -> list[Any]:
     return [*found, torch.cuda.get_rng_state(device).tolist()] if device.type == "cuda" else found
 
 
-def _told(error: BaseException) -> str:
-    """The reason of an error, with the cure where one is known."""
+def told(error: BaseException) -> str:
+    """Why two lanes failed with this error, with the cure where one is known."""
     text = " ".join(str(error).split())
     for pattern, meaning in TOLD:
         if found := re.search(pattern, text):
@@ -97,6 +103,18 @@ def _alone(workload: Workload, data: Data, study: Study) -> str | None:
             if name not in each or not torch.equal(buffer, each[name]):
                 return f"its buffer {name} {why}; trials side by side share constant buffers only"
     return None
+
+
+def check_optimizer(study: Study, workload: Workload, data: Source) -> None:
+    """Raise UsageError if an optimizer of whole models cannot train this one on the device of the data."""
+    if study.algorithm.update is not None:
+        return
+    few = next(data.chunks("train", range(min(2, data.counts["train"])), 2))
+    if why := refusal(study, workload, Data.of(Splits(few, few, few), data.device, data.layout)):
+        raise UsageError(
+            f"{study.optimizer} cannot train {study.name} {why.rstrip('.')}; set its arguments with search.space and "
+            "optimizer.arguments."
+        )
 
 
 def refusal(study: Study, workload: Workload, data: Data) -> str | None:

@@ -14,10 +14,10 @@ from dataclasses import asdict
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from study.engine.evaluation import Log
-from study.records import Trial
+from study.records import Study, Trial
 
 KEYS = {"torch", "trial", "micro_batch", "steps", "errors", "seconds", "step", "weights", "state"}
 """What a checkpoint holds; see `pack`."""
@@ -69,6 +69,17 @@ class Checkpoint(NamedTuple):
     step: int
     weights: Mapping[str, Tensor]
     state: Mapping[Any, Any]
+
+
+def bytes_of(study: Study, model: nn.Module) -> int:
+    """Bytes of the weights and the optimizer state of one trial. The state of optimizers of whole models is not known
+    before their first step; that of Adam is assumed."""
+    trained = [parameter.detach() for parameter in model.parameters() if parameter.requires_grad]
+    weights = sum(tensor.nbytes for tensor in model.state_dict().values())
+    if study.algorithm.update is None:
+        return weights + 2 * sum(parameter.nbytes for parameter in trained)
+    state = sum(tensor.nbytes for parameter in trained for tensor in study.algorithm.init(parameter).values())
+    return weights * (2 if study.averages else 1) + state
 
 
 def pack(log: Log, checkpoint: Checkpoint) -> bytes:

@@ -29,8 +29,11 @@ PLAIN_SECONDS = 0.25
 PLAIN_SHARE = 0.01
 
 TIMED_STEPS = 32
-"""Most steps in one timing of lanes on a CPU. On a GPU two segments: the host prepares one while the GPU computes the
-other."""
+"""Most steps in one timing of lanes on a CPU."""
+
+SEGMENT_SECONDS = 0.25
+"""The longest segment that is timed whole on a GPU. Of slower steps fewer are timed: to prepare them on the host takes
+little beside."""
 
 
 def update_seconds_of(study: Study, workload: Workload, data: Data, lanes: int) -> float:
@@ -44,12 +47,26 @@ def step_seconds(fused: Lanes) -> float:
     seconds = least_seconds(partial(fused.advance, steps), budget=0)
     whole = study.search.trials * study.train_steps * seconds / steps / len(fused.lanes)
     enough = min(TIMED_SECONDS, TIMED_SHARE * whole)
+    if fused.device.type != "cpu" and enough == TIMED_SECONDS:
+        step = _seconds_behind_others(fused, steps * max(1, int(TIMED_SECONDS / seconds)))
+        if step * SEGMENT_STEPS <= SEGMENT_SECONDS:
+            step = _seconds_behind_others(fused, SEGMENT_STEPS)
+        return step / len(fused.lanes)
     if seconds < enough:
-        most = TIMED_STEPS if fused.device.type == "cpu" else 2 * SEGMENT_STEPS
-        steps *= max(1, min(most // steps, int(enough / seconds)))
+        steps *= max(1, min(TIMED_STEPS // steps, int(enough / seconds)))
     if seconds < 3 * enough:
         seconds = least_seconds(partial(fused.advance, steps), budget=3 * enough)
     return seconds / steps / len(fused.lanes)
+
+
+def _seconds_behind_others(fused: Lanes, steps: int) -> float:
+    """Seconds per update of this many steps behind as many others, whose time is subtracted.
+
+    A GPU computes one segment of steps while the host prepares the next, but nothing hides the preparation of the first
+    one, nor the wait for the losses of the last one.
+    """
+    one, two = (least_seconds(partial(fused.advance, number * steps), budget=0) for number in (1, 2))
+    return max(two - one, two / 4) / steps  # a short timing is noisy; at most, preparation is half of it
 
 
 def plain_cost(

@@ -69,7 +69,14 @@ OPTIMIZERS: dict[str, Optimizer] = {
         own=("weight_decay",),
     ),
     "muon": Optimizer(_MOMENTUM | _ADAM | _DECAY, matrices.muon, matrices.muon_state, elementwise=False),
-    "soap": Optimizer(_SOAP, matrices.soap, matrices.soap_state, elementwise=False, refresh=matrices.refresh_soap),
+    "soap": Optimizer(
+        _SOAP,
+        matrices.soap,
+        matrices.soap_state,
+        elementwise=False,
+        refresh=matrices.refresh_soap,
+        due=matrices.soap_is_due,
+    ),
     "kfac": Optimizer(_KFAC, build=kfac.KFAC, sees_examples=True),
 }
 

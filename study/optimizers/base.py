@@ -37,6 +37,10 @@ def _nothing(parameter: Tensor) -> State:
     return {}
 
 
+def _always(hyperparameters: Values, step: int) -> bool:
+    return True
+
+
 @dataclass(frozen=True)
 class Optimizer:
     """An optimizer: a pure (init, update) pair, and faster forms where measurements justify them.
@@ -49,8 +53,9 @@ class Optimizer:
         elementwise: the rule treats each number alike, so all parameters can be one flat row.
         linear: the rule is linear in parameter, gradient and state, with the same factors for all numbers. It may then
             update the coefficients of a linear combination instead of the parameter (`linear_blocks`).
-        refresh: (state, hyperparameters, step) -> state, called after each update, lane by lane. For occasional work
-            that is too expensive to do on all lanes whenever one lane needs it.
+        refresh: (state, hyperparameters, step) -> state, called after the updates for which it is `due`, lane by lane.
+            For occasional work that is too expensive to do on all lanes whenever one lane needs it.
+        due: (hyperparameters, step) -> whether `refresh` does anything after this update.
         stacked: the rule for many lanes, in place; None: `torch.vmap` of `update`.
         build: (model, hyperparameters, treatments of parameters) -> the serial engine's `torch.optim` optimizer; the
             learning rates of its groups keep their ratios. None: `update` is wrapped.
@@ -65,6 +70,7 @@ class Optimizer:
     elementwise: bool = True
     linear: bool = False
     refresh: Callable[[State, Values, int], State] | None = None
+    due: Callable[[Values, int], bool] = _always
     stacked: Stacked | None = None
     build: Callable[[nn.Module, Values, Treatments], torch.optim.Optimizer] | None = None
     optional: Mapping[str, Legal] = field(default_factory=lambda: DECAYS | AVERAGE | CLIP)
@@ -130,7 +136,7 @@ class Plain(torch.optim.Optimizer):
         assert self.rule.update is not None
         new, state = self.rule.update(parameter, parameter.grad, held, scalars, count)
         parameter.copy_(new)
-        if self.rule.refresh is not None:
+        if self.rule.refresh is not None and self.rule.due(self.hyperparameters, step):
             state = self.rule.refresh(state, self.hyperparameters, step)
         self.state[parameter] = {"step": step, **state}
 

@@ -79,17 +79,21 @@ def soap(w: Tensor, g: Tensor, s: State, h: Scalars, t: Tensor) -> tuple[Tensor,
     return torch.where(moves, w - size * direction, w), state
 
 
+def soap_is_due(h: Values, step: int) -> bool:
+    """Whether `refresh_soap` follows update number `step`: the first, then every `precondition_frequency` updates."""
+    return (step - 1) % int(h["precondition_frequency"]) == 0
+
+
 def refresh_soap(s: State, h: Values, step: int) -> State:
-    """Set the basis at the first update; every `precondition_frequency` updates, one step of power iteration."""
-    seen = step - 1
+    """Set the basis at the first update; when it is due later, make one step of power iteration."""
     sides = [side for side in ("left", "right") if side in s]
-    if not sides or seen % int(h["precondition_frequency"]):
+    if not soap_is_due(h, step):
         return s
     state = dict(s)
     for side in sides:
         if not s[side].isfinite().all():  # diverged: the engine will notice
             return s
-        if seen == 0:
+        if step == 1:
             state[f"{side}_basis"] = _eigenvectors(s[side]).flip(1)
             continue
         product = s[side] @ s[f"{side}_basis"]

@@ -69,10 +69,10 @@ class Dispatch:
     """
 
     def __init__(self, supply: Supply, pipes: Sequence[Pipe], room: Callable[[Queue], int]) -> None:
-        self._supply, self._pipes, self._room = supply, pipes, room
+        self._supply, self._pipes, self._room = supply, list(pipes), room
         self._orders: dict[Pipe, _Order] = {}
         self._returned: dict[Queue, list[Trial]] = {}
-        """Trials of workers with too little memory."""
+        """Trials of workers that have too little memory for them, or that ended."""
         self._too_small: dict[Queue, set[Pipe]] = {}
         """The workers on whose devices the trials of a search do not fit."""
 
@@ -142,10 +142,24 @@ class Dispatch:
         Returns:
             True if they fit on no worker.
         """
+        queue = self._taken_back(pipe)
+        self._too_small.setdefault(queue, set()).add(pipe)
+        nowhere = len(self._too_small[queue]) == len(self._pipes)
+        if nowhere:
+            self._supply.too_large(queue, reason)
+        return nowhere
+
+    def replaced(self, pipe: Pipe, other: Pipe) -> None:
+        """A worker has ended, and another process has taken its place: the trials under way are given out again."""
+        self._taken_back(pipe)
+        self._pipes[self._pipes.index(pipe)] = other
+        for workers in self._too_small.values():
+            if pipe in workers:
+                workers.remove(pipe)
+                workers.add(other)
+
+    def _taken_back(self, pipe: Pipe) -> Queue:
+        """The search of a worker that ends its order; its trials under way are returned."""
         order = self._orders.pop(pipe)
         self._returned.setdefault(order.queue, []).extend(order.under_way.values())
-        self._too_small.setdefault(order.queue, set()).add(pipe)
-        nowhere = len(self._too_small[order.queue]) == len(self._pipes)
-        if nowhere:
-            self._supply.too_large(order.queue, reason)
-        return nowhere
+        return order.queue

@@ -39,6 +39,7 @@ class Train:
         lanes: trials to train at once.
         proposals: the first trials, at least one and at most `room`.
         room: number of trials that the worker trains at once: `lanes`, or 1 if each trial has data of its own.
+        records: whether updates may be recorded as CUDA graphs.
     """
 
     study: Study
@@ -46,22 +47,25 @@ class Train:
     lanes: int
     proposals: tuple[Proposal, ...]
     room: int
+    records: bool = True
 
 
 @dataclass(frozen=True)
 class Measure:
-    """Order: measure the cost of a trial of the study; the worker reports `Measured` or `TooLarge`.
+    """Order: measure the cost of a trial of the study; the worker reports `Measured`, `TooLarge` or `NotRecorded`.
 
     Attributes:
         most: highest stack to try if `lanes` is None.
         lanes: trials at once; None: the fastest number.
         neighbour: the cost at a neighbouring batch size, if it is known.
+        records: whether updates may be recorded as CUDA graphs.
     """
 
     study: Study
     most: int
     lanes: int | None
     neighbour: Cost | None = None
+    records: bool = True
 
 
 @dataclass(frozen=True)
@@ -135,6 +139,14 @@ class TooLarge:
 
 
 @dataclass(frozen=True)
+class NotRecorded:
+    """Report: the worker exits because an update, or an evaluation, could not be recorded as a CUDA graph. `reason`:
+    the first error. Another process takes its place, with what was ordered."""
+
+    reason: str
+
+
+@dataclass(frozen=True)
 class Crashed:
     """Report: the worker exits because of this error. `lost`: it only says that another rank of the team is gone."""
 
@@ -145,4 +157,4 @@ class Crashed:
 Order = Train | Measure
 News = Given | StepLimits | Stored
 Request = AskTrials | AskCheckpoint
-Report = Checkpoint | Finished | Measured | TooLarge | Crashed
+Report = Checkpoint | Finished | Measured | TooLarge | NotRecorded | Crashed

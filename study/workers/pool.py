@@ -63,14 +63,18 @@ class Workers:
         self.too_small: dict[Queue, list[str]] = {}
         """Searches that do not fit on the devices of some workers, with their messages; the other workers train
         them."""
+        self.notes: list[str] = []
+        """Messages for the user that nothing has shown yet."""
+        self._not_recorded: dict[str, set[int]] = {}
+        """`curve` of studies that cannot be recorded -> the places in the pool of the workers that tried."""
+        self._import_path, self._data = import_path, data or {}
         self._pipes: list[Connection] = []
         self._followers: list[Connection] = []
         self._processes: dict[Connection, Any] = {}
         try:
             for number, ranks in enumerate(self._ranks(placement.workers or 1)):
-                setting = Setting(placement, import_path, number, data or {})
-                self._pipes.append(self._start(setting, ranks[0]))
-                self._followers += [self._start(setting, rank) for rank in ranks[1:]]
+                self._pipes.append(self._start(number, ranks[0]))
+                self._followers += [self._start(number, rank) for rank in ranks[1:]]
         except BaseException:
             self.__exit__()
             raise
@@ -87,15 +91,42 @@ class Workers:
         self._meeting, ranks = distributed.ranks(count, self.placement.devices)
         return ranks
 
-    def _start(self, setting: Setting, rank: Rank | None) -> Connection:
-        """Start a process; returns the parent's end of the pipe to it."""
+    def _start(self, number: int, rank: Rank | None) -> Connection:
+        """Start a process at this place in the pool; returns the parent's end of the pipe to it."""
         try:
             process, pipe = start.worker()
         except (EOFError, ConnectionError) as error:
             raise WorkerError(f"{death(start.SERVER_DIED)}. The same command continues.") from error
         self._processes[pipe] = process
-        self._send(pipe, (setting, rank))
+        self._send(pipe, (Setting(self.placement, self._import_path, number, self._data), rank))
         return pipe
+
+    def _started_again(self, pipe: Connection, study: Study, reason: str) -> Connection:
+        """Start another process in the place of a worker that could not record an update of a study; such updates are
+        not recorded any more. Returns the parent's end of the pipe to it. Teams record nothing, so it has one rank.
+
+        Raises:
+            WorkerError: the worker was not to record that update.
+        """
+        number, tried = self._pipes.index(pipe), self._not_recorded.setdefault(curve(study), set())
+        if number in tried:
+            raise WorkerError(f"{study.name} with {study.optimizer} was recorded again, although {reason}.")
+        if not tried:
+            self.notes.append(
+                f"{study.name} with {study.optimizer}: {reason}. So it is launched kernel by kernel, which takes "
+                "longer. Look for .item(), for copies between host and GPU and for linear algebra in the model, the "
+                "loss and the errors."
+            )
+        tried.add(number)
+        process = self._processes.pop(pipe)
+        process.kill()
+        process.join()
+        pipe.close()
+        self._pipes[number] = self._start(number, None)
+        return self._pipes[number]
+
+    def _may_record(self, study: Study) -> bool:
+        return curve(study) not in self._not_recorded
 
     def __enter__(self) -> Workers:
         return self
@@ -138,6 +169,9 @@ class Workers:
                     self.too_small.setdefault(queue, []).append(message.reason)
                     if dispatch.too_large(pipe, message.reason):
                         del self.too_small[queue]
+                elif isinstance(message, messages.NotRecorded):
+                    study = dispatch.queue(pipe).study
+                    dispatch.replaced(pipe, self._started_again(pipe, study, message.reason))
                 elif isinstance(message, messages.Checkpoint):
                     dispatch.queue(pipe).checkpoints[message.index] = message.content
                 elif isinstance(message, messages.AskCheckpoint):
@@ -151,7 +185,8 @@ class Workers:
 
     def _order(self, queue: Queue, proposals: tuple[messages.Proposal, ...]) -> messages.Train:
         cost = self.cost_of(queue.study)
-        return messages.Train(queue.study, cost.heights, cost.lanes, proposals, self._room(queue))
+        records = self._may_record(queue.study)
+        return messages.Train(queue.study, cost.heights, cost.lanes, proposals, self._room(queue), records)
 
     def _room(self, queue: Queue) -> int:
         """Number of trials of a search that a worker trains at once."""
@@ -168,23 +203,26 @@ class Workers:
         takes the place of its cost.
         """
         found: dict[int, Cost | TrialTooLarge] = {}
-        todo = [(number, self._pipes) for number in range(len(studies))]  # with the workers not tried yet
-        busy: dict[Connection, tuple[int, Sequence[Connection]]] = {}
+        everyone: Sequence[int] = range(self.count)
+        todo = [(number, everyone) for number in range(len(studies))]  # with the workers not tried yet
+        busy: dict[int, tuple[int, Sequence[int]]] = {}
         while todo or busy:
-            for pipe in self._pipes:
-                mine = next((each for each in todo if pipe in each[1]), None)
-                if pipe not in busy and mine is not None:
+            for worker, pipe in enumerate(self._pipes):
+                mine = next((each for each in todo if worker in each[1]), None)
+                if worker not in busy and mine is not None:
                     todo.remove(mine)
-                    busy[pipe] = mine
+                    busy[worker] = mine
                     self._send(pipe, self._measurement(studies[mine[0]]))
-            for pipe in self._ready(list(busy)):
-                message = self._receive(pipe)
-                number, able = busy.pop(pipe)
-                others = [other for other in able if other is not pipe]
+            for pipe in self._ready([self._pipes[worker] for worker in busy]):
+                message, worker = self._receive(pipe), self._pipes.index(pipe)
+                number, able = busy.pop(worker)
+                study, others = studies[number], [other for other in able if other != worker]
                 if isinstance(message, messages.Measured):
-                    study = studies[number]
                     self._costs[_key(study)] = found[number] = message.cost
                     self._by_size.setdefault(curve(study), {})[study.batch_size] = message.cost
+                elif isinstance(message, messages.NotRecorded):
+                    self._started_again(pipe, study, message.reason)
+                    todo.insert(0, (number, able))
                 elif others:
                     todo.append((number, others))
                 else:
@@ -197,7 +235,8 @@ class Workers:
         known = self._by_size.get(curve(study), {})
         nearest = min(known, key=lambda size: abs(math.log(size / study.batch_size)), default=None)
         most = -(-study.search.trials // self.count)
-        return messages.Measure(study, most, self.placement.lanes, None if nearest is None else known[nearest])
+        neighbour = None if nearest is None else known[nearest]
+        return messages.Measure(study, most, self.placement.lanes, neighbour, self._may_record(study))
 
     def _ready(self, pipes: list[Connection], timeout: float | None = None) -> list[Connection]:
         """Wait for a message; returns the pipes that have one, in the order of `pipes`. None has one after `timeout`

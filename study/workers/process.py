@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from study.devices.distributed import Rank, Team
     from study.devices.placement import Placement
     from study.engine.checkpoints import Pace
+    from study.engine.cost import Cost
     from study.engine.serial import Proposals
     from workloads.base import Splits, Workload
 
@@ -148,12 +149,16 @@ def work(pipe: Connection) -> None:
     with uncollected():
         from study.devices.distributed import Team, lost
         from study.engine import train  # noqa: F401 - now, while the parent reads its configuration
+        from study.engine.fused.cuda_graph import CannotRecord
     os.environ.pop("PYTHONSAFEPATH", None)  # the pool set it for this process, not for what a workload starts
     try:
         setting, rank = pipe.recv()
         serve(pipe, setting, rank.join() if rank else Team(), rank)
     except (EOFError, ConnectionError):
         return
+    except CannotRecord as error:
+        with suppress(ConnectionError):
+            pipe.send(messages.NotRecorded(str(error)))
     except Exception as error:
         with suppress(ConnectionError):
             pipe.send(messages.Crashed(_for_people(error), lost(error)))
@@ -202,13 +207,18 @@ def serve(pipe: Connection | None, setting: Setting | None, team: Team, rank: Ra
         pipe: to the parent; None on ranks above 0 under torchrun.
         setting: None as `pipe`; all ranks use the setting of rank 0.
     """
-    from study.devices.memory import release_cached_memory
+    import torch
+
+    from study.devices.memory import release_if_short
 
     setting = team.broadcast(lambda: setting)
     assert setting is not None
-    worker = _Worker(pipe, setting, team, _prepared(setting, rank))
+    device = _prepared(setting, rank)
+    if team.size > 1:  # NCCL connects when it is first used: if that fails, then before data are loaded
+        team.sum(torch.zeros((), device=device))
+    worker = _Worker(pipe, setting, team, device)
     while True:
-        release_cached_memory()  # other processes on the device may need the memory before the next order comes
+        release_if_short(device)  # before it waits: other processes on the device may need the memory
         worker.obey(team.broadcast(partial(_next_order, pipe)))
 
 
@@ -250,6 +260,7 @@ class _Worker:
         """Carry out one order. If a trial does not fit in memory, report it; raise every other error."""
         from study.devices.memory import out_of_memory, too_large
         from study.engine.checkpoints import Pace
+        from study.engine.fused.cuda_graph import recording
 
         parent = _Parent(self.pipe, self.team, Pace(None))
         try:
@@ -258,24 +269,47 @@ class _Worker:
                 return  # the batch is too small to give this rank a part
             pace = Pace(self.placement.checkpoint_minutes, team.broadcast)
             parent = _Parent(self.pipe, team, pace, order if isinstance(order, messages.Train) else None)
-            self._carry_out(order, team, parent)
+            with recording(order.records):
+                self._carry_out(order, team, parent)
         except Exception as error:
             if not (out_of_memory(error) and parent.team.agreed(error)):
                 raise
             parent.report(messages.TooLarge(too_large(order.study, self.device, error)))
 
     def _carry_out(self, order: messages.Order, team: Team, parent: _Parent) -> None:
-        from study.engine import train
-
         if isinstance(order, messages.Measure):
-            workload, data = self._load(order.study)
-            shared = data.shared(team)
-            cost = train.measure(order.study, workload, shared, order.most, order.lanes, order.neighbour)
-            parent.report(messages.Measured(cost))
+            parent.report(messages.Measured(self._measured(order, team)))
             return
         for study, proposals in by_data(order.study, parent):
             for curve in self._trained(study, team, proposals, order):
                 parent.report(messages.Finished(curve))
+
+    def _measured(self, order: messages.Measure, team: Team) -> Cost:
+        """The cost of a trial. The parent checked the study on the CPU: errors of a GPU turn up here.
+
+        Raises:
+            UsageError: the optimizer cannot train the model on this device.
+            Failed: lanes cannot train it.
+        """
+        from study.devices.memory import out_of_memory
+        from study.engine import can_fuse, train
+        from study.engine.arithmetic import fused
+        from study.engine.fused.cuda_graph import CannotRecord
+
+        study, on_gpu = order.study, self.device != "cpu"
+        workload, data = self._load(study)
+        if on_gpu:
+            can_fuse.check_optimizer(study, workload, data)
+        try:
+            return train.measure(study, workload, data.shared(team), order.most, order.lanes, order.neighbour)
+        except Exception as error:
+            if not (on_gpu and fused(study)) or isinstance(error, CannotRecord) or out_of_memory(error):
+                raise
+            raise Failed(
+                f"trials of {study.name} with {study.optimizer} at batch size {study.batch_size:,} cannot train side "
+                f"by side on {self.device}, although they can on the CPU: {can_fuse.told(error)}. Choose engine=serial "
+                "and, if the study has begun, another results=DIR."
+            ) from error
 
     def _trained(self, study: Study, team: Team, proposals: Proposals, order: messages.Train) -> Iterator[Curve]:
         """The curves of the proposed trials, which share the data of `study`. Ends without holding the data."""

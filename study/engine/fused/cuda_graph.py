@@ -21,6 +21,14 @@ from study.data.trees import Tree
 from study.devices.memory import out_of_memory
 
 
+class CannotRecord(Exception):
+    """A function cannot be recorded; the process must end.
+
+    After some failed recordings torch's allocator frees no memory any more (https://github.com/pytorch/pytorch/pull/180395
+    cures it), and the memory of the recording is lost (https://github.com/pytorch/pytorch/pull/190308 is open).
+    """
+
+
 class CudaGraph:
     """A `torch.cuda.CUDAGraph`, recorded on a stream of its own, because CUDA cannot record the default stream.
 
@@ -88,6 +96,18 @@ GRAPHS: dict[str, Callable[[torch.device, str, CudaGraph | None], CudaGraph]] = 
 F = TypeVar("F", bound=Callable[..., Tree])
 
 
+@contextmanager
+def recording(allowed: bool) -> Iterator[None]:
+    """A block in which `replayed` records functions, or leaves them as they are."""
+    before = dict(GRAPHS)
+    if not allowed:
+        GRAPHS.clear()
+    try:
+        yield
+    finally:
+        GRAPHS.update(before)
+
+
 def replayed(function: F, device: torch.device, purpose: str, others: Iterable[Callable[..., Tree]] = ()) -> F:
     """The same function, replayed from a recording if the device supports it.
 
@@ -100,7 +120,7 @@ def replayed(function: F, device: torch.device, purpose: str, others: Iterable[C
     """
     if device.type not in GRAPHS:
         return function
-    beside = next((other.graph for other in others if isinstance(other, Replayed) and other.graph), None)
+    beside = next((other.graph for other in others if isinstance(other, Replayed)), None)
     return cast(F, Replayed(function, GRAPHS[device.type](device, purpose, beside), purpose))
 
 
@@ -108,22 +128,22 @@ class Replayed:
     """A function that runs and is recorded at its first call, and is replayed at later calls.
 
     Attributes:
-        graph: the recording; None if it failed.
+        graph: the recording.
+
+    Raises:
+        CannotRecord: at the first call.
     """
 
     def __init__(self, function: Callable[..., Tree], graph: CudaGraph, purpose: str) -> None:
-        self._function, self._purpose = function, purpose
-        self.graph: CudaGraph | None = graph
+        self._function, self._purpose, self.graph = function, purpose, graph
         self._found: Tree | None = None
         self._held: Sequence[Tensor] = ()
         """The tensors that the recorded kernels read; `__call__` copies its arguments into them."""
         self._latest: Sequence[Tensor] = ()
 
     def __call__(self, *arguments: Tensor) -> Tree:
-        if self.graph is None:
-            return self._function(*arguments)
         if self._found is None:
-            return self._record(self.graph, arguments)
+            return self._record(arguments)
         for held, given, before in zip(self._held, arguments, self._latest, strict=True):
             if given is not before:  # some arguments are the same tensor in many calls
                 held.copy_(given)
@@ -131,20 +151,18 @@ class Replayed:
         self.graph.replay()
         return trees.cloned(self._found)
 
-    def _record(self, graph: CudaGraph, arguments: Sequence[Tensor]) -> Tree:
-        found = graph.run(lambda: self._function(*arguments))
+    def _record(self, arguments: Sequence[Tensor]) -> Tree:
+        found = self.graph.run(lambda: self._function(*arguments))
         held = [argument.clone() for argument in arguments]
         try:
-            self._found = graph.record(lambda: self._function(*held))
+            self._found = self.graph.record(lambda: self._function(*held))
             self._held, self._latest = held, arguments
         except RuntimeError as error:
             chain = list(_with_contexts(error))  # ending a failed recording raises again
             if full := next(filter(out_of_memory, chain), None):
                 raise full from None
-            self.graph = None
             reason = str(chain[-1]).partition("\n")[0]
-            what = f"{self._purpose} are launched kernel by kernel, as they cannot be recorded: {reason}"
-            warnings.warn(what, stacklevel=2)
+            raise CannotRecord(f"{self._purpose} cannot be recorded as a CUDA graph: {reason}") from error
         return found
 
 

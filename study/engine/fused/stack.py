@@ -6,7 +6,7 @@ parameters of one model (see `Layout`), p of them trained.
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from itertools import groupby
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from weakref import ref
 
 import torch
@@ -77,6 +77,13 @@ class Stack:
         """Whether outputs are computed one model after another, so that no other row can change a model's bits."""
         return self._form.predicts_alone(self.weights.device)
 
+    def predict_as_on(self, device: torch.device) -> None:
+        """Compute outputs as on another device: one model after another, or all at once."""
+        alone = self._form.predicts_alone(device)
+        if alone != self.predicts_alone:
+            form: Any = type(self._form.__name__, (self._form,), {"predicts_alone": staticmethod(lambda _: alone)})
+            self._form = form
+
     def load(self, row: int, model: nn.Module) -> None:
         """Set a row to this model, with the initial optimizer state.
 
@@ -145,8 +152,10 @@ class Stack:
         return self._made[1]
 
     def refresh(self, row: int, hyperparameters: Values, step: int) -> None:
-        """Run the optimizer's `refresh` on a row after its update number `step` (from 1)."""
+        """Run the optimizer's `refresh` on a row after its update number `step` (from 1), if it is due."""
         assert self.optimizer.refresh is not None
+        if not self.optimizer.due(hyperparameters, step):
+            return
         for name in self.layout.trained:
             held = {key: tensor[row] for key, tensor in self.state_of(name).items()}
             for key, tensor in self.optimizer.refresh(held, hyperparameters, step).items():

@@ -1,6 +1,7 @@
 """What needs no cluster of its own: refusals, the order of jobs, what a launcher is told, and jobs on this machine."""
 
 import os
+import re
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -8,12 +9,13 @@ import pandas as pd
 import pytest
 from helpers.made_workload import FAILING, own_folder
 from hydra.core.config_store import ConfigStore
+from omegaconf import OmegaConf
 
 from study import whole_sweep
 from study.__main__ import main
 from study.cluster import job_process, launch, slurm
 from study.config import compose
-from study.config.compose import EXTRAS
+from study.config.compose import CONF, EXTRAS
 from study.config.jobs import parse_jobs
 from study.devices import placement
 from study.devices.cores import cores
@@ -89,6 +91,35 @@ def test_what_is_asked_reaches_the_launcher():
     assert launcher["partition"] == "gpu"
     assert launcher["additional_parameters"] == {"mail-type": "END"}
     assert launcher["timeout_min"] >= launch.LEAST_MINUTES
+
+
+@pytest.mark.parametrize(
+    ("launcher", "cure"),
+    [
+        ({}, None),
+        ({"cpus_per_task": 1}, None),
+        ({"gpus_per_node": 0, "cpus_per_task": 1}, None),
+        ({"gpus_per_node": 1, "cpus_per_task": 2}, None),
+        ({"gpus_per_node": 1}, "1 CPU core for 1 GPU, .*hydra.launcher.cpus_per_task=2"),
+        ({"gpus_per_task": 2, "cpus_per_task": 2}, "2 CPU cores for 2 GPUs, .*hydra.launcher.cpus_per_task=4"),
+        ({"gpus_per_node": "a100:4", "cpus_per_task": 7}, "7 CPU cores for 4 GPUs, .*cpus_per_task=8"),
+        ({"gres": "gpu", "cpus_per_task": 1}, "cpus_per_task=2"),
+        ({"gres": "shard:1,gpu:a100:2(S:0-1)", "cpus_per_task": 3}, "3 CPU cores for 2 GPUs, .*cpus_per_task=4"),
+        ({"gres": "shard:1", "cpus_per_task": 1}, None),
+        ({"gpus_per_node": 2, "cpus_per_task": 1, "cpus_per_gpu": 2}, None),
+        ({"gpus_per_node": 2, "cpus_per_task": 4, "cpus_per_gpu": 1}, "2 CPU cores for 2 GPUs, .*cpus_per_gpu=2"),
+        ({"additional_parameters": {"gpus": 1}, "cpus_per_task": 1}, "hydra.launcher.cpus_per_task=2"),
+    ],
+)
+def test_jobs_with_gpus_need_cores(launcher, cure):
+    said = slurm.few_cores(launcher)
+    assert said is None if cure is None else re.search(cure, said)
+
+
+def test_the_default_of_slurm_gives_a_gpu_its_cores():
+    launcher = OmegaConf.load(CONF / "cluster/slurm.yaml").hydra.launcher
+    assert slurm.few_cores({**launcher, "gpus_per_node": 1}) is None
+    assert slurm.few_cores({**launcher, "gpus_per_node": 2}) is not None
 
 
 def test_as_yaml_lists_what_a_cluster_can_be_told():

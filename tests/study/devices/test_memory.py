@@ -1,6 +1,8 @@
 """Micro-batches fit, accumulate to the large batch, and shrink when memory runs out; bf16 is another precision."""
 
+from contextlib import contextmanager
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -11,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from study import store
-from study.devices import memory
+from study.devices import generators, memory
 from study.engine import serial
 from study.user_code import activations
 
@@ -92,6 +94,67 @@ def test_micro_batches_cover_the_batch_in_equal_parts(batch_size, example, room)
     assert micro == 1 or micro * example * memory.WORKING_SET <= memory.STEP_SHARE * room
     workers = memory.most_workers(micro, example, room)
     assert workers == 1 or workers * micro * example * memory.WORKING_SET <= memory.SHARE * room * (1 + 1e-9)
+
+
+GIB = 2**30
+
+
+@pytest.fixture
+def gpu(monkeypatch):
+    """A GPU of 80 GiB whose numbers a test sets; `emptied` counts how often torch's cache was returned."""
+    there = SimpleNamespace(free=10 * GIB, reserved=30 * GIB, allocated=25 * GIB, emptied=0)
+
+    def empty_cache():
+        there.emptied += 1
+
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (there.free, 80 * GIB))
+    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda device: there.reserved)
+    monkeypatch.setattr(torch.cuda, "memory_allocated", lambda device: there.allocated)
+    monkeypatch.setattr(torch.cuda, "empty_cache", empty_cache)
+    return there
+
+
+def test_free_memory_is_what_no_process_holds_and_what_torch_keeps_for_reuse(gpu):
+    assert memory.free_bytes("cuda:1") == 15 * GIB
+    assert memory.free_bytes("cpu") == memory.device_bytes("cpu") > 0
+
+
+@pytest.mark.parametrize(("free", "emptied"), [(79, 0), (40, 0), (39, 1), (0, 1)])
+def test_an_order_takes_over_the_memory_of_the_one_before_unless_it_is_short(gpu, free, emptied):
+    gpu.free = free * GIB
+    memory.release_if_short("cuda:0")
+    assert gpu.emptied == emptied
+
+
+def test_micro_batches_do_not_depend_on_free_memory(monkeypatch):
+    asked = []
+
+    def properties(index):
+        asked.append(index)
+        return SimpleNamespace(total_memory=80 * GIB)
+
+    monkeypatch.setattr(torch.cuda, "get_device_properties", properties)
+    assert [memory.device_bytes(device) for device in ("cuda", "cuda:0", "cuda:3")] == [80 * GIB] * 3
+    assert asked == [0, 0, 3]
+
+
+def test_the_generator_of_the_given_gpu_is_seeded(monkeypatch):
+    current, seeded = [0], []
+
+    @contextmanager
+    def chosen(device):
+        current.append(device.index)
+        yield
+        current.pop()
+
+    monkeypatch.setattr(torch.cuda, "device", chosen)
+    monkeypatch.setattr(torch.cuda, "manual_seed", lambda key: seeded.append((current[-1], key)))
+    with generators.restored():
+        generators.seed(7, torch.device("cuda", 2))
+        generators.seed(7, CPU)
+    assert seeded == [(2, 7)]
+    assert current == [0]
 
 
 def test_what_autograd_saves_is_counted_once_and_without_parameters():

@@ -8,11 +8,15 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from study import run
 from study.cluster import job_process, launch
 from study.config import preflight
 from study.config.jobs import parse_jobs
 from study.devices import distributed, placement
 from study.devices.placement import Placement
+from study.engine.cost import Cost
+from study.errors import UsageError
+from study.store.claims import WHOLE
 from study.workers import process
 
 GPUS = 4
@@ -24,7 +28,77 @@ def machine(monkeypatch):
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: GPUS)
-    monkeypatch.setattr(placement, "usable", lambda device: "cuda" if device == "auto" else device)
+    monkeypatch.setattr(torch.backends.cuda, "is_built", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: SimpleNamespace(total_memory=2**34))
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: f"GPU of {device}")
+
+
+OPENING = ["init", "_lazy_init", "set_device", "current_device", "current_stream", "synchronize", "mem_get_info"]
+OPENING += ["empty_cache", "get_rng_state", "set_rng_state", "manual_seed", "Stream", "CUDAGraph"]
+"""Functions and classes of torch.cuda that open a GPU."""
+
+
+@pytest.fixture
+def opened(monkeypatch):
+    """The calls that open a GPU. A tensor on a GPU is an error here anyway."""
+    calls = []
+    for name in OPENING:
+        monkeypatch.setattr(torch.cuda, name, lambda *_, name=name, **__: calls.append(name))
+    return calls
+
+
+RADAM = ["optimizer=torch", "optimizer.target=torch.optim.RAdam", "search.space.learning_rate=[0.001,0.01]"]
+
+
+@pytest.mark.parametrize(
+    ("words", "arithmetic"), [(["engine=lanes"], "linear_chain"), (["engine=serial"], "plain"), (RADAM, "plain")]
+)
+def test_the_process_that_starts_workers_opens_no_gpu(opened, words, arithmetic):
+    """On many clusters a GPU serves one process at a time, which must be the worker."""
+    [job] = preflight.settle(parse_jobs(["batch_size=32", "engine.device=cuda:1", *words]))
+    workers = SimpleNamespace(placement=job.placement, count=1, cost_of=lambda study: Cost(1.0, 1.0, 1.0))
+    record = run.provenance(job.study, workers, "", WHOLE)
+    assert (job.study.arithmetic, record["gpu"]) == (arithmetic, "GPU of cuda:1")
+    assert record["repeats"].startswith("to rounding")
+    assert opened == []
+
+
+def test_lanes_are_checked_once_for_all_batch_sizes(monkeypatch):
+    found = []
+    monkeypatch.setattr(preflight, "lanes_fail", lambda study, *_: found.append(study.batch_size))
+    jobs = preflight.settle(parse_jobs(["batch_size=1,32,64", "optimizer=sgd,momentum", "engine.device=cuda"]))
+    assert {job.study.arithmetic for job in jobs} == {"linear_chain"}
+    assert found == [2, 2]  # one for each optimizer
+
+
+@pytest.mark.parametrize(
+    ("device", "found"),
+    [
+        ("auto", "cuda"),
+        ("cuda", "cuda"),
+        ("cuda:3", "cuda:3"),
+        ("cpu", "cpu"),
+        ("cuda:4", "torch finds 4 GPUs"),
+        ("cuda:x", "Invalid device"),
+        ("mps", "torch finds 4 GPUs"),
+    ],
+)
+def test_a_device_is_looked_up_without_opening_it(opened, device, found):
+    if found.startswith("c"):
+        assert placement.usable(device) == found
+    else:
+        with pytest.raises(UsageError, match=f"engine.device '{device}' cannot be used: .*{found}"):
+            placement.usable(device)
+    assert opened == []
+
+
+def test_without_a_gpu_it_is_said_why(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert placement.usable("auto") == "cpu"
+    for built, why in ((True, "finds 0 GPUs"), (False, "was built without CUDA")):
+        monkeypatch.setattr(torch.backends.cuda, "is_built", lambda built=built: built)
+        with pytest.raises(UsageError, match=f"torch {why}"):
+            placement.usable("cuda")
 
 
 @pytest.mark.parametrize(("devices", "workers"), [(2, 2), (3, 1), (4, 1)])
@@ -107,9 +181,43 @@ def test_jobs_have_gpus_apart(tmp_path, monkeypatch, engine, n_jobs, seen, each)
     assert {job.placement.workers for job in divided} == {each}
 
 
-def test_gpus_that_were_granted_keep_their_names(monkeypatch):
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "7,5,GPU-2ba3,1")
-    assert placement.gpus_apart(2, 2) == ["7,5", "GPU-2ba3,1"]
+@pytest.mark.parametrize(
+    ("granted", "count", "processes", "each", "seen"),
+    [
+        ("7,5,GPU-2ba3,1", 4, 2, 2, ["7,5", "GPU-2ba3,1"]),
+        ("0,2,5", 3, 3, 1, ["0", "2", "5"]),  # with gaps
+        ("GPU-aaaa,GPU-bbbb", 2, 3, 1, ["GPU-aaaa", "GPU-bbbb", "GPU-aaaa"]),
+        ("MIG-1c2d", 1, 2, 2, ["MIG-1c2d", "MIG-1c2d"]),
+        ("3,-1,4", 1, 2, 1, ["3", "3"]),  # CUDA ignores what follows an invalid number
+    ],
+)
+def test_gpus_that_were_granted_keep_their_names(monkeypatch, granted, count, processes, each, seen):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", granted)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: count)
+    assert placement.gpus_apart(processes, each) == seen
+
+
+@pytest.mark.parametrize(("local", "device"), [("0", "cuda:0"), ("1", "cuda:1"), (None, "cuda:1")])
+def test_a_process_of_torchrun_takes_the_gpu_of_its_local_rank(monkeypatch, local, device):
+    """On the second machine of two with four processes each; without LOCAL_RANK, by its rank among all."""
+    ranks = {"WORLD_SIZE": "8", "RANK": "5", "TORCHELASTIC_RUN_ID": "none"}
+    for name, value in {**ranks, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29555"}.items():
+        monkeypatch.setenv(name, value)
+    if local is not None:
+        monkeypatch.setenv("LOCAL_RANK", local)
+    assert Placement(device="cuda").device_of(distributed.launched().local_index) == device
+
+
+def test_a_team_that_cannot_connect_fails_before_it_loads_data():
+    """NCCL would otherwise connect at the first exchange of gradients."""
+
+    def connect(tensor):
+        raise RuntimeError("NCCL error: duplicate GPU detected")
+
+    setting = process.Setting(Placement(device="cpu"), None, 0)
+    team = SimpleNamespace(size=2, broadcast=lambda call: setting, sum=connect)
+    with pytest.raises(RuntimeError, match="duplicate GPU"):
+        process.serve(None, None, team, None)
 
 
 @pytest.fixture

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from helpers.blobs import WORKLOADS
 from helpers.checkpointed import CASES, GRID, STEPS, held, saved, trial
 from helpers.desks import Desk, assert_same_bits, trained
 from helpers.fused import each_once
@@ -125,3 +126,17 @@ def test_no_pickle_is_run(taken, tmp_path, how, save):
     assert checkpoints.trials({0: evil}) == []
     ignored(study, asked, evil)
     assert not (tmp_path / "made").exists()
+
+
+@pytest.mark.parametrize(
+    ("how", "optimizer"), [*each_once(CASES, ["momentum", "adam", "soap"]), ("plain", "pytorch_optimizer.Lamb")]
+)
+def test_the_bytes_of_a_checkpoint_are_known_before(resumable, how, optimizer):
+    study = resumable(how, optimizer)
+    desk = Desk([trial(study, 0)], minutes=0)
+    trained(study, desk)
+    content = held(desk.taken[-1][1])
+    states = content["state"].get("state", {}).values()
+    tensors = [*content["weights"].values(), *(value for state in states for value in state.values())]
+    nbytes = sum(tensor.nbytes for tensor in tensors if isinstance(tensor, torch.Tensor))
+    assert checkpoints.bytes_of(study, WORKLOADS[how].model()) == pytest.approx(nbytes, rel=0.05)

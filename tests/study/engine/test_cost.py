@@ -3,12 +3,15 @@
 import itertools
 import math
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
+import torch
 from helpers.blobs import WORKLOADS
 
 from study.engine import cost, lane_count, lanes, serial, timing, train
 from study.engine.cost import Cost, Work, evaluation_share, fewer_examples
+from study.engine.lanes import SEGMENT_STEPS
 from study.settings import Budget, Evaluation
 from study.terminal.costs import MOST_EVALUATION, evaluating
 
@@ -168,3 +171,51 @@ def test_evaluations_of_one_model_take_as_long_as_at_the_neighbouring_batch_size
     found = train.measure(replace(study, batch_size=8), workload, workload.data(), most=1, neighbour=near)
     assert (found.validation, found.others, found.evaluated) == (near.validation, near.others, near.evaluated)
     assert (near.parts, found.parts) == (((4, 2),), ((4, 4),))
+
+
+LANES = 64
+
+
+class Clock:
+    """Lanes on a GPU with a clock of their own, in seconds.
+
+    Arguments:
+        step: that the device computes an update.
+        host: that the host prepares an update.
+        fixed: that the host takes for each segment.
+        wait: for the losses, at the end.
+    """
+
+    def __init__(self, study, step, host, fixed=0.002, wait=0.001):
+        self.study, self.device, self.lanes = study, torch.device("cuda"), [None] * LANES
+        self.stack = SimpleNamespace(period=1)
+        self.times, self.now, self.made = (step, host, fixed, wait), 0.0, []
+
+    def advance(self, steps):
+        step, host, fixed, wait = self.times
+        prepared = computed = self.now
+        self.made.append(steps)
+        for first in range(0, steps, SEGMENT_STEPS):
+            count = min(SEGMENT_STEPS, steps - first)
+            prepared += fixed + count * host
+            computed = max(computed, prepared) + count * step
+        self.now = computed + wait
+
+
+@pytest.mark.parametrize(
+    ("step", "host", "expected"),
+    [
+        (3e-4, 1e-4, 3e-4),
+        (1e-3, 2e-4, 1e-3),
+        (1e-2, 2e-4, 1e-2),
+        (3e-1, 2e-4, 3e-1),
+        (1e-4, 3e-4, 3e-4 + 0.002 / SEGMENT_STEPS),  # the device waits for the host
+    ],
+)
+def test_the_preparation_of_a_segment_is_not_counted_twice(question, monkeypatch, step, host, expected):
+    study = question("linear_chain", steps=1_000_000)
+    clock = Clock(replace(study, search=replace(study.search, trials=300)), step, host)
+    monkeypatch.setattr(cost, "time", SimpleNamespace(perf_counter=lambda: clock.now))
+    assert timing.step_seconds(clock) == pytest.approx(expected / LANES, rel=0.03)
+    assert step > 2e-3 or max(clock.made) >= SEGMENT_STEPS
+    assert clock.now < 2.5 or step > 0.1

@@ -1,6 +1,7 @@
 """What is written for GPUs, on a device that any machine has: curves are the CPU's, and updates leave the host out."""
 
 import gc
+import re
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -17,13 +18,18 @@ from helpers.pretended import DEVICE
 from analysis.counting import Goal
 from study.data import streaming
 from study.data.streaming import Streamed
+from study.devices.distributed import Team
+from study.devices.placement import Placement
 from study.engine import can_fuse, lane_count, lanes, timing, train
 from study.engine.fused.stack import Stack
 from study.engine.lanes import Lanes
 from study.engine.serial import Run
+from study.errors import Failed, UsageError
 from study.optimizers import OPTIMIZERS
 from study.records import Study, Trial
 from study.settings import Evaluation
+from study.workers import messages, process
+from workloads import base
 
 FREE = [name for name in FUSING if OPTIMIZERS[name].refresh is None]
 """What is done now and then, by factors of matrices, looks at them first."""
@@ -215,6 +221,35 @@ def test_what_lanes_cannot_measure_there_is_found_out_there(device, resumable, m
     monkeypatch.setattr(workload, "model", lambda: torch.nn.Sequential(model(), Looking()), raising=False)
     assert can_fuse.lanes_fail(resumable("vmap"), workload, WORKLOADS["vmap"].data()) is None
     assert can_fuse.lanes_fail(resumable("vmap"), workload, WORKLOADS["vmap"].data(DEVICE))
+    # On the CPU, too, for a process that must not open the device:
+    assert can_fuse.lanes_fail(resumable("vmap"), workload, WORKLOADS["vmap"].data(), "cuda")
+
+
+class Elsewhere(torch.nn.Module):
+    """Fails on any device but the CPU, as an operation without a kernel there."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if x.device.type != "cpu":
+            raise NotImplementedError("no kernel for this device")
+        return x
+
+
+@pytest.mark.parametrize(
+    ("how", "optimizer", "said"),
+    [
+        ("vmap", "momentum", "cannot train side by side on pretended:0, although they can on the CPU: two trials side"),
+        ("plain", "pytorch_optimizer.Lamb", "Lamb cannot train tiny with learning_rate=0.001: no kernel"),
+    ],
+)
+def test_what_a_device_alone_cannot_do_is_told_by_the_worker(device, resumable, monkeypatch, how, optimizer, said):
+    workload = WORKLOADS[how]
+    model = workload.model
+    monkeypatch.setattr(workload, "model", lambda: torch.nn.Sequential(model(), Elsewhere()), raising=False)
+    monkeypatch.setattr(base, "build", lambda _: workload)
+    study = resumable(how, optimizer, micro_batch=None)
+    worker = process._Worker(None, process.Setting(Placement(), None, 0), Team(), str(DEVICE))
+    with pytest.raises((Failed, UsageError), match=re.escape(said)):
+        worker._measured(messages.Measure(study, 4, None), Team())
 
 
 def test_a_full_device_says_nothing_of_a_model(device, resumable, monkeypatch):

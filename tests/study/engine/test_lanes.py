@@ -168,3 +168,28 @@ def test_volumes_keep_their_axes():
     volumes = torch.randn(6, 1, 2, 3, 4), torch.zeros(6, dtype=torch.int64)
     data = Data.of(Splits(volumes, volumes, volumes))
     assert torch.equal(data.gather(torch.tensor([4, 1])), volumes[0][[4, 1]])
+
+
+@pytest.mark.parametrize("how", ["linear_chain", "plain"])
+def test_occasional_work_is_called_only_when_it_is_due(question, monkeypatch, how):
+    soap, steps, calls = OPTIMIZERS["soap"], 7, []
+
+    def refresh(state, hyperparameters, step):
+        calls.append((int(hyperparameters["precondition_frequency"]), step))
+        return soap.refresh(state, hyperparameters, step)
+
+    def curves(optimizer):
+        monkeypatch.setitem(OPTIMIZERS, "soap", optimizer)
+        study = question(how, "soap", steps=steps)
+        return trained(study, Queue(study, range(3)), workload=WORKLOADS["linear_chain"])
+
+    looked, state_of = [], stack.Stack.state_of
+    monkeypatch.setattr(stack.Stack, "state_of", lambda *given: looked.append(given[1]) or state_of(*given))
+    found, looks = curves(replace(soap, refresh=refresh)), len(looked)
+    parameters = 4
+    # Every 3, 5 and 1 updates, from the first one.
+    assert sorted(calls) == sorted(
+        (every, step) for every in (3, 5, 1) for step in range(1, steps + 1, every) for _ in range(parameters)
+    )
+    assert_same_bits(curves(replace(soap, due=lambda hyperparameters, step: True)), found)
+    assert how == "plain" or looks < len(looked) - looks

@@ -14,7 +14,10 @@ from analysis.counting import RACE
 from analysis.labels import duration
 from analysis.load import load
 from analysis.tables import steps_to_result
+from study import warn
 from study.config.compose import CONF
+from study.config.jobs import Job
+from study.devices.placement import Placement
 from study.engine.cost import Cost, Work
 from study.search.tuner import Tuner
 from study.settings import Budget
@@ -130,3 +133,22 @@ def test_the_table_has_what_was_searched_as_far_as_the_line_goes(width, there):
     assert [name for name in there if name not in said] == []
     assert "\N{HORIZONTAL ELLIPSIS}" not in said
     assert "0.00121" in said
+
+
+@pytest.mark.parametrize(
+    ("megabytes", "lanes", "minutes", "said"),
+    [
+        (26, 100, 10.0, "Every 10 minutes the checkpoints of 100 trials of tiny take 2.6 GB"),
+        (26, 64, 60.0, "Every 60 minutes the checkpoints of 128 trials of tiny take 3.3 GB"),
+        (26, 10, 10.0, ""),
+        (26, 100, None, ""),
+    ],
+)
+def test_large_checkpoints_are_mentioned(make_study, megabytes, lanes, minutes, said, capsys):
+    study = make_study(trials=100 if lanes == 100 else 200)
+    placement = Placement(device="cuda", checkpoint_minutes=minutes)
+    job = Job(study, Path("nowhere"), placement, checkpoint_bytes=megabytes * 10**6)
+    warn.of_checkpoints([(job, Cost(1.0, 1.0, 1.0, lanes=lanes))], 2, Console(width=200))
+    found = " ".join(capsys.readouterr().out.split())
+    assert found.startswith(said) if said else not found
+    warn.of_checkpoints([], 2, Console())

@@ -1,4 +1,4 @@
-"""The bookkeeping of the pool, driven by workers that ask, finish and run out of memory in any order."""
+"""The bookkeeping of the pool, driven by workers that ask, finish, run out of memory and end in any order."""
 
 from collections import defaultdict
 
@@ -83,13 +83,18 @@ def test_every_trial_is_trained_once_by_a_worker_that_can(trials, workers, opens
     fewest = min(worker.lanes for worker in pool)
     for worker in pool:
         worker.lanes = fewest
-    dispatch = Dispatch(supply, pool, lambda queue: fewest)
+    dispatch, ended = Dispatch(supply, pool, lambda queue: fewest), []
     while True:
         for worker, queue, given_to in dispatch.hand_out():
             worker.sent.append((queue, given_to))
         if not dispatch.busy:
             break
         worker = order.choice(dispatch.busy)
+        if len(ended) < 3 and order.random() < 0.1:  # it ends, and another process takes its place
+            ended.append(worker)
+            pool[pool.index(worker)] = new = Worker(worker.lanes, worker.small_for)
+            dispatch.replaced(worker, new)
+            continue
         if not worker.sent or order.random() < 0.5:  # messages may cross
             act(worker, supply, dispatch, order)
         else:
@@ -99,7 +104,7 @@ def test_every_trial_is_trained_once_by_a_worker_that_can(trials, workers, opens
     assert all(worker.queue is None and not worker.running for worker in pool)
     for search in searches:
         able = [worker for worker in pool if search.study not in worker.small_for]
-        trained = sorted(index for worker in pool for index in worker.done[search.study])
+        trained = sorted(index for worker in [*pool, *ended] for index in worker.done[search.study])
         begun = list(range(trials[search.study] - len(search.left)))
         assert trained == (begun if able else [])
         if able and supply.ended >= search.opens_after:

@@ -48,6 +48,26 @@ def test_the_server_runs_no_thread_that_a_fork_would_lose(started):
     assert _status(forkserver._forkserver._forkserver_pid, "Threads") == "1"
 
 
+TOUCHING = """
+import sys
+import torch
+
+calls = []
+for name in {names}:
+    setattr(torch.cuda, name, lambda *_, name=name, **__: calls.append(name))
+import study.workers.preload
+print(calls, torch.cuda.is_initialized(), "study.engine.train" in sys.modules)
+"""
+NAMES = ["is_available", "device_count", "init", "_lazy_init", "current_device", "get_device_properties", "set_device"]
+
+
+def test_the_server_asks_nothing_of_cuda():
+    """Even the question whether there is a GPU starts CUDA's driver, which no fork can use any more."""
+    program = TOUCHING.format(names=NAMES)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.stdout == "[] False True\n", done.stderr
+
+
 PROGRAM = """
 import os
 from study.workers import start

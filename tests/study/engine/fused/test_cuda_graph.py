@@ -108,10 +108,13 @@ class Asking(Blobs):
         return super().loss(outputs, targets, label_smoothing) * torch.tensor([0.5], device=outputs.device)
 
 
-def test_what_cannot_be_recorded_is_launched_one_by_one(device, question, monkeypatch):
+def test_what_cannot_be_recorded_says_so_and_can_be_launched_one_by_one(device, question, monkeypatch):
     study = question("linear_chain", steps=12)
-    with pytest.warns(UserWarning, match="kernel by kernel, as they cannot be recorded: aten::_to_copy"):
+    with pytest.raises(cuda_graph.CannotRecord, match="aten::_to_copy: operation not permitted"):
+        trained(study, Asking(), [4])
+    with cuda_graph.recording(False):
         found = trained(study, Asking(), [4])
+    assert NAME in cuda_graph.GRAPHS
     monkeypatch.delitem(cuda_graph.GRAPHS, NAME)
     assert_same_bits(found, trained(study, Asking(), [4]))
 
@@ -173,6 +176,5 @@ def test_that_waiting_is_an_error_is_undone_and_says_nothing(monkeypatch):
 def test_the_first_error_is_told():
     given = torch.ones(2)
     replayed = cuda_graph.Replayed(lambda x: x / 0 if x is given else x @ torch.ones(3), Recording(None), "updates")
-    with pytest.warns(UserWarning, match="cannot be recorded: inconsistent tensor size"):
+    with pytest.raises(cuda_graph.CannotRecord, match=r"^updates cannot be recorded as .*: inconsistent tensor size"):
         replayed(given)
-    assert replayed(given).tolist() == [float("inf")] * 2
