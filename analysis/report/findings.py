@@ -144,7 +144,7 @@ def grid_sentences(studies: Sequence[StudyData], goals: Sequence[Goal] = ()) -> 
 
 def _grid_sentence(study: StudyData, goals: Sequence[Goal]) -> str:
     if study.imported:
-        return "Imported: trials end, and errors are known, as they were recorded."
+        return imported_sentence(study)
     budget, grid = study.question["budget"], study.question["evaluation"]
     capped = "" if budget["max_steps"] is None else f", at most {budget['max_steps']:,}"
     multiples = study.question["search"]["budgets"]
@@ -161,6 +161,18 @@ def _grid_sentence(study: StudyData, goals: Sequence[Goal]) -> str:
         f"Step budget: {_terms(budget)}{capped}.{once}{each} "
         f"Validation errors are measured first at {percent(grid['first'])} of the budget, then every "
         f"{percent(grid['ratio'] - 1)} more steps, so a steps-to-result may be too large by as much.{rarely}{short}"
+    )
+
+
+def imported_sentence(study: StudyData) -> str:
+    """Where the numbers of an imported study come from."""
+    log = study.provenance[-1].get("log") if study.provenance else None
+    said = f"Imported{f' from {log}' if log else ''}: trials end, and errors are known, as they were recorded."
+    if log is None:
+        return said
+    return (
+        f"{said} This tool trained and tuned none of them. S(B) is the best of the runs there are, and intervals take "
+        "the runs of a batch size as drawn independently, as in a random or grid search."
     )
 
 

@@ -36,12 +36,14 @@ GAIN = 1.2
 LATE = 0.8
 
 MORE_TRIALS = "raise search.trials, narrow the search space, or use search=refine in another results=DIR"
+FEW_TRIALS = "raise search.trials"
 MORE_ROUNDS = "add rounds (search.added=1) or narrow the search space"
 TYPICAL = "; search.reruns=4 shows what the best trial typically needs"
 CONTINUE = "sweep again to continue"
 OF_IMPORTED = {
     "edge": "a wider search may find fewer steps",
     "unfinished": "import with a lower --trials, or all",
+    "few": "import more runs",
     "few near": "choose a looser goal",
     "noise": "choose a goal that the curves cross steeply",
     "never": "choose a looser goal or leave out the batch size",
@@ -134,7 +136,9 @@ def unsearched(found: Iterable[tuple[StudyData, Sequence[float]]]) -> list[str]:
 
 def _cured(caution: Caution, imported: bool) -> Caution:
     """Give imported studies a cure that needs no new measurements."""
-    return caution._replace(cure=OF_IMPORTED.get(caution.kind, "")) if imported else caution
+    if not imported:
+        return caution
+    return caution._replace(cure=OF_IMPORTED.get("few" if caution.cure == FEW_TRIALS else caution.kind, ""))
 
 
 def _about(kind: str, study: StudyData, goal: Goal, text: str, cure: str, *values: str) -> Caution:
@@ -196,7 +200,7 @@ def _trials(study: StudyData, goal: Goal, row: Row) -> Iterator[Caution]:
         yield _about("unfinished", study, goal, text, CONTINUE, f"{complete:,}")
     elif row["reached"] and complete < PART:
         text = "fewer than {} trials do not show how close the best one is to the optimum"
-        yield _about("few near", study, goal, text, "raise search.trials", str(PART))
+        yield _about("few near", study, goal, text, FEW_TRIALS, str(PART))
     elif row["reached"]:
         near, factor = audits.near_best(study, goal)
         gain = np.nan
@@ -353,4 +357,5 @@ def imported(studies: Iterable[StudyData]) -> list[str]:
     >>> imported([study])
     []
     """
-    return [text for study in studies for run in study.provenance for text in run.get("warnings", [])]
+    found = (text for study in studies for run in study.provenance for text in run.get("warnings", []))
+    return list(dict.fromkeys(found))  # what holds for a whole log is recorded in each of its studies

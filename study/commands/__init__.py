@@ -55,9 +55,9 @@ VERBS = {
         exchange.export,
     ),
     "import": Verb(
-        "read measurements in the layout of the paper's released data",
+        "read runs of other tools: CSV, W&B, MLflow, TensorBoard, or the paper's released data",
         exchange.import_arguments,
-        exchange.import_released,
+        exchange.import_runs,
     ),
     "data": Verb("list or fetch data sets", data.data_arguments, data.data),
 }
@@ -74,6 +74,7 @@ USAGE = """\
   python -m study advise results/mlp_digits --gpus 8 --memory 80   which batch size, split over how many devices
   python -m study calibrate                           measurements against exact answers
   python -m study export results/mlp_digits tables/ --format csv
+  python -m study import runs.csv results/runs --goal 'val/loss<3.9'   runs that another tool logged
   python -m study import batch_science/lm1b results/lm1b --goal 'val/cross_entropy_error<3.9'
   python -m study data list"""
 

@@ -1,4 +1,4 @@
-"""`study export` and `study import`: results in the layout of the paper's released data, or as tables."""
+"""`study export` and `study import`: results as tables or in the paper's released layout, and runs of other tools."""
 
 import argparse
 import shlex
@@ -18,14 +18,42 @@ def export_arguments(verb: argparse.ArgumentParser) -> None:
 
 
 def import_arguments(verb: argparse.ArgumentParser) -> None:
-    verb.add_argument("folder", type=path, metavar="DIR", help="of dataset/model/optimizer/batch_size/study.json")
+    verb.add_argument(
+        "source",
+        type=path,
+        metavar="SOURCE",
+        help="a CSV, JSON-lines or parquet file in long form, a W&B export, MLflow's mlruns or SQLite file, "
+        "TensorBoard event files, a folder of these, or the paper's layout "
+        "dataset/model/optimizer/batch_size/study.json",
+    )
     verb.add_argument("results", type=path)
     verb.add_argument(
         "--goal",
         action="append",
         default=[],
         metavar="[WORKLOAD:]GOAL",
-        help="'val/cross_entropy_error<3.9', for all workloads or for one such as 'fc_*'; default: as published",
+        help="'val/loss<3.9' or 'val/accuracy>0.9', for all workloads or for one such as 'fc_*'; default for the "
+        "paper's layout: as published",
+    )
+    verb.add_argument(
+        "--map",
+        action="append",
+        default=[],
+        metavar="NAME=COLUMN",
+        help="the column of run, step, epoch, examples, batch_size, optimizer, status, a metric such as val/loss, or a "
+        "hyperparameter; run=A,B joins columns; default: by the usual names",
+    )
+    verb.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="a value for all runs, such as optimizer=adam, train_examples=50000 or workload=NAME",
+    )
+    verb.add_argument(
+        "--run-name",
+        metavar="PATTERN",
+        help="what the names of the runs say, such as '{optimizer}_bs{batch_size}_lr{learning_rate}_*'",
     )
     verb.add_argument(
         "--trials",
@@ -52,22 +80,26 @@ def export(options: argparse.Namespace, console: Console) -> None:
     console.print(f"Exported: {options.folder}", markup=False, soft_wrap=True)
 
 
-def import_released(options: argparse.Namespace, console: Console) -> None:
-    """`study import`: read a released tree into a results folder."""
+def import_runs(options: argparse.Namespace, console: Console) -> None:
+    """`study import`: read a released tree, or a log of other runs, into a results folder."""
     from study.exchange.importing import import_released
+    from study.exchange.logs.importing import Said, import_log
+    from study.exchange.logs.names import Asked
     from study.terminal.progress import StudiesProgress
 
+    named = options.map or options.set or options.run_name
+    released = not named and options.source.is_dir() and next(options.source.rglob("study.json"), None) is not None
+    how = (options.goal, options.trials, options.command)
     with StudiesProgress(console, "importing") as progress:
-        warnings = import_released(
-            options.folder,
-            options.results,
-            options.goal,
-            options.trials,
-            options.command,
-            progress.watch,
-            progress.begin,
-        )
-    for warning in warnings:
+        seen = (progress.watch, progress.begin)
+        if released:
+            said = Said([], import_released(options.source, options.results, *how, *seen))
+        else:
+            asked = Asked.parse(options.map, options.set, options.run_name)
+            said = import_log(options.source, options.results, asked, *how, *seen)
+    for line in said.read:
+        console.print(line, markup=False)
+    for warning in said.warnings:
         console.print(warning, style="yellow", markup=False)
     console.print(progress.done)
     console.print(f"Now: {shlex.join(['python', '-m', 'study', 'report', str(options.results)])}", markup=False)

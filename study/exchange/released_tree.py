@@ -107,10 +107,10 @@ def _study(folder: Path, parts: tuple[str, ...]) -> Released:
         steps = None
     return Released(
         folder=folder,
-        workload=_component(fields.get("workload") or f"{model}_{dataset}"),
+        workload=component(fields.get("workload") or f"{model}_{dataset}"),
         dataset=dataset,
         model=model,
-        optimizer=_component(optimizer),
+        optimizer=component(optimizer),
         batch_size=int(size),
         train_steps=None if steps is None else int(steps),
         early_stopping=bool(fields.get("early_stopping")),
@@ -123,7 +123,7 @@ def _study(folder: Path, parts: tuple[str, ...]) -> Released:
     )
 
 
-def _component(name: str) -> str:
+def component(name: str) -> str:
     """The name as one folder."""
     return re.sub(r"[^\w.,+=-]+", "_", name).strip("_.,+=-") or "unnamed"
 

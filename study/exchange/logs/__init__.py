@@ -1,0 +1,11 @@
+"""Runs of one's own, logged by other tools: tables of `study.exchange.readers` -> one log -> studies.
+
+names           which column is what
+gathering       the rows and settings of each table, under the names of this project
+run_settings    what is known of each run: batch size, optimizer, hyperparameters
+long_frame      tables -> one frame of measurements in long form, and the settings of each run
+goals           a goal on a metric, also on one that grows
+spaces          the search space that the runs of a study covered
+studies         a log -> questions, records of trials and measurements
+importing       `import_log`: all of this in a line
+"""

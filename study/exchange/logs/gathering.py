@@ -1,0 +1,288 @@
+"""Gathers the rows and settings of tables, under the names of this project.
+
+Shapes: R rows of one table.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from study.exchange.importing import ImportRefused
+from study.exchange.logs import names
+from study.exchange.logs.names import Asked, listed, plain
+from study.exchange.readers.tables import Table, numbers, refuse, value
+
+OF_TRIALS = ("workload", "optimizer", "batch_size")
+"""Columns that join a number of a trial to the name of a run: numbers of trials begin anew in every study."""
+IDENTITY = (*OF_TRIALS, "dataset", "model")
+"""Settings that name a study. They must not change during a run."""
+
+
+class Gathered(NamedTuple):
+    """A table with measurements.
+
+    Attributes:
+        rows: as in the table, less those that do not count.
+        roles: role -> the column that has it.
+        position: the role that says how far training was.
+        run: the run of each row [R].
+    """
+
+    table: Table
+    rows: pd.DataFrame
+    roles: dict[str, str]
+    position: str
+    run: pd.Series
+
+    def place(self, row: int) -> str:
+        """The place of a row in the file."""
+        return self.table.locate(int(self.rows.index[row]))
+
+
+class Gathering:
+    """Collects the parts of a log, table by table."""
+
+    def __init__(self, asked: Asked) -> None:
+        self.asked = asked
+        self.tables: list[Gathered] = []
+        self.frames: list[pd.DataFrame] = []
+        self.settings: dict[str, dict[str, Any]] = {}
+        self.beside: dict[str, dict[str, Any]] = {}  # from tables of runs, by the name or the identifier of a run
+        self.listed: dict[str, None] = {}  # the runs of these tables, each by one name
+        self.read_as: dict[str, Counter[str]] = {}
+        self.notes: dict[str, None] = {}
+        self.columns: dict[str, None] = {}
+        self.left_out: dict[str, None] = {}
+        self.without_step = 0
+
+    def know(self, run: str, settings: Mapping[str, Any]) -> None:
+        """Add settings of a run; they keep the names that they have in the source."""
+        known = self.settings.setdefault(run, {})
+        for name, given in settings.items():
+            if (found := value(given)) is not None:
+                known[name] = found
+
+    def read(self, role: str, column: str) -> None:
+        """Remember which column a role or metric was read from."""
+        self.read_as.setdefault(role, Counter())[column] += 1
+
+
+def add(made: Gathering, table: Table, several: bool) -> None:
+    """Add a table.
+
+    Arguments:
+        several: the source has several files without a column for the run.
+
+    Raises:
+        ImportRefused: nothing names the run of a row.
+    """
+    rows = table.rows.set_axis([str(name) for name in table.rows], axis=1)
+    made.columns |= dict.fromkeys(rows)
+    roles = names.roles(list(rows), made.asked.columns)
+    if {"metric", "value"} <= roles.keys() and not numbers(rows[roles["value"]])[1].any():
+        rows = _one_column_each(rows, roles)
+        roles = names.roles(list(rows), made.asked.columns)
+    by_user = [role for role in names.POSITIONS if role in made.asked.columns]
+    position = next((role for role in (*by_user, *names.POSITIONS) if role in roles), None)
+    if rows.empty:
+        if table.run is not None:
+            made.know(table.run, table.settings)
+        return
+    rows = _first_searches(rows, made)
+    run = _run_of(rows, roles, table, several, made.asked)
+    if position is None:
+        _beside(made, table, rows, run)
+        return
+    if run is None:
+        raise refuse(table.where, _no_run(list(rows)))
+    found = Gathered(table, rows, roles, position, run)
+    if (empty := (run == "None").to_numpy(dtype=bool)).any():
+        row = int(np.flatnonzero(empty)[0])
+        raise refuse(table.where, f"{found.place(row)}: {roles.get('run', 'the run')} is empty.")
+    for name in dict.fromkeys(run):
+        made.know(name, table.settings)
+    made.tables.append(found)
+
+
+def _no_run(columns: Sequence[str]) -> str:
+    known = {name: plain(name) for name in columns if names.metric(name) is None}
+    passing = (*names.ROLES["step"], *names.ROLES["epoch"], *names.ROLES["status"], *names.LABELS)
+    some = [name for name, short in known.items() if short not in passing][:4]
+    return (
+        f"no column names the run of a row; its columns are {listed(columns)}. Add {names.cure('run', columns)}, or "
+        f"several columns that identify a run together: --map run={','.join(some or ['batch_size', 'seed'])}."
+    )
+
+
+def _one_column_each(rows: pd.DataFrame, roles: Mapping[str, str]) -> pd.DataFrame:
+    """Rows of `metric, value` as a column for each metric."""
+    metric = rows[roles["metric"]].astype(str).to_numpy()
+    kept = rows.drop(columns=[roles["metric"], roles["value"]])
+    wide = {name: rows[roles["value"]].where(metric == name) for name in dict.fromkeys(metric)}
+    return pd.concat([kept, pd.DataFrame(wide)], axis=1)
+
+
+def _each(column: pd.Series, function: Callable[[Any], Any]) -> pd.Series:
+    """A function of each cell, called once for each different cell."""
+    codes, known = pd.factorize(column)
+    found = np.empty(len(known) + 1, dtype=object)
+    found[:-1] = [function(cell) for cell in known]  # the last one stands for empty cells
+    found[-1] = function(None)
+    return pd.Series(found[codes], index=column.index)
+
+
+def _run_of(
+    rows: pd.DataFrame, roles: Mapping[str, str], table: Table, several: bool, asked: Asked
+) -> pd.Series | None:
+    """The run of each row [R]; None if nothing names it."""
+    columns = [column for column in asked.columns.get("run", ()) if column in rows]
+    if not columns and "run" in roles:
+        column = roles["run"]
+        if table.run is None or (table.is_file and (not several or rows[column].nunique() > 1)):
+            columns = [column]
+        if columns and plain(column) in ("trial", "trial_id"):
+            columns = [*(roles[role] for role in OF_TRIALS if role in roles), column]
+    if not columns:
+        return None if table.run is None else pd.Series(table.run, index=rows.index, dtype=object)
+    texts = [_each(rows[column], lambda cell: str(value(cell))) for column in columns]
+    if len(columns) == 1:
+        return texts[0]
+    return pd.Series([", ".join(parts) for parts in zip(*texts, strict=True)], index=rows.index, dtype=object)
+
+
+def _beside(made: Gathering, table: Table, rows: pd.DataFrame, run: pd.Series | None) -> None:
+    """A table with one row for each run: settings, by every column that may name a run."""
+    keys = [name for name in rows if plain(name) in names.ROLES["run"] and not plain(name).startswith("trial")]
+    if not keys and (run is None or run.nunique() < len(rows)):
+        made.notes[f"{table.where} has no column for steps: left out"] = None
+        return
+    kept = rows.drop(columns=[name for name in rows if names.is_certain(name)])
+    for number, row in enumerate(kept.to_dict("records")):
+        settings = {str(name): found for name, cell in row.items() if (found := value(cell)) is not None}
+        named = ([] if run is None else [run.iloc[number]]) + [str(value(row[key])) for key in keys]
+        made.listed[named[0]] = None
+        for name in dict.fromkeys(named):
+            made.beside.setdefault(name, {}).update(settings)
+
+
+def _first_searches(rows: pd.DataFrame, made: Gathering) -> pd.DataFrame:
+    """Of an export of this project, the first search of each study; reruns and repeats are others."""
+    if not set(names.OF_EXPORT) <= set(rows):
+        return rows
+    kept = np.ones(len(rows), dtype=bool)
+    for name, first in names.OF_EXPORT.items():
+        kept &= (_each(rows[name], value).map(lambda cell, first=first: cell == first)).to_numpy(dtype=bool)
+    if not kept.all():
+        made.notes["repeats, reruns, wider spaces and other budgets of the exported studies are left out"] = None
+    return rows[kept]
+
+
+def metric_columns(made: Gathering) -> set[str]:
+    """The columns that are metrics: certainly by their names, or named like one and changing during a run."""
+    certain, changing, named = set(), set(), set()
+    for each in made.tables:
+        taken = set(each.roles.values())
+        for column in each.rows:
+            if names.metric(column) is None or column in taken:
+                continue
+            if names.is_certain(column):
+                certain.add(column)
+                continue
+            values, odd = numbers(each.rows[column])
+            if not odd.any():
+                named.add(column)
+                if column not in changing and (pd.Series(values).groupby(each.run.to_numpy()).nunique() > 1).any():
+                    changing.add(column)
+    return certain | changing or named
+
+
+def measure(made: Gathering, each: Gathered, metrics: Collection[str]) -> None:
+    """Add the measurements of a table, and the settings in its columns.
+
+    Raises:
+        ImportRefused: a cell is malformed, or a run has several batch sizes.
+    """
+    at = _position(made, each)
+    made.read(each.position, each.roles[each.position])
+    frame: dict[str, Any] = {"run": each.run.to_numpy(), "position": at, "counts": each.position}
+    own = {each.roles[role] for role in (*names.POSITIONS, "run") if role in each.roles}
+    own |= set(made.asked.columns.get("run", ())) - {each.roles.get(role) for role in IDENTITY}
+    mapped = {columns[0]: name for name, columns in made.asked.columns.items() if "/" in name}
+    for column in sorted((name for name in each.rows if name not in own), key=lambda name: name not in mapped):
+        found = mapped.get(column) or (names.metric(column) if column in metrics else None)
+        if found is None:
+            _setting(made, column, each)
+        elif found not in frame or (column == found and column not in mapped.values()):
+            frame[found] = _measurements(each, column)
+            made.read(found, column)
+        else:
+            made.left_out[column] = None
+    made.frames.append(pd.DataFrame(frame)[~np.isnan(at)])
+
+
+def _position(made: Gathering, each: Gathered) -> np.ndarray:
+    """The steps, epochs or examples of rows [R]; NaN where the cell is empty."""
+    column = each.roles[each.position]
+    at, odd = numbers(each.rows[column])
+    odd |= np.isinf(at) | (at < 0)
+    if odd.any():
+        row = int(np.flatnonzero(odd)[0])
+        raise refuse(
+            each.table.where, f"{each.place(row)}: {column} is {each.rows[column].iloc[row]!r}, no {each.position}."
+        )
+    if each.position == "step" and (at % 1 > 0).any():
+        row = int(np.flatnonzero(at % 1 > 0)[0])
+        raise refuse(
+            each.table.where,
+            f"{each.place(row)}: {column} is {at[row]:g}, but steps are whole numbers of updates. If the column counts "
+            f"epochs: --map epoch={column} --set train_examples=N.",
+        )
+    if each.position == "step" and "step" not in made.asked.columns and "epoch" in each.roles:
+        epochs = numbers(each.rows[each.roles["epoch"]])[0]
+        if len(set(at)) > 1 and (np.array_equal(at, epochs) or np.array_equal(at, epochs - 1)):
+            raise refuse(
+                each.table.where,
+                f"{column} repeats {each.roles['epoch']}, so it counts epochs: --map epoch={column} --set "
+                f"train_examples=N; if it counts updates, --map step={column}.",
+            )
+    made.without_step += int(np.isnan(at).sum())
+    return at
+
+
+def _measurements(each: Gathered, column: str) -> np.ndarray:
+    """The values of a metric [R]."""
+    values, odd = numbers(each.rows[column])
+    if odd.any():
+        row = int(np.flatnonzero(odd)[0])
+        found = each.rows[column].iloc[row]
+        raise refuse(each.table.where, f"{each.place(row)}: {column} is {found!r}, which is no number.")
+    return values
+
+
+def _setting(made: Gathering, column: str, each: Gathered) -> None:
+    """Add a column that is no metric to the settings of the runs, unless it changes during a run."""
+    cells = _each(each.rows[column], value)
+    known = cells[cells.notna()]
+    if known.empty:
+        return
+    run = each.run.loc[known.index].to_numpy()
+    pairs = pd.DataFrame({"run": run, "cell": known.map(repr).to_numpy()}).drop_duplicates()
+    changing = pairs["run"][pairs["run"].duplicated()]
+    role = set(names.roles([column], made.asked.columns))
+    if len(changing) and role & set(IDENTITY):
+        name = changing.iloc[0]
+        some = listed(dict.fromkeys(known[run == name]), 3)
+        cure = ",".join([*made.asked.columns.get("run", [each.roles.get("run", "run")]), column])
+        raise ImportRefused(
+            f"run {name!r} has several values of {column}: {some}. A run has one. If several runs share this name, "
+            f"tell them apart: --map run={cure}."
+        )
+    if len(changing) and "status" not in role:
+        made.left_out[column] = None
+        return
+    last = pd.DataFrame({"run": run, "cell": known.to_numpy()}).drop_duplicates("run", keep="last")
+    for name, cell in zip(last["run"], last["cell"], strict=True):  # a status that changes ends as its last
+        made.know(name, {column: cell})

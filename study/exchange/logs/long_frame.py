@@ -1,0 +1,155 @@
+"""Tables -> one log: a frame of all measurements in long form, and the settings of each run.
+
+Shapes: M rows of measurements of all runs.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from study.exchange.importing import ImportRefused
+from study.exchange.logs import names, run_settings
+from study.exchange.logs.gathering import Gathering, add, measure, metric_columns
+from study.exchange.logs.names import Asked, listed
+from study.exchange.readers.tables import Table
+
+
+@dataclass(frozen=True)
+class Log:
+    """All runs of a source.
+
+    Attributes:
+        runs: name of a run -> its settings, by their names in this project; in the order of the source.
+        rows: run, step, and each metric [M], sorted by run and step. A metric is NaN where it was not measured and
+            infinite where it was not finite.
+        read_as: role or metric -> the columns that it was read from.
+        notes: what was left out or read in a way that the user should know.
+    """
+
+    runs: dict[str, dict[str, Any]]
+    rows: pd.DataFrame
+    read_as: dict[str, list[str]]
+    notes: list[str]
+
+    @property
+    def metrics(self) -> list[str]:
+        """Names of the metrics, such as `val/loss`."""
+        return [name for name in self.rows if name not in ("run", "step")]
+
+
+def gather(tables: Sequence[Table], asked: Asked) -> Log:
+    """Join tables to a log.
+
+    Raises:
+        ImportRefused: a column or a batch size is missing, or a cell is malformed; the message has the cure.
+    """
+    made = Gathering(asked)
+    several = sum(table.is_file for table in tables) > 1
+    for table in tables:
+        add(made, table, several)
+    _check_asked(made)
+    if not made.tables:
+        raise ImportRefused(_no_steps(made))
+    metrics = metric_columns(made)
+    for each in made.tables:
+        measure(made, each, metrics)
+    runs = run_settings.with_batch_size(made, run_settings.of_runs(made))
+    rows = pd.concat(made.frames, ignore_index=True)
+    rows = rows[rows["run"].isin(runs)]
+    rows = _in_steps(rows, runs, made)
+    return Log(runs, rows, {role: list(found) for role, found in made.read_as.items()}, _notes(made, runs))
+
+
+def _no_steps(made: Gathering) -> str:
+    return (
+        "no column counts steps, so there are no curves, only final values. The columns are "
+        f"{listed(made.columns)}. Add {names.cure('step', list(made.columns))}; if a column counts epochs, "
+        "--map epoch=COLUMN --set train_examples=N; if it counts examples, --map examples=COLUMN. Exports with one row "
+        "for each run hold no curves: export the history of the runs."
+    )
+
+
+def _check_asked(made: Gathering) -> None:
+    """Refuse a `--map` of a column that no table and no settings have."""
+    known = {*made.columns, *(name for settings in made.settings.values() for name in settings)}
+    known |= {name for settings in made.beside.values() for name in settings}
+    for role, columns in made.asked.columns.items():
+        for column in columns:
+            if column not in known:
+                some = listed(sorted(known), 40)
+                raise ImportRefused(f"--map {role}={column}: there is no such column; there are {some}.")
+
+
+def _in_steps(rows: pd.DataFrame, runs: Mapping[str, Mapping[str, Any]], made: Gathering) -> pd.DataFrame:
+    """The rows by run and step, each step once. Epochs and examples become steps."""
+    at = rows["position"].to_numpy(dtype=float)
+    for role in ("epoch", "examples"):
+        if (of_role := (rows["counts"] == role).to_numpy()).any():
+            at = np.where(of_role, _as_steps(role, at, of_role, rows["run"], runs, made), at)
+    order = {run: number for number, run in enumerate(runs)}
+    rows = rows.assign(step=np.rint(at).astype(np.int64), order=rows["run"].map(order))
+    metrics = [name for name in rows if name not in ("run", "position", "counts", "step", "order")]
+    rows = rows[rows[metrics].notna().any(axis=1)] if metrics else rows
+    again = rows[rows.duplicated(["order", "step"], keep=False)].groupby(["order", "step"])[metrics]
+    conflicting = int((again.nunique() > 1).any(axis=1).sum()) if metrics and len(again) else 0
+    if conflicting:
+        made.notes[
+            f"{conflicting:,} steps of a run were measured more than once, as after a restart: the last value counts"
+        ] = None
+    found = rows.groupby(["order", "step"], sort=True)[metrics].last().reset_index()
+    named = np.array(list(runs), dtype=object)[found["order"].to_numpy(dtype=np.int64)]
+    return found.drop(columns="order").assign(run=named)[["run", "step", *metrics]]
+
+
+def _as_steps(
+    role: str,
+    at: np.ndarray,
+    of_role: np.ndarray,
+    run: pd.Series,
+    runs: Mapping[str, Mapping[str, Any]],
+    made: Gathering,
+) -> np.ndarray:
+    """Epochs or examples as steps."""
+    sizes = run.map(lambda name: _whole(runs[name].get("batch_size"))).to_numpy(dtype=float)
+    if role == "examples":
+        made.notes["steps are examples divided by the batch size"] = None
+        return at / sizes
+    examples = run.map(lambda name: _whole(runs[name].get("train_examples"))).to_numpy(dtype=float)
+    if np.isnan(examples[of_role]).any():
+        raise ImportRefused(
+            "epochs become steps by the number of training examples, which the log does not say; add --set "
+            "train_examples=N."
+        )
+    whole, first = bool((at[of_role] % 1 == 0).all()), float(at[of_role].min(initial=1))
+    if whole and first == 0:
+        made.notes["epochs are counted from 0, so epoch 0 is taken as the end of the first epoch"] = None
+        at = at + 1
+    made.notes["steps are epochs times training examples divided by the batch size"] = None
+    return np.maximum(at * examples / sizes, (at > 0).astype(float))
+
+
+def _whole(found: Any) -> float:
+    return float(found) if isinstance(found, int) and found >= 1 else np.nan
+
+
+def _notes(made: Gathering, runs: Mapping[str, Any]) -> list[str]:
+    found = list(made.notes)
+    if "_step" in made.read_as.get("step", ()):
+        found.append(
+            "steps are W&B's own _step, which counts calls of log: if these are fewer than updates, --map step=COLUMN"
+        )
+    if made.without_step:
+        found.append(f"{made.without_step:,} rows without a step are left out")
+    if made.left_out:
+        found.append(
+            "left out, because they change during a run and are no train/, val/ or test/ metric: "
+            f"{listed(made.left_out)}"
+        )
+    measured = {name for frame in made.frames for name in frame["run"].unique()}
+    without = [run for run in made.settings if run not in measured and run not in runs]
+    if without:
+        found.append(f"{len(without):,} runs without measurements are left out: {listed(without, 5)}")
+    return found

@@ -1,0 +1,213 @@
+"""Which column is what: roles, metrics and hyperparameters, by their names or as the user says."""
+
+import re
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Self
+
+from study.exchange.importing import ImportRefused
+from workloads.suggest import suggest
+
+SPLITS = {"train": "train", "training": "train", "val": "val", "valid": "val", "validation": "val", "eval": "val"}
+SPLITS |= {"evaluation": "val", "dev": "val", "test": "test"}
+"""Word in the name of a metric -> the split of the data."""
+ROLES: dict[str, tuple[str, ...]] = {
+    "run": ("run", "run_id", "run_name", "run_uuid", "trial", "trial_id", "name", "experiment", "exp_name", "exp_id"),
+    "step": (
+        *("step", "global_step", "steps", "iteration", "iter", "iterations", "iters", "update", "updates"),
+        *("num_updates", "train_step", "training_step", "trainer_global_step", "train_global_step"),
+    ),
+    "epoch": ("epoch", "epochs"),
+    "examples": ("examples", "examples_seen", "samples_seen", "images_seen", "tokens_seen", "consumed_samples"),
+    "batch_size": (
+        *("batch_size", "global_batch_size", "train_batch_size", "total_batch_size", "effective_batch_size"),
+        *("batchsize", "bs", "batch"),
+    ),
+    "optimizer": ("optimizer", "optimiser", "optim", "optimizer_name", "optimizer_type", "opt"),
+    "status": ("status", "state"),
+    "seed": ("seed", "random_seed", "rng_seed"),
+    "workload": ("workload", "task"),
+    "dataset": ("dataset", "data_set", "dataset_name", "data"),
+    "model": ("model", "model_name", "arch", "architecture"),
+    "train_examples": ("train_examples", "num_train_examples", "train_set_size", "num_training_examples"),
+    "train_steps": ("train_steps", "max_steps", "total_steps", "num_steps", "num_train_steps", "max_iters"),
+    "first_bad_step": ("first_bad_step",),
+    "metric": ("metric", "tag", "metric_name", "key"),
+    "value": ("value", "metric_value"),
+}
+"""What a column or setting can be -> the names by which it is recognised, the first one that is there."""
+POSITIONS = ("step", "epoch", "examples")
+"""Roles that say how far training was; the first one that is there counts."""
+SHORT = {"lr": "learning_rate", "wd": "weight_decay"}
+"""Common short names of hyperparameters."""
+NO_METRICS = ("lr", "learning_rate", "epoch", "step", "global_step", "grad_norm", "runtime", "time", "steps_per_second")
+NO_METRICS += ("samples_per_second", "examples", "samples", "size", "batch_size", "steps")
+"""Quantities with the name of a split that are no errors."""
+LABELS = (
+    *("created", "runtime", "duration", "wall_time", "walltime", "timestamp", "time", "start_time", "end_time", "date"),
+    *("relative_time", "host", "hostname", "user", "notes", "tags", "sweep", "agent", "commit", "git_hash", "group"),
+    *("output_dir", "log_dir", "logdir", "save_dir", "artifact_uri", "experiment_id", "source_type", "source_name"),
+    *("run", "run_id", "run_uuid", "run_name", "name", "id", "index", "trial", "trial_id", "line", "device"),
+    *("exp_name", "exp_id", "experiment", "lifecycle_stage", "job_id"),
+)
+"""Names of what describes a run but is no hyperparameter."""
+OF_EXPORT = {"repeat": 0, "budget_multiple": 1, "stage": 0, "rerun": None, "rule": None, "base_batch_size": None}
+"""Columns of `study export` that identify a search -> their values in the first one, which alone is imported."""
+FROM_EXPORT = (*OF_EXPORT, "goal_metric", "goal_threshold", "end", "steps_to_goal", "least_error", "counted", "exact")
+FROM_EXPORT += ("seconds_training", "seconds_evaluation")
+"""Columns of `study export` that follow from the others."""
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What the user says about names.
+
+    Attributes:
+        columns: name -> the columns that it is read from (`--map`); several form the name of a run.
+        values: name -> a value that holds for all runs (`--set`).
+        pattern: names in the name of a run (`--run-name`), such as `{optimizer}_bs{batch_size}`; None: none.
+    """
+
+    columns: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    values: Mapping[str, str] = field(default_factory=dict)
+    pattern: re.Pattern[str] | None = None
+
+    @classmethod
+    def parse(cls, maps: Iterable[str] = (), sets: Iterable[str] = (), pattern: str | None = None) -> Self:
+        """Read `--map`, `--set` and `--run-name`.
+
+        Raises:
+            ImportRefused: one of them is malformed.
+
+        >>> asked = Asked.parse(["step=global_step"], ["optimizer=adam"], "bs{batch_size}_*")
+        >>> asked.columns, asked.values, asked.pattern.fullmatch("bs64_a").groupdict()
+        ({'step': ['global_step']}, {'optimizer': 'adam'}, {'batch_size': '64'})
+        """
+        columns = {name: found.split(",") for name, found in (_pair("--map", text) for text in maps)}
+        for name, found in columns.items():
+            if len(found) > 1 and name != "run":
+                raise ImportRefused(f"--map {name}={','.join(found)}: only the name of a run has several columns.")
+        if columns.get("step") and plain(columns["step"][0]) in ROLES["epoch"]:  # the unit is in the name
+            columns["epoch"] = columns.pop("step")
+        for name in [name for name in columns if "/" in name]:
+            known = metric(name)
+            if known is None:
+                raise ImportRefused(f"--map {name}=...: a metric begins with train/, val/ or test/.")
+            columns[known] = columns.pop(name)
+        values = dict(_pair("--set", text) for text in sets)
+        return cls(columns, values, None if pattern is None else _pattern(pattern))
+
+
+def _pair(option: str, text: str) -> tuple[str, str]:
+    name, equals, other = (part.strip() for part in text.partition("="))
+    if not name or not equals or not other:
+        what = "NAME=COLUMN, such as step=global_step" if option == "--map" else "NAME=VALUE, such as optimizer=adam"
+        raise ImportRefused(f"{option} must read {what}, but got {text!r}.")
+    return name, other
+
+
+def _pattern(text: str) -> re.Pattern[str]:
+    parts = re.split(r"(\{\w+\}|\*)", text)
+    names = [part[1:-1] for part in parts if part.startswith("{") and part.endswith("}")]
+    if not names or len(set(names)) < len(names):
+        raise ImportRefused(f"--run-name must name each value once, such as 'bs{{batch_size}}_*', but got {text!r}.")
+    found = [
+        ".*?" if part == "*" else f"(?P<{part[1:-1]}>.+?)" if part.startswith("{") else re.escape(part)
+        for part in parts
+    ]
+    return re.compile("".join(found))
+
+
+def plain(name: str) -> str:
+    """A name in lower case with underscores.
+
+    >>> plain("Batch Size"), plain("batchSize"), plain("params.batch-size")
+    ('batch_size', 'batch_size', 'params_batch_size')
+    """
+    apart = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name)
+    return re.sub(r"[^0-9a-z]+", "_", apart.lower()).strip("_")
+
+
+def last(name: str) -> str:
+    """The last part of a nested name, such as `optimizer/lr`.
+
+    >>> last("optimizer/lr"), last("params.lr"), last("lr")
+    ('lr', 'lr', 'lr')
+    """
+    return re.split(r"[/.]", name)[-1]
+
+
+def metric(column: str) -> str | None:
+    """The metric that a column is by its name, else None.
+
+    >>> [metric(name) for name in ("val/loss", "valid_loss", "Loss/validation", "eval/acc top1", "learning_rate")]
+    ['val/loss', 'val/loss', 'val/loss', 'val/acc_top1', None]
+    """
+    words = [word for word in re.split(r"[/._: -]+", column) if word]
+    for position in (0, -1):
+        split = SPLITS.get(words[position].lower()) if len(words) > 1 else None
+        if split:
+            rest = plain("_".join(words[1:] if position == 0 else words[:-1]))
+            return None if rest in NO_METRICS else f"{split}/{rest}"
+    return None
+
+
+def is_certain(column: str) -> bool:
+    """True if a name is that of a metric even if it never changes: it begins with a split and a slash."""
+    return column.partition("/")[0].lower() in SPLITS and "/" in column
+
+
+def roles(names: Collection[str], asked: Mapping[str, Sequence[str]], nested: Collection[str] = ()) -> dict[str, str]:
+    """Role -> the name that has it.
+
+    Arguments:
+        names: of columns or settings.
+        asked: `Asked.columns`.
+        nested: roles that the last part of a name is enough for, if one name alone ends with it.
+
+    >>> roles(["_step", "bs", "val/loss", "optim/lr"], {})
+    {'step': '_step', 'batch_size': 'bs'}
+    >>> roles(["data/batch_size"], {}, nested=["batch_size"])
+    {'batch_size': 'data/batch_size'}
+    """
+    found = {role: columns[0] for role, columns in asked.items() if columns[0] in names}
+    taken = {column for columns in asked.values() for column in columns}
+    whole: dict[str, str] = {}
+    ends: dict[str, list[str]] = {}
+    for name in sorted(names, key=lambda name: name.startswith("_")):  # W&B's own _step comes last
+        if name not in taken:
+            whole.setdefault(plain(name), name)
+            if metric(name) is None:
+                ends.setdefault(plain(last(name)), []).append(name)
+    for role, known in ROLES.items():
+        if role not in asked:
+            first = [whole[name] for name in known if name in whole]
+            alone = [ends[name][0] for name in known if role in nested and len(ends.get(name, ())) == 1]
+            found |= dict.fromkeys([role] if first or alone else [], [*first, *alone, ""][0])
+    return found
+
+
+def hyperparameter(name: str, others: Collection[str]) -> str:
+    """The name of a hyperparameter in a results folder: the last part of its own name if no other one ends so.
+
+    >>> hyperparameter("optimizer/lr", ["optimizer/lr", "seed"]), hyperparameter("a/eps", ["a/eps", "b/eps"])
+    ('learning_rate', 'a_eps')
+    """
+    short = plain(last(name))
+    alone = sum(plain(last(other)) == short for other in others) == 1
+    found = short if alone else plain(name)
+    return SHORT.get(found, found)
+
+
+def listed(names: Iterable[Any], most: int = 20) -> str:
+    """Names for a message; after the first 20, their number."""
+    texts = [str(name) for name in names]
+    more = f" and {len(texts) - most} more" if len(texts) > most else ""
+    return ", ".join(texts[:most]) + more or "none"
+
+
+def cure(role: str, names: Collection[str]) -> str:
+    """The `--map` for a missing role: with the name that looks most like it, else with COLUMN."""
+    near = suggest(role, names)
+    match = re.search(r"'([^']+)'", near) if near else None
+    return f"--map {role}={match[1] if match else 'COLUMN'}"

@@ -1,0 +1,103 @@
+"""What is known of each run: batch size, optimizer, hyperparameters, status, seed."""
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from study.exchange.importing import ImportRefused
+from study.exchange.logs import names
+from study.exchange.logs.gathering import IDENTITY, Gathering
+from study.exchange.logs.names import listed, plain
+from study.exchange.readers.tables import value
+
+OF_SETTINGS = (*IDENTITY, "seed", "status", "train_examples", "train_steps", "first_bad_step")
+"""Roles that settings of a run can have."""
+DIVERGED = ("infeasible", "diverged", "nan")
+"""Statuses, in lower case, of runs that diverged."""
+PER_PROCESS = ("train_batch_size", "batch")
+"""Names under which some tools keep the batch size of one process."""
+
+
+def of_runs(made: Gathering) -> dict[str, dict[str, Any]]:
+    """Run -> its settings by their names in this project.
+
+    What the user sets counts most, then the pattern of the name, then the log itself, then tables of runs.
+    """
+    measured = dict.fromkeys(name for frame in made.frames for name in frame["run"].unique())
+    every = {**made.listed, **measured, **made.settings}
+    held = {run: {**_of_tables(made, run), **made.settings.get(run, {})} for run in every}
+    order = [run for run in every if run in measured or _diverged(held[run])]
+    held = {run: held[run] for run in order}
+    keys = list(dict.fromkeys(name for settings in held.values() for name in settings))
+    roles = {name: role for role, name in names.roles(keys, made.asked.columns, nested=OF_SETTINGS).items()}
+    mapped = {columns[0]: name for name, columns in made.asked.columns.items()}
+    labels = {*names.LABELS, *names.FROM_EXPORT}
+    named: dict[str, str] = {}
+    for key in keys:
+        role = roles.get(key)
+        if role in OF_SETTINGS or key in mapped:
+            named[key] = mapped.get(key, role or key)
+            made.read(named[key], key)
+        elif plain(key) not in labels and not key.startswith("_") and not names.is_certain(key):
+            named[key] = names.hyperparameter(key, keys)
+    runs = {run: {named[key]: cell for key, cell in held[run].items() if key in named} for run in order}
+    _match(made, runs)
+    fixed = {name: value(text) for name, text in made.asked.values.items()}
+    return {run: settings | fixed for run, settings in runs.items()}
+
+
+def _diverged(settings: Mapping[str, Any]) -> bool:
+    """True if a run says that it diverged: it counts even if it measured nothing before."""
+    return any(plain(name) in names.ROLES["status"] and str(settings[name]).lower() in DIVERGED for name in settings)
+
+
+def _of_tables(made: Gathering, run: str) -> dict[str, Any]:
+    """The settings of a run in a table of runs, found by its name or its identifier."""
+    identifier = str(made.settings.get(run, {}).get("run_id", run))
+    return made.beside.get(run) or made.beside.get(identifier) or {}
+
+
+def _match(made: Gathering, runs: Mapping[str, dict[str, Any]]) -> None:
+    """Add what the names of the runs say by the pattern of `--run-name`."""
+    if made.asked.pattern is None:
+        return
+    for run, settings in runs.items():
+        found = made.asked.pattern.fullmatch(run)
+        if found is None:
+            shown = re.sub(r"\(\?P<(\w+)>\.\+\?\)", r"{\1}", made.asked.pattern.pattern).replace(".*?", "*")
+            raise ImportRefused(f"--run-name {shown.replace(chr(92), '')!r} does not fit the run {run!r}.")
+        settings.update({names.SHORT.get(name, name): value(text) for name, text in found.groupdict().items()})
+
+
+def with_batch_size(made: Gathering, runs: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    """The runs with a batch size.
+
+    Raises:
+        ImportRefused: no run has one; the message has the cures.
+    """
+    known, odd = {}, []
+    for run, settings in runs.items():
+        size = settings.get("batch_size")
+        if isinstance(size, int) and size >= 1:
+            known[run] = settings
+        elif size is not None:
+            odd.append(f"{run!r} has {size!r}")
+    if not known:
+        held = sorted({name for settings in made.settings.values() for name in settings} | set(made.columns))
+        some = next(iter(runs), "")
+        wrong = f" Run {odd[0]}, but a batch size is a whole number of examples." if odd else ""
+        raise ImportRefused(
+            f"no run has a batch size.{wrong} The columns and settings are {listed(held, 40)}. Add "
+            f"{names.cure('batch_size', held)}; if the names of the runs say it, as {some!r}, a pattern: --run-name "
+            "'bs{batch_size}_*'; if all runs have the same, --set batch_size=N."
+        )
+    for column in made.read_as.get("batch_size", ()):
+        if plain(names.last(column)) in PER_PROCESS:
+            made.notes[
+                f"the batch size is that of {column}: if this is of one process or one accumulation step, give the "
+                "examples of a whole update with --map or --set batch_size=N"
+            ] = None
+    without = [run for run in runs if run not in known]
+    if without:
+        made.notes[f"{len(without):,} runs without a batch size are left out: {listed(without, 5)}"] = None
+    return known

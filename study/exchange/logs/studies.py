@@ -1,0 +1,244 @@
+"""A log -> studies: the question, the records of trials and the measurements of each batch size.
+
+Shapes: M measurements of all runs of a study, E measurements of one run.
+"""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from analysis.counting import COMPLETE, INCOMPLETE, INFEASIBLE, RECORDED, Branch, Goal, first_crossing
+from analysis.labels import batch_sizes
+from study.exchange.logs import spaces
+from study.exchange.logs.long_frame import Log
+from study.exchange.logs.run_settings import DIVERGED
+from study.exchange.released_tree import component
+
+UNKNOWN = "unknown"
+"""The optimizer of a log that names none."""
+ENDED = ("complete", "completed", "finished", "success", "succeeded", "done", "ok", "terminated", "ended")
+STOPPED = ("incomplete", "running", "failed", "crashed", "killed", "preempted", "preempting", "cancelled", "canceled")
+STOPPED += ("stopped", "pending", "scheduled", "error", "aborted", "timeout", "unfinished", "pruned")
+"""Statuses in lower case: a run ended by itself; something stopped it."""
+WHOLE = 0.95
+"""A run without a status ended by itself if it has this share of its budget, or of the longest run's steps."""
+UNEVEN = 1.5
+"""Spacings of evaluations that differ by more between the runs of a batch size are worth a note."""
+
+Key = tuple[str, str, int]
+"""Workload, optimizer and batch size."""
+
+
+@dataclass
+class Imported:
+    """One study of a log, ready to be written.
+
+    Attributes:
+        question: as in study.json.
+        records: one for each trial, with the name of its run.
+        columns: trial, step and each metric [M].
+        notes: what its runs need to be said about them; equal notes of several batch sizes become one line.
+    """
+
+    question: dict[str, Any]
+    records: list[dict[str, Any]]
+    columns: dict[str, np.ndarray]
+    notes: list[str] = field(default_factory=list)
+
+    def __str__(self) -> str:
+        return f"{self.question['workload']['name']}/{self.question['optimizer']}/{self.question['batch_size']}"
+
+
+def workload(settings: Mapping[str, Any], default: str) -> str:
+    """The name of the workload of a run: as the log says, else its model and data set, else that of the source."""
+    given = settings.get("workload") or "_".join(
+        str(settings[key]) for key in ("model", "dataset") if settings.get(key) is not None
+    )
+    return component(str(given or default))
+
+
+def by_workload(log: Log, default: str) -> dict[str, list[str]]:
+    """Workload -> its runs."""
+    found: dict[str, list[str]] = {}
+    for run, settings in log.runs.items():
+        found.setdefault(workload(settings, default), []).append(run)
+    return found
+
+
+def make(
+    log: Log, goals: Mapping[str, Goal], workloads: Mapping[str, Sequence[str]], trials: int | None
+) -> list[Imported]:
+    """The studies of a log, by workload, optimizer and batch size.
+
+    Arguments:
+        trials: N, the number of COMPLETE trials that count; None or 0: all.
+    """
+    numbered = {run: number for number, run in enumerate(log.runs, start=1)}
+    of_run = dict.fromkeys(log.runs, log.rows[:0])  # runs that diverged before their first measurement
+    of_run |= {str(run): rows for run, rows in log.rows.groupby("run", sort=False)}
+    found = []
+    for name, runs in sorted(workloads.items()):
+        curves: dict[str, list[str]] = {}
+        for run in runs:
+            curves.setdefault(component(str(log.runs[run].get("optimizer", UNKNOWN))), []).append(run)
+        for optimizer, some in sorted(curves.items()):
+            points, notes = spaces.hyperparameters(log, some)
+            for size in sorted({log.runs[run]["batch_size"] for run in some}):
+                own = [run for run in some if log.runs[run]["batch_size"] == size]
+                made = _study(log, (name, optimizer, size), goals[name], own, points, of_run, numbered)
+                complete = sum(record["status"] == COMPLETE for record in made.records)
+                made.question["search"]["trials"] = trials or max(1, complete)
+                made.notes += notes
+                found.append(made)
+    return found
+
+
+def _study(
+    log: Log,
+    key: Key,
+    goal: Goal,
+    runs: Sequence[str],
+    points: Mapping[str, dict[str, Any]],
+    of_run: Mapping[str, pd.DataFrame],
+    numbered: Mapping[str, int],
+) -> Imported:
+    name, optimizer, size = key
+    longest = int(max(of_run[run]["step"].max() if len(of_run[run]) else 1 for run in runs))
+    notes: Counter[str] = Counter()
+    frames, records = [], []
+    for index, run in enumerate(runs):
+        rows, bad = _without_gaps(of_run[run], log.metrics, goal.metric, notes)
+        record = _record(index, log.runs[run], rows, goal, bad, longest, notes)
+        records.append(record | {"trial_id": numbered[run], "run": run, "hyperparameters": points[run]})
+        frames.append(rows.drop(columns="run").assign(trial=np.int32(index)))
+    rows = pd.concat(frames, ignore_index=True)
+    budgets = {log.runs[run].get("train_steps") for run in runs}
+    budget = max((one for one in budgets if isinstance(one, int)), default=longest)
+    question = {
+        "workload": {"name": name, **_about(log, runs)},
+        "optimizer": optimizer,
+        "batch_size": size,
+        "goal": {"metric": goal.metric, "threshold": goal.threshold},
+        "stopping": RECORDED,
+        "recorded_stopping": None,
+        "early_stopping": False,
+        "time_budget": False,
+        "seeds": None,
+        "branch": Branch()._asdict(),
+        "search": {"space": spaces.space([points[run] for run in runs]), "extend": False, "extend_limit": 0},
+        "train_steps": max(1, budget, longest),
+    }
+    columns = {column: rows[column].to_numpy() for column in ("trial", "step", *log.metrics)}
+    said = [f"{count:,} run{'s' if count > 1 else ''} {text}" for text, count in notes.items()]
+    return Imported(question, records, columns, [*said, *_about_runs(of_run, runs, goal)])
+
+
+def _about(log: Log, runs: Sequence[str]) -> dict[str, Any]:
+    """The data set, the model and the number of training examples, if all runs share them."""
+    found: dict[str, Any] = {}
+    for key in ("dataset", "model", "train_examples"):
+        values = {log.runs[run].get(key) for run in runs}
+        found[key] = values.pop() if len(values) == 1 else None
+    examples = found["train_examples"]
+    return found | {"train_examples": examples if isinstance(examples, int) and examples >= 1 else None}
+
+
+def _without_gaps(
+    rows: pd.DataFrame, metrics: Sequence[str], of_goal: str, notes: Counter[str]
+) -> tuple[pd.DataFrame, int | None]:
+    """(the rows with NaN for what was not finite, the step at which the run diverged or None).
+
+    A run diverged if a metric is not finite from some step to its end. A metric that is finite again later was not
+    measured in between: some tools write NaN for this.
+    """
+    rows = rows.copy()
+    first: list[int] = []
+    for metric in metrics:
+        values = rows[metric].to_numpy(dtype=float)
+        odd = np.isinf(values)
+        if odd.any():
+            finite = np.flatnonzero(np.isfinite(values))
+            begin = int(np.flatnonzero(odd)[0])
+            if not finite.size or begin > finite[-1]:
+                first += [int(rows["step"].iloc[begin])] if finite.size or metric == of_goal else []
+            elif metric == of_goal:
+                notes[f"have NaN between numbers of {metric}: taken as not measured"] += 1
+            rows[metric] = np.where(odd, np.nan, values)
+    return rows, max(1, min(first)) if first else None
+
+
+def _record(
+    index: int,
+    settings: Mapping[str, Any],
+    rows: pd.DataFrame,
+    goal: Goal,
+    bad: int | None,
+    longest: int,
+    notes: Counter[str],
+) -> dict[str, Any]:
+    """The record of a trial: how its run ended. A run that was stopped before the goal did not miss it."""
+    word = str(settings.get("status", "")).lower()
+    steps, errors = rows["step"].to_numpy(), rows[goal.metric].to_numpy(dtype=float)
+    crossing, last = first_crossing(steps, errors, goal.threshold), int(steps.max(initial=0))
+    if word and word not in (*ENDED, *STOPPED, *DIVERGED):
+        notes[f"have the status {word!r}, which is not known: judged by their length"] += 1
+    if not np.isfinite(errors).any() and bad is None and word not in DIVERGED:
+        notes[f"never measured {goal.metric}: they do not count"] += 1
+        status = INCOMPLETE
+    elif word in DIVERGED or (bad is not None and (crossing is None or bad <= crossing)):
+        status, bad = INFEASIBLE, bad or last or 1
+    elif crossing is not None:
+        status = COMPLETE
+        if bad is not None:
+            notes["diverged after they met the goal: they count"] += 1
+    else:
+        whole = settings.get("train_steps")
+        enough = last >= WHOLE * (whole if isinstance(whole, int) else longest)
+        status = COMPLETE if word in ENDED or (word not in STOPPED and enough) else INCOMPLETE
+        if status == INCOMPLETE:
+            notes["stopped early without the goal: they do not count, since they might have met it later"] += 1
+    given = settings.get("first_bad_step")
+    seed = settings.get("seed")
+    return {
+        "index": index,
+        "status": status,
+        "seed": seed if isinstance(seed, int) else None,
+        "order_seed": None,
+        "first_bad_step": given if isinstance(given, int) and status == INFEASIBLE else bad,
+        "seconds": {"training": None, "evaluation": None},
+        "micro_batch": None,
+    }
+
+
+def _about_runs(of_run: Mapping[str, pd.DataFrame], runs: Sequence[str], goal: Goal) -> list[str]:
+    """Notes on all runs of a batch size: a single one, or uneven evaluations."""
+    if len(runs) == 1:
+        return ["there is one run, so S(B) is its steps, without an interval, tuned or not"]
+    spacings = []
+    for run in runs:
+        steps = of_run[run]["step"].to_numpy()[np.isfinite(of_run[run][goal.metric].to_numpy(dtype=float))]
+        spacings += [float(np.median(np.diff(steps)))] if len(steps) > 2 else []
+    if spacings and max(spacings) > UNEVEN * min(spacings):
+        least, most = min(spacings), max(spacings)
+        return [f"runs were evaluated every {least:g} to {most:g} steps: those with rare evaluations seem slower"]
+    return []
+
+
+def lines(studies: Sequence[Imported]) -> dict[tuple[str, str], list[str]]:
+    """(workload, optimizer) -> a line for each note, with the batch sizes that share it."""
+    found: dict[tuple[str, str], dict[str, list[int]]] = {}
+    for study in studies:
+        question = study.question
+        curve = found.setdefault((question["workload"]["name"], question["optimizer"]), {})
+        for note in study.notes:
+            curve.setdefault(note, []).append(question["batch_size"])
+    return {
+        (name, optimizer): [
+            f"{name}, {optimizer}, {batch_sizes(sizes)}: {note}" if sizes else note for note, sizes in notes.items()
+        ]
+        for (name, optimizer), notes in found.items()
+    }

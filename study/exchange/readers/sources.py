@@ -1,0 +1,136 @@
+"""Which reader reads what: a file by its name, a folder by what is in it."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from study.exchange.importing import ImportRefused
+from study.exchange.readers import mlflow_store, settings, tabular, tensorboard, wandb_files
+from study.exchange.readers.tables import Table, refuse
+
+DATABASES = (".db", ".sqlite", ".sqlite3")
+EXECUTED = (".pkl", ".pickle", ".pt", ".pth", ".npy", ".npz", ".joblib")
+"""Formats that may run code when they are read."""
+KNOWN = (
+    "a CSV, TSV, JSON-lines, JSON or parquet file, TensorBoard event files, a .wandb file, MLflow's mlruns or its "
+    "SQLite database, or a folder of these"
+)
+
+
+def read(source: Path) -> list[Table]:
+    """All tables of a file or folder.
+
+    Raises:
+        ImportRefused: there is no log, or a file is malformed.
+    """
+    if not source.exists():
+        raise ImportRefused(f"there is no {source}; give {KNOWN}.")
+    tables = _apart(list(_folder(source) if source.is_dir() else _file(source, source.name)))
+    if not tables:
+        raise ImportRefused(f"{source} holds no log; give {KNOWN}.")
+    return tables
+
+
+def _apart(tables: list[Table]) -> list[Table]:
+    """Runs with identifiers of their own that share a name get the identifier in their name."""
+    held: dict[str | None, set[str]] = {}
+    for table in tables:
+        if "run_id" in table.settings:
+            held.setdefault(table.run, set()).add(str(table.settings["run_id"]))
+    return [
+        replace(table, run=f"{table.run} {table.settings['run_id']}") if len(held.get(table.run, ())) > 1 else table
+        for table in tables
+    ]
+
+
+def _file(path: Path, where: str) -> Iterator[Table]:
+    if path.name.endswith(EXECUTED):
+        raise refuse(where, f"files of this kind can run code, so they are not read; write {KNOWN}.")
+    if tensorboard.PART in path.name:
+        yield from tensorboard.read(path, where)
+    elif path.suffix == ".wandb":
+        yield wandb_files.offline(path, where)
+    elif path.suffix in DATABASES:
+        yield from mlflow_store.database(path, where)
+    elif path.name.endswith(tabular.SUFFIXES):
+        table = tabular.read(path, where)
+        if table is not None:
+            yield from wandb_files.chart(table) if wandb_files.is_chart(table) else [table]
+    else:
+        raise refuse(where, f"the format is not known; give {KNOWN}.")
+
+
+def _folder(root: Path) -> Iterator[Table]:
+    """The tables of all files below a folder. Files that are no logs are passed over."""
+    runs = [path.parent for path in sorted(root.rglob("meta.yaml")) if mlflow_store.is_run(path.parent)]
+    for run in runs:
+        table = mlflow_store.run(run, run.relative_to(root).as_posix())
+        if table is not None:
+            yield table
+    yield from tensorboard.read(root, root.name) if tensorboard.folders(root) else []
+    for path in sorted(root.rglob("*")):
+        if path.suffix in (".wandb", *DATABASES) and path.is_file():
+            yield from _file(path, path.relative_to(root).as_posix())
+    yield from _of_files(root, set(runs))
+
+
+def _of_files(root: Path, taken: set[Path]) -> Iterator[Table]:
+    """The CSV, JSON and parquet files of a folder, with the settings beside them."""
+    paths = [path for path in sorted(root.rglob("*")) if path.name.endswith(tabular.SUFFIXES) and path.is_file()]
+    paths = [path for path in paths if taken.isdisjoint(path.parents) and not _hidden(path.relative_to(root))]
+    paths = _last_checkpoints(paths)
+    read = {path: list(_file(path, path.relative_to(root).as_posix())) for path in paths}
+    logs = {path: tables for path, tables in read.items() if tables}
+    for path, tables in logs.items():
+        given = _settings(path, root, set(logs))
+        for table in tables:
+            name = table.run or _run_name(path, root, list(logs))
+            own = replace(table, settings={**given, **table.settings}, run=name)
+            yield replace(own, is_file=table.run is None)
+
+
+def _hidden(path: Path) -> bool:
+    return any(part.startswith(".") for part in path.parts)
+
+
+def _last_checkpoints(paths: list[Path]) -> list[Path]:
+    """Of the states that Hugging Face's Trainer wrote for a run, with each checkpoint, only the last one."""
+    kept, states = [], dict[Path, tuple[int, Path]]()
+    for path in paths:
+        if path.name != tabular.TRAINER_STATE:
+            kept.append(path)
+            continue
+        name, _, step = path.parent.name.rpartition("-")
+        is_checkpoint = name == "checkpoint" and step.isdecimal()
+        run = path.parent.parent if is_checkpoint else path.parent
+        states[run] = max(states.get(run, (-1, path)), (int(step) if is_checkpoint else 2**62, path))
+    return sorted([*kept, *(path for _, path in states.values())])
+
+
+def _settings(path: Path, root: Path, logs: set[Path]) -> dict[str, Any]:
+    """The settings that apply to a log: from `root` down to its folder, then the file of the same name.
+
+    A file of settings with the name of another log is that log's.
+    """
+    stems = {(log.parent, tabular.stem(log)) for log in logs}
+    found: dict[str, Any] = {}
+    between = [folder for folder in reversed(path.parents) if root == folder or root in folder.parents]
+    own = path.parent, tabular.stem(path)
+    for folder in between:
+        files = [file for file in settings.of_folder(folder, root) if file not in logs]
+        files.sort(key=lambda file: (file.parent, file.stem) == own)
+        for file in files:
+            if (file.parent, file.stem) == own or (file.parent, file.stem) not in stems:
+                found |= settings.read(file, file.relative_to(root).as_posix())
+    return found
+
+
+def _run_name(path: Path, root: Path, logs: list[Path]) -> str:
+    """The name of the run that a file logs: its folder if it is the only log there, else its own."""
+    folder = path.parent
+    if path.name == tabular.TRAINER_STATE and folder.name.startswith("checkpoint-") and folder != root:
+        folder = folder.parent
+    alone = sum(log.parent == path.parent for log in logs) == 1
+    named = folder if alone and folder != root else path.with_name(tabular.stem(path))
+    return named.relative_to(root).as_posix()
