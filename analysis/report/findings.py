@@ -144,7 +144,7 @@ def grid_sentences(studies: Sequence[StudyData], goals: Sequence[Goal] = ()) -> 
 
 def _grid_sentence(study: StudyData, goals: Sequence[Goal]) -> str:
     if study.imported:
-        return imported_sentence(study)
+        return _imported_sentence(study)
     budget, grid = study.question["budget"], study.question["evaluation"]
     capped = "" if budget["max_steps"] is None else f", at most {budget['max_steps']:,}"
     multiples = study.question["search"]["budgets"]
@@ -164,7 +164,7 @@ def _grid_sentence(study: StudyData, goals: Sequence[Goal]) -> str:
     )
 
 
-def imported_sentence(study: StudyData) -> str:
+def _imported_sentence(study: StudyData) -> str:
     """Where the numbers of an imported study come from."""
     log = study.provenance[-1].get("log") if study.provenance else None
     said = f"Imported{f' from {log}' if log else ''}: trials end, and errors are known, as they were recorded."

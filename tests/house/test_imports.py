@@ -15,7 +15,7 @@ FILES = python_files(ROOT)
 # markupsafe with jinja2.
 DECLARED = {"torch", "optuna", "hydra", "omegaconf", "pandas", "pyarrow", "numpy", "scipy", "matplotlib", "PIL"}
 DECLARED |= {"sklearn", "joblib", "packaging", "jinja2", "markupsafe", "markdown_it", "pooch", "rich", "yaml"}
-DECLARED |= {"ray", "submitit", "tokenizers"}  # extras
+DECLARED |= {"ray", "submitit", "tokenizers", "tensorboard", "wandb"}  # extras
 
 # Module -> the places that may import it: folders (with all below them) and files.
 KNOWN_TO = {
@@ -49,6 +49,8 @@ LINE = [
     "study/records",
     "study/store study/devices",
     "study/data study/search study/exchange",
+    "study/exchange/readers",
+    "study/exchange/logs",
     "study/user_code",
     "study/engine/fused",
     "study/engine",
