@@ -65,16 +65,31 @@ class Gathering:
             if (found := value(given)) is not None:
                 known[name] = found
 
+    def leave_out(self, column: str) -> None:
+        """Remember a column that was left out; those of a tool itself, such as W&B's _runtime, go without saying."""
+        if not column.startswith("_"):
+            self.left_out[column] = None
+
     def read(self, role: str, column: str) -> None:
         """Remember which column a role or metric was read from."""
         self.read_as.setdefault(role, Counter())[column] += 1
 
 
-def add(made: Gathering, table: Table, several: bool) -> None:
+def shared(tables: Sequence[Table], asked: Asked) -> set[str]:
+    """Names of runs that the curves of several files have, such as 0 for the first trial of each."""
+    found: Counter[str] = Counter()
+    for table in tables:
+        roles = names.roles([str(name) for name in table.rows], asked.columns)
+        if table.is_file and "run" in roles and any(role in roles for role in names.POSITIONS):
+            found.update(str(value(cell)) for cell in table.rows[roles["run"]].unique())
+    return {name for name, files in found.items() if files > 1}
+
+
+def add(made: Gathering, table: Table, shared: Collection[str]) -> None:
     """Add a table.
 
     Arguments:
-        several: the source has several files without a column for the run.
+        shared: names of runs that do not tell files apart (`shared`).
 
     Raises:
         ImportRefused: nothing names the run of a row.
@@ -92,7 +107,7 @@ def add(made: Gathering, table: Table, several: bool) -> None:
             made.know(table.run, table.settings)
         return
     rows = _first_searches(rows, made)
-    run = _run_of(rows, roles, table, several, made.asked)
+    run = _run_of(rows, roles, table, shared, made.asked)
     if position is None:
         _beside(made, table, rows, run)
         return
@@ -135,13 +150,14 @@ def _each(column: pd.Series, function: Callable[[Any], Any]) -> pd.Series:
 
 
 def _run_of(
-    rows: pd.DataFrame, roles: Mapping[str, str], table: Table, several: bool, asked: Asked
+    rows: pd.DataFrame, roles: Mapping[str, str], table: Table, shared: Collection[str], asked: Asked
 ) -> pd.Series | None:
     """The run of each row [R]; None if nothing names it."""
     columns = [column for column in asked.columns.get("run", ()) if column in rows]
     if not columns and "run" in roles:
         column = roles["run"]
-        if table.run is None or (table.is_file and (not several or rows[column].nunique() > 1)):
+        alone = rows[column].nunique() == 1 and str(value(rows[column].iloc[0])) in shared
+        if table.run is None or (table.is_file and not alone):
             columns = [column]
         if columns and plain(column) in ("trial", "trial_id"):
             columns = [*(roles[role] for role in OF_TRIALS if role in roles), column]
@@ -208,8 +224,9 @@ def measure(made: Gathering, each: Gathered, metrics: Collection[str]) -> None:
     at = _position(made, each)
     made.read(each.position, each.roles[each.position])
     frame: dict[str, Any] = {"run": each.run.to_numpy(), "position": at, "counts": each.position}
-    own = {each.roles[role] for role in (*names.POSITIONS, "run") if role in each.roles}
-    own |= set(made.asked.columns.get("run", ())) - {each.roles.get(role) for role in IDENTITY}
+    own = {each.roles[role] for role in names.POSITIONS if role in each.roles}
+    if "run" in each.roles and len(made.asked.columns.get("run", "_")) == 1:
+        own.add(each.roles["run"])
     mapped = {columns[0]: name for name, columns in made.asked.columns.items() if "/" in name}
     for column in sorted((name for name in each.rows if name not in own), key=lambda name: name not in mapped):
         found = mapped.get(column) or (names.metric(column) if column in metrics else None)
@@ -219,7 +236,7 @@ def measure(made: Gathering, each: Gathered, metrics: Collection[str]) -> None:
             frame[found] = _measurements(each, column)
             made.read(found, column)
         else:
-            made.left_out[column] = None
+            made.leave_out(column)
     made.frames.append(pd.DataFrame(frame)[~np.isnan(at)])
 
 
@@ -281,7 +298,7 @@ def _setting(made: Gathering, column: str, each: Gathered) -> None:
             f"tell them apart: --map run={cure}."
         )
     if len(changing) and "status" not in role:
-        made.left_out[column] = None
+        made.leave_out(column)
         return
     last = pd.DataFrame({"run": run, "cell": known.to_numpy()}).drop_duplicates("run", keep="last")
     for name, cell in zip(last["run"], last["cell"], strict=True):  # a status that changes ends as its last

@@ -136,6 +136,8 @@ def _rises(known: pd.DataFrame, metric: str) -> bool:
 
 
 def _goal(log: Log, wanted: Wanted, runs: Sequence[str], growing: dict[str, Growing]) -> Goal:
+    if not wanted.above and wanted.metric in {kept.error for kept in growing.values()}:
+        return _checked(wanted, wanted.metric, wanted.threshold)
     metric = _metric(log, wanted)
     rows = log.rows[log.rows["run"].isin(runs)]
     known = rows[np.isfinite(rows[metric])]
@@ -156,6 +158,10 @@ def _goal(log: Log, wanted: Wanted, runs: Sequence[str], growing: dict[str, Grow
             f"--goal {wanted.text!r}: {metric} rises during training, so it is no error; give the value that it must "
             f"rise above: --goal '{_suggested(log, rows, metric)}'."
         )
+    return _checked(wanted, metric, threshold)
+
+
+def _checked(wanted: Wanted, metric: str, threshold: float) -> Goal:
     try:
         return Goal(metric, threshold)
     except ValueError as error:
@@ -204,6 +210,6 @@ def _with_errors(log: Log, growing: Mapping[str, Growing]) -> Log:
         column = kept.of(rows[metric]).where(~np.isinf(rows[metric]), np.inf)
         rows = rows.drop(columns=metric).assign(**{kept.error: column})
         formula = {0.0: f"-{metric}", 1.0: f"1 - {metric}"}.get(kept.whole, f"1 - {metric} / 100")
-        notes.append(f"{metric} grows, so it is kept as {kept.error} = {formula}")
+        notes.append(f"the metric {metric} grows, so it is kept as {kept.error} = {formula}")
         read_as[kept.error] = read_as.pop(metric, [metric])
     return replace(log, rows=rows, notes=notes, read_as=read_as)

@@ -12,7 +12,7 @@ import pandas as pd
 
 from study.exchange.importing import ImportRefused
 from study.exchange.logs import names, run_settings
-from study.exchange.logs.gathering import Gathering, add, measure, metric_columns
+from study.exchange.logs.gathering import Gathering, add, measure, metric_columns, shared
 from study.exchange.logs.names import Asked, listed
 from study.exchange.readers.tables import Table
 
@@ -47,9 +47,9 @@ def gather(tables: Sequence[Table], asked: Asked) -> Log:
         ImportRefused: a column or a batch size is missing, or a cell is malformed; the message has the cure.
     """
     made = Gathering(asked)
-    several = sum(table.is_file for table in tables) > 1
+    in_several = shared(tables, asked)
     for table in tables:
-        add(made, table, several)
+        add(made, table, in_several)
     _check_asked(made)
     if not made.tables:
         raise ImportRefused(_no_steps(made))
@@ -92,9 +92,11 @@ def _in_steps(rows: pd.DataFrame, runs: Mapping[str, Mapping[str, Any]], made: G
     order = {run: number for number, run in enumerate(runs)}
     rows = rows.assign(step=np.rint(at).astype(np.int64), order=rows["run"].map(order))
     metrics = [name for name in rows if name not in ("run", "position", "counts", "step", "order")]
-    rows = rows[rows[metrics].notna().any(axis=1)] if metrics else rows
+    if not metrics:
+        return rows[["run", "step"]]
+    rows = rows[rows[metrics].notna().any(axis=1)]
     again = rows[rows.duplicated(["order", "step"], keep=False)].groupby(["order", "step"])[metrics]
-    conflicting = int((again.nunique() > 1).any(axis=1).sum()) if metrics and len(again) else 0
+    conflicting = int((again.nunique() > 1).any(axis=1).sum()) if len(again) else 0
     if conflicting:
         made.notes[
             f"{conflicting:,} steps of a run were measured more than once, as after a restart: the last value counts"

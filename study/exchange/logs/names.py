@@ -5,6 +5,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Self
 
+from analysis.counting import NUMBER
 from study.exchange.importing import ImportRefused
 from workloads.suggest import suggest
 
@@ -21,9 +22,18 @@ ROLES: dict[str, tuple[str, ...]] = {
     "examples": ("examples", "examples_seen", "samples_seen", "images_seen", "tokens_seen", "consumed_samples"),
     "batch_size": (
         *("batch_size", "global_batch_size", "train_batch_size", "total_batch_size", "effective_batch_size"),
-        *("batchsize", "bs", "batch"),
+        *("batchsize", "bs"),
     ),
-    "optimizer": ("optimizer", "optimiser", "optim", "optimizer_name", "optimizer_type", "opt"),
+    "optimizer": (
+        "optimizer",
+        "optimiser",
+        "optim",
+        "optimizer_name",
+        "optimizer_type",
+        "opt",
+        "optim_name",
+        "opt_name",
+    ),
     "status": ("status", "state"),
     "seed": ("seed", "random_seed", "rng_seed"),
     "workload": ("workload", "task"),
@@ -70,7 +80,7 @@ class Asked:
 
     columns: Mapping[str, Sequence[str]] = field(default_factory=dict)
     values: Mapping[str, str] = field(default_factory=dict)
-    pattern: re.Pattern[str] | None = None
+    pattern: str | None = None
 
     @classmethod
     def parse(cls, maps: Iterable[str] = (), sets: Iterable[str] = (), pattern: str | None = None) -> Self:
@@ -79,9 +89,9 @@ class Asked:
         Raises:
             ImportRefused: one of them is malformed.
 
-        >>> asked = Asked.parse(["step=global_step"], ["optimizer=adam"], "bs{batch_size}_*")
-        >>> asked.columns, asked.values, asked.pattern.fullmatch("bs64_a").groupdict()
-        ({'step': ['global_step']}, {'optimizer': 'adam'}, {'batch_size': '64'})
+        >>> asked = Asked.parse(["step=global_step"], ["optimizer=adam"], "bs{batch_size}_lr{lr}*")
+        >>> asked.columns, asked.values, asked.in_name("bs64_lr0.1_a")
+        ({'step': ['global_step']}, {'optimizer': 'adam'}, {'batch_size': '64', 'lr': '0.1'})
         """
         columns = {name: found.split(",") for name, found in (_pair("--map", text) for text in maps)}
         for name, found in columns.items():
@@ -95,7 +105,20 @@ class Asked:
                 raise ImportRefused(f"--map {name}=...: a metric begins with train/, val/ or test/.")
             columns[known] = columns.pop(name)
         values = dict(_pair("--set", text) for text in sets)
-        return cls(columns, values, None if pattern is None else _pattern(pattern))
+        names = re.findall(r"\{(\w+)\}", pattern or "")
+        if pattern is not None and (not names or len(set(names)) < len(names)):
+            raise ImportRefused(f"--run-name must name each value once, as 'bs{{batch_size}}_*', but got {pattern!r}.")
+        return cls(columns, values, pattern)
+
+    def in_name(self, run: str) -> dict[str, str] | None:
+        """What the name of a run says by the pattern; None if it does not fit. Numbers are taken whole."""
+        parts = re.split(r"(\{\w+\}|\*)", self.pattern or "*")
+        found = [
+            ".*?" if part == "*" else rf"(?P<{part[1:-1]}>{NUMBER}|.+?)" if part.startswith("{") else re.escape(part)
+            for part in parts
+        ]
+        match = re.fullmatch("".join(found), run)
+        return None if match is None else match.groupdict()
 
 
 def _pair(option: str, text: str) -> tuple[str, str]:
@@ -104,18 +127,6 @@ def _pair(option: str, text: str) -> tuple[str, str]:
         what = "NAME=COLUMN, such as step=global_step" if option == "--map" else "NAME=VALUE, such as optimizer=adam"
         raise ImportRefused(f"{option} must read {what}, but got {text!r}.")
     return name, other
-
-
-def _pattern(text: str) -> re.Pattern[str]:
-    parts = re.split(r"(\{\w+\}|\*)", text)
-    names = [part[1:-1] for part in parts if part.startswith("{") and part.endswith("}")]
-    if not names or len(set(names)) < len(names):
-        raise ImportRefused(f"--run-name must name each value once, such as 'bs{{batch_size}}_*', but got {text!r}.")
-    found = [
-        ".*?" if part == "*" else f"(?P<{part[1:-1]}>.+?)" if part.startswith("{") else re.escape(part)
-        for part in parts
-    ]
-    return re.compile("".join(found))
 
 
 def plain(name: str) -> str:
@@ -171,7 +182,7 @@ def roles(names: Collection[str], asked: Mapping[str, Sequence[str]], nested: Co
     {'batch_size': 'data/batch_size'}
     """
     found = {role: columns[0] for role, columns in asked.items() if columns[0] in names}
-    taken = {column for columns in asked.values() for column in columns}
+    taken = {columns[0] for role, columns in asked.items() if role != "run"}
     whole: dict[str, str] = {}
     ends: dict[str, list[str]] = {}
     for name in sorted(names, key=lambda name: name.startswith("_")):  # W&B's own _step comes last
@@ -182,6 +193,7 @@ def roles(names: Collection[str], asked: Mapping[str, Sequence[str]], nested: Co
     for role, known in ROLES.items():
         if role not in asked:
             first = [whole[name] for name in known if name in whole]
+            first.sort(key=lambda name: name.startswith("_"))
             alone = [ends[name][0] for name in known if role in nested and len(ends.get(name, ())) == 1]
             found |= dict.fromkeys([role] if first or alone else [], [*first, *alone, ""][0])
     return found

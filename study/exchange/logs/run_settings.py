@@ -1,6 +1,5 @@
 """What is known of each run: batch size, optimizer, hyperparameters, status, seed."""
 
-import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -14,7 +13,7 @@ OF_SETTINGS = (*IDENTITY, "seed", "status", "train_examples", "train_steps", "fi
 """Roles that settings of a run can have."""
 DIVERGED = ("infeasible", "diverged", "nan")
 """Statuses, in lower case, of runs that diverged."""
-PER_PROCESS = ("train_batch_size", "batch")
+PER_PROCESS = ("train_batch_size", "per_device_train_batch_size")
 """Names under which some tools keep the batch size of one process."""
 
 
@@ -29,16 +28,16 @@ def of_runs(made: Gathering) -> dict[str, dict[str, Any]]:
     order = [run for run in every if run in measured or _diverged(held[run])]
     held = {run: held[run] for run in order}
     keys = list(dict.fromkeys(name for settings in held.values() for name in settings))
-    roles = {name: role for role, name in names.roles(keys, made.asked.columns, nested=OF_SETTINGS).items()}
-    mapped = {columns[0]: name for name, columns in made.asked.columns.items()}
-    labels = {*names.LABELS, *names.FROM_EXPORT}
+    known = names.roles(keys, made.asked.columns, nested=OF_SETTINGS)
+    roles = {name: role for role, name in known.items() if role in OF_SETTINGS}
+    mapped = {columns[0]: name for name, columns in made.asked.columns.items() if name != "run"}
+    labels, metrics = {*names.LABELS, *names.FROM_EXPORT}, [name for name in made.read_as if "/" in name]
     named: dict[str, str] = {}
     for key in keys:
-        role = roles.get(key)
-        if role in OF_SETTINGS or key in mapped:
-            named[key] = mapped.get(key, role or key)
+        if key in mapped or key in roles:
+            named[key] = mapped.get(key) or roles[key]
             made.read(named[key], key)
-        elif plain(key) not in labels and not key.startswith("_") and not names.is_certain(key):
+        elif plain(key) not in labels and key[0] != "_" and not (names.is_certain(key) or names.metric(key) in metrics):
             named[key] = names.hyperparameter(key, keys)
     runs = {run: {named[key]: cell for key, cell in held[run].items() if key in named} for run in order}
     _match(made, runs)
@@ -62,11 +61,10 @@ def _match(made: Gathering, runs: Mapping[str, dict[str, Any]]) -> None:
     if made.asked.pattern is None:
         return
     for run, settings in runs.items():
-        found = made.asked.pattern.fullmatch(run)
+        found = made.asked.in_name(run)
         if found is None:
-            shown = re.sub(r"\(\?P<(\w+)>\.\+\?\)", r"{\1}", made.asked.pattern.pattern).replace(".*?", "*")
-            raise ImportRefused(f"--run-name {shown.replace(chr(92), '')!r} does not fit the run {run!r}.")
-        settings.update({names.SHORT.get(name, name): value(text) for name, text in found.groupdict().items()})
+            raise ImportRefused(f"--run-name {made.asked.pattern!r} does not fit the run {run!r}.")
+        settings.update({names.SHORT.get(name, name): value(text) for name, text in found.items()})
 
 
 def with_batch_size(made: Gathering, runs: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:

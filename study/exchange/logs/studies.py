@@ -133,7 +133,7 @@ def _study(
         "train_steps": max(1, budget, longest),
     }
     columns = {column: rows[column].to_numpy() for column in ("trial", "step", *log.metrics)}
-    said = [f"{count:,} run{'s' if count > 1 else ''} {text}" for text, count in notes.items()]
+    said = [f"{text}: {count:,}" for text, count in notes.items()]
     return Imported(question, records, columns, [*said, *_about_runs(of_run, runs, goal)])
 
 
@@ -166,7 +166,7 @@ def _without_gaps(
             if not finite.size or begin > finite[-1]:
                 first += [int(rows["step"].iloc[begin])] if finite.size or metric == of_goal else []
             elif metric == of_goal:
-                notes[f"have NaN between numbers of {metric}: taken as not measured"] += 1
+                notes[f"runs with NaN between numbers of {metric}, taken as not measured"] += 1
             rows[metric] = np.where(odd, np.nan, values)
     return rows, max(1, min(first)) if first else None
 
@@ -185,22 +185,24 @@ def _record(
     steps, errors = rows["step"].to_numpy(), rows[goal.metric].to_numpy(dtype=float)
     crossing, last = first_crossing(steps, errors, goal.threshold), int(steps.max(initial=0))
     if word and word not in (*ENDED, *STOPPED, *DIVERGED):
-        notes[f"have the status {word!r}, which is not known: judged by their length"] += 1
+        notes[f"runs with the status {word!r}, which is not known, judged by their length"] += 1
     if not np.isfinite(errors).any() and bad is None and word not in DIVERGED:
-        notes[f"never measured {goal.metric}: they do not count"] += 1
+        notes[f"runs that never measured {goal.metric}, which do not count"] += 1
         status = INCOMPLETE
     elif word in DIVERGED or (bad is not None and (crossing is None or bad <= crossing)):
         status, bad = INFEASIBLE, bad or last or 1
     elif crossing is not None:
         status = COMPLETE
         if bad is not None:
-            notes["diverged after they met the goal: they count"] += 1
+            notes["runs that diverged after they met the goal, which count"] += 1
     else:
         whole = settings.get("train_steps")
         enough = last >= WHOLE * (whole if isinstance(whole, int) else longest)
         status = COMPLETE if word in ENDED or (word not in STOPPED and enough) else INCOMPLETE
         if status == INCOMPLETE:
-            notes["stopped early without the goal: they do not count, since they might have met it later"] += 1
+            notes[
+                "runs that stopped early without the goal, which do not count, since they might have met it later"
+            ] += 1
     given = settings.get("first_bad_step")
     seed = settings.get("seed")
     return {

@@ -73,7 +73,7 @@ REFUSED = {
         {"maps": ["step=steps"]},
     ),
     "--map must read NAME=COLUMN": ("log.csv", GOOD, {"maps": ["step"]}),
-    "--map loss/val=...: a metric begins with train/, val/ or test/": ("log.csv", GOOD, {"maps": ["a/b=step"]}),
+    "--map a/b=...: a metric begins with train/, val/ or test/": ("log.csv", GOOD, {"maps": ["a/b=step"]}),
     "only the name of a run has several columns": ("log.csv", GOOD, {"maps": ["step=a,b"]}),
     "--set must read NAME=VALUE": ("log.csv", GOOD, {"sets": ["optimizer="]}),
     "--run-name must name each value once": ("log.csv", GOOD, {"pattern": "bs64"}),

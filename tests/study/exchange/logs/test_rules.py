@@ -32,26 +32,46 @@ def rows(run, losses, size=8, status="", first=10):
 ENDS = {
     "reaches": (([0.9, 0.4], ""), COMPLETE, None),
     "misses": (([0.9] * 4, ""), COMPLETE, None),
-    "stops early without a status": (([0.9, 0.9], ""), INCOMPLETE, "1 run stopped early without the goal"),
+    "stops early without a status": (
+        ([0.9, 0.9], ""),
+        INCOMPLETE,
+        "runs that stopped early without the goal, which do not count",
+    ),
     "finished early": (([0.9, 0.9], "finished"), COMPLETE, None),
-    "crashed at the end": (([0.9] * 4, "crashed"), INCOMPLETE, "1 run stopped early without the goal"),
+    "crashed at the end": (
+        ([0.9] * 4, "crashed"),
+        INCOMPLETE,
+        "runs that stopped early without the goal, which do not count",
+    ),
     "crashed after the goal": (([0.9, 0.4], "crashed"), COMPLETE, None),
     "NaN to the end": (([0.9, "NaN", "nan"], ""), INFEASIBLE, None),
     "infinite": (([0.9, "inf"], "finished"), INFEASIBLE, None),
     "says that it diverged": (([0.9, 0.9], "diverged"), INFEASIBLE, None),
-    "NaN after the goal": (([0.9, 0.4, "nan"], ""), COMPLETE, "1 run diverged after they met the goal"),
-    "NaN in between": (([0.9, "nan", 0.9, "nan", 0.4], ""), COMPLETE, "1 run have NaN between numbers"),
-    "NaN in between and last": (([0.9, "nan", 0.9, 0.9, "nan"], ""), COMPLETE, "1 run have NaN between numbers"),
+    "NaN after the goal": (
+        ([0.9, 0.4, "nan"], ""),
+        COMPLETE,
+        "runs that diverged after they met the goal, which count: 1",
+    ),
+    "NaN in between": (
+        ([0.9, "nan", 0.9, "nan", 0.4], ""),
+        COMPLETE,
+        "runs with NaN between numbers of val/loss, taken as not measured: 1",
+    ),
+    "NaN in between and last": (
+        ([0.9, "nan", 0.9, 0.9, "nan"], ""),
+        COMPLETE,
+        "runs with NaN between numbers of val/loss, taken as not measured: 1",
+    ),
     "empty cells": (([0.9, "", "", 0.4], ""), COMPLETE, None),
-    "never measured": ((["", "", "", ""], ""), INCOMPLETE, "1 run never measured val/loss"),
-    "unknown status": (([0.9] * 4, "odd"), COMPLETE, "1 run have the status 'odd', which is not known"),
+    "never measured": ((["", "", "", ""], ""), INCOMPLETE, "runs that never measured val/loss, which do not count: 1"),
+    "unknown status": (([0.9] * 4, "odd"), COMPLETE, "runs with the status 'odd', which is not known"),
 }
 
 
 @pytest.mark.parametrize("kind", ENDS)
 def test_how_a_run_ended(kind, tmp_path):
     (losses, status), ended, said = ENDS[kind]
-    text = HEADER.replace("status", "status,train/loss").replace("\n", "\n", 1)
+    text = HEADER.replace("status", "status,train/loss")
     lines = rows("a", [0.9, 0.9, 0.9, 0.4]) + rows("b", losses, status=status)
     text += "".join(f"{line},1\n" for line in lines.splitlines())  # another metric, so that no row is empty
     [study], told = imported(tmp_path, text)
@@ -142,7 +162,7 @@ def test_a_metric_that_grows_becomes_an_error(kind, tmp_path):
     assert (study.goal.metric, study.goal.threshold) == (error, threshold)
     assert study.measurements[error][:2].round(9).tolist() == kept
     assert steps_to_result.row(study)["steps_to_result"] == 20
-    assert any(warning.startswith(f"{name[0].upper()}{name[1:]} grows, so it is kept as") for warning in told.warnings)
+    assert any(warning.startswith(f"The metric {name} grows, so it is kept as {error} =") for warning in told.warnings)
 
 
 def test_accuracies_are_errors_also_if_they_are_not_the_goal(tmp_path):
@@ -152,15 +172,17 @@ def test_accuracies_are_errors_also_if_they_are_not_the_goal(tmp_path):
 
 
 def test_epochs_from_0_and_the_number_of_trials(tmp_path):
-    text = "run,batch_size,epoch,val_loss\n" + "".join(
-        f"{run},{size},{epoch},{0.9 if epoch < 2 else 0.4}\n" for run, size in ("a8", "b8", "c4") for epoch in range(4)
-    ).replace("a8,8", "a,8")
-    text = text.replace("b8,8", "b,8").replace("c4,4", "c,4")
+    lines = [
+        f"{run},{size},{epoch},{0.9 if epoch < 2 else 0.4}"
+        for run, size in (("a", 4), ("b", 8), ("c", 8))
+        for epoch in range(4)
+    ]
+    text = "run,batch_size,epoch,val_loss\n" + "\n".join(lines) + "\n"
     studies, told = imported(tmp_path, text, trials=1, sets=["train_examples=80"])
     assert steps_to_result.table(studies)["steps_to_result"].tolist() == [60, 30]
     assert [study.question["search"]["trials"] for study in studies] == [1, 1]
     assert [study.question["workload"]["train_examples"] for study in studies] == [80, 80]
-    assert any("epochs are counted from 0" in warning.lower() for warning in told.warnings)
+    assert "Epochs are counted from 0, so epoch 0 is taken as the end of the first epoch" in told.warnings
 
 
 def test_what_is_set_counts_more_than_the_log(tmp_path):
@@ -258,4 +280,4 @@ def test_from_the_command_line(tmp_path, says):
     page = (tmp_path / "results" / "report.html").read_text()
     assert "Imported from runs.csv" in page
     assert "This tool trained and tuned none of them." in page
-    assert "val/accuracy grows, so it is kept as val/classification_error" in page.replace("Val/", "val/")
+    assert "The metric val/accuracy grows, so it is kept as val/classification_error" in page
