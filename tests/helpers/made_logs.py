@@ -230,3 +230,21 @@ def epochs(folder, name="epoch"):
     frame[name] = frame["step"] * frame["batch_size"] / EXAMPLES
     frame.drop(columns="step").to_csv(path, index=False)
     return path
+
+
+def a_row_for_each_split(folder):
+    """Training and validation in rows of their own, told apart by a column."""
+    frame = long().rename(columns={"val/loss": "loss"})
+    both = pd.concat([frame.assign(phase="valid"), frame.assign(phase="train", loss=2 * frame["loss"])])
+    both.to_csv(folder / "runs.csv", index=False)
+    return folder / "runs.csv"
+
+
+def a_file_for_each_split(folder):
+    """A folder for each run with `train.csv` and `test.csv`, as many scripts write."""
+    for name, _, rows in runs():
+        (folder / "out" / name).mkdir(parents=True)
+        for split, factor in (("train", 2), ("val", 1)):
+            lines = "".join(f"{step},{factor * loss},{1e-3 * step}\n" for step, loss in rows)
+            (folder / "out" / name / f"{split}.csv").write_text(f"Steps,Loss,Learning Rate\n{lines}")
+    return folder / "out"

@@ -95,11 +95,13 @@ def add(made: Gathering, table: Table, shared: Collection[str]) -> None:
         ImportRefused: nothing names the run of a row.
     """
     rows = table.rows.set_axis([str(name) for name in table.rows], axis=1)
-    made.columns |= dict.fromkeys(rows)
     roles = names.roles(list(rows), made.asked.columns)
     if {"metric", "value"} <= roles.keys() and not numbers(rows[roles["value"]])[1].any():
         rows = _one_column_each(rows, roles)
-        roles = names.roles(list(rows), made.asked.columns)
+    if "split" in roles:
+        rows = _one_column_for_each_split(rows, roles["split"])
+    made.columns |= dict.fromkeys(rows)
+    roles = names.roles(list(rows), made.asked.columns)
     by_user = [role for role in names.POSITIONS if role in made.asked.columns]
     position = next((role for role in (*by_user, *names.POSITIONS) if role in roles), None)
     if rows.empty:
@@ -138,6 +140,20 @@ def _one_column_each(rows: pd.DataFrame, roles: Mapping[str, str]) -> pd.DataFra
     kept = rows.drop(columns=[roles["metric"], roles["value"]])
     wide = {name: rows[roles["value"]].where(metric == name) for name in dict.fromkeys(metric)}
     return pd.concat([kept, pd.DataFrame(wide)], axis=1)
+
+
+def _one_column_for_each_split(rows: pd.DataFrame, split: str) -> pd.DataFrame:
+    """Rows of one split each, with columns such as `loss`, as a column for each split: `train/loss`, `val/loss`."""
+    of_row = _each(rows[split], lambda cell: names.SPLITS.get(str(cell).strip().lower()))
+    if of_row.isna().any():
+        return rows
+    wide = {}
+    for column in filter(names.could_be_metric, rows):
+        values, odd = numbers(rows[column])
+        if not odd.any():
+            wide |= {f"{one}/{column}": np.where(of_row == one, values, np.nan) for one in dict.fromkeys(of_row)}
+    moved = dict.fromkeys(name.partition("/")[2] for name in wide)
+    return pd.concat([rows.drop(columns=[split, *moved]), pd.DataFrame(wide, index=rows.index)], axis=1)
 
 
 def _each(column: pd.Series, function: Callable[[Any], Any]) -> pd.Series:

@@ -42,6 +42,7 @@ ROLES: dict[str, tuple[str, ...]] = {
     "train_examples": ("train_examples", "num_train_examples", "train_set_size", "num_training_examples"),
     "train_steps": ("train_steps", "max_steps", "total_steps", "num_steps", "num_train_steps", "max_iters"),
     "first_bad_step": ("first_bad_step",),
+    "split": ("split", "phase", "subset", "data_split", "partition"),
     "metric": ("metric", "tag", "metric_name", "key"),
     "value": ("value", "metric_value"),
 }
@@ -161,6 +162,13 @@ def metric(column: str) -> str | None:
             rest = plain("_".join(words[1:] if position == 0 else words[:-1]))
             return None if rest in NO_METRICS else f"{split}/{rest}"
     return None
+
+
+def could_be_metric(column: str) -> bool:
+    """True if a column may be a quantity without its split, such as `loss`: it has no other known meaning."""
+    short = plain(column)
+    known = {name for spellings in ROLES.values() for name in spellings}
+    return metric(column) is None and short not in {*known, *NO_METRICS, *LABELS, *SHORT, ""} and column[0] != "_"
 
 
 def is_certain(column: str) -> bool:

@@ -10,6 +10,8 @@ from study.exchange.readers import mlflow_store, settings, tabular, tensorboard,
 from study.exchange.readers.tables import Table, refuse
 
 DATABASES = (".db", ".sqlite", ".sqlite3")
+SPLITS = ("train", "training", "val", "valid", "validation", "eval", "dev", "test")
+"""Names of files, in lower case, that hold one split of a run."""
 EXECUTED = (".pkl", ".pickle", ".pt", ".pth", ".npy", ".npz", ".joblib")
 """Formats that may run code when they are read."""
 KNOWN = (
@@ -86,8 +88,10 @@ def _of_files(root: Path, taken: set[Path]) -> Iterator[Table]:
         given = _settings(path, root, set(logs))
         for table in tables:
             name = table.run or _run_name(path, root, list(logs))
-            own = replace(table, settings={**given, **table.settings}, run=name)
-            yield replace(own, is_file=table.run is None)
+            rows = table.rows
+            if table.run is None and path.parent != root and tabular.stem(path).lower() in SPLITS:
+                rows = rows.assign(split=tabular.stem(path).lower())
+            yield replace(table, rows=rows, settings={**given, **table.settings}, run=name, is_file=table.run is None)
 
 
 def _hidden(path: Path) -> bool:
@@ -127,10 +131,11 @@ def _settings(path: Path, root: Path, logs: set[Path]) -> dict[str, Any]:
 
 
 def _run_name(path: Path, root: Path, logs: list[Path]) -> str:
-    """The name of the run that a file logs: its folder if it is the only log there, else its own."""
+    """The name of the run that a file logs: its folder if it is the only log there or that of a split, such as
+    `train.csv`; else its own."""
     folder = path.parent
     if path.name == tabular.TRAINER_STATE and folder.name.startswith("checkpoint-") and folder != root:
         folder = folder.parent
-    alone = sum(log.parent == path.parent for log in logs) == 1
+    alone = sum(log.parent == path.parent for log in logs) == 1 or tabular.stem(path).lower() in SPLITS
     named = folder if alone and folder != root else path.with_name(tabular.stem(path))
     return named.relative_to(root).as_posix()

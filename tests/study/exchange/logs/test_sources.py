@@ -38,6 +38,8 @@ SOURCES = {
     ),
     "csv without runs": (made_logs.columns_that_form_a_run, {"maps": ["run=batch_size,learning_rate"]}),
     "csv of metric, value": (made_logs.one_column_for_all_metrics, {}),
+    "csv of splits": (made_logs.a_row_for_each_split, {}),
+    "files of splits": (made_logs.a_file_for_each_split, {"pattern": PATTERN}),
     "csv of examples": (made_logs.examples, {}),
     "csv of epochs": (made_logs.epochs, {"sets": [f"train_examples={made_logs.EXAMPLES}"]}),
     "csv of epochs by --map": (
