@@ -98,10 +98,8 @@ def add(made: Gathering, table: Table, shared: Collection[str]) -> None:
     roles = names.roles(list(rows), made.asked.columns)
     if {"metric", "value"} <= roles.keys() and not numbers(rows[roles["value"]])[1].any():
         rows = _one_column_each(rows, roles)
-    if "split" in roles:
-        rows = _one_column_for_each_split(rows, roles["split"])
+        roles = names.roles(list(rows), made.asked.columns)
     made.columns |= dict.fromkeys(rows)
-    roles = names.roles(list(rows), made.asked.columns)
     by_user = [role for role in names.POSITIONS if role in made.asked.columns]
     position = next((role for role in (*by_user, *names.POSITIONS) if role in roles), None)
     if rows.empty:
@@ -115,6 +113,9 @@ def add(made: Gathering, table: Table, shared: Collection[str]) -> None:
         return
     if run is None:
         raise refuse(table.where, _no_run(list(rows)))
+    if "split" in roles:
+        rows = _one_column_for_each_split(rows, roles["split"], run)
+        made.columns |= dict.fromkeys(rows)
     found = Gathered(table, rows, roles, position, run)
     if (empty := (run == "None").to_numpy(dtype=bool)).any():
         row = int(np.flatnonzero(empty)[0])
@@ -142,7 +143,7 @@ def _one_column_each(rows: pd.DataFrame, roles: Mapping[str, str]) -> pd.DataFra
     return pd.concat([kept, pd.DataFrame(wide)], axis=1)
 
 
-def _one_column_for_each_split(rows: pd.DataFrame, split: str) -> pd.DataFrame:
+def _one_column_for_each_split(rows: pd.DataFrame, split: str, run: pd.Series) -> pd.DataFrame:
     """Rows of one split each, with columns such as `loss`, as a column for each split: `train/loss`, `val/loss`."""
     of_row = _each(rows[split], lambda cell: names.SPLITS.get(str(cell).strip().lower()))
     if of_row.isna().any():
@@ -150,7 +151,7 @@ def _one_column_for_each_split(rows: pd.DataFrame, split: str) -> pd.DataFrame:
     wide = {}
     for column in filter(names.could_be_metric, rows):
         values, odd = numbers(rows[column])
-        if not odd.any():
+        if not odd.any() and _changes(values, run):
             wide |= {f"{one}/{column}": np.where(of_row == one, values, np.nan) for one in dict.fromkeys(of_row)}
     moved = dict.fromkeys(name.partition("/")[2] for name in wide)
     return pd.concat([rows.drop(columns=[split, *moved]), pd.DataFrame(wide, index=rows.index)], axis=1)
@@ -212,6 +213,11 @@ def _first_searches(rows: pd.DataFrame, made: Gathering) -> pd.DataFrame:
     return rows[kept]
 
 
+def _changes(values: np.ndarray, run: pd.Series) -> bool:
+    """True if a column has several values in one run."""
+    return bool((pd.Series(values).groupby(run.to_numpy()).nunique() > 1).any())
+
+
 def metric_columns(made: Gathering) -> set[str]:
     """The columns that are metrics: certainly by their names, or named like one and changing during a run."""
     certain, changing, named = set(), set(), set()
@@ -226,7 +232,7 @@ def metric_columns(made: Gathering) -> set[str]:
             values, odd = numbers(each.rows[column])
             if not odd.any():
                 named.add(column)
-                if column not in changing and (pd.Series(values).groupby(each.run.to_numpy()).nunique() > 1).any():
+                if column not in changing and _changes(values, each.run):
                     changing.add(column)
     return certain | changing or named
 
