@@ -113,9 +113,6 @@ def add(made: Gathering, table: Table, shared: Collection[str]) -> None:
         return
     if run is None:
         raise refuse(table.where, _no_run(list(rows)))
-    if "split" in roles:
-        rows = _one_column_for_each_split(rows, roles["split"], run)
-        made.columns |= dict.fromkeys(rows)
     found = Gathered(table, rows, roles, position, run)
     if (empty := (run == "None").to_numpy(dtype=bool)).any():
         row = int(np.flatnonzero(empty)[0])
@@ -141,20 +138,6 @@ def _one_column_each(rows: pd.DataFrame, roles: Mapping[str, str]) -> pd.DataFra
     kept = rows.drop(columns=[roles["metric"], roles["value"]])
     wide = {name: rows[roles["value"]].where(metric == name) for name in dict.fromkeys(metric)}
     return pd.concat([kept, pd.DataFrame(wide)], axis=1)
-
-
-def _one_column_for_each_split(rows: pd.DataFrame, split: str, run: pd.Series) -> pd.DataFrame:
-    """Rows of one split each, with columns such as `loss`, as a column for each split: `train/loss`, `val/loss`."""
-    of_row = _each(rows[split], lambda cell: names.SPLITS.get(str(cell).strip().lower()))
-    if of_row.isna().any():
-        return rows
-    wide = {}
-    for column in filter(names.could_be_metric, rows):
-        values, odd = numbers(rows[column])
-        if not odd.any() and _changes(values, run):
-            wide |= {f"{one}/{column}": np.where(of_row == one, values, np.nan) for one in dict.fromkeys(of_row)}
-    moved = dict.fromkeys(name.partition("/")[2] for name in wide)
-    return pd.concat([rows.drop(columns=[split, *moved]), pd.DataFrame(wide, index=rows.index)], axis=1)
 
 
 def _each(column: pd.Series, function: Callable[[Any], Any]) -> pd.Series:
@@ -216,6 +199,28 @@ def _first_searches(rows: pd.DataFrame, made: Gathering) -> pd.DataFrame:
 def _changes(values: np.ndarray, run: pd.Series) -> bool:
     """True if a column has several values in one run."""
     return bool((pd.Series(values).groupby(run.to_numpy()).nunique() > 1).any())
+
+
+def part_splits(made: Gathering) -> None:
+    """Rows of one split each, with columns such as `loss`, as a column for each split: `train/loss`, `val/loss`.
+
+    Columns that change during no run are hyperparameters.
+    """
+    changing: set[str] = set()
+    for each in made.tables:
+        for column in filter(names.could_be_metric, each.rows if "split" in each.roles else ()):
+            values, odd = numbers(each.rows[column])
+            if column not in changing and not odd.any() and _changes(values, each.run):
+                changing.add(column)
+    for number, each in enumerate(made.tables):
+        if "split" in each.roles:
+            of_row = _each(each.rows[each.roles["split"]], lambda cell: names.SPLITS.get(str(cell).strip().lower()))
+            moved = [column for column in each.rows if column in changing]
+            if not of_row.isna().any():
+                wide = {f"{one}/{name}": each.rows[name].where(of_row == one) for one in set(of_row) for name in moved}
+                kept = each.rows.drop(columns=[each.roles["split"], *moved])
+                made.columns |= dict.fromkeys(wide)
+                made.tables[number] = each._replace(rows=pd.concat([kept, pd.DataFrame(wide)], axis=1))
 
 
 def metric_columns(made: Gathering) -> set[str]:

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from analysis.labels import counted
+from analysis.labels import batch_sizes, counted
 from study import store
 from study.exchange.logs import goals, long_frame, studies
 from study.exchange.logs.long_frame import Log
@@ -84,5 +84,5 @@ def _read(log: Log, made: Sequence[Imported], source: Path) -> list[str]:
     sizes = sorted({study.question["batch_size"] for study in made})
     runs = sum(len(study.records) for study in made)
     renamed = [f"{name} from {listed(columns, 3)}" for name, columns in log.read_as.items() if columns != [name]]
-    read = [f"{source.name}: {counted(runs, 'run')} at batch sizes {listed(sizes)}."]
+    read = [f"{source.name}: {counted(runs, 'run')} at {batch_sizes(sizes)}."]
     return [*read, *([f"Read {'; '.join(renamed)}."] if renamed else [])]

@@ -12,7 +12,7 @@ import pandas as pd
 
 from study.exchange.importing import ImportRefused
 from study.exchange.logs import names, run_settings
-from study.exchange.logs.gathering import Gathering, add, measure, metric_columns, shared
+from study.exchange.logs.gathering import Gathering, add, measure, metric_columns, part_splits, shared
 from study.exchange.logs.names import Asked, listed
 from study.exchange.readers.tables import Table
 
@@ -53,6 +53,7 @@ def gather(tables: Sequence[Table], asked: Asked) -> Log:
     _check_asked(made)
     if not made.tables:
         raise ImportRefused(_no_steps(made))
+    part_splits(made)
     metrics = metric_columns(made)
     for each in made.tables:
         measure(made, each, metrics)

@@ -31,7 +31,7 @@ def hyperparameters(log: Log, runs: Sequence[str]) -> tuple[dict[str, dict[str, 
         texts = [isinstance(value, str) for value in values]
         if name in OF_SETTINGS or (len(set(values)) == 1 and (name != ALWAYS or any(texts))):
             continue
-        if any(texts) and len(set(values)) == len(runs) >= FEWEST_LABELS:
+        if all(texts) and len(set(values)) == len(runs) >= FEWEST_LABELS:
             labels.append(name)
             continue
         if any(texts) and not all(texts):

@@ -109,12 +109,14 @@ def _study(
     name, optimizer, size = key
     longest = int(max(of_run[run]["step"].max() if len(of_run[run]) else 1 for run in runs))
     notes: Counter[str] = Counter()
-    frames, records = [], []
-    for index, run in enumerate(runs):
+    ended = []
+    for run in runs:
         rows, bad = _without_gaps(of_run[run], log.metrics, goal.metric, notes)
-        record = _record(index, log.runs[run], rows, goal, bad, longest, notes)
-        records.append(record | {"trial_id": numbered[run], "run": run, "hyperparameters": points[run]})
-        frames.append(rows.drop(columns="run").assign(trial=np.int32(index)))
+        record = _record(log.runs[run], rows, goal, bad, longest, notes)
+        ended.append((record | {"trial_id": numbered[run], "run": run, "hyperparameters": points[run]}, rows))
+    _count_all(ended)
+    records = [{"index": index} | record for index, (record, _) in enumerate(ended)]
+    frames = [rows.drop(columns="run").assign(trial=np.int32(index)) for index, (_, rows) in enumerate(ended)]
     rows = pd.concat(frames, ignore_index=True)
     budgets = {log.runs[run].get("train_steps") for run in runs}
     budget = max((one for one in budgets if isinstance(one, int)), default=longest)
@@ -135,6 +137,13 @@ def _study(
     columns = {column: rows[column].to_numpy() for column in ("trial", "step", *log.metrics)}
     said = [f"{text}: {count:,}" for text, count in notes.items()]
     return Imported(question, records, columns, [*said, *_about_runs(of_run, runs, goal)])
+
+
+def _count_all(ended: list[tuple[dict[str, Any], pd.DataFrame]]) -> None:
+    """Move the last COMPLETE run to the end: trials count up to it, and the order of runs in a log means nothing."""
+    complete = [position for position, (record, _) in enumerate(ended) if record["status"] == COMPLETE]
+    if complete:
+        ended.append(ended.pop(complete[-1]))
 
 
 def _about(log: Log, runs: Sequence[str]) -> dict[str, Any]:
@@ -172,7 +181,6 @@ def _without_gaps(
 
 
 def _record(
-    index: int,
     settings: Mapping[str, Any],
     rows: pd.DataFrame,
     goal: Goal,
@@ -206,7 +214,6 @@ def _record(
     given = settings.get("first_bad_step")
     seed = settings.get("seed")
     return {
-        "index": index,
         "status": status,
         "seed": seed if isinstance(seed, int) else None,
         "order_seed": None,

@@ -34,6 +34,8 @@ def read(root: Path, where: str) -> Iterator[Table]:
     settings: dict[Path, dict[str, Any]] = {}
     for folder in folders(root) if root.is_dir() else [root]:
         scalars, given = _events(folder, f"{where}: {folder.name}")
+        if folder == root and root.is_file() and not scalars:
+            raise refuse(where, "it holds no scalars, or it is torn.")
         own = folder if root.is_dir() else folder.parent
         if given and own.parent in runs and own != root and all(len(rows) <= 1 for rows in scalars.values()):
             settings[own.parent] = settings.get(own.parent, {}) | given

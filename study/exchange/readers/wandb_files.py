@@ -18,6 +18,11 @@ from study.exchange.readers.tables import Table, flat, refuse
 BETWEEN = " - "
 """Between the name of a run and of a metric. The names of runs may contain it, too."""
 BOUNDS = ("__MIN", "__MAX")
+MAGIC = b":W&B"
+HEADER, BLOCK = 7, 32 * 1024
+"""Bytes at the beginning of a file and of each part of a record (checksum, length, kind); and of a block."""
+FULL, FIRST, MIDDLE, LAST = 1, 2, 3, 4
+"""Kinds of parts."""
 
 
 def is_chart(table: Table) -> bool:
@@ -43,24 +48,22 @@ def offline(path: Path, where: str) -> Table:
         ImportRefused: the package is missing or the file is malformed.
     """
     try:
+        from google.protobuf.message import DecodeError
         from wandb.proto import wandb_internal_pb2
-        from wandb.sdk.internal import datastore
     except ImportError as error:
         cure = "pip install wandb, or export the history of the runs as CSV"
         raise ImportRefused(f"{where} is a file of the package wandb, which is not installed; {cure}.") from error
-    store = datastore.DataStore()
     rows: list[dict[str, Any]] = []
     settings: dict[str, Any] = {}
     identifier = path.stem.removeprefix("run-")
     name, status = identifier, ""
     try:
-        store.open_for_scan(str(path))
-        while (data := _scanned(store)) is not None:
+        for data in _records(path.read_bytes()):
             record = wandb_internal_pb2.Record()
             record.ParseFromString(data)
             kind = record.WhichOneof("record_type")
             if kind == "run":
-                name = record.run.display_name or record.run.run_id or name
+                name = record.run.display_name or name
                 settings |= _items(record.run.config.update)
             elif kind == "config":
                 settings |= _items(record.config.update)
@@ -68,22 +71,35 @@ def offline(path: Path, where: str) -> Table:
                 rows.append(_items(record.history.item))
             elif kind == "exit":
                 status = "failed" if record.exit.exit_code else "finished"
-    except Exception as error:  # its reader raises AssertionError, and protobuf its own errors
-        raise refuse(where, f"it is torn or no file of wandb ({type(error).__name__}).") from error
+    except (OSError, ValueError, DecodeError) as error:
+        raise refuse(where, f"it is torn or no file of wandb ({error}).") from error
     settings = {key: value for key, value in settings.items() if not key.startswith("_")}
     settings |= {"run_id": identifier} | ({"status": status} if status else {})
     return Table(where, pd.DataFrame(rows, dtype=object), settings, run=name)
 
 
-def _scanned(store: Any) -> bytes | None:
-    """The next record; None at the end, also where a killed process left half a record."""
-    try:
-        found: bytes | None = store.scan_data()
-    except AssertionError:
-        if store.in_last_block():
-            return None
-        raise
-    return found
+def _records(data: bytes) -> Iterator[bytes]:
+    """The records of a file, which is a LevelDB log: blocks of 32 KiB, and records in one or several parts.
+
+    The package has no reader of its own for them any more. What a killed process wrote in part is left out.
+    """
+    if not data.startswith(MAGIC):
+        raise ValueError("it does not begin with :W&B")
+    at, parts = HEADER, list[bytes]()
+    while at + HEADER <= len(data):
+        if BLOCK - at % BLOCK < HEADER:  # too little room for a record: zeros
+            at += BLOCK - at % BLOCK
+            continue
+        length, kind = int.from_bytes(data[at + 4 : at + 6], "little"), data[at + 6]
+        part = data[at + HEADER : at + HEADER + length]
+        if len(part) < length:
+            return
+        if kind not in (FULL, FIRST, MIDDLE, LAST):
+            raise ValueError(f"part of kind {kind}")
+        parts = [part] if kind in (FULL, FIRST) else [*parts, part]
+        if kind in (FULL, LAST):
+            yield b"".join(parts)
+        at += HEADER + length
 
 
 def _items(items: Any) -> dict[str, Any]:

@@ -75,12 +75,13 @@ def test_how_a_run_ended(kind, tmp_path):
     lines = rows("a", [0.9, 0.9, 0.9, 0.4]) + rows("b", losses, status=status)
     text += "".join(f"{line},1\n" for line in lines.splitlines())  # another metric, so that no row is empty
     [study], told = imported(tmp_path, text)
-    outcomes = steps_to_result.outcomes(study)
-    assert outcomes["status"].tolist() == [COMPLETE, ended]
+    by_run = steps_to_result.outcomes(study)["status"].set_axis(study.trials["trial_id"])
+    assert by_run.to_dict() == {1: COMPLETE, 2: ended}
+    assert steps_to_result.outcomes(study)["counted"].all()
     assert [warning for warning in told.warnings if said and said in warning] or not said
     assert not study.measurements["val/loss"].isin([float("inf")]).any()
     if ended == INFEASIBLE:
-        assert study.trials["first_bad_step"][1] == 20
+        assert study.trials["first_bad_step"].dropna().tolist() == [20]
         assert steps_to_result.row(study)["infeasible"] == 1
 
 
@@ -197,7 +198,7 @@ def test_a_run_that_diverged_before_its_first_measurement_counts(tmp_path):
     (tmp_path / "log/history.csv").write_text("run,step,val/loss\na,10,0.4\n")
     said = import_log(tmp_path / "log", tmp_path / "results", Asked(), ["val/loss<0.5"])
     [study] = load(tmp_path / "results")
-    assert steps_to_result.outcomes(study)["status"].tolist() == [COMPLETE, INFEASIBLE]
+    assert steps_to_result.outcomes(study)["status"].tolist() == [INFEASIBLE, COMPLETE]
     assert "2 runs at batch size" in said.read[0]
 
 

@@ -145,7 +145,8 @@ def mlflow_runs(folder, uri):
         with_package("mlflow", "sqlite:///{folder}/mlflow.db", "mlflow.db"),
     ],
 )
-def test_what_mlflow_writes_gives_the_same_answer(uri, source, tmp_path):
+def test_what_mlflow_writes_gives_the_same_answer(uri, source, tmp_path, monkeypatch):
+    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
     logging.getLogger("alembic").setLevel(logging.ERROR)
     mlflow_runs(tmp_path, uri.format(folder=tmp_path))
     found, _, _ = answers(tmp_path / source, tmp_path / "results")
