@@ -16,7 +16,7 @@ from study.exchange.logs.names import Asked, listed, plain
 from study.exchange.readers.tables import Table, numbers, refuse, value
 
 OF_TRIALS = ("workload", "optimizer", "batch_size")
-"""Columns that join a number of a trial to the name of a run: numbers of trials begin anew in every study."""
+"""Columns that join a number of a trial to the name of a run: trials are numbered from 0 in every study."""
 IDENTITY = (*OF_TRIALS, "dataset", "model")
 """Settings that name a study. They must not change during a run."""
 

@@ -15,7 +15,17 @@ from study.exchange.logs import names
 from study.exchange.logs.long_frame import Log
 
 _GOAL = re.compile(rf"(?:(?P<pattern>[^<>:]*):)?\s*(?P<metric>[^<>:]+?)\s*(?P<sign>[<>])\s*(?P<threshold>{NUMBER})\s*")
-ACCURACIES = ("accuracy", "acc", "top1", "top_1", "acc1", "acc_1", "top1_accuracy", "accuracy_top1", "acc_top1")
+ACCURACIES: tuple[str, ...] = (
+    "accuracy",
+    "acc",
+    "top1",
+    "top_1",
+    "acc1",
+    "acc_1",
+    "top1_accuracy",
+    "accuracy_top1",
+    "acc_top1",
+)
 ACCURACIES += ("categorical_accuracy", "sparse_categorical_accuracy", "binary_accuracy")
 """Metrics that are 1 - classification error."""
 
@@ -79,10 +89,10 @@ def choose(log: Log, workloads: Mapping[str, Sequence[str]], texts: Sequence[str
             growing[metric] = _growing(log, metric, growing)
     goals: dict[str, Goal] = {}
     for workload, runs in sorted(workloads.items()):
-        one = next((each for each in reversed(wanted) if fnmatchcase(workload, each.pattern)), None)
-        if one is None:
+        fitting = [each for each in wanted if fnmatchcase(workload, each.pattern)]
+        if not fitting:
             raise ImportRefused(_missing(log, workloads, workload))
-        goals[workload] = _goal(log, one, runs, growing)
+        goals[workload] = _goal(log, fitting[-1], runs, growing)
     return _with_errors(log, growing), goals
 
 

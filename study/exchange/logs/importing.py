@@ -60,23 +60,25 @@ def import_log(
     store.check_imported(results, [study.question for study in made])
     begin(len(made))
     lines = studies.lines(made)
+    notes = _notes(log)
+    for study in made:
+        own = lines.get((study.question["workload"]["name"], study.question["optimizer"]), [])
+        measurements = len(study.columns["step"])
+        provenance = {
+            **{"command": command, "started": started, "ended": store.now(), "source": source.name},
+            **{"log": source.name, "measurements": measurements, "warnings": [*notes, *own]},
+        }
+        store.save_imported(results, study.question, provenance, study.records, study.columns)
+        watch(study, measurements)
+    return Said(_read(log, made, source), [*notes, *(line for some in lines.values() for line in some)])
+
+
+def _notes(log: Log) -> list[str]:
+    """What holds for the whole log."""
     notes = [f"{note[0].upper()}{note[1:]}" for note in log.notes]
     if any("optimizer" not in settings for settings in log.runs.values()):
         notes.append(f"Runs without an optimizer are under the name {UNKNOWN}: --set optimizer=NAME names it")
-    for study in made:
-        own = lines.get((study.question["workload"]["name"], study.question["optimizer"]), [])
-        provenance = {
-            "command": command,
-            "started": started,
-            "ended": store.now(),
-            "source": source.name,
-            "log": source.name,
-            "measurements": len(study.columns["step"]),
-            "warnings": [*notes, *own],
-        }
-        store.save_imported(results, study.question, provenance, study.records, study.columns)
-        watch(study, len(study.columns["step"]))
-    return Said(_read(log, made, source), [*notes, *(line for some in lines.values() for line in some)])
+    return notes
 
 
 def _read(log: Log, made: Sequence[Imported], source: Path) -> list[str]:

@@ -51,10 +51,20 @@ POSITIONS = ("step", "epoch", "examples")
 """Roles that say how far training was; the first one that is there counts."""
 SHORT = {"lr": "learning_rate", "wd": "weight_decay"}
 """Common short names of hyperparameters."""
-NO_METRICS = ("lr", "learning_rate", "epoch", "step", "global_step", "grad_norm", "runtime", "time", "steps_per_second")
+NO_METRICS: tuple[str, ...] = (
+    "lr",
+    "learning_rate",
+    "epoch",
+    "step",
+    "global_step",
+    "grad_norm",
+    "runtime",
+    "time",
+    "steps_per_second",
+)
 NO_METRICS += ("samples_per_second", "examples", "samples", "size", "batch_size", "steps")
 """Quantities with the name of a split that are no errors."""
-LABELS = (
+LABELS: tuple[str, ...] = (
     *("created", "runtime", "duration", "wall_time", "walltime", "timestamp", "time", "start_time", "end_time", "date"),
     *("relative_time", "host", "hostname", "user", "notes", "tags", "sweep", "agent", "commit", "git_hash", "group"),
     *("output_dir", "log_dir", "logdir", "save_dir", "artifact_uri", "experiment_id", "source_type", "source_name"),
@@ -64,7 +74,16 @@ LABELS = (
 """Names of what describes a run but is no hyperparameter."""
 OF_EXPORT = {"repeat": 0, "budget_multiple": 1, "stage": 0, "rerun": None, "rule": None, "base_batch_size": None}
 """Columns of `study export` that identify a search -> their values in the first one, which alone is imported."""
-FROM_EXPORT = (*OF_EXPORT, "goal_metric", "goal_threshold", "end", "steps_to_goal", "least_error", "counted", "exact")
+FROM_EXPORT: tuple[str, ...] = (
+    *OF_EXPORT,
+    "goal_metric",
+    "goal_threshold",
+    "end",
+    "steps_to_goal",
+    "least_error",
+    "counted",
+    "exact",
+)
 FROM_EXPORT += ("seconds_training", "seconds_evaluation")
 """Columns of `study export` that follow from the others."""
 

@@ -39,6 +39,8 @@ def of_runs(made: Gathering) -> dict[str, dict[str, Any]]:
             made.read(named[key], key)
         elif plain(key) not in labels and key[0] != "_" and not (names.is_certain(key) or names.metric(key) in metrics):
             named[key] = names.hyperparameter(key, keys)
+            if named[key] in names.SHORT.values():
+                made.read(named[key], key)
     runs = {run: {named[key]: cell for key, cell in held[run].items() if key in named} for run in order}
     _match(made, runs)
     fixed = {name: value(text) for name, text in made.asked.values.items()}

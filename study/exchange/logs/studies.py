@@ -21,7 +21,17 @@ from study.exchange.released_tree import component
 UNKNOWN = "unknown"
 """The optimizer of a log that names none."""
 ENDED = ("complete", "completed", "finished", "success", "succeeded", "done", "ok", "terminated", "ended")
-STOPPED = ("incomplete", "running", "failed", "crashed", "killed", "preempted", "preempting", "cancelled", "canceled")
+STOPPED: tuple[str, ...] = (
+    "incomplete",
+    "running",
+    "failed",
+    "crashed",
+    "killed",
+    "preempted",
+    "preempting",
+    "cancelled",
+    "canceled",
+)
 STOPPED += ("stopped", "pending", "scheduled", "error", "aborted", "timeout", "unfinished", "pruned")
 """Statuses in lower case: a run ended by itself; something stopped it."""
 WHOLE = 0.95

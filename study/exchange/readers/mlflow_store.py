@@ -49,7 +49,8 @@ def run(folder: Path, where: str) -> Table | None:
         for path in sorted(metrics.rglob("*"))
         if path.is_file()
     ]
-    status = STATUSES.get(meta.get("status"), str(meta.get("status") or ""))
+    held = meta.get("status")
+    status = STATUSES[held] if held in STATUSES else str(held or "")
     name = str(meta.get("run_name") or folder.name)
     return Table(where, _joined(columns), settings | {"status": status, "run_id": folder.name}, run=name)
 

@@ -48,19 +48,18 @@ def offline(path: Path, where: str) -> Table:
         ImportRefused: the package is missing or the file is malformed.
     """
     try:
-        from google.protobuf.message import DecodeError
         from wandb.proto import wandb_internal_pb2
     except ImportError as error:
         cure = "pip install wandb, or export the history of the runs as CSV"
         raise ImportRefused(f"{where} is a file of the package wandb, which is not installed; {cure}.") from error
+    make: Any = vars(wandb_internal_pb2)["Record"]
     rows: list[dict[str, Any]] = []
     settings: dict[str, Any] = {}
     identifier = path.stem.removeprefix("run-")
     name, status = identifier, ""
     try:
         for data in _records(path.read_bytes()):
-            record = wandb_internal_pb2.Record()
-            record.ParseFromString(data)
+            record = make.FromString(data)
             kind = record.WhichOneof("record_type")
             if kind == "run":
                 name = record.run.display_name or name
@@ -71,7 +70,7 @@ def offline(path: Path, where: str) -> Table:
                 rows.append(_items(record.history.item))
             elif kind == "exit":
                 status = "failed" if record.exit.exit_code else "finished"
-    except (OSError, ValueError, DecodeError) as error:
+    except Exception as error:  # protobuf has errors of its own
         raise refuse(where, f"it is torn or no file of wandb ({error}).") from error
     settings = {key: value for key, value in settings.items() if not key.startswith("_")}
     settings |= {"run_id": identifier} | ({"status": status} if status else {})

@@ -1,10 +1,12 @@
 """How the rows of a log are read: which runs count, what is an error, what a hyperparameter, what a study."""
 
 import json
+import re
+from pathlib import Path
 
 import pandas as pd
 import pytest
-from helpers import made_logs
+from helpers.logs import made_logs
 
 from analysis.counting import COMPLETE, INCOMPLETE, INFEASIBLE
 from analysis.load import load
@@ -267,6 +269,18 @@ def test_a_sweep_that_was_joined_to_one_long_csv_comes_back_the_same(swept):
     before, after = (steps_to_result.table(load(swept / folder)) for folder in ("own", "back"))
     counts = ["incomplete", "infeasible", "trial", "tuned_trial", "steps_trained"]  # a trial without rows is not there
     _same(before.drop(columns=counts), after.drop(columns=counts))
+
+
+def test_the_page_on_old_runs_prints_what_its_file_gives(tmp_path):
+    guide = Path(__file__).parents[4] / "docs" / "guide"
+    page = (guide / "old-runs.md").read_text()
+    said = import_log(guide / "old-runs.csv", tmp_path, Asked.parse(sets=["workload=digits"]), ["val/loss<0.2"])
+    assert "\n".join(said.read) in page
+    rows = re.findall(r"^\| (\d+) \| (\d+) \| ([\d.]+) \| ([\d.]+) \|$", page, re.MULTILINE)
+    columns = ["batch_size", "steps_to_result", "learning_rate", "momentum"]
+    found = steps_to_result.table(load(tmp_path))[columns].astype(float)
+    assert [[float(cell) for cell in row] for row in rows] == found.to_numpy().tolist()
+    assert page.partition("```csv\n")[2].partition("...")[0] in (guide / "old-runs.csv").read_text()
 
 
 @pytest.mark.slow

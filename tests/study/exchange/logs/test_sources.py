@@ -4,7 +4,7 @@ import importlib.util
 import logging
 
 import pytest
-from helpers import made_logs
+from helpers.logs import made_logs
 
 from analysis.load import load
 from analysis.tables import steps_to_result
@@ -136,7 +136,7 @@ def mlflow_runs(folder, uri):
         client.set_terminated(run)
 
 
-@pytest.mark.slow
+@pytest.mark.release
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize(
     ("uri", "source"),
@@ -161,7 +161,9 @@ def test_what_wandb_writes_offline_gives_the_same_answer(name, tmp_path, monkeyp
 
     monkeypatch.setenv("WANDB_SILENT", "true")
     for run, settings, rows in made_logs.runs():
-        with wandb.init(mode="offline", dir=tmp_path, project="sweep", name=run, config=settings) as logged:
+        with wandb.init(
+            mode="offline", dir=tmp_path, project="sweep", name=run, config=settings | {"long": "x" * 40000}
+        ) as logged:
             for step, loss in rows:
                 logged.log({"val/loss": loss, "trainer/global_step": step})
     found, _, said = answers(tmp_path / name, tmp_path / "results")
