@@ -3,6 +3,7 @@
 import numpy as np
 import pandas as pd
 
+from analysis.counting import RECORDED
 from analysis.estimates import split, tuned
 from analysis.estimates.limits import IN_TOKENS
 from analysis.labels import curve_text, listed, number, short_count
@@ -13,6 +14,7 @@ from analysis.units import TOKENS
 
 NO_DIFFERENCE = 2
 """Fits whose AICc differs by less are equally good (Burnham and Anderson 2002, section 2.6)."""
+FROM_SCATTER = "Intervals come from the scatter about the curve."
 NAMES = {"mccandlish": "McCandlish et al. (2018)", "shoulder": "the sharp shoulder", "zhang": "Zhang et al. (2024)"}
 
 
@@ -139,7 +141,11 @@ def _measured(curve: pd.DataFrame, reached: pd.DataFrame) -> str:
         f"{number(steps[sizes[0]])} at batch size {sizes[0]:,} to {number(steps[sizes[-1]])} at {sizes[-1]:,} "
         f"({fewer})."
     ]
-    said += _with_seeds(curve, reached) if by_seeds else [_without_seeds(len(reached))]
+    said += (
+        _with_seeds(curve, reached)
+        if by_seeds
+        else [_without_seeds(len(reached), curve["stopping"].eq(RECORDED).all())]
+    )
     said += [
         f"Batch size {size:,} lies {ratio if ratio > 1 else 1 / ratio:.2g} times {'above' if ratio > 1 else 'below'} "
         "the curve, more than three standard errors."
@@ -148,11 +154,14 @@ def _measured(curve: pd.DataFrame, reached: pd.DataFrame) -> str:
     return " ".join(said)
 
 
-def _without_seeds(batch_sizes: int) -> str:
+def _without_seeds(batch_sizes: int, imported: bool) -> str:
+    if imported:  # nothing can be trained again
+        alone = "Fewer than six batch sizes alone have no intervals." if batch_sizes < tuned.ENOUGH else FROM_SCATTER
+        return f"They include the luck of each search. {alone}"
     lucky = f"They include the luck of each search; fresh seeds ({FRESH_SEEDS}) measure without it"
     if batch_sizes < tuned.ENOUGH:
         return f"{lucky}, and bring the intervals that fewer than six batch sizes alone do not have."
-    return f"{lucky}. Intervals come from the scatter about the curve."
+    return f"{lucky}. {FROM_SCATTER}"
 
 
 def _with_seeds(curve: pd.DataFrame, reached: pd.DataFrame) -> list[str]:

@@ -170,9 +170,10 @@ def _imported_sentence(study: StudyData) -> str:
     said = f"Imported{f' from {log}' if log else ''}: trials end, and errors are known, as they were recorded."
     if log is None:
         return said
+    facts = "".join(f" {fact}." for fact in study.provenance[-1].get("read", []))
     return (
-        f"{said} This tool trained and tuned none of them. S(B) is the best of the runs there are, and intervals take "
-        "the runs of a batch size as drawn independently, as in a random or grid search."
+        f"{said}{facts} This tool trained and tuned none of them. S(B) is the best of the runs there are, and "
+        "intervals take the runs of a batch size as drawn independently, as in a random or grid search."
     )
 
 

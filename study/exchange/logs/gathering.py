@@ -17,6 +17,7 @@ from study.exchange.readers.tables import Table, numbers, refuse, value
 
 OF_TRIALS = ("workload", "optimizer", "batch_size")
 """Columns that join a number of a trial to the name of a run: trials are numbered from 0 in every study."""
+RATE = "learning_rate"
 IDENTITY = (*OF_TRIALS, "dataset", "model")
 """Settings that name a study. They must not change during a run."""
 
@@ -53,9 +54,11 @@ class Gathering:
         self.beside: dict[str, dict[str, Any]] = {}  # from tables of runs, by the name or the identifier of a run
         self.listed: dict[str, None] = {}  # the runs of these tables, each by one name
         self.read_as: dict[str, Counter[str]] = {}
+        self.facts: dict[str, None] = {}
         self.notes: dict[str, None] = {}
         self.columns: dict[str, None] = {}
         self.left_out: dict[str, None] = {}
+        self.labels: dict[str, None] = {}  # those of them that keep a value for several rows: they may tell runs apart
         self.without_step = 0
 
     def know(self, run: str, settings: Mapping[str, Any]) -> None:
@@ -119,6 +122,8 @@ def add(made: Gathering, table: Table, shared: Collection[str]) -> None:
         raise refuse(table.where, f"{found.place(row)}: {roles.get('run', 'the run')} is empty.")
     for name in dict.fromkeys(run):
         made.know(name, table.settings)
+    if "run" in roles:
+        made.read("run", ",".join(made.asked.columns.get("run", [roles["run"]])))
     made.tables.append(found)
 
 
@@ -325,8 +330,27 @@ def _setting(made: Gathering, column: str, each: Gathered) -> None:
             f"tell them apart: --map run={cure}."
         )
     if len(changing) and "status" not in role:
-        made.leave_out(column)
+        if not _peak(made, column, each):
+            made.leave_out(column)
+        if 2 * len(pairs) <= len(known):
+            made.labels[column] = None
         return
     last = pd.DataFrame({"run": run, "cell": known.to_numpy()}).drop_duplicates("run", keep="last")
     for name, cell in zip(last["run"], last["cell"], strict=True):  # a status that changes ends as its last
         made.know(name, {column: cell})
+
+
+def _peak(made: Gathering, column: str, each: Gathered) -> bool:
+    """Take the highest learning rate of a run as its learning rate, if nothing else says it; False if this is none."""
+    if names.hyperparameter(column, [column]) != RATE:
+        return False
+    values, odd = numbers(each.rows[column])
+    if odd.any():
+        return False
+    highest = pd.Series(values).groupby(each.run.to_numpy()).max()
+    for name, peak in highest[np.isfinite(highest)].items():
+        held = made.settings.get(str(name), {})
+        if not any(names.hyperparameter(key, [key]) == RATE for key in held):
+            made.know(str(name), {column: peak})
+            made.facts[f"The highest {column} of a run is its {RATE}"] = None
+    return True

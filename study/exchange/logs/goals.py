@@ -15,6 +15,7 @@ from study.exchange.logs import names
 from study.exchange.logs.long_frame import Log
 
 _GOAL = re.compile(rf"(?:(?P<pattern>[^<>:]*):)?\s*(?P<metric>[^<>:]+?)\s*(?P<sign>[<>])\s*(?P<threshold>{NUMBER})\s*")
+_QUANTITY = re.compile(r"loss|err|ppl|perplex|acc\b|accuracy|entropy|nll|bpb|score|f1|auc|bleu|wer", re.IGNORECASE)
 ACCURACIES: tuple[str, ...] = (
     "accuracy",
     "acc",
@@ -112,10 +113,11 @@ def _missing(log: Log, workloads: Mapping[str, Sequence[str]], workload: str) ->
 
 def no_metrics(log: Log) -> str:
     """The message that no column is a metric."""
+    likely = [name for name in log.left_out if _QUANTITY.search(name) and names.could_be_metric(name)]
+    some = f"--map val/{names.plain(likely[0])}={likely[0]}" if likely else "--map val/loss=COLUMN"
     return (
-        "no column is a metric of train/, val/ or test/. "
-        + " ".join(f"{note[0].upper()}{note[1:]}." for note in log.notes)
-        + " Name one with --map val/loss=COLUMN."
+        f"no column is a metric of train/, val/ or test/. These change during a run: {names.listed(log.left_out)}. "
+        f"Name one: {some}."
     )
 
 
@@ -192,9 +194,9 @@ def _metric(log: Log, wanted: Wanted) -> str:
     if not log.metrics:
         raise ImportRefused(no_metrics(log))
     split = names.metric(wanted.metric) or f"val/{names.plain(wanted.metric)}"
-    left = "".join(f" {note[0].upper()}{note[1:]}." for note in log.notes if note.startswith("left out"))
+    left = f", and {names.listed(log.left_out)}, which change during a run, too" if log.left_out else ""
     raise ImportRefused(
-        f"--goal {wanted.text!r}: the log does not measure {wanted.metric}, only {names.listed(log.metrics)}.{left} "
+        f"--goal {wanted.text!r}: the log does not measure {wanted.metric}, only {names.listed(log.metrics)}{left}. "
         f"Choose one of these, or name the column: --map {split}=COLUMN."
     )
 
@@ -215,11 +217,11 @@ def _growing(log: Log, metric: str, others: Mapping[str, Growing]) -> Growing:
 
 def _with_errors(log: Log, growing: Mapping[str, Growing]) -> Log:
     """The log with growing metrics as errors; what was not finite stays infinite."""
-    rows, notes, read_as = log.rows, [*log.notes], dict(log.read_as)
+    rows, facts, read_as = log.rows, [*log.facts], dict(log.read_as)
     for metric, kept in growing.items():
         column = kept.of(rows[metric]).where(~np.isinf(rows[metric]), np.inf)
         rows = rows.drop(columns=metric).assign(**{kept.error: column})
         formula = {0.0: f"-{metric}", 1.0: f"1 - {metric}"}.get(kept.whole, f"1 - {metric} / 100")
-        notes.append(f"the metric {metric} grows, so it is kept as {kept.error} = {formula}")
+        facts.append(f"Goals are on errors, so {kept.error} is {formula}")
         read_as[kept.error] = read_as.pop(metric, [metric])
-    return replace(log, rows=rows, notes=notes, read_as=read_as)
+    return replace(log, rows=rows, facts=facts, read_as=read_as)

@@ -8,7 +8,7 @@ from analysis.labels import batch_sizes, counted
 from study import store
 from study.exchange.logs import goals, long_frame, studies
 from study.exchange.logs.long_frame import Log
-from study.exchange.logs.names import Asked, listed
+from study.exchange.logs.names import Asked, listed, plain
 from study.exchange.logs.studies import UNKNOWN, Imported
 from study.exchange.readers import sources, tabular
 from study.exchange.released_tree import component
@@ -66,7 +66,7 @@ def import_log(
         measurements = len(study.columns["step"])
         provenance = {
             **{"command": command, "started": started, "ended": store.now(), "source": source.name},
-            **{"log": source.name, "measurements": measurements, "warnings": [*notes, *own]},
+            **{"log": source.name, "read": log.facts, "measurements": measurements, "warnings": [*notes, *own]},
         }
         store.save_imported(results, study.question, provenance, study.records, study.columns)
         watch(study, measurements)
@@ -85,6 +85,11 @@ def _read(log: Log, made: Sequence[Imported], source: Path) -> list[str]:
     """What was read, and from which columns."""
     sizes = sorted({study.question["batch_size"] for study in made})
     runs = sum(len(study.records) for study in made)
-    renamed = [f"{name} from {listed(columns, 3)}" for name, columns in log.read_as.items() if columns != [name]]
+    renamed = [
+        f"{name} from {listed(columns, 3)}"
+        for name, columns in log.read_as.items()
+        if any(plain(column) != plain(name) for column in columns)
+    ]
     read = [f"{source.name}: {counted(runs, 'run')} at {batch_sizes(sizes)}."]
-    return [*read, *([f"Read {'; '.join(renamed)}."] if renamed else [])]
+    facts = [f"{fact}." for fact in log.facts]
+    return [*read, *([f"Read {'; '.join(renamed)}."] if renamed else []), *facts]

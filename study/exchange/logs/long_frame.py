@@ -16,6 +16,9 @@ from study.exchange.logs.gathering import Gathering, add, measure, metric_column
 from study.exchange.logs.names import Asked, listed
 from study.exchange.readers.tables import Table
 
+MOST_AGAIN = 0.5
+"""If more of the steps were measured again with other values, these are several runs, not restarts."""
+
 
 @dataclass(frozen=True)
 class Log:
@@ -26,13 +29,17 @@ class Log:
         rows: run, step, and each metric [M], sorted by run and step. A metric is NaN where it was not measured and
             infinite where it was not finite.
         read_as: role or metric -> the columns that it was read from.
-        notes: what was left out or read in a way that the user should know.
+        facts: how values were computed, as sentences without a full stop.
+        notes: what was left out or is odd.
+        left_out: columns that change during a run and are no metrics.
     """
 
     runs: dict[str, dict[str, Any]]
     rows: pd.DataFrame
     read_as: dict[str, list[str]]
+    facts: list[str]
     notes: list[str]
+    left_out: list[str]
 
     @property
     def metrics(self) -> list[str]:
@@ -61,7 +68,8 @@ def gather(tables: Sequence[Table], asked: Asked) -> Log:
     rows = pd.concat(made.frames, ignore_index=True)
     rows = rows[rows["run"].isin(runs)]
     rows = _in_steps(rows, runs, made)
-    return Log(runs, rows, {role: list(found) for role, found in made.read_as.items()}, _notes(made, runs))
+    read_as = {role: list(found) for role, found in made.read_as.items()}
+    return Log(runs, rows, read_as, list(made.facts), _notes(made, runs), list(made.left_out))
 
 
 def _no_steps(made: Gathering) -> str:
@@ -98,6 +106,8 @@ def _in_steps(rows: pd.DataFrame, runs: Mapping[str, Mapping[str, Any]], made: G
     rows = rows[rows[metrics].notna().any(axis=1)]
     again = rows[rows.duplicated(["order", "step"], keep=False)].groupby(["order", "step"])[metrics]
     conflicting = int((again.nunique() > 1).any(axis=1).sum()) if len(again) else 0
+    if conflicting > MOST_AGAIN * len(rows.drop_duplicates(["order", "step"])):
+        raise ImportRefused(_several(made, runs))
     if conflicting:
         made.notes[
             f"{conflicting:,} steps of a run were measured more than once, as after a restart: the last value counts"
@@ -105,6 +115,17 @@ def _in_steps(rows: pd.DataFrame, runs: Mapping[str, Mapping[str, Any]], made: G
     found = rows.groupby(["order", "step"], sort=True)[metrics].last().reset_index()
     named = np.array(list(runs), dtype=object)[found["order"].to_numpy(dtype=np.int64)]
     return found.drop(columns="order").assign(run=named)[["run", "step", *metrics]]
+
+
+def _several(made: Gathering, runs: Mapping[str, Any]) -> str:
+    """The message that several runs share a name."""
+    known = made.asked.columns.get("run") or list(made.read_as.get("run", ())) or ["run"]
+    cure = f"--map run={','.join([*known, *made.labels])}" if made.labels else "give them names of their own"
+    differing = f" They differ in {listed(made.labels)}." if made.labels else ""
+    return (
+        f"most steps of a run were measured more than once, with other values, so several runs share a name such as "
+        f"{next(iter(runs))!r}.{differing} Tell them apart: {cure}."
+    )
 
 
 def _as_steps(
@@ -118,7 +139,7 @@ def _as_steps(
     """Epochs or examples as steps."""
     sizes = run.map(lambda name: _whole(runs[name].get("batch_size"))).to_numpy(dtype=float)
     if role == "examples":
-        made.notes["steps are examples divided by the batch size"] = None
+        made.facts["Steps are examples divided by the batch size"] = None
         return at / sizes
     examples = run.map(lambda name: _whole(runs[name].get("train_examples"))).to_numpy(dtype=float)
     if np.isnan(examples[of_role]).any():
@@ -130,7 +151,7 @@ def _as_steps(
     if whole and first == 0:
         made.notes["epochs are counted from 0, so epoch 0 is taken as the end of the first epoch"] = None
         at = at + 1
-    made.notes["steps are epochs times training examples divided by the batch size"] = None
+    made.facts["Steps are epochs times training examples divided by the batch size"] = None
     return np.maximum(at * examples / sizes, (at > 0).astype(float))
 
 

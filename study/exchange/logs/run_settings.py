@@ -1,5 +1,6 @@
 """What is known of each run: batch size, optimizer, hyperparameters, status, seed."""
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -85,11 +86,13 @@ def with_batch_size(made: Gathering, runs: dict[str, dict[str, Any]]) -> dict[st
     if not known:
         held = sorted({name for settings in made.settings.values() for name in settings} | set(made.columns))
         some = next(iter(runs), "")
+        size = re.match(r"(.*?(?:bs|batch(?:[_-]?size)?|b)[_=-]?)\d+(.*)", some, re.IGNORECASE)
+        pattern = f"{size[1]}{{batch_size}}{'*' if size[2] else ''}" if size else "bs{batch_size}_*"
         wrong = f" Run {odd[0]}, but a batch size is a whole number of examples." if odd else ""
         raise ImportRefused(
             f"no run has a batch size.{wrong} The columns and settings are {listed(held, 40)}. Add "
             f"{names.cure('batch_size', held)}; if the names of the runs say it, as {some!r}, a pattern: --run-name "
-            "'bs{batch_size}_*'; if all runs have the same, --set batch_size=N."
+            f"'{pattern}'; if all runs have the same, --set batch_size=N."
         )
     for column in made.read_as.get("batch_size", ()):
         if plain(names.last(column)) in PER_PROCESS:

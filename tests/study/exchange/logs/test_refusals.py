@@ -60,6 +60,11 @@ REFUSED = {
         GOOD.replace("batch_size", "batch_sizes"),
         {},
     ),
+    r"as 'x_bs8_lr0.1', a pattern: --run-name 'x_bs\{batch_size\}\*'": (
+        "log.csv",
+        "run,step,val/loss\nx_bs8_lr0.1,10,0.9\n",
+        {},
+    ),
     "as 'a', a pattern: --run-name": ("log.csv", "run,step,val/loss\na,10,0.9\na,20,0.4\n", {}),
     "Run 'a' has 0.5, but a batch size is a whole number": ("log.csv", HEADER + "a,0.5,10,0.9\n", {}),
     r"run 'a' has several values of batch_size: 8, 16.* --map run=run,batch_size": (
@@ -109,7 +114,7 @@ REFUSED = {
     ),
     "is at most 1; give a goal on the same scale": ("log.csv", GROWS, {"goals": ["val/accuracy>90"]}),
     "val/loss was never measured": ("log.csv", HEADER + "a,8,10,\na,8,20,nan\n", {}),
-    "no column is a metric of train/, val/ or test/.* change during a run.*: loss.* --map val/loss=COLUMN": (
+    "no column is a metric of train/, val/ or test/. These change during a run: loss. Name one: --map val/loss=loss": (
         "log.csv",
         GOOD.replace("val/loss", "loss"),
         {},

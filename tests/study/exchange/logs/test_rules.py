@@ -12,6 +12,7 @@ from analysis.counting import COMPLETE, INCOMPLETE, INFEASIBLE
 from analysis.load import load
 from analysis.report import warnings as report_warnings
 from analysis.tables import steps_to_result
+from study.exchange.importing import ImportRefused
 from study.exchange.logs.importing import import_log
 from study.exchange.logs.names import Asked, metric, roles
 
@@ -99,6 +100,26 @@ def test_restarts_rows_in_any_order_and_other_grids(tmp_path):
     assert "runs were evaluated every 2 to 10 steps" in text
 
 
+def test_several_runs_of_one_name_are_told_from_restarts(tmp_path):
+    lines = [
+        f"0,8,{seed},{step},{10 * seed + step},{loss}" for seed in (1, 2) for step, loss in ((10, seed), (20, 0.4))
+    ]
+    text = "run,batch_size,worker,step,seconds,val/loss\n" + "\n".join(lines) + "\n"
+    with pytest.raises(ImportRefused, match=r"They differ in worker\. Tell them apart: --map run=run,worker"):
+        imported(tmp_path, text.replace("20,0.4\n", "").replace(",20,", ",10,"))
+    [study], _ = imported(tmp_path, text, maps=["run=run,worker"])
+    assert len(study.trials) == 2
+
+
+def test_a_scheduled_learning_rate_counts_with_its_peak_unless_the_settings_say_it(tmp_path):
+    text = "run,batch_size,step,lr,val/loss\n" + "".join(
+        f"{run},8,{step},{rate},0.4\n" for run in "ab" for step, rate in ((10, 0.1), (20, 0.2), (30, 0.05))
+    )
+    [study], told = imported(tmp_path, text)
+    assert study.trials["learning_rate"].tolist() == [0.2, 0.2]
+    assert "The highest lr of a run is its learning_rate." in told.read
+
+
 def test_optimizers_models_and_data_sets_become_studies_of_their_own(tmp_path):
     lines = [
         f"{n},{size},{model},{data},{optimizer},{0.1 * (n + 1)},10,0.4"
@@ -165,7 +186,7 @@ def test_a_metric_that_grows_becomes_an_error(kind, tmp_path):
     assert (study.goal.metric, study.goal.threshold) == (error, threshold)
     assert study.measurements[error][:2].round(9).tolist() == kept
     assert steps_to_result.row(study)["steps_to_result"] == 20
-    assert any(warning.startswith(f"The metric {name} grows, so it is kept as {error} =") for warning in told.warnings)
+    assert any(f"Goals are on errors, so {error} is " in line and name in line for line in told.read)
 
 
 def test_accuracies_are_errors_also_if_they_are_not_the_goal(tmp_path):
@@ -295,4 +316,5 @@ def test_from_the_command_line(tmp_path, says):
     page = (tmp_path / "results" / "report.html").read_text()
     assert "Imported from runs.csv" in page
     assert "This tool trained and tuned none of them." in page
-    assert "The metric val/accuracy grows, so it is kept as val/classification_error" in page
+    assert "Goals are on errors, so val/classification_error is 1 - val/accuracy." in page
+    assert "fresh seeds (search.reruns" not in page
