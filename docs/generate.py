@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import itertools
 import re
 import typing
 from collections.abc import Iterable, Iterator
@@ -16,21 +15,12 @@ from typing import Any
 
 import yaml
 
-from study.commands import parser
+from study.commands import USAGE, parser
 from study.config import schema
-from study.config.compose import CONF
+from study.config.choices import CONF, GROUPS, choices
 
 DOCS = Path(__file__).parent
 MARK = "<!-- Written by docs/generate.py; do not edit. -->"
-GROUPS = {
-    "workload": "The model and its data.",
-    "optimizer": "Each brings the ranges that are searched unless the workload narrows them.",
-    "schedule": "The learning rate over the steps of a trial, as a multiple of the tuned learning rate.",
-    "search": "How the points of the search space are chosen.",
-    "preset": "A smaller or larger version of any sweep.",
-    "engine": "How trials are trained.",
-    "cluster": "Where studies are trained. It changes no trial and cannot be swept.",
-}
 TYPES = {int: "a whole number", float: "a number", bool: "`true`, `false`"}
 CONFIGURATION = """\
 # Configuration
@@ -90,27 +80,19 @@ def _table(columns: Iterable[str], rows: Iterable[Iterable[str]]) -> list[str]:
     return [*(f"| {' | '.join(line)} |" for line in lines), ""]
 
 
-def _header(path: Path) -> tuple[str, str]:
-    """The first line of a file's header, a sentence that says what it is; and how long it takes, if it says so."""
-    lines = [line for line in path.read_text().splitlines() if line != "# @package _global_"]
-    text = [line.removeprefix("#").strip() for line in itertools.takewhile(lambda line: line.startswith("#"), lines)]
-    takes = re.search(r"Takes: +(.*?)(?: Expect:|$)", " ".join(text))
-    return text[0], takes[1] if takes else ""
-
-
 def _groups() -> Iterator[str]:
     yield "## Groups: choices with files of their own\n"
     for group, about in GROUPS.items():
-        found = {path.stem: _header(path) for path in sorted((CONF / group).glob("*.yaml"))}
+        found = choices(group)
         yield f"### `{group}=`\n\n{about}\n"
-        timed = any(takes for _, takes in found.values())
-        rows = ([f"`{name}`", text, *([takes] if timed else [])] for name, (text, takes) in found.items())
+        timed = any(each.takes for each in found)
+        rows = ([f"`{each.name}`", each.purpose, *([each.takes] if timed else [])] for each in found)
         yield from _table(["choice", "purpose", *(["time"] if timed else [])], rows)
 
 
 def _keys() -> Iterator[str]:
     yield "## Keys\n"
-    yield from _table(["key", "default", "values", "meaning"], _fields(schema.SweepConfig))
+    yield from _table(["key", "default", "values", "meaning"], _fields())
     yield "## Search space\n\nAn entry of `search.space` is a range, a list of choices or a number:\n"
     rows = ([f"`search.space.{entry}`", _sentence(text)] for entry, text in schema.SPACE.items())
     yield from _table(["example", "meaning"], rows)
@@ -118,13 +100,8 @@ def _keys() -> Iterator[str]:
     yield from _table(["key", "meaning", "default"], _workload_keys())
 
 
-def _fields(config: type, prefix: str = "") -> Iterator[list[str]]:
-    types = typing.get_type_hints(config)
-    for field in dataclasses.fields(config):
-        name, kind = f"{prefix}{field.name}", types[field.name]
-        if dataclasses.is_dataclass(kind):
-            yield from _fields(typing.cast(type, kind), f"{name}.")
-            continue
+def _fields() -> Iterator[list[str]]:
+    for name, field, kind in schema.every_key():
         about = field.metadata
         default: Any = (
             field.default if field.default is not dataclasses.MISSING else typing.cast(Any, field).default_factory()
@@ -170,7 +147,7 @@ def _commands() -> Iterator[str]:
         actions = [action for action in verb._actions if not isinstance(action, argparse._HelpAction)]
         yield f"## {name}\n\n{helps[name]}\n\n```\nstudy {' '.join([name, *filter(None, map(_usage, actions))])}\n```\n"
         yield from _table(["argument", "meaning"], ([f"`{_name(action)}`", _meaning(action)] for action in actions))
-    examples = "\n".join(line.removeprefix("  ") for line in (top.epilog or "").splitlines())
+    examples = "\n".join(line.removeprefix("  ") for line in USAGE.splitlines())
     yield f"## Examples\n\n```\n{examples}\n```\n"
 
 
@@ -188,7 +165,8 @@ def _name(action: argparse.Action) -> str:
 def _usage(action: argparse.Action) -> str:
     if action.option_strings:
         return f"[{_name(action)}]" if not action.required else _name(action)
-    return {"*": f"[{_metavar(action)} ...]", "+": f"{_metavar(action)} ..."}.get(str(action.nargs), _metavar(action))
+    name = _metavar(action)
+    return {"*": f"[{name} ...]", "+": f"{name} ...", "?": f"[{name}]"}.get(str(action.nargs), name)
 
 
 def _meaning(action: argparse.Action) -> str:

@@ -13,6 +13,7 @@ if __name__ == "__main__" and signal.getsignal(signal.SIGINT) is signal.default_
 
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # workers take all cores: more threads would wait for each other
 
+import argparse
 import gc
 import shlex
 import sys
@@ -21,7 +22,8 @@ from collections.abc import Sequence
 
 from rich.console import Console
 
-from study.commands import VERBS, parser
+from study.command_line import words
+from study.commands import FLAGS, VERBS, first_page, flags_of, parser
 from study.errors import Failed, Refused
 from study.user_code import faults
 from study.workers import start
@@ -51,20 +53,16 @@ def _launched(argv: Sequence[str]) -> int:
 
 
 def _command(argv: Sequence[str]) -> int:
-    options, rest = parser().parse_known_args([word for word in argv if word != "--debug"])
-    options.debug = "--debug" in argv
-    if options.verb in TAKE_OVERRIDES:  # argparse takes overrides in one piece only; people put flags between them
-        options.overrides += [word for word in rest if not word.startswith("-")]
-        rest = [word for word in rest if word.startswith("-")]
-    if rest:
-        parser().error(f"unrecognized arguments: {' '.join(rest)}")
-    options.command = shlex.join(["python", "-m", "study", *argv])
     errors = Console(stderr=True, soft_wrap=True, highlight=False)
-    if options.debug:
+    if "--debug" in argv:
         os.environ[faults.DEBUG] = "1"
     try:
         if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:
             signal.signal(signal.SIGINT, signal.default_int_handler)
+        if not [word for word in argv if word != "--debug"]:
+            print(first_page())
+            return 0
+        options = parsed(argv)
         if options.verb in TAKE_OVERRIDES and not vars(options).get("cfg"):
             start.ahead()
         status = VERBS[options.verb].body(options, Console(highlight=False)) or 0
@@ -85,6 +83,20 @@ def _command(argv: Sequence[str]) -> int:
         advice = str(interrupt) or "the same command continues where this one stopped"
         errors.print(f"study: interrupted; {advice}.")
         return 130
+
+
+def parsed(argv: Sequence[str]) -> argparse.Namespace:
+    """The verb and its arguments. Raises UsageError for words that no verb takes; argparse may end the program."""
+    words.check_verb(argv, VERBS, FLAGS)
+    options, rest = parser().parse_known_args([word for word in argv if word != "--debug"])
+    if options.verb in TAKE_OVERRIDES:  # argparse takes overrides in one piece only; people put flags between them
+        options.overrides += [word for word in rest if not word.startswith("-")]
+        rest = [word for word in rest if word.startswith("-")]
+    if rest:
+        words.refuse(rest, argv, flags_of(options.verb), options.verb in TAKE_OVERRIDES)
+    options.debug = "--debug" in argv
+    options.command = shlex.join(["python", "-m", "study", *argv])
+    return options
 
 
 if __name__ == "__main__":

@@ -9,7 +9,9 @@ from typing import NamedTuple
 
 from rich.console import Console
 
-from study.commands import advise, calibrate, data, exchange, report, rules, sweep
+from study.command_line import completion
+from study.command_line.version import Version
+from study.commands import advise, calibrate, data, exchange, listing, report, rules, sweep
 
 
 class Verb(NamedTuple):
@@ -59,8 +61,29 @@ VERBS = {
         exchange.import_arguments,
         exchange.import_runs,
     ),
+    "list": Verb(
+        "list the workloads, optimizers, schedules, searches, presets or data sets",
+        listing.list_arguments,
+        listing.list_choices,
+    ),
     "data": Verb("list or fetch data sets", data.data_arguments, data.data),
+    "completion": Verb(
+        "print the script with which a shell completes commands and settings",
+        completion.completion_arguments,
+        lambda options, _: print(completion.script(parser("study"), options.shell)),
+    ),
 }
+EVERYDAY = ("sweep", "plan", "status", "report", "compare")
+"""The verbs that `python -m study` shows."""
+FLAGS = ("--debug", "--version", "-h", "--help")
+"""What may come before a verb."""
+STATUSES = """\
+exit status:
+  0  done
+  1  something failed on the way; the message says how to continue
+  2  refused before anything was trained or written; the message says what to change
+  130  interrupted; the same command continues
+"""
 USAGE = """\
   python -m study sweep                               the default sweep: digits, eleven batch sizes
   python -m study sweep workload=resnet_cifar         any workload of conf/workload, or your own with --config-dir
@@ -76,19 +99,45 @@ USAGE = """\
   python -m study export results/mlp_digits tables/ --format csv
   python -m study import runs.csv results/runs --goal 'val/loss<3.9'   runs that another tool logged
   python -m study import batch_science/lm1b results/lm1b --goal 'val/cross_entropy_error<3.9'
-  python -m study data list"""
+  python -m study list workloads                      the choices of workload=
+  python -m study data list
+  python -m study completion bash                     TAB completes; put its output into your shell's settings"""
 
 
-def parser() -> argparse.ArgumentParser:
-    """The verbs and their arguments."""
+def first_page() -> str:
+    """What `python -m study` alone shows."""
+    lines = [f"  python -m study {name:<10} {VERBS[name].help}" for name in EVERYDAY]
+    return "\n".join(
+        [
+            "How far does a larger batch size cut the number of training steps, and where does it stop paying?\n",
+            *lines,
+            "\n`python -m study sweep` alone sweeps handwritten digits, in less than a minute. --help after a command",
+            "shows its settings, `python -m study list` their choices, and `python -m study --help` all commands.",
+        ]
+    )
+
+
+def parser(name: str = "python -m study") -> argparse.ArgumentParser:
+    """The verbs and their arguments; `name`: of the command."""
     top = argparse.ArgumentParser(
-        prog="python -m study",
+        prog=name,
         description="How far does a larger batch size cut the number of training steps, and where does it stop paying?",
-        epilog=USAGE,
+        epilog=f"{STATUSES}\nexamples:\n{USAGE}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     top.add_argument("--debug", action="store_true", help="print whole tracebacks; HYDRA_FULL_ERROR=1 does so, too")
+    top.add_argument("--version", action=Version, help="print versions, device and data folder, and stop")
     verbs = top.add_subparsers(dest="verb", required=True, metavar="VERB")
     for name, verb in VERBS.items():
-        verb.arguments(verbs.add_parser(name, help=verb.help))
+        made = verbs.add_parser(name, help=verb.help, formatter_class=argparse.RawDescriptionHelpFormatter)
+        verb.arguments(made)
+        made.description = made.description or f"{verb.help[0].upper()}{verb.help[1:]}."
+        made.epilog = "\n".join(filter(None, [made.epilog, STATUSES]))
     return top
+
+
+def flags_of(name: str) -> list[str]:
+    """The options of a verb, such as `--json`."""
+    alone = argparse.ArgumentParser()
+    VERBS[name].arguments(alone)
+    return [each for action in alone._actions for each in action.option_strings]

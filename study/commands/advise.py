@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -17,6 +16,7 @@ from rich.console import Console
 
 from analysis.counting import Goal
 from analysis.units import TOKENS, tokens_in
+from study.command_line import as_json
 from study.config.paths import path
 from study.errors import UsageError
 
@@ -67,7 +67,7 @@ def advise_arguments(verb: argparse.ArgumentParser) -> None:
         "--device", default="auto", help="to --measure on: cpu, cuda, cuda:1; default: a GPU if there is one"
     )
     verb.add_argument("--config-dir", type=path, help="folder of your own workload, as for its sweep")
-    verb.add_argument("--json", action="store_true", help="every split, for programs")
+    verb.add_argument("--json", action="store_true", help="every split in one object, see docs/reference/json.md")
 
 
 def _largest(text: str) -> Tokens | int:
@@ -116,7 +116,7 @@ def advise(options: argparse.Namespace, console: Console) -> None:
     if not advised:
         raise splits.AdviceError(" ".join(refused))
     if options.json:
-        print(json.dumps([tables.plain(*each) for each in advised], indent=1))
+        print(as_json.text("advise", [tables.plain(*each) for each in advised], warnings=refused))
         return
     for found, said, doubts in advised:
         show.advice(console, tables.overview(found), tables.alternatives(found), said, doubts)

@@ -11,20 +11,24 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
+from study.command_line import as_json
 from study.config.paths import path
 from study.devices.imports import uncollected
 
 if TYPE_CHECKING:
     from analysis.report.build import Asked
+    from analysis.report.page import ReportData
 
 REPORT = Path("results/report")
 """Default folder for a report on several results folders."""
 STUDIES = "studies/*/*/*/study.json"
+TOLD = ("scaling", "compare", "compare_workloads", "rules", "at_budget", "cost")
+"""Tables that `--json` prints beside the steps. All others are in the folder `tables` beside the report."""
 
 
 def status_arguments(verb: argparse.ArgumentParser) -> None:
     verb.add_argument("results", type=path)
-    verb.add_argument("--json", action="store_true", help="for programs")
+    verb.add_argument("--json", action="store_true", help="one object, see docs/reference/json.md")
 
 
 def report_arguments(verb: argparse.ArgumentParser) -> None:
@@ -46,6 +50,7 @@ def report_arguments(verb: argparse.ArgumentParser) -> None:
         help="of the best error that a larger batch size may cost at a fixed number of examples; default: 0.01",
     )
     verb.add_argument("--normalise-at", type=int, metavar="B", help="where compared workloads have relative steps 1")
+    verb.add_argument("--json", action="store_true", help="one object, see docs/reference/json.md")
 
 
 def status(options: argparse.Namespace, console: Console) -> None:
@@ -56,13 +61,19 @@ def status(options: argparse.Namespace, console: Console) -> None:
 
     table = progress.table(load(options.results))
     if options.json:
-        print(table.to_json(orient="records", indent=1))
+        print(as_json.text("status", table))
     else:
         show.status(console, table)
 
 
-def write_report(results: Sequence[Path], output: Path, console: Console, asked: Asked | None = None) -> None:
-    """Rebuild tables, figures and page from the files alone, and show the table of steps."""
+def write_report(
+    results: Sequence[Path], output: Path, console: Console, asked: Asked | None = None
+) -> tuple[ReportData, Path]:
+    """Rebuild tables, figures and page from the files alone, and show the table of steps.
+
+    Returns:
+        The content of the report, and its page.
+    """
     with uncollected():
         from analysis.report.build import Asked, build, place
         from study.terminal import show
@@ -70,7 +81,9 @@ def write_report(results: Sequence[Path], output: Path, console: Console, asked:
     output = place(results, output, asked or Asked())
     data = build(results, output, asked or Asked())
     show.results(console, data.tables["steps_to_result"], data.sentences, data.warnings)
-    console.print(f"\nReport: {output / 'report.html'}", markup=False, soft_wrap=True)
+    page = output / "report.html"
+    console.print(f"\nReport: {page}", markup=False, soft_wrap=True)
+    return data, page
 
 
 def report(options: argparse.Namespace, console: Console) -> None:
@@ -90,7 +103,11 @@ def report(options: argparse.Namespace, console: Console) -> None:
     if not 0 <= options.tolerance < math.inf:
         raise UsageError(f"--tolerance must be at least 0, such as 0.01, but got {options.tolerance:g}.")
     asked = Asked(tuple(goals), options.base_batch_size, options.normalise_at, options.tolerance)
-    write_report(options.results, output, console, asked)
+    data, page = write_report(options.results, output, Console(quiet=True) if options.json else console, asked)
+    if options.json:
+        tables = {name: data.tables[name] for name in TOLD if name in data.tables}
+        rows = data.tables["steps_to_result"]
+        print(as_json.text(options.verb, rows, data.sentences, data.warnings, tables, {"report": page}))
 
 
 def compare(options: argparse.Namespace, console: Console) -> None:

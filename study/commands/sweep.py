@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
+from study.command_line import as_json, settings
 from study.commands import power, until
 from study.commands.report import STUDIES, write_report
 from study.config.paths import path
@@ -23,11 +23,13 @@ if TYPE_CHECKING:
 def sweep_arguments(verb: argparse.ArgumentParser) -> None:
     _overrides(verb)
     verb.add_argument("--cfg", action="store_true", help="print the composed configuration and stop")
+    verb.epilog = settings.text()
 
 
 def plan_arguments(verb: argparse.ArgumentParser) -> None:
     _overrides(verb)
-    verb.add_argument("--json", action="store_true", help="for programs")
+    verb.add_argument("--json", action="store_true", help="one object, see docs/reference/json.md")
+    verb.epilog = settings.text()
 
 
 def _overrides(verb: argparse.ArgumentParser) -> None:
@@ -42,29 +44,44 @@ def mix_argument(verb: argparse.ArgumentParser) -> None:
 
 def sweep(options: argparse.Namespace, console: Console) -> None:
     """`study sweep`: train the missing trials of every study that the overrides ask for, then write the report."""
-    with uncollected():
-        from study.cluster import launch
-        from study.config import compose
-        from study.workers.pool import TrialTooLarge
-
     if options.cfg:
+        from study.config import compose
+
         console.print(compose.as_yaml(options.overrides, options.config_dir), markup=False)
         return
+    run(options, console)
+
+
+def run(options: argparse.Namespace, console: Console, shows: bool = True) -> list[Path]:
+    """Train the missing trials, then write the reports; `options.imports`: the folder of the workload's class, if that
+    is not `options.config_dir`.
+
+    Arguments:
+        shows: print the table of steps of each report.
+
+    Returns:
+        The results folders.
+    """
+    with uncollected():
+        from study.cluster import launch
+        from study.workers.pool import TrialTooLarge
+
     where = launch.chosen(options.overrides, options.config_dir)
     jobs, missing = launch.jobs_for(options.overrides, options.config_dir, where, options.mix)
     until.check(jobs)
     said = power.sentences(jobs) if missing else []
     first, overrides = jobs, list(options.overrides)
+    imports = vars(options).get("imports") or options.config_dir
     while True:
         try:
-            train(missing, where, options.config_dir, options.command, console, said)
+            train(missing, where, imports, options.command, console, said)
         except (TrialTooLarge, launch.JobsFailed):
-            _write_reports(jobs, console)
+            _write_reports(jobs, console, shows)
             raise
-        _write_reports(jobs, console)
+        _write_reports(jobs, console, shows)
         added = until.further(jobs, first, console)
         if not added:
-            return
+            return list({job.results: None for job in jobs})
         overrides, said = [*overrides, *added], []
         jobs, missing = launch.jobs_for(overrides, options.config_dir, where, options.mix)
 
@@ -112,24 +129,34 @@ def _rows(job: Job, rows: dict[Path, list[dict[str, Any]]]) -> list[dict[str, An
     return [row for row in rows.get(job.results, []) if key.items() <= row.items()]
 
 
-def _write_reports(jobs: Sequence[Job], console: Console) -> None:
+def _write_reports(jobs: Sequence[Job], console: Console, shows: bool) -> None:
     for results in {job.results: None for job in jobs}:
         if any(results.glob(STUDIES)):
-            write_report([results], results, console)
+            _, page = write_report([results], results, console if shows else Console(quiet=True))
+            if not shows:
+                console.print(f"Report: {page}", markup=False, soft_wrap=True)
 
 
 def plan(options: argparse.Namespace, console: Console) -> None:
     """`study plan`: measure what a sweep will cost; writes nothing."""
+    rows, said = planned(options, None if options.json else console)
+    if options.json:
+        print(as_json.text("plan", rows, said))
+
+
+def planned(options: argparse.Namespace, console: Console | None) -> tuple[list[dict[str, Any]], list[str]]:
+    """The expected work of each search, and what the sweep can show; a console shows both."""
     with uncollected():
         from study import whole_sweep
 
     jobs, missing = whole_sweep.jobs_here(options.overrides, options.config_dir, options.mix)
     until.check(jobs)
-    rows = whole_sweep.plan(missing, options.config_dir, None if options.json else console) if missing else []
-    if options.json:
-        print(json.dumps(rows, indent=1))
-        return
-    if not missing:
-        console.print("Nothing is left to train.")
-    for line in power.sentences(jobs):
-        console.print(line, markup=False)
+    imports = vars(options).get("imports") or options.config_dir
+    rows = whole_sweep.plan(missing, imports, console) if missing else []
+    said = power.sentences(jobs)
+    if console is not None:
+        if not missing:
+            console.print("Nothing is left to train.")
+        for line in said:
+            console.print(line, markup=False)
+    return rows, said

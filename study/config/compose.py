@@ -2,7 +2,7 @@
 
 import itertools
 import re
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from difflib import get_close_matches
 from pathlib import Path
@@ -20,6 +20,7 @@ from yaml import YAMLError
 
 from analysis.question.stages import REFINE
 from analysis.units import stem
+from study.config.choices import CONF, full_key
 from study.config.paths import expanded, literal, one_path
 from study.config.schema import SweepConfig
 from study.errors import UsageError
@@ -27,8 +28,6 @@ from study.optimizers.per_parameter import FEW_DIMENSIONS
 from study.schedules import OWN, SCHEDULE, TUNED, Schedule
 from workloads.suggest import suggest
 
-CONF = Path(__file__).parents[1] / "conf"
-"""The configuration files. In a checkout this is a link to `conf/` at the top of the repository."""
 KINDS = {"Integer": "a whole number", "Float": "a number", "bool": "true or false"}
 OF_ANOTHER_KIND = re.compile(
     rf"Value '(.*)' (?:of type '\w+' could not be converted to|is not a valid) ({'|'.join(KINDS)})\b"
@@ -79,6 +78,36 @@ def compositions(arguments: Sequence[str], config_dir: Path | None = None) -> It
         with open_dict(config):
             del config["hydra"]
         yield config
+
+
+@contextmanager
+def offered(workloads: Mapping[str, Mapping[str, Any]]) -> Iterator[None]:
+    """In this block, `workload=NAME` also chooses these: name -> `_target_` and arguments, as a file would give them.
+
+    Raises:
+        UsageError: there is a file of this name.
+    """
+    for name in workloads:
+        if name in _options([CONF], "workload"):
+            raise UsageError(f"{name} is a workload of this package; give yours another name.")
+    stored: dict[str, Any] = ConfigStore.instance().repo
+    try:
+        for name, node in workloads.items():
+            node = {"workload": _literal(node)}
+            ConfigStore.instance().store(group="workload", name=name, node=node, package="_global_")
+        yield
+    finally:
+        for name in workloads:
+            stored.get("workload", {}).pop(f"{name}.yaml", None)
+
+
+def _literal(value: Any) -> Any:
+    """A value whose texts refer to no other key."""
+    if isinstance(value, Mapping):
+        return {key: _literal(each) for key, each in value.items()}
+    if isinstance(value, list):
+        return [_literal(each) for each in value]
+    return literal(value) if isinstance(value, str) else value
 
 
 def launcher(arguments: Sequence[str], config_dir: Path | None = None) -> dict[str, Any]:
@@ -269,7 +298,8 @@ def _refuse_unknown(names: Sequence[str], choices: Sequence[str]) -> None:
     for name in names:
         if name in keys or OPEN.fullmatch(name):
             continue
-        hint = suggest(name, keys)
+        near = full_key(name, keys)
+        hint = f"; did you mean {near!r}?" if near else suggest(name, keys)
         group, _, key = name.partition(".")
         own = [each.removeprefix("workload.") for each in keys if re.fullmatch(r"workload\.(?!_)\w+", each)]
         if group == "workload" and not get_close_matches(key, own):
@@ -278,10 +308,13 @@ def _refuse_unknown(names: Sequence[str], choices: Sequence[str]) -> None:
 
 
 def _options(roots: Iterable[Path], group: str) -> list[str]:
-    """The choices of a group: the names of its files; for `space`, WORKLOAD/OPTIMIZER."""
+    """The choices of a group: the names of its files, or of `offered` ones; for `space`, WORKLOAD/OPTIMIZER."""
     folders = [root / group for root in roots]
     paths = [(path, folder) for folder in folders for path in folder.glob("*/*.yaml" if group == "space" else "*.yaml")]
-    return [str(path.relative_to(folder).with_suffix("")) for path, folder in paths]
+    stored = ConfigStore.instance().repo.get(group, {}) if group == "workload" else {}
+    return [str(path.relative_to(folder).with_suffix("")) for path, folder in paths] + [
+        Path(name).stem for name in stored
+    ]
 
 
 def _is_among(folders: Iterable[Path], name: str) -> bool:
@@ -305,7 +338,9 @@ def _first_line(error: Exception) -> str:
         return f"cluster={extra} needs a package that is not installed: pip install 'batch-size-study[{extra}]'"
     key = next((line.removeprefix("full_key: ") for line in lines if line.startswith("full_key: ")), None)
     if key and lines[0].startswith("Missing mandatory value"):
-        return f"{key} is not set: set it in the workload's file, below its first line, `# @package _global_`."
+        return (
+            f"{key} is not set: give it, or set it in the workload's file, below its first line, `# @package _global_`."
+        )
     if key and (other := OF_ANOTHER_KIND.match(lines[0])):
         return f"{key} must be {KINDS[other[2]]}, but got {other[1]}."
     return lines[0] if key is None else f"{key}: {lines[0]}"

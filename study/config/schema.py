@@ -5,8 +5,9 @@ meanings are the text of docs/configuration.md, which `docs/generate.py` writes.
 """
 
 import copy
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Iterator
+from dataclasses import Field, dataclass, field, fields, is_dataclass
+from typing import Any, cast, get_type_hints
 
 MISSING: Any = "???"  # OmegaConf's mark of a value that must be given
 
@@ -284,3 +285,14 @@ SPACE = {
     "half-life in examples, which stays the same at every batch size; `beta2_half_life_tokens` counts tokens",
 }
 """An override of search.space -> its meaning, for the documentation."""
+
+
+def every_key(config: type = SweepConfig, prefix: str = "") -> Iterator[tuple[str, Field[Any], Any]]:
+    """(dotted name, field, type) of every key that takes a value."""
+    kinds = get_type_hints(config)
+    for each in fields(config):
+        name, kind = f"{prefix}{each.name}", kinds[each.name]
+        if is_dataclass(kind):
+            yield from every_key(cast(type, kind), f"{name}.")
+        else:
+            yield name, each, kind

@@ -31,7 +31,13 @@ def postponed() -> Iterator[None]:
 
 @contextmanager
 def ignored() -> Iterator[None]:
-    """Processes started in this block ignore Ctrl-C, even while they import; their parent handles it."""
+    """Processes started in this block ignore Ctrl-C, even while they import; their parent handles it.
+
+    Only the main thread can tell them so; in other threads this does nothing.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         yield

@@ -29,6 +29,7 @@ LONG = (
     "analysis.report.build",
     "analysis.tables.transfer",
     "analysis.export",
+    "analysis.result",
     "analysis.tables.answers",
     "analysis.tables.scaling",
     "analysis.estimates.at_budget",

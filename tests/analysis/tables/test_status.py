@@ -110,7 +110,7 @@ def test_done(state, last, fields):
 
 @pytest.mark.slow
 def test_plan_writes_nothing(tmp_path, says):
-    rows = json.loads(says("plan", *SMALL, "--json", "engine.workers=1", f"results={tmp_path / 'results'}"))
+    rows = json.loads(says("plan", *SMALL, "--json", "engine.workers=1", f"results={tmp_path / 'results'}"))["rows"]
     assert [(row["batch_size"], row["trials"], row["steps"]) for row in rows] == [(64, 3, 600), (256, 3, 600)]
     assert [row["examples"] for row in rows] == [600 * 64, 600 * 256]
     assert all(row["seconds"] > 600 * row["seconds_per_step"] > 0 for row in rows)
@@ -140,11 +140,11 @@ def test_tf32_on_a_cpu_is_told(tmp_path, precision, told):
 def test_status_and_plan_of_a_finished_sweep(tmp_path, says):
     small = [*SMALL, "engine.workers=1", f"results={tmp_path}"]
     says("sweep", *small)
-    rows = json.loads(says("status", tmp_path, "--json"))
+    rows = json.loads(says("status", tmp_path, "--json"))["rows"]
     assert [(row["batch_size"], row["state"], row["complete"]) for row in rows] == [(64, "done", 3), (256, "done", 3)]
     assert "Done." in says("status", tmp_path)
     assert "Nothing is left to train." in says("plan", *small)
-    rows = json.loads(says("plan", *small, "search.trials=5", "search.reruns=0", "--json"))
+    rows = json.loads(says("plan", *small, "search.trials=5", "search.reruns=0", "--json"))["rows"]
     assert [(row["trials"], row["steps"]) for row in rows] == [(2, 400), (2, 400)]  # what is on file costs nothing
 
 

@@ -61,7 +61,7 @@ def test_device_counts_are_a_limit_or_a_list():
 @pytest.fixture
 def advised(says):
     """The curves of `study advise --json` with these words."""
-    return lambda *words, results=PUBLISHED: json.loads(says("advise", results, *words, "--json"))
+    return lambda *words, results=PUBLISHED: json.loads(says("advise", results, *words, "--json"))["rows"]
 
 
 STEP_MS = "1:1,64:1.2,1024:4.2"

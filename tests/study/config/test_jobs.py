@@ -290,16 +290,13 @@ def test_a_bad_place_is_refused_in_words(tmp_path, monkeypatch, capsys, argument
 @pytest.mark.parametrize(
     ("arguments", "word"),
     [
-        ([], "VERB"),
-        (["swep"], "'swep'"),
-        (["sweep", "--nope"], "--nope"),
         (["report"], "results"),
         (["data", "lst"], "'lst'"),
         (["import", "there", "here", "--trials", "0"], "--trials: must be a whole number of at least 1, or all"),
         (["import", "there", "here", "--trials", "abc"], "of at least 1, or all, but got abc"),
     ],
 )
-def test_an_unknown_verb_or_option_is_refused(capsys, arguments, word):
+def test_a_missing_or_malformed_argument_is_refused(capsys, arguments, word):
     with pytest.raises(SystemExit) as leaving:
         main(arguments)
     assert leaving.value.code == 2

@@ -28,7 +28,9 @@ def test_a_module_that_cannot_be_read_is_told_in_a_line(tmp_path):
 def test_what_a_workloads_file_leaves_out_is_told_with_the_cure(tmp_path, yaml, missing):
     (tmp_path / "workload").mkdir()
     (tmp_path / "workload/mine.yaml").write_text(yaml)
-    said = f"^{missing} is not set: set it in the workload's file, below its first line, `# @package _global_`"
+    said = (
+        f"^{missing} is not set: give it, or set it in the workload's file, below its first line, `# @package _global_`"
+    )
     with pytest.raises(UsageError, match=said):
         whole_sweep.jobs_here(["workload=mine", "batch_size=8", f"results={tmp_path / 'results'}"], tmp_path)
 

@@ -59,15 +59,6 @@ def test_postponed_until_the_end_of_the_block():
         signal.signal(signal.SIGINT, before)
 
 
-def test_other_threads_have_nothing_to_postpone():
-    def work():
-        with signals.postponed():
-            return True
-
-    with ThreadPoolExecutor() as pool:
-        assert pool.submit(work).result()
-
-
 def test_an_interrupt_during_the_imports_shows_no_traceback(tmp_path):
     slow = "import os, signal\nos.kill(os.getpid(), signal.SIGINT)\n"
     (tmp_path / "rich").mkdir()
@@ -79,3 +70,14 @@ def test_an_interrupt_during_the_imports_shows_no_traceback(tmp_path):
     ]
     done = subprocess.run([*command, tmp_path], capture_output=True, text=True, preexec_fn=heed_interrupts)
     assert (done.returncode, done.stderr) == (-signal.SIGINT, "")
+
+
+@pytest.mark.parametrize("block", [signals.ignored, signals.postponed])
+def test_in_other_threads_than_the_main_one_nothing_is_done(block):
+    def inside():
+        with block():
+            return signal.getsignal(signal.SIGINT)
+
+    before = signal.getsignal(signal.SIGINT)
+    with ThreadPoolExecutor(1) as pool:
+        assert pool.submit(inside).result() is before

@@ -1,0 +1,204 @@
+"""The results of a sweep as an object: its tables as frames, its findings as text, its figures on axes.
+
+>>> result = read("results/published/mlp_digits")
+>>> result.steps[["optimizer", "batch_size", "steps_to_result", "tuned_steps"]].head(2)
+  optimizer  batch_size  steps_to_result  tuned_steps
+0  momentum           1              759        628.0
+1  momentum           2              293        390.0
+>>> result.limits.query("definition == 'maximum_useful_batch_size'")[["optimizer", "estimate", "estimate_bound"]]
+   optimizer  estimate estimate_bound
+3   momentum     128.0              <
+8        sgd      32.0              <
+>>> result.compare()[["a", "b", "kind", "ratio"]].round(2).head(1)
+          a    b             kind  ratio
+0  momentum  sgd  all batch sizes   1.25
+>>> result.plot().get_xlabel()
+'batch size (examples)'
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from html import escape
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pandas as pd
+
+from analysis import figures
+from analysis.counting import Goal
+from analysis.errors import Refused
+from analysis.labels import number
+from analysis.load import CURVE
+from analysis.report.build import Asked
+from analysis.report.build import read as read_report
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+COMPARED = {"optimizer": "compare", "workload": "compare_workloads"}
+"""The column in which a pair of curves differs -> the table of these pairs."""
+SHOWN = 3
+"""Findings that a notebook shows."""
+SIZE = (5.4, 4.0)
+"""Width and height of the axes of a plot [inches]."""
+
+
+@dataclass(frozen=True)
+class Result:
+    """The results in one or several folders, read from their files.
+
+    Attributes:
+        folders: the results folders.
+        tables: all tables of the report by name, such as `steps_to_result`; docs/methods.md defines their columns.
+        sentences: the findings, the conclusion first.
+        warnings: the most serious first, each with its cure.
+    """
+
+    folders: tuple[Path, ...]
+    tables: Mapping[str, pd.DataFrame] = field(repr=False)
+    sentences: Sequence[str] = field(repr=False)
+    warnings: Sequence[str] = field(repr=False)
+
+    @property
+    def steps(self) -> pd.DataFrame:
+        """S(B): a row for each workload, optimizer and batch size, with the tuned hyperparameters.
+
+        `steps_to_result` are the fewest steps of a trial, `tuned_steps` the median steps of the tuned configuration
+        with fresh seeds, between `tuned_low` and `tuned_high` (95 %).
+        """
+        return self.tables["steps_to_result"]
+
+    @property
+    def limits(self) -> pd.DataFrame:
+        """Where scaling ends: a row for each workload, optimizer and definition, such as
+        `critical_batch_size_mccandlish`; `estimate_bound` is `=` for an estimate, `<` or `>` for a bound."""
+        return self.tables["scaling"]
+
+    @property
+    def report(self) -> Path | None:
+        """The page of the report; None if there is none, or if there are several folders."""
+        page = self.folders[0] / "report.html"
+        return page if len(self.folders) == 1 and page.exists() else None
+
+    def compare(self, by: str = "optimizer") -> pd.DataFrame:
+        """Which of two curves needs fewer steps: a row for each pair and statement, with its interval.
+
+        Arguments:
+            by: `optimizer` or `workload`, in which the two differ.
+
+        Raises:
+            Refused: `by` is neither.
+
+        >>> read("results/published/mlp_digits").compare("workload").empty
+        True
+        """
+        if by not in COMPARED:
+            raise Refused(f"by must be one of {', '.join(COMPARED)}, but got {by!r}.")
+        return self.tables[COMPARED[by]]
+
+    def plot(self, figure: str = "steps_to_result", ax: Axes | Sequence[Axes] | None = None) -> Any:
+        """Draw a figure of the report.
+
+        Arguments:
+            figure: its name, a key of `analysis.figures.FIGURES`.
+            ax: to draw on, one for each panel; None: new axes, which a notebook shows.
+
+        Returns:
+            The axes; a list of them if the figure has several panels, such as one for each workload.
+
+        Raises:
+            Refused: there is no such figure, the results have no data for it, or it has another number of panels.
+
+        >>> import matplotlib.pyplot as plt
+        >>> figure, axes = plt.subplots()
+        >>> read("results/published/mlp_digits").plot("examples_to_result", ax=axes) is axes
+        True
+        """
+        if figure not in figures.FIGURES:
+            raise Refused(f"unknown figure {figure!r}; there are: {', '.join(figures.FIGURES)}.")
+        found = figures.charts(self.tables, [figure])
+        panels = [panel for chart in found for panel in chart.panels]
+        if not panels:
+            raise Refused(f"these results have no data for {figure}: it needs {figures.FIGURES[figure].needs}.")
+        axes = _new_axes(len(panels)) if ax is None else list(ax) if hasattr(ax, "__len__") else [ax]
+        if len(axes) != len(panels):
+            raise Refused(f"{figure} has {len(panels)} panels, but got {len(axes)} axes; give a list of {len(panels)}.")
+        drawing = found[0].drawing
+        for panel, each in zip(panels, axes, strict=True):
+            overlays = {name: panel[name] for name in drawing.overlays if name in panel}
+            drawing.draw(each, panel[drawing.table], **overlays)
+        return axes[0] if len(axes) == 1 else axes
+
+    def __str__(self) -> str:
+        return "\n".join(self.sentences)
+
+    def _repr_html_(self) -> str:
+        """The table of steps, the first findings, and where the rest is: what a notebook shows."""
+        said = "".join(f"<p>{escape(text)}</p>" for text in self.sentences[:SHOWN])
+        more = f"<p>{len(self.warnings)} warnings: <code>result.warnings</code>.</p>" if self.warnings else ""
+        page = f'<p>Report: <a href="{escape(str(self.report))}">{escape(str(self.report))}</a></p>'
+        return f"{said}{shown(self.steps).to_html(index=False, border=0)}{more}{page if self.report else ''}"
+
+
+def read(*folders: Path | str, goals: Sequence[str] = ()) -> Result:
+    """Read results folders. Trains, draws and writes nothing.
+
+    Arguments:
+        goals: such as `val/classification_error < 0.1`: read the recorded curves at these goals instead of the
+            studies' own.
+
+    Raises:
+        Refused: a folder holds no results, no trial has ended, or a goal cannot be read.
+
+    >>> looser = read("results/published/mlp_digits", goals=["val/cross_entropy_error < 0.3"])
+    >>> int(looser.steps["steps_to_result"].min())
+    7
+    """
+    if not folders:
+        raise Refused("give a results folder, such as results/mlp_digits.")
+    try:
+        asked = Asked(tuple(Goal.parse(goal) for goal in goals))
+    except ValueError as error:
+        raise Refused(str(error)) from error
+    paths = tuple(map(Path, folders))
+    data = read_report(paths, asked)
+    return Result(paths, data.tables, data.sentences, data.warnings)
+
+
+def shown(steps: pd.DataFrame) -> pd.DataFrame:
+    """The columns of a table of steps that a person looks at first, as text.
+
+    >>> shown(read("results/published/mlp_digits").steps).head(2)
+      optimizer batch size steps           fresh seeds learning rate
+    0  momentum          1   759  628 (491 to 803)        0.00569
+    1  momentum          2   293  390 (305 to 498)        0.00204
+    """
+    columns: dict[str, Any] = {
+        name: steps[name] for name in CURVE[:2] if name != "workload" or steps[name].nunique() > 1
+    }
+    columns["batch size"] = [f"{size:,}" for size in steps["batch_size"]]
+    rows = steps.to_dict("records")
+    columns["steps"] = [f"{row['steps_to_result']:,}" if row["reached"] else "not reached" for row in rows]
+    if steps["seeds"].any():
+        columns["fresh seeds"] = [_with_interval(row) for row in rows]
+    if "learning_rate" in steps:
+        columns["learning rate"] = [f"{rate:.3g}" if pd.notna(rate) else "" for rate in steps["learning_rate"]]
+    return pd.DataFrame(columns)
+
+
+def _with_interval(row: Mapping[str, Any]) -> str:
+    if not row["seeds"] or pd.isna(row["tuned_steps"]):
+        return ""
+    if row["tuned_steps"] == float("inf"):
+        return f"{row['missed']} of {row['seeds']} missed"
+    interval = "" if pd.isna(row["tuned_low"]) else f" ({number(row['tuned_low'])} to {number(row['tuned_high'])})"
+    return f"{number(row['tuned_steps'])}{interval}"
+
+
+def _new_axes(count: int) -> list[Axes]:
+    import matplotlib.pyplot as plt
+
+    _, axes = plt.subplots(1, count, figsize=(SIZE[0] * count, SIZE[1]), squeeze=False, layout="constrained")
+    return list(axes[0])

@@ -1,0 +1,63 @@
+"""The settings that `sweep --help` shows: the groups, and the keys that matter most."""
+
+import re
+import textwrap
+from collections.abc import Mapping
+
+from study.config.choices import GROUPS
+from study.config.schema import every_key
+
+MATTER = {
+    "batch_size": "64,256",
+    "goal": "'val/classification_error < 0.1'",
+    "results": "DIR",
+    "budget.epochs": "20",
+    "stopping": "budget",
+    "search.trials": "20",
+    "search.reruns": "4",
+    "search.until": "'factor 1.3'",
+    "search.space.learning_rate.high": "3",
+    "search.space.weight_decay": "0.01",
+    "precision": "bf16",
+    "engine.workers": "2",
+    "engine.device": "cuda:1",
+}
+"""Key -> a value that shows how it is given."""
+SPACE = {
+    "search.space.learning_rate.high": "one end of a range that is searched, low or high",
+    "search.space.weight_decay": "a fixed value; {low: 1e-3, high: 1, scale: log} is a range, [0,0.1] a choice",
+}
+"""Key of the search space -> its meaning. The schema has only the space as a whole."""
+WIDTH, INDENT = 100, 34
+
+
+def text() -> str:
+    """The groups and keys, a line or two each."""
+    meanings = {name: _short(field.metadata) for name, field, _ in every_key()} | SPACE
+    groups = [_entry(f"{name}=NAME", about) for name, about in GROUPS.items()]
+    keys = [_entry(f"{name}={value}", meanings[name]) for name, value in MATTER.items()]
+    return "\n".join(
+        [
+            "settings are key=value; several values with commas are swept, such as optimizer=sgd,momentum",
+            "\ngroups (python -m study list shows their choices):",
+            *groups,
+            "\nkeys that matter most:",
+            *keys,
+            "\nall keys: docs/configuration.md; with --cfg this command prints the configuration and stops\n",
+        ]
+    )
+
+
+def _short(about: Mapping[str, str]) -> str:
+    """A meaning up to its first semicolon, colon or full stop, with the legal values if they are a list of words."""
+    meaning = re.split(r"[;:.](?= )", about["meaning"])[0]
+    values = f" ({about['values']})" if re.fullmatch(r"`\w+`(, `[\w:]+`)*", about["values"]) else ""
+    return f"{meaning}{values}".replace("`", "")
+
+
+def _entry(name: str, meaning: str) -> str:
+    lines = textwrap.wrap(meaning, WIDTH - INDENT)
+    first = f"  {name:<{INDENT - 3}} {lines[0]}"
+    if len(name) > INDENT - 3:
+        first = f"  {name}\n{' ' * INDENT}{lines[0]}"
+    return "\n".join([first, *(" " * INDENT + line for line in lines[1:])])

@@ -1,0 +1,60 @@
+"""Words that mean something in other programs, such as `--trials 5`: refused with the form that works here."""
+
+from collections.abc import Collection, Sequence
+
+from study.config.choices import GROUPS, OTHER_NAMES, full_key
+from study.config.schema import every_key
+from study.errors import UsageError
+from workloads.suggest import suggest
+
+MULTIRUN = ("-m", "--multirun")
+"""Hydra's flags for sweeps."""
+
+
+def check_verb(words: Sequence[str], verbs: Collection[str], flags: Collection[str]) -> None:
+    """Raise UsageError if a command line does not begin with a verb.
+
+    Arguments:
+        flags: that may come before the verb.
+    """
+    word = next((word for word in words if word not in flags), None)
+    if word is None or word in verbs or (word.startswith("-") and word not in MULTIRUN):
+        return  # argparse says what else is wrong
+    if "=" in word or word in MULTIRUN:
+        raise UsageError("a command comes before its settings, such as `python -m study sweep workload=mlp_digits`.")
+    raise UsageError(f"unknown command {word!r}{suggest(word, verbs)}")
+
+
+def refuse(unknown: Sequence[str], words: Sequence[str], flags: Collection[str], settings: bool) -> None:
+    """Raise UsageError for the first of these unknown words, with the right form.
+
+    Arguments:
+        words: the whole command line.
+        flags: of the verb.
+        settings: the verb takes settings, key=value.
+    """
+    word = unknown[0]
+    name, sign, value = word.partition("=")
+    if not settings:
+        hint = suggest(name, flags) if name.startswith("-") else "; this command takes no such argument."
+        raise UsageError(f"unknown argument {word!r}{hint}")
+    if word in MULTIRUN:
+        raise UsageError(f"leave out {word}: several values with commas are swept, such as optimizer=sgd,momentum.")
+    key = full_key(name.lstrip("-").replace("-", "_"), [*GROUPS, *(name for name, _, _ in every_key())])
+    if key is None:
+        raise UsageError(f"unknown option {word}{suggest(name, [*flags, *_as_flags()])} Settings are key=value.")
+    given = "" if sign else _value(word, words)
+    right = f"{key}={value or given or 'VALUE'}"
+    raise UsageError(f"settings are key=value: give {right} in place of {word}{given and f' {given}'}.")
+
+
+def _value(word: str, words: Sequence[str]) -> str:
+    """The word after this one, if it is its value."""
+    after = [*words[words.index(word) + 1 :], ""][0]
+    return "" if after.startswith("-") or "=" in after else after
+
+
+def _as_flags() -> list[str]:
+    """The settings as other programs would write them."""
+    names = [*GROUPS, *OTHER_NAMES, *(name.rpartition(".")[2] for name, _, _ in every_key())]
+    return [f"--{name.replace('_', '-')}" for name in dict.fromkeys(names)]

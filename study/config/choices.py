@@ -1,0 +1,78 @@
+"""The choices of each group, read off the files in conf/, and the nearest key to a word. Imports no Hydra."""
+
+import itertools
+import re
+from collections.abc import Collection, Iterable, Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+CONF = Path(__file__).parents[1] / "conf"
+"""The configuration files. In a checkout this is a link to `conf/` at the top of the repository."""
+GROUPS = {
+    "workload": "The model and its data.",
+    "optimizer": "Each brings the ranges that are searched unless the workload narrows them.",
+    "schedule": "The learning rate over the steps of a trial, as a multiple of the tuned learning rate.",
+    "search": "How the points of the search space are chosen.",
+    "preset": "A smaller or larger version of any sweep.",
+    "engine": "How trials are trained.",
+    "cluster": "Where studies are trained. It changes no trial and cannot be swept.",
+}
+"""Group, a folder of conf/ -> what it chooses."""
+OTHER_NAMES = {
+    "lr": "search.space.learning_rate",
+    "learning_rate": "search.space.learning_rate",
+    "momentum": "search.space.momentum",
+    "weight_decay": "search.space.weight_decay",
+    "bs": "batch_size",
+    "seed": "seeds.trial",
+    "gpu": "engine.device",
+    "gpus": "engine.devices",
+    "jobs": "engine.workers",
+    "num_workers": "engine.workers",
+    "n_trials": "search.trials",
+    "output": "results",
+    "output_dir": "results",
+    "out": "results",
+    "optim": "optimizer",
+    "model": "workload",
+}
+"""What other programs call a key -> its name here."""
+
+
+class Choice(NamedTuple):
+    """A choice of a group: its name, what it is, and how long it takes, if its file says so (otherwise empty)."""
+
+    name: str
+    purpose: str
+    takes: str
+
+
+def header(path: Path) -> tuple[str, str]:
+    """The first line of a file's header, a sentence that says what it is; and how long it takes, if it says so."""
+    lines = [line for line in path.read_text().splitlines() if line != "# @package _global_"]
+    text = [line.removeprefix("#").strip() for line in itertools.takewhile(lambda line: line.startswith("#"), lines)]
+    takes = re.search(r"Takes: +(.*?)(?: Expect:| Known:|$)", " ".join(text))
+    return text[0] if text else "", takes[1] if takes else ""
+
+
+def choices(group: str, config_dir: Path | None = None) -> list[Choice]:
+    """The choices of a group by name; those of the user's own folder take the place of ours of the same name."""
+    folders = [CONF, *([config_dir] if config_dir else [])]
+    paths = {path.stem: path for folder in folders for path in sorted((folder / group).glob("*.yaml"))}
+    return [Choice(name, *header(path)) for name, path in sorted(paths.items())]
+
+
+def full_key(word: str, keys: Collection[str]) -> str | None:
+    """The key that a word most likely stands for: its own name, its last part, or what other programs call it.
+
+    >>> full_key("trials", ["search.trials", "batch_size"]), full_key("lr", []), full_key("x", ["y"])
+    ('search.trials', 'search.space.learning_rate', None)
+    """
+    if word in keys:
+        return word
+    return OTHER_NAMES.get(word) or next((key for key in keys if key.endswith(f".{word}")), None)
+
+
+def plain(kinds: Mapping[str, Iterable[Choice]]) -> list[dict[str, str]]:
+    """Choices by their kind as records for JSON."""
+    return [{"kind": kind, **choice._asdict()} for kind, found in kinds.items() for choice in found]

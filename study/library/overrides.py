@@ -1,0 +1,82 @@
+"""Keyword arguments of Python as overrides of the command line, so that both ask for the same by the same schema."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import PurePath
+from typing import Any
+
+from study.config.choices import GROUPS
+from study.config.compose import quoted
+from study.config.paths import expanded
+from study.config.schema import every_key
+from study.errors import UsageError
+
+LISTS = {name for name, _, kind in every_key() if "list" in str(kind)}
+"""Keys whose value is a list."""
+BRANCHES = {name[: cut.start()] for name, _, _ in every_key() for cut in re.finditer(r"\.", name)}
+OPEN = ("workload", "search.space", "optimizer.arguments")
+"""Branches whose entries are the user's own: each entry is one value, which may be a list or a mapping."""
+PLAIN = re.compile(r"[A-Za-z_][\w./-]*")
+WORDS = {"true", "false", "null", "nan", "inf"}
+"""Words that are no text in Hydra's grammar, in small or capital letters."""
+
+
+def overrides(settings: Mapping[str, Any], further: Sequence[str] = ()) -> list[str]:
+    """One override `key=value` for each setting.
+
+    A list sweeps a key that takes one value; for other keys, such as `batch_sizes`, it is the value. A mapping stands
+    for the keys below its own: `{"search": {"trials": 20}}` is `{"search.trials": 20}`.
+
+    Arguments:
+        settings: keys may have dots.
+        further: overrides as on the command line.
+
+    Raises:
+        UsageError: a value is of a kind that no setting has.
+
+    >>> overrides({"optimizer": ["sgd", "momentum"], "batch_sizes": [8, 64], "search": {"trials": 20}})
+    ['optimizer=sgd,momentum', 'batch_sizes=[8,64]', 'search.trials=20']
+    >>> overrides({"goal": "val/loss < 1", "search.space.learning_rate": {"low": 0.01}, "engine.workers": None})
+    ["goal='val/loss < 1'", 'search.space.learning_rate={low: 0.01}', 'engine.workers=null']
+    """
+    found = (pair for key, value in settings.items() for pair in _flat(key, value))
+    return [*(f"{key}={_text(key, value)}" for key, value in found), *further]
+
+
+def _flat(key: str, value: Any) -> Iterator[tuple[str, Any]]:
+    """(dotted key, value) of a setting, one for each key below it if it is a mapping."""
+    if isinstance(value, Mapping) and (key in BRANCHES or key in OPEN or key in GROUPS or key.startswith("hydra")):
+        for name, below in value.items():
+            yield from _flat(f"{key}.{name}", below)
+    else:
+        yield key, value
+
+
+def _text(key: str, value: Any) -> str:
+    """The value of a key in Hydra's grammar."""
+    sweeps = key not in LISTS and not key.startswith(tuple(f"{branch}." for branch in (*OPEN, "hydra")))
+    if sweeps and isinstance(value, list | tuple | range):
+        if not value:
+            raise UsageError(f"{key} must have at least one value, but got {value!r}.")
+        return ",".join(_value(key, each) for each in value)
+    return _value(key, value)
+
+
+def _value(key: str, value: Any) -> str:
+    value = value.item() if hasattr(value, "item") and getattr(value, "ndim", 0) == 0 else value  # of NumPy
+    if value is None or isinstance(value, bool):
+        return {None: "null", True: "true", False: "false"}[value]
+    if isinstance(value, int | float):
+        return repr(value)
+    if isinstance(value, str | PurePath):
+        text = expanded(str(value))
+        return text if PLAIN.fullmatch(text) and text.lower() not in WORDS else quoted(text)
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{_value(key, str(name))}: {_value(key, each)}" for name, each in value.items()) + "}"
+    if isinstance(value, list | tuple | range):
+        return "[" + ",".join(_value(key, each) for each in value) + "]"
+    raise UsageError(
+        f"{key} must be a number, a text, true or false, None, a list or a dictionary of these, but got {value!r}."
+    )

@@ -1,0 +1,82 @@
+"""Words of other programs are answered with the form that works here, in one line, before any work."""
+
+import pytest
+
+from study.__main__ import main
+from study.commands import EVERYDAY, STATUSES, VERBS
+from study.config.choices import full_key
+
+SETTINGS = "settings are key=value: give {} in place of {}."
+TYPED = [
+    # A verb
+    ("swep", "unknown command 'swep'; did you mean 'sweep'?"),
+    ("statsu results", "unknown command 'statsu'; did you mean 'status'?"),
+    ("train", "unknown command 'train'; there are: "),
+    ("--debug swep", "unknown command 'swep'; did you mean 'sweep'?"),
+    (
+        "workload=mlp_digits",
+        "a command comes before its settings, such as `python -m study sweep workload=mlp_digits`.",
+    ),
+    ("-m optimizer=sgd,adam", "a command comes before its settings"),
+    # Flags in place of settings
+    ("sweep -m optimizer=sgd,adam", "leave out -m: several values with commas are swept"),
+    ("plan --multirun", "leave out --multirun: several values"),
+    ("sweep --trials 5", SETTINGS.format("search.trials=5", "--trials 5")),
+    ("sweep --trials=5", SETTINGS.format("search.trials=5", "--trials=5")),
+    ("sweep --search.trials 5", SETTINGS.format("search.trials=5", "--search.trials 5")),
+    ("sweep --batch-size 64 optimizer=sgd", SETTINGS.format("batch_size=64", "--batch-size 64")),
+    ("sweep optimizer=sgd --lr 0.1", SETTINGS.format("search.space.learning_rate=0.1", "--lr 0.1")),
+    ("plan --epochs 3", SETTINGS.format("budget.epochs=3", "--epochs 3")),
+    ("sweep --optimizer --mix", SETTINGS.format("optimizer=VALUE", "--optimizer")),
+    ("calibrate --workers 2", SETTINGS.format("engine.workers=2", "--workers 2")),
+    ("sweep --conifg-dir mine", "unknown option --conifg-dir; did you mean '--config-dir'? Settings are key=value."),
+    ("sweep --nope", "unknown option --nope"),
+    # Options of verbs that have no settings
+    ("status results --jsn", "unknown argument '--jsn'; did you mean '--json'?"),
+    ("status results more", "unknown argument 'more'; this command takes no such argument."),
+    # Keys without their group
+    ("sweep trials=5", "unknown key 'trials'; did you mean 'search.trials'?"),
+    ("sweep lr=0.1", "unknown key 'lr'; did you mean 'search.space.learning_rate'?"),
+    ("sweep workers=2", "unknown key 'workers'; did you mean 'engine.workers'?"),
+]
+
+
+@pytest.mark.parametrize(("typed", "told"), TYPED, ids=[typed for typed, _ in TYPED])
+def test_other_forms_are_answered_by_the_right_one(typed, told, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert main(typed.split()) == 2
+    shown = capsys.readouterr()
+    assert shown.err.startswith(f"study: {told}")
+    assert (shown.out, shown.err.count("\n"), [*tmp_path.iterdir()]) == ("", 1, [])
+
+
+@pytest.mark.parametrize("words", [[], ["--debug"]])
+def test_alone_it_shows_the_everyday_commands(words, capsys):
+    assert main(words) == 0
+    lines = capsys.readouterr().out.splitlines()
+    shown = [line.split() for line in lines if line.startswith("  python -m study")]
+    assert [words[3] for words in shown] == [*EVERYDAY]
+    assert len(lines) <= 12
+
+
+@pytest.mark.parametrize("words", [["--help"], *([name, "--help"] for name in VERBS)], ids=" ".join)
+def test_every_help_names_the_exit_statuses(words, capsys):
+    with pytest.raises(SystemExit) as leaving:
+        main(words)
+    assert leaving.value.code == 0
+    assert STATUSES in capsys.readouterr().out
+
+
+def test_the_help_of_a_sweep_shows_groups_and_keys(capsys):
+    with pytest.raises(SystemExit):
+        main(["sweep", "--help"])
+    shown = capsys.readouterr().out
+    for setting in ("workload=NAME", "optimizer=NAME", "batch_size=64,256", "search.trials=20", "results=DIR"):
+        assert f"\n  {setting}" in shown
+
+
+@pytest.mark.parametrize(
+    ("word", "key"), [("steps", "budget.steps"), ("seed", "seeds.trial"), ("batch_size", "batch_size"), ("zzz", None)]
+)
+def test_the_last_part_of_a_key_is_enough_to_find_it(word, key):
+    assert full_key(word, ["batch_size", "budget.steps", "search.trials"]) == key

@@ -1,0 +1,213 @@
+"""`study.sweep`, `study.plan` and `study.results`: the results, records and refusals of the command line."""
+
+import importlib
+import json
+import subprocess
+import sys
+from functools import partial
+from pathlib import Path
+
+import matplotlib.pyplot as plt
+import pytest
+from helpers.made_workload import own_folder
+from house import doc_pages
+
+import study
+from analysis import figures
+from study.__main__ import main
+from study.library import calls
+
+ROOT = Path(__file__).parents[3]
+PUBLISHED = ROOT / "results/published"
+ONE_WORKER = {"engine": {"workers": 1}, "verbose": False}
+
+
+@pytest.fixture(scope="module")
+def mine(tmp_path_factory):
+    return own_folder(tmp_path_factory.mktemp("own") / "mine")
+
+
+@pytest.fixture
+def images(mine, monkeypatch):
+    """The workload of the file images.yaml as an object."""
+    monkeypatch.syspath_prepend(str(mine))
+    return importlib.import_module("made_images").Images("images", 100)
+
+
+ASKED = {"goal": "val/classification_error < 0.3", "budget": {"epochs": 0, "steps": 60}, "batch_sizes": [2, 8]}
+
+
+@pytest.fixture(scope="module")
+def swept(mine, tmp_path_factory):
+    """The arguments of a sweep of an object, and its result."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(mine))
+        patch.setattr(figures, "charts", partial(figures.charts, names=["steps_to_result"]))
+        images = importlib.import_module("made_images").Images("images", 100)
+        folder = tmp_path_factory.mktemp("swept") / "results"
+        asked = {"workload": images, "trials": 2, "results": folder, **ASKED, **ONE_WORKER}
+        result = study.sweep(**asked)
+    return asked, result
+
+
+def test_an_object_is_swept(swept):
+    asked, result = swept
+    assert list(result.steps["batch_size"]) == [2, 8]
+    assert {"critical_batch_size_mccandlish", "maximum_useful_batch_size"} <= set(result.limits["definition"])
+    assert result.compare().empty
+    assert result.report == asked["results"] / "report.html"
+    assert str(result) == "\n".join(result.sentences)
+    page = result._repr_html_()
+    assert "<table" in page
+    assert f'href="{result.report}"' in page
+
+
+def test_the_record_names_the_call_and_the_code(swept):
+    record = json.loads(next(swept[0]["results"].glob("studies/*/*/*/study.json")).read_text())
+    [run] = record["provenance"]
+    assert run["command"].startswith("study.sweep(workload=made_images.Images(name='images', train_examples=100), ")
+    assert "code made_images.py" in run["fingerprint"]
+    assert record["question"]["workload"] == {
+        "_target_": "made_images.Images",
+        "name": "images",
+        "train_examples": 100,
+    }
+
+
+@pytest.mark.usefixtures("one_figure")
+def test_a_second_call_trains_nothing(swept, images):
+    asked, result = swept
+    files = {path: path.stat().st_mtime_ns for path in asked["results"].glob("studies/**/*.*")}
+    again = study.sweep(**asked | {"workload": images})
+    assert {path: path.stat().st_mtime_ns for path in asked["results"].glob("studies/**/*.*")} == files
+    assert again.steps.equals(result.steps)
+    assert study.plan(**asked | {"workload": images}).empty
+
+
+@pytest.mark.slow
+def test_the_command_line_finds_the_same_tables(swept, mine, tmp_path):
+    words = ["--config-dir", str(mine), "workload=images", "batch_sizes=[2,8]", "search.trials=2", "engine.workers=1"]
+    assert main(["sweep", *words, f"results={tmp_path}"]) == 0
+    for name in ("steps_to_result", "trials"):
+        assert (tmp_path / f"tables/{name}.csv").read_bytes() == (
+            swept[0]["results"] / f"tables/{name}.csv"
+        ).read_bytes()
+
+
+REFUSED = [
+    ({"optimizer": "sdg"}, ["optimizer=sdg"]),
+    ({"trails": 5}, ["trails=5"]),
+    ({"lr": 0.1}, ["lr=0.1"]),
+    ({"goal": "soon"}, ["goal=soon"]),
+    ({"search": "refine", "trials": 20}, ["search=refine", "search.trials=20"]),
+    ({"engine": {"workers": 0}}, ["engine.workers=0"]),
+    ({"workload": ["mlp_digits", "mlp_digts"]}, ["workload=mlp_digits,mlp_digts"]),
+    ({"batch_sizes": [0]}, ["batch_sizes=[0]"]),
+    ({"config_dir": "nowhere"}, ["--config-dir", "nowhere"]),
+]
+
+
+@pytest.mark.parametrize(("given", "words"), REFUSED, ids=[str(given) for given, _ in REFUSED])
+def test_refusals_are_those_of_the_command_line(given, words, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert main(["plan", *words]) == 2
+    told = capsys.readouterr().err.removeprefix("study: ").removesuffix("\n")
+    with pytest.raises(study.Refused) as refused:
+        study.plan(**given)
+    assert str(refused.value) == told
+    assert capsys.readouterr() == ("", "")
+
+
+def test_two_objects_of_one_name_are_refused(images):
+    with pytest.raises(study.Refused, match="two workloads have the name images"):
+        study.plan([images, type(images)("images", 99)])
+    assert "images" not in str(calls._BUSY.locked())
+
+
+def test_an_object_needs_a_goal(images):
+    with pytest.raises(study.Refused, match="goal is not set: give it, or set it"):
+        study.plan(images, batch_sizes=[2], budget={"epochs": 1, "steps": 1})
+
+
+def test_one_sweep_at_a_time():
+    with calls._BUSY, pytest.raises(study.Refused, match="another sweep of this process is not finished"):
+        study.plan()
+
+
+def test_results_on_disk_are_read(swept):
+    folder, own = swept[0]["results"], swept[1]
+    assert study.results(folder).steps.equals(own.steps)
+    looser = study.results(folder, goals=["val/classification_error < 0.5"])
+    assert (looser.steps["steps_to_result"] <= own.steps["steps_to_result"]).all()
+    with pytest.raises(study.Refused, match="a goal must read"):
+        study.results(folder, goals=["soon"])
+    with pytest.raises(study.Refused, match="give a results folder"):
+        study.results()
+
+
+def test_figures_are_drawn_on_given_axes(swept):
+    result = swept[1]
+    figure, axes = plt.subplots()
+    assert result.plot("examples_to_result", ax=axes) is axes
+    assert len(axes.lines) > 1
+    with pytest.raises(study.Refused, match="unknown figure 'nothing'; there are: steps_to_result"):
+        result.plot("nothing")
+    with pytest.raises(study.Refused, match="no data for rules"):
+        result.plot("rules")
+    with pytest.raises(study.Refused, match="has 1 panels, but got 2 axes"):
+        result.plot("examples_to_result", ax=[axes, axes])
+    with pytest.raises(study.Refused, match="by must be one of optimizer, workload, but got 'x'"):
+        result.compare("x")
+    plt.close(figure)
+
+
+def test_the_library_is_imported_when_it_is_used():
+    heavy = "{'torch', 'pandas', 'hydra', 'optuna', 'argparse', 'rich'}"
+    program = (
+        f"import sys, study\nassert not {heavy} & {{*sys.modules}}, sys.modules.keys()\n"
+        "assert {'sweep', 'plan', 'results', 'Refused', 'Failed'} <= {*dir(study)}\n"
+        "assert callable(study.sweep) and callable(study.plan) and callable(study.results)\n"
+        "assert not {'torch', 'hydra', 'optuna'} & {*sys.modules}, sys.modules.keys()\n"
+    )
+    run = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True)
+    assert run.returncode == 0, run.stderr
+
+
+SCRIPT = """
+import study
+from made_images import Images
+
+print("the script runs")
+result = study.sweep(Images("images", 100), batch_sizes=[2], trials=2, results="out", goal={goal!r},
+                     budget={{"epochs": 0, "steps": 60}}, engine={{"workers": 2}})
+print("steps:", len(result.steps))
+"""
+
+
+@pytest.mark.slow
+def test_a_script_needs_no_guard_and_warns_of_nothing(mine, tmp_path):
+    script = mine / "script.py"
+    script.write_text(SCRIPT.format(goal=ASKED["goal"]))
+    run = subprocess.run([sys.executable, "-W", "error", script], cwd=tmp_path, capture_output=True, text=True)
+    assert (run.returncode, run.stderr) == (0, "")
+    assert run.stdout.count("the script runs") == 1
+    assert run.stdout.endswith("steps: 1\n")
+
+
+@pytest.mark.slow
+def test_the_page_runs(tmp_path, monkeypatch, capsys):
+    for name, content in doc_pages.named_blocks("README.md").items():
+        (tmp_path / Path(name).name).write_text(content)
+    (tmp_path / "results").mkdir()
+    (tmp_path / "results/published").symlink_to(PUBLISHED)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    names: dict = {}
+    for block in doc_pages.blocks("docs/guide/python.md", "python"):
+        exec(block, names)
+    assert list(names["result"].steps["batch_size"]) == [4, 16, 64]
+    assert len(names["looser"].steps) == len(names["published"].steps)
+    assert (tmp_path / "results/digits.pdf").exists()
+    assert list(names["plan"]["batch_size"]) == [64]
+    assert "unknown optimizer 'sdg'; did you mean 'sgd'?" in capsys.readouterr().out
+    plt.close("all")

@@ -1,0 +1,137 @@
+"""Objects as workloads: recorded as a file would give them, or refused with the cure."""
+
+import dataclasses
+import importlib
+import sys
+from types import ModuleType
+
+import pytest
+
+from study.config.compose import compositions, offered
+from study.errors import UsageError
+from study.library.own_workload import OwnWorkload
+
+MODULE = """
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Good:
+    name: str
+    train_examples: int = 10
+    widths: tuple = (1, (2, 3))
+    more: dict = None
+    errors = {}
+
+
+class Plain:
+    def __init__(self, name, train_examples, size=3):
+        self.name, self.train_examples, self.size = name, train_examples, size
+
+
+class Forgetful(Plain):
+    def __init__(self, name, train_examples, size=3, depth=1):
+        super().__init__(name, train_examples, size)
+
+
+class Open(Plain):
+    def __init__(self, name, **more):
+        super().__init__(name, 10)
+
+
+@dataclass
+class Nameless:
+    train_examples: int
+
+
+class Outer:
+    class Inner(Plain):
+        pass
+
+
+def made():
+    class Local(Plain):
+        pass
+
+    return Local("x", 1)
+"""
+
+
+@pytest.fixture
+def own(tmp_path, monkeypatch):
+    """The module `own_kinds`, in a package."""
+    (tmp_path / "pack").mkdir()
+    (tmp_path / "pack/__init__.py").touch()
+    (tmp_path / "pack/own_kinds.py").write_text(MODULE)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    return importlib.import_module("pack.own_kinds")
+
+
+def test_the_fields_of_a_dataclass_are_recorded(own, tmp_path):
+    found = OwnWorkload.of(own.Good("my net", more={"a": None}))
+    assert found.arguments == {
+        "_target_": "pack.own_kinds.Good",
+        "name": "my net",
+        "train_examples": 10,
+        "widths": [1, [2, 3]],
+        "more": {"a": None},
+    }
+    assert (found.name, found.folder) == ("my_net", tmp_path)
+    assert found.call.startswith("pack.own_kinds.Good(name='my net', train_examples=10, widths=[1, [2, 3]]")
+
+
+def test_so_are_the_attributes_of_a_plain_class(own):
+    found = OwnWorkload.of(own.Plain("net", 5, size=4))
+    assert found.arguments == {"_target_": "pack.own_kinds.Plain", "name": "net", "train_examples": 5, "size": 4}
+
+
+REFUSED = {
+    "the class itself": (lambda own: own.Good, r"must be an object, such as Good\(.*, but got the class Good"),
+    "an argument that is not kept": (lambda own: own.Forgetful("x", 1), "has no attribute 'depth'.* self.depth"),
+    "arguments without names": (lambda own: own.Open("x"), r"takes \*\*more, but a study records each argument"),
+    "no name": (lambda own: own.Nameless(3), "constructor of Nameless must take name"),
+    "an argument that no file holds": (lambda own: own.Plain("x", 1, size={1}), r"Plain.size must be .* but got \{1\}"),
+    "a class in a class": (lambda own: own.Outer.Inner("x", 1), "Inner is defined inside another class"),
+    "a class in a function": (lambda own: own.made(), "Local is defined inside a function"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_workers_cannot_build_is_refused(case, own):
+    make, told = REFUSED[case]
+    with pytest.raises(UsageError, match=told):
+        OwnWorkload.of(make(own))
+
+
+@pytest.mark.parametrize(
+    ("file", "told"),
+    [
+        (None, "defined in this notebook.* put %%writefile moons.py .* `from moons import Moons`"),
+        ("train.py", "defined in the program itself.* such as moons.py, and write `from moons import Moons`"),
+    ],
+)
+def test_a_class_of_the_main_module_is_refused_with_the_cure(file, told, monkeypatch):
+    main = ModuleType("__main__")
+    if file:
+        main.__file__ = file
+    monkeypatch.setitem(sys.modules, "__main__", main)
+    kind = dataclasses.make_dataclass("Moons", ["name"])
+    kind.__module__ = "__main__"
+    with pytest.raises(UsageError, match=told):
+        OwnWorkload.of(kind("moons"))
+
+
+def test_its_name_can_be_chosen_while_it_is_offered(own):
+    found = OwnWorkload.of(own.Good("${x}", more={"${workload.name}": "${workload.name}"}))
+    words = [f"workload={found.name}", "goal=val/x < 1", "budget.epochs=1", "budget.steps=1", "batch_sizes=[1]"]
+    with offered({found.name: found.arguments}):
+        [config] = compositions(words)
+        assert config.workload.name == "${x}"
+        assert config.workload.widths == [1, [2, 3]]
+    with pytest.raises(UsageError, match="unknown workload"):
+        [*compositions(words)]
+
+
+def test_a_name_of_ours_is_refused(own):
+    with pytest.raises(UsageError, match="mlp_digits is a workload of this package"), offered({"mlp_digits": {}}):
+        pass
