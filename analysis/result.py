@@ -29,7 +29,7 @@ import pandas as pd
 from analysis import figures
 from analysis.counting import Goal
 from analysis.errors import Refused
-from analysis.labels import number
+from analysis.labels import counted, number
 from analysis.load import CURVE
 from analysis.report.build import Asked
 from analysis.report.build import read as read_report
@@ -137,7 +137,9 @@ class Result:
     def _repr_html_(self) -> str:
         """The table of steps, the first findings, and where the rest is: what a notebook shows."""
         said = "".join(f"<p>{escape(text)}</p>" for text in self.sentences[:SHOWN])
-        more = f"<p>{len(self.warnings)} warnings: <code>result.warnings</code>.</p>" if self.warnings else ""
+        more = (
+            f"<p>{counted(len(self.warnings), 'warning')}: <code>result.warnings</code>.</p>" if self.warnings else ""
+        )
         page = f'<p>Report: <a href="{escape(str(self.report))}">{escape(str(self.report))}</a></p>'
         return f"{said}{shown(self.steps).to_html(index=False, border=0)}{more}{page if self.report else ''}"
 

@@ -152,7 +152,8 @@ def _critical(names: Sequence[str], limits: pd.DataFrame, by: str) -> Iterator[s
 
 def _ratio(one: pd.Series, other: pd.Series) -> str:
     more, less = sorted((one, other), key=lambda row: -row["estimate"])
-    ends = np.log([[row["estimate_low"], row["estimate"], row["estimate_high"]] for row in (more, less)])
+    with np.errstate(divide="ignore"):  # an interval may begin at 0
+        ends = np.log([[row["estimate_low"], row["estimate"], row["estimate_high"]] for row in (more, less)])
     if (more["estimate_bound"], less["estimate_bound"]) != ("=", "=") or not np.isfinite(ends).all():
         return ""
     middle = ends[0, 1] - ends[1, 1]

@@ -7,6 +7,7 @@ import gc
 import shlex
 import sys
 import threading
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from importlib.machinery import ModuleSpec
@@ -140,6 +141,7 @@ def _asked(
         with ExitStack() as held:
             held.enter_context(_main_left_alone())
             start.ahead()  # while the rest is imported
+            _import_quietly()
             from study.config.compose import offered
             from study.library.overrides import overrides
 
@@ -196,6 +198,13 @@ def _main_left_alone() -> Iterator[None]:
         yield
     finally:
         main.__spec__ = before
+
+
+def _import_quietly() -> None:
+    """Import Optuna without a warning of its progress bars, which are not used, where a notebook lacks ipywidgets."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "IProgress not found")
+        import study.search.tuner  # noqa: F401
 
 
 @contextmanager
