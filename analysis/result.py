@@ -6,9 +6,9 @@
 0  momentum           1              759        628.0
 1  momentum           2              293        390.0
 >>> result.limits.query("definition == 'maximum_useful_batch_size'")[["optimizer", "estimate", "estimate_bound"]]
-   optimizer  estimate estimate_bound
-3   momentum     128.0              <
-8        sgd      32.0              <
+  optimizer     estimate estimate_bound
+1  momentum  1024.000000              >
+6       sgd   341.247962              =
 >>> result.compare()[["a", "b", "kind", "ratio"]].round(2).head(1)
           a    b             kind  ratio
 0  momentum  sgd  all batch sizes   1.25
@@ -22,9 +22,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pandas as pd
+from matplotlib.axes import Axes
 
 from analysis import figures
 from analysis.counting import Goal
@@ -33,9 +34,6 @@ from analysis.labels import counted, number
 from analysis.load import CURVE
 from analysis.report.build import Asked
 from analysis.report.build import read as read_report
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
 COMPARED = {"optimizer": "compare", "workload": "compare_workloads"}
 """The column in which a pair of curves differs -> the table of these pairs."""
@@ -122,7 +120,7 @@ class Result:
         panels = [panel for chart in found for panel in chart.panels]
         if not panels:
             raise Refused(f"these results have no data for {figure}: it needs {figures.FIGURES[figure].needs}.")
-        axes = _new_axes(len(panels)) if ax is None else list(ax) if hasattr(ax, "__len__") else [ax]
+        axes = _new_axes(len(panels)) if ax is None else [ax] if isinstance(ax, Axes) else [*ax]
         if len(axes) != len(panels):
             raise Refused(f"{figure} has {len(panels)} panels, but got {len(axes)} axes; give a list of {len(panels)}.")
         drawing = found[0].drawing
@@ -173,9 +171,9 @@ def shown(steps: pd.DataFrame) -> pd.DataFrame:
     """The columns of a table of steps that a person looks at first, as text.
 
     >>> shown(read("results/published/mlp_digits").steps).head(2)
-      optimizer batch size steps           fresh seeds learning rate
-    0  momentum          1   759  628 (491 to 803)        0.00569
-    1  momentum          2   293  390 (305 to 498)        0.00204
+      optimizer batch size steps       fresh seeds learning rate
+    0  momentum          1   759  628 (491 to 803)       0.00569
+    1  momentum          2   293  390 (305 to 498)       0.00204
     """
     columns: dict[str, Any] = {
         name: steps[name] for name in CURVE[:2] if name != "workload" or steps[name].nunique() > 1

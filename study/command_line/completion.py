@@ -55,11 +55,11 @@ def script(parser: argparse.ArgumentParser, shell: str) -> str:
     for verb in verbs.choices.values():
         for action in verb._actions:
             if action.dest == "overrides":
-                action.complete = dict.fromkeys(SHELLS, "_study_settings")  # type: ignore[attr-defined]
+                action.complete = dict.fromkeys(SHELLS, "_study_settings")
             elif action.dest in ("results", "config_dir", "folder", "output"):
-                action.complete = shtab.DIRECTORY  # type: ignore[attr-defined]
+                action.complete = shtab.DIRECTORY
     given = {"keys": " ".join(_keys()), "words": " ".join(_words())}
-    preamble = {"bash": BASH.format(**given), "zsh": ZSH.format(**given)}
+    preamble = {"bash": BASH, "zsh": ZSH}[shell].format(**given)
     return str(shtab.complete(parser, shell=shell, preamble=preamble)) + (NO_SPACE if shell == "bash" else "")
 
 

@@ -26,9 +26,8 @@ def datasets_by_name() -> dict[str, tuple[ModuleType, Row]]:
     from workloads.data.images import places
     from workloads.data.text import corpora
 
-    rooms = {datasets: datasets.DATASETS, places: places.FOLDERS, corpora: corpora.TEXTS}
-    of = {name: room for room, names in rooms.items() for name in names}
-    return {row.name: (of[row.name], row) for room in rooms for row in room.status()}
+    rooms: tuple[ModuleType, ...] = (datasets, places, corpora)
+    return {row.name: (room, row) for room in rooms for row in room.status()}
 
 
 def where(row: Row) -> str:

@@ -47,7 +47,7 @@ def mine(tmp_path):
 
 def test_the_pages_print_commands_of_every_verb():
     verbs = {arguments.partition(" ")[0] for arguments in COMMANDS}
-    assert verbs == {*VERBS} - {"calibrate", "completion"}
+    assert verbs == {*VERBS} - {"calibrate"}
 
 
 def _cells():
