@@ -24,12 +24,14 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
+import matplotlib
 import pandas as pd
 from matplotlib.axes import Axes
 
 from analysis import figures
 from analysis.counting import Goal
 from analysis.errors import Refused
+from analysis.figures import canvas
 from analysis.labels import counted, number
 from analysis.load import CURVE
 from analysis.report.build import Asked
@@ -39,8 +41,8 @@ COMPARED = {"optimizer": "compare", "workload": "compare_workloads"}
 """The column in which a pair of curves differs -> the table of these pairs."""
 SHOWN = 3
 """Findings that a notebook shows."""
-SIZE = (5.4, 4.0)
-"""Width and height of the axes of a plot [inches]."""
+SIZE = (6.4, 5.0)
+"""Width and height of a panel with its legend [inches]."""
 
 
 @dataclass(frozen=True)
@@ -120,7 +122,10 @@ class Result:
         panels = [panel for chart in found for panel in chart.panels]
         if not panels:
             raise Refused(f"these results have no data for {figure}: it needs {figures.FIGURES[figure].needs}.")
-        axes = _new_axes(len(panels)) if ax is None else [ax] if isinstance(ax, Axes) else [*ax]
+        if ax is None:
+            with matplotlib.rc_context(canvas.STYLE):
+                return self.plot(figure, _new_axes(len(panels)))
+        axes = [ax] if isinstance(ax, Axes) else [*ax]
         if len(axes) != len(panels):
             raise Refused(f"{figure} has {len(panels)} panels, but got {len(axes)} axes; give a list of {len(panels)}.")
         drawing = found[0].drawing

@@ -27,7 +27,7 @@ for words in json.loads(sys.argv[1]):
 @pytest.mark.parametrize(
     "commands",
     [
-        ["--help", "status few", "export few exported --format csv", "report few --output report"],
+        ["--help", "list", "status few", "export few exported --format csv", "report few --output report"],
         pytest.param(
             ["sweep --help", "plan --help", f"compare {ROOT}/results/published/mlp_digits --output report"],
             marks=pytest.mark.slow,
