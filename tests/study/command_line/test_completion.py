@@ -32,7 +32,7 @@ COMPLETED = [
 ASK = """
 COMP_WORDS=({words})
 COMP_CWORD={last}
-_shtab_study 2>/dev/null
+_study_complete 2>/dev/null
 printf '%s\\n' "${{COMPREPLY[@]}}"
 """
 
