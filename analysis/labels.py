@@ -6,6 +6,12 @@ from numbers import Integral
 
 SPLITS = {"val": "validation", "train": "training", "test": "test"}
 ERRORS = {"classification_error": "error", "cross_entropy_error": "cross entropy"}
+OPTIMIZERS = {
+    **{"sgd": "SGD", "adam": "Adam", "adamw": "AdamW", "nadam": "NAdam", "rmsprop": "RMSProp", "lars": "LARS"},
+    **{"lamb": "LAMB", "lion": "Lion", "kfac": "K-FAC", "soap": "SOAP", "muon": "Muon", "momentum": "Momentum"},
+    **{"nesterov": "Nesterov", "folded_momentum": "Folded momentum"},
+}
+"""Optimizer -> its name in the literature."""
 BOUNDS = {"=": "", ">": "≥ ", "<": "≤ "}
 """Bound -> its prefix before a number in a table."""
 BOUNDS_IN_WORDS = {"=": "", ">": "at least ", "<": "at most "}
@@ -79,6 +85,15 @@ def metric_text(metric: str) -> str:
     """
     split, _, error = metric.rpartition("/")
     return f"{SPLITS[split]} {ERRORS.get(error, error.replace('_', ' '))}" if split in SPLITS else metric
+
+
+def optimizer_text(name: str) -> str:
+    """The name of an optimizer in a heading; an unknown one keeps its own name.
+
+    >>> optimizer_text("sgd"), optimizer_text("torch.optim.RAdam")
+    ('SGD', 'torch.optim.RAdam')
+    """
+    return OPTIMIZERS.get(name, name)
 
 
 def goal_text(metric: str, threshold: float) -> str:

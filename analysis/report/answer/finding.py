@@ -1,0 +1,107 @@
+"""The finding of one workload and goal in a line: how far each optimizer scales, or which needs fewer steps."""
+
+from collections.abc import Sequence
+from itertools import combinations
+
+import numpy as np
+import pandas as pd
+
+from analysis.estimates.pairs import ALL
+from analysis.labels import listed, optimizer_text
+from analysis.report.answer.values import CRITICAL, USEFUL, Limit, curves, limit, size
+
+SEVERAL = 3
+"""From so many optimizers on, a title names the two that differ most."""
+
+
+def title(steps: pd.DataFrame, limits: pd.DataFrame, pairs: pd.DataFrame) -> str:
+    """The finding as a title, without workload and goal. It claims no difference that the intervals do not show.
+
+    Arguments:
+        steps, limits, pairs: the rows of one workload and goal, from `analysis.estimates.tuned.table`,
+            `analysis.estimates.limits.table` and `analysis.estimates.pairs.table`.
+
+    >>> tables = [pd.read_csv(f"{published}/tables/{name}.csv") for name in ("steps_to_result", "scaling", "compare")]
+    >>> title(*tables)
+    'Momentum scales to 62 (46 to 84), SGD to 37 (31 to 43)'
+    """
+    known, others = [], []
+    for optimizer, curve in curves(steps):
+        critical = limit(limits, optimizer, CRITICAL)
+        reached = curve.dropna(subset="point")
+        if len(reached) > 1 and not pd.isna(critical.size):
+            known.append(critical)
+        else:
+            others.append(_unlimited(optimizer, reached["batch_size"].tolist(), limits))
+    known.sort(key=lambda each: -each.size)
+    said = _scales(known)
+    if len(known) > 1 and not said:
+        said = _faster(pairs) or _tie(known)
+    return "; ".join(filter(None, [said, *others]))
+
+
+def further(one: Limit, other: Limit) -> bool:
+    """Whether the data show that one curve scales further than the other: the interval of the ratio lies above 1.
+
+    >>> further(Limit("a", 62, 46, 84, "="), Limit("b", 37, 31, 43, "=")), further(*[Limit("a", 62, 46, 84, "=")] * 2)
+    (True, False)
+    """
+    if not (one.certain and other.certain):
+        return False
+    down = np.hypot(np.log(one.size / one.low), np.log(other.high / other.size))
+    return bool(np.log(one.size / other.size) > down)
+
+
+def _scales(known: Sequence[Limit]) -> str:
+    """How far curves scale; empty if no two of several are shown to differ."""
+    if len(known) == 1:
+        return f"{known[0].name} scales to {_to(known[0])}"
+    pair = next((pair for pair in _widest_first(known) if further(*pair)), None)
+    if pair is None:
+        return ""
+    ahead, behind = pair
+    if len(known) < SEVERAL:
+        return f"{ahead.name} scales to {_to(ahead)}, {behind.name} to {_to(behind)}"
+    return f"{ahead.name} scales further than {behind.name}: to {_to(ahead)} against {_to(behind)}"
+
+
+def _widest_first(known: Sequence[Limit]) -> list[tuple[Limit, Limit]]:
+    return sorted(combinations(known, 2), key=lambda pair: -pair[0].size / pair[1].size)
+
+
+def _to(critical: Limit) -> str:
+    words = {"=": "", ">": "at least ", "<": "at most "}[critical.bound]
+    return words + str(critical.value._replace(text=size(critical.size)))
+
+
+def _tie(known: Sequence[Limit]) -> str:
+    return f"{listed(each.name for each in known)} tie: they scale to {listed(map(_to, known))}"
+
+
+def _faster(pairs: pd.DataFrame) -> str:
+    """The largest difference in steps over all batch sizes; empty if none is shown."""
+    shown = pairs[(pairs["kind"] == ALL) & pairs["shown"].astype(bool)]
+    rows = [row for row in shown.itertuples() if np.isfinite(row.ratio) and row.ratio > 0]
+    if not rows:
+        return ""
+    row = max(rows, key=lambda row: abs(np.log(row.ratio)))
+    names, numbers = (row.a, row.b), (row.ratio, row.low, row.high)
+    if row.low <= 1:  # a is the slower one
+        names, numbers = (row.b, row.a), (1 / row.ratio, 1 / row.high, 1 / row.low if row.low else np.inf)
+    ratio, low, high = numbers
+    interval = f"{low:.3g} to {high:.3g}" if np.isfinite(high) else f"above {low:.3g}"
+    one, other = map(optimizer_text, names)
+    return f"{one} needs {ratio:.3g} times ({interval}) fewer steps than {other}"
+
+
+def _unlimited(optimizer: str, reached: Sequence[int], limits: pd.DataFrame) -> str:
+    """A curve without a critical batch size: what its few points show."""
+    name = optimizer_text(optimizer)
+    if not reached:
+        return f"{name} did not reach the goal"
+    if len(reached) == 1:
+        return f"{name} reached the goal at batch size {reached[0]:,} alone"
+    useful = limit(limits, optimizer, USEFUL)
+    if useful.bound == ">" and useful.size == reached[-1]:
+        return f"{name} still saves steps at batch size {reached[-1]:,}"
+    return f"{name} reached the goal at batch sizes {listed(reached)} alone"

@@ -1,0 +1,126 @@
+"""Batch sizes and steps with their intervals, as text that claims no more than the interval holds."""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from analysis.estimates import tuned
+from analysis.labels import BOUNDS, number, optimizer_text
+from analysis.load import CURVE, GOAL
+
+CRITICAL, USEFUL = "critical_batch_size_mccandlish", "maximum_useful_batch_size"
+GROUP = ["workload", *GOAL]
+"""What a figure 1 is about: one workload and one goal."""
+
+
+class Value(NamedTuple):
+    """A value as text, its interval (empty if there is none), and a note such as where it was read."""
+
+    text: str
+    interval: str = ""
+    note: str = ""
+
+    def __str__(self) -> str:
+        """All three, for a sentence."""
+        return f"{self.text}{f' ({self.interval})' if self.interval else ''}{f' {self.note}' if self.note else ''}"
+
+
+UNKNOWN = Value("–")
+
+
+def size(value: float) -> str:
+    """A batch size; one that was not measured has two digits.
+
+    >>> size(61.9), size(4.3134)
+    ('62', '4.3')
+    """
+    return f"{value:,.0f}" if value >= 10 else f"{value:.2g}"
+
+
+def ends(low: float, high: float, text: Any = size) -> str:
+    """An interval as text; empty if it is unknown or open on both sides.
+
+    >>> ends(45.8, 83.7), ends(170.2, np.inf), ends(0.0, 64.0), ends(np.nan, np.nan)
+    ('46 to 84', 'above 170', 'below 64', '')
+    """
+    if pd.isna(low) or (low <= 0 and np.isinf(high)):
+        return ""
+    if np.isinf(high):
+        return f"above {text(low)}"
+    return f"below {text(high)}" if low <= 0 else f"{text(low)} to {text(high)}"
+
+
+class Limit(NamedTuple):
+    """A limit of scaling of one optimizer; `size` is NaN if it is unknown."""
+
+    optimizer: str
+    size: float
+    low: float
+    high: float
+    bound: str
+
+    @property
+    def value(self) -> Value:
+        if pd.isna(self.size):
+            return UNKNOWN
+        return Value(BOUNDS[self.bound] + size(self.size), ends(self.low, self.high))
+
+    @property
+    def certain(self) -> bool:
+        """True if the data show the limit, with an interval that is closed on both sides."""
+        return self.bound == "=" and self.low > 0 and bool(np.isfinite(self.high))
+
+    @property
+    def name(self) -> str:
+        return optimizer_text(self.optimizer)
+
+
+def limit(limits: pd.DataFrame, optimizer: str, definition: str) -> Limit:
+    """One limit of one curve.
+
+    Arguments:
+        limits: the rows of one workload and goal, from `analysis.estimates.limits.table`.
+
+    >>> found = limit(pd.read_csv(f"{published}/tables/scaling.csv"), "momentum", CRITICAL)
+    >>> str(found.value), found.certain
+    ('62 (46 to 84)', True)
+    """
+    rows = limits[(limits["optimizer"] == optimizer) & (limits["definition"] == definition)]
+    if rows.empty:
+        return Limit(optimizer, np.nan, np.nan, np.nan, "=")
+    row = rows.iloc[0]
+    return Limit(optimizer, row["estimate"], row["estimate_low"], row["estimate_high"], row["estimate_bound"])
+
+
+def curves(steps: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:
+    """(optimizer, its rows by batch size) of each curve of one workload and goal; `reached` rows alone have points.
+
+    Arguments:
+        steps: the rows of one workload and goal, from `analysis.estimates.tuned.table`.
+    """
+    return [
+        (str(key[1]), curve.sort_values("batch_size").assign(point=_points(curve.sort_values("batch_size"))))
+        for key, curve in steps.groupby(CURVE, sort=True)
+    ]
+
+
+def _points(curve: pd.DataFrame) -> np.ndarray:
+    """The steps that limits are read from; NaN if the goal was missed."""
+    steps = np.array(list(tuned.points(curve).values()))
+    return np.where(np.isfinite(steps), steps, np.nan)
+
+
+def best(curve: pd.DataFrame) -> pd.Series | None:
+    """The batch size with the fewest steps, the smaller of two that are equal; None if none reached the goal."""
+    known = curve.dropna(subset="point")
+    return known.loc[known["point"].idxmin()] if len(known) else None
+
+
+def steps_value(row: pd.Series) -> Value:
+    """The steps of one batch size, with the interval of the tuned optimum if there are fresh seeds."""
+    low, high = (row.get(f"optimum_{end}", np.nan) for end in ("low", "high"))
+    if pd.isna(low):
+        low, high = (row.get(f"tuned_{end}", np.nan) for end in ("low", "high"))
+    interval = ends(low, high, number) if row.get("read_from") == tuned.SEEDS else ""
+    return Value(number(round(row["point"], 9)), interval, f"at batch size {row['batch_size']:,}")
