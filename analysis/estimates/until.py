@@ -8,7 +8,7 @@ import pandas as pd
 
 from analysis.estimates import pairs, split
 from analysis.load import CURVE, GOAL
-from analysis.question.stages import REFINE
+from analysis.question.stages import REFINE, STAGE, ends
 from analysis.question.until import FACTOR, Until
 
 MOST_SEEDS = 16
@@ -66,6 +66,28 @@ def more(search: Mapping[str, Any], steps: pd.DataFrame) -> dict[str, int]:
     if search["sampler"] == REFINE:
         return {"added": int(search.get("added", 0)) + 1}
     return {"trials": 2 * int(search["trials"])}
+
+
+def trainings(search: Mapping[str, Any]) -> int:
+    """The trainings at each batch size that a search asks for, fresh seeds included.
+
+    Arguments:
+        search: the `search` of a recorded question.
+
+    >>> trainings({"sampler": "sobol", "trials": 20, "reruns": 5})
+    25
+    """
+    trials = ends(search, STAGE)[-1] if search["sampler"] == REFINE else search["trials"]
+    return int(trials + search["reruns"])
+
+
+def override(sampler: str, key: str, value: int) -> tuple[str, int]:
+    """The key of the configuration that sets one of the values of `more`, and the value.
+
+    >>> override("refine", "reruns", 8)
+    ('search.confirm', 8)
+    """
+    return f"search.{'confirm' if key == 'reruns' and sampler == REFINE else key}", value
 
 
 def _half(low: pd.Series, high: pd.Series) -> float:

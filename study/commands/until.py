@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 
-from analysis.question.stages import REFINE
 from analysis.question.until import FACTOR, Until
 from study.errors import UsageError
 
@@ -44,6 +43,8 @@ def further(jobs: Sequence[Job], first: Sequence[Job], console: Console) -> list
     until = jobs[0].until
     if until is None:
         return []
+    from analysis.estimates.until import override, trainings
+
     wanted: dict[str, int] = {}
     for results in {job.results: None for job in jobs}:
         mine = [job for job in jobs if job.results == results]
@@ -52,8 +53,8 @@ def further(jobs: Sequence[Job], first: Sequence[Job], console: Console) -> list
     if not wanted:
         return []
     search, limit = first[0].study.search, first[0].until_cost
-    after, before = _trainings(vars(jobs[0].study.search) | wanted), _trainings(vars(search))
-    overrides = [_override(search.sampler, key, value) for key, value in wanted.items()]
+    after, before = trainings(vars(jobs[0].study.search) | wanted), trainings(vars(search))
+    overrides = ["{}={}".format(*override(search.sampler, key, value)) for key, value in wanted.items()]
     if after > limit * before:
         console.print(
             f"Not added: {' '.join(overrides)} would be {after} trainings at each batch size, and "
@@ -93,16 +94,3 @@ def _added(jobs: Sequence[Job], until: Until, console: Console) -> dict[str, int
     ]
     most = {key: max(getattr(search, key) for search in held) for key in ("trials", "reruns", "added")}
     return more({"sampler": held[0].sampler, **most}, steps)
-
-
-def _trainings(search: Mapping[str, Any]) -> int:
-    """Trainings at each batch size."""
-    from analysis.question.stages import STAGE, ends
-
-    trials = ends(search, STAGE)[-1] if search["sampler"] == REFINE else search["trials"]
-    return int(trials + search["reruns"])
-
-
-def _override(sampler: str, key: str, value: int) -> str:
-    name = "confirm" if key == "reruns" and sampler == REFINE else key
-    return f"search.{name}={value}"

@@ -1,1 +1,66 @@
 """The answer of a report at first sight: the finding, a row for each optimizer, and what to run next."""
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import pandas as pd
+
+from analysis.labels import goal_text
+from analysis.load import StudyData
+from analysis.report.answer.finding import title
+from analysis.report.answer.next_step import NextStep, next_step
+from analysis.report.answer.rows import Row, rows
+from analysis.report.answer.values import GROUP
+
+
+class Answer(NamedTuple):
+    """The answer of one workload and goal.
+
+    Attributes:
+        goal: as text.
+        title: the finding, without workload and goal.
+    """
+
+    workload: str
+    goal: str
+    title: str
+    rows: Sequence[Row]
+    next: NextStep
+
+    @property
+    def subject(self) -> str:
+        """The heading of the answer."""
+        return f"{self.workload} to {self.goal}"
+
+
+def answers(studies: Sequence[StudyData], tables: Mapping[str, pd.DataFrame]) -> list[Answer]:
+    """The answer of each workload and goal, in the order of the panels of figure 1.
+
+    Arguments:
+        studies: the searches that give S(B) (`analysis.tables.answers.answers`).
+        tables: by name (`analysis.report.build.tables`).
+
+    >>> from analysis.report.build import Asked, tables
+    >>> [answer] = answers([study], tables([study], [study], Asked()))
+    >>> answer.subject, answer.title
+    ('mlp_digits to validation cross entropy < 0.2', 'SGD reached the goal at batch size 64 alone')
+    """
+    found = []
+    for key, steps in tables["steps_to_result"].groupby(GROUP, sort=False):
+        limits, pairs, trials = (_rows(tables[name], key) for name in ("scaling", "compare", "trials"))
+        cost = tables["cost"][tables["cost"]["workload"] == key[0]]
+        mine = [study for study in studies if study.workload == key[0]]
+        found.append(
+            Answer(
+                str(key[0]),
+                goal_text(str(key[1]), float(key[2])),
+                title(steps, limits, pairs),
+                rows(steps, limits, trials),
+                next_step(mine, steps, limits, cost),
+            )
+        )
+    return found
+
+
+def _rows(table: pd.DataFrame, key: tuple) -> pd.DataFrame:
+    return table[(table[GROUP] == list(key)).all(axis=1)] if len(table) else table

@@ -1,0 +1,184 @@
+"""How well the answer is known, and the sweep that would say most: its command and its cost."""
+
+import shlex
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from analysis.estimates.until import more, override, trainings, widest
+from analysis.labels import counted, duration, listed
+from analysis.load import STUDY, StudyData
+from analysis.question.until import WIDTH, Until
+from analysis.report.answer.values import USEFUL, curves, limit
+from analysis.tables.steps_to_result import is_complete
+
+SWEEP = ["python", "-m", "study", "sweep"]
+LARGER = (2, 4)
+"""Multiples of the largest batch size that are proposed if steps still fall there."""
+Key = tuple[str, str, int]
+
+
+class NextStep(NamedTuple):
+    """What to run next.
+
+    Attributes:
+        known: how well the steps are known; empty without any.
+        advice: what to add to the measurements and why; empty if they were imported.
+        command: continues the sweep so; empty if no command is on record.
+        seconds: the time that this takes at the pace of the trials on file; NaN if it is unknown.
+    """
+
+    known: str
+    advice: str
+    command: str = ""
+    seconds: float = np.nan
+
+    @property
+    def cost(self) -> str:
+        return "" if np.isnan(self.seconds) else f"about {duration(self.seconds)}"
+
+
+class _Change(NamedTuple):
+    """A change to a sweep; `units`: the trainings that it adds to each study, in times of one training there."""
+
+    advice: str
+    overrides: Mapping[str, Any]
+    units: Mapping[Key, float]
+
+
+def next_step(
+    studies: Sequence[StudyData], steps: pd.DataFrame, limits: pd.DataFrame, cost: pd.DataFrame
+) -> NextStep:
+    """The next step for one workload and goal.
+
+    Arguments:
+        studies: the searches that give S(B), also those without a finished trial.
+        steps, limits, cost: rows of this workload (and goal), from `analysis.estimates.tuned.table`,
+            `analysis.estimates.limits.table` and `analysis.tables.steps_to_result.cost_table`.
+
+    >>> tables = [pd.read_csv(f"{published}/tables/{name}.csv") for name in ("steps_to_result", "scaling", "cost")]
+    >>> found = next_step([study], *tables)
+    >>> found.known
+    'Steps are known within a factor of 1.28 to either side (95 %)'
+    >>> found.advice
+    'train each tuned configuration with 10 fresh seeds instead of 5'
+    >>> found.command.split()[-2:]
+    ['results=results/published/mlp_digits', 'search.reruns=10']
+    """
+    known = _known(steps)
+    if any(study.imported for study in studies):
+        return NextStep(known, "")
+    change = _unfinished(studies) or _missed(studies, steps) or _larger(studies, steps, limits) or _finer(studies, steps)
+    return NextStep(known, change.advice, command(studies, change.overrides), _seconds(studies, change.units, cost))
+
+
+def _known(steps: pd.DataFrame) -> str:
+    if not steps["reached"].any():
+        return ""
+    width = widest(Until(WIDTH, 2.0), steps, pd.DataFrame())
+    if np.isinf(width):
+        return "Steps have no interval yet"
+    return f"Steps are known within a factor of {width:.2f} to either side (95 %)"
+
+
+def _unfinished(studies: Sequence[StudyData]) -> _Change | None:
+    left = {
+        study.key: max(1, trainings(_search(study)) - len(study.trials)) for study in studies if not is_complete(study)
+    }
+    return _Change(f"continue the sweep: {counted(len(left), 'search', 'searches')} left", {}, left) if left else None
+
+
+def _missed(studies: Sequence[StudyData], steps: pd.DataFrame) -> _Change | None:
+    """A larger budget if no trial reached the goal. It asks another question, so it needs a folder of its own."""
+    if steps["reached"].any():
+        return None
+    budget = studies[0].question["budget"]
+    doubled = {f"budget.{name}": f"{2 * budget[name]:g}" for name in ("tokens", "epochs", "steps") if budget.get(name)}
+    if budget.get("max_steps"):
+        doubled["budget.max_steps"] = f"{2 * budget['max_steps']:g}"
+    results = dict(word.split("=", 1) for word in _words(studies) if "=" in word).get("results")
+    folder = f"{results or f'results/{studies[0].workload}'}-longer"
+    units = {study.key: 2.0 * trainings(_search(study)) for study in studies}
+    return _Change("double the budget, because no trial reached the goal", doubled | {"results": folder}, units)
+
+
+def _larger(studies: Sequence[StudyData], steps: pd.DataFrame, limits: pd.DataFrame) -> _Change | None:
+    """Larger batch sizes, if steps still fall at the largest one and the training set has the examples."""
+    largest = int(steps["batch_size"].max())
+    still = [
+        optimizer
+        for optimizer, curve in curves(steps)
+        if (found := limit(limits, optimizer, USEFUL)).bound == ">"
+        and found.size == largest == curve.dropna(subset="point")["batch_size"].max()
+    ]
+    examples = min((s.question["workload"].get("train_examples") or np.inf) for s in studies)
+    times = [each for each in LARGER if each * largest <= examples]
+    mine = [study for study in studies if study.optimizer in still and study.batch_size == largest]
+    if not times or not mine:
+        return None
+    sizes = [each * largest for each in times]
+    advice = f"sweep batch sizes {listed(sizes)}, because steps still fall at {largest:,}"
+    units = {study.key: sum(times) * float(trainings(_search(study))) for study in mine}
+    return _Change(advice, {"batch_size": ",".join(map(str, sizes)), "optimizer": ",".join(still)}, units)
+
+
+def _finer(studies: Sequence[StudyData], steps: pd.DataFrame) -> _Change:
+    """What narrows the intervals most: fresh seeds or further tuning."""
+    searches = [_search(study) for study in studies]
+    most = {key: max(search[key] for search in searches) for key in ("trials", "reruns", "added")}
+    search = searches[0] | most
+    [(key, value)] = more(search, steps).items()
+    added = trainings(search | {key: value}) - trainings(search)
+    words = {
+        "reruns": f"train each tuned configuration with {value} fresh seeds"
+        + (f" instead of {search['reruns']}" if search["reruns"] else ""),
+        "added": "tune for one more round",
+        "trials": f"search with {value} trials instead of {search['trials']}",
+    }
+    return _Change(words[key], dict([override(search["sampler"], key, value)]), dict.fromkeys(map(_key, studies), added))
+
+
+def _key(study: StudyData) -> Key:
+    return study.key
+
+
+def _search(study: StudyData) -> dict[str, Any]:
+    return {"reruns": 0, "added": 0, **study.question["search"]}
+
+
+def _words(studies: Sequence[StudyData]) -> list[str]:
+    """The words of the command that trained most of these studies last; empty if it is not on record."""
+    last = Counter(study.provenance[-1].get("command") or "" for study in studies if study.provenance)
+    words = shlex.split(last.most_common(1)[0][0]) if last else []
+    return words if words[: len(SWEEP)] == SWEEP else []
+
+
+def command(studies: Sequence[StudyData], overrides: Mapping[str, Any]) -> str:
+    """The command that trained these studies, with other values of some keys; empty if it is not on record.
+
+    If several commands trained them, the new one names all of their optimizers and batch sizes.
+
+    >>> command([study], {"search.reruns": 8, "optimizer": "sgd"}).split()[4:]
+    ['stopping=budget', 'results=results/published/mlp_digits', 'search.reruns=8', 'optimizer=sgd']
+    """
+    words = _words(studies)
+    if not words:
+        return ""
+    if len({run["command"] for study in studies for run in study.provenance[-1:] if "command" in run}) > 1:
+        sizes, optimizers = sorted({s.batch_size for s in studies}), dict.fromkeys(s.optimizer for s in studies)
+        everything = {"optimizer": ",".join(optimizers), "batch_size": ",".join(map(str, sizes))}
+        overrides = everything | dict(overrides)
+    kept = [word for word in words if word.partition("=")[0] not in overrides]
+    return shlex.join([*kept, *(f"{key}={value}" for key, value in overrides.items())])
+
+
+def _seconds(studies: Sequence[StudyData], units: Mapping[Key, float], cost: pd.DataFrame) -> float:
+    """The time of these trainings, at the mean of those on file; NaN if none was timed."""
+    times = (cost["seconds_training"] + cost["seconds_evaluation"].fillna(0)) / cost["trials"].replace(0, np.nan)
+    each = dict(zip(cost[STUDY].itertuples(index=False, name=None), times, strict=True))
+    usual = times.mean()
+    workers = max((run.get("workers") or 1 for study in studies for run in study.provenance[-1:]), default=1)
+    return float(sum(count * (s if not np.isnan(s := each.get(key, usual)) else usual) for key, count in units.items()) / workers)
