@@ -18,13 +18,26 @@ from matplotlib.figure import Figure
 
 from analysis.figures import canvas
 from analysis.figures.atomic import write_atomically
-from analysis.figures.canvas import png_side_by_side, svg, svg_side_by_side
+from analysis.figures.canvas import pdf, png_side_by_side, svg, svg_side_by_side
 from analysis.figures.registry import FIGURES, Drawing
 from analysis.labels import goal_text
 from analysis.parallel import spread
 
 MANY_PANELS = 48
+FORMATS = ("svg", "png", "pdf")
 Tables = Mapping[str, pd.DataFrame]
+
+
+class Files(NamedTuple):
+    """The files of each figure.
+
+    Attributes:
+        formats: some of FORMATS. A PDF has a page for each panel, with its fonts embedded as TrueType (type 42).
+        width: of each page of a PDF [inches], such as the column of a journal; None: as in the other formats.
+    """
+
+    formats: Sequence[str] = ("svg", "png")
+    width: float | None = None
 
 
 class Chart(NamedTuple):
@@ -77,15 +90,16 @@ def _groups(table: pd.DataFrame, by: Sequence[str]) -> Iterator[tuple[tuple, pd.
     return table.groupby(list(by), sort=False, observed=True).__iter__() if by else iter([((), table)])
 
 
-def draw(chart: Chart) -> list[Figure]:
-    """Draw each panel of a chart as a separate figure.
+def draw(chart: Chart, width: float | None = None) -> list[Figure]:
+    """Draw each panel of a chart as a separate figure, of this width [inches] if it is given.
 
     >>> steps = pd.read_csv(f"{published}/tables/steps_to_result.csv")
     >>> (chart,) = charts({"steps_to_result": steps}, ["steps_to_result"])
     >>> draw(chart)[0].axes[0].get_xlabel()
     'batch size (examples)'
     """
-    return [canvas.draw(partial(_draw_panel, chart.drawing, panel), chart.drawing.small) for panel in chart.panels]
+    drawing = chart.drawing
+    return [canvas.draw(partial(_draw_panel, drawing, panel), drawing.small, width) for panel in chart.panels]
 
 
 def _draw_panel(drawing: Drawing, panel: Tables, ax: Axes) -> None:
@@ -93,10 +107,10 @@ def _draw_panel(drawing: Drawing, panel: Tables, ax: Axes) -> None:
     drawing.draw(ax, panel[drawing.table], **overlays)
 
 
-def save_all(found: Sequence[Chart], folder: Path) -> list[tuple[Chart, list[bytes]]]:
+def save_all(found: Sequence[Chart], folder: Path, files: Files = Files()) -> list[tuple[Chart, list[bytes]]]:
     """`save` each chart, in several processes if there are many panels.
 
-    Removes figures of earlier reports that are not among these charts.
+    Removes figures of earlier reports that are not among these charts, and those in formats that are not among `files`.
 
     Returns:
         (chart, an SVG for each panel) for each chart.
@@ -109,20 +123,21 @@ def save_all(found: Sequence[Chart], folder: Path) -> list[tuple[Chart, list[byt
     [('steps_to_result', 1), ('best_momentum', 1)]
     """
     panels = sum(len(chart.panels) for chart in found)
-    drawn = spread(partial(save, folder=folder), found, if_at_least=MANY_PANELS, size=panels)
-    _remove_others(folder, {chart.name for chart in found})
+    drawn = spread(partial(save, folder=folder, files=files), found, if_at_least=MANY_PANELS, size=panels)
+    _remove_others(folder, {f"{chart.name}.{form}" for chart in found for form in files.formats})
     return list(zip(found, drawn, strict=True))
 
 
 def _remove_others(folder: Path, names: set[str]) -> None:
     """Remove figures of an earlier report that this report does not draw."""
     for path in folder.glob("*"):
-        if path.suffix in (".svg", ".png") and path.stem.partition("-")[0] in FIGURES and path.stem not in names:
+        ours = path.suffix[1:] in FORMATS and path.stem.partition("-")[0] in FIGURES
+        if ours and path.name not in names:
             path.unlink()
 
 
-def save(chart: Chart, folder: Path) -> list[bytes]:
-    """Write `folder/NAME.svg` and `.png` (150 dpi), panels side by side; returns an SVG for each panel.
+def save(chart: Chart, folder: Path, files: Files = Files()) -> list[bytes]:
+    """Write `folder/NAME.svg` and `.png` (192 dpi), panels side by side; returns an SVG for each panel.
 
     >>> from tempfile import TemporaryDirectory
     >>> steps = pd.read_csv(f"{published}/tables/steps_to_result.csv")
@@ -134,6 +149,11 @@ def save(chart: Chart, folder: Path) -> list[bytes]:
     figures = draw(chart)
     svgs = [svg(figure) for figure in figures]
     folder.mkdir(parents=True, exist_ok=True)
-    write_atomically(folder / f"{chart.name}.svg", svg_side_by_side(svgs))
-    write_atomically(folder / f"{chart.name}.png", png_side_by_side(figures))
+    made = {
+        "svg": lambda: svg_side_by_side(svgs),
+        "png": lambda: png_side_by_side(figures),
+        "pdf": lambda: pdf(draw(chart, files.width)),
+    }
+    for form in files.formats:
+        write_atomically(folder / f"{chart.name}.{form}", made[form]())
     return svgs

@@ -28,6 +28,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.backends.backend_pdf import PdfPages
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedFormatter, FixedLocator, MaxNLocator, NullLocator
@@ -47,6 +48,7 @@ RAMP = ("#3b0f70", "#7b2382", "#b5367a", "#e55064", "#fb8761", "#fbb96b")
 STYLE: Any = {
     "svg.fonttype": "none",  # keep text as text, to be searched, read aloud and restyled
     "svg.hashsalt": "batch-size-study",  # otherwise ids are random, and files differ from run to run
+    "pdf.fonttype": 42,  # TrueType: journals refuse the usual type 3
     "text.parse_math": False,  # a workload may have a dollar sign in its name
     "font.family": "DejaVu Sans",  # comes with matplotlib, so that layouts are the same everywhere
     "font.size": 9.5,
@@ -73,8 +75,8 @@ SEVERAL = 6
 """The most batch sizes drawn on one pair of axes."""
 LIFT = 27
 """Points by which a second axis on top raises the heading."""
-DOTS = 150
-"""Dots per inch of a PNG."""
+DOTS = 192
+"""Dots per inch of a PNG: two for each pixel of a page at 96."""
 MOST_POINTS = 2000
 """A scatter with more points becomes an image inside its SVG: a page must not hold a hundred thousand circles."""
 
@@ -223,10 +225,19 @@ def heading(ax: Axes, title: str, note: str = "") -> None:
     >>> ax.get_title("left"), ax.texts[0].get_text()
     ('digits', 'goal: validation error < 0.05')
     """
-    ax.set_title(title if len(title) <= 44 else title[:43] + "…", loc="left", pad=20)
-    ax.annotate(
-        note if len(note) <= 66 else note[:65] + "…", (0, 1), (0, 6), "axes fraction", "offset points", color=MUTED
-    )
+    inches = min(3.0, ax.bbox.width / ax.figure.dpi)  # every figure of the page has room for all letters
+    title, note = (shortened(text, round(most * inches / 3)) for text, most in ((title, 44), (note, 66)))
+    ax.set_title(title, loc="left", pad=20)
+    ax.annotate(note, (0, 1), (0, 6), "axes fraction", "offset points", color=MUTED)
+
+
+def shortened(text: str, most: int) -> str:
+    """At most this many letters of a text.
+
+    >>> shortened("momentum", 8), shortened("momentum", 5)
+    ('momentum', 'mome…')
+    """
+    return text if len(text) <= most else text[: most - 1] + "…"
 
 
 def goal(table: pd.DataFrame) -> str:
@@ -278,13 +289,19 @@ def _style() -> Iterator[None]:
         yield
 
 
-def draw(panel: Callable[[Axes], None], small: bool = False) -> Figure:
+def draw(panel: Callable[[Axes], None], small: bool = False, total: float | None = None) -> Figure:
     """Draw a figure with one panel. Axes have a fixed size, so that panels line up; the figure grows with its legend.
 
     Matplotlib's own layouts measure every label, which takes longer than drawing them.
+
+    Arguments:
+        total: the width of the figure [inches]; the axes are then as wide as it leaves room for.
     """
     width, height = (3.0, 2.3) if small else (4.0, 3.0)
     left, right, above, below = 1.08, 0.12, 0.5, 0.6  # inches, like all lengths here
+    if total is not None:
+        height *= (total - left - right) / width
+        width = total - left - right
     with _style():
         figure = Figure(figsize=(left + width + right, above + height + below))
         ax = figure.add_axes(_share(figure, left, below, width, height).bounds)
@@ -294,7 +311,8 @@ def draw(panel: Callable[[Axes], None], small: bool = False) -> Figure:
         ticks = 0.16 + 0.073 * max(map(len, getattr(ax.yaxis.get_major_formatter(), "seq", [])), default=6)
         ax.xaxis.set_label_coords(0.5, -0.32 / height)
         ax.yaxis.set_label_coords(-max(0.6, ticks) / width, 0.5)
-        left = max(left, ticks + 0.4)
+        left = max(left, ticks + 0.4) if total is None else ticks + 0.4
+        width = width if total is None else total - left - right
         if (key := ax.get_legend()) is not None:
             below += key.get_window_extent().height / figure.dpi + 0.05
         figure.set_size_inches(left + width + right, above + height + below)
@@ -317,6 +335,22 @@ def svg(figure: Figure) -> bytes:
     # The layout uses DejaVu Sans. The SVG names fonts that every system has; they are narrower, so nothing overlaps.
     fonts = (rb"(style=\"[^\"]*font[^\"]*?)'DejaVu Sans'[^;\"]*", rb"\1Helvetica, Arial, sans-serif")
     return re.sub(*fonts, buffer.getvalue())
+
+
+def pdf(figures: Sequence[Figure]) -> bytes:
+    """Figures as the pages of a PDF; the same bytes on every run.
+
+    >>> figure = draw(lambda ax: None, total=3.25)
+    >>> float(figure.get_size_inches()[0]), pdf([figure])[:5]
+    (3.25, b'%PDF-')
+    """
+    buffer = io.BytesIO()
+    nothing: Any = dict.fromkeys(("CreationDate", "Creator", "Producer"))
+    with _style(), PdfPages(buffer, metadata=nothing) as pages:
+        for figure in figures:
+            figure.set_dpi(72)
+            pages.savefig(figure)
+    return buffer.getvalue()
 
 
 def svg_side_by_side(panels: Sequence[bytes]) -> bytes:

@@ -12,10 +12,13 @@ import pandas as pd
 from analysis import figures
 from analysis.counting import RACE, Goal
 from analysis.estimates import at_budget, by_goal, landscape, limits, pairs, split, tuned
-from analysis.load import STUDY, LoadError, StudyData, folders, load_study
+from analysis.labels import goal_text, listed
+from analysis.load import GOAL, STUDY, LoadError, StudyData, folders, load_study
 from analysis.parallel import spread
-from analysis.report import findings, other_goals, warnings
-from analysis.report.page import ReportData, link_section, write_report, write_tables
+from analysis.report import answer, findings, other_goals, warnings
+from analysis.report.html_tables import sections
+from analysis.report.page import Files, ReportData, link_section, write_latex, write_report, write_tables
+from analysis.report.take import citation
 from analysis.tables import answers, audits, best_errors, compare, relative, scaling, steps_to_result, transfer, trials
 from analysis.tables.steps_to_result import answerable, refusals
 
@@ -35,12 +38,14 @@ class Asked:
         base_batch_size: base of the perfect-scaling limit and of `critical_batch_size_zhang`; None: the smallest.
         normalise_at: batch size at which workloads are set to 1 where they are compared (`tables.relative.table`).
         tolerance: share of the best error that a larger batch size may cost (`estimates.at_budget.table`).
+        figures: the formats of their files, and the width of PDFs.
     """
 
     goals: Sequence[Goal] = ()
     base_batch_size: float | None = None
     normalise_at: int | None = None
     tolerance: float = at_budget.TOLERANCE
+    figures: figures.Files = figures.Files()
 
     @property
     def readings(self) -> Sequence[Goal | None]:
@@ -76,8 +81,12 @@ def build(results: Sequence[Path | str], output: Path | str, asked: Asked = Aske
     try:
         write_tables(output, {name: table for name, table in data.tables.items() if name not in ONLY_DRAWN})
         main = other_goals.main_folder(output, asked.goals)
-        data = replace(data, links=other_goals.links(output) if main is None else [other_goals.BACK])
-        write_report(output, data, figures.save_all(figures.charts(data.tables), output / "figures"))
+        links = other_goals.links(output) if main is None else [other_goals.BACK]
+        data = replace(data, links=links, files=_files(asked, again, output if main is None else None, results))
+        tables = sections(data.tables)
+        write_latex(output, tables)
+        drawn = figures.save_all(figures.charts(data.tables), output / "figures", asked.figures)
+        write_report(output, data, drawn, tables)
         if main is not None:
             _link_from_main(results, main)
     except OSError as error:
@@ -86,6 +95,21 @@ def build(results: Sequence[Path | str], output: Path | str, asked: Asked = Aske
             f" or change its permissions, then rebuild the report: {again}"
         ) from error
     return data
+
+
+def _files(asked: Asked, again: str, output: Path | None, results: Sequence[Path | str]) -> Files:
+    """What the page says of its files: their formats, and the command that writes PDFs if they are not there.
+
+    Arguments:
+        output: the folder of a main report; None for one on other goals.
+    """
+    formats = asked.figures.formats
+    if "pdf" in formats:
+        return Files(formats)
+    goals = [word for goal in asked.goals for word in ("--goal", str(goal))]
+    elsewhere = output is not None and [output.resolve()] != [Path(result).resolve() for result in results]
+    to = ["--output", str(output)] if elsewhere else []
+    return Files(formats, f"{again} {shlex.join([*goals, *to, '--figures', 'svg,png,pdf', '--width', '3.25'])}")
 
 
 def place(results: Sequence[Path | str], output: Path | str, asked: Asked) -> Path:
@@ -130,8 +154,9 @@ def read(results: Sequence[Path | str], asked: Asked = Asked()) -> ReportData:
         raise LoadError(" ".join(refused))
     derived = tables(made, begun, asked)
     judged = derived["steps_to_result"], derived["scaling"], derived["compare"]
+    found, title = answer.answers(studies, derived), _title(derived["steps_to_result"])
     return ReportData(
-        title="Steps to result against batch size",
+        title=title,
         sentences=findings.sentences(begun, derived, asked.goals),
         warnings=[
             *refused,
@@ -145,7 +170,16 @@ def read(results: Sequence[Path | str], asked: Asked = Asked()) -> ReportData:
         tables=derived,
         studies=[provenance(study) for study in made],
         command=_command(made),
+        answers=found,
+        citation=citation.citation(title, results, made, _command(made)),
     )
+
+
+def _title(steps: pd.DataFrame) -> str:
+    """The title of a report: its workloads and, if they share one, the goal."""
+    goals = {goal_text(str(metric), float(threshold)) for metric, threshold in steps[GOAL].itertuples(index=False)}
+    goal = goals.pop() if len(goals) == 1 else f"{len(goals)} goals"
+    return f"{listed(dict.fromkeys(steps['workload']))}: steps to {goal} against batch size"
 
 
 def estimates(results: Path) -> pd.DataFrame | None:
@@ -163,6 +197,7 @@ def estimates(results: Path) -> pd.DataFrame | None:
 def _reduced(folder: Path, goals: Sequence[Goal | None]) -> StudyData:
     """Load a study and cache all results that need its curves, so that only one study's curves are in memory."""
     study = load_study(folder)
+    citation.digests(study)
     with study.reader.held():
         for goal in {study.goal, *(goal for _, goal in answerable([study], goals))}:
             steps_to_result.row(study, goal)

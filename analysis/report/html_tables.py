@@ -1,5 +1,7 @@
 """Turns frames into tables of the page: readable numbers and goals, bounds beside their values, keys for sorting."""
 
+import re
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
@@ -46,6 +48,25 @@ DEFINITIONS = {
 
 TUNED, OPTIMUM = ("tuned_steps", "tuned_low", "tuned_high"), ("optimum_low", "optimum_high")
 SHOWN = {True: "differ", False: "tied"}
+SOURCES = {
+    "Steps to result": "steps_to_result",
+    "Limits of scaling": "scaling",
+    "Critical batch size against the goal": "critical_by_goal",
+    "Error at a fixed number of examples or tokens": "at_budget",
+    "Noise of seeds and shortfall of tuning": "split",
+    "Fits of steps to result": "fits",
+    "Optimizers compared": "compare",
+    "Workloads compared": "compare_workloads",
+    "Trials by status": "steps_to_result",
+    "Search spaces": "searches",
+    "All searches": "searches",
+    "Tunability": "tunability",
+    "Searches repeated with other seeds": "repeats",
+    "Tuned configurations with fresh seeds": "reruns",
+    "Rules against tuning": "rules",
+    "Cost": "cost",
+}
+"""Title of a table of the page -> the name of the table that it shows, which is a CSV file in full."""
 
 
 class Column(NamedTuple):
@@ -60,12 +81,21 @@ class Table(NamedTuple):
 
     Attributes:
         facts: values that all rows share, shown in the caption.
+        name: of its LaTeX file; empty for a table that has no file.
+        source: the name of its CSV file.
     """
 
     title: str
     facts: list[str]
     columns: list[Column]
     rows: list[tuple[Cell, ...]]
+    name: str = ""
+    source: str = ""
+
+    @property
+    def number(self) -> str:
+        """Its number in the title; empty without one."""
+        return self.title.partition(".")[0].removeprefix("Table ") if self.title.startswith("Table ") else ""
 
 
 def sections(tables: Mapping[str, pd.DataFrame]) -> list[Table]:
@@ -78,8 +108,14 @@ def sections(tables: Mapping[str, pd.DataFrame]) -> list[Table]:
     """
     if not tables:
         return []
-    numbered = enumerate([*_found(tables), *_searched(tables)], 1)
-    return [shown(table.dropna(axis=1, how="all"), f"Table {n}. {title}.") for n, (title, table) in numbered]
+    made: Counter[str] = Counter()
+    found = []
+    for n, (title, table) in enumerate([*_found(tables), *_searched(tables)], 1):
+        made[title] += 1
+        name = re.sub(r"[^a-z]+", "_", title.lower()) + (f"-{made[title]}" if made[title] > 1 else "")
+        each = shown(table.dropna(axis=1, how="all"), f"Table {n}. {title}.")
+        found.append(each._replace(name=name, source=SOURCES[title]))
+    return found
 
 
 def _found(tables: Mapping[str, pd.DataFrame]) -> Iterator[tuple[str, pd.DataFrame]]:

@@ -3,6 +3,7 @@
 The HTML is in `templates/`; this file builds the records that it shows.
 """
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -15,9 +16,13 @@ from markupsafe import Markup
 
 from analysis.figures import FIGURES, Chart, canvas
 from analysis.figures.atomic import write_atomically
-from analysis.report.html_tables import DASH, Table, header, sections, shown
+from analysis.report.answer import Answer
+from analysis.report.answer.headed import headed, short
+from analysis.report.html_tables import DASH, SOURCES, Table, header, sections, shown
 from analysis.report.methods import defined, pieces, rendered
 from analysis.report.other_goals import BEGIN, END, Link
+from analysis.report.take.citation import Citation
+from analysis.report.take.latex import MOST_ROWS, latex
 
 KEYS = ["workload", "optimizer", "batch_size", "goal_metric", "goal_threshold", "definition"]
 KEYS += ["repeat", "budget_multiple", "stage", "base_batch_size", "rule", "run"]
@@ -27,6 +32,20 @@ VARIABLES |= {colour: f"curve-{number}" for number, colour in enumerate(canvas.C
 VARIABLES |= {colour: f"ramp-{number}" for number, colour in enumerate(canvas.RAMP)}
 MOST_FIGURES, MOST_BYTES = 60, 12_000_000
 """The most figures, and bytes of figures, on a page: keeps it below 15 MB. Further figures are linked."""
+FIRST = "steps_to_result"
+"""The kind of figure 1, which stands beside the answer."""
+
+
+class Files(NamedTuple):
+    """The files beside the page, which it links.
+
+    Attributes:
+        formats: of the figures, such as `svg`.
+        more: the command that writes the figures as PDF, too; empty if they are there.
+    """
+
+    formats: Sequence[str]
+    more: str = ""
 
 
 @dataclass(frozen=True)
@@ -40,6 +59,8 @@ class ReportData:
         studies: provenance, one record for each study; nested records are shown as `versions torch`.
         command: reproduces the studies.
         links: to reports on other goals, or back to the main one.
+        answers: the first screen: one for each workload and goal, in the order of the panels of figure 1.
+        citation, files: None without results folders.
     """
 
     title: str
@@ -49,14 +70,22 @@ class ReportData:
     studies: list[dict[str, Any]]
     command: str
     links: Sequence[Link] = ()
+    answers: Sequence[Answer] = ()
+    citation: Citation | None = None
+    files: Files | None = None
+
+    @property
+    def heading(self) -> str:
+        """The finding if there is one answer, else the title."""
+        return self.answers[0].title if len(self.answers) == 1 else self.title
 
 
 Drawn = Sequence[tuple[Chart, list[bytes]]]
 """Figures, each with an SVG for each of its panels."""
 
 
-def write_report(folder: Path, data: ReportData, drawn: Drawn = ()) -> Path:
-    """Write `folder/report.html`, whole or not at all. The same data give the same bytes.
+def write_report(folder: Path, data: ReportData, drawn: Drawn = (), tables: Sequence[Table] | None = None) -> Path:
+    """Write `folder/report.html`, whole or not at all. The same data give the same bytes; arguments as for `page`.
 
     >>> from tempfile import TemporaryDirectory
     >>> with TemporaryDirectory() as folder:
@@ -64,7 +93,7 @@ def write_report(folder: Path, data: ReportData, drawn: Drawn = ()) -> Path:
     'report.html'
     """
     folder.mkdir(parents=True, exist_ok=True)
-    return write_atomically(folder / "report.html", page(data, drawn).encode())
+    return write_atomically(folder / "report.html", page(data, drawn, tables).encode())
 
 
 def write_tables(folder: Path, tables: Mapping[str, pd.DataFrame]) -> list[Path]:
@@ -85,14 +114,49 @@ def write_tables(folder: Path, tables: Mapping[str, pd.DataFrame]) -> list[Path]
     return written
 
 
-def page(data: ReportData, drawn: Drawn = ()) -> str:
+def write_latex(folder: Path, tables: Sequence[Table]) -> list[Path]:
+    """Write each table of the page as `folder/tables/NAME.tex`; removes those of earlier reports that are gone.
+
+    Arguments:
+        tables: from `analysis.report.html_tables.sections`; longer ones than MOST_ROWS are left out.
+
+    >>> from tempfile import TemporaryDirectory
+    >>> table = shown(pd.DataFrame({"batch_size": [8]}), "Table 1. Cost.")._replace(name="cost")
+    >>> with TemporaryDirectory() as folder:
+    ...     [path.name for path in write_latex(Path(folder), [table])]
+    ['cost.tex']
+    """
+    (folder / "tables").mkdir(parents=True, exist_ok=True)
+    written = []
+    for table in (table for table in tables if len(table.rows) <= MOST_ROWS):
+        caption = " ".join([table.title.partition(". ")[2], *([f"{'; '.join(table.facts)}."] if table.facts else [])])
+        text = latex(caption, table.columns, [[cell.text for cell in row] for row in table.rows])
+        written.append(write_atomically(folder / "tables" / f"{table.name}.tex", text.encode()))
+    kinds = {re.sub(r"[^a-z]+", "_", title.lower()) for title in SOURCES}
+    for path in {*(folder / "tables").glob("*.tex")} - {*written}:
+        if path.stem.partition("-")[0] in kinds:
+            path.unlink()
+    return written
+
+
+def page(data: ReportData, drawn: Drawn = (), tables: Sequence[Table] | None = None) -> str:
     """The report as HTML; every name and sentence is escaped.
+
+    Arguments:
+        tables: `sections(data.tables)` if they are known.
 
     >>> data = ReportData("Digits", ["Scaling ends at 64 < 128."], [], {}, [], "")
     >>> "Scaling ends at 64 &lt; 128." in page(data)
     True
     """
-    shown = {"drawn": _figures(drawn), "tables": sections(data.tables), "provenance": _provenance(data.studies)}
+    shown = {
+        "drawn": _figures(drawn, data),
+        "said": headed(data.sentences, data.answers),
+        "shown_notes": [short(warning, data.answers) for warning in data.warnings],
+        "tables": sections(data.tables) if tables is None else tables,
+        "provenance": _provenance(data.studies),
+        "most_rows": MOST_ROWS,
+    }
     methods = Markup(rendered())  # not escaped: this project wrote the text
     marks = {"begin": Markup(BEGIN), "end": Markup(END)}
     return _environment().get_template("page.html.jinja").render(data=data, methods=methods, **marks, **shown)
@@ -124,46 +188,58 @@ class Figure(NamedTuple):
         target: the id of the definition of its title; None if there is none.
         panels: (label, SVG) of each panel; the SVG text starts at its `viewBox`.
         small: True to put three panels in a row, because they are many and simple.
+        files: (format, path) of each of its files, relative to the page.
     """
 
+    number: int
     title: str
     target: str | None
     about: str
     caption: str
     panels: list[tuple[str, Markup]]
     small: bool
+    files: list[tuple[str, str]]
 
 
 class Figures(NamedTuple):
-    """The figures on the page, (file name, title) of each linked figure, and (title, needs) of each kind not drawn."""
+    """The figures on the page, (file name, title) of each linked figure, and (title, needs) of each kind not drawn.
 
+    Attributes:
+        first: figure 1 if it stands beside the answers.
+    """
+
+    first: Figure | None
     shown: list[Figure]
     further: list[tuple[str, str]]
     missing: list[tuple[str, str]]
 
 
-def _figures(drawn: Drawn) -> Figures:
+def _figures(drawn: Drawn, data: ReportData) -> Figures:
     figures: list[Figure] = []
     further: list[tuple[str, str]] = []
     size = 0
     for chart, svgs in drawn:
         if len(figures) < MOST_FIGURES and size + sum(map(len, svgs)) < MOST_BYTES:
             size += sum(map(len, svgs))
-            figures.append(_figure(chart, svgs))
+            figures.append(_figure(len(figures) + 1, chart, svgs, data.files))
         else:
             further.append((chart.name, chart.drawing.title + (f": {chart.about}" if chart.about else "")))
     there = {chart.drawing.title for chart, _ in drawn}
     kinds = FIGURES.values() if drawn else ()
-    return Figures(figures, further, [(kind.title, kind.needs) for kind in kinds if kind.title not in there])
+    missing = [(kind.title, kind.needs) for kind in kinds if kind.title not in there]
+    beside = bool(figures and data.answers and figures[0].title == FIGURES[FIRST].title)
+    return Figures(figures[0] if beside else None, figures[beside:], further, missing)
 
 
-def _figure(chart: Chart, svgs: list[bytes]) -> Figure:
+def _figure(number: int, chart: Chart, svgs: list[bytes], files: Files | None) -> Figure:
     drawing, panels = chart.drawing, []
     for position, (panel, svg) in enumerate(zip(chart.panels, svgs, strict=True)):
         first = panel[drawing.table].iloc[0]
         about = ", ".join(str(first[name]) for name in drawing.panel)
         panels.append((f"{drawing.title}: {about}", inline_svg(svg.decode(), f"{chart.name}-{position}-")))
-    return Figure(drawing.title, defined(drawing.title), chart.about, drawing.caption, panels, drawing.small)
+    paths = [(form.upper(), f"figures/{chart.name}.{form}") for form in (files.formats if files else ())]
+    target = defined(drawing.title)
+    return Figure(number, drawing.title, target, chart.about, drawing.caption, panels, drawing.small, paths)
 
 
 def inline_svg(svg: str, prefix: str) -> Markup:

@@ -7,7 +7,7 @@ import pandas as pd
 
 from analysis.labels import goal_text
 from analysis.load import StudyData
-from analysis.report.answer.finding import title
+from analysis.report.answer.finding import finding
 from analysis.report.answer.next_step import NextStep, next_step
 from analysis.report.answer.rows import Row, rows
 from analysis.report.answer.values import GROUP
@@ -18,12 +18,16 @@ class Answer(NamedTuple):
 
     Attributes:
         goal: as text.
+        optimizers: the names in the tables, in the order of `rows`.
         title: the finding, without workload and goal.
+        lead: a sentence that adds to it; may be empty.
     """
 
     workload: str
     goal: str
+    optimizers: Sequence[str]
     title: str
+    lead: str
     rows: Sequence[Row]
     next: NextStep
 
@@ -31,6 +35,11 @@ class Answer(NamedTuple):
     def subject(self) -> str:
         """The heading of the answer."""
         return f"{self.workload} to {self.goal}"
+
+    @property
+    def lines(self) -> list[str]:
+        """The answer in sentences, for the terminal: the finding, then one for each optimizer."""
+        return [f"{self.title}.", *filter(None, [self.lead]), *(row.sentence for row in self.rows)]
 
 
 def answers(studies: Sequence[StudyData], tables: Mapping[str, pd.DataFrame]) -> list[Answer]:
@@ -54,7 +63,8 @@ def answers(studies: Sequence[StudyData], tables: Mapping[str, pd.DataFrame]) ->
             Answer(
                 str(key[0]),
                 goal_text(str(key[1]), float(key[2])),
-                title(steps, limits, pairs),
+                sorted(set(steps["optimizer"])),
+                *finding(steps, limits, pairs),
                 rows(steps, limits, trials),
                 next_step(mine, steps, limits, cost),
             )

@@ -2,42 +2,68 @@
 
 from collections.abc import Sequence
 from itertools import combinations
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
 
+from analysis.estimates import verdicts
 from analysis.estimates.pairs import ALL
-from analysis.labels import listed, optimizer_text
+from analysis.labels import OPTIMIZERS, listed, optimizer_text
 from analysis.report.answer.values import CRITICAL, USEFUL, Limit, curves, limit, size
 
 SEVERAL = 3
 """From so many optimizers on, a title names the two that differ most."""
 
 
-def title(steps: pd.DataFrame, limits: pd.DataFrame, pairs: pd.DataFrame) -> str:
-    """The finding as a title, without workload and goal. It claims no difference that the intervals do not show.
+class Finding(NamedTuple):
+    """A title, and a sentence that adds to it (empty for one optimizer); both without workload and goal."""
+
+    title: str
+    lead: str
+
+
+def finding(steps: pd.DataFrame, limits: pd.DataFrame, pairs: pd.DataFrame) -> Finding:
+    """The finding of one workload and goal. It claims no difference that the intervals do not show.
 
     Arguments:
         steps, limits, pairs: the rows of one workload and goal, from `analysis.estimates.tuned.table`,
             `analysis.estimates.limits.table` and `analysis.estimates.pairs.table`.
 
     >>> tables = [pd.read_csv(f"{published}/tables/{name}.csv") for name in ("steps_to_result", "scaling", "compare")]
-    >>> title(*tables)
-    'Momentum scales to 62 (46 to 84), SGD to 37 (31 to 43)'
+    >>> found = finding(*tables)
+    >>> found.title, found.lead.partition(")")[0]
+    ('Momentum scales to 62 (46 to 84), SGD to 37 (31 to 43)', 'Momentum needs 1.25 times (95%: 1.05 to 1.48')
     """
     known, others = [], []
     for optimizer, curve in curves(steps):
         critical = limit(limits, optimizer, CRITICAL)
-        reached = curve.dropna(subset="point")
+        reached = curve.dropna(subset="point")["batch_size"].tolist()
         if len(reached) > 1 and not pd.isna(critical.size):
             known.append(critical)
         else:
-            others.append(_unlimited(optimizer, reached["batch_size"].tolist(), limits))
+            others.append(_unlimited(optimizer, reached, limits))
     known.sort(key=lambda each: -each.size)
-    said = _scales(known)
-    if len(known) > 1 and not said:
-        said = _faster(pairs) or _tie(known)
-    return "; ".join(filter(None, [said, *others]))
+    scales, compared = _scales(known), without_subject(next(iter(verdicts.sentences(pairs, limits)), ""))
+    if scales or len(known) < 2:
+        return Finding("; ".join(filter(None, [scales, *others])), compared)
+    faster, tie = _faster(pairs), _tie(known)
+    return Finding("; ".join([faster or tie, *others]), f"{tie}." if faster else compared)
+
+
+def without_subject(sentence: str) -> str:
+    """A sentence without the workload, optimizer and goal before its first colon.
+
+    >>> without_subject("digits to error < 0.1: sgd needs more steps."), without_subject("")
+    ('SGD needs more steps.', '')
+    """
+    return begun(sentence.partition(": ")[2])
+
+
+def begun(text: str) -> str:
+    """A text that begins a sentence: with a capital, or with the name of an optimizer as it is written."""
+    first, space, rest = text.partition(" ")
+    return (optimizer_text(first) if first in OPTIMIZERS else first[:1].upper() + first[1:]) + space + rest
 
 
 def further(one: Limit, other: Limit) -> bool:

@@ -14,4 +14,5 @@ onhashchange = () => {
   const target = location.hash && document.getElementById(location.hash.slice(1)), fold = target?.closest("details");
   if (fold && !fold.open) { fold.open = true; target.scrollIntoView(); }
 };
-onbeforeprint = () => { for (const part of document.querySelectorAll("details")) part.open = true; };
+// The definitions stay folded on paper: they are nine pages, the same for every report.
+onbeforeprint = () => { for (const part of document.querySelectorAll("details")) part.open ||= !part.closest("#methods"); };
