@@ -18,7 +18,7 @@ from matplotlib.figure import Figure
 
 from analysis.figures import canvas
 from analysis.figures.atomic import write_atomically
-from analysis.figures.canvas import pdf, png_side_by_side, svg, svg_side_by_side
+from analysis.figures.formats import pdf, png_side_by_side, svg, svg_side_by_side
 from analysis.figures.registry import FIGURES, Drawing
 from analysis.labels import goal_text
 from analysis.parallel import spread

@@ -96,7 +96,8 @@ FIGURES: dict[str, Drawing] = {
         "smallest batch size that met the goal (twice the batch, half the steps). Open triangles: the goal was missed "
         "within the step budget drawn. Vertical lines: critical batch size (solid), perfect-scaling limit (dotted) and "
         "maximum useful batch size (dash-dotted), with an arrowhead if the data show no end; with several curves, only "
-        "limits that the data establish are drawn. Long dashes (search=refine): the minimum of the model, which is no "
+        "limits that the data establish are drawn. Across the curve: 95 % interval of the critical batch size. Long "
+        "dashes (search=refine): the minimum of the model, which is no "
         "measurement.",
         scaling.steps_to_result,
         "a study",

@@ -26,8 +26,11 @@ MODELLED: Any = {"linestyle": (0, (7, 2.5)), "linewidth": 1.2, "alpha": 0.85, "z
 COSTS = ("all", "low", "high", "fewest", "curve", "model")
 CONSTRAINED: Any = {"linewidth": 3.5, "alpha": 0.25, "zorder": 1.5}
 SMALL: Any = {"marker": "_", "markersize": 7, "linestyle": "none", "zorder": 3}
+CRITICAL, ACROSS = "critical_batch_size_mccandlish", "critical batch size, 95 %"
+INTERVAL_ACROSS: Any = {"marker": "|", "markersize": 5, "linewidth": 1.2, "zorder": 4}
+NUMBER: Any = {"fontsize": 8.5, "fontweight": "bold", "zorder": 5}
 LIMITS: dict[str, tuple[str, Any]] = {
-    "critical_batch_size_mccandlish": ("critical batch size", {**canvas.DOTTED, "linestyle": "-"}),
+    CRITICAL: ("critical batch size", {**canvas.DOTTED, "linestyle": "-"}),
     "perfect_scaling_limit": ("perfect-scaling limit", canvas.DOTTED),
     "maximum_useful_batch_size": ("maximum useful batch size", {**canvas.DOTTED, "linestyle": (0, (4, 1, 1, 1))}),
 }
@@ -105,7 +108,7 @@ def _draw_cost(ax: Axes, table: pd.DataFrame, unit: str, each: pd.Series, scalin
         if scaling is not None:
             limits = scaling[scaling["optimizer"] == name]
             aside = 1.6 * (len(lines) - (count + 1) / 2) if count > 1 else None
-            notes |= _draw_limits(ax, rows, limits, colour, aside)
+            notes |= _draw_limits(ax, rows, limits, colour, aside, _side(table, name))
     canvas.legend(ax, lines, notes)
 
 
@@ -160,14 +163,23 @@ def _draw_estimates(ax: Axes, rows: pd.DataFrame, colour: Any, position: float) 
     return notes
 
 
+def _side(table: pd.DataFrame, name: str) -> int:
+    """1 to write numbers above a curve, -1 below it, 0 to write none: those of many curves would overlap."""
+    curves = table.groupby("optimizer", observed=True)["y"].mean()
+    return 0 if len(curves) > 2 else -1 if curves[name] < curves.max() else 1
+
+
 def _draw_limits(
-    ax: Axes, rows: pd.DataFrame, limits: pd.DataFrame, colour: Any, aside: float | None
+    ax: Axes, rows: pd.DataFrame, limits: pd.DataFrame, colour: Any, aside: float | None, side: int
 ) -> dict[str, Any]:
     """Draw limits as lines from the curve down to the axis, with an arrowhead for a bound; returns notes.
+
+    On the curve stand a number and, across, the 95 % interval of the critical batch size.
 
     Arguments:
         aside: None for a single curve. With several curves, the points to shift lines by, so that equal limits do not
             hide one another; bounds are then omitted, because most would lie at the first or last batch size.
+        side: see `_side`.
     """
     notes: dict[str, Any] = {}
     if "estimate" not in limits:
@@ -186,8 +198,22 @@ def _draw_limits(
         ax.plot([limit.estimate] * 2, [bottom, height], **style, **look)
         if limit.estimate_bound in "<>":
             ax.plot([limit.estimate], [bottom], limit.estimate_bound, markersize=6, clip_on=False, zorder=5, **style)
+        elif side:
+            _write(ax, limit.estimate, height, colour, side)
         notes[f"{label}: {BOUNDS[limit.estimate_bound]}{number(limit.estimate)}" if aside is None else label] = look
+        if limit.definition == CRITICAL and not np.isnan(low := getattr(limit, "estimate_low", np.nan)):
+            first, last = ax.get_xlim()
+            ends = [max(low, first), min(limit.estimate_high, last)]
+            ax.plot(ends, [height] * 2, color=colour, label=ACROSS, **INTERVAL_ACROSS)
+            notes[ACROSS] = INTERVAL_ACROSS
     return notes
+
+
+def _write(ax: Axes, x: float, y: float, colour: Any, side: int) -> None:
+    """Write a batch size beside its place on a curve; one that was not measured has two digits."""
+    place: Any = {"ha": "left", "va": "bottom"} if side > 0 else {"ha": "right", "va": "top"}
+    text = f"{x:,.0f}" if x >= 10 else f"{x:.2g}"
+    ax.annotate(text, (x, y), (3 * side, 3 * side), textcoords="offset points", color=colour, **place, **NUMBER)
 
 
 def by_goal(ax: Axes, table: pd.DataFrame) -> None:

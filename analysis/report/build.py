@@ -38,14 +38,14 @@ class Asked:
         base_batch_size: base of the perfect-scaling limit and of `critical_batch_size_zhang`; None: the smallest.
         normalise_at: batch size at which workloads are set to 1 where they are compared (`tables.relative.table`).
         tolerance: share of the best error that a larger batch size may cost (`estimates.at_budget.table`).
-        figures: the formats of their files, and the width of PDFs.
+        files: the formats of the figures, and the width of PDFs.
     """
 
     goals: Sequence[Goal] = ()
     base_batch_size: float | None = None
     normalise_at: int | None = None
     tolerance: float = at_budget.TOLERANCE
-    figures: figures.Files = figures.Files()
+    files: figures.Files = figures.Files()
 
     @property
     def readings(self) -> Sequence[Goal | None]:
@@ -85,7 +85,7 @@ def build(results: Sequence[Path | str], output: Path | str, asked: Asked = Aske
         data = replace(data, links=links, files=_files(asked, again, output if main is None else None, results))
         tables = sections(data.tables)
         write_latex(output, tables)
-        drawn = figures.save_all(figures.charts(data.tables), output / "figures", asked.figures)
+        drawn = figures.save_all(figures.charts(data.tables), output / "figures", asked.files)
         write_report(output, data, drawn, tables)
         if main is not None:
             _link_from_main(results, main)
@@ -103,7 +103,7 @@ def _files(asked: Asked, again: str, output: Path | None, results: Sequence[Path
     Arguments:
         output: the folder of a main report; None for one on other goals.
     """
-    formats = asked.figures.formats
+    formats = asked.files.formats
     if "pdf" in formats:
         return Files(formats)
     goals = [word for goal in asked.goals for word in ("--goal", str(goal))]

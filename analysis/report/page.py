@@ -14,7 +14,7 @@ import pandas as pd
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from analysis.figures import FIGURES, Chart, canvas
+from analysis.figures import FIGURES, Chart, canvas, formats
 from analysis.figures.atomic import write_atomically
 from analysis.report.answer import Answer
 from analysis.report.answer.headed import headed, short
@@ -251,7 +251,7 @@ def inline_svg(svg: str, prefix: str) -> Markup:
     >>> inline_svg(svg, "figure-1-").strip()
     Markup('viewBox="0 0 9 9"><g id="figure-1-line" style="stroke: var(--ink)"/></svg>')
     """
-    body = canvas.element(svg, prefix).replace("xlink:href", "href")
+    body = formats.element(svg, prefix).replace("xlink:href", "href")
     for colour, variable in VARIABLES.items():
         body = body.replace(f": {colour}", f": var(--{variable})")
     return Markup(body)

@@ -10,7 +10,7 @@ import pytest
 from helpers.made_tables import drawn, errors_at, limits, only, table, trials
 from PIL import Image
 
-from analysis.figures import FIGURES, canvas, charts, draw, save, save_all, ticks
+from analysis.figures import FIGURES, Files, canvas, charts, draw, formats, save, save_all, ticks
 from analysis.tables import fits
 from analysis.tables.best_errors import by_budget
 
@@ -63,7 +63,7 @@ def test_files_are_whole_and_the_same_on_every_run(tmp_path):
 
 def test_names_are_text_and_not_markup():
     name = "a<b>&$x$_{y}"
-    svg = canvas.svg(draw(only("steps_to_result", {"steps_to_result": table(name, workload=name)}))[0])
+    svg = formats.svg(draw(only("steps_to_result", {"steps_to_result": table(name, workload=name)}))[0])
     assert b"a&lt;b&gt;&amp;$x$_{y}" in svg
     assert b"<b>" not in svg
 
@@ -77,7 +77,7 @@ def test_drawing_leaves_the_settings_of_matplotlib_alone():
 def test_scatters_of_many_points_are_images():
     many = pd.concat([trials()] * 1000).assign(parameter="learning_rate", scale="log")
     [chart] = charts({"axes": many.assign(value=many["learning_rate"])}, ["along_axes"])
-    assert b"<image" in canvas.svg(draw(chart)[0])
+    assert b"<image" in formats.svg(draw(chart)[0])
 
 
 def test_panels_lie_side_by_side_in_one_file(tmp_path):
@@ -88,7 +88,7 @@ def test_panels_lie_side_by_side_in_one_file(tmp_path):
     ids = re.findall(r'\bid="([^"]+)"', whole)
     assert len(ids) == len(set(ids))
     assert len(re.findall(r"<svg ", whole)) == 5
-    alone = canvas.png_side_by_side(draw(only("steps_to_result", {"steps_to_result": table()})))
+    alone = formats.png_side_by_side(draw(only("steps_to_result", {"steps_to_result": table()})))
     with Image.open(tmp_path / "steps_to_result.png") as four, Image.open(io.BytesIO(alone)) as one:
         assert four.size[0] == 2 * one.size[0]
 

@@ -14,7 +14,7 @@ import pytest
 
 from analysis import figures
 from analysis.counting import Goal
-from analysis.figures import FIGURES, canvas, charts
+from analysis.figures import FIGURES, charts, formats
 from analysis.load import load_study
 from analysis.report import build, methods
 from analysis.report.page import ReportData, page, write_report, write_tables
@@ -96,7 +96,7 @@ def made_of(steps, scaling, cost):
 def drawn(tables):
     """What can be drawn from steps and limits."""
     kinds = ["steps_to_result", "examples_to_result", "best_learning_rate", "best_effective_learning_rate"]
-    return [(c, [canvas.svg(f) for f in figures.draw(c)]) for c in figures.charts(tables, kinds)]
+    return [(c, [formats.svg(f) for f in figures.draw(c)]) for c in figures.charts(tables, kinds)]
 
 
 def searches(steps):

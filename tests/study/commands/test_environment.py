@@ -75,9 +75,9 @@ def test_a_users_matplotlibrc_changes_no_figure(line, tmp_path):
     file = tmp_path / "matplotlibrc"
     program = """
 import hashlib, matplotlib
-from analysis.figures import canvas
+from analysis.figures import canvas, formats
 figure = canvas.draw(lambda ax: ax.plot([1, 2], label="a_b"))
-print(hashlib.sha256(canvas.svg(figure)).hexdigest())
+print(hashlib.sha256(formats.svg(figure)).hexdigest())
 """
     drawn = set()
     for text in ("", f"{line}\n"):
