@@ -40,6 +40,9 @@ class Files(NamedTuple):
     width: float | None = None
 
 
+USUAL = Files()
+
+
 class Chart(NamedTuple):
     """One figure.
 
@@ -107,7 +110,7 @@ def _draw_panel(drawing: Drawing, panel: Tables, ax: Axes) -> None:
     drawing.draw(ax, panel[drawing.table], **overlays)
 
 
-def save_all(found: Sequence[Chart], folder: Path, files: Files = Files()) -> list[tuple[Chart, list[bytes]]]:
+def save_all(found: Sequence[Chart], folder: Path, files: Files = USUAL) -> list[tuple[Chart, list[bytes]]]:
     """`save` each chart, in several processes if there are many panels.
 
     Removes figures of earlier reports that are not among these charts, and those in formats that are not among `files`.
@@ -136,7 +139,7 @@ def _remove_others(folder: Path, names: set[str]) -> None:
             path.unlink()
 
 
-def save(chart: Chart, folder: Path, files: Files = Files()) -> list[bytes]:
+def save(chart: Chart, folder: Path, files: Files = USUAL) -> list[bytes]:
     """Write `folder/NAME.svg` and `.png` (192 dpi), panels side by side; returns an SVG for each panel.
 
     >>> from tempfile import TemporaryDirectory

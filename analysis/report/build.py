@@ -45,7 +45,7 @@ class Asked:
     base_batch_size: float | None = None
     normalise_at: int | None = None
     tolerance: float = at_budget.TOLERANCE
-    files: figures.Files = figures.Files()
+    files: figures.Files = figures.USUAL
 
     @property
     def readings(self) -> Sequence[Goal | None]:

@@ -16,11 +16,14 @@ from study.config.paths import path
 from study.devices.imports import uncollected
 
 if TYPE_CHECKING:
+    from analysis.figures import Files
     from analysis.report.build import Asked
     from analysis.report.page import ReportData
 
 REPORT = Path("results/report")
 """Default folder for a report on several results folders."""
+NARROWEST = 2.5
+"""Inches: a narrower figure has no room for its labels."""
 STUDIES = "studies/*/*/*/study.json"
 TOLD = ("scaling", "compare", "compare_workloads", "rules", "at_budget", "cost")
 """Tables that `--json` prints beside the steps. All others are in the folder `tables` beside the report."""
@@ -49,6 +52,14 @@ def report_arguments(verb: argparse.ArgumentParser) -> None:
         metavar="SHARE",
         help="of the best error that a larger batch size may cost at a fixed number of examples; default: 0.01",
     )
+    verb.add_argument("--notes", action="store_true", help="print the warnings, which else are in the report alone")
+    verb.add_argument(
+        "--figures",
+        default="svg,png",
+        metavar="FORMATS",
+        help="of the figures' files: svg, png and pdf (fonts embedded as TrueType); default: svg,png",
+    )
+    verb.add_argument("--width", type=float, metavar="INCHES", help="of the pages of a PDF, such as a column's 3.25")
     verb.add_argument("--normalise-at", type=int, metavar="B", help="where compared workloads have relative steps 1")
     verb.add_argument("--json", action="store_true", help="one object, see docs/reference/json.md")
 
@@ -67,9 +78,12 @@ def status(options: argparse.Namespace, console: Console) -> None:
 
 
 def write_report(
-    results: Sequence[Path], output: Path, console: Console, asked: Asked | None = None
+    results: Sequence[Path], output: Path, console: Console, asked: Asked | None = None, notes: bool = False
 ) -> tuple[ReportData, Path]:
-    """Rebuild tables, figures and page from the files alone, and show the table of steps.
+    """Rebuild tables, figures and page from the files alone; show the steps, the findings and what to run next.
+
+    Arguments:
+        notes: show the warnings in full.
 
     Returns:
         The content of the report, and its page.
@@ -80,9 +94,16 @@ def write_report(
 
     output = place(results, output, asked or Asked())
     data = build(results, output, asked or Asked())
-    show.results(console, data.tables["steps_to_result"], data.sentences, data.warnings)
+    several = len(data.answers) > 1
+    said = [f"{answer.subject}: {line}" if several else line for answer in data.answers for line in answer.lines]
+    show.results(console, data.tables["steps_to_result"], said, data.warnings, notes)
+    for answer in data.answers:
+        if answer.next.advice:
+            console.print(f"Next: {answer.next.summary}", markup=False)
+        if answer.next.command:
+            console.print(f"  {answer.next.command}", markup=False, soft_wrap=True)
     page = output / "report.html"
-    console.print(f"\nReport: {page}", markup=False, soft_wrap=True)
+    show.link(console, page)
     return data, page
 
 
@@ -102,12 +123,26 @@ def report(options: argparse.Namespace, console: Console) -> None:
         output = folder(output, goals)
     if not 0 <= options.tolerance < math.inf:
         raise UsageError(f"--tolerance must be at least 0, such as 0.01, but got {options.tolerance:g}.")
-    asked = Asked(tuple(goals), options.base_batch_size, options.normalise_at, options.tolerance)
-    data, page = write_report(options.results, output, Console(quiet=True) if options.json else console, asked)
+    asked = Asked(tuple(goals), options.base_batch_size, options.normalise_at, options.tolerance, _files(options))
+    shown = Console(quiet=True) if options.json else console
+    data, page = write_report(options.results, output, shown, asked, options.notes)
     if options.json:
         tables = {name: data.tables[name] for name in TOLD if name in data.tables}
         rows = data.tables["steps_to_result"]
         print(as_json.text(options.verb, rows, data.sentences, data.warnings, tables, {"report": page}))
+
+
+def _files(options: argparse.Namespace) -> Files:
+    """The formats and the width of figures. Raises UsageError."""
+    from analysis.figures import FORMATS, Files
+    from study.errors import UsageError
+
+    formats = tuple(dict.fromkeys(options.figures.split(",")))
+    if unknown := [form for form in formats if form not in FORMATS]:
+        raise UsageError(f"--figures takes some of {','.join(FORMATS)}, but got {unknown[0]!r}.")
+    if options.width is not None and not NARROWEST <= options.width < math.inf:
+        raise UsageError(f"--width must be at least {NARROWEST:g} inches, such as 3.25, but got {options.width:g}.")
+    return Files(formats, options.width)
 
 
 def compare(options: argparse.Namespace, console: Console) -> None:

@@ -45,4 +45,5 @@ def rules(options: argparse.Namespace, console: Console) -> None:
     transfer.train(found, options.config_dir, options.command, console)
     data = build([options.results], options.results)
     show.rules(console, data.tables["rules"], sentences(data.tables["rules"]))
-    console.print(f"\nReport: {options.results / 'report.html'}", markup=False, soft_wrap=True)
+    console.print()
+    show.link(console, options.results / "report.html")

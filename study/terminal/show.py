@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import pandas as pd
@@ -11,26 +12,29 @@ from rich.table import Table
 from analysis.labels import counted, duration, goal_text, number, value_text
 from study.schedules import OWN, SCHEDULE, Schedule
 
-SHOWN_WARNINGS = 3
 WIDE = 1000
 """Characters: wider than any table."""
 OF_SCHEDULES = OWN | {*Schedule.optional_hyperparameters}
 """Hyperparameters of schedules; the terminal leaves them to the report."""
 
 
-def results(console: Console, steps: pd.DataFrame, sentences: Sequence[str], warnings: Sequence[str]) -> None:
-    """Show the steps to result, the findings, and the first few warnings.
+def results(
+    console: Console, steps: pd.DataFrame, sentences: Sequence[str], notes: Sequence[str], in_full: bool = False
+) -> None:
+    """Show a table of the steps for each workload and goal, the findings, and how many notes there are.
 
     Arguments:
         steps: from `analysis.tables.steps_to_result.table`; tuned values are between `tuned_trial` and `steps_n`.
-        warnings: the most serious first.
+        notes: the warnings, the most serious first.
+        in_full: show the notes themselves.
     """
     several = len(steps[["goal_metric", "goal_threshold"]].drop_duplicates()) > 1
-    for key, curve in steps.groupby(["workload", "optimizer", "goal_metric", "goal_threshold"]):
-        workload, optimizer, metric, threshold = key
-        goal = f" to {goal_text(metric, threshold)}" if several else ""
-        console.print(f"\n[bold]{workload}, {optimizer}{goal}[/]")
-        for table in _fewest_steps(curve):
+    for (workload, metric, threshold), part in steps.groupby(["workload", "goal_metric", "goal_threshold"], sort=False):
+        optimizers = list(dict.fromkeys(part["optimizer"]))
+        goal = f" to {goal_text(metric, threshold)}" if several or len(optimizers) > 1 else ""
+        alone = f", {optimizers[0]}" if len(optimizers) == 1 else ""
+        console.print(f"\n[bold]{workload}{alone}{goal}[/]")
+        for table in _fewest_steps(part) if alone else _side_by_side(part):
             if console.measure(table, options=console.options.update_width(WIDE)).maximum <= console.width:
                 break
         console.print(table)
@@ -38,13 +42,39 @@ def results(console: Console, steps: pd.DataFrame, sentences: Sequence[str], war
     if (~steps["reached"] & (steps["complete"] > 0)).any():
         console.print("> n: the goal was not reached within the budget of n steps.")
     for sentence in sentences:
-        console.print(sentence, style="bold")
-    if warnings:
-        console.print()
-    for warning in warnings[:SHOWN_WARNINGS]:
-        console.print(f"Warning: {warning}", style="yellow", markup=False)
-    if (more := len(warnings) - SHOWN_WARNINGS) > 0:
-        console.print(f"{counted(more, 'more warning')} in the report.", style="yellow")
+        console.print(sentence, style="bold" if sentence == sentences[0] else None, markup=False)
+    for note in notes if in_full else ():
+        console.print(f"Note: {note}", style="yellow", markup=False)
+    if notes and not in_full:
+        console.print(
+            f"{counted(len(notes), 'note')} in the report; `study report RESULTS --notes` prints them.", style="yellow"
+        )
+
+
+def link(console: Console, page: Path) -> None:
+    """Show where a page is, as a link that terminals open."""
+    console.print(f"Report: {page.resolve().as_uri()}", markup=False, soft_wrap=True)
+
+
+def _side_by_side(part: pd.DataFrame) -> Iterator[Table]:
+    """Tables from wide to narrow, with a row per batch size and a column per optimizer.
+
+    Narrower ones have no intervals. Steps are medians of fresh seeds where there are some.
+    """
+    rows = {(row["optimizer"], row["batch_size"]): row for row in part.to_dict("records")}
+    optimizers, sizes = list(dict.fromkeys(part["optimizer"])), sorted(set(part["batch_size"]))
+    for interval, space in ((True, " "), (False, " "), (False, "\n")):
+        table = columns("batch size", *(name.replace("_", " ").replace(" ", space) for name in optimizers))
+        for size in sizes:
+            cells = (rows.get((name, size)) for name in optimizers)
+            table.add_row(f"{size:,}", *("" if row is None else _steps(row, interval) for row in cells))
+        yield table
+
+
+def _steps(row: Mapping[str, Any], interval: bool) -> str:
+    if row.get("seeds") and math.isfinite(row["tuned_steps"]):
+        return _with_fresh_seeds(row) if interval else number(row["tuned_steps"])
+    return _steps_or_why_not(row)
 
 
 def _fewest_steps(curve: pd.DataFrame) -> Iterator[Table]:

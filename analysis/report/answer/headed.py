@@ -34,8 +34,11 @@ def headed(sentences: Iterable[str], answers: Sequence[Answer]) -> Findings:
 
     >>> answer = Answer("digits", "error < 0.1", ["sgd"], "SGD scales", "", [], None)
     >>> said = ["digits with sgd to error < 0.1: steps fall.", "digits with sgd after 2 tokens: x.", "Budget: 9 steps."]
-    >>> headed(said, [answer])
-    Findings(of_answers=[[Headed(heading='SGD', sentences=['Steps fall.', 'After 2 tokens: x.'])]], others=['Budget: 9 steps.'])
+    >>> found = headed(said, [answer])
+    >>> found.of_answers
+    [[Headed(heading='SGD', sentences=['Steps fall.', 'After 2 tokens: x.'])]]
+    >>> found.others
+    ['Budget: 9 steps.']
     """
     found: list[dict[str, list[str]]] = [{} for _ in answers]
     others = []

@@ -40,6 +40,11 @@ class NextStep(NamedTuple):
     def cost(self) -> str:
         return "" if np.isnan(self.seconds) else f"about {duration(self.seconds)}"
 
+    @property
+    def summary(self) -> str:
+        """The advice with its cost; a colon before the command, if there is one."""
+        return f"{self.advice}{f' ({self.cost})' if self.cost else ''}{':' if self.command else '.'}"
+
 
 class _Change(NamedTuple):
     """A change to a sweep; `units`: the trainings that it adds to each study, in times of one training there."""
@@ -49,9 +54,7 @@ class _Change(NamedTuple):
     units: Mapping[Key, float]
 
 
-def next_step(
-    studies: Sequence[StudyData], steps: pd.DataFrame, limits: pd.DataFrame, cost: pd.DataFrame
-) -> NextStep:
+def next_step(studies: Sequence[StudyData], steps: pd.DataFrame, limits: pd.DataFrame, cost: pd.DataFrame) -> NextStep:
     """The next step for one workload and goal.
 
     Arguments:
@@ -71,7 +74,9 @@ def next_step(
     known = _known(steps)
     if any(study.imported for study in studies):
         return NextStep(known, "")
-    change = _unfinished(studies) or _missed(studies, steps) or _larger(studies, steps, limits) or _finer(studies, steps)
+    change = (
+        _unfinished(studies) or _missed(studies, steps) or _larger(studies, steps, limits) or _finer(studies, steps)
+    )
     return NextStep(known, change.advice, command(studies, change.overrides), _seconds(studies, change.units, cost))
 
 
@@ -138,7 +143,9 @@ def _finer(studies: Sequence[StudyData], steps: pd.DataFrame) -> _Change:
         "added": "tune for one more round",
         "trials": f"search with {value} trials instead of {search['trials']}",
     }
-    return _Change(words[key], dict([override(search["sampler"], key, value)]), dict.fromkeys(map(_key, studies), added))
+    return _Change(
+        words[key], dict([override(search["sampler"], key, value)]), dict.fromkeys(map(_key, studies), added)
+    )
 
 
 def _key(study: StudyData) -> Key:
@@ -179,6 +186,7 @@ def _seconds(studies: Sequence[StudyData], units: Mapping[Key, float], cost: pd.
     """The time of these trainings, at the mean of those on file; NaN if none was timed."""
     times = (cost["seconds_training"] + cost["seconds_evaluation"].fillna(0)) / cost["trials"].replace(0, np.nan)
     each = dict(zip(cost[STUDY].itertuples(index=False, name=None), times, strict=True))
-    usual = times.mean()
+    usual = float(times.mean())
     workers = max((run.get("workers") or 1 for study in studies for run in study.provenance[-1:]), default=1)
-    return float(sum(count * (s if not np.isnan(s := each.get(key, usual)) else usual) for key, count in units.items()) / workers)
+    seconds = {key: usual if np.isnan(mine := each.get(key, usual)) else mine for key in units}
+    return sum(count * seconds[key] for key, count in units.items()) / workers
