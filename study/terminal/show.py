@@ -72,9 +72,9 @@ def _side_by_side(part: pd.DataFrame) -> Iterator[Table]:
 
 
 def _steps(row: Mapping[str, Any], interval: bool) -> str:
-    if row.get("seeds") and math.isfinite(row["tuned_steps"]):
-        return _with_fresh_seeds(row) if interval else number(row["tuned_steps"])
-    return _steps_or_why_not(row)
+    if not row.get("seeds"):
+        return _steps_or_why_not(row)
+    return number(row["tuned_steps"]) if math.isfinite(row["tuned_steps"]) and not interval else _with_fresh_seeds(row)
 
 
 def _fewest_steps(curve: pd.DataFrame) -> Iterator[Table]:

@@ -253,13 +253,16 @@ def test_what_is_left_out_is_told_where_nothing_can_be_advised(sweep, advise):
 
 
 @pytest.mark.slow
-def test_the_terminal_tells_the_heaviest_warnings_and_what_diverged(sweep, says):
-    said = says("report", sweep({8: [400] * 2, 16: ["bad"] * 2, 32: [None] * 2, 64: []}))
+def test_the_terminal_folds_the_notes_and_tells_what_diverged(sweep, says):
+    folder = sweep({8: [400] * 2, 16: ["bad"] * 2, 32: [None] * 2, 64: []})
+    said = says("report", folder)
     assert "16 diverged 0 2" in said
     assert "32 > 2,000" in said
-    assert "Warning: tiny, momentum, batch size 64: no trial has finished yet" in said
-    assert said.count("Warning: ") == 3
-    assert "more warning" in said
+    [count] = re.findall(r"(\d+) notes in the report; study report RESULTS --notes prints them.", said)
+    said = says("report", folder, "--notes")
+    assert "Note: tiny, momentum, batch size 64: no trial has finished yet" in said
+    assert said.count("Note: ") == int(count) > 3
+    assert "--notes prints" not in said
 
 
 @pytest.mark.slow

@@ -101,7 +101,11 @@ def _to(critical: Limit) -> str:
 
 
 def _tie(known: Sequence[Limit]) -> str:
-    return f"{listed(each.name for each in known)} tie: they scale to {listed(map(_to, known))}"
+    """Curves that are not shown to differ. Where a limit is a bound or its interval is open, that alone is no tie."""
+    if all(each.certain for each in known):
+        return f"{listed(each.name for each in known)} tie: they scale to {listed(map(_to, known))}"
+    first, *others = known
+    return ", ".join([f"{first.name} scales to {_to(first)}", *(f"{each.name} to {_to(each)}" for each in others)])
 
 
 def _faster(pairs: pd.DataFrame) -> str:

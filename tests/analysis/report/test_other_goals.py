@@ -49,7 +49,7 @@ def test_other_goals_have_a_folder_of_their_own(results, one_figure, goals, slug
         before = content(results)
     assert main(["report", str(results), *(word for goal in goals for word in ("--goal", goal))]) == 0
     place = results / "goals" / slug
-    assert f"Report: {place}/report.html" in capsys.readouterr().out
+    assert f"Report: {(place / 'report.html').as_uri()}" in capsys.readouterr().out
     steps = pd.read_csv(place / "tables/steps_to_result.csv")
     assert {f"{row.goal_metric} < {row.goal_threshold:g}" for row in steps.itertuples()} == {
         str(Goal.parse(goal)) for goal in goals

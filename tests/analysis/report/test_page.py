@@ -17,6 +17,10 @@ from analysis.counting import Goal
 from analysis.figures import FIGURES, charts, formats
 from analysis.load import load_study
 from analysis.report import build, methods
+from analysis.report.answer import Answer
+from analysis.report.answer.next_step import NextStep
+from analysis.report.answer.rows import Row
+from analysis.report.answer.values import UNKNOWN, Value
 from analysis.report.page import ReportData, page, write_report, write_tables
 from analysis.tables import answers as analysis_searches
 from analysis.tables import fits, transfer
@@ -176,6 +180,57 @@ def test_order_conclusion_warnings_figures_tables_provenance(text):
     assert places == sorted(places)
 
 
+def answered(**changes):
+    """A report with an answer: a finding, a row and a next step."""
+    row = Row("Nesterov", Value("200", "150 to 250", "at batch size 8"), Value("≥ 64"), Value("8", "4 to 16"), UNKNOWN)
+    known = NextStep("Steps are known within a factor of 1.3", "train more seeds", "study sweep search.reruns=8", 12.0)
+    curve = "digits with nesterov to validation error < 0.05"
+    said = ["digits to validation error < 0.05: all tie.", f"{curve}: steps fall.", "Budget: 9 steps."]
+    warnings = ["digits, nesterov, batch size 8: few trials.", "digits, nesterov: noisy."]
+    answer = Answer("digits", "validation error < 0.05", ["nesterov"], "Nesterov scales to 8", "It leads.", [row], known)
+    return replace(report(), sentences=said, warnings=warnings, answers=[answer], **changes)
+
+
+def test_the_first_screen_is_the_answer():
+    text = shown(answered())
+    body = text.partition("<body>")[2]
+    said = ["<h1>Nesterov scales to 8", 'id="figure-1"', "<svg", "Figure 1.", "<b>200</b>", "150 to 250", "≥ 64", "It leads."]
+    said += ["Steps are known within a factor of 1.3.", "train more seeds (about 12 s):", "study sweep search.reruns=8"]
+    said += ["2 notes", "few trials.", "<h2>Findings", "Steps fall.", "Budget: 9 steps.", "Figure 2.", "Table 1."]
+    places = [body.index(words) for words in said]
+    assert places == sorted(places)
+    assert body.count("Figure 1.") == body.count('id="figure-1"') == 1
+    assert "<title>Digits</title>" in text
+    assert '<meta property="og:title" content="Nesterov scales to 8">' in text
+    folded = re.search(r'<details class="notes" id="notes"><summary>2 notes</summary>(.*?)</details>', text, re.DOTALL)
+    assert re.findall("<li>(.*)</li>", folded[1]) == ["nesterov, batch size 8: few trials.", "nesterov: noisy."]
+
+
+def test_each_of_several_answers_has_its_panel_and_heading():
+    one = answered().answers[0]
+    steps = pd.concat([tables("digits")[0], tables("other")[0]])
+    other = one._replace(workload="other", title="Nothing scales", next=None, rows=[])
+    data = answered(tables=made_of(steps, *tables()[1:]))
+    text = page(replace(data, answers=[one, other]), drawn(data.tables))
+    assert "<h1>Digits" in text
+    headings = re.findall(r"<h2>(.*?)<a", text)
+    assert headings[:3] == ["Nesterov scales to 8", "Nothing scales", "Findings"]
+    assert re.findall(r'<svg role="img" aria-label="Steps to result: (\w+)', text) == ["digits", "other"]
+    assert text.count("few trials.") == 1
+    Page(text)
+
+
+def test_contents_headings_figures_and_tables_have_links():
+    read = Page(shown(answered()))
+    contents = ["findings", "figures", "tables", "provenance", "methods"]
+    assert [f"#{name}" for name in contents] == read.references[: len(contents)]
+    for name in (*contents, "figure-2", "table-1"):
+        assert name in read.ids
+        assert read.references.count(f"#{name}") >= 1
+    assert len(read.ids) == len(set(read.ids))
+    assert {reference.removeprefix("#") for reference in read.references} <= set(read.ids)
+
+
 def test_every_study_is_in_the_tables_and_numbers_are_for_people():
     rows = Page(page(report(optimizers=("sgd", "nesterov")))).rows
     for optimizer in ("sgd", "nesterov"):
@@ -273,7 +328,7 @@ def test_figures_beyond_what_a_page_holds_are_links(limit, value, monkeypatch):
     linked = re.findall(r'<a href="figures/([^"]+)\.svg">', text)
     assert linked
     assert "Further figures are in separate files" in text
-    assert len(linked) + text.count("<figure><div") + text.count('<figure class="wide"><div') == len(figures)
+    assert len(linked) + len(re.findall(r'<figure id="figure-\d+"', text)) == len(figures)
 
 
 def test_kinds_that_are_missing_say_what_they_need(text):

@@ -145,5 +145,5 @@ def test_a_sweep_and_its_report_in_folders_of_odd_names(name, tmp_path, monkeypa
     for verb in ("report", "status"):
         assert main([verb, str(results)]) == 0
     assert main(["export", str(results), str(tmp_path / f"csv {name}"), "--format", "csv"]) == 0
-    assert said.getvalue().count(f"Report: {results}/report.html") == 2
+    assert said.getvalue().count(f"Report: {(results / 'report.html').as_uri()}") == 2
     assert f"Exported: {tmp_path}/csv {name}" in said.getvalue()

@@ -1,0 +1,84 @@
+"""The page in a browser: at every width and in both colour schemes the answer is on the first screen."""
+
+import html
+import json
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from analysis.report.build import build
+
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+PUBLISHED = Path(__file__).parents[3] / "results/published"
+QUIET = "--headless --no-sandbox --disable-gpu --no-first-run --disable-background-networking --disable-sync"
+QUIET += " --disable-component-update --hide-scrollbars --enable-logging=stderr --virtual-time-budget=2000"
+SIZES = {1400: 900, 800: 1000, 390: 844}
+FRAME = '<body style="margin:0"><iframe id="frame" style="border:0;width:{w}px;height:{h}px"></iframe><p id="said"></p>\n'
+FRAME += '<script>onmessage = event => {{ said.textContent = event.data; }}; frame.src = "report.html";</script></body>'
+MEASURE = """<script>
+addEventListener("load", () => {
+  const box = each => each.getBoundingClientRect();
+  const spans = [...document.querySelectorAll("main > section")].map(section => {
+    const parts = [...section.querySelectorAll("p, td, svg, li, pre, dd, figcaption, summary")].map(box)
+      .filter(each => each.width > 0);
+    return [section.id, Math.min(...parts.map(each => each.left)), Math.max(...parts.map(each => each.right))];
+  });
+  const first = document.querySelector(".first svg"), heading = document.querySelector("h1");
+  document.querySelector("thead button").click();
+  parent.postMessage(JSON.stringify({
+    wide: document.documentElement.scrollWidth, inner: innerWidth, spans,
+    heading: box(heading).bottom, figure: [box(first).top, box(first).bottom, box(first).width],
+    answers: [...document.querySelectorAll(".answers tbody tr")].map(row => box(row).bottom),
+    sorted: document.querySelector("thead button").parentElement.getAttribute("aria-sort"),
+    paper: getComputedStyle(document.body).backgroundColor, ink: getComputedStyle(document.body).color,
+  }), "*");
+});
+</script>"""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A report on the digits that measures itself, for a frame of any width."""
+    folder = tmp_path_factory.mktemp("page")
+    build([PUBLISHED / "mlp_digits"], folder)
+    page = folder / "report.html"
+    page.write_text(page.read_text().replace("</body>", f"{MEASURE}</body>"))
+    return folder
+
+
+def seen(folder, width, dark):
+    """(measurements, what the browser logged) of the page in a frame of this width."""
+    (folder / "frame.html").write_text(FRAME.format(w=width, h=SIZES[width]))
+    scheme = ["--force-dark-mode", "--blink-settings=preferredColorScheme=0"] if dark else []
+    command = [CHROMIUM, *QUIET.split(), *scheme, f"--user-data-dir={folder / 'chrome'}", f"--window-size={width},900"]
+    done = subprocess.run(
+        [*command, "--dump-dom", (folder / "frame.html").as_uri()], capture_output=True, text=True, timeout=120
+    )
+    said = re.search(r'<p id="said">(.*?)</p>', done.stdout)
+    assert said and said[1], done.stderr[-2000:]
+    return json.loads(html.unescape(said[1])), [line for line in done.stderr.splitlines() if "CONSOLE" in line]
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium")
+@pytest.mark.parametrize(("width", "dark"), [(1400, False), (800, False), (390, False), (390, True)])
+def test_the_first_screen(folder, width, dark):
+    found, logged = seen(folder, width, dark)
+    assert logged == []
+    assert found["inner"] == width
+    assert found["wide"] <= width
+    assert found["heading"] < SIZES[width] / 3
+    top, bottom, wide = found["figure"]
+    assert top < SIZES[width] / 3
+    assert bottom < SIZES[width]
+    assert wide > 0.4 * width
+    assert found["sorted"] == "ascending"
+    light = sum(map(int, re.findall(r"\d+", found["paper"])[:3])) > sum(map(int, re.findall(r"\d+", found["ink"])[:3]))
+    assert light is not dark
+    if width == 1400:
+        assert max(found["answers"]) < SIZES[width]
+        for name, left, right in found["spans"]:
+            assert right - left > 0.6 * width, name
