@@ -14,6 +14,7 @@ and batch_size, which `y` is drawn against.
 ('digits', 'training steps to validation error < 0.05', ['sgd', 'perfect scaling'])
 """
 
+import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -128,7 +129,9 @@ def log_axes(
     ax.set_yscale("log", base=2)
     ax.set(xlim=x_limits, ylim=y_limits, xlabel=xlabel)
     # Break a long label: the axis is too short for it.
-    ax.set_ylabel(ylabel if len(ylabel) <= 42 else ylabel.replace(" to ", " to\n", 1))
+    most = round(14 * ax.bbox.height / ax.figure.dpi)
+    broken = ylabel.replace(" to ", " to\n", 1) if most >= 28 else textwrap.fill(ylabel, most)
+    ax.set_ylabel(ylabel if len(ylabel) <= most else broken)
     for axis, values in ((ax.xaxis, x_ticks), (ax.yaxis, y_ticks)):
         axis.set_major_locator(FixedLocator(values))
         labels = [f"{v:,}" if isinstance(v, int) else f"{v:g}" for v in values]
@@ -291,7 +294,7 @@ def draw(panel: Callable[[Axes], None], small: bool = False, total: float | None
     width, height = (3.0, 2.3) if small else (4.0, 3.0)
     left, right, above, below = 1.08, 0.12, 0.5, 0.6  # inches, like all lengths here
     if total is not None:
-        height *= (total - left - right) / width
+        height *= max(0.6, (total - left - right) / width)
         width = total - left - right
     with style():
         figure = Figure(figsize=(left + width + right, above + height + below))
@@ -302,7 +305,8 @@ def draw(panel: Callable[[Axes], None], small: bool = False, total: float | None
         ticks = 0.16 + 0.073 * max(map(len, getattr(ax.yaxis.get_major_formatter(), "seq", [])), default=6)
         ax.xaxis.set_label_coords(0.5, -0.32 / height)
         ax.yaxis.set_label_coords(-max(0.6, ticks) / width, 0.5)
-        left = max(left, ticks + 0.4) if total is None else ticks + 0.4
+        lines = ax.get_ylabel().count("\n")
+        left = max(left, ticks + 0.4) if total is None else ticks + 0.25 + 0.16 * lines
         width = width if total is None else total - left - right
         if (key := ax.get_legend()) is not None:
             below += key.get_window_extent().height / figure.dpi + 0.05

@@ -113,7 +113,8 @@ def test_a_curve_without_a_critical_batch_size_says_what_it_shows(curve, useful,
     limits = limits_of({"momentum": NONE, "sgd": SGD}, {"momentum": useful})
     found = finding(steps_of({"momentum": curve, "sgd": FALLING}), limits, pairs_of())
     assert found.title == f"SGD scales to 37 (31 to 43); {said}"
-    [row, _] = rows(steps_of({"momentum": curve, "sgd": FALLING}), limits, pd.DataFrame())
+    nothing = pd.DataFrame(columns=["optimizer", "batch_size", "steps_to_goal", "learning_rate"])
+    [row, _] = rows(steps_of({"momentum": curve, "sgd": FALLING}), limits, nothing)
     assert (row.steps == UNKNOWN) == (said == "Momentum did not reach the goal")
 
 
