@@ -129,8 +129,8 @@ def log_axes(
     ax.set_yscale("log", base=2)
     ax.set(xlim=x_limits, ylim=y_limits, xlabel=xlabel)
     # Break a long label: the axis is too short for it.
-    most = round(14 * ax.bbox.height / ax.figure.dpi)
-    broken = ylabel.replace(" to ", " to\n", 1) if most >= 28 else textwrap.fill(ylabel, most)
+    most = min(42, round(20 * ax.bbox.height / ax.figure.dpi))
+    broken = ylabel.replace(" to ", " to\n", 1) if most == 42 else textwrap.fill(ylabel, most)
     ax.set_ylabel(ylabel if len(ylabel) <= most else broken)
     for axis, values in ((ax.xaxis, x_ticks), (ax.yaxis, y_ticks)):
         axis.set_major_locator(FixedLocator(values))
