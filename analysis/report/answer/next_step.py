@@ -127,7 +127,8 @@ def _larger(studies: Sequence[StudyData], steps: pd.DataFrame, limits: pd.DataFr
     sizes = [each * largest for each in times]
     advice = f"sweep batch sizes {listed(sizes)}, because steps still fall at {largest:,}"
     units = {study.key: sum(times) * float(trainings(_search(study))) for study in mine}
-    return _Change(advice, {"batch_size": ",".join(map(str, sizes)), "optimizer": ",".join(still)}, units)
+    some = {"optimizer": ",".join(still)} if len(still) < steps["optimizer"].nunique() else {}
+    return _Change(advice, {"batch_size": ",".join(map(str, sizes)), **some}, units)
 
 
 def _finer(studies: Sequence[StudyData], steps: pd.DataFrame) -> _Change:
@@ -143,13 +144,8 @@ def _finer(studies: Sequence[StudyData], steps: pd.DataFrame) -> _Change:
         "added": "tune for one more round",
         "trials": f"search with {value} trials instead of {search['trials']}",
     }
-    return _Change(
-        words[key], dict([override(search["sampler"], key, value)]), dict.fromkeys(map(_key, studies), added)
-    )
-
-
-def _key(study: StudyData) -> Key:
-    return study.key
+    units = {study.key: float(added) for study in studies}
+    return _Change(words[key], dict([override(search["sampler"], key, value)]), units)
 
 
 def _search(study: StudyData) -> dict[str, Any]:
@@ -176,8 +172,8 @@ def command(studies: Sequence[StudyData], overrides: Mapping[str, Any]) -> str:
         return ""
     if len({run["command"] for study in studies for run in study.provenance[-1:] if "command" in run}) > 1:
         sizes, optimizers = sorted({s.batch_size for s in studies}), dict.fromkeys(s.optimizer for s in studies)
-        everything = {"optimizer": ",".join(optimizers), "batch_size": ",".join(map(str, sizes))}
-        overrides = everything | dict(overrides)
+        named = {"optimizer": ",".join(optimizers)} if len(optimizers) > 1 else {}
+        overrides = {**named, "batch_size": ",".join(map(str, sizes)), **overrides}
     kept = [word for word in words if word.partition("=")[0] not in overrides]
     return shlex.join([*kept, *(f"{key}={value}" for key, value in overrides.items())])
 
