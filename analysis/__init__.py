@@ -37,6 +37,8 @@ The modules, in the order of the data:
     advice                  the batch size, devices and accumulation steps to train with
     figures                 tables -> axes: `figures.FIGURES` names every drawing
     report                  tables, figures, findings and warnings -> one page
+        answer              its first screen: the finding, a row for each optimizer, what to run next
+        take                for other documents: LaTeX tables, a citation with a hash of the measurements
     result                  all of these for a script or notebook: frames, findings and figures of results folders
     labels                  numbers, durations and goals as text
     export                  tables for other programs, and the layout that Shallue et al. released
