@@ -26,12 +26,13 @@ MODELLED: Any = {"linestyle": (0, (7, 2.5)), "linewidth": 1.2, "alpha": 0.85, "z
 COSTS = ("all", "low", "high", "fewest", "curve", "model")
 CONSTRAINED: Any = {"linewidth": 3.5, "alpha": 0.25, "zorder": 1.5}
 SMALL: Any = {"marker": "_", "markersize": 7, "linestyle": "none", "zorder": 3}
-CRITICAL, ACROSS = "critical_batch_size_mccandlish", "critical batch size, 95 %"
+CRITICAL, PROPORTIONAL = "critical_batch_size_mccandlish", "perfect_scaling_limit"
+ACROSS = "critical batch size, 95 %"
 INTERVAL_ACROSS: Any = {"marker": "|", "markersize": 5, "linewidth": 1.2, "zorder": 4}
 NUMBER: Any = {"fontsize": 8.5, "fontweight": "bold", "zorder": 5}
 LIMITS: dict[str, tuple[str, Any]] = {
     CRITICAL: ("critical batch size", {**canvas.DOTTED, "linestyle": "-"}),
-    "perfect_scaling_limit": ("perfect-scaling limit", canvas.DOTTED),
+    PROPORTIONAL: ("perfect-scaling limit", canvas.DOTTED),
     "maximum_useful_batch_size": ("maximum useful batch size", {**canvas.DOTTED, "linestyle": (0, (4, 1, 1, 1))}),
 }
 TUNED_LINE: Any = {"marker": "o", **canvas.LINE}
@@ -198,7 +199,7 @@ def _draw_limits(
         ax.plot([limit.estimate] * 2, [bottom, height], **style, **look)
         if limit.estimate_bound in "<>":
             ax.plot([limit.estimate], [bottom], limit.estimate_bound, markersize=6, clip_on=False, zorder=5, **style)
-        elif side:
+        elif side and limit.definition != PROPORTIONAL:  # where curves still lie on one another
             _write(ax, limit.estimate, height, colour, side)
         notes[f"{label}: {BOUNDS[limit.estimate_bound]}{number(limit.estimate)}" if aside is None else label] = look
         if limit.definition == CRITICAL and not np.isnan(low := getattr(limit, "estimate_low", np.nan)):

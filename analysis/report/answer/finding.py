@@ -1,5 +1,6 @@
 """The finding of one workload and goal in a line: how far each optimizer scales, or which needs fewer steps."""
 
+import re
 from collections.abc import Sequence
 from itertools import combinations
 from typing import NamedTuple
@@ -44,7 +45,10 @@ def finding(steps: pd.DataFrame, limits: pd.DataFrame, pairs: pd.DataFrame) -> F
         else:
             others.append(_unlimited(optimizer, reached, limits))
     known.sort(key=lambda each: -each.size)
-    scales, compared = _scales(known), without_subject(next(iter(verdicts.sentences(pairs, limits)), ""))
+    compared = without_subject(next(iter(verdicts.sentences(pairs, limits)), ""))
+    for name in {*pairs["a"], *pairs["b"]}:
+        compared = re.sub(rf"(?<![\w.]){re.escape(name)}(?![\w.])", optimizer_text(name), compared)
+    scales = _scales(known)
     if scales or len(known) < 2:
         return Finding("; ".join(filter(None, [scales, *others])), compared)
     faster, tie = _faster(pairs), _tie(known)

@@ -10,7 +10,7 @@ import pytest
 from helpers.made_tables import drawn, errors_at, limits, only, table, trials
 from PIL import Image
 
-from analysis.figures import FIGURES, Files, canvas, charts, draw, formats, save, save_all, ticks
+from analysis.figures import FIGURES, canvas, charts, draw, formats, save, save_all, ticks
 from analysis.tables import fits
 from analysis.tables.best_errors import by_budget
 

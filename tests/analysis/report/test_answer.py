@@ -20,7 +20,6 @@ from analysis.report.answer.headed import headed
 from analysis.report.answer.next_step import command, next_step
 from analysis.report.answer.rows import rows
 from analysis.report.answer.values import CRITICAL, UNKNOWN, USEFUL
-from study.settings import Budget
 
 PUBLISHED = Path(__file__).parents[3] / "results/published"
 NAMES = {"workload": "digits", "goal_metric": "val/classification_error", "goal_threshold": 0.05}
@@ -205,7 +204,11 @@ def test_imported_trials_have_no_next_step():
 @pytest.mark.parametrize(
     ("recorded", "overrides", "expected"),
     [
-        ("python -m study sweep batch_size=8,16 search.trials=4", {"search.trials": 8}, "batch_size=8,16 search.trials=8"),
+        (
+            "python -m study sweep batch_size=8,16 search.trials=4",
+            {"search.trials": 8},
+            "batch_size=8,16 search.trials=8",
+        ),
         ("python -m study sweep 'goal=val/loss < 1'", {"search.reruns": 4}, "'goal=val/loss < 1' search.reruns=4"),
         ("python -m study calibrate", {"search.reruns": 4}, None),
         ("", {}, None),

@@ -16,7 +16,9 @@ PUBLISHED = Path(__file__).parents[3] / "results/published"
 QUIET = "--headless --no-sandbox --disable-gpu --no-first-run --disable-background-networking --disable-sync"
 QUIET += " --disable-component-update --hide-scrollbars --enable-logging=stderr --virtual-time-budget=2000"
 SIZES = {1400: 900, 800: 1000, 390: 844}
-FRAME = '<body style="margin:0"><iframe id="frame" style="border:0;width:{w}px;height:{h}px"></iframe><p id="said"></p>\n'
+FRAME = (
+    '<body style="margin:0"><iframe id="frame" style="border:0;width:{w}px;height:{h}px"></iframe><p id="said"></p>\n'
+)
 FRAME += '<script>onmessage = event => {{ said.textContent = event.data; }}; frame.src = "report.html";</script></body>'
 MEASURE = """<script>
 addEventListener("load", () => {

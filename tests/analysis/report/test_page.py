@@ -187,14 +187,25 @@ def answered(**changes):
     curve = "digits with nesterov to validation error < 0.05"
     said = ["digits to validation error < 0.05: all tie.", f"{curve}: steps fall.", "Budget: 9 steps."]
     warnings = ["digits, nesterov, batch size 8: few trials.", "digits, nesterov: noisy."]
-    answer = Answer("digits", "validation error < 0.05", ["nesterov"], "Nesterov scales to 8", "It leads.", [row], known)
+    answer = Answer(
+        "digits", "validation error < 0.05", ["nesterov"], "Nesterov scales to 8", "It leads.", [row], known
+    )
     return replace(report(), sentences=said, warnings=warnings, answers=[answer], **changes)
 
 
 def test_the_first_screen_is_the_answer():
     text = shown(answered())
     body = text.partition("<body>")[2]
-    said = ["<h1>Nesterov scales to 8", 'id="figure-1"', "<svg", "Figure 1.", "<b>200</b>", "150 to 250", "≥ 64", "It leads."]
+    said = [
+        "<h1>Nesterov scales to 8",
+        'id="figure-1"',
+        "<svg",
+        "Figure 1.",
+        "<b>200</b>",
+        "150 to 250",
+        "<b>≥ 64</b>",
+        "It leads.",
+    ]
     said += ["Steps are known within a factor of 1.3.", "train more seeds (about 12 s):", "study sweep search.reruns=8"]
     said += ["2 notes", "few trials.", "<h2>Findings", "Steps fall.", "Budget: 9 steps.", "Figure 2.", "Table 1."]
     places = [body.index(words) for words in said]

@@ -17,6 +17,7 @@ from analysis.report.html_tables import shown
 from analysis.report.page import write_latex
 from analysis.report.take.citation import VERIFY, citation, content_hash
 from analysis.report.take.latex import MOST_ROWS, escaped, latex
+from analysis.tables import fits
 
 PUBLISHED = Path(__file__).parents[3] / "results/published/mlp_digits"
 
@@ -36,7 +37,9 @@ def test_special_characters_are_written_out(text, expected):
 
 
 def test_a_table_has_the_rules_of_booktabs_and_a_cell_for_each_column():
-    text = latex("Steps.", [("batch size", True), ("steps", True), ("of", False)], [["8", "1,725", "a&b"], ["64", "–", ""]])
+    text = latex(
+        "Steps.", [("batch size", True), ("steps", True), ("of", False)], [["8", "1,725", "a&b"], ["64", "–", ""]]
+    )
     assert re.findall(r"\\(\w+rule)", text) == ["toprule", "midrule", "bottomrule"]
     assert r"\begin{tabular}{rrl}" in text
     rows = [line for line in text.splitlines() if line.endswith(r"\\")]
@@ -71,7 +74,9 @@ def test_a_pdf_has_a_page_for_each_panel_and_fonts_for_tex(tmp_path, width):
 @pytest.mark.parametrize("name", ["steps_to_result", "best_learning_rate", "time_and_examples"])
 def test_nothing_leaves_a_narrow_figure(name):
     steps = pd.concat([table("sgd", missed=(256,)), table("nesterov", workload="digits")])
-    for figure in figures.draw(only(name, {"steps_to_result": steps, "scaling": limits(), "fits": pd.DataFrame()}), 3.25):
+    for figure in figures.draw(
+        only(name, {"steps_to_result": steps, "scaling": limits(), "fits": fits.table(steps)}), 3.25
+    ):
         figure.draw_without_rendering()
         [ax] = figure.axes
         assert figure.get_size_inches()[0] == pytest.approx(3.25)
