@@ -154,7 +154,7 @@ def read(results: Sequence[Path | str], asked: Asked = Asked()) -> ReportData:
         raise LoadError(" ".join(refused))
     derived = tables(made, begun, asked)
     judged = derived["steps_to_result"], derived["scaling"], derived["compare"]
-    found, title = answer.answers(studies, derived), _title(derived["steps_to_result"])
+    answered, title = answer.answers(studies, derived), _title(derived["steps_to_result"])
     return ReportData(
         title=title,
         sentences=findings.sentences(begun, derived, asked.goals),
@@ -170,7 +170,7 @@ def read(results: Sequence[Path | str], asked: Asked = Asked()) -> ReportData:
         tables=derived,
         studies=[provenance(study) for study in made],
         command=_command(made),
-        answers=found,
+        answers=answered,
         citation=citation.citation(title, results, made, _command(made)),
     )
 

@@ -45,14 +45,23 @@ def finding(steps: pd.DataFrame, limits: pd.DataFrame, pairs: pd.DataFrame) -> F
         else:
             others.append(_unlimited(optimizer, reached, limits))
     known.sort(key=lambda each: -each.size)
-    compared = without_subject(next(iter(verdicts.sentences(pairs, limits)), ""))
-    for name in {*pairs["a"], *pairs["b"]}:
-        compared = re.sub(rf"(?<![\w.]){re.escape(name)}(?![\w.])", optimizer_text(name), compared)
-    scales = _scales(known)
+    scales, compared = _scales(known), _compared(pairs, limits)
     if scales or len(known) < 2:
         return Finding("; ".join(filter(None, [scales, *others])), compared)
     faster, tie = _faster(pairs), _tie(known)
     return Finding("; ".join([faster or tie, *others]), f"{tie}." if faster else compared)
+
+
+def _compared(pairs: pd.DataFrame, limits: pd.DataFrame) -> str:
+    """What is shown about the pair that differs most over a range of batch sizes; else about the first."""
+    ranged = pairs[pairs["kind"].isin(verdicts.RANGES) & pairs["shown"].astype(bool)]
+    if len(ranged):
+        most = ranged.loc[ranged["ratio"].map(lambda ratio: abs(np.log(ratio)) if ratio > 0 else np.inf).idxmax()]
+        pairs = pairs[(pairs["a"] == most["a"]) & (pairs["b"] == most["b"])]
+    said = without_subject(next(iter(verdicts.sentences(pairs, limits)), ""))
+    for name in {*pairs["a"], *pairs["b"]}:
+        said = re.sub(rf"(?<![\w.]){re.escape(name)}(?![\w.])", optimizer_text(name), said)
+    return said
 
 
 def without_subject(sentence: str) -> str:

@@ -29,16 +29,18 @@ class NextStep(NamedTuple):
         advice: what to add to the measurements and why; empty if they were imported.
         command: continues the sweep so; empty if no command is on record.
         seconds: the time that this takes at the pace of the trials on file; NaN if it is unknown.
+        provided: what this time assumes; may be empty.
     """
 
     known: str
     advice: str
     command: str = ""
     seconds: float = np.nan
+    provided: str = ""
 
     @property
     def cost(self) -> str:
-        return "" if np.isnan(self.seconds) else f"about {duration(self.seconds)}"
+        return "" if np.isnan(self.seconds) else f"about {duration(self.seconds)}{self.provided}"
 
     @property
     def summary(self) -> str:
@@ -52,6 +54,7 @@ class _Change(NamedTuple):
     advice: str
     overrides: Mapping[str, Any]
     units: Mapping[Key, float]
+    provided: str = ""
 
 
 def next_step(studies: Sequence[StudyData], steps: pd.DataFrame, limits: pd.DataFrame, cost: pd.DataFrame) -> NextStep:
@@ -77,7 +80,8 @@ def next_step(studies: Sequence[StudyData], steps: pd.DataFrame, limits: pd.Data
     change = (
         _unfinished(studies) or _missed(studies, steps) or _larger(studies, steps, limits) or _finer(studies, steps)
     )
-    return NextStep(known, change.advice, command(studies, change.overrides), _seconds(studies, change.units, cost))
+    seconds = _seconds(studies, change.units, cost)
+    return NextStep(known, change.advice, command(studies, change.overrides), seconds, change.provided)
 
 
 def _known(steps: pd.DataFrame) -> str:
@@ -128,7 +132,7 @@ def _larger(studies: Sequence[StudyData], steps: pd.DataFrame, limits: pd.DataFr
     advice = f"sweep batch sizes {listed(sizes)}, because steps still fall at {largest:,}"
     units = {study.key: sum(times) * float(trainings(_search(study))) for study in mine}
     some = {"optimizer": ",".join(still)} if len(still) < steps["optimizer"].nunique() else {}
-    return _Change(advice, {"batch_size": ",".join(map(str, sizes)), **some}, units)
+    return _Change(advice, {"batch_size": ",".join(map(str, sizes)), **some}, units, " if the steps fall no further")
 
 
 def _finer(studies: Sequence[StudyData], steps: pd.DataFrame) -> _Change:

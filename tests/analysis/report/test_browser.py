@@ -60,7 +60,7 @@ def seen(folder, width, dark):
         [*command, "--dump-dom", (folder / "frame.html").as_uri()], capture_output=True, text=True, timeout=120
     )
     said = re.search(r'<p id="said">(.*?)</p>', done.stdout)
-    assert said and said[1], done.stderr[-2000:]
+    assert said is not None, done.stderr[-2000:]
     return json.loads(html.unescape(said[1])), [line for line in done.stderr.splitlines() if "CONSOLE" in line]
 
 
