@@ -306,7 +306,7 @@ def draw(panel: Callable[[Axes], None], small: bool = False, total: float | None
         ax.xaxis.set_label_coords(0.5, -0.32 / height)
         ax.yaxis.set_label_coords(-max(0.6, ticks) / width, 0.5)
         lines = ax.get_ylabel().count("\n")
-        left = max(left, ticks + 0.4) if total is None else ticks + 0.3 + 0.17 * lines
+        left = max(left, ticks + 0.4) if total is None else max(0.6, ticks) + 0.22 + 0.17 * lines
         width = width if total is None else total - left - right
         if (key := ax.get_legend()) is not None:
             below += key.get_window_extent().height / figure.dpi + 0.05
