@@ -276,7 +276,12 @@ def legend(ax: Axes, lines: Sequence[Any], notes: Mapping[str, Any]) -> None:
 
 @contextmanager
 def style() -> Iterator[None]:
-    """Matplotlib's defaults with STYLE: a user's matplotlibrc, such as `text.usetex: True`, changes no figure."""
+    """Matplotlib's defaults with STYLE: a user's matplotlibrc, such as `text.usetex: True`, changes no figure.
+
+    >>> with style():
+    ...     matplotlib.rcParams["svg.fonttype"]
+    'none'
+    """
     with matplotlib.rc_context():
         matplotlib.rcdefaults()
         matplotlib.rcParams.update(STYLE)

@@ -14,7 +14,7 @@ from analysis.labels import OPTIMIZERS, listed, optimizer_text
 from analysis.report.answer.values import CRITICAL, USEFUL, Limit, curves, limit, size
 
 SEVERAL = 3
-"""From so many optimizers on, a title names the two that differ most."""
+"""The number of optimizers from which a title names only the two that differ most."""
 
 
 class Finding(NamedTuple):
@@ -74,7 +74,11 @@ def without_subject(sentence: str) -> str:
 
 
 def begun(text: str) -> str:
-    """A text that begins a sentence: with a capital, or with the name of an optimizer as it is written."""
+    """A text that begins a sentence: with a capital, or with the name of an optimizer as it is written.
+
+    >>> begun("steps fall"), begun("sgd is slow")
+    ('Steps fall', 'SGD is slow')
+    """
     first, space, rest = text.partition(" ")
     return (optimizer_text(first) if first in OPTIMIZERS else first[:1].upper() + first[1:]) + space + rest
 

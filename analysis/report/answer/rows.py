@@ -62,7 +62,7 @@ def rows(steps: pd.DataFrame, limits: pd.DataFrame, trials: pd.DataFrame) -> lis
     steps 11 (8.61 to 14.1) at batch size 1,024
     useful ≥ 1,024 (above 170)
     critical 62 (46 to 84)
-    learning_rate 0.255 (0.255 to 0.446) at batch size 1,024
+    learning_rate 0.503 at batch size 1,024
     """
     found = []
     for optimizer, curve in curves(steps):

@@ -98,6 +98,11 @@ def curves(steps: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:
 
     Arguments:
         steps: the rows of one workload and goal, from `analysis.estimates.tuned.table`.
+
+    >>> for optimizer, curve in curves(pd.read_csv(f"{published}/tables/steps_to_result.csv")):
+    ...     print(optimizer, curve["point"].tolist()[:3], steps_value(best(curve)))
+    momentum [628.0, 390.0, 233.0] 11 (8.61 to 14.1) at batch size 1,024
+    sgd [628.0, 390.0, 212.0] 18 (14.9 to 21.8) at batch size 512
     """
     return [
         (str(key[1]), curve.sort_values("batch_size").assign(point=_points(curve.sort_values("batch_size"))))
@@ -112,13 +117,21 @@ def _points(curve: pd.DataFrame) -> np.ndarray:
 
 
 def best(curve: pd.DataFrame) -> pd.Series | None:
-    """The batch size with the fewest steps, the smaller of two that are equal; None if none reached the goal."""
+    """The batch size with the fewest steps, the smaller of two that are equal; None if none reached the goal.
+
+    >>> best(pd.DataFrame({"batch_size": [8, 16, 32], "point": [20.0, 9.0, 9.0]}))["batch_size"].item()
+    16.0
+    """
     known = curve.dropna(subset="point")
     return known.loc[known["point"].idxmin()] if len(known) else None
 
 
 def steps_value(row: pd.Series) -> Value:
-    """The steps of one batch size, with the interval of the tuned optimum if there are fresh seeds."""
+    """The steps of one batch size, with the interval of the tuned optimum if there are fresh seeds.
+
+    >>> print(steps_value(pd.Series({"point": 9.0, "batch_size": 16, "tuned_low": 7.0, "read_from": "search"})))
+    9 at batch size 16
+    """
     low, high = (row.get(f"optimum_{end}", np.nan) for end in ("low", "high"))
     if pd.isna(low):
         low, high = (row.get(f"tuned_{end}", np.nan) for end in ("low", "high"))

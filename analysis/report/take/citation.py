@@ -88,7 +88,11 @@ def _digests(paths: Iterable[Path]) -> Iterable[tuple[Path, str]]:
 
 
 def content_hash(results: Path, made: Iterable[StudyData]) -> str:
-    """One SHA-256 of all measurements in a results folder: what VERIFY prints there."""
+    """One SHA-256 of all measurements in a results folder: what VERIFY prints there.
+
+    >>> len(content_hash(Path(published), [study]))
+    64
+    """
     found = {path: digest for study in made for path, digest in digests(study) if results in path.parents}
     lines = {path.relative_to(results).as_posix(): digest for path, digest in found.items()}
     text = "".join(f"{digest}  {path}\n" for path, digest in sorted(lines.items(), key=lambda item: item[0].encode()))
