@@ -52,7 +52,7 @@ def report_arguments(verb: argparse.ArgumentParser) -> None:
         metavar="SHARE",
         help="of the best error that a larger batch size may cost at a fixed number of examples; default: 0.01",
     )
-    verb.add_argument("--notes", action="store_true", help="print the warnings, which else are in the report alone")
+    verb.add_argument("--notes", action="store_true", help="print the warnings in full; default: only how many there are")
     verb.add_argument(
         "--figures",
         default="svg,png",
