@@ -67,7 +67,7 @@ def write(results: Path, number: int, wanted: int) -> None:
     curve, position = divmod(number, BATCH_SIZES)
     model = f"model_{curve // len(OPTIMIZERS)}"
     study = Study(
-        {"_target_": "made.Up", "name": model, "dataset": "made_up", "train_examples": 50_000, "model": model},
+        {"_target_": "made.Up", "name": model, "dataset": "made_up", "train_examples": 100_000, "model": model},
         optimizer=OPTIMIZERS[curve % len(OPTIMIZERS)],
         schedule="constant",
         batch_size=2**position,

@@ -27,7 +27,7 @@ def against_budget(ax: Axes, table: pd.DataFrame) -> None:
     ('best validation cross entropy', ['batch size 1', 'batch size 4'])
     """
     sizes = canvas.evenly(sorted(table["batch_size"].unique()))
-    shown, zeros = _above_zero(table[table["batch_size"].isin(sizes)])
+    shown, zeros = above_zero(table[table["batch_size"].isin(sizes)])
     label = f"best {metric_text(table['goal_metric'].iloc[0])}"
     log_axes(ax, shown["step"], shown["error"], "training steps", label, powers_of_two, round_decimals)
     heading(ax, str(table["workload"].iloc[0]), f"{table['optimizer'].iloc[0]}{zeros}")
@@ -36,7 +36,7 @@ def against_budget(ax: Axes, table: pd.DataFrame) -> None:
         rows = shown[shown["batch_size"] == size].sort_values("step")
         look: Any = {"drawstyle": "steps-post", "color": colour, "label": f"batch size {size:,}", "linewidth": 1.6}
         lines += ax.plot(rows["step"], rows["error"], **look)
-    _linear_if_negative(ax, shown)
+    linear_if_negative(ax, shown)
     canvas.legend(ax, lines, {})
 
 
@@ -50,7 +50,7 @@ def against_batch_size(ax: Axes, table: pd.DataFrame) -> None:
     '10,000 examples (8.4 epochs)'
     """
     unit = table["unit"].iloc[0]
-    table, zeros = _above_zero(table)
+    table, zeros = above_zero(table)
     label = f"best {metric_text(table['goal_metric'].iloc[0])}"
     log_axes(ax, table["batch_size"], table["error"], "batch size (examples)", label, yticks=round_decimals)
     budgets = sorted(table["budget"].unique())
@@ -65,7 +65,7 @@ def against_batch_size(ax: Axes, table: pd.DataFrame) -> None:
         if unit == "examples" and np.isfinite(epochs):
             words += f" ({epochs:{',.0f' if epochs >= 10 else '.2g'}} epochs)"
         lines += ax.plot(rows["batch_size"], rows["error"], marker=marker, color=colour, label=words, **LINE)
-    _linear_if_negative(ax, table)
+    linear_if_negative(ax, table)
     canvas.legend(ax, lines, {})
 
 
@@ -79,7 +79,7 @@ def at_budget(ax: Axes, table: pd.DataFrame) -> None:
     >>> [line.get_label() for line in ax.lines][:1]
     ['1,000 examples']
     """
-    table, zeros = _above_zero(table)
+    table, zeros = above_zero(table)
     label = f"best {metric_text(table['goal_metric'].iloc[0])}"
     log_axes(ax, table["batch_size"], table["error"], "batch size (examples)", label, yticks=round_decimals)
     near = f"filled: within {percent(table['tolerance'].iloc[0])} of the best"
@@ -99,7 +99,7 @@ def at_budget(ax: Axes, table: pd.DataFrame) -> None:
         for row in known.itertuples():
             ax.plot([row.batch_size] * 2, [row.low, row.high], color=colour, **canvas.BAR)
             bars += 1
-    _linear_if_negative(ax, table)
+    linear_if_negative(ax, table)
     canvas.legend(ax, lines, {"95 % interval": canvas.BAR} if bars else {})
 
 
@@ -113,7 +113,7 @@ def label_smoothing(ax: Axes, table: pd.DataFrame) -> None:
     ('label smoothing', 'batch size 64')
     """
     sizes = canvas.evenly(sorted(table["batch_size"].unique()))
-    shown, zeros = _above_zero(table[table["batch_size"].isin(sizes) & np.isfinite(table["error"])])
+    shown, zeros = above_zero(table[table["batch_size"].isin(sizes) & np.isfinite(table["error"])])
     label = f"best {metric_text(table['goal_metric'].iloc[0])}"
     log_axes(ax, shown["label_smoothing"] + 1, shown["error"], "label smoothing", label, yticks=round_decimals)
     heading(ax, str(table["workload"].iloc[0]), f"{table['optimizer'].iloc[0]}{zeros}")
@@ -123,18 +123,29 @@ def label_smoothing(ax: Axes, table: pd.DataFrame) -> None:
         label = f"batch size {size:,}"
         lines += ax.plot(rows["label_smoothing"], rows["error"], "o-", color=colour, label=label, **LINE)
     canvas.linear(ax, "x")
-    _linear_if_negative(ax, shown)
+    linear_if_negative(ax, shown)
     canvas.legend(ax, lines, {})
 
 
-def _linear_if_negative(ax: Axes, table: pd.DataFrame) -> None:
-    """Make the error axis linear if some errors are below 0, as log-likelihoods are."""
+def linear_if_negative(ax: Axes, table: pd.DataFrame) -> None:
+    """Make the error axis linear if some errors are below 0, as log-likelihoods are.
+
+    >>> _ = ax.loglog([1, 2], [3, 2])
+    >>> linear_if_negative(ax, pd.DataFrame({"error": [0.1, 0.2]}))
+    >>> ax.get_yscale()
+    'log'
+    """
     if (table["error"] < 0).any():
         canvas.linear(ax, "y")
 
 
-def _above_zero(table: pd.DataFrame) -> tuple[pd.DataFrame, str]:
-    """(the table with errors of 0, which a log axis cannot show, at half the least positive error; a note about it)."""
+def above_zero(table: pd.DataFrame) -> tuple[pd.DataFrame, str]:
+    """(the table with errors of 0, which a log axis cannot show, at half the least positive error; a note about it).
+
+    >>> table, note = above_zero(pd.DataFrame({"error": [0.0, 0.2]}))
+    >>> table["error"].tolist(), note
+    ([0.1, 0.2], '; 0 drawn at 0.1')
+    """
     error = table["error"]
     if not (error == 0).any() or (error < 0).any():  # with negative errors the axis is linear
         return table, ""

@@ -6,7 +6,7 @@ from typing import Any
 
 import pandas as pd
 
-from analysis.figures import best_errors, scaling, transfer, tuning
+from analysis.figures import best_errors, learning_curves, scaling, transfer, tuning
 from analysis.figures.canvas import evenly
 from analysis.load import CURVE, GOAL
 
@@ -279,6 +279,20 @@ FIGURES: dict[str, Drawing] = {
         f"a learning rate and a momentum, and {FULL_BUDGETS}; one of them reached the goal",
         rows=_of_unit("steps"),
         **MAP,
+    ),
+    "learning_curves": Drawing(
+        "Learning curves",
+        "The goal's metric of each trial against training steps, at the smallest, a middle and the largest batch size. "
+        "Bold: the trial that gave S(B). Blue: reached the goal; grey: did not; crosses: diverged. Of more than 20 "
+        "trials, the best, the worst and evenly spaced ranks between are drawn. Errors above twice the range of the "
+        "trials that reached the goal are cut off.",
+        learning_curves.learning_curves,
+        "a trial with a measured error",
+        table="learning_curves",
+        rows=_three_batch_sizes,
+        figure=CURVE,
+        panel=("batch_size",),
+        small=True,
     ),
     "along_axes": Drawing(
         "Every trial, along each parameter",

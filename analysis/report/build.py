@@ -15,17 +15,28 @@ from analysis.estimates import at_budget, by_goal, landscape, limits, pairs, spl
 from analysis.labels import goal_text, listed
 from analysis.load import GOAL, STUDY, LoadError, StudyData, folders, load_study
 from analysis.parallel import spread
-from analysis.report import answer, findings, other_goals, warnings
+from analysis.report import answer, explorer, findings, other_goals, warnings
 from analysis.report.html_tables import sections
 from analysis.report.page import Files, ReportData, link_section, write_latex, write_report, write_tables
 from analysis.report.take import citation
-from analysis.tables import answers, audits, best_errors, compare, relative, scaling, steps_to_result, transfer, trials
+from analysis.tables import (
+    answers,
+    audits,
+    best_errors,
+    compare,
+    learning_curves,
+    relative,
+    scaling,
+    steps_to_result,
+    transfer,
+    trials,
+)
 from analysis.tables.steps_to_result import answerable, refusals
 
 MANY_STUDIES = 100
 PAIRS = {"compare": "optimizer", "compare_workloads": "workload"}
 """Table of comparisons -> the column in which a pair differs."""
-ONLY_DRAWN = ("axes", "maps", "budgets", "smoothing", "seconds")
+ONLY_DRAWN = ("axes", "maps", "budgets", "smoothing", "seconds", "learning_curves")
 """Tables that are drawn but not written: they rearrange others, or hold times, which are written to cost.csv alone."""
 
 
@@ -39,6 +50,7 @@ class Asked:
         normalise_at: batch size at which workloads are set to 1 where they are compared (`tables.relative.table`).
         tolerance: share of the best error that a larger batch size may cost (`estimates.at_budget.table`).
         files: the formats of the figures, and the width of PDFs.
+        static: leave the explorer out of the page.
     """
 
     goals: Sequence[Goal] = ()
@@ -46,6 +58,7 @@ class Asked:
     normalise_at: int | None = None
     tolerance: float = at_budget.TOLERANCE
     files: figures.Files = figures.USUAL
+    static: bool = False
 
     @property
     def readings(self) -> Sequence[Goal | None]:
@@ -83,12 +96,13 @@ def build(results: Sequence[Path | str], output: Path | str, asked: Asked = Aske
         main = other_goals.main_folder(output, asked.goals)
         links = other_goals.links(output) if main is None else [other_goals.BACK]
         data = replace(data, links=links, files=_files(asked, again, output if main is None else None, results))
+        data = data if asked.static else replace(data, explorer=explorer.block(data.tables))
         tables = sections(data.tables)
         write_latex(output, tables)
         drawn = figures.save_all(figures.charts(data.tables), output / "figures", asked.files)
         write_report(output, data, drawn, tables)
         if main is not None:
-            _link_from_main(results, main)
+            _link_from_main(results, main, asked.static)
     except OSError as error:
         raise LoadError(
             f"cannot write {error.filename or output}: {error.strerror or error}; the measurements are safe. Make room"
@@ -123,10 +137,10 @@ def place(results: Sequence[Path | str], output: Path | str, asked: Asked) -> Pa
     return other_goals.folder(output, asked.goals) if own and asked.goals else output
 
 
-def _link_from_main(results: Sequence[Path | str], main: Path) -> None:
+def _link_from_main(results: Sequence[Path | str], main: Path, static: bool) -> None:
     """Link reports on other goals from the page of the main report; build that one if it is not there or too old."""
     if not other_goals.relink(main / "report.html", link_section(other_goals.links(main))):
-        build(results, main)
+        build(results, main, Asked(static=static))
 
 
 def read(results: Sequence[Path | str], asked: Asked = Asked()) -> ReportData:
@@ -205,6 +219,7 @@ def _reduced(folder: Path, goals: Sequence[Goal | None]) -> StudyData:
             audits.noise(study, goal)
             if study.branch.rerun is None:
                 landscape.trials(study, goal)
+                learning_curves.curves(study, goal)
         if study.branch.rerun is None:
             by_goal.errors(study)
         if not study.imported and study.ran_under.runs_whole_budget:
@@ -264,11 +279,13 @@ def tables(made: Sequence[StudyData], studies: Sequence[StudyData], asked: Asked
 
 
 def _of_searches(studies: Sequence[StudyData], steps: pd.DataFrame, asked: Asked) -> dict[str, pd.DataFrame]:
-    """How well the searches did, and what they say beyond the goal: of the studies' own goals, not of `asked` ones."""
+    """How well the searches did, and what they say beyond the goal; critical batch sizes by goal only without `asked`
+    goals."""
     return {
         "split": split.table(steps),
         "critical_by_goal": by_goal.table([] if asked.goals else studies),
         "tunability": landscape.table(studies, asked.readings),
+        "learning_curves": learning_curves.learning_curves(studies, asked.readings),
     }
 
 

@@ -61,6 +61,7 @@ class ReportData:
         links: to reports on other goals, or back to the main one.
         answers: the first screen: one for each workload and goal, in the order of the panels of figure 1.
         citation, files: None without results folders.
+        explorer: its section as HTML (Markup of `analysis.report.explorer.block`); empty without it.
     """
 
     title: str
@@ -73,6 +74,7 @@ class ReportData:
     answers: Sequence[Answer] = ()
     citation: Citation | None = None
     files: Files | None = None
+    explorer: str = ""
 
     @property
     def heading(self) -> str:

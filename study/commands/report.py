@@ -52,7 +52,9 @@ def report_arguments(verb: argparse.ArgumentParser) -> None:
         metavar="SHARE",
         help="of the best error that a larger batch size may cost at a fixed number of examples; default: 0.01",
     )
-    verb.add_argument("--notes", action="store_true", help="print the warnings in full; default: only how many there are")
+    verb.add_argument(
+        "--notes", action="store_true", help="print the warnings in full; default: only how many there are"
+    )
     verb.add_argument(
         "--figures",
         default="svg,png",
@@ -61,6 +63,7 @@ def report_arguments(verb: argparse.ArgumentParser) -> None:
     )
     verb.add_argument("--width", type=float, metavar="INCHES", help="of the pages of a PDF, such as a column's 3.25")
     verb.add_argument("--normalise-at", type=int, metavar="B", help="where compared workloads have relative steps 1")
+    verb.add_argument("--static", action="store_true", help="without the explorer: a page with no script but sorting")
     verb.add_argument("--json", action="store_true", help="one object, see docs/reference/json.md")
 
 
@@ -123,7 +126,8 @@ def report(options: argparse.Namespace, console: Console) -> None:
         output = folder(output, goals)
     if not 0 <= options.tolerance < math.inf:
         raise UsageError(f"--tolerance must be at least 0, such as 0.01, but got {options.tolerance:g}.")
-    asked = Asked(tuple(goals), options.base_batch_size, options.normalise_at, options.tolerance, _files(options))
+    read_as = tuple(goals), options.base_batch_size, options.normalise_at, options.tolerance
+    asked = Asked(*read_as, _files(options), options.static)
     shown = Console(quiet=True) if options.json else console
     data, page = write_report(options.results, output, shown, asked, options.notes)
     if options.json:

@@ -1,0 +1,185 @@
+"""The data of the explorer: trials and learning curves of every study, rounded and thinned to the size of a page.
+
+Shapes: T trials of a study, best first; G steps at which any of them has a point; P tuned parameters.
+"""
+
+from collections.abc import Hashable, Mapping, Sequence
+from math import isfinite
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from analysis.labels import goal_text, metric_text
+from analysis.load import GOAL
+from analysis.tables.learning_curves import KEY, STATES, ranked, spaced, states
+
+MOST_TRIALS, MOST_POINTS = 10_000, 200_000
+"""About the most trials, and points of learning curves, on a page (about 2 MB)."""
+LEAST_TRIALS, LEAST_POINTS = 10, 12
+"""However many studies there are, each has as many trials, and each trial as many points, if they were measured."""
+DIGITS, PARAMETER_DIGITS = 3, 6
+Tables = Mapping[str, pd.DataFrame]
+Groups = dict[Hashable, pd.DataFrame]
+
+
+def payload(tables: Tables) -> dict[str, Any]:
+    """What the explorer shows: panels (workload and goal) of optimizers, of studies.
+
+    Returns:
+        panels, and counts of trials: `shown` and `all`. For the entries of a study see `of_study`.
+
+    >>> from analysis.report.build import Asked, tables
+    >>> data = payload(tables([study], [study], Asked()))
+    >>> data["counts"], [(panel["goal"], panel["optimizers"][0]["name"]) for panel in data["panels"]]
+    ({'shown': 20, 'all': 20}, [('validation cross entropy < 0.2', 'sgd')])
+    """
+    curves = tables.get("learning_curves")
+    if curves is None or curves.empty:
+        return {"panels": [], "counts": {"shown": 0, "all": 0}}
+    by_study: Groups = dict(iter(curves.groupby(KEY, sort=False)))
+    trials: Groups = dict(iter(tables["trials"].groupby(KEY, sort=False)))
+    most = share(len(by_study), max(rows["trial"].nunique() for rows in by_study.values()))
+    panels = []
+    for key, steps in tables["steps_to_result"].groupby(["workload", *GOAL], sort=False):
+        optimizers = []
+        for name, rows in steps.groupby("optimizer", sort=False):
+            parameters = _parameters(tables, str(key[0]), str(name))
+            found = []
+            for row in rows.to_dict("records"):
+                at = key[0], name, row["batch_size"], *key[1:]
+                if at in by_study:
+                    found.append(of_study(row, trials[at], by_study[at], parameters, most))
+            if found:
+                optimizers.append({"name": name, "parameters": parameters, "studies": found})
+        if optimizers:
+            about = {"workload": key[0], "metric": metric_text(key[1]), "threshold": key[2]}
+            panels.append({**about, "goal": goal_text(key[1], key[2]), "optimizers": optimizers})
+    studies = [each for panel in panels for optimizer in panel["optimizers"] for each in optimizer["studies"]]
+    counts = {"shown": sum(len(each["trial"]) for each in studies), "all": sum(each["trials"] for each in studies)}
+    return {"panels": panels, "counts": counts}
+
+
+def share(studies: int, trials: int) -> tuple[int, int]:
+    """(the most trials of each study, the most points of each trial) on a page.
+
+    Arguments:
+        trials: the most that any study has.
+
+    >>> share(22, 20), share(454, 60)
+    ((20, 454), (22, 20))
+    """
+    each = min(trials, max(LEAST_TRIALS, MOST_TRIALS // studies))
+    return each, max(LEAST_POINTS, MOST_POINTS // (studies * each))
+
+
+def _parameters(tables: Tables, workload: str, optimizer: str) -> list[dict[str, str]]:
+    """Name and scale of each parameter that trials of an optimizer have, the learning rate first."""
+    trials, axes = tables["trials"], tables["axes"]
+    mine = trials[(trials["workload"] == workload) & (trials["optimizer"] == optimizer)]
+    names = [name for name in list(mine.columns[mine.columns.get_loc("stopping") + 1 :]) if mine[name].notna().any()]
+    here = axes[(axes["workload"] == workload) & (axes["optimizer"] == optimizer)].drop_duplicates("parameter")
+    scales = dict(zip(here["parameter"], here["scale"], strict=True))
+    usual = {name: "names" if isinstance(mine[name].dropna().iloc[0], str) else "linear" for name in names}
+    return [{"name": name, "scale": scales.get(name, usual[name])} for name in names]
+
+
+def of_study(
+    row: Mapping[str, Any], trials: pd.DataFrame, curves: pd.DataFrame, parameters: list[dict[str, str]], most: tuple
+) -> dict[str, Any]:
+    """One study: its answer, its trials as columns, and their learning curves.
+
+    Arguments:
+        row: of `steps_to_result`.
+        trials, curves: its rows of `trials` and `learning_curves`.
+        most: (trials, points of a trial), from `share`.
+
+    Returns:
+        batch_size; steps (None if the goal was not reached); budget (steps); best (trial, or None); trials (the number
+        of counted ones); every (k, if curves have every k-th evaluation); columns [T]: trial, state (position in
+        STATES), end, steps_to_goal, error (the least); values [P][T]; grid [G]: the steps at which curves have points,
+        each as the difference from the one before; curves [T]: positions in the grid (None for 0, 1, ...) and errors.
+
+    >>> from analysis.tables import learning_curves, steps_to_result, trials
+    >>> curves, rate = learning_curves.learning_curves([study]), [{"name": "learning_rate", "scale": "log"}]
+    >>> found = of_study(steps_to_result.row(study), trials.trials([study]), curves, rate, (3, 12))
+    >>> {name: found[name] for name in ("steps", "best", "trials", "trial", "state", "steps_to_goal", "error")}
+    ... # doctest: +NORMALIZE_WHITESPACE
+    {'steps': 21, 'best': 1, 'trials': 20, 'trial': [1, 7, 9], 'state': [0, 1, 1], 'steps_to_goal': [21, None, None],
+     'error': [0.0593, 0.289, 2.3]}
+    """
+    drawn = _by_trial(curves)
+    order = ranked(trials[trials["trial"].isin(list(drawn))].set_index("trial"))
+    order = order.iloc[spaced(len(order), most[0])]
+    grid, every = thinned([drawn[trial][0] for trial in order.index], most[1], whole(row["steps_to_result"]))
+    return {
+        "batch_size": int(row["batch_size"]),
+        "steps": whole(row["steps_to_result"]),
+        "budget": int(row["train_steps"]),
+        "best": whole(row["trial"]),
+        "trials": int(curves["trials"].iloc[0]),
+        "every": int(curves["every"].iloc[0]) * every,
+        "trial": order.index.tolist(),
+        "state": [STATES.index(state) for state in states(order)],
+        "end": [int(end) for end in order["end"]],
+        "steps_to_goal": [whole(steps) for steps in order["steps_to_goal"]],
+        "error": [short(error) for error in order["least_error"]],
+        "values": [[short(value, PARAMETER_DIGITS) for value in order[each["name"]]] for each in parameters],
+        "grid": np.diff(grid, prepend=0).tolist(),
+        "curves": [_on(grid, *drawn[trial]) for trial in order.index],
+    }
+
+
+def _by_trial(curves: pd.DataFrame) -> dict[int, tuple[np.ndarray, np.ndarray]]:
+    """Trial -> (its steps, its errors); the rows of a trial are together."""
+    trials = curves["trial"].to_numpy()
+    firsts = np.flatnonzero(np.diff(trials)) + 1
+    steps, errors = (np.split(curves[name].to_numpy(), firsts) for name in ("step", "error"))
+    return dict(zip(trials[[0, *firsts]].tolist(), zip(steps, errors, strict=True), strict=True))
+
+
+def thinned(steps: Sequence[np.ndarray], most: int, goal: int | None) -> tuple[np.ndarray, int]:
+    """(the steps to show, k): every k-th step, so that no curve has many more than `most`; also its last, and `goal`.
+
+    Arguments:
+        steps: of the points of each curve.
+        goal: the step at which the best trial reached the goal.
+
+    >>> grid, every = thinned([np.array([1, 2, 3, 4, 5, 6]), np.array([1, 2])], most=2, goal=4)
+    >>> grid.tolist(), every
+    ([1, 2, 4, 6], 3)
+    """
+    grid = np.unique(np.concatenate(steps))
+    every = -(-max(map(len, steps)) // most)
+    kept = (np.arange(len(grid)) % every == 0) | np.isin(grid, [-1 if goal is None else goal, *(s[-1] for s in steps)])
+    return grid[kept], every
+
+
+def _on(grid: np.ndarray, steps: np.ndarray, errors: np.ndarray) -> list[list | None]:
+    """[positions in the grid, errors] of a curve; None for the positions 0, 1, 2, ..."""
+    kept = np.isin(steps, grid)
+    at = np.searchsorted(grid, steps[kept])
+    return [None if at[-1] == len(at) - 1 else at.tolist(), [short(error) for error in errors[kept].tolist()]]
+
+
+def short(value: Any, digits: int = DIGITS) -> float | int | str | None:
+    """A number rounded to these digits, a whole one as such; None for a missing or infinite one; a name as it is.
+
+    >>> short(0.123456), short(12.0), short(float("inf")), short("cosine"), short(123456)
+    (0.123, 12, None, 'cosine', 123000)
+    """
+    if isinstance(value, str):
+        return value
+    if pd.isna(value) or not isfinite(value):
+        return None
+    number = float(f"{value:.{digits}g}")
+    return int(number) if number.is_integer() and abs(number) < 1e15 else number
+
+
+def whole(value: Any) -> int | None:
+    """A whole number; None for a missing one.
+
+    >>> whole(21.0), whole(pd.NA)
+    (21, None)
+    """
+    return None if pd.isna(value) else int(value)

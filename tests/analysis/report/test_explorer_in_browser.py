@@ -1,0 +1,219 @@
+"""The explorer in Chromium: mouse and keyboard, widths and colour schemes; no error, no request, no need of scripts."""
+
+import json
+from math import log10
+from pathlib import Path
+
+import pytest
+from helpers.browser import CHROMIUM, Browser
+
+from analysis.load import load_study
+from analysis.report import explorer
+from analysis.report.build import Asked, tables
+from analysis.report.explorer.data import payload
+from analysis.report.page import ReportData, write_report
+
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium")]
+STUDIES = Path(__file__).parents[3] / "results/published/mlp_digits/studies/mlp_digits"
+SIZES = (16, 64, 256)
+ROWS = "[...document.querySelectorAll('[data-part=trials] tbody tr')]"
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """(the page of six studies, the data of its explorer)."""
+    studies = [load_study(STUDIES / name / str(size)) for name in ("momentum", "sgd") for size in SIZES]
+    found = tables(studies, studies, Asked())
+    report = ReportData("Digits", ["It scales."], [], {}, [], "", explorer=explorer.block(found))
+    return write_report(tmp_path_factory.mktemp("page"), report), payload(found)["panels"][0]
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory):
+    browser = Browser(tmp_path_factory.mktemp("chrome"))
+    yield browser
+    browser.close()
+
+
+@pytest.fixture
+def page(made, browser):
+    """The page at 1,400 px; in the end, nothing was logged and nothing but the page was asked for."""
+    browser.open(made[0])
+    yield browser
+    assert browser.problems == []
+    assert browser.requests == [made[0].as_uri()]
+
+
+def part(name, rest=""):
+    return f"document.querySelector('[data-part={name}]'){rest}"
+
+
+def box(page, name, inside=".u-over"):
+    """Left, top, width and height of the plotting area of a chart, scrolled into view."""
+    page.ask(part(name, ".scrollIntoView({block: 'center'})"))
+    rect = part(name, f".querySelector('{inside}').getBoundingClientRect()")
+    return page.ask(f"(({{ left, top, width, height }}) => [left, top, width, height])({rect})")
+
+
+def share(value, values):
+    """The place of a value on a logarithmic axis with 5 % of room at both ends."""
+    low, high = log10(min(values)), log10(max(values))
+    return (log10(value) - low + 0.05 * (high - low)) / (1.1 * (high - low))
+
+
+def at_point(page, panel, optimizer, size):
+    """Where a point of S(B) stands on the screen."""
+    studies = [study for each in panel["optimizers"] for study in each["studies"]]
+    [mine] = [each for each in panel["optimizers"] if each["name"] == optimizer]
+    [steps] = [study["steps"] for study in mine["studies"] if study["batch_size"] == size]
+    left, top, width, height = box(page, "scaling")
+    x, y = share(size, SIZES), share(steps, [study["steps"] for study in studies])
+    return left + x * width, top + (1 - y) * height, steps
+
+
+def trials_shown(page):
+    return page.ask(f"{ROWS}.map(row => Number(row.dataset.trial))")
+
+
+def study_of(panel, optimizer, size):
+    [mine] = [each for each in panel["optimizers"] if each["name"] == optimizer]
+    return next(study for study in mine["studies"] if study["batch_size"] == size)
+
+
+def test_a_point_of_s_of_b_shows_its_trials(page, made):
+    for optimizer, size in (("sgd", 64), ("momentum", 256)):
+        x, y, steps = at_point(page, made[1], optimizer, size)
+        page.mouse("Moved", x + 3, y - 3)
+        assert page.ask(part("about", ".textContent")).startswith(f"{optimizer}, batch size {size}: 20 trials.")
+        assert page.ask(part("tip", ".textContent")) == f"{optimizer}, batch size {size}\n{steps} steps"
+        assert page.ask(part("study", ".selectedOptions[0].textContent")) == f"{optimizer}, {size}"
+        assert trials_shown(page) == study_of(made[1], optimizer, size)["trial"]
+        assert page.ask(f"{ROWS}.map(row => row.className)")[0] == "best"
+
+
+def test_a_click_keeps_a_batch_size(page, made):
+    x, y, _ = at_point(page, made[1], "sgd", 64)
+    page.click(x, y)
+    x, y, _ = at_point(page, made[1], "momentum", 256)
+    page.mouse("Moved", x, y)
+    assert page.ask(part("said", ".textContent")).startswith("sgd, batch size 64.")
+    page.click(x, y)
+    assert page.ask(part("said", ".textContent")).startswith("momentum, batch size 256.")
+
+
+@pytest.mark.parametrize("name", ["curves", "parallel", "map"])
+def test_a_trial_is_found_in_all_charts_and_in_the_table(page, name):
+    left, top, width, height = box(page, name)
+    before = page.ask(part("curves", ".querySelector('canvas').toDataURL()"))
+    for step in range(1, 60):
+        page.mouse("Moved", left + width * (step * 0.37 % 1), top + height * (step * 0.23 % 1))
+        if page.ask(part("tip", ".hidden")) is False:
+            break
+    said = page.ask(part("tip", ".textContent"))
+    [found] = page.ask(f"{ROWS}.filter(row => row.className.includes('found')).map(row => row.dataset.trial)")
+    assert said.startswith((f"Trial {found}:", f"Trial {found}, the fewest steps:"))
+    assert page.ask(part("curves", ".querySelector('canvas').toDataURL()")) != before
+    page.mouse("Moved", 1, 1)
+    assert page.ask(part("tip", ".hidden")) is True
+
+
+def test_conditions_and_outcomes_filter_the_trials(page, made):
+    study = study_of(made[1], "momentum", 64)
+    page.ask(part("filter", ".focus()"))
+    page.type("learning_rate > 0.01, error < 0.15")
+    rates = study["values"][0]
+    kept = [
+        t for t, rate, error in zip(study["trial"], rates, study["error"], strict=True) if rate > 0.01 and error < 0.15
+    ]
+    assert 0 < len(kept) < len(rates)
+    assert trials_shown(page) == kept
+    page.ask(part("filter", ".select()"))
+    page.type("speed > 1")
+    assert "must be a condition such as error < 0.1" in page.ask(part("refusal", ".textContent"))
+    page.ask(part("filter", ".select()"))
+    page.type("outcome = reached")
+    assert page.ask(part("refusal", ".textContent")) == ""
+    reached = [trial for trial, state in zip(study["trial"], study["state"], strict=True) if state == 0]
+    assert trials_shown(page) == reached
+    page.ask(part("states", ".querySelector('button').click()"))
+    assert page.ask(part("states", ".querySelector('button').getAttribute('aria-pressed')")) == "false"
+    assert trials_shown(page) == []
+
+
+def test_an_optimizer_can_be_hidden(page):
+    picture = part("scaling", ".querySelector('canvas').toDataURL()")
+    before = page.ask(picture)
+    page.ask(part("optimizers", ".querySelectorAll('button')[1].click()"))
+    assert page.ask(part("optimizers", ".querySelectorAll('button')[1].getAttribute('aria-pressed')")) == "false"
+    assert page.ask(picture) != before
+    page.ask(part("optimizers", ".querySelectorAll('button')[1].click()"))
+    assert page.ask(picture) == before
+
+
+def test_dragging_along_an_axis_filters(page):
+    left, top, width, height = box(page, "parallel")
+    x = left + width * 0.2 / 3.7  # the first of four axes, from -0.2 to 3.5
+    page.drag((x - 8, top + 0.3 * height), (x + 8, top + 0.6 * height))
+    text = page.ask(part("filter", ".value"))
+    assert text.startswith("learning_rate >= ")
+    low, high = (float(condition.split()[-1]) for condition in text.split(","))
+    rates = page.ask(f"{ROWS}.map(row => Number(row.cells[4].textContent))")
+    assert rates
+    assert all(low * 0.99 <= rate <= high * 1.01 for rate in rates)
+
+
+def test_columns_sort_and_rows_take_the_focus(page, made):
+    study = study_of(made[1], "momentum", 64)
+    head = "document.querySelectorAll('[data-part=trials] thead button')[4]"
+    for order in ("ascending", "descending"):
+        page.ask(f"{head}.click()")
+        assert page.ask(f"{head}.parentElement.getAttribute('aria-sort')") == order
+        by_rate = sorted(zip(study["values"][0], study["trial"], strict=True), reverse=order == "descending")
+        assert trials_shown(page) == [trial for _, trial in by_rate]
+    page.ask(f"{ROWS}[2].focus()")
+    assert page.ask(part("said", ".textContent")).startswith(f"momentum, batch size 64. Trial {by_rate[2][1]}")
+
+
+def test_dragging_zooms_and_a_button_zooms_out(page):
+    picture = part("curves", ".querySelector('canvas').toDataURL()")
+    left, top, width, height = box(page, "curves")
+    page.mouse("Moved", 1, 1)
+    before = page.ask(picture)
+    page.drag((left + 0.4 * width, top + 0.3 * height), (left + 0.8 * width, top + 0.8 * height))
+    page.mouse("Moved", 1, 1)
+    assert page.ask(picture) != before
+    page.ask(part("whole", ".click()"))
+    assert page.ask(picture) == before
+
+
+@pytest.mark.parametrize("dark", [False, True])
+@pytest.mark.parametrize(("width", "columns"), [(1400, 2), (800, 1), (390, 1)])
+def test_every_width_and_colour_scheme(page, made, width, columns, dark):
+    page.open(made[0], width, dark)
+    assert page.ask("document.documentElement.scrollWidth") <= width
+    lefts = page.ask(
+        "[...document.querySelectorAll('#explorer figure')].map(each => each.getBoundingClientRect().left)"
+    )
+    assert len({*lefts}) == columns
+    wide = page.ask(
+        "[...document.querySelectorAll('#explorer canvas')].map(each => each.getBoundingClientRect().width)"
+    )
+    assert len(wide) == 4
+    assert min(wide) > 0.75 * width / columns
+    before = page.ask(part("curves", ".querySelector('canvas').toDataURL()"))
+    page.scheme(not dark)
+    assert page.ask(part("curves", ".querySelector('canvas').toDataURL()")) != before
+
+
+def test_without_scripts_the_section_is_hidden(page, made):
+    page.open(made[0], scripts=False)
+    root = page.tell("DOM.getDocument")["root"]["nodeId"]
+    node = page.tell("DOM.querySelector", nodeId=root, selector="#explorer")["nodeId"]
+    page.tell("CSS.enable")
+    style = page.tell("CSS.getComputedStyleForNode", nodeId=node)["computedStyle"]
+    assert {"name": "display", "value": "none"} in style
+
+
+def test_the_data_are_those_of_the_page(page, made):
+    text = page.ask(part("data", ".textContent"))
+    assert json.loads(text)["panels"] == json.loads(json.dumps([made[1]]))
