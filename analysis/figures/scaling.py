@@ -109,7 +109,8 @@ def _draw_cost(ax: Axes, table: pd.DataFrame, unit: str, each: pd.Series, scalin
         if scaling is not None:
             limits = scaling[scaling["optimizer"] == name]
             aside = 1.6 * (len(lines) - (count + 1) / 2) if count > 1 else None
-            notes |= _draw_limits(ax, rows, limits, colour, aside, _side(table, name))
+            side = _side(table, name) if unit == "training steps" else 0  # beside rising curves there is no room
+            notes |= _draw_limits(ax, rows, limits, colour, aside, side)
     canvas.legend(ax, lines, notes)
 
 

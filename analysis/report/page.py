@@ -202,6 +202,11 @@ class Figure(NamedTuple):
     small: bool
     files: list[tuple[str, str]]
 
+    @property
+    def alone(self) -> bool:
+        """True for one panel: two such figures share a row."""
+        return len(self.panels) == 1
+
 
 class Figures(NamedTuple):
     """The figures on the page, (file name, title) of each linked figure, and (title, needs) of each kind not drawn.
