@@ -307,6 +307,7 @@ def provenance(study: Study, workers: Workers, command: str, shard: Shard) -> di
         "threads_per_worker": 1,
         "engine": "lanes" if fused(study) else "serial",
         "lanes": 1 if study.has_fresh_data else cost.lanes,
+        "compiled": fused(study) and workers.compiles(study),
         "shard": str(shard),
         "tf32": uses_tf32(placement.device, study.precision),
         "cudnn_benchmark": placement.device != "cpu",

@@ -1,7 +1,7 @@
 """The kernels of an update that `torch.compile` has fused, without running or even generating them.
 
-The whole update of lanes (forward, backward, optimizer) is traced to one graph by `make_fx`. Inductor lowers the graph
-for a CPU, its scheduler fuses what it can, and a pass after the fusion reads the groups and ends the compilation. A
+The whole update of lanes (forward, backward, optimizer) is traced to one graph, as `engine.compile` does. Inductor
+lowers it for a CPU, its scheduler fuses what it can, and a pass after the fusion reads the groups and ends there. A
 group is one kernel that reads its inputs and writes its outputs once. A convolution or a product is a group of its own,
 and each of the two gradients of a convolution is one. Inductor copies images to channels-last only for the library that
 computes convolutions on a CPU; these copies are turned off (`layout_optimization`).
@@ -15,7 +15,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
-from unittest import mock
 
 import torch
 from torch import Tensor
@@ -25,14 +24,16 @@ from torch._inductor.dependencies import WeakDep
 from torch._inductor.virtualized import V
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx import GraphModule
-from torch.fx.experimental.proxy_tensor import make_fx
-from torch.utils._pytree import tree_flatten, tree_unflatten
 
+from benchmarks.trace import updates
 from benchmarks.trace.counter import META, PRODUCTS, Kernel
-from benchmarks.trace.updates import LANES, Update, as_a_gpu, started, study_of, traced, trial_of
+from benchmarks.trace.updates import LANES, Update, as_a_gpu, started, study_of, trial_of
 from study.data import trees
 from study.engine.arithmetic import ARITHMETICS
-from study.engine.lanes import Lanes, _loss
+from study.engine.fused.compiled import as_function, traced
+from study.engine.fused.update import of_tensors
+from study.engine.lanes import Lanes
+from study.schedules import OWN
 
 CPU = torch.device("cpu")
 
@@ -43,7 +44,7 @@ class Fused(BaseException):
 
 def compiled(model: str, batch_size: int, optimizer: str, lanes: int = LANES) -> Update:
     """Count the compiled update of the lanes that a GPU would train. The host launches as much as today."""
-    today = traced(model, batch_size, optimizer, lanes=lanes)
+    today = updates.traced(model, batch_size, optimizer, lanes=lanes)
     study, workload = study_of(model, batch_size, optimizer, None)
     assert ARITHMETICS[study.arithmetic].stack is not None
     with as_a_gpu():
@@ -54,22 +55,15 @@ def compiled(model: str, batch_size: int, optimizer: str, lanes: int = LANES) ->
 
 def whole_update(made: Lanes, rows: int) -> tuple[GraphModule, list[Tensor]]:
     """The update as a graph of weights, optimizer state and the arguments of an update, and these tensors."""
-    study, stack, data = made.study, made.stack, made.data
+    study, data = made.study, made.data
     index = torch.zeros(rows * study.batch_size, dtype=torch.int64, device=META)
     scalar = torch.zeros(rows, 1, device=META)
     keys = torch.zeros(rows, made.keyed, dtype=torch.int32, device=META)
-    hyperparameters = dict.fromkeys(study.resolved(trial_of(study).hyperparameters), scalar)
-    batch = trees.leaves(data.gather(index, rows)), trees.leaves(data.gather_targets(index))
-    arguments, shape = tree_flatten((stack.weights, dict(stack.state), *batch, keys, hyperparameters, scalar))
-
-    def update(*given: Tensor) -> Tensor:
-        weights, state, x, y, keys, h, steps = tree_unflatten(list(given), shape)
-        loss = _loss(made.workload, trees.like(data.targets, y), h, rows)
-        with mock.patch.multiple(stack, weights=weights, state=state, views=stack.layout.views(weights), _made=None):
-            return stack.step(rows)(trees.like(data.inputs, x), loss, keys, h, steps)
-
-    with torch.no_grad():
-        return make_fx(update)(*arguments), arguments
+    names = sorted(study.resolved(trial_of(study).hyperparameters).keys() - OWN)
+    batch = [*trees.leaves(data.gather(index, rows)), *trees.leaves(data.gather_targets(index))]
+    update, held = as_function(made.stack, rows, of_tensors(made.workload, data, rows, names))
+    tensors = [*held, *batch, keys, *(scalar.clone() for _ in ("learning rates", "counts", *names))]
+    return traced(update, tensors), tensors
 
 
 def fused(graph: GraphModule, arguments: Sequence[Tensor]) -> list[Kernel]:

@@ -203,6 +203,12 @@ class EngineConfig:
         None,
     )
     loaders: int = key("processes that read streamed data, for training and for evaluation each", 2)
+    compile: Any = key(
+        "compile the update of the trials that train at once, which takes up to some minutes for each batch size; "
+        "`auto`: on a GPU, if the study is much longer than that. The last bits change. A CPU compiles nothing",
+        "auto",
+        values="`auto`, `true`, `false`",
+    )
 
 
 @dataclass

@@ -29,6 +29,7 @@ class Placement:
         lanes: trials that a worker trains at once; None: the fastest number found by timing.
         data_memory: GiB of data that a process may hold on its device; None: a share of the device's memory.
         loaders: reader processes per worker for data that do not fit.
+        compile: whether updates of lanes are compiled; `auto`: on a GPU, if the study is much longer than compiling.
         checkpoint_minutes: minutes between checkpoints of running trials; None: no checkpoints.
 
     Raises:
@@ -42,6 +43,7 @@ class Placement:
     lanes: int | None = None
     data_memory: float | None = None
     loaders: int = 2
+    compile: str | bool = "auto"
     checkpoint_minutes: float | None = 10.0
 
     def __post_init__(self) -> None:
@@ -57,6 +59,8 @@ class Placement:
             raise UsageError(f"engine.data_memory must be a number of GiB of at least 0, but got {self.data_memory}.")
         if self.loaders < 0:
             raise UsageError(f"engine.loaders must be at least 0, but got {self.loaders}.")
+        if self.compile != "auto" and not isinstance(self.compile, bool):
+            raise UsageError(f"engine.compile must be auto, true or false, but got {self.compile!r}.")
         minutes = self.checkpoint_minutes
         if minutes is not None and not (math.isfinite(minutes) and minutes >= 0):
             raise UsageError(
@@ -76,9 +80,14 @@ class Placement:
         """The same with device, workers and devices filled in.
 
         Raises:
-            UsageError: this machine lacks a requested device, or the request contradicts torchrun.
+            UsageError: this machine lacks a requested device, or the request contradicts torchrun or the device.
         """
         device, started = usable(self.device), distributed.launched()
+        if device == "cpu" and self.compile is True:
+            raise UsageError(
+                "engine.compile=true needs a GPU, but got engine.device=cpu, where the bits of a trial depend on its "
+                "configuration alone, and a compiled update has other last bits; leave out engine.compile."
+            )
         devices = _devices(device, self.devices, started)
         if started is not None and self.workers not in (None, 1):
             raise UsageError(

@@ -8,6 +8,10 @@ from typing import Any
 from study.data.hardest import MOST
 from study.records import Study
 
+COMPILED_SECONDS = 600.0
+"""Fewest seconds of training on a worker, at the full budget, for which `engine.compile=auto` compiles the update. A
+compilation takes up to a minute, in which a GPU times its candidates, so it then costs at most a tenth."""
+
 LEAST_EVALUATED = 50
 """Fewer evaluated examples would make errors too noisy to say when a goal is met."""
 
@@ -53,6 +57,10 @@ class Cost:
     def trial(self, study: Study) -> float:
         """Seconds of one trial that runs its whole step budget: an upper bound under early stopping."""
         return study.train_steps * self.step + self.evaluations(study)
+
+    def pays_to_compile(self, study: Study, workers: int) -> bool:
+        """Whether training, by the steps as they were measured, takes much longer than compiling them."""
+        return study.search.trials * study.train_steps * self.step >= COMPILED_SECONDS * workers
 
     def evaluations(self, study: Study, examples: int | None = None) -> float:
         """Seconds of all evaluations of one trial. Those that may end early measure about MOST of the validation set.

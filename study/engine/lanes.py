@@ -10,7 +10,8 @@ n steps of a segment, B examples in a batch.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from operator import itemgetter
 from typing import Any, TypeVar
 
@@ -21,19 +22,20 @@ from study.data import trees
 from study.data.order import Batches
 from study.data.resident import Data, augmentation
 from study.data.trees import Tree
+from study.devices import precision
 from study.devices.memory import out_of_memory, release_cached_memory, sent
 from study.engine import checkpoints
 from study.engine.arithmetic import ARITHMETICS
 from study.engine.checkpoints import Checkpoint
 from study.engine.evaluation import Log, Predict, evaluate, initial_model, timed
-from study.engine.fused.cross_entropy import CrossEntropy, is_cross_entropy
+from study.engine.fused.compiled import Compiled
 from study.engine.fused.cuda_graph import replayed
-from study.engine.fused.layout import Form, Loss, frozen_apart
+from study.engine.fused.layout import Form, frozen_apart
+from study.engine.fused.update import of_tensors
 from study.engine.serial import Proposals
 from study.optimizers.per_parameter import treatments
 from study.records import Curve, Study, Trial
 from study.schedules import OWN
-from study.user_code.weighting import shares, weigher
 from workloads.base import Workload
 from workloads.layers import keyed_layers, layer_key
 
@@ -48,7 +50,13 @@ EVALUATED_TOGETHER = (32, 4, 1)
 
 
 def train(
-    study: Study, workload: Workload, data: Data, proposals: Proposals, heights: Sequence[int], most: int
+    study: Study,
+    workload: Workload,
+    data: Data,
+    proposals: Proposals,
+    heights: Sequence[int],
+    most: int,
+    compiled: bool = False,
 ) -> Iterator[Curve]:
     """Train proposed trials side by side.
 
@@ -58,6 +66,7 @@ def train(
     Arguments:
         heights: admitted stack heights (see `study.engine.lane_count.admitted`), increasing.
         most: number of trials that run at once, at most the greatest height.
+        compiled: compile the update of so many trials.
 
     Raises:
         RuntimeError: out of memory with a single lane.
@@ -66,7 +75,7 @@ def train(
     fused = None
     while True:
         try:
-            fused = Lanes(study, workload, data, heights, most)
+            fused = Lanes(study, workload, data, heights, most, compiled)
             yield from _refilled(fused, proposals, queue)
             return
         except (RuntimeError, MemoryError) as error:
@@ -124,9 +133,21 @@ def enough(heights: Sequence[int], lanes: int) -> list[int]:
 
 
 class Lanes:
-    """The lanes of one study on one device: lane i of `lanes` lives in row i of the stack."""
+    """The lanes of one study on one device: lane i of `lanes` lives in row i of the stack.
 
-    def __init__(self, study: Study, workload: Workload, data: Data, heights: Sequence[int], capacity: int) -> None:
+    Arguments:
+        compiled: compile the update of a full stack; lower ones, at the end of a search, are not worth it.
+    """
+
+    def __init__(
+        self,
+        study: Study,
+        workload: Workload,
+        data: Data,
+        heights: Sequence[int],
+        capacity: int,
+        compiled: bool = False,
+    ) -> None:
         self.study, self.workload, self.data = study, workload, data
         self.heights, self.capacity = heights, capacity
         self.device = data.device
@@ -142,6 +163,8 @@ class Lanes:
         """Number of models and shapes of inputs -> their outputs, replayed from a recording."""
         self._finite: list[bool] = []
         """For each row, whether its trained weights were finite after the latest steps."""
+        compiles = compiled and self.stack.replayable
+        self._compiled_rows = next(height for height in heights if height >= capacity) if compiles else None
 
     def start(self, trial: Trial, model: nn.Module | None = None) -> None:
         """Give the next free row to a trial, with its own initial model or the given one."""
@@ -276,17 +299,12 @@ class Lanes:
         `names`: the hyperparameters that are its last arguments, the same for every lane."""
         if self._updated is None or self._updated[0] != rows:
             self._updated = None  # free the old recording first: each has its own memory
-            # Close over locals, not `self`: no reference cycle.
-            step, workload, inputs, targets = self.stack.step(rows), self.workload, self.data.inputs, self.data.targets
-            first, second = (len(trees.leaves(tree)) for tree in (inputs, targets))
-
-            def update(*arguments: Tensor) -> Tensor:
-                x, y = trees.like(inputs, arguments[:first]), trees.like(targets, arguments[first : first + second])
-                keys, rate, count, *constants = arguments[first + second :]
-                hyperparameters = dict(zip(names, constants, strict=True))
-                loss = _loss(workload, y, hyperparameters, rows)
-                return step(x, loss, keys, hyperparameters | {"learning_rate": rate}, count)
-
+            by = of_tensors(self.workload, self.data, rows, names)
+            if rows == self._compiled_rows:
+                tolerance = precision.TOLERANCE[self.study.precision]
+                update: Callable[..., Tensor] = Compiled(self.stack, rows, by, tolerance)
+            else:
+                update = partial(by, self.stack.step(rows))
             self._updated = rows, replayed(update, self.device, "updates") if self.stack.replayable else update
         return self._updated[1]
 
@@ -346,23 +364,3 @@ def _outputs(form: Callable[[Tensor], Form], like: Tree) -> Callable[..., Tree]:
     Models may write into their copy of the inputs: a replay may find the latest ones in place.
     """
     return lambda weights, *leaves: form(weights).outputs(trees.like(like, [leaf.clone() for leaf in leaves]))
-
-
-def _loss(workload: Workload, targets: Tree, hyperparameters: Mapping[str, Tensor], rows: int) -> Loss:
-    """A function from outputs to the loss of every example [L * B], times its share in the weighted mean of its lane.
-    `hyperparameters` [L, 1] hold each lane's tuned parameters of the loss, among others."""
-    tuned = {
-        name: values.expand(-1, trees.count(targets) // rows).reshape(-1)
-        for name, values in hyperparameters.items()
-        if name in workload.hyperparameters
-    }
-    weigh = weigher(workload)
-    weights = None if weigh is None else shares(weigh(targets), rows)
-    if not tuned and weights is None and is_cross_entropy(workload):
-        return CrossEntropy(targets)
-
-    def losses(outputs: Tree) -> Tensor:
-        found = workload.loss(trees.mapped(lambda tensor: tensor.flatten(0, 1), outputs), targets, **tuned)
-        return found if weights is None else found * weights
-
-    return losses

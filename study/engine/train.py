@@ -17,15 +17,21 @@ from workloads.base import Workload
 
 
 def train(
-    study: Study, workload: Workload, data: Source, proposals: Proposals, heights: Sequence[int], lanes: int
+    study: Study,
+    workload: Workload,
+    data: Source,
+    proposals: Proposals,
+    heights: Sequence[int],
+    lanes: int,
+    compiled: bool = False,
 ) -> Iterator[Curve]:
-    """Train proposed trials in the study's arithmetic. `heights` (admitted stack heights) and `lanes` (trials at
-    once) matter only if it fuses trials."""
+    """Train proposed trials in the study's arithmetic. `heights` (admitted stack heights), `lanes` (trials at once)
+    and `compiled` (whether their update is) matter only if it fuses trials."""
     precision.settle(study.precision)
     if not fused(study):
         return train_serially(study, workload, data, proposals)
     assert isinstance(data, Data)
-    return train_lanes(study, workload, data, proposals, heights, lanes)
+    return train_lanes(study, workload, data, proposals, heights, lanes, compiled)
 
 
 def measure(

@@ -40,6 +40,7 @@ class Train:
         proposals: the first trials, at least one and at most `room`.
         room: number of trials that the worker trains at once: `lanes`, or 1 if each trial has data of its own.
         records: whether updates may be recorded as CUDA graphs.
+        compiled: compile the update of `lanes` trials.
     """
 
     study: Study
@@ -48,6 +49,7 @@ class Train:
     proposals: tuple[Proposal, ...]
     room: int
     records: bool = True
+    compiled: bool = False
 
 
 @dataclass(frozen=True)

@@ -185,12 +185,19 @@ class Workers:
 
     def _order(self, queue: Queue, proposals: tuple[messages.Proposal, ...]) -> messages.Train:
         cost = self.cost_of(queue.study)
-        records = self._may_record(queue.study)
-        return messages.Train(queue.study, cost.heights, cost.lanes, proposals, self._room(queue), records)
+        how = self._room(queue), self._may_record(queue.study), self.compiles(queue.study)
+        return messages.Train(queue.study, cost.heights, cost.lanes, proposals, *how)
 
     def _room(self, queue: Queue) -> int:
         """Number of trials of a search that a worker trains at once."""
         return 1 if queue.study.has_fresh_data else self.cost_of(queue.study).lanes
+
+    def compiles(self, study: Study) -> bool:
+        """Whether the workers compile the update of a study's lanes, by `engine.compile`."""
+        asked = self.placement.compile
+        if self.placement.device == "cpu" or study.has_fresh_data:  # else each of its trials would compile its own
+            return False
+        return self.cost_of(study).pays_to_compile(study, self.count) if asked == "auto" else bool(asked)
 
     def cost_of(self, study: Study) -> Cost:
         """The cost of a trial of a study that `measure` measured."""

@@ -316,7 +316,8 @@ class _Worker:
         from study.engine import train
 
         workload, data = self._load(study)
-        yield from train.train(study, workload, data.shared(team), proposals, order.heights, order.lanes)
+        how = order.heights, order.lanes, order.compiled
+        yield from train.train(study, workload, data.shared(team), proposals, *how)
 
     def _load(self, study: Study) -> tuple[Workload, Source]:
         """The study's workload and data. Loading them releases the data of the workload before, to save memory."""

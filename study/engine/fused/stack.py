@@ -148,8 +148,12 @@ class Stack:
         Only the latest is kept: its layers hold their latest inputs, on a GPU in memory of the recording.
         """
         if self._made is None or self._made[0] != rows:
-            self._made = rows, Step(self, rows)
+            self._made = rows, Step(self, *self.first(rows))
         return self._made[1]
+
+    def first(self, rows: int) -> tuple[Tensor, dict[str, Tensor]]:
+        """Views of the first `rows` rows: weights [l, P], and optimizer state by name."""
+        return self.weights[:rows], {name: tensor[:rows] for name, tensor in self.state.items()}
 
     def refresh(self, row: int, hyperparameters: Values, step: int) -> None:
         """Run the optimizer's `refresh` on a row after its update number `step` (from 1), if it is due."""
@@ -157,15 +161,10 @@ class Stack:
         if not self.optimizer.due(hyperparameters, step):
             return
         for name in self.layout.trained:
-            held = {key: tensor[row] for key, tensor in self.state_of(name).items()}
+            held = {key: tensor[row] for key, tensor in _of_parameter(name, self.state).items()}
             for key, tensor in self.optimizer.refresh(held, hyperparameters, step).items():
                 if tensor is not held[key]:
                     held[key].copy_(tensor)
-
-    def state_of(self, parameter: str) -> dict[str, Tensor]:
-        """The optimizer state of one parameter, for a rule that is not elementwise: name -> [L, ...]."""
-        prefix = f"{parameter}."
-        return {key.removeprefix(prefix): tensor for key, tensor in self.state.items() if key.startswith(prefix)}
 
     def outputs(self, rows: Sequence[int], averaged: bool = False) -> Callable[[Tree], Tree]:
         """A function from inputs [N, ...] to the outputs of the models in these rows [len(rows), N, ...], dropout off.
@@ -205,27 +204,25 @@ class Part(NamedTuple):
 
 
 class Step:
-    """One update of the first l rows of a stack."""
+    """One update of the first l rows of a stack, in place. `weights` [l, P] and `state` are those rows, or copies."""
 
-    def __init__(self, stack: Stack, rows: int) -> None:
-        weights = stack.weights[:rows]
+    def __init__(self, stack: Stack, weights: Tensor, state: Mapping[str, Tensor]) -> None:
         self.form, self.optimizer, self.update_ = stack.form(weights), stack.optimizer, in_place(stack.optimizer)
-        self.average = (stack.state["ema"][:rows], weights) if stack.averages else None
+        self.average = (state["ema"], weights) if stack.averages else None
         self.parts: list[Part] = []
         elementwise, alone = self.optimizer.elementwise, self.form.columns is stack.layout.columns
         treated = list(zip(stack.layout.columns, stack.treatments, strict=True))
         if elementwise and not alone:
             treated = _alike(treated, stack.layout.trained_width)
-        names = stack.layout.trained
+        names, views = stack.layout.trained, stack.layout.views(weights)
         for number, (columns, treatment) in enumerate(treated):
             if elementwise:
                 shaped = weights[:, columns]
-                state = {name: tensor[:rows, columns] for name, tensor in stack.state.items() if name != "ema"}
+                own = {name: tensor[:, columns] for name, tensor in state.items() if name != "ema"}
             else:
-                shaped = stack.views[names[number]][:rows]
-                state = {key: tensor[:rows] for key, tensor in stack.state_of(names[number]).items()}
+                shaped, own = views[names[number]], _of_parameter(names[number], state)
             gradient, within = (number, slice(None)) if alone else (0, columns)
-            self.parts.append(Part(gradient, within, weights[:, columns], shaped, state, treatment))
+            self.parts.append(Part(gradient, within, weights[:, columns], shaped, own, treatment))
 
     def __call__(self, inputs: Tree, loss: Loss, keys: Tensor, hyperparameters: Scalars, steps: Tensor) -> Tensor:
         """Make the update; returns the loss of every example before it [l * B].
@@ -247,6 +244,12 @@ class Step:
             average, row = self.average
             average.lerp_(row, 1 - hyperparameters["ema_decay"])
         return losses
+
+
+def _of_parameter(parameter: str, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The part of a state that belongs to one parameter, for a rule that is not elementwise."""
+    prefix = f"{parameter}."
+    return {key.removeprefix(prefix): tensor for key, tensor in state.items() if key.startswith(prefix)}
 
 
 def _alike(treated: Sequence[tuple[slice, Treatment]], width: int) -> list[tuple[slice, Treatment]]:

@@ -225,6 +225,8 @@ REFUSED = [
     (["engine.device=tpu"], ["engine.device", "'tpu'"]),
     (["engine.device=cuda:x"], ["engine.device", "'cuda:x'", "cannot be used"]),
     (["engine.device=cpu:x"], ["engine.device", "'cpu:x'", "cannot be used"]),
+    (["engine.compile=perhaps"], ["engine.compile must be auto, true or false", "'perhaps'"]),
+    (["engine.compile=true", "engine.device=cpu"], ["engine.compile=true needs a GPU", "leave out engine.compile"]),
     (["engine.workers=0"], ["engine.workers must be", "at least 1", "0"]),
     (["checkpoint.minutes=-1"], ["checkpoint.minutes must be", "at least 0", "-1"]),
     (["checkpoint.minutes=nan"], ["checkpoint.minutes must be", "at least 0", "nan"]),

@@ -124,6 +124,18 @@ def test_updates_are_recorded_and_replayed(resumable, device, monkeypatch, how, 
     assert_near(found, trained(study, WORKLOADS[how].data(device), heights=(1, 2, 4)))
 
 
+@pytest.mark.parametrize("how", ["linear_chain", "vmap"])
+@pytest.mark.parametrize("optimizer", ["momentum", "lamb"])
+def test_updates_are_compiled_and_recorded(resumable, device, how, optimizer):
+    study, data = resumable(how, optimizer), WORKLOADS[how].data(device)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", message="updates are (not compiled|launched kernel by kernel)")
+        desk = Desk([trial(study, index) for index in range(6)])
+        curves = lanes.train(study, WORKLOADS[how], data, desk, (1, 2, 4), 4, compiled=True)
+        found = {curve.trial.index: curve for curve in curves}
+    assert_near(found, trained(study, data, heights=(1, 2, 4)))
+
+
 def test_what_cannot_be_recorded_leaves_nothing_behind(resumable, device, monkeypatch):
     loss = Blobs.loss
 

@@ -4,11 +4,14 @@ import os
 import signal
 from copy import copy
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from helpers.processes import SWEEP, alive, started, tables, wait_until, workers
 
 from study.__main__ import main
+from study.devices.placement import Placement
+from study.engine.cost import COMPILED_SECONDS, Cost
 from study.workers import pool
 from study.workers.start import one_thread_environment
 
@@ -89,3 +92,28 @@ def test_costs_are_kept_apart_by_all_that_a_step_depends_on(make_study, fields):
     for name, value in fields.items():
         object.__setattr__(other, name, value)  # combinations that one optimizer would refuse
     assert pool.curve(other) != pool.curve(study)
+
+
+@pytest.mark.parametrize(
+    ("asked", "device", "seconds", "compiles"),
+    [
+        ("auto", "cuda", COMPILED_SECONDS, True),
+        ("auto", "cuda", 0.99 * COMPILED_SECONDS, False),
+        ("auto", "cpu", 100 * COMPILED_SECONDS, False),  # bits are promised there
+        (True, "cuda:1", 0.0, True),
+        (False, "cuda", 100 * COMPILED_SECONDS, False),
+    ],
+)
+def test_updates_are_compiled_if_training_takes_much_longer(make_study, asked, device, seconds, compiles):
+    study = make_study(trials=20, steps=100)
+    workers = object.__new__(pool.Workers)
+    workers.placement, workers._pipes = Placement(device=device, compile=asked), ["pipe", "pipe"]
+    workers._costs = {pool._key(study): Cost(seconds * 2 / (20 * 100), 1.0, 1.0)}
+    assert workers.compiles(study) is compiles
+
+
+def test_updates_of_trials_with_data_of_their_own_are_not_compiled(make_study):
+    """Each would have one of its own."""
+    workers = object.__new__(pool.Workers)
+    workers.placement = Placement(device="cuda", compile=True)
+    assert not workers.compiles(SimpleNamespace(has_fresh_data=True))

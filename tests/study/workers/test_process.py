@@ -81,7 +81,7 @@ def test_trials_with_splits_of_their_own_train_alone_and_only_one_split_is_kept(
     study = trained_again(study, point, 2, study.branch._replace(rerun=0), "split")
     held, found = [], []
 
-    def trained(study, workload, data, proposals, heights, lanes):
+    def trained(study, workload, data, proposals, heights, lanes, compiled):
         gc.collect()
         held.append(weakref.ref(data.inputs))
         indices = []

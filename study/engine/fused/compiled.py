@@ -1,0 +1,160 @@
+"""One compiled update: the whole step of a stack's rows as one graph of tensors, fused by torch's compiler.
+
+Forward and backward pass, clipping, decay, optimizer and averages are traced once. Weights, optimizer state and the
+arguments of an update are inputs of the graph, so it holds no value of a step. The compiler then makes one kernel of
+neighbouring element-wise operations, which reads and writes each number once.
+
+The update as it is (`Step`) stays the oracle: it makes the first update, and the compiled one must agree with it on a
+copy of the rows. An update that cannot be compiled, or does not agree, stays as it is.
+
+Shapes: l rows in a step, P numbers in a row, B examples in a batch.
+"""
+
+import os
+import warnings
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.fx import GraphModule
+from torch.utils._pytree import tree_flatten, tree_unflatten
+
+from study.devices.cores import cores
+from study.devices.memory import out_of_memory, release_cached_memory
+from study.engine.fused.stack import Stack, Step
+
+MOST_OPERATIONS = 2000
+"""Largest graph that is compiled. A graph of 400 operations takes about half a minute on one core, so this one takes
+some minutes; those of LSTMs, which compute each token by itself, have many thousands."""
+
+ROUNDING = torch.finfo(torch.float32).eps
+
+ON_GPUS = {
+    "max_autotune_gemm": True,  # choose among the candidates below by the clock
+    "max_autotune_conv_backends": "TRITON,ATEN",
+    "max_autotune_conv_bwd_weight_backends": "TRITON,ATEN",
+    "max_autotune_conv_bwd_input_backends": "TRITON,ATEN",
+    "autotune_num_choices_displayed": 0,
+}
+"""Options of the compiler on GPUs: its own convolutions compete with those of cuDNN, which may be slow for many groups
+(one for each row). Some versions of torch lack some options."""
+
+
+class Compiled:
+    """An update of some rows of a stack that is compiled at its first call.
+
+    The first call makes the update as it is. If later ones cannot be compiled, a warning says why.
+
+    Arguments:
+        rows: the update is that of the first `rows` rows.
+        update: (update of the rows, as `Step`; other tensors) -> losses before the update [l * B].
+        tolerance: largest distance between the two, relative to the distance that the update moves a row (see
+            `study.devices.precision.TOLERANCE`).
+    """
+
+    def __init__(self, stack: Stack, rows: int, update: Callable[..., Tensor], tolerance: float) -> None:
+        self._stack, self._rows, self._update, self._tolerance = stack, rows, update, tolerance
+        self._later: Callable[..., Tensor] | None = None
+
+    def __call__(self, *arguments: Tensor) -> Tensor:
+        if self._later is not None:
+            return self._later(*arguments)
+        function, held = as_function(self._stack, self._rows, self._update)
+        before, after = ([tensor.clone() for tensor in held] for _ in range(2))
+        try:
+            later, losses = self._compiled(function, after, arguments)
+            refused = ""
+        except Exception as error:  # code of users and compilers may raise any
+            if out_of_memory(error):
+                release_cached_memory()
+            refused = f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
+        expected = function(*held, *arguments)
+        if not refused and not self._agrees([losses, *after], [expected, *held], [torch.zeros_like(expected), *before]):
+            refused = "the compiled update does not agree with the update as it is"
+        if refused:
+            self._later = partial(self._update, self._stack.step(self._rows))
+            warnings.warn(f"updates are not compiled, as with engine.compile=false: {refused}", stacklevel=2)
+        else:
+            self._later = partial(later, *held)
+        return expected
+
+    def _compiled(
+        self, function: Callable[..., Tensor], rows: Sequence[Tensor], arguments: Sequence[Tensor]
+    ) -> tuple[Callable[..., Tensor], Tensor]:
+        """(the compiled function, its losses); makes one update of `rows`."""
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # compilers warn of their own affairs
+            graph = traced(function, [*rows, *arguments])
+            if (count := sum(node.op == "call_function" for node in graph.graph.nodes)) > MOST_OPERATIONS:
+                raise ValueError(f"its graph has {count:,} operations, and at most {MOST_OPERATIONS:,} are compiled")
+            found = inductor(graph, [*rows, *arguments])
+            return found, found(*rows, *arguments)
+
+    def _agrees(self, found: Sequence[Tensor], expected: Sequence[Tensor], before: Sequence[Tensor]) -> bool:
+        triples = zip(found, expected, before, strict=True)
+        rows = ((each.reshape(self._rows, -1).float() for each in triple) for triple in triples)
+        return all(_near(*triple, self._tolerance) for triple in rows)
+
+
+def as_function(stack: Stack, rows: int, update: Callable[..., Tensor]) -> tuple[Callable[..., Tensor], list[Tensor]]:
+    """(an update of the first `rows` rows as a function of tensors alone, the first of these tensors).
+
+    The first tensors are weights [l, P] and optimizer state [l, ...] of the rows, which the function updates in place.
+    The others are the arguments of `update`, which is as for `Compiled`.
+    """
+    held, shape = tree_flatten(stack.first(rows))
+
+    def function(*tensors: Tensor) -> Tensor:
+        weights, state = tree_unflatten(tensors[: len(held)], shape)
+        return update(Step(stack, weights, state), *tensors[len(held) :])
+
+    return function, held
+
+
+def traced(function: Callable[..., Tensor], tensors: Sequence[Tensor]) -> GraphModule:
+    """The operations of `function`, on tensors like these, as a graph. Nothing is computed, and no tensor changes.
+
+    Raises:
+        RuntimeError: the operations depend on values, such as `if loss > 1`.
+    """
+    from torch._subclasses.fake_tensor import FakeTensorMode  # torch's compiler takes seconds to import
+    from torch.fx.experimental.proxy_tensor import make_fx
+
+    # Constants, such as frozen parameters, are no fakes. Without an environment of shapes, values cannot be symbols.
+    with torch.no_grad(), FakeTensorMode(allow_non_fake_inputs=True):
+        return make_fx(function, tracing_mode="fake")(*tensors)
+
+
+def inductor(graph: GraphModule, tensors: Sequence[Tensor]) -> Callable[..., Tensor]:
+    """The graph compiled by torch's Inductor, for tensors like these. What it compiles, it keeps on disk."""
+    from torch import _inductor
+
+    from workloads.data.fetching import cache_folder
+
+    os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(cache_folder("compiled")))
+    known = _inductor.list_options()
+    options = {name: value for name, value in _options(tensors[0].device).items() if name in known}
+    return _inductor.compile(graph, list(tensors), options)
+
+
+def _options(device: torch.device) -> dict[str, Any]:
+    """Options of the compiler, some of which this version of torch may lack."""
+    options: dict[str, Any] = {"triton.cudagraphs": False}  # `cuda_graph.replayed` records the update
+    if device.type == "cuda":
+        options |= ON_GPUS
+    if "TORCHINDUCTOR_COMPILE_THREADS" not in os.environ:
+        processes = torch.cuda.device_count() if device.type == "cuda" else cores()  # that train on this machine
+        options["compile_threads"] = max(1, cores() // processes)
+    return options
+
+
+def _near(found: Tensor, expected: Tensor, before: Tensor, tolerance: float) -> bool:
+    """Whether rows [l, p] are the expected ones, up to rounding and `tolerance` times their distance from `before`.
+    Rows with numbers that are not finite prove nothing: their trials have diverged."""
+    finite = expected.isfinite().all(dim=1)
+    apart, moved, size = (
+        torch.linalg.vector_norm(each, dim=1) for each in (found - expected, expected - before, expected)
+    )
+    return bool((apart <= tolerance * moved + ROUNDING * size)[finite].all())

@@ -1,0 +1,253 @@
+"""A compiled update is the update as it is, to rounding; what cannot be compiled, or differs, stays as it is."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from helpers.blobs import WORKLOADS, Blobs
+from helpers.desks import Curves, assert_near, assert_same_bits, full
+from helpers.fused import Queue
+from torch import Tensor
+
+from study.engine import lanes
+from study.engine.fused import compiled
+from study.engine.lanes import Lanes
+from study.optimizers import OPTIMIZERS
+from study.records import Study
+
+NORMED = Blobs(images=True, normed=True)
+CASES = {
+    "chain": ("linear_chain", "momentum", WORKLOADS["linear_chain"]),
+    "chain, Nesterov": ("linear_chain", "nesterov", WORKLOADS["linear_chain"]),
+    "images": ("vmap", "nesterov", WORKLOADS["vmap"]),
+    "ghost norm": ("vmap", "momentum", NORMED),
+    "moments": ("vmap", "adam", NORMED),
+    "parameter by parameter": ("vmap", "lars", WORKLOADS["vmap"]),
+    "matrices": ("linear_chain", "muon", WORKLOADS["linear_chain"]),
+    "bases that are refreshed": ("linear_chain", "soap", WORKLOADS["linear_chain"]),
+}
+Backend = Callable[[Any, Sequence[Tensor]], Callable[..., Tensor]]
+REFUSED = "updates are not compiled, as with engine.compile=false: "
+
+
+@pytest.fixture
+def traced_alone(monkeypatch):
+    """Graphs are traced, and computed operation by operation, which has the same bits."""
+    made: list[Any] = []
+
+    def backend(graph: Any, tensors: Sequence[Tensor]) -> Any:
+        made.append(graph)
+        return graph
+
+    monkeypatch.setattr(compiled, "inductor", backend)
+    return made
+
+
+@pytest.fixture
+def compiler(monkeypatch, tmp_path_factory):
+    """Graphs are compiled for the CPU, and kept in a folder of the test."""
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path_factory.mktemp("compiled")))
+
+
+@pytest.fixture(autouse=True)
+def _rules_of_gpus(monkeypatch):
+    """On a CPU, Adam is a kernel of torch for each row, which reads its learning rate."""
+    monkeypatch.setitem(OPTIMIZERS, "adam", replace(OPTIMIZERS["adam"], stacked=None))
+
+
+def started(study: Study, workload: Blobs, compiles: bool, count: int = 4) -> Lanes:
+    """Lanes in the lower half of a stack."""
+    fused = Lanes(study, workload, workload.data(), [2, 4, 8], 4, compiles)
+    for trial in Queue(study, range(count)).trials:
+        fused.start(trial)
+    return fused
+
+
+def trained(study: Study, workload: Blobs, compiles: bool) -> Curves:
+    """Seven trials in four lanes, of which the third diverges."""
+    queue = Queue(study, range(7), learning_rate=1e38)
+    curves = lanes.train(study, workload, workload.data(), queue, (1, 2, 4), 4, compiles)
+    return {curve.trial.index: curve for curve in curves}
+
+
+def rows(fused: Lanes) -> dict[str, Tensor]:
+    return {"weights": fused.stack.weights, **fused.stack.state}
+
+
+def assert_alike(question, case: str, **tolerance: float) -> None:
+    """Updates with other learning rates each, then some of fewer lanes."""
+    how, optimizer, workload = CASES[case]
+    study = question(how, optimizer, "linear_decay", steps=12)
+    found, expected = (started(study, workload, compiles) for compiles in (True, False))
+    for each in (found, expected):
+        each.advance(5)
+        each.end(3)
+        each.end(2)
+        each.advance(2)
+    for name, tensor in rows(expected).items():
+        torch.testing.assert_close(rows(found)[name], tensor, **tolerance, msg=lambda told, of=name: f"{of}: {told}")
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_traced_update_is_the_update_as_it_is(question, traced_alone, case):
+    assert_alike(question, case, rtol=0, atol=0)
+    assert len(traced_alone) == 1  # that of a full stack
+
+
+@pytest.mark.parametrize("case", ["chain", "ghost norm"])
+def test_curves_of_the_traced_update_are_those_of_the_update_as_it_is(question, traced_alone, case):
+    how, optimizer, workload = CASES[case]
+    study = question(how, optimizer, steps=12)
+    assert_same_bits(trained(study, workload, True), trained(study, workload, False))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", ["chain", "ghost norm", "moments", "parameter by parameter"])
+def test_the_compiled_update_is_the_update_as_it_is(question, compiler, case):
+    assert_alike(question, case, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.slow
+def test_curves_of_the_compiled_update_are_those_of_the_update_as_it_is(question, compiler):
+    """The second time, the compiled update comes from the disk."""
+    from torch._dynamo.utils import counters
+
+    how, optimizer, workload = CASES["images"]
+    study = question(how, optimizer, steps=12)
+    expected = trained(study, workload, False)
+    for hits in (0, 1):
+        counters.clear()
+        assert_near(trained(study, workload, True), expected, 1e-3)
+        assert counters["inductor"]["fxgraph_cache_hit"] == hits
+
+
+@dataclass
+class Looking(Blobs):
+    """Its loss branches on its own value."""
+
+    def loss(self, outputs: Tensor, targets: Tensor, label_smoothing: Any = 0.0) -> Tensor:
+        found = super().loss(outputs, targets, label_smoothing)
+        return found if found.sum() > 0 else -found
+
+
+class Unknown(torch.autograd.Function):
+    """Reads its input on the host, where a graph has no number."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x * (2.0 if x.detach().numpy().max() > 1e9 else 1.0)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Tensor:
+        return gradients[0]
+
+
+@dataclass
+class Foreign(Blobs):
+    """Its loss has an operation that no graph can hold."""
+
+    def loss(self, outputs: Tensor, targets: Tensor, label_smoothing: Any = 0.0) -> Tensor:
+        return super().loss(Unknown.apply(outputs), targets, label_smoothing)
+
+
+def wrong(graph: Any, tensors: Sequence[Tensor]) -> Callable[..., Tensor]:
+    """Computes an update that moves the last row by a tenth too much."""
+
+    def update(*tensors: Tensor) -> Tensor:
+        weights = tensors[0]
+        before = weights[-1].clone()
+        losses: Tensor = graph(*tensors)
+        weights[-1] += 0.1 * (weights[-1] - before)
+        return losses
+
+    return update
+
+
+def wrong_losses(graph: Any, tensors: Sequence[Tensor]) -> Callable[..., Tensor]:
+    """Computes losses that are not numbers."""
+    return lambda *tensors: graph(*tensors) * torch.nan
+
+
+def broken(graph: Any, tensors: Sequence[Tensor]) -> Callable[..., Tensor]:
+    """A compiler that fails, after it has said so at length."""
+    raise OSError("no compiler\nand much more")
+
+
+REFUSALS: dict[str, tuple[Blobs, Backend | None, str]] = {
+    "a branch": (Looking(), None, "DataDependentOutputException: aten._local_scalar_dense"),
+    "an operation of others": (Foreign(), None, "RuntimeError: "),
+    "no compiler": (Blobs(), broken, "OSError: no compiler$"),
+    "no memory": (Blobs(), full, "OutOfMemoryError: no room"),
+    "a wrong row": (Blobs(), wrong, "the compiled update does not agree with the update as it is"),
+    "wrong losses": (Blobs(), wrong_losses, "the compiled update does not agree with the update as it is"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSALS)
+def test_what_cannot_be_compiled_or_differs_stays_as_it_is(question, traced_alone, monkeypatch, case):
+    workload, backend, why = REFUSALS[case]
+    if backend is not None:
+        monkeypatch.setattr(compiled, "inductor", backend)
+    study = question("linear_chain", steps=12)
+    expected = trained(study, workload, False)
+    with pytest.warns(UserWarning, match=REFUSED + why) as told:
+        assert_same_bits(trained(study, workload, True), expected)
+    assert len(told) == 1
+
+
+def test_large_graphs_are_not_compiled(question, traced_alone, monkeypatch):
+    monkeypatch.setattr(compiled, "MOST_OPERATIONS", 20)
+    with pytest.warns(UserWarning, match=r"ValueError: its graph has \d+ operations, and at most 20 are compiled"):
+        started(question("linear_chain"), Blobs(), True).advance(1)
+    assert not traced_alone
+
+
+@pytest.mark.parametrize(
+    ("found", "expected", "near"),
+    [
+        ([1.0, 2.0], [1.0, 2.0], True),
+        ([1.0, 2.009], [1.0, 2.0], True),  # 1 % of the distance that the update moved it
+        ([1.0, 2.03], [1.0, 2.0], False),
+        ([1.0, torch.nan], [1.0, 2.0], False),
+        ([1.0, 2.0], [1.0, torch.nan], True),  # diverged
+        ([0.0, 0.0], [torch.inf, 2.0], True),
+    ],
+)
+def test_rows_that_are_near(found, expected, near):
+    alike = torch.tensor([[1.0, 2.0], found]), torch.tensor([[1.0, 2.0], expected])
+    assert compiled._near(*alike, torch.ones(2, 2), tolerance=0.01) is near
+
+
+def test_rounding_of_an_update_that_moves_nothing_is_near():
+    row = torch.full((1, 9), 3.0)
+    assert compiled._near(row * (1 + 2**-24), row, row, tolerance=0.01)
+    assert not compiled._near(row * (1 + 2**-20), row, row, tolerance=0.01)
+
+
+OPTIONS = {
+    "cpu": {"triton.cudagraphs": False, "compile_threads": 1},
+    "cuda": {"triton.cudagraphs": False, "compile_threads": 3, "max_autotune_conv_backends": "TRITON,ATEN"},
+}
+
+
+@pytest.mark.parametrize("device", OPTIONS)
+def test_options_that_this_torch_lacks_are_left_out(monkeypatch, compiler, device):
+    from torch import _inductor
+
+    monkeypatch.delenv("TORCHINDUCTOR_COMPILE_THREADS", raising=False)
+    monkeypatch.setattr(_inductor, "compile", lambda graph, tensors, options: options)
+    monkeypatch.setattr(_inductor, "list_options", lambda: [*OPTIONS["cuda"]])
+    monkeypatch.setattr(compiled, "cores", lambda: 6)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    tensors: Any = [SimpleNamespace(device=torch.device(device))]
+    assert compiled.inductor(torch.fx.GraphModule({}, torch.fx.Graph()), tensors) == OPTIONS[device]
+
+
+def test_this_torch_has_all_options():
+    """The names are those of the tested version; others may lack some."""
+    from torch import _inductor
+
+    assert {*compiled.ON_GPUS, "triton.cudagraphs", "compile_threads"} <= {*_inductor.list_options()}
