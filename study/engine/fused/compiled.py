@@ -130,13 +130,17 @@ def traced(function: Callable[..., Tensor], tensors: Sequence[Tensor]) -> GraphM
 def inductor(graph: GraphModule, tensors: Sequence[Tensor]) -> Callable[..., Tensor]:
     """The graph compiled by torch's Inductor, for tensors like these. What it compiles, it keeps on disk."""
     from torch import _inductor
+    from torch._subclasses.fake_tensor import FakeTensorMode
+    from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
     from workloads.data.fetching import cache_folder
 
     os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(cache_folder("compiled")))
     known = _inductor.list_options()
     options = {name: value for name, value in _options(tensors[0].device).items() if name in known}
-    return _inductor.compile(graph, list(tensors), options)
+    # Inductor's cache on disk asks for an environment of shapes, although they are fixed.
+    mode = FakeTensorMode(allow_non_fake_inputs=True, shape_env=ShapeEnv(), static_shapes=True)
+    return _inductor.compile(graph, [mode.from_tensor(tensor) for tensor in tensors], options)
 
 
 def _options(device: torch.device) -> dict[str, Any]:
