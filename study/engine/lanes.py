@@ -66,7 +66,7 @@ def train(
     Arguments:
         heights: admitted stack heights (see `study.engine.lane_count.admitted`), increasing.
         most: number of trials that run at once, at most the greatest height.
-        compiled: compile the update of so many trials.
+        compiled: compile the update of `most` trials.
 
     Raises:
         RuntimeError: out of memory with a single lane.

@@ -1,6 +1,7 @@
 """On a CUDA device: every way to train agrees with the CPU's serial engine to a tolerance, and sweeps find the GPUs."""
 
 import json
+import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
