@@ -32,8 +32,9 @@ python -m study sweep workload=simple_cnn_mnist optimizer=sgd,momentum batch_siz
 ```
 
 Several values with commas make a study for each combination. Keys that say where and how a sweep runs (`engine`,
-`checkpoint`, `cluster`, `shards`) take one value. `python -m study sweep --cfg` with the same keys prints the composed
-configuration and trains nothing. An unknown key or a value that does not fit is refused with the nearest known one.
+`checkpoint`, `cluster`, `shards`, `track`, `notify`) take one value. `python -m study sweep --cfg` with the same keys
+prints the composed configuration and trains nothing. An unknown key or a value that does not fit is refused with the
+nearest known one.
 
 A folder may have any name: `'results=~/runs/a, b (1)'` is one folder below your home folder, and `results=` is never
 swept unless you quote each value: `"results='a','b'"`. In `results=here/${workload.name}` the name of another key is

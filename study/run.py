@@ -31,8 +31,10 @@ from study.store.curves import Reader
 from study.workers.dispatch import Queue
 from study.workers.pool import TrialTooLarge, Workers
 
-Watch = Callable[[Study, Tuner], None]
-"""Called at the start of a search and after every finished trial."""
+Watch = Callable[["SearchRun", Tuner, Curve | None], None]
+"""Called with a finished trial; and with None at the start of a search and when it is complete."""
+Tick = Callable[["SearchRun", Mapping[int, int]], None]
+"""Called while trials of a search are under way: trial index -> its step."""
 POLL = 2.0
 """Seconds between two reads of the trials of other processes."""
 REPEATS = {
@@ -76,7 +78,11 @@ def run(search: SearchRun, workers: Workers, watch: Watch) -> None:
 
 
 def run_all(
-    lines: Sequence[Iterable[SearchRun]], workers: Workers, watch: Watch, waits: bool = True
+    lines: Sequence[Iterable[SearchRun]],
+    workers: Workers,
+    watch: Watch,
+    waits: bool = True,
+    tick: Tick = lambda search, steps: None,
 ) -> list[TrialTooLarge]:
     """Train the missing trials of several lines of searches at once; returns when the trials of all shards are on file.
 
@@ -85,8 +91,9 @@ def run_all(
 
     Arguments:
         lines: searches that follow one another, each taken from its line when the one before is complete.
-        watch: called at the start of a search and after each of its trials.
+        watch: called at the start of a search, after each of its trials, and when it is complete.
         waits: wait for other processes. False: return when there has been nothing to train for two looks in a row.
+        tick: called every second or so for each worker that trains.
 
     Returns:
         An error for each search that fits on no worker; the rest of its line is not trained.
@@ -97,7 +104,7 @@ def run_all(
         WorkerError: a worker process failed.
     """
     idle = 0
-    with _Lines(lines, workers, watch) as supply:
+    with _Lines(lines, workers, watch, tick) as supply:
         while supply.left and (waits or idle < 2):
             trained = False
             for part, curve in workers.train(supply):
@@ -116,9 +123,10 @@ class _Part:
         spent: seconds of the trials trained here, and the number of duplicate trials.
     """
 
-    def __init__(self, search: SearchRun, claim: Claim, workers: Workers, watch: Watch) -> None:
+    def __init__(self, search: SearchRun, claim: Claim, workers: Workers, watch: Watch, tick: Tick) -> None:
         study, shard = search.study, claim.shard
-        self.study, self.claim, self._watch, self._pool = study, claim, watch, search.pool
+        self.study, self.claim, self._pool = study, claim, search.pool
+        self._search, self._watch, self._tick = search, watch, tick
         self.folder = store.study_folder(search.results, study)
         made = provenance(study, workers, search.command, shard) | {"fingerprint": dict(search.fingerprint)}
         self._record = store.open_study(search.results, study, made)
@@ -150,8 +158,11 @@ class _Part:
         if self._pool:
             self._pool.add(self.study.batch_size, curve)
         self._under_way -= 1
-        if not self.tuner.complete:  # when complete, `_Line.open` reports it
-            self._watch(self.study, self.tuner)
+        self._watch(self._search, self.tuner, curve)
+
+    def reached(self, steps: Mapping[int, int]) -> None:
+        """Trials under way have reached these steps."""
+        self._tick(self._search, steps)
 
     @property
     def over(self) -> bool:
@@ -176,20 +187,20 @@ class _Line:
         self._held = ExitStack()
         self._poll = -math.inf
 
-    def open(self, workers: Workers, watch: Watch) -> None:
+    def open(self, workers: Workers, watch: Watch, tick: Tick) -> None:
         """Claim a shard with missing trials of the first search that is not complete."""
         while self.part is None and self.search is not None and time.monotonic() >= self._poll:
             search = self.search
             folder = store.study_folder(search.results, search.study)
             view = Tuner(search.study, store.load(folder), points=search.points)
-            watch(search.study, view)
+            watch(search, view, None)
             if view.complete:
                 store.gather(folder)
                 self.search = next(self._searches, None)
-            elif not self._claim(search, view, workers, watch):
+            elif not self._claim(search, view, workers, watch, tick):
                 self._poll = time.monotonic() + POLL  # other processes train the missing trials
 
-    def _claim(self, search: SearchRun, view: Tuner, workers: Workers, watch: Watch) -> bool:
+    def _claim(self, search: SearchRun, view: Tuner, workers: Workers, watch: Watch, tick: Tick) -> bool:
         """Claim a free shard. Raises Held if it is the whole search."""
         folder, count = store.study_folder(search.results, search.study), search.shards
         for shard in (Shard((search.first_shard + index) % count, count) for index in range(count)):
@@ -201,7 +212,7 @@ class _Line:
                 if count == 1:
                     raise
                 continue
-            self.part = _Part(search, claim, workers, watch)
+            self.part = _Part(search, claim, workers, watch, tick)
             return True
         return False
 
@@ -229,9 +240,9 @@ class _Lines:
         errors: of the searches that fit on no worker.
     """
 
-    def __init__(self, lines: Sequence[Iterable[SearchRun]], workers: Workers, watch: Watch) -> None:
+    def __init__(self, lines: Sequence[Iterable[SearchRun]], workers: Workers, watch: Watch, tick: Tick) -> None:
         self._lines = [_Line(line) for line in lines]
-        self._workers, self._watch = workers, watch
+        self._workers, self._watch, self._tick = workers, watch, tick
         self.errors: list[TrialTooLarge] = []
 
     def __enter__(self) -> Self:
@@ -252,7 +263,7 @@ class _Lines:
         for line in self._lines:
             if line.part is not None and line.part.over:
                 line.close()
-            line.open(self._workers, self._watch)
+            line.open(self._workers, self._watch, self._tick)
             if line.part is not None:
                 yield line.part
 

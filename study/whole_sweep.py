@@ -2,7 +2,7 @@
 
 import importlib
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
@@ -20,11 +20,14 @@ from study.config.jobs import Job, parse_jobs
 from study.devices.imports import uncollected
 from study.engine import older
 from study.engine.cost import Cost, Work
-from study.records import Study
+from study.observers.base import Guarded, Observer, Search, Sweep
+from study.observers.events import finished_of, search_of, state_of
+from study.records import Curve, Study
 from study.run import SearchRun, run_all
 from study.search import stages
 from study.search.optuna_storage import Storage
 from study.search.rounds import Pool
+from study.search.tuner import Tuner
 from study.store.claims import refuse_held
 from study.terminal import costs as cost_table
 from study.terminal.progress import SweepProgress
@@ -146,12 +149,14 @@ def train(
     console: Console,
     said: Sequence[str] = (),
     waits: bool = True,
+    observers: Sequence[Observer] = (),
 ) -> None:
     """Train the missing searches of these jobs; shows their cost and progress.
 
     Arguments:
         said: lines to print before.
         waits: wait for the trials of other processes; False: return when nothing is left to train now.
+        observers: are told beside the progress on the terminal.
 
     Raises:
         StoreError: a file cannot be written, or another process trains a study.
@@ -181,7 +186,7 @@ def train(
         ]
         fit = [job for job, _ in costs]
         unfit = [job for job in jobs if job not in fit]
-        too_large += train_searches(waiting, left, workers, command, console, unfit, waits)
+        too_large += train_searches(waiting, left, workers, command, console, unfit, waits, observers)
     raise_any(too_large)
 
 
@@ -193,13 +198,14 @@ def train_searches(
     console: Console,
     unfit: Sequence[Job] = (),
     waits: bool = True,
+    observers: Sequence[Observer] = (),
 ) -> list[TrialTooLarge]:
     """Train searches and show their progress; returns one error per job that does not fit in memory.
 
     Arguments:
         left: the work that is known now, for the progress bar.
         unfit: jobs whose trials do not fit in memory; the others do not wait for them.
-        waits: as for `train`.
+        waits, observers: as for `train`.
 
     Raises:
         StoreError: a file cannot be written, or another process trains a study.
@@ -211,10 +217,12 @@ def train_searches(
     for each in waiting:
         for known in each.known:
             store.announce(each.job.results, known)
-    with SweepProgress(console, left, workers.cost_of) as progress:
+    with SweepProgress(console) as progress:
+        told = _Told(Guarded([progress, *observers], partial(console.print, style="yellow", markup=False)), workers)
+        told.begin(command, [each.job for each in waiting], [work.study for work in left])
         pools = _Pools(unfit, waits)
         lines = [_line(each, command, progress, pools) for each in waiting]
-        too_large = run_all(lines, workers, progress.watch, waits)
+        too_large = run_all(lines, workers, told.trial, waits, told.tick)
         for reason in chain(*workers.too_small.values()):
             console.print(f"{reason} The other workers trained it.", style="yellow", markup=False)
         _show_notes(workers, console)
@@ -224,6 +232,28 @@ def train_searches(
 def _show_notes(workers: Workers, console: Console) -> None:
     while workers.notes:
         console.print(f"{workers.notes.pop(0)}\n", style="yellow", markup=False)
+
+
+class _Told:
+    """Tells observers what `run_all` says."""
+
+    def __init__(self, observers: Observer, workers: Workers) -> None:
+        self._observers, self._workers = observers, workers
+
+    def begin(self, command: str, jobs: Sequence[Job], left: Sequence[Study]) -> None:
+        folders = {(job.study.name, job.study.optimizer, job.study.batch_size): job.results for job in jobs}
+        searches = [self._search(each, folders[each.name, each.optimizer, each.batch_size]) for each in left]
+        self._observers.begin(Sweep(command, searches))
+
+    def trial(self, search: SearchRun, tuner: Tuner, curve: Curve | None) -> None:
+        finished = None if curve is None else finished_of(tuner, curve)
+        self._observers.trial(self._search(search.study, search.results), state_of(tuner), finished)
+
+    def tick(self, search: SearchRun, steps: Mapping[int, int]) -> None:
+        self._observers.tick(self._search(search.study, search.results), steps)
+
+    def _search(self, study: Study, results: Path) -> Search:
+        return search_of(study, results, self._workers.cost_of(study).trial(study))
 
 
 def _import_later() -> None:
@@ -260,7 +290,7 @@ def _line(each: Waiting, command: str, progress: SweepProgress, pools: _Pools) -
         pool = pools.of(job, search)
         yield SearchRun(search, job.results, command, each.storage, job.shards, job.shard, job.fingerprint, pool)
     if each.summary:
-        progress.note(job.study, each.summary)
+        progress.note(search_of(job.study, job.results, 0.0), each.summary)
 
 
 def _storage(job: Job) -> Storage:

@@ -51,6 +51,7 @@ class Asked:
         tolerance: share of the best error that a larger batch size may cost (`estimates.at_budget.table`).
         files: the formats of the figures, and the width of PDFs.
         static: leave the explorer out of the page.
+        refresh: the sweep still runs, and browsers load the page again after this number of seconds; None: it ended.
     """
 
     goals: Sequence[Goal] = ()
@@ -59,6 +60,7 @@ class Asked:
     tolerance: float = at_budget.TOLERANCE
     files: figures.Files = figures.USUAL
     static: bool = False
+    refresh: int | None = None
 
     @property
     def readings(self) -> Sequence[Goal | None]:
@@ -97,7 +99,7 @@ def build(results: Sequence[Path | str], output: Path | str, asked: Asked = Aske
         links = other_goals.links(output) if main is None else [other_goals.BACK]
         data = replace(data, links=links, files=_files(asked, again, output if main is None else None, results))
         data = data if asked.static else replace(data, explorer=explorer.block(data.tables))
-        tables = sections(data.tables)
+        data, tables = replace(data, refresh=asked.refresh), sections(data.tables)
         write_latex(output, tables)
         drawn = figures.save_all(figures.charts(data.tables), output / "figures", asked.files)
         write_report(output, data, drawn, tables)

@@ -23,6 +23,7 @@ from analysis.report.methods import defined, pieces, rendered
 from analysis.report.other_goals import BEGIN, END, Link
 from analysis.report.take.citation import Citation
 from analysis.report.take.latex import MOST_ROWS, latex
+from analysis.report.unfinished import marked
 
 KEYS = ["workload", "optimizer", "batch_size", "goal_metric", "goal_threshold", "definition"]
 KEYS += ["repeat", "budget_multiple", "stage", "base_batch_size", "rule", "run"]
@@ -62,6 +63,7 @@ class ReportData:
         answers: the first screen: one for each workload and goal, in the order of the panels of figure 1.
         citation, files: None without results folders.
         explorer: its section as HTML (Markup of `analysis.report.explorer.block`); empty without it.
+        refresh: of `analysis.report.build.Asked`.
     """
 
     title: str
@@ -75,6 +77,7 @@ class ReportData:
     citation: Citation | None = None
     files: Files | None = None
     explorer: str = ""
+    refresh: int | None = None
 
     @property
     def heading(self) -> str:
@@ -95,7 +98,7 @@ def write_report(folder: Path, data: ReportData, drawn: Drawn = (), tables: Sequ
     'report.html'
     """
     folder.mkdir(parents=True, exist_ok=True)
-    return write_atomically(folder / "report.html", page(data, drawn, tables).encode())
+    return write_atomically(folder / "report.html", marked(page(data, drawn, tables), data.refresh).encode())
 
 
 def write_tables(folder: Path, tables: Mapping[str, pd.DataFrame]) -> list[Path]:

@@ -11,7 +11,7 @@ from rich.console import Console
 
 from study.command_line import completion
 from study.command_line.version import Version
-from study.commands import advise, calibrate, data, exchange, listing, report, rules, sweep
+from study.commands import advise, calibrate, data, exchange, listing, report, rules, status, sweep
 
 
 class Verb(NamedTuple):
@@ -25,7 +25,10 @@ class Verb(NamedTuple):
 VERBS = {
     "sweep": Verb("tune and train at every batch size, then report", sweep.sweep_arguments, sweep.sweep),
     "plan": Verb("measure on a few real steps what a sweep will cost", sweep.plan_arguments, sweep.plan),
-    "status": Verb("show the progress of a running or interrupted sweep", report.status_arguments, report.status),
+    "status": Verb("show the progress of a running or interrupted sweep", status.status_arguments, status.status),
+    "watch": Verb(
+        "serve the report of a running sweep to a browser on this machine", status.watch_arguments, status.watch
+    ),
     "report": Verb(
         "rebuild tables, figures and report.html of one or several results folders",
         report.report_arguments,
@@ -90,6 +93,7 @@ USAGE = """\
   python -m study sweep optimizer=sgd,momentum batch_size=64,256 search.trials=10
   python -m study plan workload=resnet_cifar          the cost of that sweep; trains nothing
   python -m study status results/mlp_digits           the progress of a running or interrupted sweep
+  python -m study watch results/mlp_digits            its report in a browser, while it runs
   python -m study report results/mlp_digits           tables, figures and report.html from the files alone
   python -m study report results/a results/b          one report on several
   python -m study compare results/sgd results/momentum   which optimizer needs fewer steps

@@ -1,4 +1,4 @@
-"""`study status`, `study report` and `study compare`: read the files of a results folder. They import no torch."""
+"""`study report` and `study compare`: read the files of a results folder. They import no torch."""
 
 from __future__ import annotations
 
@@ -27,11 +27,6 @@ NARROWEST = 2.5
 STUDIES = "studies/*/*/*/study.json"
 TOLD = ("scaling", "compare", "compare_workloads", "rules", "at_budget", "cost")
 """Tables that `--json` prints beside the steps. All others are in the folder `tables` beside the report."""
-
-
-def status_arguments(verb: argparse.ArgumentParser) -> None:
-    verb.add_argument("results", type=path)
-    verb.add_argument("--json", action="store_true", help="one object, see docs/reference/json.md")
 
 
 def report_arguments(verb: argparse.ArgumentParser) -> None:
@@ -65,19 +60,6 @@ def report_arguments(verb: argparse.ArgumentParser) -> None:
     verb.add_argument("--normalise-at", type=int, metavar="B", help="where compared workloads have relative steps 1")
     verb.add_argument("--static", action="store_true", help="without the explorer: a page with no script but sorting")
     verb.add_argument("--json", action="store_true", help="one object, see docs/reference/json.md")
-
-
-def status(options: argparse.Namespace, console: Console) -> None:
-    """`study status`: show the progress of a running or interrupted sweep."""
-    from analysis.load import load
-    from analysis.tables import status as progress
-    from study.terminal import show
-
-    table = progress.table(load(options.results))
-    if options.json:
-        print(as_json.text("status", table))
-    else:
-        show.status(console, table)
 
 
 def write_report(

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
 from study.command_line import as_json, settings
-from study.commands import power, until
+from study.commands import observers, power, until
 from study.commands.report import STUDIES, write_report
 from study.config.paths import path
 from study.devices.imports import uncollected
@@ -18,6 +19,7 @@ from study.devices.imports import uncollected
 if TYPE_CHECKING:
     from study.cluster.launch import Cluster
     from study.config.jobs import Job
+    from study.observers.base import Observer
 
 
 def sweep_arguments(verb: argparse.ArgumentParser) -> None:
@@ -72,18 +74,20 @@ def run(options: argparse.Namespace, console: Console, shows: bool = True) -> li
     said = power.sentences(jobs) if missing else []
     first, overrides = jobs, list(options.overrides)
     imports = vars(options).get("imports") or options.config_dir
-    while True:
-        try:
-            train(missing, where, imports, options.command, console, said)
-        except (TrialTooLarge, launch.JobsFailed):
-            _write_reports(jobs, console, shows)
-            raise
-        _write_reports(jobs, console, shows)
-        added = until.further(jobs, first, console)
-        if not added:
-            return list({job.results: None for job in jobs})
-        overrides, said = [*overrides, *added], []
-        jobs, missing = launch.jobs_for(overrides, options.config_dir, where, options.mix)
+    command = observers.without_secrets(options.command)
+    with observers.told(missing, console) as told:
+        while True:
+            try:
+                train(missing, where, imports, command, console, said, told)
+            except (TrialTooLarge, launch.JobsFailed):
+                _write_reports(jobs, console, shows)
+                raise
+            told.sentences = _write_reports(jobs, console, shows)
+            added = until.further(jobs, first, console)
+            if not added:
+                return list({job.results: None for job in jobs})
+            overrides, said = [*overrides, *added], []
+            jobs, missing = launch.jobs_for(overrides, options.config_dir, where, options.mix)
 
 
 def train(
@@ -93,29 +97,42 @@ def train(
     command: str,
     console: Console,
     said: Sequence[str] = (),
+    told: Observer | None = None,
 ) -> None:
-    """Train these jobs on this machine, or on a cluster; there, show the progress that their files record.
+    """Train these jobs on this machine, or on a cluster; there, show the progress that their files record. Rewrite the
+    reports meanwhile.
 
     Arguments:
         said: lines to print before.
+        told: is told of the sweep.
     """
     from analysis.load import load
     from analysis.tables import status as progress
     from study import whole_sweep
     from study.cluster import launch, slurm
+    from study.observers.base import Guarded, Sweep
+    from study.observers.followed import Followed
+    from study.observers.live_page import LivePage
     from study.terminal.progress import JobsProgress
 
     if not jobs:
         return
+    pages = LivePage([job.results for job in jobs])
+    all_told = [pages, *filter(None, [told])]
     if where.kind == "none":
-        whole_sweep.train(jobs, config_dir, command, console, said)
+        with pages:
+            whole_sweep.train(jobs, config_dir, command, console, said, observers=all_told)
         return
     for line in said:
         console.print(line, markup=False)
     if where.kind == "slurm" and (few := slurm.few_cores(where.launcher)):
         console.print(f"{few}\n", style="yellow", markup=False)
-    with launch.launched(jobs, where, config_dir, command) as looks, JobsProgress(console) as shown:
+    guarded = Guarded(all_told, partial(console.print, style="yellow", markup=False))
+    guarded.begin(Sweep(command, []))
+    followed = Followed([(job.results, job.study) for job in jobs], guarded)
+    with pages, launch.launched(jobs, where, config_dir, command) as looks, JobsProgress(console) as shown:
         for states in looks:
+            followed.look()
             there = {job.results: None for job in jobs if any(job.results.glob(STUDIES))}
             rows = {results: progress.table(load(results)).to_dict("records") for results in there}
             shown.watch([(job.study, launch.states_of(job, states), _rows(job, rows)) for job in jobs])
@@ -129,12 +146,16 @@ def _rows(job: Job, rows: dict[Path, list[dict[str, Any]]]) -> list[dict[str, An
     return [row for row in rows.get(job.results, []) if key.items() <= row.items()]
 
 
-def _write_reports(jobs: Sequence[Job], console: Console, shows: bool) -> None:
+def _write_reports(jobs: Sequence[Job], console: Console, shows: bool) -> list[str]:
+    """Write the report of each results folder; returns their findings."""
+    said: list[str] = []
     for results in {job.results: None for job in jobs}:
         if any(results.glob(STUDIES)):
-            _, page = write_report([results], results, console if shows else Console(quiet=True))
+            data, page = write_report([results], results, console if shows else Console(quiet=True))
+            said += data.sentences
             if not shows:
                 console.print(f"Report: {page}", markup=False, soft_wrap=True)
+    return said
 
 
 def plan(options: argparse.Namespace, console: Console) -> None:

@@ -41,6 +41,8 @@ COUNTED = frozenset({"search.trials", "search.max_launches", "search.reruns"})
 BASIC = "hydra._internal.core_plugins.basic_launcher.BasicLauncher"
 FOREIGN = re.compile(r"hydra(?!\.launcher\.[^_])")
 """Hydra's own keys that the command line may not set: all but the settings of launchers."""
+NOT_SWEPT = re.compile(r"(?P<one>cluster$|hydra\b)|track$")
+"""Groups that take one value, since all jobs of a sweep share them; trackers come in a list."""
 OWN_OR_WARMUP = OWN | {*Schedule.optional_hyperparameters}
 OPEN = re.compile(
     r"(search\.space|optimizer\.arguments)\.\w+|workload\.arguments(\.[\w.]+)?|"
@@ -138,10 +140,9 @@ def _with_hydra(arguments: Sequence[str], config_dir: Path | None) -> Iterator[D
     with initialize_config_dir(str(CONF), version_base="1.3"), one_line_errors():
         overrides = [_parsed(text) for text in arguments]
         for override in overrides:
-            if override.is_sweep_override() and re.match(r"cluster$|hydra\b", override.key_or_group):
-                raise UsageError(
-                    f"{override.input_line} cannot be swept: all jobs of a sweep run in one place; choose one value."
-                )
+            if override.is_sweep_override() and (why := NOT_SWEPT.match(override.key_or_group)):
+                cure = "choose one value" if why["one"] else "give several as track=[tensorboard,mlflow]"
+                raise UsageError(f"{override.input_line} cannot be swept: all jobs of a sweep share it; {cure}.")
         points = BasicSweeper.split_arguments(overrides, max_batch_size=None)[0]
         for point in points:
             yield _compose(config_dir, OverridesParser.create().parse_overrides(point))
@@ -215,9 +216,7 @@ def _compose(config_dir: Path | None, overrides: Sequence[Override]) -> DictConf
             continue
         if "/" in name or override.package is not None:
             raise UsageError(f"{override.input_line} cannot be chosen here; the groups are the folders of conf/.")
-        if override.value() not in options:
-            raise UsageError(f"unknown {name} {override.value()!r}{suggest(str(override.value()), options)}")
-        choices.append(f"{name}={override.value()}")
+        choices.append(_choice(override, options))
     names = [override.key_or_group for override in values]
     if any(map(FOREIGN.match, names)):
         _refuse_unknown(names, [*extra, *choices])
@@ -245,6 +244,16 @@ def _compose(config_dir: Path | None, overrides: Sequence[Override]) -> DictConf
             with open_dict(config):
                 config.search.space.pop(beta, None)
     return config
+
+
+def _choice(override: Override, options: Sequence[str]) -> str:
+    """`GROUP=NAME` as Hydra reads it; trackers may be a list of names. Raises UsageError for an unknown name."""
+    group, value = override.key_or_group, override.value()
+    names: Any = value if group == "track" and isinstance(value, list) else [value]
+    for name in names:
+        if name not in options:
+            raise UsageError(f"unknown {group} {name!r}{suggest(str(name), options)}")
+    return f"{group}=[{','.join(names)}]" if isinstance(value, list) else f"{group}={value}"
 
 
 def _offer_schedules(config: DictConfig, given: Collection[str], roots: Sequence[Path]) -> None:

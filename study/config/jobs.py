@@ -53,6 +53,9 @@ class Job:
         until: the width of intervals up to which the sweep goes on; None: it ends with its search.
         until_cost: the most trainings of a sweep that goes on, as a multiple of those of its search.
         together: all batch sizes that the sweep asks for of this workload and optimizer.
+        track: the names of the trackers that are told of the sweep (`study.observers.trackers`).
+        track_trials: they get a run for each trial, too.
+        notify: where a message is posted at the end of the sweep.
     """
 
     study: Study
@@ -68,6 +71,9 @@ class Job:
     until: Until | None = None
     until_cost: float = 3.0
     together: tuple[int, ...] = ()
+    track: tuple[str, ...] = ()
+    track_trials: bool = False
+    notify: str | None = None
 
     @property
     def pooled(self) -> bool:
@@ -103,10 +109,11 @@ def parse_jobs(arguments: Sequence[str], config_dir: Path | None = None) -> list
                         else f"two studies would share the folder of {name} in {job.results}; give each its own "
                         "results=DIR or workload.name=NAME."
                     )
-    if len({(job.placement, job.until, job.until_cost) for job in found.values()}) > 1:
+    shared = ("placement", "until", "until_cost", "track", "track_trials", "notify")
+    if len({tuple(getattr(job, name) for name in shared) for job in found.values()}) > 1:
         raise UsageError(
-            "search.until, engine and checkpoint settings cannot be swept: all jobs of a sweep share them; give one "
-            "value each."
+            "search.until, engine, checkpoint, track and notify settings cannot be swept: all jobs of a sweep share "
+            "them; give one value each."
         )
     return [replace(job, together=_together(job, found.values())) for job in found.values()]
 
@@ -137,8 +144,10 @@ def _jobs_of(config: DictConfig) -> list[Job]:
     sizes = [tokens.batch_size(size, each, config.workload.get("name")) for size in sizes]
     how = (Path(config.results), placement, config.search.storage, config.shards)
     goes_on = {"until": _until(config), "until_cost": config.search.until_cost}
+    told = {"track_trials": config.track.trials, "notify": config.notify}
+    told["track"] = tuple(name for name, chosen in config.track.items() if chosen and name != "trials")
     _check_single_pass(config, sizes, each)
-    return [Job(build_study(config, size, each), *how, **goes_on) for size in sizes]
+    return [Job(build_study(config, size, each), *how, **goes_on, **told) for size in sizes]
 
 
 def _check_single_pass(config: DictConfig, sizes: Sequence[int], tokens_per_example: int | None) -> None:

@@ -219,6 +219,15 @@ class CheckpointConfig:
 
 
 @dataclass
+class TrackConfig:
+    tensorboard: bool = key("record the trials in TensorBoard's event files; `track=tensorboard` sets it", False)
+    mlflow: bool = key("record the trials in MLflow; `track=mlflow` sets it", False)
+    wandb: bool = key("record the trials in Weights & Biases; `track=wandb` sets it", False)
+    trackio: bool = key("record the trials in Trackio; `track=trackio` sets it", False)
+    trials: bool = key("also a run for each trial, with its learning curves", False)
+
+
+@dataclass
 class SweepConfig:
     workload: dict[str, Any] = key(
         "the workload; choose it with `workload=NAME`. For its own keys see below", {}, by="workload"
@@ -263,6 +272,12 @@ class SweepConfig:
     search: SearchConfig = field(default_factory=SearchConfig)
     engine: EngineConfig = field(default_factory=EngineConfig)
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
+    track: TrackConfig = field(default_factory=TrackConfig)
+    notify: str | None = key(
+        "post one message to this address when the sweep ends or fails; needs `pip install 'batch-size-study[notify]'`",
+        None,
+        values="a URL of apprise, such as `ntfy://topic`",
+    )
     results: str = key(
         "the folder for measurements, tables, figures and report: `results/` and the workload's name unless given",
         by="workload",

@@ -25,8 +25,12 @@ ARCHIVE = b"PK"
 """The first bytes of a file of torch.save, which is a zip archive. torch.load would warn about a bare pickle."""
 
 
+SLICE = 5.0
+"""The longest slice [s], after which progress is shown."""
+
+
 class Pace:
-    """Cuts training into slices, so that checkpoints are on time even if evaluations are far apart.
+    """Cuts training into slices, so that checkpoints and progress are on time even if evaluations are far apart.
 
     Arguments:
         minutes: between checkpoints; 0: after every step; None: no checkpoints.
@@ -43,11 +47,14 @@ class Pace:
         """Seconds per step in the latest slice; infinite at first, so that the first slice is a single step."""
 
     def advance(self, advance: Callable[[int], None], most: int) -> None:
-        """Make `most` steps, or fewer if a checkpoint is due earlier. `advance`: makes the given number of steps."""
-        start, steps = time.monotonic(), most
-        if self.seconds is not None:
-            left = self.last + self.seconds - start
-            steps = self.broadcast(lambda: int(min(most, max(1, left / self.step))))
+        """Make `most` steps, or fewer if a checkpoint is due earlier or they take longer than SLICE.
+
+        Arguments:
+            advance: makes the given number of steps.
+        """
+        start = time.monotonic()
+        left = SLICE if self.seconds is None else min(SLICE, self.last + self.seconds - start)
+        steps = self.broadcast(lambda: int(min(most, max(1, left / self.step))))
         advance(steps)
         if steps:
             self.step = max(1e-9, (time.monotonic() - start) / steps)

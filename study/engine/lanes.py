@@ -184,6 +184,7 @@ class Lanes:
         with timed([lane.log for lane in self.lanes], "training"):
             steps = min(lane.next_evaluation - lane.step for lane in self.lanes)
             proposals.pace.advance(self.advance, steps)
+        proposals.reached(lambda: {lane.trial.index: lane.step for lane in self.lanes})
         due = [row for row, lane in enumerate(self.lanes) if lane.step == lane.next_evaluation]
         with timed([self.lanes[row].log for row in due], "evaluation"):
             ended = self.evaluate(due)

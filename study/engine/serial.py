@@ -3,7 +3,7 @@
 import copy
 import math
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any, Protocol, TypeVar
@@ -58,6 +58,9 @@ class Proposals(Protocol):
 
     def keep(self, index: int, checkpoint: bytes) -> None:
         """Store the latest checkpoint of trial `index`, in place of an earlier one."""
+
+    def reached(self, steps: Callable[[], Mapping[int, int]]) -> None:
+        """Take note of the progress of running trials. `steps`: returns trial index -> step; called only if needed."""
 
 
 def train(study: Study, workload: Workload, data: Source, proposals: Proposals) -> Iterator[Curve]:
@@ -203,6 +206,7 @@ class Run:
             while self.step < step and log.first_bad_step is None:
                 with timed([log], "training"):
                     pace.advance(self.advance, step - self.step)
+                proposals.reached(lambda: {self.trial.index: self.step})
                 if log.first_bad_step is None and pace.due():
                     self._keep(proposals)
             if log.first_bad_step is not None:

@@ -3,21 +3,40 @@
 import datetime
 import hashlib
 import json
+import math
 import time
-from collections.abc import Container, Iterator
+import warnings
+from collections.abc import Container, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import optuna
 from optuna.storages.journal import JournalFileBackend, JournalFileSymlinkLock
 from optuna.trial import TrialState
 
+from analysis.counting import Measured
 from study import store
 from study.records import Study
 from study.store.claims import STALE, Shard
 
 JOURNAL = "optuna.journal"
+CURVE_POINTS = 20
+"""Most points of a learning curve in a storage: each is a write of some milliseconds."""
+
+
+class Shown(NamedTuple):
+    """What a dashboard shows of a trial: user attributes, and its learning curve (step -> error of the goal)."""
+
+    attributes: Mapping[str, Any]
+    curve: Mapping[int, float]
+
+    def on(self, trial: optuna.Trial) -> None:
+        """Write it to a trial that is not finished."""
+        for name, value in self.attributes.items():
+            trial.set_user_attr(name, value)
+        for step, error in self.curve.items():
+            trial.report(error, step)
 
 
 class Storage:
@@ -75,6 +94,7 @@ class Storage:
         found = optuna.create_study(
             study_name=", ".join(filter(None, names)), storage=self._backend, direction="minimize", load_if_exists=True
         )
+        _describe(found, study)
         trials = found.get_trials(deepcopy=False)
         unsigned = [t for t in trials if not t.state.is_finished() and "owner" not in t.user_attrs]
         for trial in unsigned:  # its process died before it marked the trial, or will mark it soon
@@ -90,10 +110,22 @@ class Storage:
         """Attributes that distinguish trial `index` of this sweep from other trials in the same storage."""
         return {"index": index, "owner": self.owner} if self._backend is not None else {}
 
-    def finish(self, study: optuna.Study, index: int, value: float | None, state: TrialState) -> bool:
+    def shown(self, study: Study, curve: Measured, steps_to_goal: int | None) -> Shown:
+        """What a dashboard shows of a finished trial; nothing in memory, where nobody looks."""
+        if self._backend is None:
+            return Shown({}, {})
+        about = {"batch_size": study.batch_size, "optimizer": study.optimizer, "steps": steps_to_goal}
+        known = [(int(s), float(e)) for s, e in zip(curve.steps, curve.errors, strict=True) if math.isfinite(e)]
+        every = -(-len(known) // CURVE_POINTS) or 1
+        return Shown(about, dict(known[::-1][::every][::-1]))  # the last point is always among them
+
+    def finish(self, study: optuna.Study, index: int, value: float | None, state: TrialState, shown: Shown) -> bool:
         """Finish a trial whose curve is on file; returns False if the storage does not hold the trial."""
         if index in self._unfinished:
-            study.tell(self._unfinished.pop(index), value, state=state)
+            number = self._unfinished.pop(index)
+            trials = study.get_trials(deepcopy=False)
+            shown.on(optuna.Trial(study, trials[number]._trial_id))
+            study.tell(number, value, state=state)
             self._finished.add(index)
         return index in self._finished
 
@@ -115,6 +147,18 @@ class Storage:
                 f"search.storage={self.where} failed: {str(error).splitlines()[0]}; finished trials are safe, and the "
                 "same command continues once the storage answers."
             ) from error
+
+
+def _describe(found: optuna.Study, study: Study) -> None:
+    """Name the value and the study for a dashboard, once."""
+    about = {"workload": study.name, "optimizer": study.optimizer, "batch_size": study.batch_size}
+    if found.user_attrs.keys() >= about.keys():
+        return
+    for name, value in about.items():
+        found.set_user_attr(name, value)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+        found.set_metric_names([f"log of the steps to {study.goal}"])
 
 
 def _database(url: str) -> optuna.storages.RDBStorage:

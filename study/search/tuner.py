@@ -197,16 +197,19 @@ class Tuner:
             value = self.study.train_steps * missed
         value = None if value is None else math.log(max(value, 1.0))
         asked = self._asked.pop(trial.index, None)
+        shown = self._storage.shown(self.study, self._measured[trial.index], result.result)
         if asked is not None:
+            shown.on(asked)
             self._optuna.tell(asked, value, state=state)
-        elif not self._storage.finish(self._optuna, trial.index, value, state):
+        elif not self._storage.finish(self._optuna, trial.index, value, state, shown):
             self._optuna.add_trial(
                 optuna.trial.create_trial(
                     state=state,
                     value=value,
                     params=(params := self._optuna_values(trial.hyperparameters)),
                     distributions={name: each for name, each in self._holding(params).items() if name in params},
-                    user_attrs=self._storage.mark(trial.index),
+                    user_attrs={**self._storage.mark(trial.index), **shown.attributes},
+                    intermediate_values=dict(shown.curve),
                 )
             )
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
@@ -15,42 +15,62 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn
 from rich.table import Table
 
 from analysis.labels import duration
-from analysis.question.stages import REFINE
+from study.observers.base import Finished, Observer, Search, State, Sweep
 
 if TYPE_CHECKING:
-    from study.engine.cost import Cost, Work
     from study.records import Study
-    from study.search.tuner import Tuner
+
+
+LINE_SECONDS = 60.0
+"""Seconds between two lines where there is no terminal."""
 
 
 @dataclass
 class _Shown:
-    """A search with a bar. `weight`: seconds of a trial at full budget; `done`: the part of its trials that ended."""
+    """A search with a bar.
 
-    task: TaskID
-    weight: float
-    started: float
-    done: float = 0.0
-
-
-class SweepProgress:
-    """A live bar for each current search and one for the whole sweep; a line for each finished search.
-
-    Arguments:
-        left: the remaining work of the searches that are known at the start.
-        cost_of: the cost of a trial of a study.
+    Attributes:
+        state: of its trials that ended.
+        trained: steps of the trials that ended while it was shown.
+        under_way: trial index -> step.
+        counted: the trials' worth of its work that is counted as done.
     """
 
-    def __init__(self, console: Console, left: Sequence[Work], cost_of: Callable[[Study], Cost]) -> None:
-        self.console, self.cost_of = console, cost_of
-        self.known = [work.study for work in left]
-        self.curves = {(study.name, study.optimizer) for study in self.known}
-        self.total = sum(work.cost.trial(work.study) * work.study.search.trials for work in left)
-        self.done = self.held = 0.0
-        self.started = time.monotonic()
+    task: TaskID
+    search: Search
+    started: float
+    state: State
+    trained: int = 0
+    under_way: dict[int, int] = field(default_factory=dict)
+    counted: float = 0.0
+
+    @property
+    def steps(self) -> int:
+        return self.trained + sum(self.under_way.values())
+
+
+class SweepProgress(Observer):
+    """A live bar for each current search and one for the whole sweep; a line for each finished search. Where there is
+    no terminal, also a line a minute.
+
+    The work of a trial is its estimated time at full budget, and that of a running trial the share of its steps. Where
+    finished trials were shorter than the budget, running ones are expected to be as short as they were on average.
+    """
+
+    name = "the progress display"
+
+    def __init__(self, console: Console) -> None:
+        self.console = console
+        self.known: set[tuple[object, ...]] = set()
+        self.curves: set[tuple[str, str]] = set()
+        self.total = self.done = self.held = 0.0
+        self.trials = self.wanted = self.trained = 0
+        self.lengths: list[float] = []
+        """Of each finished trial, the share of its step budget."""
+        self.started = self.said = time.monotonic()
         self.bars = _bars(console)
-        self.shown: dict[str, _Shown] = {}
-        self.overall = self.bars.add_task("whole sweep", total=max(self.total, 1e-9), status="")
+        self.shown: dict[tuple[object, ...], _Shown] = {}
+        self.overall = self.bars.add_task("whole sweep", total=1e-9, status="")
 
     def __enter__(self) -> SweepProgress:
         self.bars.start()
@@ -59,60 +79,123 @@ class SweepProgress:
     def __exit__(self, *_: object) -> None:
         self.bars.stop()
 
-    def watch(self, study: Study, tuner: Tuner) -> None:
+    def begin(self, sweep: Sweep) -> None:
+        """Take note of the work that is known at the start."""
+        self.started = self.said = time.monotonic()
+        self.curves |= {(search.workload, search.optimizer) for search in sweep.searches}
+        for search in sweep.searches:
+            self._add(search)
+        self._update()
+
+    def trial(self, search: Search, state: State, finished: Finished | None) -> None:
         """Show the progress of a search; called at its start and after each of its trials."""
-        name, wanted = self._name(study), study.search.trials
-        starting = name not in self.shown
+        if finished is not None and state.complete:
+            return  # the search is reported as complete once no trial of it is under way
+        starting = search.key not in self.shown
         if starting:
-            weight = self.cost_of(study).trial(study)
-            self.shown[name] = _Shown(self.bars.add_task(name, total=wanted, status=""), weight, time.monotonic())
-            if study not in self.known:  # a stage or a rerun, unknown at the start
-                self.known.append(study)
-                self.total += weight * wanted
-        shown, launched, fewest = self.shown[name], tuner.feasible + tuner.infeasible, tuner.steps_to_result
-        best = "goal not reached yet" if fewest is None else f"best {fewest:,} steps"
-        status = f"{launched} done, {tuner.feasible} feasible, {tuner.infeasible} infeasible, {best}"
-        self.bars.update(shown.task, completed=min(tuner.done, wanted), status=status)
-        gained = shown.weight * min(tuner.done, wanted) - shown.done
-        shown.done += gained
-        self.done += gained
+            task = self.bars.add_task(self._name(search), total=search.trials, status="")
+            self.shown[search.key] = _Shown(task, search, time.monotonic(), state)
+            self._add(search)
+            self.trials += min(state.done, search.trials)
+        shown = self.shown[search.key]
+        self.trials += min(state.done, search.trials) - min(shown.state.done, search.trials)
+        shown.state = state
+        if finished is not None:
+            shown.under_way.pop(finished.index, None)
+            shown.trained += finished.trained
+            self.trained += finished.trained
+            self.lengths.append(finished.trained / search.train_steps)
+        self._count(shown)
         if starting:
-            self.held += gained  # trained by an earlier run: says nothing about the speed of this one
-        self._estimate()
-        if tuner.complete:
-            self._end(study, tuner, status)
+            self.held += (
+                search.seconds * shown.counted
+            )  # trained by an earlier run: says nothing about this one's speed
+        if state.complete:
+            self._end(shown)
+        self._update()
 
-    def _estimate(self) -> None:
-        """Show the time left on the bar of the whole sweep."""
+    def tick(self, search: Search, steps: Mapping[int, int]) -> None:
+        """Show the steps of the trials under way."""
+        if (shown := self.shown.get(search.key)) is not None:
+            shown.under_way.update(steps)
+            self._count(shown)
+            self._update()
+
+    def _add(self, search: Search) -> None:
+        """Count the work of a search that was unknown so far, such as that of a stage."""
+        if search.key not in self.known:
+            self.known.add(search.key)
+            self.total += search.seconds * search.trials
+            self.wanted += search.trials
+
+    def _count(self, shown: _Shown) -> None:
+        """Bring the bar of a search and the work done up to date."""
+        search, state = shown.search, shown.state
+        length = search.train_steps * (sum(self.lengths) / len(self.lengths) if self.lengths else 1.0)
+        running = sum(min(step / max(length, 1.0), 0.95) for step in shown.under_way.values())
+        counted = min(state.done + running, search.trials)
+        self.done += search.seconds * (counted - shown.counted)
+        shown.counted = counted
+        self.bars.update(shown.task, completed=counted, status=f"{_told(state)}, {shown.steps:,} steps")
+
+    def _update(self) -> None:
+        """Show the steps and the time left of the whole sweep; without a terminal, once a minute."""
+        steps = self.trained + sum(sum(shown.under_way.values()) for shown in self.shown.values())
+        left = self._left()
+        total = max(self.total, 1e-9)
+        self.bars.update(self.overall, total=total, completed=self.done, status=f"{steps:,} steps, {left}")
+        now = time.monotonic()
+        if not self.console.is_terminal and now >= self.said + LINE_SECONDS:
+            self.said = now
+            best = [
+                f"{shown.state.best:,} steps at {self._name(shown.search)}"
+                for shown in self.shown.values()
+                if shown.state.best is not None
+            ]
+            self.console.print(
+                f"After {duration(now - self.started)}: {self.trials:,} of {self.wanted:,} trials, {steps:,} steps; "
+                f"best so far: {'; '.join(best) or 'goal not reached yet'}; {left}.",
+                soft_wrap=True,
+            )
+
+    def _left(self) -> str:
         elapsed, progress = time.monotonic() - self.started, self.done - self.held
-        left = f"{duration(elapsed * (self.total - self.done) / progress)} left" if progress else ""
-        self.bars.update(self.overall, total=self.total, completed=self.done, status=left or "time left: measuring")
+        if progress <= 0:
+            return "time left: measuring"
+        return f"{'' if self.lengths else 'at most '}{duration(elapsed * (self.total - self.done) / progress)} left"
 
-    def _end(self, study: Study, tuner: Tuner, status: str) -> None:
+    def _end(self, shown: _Shown) -> None:
         """Replace the bar of a complete search by a line."""
-        name, wanted = self._name(study), study.search.trials
-        shown = self.shown.pop(name)
+        search, state = shown.search, shown.state
+        del self.shown[search.key]
         self.bars.remove_task(shown.task)
-        self.done += shown.weight * wanted - shown.done
-        if study.branch.rule is not None:  # transfers are many and short: `note` sums them up
+        self.done += search.seconds * (search.trials - shown.counted)
+        if search.is_transfer:  # transfers are many and short: `note` sums them up
             return
         took = duration(time.monotonic() - shown.started)
-        self.console.print(f"{name}: {status.replace('goal not reached yet', 'goal not reached')}, {took}")
-        if tuner.feasible < wanted and study.branch.rerun is None and study.search.sampler != REFINE:
+        status = _told(state).replace("goal not reached yet", "goal not reached")
+        self.console.print(f"{self._name(search)}: {status}, {took}")
+        if state.lacks:
             self.console.print(
-                f"[yellow]only {tuner.feasible} of {wanted} trials were feasible after "
-                f"{tuner.feasible + tuner.infeasible} launches (search.max_launches); lower "
+                f"[yellow]only {state.feasible} of {search.trials} trials were feasible after "
+                f"{state.feasible + state.infeasible} launches (search.max_launches); lower "
                 "search.space.learning_rate.high or raise search.max_launches.[/]"
             )
 
-    def note(self, study: Study, text: str) -> None:
+    def note(self, search: Search, text: str) -> None:
         """Print a line that stays."""
-        self.console.print(f"{self._name(study)}: {text}")
+        self.console.print(f"{self._name(search)}: {text}")
 
-    def _name(self, study: Study) -> str:
-        prefix = f"{study.name}, {study.optimizer}, " if len(self.curves) > 1 else ""
-        search = study.branch.path if study.branch.rule is None else str(study.branch)
-        return f"{prefix}batch size {study.batch_size:,}{f', {search}' if search else ''}"
+    def _name(self, search: Search) -> str:
+        prefix = f"{search.workload}, {search.optimizer}, " if len(self.curves) > 1 else ""
+        return f"{prefix}batch size {search.batch_size:,}{f', {search.name}' if search.name else ''}"
+
+
+def _told(state: State) -> str:
+    """The trials of a search in words."""
+    best = "goal not reached yet" if state.best is None else f"best {state.best:,} steps"
+    ended = state.feasible + state.infeasible
+    return f"{ended} done, {state.feasible} feasible, {state.infeasible} infeasible, {best}"
 
 
 class JobsProgress:

@@ -184,6 +184,31 @@ def status(console: Console, progress: pd.DataFrame) -> None:
             )
         console.print(table)
         console.print()
+    _closing(console, progress)
+
+
+def sweeps(console: Console, progress: pd.DataFrame) -> None:
+    """Show a row for each curve of several results folders; `progress` has the column `results`."""
+    headings = ("results", "workload", "optimizer", "state", "searches", "complete", "infeasible", "time left")
+    table = columns(*headings, left=("results", "workload", "optimizer", "state"))
+    for key, curve in progress.groupby(["results", "workload", "optimizer"], sort=False):
+        states, left = set(curve["state"]), curve["seconds_left"]
+        state = next(each for each in ("running", "stopped", "waiting", "done") if each in states)
+        table.add_row(
+            *map(str, key),
+            state,
+            f"{(curve['state'] == 'done').sum()} of {len(curve)}",
+            f"{curve['complete'].sum():,} of {curve['wanted'].sum():,}",
+            f"{curve['infeasible'].sum():,}",
+            "" if state == "done" else "unknown" if left.isna().any() else duration(left.sum()),
+        )
+    console.print(table)
+    console.print()
+    _closing(console, progress)
+
+
+def _closing(console: Console, progress: pd.DataFrame) -> None:
+    """Discarded trials and the time left."""
     if doubled := progress["doubled"].sum():
         console.print(
             f"Discarded: {counted(doubled, 'trial')} that were trained twice: their process was taken for dead."

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from study.records import Study, Trial
@@ -46,3 +46,6 @@ class Alone:
 
     def keep(self, index: int, checkpoint: bytes) -> None:
         self._others.keep(index, checkpoint)
+
+    def reached(self, steps: Callable[[], Mapping[int, int]]) -> None:
+        self._others.reached(steps)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, MutableMapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -31,6 +31,9 @@ class Queue(Protocol):
 
     def step_limit(self, index: int) -> int:
         """The step beyond which trial `index` need not run, given the trials known now."""
+
+    def reached(self, steps: Mapping[int, int]) -> None:
+        """Trials under way have reached these steps: trial index -> step."""
 
 
 class Supply(Protocol):

@@ -119,6 +119,13 @@ class Checkpoint:
 
 
 @dataclass(frozen=True)
+class Reached:
+    """Report: trial index -> the step that the trial under way has reached. At most one a second."""
+
+    steps: Mapping[int, int]
+
+
+@dataclass(frozen=True)
 class Finished:
     """Report: the curve of a finished trial."""
 
@@ -159,4 +166,4 @@ class Crashed:
 Order = Train | Measure
 News = Given | StepLimits | Stored
 Request = AskTrials | AskCheckpoint
-Report = Checkpoint | Finished | Measured | TooLarge | NotRecorded | Crashed
+Report = Checkpoint | Reached | Finished | Measured | TooLarge | NotRecorded | Crashed

@@ -174,6 +174,8 @@ class Workers:
                     dispatch.replaced(pipe, self._started_again(pipe, study, message.reason))
                 elif isinstance(message, messages.Checkpoint):
                     dispatch.queue(pipe).checkpoints[message.index] = message.content
+                elif isinstance(message, messages.Reached):
+                    dispatch.queue(pipe).reached(message.steps)
                 elif isinstance(message, messages.AskCheckpoint):
                     self._send(pipe, messages.Stored(dispatch.queue(pipe).checkpoints.get(message.index)))
                 else:

@@ -6,7 +6,8 @@ import importlib
 import json
 import os
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -29,6 +30,10 @@ if TYPE_CHECKING:
     from study.engine.cost import Cost
     from study.engine.serial import Proposals
     from workloads.base import Splits, Workload
+
+
+TOLD = 1.0
+"""Seconds between two reports of the steps that trials have reached."""
 
 
 @dataclass(frozen=True)
@@ -65,6 +70,7 @@ class _Parent:
         """Indices of the trials that have a checkpoint; for other trials the parent need not be asked."""
         self._stored: list[bytes | None] = []
         self._ended = False
+        self._told = time.monotonic()
         if order:
             self._take(order.proposals)
 
@@ -111,6 +117,11 @@ class _Parent:
     def keep(self, index: int, checkpoint: bytes) -> None:
         self._with_checkpoint.add(index)
         self.report(messages.Checkpoint(index, checkpoint))
+
+    def reached(self, steps: Callable[[], Mapping[int, int]]) -> None:
+        if self.team.rank == 0 and (now := time.monotonic()) >= self._told + TOLD:
+            self._told = now
+            self.report(messages.Reached(steps()))
 
     def report(self, report: messages.Report) -> None:
         """Send a report, on rank 0 only."""

@@ -16,7 +16,8 @@ FILES = python_files(ROOT)
 DECLARED = {"torch", "optuna", "hydra", "omegaconf", "pandas", "pyarrow", "numpy", "scipy", "matplotlib", "PIL"}
 DECLARED |= {"sklearn", "joblib", "packaging", "jinja2", "markupsafe", "markdown_it", "pooch", "rich", "yaml"}
 DECLARED |= {"shtab", "threadpoolctl"}
-DECLARED |= {"ray", "submitit", "tokenizers", "tensorboard", "wandb", "IPython"}  # extras, and what a notebook brings
+DECLARED |= {"ray", "submitit", "tokenizers", "tensorboard", "mlflow", "wandb", "trackio", "apprise"}  # extras
+DECLARED |= {"IPython"}  # what a notebook brings
 
 # Module -> the places that may import it: folders (with all below them) and files.
 KNOWN_TO = {
@@ -32,6 +33,9 @@ KNOWN_TO = {
     "omegaconf": ["study/config", "study/cluster"],
     "submitit": ["study/cluster"],
     "ray": ["study/cluster"],
+    **{name: [f"study/observers/trackers/{name}.py"] for name in ("mlflow", "trackio")},
+    **{name: [f"study/observers/trackers/{name}.py", "study/exchange/readers"] for name in ("tensorboard", "wandb")},
+    "apprise": ["study/observers/notify.py"],
     "scipy": ["analysis", "study/search", "study/calibration", "workloads/noisy_quadratic_exact.py"],
     "pyarrow": ["analysis", "study/store", "study/exchange", "workloads/data/text/readers.py"],
     "matplotlib": ["analysis/figures", "analysis/report", "analysis/export.py", "analysis/result.py"],
@@ -56,7 +60,8 @@ LINE = [
     "study/engine/fused",
     "study/engine",
     "study/checks",
-    "study/config study/terminal study/workers",
+    "study/observers",
+    "study/config study/terminal study/workers study/observers/trackers",
     "study/run",
     "study/warn",
     "study/whole_sweep",
@@ -95,7 +100,8 @@ def test_each_file_imports_only_what_its_room_may_know(file):
     found = imports(ROOT / file)
     for module, places in KNOWN_TO.items():
         assert within(file, places, "/") or not {name for name in found if within(name, [module], ".")}, module
-    if within(file, ["study"], "/") and not within(file, ["study/__main__.py", "study/commands", "study/library"], "/"):
+    reads_results = ["study/__main__.py", "study/commands", "study/library", "study/observers/live_page.py"]
+    if within(file, ["study"], "/") and not within(file, reads_results, "/"):
         ours = {name for name in found if name.startswith("analysis.")}
         assert not {name for name in ours if not within(name, OF_ANALYSIS, ".")}
     assert {name.split(".")[0] for name in found} <= {*ROOMS, *DECLARED, *sys.stdlib_module_names}

@@ -73,6 +73,11 @@ OVERRIDES = [
     ([], "placement.checkpoint_minutes", [10.0]),
     (["checkpoint.minutes=0"], "placement.checkpoint_minutes", [0.0]),
     (["checkpoint.minutes=null"], "placement.checkpoint_minutes", [None]),
+    ([], "track", [()]),
+    (["track=mlflow"], "track", [("mlflow",)]),
+    (["track=[wandb,tensorboard]", "track.trials=true"], "track", [("tensorboard", "wandb")]),
+    (["track.trials=true"], "track_trials", [True]),
+    (["notify=ntfy://my-topic"], "notify", ["ntfy://my-topic"]),
     (["goal='val/cross_entropy_error < 0.3'"], "study.goal", [Goal("val/cross_entropy_error", 0.3)]),
     # What a person types: the shell takes one pair of quotes away.
     (["goal=val/cross_entropy_error < 0.3"], "study.goal", [Goal("val/cross_entropy_error", 0.3)]),
@@ -231,7 +236,10 @@ REFUSED = [
     (["checkpoint.minutes=-1"], ["checkpoint.minutes must be", "at least 0", "-1"]),
     (["checkpoint.minutes=nan"], ["checkpoint.minutes must be", "at least 0", "nan"]),
     (["checkpoint.minutes=often"], ["checkpoint.minutes", "but got often."]),
-    (["checkpoint.minutes=1,2", "results=${checkpoint.minutes}"], ["checkpoint settings cannot be swept"]),
+    (["checkpoint.minutes=1,2", "results=${checkpoint.minutes}"], ["checkpoint, track and notify settings cannot be"]),
+    (["track=mlflw"], ["unknown track 'mlflw'", "did you mean 'mlflow'"]),
+    (["track=[mlflow,wndb]"], ["unknown track 'wndb'", "did you mean 'wandb'"]),
+    (["track=mlflow,wandb"], ["track=mlflow,wandb cannot be swept", "track=[tensorboard,mlflow]"]),
     (["--config-dir", "nowhere"], ["--config-dir", "nowhere"]),
     (["results="], ["results"]),
     # Two studies in one folder

@@ -161,9 +161,10 @@ def test_a_checkpoint_holds_for_its_own_micro_batch_only(resumable, monkeypatch)
 @pytest.mark.parametrize(
     ("minutes", "seconds_per_step", "slices"),
     [
-        (None, 1.0, [5000]),
-        (10, 0.01, [1, 4999]),  # too short to be noticed
-        (10, 1.0, [1, 599, 600, 600, 600, 600, 600, 600, 600, 200]),
+        (None, 0.001, [1, 4999]),  # too short to be noticed
+        (None, 1.0, [1, *[5] * 999, 4]),  # progress is shown after each slice
+        (10, 0.0001, [1, 4999]),
+        (10, 0.01, [1, *[500] * 9, 499]),
         (10, 700.0, [1] * 5000),
         (0, 1.0, [1] * 5000),
     ],
@@ -182,10 +183,19 @@ def test_training_is_cut_where_the_time_comes(monkeypatch, minutes, seconds_per_
         if pace.due():
             due.append(clock.now)
     assert made == slices
-    if minutes is None or seconds_per_step == 0.01:
-        assert due == []
-    else:
-        assert due == [60 * minutes * (i + 1) for i in range(8)] if slices[1] > 1 else len(due) == 5000
+    assert len(due) == (5000 if slices[1] == 1 else 0)
+
+
+def test_a_checkpoint_is_on_time_between_slices(monkeypatch):
+    clock = SimpleNamespace(now=0.0, monotonic=lambda: clock.now)
+    monkeypatch.setattr(checkpoints, "time", clock)
+    pace, due = Pace(10), []
+    for _ in range(1000):
+        pace.advance(lambda steps: setattr(clock, "now", clock.now + 1.0 * steps), 10**6)
+        if pace.due():
+            due.append(clock.now)
+    assert due == [600.0 * (i + 1) for i in range(len(due))]
+    assert len(due) >= 8
 
 
 def test_hyperparameters_of_numpys_kind_are_plain_numbers(resumable):

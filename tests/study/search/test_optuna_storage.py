@@ -1,13 +1,14 @@
 """Optuna's storage as an image of the curves: shared, mended after interruptions, never the truth."""
 
 import math
+from dataclasses import replace
 
 import optuna
 import pytest
 from optuna.trial import TrialState
 
 from study.__main__ import main
-from study.search.optuna_storage import JOURNAL, Storage
+from study.search.optuna_storage import CURVE_POINTS, JOURNAL, Storage
 from study.search.tuner import Tuner
 
 
@@ -41,6 +42,36 @@ def test_a_search_is_seen_while_it_runs(interrupted, tmp_path):
     [first] = [trial for trial in held(tmp_path) if trial.state == TrialState.COMPLETE]
     assert first.value == pytest.approx(math.log(30))
     assert set(first.params) == {"learning_rate", "one_minus_momentum"}
+
+
+def test_a_dashboard_finds_names_and_learning_curves(interrupted, tmp_path):
+    study, curves = interrupted
+    Tuner(study, curves, storage=Storage("journal", tmp_path))
+    found = Storage("journal", tmp_path).open(study)
+    assert found.metric_names == ["log of the steps to val/classification_error < 0.1"]
+    assert found.user_attrs == {"workload": "tiny", "optimizer": "momentum", "batch_size": 8}
+    trials = {trial.user_attrs["index"]: trial for trial in found.trials if trial.state != TrialState.RUNNING}
+    about = {"batch_size": 8, "optimizer": "momentum"}
+    assert trials[0].user_attrs.items() >= (about | {"steps": 30}).items()
+    assert trials[1].user_attrs.items() >= (about | {"steps": None}).items()  # mended by the second run
+    assert len(trials[0].intermediate_values) <= CURVE_POINTS
+    assert trials[0].intermediate_values[30] == 0.05
+    assert max(trials[1].intermediate_values) < 7
+
+
+@pytest.mark.parametrize("sampler", ["tpe", "gp", "cmaes", "sobol"])
+def test_what_a_dashboard_shows_changes_no_proposal(sampler, tmp_path, monkeypatch, make_study, make_curve):
+    monkeypatch.setattr("study.search.tuner.STARTUP", 2)
+    study = make_study(sampler=sampler, trials=6, stopping="goal")
+    proposed = []
+    for storage in (Storage(), Storage("journal", tmp_path)):
+        tuner, found = Tuner(study, storage=storage), []
+        for index in range(5):
+            trial = tuner.ask()
+            found.append(trial.hyperparameters)
+            tuner.tell(replace(make_curve(study, index, reaches=20 + 7 * index), trial=trial))
+        proposed.append(found)
+    assert proposed[0] == proposed[1]
 
 
 def test_what_died_is_mended_from_the_curves(interrupted, tmp_path, make_curve):

@@ -19,6 +19,8 @@ from study.config.compose import CONF
 from study.config.jobs import Job
 from study.devices.placement import Placement
 from study.engine.cost import Cost, Work
+from study.observers.base import Sweep
+from study.observers.events import search_of, state_of
 from study.search.tuner import Tuner
 from study.settings import Budget
 from study.terminal import costs, show
@@ -101,11 +103,13 @@ def test_searches_that_train_at_once_have_a_bar_each(make_study, make_curve):
     console = Console(record=True, width=120)
     large, small = (make_study(batch_size=size, trials=1) for size in (64, 8))
     cost = Cost(0.001, 0.0, 0.0)
-    with SweepProgress(console, [Work(study, cost, 1) for study in (large, small)], lambda _: cost) as progress:
-        progress.watch(large, Tuner(large))
-        progress.watch(small, Tuner(small))
+    one, other = (search_of(study, Path("results"), cost.trial(study)) for study in (large, small))
+    with SweepProgress(console) as progress:
+        progress.begin(Sweep("", [one, other]))
+        progress.trial(one, state_of(Tuner(large)), None)
+        progress.trial(other, state_of(Tuner(small)), None)
         shown = [bar.description for bar in progress.bars.tasks]
-        progress.watch(small, Tuner(small, [make_curve(small, 0, reaches=20)]))
+        progress.trial(other, state_of(Tuner(small, [make_curve(small, 0, reaches=20)])), None)
         left = [bar.description for bar in progress.bars.tasks]
     assert shown == ["whole sweep", "batch size 64", "batch size 8"]
     assert left == ["whole sweep", "batch size 64"]

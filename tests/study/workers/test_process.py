@@ -156,6 +156,24 @@ def test_a_checkpoint_comes_between_other_news(make_study):
     assert [parent.recv() for _ in range(2)] == [messages.Checkpoint(0, b"latest"), messages.AskCheckpoint(0)]
 
 
+def test_the_steps_reached_are_told_once_a_second(make_study, monkeypatch):
+    _, parent, worker = order_of(make_study(), given=2, room=2)
+    asked = []
+
+    def steps():
+        asked.append(True)
+        return {0: 10 * len(asked), 1: 5}
+
+    for _ in range(3):
+        worker.reached(steps)
+    assert not asked  # nothing is computed between two reports
+    worker._told -= process.TOLD
+    for _ in range(3):
+        worker.reached(steps)
+    assert parent.recv() == messages.Reached({0: 10, 1: 5})
+    assert not parent.poll()
+
+
 @pytest.mark.parametrize("first", [0, 1])
 def test_the_first_error_of_a_team_is_told(first):
     """Not the error of the other rank, which says that a rank is gone."""

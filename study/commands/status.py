@@ -1,0 +1,111 @@
+"""`study status` and `study watch`: look at a running sweep, on the terminal or in a browser. They import no torch."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.live import Live
+from rich.text import Text
+
+from study.command_line import as_json
+from study.commands.report import STUDIES
+from study.config.paths import path
+from study.devices.imports import uncollected
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+SECONDS = 5.0
+"""Between two looks of `--watch`."""
+PORT = 8000
+
+
+def status_arguments(verb: argparse.ArgumentParser) -> None:
+    verb.add_argument("results", type=path, help="a results folder, or a folder of results folders")
+    verb.add_argument("--json", action="store_true", help="one object, see docs/reference/json.md")
+    verb.add_argument("--watch", action="store_true", help="look again every few seconds, until all is done or Ctrl-C")
+
+
+def watch_arguments(verb: argparse.ArgumentParser) -> None:
+    verb.add_argument("results", type=path, help="a results folder, or a folder of results folders")
+    verb.add_argument("--port", type=int, default=PORT, metavar="N", help=f"default: {PORT}, or a free one")
+
+
+def status(options: argparse.Namespace, console: Console) -> None:
+    """`study status`: show the progress of a running or interrupted sweep, or of all sweeps below a folder."""
+    with uncollected():
+        table = progress(options.results)
+    if options.json:
+        print(as_json.text("status", table))
+        return
+    if not options.watch:
+        _show(console, table, options.results)
+        return
+    shown = Live(console=console, auto_refresh=False)
+    try:
+        with shown:
+            while True:
+                shown.update(_text(console, table, options.results), refresh=True)
+                if (table["state"] == "done").all():
+                    return
+                time.sleep(SECONDS)
+                table = progress(options.results)
+    except KeyboardInterrupt:
+        return
+
+
+def progress(folder: Path) -> pd.DataFrame:
+    """The progress of every search in a results folder. For a folder of results folders also the column `results`.
+
+    Raises:
+        LoadError: there are no studies.
+    """
+    import pandas as pd
+
+    from analysis.load import load
+    from analysis.tables import status as of_files
+
+    found = [] if any(folder.glob(STUDIES)) else list(results_below(folder))
+    if not found:
+        return of_files.table(load(folder))
+    tables = [of_files.table(load(each)) for each in found]
+    for each, table in zip(found, tables, strict=True):
+        table.insert(0, "results", str(each))
+    return pd.concat(tables, ignore_index=True)
+
+
+def results_below(folder: Path) -> Iterator[Path]:
+    """The results folders in a folder, and in the folders in it."""
+    for depth in ("*", "*/*"):
+        yield from sorted({path.parents[4] for path in folder.glob(f"{depth}/{STUDIES}")})
+
+
+def _show(console: Console, table: pd.DataFrame, folder: Path) -> None:
+    from study.terminal import show
+
+    (show.sweeps if "results" in table else show.status)(console, table)
+
+
+def _text(console: Console, table: pd.DataFrame, folder: Path) -> Text:
+    """What `study status` prints, to be replaced by the next look."""
+    with console.capture() as held:
+        _show(console, table, folder)
+    return Text.from_ansi(held.get())
+
+
+def watch(options: argparse.Namespace, console: Console) -> None:
+    """`study watch`: serve the reports of a folder to browsers on this machine, until Ctrl-C."""
+    from study.terminal import served
+
+    try:
+        with served.server(options.results, options.port) as server:
+            place = f"http://127.0.0.1:{server.server_port}/"
+            console.print(f"{options.results} is served at {place}; Ctrl-C ends it.", markup=False, soft_wrap=True)
+            server.serve_forever()
+    except KeyboardInterrupt:
+        return

@@ -1,0 +1,130 @@
+"""Runs observers in a process of the lowest priority, so that they take no time of workers and cannot hold them up.
+
+python -m study.observers.aside     reads pickled observers, then events, from stdin; writes warnings to stdout
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import queue
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import IO
+
+from study import shadowing
+from study.observers.base import Ended, Finished, Guarded, Observer, Search, State, Sweep
+
+PATIENCE = 120.0
+"""Seconds that the end of a sweep waits for the observers."""
+LOWEST = 19
+
+
+def process(module: str, *arguments: str) -> subprocess.Popen[bytes]:
+    """Start a module of this package with the lowest priority and one thread. Ctrl-C does not reach it."""
+    threads = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
+    program = (
+        f"import os, runpy, signal, sys; os.nice({LOWEST}); signal.signal(signal.SIGINT, signal.SIG_IGN); "
+        f"sys.path.append({str(Path(__file__).resolve().parents[2])!r}); sys.argv[0] = {module!r}; "
+        f"runpy.run_module({module!r}, run_name='__main__')"
+    )
+    return subprocess.Popen(
+        [sys.executable, "-P", "-c", program, *arguments],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        env=os.environ | threads | shadowing.environment(),
+    )
+
+
+class Aside(Observer):
+    """Passes all events but ticks on to observers in another process. Starts it at the first event, and never waits
+    for it before the end of the sweep.
+
+    Arguments:
+        observers: they must be picklable.
+        warn: shows a warning.
+    """
+
+    name = "the process of the trackers"
+
+    def __init__(self, observers: Sequence[Observer], warn: Callable[[str], None]) -> None:
+        self._observers, self._warn = list(observers), warn
+        self._events: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._threads: list[threading.Thread] = []
+
+    def begin(self, sweep: Sweep) -> None:
+        if self._process is None:
+            self._process = process("study.observers.aside")
+            for work, pipe in ((self._send, self._process.stdin), (self._listen, self._process.stdout)):
+                self._threads.append(threading.Thread(target=work, args=(pipe,), daemon=True))
+                self._threads[-1].start()
+            self._put(self._observers)
+        self._put(("begin", sweep))
+
+    def trial(self, search: Search, state: State, finished: Finished | None) -> None:
+        self._put(("trial", search, state, finished))
+
+    def report(self, ended: Ended) -> None:
+        """Wait until the observers have everything. Raises TimeoutError if they take too long."""
+        if self._process is None:
+            return
+        self._put(("report", ended))
+        self._events.put(None)
+        try:
+            status = self._process.wait(PATIENCE)
+        except subprocess.TimeoutExpired as error:
+            raise TimeoutError(f"it had not finished {PATIENCE:.0f} s after the sweep") from error
+        finally:
+            self._process.kill()
+            self._process.wait()
+            for thread in self._threads:
+                thread.join()
+            self._process = None
+        if status:
+            raise RuntimeError(f"it ended with exit code {status}")
+
+    def _put(self, event: object) -> None:
+        self._events.put(pickle.dumps(event))
+
+    def _send(self, pipe: IO[bytes]) -> None:
+        """A thread of its own, because a pipe that is full blocks."""
+        with suppress(OSError), pipe:  # an error: the process ended, and `report` says so
+            while (event := self._events.get()) is not None:
+                pipe.write(event)
+                pipe.flush()
+
+    def _listen(self, pipe: IO[bytes]) -> None:
+        with pipe:
+            for line in pipe:
+                self._warn(line.decode(errors="replace").rstrip())
+
+
+def main() -> None:
+    """Run the observers until stdin ends. Packages that print do not reach the pipe of the warnings."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    answers = os.fdopen(os.dup(sys.stdout.fileno()), "w", buffering=1)
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
+
+    def warn(text: str) -> None:
+        answers.write(f"{text}\n")
+
+    observers: Mapping[str, Callable[..., None]] | None = None
+    with suppress(EOFError):
+        while True:
+            event = pickle.load(sys.stdin.buffer)
+            if observers is None:
+                guarded = Guarded(event, warn)
+                observers = {name: getattr(guarded, name) for name in ("begin", "trial", "report")}
+            else:
+                observers[event[0]](*event[1:])
+
+
+if __name__ == "__main__":
+    main()

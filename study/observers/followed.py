@@ -1,0 +1,49 @@
+"""Tells observers of trials that other processes train, such as jobs of a cluster, from the files that they write."""
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from study import store
+from study.observers.base import Observer
+from study.observers.events import finished_of, search_of, state_of
+from study.records import Curve, Study
+from study.search.tuner import Tuner
+from study.store.curves import Reader
+
+
+class Followed:
+    """Looks for new trials of studies. Trials that are on file at the start are not new.
+
+    Arguments:
+        studies: pairs of a results folder and a study; all searches of the study count.
+    """
+
+    def __init__(self, studies: Iterable[tuple[Path, Study]], observers: Observer) -> None:
+        self._studies, self._observers = list(studies), observers
+        self._readers: dict[Path, Reader] = {}
+        self._known: dict[Path, list[Curve]] = {}
+        for folder, _ in self._searches():
+            self._new(folder)
+
+    def look(self) -> None:
+        """Tell of the trials that finished since the last look."""
+        for folder, results in self._searches():
+            new = self._new(folder)
+            study = Study.from_question(store.read(folder / "study.json")["question"]) if new else None
+            if study is None:
+                continue
+            tuner, search = Tuner(study, self._known[folder]), search_of(study, results, 0.0)
+            for curve in new:
+                if curve.trial.index in tuner.outcomes:  # else it is unfinished and is trained again
+                    self._observers.trial(search, state_of(tuner), finished_of(tuner, curve))
+
+    def _searches(self) -> Iterator[tuple[Path, Path]]:
+        """(folder of a search, results folder) of each search that has begun."""
+        for results, study in self._studies:
+            for path in sorted(store.study_folder(results, study).rglob("study.json")):
+                yield path.parent, results
+
+    def _new(self, folder: Path) -> list[Curve]:
+        new = self._readers.setdefault(folder, Reader(folder)).new()
+        self._known.setdefault(folder, []).extend(new)
+        return new

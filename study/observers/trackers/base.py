@@ -1,0 +1,187 @@
+"""Trackers: a sweep in the tools that people already use. One run a study, its trials as steps, and a table of them.
+
+Each tracker is a file of this folder with a class `Run`, so that its package is imported only if it is chosen. Files go
+to `tracking/` in the results folder, unless the package's own environment variables name another place.
+"""
+
+from __future__ import annotations
+
+import csv
+import importlib
+import importlib.util
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from study.observers.base import Ended, Finished, Observer, Search, State, Sweep
+
+FOLDER = "tracking"
+"""Folder in a results folder for the files of trackers."""
+PROJECT = "batch-size-study"
+"""The project of the runs, unless the package's own environment variable names another one."""
+
+
+@dataclass(frozen=True)
+class About:
+    """What a run is about.
+
+    Attributes:
+        folder: for the files of all trackers of a results folder.
+        identity: the same whenever the sweep is resumed, so that the run goes on.
+        name, group: for people; the group is the workload.
+        settings: plain values that hold for the whole run.
+        command: of the sweep.
+        steps: what a step of the run is: `trial`, or `training step` in the run of a trial.
+    """
+
+    folder: Path
+    identity: str
+    name: str
+    group: str
+    settings: Mapping[str, Any]
+    command: str
+    steps: str = "trial"
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table: names of its columns, and rows of numbers, texts and None."""
+
+    columns: Sequence[str]
+    rows: Sequence[Sequence[float | str | None]]
+
+
+class Run(Protocol):
+    """A run of a tracker. It is opened with what it is about."""
+
+    def __init__(self, about: About) -> None: ...
+
+    def log(self, step: int, values: Mapping[str, float]) -> None:
+        """Record finite numbers at a step. Steps of one name increase; those of other names may be smaller."""
+
+    def table(self, name: str, table: Table) -> None:
+        """Record a table, in place of an earlier one of this name."""
+
+    def end(self, failed: bool) -> None:
+        """Write everything and close the run."""
+
+
+class Tracker(Observer):
+    """Tells one tracker of a sweep.
+
+    Arguments:
+        tracker: the name of its file in this folder.
+        identities: results folder -> its identifier, the same whenever the sweep is resumed.
+        trials: also one run a trial, with its learning curves.
+    """
+
+    def __init__(self, tracker: str, identities: Mapping[Path, str], trials: bool = False) -> None:
+        self.name = f"track={tracker}"
+        self._tracker, self._identities, self._trials = tracker, dict(identities), trials
+        self._sweep: Sweep | None = None
+        self._runs: dict[tuple[Path, str, str, int], Run] = {}
+
+    def begin(self, sweep: Sweep) -> None:
+        """Raises ImportError with the cure if the tracker's package is missing."""
+        if importlib.util.find_spec(self._tracker) is None:
+            raise ImportError(f"its package is missing: pip install 'batch-size-study[{self._tracker}]'")
+        self._sweep = sweep
+
+    def trial(self, search: Search, state: State, finished: Finished | None) -> None:
+        if finished is None:
+            return
+        key = search.key[:4]
+        if key not in self._runs:
+            self._runs[key] = self._opened(search)
+        prefix = f"{search.name}/" if search.name else ""
+        values = _values(search, state, finished)
+        self._runs[key].log(finished.index, {f"{prefix}{name}": value for name, value in values.items()})
+        if self._trials:
+            self._record(search, finished)
+
+    def report(self, ended: Ended) -> None:
+        failed = ended.interrupted or ended.error is not None
+        for (results, *study), run in self._runs.items():
+            table = None if failed else trials_of(results, [str(each) for each in study])
+            if table is not None:
+                run.table("trials", table)
+            run.end(failed)
+        self._runs.clear()
+
+    def _record(self, search: Search, finished: Finished) -> None:
+        """One run with the learning curves of a trial."""
+        result = {"status": finished.status, "steps_to_goal": finished.steps_to_goal, **finished.hyperparameters}
+        run = self._opened(search, finished.index, result)
+        for position, step in enumerate(finished.steps):
+            values = {name: errors[position] for name, errors in finished.errors.items()}
+            if known := {name: value for name, value in values.items() if math.isfinite(value)}:
+                run.log(step, known)
+        run.end(failed=False)
+
+    def _opened(self, search: Search, trial: int | None = None, result: Mapping[str, Any] | None = None) -> Run:
+        """The run of a study, or of one trial of a search."""
+        assert self._sweep is not None
+        study = [search.workload, search.optimizer, str(search.batch_size)]
+        name = f"{search.optimizer}, batch size {search.batch_size:,}"
+        if trial is not None:
+            study += [*filter(None, [search.name.replace(" ", "-")]), f"trial-{trial}"]
+            name = ", ".join([name, *filter(None, [search.name]), f"trial {trial}"])
+        about = About(
+            folder=search.results / FOLDER,
+            identity="-".join([*study, self._identities[search.results][:8]]),
+            name=name,
+            group=search.workload,
+            settings={
+                "workload": search.workload,
+                "optimizer": search.optimizer,
+                "batch_size": search.batch_size,
+                "goal": search.goal,
+                "train_steps": search.train_steps,
+                **(result or {}),
+            },
+            command=self._sweep.command,
+            steps="trial" if trial is None else "training step",
+        )
+        made: Run = importlib.import_module(f"study.observers.trackers.{self._tracker}").Run(about)
+        return made
+
+
+def _values(search: Search, state: State, finished: Finished) -> dict[str, float]:
+    """What is recorded of a finished trial: finite numbers by name."""
+    errors = [error for error in finished.errors.get(search.metric, ()) if math.isfinite(error)]
+    numbers = {name: value for name, value in finished.hyperparameters.items() if isinstance(value, int | float)}
+    values = {
+        "steps_to_goal": finished.steps_to_goal,
+        "best_steps_to_goal": state.best,
+        "least_error": min(errors, default=None),
+        "diverged": float(finished.first_bad_step is not None),
+        "trained_steps": finished.trained,
+        "seconds": sum(finished.seconds.values()),
+        **{f"hyperparameters/{name}": value for name, value in numbers.items()},
+    }
+    return {name: float(value) for name, value in values.items() if value is not None and math.isfinite(value)}
+
+
+def trials_of(results: Path, study: Sequence[str]) -> Table | None:
+    """The trials of a study as the report tabulates them; None without such a table.
+
+    Arguments:
+        study: workload, optimizer and batch size.
+    """
+    path = results / "tables/trials.csv"
+    if not path.exists():
+        return None
+    with path.open(newline="") as file:
+        header, *lines = csv.reader(file)
+    mine = [line[3:] for line in lines if line[:3] == list(study)]
+    kept = [column for column in range(len(header) - 3) if any(line[column] for line in mine)]
+    return Table([header[3 + column] for column in kept], [[_cell(line[column]) for column in kept] for line in mine])
+
+
+def _cell(text: str) -> float | str | None:
+    try:
+        return float(text) if text else None
+    except ValueError:
+        return text

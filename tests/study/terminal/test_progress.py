@@ -1,0 +1,88 @@
+"""The progress of a sweep: steps from the first second, and a line a minute where there is no terminal."""
+
+from types import SimpleNamespace
+
+import pytest
+from helpers import told
+from rich.console import Console
+
+from study.observers.base import Sweep
+from study.terminal import progress
+from study.terminal.progress import SweepProgress
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    clock = SimpleNamespace(now=0.0, monotonic=lambda: clock.now)
+    monkeypatch.setattr(progress, "time", clock)
+    return clock
+
+
+def lines(console):
+    return [line for line in console.export_text().splitlines() if line.startswith("After")]
+
+
+def test_steps_count_from_the_first_second(clock):
+    console = Console(record=True, width=200)
+    one, other = told.search(), told.search(batch_size=8)
+    with SweepProgress(console) as shown:
+        shown.begin(Sweep("", [one, other]))
+        assert shown.bars.tasks[0].fields["status"] == "0 steps, time left: measuring"
+        shown.trial(one, told.state(), None)
+        clock.now = 10.0
+        shown.tick(one, {0: 100, 1: 300})  # 40 of 800 s of work in 10 s
+        assert shown.bars.tasks[0].fields["status"] == "400 steps, at most 3 min 10 s left"
+        assert shown.bars.tasks[1].fields["status"].endswith("goal not reached yet, 400 steps")
+        clock.now = 20.0
+        shown.tick(one, {0: 200})
+        shown.trial(one, told.state(1, 200), told.finished(0, 200, steps=[200]))
+        # Trials are expected to end at a fifth of the budget, so trial 1 is nearly done.
+        assert shown.bars.tasks[0].completed == pytest.approx(100 * 1.95)
+        assert shown.bars.tasks[0].fields["status"].startswith("500 steps, 1 min 2")
+        for _ in range(3):
+            shown.trial(one, told.state(4, 200, complete=True), told.finished(3, 200, steps=[200]))
+        assert len(shown.bars.tasks) == 3 - 1  # the search is not over before the tuner's last word
+        shown.trial(one, told.state(4, 200, complete=True), None)
+        assert shown.bars.tasks[0].completed == pytest.approx(400)
+        assert [bar.description for bar in shown.bars.tasks] == ["whole sweep"]
+    assert "batch size 64: 4 done, 4 feasible, 0 infeasible, best 200 steps" in console.export_text()
+
+
+def test_a_line_a_minute_without_a_terminal(clock):
+    console = Console(record=True, width=200)
+    one, other = told.search(), told.search(batch_size=8)
+    with SweepProgress(console) as shown:
+        shown.begin(Sweep("", [one, other]))
+        for search in (one, other):
+            shown.trial(search, told.state(), None)
+        clock.now = 59.0
+        shown.tick(one, {0: 500})
+        clock.now = 60.0
+        shown.tick(one, {0: 600})
+        shown.tick(other, {0: 10})
+        clock.now = 121.0
+        shown.trial(other, told.state(1, 40), told.finished(0))
+    first, second = lines(console)
+    assert first.startswith("After 1 min: 0 of 8 trials, 600 steps; best so far: goal not reached yet; at most ")
+    assert second.startswith("After 2 min 1 s: 1 of 8 trials, 640 steps; best so far: 40 steps at batch size 8; ")
+
+
+def test_on_a_terminal_bars_take_the_place_of_lines(clock):
+    console = Console(record=True, width=200, force_terminal=True)
+    with SweepProgress(console) as shown:
+        shown.begin(Sweep("", [told.search()]))
+        shown.trial(told.search(), told.state(), None)
+        clock.now = 600.0
+        shown.tick(told.search(), {0: 500})
+    assert lines(console) == []
+
+
+def test_trials_of_an_earlier_run_say_nothing_of_the_speed(clock):
+    console = Console(record=True, width=200)
+    with SweepProgress(console) as shown:
+        shown.begin(Sweep("", [told.search()]))
+        shown.trial(told.search(), told.state(2, 40), None)
+        clock.now = 10.0
+        assert shown.bars.tasks[0].fields["status"].endswith("time left: measuring")
+        shown.trial(told.search(), told.state(3, 40), told.finished(2, steps=[1000]))
+        assert shown.bars.tasks[0].fields["status"].endswith("10 s left")

@@ -1,0 +1,81 @@
+"""`study watch`: what the server gives, to whom."""
+
+import http.client
+import threading
+
+import pytest
+
+from study.errors import UsageError
+from study.terminal import served
+
+
+@pytest.fixture
+def ask(tmp_path):
+    """Asks the server of a results folder; returns (status, Location or body)."""
+    results = tmp_path / "results"
+    (results / "tables").mkdir(parents=True)
+    (results / "tables/cost.csv").write_text("batch_size,steps\n")
+    (tmp_path / "secret.txt").write_text("secret")
+    (results / "link.txt").symlink_to(tmp_path / "secret.txt")
+    server = served.server(results, 0)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+
+    def get(path, host="127.0.0.1"):
+        connection = http.client.HTTPConnection("127.0.0.1", server.server_port)
+        connection.request("GET", path, headers={"Host": f"{host}:{server.server_port}"})
+        answer = connection.getresponse()
+        found = answer.status, answer.getheader("Location") or answer.read().decode()
+        connection.close()
+        return found
+
+    get.results = results
+    yield get
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+def test_before_the_first_report_it_says_so_and_looks_again(ask):
+    status, body = ask("/")
+    assert status == 200
+    assert 'http-equiv="refresh"' in body
+    assert "There is no report yet" in body
+
+
+def test_a_folder_of_results_folders_is_a_list(ask):
+    (ask.results / "b & c").mkdir()
+    (ask.results / "b & c/report.html").write_text("<p>")
+    assert '<a href="/b &amp; c/report.html">b &amp; c</a>' in ask("/")[1]
+
+
+@pytest.mark.parametrize(
+    ("path", "host", "expected"),
+    [
+        ("/", "127.0.0.1", (302, "/report.html")),
+        ("/report.html", "localhost", (200, "<p>report")),
+        ("/tables/cost.csv", "127.0.0.1", (200, "batch_size,steps\n")),
+        ("/", "evil.example", (403, None)),
+        ("/tables/", "127.0.0.1", (404, None)),
+        ("/../secret.txt", "127.0.0.1", (404, None)),
+        ("/%2e%2e/secret.txt", "127.0.0.1", (404, None)),
+        ("/link.txt", "127.0.0.1", (404, None)),
+    ],
+)
+def test_only_files_of_the_folder_go_to_this_machine(ask, path, host, expected):
+    (ask.results / "report.html").write_text("<p>report")
+    status, body = ask(path, host)
+    assert status == expected[0]
+    assert "secret" not in body
+    assert expected[1] in (None, body)
+
+
+def test_a_port_that_is_taken_is_replaced(tmp_path):
+    with served.server(tmp_path, 0) as first, served.server(tmp_path, first.server_port) as second:
+        assert first.server_address[0] == "127.0.0.1"
+        assert second.server_port != first.server_port
+
+
+def test_a_folder_that_is_not_there_is_refused(tmp_path):
+    with pytest.raises(UsageError, match="is no folder; give the results folder of a sweep"):
+        served.server(tmp_path / "none", 0)
