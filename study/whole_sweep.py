@@ -156,7 +156,7 @@ def train(
     Arguments:
         said: lines to print before.
         waits: wait for the trials of other processes; False: return when nothing is left to train now.
-        observers: are told beside the progress on the terminal.
+        observers: are told, too.
 
     Raises:
         StoreError: a file cannot be written, or another process trains a study.

@@ -1,4 +1,4 @@
-"""`study report` and `study compare`: read the files of a results folder. They import no torch."""
+"""`study report` and `study compare`: rebuild what a results folder shows. They import no torch."""
 
 from __future__ import annotations
 

@@ -75,7 +75,7 @@ def run(options: argparse.Namespace, console: Console, shows: bool = True) -> li
     first, overrides = jobs, list(options.overrides)
     imports = vars(options).get("imports") or options.config_dir
     command = observers.without_secrets(options.command)
-    with observers.told(missing, console) as told:
+    with observers.told(jobs, console) as told:
         while True:
             try:
                 train(missing, where, imports, command, console, said, told)
@@ -106,14 +106,9 @@ def train(
         said: lines to print before.
         told: is told of the sweep.
     """
-    from analysis.load import load
-    from analysis.tables import status as progress
     from study import whole_sweep
-    from study.cluster import launch, slurm
-    from study.observers.base import Guarded, Sweep
-    from study.observers.followed import Followed
+    from study.cluster import slurm
     from study.observers.live_page import LivePage
-    from study.terminal.progress import JobsProgress
 
     if not jobs:
         return
@@ -127,10 +122,30 @@ def train(
         console.print(line, markup=False)
     if where.kind == "slurm" and (few := slurm.few_cores(where.launcher)):
         console.print(f"{few}\n", style="yellow", markup=False)
-    guarded = Guarded(all_told, partial(console.print, style="yellow", markup=False))
+    with pages:
+        _follow(jobs, where, config_dir, command, console, all_told)
+
+
+def _follow(
+    jobs: Sequence[Job],
+    where: Cluster,
+    config_dir: Path | None,
+    command: str,
+    console: Console,
+    told: Sequence[Observer],
+) -> None:
+    """Train on a cluster, and show and tell what the files of its jobs record."""
+    from analysis.load import load
+    from analysis.tables import status as progress
+    from study.cluster import launch
+    from study.observers.base import Guarded, Sweep
+    from study.observers.followed import Followed
+    from study.terminal.progress import JobsProgress
+
+    guarded = Guarded(told, partial(console.print, style="yellow", markup=False))
     guarded.begin(Sweep(command, []))
     followed = Followed([(job.results, job.study) for job in jobs], guarded)
-    with pages, launch.launched(jobs, where, config_dir, command) as looks, JobsProgress(console) as shown:
+    with launch.launched(jobs, where, config_dir, command) as looks, JobsProgress(console) as shown:
         for states in looks:
             followed.look()
             there = {job.results: None for job in jobs if any(job.results.glob(STUDIES))}

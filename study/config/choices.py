@@ -16,8 +16,8 @@ GROUPS = {
     "preset": "A smaller or larger version of any sweep.",
     "engine": "How trials are trained.",
     "cluster": "Where studies are trained. It changes no trial and cannot be swept.",
-    "track": "Tools that record the sweep ([live view and trackers](guide/live.md)). `track=[tensorboard,wandb]` chooses "
-    "two. It changes no trial and cannot be swept.",
+    "track": "Tools that record the sweep. `track=[tensorboard,wandb]` chooses two. It changes no trial and cannot be "
+    "swept.",
 }
 """Group, a folder of conf/ -> what it chooses."""
 OTHER_NAMES = {

@@ -26,7 +26,7 @@ class Followed:
             self._new(folder)
 
     def look(self) -> None:
-        """Tell of the trials that finished since the last look."""
+        """Tell of the trials that finished since the last look, and that time has passed."""
         for folder, results in self._searches():
             new = self._new(folder)
             study = Study.from_question(store.read(folder / "study.json")["question"]) if new else None
@@ -36,6 +36,9 @@ class Followed:
             for curve in new:
                 if curve.trial.index in tuner.outcomes:  # else it is unfinished and is trained again
                     self._observers.trial(search, state_of(tuner), finished_of(tuner, curve))
+
+        for results, study in self._studies[:1]:
+            self._observers.tick(search_of(study, results, 0.0), {})
 
     def _searches(self) -> Iterator[tuple[Path, Path]]:
         """(folder of a search, results folder) of each search that has begun."""

@@ -22,7 +22,7 @@ def test_a_folder_of_results_folders_has_a_row_for_each(folders, says):
     said = says("status", folders)
     assert f"{folders / 'done'} tiny momentum done 1 of 1 1 of 1 0" in said
     assert f"{folders / 'more/left'} tiny momentum stopped 0 of 1 1 of 4 0" in said
-    rows = json.loads(says("status", folders, "--json"))
+    rows = json.loads(says("status", folders, "--json"))["rows"]
     assert [(row["results"], row["state"]) for row in rows] == [
         (str(folders / "done"), "done"),
         (str(folders / "more/left"), "stopped"),
@@ -30,7 +30,7 @@ def test_a_folder_of_results_folders_has_a_row_for_each(folders, says):
 
 
 def test_one_results_folder_is_as_before(folders, says):
-    assert "results" not in json.loads(says("status", folders / "done", "--json"))[0]
+    assert "results" not in json.loads(says("status", folders / "done", "--json"))["rows"][0]
     assert says("status", folders / "empty", status=2).startswith("study: no studies in ")
 
 

@@ -174,12 +174,13 @@ def test_trials_of_other_processes_are_followed_by_their_files(make_study, make_
     notes = Noting()
     followed = Followed([(tmp_path, study), (tmp_path, other)], notes)
     followed.look()
-    assert notes.told == []  # the first trial was there before
+    assert notes.told == [("tick", {})]  # the first trial was there before
     write_study(tmp_path, study, curves[1:], close=False)
     write_study(tmp_path, other, [make_curve(other, 0, reaches=9)], close=False)
     followed.look()
     followed.look()
-    assert notes.told == [(8, "", 3, 1), (8, "", 3, 2), (16, "", 1, 0)]
+    tick = ("tick", {})
+    assert notes.told == [tick, (8, "", 3, 1), (8, "", 3, 2), (16, "", 1, 0), tick, tick]
 
 
 def test_a_sweep_begins_with_what_is_left(make_study):
