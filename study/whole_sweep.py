@@ -175,19 +175,16 @@ def train(
         left = _left(costs)
         _show_cost(jobs, costs, left, workers, console)
         warn.of_order(costs, workers.count, console)
-        waiting = [
-            Waiting(
-                job,
-                searches=stages.remaining(job.study, on_file(job)),
-                known=stages.planned(job.study),
-                storage=storages[job.results],
-            )
-            for job, _ in costs
-        ]
+        waiting = [_waiting(job, storages[job.results]) for job, _ in costs]
         fit = [job for job, _ in costs]
         unfit = [job for job in jobs if job not in fit]
         too_large += train_searches(waiting, left, workers, command, console, unfit, waits, observers)
     raise_any(too_large)
+
+
+def _waiting(job: Job, storage: Storage) -> Waiting:
+    remaining = stages.remaining(job.study, on_file(job))
+    return Waiting(job, searches=remaining, known=stages.planned(job.study), storage=storage)
 
 
 def train_searches(
