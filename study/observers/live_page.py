@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from study.observers.aside import process
@@ -80,8 +81,12 @@ class LivePage(Observer):
 
 def newest_trial(results: Path) -> float:
     """When the latest trial came to a results folder, in seconds since the epoch; 0 if there is none."""
-    folders = [path for path in results.glob("studies/*/*/*/**/trials") if any(path.iterdir())]
-    return max((path.stat().st_mtime for path in folders), default=0.0)
+    found = [path for name in ("trials", "curves.parquet") for path in results.glob(f"studies/*/*/*/**/{name}")]
+    times = []
+    for path in found:
+        with suppress(FileNotFoundError):  # a search that is gathered meanwhile
+            times.append(path.stat().st_mtime)
+    return max(times, default=0.0)
 
 
 def main(results: Sequence[str]) -> None:

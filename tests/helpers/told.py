@@ -1,5 +1,7 @@
 """Events of a small sweep by hand, for observers."""
 
+import os
+import time
 from pathlib import Path
 
 from analysis.counting import COMPLETE, INFEASIBLE
@@ -40,3 +42,16 @@ def tell(observer: Observer, results: Path) -> None:
     observer.trial(first, state(1, 40, infeasible=1), diverged(1))
     observer.trial(again, state(1, 40), finished(0))
     observer.trial(other, state(1), finished(0, None))
+
+
+class Lasting(Observer):
+    """Notes its process and its priority in a file, and takes a while at each trial."""
+
+    def __init__(self, file: Path, seconds: float):
+        self.file, self.seconds = file, seconds
+
+    def trial(self, search, state, finished):
+        time.sleep(self.seconds)
+        print("some package prints this")
+        with self.file.open("a") as file:
+            file.write(f"{os.getpid()} {os.nice(0)} {search.batch_size}\n")

@@ -118,6 +118,8 @@ class Tracker(Observer):
             values = {name: errors[position] for name, errors in finished.errors.items()}
             if known := {name: value for name, value in values.items() if math.isfinite(value)}:
                 run.log(step, known)
+        if finished.first_bad_step is not None:
+            run.log(finished.first_bad_step, {"diverged": 1.0})
         run.end(failed=False)
 
     def _opened(self, search: Search, trial: int | None = None, result: Mapping[str, Any] | None = None) -> Run:
@@ -126,7 +128,7 @@ class Tracker(Observer):
         study = [search.workload, search.optimizer, str(search.batch_size)]
         name = f"{search.optimizer}, batch size {search.batch_size:,}"
         if trial is not None:
-            study += [*filter(None, [search.name.replace(" ", "-")]), f"trial-{trial}"]
+            study += [*filter(None, [search.name.replace("/", "-")]), f"trial-{trial}"]
             name = ", ".join([name, *filter(None, [search.name]), f"trial {trial}"])
         about = About(
             folder=search.results / FOLDER,

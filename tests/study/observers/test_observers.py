@@ -55,19 +55,6 @@ class Failing(Observer):
         return super().__getattribute__(event)
 
 
-class Lasting(Observer):
-    """Notes its process and its priority in a file, and takes a while at each trial."""
-
-    def __init__(self, file: Path, seconds: float):
-        self.file, self.seconds = file, seconds
-
-    def trial(self, search, state, finished):
-        time.sleep(self.seconds)
-        print("some package prints this")
-        with self.file.open("a") as file:
-            file.write(f"{os.getpid()} {os.nice(0)} {search.batch_size}\n")
-
-
 def tell_all(observer: Observer) -> None:
     told.tell(observer, Path("results"))
     observer.tick(told.search(), {3: 10})
@@ -84,11 +71,9 @@ def test_one_that_fails_is_left_out_with_one_warning(at):
 
 
 def test_another_process_of_the_lowest_priority_takes_its_time(tmp_path, monkeypatch):
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(Path(__file__).parents[2]), str(Path(__file__).parent)]))
+    monkeypatch.setenv("PYTHONPATH", str(Path(told.__file__).parents[1]))
     warned: list[str] = []
-    lasting = Lasting(tmp_path / "notes", 0.1)
-    lasting.__class__.__module__ = "test_observers"  # as the other process imports it
-    observer = Aside([lasting], warned.append)
+    observer = Aside([told.Lasting(tmp_path / "notes", 0.1)], warned.append)
     start = time.monotonic()
     told.tell(observer, tmp_path)
     assert time.monotonic() - start < 0.3 or not (tmp_path / "notes").exists()  # nothing waited for the trials
