@@ -88,7 +88,10 @@ def results_below(folder: Path) -> Iterator[Path]:
 def _show(console: Console, table: pd.DataFrame, folder: Path) -> None:
     from study.terminal import show
 
-    (show.sweeps if "results" in table else show.status)(console, table)
+    if "results" in table:
+        show.sweeps(console, table.assign(results=[str(Path(each).relative_to(folder)) for each in table["results"]]))
+    else:
+        show.status(console, table)
 
 
 def _text(console: Console, table: pd.DataFrame, folder: Path) -> Text:

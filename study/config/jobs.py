@@ -144,10 +144,10 @@ def _jobs_of(config: DictConfig) -> list[Job]:
     sizes = [tokens.batch_size(size, each, config.workload.get("name")) for size in sizes]
     how = (Path(config.results), placement, config.search.storage, config.shards)
     goes_on = {"until": _until(config), "until_cost": config.search.until_cost}
-    told = {"track_trials": config.track.trials, "notify": config.notify}
-    told["track"] = tuple(name for name, chosen in config.track.items() if chosen and name != "trials")
+    track = tuple(str(name) for name, chosen in config.track.items() if chosen and name != "trials")
     _check_single_pass(config, sizes, each)
-    return [Job(build_study(config, size, each), *how, **goes_on, **told) for size in sizes]
+    jobs = [Job(build_study(config, size, each), *how, **goes_on) for size in sizes]
+    return [replace(job, track=track, track_trials=config.track.trials, notify=config.notify) for job in jobs]
 
 
 def _check_single_pass(config: DictConfig, sizes: Sequence[int], tokens_per_example: int | None) -> None:

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import optuna
 from optuna.storages.journal import JournalFileBackend, JournalFileSymlinkLock
 from optuna.trial import TrialState
@@ -115,7 +116,8 @@ class Storage:
         if self._backend is None:
             return Shown({}, {})
         about = {"batch_size": study.batch_size, "optimizer": study.optimizer, "steps": steps_to_goal}
-        known = [(int(s), float(e)) for s, e in zip(curve.steps, curve.errors, strict=True) if math.isfinite(e)]
+        steps, errors = np.asarray(curve.steps).tolist(), np.asarray(curve.errors).tolist()
+        known = [(step, error) for step, error in zip(steps, errors, strict=True) if math.isfinite(error)]
         every = -(-len(known) // CURVE_POINTS) or 1
         return Shown(about, dict(known[::-1][::every][::-1]))  # the last point is always among them
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from typing import Any
 
 import wandb
 
@@ -44,7 +45,7 @@ class Run:
         self._run.finish(exit_code=int(failed))
 
 
-def _mode() -> str | None:
+def _mode() -> Any:
     """None: as WANDB_MODE says, or online for a user who is logged in. Else offline: nobody is there to log in."""
     if os.environ.get("WANDB_MODE") or (wandb.Api is not None and wandb.setup().settings.api_key):
         return None

@@ -4,24 +4,25 @@ import json
 
 import pytest
 
+from study import store
 from study.__main__ import main
 from study.commands import status
 
 
 @pytest.fixture
-def folders(tmp_path, make_study, make_curve, write_study):
+def folders(tmp_path, make_study, make_curve):
     """A folder with a complete results folder, and with one that waits for three of four trials, one level lower."""
-    study = make_study(trials=1)
-    write_study(tmp_path / "done", study, [make_curve(study, 0, reaches=30)])
-    study = make_study(trials=4, batch_size=16)
-    write_study(tmp_path / "more/left", study, [make_curve(study, 0, reaches=30)])
+    for results, trials in ((tmp_path / "done", 1), (tmp_path / "more/left", 4)):
+        study = make_study(trials=trials)
+        store.open_study(results, study, {"workers": 2})
+        store.save(store.study_folder(results, study), make_curve(study, 0, reaches=30))
     return tmp_path
 
 
 def test_a_folder_of_results_folders_has_a_row_for_each(folders, says):
     said = says("status", folders)
-    assert f"{folders / 'done'} tiny momentum done 1 of 1 1 of 1 0" in said
-    assert f"{folders / 'more/left'} tiny momentum stopped 0 of 1 1 of 4 0" in said
+    assert "done tiny momentum done 1 of 1 1 of 1 0" in said
+    assert "more/left tiny momentum stopped 0 of 1 1 of 4 0" in said
     rows = json.loads(says("status", folders, "--json"))["rows"]
     assert [(row["results"], row["state"]) for row in rows] == [
         (str(folders / "done"), "done"),

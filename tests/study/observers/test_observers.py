@@ -5,7 +5,7 @@ import time
 from pathlib import Path
 
 import pytest
-from helpers import told
+from helpers.observers import told
 from rich.console import Console
 
 from study.commands import observers
@@ -71,7 +71,7 @@ def test_one_that_fails_is_left_out_with_one_warning(at):
 
 
 def test_another_process_of_the_lowest_priority_takes_its_time(tmp_path, monkeypatch):
-    monkeypatch.setenv("PYTHONPATH", str(Path(told.__file__).parents[1]), prepend=os.pathsep)
+    monkeypatch.setenv("PYTHONPATH", str(Path(told.__file__).parents[2]), prepend=os.pathsep)
     warned: list[str] = []
     observer = Aside([told.Lasting(tmp_path / "notes", 0.1)], warned.append)
     start = time.monotonic()

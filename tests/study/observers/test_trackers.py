@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from helpers import told
+from helpers.observers import told
 from helpers.processes import tables
 
 from study.__main__ import main
@@ -123,7 +123,7 @@ def written(folder: Path) -> None:
 
 
 @pytest.mark.filterwarnings("ignore")  # of the packages that read
-@pytest.mark.parametrize("tracker", map(some, READERS))
+@pytest.mark.parametrize("tracker", [some(tracker) for tracker in READERS])
 def test_a_run_a_study_with_trials_as_steps_and_a_run_a_trial(tracker, tmp_path, monkeypatch):
     for name in ("MLFLOW_TRACKING_URI", "WANDB_MODE", "WANDB_API_KEY", "TRACKIO_DIR"):
         monkeypatch.delenv(name, raising=False)
@@ -177,7 +177,7 @@ def test_a_table_without_empty_columns(tmp_path):
 
 BROKEN = {
     "import": "raise OSError('broken')",
-    "constructor": "class Settings:\n    def __init__(self, **_): raise OSError('broken')\nApi = setup = None",
+    "constructor": "Settings = dict\ndef init(**_): raise OSError('broken')",
     "every call": "def __getattr__(name): raise OSError('broken')",
 }
 SMALL = ["sweep", "batch_size=64", "search=sobol", "search.trials=2", "search.reruns=0", "budget.epochs=1"]

@@ -3,7 +3,7 @@
 from types import SimpleNamespace
 
 import pytest
-from helpers import told
+from helpers.observers import told
 from rich.console import Console
 
 from study.observers.base import Sweep
