@@ -5,9 +5,11 @@ Offline runs are uploaded with `wandb sync RESULTS/tracking/wandb/offline-run-*`
 
 from __future__ import annotations
 
+import netrc
 import os
 from collections.abc import Mapping
 from typing import Any
+from urllib.parse import urlsplit
 
 import wandb
 
@@ -46,7 +48,16 @@ class Run:
 
 
 def _mode() -> Any:
-    """None: as WANDB_MODE says, or online for a user who is logged in. Else offline: nobody is there to log in."""
-    if os.environ.get("WANDB_MODE") or (wandb.Api is not None and wandb.setup().settings.api_key):
+    """None: as WANDB_MODE says, or online for a user who is logged in. Else offline: no key is asked for."""
+    if os.environ.get("WANDB_MODE"):
         return None
-    return "offline"
+    settings = wandb.setup().settings
+    return None if settings.api_key or _is_in_netrc(urlsplit(settings.base_url).hostname or "") else "offline"
+
+
+def _is_in_netrc(host: str) -> bool:
+    """Whether `wandb login` left a key for this host."""
+    try:
+        return netrc.netrc(os.environ.get("NETRC")).authenticators(host) is not None
+    except (OSError, netrc.NetrcParseError):
+        return False

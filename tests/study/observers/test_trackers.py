@@ -4,7 +4,8 @@ import csv
 import importlib.util
 import json
 import sqlite3
-from collections.abc import Callable
+import struct
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -58,17 +59,30 @@ def of_mlflow(folder: Path) -> tuple[Held, list[list[str]]]:
     return found, rows
 
 
+def records(path: Path) -> Iterator[bytes]:
+    """The records of a .wandb file: a header of 7 bytes, then chunks (checksum, length, kind) in blocks of 32 KiB."""
+    data, at, held = path.read_bytes(), 7, b""
+    while at + 7 <= len(data):
+        if (left := 2**15 - at % 2**15) < 7:
+            at += left
+            continue
+        _, length, kind = struct.unpack("<IHB", data[at : at + 7])
+        held += data[at + 7 : at + 7 + length]
+        at += 7 + length
+        if kind in (1, 4):  # whole, or the last of several
+            yield held
+            held = b""
+
+
 def of_wandb(folder: Path) -> tuple[Held, list[list[str]]]:
     from wandb.proto.wandb_internal_pb2 import Record
-    from wandb.sdk.internal.datastore import DataStore
 
     found: Held = {}
     rows: list[list[str]] = []
     for path in folder.glob("wandb/offline-run-*/run-*.wandb"):
-        store, name = DataStore(), path.stem.removeprefix("run-")
-        store.open_for_scan(str(path))
+        name = path.stem.removeprefix("run-")
         found[name] = {}
-        while (data := store.scan_data()) is not None:
+        for data in records(path):
             record = Record()
             record.ParseFromString(data)
             items = {item.key or "/".join(item.nested_key): item.value_json for item in record.history.item}

@@ -38,7 +38,7 @@ def test_steps_count_from_the_first_second(clock):
         shown.trial(one, told.state(1, 200), told.finished(0, 200, steps=[200]))
         # Trials are expected to end at a fifth of the budget, so trial 1 is nearly done.
         assert shown.bars.tasks[0].completed == pytest.approx(100 * 1.95)
-        assert shown.bars.tasks[0].fields["status"].startswith("500 steps, 1 min 2")
+        assert shown.bars.tasks[0].fields["status"].startswith("500 steps, 1 min 02 s left")
         for _ in range(3):
             shown.trial(one, told.state(4, 200, complete=True), told.finished(3, 200, steps=[200]))
         assert len(shown.bars.tasks) == 2  # the search is not over before the tuner's last word
@@ -63,8 +63,8 @@ def test_a_line_a_minute_without_a_terminal(clock):
         clock.now = 121.0
         shown.trial(other, told.state(1, 40), told.finished(0))
     first, second = lines(console)
-    assert first.startswith("After 1 min: 0 of 8 trials, 600 steps; best so far: goal not reached yet; at most ")
-    assert second.startswith("After 2 min 1 s: 1 of 8 trials, 640 steps; best so far: 40 steps at batch size 8; ")
+    assert first.startswith("After 1 min 00 s: 0 of 8 trials, 600 steps; best so far: goal not reached yet; at most ")
+    assert second.startswith("After 2 min 01 s: 1 of 8 trials, 640 steps; best so far: 40 steps at batch size 8; ")
 
 
 def test_on_a_terminal_bars_take_the_place_of_lines(clock):
