@@ -1,5 +1,6 @@
 """How the rows of a log are read: which runs count, what is an error, what a hyperparameter, what a study."""
 
+import doctest
 import json
 import re
 from pathlib import Path
@@ -13,8 +14,10 @@ from analysis.load import load
 from analysis.report import warnings as report_warnings
 from analysis.tables import steps_to_result
 from study.exchange.importing import ImportRefused
+from study.exchange.logs import goals, names
 from study.exchange.logs.importing import import_log
 from study.exchange.logs.names import Asked, metric, roles
+from study.exchange.readers import tables
 
 HEADER = "run,batch_size,step,val/loss,status\n"
 
@@ -225,8 +228,15 @@ def test_a_run_that_diverged_before_its_first_measurement_counts(tmp_path):
     assert "2 runs at batch size" in said.read[0]
 
 
+@pytest.mark.parametrize("module", [tables, names, goals])
+def test_the_examples_in_docstrings_hold(module):
+    found = doctest.testmod(module)
+    assert found.attempted
+    assert not found.failed
+
+
 def test_metrics_by_their_usual_names():
-    names = {
+    known = {
         "val/loss": "val/loss",
         "eval_loss": "val/loss",
         "validation.accuracy top-1": "val/accuracy_top_1",
@@ -237,7 +247,7 @@ def test_metrics_by_their_usual_names():
         "train/global_step": None,
         "best_val_loss": None,
     }
-    assert {name: metric(name) for name in names} == names
+    assert {name: metric(name) for name in known} == known
     assert roles(["trainer/global_step", "_step", "train_batch_size", "batch_size"], {}) == {
         "step": "trainer/global_step",
         "batch_size": "batch_size",
