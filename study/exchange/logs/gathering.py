@@ -130,7 +130,7 @@ def add(made: Gathering, table: Table, shared: Collection[str]) -> None:
 def _no_run(columns: Sequence[str]) -> str:
     known = {name: plain(name) for name in columns if names.metric(name) is None}
     passing = (*names.ROLES["step"], *names.ROLES["epoch"], *names.ROLES["status"], *names.LABELS)
-    some = [name for name, short in known.items() if short not in passing][:4]
+    some = [name for name, short in known.items() if short not in passing][:6]
     return (
         f"no column names the run of a row; its columns are {listed(columns)}. Add {names.cure('run', columns)}, or "
         f"several columns that identify a run together: --map run={','.join(some or ['batch_size', 'seed'])}."
