@@ -258,7 +258,7 @@ def test_the_terminal_folds_the_notes_and_tells_what_diverged(sweep, says):
     said = says("report", folder)
     assert "16 diverged 0 2" in said
     assert "32 > 2,000" in said
-    [count] = re.findall(r"(\d+) notes in the report; study report RESULTS --notes prints them.", said)
+    [count] = re.findall(r"(\d+) notes in the report; `study report RESULTS --notes` prints them.", said)
     said = says("report", folder, "--notes")
     assert "Note: tiny, momentum, batch size 64: no trial has finished yet" in said
     assert said.count("Note: ") == int(count) > 3
