@@ -51,9 +51,12 @@ def told(jobs: Sequence[Job], console: Console) -> Iterator[Told]:
 
 
 def without_secrets(command: str) -> str:
-    """The command as it is recorded: without `notify=`, whose URL may hold a password.
+    """The command as it is recorded: without `notify=`, whose URL may hold a password. A call from Python, such as
+    `study.sweep(...)`, is recorded without it (`study.library.calls`).
 
     >>> without_secrets("python -m study sweep 'notify=mailto://me:secret@host' batch_size=64")
     'python -m study sweep batch_size=64'
     """
+    if command.startswith("study."):
+        return command
     return shlex.join(word for word in shlex.split(command) if not word.lstrip("+").startswith("notify="))

@@ -174,7 +174,11 @@ def _workloads(asked: Setting) -> tuple[Setting, dict[str, OwnWorkload]]:
 
 
 def _command(verb: str, words: Sequence[str], folder: Path | None, mix: bool, own: Mapping[str, OwnWorkload]) -> str:
-    """How to ask for the same again, for the record: a command, or a call if a command cannot name the workload."""
+    """How to ask for the same again, for the record: a command, or a call if a command cannot name the workload.
+
+    The address of `notify`, which may hold a password, is left out.
+    """
+    words = [word for word in words if not word.lstrip("+").startswith("notify=")]
     if not own:
         options = [*(["--config-dir", str(folder)] if folder else []), *["--mix"] * mix]
         return shlex.join(["python", "-m", "study", verb, *words, *options])

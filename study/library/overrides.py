@@ -13,8 +13,8 @@ from study.config.paths import expanded
 from study.config.schema import every_key
 from study.errors import UsageError
 
-LISTS = {name for name, _, kind in every_key() if "list" in str(kind)}
-"""Keys whose value is a list."""
+LISTS = {"track", *(name for name, _, kind in every_key() if "list" in str(kind))}
+"""Keys whose value may be a list."""
 BRANCHES = {name[: cut.start()] for name, _, _ in every_key() for cut in re.finditer(r"\.", name)}
 OPEN = ("workload", "search.space", "optimizer.arguments")
 """Branches whose entries are the user's own: each entry is one value, which may be a list or a mapping."""

@@ -159,7 +159,10 @@ def _search(study: StudyData) -> dict[str, Any]:
 def _words(studies: Sequence[StudyData]) -> list[str]:
     """The words of the command that trained most of these studies last; empty if it is not on record."""
     last = Counter(study.provenance[-1].get("command") or "" for study in studies if study.provenance)
-    words = shlex.split(last.most_common(1)[0][0]) if last else []
+    command = last.most_common(1)[0][0] if last else ""
+    if not command.startswith(shlex.join(SWEEP)):  # such as a call from Python, which has other rules of quoting
+        return []
+    words = shlex.split(command)
     return words if words[: len(SWEEP)] == SWEEP else []
 
 

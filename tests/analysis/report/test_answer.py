@@ -212,6 +212,7 @@ def test_imported_trials_have_no_next_step():
         ("python -m study sweep 'goal=val/loss < 1'", {"search.reruns": 4}, "'goal=val/loss < 1' search.reruns=4"),
         ("python -m study calibrate", {"search.reruns": 4}, None),
         ("", {}, None),
+        ("""study.sweep(workload=m.M(name='it\\'s "it"'), overrides=[])""", {"search.reruns": 8}, None),
     ],
 )
 def test_the_command_is_the_recorded_one_with_other_values(recorded, overrides, expected):

@@ -16,6 +16,7 @@ import study
 from analysis import figures
 from study.__main__ import main
 from study.library import calls
+from study.library.own_workload import OwnWorkload
 
 ROOT = Path(__file__).parents[3]
 PUBLISHED = ROOT / "results/published"
@@ -72,6 +73,16 @@ def test_the_record_names_the_call_and_the_code(swept):
         "name": "images",
         "train_examples": 100,
     }
+
+
+def test_no_record_names_the_address_of_a_notification(images):
+    words = ["workload=images", "notify='ntfy://secret'", "batch_sizes=[2]"]
+    own = OwnWorkload.of(images)
+    assert calls._command("sweep", words[1:], None, False, {}) == "python -m study sweep 'batch_sizes=[2]'"
+    assert calls._command("sweep", words, Path("mine"), True, {"images": own}) == (
+        "study.sweep(workload=made_images.Images(name='images', train_examples=100), "
+        "overrides=['batch_sizes=[2]'], config_dir='mine', mix=True)"
+    )
 
 
 @pytest.mark.usefixtures("one_figure")

@@ -25,6 +25,8 @@ GIVEN = [
     ({"search": {"extend": True, "budgets": [1, 2]}}, ["search.extend=true", "search.budgets=[1,2]"]),
     ({"stopping": ["race", "goal"]}, ["stopping=race,goal"]),
     ({"precision": "bf16"}, ["precision=bf16"]),
+    ({"track": ["tensorboard", "mlflow"]}, ["track=[tensorboard,mlflow]"]),
+    ({"track": {"trials": True}, "notify": "ntfy://topic"}, ["track.trials=true", "notify='ntfy://topic'"]),
     (
         {"search": {"space": {"learning_rate": {"low": 0.03, "scale": "log"}}}},
         ["search.space.learning_rate={low: 0.03, scale: log}"],

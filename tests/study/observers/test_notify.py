@@ -88,6 +88,7 @@ def test_a_missing_package_is_told_before_training(monkeypatch):
         ("study sweep notify=ntfy://topic batch_size=8", "study sweep batch_size=8"),
         ("study sweep '+notify=mailto://a:b c@host'", "study sweep"),
         ("study sweep 'goal=val/loss < 1'", "study sweep 'goal=val/loss < 1'"),
+        ("study.sweep(workload=moons.Moons(name='it'), mix=True)",) * 2,
     ],
 )
 def test_the_address_is_not_recorded(command, recorded):
