@@ -112,7 +112,7 @@ class Storage:
         return {"index": index, "owner": self.owner} if self._backend is not None else {}
 
     def shown(self, study: Study, curve: Measured, steps_to_goal: int | None) -> Shown:
-        """What a dashboard shows of a finished trial; nothing in memory, where nobody looks."""
+        """What a dashboard shows of a finished trial; nothing in memory, where no dashboard looks."""
         if self._backend is None:
             return Shown({}, {})
         about = {"batch_size": study.batch_size, "optimizer": study.optimizer, "steps": steps_to_goal}

@@ -192,7 +192,7 @@ class SweepProgress(Observer):
 
 
 def _told(state: State) -> str:
-    """The trials of a search in words."""
+    """The trials of a search, as the status of its bar."""
     best = "goal not reached yet" if state.best is None else f"best {state.best:,} steps"
     ended = state.feasible + state.infeasible
     return f"{ended} done, {state.feasible} feasible, {state.infeasible} infeasible, {best}"
