@@ -77,6 +77,8 @@ class Aside(Observer):
             return
         self._put(("report", ended))
         self._events.put(None)
+        with suppress(OSError):  # the workers are done; only a privileged user may raise a priority
+            os.setpriority(os.PRIO_PROCESS, self._process.pid, os.nice(0))
         try:
             status = self._process.wait(PATIENCE)
         except subprocess.TimeoutExpired as error:

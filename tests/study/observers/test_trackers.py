@@ -14,6 +14,7 @@ from helpers.observers import told
 from helpers.processes import tables
 
 from study.__main__ import main
+from study.observers import aside
 from study.observers.aside import Aside
 from study.observers.base import Ended
 from study.observers.trackers.base import FOLDER, Tracker, trials_of
@@ -117,6 +118,13 @@ READERS: dict[str, Callable[[Path], tuple[Held, list[list[str]]]]] = {
     "wandb": of_wandb,
     "trackio": of_trackio,
 }
+
+
+@pytest.fixture(autouse=True)
+def _time_for_trackers(monkeypatch):
+    """On a busy machine a process of the lowest priority takes minutes to import a package."""
+    monkeypatch.setattr(aside, "LOWEST", 0)
+    monkeypatch.setattr(aside, "PATIENCE", 600.0)
 
 
 def needs(tracker: str) -> Any:
