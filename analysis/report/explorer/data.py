@@ -4,7 +4,6 @@ Shapes: T trials of a study, best first; G steps at which any of them has a poin
 """
 
 from collections.abc import Hashable, Mapping, Sequence
-from math import isfinite
 from typing import Any
 
 import numpy as np
@@ -12,7 +11,7 @@ import pandas as pd
 
 from analysis.labels import goal_text, metric_text
 from analysis.load import GOAL
-from analysis.tables.learning_curves import KEY, STATES, ranked, spaced, states
+from analysis.tables.learning_curves import KEY, STATES, spaced, states
 
 MOST_TRIALS, MOST_POINTS = 10_000, 200_000
 """About the most trials, and points of learning curves, on a page (about 2 MB)."""
@@ -97,8 +96,9 @@ def of_study(
     Returns:
         batch_size; steps (None if the goal was not reached); budget (steps); best (trial, or None); trials (the number
         of counted ones); every (k, if curves have every k-th evaluation); columns [T]: trial, state (position in
-        STATES), end, steps_to_goal, error (the least); values [P][T]; grid [G]: the steps at which curves have points,
-        each as the difference from the one before; curves [T]: positions in the grid (None for 0, 1, ...) and errors.
+        `analysis.tables.learning_curves.STATES`), end, steps_to_goal, error (the least); values [P][T]; grid [G]: the
+        steps at which curves have points, each as the difference from the one before; curves [T]: positions in the grid
+        (None for 0, 1, ...) and errors.
 
     >>> from analysis.tables import learning_curves, steps_to_result, trials
     >>> curves, rate = learning_curves.learning_curves([study]), [{"name": "learning_rate", "scale": "log"}]
@@ -108,10 +108,10 @@ def of_study(
     {'steps': 21, 'best': 1, 'trials': 20, 'trial': [1, 7, 9], 'state': [0, 1, 1], 'steps_to_goal': [21, None, None],
      'error': [0.0593, 0.289, 2.3]}
     """
-    drawn = _by_trial(curves)
-    order = ranked(trials[trials["trial"].isin(list(drawn))].set_index("trial"))
-    order = order.iloc[spaced(len(order), most[0])]
-    grid, every = thinned([drawn[trial][0] for trial in order.index], most[1], whole(row["steps_to_result"]))
+    order, steps, errors, lengths = _chosen(curves, most[0])
+    grid, every = thinned(steps, lengths, most[1], whole(row["steps_to_result"]))
+    where = dict(zip(trials["trial"].tolist(), range(len(trials)), strict=True))
+    columns = {name: trials[name].to_numpy()[[where[trial] for trial in order]] for name in trials}
     return {
         "batch_size": int(row["batch_size"]),
         "steps": whole(row["steps_to_result"]),
@@ -119,61 +119,78 @@ def of_study(
         "best": whole(row["trial"]),
         "trials": int(curves["trials"].iloc[0]),
         "every": int(curves["every"].iloc[0]) * every,
-        "trial": order.index.tolist(),
-        "state": [STATES.index(state) for state in states(order)],
-        "end": [int(end) for end in order["end"]],
-        "steps_to_goal": [whole(steps) for steps in order["steps_to_goal"]],
-        "error": [short(error) for error in order["least_error"]],
-        "values": [[short(value, PARAMETER_DIGITS) for value in order[each["name"]]] for each in parameters],
+        "trial": order,
+        "state": [STATES.index(state) for state in states(pd.DataFrame(columns))],
+        "end": columns["end"].tolist(),
+        "steps_to_goal": [whole(steps) for steps in columns["steps_to_goal"]],
+        "error": rounded(columns["least_error"]),
+        "values": [rounded(columns[each["name"]], PARAMETER_DIGITS) for each in parameters],
         "grid": np.diff(grid, prepend=0).tolist(),
-        "curves": [_on(grid, *drawn[trial]) for trial in order.index],
+        "curves": _on(grid, steps, errors, lengths),
     }
 
 
-def _by_trial(curves: pd.DataFrame) -> dict[int, tuple[np.ndarray, np.ndarray]]:
-    """Trial -> (its steps, its errors); the rows of a trial are together."""
+def _chosen(curves: pd.DataFrame, most: int) -> tuple[list[int], np.ndarray, np.ndarray, list[int]]:
+    """The trials to show of one study, best first; the steps and errors of their curves, one after the other, and the
+    length of each."""
     trials = curves["trial"].to_numpy()
-    firsts = np.flatnonzero(np.diff(trials)) + 1
-    steps, errors = (np.split(curves[name].to_numpy(), firsts) for name in ("step", "error"))
-    return dict(zip(trials[[0, *firsts]].tolist(), zip(steps, errors, strict=True), strict=True))
+    firsts = np.flatnonzero(np.diff(trials, prepend=-1))  # the rows of a trial are together
+    kept = spaced(len(firsts), most)
+    runs = [np.arange(first, end) for first, end in zip(firsts, [*firsts[1:], len(trials)], strict=True)]
+    inside = np.concatenate([runs[position] for position in kept])
+    steps, errors = (curves[name].to_numpy()[inside] for name in ("step", "error"))
+    return trials[firsts[kept]].tolist(), steps, errors, [len(runs[position]) for position in kept]
 
 
-def thinned(steps: Sequence[np.ndarray], most: int, goal: int | None) -> tuple[np.ndarray, int]:
+def thinned(steps: np.ndarray, lengths: Sequence[int], most: int, goal: int | None) -> tuple[np.ndarray, int]:
     """(the steps to show, k): every k-th step, so that no curve has many more than `most`; also its last, and `goal`.
 
     Arguments:
-        steps: of the points of each curve.
+        steps, lengths: of the points of all curves, one after the other, and the number of points of each.
         goal: the step at which the best trial reached the goal.
 
-    >>> grid, every = thinned([np.array([1, 2, 3, 4, 5, 6]), np.array([1, 2])], most=2, goal=4)
+    >>> grid, every = thinned(np.array([1, 2, 3, 4, 5, 6, 1, 2]), [6, 2], most=2, goal=4)
     >>> grid.tolist(), every
     ([1, 2, 4, 6], 3)
     """
-    grid = np.unique(np.concatenate(steps))
-    every = -(-max(map(len, steps)) // most)
-    kept = (np.arange(len(grid)) % every == 0) | np.isin(grid, [-1 if goal is None else goal, *(s[-1] for s in steps)])
+    grid = np.unique(steps)
+    every = -(-max(lengths) // most)
+    kept = np.arange(len(grid)) % every == 0
+    last = steps[np.cumsum(lengths) - 1]
+    kept[np.searchsorted(grid, last)] = True
+    kept |= grid == (-1 if goal is None else goal)
     return grid[kept], every
 
 
-def _on(grid: np.ndarray, steps: np.ndarray, errors: np.ndarray) -> list[list | None]:
-    """[positions in the grid, errors] of a curve; None for the positions 0, 1, 2, ..."""
-    kept = np.isin(steps, grid)
-    at = np.searchsorted(grid, steps[kept])
-    return [None if at[-1] == len(at) - 1 else at.tolist(), [short(error) for error in errors[kept].tolist()]]
+def _on(grid: np.ndarray, steps: np.ndarray, errors: np.ndarray, lengths: Sequence[int]) -> list[list]:
+    """[positions in the grid, errors] of each curve; None for the positions 0, 1, 2, ..."""
+    at = np.minimum(np.searchsorted(grid, steps), len(grid) - 1)
+    kept = grid[at] == steps
+    ends = np.cumsum(kept)[np.cumsum(lengths) - 1].tolist()
+    places, values = at[kept].tolist(), rounded(errors[kept])
+    curves = []
+    for first, end in zip([0, *ends], ends, strict=False):
+        gapless = places[end - 1] == end - first - 1
+        curves.append([None if gapless else places[first:end], values[first:end]])
+    return curves
 
 
-def short(value: Any, digits: int = DIGITS) -> float | int | str | None:
-    """A number rounded to these digits, a whole one as such; None for a missing or infinite one; a name as it is.
+def rounded(values: Any, digits: int = DIGITS) -> list:
+    """Numbers rounded to these significant digits; None for missing and infinite ones; names as they are.
 
-    >>> short(0.123456), short(12.0), short(float("inf")), short("cosine"), short(123456)
-    (0.123, 12, None, 'cosine', 123000)
+    >>> rounded([0.123456, 12.0, float("inf"), 123456, 0.0]), rounded(np.array(["cosine", None]))
+    ([0.123, 12.0, None, 123000.0, 0.0], ['cosine', None])
     """
-    if isinstance(value, str):
-        return value
-    if pd.isna(value) or not isfinite(value):
-        return None
-    number = float(f"{value:.{digits}g}")
-    return int(number) if number.is_integer() and abs(number) < 1e15 else number
+    values = np.asarray(values)
+    if values.dtype == object and any(isinstance(value, str) for value in values):
+        return [value if isinstance(value, str) else None for value in values]
+    values = np.array(pd.to_numeric(pd.Series(values)), dtype=float)
+    known = np.isfinite(values)
+    size = np.abs(np.where(known & (values != 0), values, 1.0))
+    place = digits - 1 - np.floor(np.log10(size))
+    scale = 10.0 ** np.abs(place)
+    found = np.where(place >= 0, np.round(values * scale) / scale, np.round(values / scale) * scale).tolist()
+    return found if known.all() else [value if good else None for value, good in zip(found, known, strict=True)]
 
 
 def whole(value: Any) -> int | None:
