@@ -52,22 +52,22 @@ def curves(study: StudyData, goal: Goal) -> pd.DataFrame:
     return study.once(("learning curves", goal), lambda: _curves(study, goal))
 
 
-def ranked(trials: pd.DataFrame) -> pd.DataFrame:
-    """Trials from the best to the worst: by steps to the goal; those that missed it by least error; then the infeasible
-    ones, then the incomplete ones. Ties go to the lower index, as in S(B).
+def ranks(trials: pd.DataFrame) -> np.ndarray:
+    """Positions of trials from the best to the worst: by steps to the goal; those that missed it by least error; then
+    the infeasible ones, then the incomplete ones. Ties go to the lower index, as in S(B).
 
     Arguments:
-        trials: indexed by trial: status, steps_to_goal, least_error.
+        trials: by increasing index: status, steps_to_goal, least_error.
 
     >>> steps = pd.array([None, 30, None], dtype="Int64")
-    >>> trials = pd.DataFrame({"status": "COMPLETE", "steps_to_goal": steps, "least_error": [0.3, 0.1, 0.2]})
-    >>> ranked(trials).index.tolist()
+    >>> ranks(pd.DataFrame({"status": "COMPLETE", "steps_to_goal": steps, "least_error": [0.3, 0.1, 0.2]})).tolist()
     [1, 2, 0]
     """
-    place = trials["status"].map({COMPLETE: 0, INFEASIBLE: 1}).fillna(2).to_numpy()
-    steps = trials["steps_to_goal"].astype("float64").fillna(np.inf).to_numpy()
-    error = np.where(np.isfinite(steps), 0.0, trials["least_error"].astype("float64"))
-    return trials.iloc[np.lexsort((trials.index, error, steps, place))]
+    status = trials["status"].to_numpy()
+    place = np.where(status == COMPLETE, 0, np.where(status == INFEASIBLE, 1, 2))
+    steps = trials["steps_to_goal"].to_numpy(dtype=float, na_value=np.inf)
+    error = np.where(np.isfinite(steps), 0.0, trials["least_error"].to_numpy(dtype=float))
+    return np.lexsort((error, steps, place))
 
 
 def states(trials: pd.DataFrame) -> np.ndarray:
@@ -93,7 +93,7 @@ def spaced(count: int, most: int) -> np.ndarray:
 
 def _curves(study: StudyData, goal: Goal) -> pd.DataFrame:
     counted, found = counted_trials(study, goal), measured(study, goal)
-    chosen = ranked(counted).iloc[spaced(len(counted), MOST_TRIALS)]
+    chosen = counted.iloc[ranks(counted)[spaced(len(counted), MOST_TRIALS)]]
     longest = max((len(np.asarray(found[trial].steps)) for trial in chosen.index if trial in found), default=1)
     every, best = -(-longest // MOST_EVALUATIONS), row(study, goal)["trial"]
     columns: dict[str, list] = {name: [] for name in ("trial", "step", "error", "state")}

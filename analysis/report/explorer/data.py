@@ -4,6 +4,7 @@ Shapes: T trials of a study, best first; G steps at which any of them has a poin
 """
 
 from collections.abc import Hashable, Mapping, Sequence
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,8 @@ import pandas as pd
 
 from analysis.labels import goal_text, metric_text
 from analysis.load import GOAL
-from analysis.tables.learning_curves import KEY, STATES, spaced, states
+from analysis.tables.learning_curves import KEY, STATES, ranks, spaced, states
+from analysis.tables.learning_curves import MOST_TRIALS as MOST_CURVES
 
 MOST_TRIALS, MOST_POINTS = 10_000, 200_000
 """About the most trials, and points of learning curves, on a page (about 2 MB)."""
@@ -38,7 +40,7 @@ def payload(tables: Tables) -> dict[str, Any]:
         return {"panels": [], "counts": {"shown": 0, "all": 0}}
     by_study: Groups = dict(iter(curves.groupby(KEY, sort=False)))
     trials: Groups = dict(iter(tables["trials"].groupby(KEY, sort=False)))
-    most = share(len(by_study), max(rows["trial"].nunique() for rows in by_study.values()))
+    most = share(len(trials), min(MOST_CURVES, max(map(len, trials.values()))))
     panels = []
     for key, steps in tables["steps_to_result"].groupby(["workload", *GOAL], sort=False):
         optimizers = []
@@ -47,8 +49,8 @@ def payload(tables: Tables) -> dict[str, Any]:
             found = []
             for row in rows.to_dict("records"):
                 at = key[0], name, row["batch_size"], *key[1:]
-                if at in by_study:
-                    found.append(of_study(row, trials[at], by_study[at], parameters, most))
+                if at in trials:
+                    found.append(of_study(row, trials[at], by_study.get(at, curves.iloc[:0]), parameters, most))
             if found:
                 optimizers.append({"name": name, "parameters": parameters, "studies": found})
         if optimizers:
@@ -103,23 +105,22 @@ def of_study(
     >>> from analysis.tables import learning_curves, steps_to_result, trials
     >>> curves, rate = learning_curves.learning_curves([study]), [{"name": "learning_rate", "scale": "log"}]
     >>> found = of_study(steps_to_result.row(study), trials.trials([study]), curves, rate, (3, 12))
-    >>> {name: found[name] for name in ("steps", "best", "trials", "trial", "state", "steps_to_goal", "error")}
-    ... # doctest: +NORMALIZE_WHITESPACE
-    {'steps': 21, 'best': 1, 'trials': 20, 'trial': [1, 7, 9], 'state': [0, 1, 1], 'steps_to_goal': [21, None, None],
-     'error': [0.0593, 0.289, 2.3]}
+    >>> {name: found[name] for name in ("steps", "best", "trials", "trial", "state", "error")}
+    {'steps': 21, 'best': 1, 'trials': 20, 'trial': [1, 7, 9], 'state': [0, 1, 1], 'error': [0.0593, 0.289, 2.3]}
     """
-    order, steps, errors, lengths = _chosen(curves, most[0])
+    order = ranks(trials)[spaced(len(trials), MOST_CURVES)]  # the trials that have curves
+    order = order[spaced(len(order), most[0])]
+    columns = {name: trials[name].to_numpy()[order] for name in trials}
+    steps, errors, lengths = _points(curves, columns["trial"])
     grid, every = thinned(steps, lengths, most[1], whole(row["steps_to_result"]))
-    where = dict(zip(trials["trial"].tolist(), range(len(trials)), strict=True))
-    columns = {name: trials[name].to_numpy()[[where[trial] for trial in order]] for name in trials}
     return {
         "batch_size": int(row["batch_size"]),
         "steps": whole(row["steps_to_result"]),
         "budget": int(row["train_steps"]),
         "best": whole(row["trial"]),
-        "trials": int(curves["trials"].iloc[0]),
-        "every": int(curves["every"].iloc[0]) * every,
-        "trial": order,
+        "trials": len(trials),
+        "every": int(curves["every"].max()) * every if len(curves) else 1,
+        "trial": columns["trial"].tolist(),
         "state": [STATES.index(state) for state in states(pd.DataFrame(columns))],
         "end": columns["end"].tolist(),
         "steps_to_goal": [whole(steps) for steps in columns["steps_to_goal"]],
@@ -130,16 +131,14 @@ def of_study(
     }
 
 
-def _chosen(curves: pd.DataFrame, most: int) -> tuple[list[int], np.ndarray, np.ndarray, list[int]]:
-    """The trials to show of one study, best first; the steps and errors of their curves, one after the other, and the
-    length of each."""
+def _points(curves: pd.DataFrame, order: np.ndarray) -> tuple[np.ndarray, np.ndarray, list[int]]:
+    """The steps and errors of the curves of these trials, one after the other, and the number of points of each."""
     trials = curves["trial"].to_numpy()
-    firsts = np.flatnonzero(np.diff(trials, prepend=-1))  # the rows of a trial are together
-    kept = spaced(len(firsts), most)
-    runs = [np.arange(first, end) for first, end in zip(firsts, [*firsts[1:], len(trials)], strict=True)]
-    inside = np.concatenate([runs[position] for position in kept])
-    steps, errors = (curves[name].to_numpy()[inside] for name in ("step", "error"))
-    return trials[firsts[kept]].tolist(), steps, errors, [len(runs[position]) for position in kept]
+    firsts = np.flatnonzero(np.diff(trials, prepend=-1)).tolist()  # the rows of a trial are together
+    runs = {trials[first]: np.arange(first, end) for first, end in pairwise([*firsts, len(trials)])}
+    mine = [runs.get(trial, np.arange(0)) for trial in order]
+    inside = np.concatenate(mine)
+    return curves["step"].to_numpy()[inside], curves["error"].to_numpy()[inside], [len(rows) for rows in mine]
 
 
 def thinned(steps: np.ndarray, lengths: Sequence[int], most: int, goal: int | None) -> tuple[np.ndarray, int]:
@@ -154,23 +153,21 @@ def thinned(steps: np.ndarray, lengths: Sequence[int], most: int, goal: int | No
     ([1, 2, 4, 6], 3)
     """
     grid = np.unique(steps)
-    every = -(-max(lengths) // most)
-    kept = np.arange(len(grid)) % every == 0
-    last = steps[np.cumsum(lengths) - 1]
-    kept[np.searchsorted(grid, last)] = True
-    kept |= grid == (-1 if goal is None else goal)
+    every = max(1, -(-max(lengths, default=0) // most))
+    last = steps[np.cumsum(lengths)[np.asarray(lengths) > 0] - 1]
+    kept = (np.arange(len(grid)) % every == 0) | np.isin(grid, [*last, -1 if goal is None else goal])
     return grid[kept], every
 
 
 def _on(grid: np.ndarray, steps: np.ndarray, errors: np.ndarray, lengths: Sequence[int]) -> list[list]:
     """[positions in the grid, errors] of each curve; None for the positions 0, 1, 2, ..."""
-    at = np.minimum(np.searchsorted(grid, steps), len(grid) - 1)
-    kept = grid[at] == steps
-    ends = np.cumsum(kept)[np.cumsum(lengths) - 1].tolist()
+    at = np.searchsorted(grid, steps)
+    kept = np.isin(steps, grid)
+    counts = np.append(0, np.cumsum(kept))[np.append(0, np.cumsum(lengths))].tolist()
     places, values = at[kept].tolist(), rounded(errors[kept])
     curves = []
-    for first, end in zip([0, *ends], ends, strict=False):
-        gapless = places[end - 1] == end - first - 1
+    for first, end in pairwise(counts):
+        gapless = end == first or places[end - 1] == end - first - 1
         curves.append([None if gapless else places[first:end], values[first:end]])
     return curves
 

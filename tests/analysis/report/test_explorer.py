@@ -38,22 +38,22 @@ def studies_of(data):
 
 
 def test_curves_and_trials_are_those_of_the_tables(found):
-    data, curves = payloads.payload(found), found["learning_curves"]
-    assert {study["batch_size"] for study in studies_of(data)} == set(curves["batch_size"])
-    for study in studies_of(data):
+    studies, curves = studies_of(payloads.payload(found)), found["learning_curves"]
+    table = found["trials"].set_index(["batch_size", "trial"])
+    assert sum(len(study["trial"]) for study in studies) == len(table)
+    for study in studies:
         mine = curves[curves["batch_size"] == study["batch_size"]]
         steps = np.cumsum(study["grid"])
-        assert study["trial"] == list(dict.fromkeys(mine["trial"]))
+        assert [trial for trial in study["trial"] if trial in set(mine["trial"])] == list(dict.fromkeys(mine["trial"]))
         for trial, (places, errors) in zip(study["trial"], study["curves"], strict=True):
             rows = mine[mine["trial"] == trial]
             at = range(len(errors)) if places is None else places
             assert [steps[place] for place in at] == rows["step"].tolist()
             assert errors == pytest.approx(rows["error"].tolist(), rel=1e-2)
-    table = found["trials"].set_index(["batch_size", "trial"])
-    for study in studies_of(data):
         rows = table.loc[[(study["batch_size"], trial) for trial in study["trial"]]]
         assert study["steps_to_goal"] == [None if pd.isna(steps) else steps for steps in rows["steps_to_goal"]]
-        assert study["values"][0] == pytest.approx(rows["learning_rate"].tolist(), rel=1e-5)
+        rates = np.array(study["values"][0], dtype=float)
+        assert rates == pytest.approx(rows["learning_rate"].to_numpy(dtype=float), rel=1e-5, nan_ok=True)
 
 
 def test_every_number_is_json(found):

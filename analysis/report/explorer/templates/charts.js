@@ -91,7 +91,7 @@ const marked = mark => (u, index, from, to) => {
 const series = line => ({
   stroke: (u, index) => colour(line.colour) + (line.pale && !u.series[index]._focus ? "99" : ""), width: line.width ?? 1, dash: line.dash, spanGaps: true, auto: false,
   ...(line.dots ? { paths: () => null } : {}),
-  points: line.mark ? { show: true, size: 8, width: 1.5, stroke: () => colour(line.edge ?? line.colour),
+  points: line.mark || line.points.length === 1 ? { show: true, size: 8, width: 1.5, stroke: () => colour(line.edge ?? line.colour),
     fill: () => colour(line.open ? "card" : line.colour), ...(MARKS[line.mark] ? { paths: marked(line.mark) } : {}) } : { show: false },
 });
 
