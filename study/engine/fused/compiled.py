@@ -94,8 +94,8 @@ class Compiled:
 
     def _agrees(self, found: Sequence[Tensor], expected: Sequence[Tensor], before: Sequence[Tensor]) -> bool:
         triples = zip(found, expected, before, strict=True)
-        rows = ((each.reshape(self._rows, -1).float() for each in triple) for triple in triples)
-        return all(_near(*triple, self._tolerance) for triple in rows)
+        rows = ([each.reshape(self._rows, -1).float() for each in triple] for triple in triples)
+        return all(_near(one, other, start, self._tolerance) for one, other, start in rows)
 
 
 def as_function(stack: Stack, rows: int, update: Callable[..., Tensor]) -> tuple[Callable[..., Tensor], list[Tensor]]:

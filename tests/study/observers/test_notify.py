@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from study.commands.observers import without_secrets
+from study.observers.chosen import without_secrets
 from study.observers.base import Ended, Sweep
 from study.observers.notify import MISSING, Notify
 

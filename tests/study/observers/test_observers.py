@@ -8,7 +8,7 @@ import pytest
 from helpers.observers import told
 from rich.console import Console
 
-from study.commands import observers
+from study.observers import chosen
 from study.config.jobs import parse_jobs
 from study.observers import aside
 from study.observers.aside import Aside
@@ -119,11 +119,11 @@ def dead():
 )
 def test_they_are_told_how_the_sweep_ended(monkeypatch, raised, expected):
     notes = Noting()
-    monkeypatch.setattr(observers, "Notify", lambda url: notes)
+    monkeypatch.setattr(chosen, "Notify", lambda url: notes)
     jobs = parse_jobs(["batch_size=64", "notify=json://127.0.0.1"])
 
     def ended():
-        with observers.told(jobs, Console()) as asked:
+        with chosen.told(jobs, Console()) as asked:
             asked.sentences = ["Found."]
             if raised:
                 raise raised
