@@ -48,8 +48,8 @@ def learning_curves(ax: Axes, table: pd.DataFrame) -> None:
     notes: dict[str, Any] = {}
     for trial, rows in shown.groupby("trial", sort=False):
         if rows["best"].iloc[0]:
-            alone = {"marker": "o"} if len(rows) == 1 else {}
-            best += ax.plot(rows["step"], rows["error"], label=f"trial {trial}, the fewest steps", **BEST, **alone)
+            look = BEST | ({"marker": "o"} if len(rows) == 1 else {})
+            best += ax.plot(rows["step"], rows["error"], label=f"trial {trial}, the fewest steps", **look)
         else:
             state = rows["state"].iloc[0]
             notes[state] = LOOKS[state]

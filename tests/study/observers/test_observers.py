@@ -8,9 +8,8 @@ import pytest
 from helpers.observers import told
 from rich.console import Console
 
-from study.observers import chosen
 from study.config.jobs import parse_jobs
-from study.observers import aside
+from study.observers import aside, chosen
 from study.observers.aside import Aside
 from study.observers.base import Ended, Guarded, Observer, Sweep
 from study.observers.events import finished_of, search_of, state_of
