@@ -56,7 +56,8 @@ RADAM = ["optimizer=torch", "optimizer.target=torch.optim.RAdam", "search.space.
 def test_the_process_that_starts_workers_opens_no_gpu(opened, words, arithmetic):
     """On many clusters a GPU serves one process at a time, which must be the worker."""
     [job] = preflight.settle(parse_jobs(["batch_size=32", "engine.device=cuda:1", *words]))
-    workers = SimpleNamespace(placement=job.placement, count=1, cost_of=lambda study: Cost(1.0, 1.0, 1.0))
+    costs = {"cost_of": lambda study: Cost(1.0, 1.0, 1.0), "compiles": lambda study: False}
+    workers = SimpleNamespace(placement=job.placement, count=1, **costs)
     record = run.provenance(job.study, workers, "", WHOLE)
     assert (job.study.arithmetic, record["gpu"]) == (arithmetic, "GPU of cuda:1")
     assert record["repeats"].startswith("to rounding")
