@@ -19,6 +19,7 @@ from study.records import Curve, Study
 from study.search.points import point
 from study.settings import Budget, Evaluation, Search
 from study.space import parse_space, values
+from study.user_code import faults
 
 pytest_plugins = ["helpers.made_data", "helpers.made_workload"]
 
@@ -58,6 +59,13 @@ def _denormals():
     """What a worker settles must not outlive a test that was one: hypothesis wants small numbers to be there."""
     yield
     torch.set_flush_denormal(False)
+
+
+@pytest.fixture(autouse=True)
+def _debugging():
+    """`--debug` in one test must not make the next one print tracebacks."""
+    yield
+    os.environ.pop(faults.DEBUG, None)
 
 
 @pytest.fixture(scope="session")

@@ -10,12 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
-from study.command_line import as_json, settings
+from study.command_line import as_json, observers, settings
 from study.commands import power, until
 from study.commands.report import STUDIES, write_report
 from study.config.paths import path
 from study.devices.imports import uncollected
-from study.observers import chosen
 
 if TYPE_CHECKING:
     from study.cluster.launch import Cluster
@@ -75,8 +74,8 @@ def run(options: argparse.Namespace, console: Console, shows: bool = True) -> li
     said = power.sentences(jobs) if missing else []
     first, overrides = jobs, list(options.overrides)
     imports = vars(options).get("imports") or options.config_dir
-    command = chosen.without_secrets(options.command)
-    with chosen.told(jobs, console) as told:
+    command = observers.without_secrets(options.command)
+    with observers.told(jobs, console) as told:
         while True:
             try:
                 train(missing, where, imports, command, console, said, told)

@@ -17,7 +17,7 @@ from study.data import trees
 from study.data.resident import Data, in_chunks
 from study.data.trees import Tree
 from study.devices import precision
-from study.devices.memory import SHARE, device_bytes, unless_out_of_memory
+from study.devices.memory import SHARE, free_bytes, unless_out_of_memory
 from study.engine import timing
 from study.engine.arithmetic import ARITHMETICS
 from study.engine.cost import Cost
@@ -334,7 +334,7 @@ class _Tries:
         """Seconds per update and lane; why this number may not be used, as text; None: it needs too much memory."""
         study, workload, data = self._asked
         lanes = timing.started(study, workload, data, [0] * height, slower=self._slower)
-        if height > REFERENCE and lanes.stack.bytes > SHARE * device_bytes(str(data.device)):
+        if height > REFERENCE and lanes.stack.bytes > SHARE * free_bytes(str(data.device)):
             return None
         rows = _changes(lanes)
         while self.reference is None and not all(bool(each.isfinite().all()) for each in rows):

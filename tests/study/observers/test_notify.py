@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from study.command_line.observers import without_secrets
 from study.observers.base import Ended, Sweep
-from study.observers.chosen import without_secrets
 from study.observers.notify import MISSING, Notify
 
 NEEDED = pytest.mark.skipif(importlib.util.find_spec("apprise") is None, reason="apprise is not installed")

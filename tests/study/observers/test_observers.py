@@ -8,8 +8,9 @@ import pytest
 from helpers.observers import told
 from rich.console import Console
 
+from study.command_line import observers
 from study.config.jobs import parse_jobs
-from study.observers import aside, chosen
+from study.observers import aside
 from study.observers.aside import Aside
 from study.observers.base import Ended, Guarded, Observer, Sweep
 from study.observers.events import finished_of, search_of, state_of
@@ -118,11 +119,11 @@ def dead():
 )
 def test_they_are_told_how_the_sweep_ended(monkeypatch, raised, expected):
     notes = Noting()
-    monkeypatch.setattr(chosen, "Notify", lambda url: notes)
+    monkeypatch.setattr(observers, "Notify", lambda url: notes)
     jobs = parse_jobs(["batch_size=64", "notify=json://127.0.0.1"])
 
     def ended():
-        with chosen.told(jobs, Console()) as asked:
+        with observers.told(jobs, Console()) as asked:
             asked.sentences = ["Found."]
             if raised:
                 raise raised
