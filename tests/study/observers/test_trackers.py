@@ -178,6 +178,7 @@ def test_a_run_a_study_with_trials_as_steps_and_a_run_a_trial(tracker, tmp_path,
 @pytest.mark.parametrize("tracker", [pytest.param("mlflow", marks=needs("mlflow"))])
 def test_the_runs_of_a_resumed_sweep_go_on(tracker, tmp_path, monkeypatch):
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    written(tmp_path)
     search = told.search(tmp_path)
     for index in range(2):
         observer = Aside([Tracker(tracker, {tmp_path: "identity"})], pytest.fail)
