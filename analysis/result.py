@@ -27,6 +27,7 @@ from typing import Any
 import matplotlib
 import pandas as pd
 from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 
 from analysis import figures
 from analysis.counting import Goal
@@ -123,8 +124,9 @@ class Result:
         if not panels:
             raise Refused(f"these results have no data for {figure}: it needs {figures.FIGURES[figure].needs}.")
         if ax is None:
+            new = _new_figure(len(panels))  # before the style: loading the backend of a notebook sets parameters, too
             with matplotlib.rc_context(canvas.STYLE):
-                return self.plot(figure, _new_axes(len(panels)))
+                return self.plot(figure, list(new.subplots(1, len(panels), squeeze=False)[0]))
         axes = [ax] if isinstance(ax, Axes) else [*ax]
         if len(axes) != len(panels):
             raise Refused(f"{figure} has {len(panels)} panels, but got {len(axes)} axes; give a list of {len(panels)}.")
@@ -202,8 +204,7 @@ def _with_interval(row: Mapping[str, Any]) -> str:
     return f"{number(row['tuned_steps'])}{interval}"
 
 
-def _new_axes(count: int) -> list[Axes]:
+def _new_figure(panels: int) -> Figure:
     import matplotlib.pyplot as plt
 
-    _, axes = plt.subplots(1, count, figsize=(SIZE[0] * count, SIZE[1]), squeeze=False, layout="constrained")
-    return list(axes[0])
+    return plt.figure(figsize=(SIZE[0] * panels, SIZE[1]), layout="constrained")
