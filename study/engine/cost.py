@@ -9,8 +9,8 @@ from study.data.hardest import MOST
 from study.records import Study
 
 COMPILED_SECONDS = 600.0
-"""Fewest seconds of training on a worker, at the full budget, for which `engine.compile=auto` compiles the update. A
-compilation takes up to a minute, in which a GPU times its candidates, so it then costs at most a tenth."""
+"""Fewest seconds of training on a worker, at the full budget, for which `engine.compile=auto` compiles the update. Most
+compilations take up to a minute, in which a GPU times its candidates, so they then cost at most a tenth."""
 
 LEAST_EVALUATED = 50
 """Fewer evaluated examples would make errors too noisy to say when a goal is met."""

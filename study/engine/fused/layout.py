@@ -39,6 +39,11 @@ class Form(Protocol):
         """The parts of a row, one for each gradient that `backward` returns."""
         ...
 
+    def separate(self) -> None:
+        """From now on, do not copy the gradients of parameters side by side. The copy saves launches, which a compiler
+        saves without it."""
+        ...
+
     def outputs(self, inputs: Tree) -> Tree:
         """The outputs [l, N, ...] of each model for the same inputs [N, ...], dropout off."""
         ...

@@ -204,10 +204,17 @@ class Part(NamedTuple):
 
 
 class Step:
-    """One update of the first l rows of a stack, in place. `weights` [l, P] and `state` are those rows, or copies."""
+    """One update of the first l rows of a stack, in place.
 
-    def __init__(self, stack: Stack, weights: Tensor, state: Mapping[str, Tensor]) -> None:
+    Arguments:
+        weights, state: of those rows, or copies [l, ...].
+        compiled: as a compiler wants it (see `Form.separate`).
+    """
+
+    def __init__(self, stack: Stack, weights: Tensor, state: Mapping[str, Tensor], compiled: bool = False) -> None:
         self.form, self.optimizer, self.update_ = stack.form(weights), stack.optimizer, in_place(stack.optimizer)
+        if compiled:
+            self.form.separate()
         self.average = (state["ema"], weights) if stack.averages else None
         self.parts: list[Part] = []
         elementwise, alone = self.optimizer.elementwise, self.form.columns is stack.layout.columns

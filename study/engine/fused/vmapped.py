@@ -99,7 +99,8 @@ class Vmapped:
     ) -> None:
         flat = weights.device.type != "cpu" if flat is None else flat
         self.half, self.device = half, weights.device
-        self.template, self.columns = template, [slice(0, layout.trained_width)] if flat else layout.columns
+        self.template, self.layout = template, layout
+        self.columns = [slice(0, layout.trained_width)] if flat else layout.columns
         self.gaps = [weights.new_zeros(len(weights), gap) for gap in layout.gaps] if flat else []
         self.weights = {name: view.detach() for name, view in layout.views(weights).items()}
         self.trained = [self.weights[name].requires_grad_() for name in layout.trained]
@@ -127,6 +128,9 @@ class Vmapped:
     @staticmethod
     def predicts_alone(device: torch.device) -> bool:
         return device.type == "cpu"
+
+    def separate(self) -> None:
+        self.columns, self.gaps = self.layout.columns, []
 
     def outputs(self, inputs: Tree) -> Tree:
         self.template.eval()

@@ -147,6 +147,20 @@ def test_lanes_under_vmap_have_the_gradients_of_models_that_are_alone(rule, name
         torch.testing.assert_close(outputs[lane], expected, **NEAR.get(name, {}))
 
 
+def test_a_compiler_gets_the_gradient_of_each_parameter():
+    torch.manual_seed(0)
+    model = MODELS["rows"]()
+    layout = Layout(model)
+    rows, inputs = torch.randn(LANES, layout.width), torch.randn(LANES, EXAMPLES, 30)
+    form = Vmapped(model, rows, layout, flat=True)
+    _, [together] = form.backward(inputs, loss, torch.zeros(LANES, 0, dtype=torch.int32))
+    form.separate()
+    _, apart = form.backward(inputs, loss, torch.zeros(LANES, 0, dtype=torch.int32))
+    assert len(form.columns) == len(apart) == 4
+    for columns, gradient in zip(form.columns, apart, strict=True):
+        assert torch.equal(together[:, columns], gradient)
+
+
 def test_a_form_that_is_let_go_leaves_no_model_behind(monkeypatch):
     """On a device, until somebody collects garbage."""
     monkeypatch.setattr(vmapped, "OWN_RULE_WEIGHTS", 0)
