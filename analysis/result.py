@@ -20,7 +20,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +36,7 @@ from analysis.labels import counted, number
 from analysis.load import CURVE
 from analysis.report.build import Asked
 from analysis.report.build import read as read_report
+from analysis.report.page import notebook
 
 COMPARED = {"optimizer": "compare", "workload": "compare_workloads"}
 """The column in which a pair of curves differs -> the table of these pairs."""
@@ -141,12 +141,8 @@ class Result:
 
     def _repr_html_(self) -> str:
         """The table of steps, the first findings, and where the rest is: what a notebook shows."""
-        said = "".join(f"<p>{escape(text)}</p>" for text in self.sentences[:SHOWN])
-        more = (
-            f"<p>{counted(len(self.warnings), 'warning')}: <code>result.warnings</code>.</p>" if self.warnings else ""
-        )
-        page = f'<p>Report: <a href="{escape(str(self.report))}">{escape(str(self.report))}</a></p>'
-        return f"{said}{shown(self.steps).to_html(index=False, border=0)}{more}{page if self.report else ''}"
+        warnings = counted(len(self.warnings), "warning") if self.warnings else ""
+        return notebook(self.sentences[:SHOWN], shown(self.steps), warnings, self.report)
 
 
 def read(*folders: Path | str, goals: Sequence[str] = ()) -> Result:

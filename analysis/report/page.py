@@ -178,6 +178,20 @@ def link_section(links: Sequence[Link]) -> str:
 
 
 @cache
+def notebook(sentences: Sequence[str], steps: pd.DataFrame, warnings: str, report: Path | None) -> str:
+    """Results as a notebook shows them, as HTML.
+
+    Arguments:
+        warnings: how many there are, as text.
+
+    >>> notebook(["2 < 3"], pd.DataFrame({"steps": [7]}), "", None).splitlines()[0]
+    '<p>2 &lt; 3</p>'
+    """
+    table = Markup(steps.to_html(index=False, border=0))  # pandas escapes the cells
+    shown = {"sentences": sentences, "steps": table, "warnings": warnings, "report": report}
+    return _environment().get_template("notebook.html.jinja").render(shown)
+
+
 def _environment() -> Environment:
     templates = FileSystemLoader(Path(__file__).with_name("templates"))
     environment = Environment(loader=templates, autoescape=True, undefined=StrictUndefined)
