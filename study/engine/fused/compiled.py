@@ -144,7 +144,7 @@ def inductor(graph: GraphModule, tensors: Sequence[Tensor]) -> Callable[..., Ten
 
 
 def _options(device: torch.device) -> dict[str, Any]:
-    """Options of the compiler that this version of torch has."""
+    """Options of the compiler. A version of torch may lack some of them."""
     options: dict[str, Any] = {"triton.cudagraphs": False}  # `cuda_graph.replayed` records the update
     if device.type == "cuda":
         options |= ON_GPUS
