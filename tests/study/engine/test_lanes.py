@@ -183,8 +183,8 @@ def test_occasional_work_is_called_only_when_it_is_due(question, monkeypatch, ho
         study = question(how, "soap", steps=steps)
         return trained(study, Queue(study, range(3)), workload=WORKLOADS["linear_chain"])
 
-    looked, state_of = [], stack.Stack.state_of
-    monkeypatch.setattr(stack.Stack, "state_of", lambda *given: looked.append(given[1]) or state_of(*given))
+    looked, of_parameter = [], stack._of_parameter
+    monkeypatch.setattr(stack, "_of_parameter", lambda *given: looked.append(given[0]) or of_parameter(*given))
     found, looks = curves(replace(soap, refresh=refresh)), len(looked)
     parameters = 4
     # Every 3, 5 and 1 updates, from the first one.
