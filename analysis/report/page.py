@@ -177,7 +177,6 @@ def link_section(links: Sequence[Link]) -> str:
     return str(template.module.goal_links(links))  # type: ignore[attr-defined]
 
 
-@cache
 def notebook(sentences: Sequence[str], steps: pd.DataFrame, warnings: str, report: Path | None) -> str:
     """Results as a notebook shows them, as HTML.
 
@@ -192,6 +191,7 @@ def notebook(sentences: Sequence[str], steps: pd.DataFrame, warnings: str, repor
     return _environment().get_template("notebook.html.jinja").render(shown)
 
 
+@cache
 def _environment() -> Environment:
     templates = FileSystemLoader(Path(__file__).with_name("templates"))
     environment = Environment(loader=templates, autoescape=True, undefined=StrictUndefined)

@@ -4,6 +4,8 @@ import re
 import time
 from pathlib import Path
 
+from markupsafe import Markup
+
 from analysis.figures.atomic import write_atomically
 
 BEGIN, END = "<!-- unfinished -->", "<!-- end of unfinished -->"
@@ -49,4 +51,4 @@ def settle(path: Path) -> None:
 
 
 def _banner(said: str) -> str:
-    return f'<p role="status" style="{STYLE}">{said}</p>'
+    return Markup('<p role="status" style="{}">{}</p>').format(STYLE, said)
