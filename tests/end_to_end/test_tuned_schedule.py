@@ -73,8 +73,8 @@ COMMANDS = [
     (["export", "RESULTS", "TMP/csv", "--format", "csv"], 0, ["Exported"]),
     (["sweep", OVERRIDE, "--cfg"], 0, ["schedule: tuned", "learning_rate_decay_fraction:", "- linear_decay"]),
     (["sweep", OVERRIDE, "schedule=cosine"], 2, ["give one of them"]),
-    pytest.param(["report", "RESULTS"], 0, ["schedule", "linear_decay"], marks=pytest.mark.slow),
-    pytest.param(["report", "RESULTS", "--goal", GOAL], 0, ["schedule"], marks=pytest.mark.slow),
+    pytest.param(["report", "RESULTS", "--json"], 0, ["schedule", "linear_decay"], marks=pytest.mark.slow),
+    pytest.param(["report", "RESULTS", "--goal", GOAL, "--json"], 0, ["schedule"], marks=pytest.mark.slow),
     pytest.param(["compare", "RESULTS"], 0, ["momentum", "sgd"], marks=pytest.mark.slow),
     pytest.param(["calibrate", OVERRIDE], 2, ["a constant learning", "schedule tuned"], marks=pytest.mark.slow),
 ]
