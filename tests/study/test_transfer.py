@@ -190,7 +190,8 @@ def test_the_report_has_its_table_figure_and_sentences(ruled, says):
     before, measured = tables(ruled), written(ruled)
     for name in ("report.html", "figures/rules.svg", "tables/rules.csv"):
         (ruled / name).unlink()
-    assert "transferred from batch size 16, steps stay within 1.5 times the tuned steps" in says("report", ruled)
+    said = says("report", ruled, "--json")
+    assert "transferred from batch size 16, steps stay within 1.5 times the tuned steps" in said
     assert written(ruled) == measured
     assert tables(ruled) == before
     page = (ruled / "report.html").read_text()

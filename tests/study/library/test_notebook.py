@@ -36,6 +36,7 @@ def test_a_sweep_in_a_notebook(tmp_path, monkeypatch):
     notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in CELLS])
     monkeypatch.setenv("IPYTHONDIR", str(tmp_path / "ipython"))
     monkeypatch.setenv("PYTHONWARNINGS", "default")
+    monkeypatch.delenv("MPLBACKEND", raising=False)  # `main` sets it for the process of the tests
     nbclient.NotebookClient(notebook, timeout=300, resources={"metadata": {"path": str(mine)}}).execute()
     outputs = [cell.outputs for cell in notebook.cells]
     assert outputs[1] == []

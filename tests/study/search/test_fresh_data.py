@@ -186,8 +186,8 @@ def test_digits_with_another_split_for_each_seed(tmp_path, says, engine):
     asked = ["sweep", "optimizer=sgd", "batch_size=32,256", "search=sobol", "search.trials=3", f"engine={engine}"]
     asked += ["search.fresh_data=split", f"results={tmp_path}", "budget.epochs=5", "budget.steps=60"]
     asked += ["goal='val/cross_entropy_error < 0.5'"]
-    said = says(*asked, "search.reruns=2", "engine.workers=1")
-    assert "has another split into training and validation data" in said
+    says(*asked, "search.reruns=2", "engine.workers=1")
+    assert "has another split into training and validation data" in says("report", tmp_path, "--json")
     files = sorted(tmp_path.glob("studies/*/*/*/rerun-*/study.json"))
     before = [store.load(path.parent) for path in files]
     says(*asked, "search.reruns=4", "engine.workers=2")
