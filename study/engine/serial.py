@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from study.data import trees
 from study.data.order import Batches, places
-from study.data.resident import AugmentedParts, Data, Source, augmentation
+from study.data.resident import AugmentedParts, Source, augmentation
 from study.data.single_pass import StreamReader
 from study.data.trees import Tree
 from study.devices import generators
@@ -27,7 +27,6 @@ from study.optimizers.base import Plain, decay_
 from study.optimizers.per_parameter import decayed, treatments
 from study.records import Curve, Study, Trial
 from study.user_code import hidden_state, snapshots
-from study.user_code.draws import may_draw
 from study.user_code.weighting import inverse, weigher, weighted_mean
 from workloads.base import Workload
 from workloads.layers import ghost_layers, keyed_layers, layer_key, set_keys, together
@@ -120,7 +119,6 @@ class Run:
         trained: the model; in a team, wrapped so that backward passes average gradients over the ranks.
         rates: for each parameter group of the optimizer, the factor on the learning rate that it was built with.
         decayed: see `study.optimizers.per_parameter.decayed`.
-        draws: whether a batch, its outputs or their loss may draw from the global generators.
     """
 
     def __init__(
@@ -155,7 +153,6 @@ class Run:
         self.fresh = snapshots.of_model(self.model)
         self.of_optimizer = snapshots.changed(built, self.fresh)
         """Attributes that belong to the optimizer, such as hooks that collect gradients."""
-        self.draws = not isinstance(data, Data) or may_draw(workload, self.model)
         self._parts_checked = False
         self._leaves_trace: bool | None = None
         """Whether an evaluation changes attributes or buffers of the model; None: no evaluation yet."""
@@ -301,7 +298,7 @@ class Run:
         losses: list[Tensor] = []
 
         def closure() -> Any:
-            with generators.of_torch_restored(self.data.device) if self.draws else nullcontext():
+            with generators.of_torch_restored(self.data.device):
                 losses.append(self._descend(learning_rate))
             return losses[-1]
 
@@ -392,8 +389,7 @@ class Run:
         start = self.parts[part].start
         set_keys(self.keyed, self.trial.seed, self.step, start)
         inputs, targets = self.read(self.step, part)
-        if self.draws:
-            generators.seed(layer_key(self.trial.seed, self.step, -2 - start), self.data.device)
+        generators.seed(layer_key(self.trial.seed, self.step, -2 - start), self.data.device)  # for third-party layers
         weights = None if self.weigh is None else self.weigh(targets)
         outputs = forward(self.study, self.trained, inputs)
         return self.workload.loss(outputs, targets, **self.loss_hyperparameters), weights

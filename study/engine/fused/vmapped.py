@@ -120,7 +120,7 @@ class Vmapped:
                 layer.forward = held.by_products
                 self.rules.append(layer)
             elif isinstance(layer, nn.LSTM):
-                layer.forward = partial(recurrent.lstm, held, _product)  # type: ignore
+                layer.forward = partial(recurrent.lstm, held, _product)  # type: ignore[assignment]
             elif flat and type(layer) is nn.Conv2d and _has_one_channel(layer):
                 layer.forward = partial(_by_patches, held)  # type: ignore[method-assign]
                 self.rules.append(layer)

@@ -8,7 +8,7 @@ import io
 import json
 import math
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -165,8 +165,7 @@ def _trainer_state(held: dict[str, Any], where: str) -> Table:
     history = held.get("log_history")
     if not isinstance(history, list) or not all(isinstance(row, dict) for row in history):
         raise refuse(where, "it has no list log_history.")
-    of_training: Callable[[str], str] = lambda name: "train/loss" if name == "loss" else name  # noqa: E731
-    rows = [{of_training(name): cell for name, cell in flat(row).items()} for row in history]
+    rows = [{"train/loss" if name == "loss" else name: cell for name, cell in flat(row).items()} for row in history]
     kept = ("train_batch_size", "max_steps")
     settings = {name: held[name] for name in kept if held.get(name)}
     return Table(where, _frame(rows), settings)

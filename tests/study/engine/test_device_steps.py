@@ -350,7 +350,7 @@ def test_forced_lanes_are_one_stack(device, resumable):
 
 
 def test_rows_without_a_trial_are_few(device, question, monkeypatch):
-    """100 trials that run their whole budget, of which a fifth diverges."""
+    """100 trials run their whole budget; a fifth of them diverges."""
     study = question("linear_chain", "sgd", steps=20, evaluation=Evaluation(first=1, ratio=1.2))
     computed = running = 0
     segment = Lanes._segment

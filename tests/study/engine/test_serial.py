@@ -151,23 +151,26 @@ def test_what_a_model_draws_by_itself_is_its_trials_own(tiny_study, optimizer, m
     assert not np.array_equal(errors[0], dry.errors["val/loss"])
 
 
-@pytest.mark.parametrize("micro_batch", [None, 3])
-def test_generators_are_left_alone_where_nothing_draws(tiny_study, monkeypatch, micro_batch):
-    """To seed and restore them takes up to a tenth of a step on a GPU. Every bit stays."""
-    study = replace(tiny_study(), micro_batch=micro_batch)
-    [expected] = curves(study, 0, workload=Dry())
-    seed, calls = serial.generators.seed, []
-    monkeypatch.setattr(serial.generators, "seed", lambda *how: calls.append(how) or seed(*how))
-    for draws, wanted in ((True, 2 * -(-study.batch_size // (micro_batch or study.batch_size))), (False, 0)):
-        monkeypatch.setattr(serial, "may_draw", lambda *_, draws=draws: draws)
-        [curve] = curves(study, 0, workload=Dry())
-        assert_same_bits(curve, expected)
-        run = serial.Run(study, Dry(), Dry().data(), trials(study, 0)[0], micro_batch)
-        calls.clear()
-        for _ in range(2):
-            run.update(0.1)
-            run.step += 1
-        assert len(calls) == wanted
+class Noisy(nn.Module):
+    """A layer of the user's own that draws, in a file beside those of the package."""
+
+    __module__ = "workloads.mine"
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + torch.randn_like(x) if self.training else x
+
+
+def test_a_layer_that_draws_is_seeded_wherever_its_file_is(tiny_study, monkeypatch):
+    """Else a trial would depend on what trained before it in the same process."""
+    study, model = tiny_study(), Dry.model
+    monkeypatch.setattr(Dry, "model", lambda self: nn.Sequential(model(self), Noisy()))
+    monkeypatch.setattr(Dry, "__module__", "workloads.mine")
+    found = []
+    for seed in (0, 1):
+        torch.manual_seed(seed)
+        found.append(curves(study, 0, workload=Dry()))
+    for one, other in zip(*found, strict=True):
+        assert_same_bits(one, other)
 
 
 def test_parts_of_a_batch_and_steps_draw_apart(tiny_study):

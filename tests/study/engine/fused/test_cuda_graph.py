@@ -31,7 +31,7 @@ def device():
 
 
 def trained(study: Study, workload: Blobs | None = None, heights: Sequence[int] = (1, 2, 4)) -> Curves:
-    """Seven trials in four lanes, of which the third diverges."""
+    """Seven trials in four lanes; the third diverges."""
     workload = workload or WORKLOADS[study.arithmetic]
     return desks.trained(study, Queue(study, range(7), learning_rate=1e38), heights, workload, workload.data(DEVICE))
 
