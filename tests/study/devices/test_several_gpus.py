@@ -64,10 +64,12 @@ def test_the_process_that_starts_workers_opens_no_gpu(opened, words, arithmetic)
     assert opened == []
 
 
-def test_lanes_are_checked_once_for_all_batch_sizes(monkeypatch):
+def test_lanes_are_checked_once_for_all_batch_sizes(monkeypatch, tmp_path):
     found = []
     monkeypatch.setattr(preflight, "lanes_fail", lambda study, *_: found.append(study.batch_size))
-    jobs = preflight.settle(parse_jobs(["batch_size=1,32,64", "optimizer=sgd,momentum", "engine.device=cuda"]))
+    jobs = preflight.settle(
+        parse_jobs(["batch_size=1,32,64", "optimizer=sgd,momentum", "engine.device=cuda", f"results={tmp_path}"])
+    )
     assert {job.study.arithmetic for job in jobs} == {"linear_chain"}
     assert found == [2, 2]  # one for each optimizer
 
