@@ -1,7 +1,7 @@
 """Trial-steps per second: this engine beside what a user would write, measured in one interleaved run.
 
     python -m benchmarks.engine [--json FILE] [--models softmax,mlp] [--batch-sizes 2,8] [--optimizer adam] [--rounds 3]
-        [--device cpu] [--precision tf32] [--made-up-data]
+        [--device cpu] [--precision tf32] [--seconds 0.3] [--made-up-data]
     python -m benchmarks.engine --paper
 
 A   `DataLoader` + `nn.Module` + a library's optimizer (default: momentum), one trial at a time, with torch's defaults:
@@ -13,8 +13,8 @@ C   this engine through its public interface: `Workers` train a study proposed b
 Rounds run A, B, C, A, B, C, ...; each figure is the median over rounds. B and C are both timed until the slower core
 has finished its steps, so neither is credited with what a faster core could do meanwhile. The peak is that of an fp32
 matrix product in as many processes as B has. All models and batch sizes take about 45 minutes on two cores.
-`--precision` is that of B and C. `--paper` measures ResNet-8 at the thirteen batch sizes of the paper and adds up the
-hours that 100 trials at full budget take at each.
+`--precision` is that of B and C. `--seconds` shortens all measurements. `--paper` measures ResNet-8 at the thirteen
+batch sizes of the paper and adds up the hours that 100 trials at full budget take at each.
 `--made-up-data` replaces the data sets by random numbers of the same shape, which take the same time, for machines that
 lack the data.
 """
@@ -80,9 +80,8 @@ WRITTEN: dict[str, tuple[dict[str, float], Callable[[Iterable[torch.nn.Parameter
 BATCH_SIZES = {"transformer": (2, 8, 32), "lstm": (2, 8, 32)}
 """Model -> its batch sizes; USUAL_BATCH_SIZES for the others."""
 USUAL_BATCH_SIZES = (2, 8, 32, 128, 512, 2048)
-SECONDS = 1.0
 LONG = 5
-"""B and C are measured this many times longer, to reduce the effects of trial starts and of unequal cores."""
+"""B and C are measured this many times longer than A, to reduce the effects of trial starts and of unequal cores."""
 ON_A_GPU = 3
 """On a GPU, C runs this many times longer still: it builds its models one by one and records an update, which takes
 seconds of the hours of a sweep."""
@@ -167,14 +166,14 @@ def one_device(asked: str) -> str:
     return "cuda:0" if device == "cuda" else device
 
 
-def rate(step: Callable[[], object], device: str, calls: int = 0) -> float:
-    """Calls per second after a warm-up, of this many calls or (0) over `SECONDS`."""
+def rate(step: Callable[[], object], device: str, seconds: float, calls: int = 0) -> float:
+    """Calls per second after a warm-up, of this many calls or (0) over this many seconds."""
     synchronise = partial(torch.cuda.synchronize, device) if device != "cpu" else lambda: None
     step()
     step()
     synchronise()
     count, start = 0, time.perf_counter()
-    while count < calls or (not calls and (count < 2 or time.perf_counter() - start < SECONDS)):
+    while count < calls or (not calls and (count < 2 or time.perf_counter() - start < seconds)):
         step()
         count += 1
     synchronise()
@@ -199,7 +198,7 @@ def written_batches(train: tuple[Tensor, Tensor], batch_size: int, pinned: bool)
     yield from chain.from_iterable(repeat(loader))
 
 
-def loop_a(device: str, study: Study) -> float:
+def loop_a(device: str, seconds: float, study: Study) -> float:
     """Steps per second of the loop that a user would write."""
     workload, splits = loaded(json.dumps(study.workload))
     model = workload.model().to(device)
@@ -213,11 +212,11 @@ def loop_a(device: str, study: Study) -> float:
         torch.nn.functional.cross_entropy(model(x).flatten(0, -2), y.flatten()).backward()
         optimizer.step()
 
-    return rate(step, device)
+    return rate(step, device, seconds)
 
 
-def plain_rate(device: str, steps: int, study: Study) -> float:
-    """Steps per second of one tuned plain process, over this many steps or (0) over `SECONDS`."""
+def plain_rate(device: str, seconds: float, steps: int, study: Study) -> float:
+    """Steps per second of one tuned plain process, over this many steps or (0) over this many seconds."""
     workload, splits = loaded(json.dumps(study.workload))
     settle(study.precision)
     data = Data.of(splits, torch.device(device))
@@ -227,26 +226,26 @@ def plain_rate(device: str, steps: int, study: Study) -> float:
         run.update(RATE)
         run.step += 1
 
-    return rate(step, device, steps)
+    return rate(step, device, seconds, steps)
 
 
-def loop_b(study: Study, tuned: Pool, brief: float, device: str) -> float:
+def loop_b(study: Study, tuned: Pool, brief: float, device: str, seconds: float) -> float:
     """Steps per second of one tuned plain process per core; all make the same number of steps.
 
     Arguments:
         brief: a first estimate of their steps per second.
     """
     count = len(tuned.processes)
-    steps = max(LEAST_STEPS, round(LONG * SECONDS * brief / count))
-    return count * min(tuned.each(partial(plain_rate, device, steps), study))
+    steps = max(LEAST_STEPS, round(LONG * seconds * brief / count))
+    return count * min(tuned.each(partial(plain_rate, device, seconds, steps), study))
 
 
-def peak(device: str, _: Study) -> float:
+def peak(device: str, seconds: float, _: Study) -> float:
     """fp32 FLOP per second of one one-thread process."""
     settle("fp32")
     width = 1536 if device == "cpu" else 4096
     a, b = torch.randn(2, width, width, device=device)
-    return rate(lambda: a @ b, device) * 2 * width**3
+    return rate(lambda: a @ b, device, seconds) * 2 * width**3
 
 
 class Pool:
@@ -278,14 +277,14 @@ class Search:
         raise RuntimeError(reason)
 
 
-def loop_c(study: Study, workers: Workers, step_seconds: float) -> float:
+def loop_c(study: Study, workers: Workers, step_seconds: float, seconds: float) -> float:
     """Trial-steps per second of the engine: wall time from the first request for a trial to the last curve.
 
     Unlike B, the time includes the start of the trials.
     """
     lanes = workers.cost_of(study).lanes
     longer = LONG if workers.placement.device == "cpu" else LONG * ON_A_GPU
-    steps = max(LEAST_STEPS, round(longer * SECONDS / step_seconds / lanes))
+    steps = max(LEAST_STEPS, round(longer * seconds / step_seconds / lanes))
     search = replace(study.search, trials=lanes * workers.count)
     bounded = replace(study, budget=replace(study.budget, epochs=0, steps=steps), search=search)
     asked = Search(bounded)
@@ -307,16 +306,18 @@ def flop_per_step(study: Study) -> int:
     return counter.get_total_flops() * study.batch_size // examples
 
 
-def measured(study: Study, job: Job, plain: Pool, tuned: Pool, device: str, count: int) -> dict[str, Any]:
+def measured(
+    study: Study, job: Job, plain: Pool, tuned: Pool, device: str, count: int, seconds: float
+) -> dict[str, Any]:
     """The figures of one model and batch size, from `count` rounds."""
     with Workers(job.placement) as workers:
         [cost] = workers.measure([study])
-        brief = sum(tuned.each(partial(plain_rate, device, 0), study))
+        brief = sum(tuned.each(partial(plain_rate, device, seconds, 0), study))
 
         def one_round() -> tuple[float, float, float, float]:
-            a = sum(plain.each(partial(loop_a, device), study))
-            b, c = loop_b(study, tuned, brief, device), loop_c(study, workers, cost.step)
-            return a, b, c, sum(tuned.each(partial(peak, device), study))
+            a = sum(plain.each(partial(loop_a, device, seconds), study))
+            b, c = loop_b(study, tuned, brief, device, seconds), loop_c(study, workers, cost.step, seconds)
+            return a, b, c, sum(tuned.each(partial(peak, device, seconds), study))
 
         one_round()  # untimed, so that every process has loaded its data
         rounds = [one_round() for _ in range(count)]
@@ -338,6 +339,9 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--device", default="auto", help="such as cpu or cuda:1; default: a GPU if there is one")
     parser.add_argument("--precision", choices=PRECISIONS, default="fp32")
+    parser.add_argument(
+        "--seconds", type=float, default=1.0, help="of a measurement of A; B and C take 5 times as many"
+    )
     parser.add_argument("--made-up-data", action="store_true")
     parser.add_argument("--paper", action="store_true")
     chosen = parser.parse_args()
@@ -352,7 +356,7 @@ def main() -> None:
         asked = map(int, chosen.batch_sizes.split(",")) if chosen.batch_sizes else None
         for batch_size in asked or BATCH_SIZES.get(model, USUAL_BATCH_SIZES):
             study, job = study_of(model, batch_size, chosen.optimizer, device, chosen.made_up_data, chosen.precision)
-            row = {"model": model, **measured(study, job, plain, tuned, device, chosen.rounds)}
+            row = {"model": model, **measured(study, job, plain, tuned, device, chosen.rounds, chosen.seconds)}
             rows.append(row)
             print(
                 f"{model:10} {batch_size:5} {row['arithmetic']:>10} {row['lanes']:5} "
