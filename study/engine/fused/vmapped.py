@@ -20,6 +20,7 @@ from torch.utils._pytree import tree_map
 from study.data import trees
 from study.data.trees import Tree
 from study.engine.fused import recurrent
+from study.engine.fused.convolution import rule as convolutions
 from study.engine.fused.layout import Layout, Loss, differentiated
 from study.engine.fused.stack import Stack
 from study.optimizers.per_parameter import Treatments
@@ -121,8 +122,8 @@ class Vmapped:
                 self.rules.append(layer)
             elif isinstance(layer, nn.LSTM):
                 layer.forward = partial(recurrent.lstm, held, _product)  # type: ignore[assignment]
-            elif flat and type(layer) is nn.Conv2d and _has_one_channel(layer):
-                layer.forward = partial(_by_patches, held)  # type: ignore[method-assign]
+            elif flat and type(layer) is nn.Conv2d and convolutions.can(layer):
+                layer.forward = partial(convolutions.convolved, held)  # type: ignore[method-assign]
                 self.rules.append(layer)
 
     @staticmethod
@@ -248,24 +249,6 @@ def _product(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         half = torch.get_autocast_dtype(x.device.type)
         x, weight, bias = x.to(half), weight.to(half), None if bias is None else bias.to(half)
     return _Product.apply(x, weight, bias)
-
-
-def _has_one_channel(layer: nn.Conv2d) -> bool:
-    """Whether the layer takes inputs with one channel, and `_by_patches` supports its options."""
-    return layer.in_channels == 1 and layer.dilation == (1, 1) and layer.padding_mode == "zeros"
-
-
-def _by_patches(layer: nn.Conv2d, x: Tensor) -> Tensor:
-    """A convolution with one input channel, as a product with patches [..., kernel] of images [B, 1, height, width].
-
-    `torch.vmap` would make it a depthwise convolution. On GPUs torch has special kernels for those, with one thread per
-    output and only as many outputs as 32 bits can index.
-    """
-    patches = nn.functional.pad(x, layer._reversed_padding_repeated_twice).squeeze(-3)
-    for size, stride in zip(layer.kernel_size, layer.stride, strict=True):
-        patches = patches.unfold(-2, size, stride)  # the patch axis goes last
-    y = _product(patches.flatten(-2), layer.weight.flatten(1), layer.bias)
-    return y.movedim(-1, -3).contiguous()  # in-place changes of a view would make autograd copy it three times
 
 
 class _Product(torch.autograd.Function):

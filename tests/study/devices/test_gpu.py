@@ -15,6 +15,7 @@ import torch
 from helpers import desks
 from helpers.blobs import CPU, WORKLOADS, Blobs
 from helpers.checkpointed import trial
+from helpers.convolutions import CASES, assert_exact
 from helpers.desks import Curves, Desk, Killed, fixed_trial
 from helpers.made_workload import own_folder
 from helpers.users.pictures import NETWORKS
@@ -27,6 +28,7 @@ from study.data.streaming import Streamed
 from study.devices import memory, placement, precision
 from study.engine import lane_count, lanes, train
 from study.engine.fused import cuda_graph
+from study.engine.fused.convolution import operations
 from study.records import PRECISIONS, Study
 
 pytestmark = [
@@ -126,7 +128,7 @@ def test_updates_are_recorded_and_replayed(resumable, device, monkeypatch, how, 
 
 
 @pytest.mark.parametrize("how", ["linear_chain", "vmap"])
-@pytest.mark.parametrize("optimizer", ["momentum", "lamb"])
+@pytest.mark.parametrize("optimizer", ["momentum", "adam"])
 def test_updates_are_compiled_and_recorded(resumable, device, how, optimizer):
     study, data = resumable(how, optimizer), WORKLOADS[how].data(device)
     with warnings.catch_warnings():
@@ -285,3 +287,14 @@ def test_a_sweep_survives_a_loss_that_invalidates_a_recording(tmp_path: Path, ca
     words = ["sweep", "--config-dir", str(mine), "workload=singular", "engine=lanes", "batch_size=4"]
     assert main([*words, f"results={tmp_path / 'results'}"]) == 0
     assert "kernel by kernel" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("low", "dtype", "rounding"),
+    [("fp32", torch.float32, 1e-6), ("tf32", torch.float32, 3e-3), ("fp32", torch.bfloat16, 2e-2)],
+)
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+def test_convolutions_of_lanes_are_exact_to_rounding(device, case, low, dtype, rounding):
+    precision.settle(low)
+    assert operations._of_gpu(device) is not None
+    assert_exact(case, *case.made(dtype, device), operations, rounding)

@@ -1,0 +1,126 @@
+"""Launches the Triton kernels of this room: the sizes of their blocks, and the numbers that they take.
+
+The sizes are the fastest of six of each kind on an H100, over the layers of ResNet-8 and the Simple CNN (see
+`benchmarks.convolutions`). Shapes as in `study.engine.fused.convolution.operations`.
+"""
+
+from contextlib import nullcontext
+from itertools import product
+from math import prod
+
+import torch
+from torch import Tensor
+
+from study.engine.fused.convolution import kernels
+from study.engine.fused.convolution.shapes import Sizes, new, results_size
+
+BLOCKS = {True: (256, 8), False: (128, 4)}
+"""Whether a lane has MANY_PIXELS -> (pixels in a block of a product, warps that compute it)."""
+MANY_PIXELS = 512
+NUMBERS, FILTERS = 32, 64
+"""Numbers of a filter in a block of a product, and most filters."""
+STAGES = 3
+"""Blocks of which some are read while another is multiplied."""
+PIXELS_OF_GRADIENTS, WARPS_OF_GRADIENTS = 64, 4
+PARTS, LEAST_SHARE, MOST_SHARE = 8, 512, 4096
+"""Gradients of filters are summed in about this many parts of the pixels, each of at least and at most so many. Few
+sizes are used, as a kernel is compiled for each."""
+
+
+def filtered(images: Tensor, weight: Tensor, bias: Tensor | None, stride: Sizes, padding: Sizes) -> Tensor:
+    """As `operations.filtered`."""
+    found = new(images, len(weight), images.shape[1], weight.shape[1], *results_size(images, weight, stride, padding))
+    _filtered(images, weight.permute(0, 3, 4, 2, 1).contiguous(), bias, found, padding, stride, (0, 0), (1, 1))
+    return found
+
+
+def spread(slopes: Tensor, weight: Tensor, size: Sizes, stride: Sizes, padding: Sizes) -> Tensor:
+    """As `operations.spread`. Every `stride`-th row and column of the images takes part in a convolution with the same
+    pixels of the kernel: there is one launch for each of their first places."""
+    found = new(slopes, len(weight), slopes.shape[1], weight.shape[2], *size)
+    kernel = weight.shape[-2:]
+    turned = weight.flip(3, 4).permute(0, 3, 4, 1, 2)
+    if any(step > length for step, length in zip(stride, kernel, strict=True)):
+        found.zero_()  # some places take part in none
+    for first in product(*(range(min(step, length)) for step, length in zip(stride, size, strict=True))):
+        around = [length - 1 - pad - place for length, pad, place in zip(kernel, padding, first, strict=True)]
+        row, column = (pad % step for pad, step in zip(around, stride, strict=True))
+        if row < kernel[0] and column < kernel[1]:
+            part = turned[:, row :: stride[0], column :: stride[1]].contiguous()
+            pads = [pad // step for pad, step in zip(around, stride, strict=True)]
+            _filtered(slopes, part, None, found, pads, (1, 1), first, stride)
+    return found
+
+
+def _filtered(
+    images: Tensor,
+    filters: Tensor,
+    bias: Tensor | None,
+    found: Tensor,
+    padding: Sizes,
+    step: Sizes,
+    first: Sizes,
+    apart: Sizes,
+) -> None:
+    """Fill every `apart`-th row and column of `found`, from the `first`, by filters [l, height, width, C, O]."""
+    lanes, *kernel, channels, count = filters.shape
+    size = [-(-(length - start) // each) for length, start, each in zip(found.shape[-2:], first, apart, strict=True)]
+    pixels = found.shape[1] * prod(size)
+    block, warps = BLOCKS[pixels >= MANY_PIXELS]
+    wide = min(FILTERS, _power(count))
+    with _on(images):
+        kernels.filtered[(-(-pixels // block), lanes, -(-count // wide))](
+            *(images, filters, filters if bias is None else bias, found),
+            *(_from_lane(images), 0 if bias is None else bias.stride(0), pixels),
+            *(*images.shape[-2:], *size, *found.shape[-2:], *first, *apart),
+            *(channels, count, *kernel, *padding, *step),
+            *(bias is not None, _precision(images), block, NUMBERS, wide),
+            num_warps=warps,
+            num_stages=STAGES,
+        )
+
+
+def differentiated(
+    images: Tensor, slopes: Tensor, kernel: Sizes, stride: Sizes, padding: Sizes, biased: bool
+) -> Tensor:
+    """As `operations.differentiated`."""
+    lanes, channels, count = len(slopes), images.shape[2], slopes.shape[2]
+    pixels, rows = slopes[0].numel() // count, channels * prod(kernel) + biased
+    share = min(MOST_SHARE, max(LEAST_SHARE, _power(pixels // PARTS)))
+    parts, wide = -(-pixels // share), min(FILTERS, _power(count))
+    found = torch.empty(parts, lanes, rows, count, device=slopes.device)
+    with _on(images):
+        kernels.differentiated[(-(-rows // NUMBERS), lanes, parts * -(-count // wide))](
+            *(images, slopes, found, _from_lane(images), pixels, share),
+            *(*images.shape[-2:], *slopes.shape[-2:]),
+            *(channels, count, *kernel, *padding, *stride),
+            *(biased, _precision(images), PIXELS_OF_GRADIENTS, NUMBERS, wide),
+            num_warps=WARPS_OF_GRADIENTS,
+            # To read ahead, a GPU copies 4 numbers at a time; one at a time, it takes four times as long as not to.
+            num_stages=STAGES if channels % 4 == 0 else 1,
+        )
+    return (found[0] if parts == 1 else found.sum(0)).to(slopes.dtype)
+
+
+def _from_lane(images: Tensor) -> int:
+    """Numbers from a lane's images to the next one's; 0 if all lanes share them."""
+    return images.stride(0) if len(images) > 1 else 0
+
+
+def _on(images: Tensor) -> torch.cuda.device | nullcontext[None]:
+    """A block in which Triton uses the GPU of these images; its interpreter has none."""
+    return torch.cuda.device(images.device) if images.is_cuda else nullcontext()
+
+
+def _power(number: int) -> int:
+    """The least power of two that is at least this number, and 16: tensor cores multiply no smaller blocks.
+
+    >>> [_power(number) for number in (3, 16, 17)]
+    [16, 16, 32]
+    """
+    return max(16, 1 << (number - 1).bit_length())
+
+
+def _precision(images: Tensor) -> str:
+    """How the factors of products are rounded, as Triton calls it; bfloat16 is not rounded any more."""
+    return "tf32" if images.dtype == torch.float32 and torch.backends.cudnn.allow_tf32 else "ieee"

@@ -1,0 +1,112 @@
+"""Convolutions of many lanes: the operations, their kernels and the rule of `torch.vmap` are exact to rounding."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import helpers
+import pytest
+import torch
+from helpers.convolutions import CASES, Case, assert_exact
+from torch import nn
+from torch.func import functional_call
+
+import study
+from study.engine.fused.convolution import operations
+from study.engine.fused.layout import Layout
+from study.engine.fused.vmapped import Vmapped
+
+CPU = torch.device("cpu")
+ROOM = "study.engine.fused.convolution"
+
+
+INTERPRETED = """
+import torch
+from helpers.convolutions import CASES, assert_exact
+from study.engine.fused.convolution import launch
+
+for name, case in CASES.items():
+    print(name)
+    assert_exact(case, *case.made(torch.float32, torch.device("cpu")), launch, rounding=1e-6)
+"""
+"""Triton's interpreter runs kernels on a CPU, in processes that it was asked to from the start."""
+
+
+def test_kernels_are_imported_on_gpus_alone():
+    assert f"{ROOM}.kernels" not in sys.modules
+
+
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+def test_the_operations_are_exact(case: Case):
+    assert_exact(case, *case.made(torch.float32, CPU), operations, rounding=1e-6)
+
+
+@pytest.mark.slow
+def test_the_kernels_are_exact():
+    pytest.importorskip("triton")
+    paths = os.pathsep.join([str(Path(study.__file__).parents[1]), str(Path(helpers.__file__).parents[1])])
+    asked = os.environ | {"TRITON_INTERPRET": "1", "PYTHONPATH": paths}
+    ran = subprocess.run([sys.executable, "-c", INTERPRETED], env=asked, capture_output=True, text=True, check=False)
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    assert ran.stdout.splitlines() == list(CASES)
+
+
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+def test_a_compiler_knows_shapes_and_memory_beforehand(case):
+    images, weight, bias = case.made(torch.float32, CPU)
+    how = [*case.stride], [*case.padding]
+    y = operations.filtered(images, weight, bias, *how)
+    asked = {
+        operations.filtered: (images, weight, bias, *how),
+        operations.spread: (y, weight, [*case.size], *how),
+        operations.differentiated: (images, y, [*case.kernel], *how, case.biased),
+    }
+    for operation, arguments in asked.items():
+        torch.library.opcheck(operation, arguments, test_utils=("test_schema", "test_faketensor"))
+
+
+LAYERS = {
+    "odd": nn.Conv2d(3, 4, 3, padding=1),
+    "stride": nn.Conv2d(3, 4, 3, stride=2, padding=1),
+    "no bias": nn.Conv2d(3, 4, 3, bias=False),
+    "one by one": nn.Conv2d(3, 4, 1, stride=2),
+    "tall": nn.Conv2d(3, 4, (3, 1), padding=(1, 0)),
+    "same": nn.Conv2d(3, 4, 3, padding="same"),
+    "same, of an even kernel": nn.Conv2d(3, 4, (1, 2), padding="same"),
+    "groups": nn.Conv2d(3, 3, 3, groups=3),
+    "dilated": nn.Conv2d(3, 4, 3, dilation=2),
+    "circular": nn.Conv2d(3, 4, 3, padding=1, padding_mode="circular"),
+    "padding wider than the kernel": nn.Conv2d(3, 4, 1, padding=1),
+}
+OURS = {"odd", "stride", "no bias", "one by one", "tall", "same"}
+
+
+@pytest.mark.parametrize("name", LAYERS)
+@pytest.mark.filterwarnings("ignore:Using padding='same' with even kernel")
+def test_layers_have_the_gradients_of_models_that_are_alone(name, monkeypatch):
+    """With a ReLU in place behind them, and a layer before them whose gradient needs that of their images."""
+    torch.manual_seed(0)
+    layer = LAYERS[name]
+    before, last = nn.Conv2d(2, 3, 1), nn.LazyLinear(5)
+    model = nn.Sequential(before, layer, nn.ReLU(inplace=True), nn.Flatten(), last)
+    x, y = torch.randn(2, 4, 2, 6, 7), torch.randint(5, (8,))
+    model(x[0])
+    layout = Layout(model)
+    rows = torch.randn(2, layout.width) / 4
+
+    def losses(outputs: torch.Tensor) -> torch.Tensor:
+        return nn.functional.cross_entropy(outputs.flatten(0, 1), y, reduction="none")
+
+    form = Vmapped(model, rows, layout, flat=True)
+    assert ("forward" in vars(layer)) == (name in OURS)
+    found, [gradients] = form.backward(x, losses, torch.zeros(2, 0))
+    vars(layer).pop("forward", None)
+    for lane in range(2):
+        weights = {key: view[lane].clone().requires_grad_() for key, view in layout.views(rows).items()}
+        outputs = functional_call(model, weights, x[lane])
+        alone = nn.functional.cross_entropy(outputs, y[4 * lane :][:4], reduction="none")
+        torch.testing.assert_close(found[4 * lane :][:4], alone.detach())
+        each = torch.autograd.grad(alone.mean(), [weights[key] for key in layout.trained])
+        for columns, one in zip(layout.columns, each, strict=True):
+            torch.testing.assert_close(gradients[lane, columns], one.flatten(), rtol=1e-4, atol=1e-6)
