@@ -8,7 +8,7 @@ Each model is traced as the lanes that a GPU would train, and as one model alone
 update of all lanes; megabytes read and written, and MFLOP of products and convolutions, of one lane; launches from
 Python at every step, a replayed CUDA graph being one; how often the host waits for the GPU in a segment of 128 steps;
 and, at each precision, the lane-steps a second if every kernel were as fast as the card allows
-(`benchmarks.trace.roofline`). No GPU has confirmed these rates. Takes about a minute.
+(`benchmarks.trace.roofline`). `docs/speed.md` has measured rates beside them. Takes about a minute.
 
 `--compiled` also counts the update as `torch.compile` would fuse it, which takes ten to thirty seconds for each model
 and batch size. `--kernels` lists every kernel. `--paper` traces ResNet-8 at the thirteen batch sizes of the paper and
@@ -102,7 +102,7 @@ def main() -> None:
         chosen.models, chosen.batch_sizes = "resnet8", ",".join(map(str, paper_updates()))
     sizes = list(map(int, chosen.batch_sizes.split(","))) if chosen.batch_sizes else None
     rows, figures = [], []
-    print(f"lane-steps a second by the roofline of the {chosen.card}, unmeasured")
+    print(f"lane-steps a second by the roofline of the {chosen.card}, an estimate")
     heads = "".join(f"{name:>12}" for name in PRECISIONS)
     print(f"model       batch arithmetic            kernels    MB/lane MFLOP/lane launches  meetings{heads}")
     for update in updates(chosen.models.split(","), sizes, chosen):

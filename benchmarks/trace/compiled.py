@@ -26,7 +26,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx import GraphModule
 
 from benchmarks.trace import updates
-from benchmarks.trace.counter import META, PRODUCTS, Kernel
+from benchmarks.trace.counter import META, OURS, PRODUCTS, Kernel, convolution_of_lanes, flop_of_lanes
 from benchmarks.trace.updates import LANES, Update, as_a_gpu, started, study_of, trial_of
 from study.data import trees
 from study.engine.arithmetic import ARITHMETICS
@@ -127,12 +127,23 @@ def _library(group: Any) -> Iterator[Kernel]:
                 yield Kernel(kind, "convolution", read[0] + others, _bytes(results[number]), flop)
         return
     written = sum(map(_bytes, results.values()))
+    if name in OURS:
+        yield from convolution_of_lanes(name, read, written, _flop_of_lanes(name, node, inputs, written))
+        return
     flop, kind = 0, "element-wise"
     if name == "convolution":
         flop, kind = 2 * _count(_layout(node)) * _inner(inputs[1]), "convolution"
     elif name in PRODUCTS:
         flop, kind = 2 * _count(_layout(node)) * int(inputs[-1].get_size()[-2]), "product"
     yield Kernel(name, kind, sum(read), written, flop)
+
+
+def _flop_of_lanes(name: str, node: Any, inputs: Sequence[Any], written: int) -> int:
+    sizes = [[int(size) for size in each.get_size()] for each in inputs]
+    if name == "differentiated":
+        return flop_of_lanes(math.prod(sizes[1]), sizes[0][2], node.constant_args[:2])
+    results = written // 4 if name == "filtered" else math.prod(sizes[0])
+    return flop_of_lanes(results, sizes[1][2], sizes[1][3:])
 
 
 def _numbers(part: Any, dependency: Any) -> int:

@@ -158,7 +158,11 @@ def kernels_of(function: Any, arguments: Sequence[Any], keywords: dict[str, Any]
     read, written = sum(map(touched, _distinct(reads))), sum(map(touched, _distinct(writes)))
     if read + written == 0:
         return
-    if name in ("convolution", "convolution_backward"):
+    if name in OURS:
+        yield from convolution_of_lanes(
+            name, [*map(touched, _tensors(arguments))], written, _flop_of_lanes(name, arguments, found)
+        )
+    elif name in ("convolution", "convolution_backward"):
         yield from (_forward if name == "convolution" else _backward)(*arguments[:3], found, arguments[-1])
     elif name in PRODUCTS:
         *added, a, _ = (tensor for tensor in arguments if isinstance(tensor, Tensor))
@@ -197,6 +201,29 @@ def _backward(dy: Tensor, x: Tensor, weight: Tensor, found: Sequence[Tensor | No
         yield Kernel("convolution_weight", "convolution", touched(dy) + touched(x), touched(dw), flop)
     if db is not None:
         yield Kernel("sum", "sum", touched(dy), touched(db))
+
+
+OURS = {"filtered", "spread", "differentiated"}
+"""Operations of `study.engine.fused.convolution`."""
+
+
+def convolution_of_lanes(name: str, read: Sequence[int], written: int, flop: int) -> Iterator[Kernel]:
+    """The kernels of one of OURS, which reads and writes these bytes."""
+    if name != "differentiated":  # filters are laid out anew
+        yield Kernel("clone", "copy", read[1], read[1])
+    yield Kernel(name, "convolution", sum(read), written, flop)
+
+
+def _flop_of_lanes(name: str, arguments: Sequence[Any], found: Any) -> int:
+    if name == "differentiated":
+        return flop_of_lanes(arguments[1].numel(), arguments[0].shape[2], arguments[2])
+    results = found if name == "filtered" else arguments[0]
+    return flop_of_lanes(results.numel(), arguments[1].shape[2], arguments[1].shape[3:])
+
+
+def flop_of_lanes(results: int, channels: int, kernel: Sequence[int]) -> int:
+    """FLOP of a convolution with this many numbers in its results, or of one of its gradients."""
+    return 2 * results * channels * math.prod(kernel)
 
 
 def convolution_flop(y: Tensor, weight: Tensor) -> int:

@@ -130,15 +130,14 @@ def inductor(graph: GraphModule, tensors: Sequence[Tensor]) -> Callable[..., Ten
     from workloads.data.fetching import cache_folder
 
     os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(cache_folder("compiled")))
-    known = _inductor.list_options()
-    options = {name: value for name, value in _options(tensors[0].device).items() if name in known}
     # Inductor's cache on disk asks for an environment of shapes, although they are fixed.
     mode = FakeTensorMode(allow_non_fake_inputs=True, shape_env=ShapeEnv(), static_shapes=True)
-    return _inductor.compile(graph, [mode.from_tensor(tensor) for tensor in tensors], options)
+    return _inductor.compile(graph, [mode.from_tensor(tensor) for tensor in tensors], _options(tensors[0].device))
 
 
 def _options(device: torch.device) -> dict[str, Any]:
-    """Options of the compiler. A version of torch may lack some of them."""
+    """Options of the compiler. It does not choose by the clock among kernels of libraries and its own: on an H100, that
+    took minutes, its convolutions of many groups took 30 times as long as cuDNN's, and its products gained little."""
     options: dict[str, Any] = {"triton.cudagraphs": False}  # `cuda_graph.replayed` records the update
     if "TORCHINDUCTOR_COMPILE_THREADS" not in os.environ:
         processes = torch.cuda.device_count() if device.type == "cuda" else cores()  # that train on this machine

@@ -1,7 +1,7 @@
 """Launches the Triton kernels of this room: the sizes of their blocks, and the numbers that they take.
 
 The sizes are the fastest of six of each kind on an H100, over the layers of ResNet-8 and the Simple CNN (see
-`benchmarks.convolutions`). Shapes as in `study.engine.fused.convolution.operations`.
+`benchmarks.gpu.convolutions`). Shapes as in `study.engine.fused.convolution.operations`.
 """
 
 from contextlib import nullcontext

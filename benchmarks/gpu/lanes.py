@@ -1,18 +1,18 @@
 """Updates per second on one device by trials at once: as launched, as one compiled update, and beside plain loops.
 
-    python -m benchmarks.lanes [--json FILE] [--models resnet8,cnn] [--batch-sizes 2,8] [--precision tf32] [--compile]
-        [--minutes 5] [--made-up-data]
-    python -m benchmarks.lanes --paper
+    python -m benchmarks.gpu.lanes [--json FILE] [--models resnet8,cnn] [--batch-sizes 2,8] [--precision tf32]
+        [--compile] [--minutes 5] [--made-up-data]
+    python -m benchmarks.gpu.lanes --paper
 
 A   `DataLoader` + `nn.Module` + torch's momentum, with torch's defaults (see `benchmarks.engine`)
 B   the serial engine
 C   lanes of this engine, as many as it chooses of 100 trials (fewer where their batches have more than 65,536 examples)
 D   with `--compile`: C with its update compiled
 
-All run in this process, in turn, so that a cell takes seconds: unlike `benchmarks.engine`, it counts no starts of trials
-and no evaluations. A is measured before and after the others. `--paper` measures C and D of ResNet-8, with as many lanes
-as fit, at the thirteen batch sizes of the paper, and adds up the hours that the updates of 100 trials at full budget
-take. After `--minutes`, no cell begins.
+All run in this process, in turn, so that a cell takes seconds: unlike `benchmarks.engine`, it counts no starts of
+trials and no evaluations. A is measured before and after the others. `--paper` measures C and D of ResNet-8, with as
+many lanes as fit, at the thirteen batch sizes of the paper, and adds up the hours that the updates of 100 trials at
+full budget take. After `--minutes`, no cell begins.
 """
 
 from __future__ import annotations
@@ -25,14 +25,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-import os
-
 import torch
-
-from study.engine.fused.convolution import rule
-
-if os.path.exists("/tmp/best.json"):
-    vars(rule).update(json.load(open("/tmp/best.json")))
 
 from benchmarks.engine import MODELS, USUAL_BATCH_SIZES, loop_a, one_device, paper_updates, plain_rate, study_of
 from study.data.resident import Data
