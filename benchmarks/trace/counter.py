@@ -209,7 +209,7 @@ OURS = {"filtered", "spread", "differentiated"}
 
 def convolution_of_lanes(name: str, read: Sequence[int], written: int, flop: int) -> Iterator[Kernel]:
     """The kernels of one of OURS, which reads and writes these bytes."""
-    if name != "differentiated":  # filters are laid out anew
+    if name != "differentiated":  # it copies filters to their layout
         yield Kernel("clone", "copy", read[1], read[1])
     yield Kernel(name, "convolution", sum(read), written, flop)
 

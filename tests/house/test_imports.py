@@ -17,6 +17,7 @@ DECLARED = {"torch", "optuna", "hydra", "omegaconf", "pandas", "pyarrow", "numpy
 DECLARED |= {"sklearn", "joblib", "packaging", "jinja2", "markupsafe", "markdown_it", "pooch", "rich", "yaml"}
 DECLARED |= {"shtab", "threadpoolctl"}
 DECLARED |= {"ray", "submitit", "tokenizers", "tensorboard", "mlflow", "wandb", "trackio", "apprise"}  # extras
+DECLARED |= {"triton"}  # comes with torch for GPUs
 DECLARED |= {"IPython"}  # what a notebook brings
 
 # Module -> the places that may import it: folders (with all below them) and files.
@@ -35,6 +36,7 @@ KNOWN_TO = {
     "ray": ["study/cluster"],
     **{name: [f"study/observers/trackers/{name}.py"] for name in ("mlflow", "trackio")},
     **{name: [f"study/observers/trackers/{name}.py", "study/exchange/readers"] for name in ("tensorboard", "wandb")},
+    "triton": ["study/engine/fused/convolution/kernels.py"],
     "apprise": ["study/observers/notify.py"],
     "scipy": ["analysis", "study/search", "study/calibration", "workloads/noisy_quadratic_exact.py"],
     "pyarrow": ["analysis", "study/store", "study/exchange", "workloads/data/text/readers.py"],

@@ -13,39 +13,29 @@ import triton
 import triton.language as tl
 
 
+# fmt: off
 @triton.jit
 def filtered(
     images,  # [l, N, height, width, C], or one lane's for all
     filters,  # [l, K, O]
     biases,  # [l, O]
-    results,  # [l, N, all_rows, all_columns, O], of which every `apart`-th row and column is computed
+    results,  # [l, N, all_rows, all_columns, O]; every `apart`-th row and column is computed, from the `first`
     from_lane,  # numbers of the images from lane to lane
     from_bias,  # and of the biases
     pixels,  # of the computed results of one lane
-    height: tl.constexpr,
-    width: tl.constexpr,
-    rows: tl.constexpr,  # that are computed
-    columns: tl.constexpr,
-    all_rows: tl.constexpr,
-    all_columns: tl.constexpr,
-    first_row: tl.constexpr,
-    first_column: tl.constexpr,
-    apart_rows: tl.constexpr,
-    apart_columns: tl.constexpr,
-    C: tl.constexpr,
-    O: tl.constexpr,  # noqa: E741
-    kernel_height: tl.constexpr,
-    kernel_width: tl.constexpr,
-    pad_height: tl.constexpr,
-    pad_width: tl.constexpr,
-    step_height: tl.constexpr,  # in the images, from one computed row to the next
-    step_width: tl.constexpr,
-    biased: tl.constexpr,
-    precision: tl.constexpr,
-    PIXELS: tl.constexpr,
-    NUMBERS: tl.constexpr,
-    FILTERS: tl.constexpr,
+    height: tl.constexpr, width: tl.constexpr,
+    rows: tl.constexpr, columns: tl.constexpr,  # that are computed
+    all_rows: tl.constexpr, all_columns: tl.constexpr,
+    first_row: tl.constexpr, first_column: tl.constexpr,
+    apart_rows: tl.constexpr, apart_columns: tl.constexpr,
+    C: tl.constexpr, O: tl.constexpr,  # noqa: E741
+    kernel_height: tl.constexpr, kernel_width: tl.constexpr,
+    pad_height: tl.constexpr, pad_width: tl.constexpr,
+    step_height: tl.constexpr, step_width: tl.constexpr,  # in the images, from one computed row to the next
+    biased: tl.constexpr, precision: tl.constexpr,
+    PIXELS: tl.constexpr, NUMBERS: tl.constexpr, FILTERS: tl.constexpr,
 ):
+    """A convolution; pixels outside of the images are 0."""
     lane = tl.program_id(1).to(tl.int64)
     K: tl.constexpr = kernel_height * kernel_width * C
     p = tl.program_id(0) * PIXELS + tl.arange(0, PIXELS)
@@ -79,24 +69,16 @@ def differentiated(
     from_lane,  # numbers of the images from lane to lane
     pixels,  # of the results of one lane
     share: tl.constexpr,  # of the pixels in a part
-    height: tl.constexpr,
-    width: tl.constexpr,
-    rows: tl.constexpr,
-    columns: tl.constexpr,
-    C: tl.constexpr,
-    O: tl.constexpr,  # noqa: E741
-    kernel_height: tl.constexpr,
-    kernel_width: tl.constexpr,
-    pad_height: tl.constexpr,
-    pad_width: tl.constexpr,
-    step_height: tl.constexpr,
-    step_width: tl.constexpr,
-    biased: tl.constexpr,
-    precision: tl.constexpr,
-    PIXELS: tl.constexpr,
-    NUMBERS: tl.constexpr,
-    FILTERS: tl.constexpr,
+    height: tl.constexpr, width: tl.constexpr,
+    rows: tl.constexpr, columns: tl.constexpr,
+    C: tl.constexpr, O: tl.constexpr,  # noqa: E741
+    kernel_height: tl.constexpr, kernel_width: tl.constexpr,
+    pad_height: tl.constexpr, pad_width: tl.constexpr,
+    step_height: tl.constexpr, step_width: tl.constexpr,
+    biased: tl.constexpr, precision: tl.constexpr,
+    PIXELS: tl.constexpr, NUMBERS: tl.constexpr, FILTERS: tl.constexpr,
 ):
+    """The gradient of the filters of a convolution, in parts that are still to be added."""
     lane, lanes = tl.program_id(1).to(tl.int64), tl.num_programs(1)
     K: tl.constexpr = kernel_height * kernel_width * C
     blocks: tl.constexpr = (O + FILTERS - 1) // FILTERS
@@ -121,3 +103,4 @@ def differentiated(
         total = tl.dot(tl.trans(patch), slope, total, input_precision=precision)
     gradients += (part * lanes + lane) * (K + biased) * O
     tl.store(gradients + k[:, None] * O + o[None, :], total, mask=(k < K + biased)[:, None] & (o < O)[None, :])
+# fmt: on

@@ -20,11 +20,11 @@ MANY_PIXELS = 512
 NUMBERS, FILTERS = 32, 64
 """Numbers of a filter in a block of a product, and most filters."""
 STAGES = 3
-"""Blocks of which some are read while another is multiplied."""
+"""Blocks in memory: while one is multiplied, the others are read."""
 PIXELS_OF_GRADIENTS, WARPS_OF_GRADIENTS = 64, 4
 PARTS, LEAST_SHARE, MOST_SHARE = 8, 512, 4096
-"""Gradients of filters are summed in about this many parts of the pixels, each of at least and at most so many. Few
-sizes are used, as a kernel is compiled for each."""
+"""Gradients of filters are summed in about this many parts, and the fewest and most pixels of a part, a power of two: a
+kernel is compiled for each of these numbers."""
 
 
 def filtered(images: Tensor, weight: Tensor, bias: Tensor | None, stride: Sizes, padding: Sizes) -> Tensor:

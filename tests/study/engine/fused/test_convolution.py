@@ -8,7 +8,7 @@ from pathlib import Path
 import helpers
 import pytest
 import torch
-from helpers.convolutions import CASES, Case, assert_exact
+from helpers.gpu.convolutions import CASES, Case, assert_exact
 from torch import nn
 from torch.func import functional_call
 
@@ -23,7 +23,7 @@ ROOM = "study.engine.fused.convolution"
 
 INTERPRETED = """
 import torch
-from helpers.convolutions import CASES, assert_exact
+from helpers.gpu.convolutions import CASES, assert_exact
 from study.engine.fused.convolution import launch
 
 for name, case in CASES.items():
