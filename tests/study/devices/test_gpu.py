@@ -15,8 +15,8 @@ import torch
 from helpers import desks
 from helpers.blobs import CPU, WORKLOADS, Blobs
 from helpers.checkpointed import trial
-from helpers.gpu.convolutions import CASES, assert_exact
 from helpers.desks import Curves, Desk, Killed, fixed_trial
+from helpers.gpu.convolutions import CASES, assert_exact
 from helpers.made_workload import own_folder
 from helpers.users.pictures import NETWORKS
 
