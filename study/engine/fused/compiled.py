@@ -23,6 +23,7 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from study.devices.cores import cores
 from study.devices.memory import out_of_memory, release_cached_memory
+from study.engine.fused.rewritten import written_out
 from study.engine.fused.stack import Stack, Step
 
 MOST_OPERATIONS = 3000
@@ -118,7 +119,7 @@ def traced(function: Callable[..., Tensor], tensors: Sequence[Tensor]) -> GraphM
 
     # Constants, such as frozen parameters, are no fakes. Without an environment of shapes, values cannot be symbols.
     with torch.no_grad(), FakeTensorMode(allow_non_fake_inputs=True):
-        return make_fx(function, tracing_mode="fake")(*tensors)
+        return written_out(make_fx(function, tracing_mode="fake")(*tensors))
 
 
 def inductor(graph: GraphModule, tensors: Sequence[Tensor]) -> Callable[..., Tensor]:
