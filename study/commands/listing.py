@@ -19,6 +19,9 @@ KINDS = {
     "schedules": "schedule",
     "searches": "search",
     "presets": "preset",
+    "engines": "engine",
+    "clusters": "cluster",
+    "trackers": "track",
 }
 """Kind of choices -> its group."""
 DATA = "data"
@@ -51,7 +54,7 @@ def _data() -> list[Choice]:
 
 
 def _show(console: Console, kind: str, rows: Sequence[Choice]) -> None:
-    about = "Data sets, which workloads name." if kind == DATA else f"{KINDS[kind]}=NAME. {GROUPS[KINDS[kind]]}"
+    about = "Data sets, which workloads name." if kind == DATA else f"{KINDS[kind]}=NAME. {escape(GROUPS[KINDS[kind]])}"
     console.print(f"\n[bold]{kind}[/]: {about}", soft_wrap=True)
     table = Table(box=None, pad_edge=False, show_header=False, padding=(0, 2, 0, 0))
     for _ in range(2):
