@@ -235,7 +235,7 @@ REFUSED = [
 ]
 
 
-@pytest.mark.parametrize(("arguments", "words"), partly(REFUSED, 2), ids=[" ".join(row[0]) for row in REFUSED])
+@pytest.mark.parametrize(("arguments", "words"), partly(REFUSED, 4), ids=[" ".join(row[0]) for row in REFUSED])
 def test_refuses(arguments, words):
     with pytest.raises(UsageError) as refusal:
         settle(parse_jobs([*arguments, "batch_size=64", "engine=serial"]))
@@ -278,7 +278,7 @@ WARMUPS = ["warmup_steps", "warmup_examples"]
 
 @pytest.mark.parametrize(
     ("name", "count"),
-    partly([(name, WARMUPS[(row + at) % 2]) for row, name in enumerate(SCHEDULES) for at in (0, 1)], 2),
+    partly([(name, WARMUPS[(row + at) % 2]) for row, name in enumerate(SCHEDULES) for at in (0, 1)], 4),
 )
 def test_every_parameter_is_tuned_on_either_engine(tuned, name, count):
     whole = {"low": 0, "high": 120, "integer": True, "hard": ["low"]}

@@ -76,6 +76,7 @@ def test_a_race_equals_full_budgets_read_as_a_race(tmp_path):
     assert "would have been skipped" in (tmp_path / "budget/report.html").read_text()
 
 
+@pytest.mark.slow
 def test_the_readmes_own_workload(tmp_path, one_figure):
     mine = tmp_path / "mine"
     for name, content in doc_pages.named_blocks("README.md").items():

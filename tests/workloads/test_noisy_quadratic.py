@@ -121,7 +121,7 @@ RUNS = {
 }
 
 
-@pytest.mark.parametrize("run", partly(RUNS, 2))
+@pytest.mark.parametrize("run", partly(RUNS, 3))
 def test_at_a_fixed_learning_rate_steps_to_a_goal_are_the_exact_ones_to_a_percent(asked, run):
     optimizer, power, batch_size, chosen = RUNS[run]
     exact = Recursion(batch_size, *chosen.values(), curvatures=spectrum(1000), power=power)

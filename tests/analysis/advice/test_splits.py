@@ -156,7 +156,7 @@ machines = st.builds(
 )
 
 
-@settings(max_examples=40)
+@settings(max_examples=20)
 @given(machine=machines)
 def test_every_row_holds_the_formula(scaling, machine):
     found = splits.table(scaling, machine)

@@ -7,6 +7,7 @@ from shutil import copytree
 
 import pandas as pd
 import pytest
+from helpers.fused import partly
 from helpers.made_tables import limits, only, table
 
 from analysis import figures
@@ -55,7 +56,7 @@ def test_latex_files_of_earlier_reports_go_and_strangers_stay(tmp_path):
     assert sorted(path.name for path in (tmp_path / "tables").iterdir()) == ["cost.tex", "mine.tex"]
 
 
-@pytest.mark.parametrize("width", [None, 3.25])
+@pytest.mark.parametrize("width", partly([None, 3.25], 2, 1))
 def test_a_pdf_has_a_page_for_each_panel_and_fonts_for_tex(tmp_path, width):
     steps = pd.concat([table("sgd"), table("sgd", workload="a_workload_with_a_name_that_is_longer_than_a_column")])
     chart = only("steps_to_result", {"steps_to_result": steps, "scaling": limits("sgd")})

@@ -160,7 +160,7 @@ SOLVED = "solved exactly, but got"
             ({"search.space.l2": "0.1"}, KNOWS),
             ({"search.budgets": "[0.5,1]"}, KNOWS),
         ],
-        2,
+        4,
     ),
 )
 def test_what_is_not_solved_is_refused_before_training(tmp_path, asked, said):

@@ -309,7 +309,7 @@ class Wide(Model):
             ("lanes", lambda: nn.Sequential(Wide(), nn.Dropout(0.1)), "Dropout draws from one generator"),
             ("lanes", Wide, None),
         ],
-        2,
+        4,
     ),
 )
 def test_one_line_says_why_trials_train_one_at_a_time(tmp_path, monkeypatch, engine, model, because):

@@ -89,7 +89,7 @@ EDITS = [
 ]
 
 
-@pytest.mark.parametrize(("name", "old", "new", "said"), partly(EDITS, 5))
+@pytest.mark.parametrize(("name", "old", "new", "said"), partly(EDITS, 8))
 def test_edits_are_told_by_file_and_part(tmp_path, mine, name, old, new, said):
     recorded(settled(tmp_path, mine, "batch_size=4"))
     edited(mine / name, old, new)

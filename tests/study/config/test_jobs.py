@@ -101,7 +101,7 @@ def read(job, path):
 
 
 @pytest.mark.parametrize(
-    ("overrides", "path", "expected"), partly(OVERRIDES, 3), ids=[" ".join(row[0]) for row in OVERRIDES]
+    ("overrides", "path", "expected"), partly(OVERRIDES, 6), ids=[" ".join(row[0]) for row in OVERRIDES]
 )
 def test_overrides(overrides, path, expected):
     """`expected` holds each value once that the jobs have at `path`, in their order."""
@@ -255,7 +255,7 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(
-    ("arguments", "words"), partly(REFUSED, 6), ids=[" ".join(arguments) for arguments, _ in REFUSED]
+    ("arguments", "words"), partly(REFUSED, 12), ids=[" ".join(arguments) for arguments, _ in REFUSED]
 )
 def test_a_bad_command_line_is_refused_in_words(tmp_path, monkeypatch, capsys, arguments, words):
     class Started:

@@ -3,6 +3,8 @@
 import subprocess
 import sys
 
+import pytest
+
 SLOW = {"sympy", "torch._dynamo", "sklearn", "matplotlib", "scipy.stats"}
 PROGRAM = f"""
 import sys
@@ -15,6 +17,7 @@ print(*({SLOW} & {{*sys.modules}}))
 """
 
 
+@pytest.mark.slow
 def test_nothing_slow_is_imported_for_the_digits(tmp_path):
     run = subprocess.run([sys.executable, "-c", PROGRAM], cwd=tmp_path, capture_output=True, text=True)
     assert run.stdout == "\n", run.stderr

@@ -123,7 +123,10 @@ def trained(study: Any, workload: Any, data: Any, desk: Desk | None = None) -> A
     return desks.trained(study, desk or Desk([fixed_trial(study)]), workload=workload, data=data)
 
 
-@pytest.mark.parametrize(("kind", "loaders"), [*((kind, 0) for kind in KINDS), ("Ordered", 1), ("WithState", 1)])
+@pytest.mark.parametrize(
+    ("kind", "loaders"),
+    [*((kind, 0) for kind in KINDS), pytest.param("Ordered", 1, marks=pytest.mark.slow), ("WithState", 1)],
+)
 def test_killed_and_resumed_equals_uninterrupted(question, kind, loaders):
     micro_batch = 4 if loaders else None
     study, workload = question(micro_batch=micro_batch), Once(kind=kind)

@@ -12,6 +12,7 @@ import torch
 from helpers import desks
 from helpers.blobs import CPU, Blobs
 from helpers.desks import Desk, assert_same_bits, fixed_trial
+from helpers.fused import partly
 from helpers.processes import alive, children, started, tables, wait_until, workers
 from torch.utils.data import Dataset, TensorDataset
 
@@ -69,11 +70,16 @@ def streamed(workload: Any, kind: str = "tensors", loaders: int = 1) -> Streamed
 @pytest.mark.parametrize(
     ("kind", "loaders", "images", "micro_batch"),
     # Each pair of kind, images and micro-batch once.
-    [
-        (kind, loaders, images, 4 if (row + images) % 2 else None)
-        for row, (kind, loaders) in enumerate([("tensors", 0), ("tensors", 2), ("data set", 1), (list(KINDS)[2], 0)])
-        for images in (False, True)
-    ],
+    partly(
+        [
+            (kind, loaders, (row + second) % 2 == 1, 4 if (row // 2 + second) % 2 else None)
+            for row, (kind, loaders) in enumerate(
+                [("tensors", 0), ("tensors", 2), ("data set", 1), (list(KINDS)[2], 0)]
+            )
+            for second in (0, 1)
+        ],
+        2,
+    ),
 )
 def test_curves_are_those_of_resident_data_bit_for_bit(question, kind, loaders, images, micro_batch):
     workload, study = Blobs(images=images), question(micro_batch=micro_batch)

@@ -64,7 +64,7 @@ def test_it_keeps_to_itself_and_counts(device):
         assert device.counted("meetings", look) == 1
 
 
-@pytest.mark.parametrize(("optimizer", "how"), each_once(FREE, ["linear_chain", "vmap"]))
+@pytest.mark.parametrize(("optimizer", "how"), partly(each_once(FREE, ["linear_chain", "vmap"]), 3))
 def test_steps_of_lanes_wait_for_nothing(device, question, optimizer, how):
     study = question(how, optimizer)
     fused = Lanes(study, WORKLOADS[how], WORKLOADS[how].data(DEVICE), [4], 4)
@@ -128,7 +128,7 @@ def test_evaluations_that_end_early_wait_twice_more(device, resumable, how):
 
 @pytest.mark.parametrize(
     ("how", "optimizer"),
-    partly([(how, name) for how in checkpointed.CASES for name in ("momentum", "adam")], 3)
+    partly([(how, name) for how in checkpointed.CASES for name in ("momentum", "adam")], 6, 2)
     + [pytest.param("plain", name, marks=pytest.mark.slow) for name in ("soap", *checkpointed.WHOLE)],
 )
 def test_curves_are_those_of_the_cpu_whatever_was_killed(device, resumable, how, optimizer):
@@ -144,7 +144,7 @@ def test_curves_are_those_of_the_cpu_whatever_was_killed(device, resumable, how,
 
 
 @pytest.mark.parametrize("segment", partly([1, 128], 2))
-@pytest.mark.parametrize("how", checkpointed.CASES)
+@pytest.mark.parametrize("how", partly(checkpointed.CASES, 3, 1))
 def test_they_diverge_at_the_same_step(device, resumable, monkeypatch, how, segment):
     monkeypatch.setattr(lanes, "SEGMENT_STEPS", segment)
     study = resumable(how)
@@ -156,7 +156,7 @@ def test_they_diverge_at_the_same_step(device, resumable, monkeypatch, how, segm
 
 
 @pytest.mark.parametrize("how", ["linear_chain", "vmap"])
-@pytest.mark.parametrize("together", [(32, 4, 1), (2, 1), (1,)])
+@pytest.mark.parametrize("together", partly([((32, 4, 1),), ((2, 1),), ((1,),)], 3))
 def test_some_lanes_at_once_are_evaluated_as_all_are(device, resumable, monkeypatch, how, together):
     study = resumable(how)
     monkeypatch.setattr(lanes, "EVALUATED_TOGETHER", together)
@@ -287,7 +287,7 @@ def recordings(monkeypatch):
 
 
 @pytest.mark.parametrize("how", partly(["linear_chain", "vmap"], 2))
-@pytest.mark.parametrize("trials", [1, 3, 20, 100])
+@pytest.mark.parametrize("trials", partly([1, 3, 20, 100], 2, 1))
 def test_measuring_records_few_heights(device, resumable, recordings, how, trials):
     cost = train.measure(resumable(how), WORKLOADS[how], WORKLOADS[how].data(DEVICE), most=trials)
     assert len(recordings) <= 6
@@ -304,12 +304,15 @@ def measured(study: Study, seconds: Callable[[int], float], most: int, monkeypat
 
 @pytest.mark.parametrize(
     ("seconds", "chosen"),
-    [
-        (lambda lanes: {1: 1.0, 4: 1.4}.get(lanes, 1 / lanes), 64),  # a few are slower than one
-        (lambda lanes: 1 / lanes, 64),
-        (lambda lanes: 1.0, 64),
-        (lambda lanes: {64: 2.0, 32: 0.5}.get(lanes, 1.0), 32),
-    ],
+    partly(
+        [
+            (lambda lanes: {1: 1.0, 4: 1.4}.get(lanes, 1 / lanes), 64),  # a few are slower than one
+            (lambda lanes: 1 / lanes, 64),
+            (lambda lanes: 1.0, 64),
+            (lambda lanes: {64: 2.0, 32: 0.5}.get(lanes, 1.0), 32),
+        ],
+        3,
+    ),
 )
 def test_no_shape_of_the_times_is_assumed(device, resumable, monkeypatch, seconds, chosen):
     assert measured(resumable("vmap"), seconds, 64, monkeypatch) == chosen

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -82,15 +83,14 @@ WHOLE: dict[str, Build] = {
 }
 
 
-@pytest.mark.parametrize(("optimizer", "how"), partly([each for each in ENGINES if each[1] != "linear_blocks"], 4, 0))
+@pytest.mark.parametrize(("optimizer", "how"), partly([each for each in ENGINES if each[1] != "linear_blocks"], 8))
 def test_every_rule_gets_the_clipped_gradient(asked, optimizer, how):
     study, workload = asked(how, optimizer, space=CLIPS), Blobs(images=how == "vmap")
     wanted = by_hand(study, "clip_norm", workload, lambda model, h: Rule(model, optimizer, h))
     np.testing.assert_allclose(losses(study, "clip_norm", workload), wanted, rtol=TOLERANCE)
 
 
-@pytest.mark.parametrize("micro_batch", [None, 4])
-@pytest.mark.parametrize("optimizer", WHOLE)
+@pytest.mark.parametrize(("optimizer", "micro_batch"), partly(product(WHOLE, [None, 4]), 3))
 def test_whole_batches_and_accumulated_ones_are_clipped_once(asked, optimizer, micro_batch):
     arguments = {"max_iter": 2} if optimizer == "torch.optim.LBFGS" else {}  # evaluates the loss more than once
     study = asked("plain", optimizer, micro_batch=micro_batch, space=CLIPS, optimizer_arguments=arguments)
@@ -155,7 +155,7 @@ FACTORS = {
 }
 
 
-@pytest.mark.parametrize(("optimizer", "how"), partly(ENGINES, 4, 1))
+@pytest.mark.parametrize(("optimizer", "how"), partly(ENGINES, 8, 1))
 def test_every_rule_learns_at_the_rate_of_the_parameters_group(asked, optimizer, how):
     """With a decoupled decay that is in proportion to the learning rate, too."""
     rates = [rate * RATES.get(optimizer, H["learning_rate"]) for rate in (0.3, 1.0, 2.0)]
@@ -173,7 +173,7 @@ UNDECAYED = {False: ("1.bias", "4.bias"), True: ("0.bias", "5.bias")}
 DECAYED = [each for each in ENGINES if each[0] != "kfac"]
 
 
-@pytest.mark.parametrize(("optimizer", "how"), partly(DECAYED, 4, 2))
+@pytest.mark.parametrize(("optimizer", "how"), partly(DECAYED, 8, 2))
 def test_no_rule_decays_the_parameters_that_are_left_out(asked, optimizer, how):
     space = {"weight_decay": {"choices": [0.5, 2.0]}, "l2": 0.3}
     study, workload = asked(how, optimizer, space=space, no_decay=["bias"]), Grouped(images=how == "vmap")
@@ -184,8 +184,9 @@ def test_no_rule_decays_the_parameters_that_are_left_out(asked, optimizer, how):
     assert np.abs(np.subtract(found, losses(replace(study, no_decay=()), "weight_decay", workload))).max() > 2e-3
 
 
-@pytest.mark.parametrize("micro_batch", [None, 4])
-@pytest.mark.parametrize("optimizer", ["momentum", "adamw", "torch.optim.RAdam"])
+@pytest.mark.parametrize(
+    ("optimizer", "micro_batch"), partly(product(["momentum", "adamw", "torch.optim.RAdam"], [None, 4]), 3)
+)
 def test_torchs_optimizers_decay_by_groups_in_whole_batches_and_accumulated_ones(asked, optimizer, micro_batch):
     decay = "l2" if optimizer == "momentum" else "weight_decay"
     space = {"learning_rate": {"choices": [0.02, 0.05]}, decay: 0.5}

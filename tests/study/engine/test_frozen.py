@@ -83,7 +83,7 @@ def desk(study: Study, count: int = 3) -> Desk:
 
 
 @pytest.mark.parametrize(
-    ("how", "optimizer", "loaded"), partly(product(["plain", "accumulated", "vmap", "flat"], SPACES, [True, False]), 4)
+    ("how", "optimizer", "loaded"), partly(product(["plain", "accumulated", "vmap", "flat"], SPACES, [True, False]), 7)
 )
 def test_frozen_parameters_are_constants_of_the_plain_loop(asked, monkeypatch, how, optimizer, loaded):
     if how == "flat":

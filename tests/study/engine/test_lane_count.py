@@ -29,7 +29,7 @@ TWICE = nn.Linear(3, 3)
 CHAIN = WORKLOADS["linear_chain"]
 
 
-@pytest.mark.parametrize(("how", "batch_size"), partly(product(CASES, [1, 2, 6, 33]), 3))
+@pytest.mark.parametrize(("how", "batch_size"), partly(product(CASES, [1, 2, 6, 33]), 5))
 def test_admitted_heights_hold_for_every_row(question, how, batch_size):
     study = question(how, batch_size=batch_size)
     heights = admitted(study)
@@ -58,7 +58,7 @@ class Odd(Blobs):
 @pytest.mark.parametrize(
     ("how", "workload", "batch_size"),
     partly(
-        [("linear_blocks", Odd(784, 50), 1), ("linear_blocks", Odd(1024, 50), 3), ("linear_chain", Odd(784, 90), 1)], 2
+        [("linear_blocks", Odd(784, 50), 1), ("linear_blocks", Odd(1024, 50), 3), ("linear_chain", Odd(784, 90), 1)], 3
     ),
 )
 def test_rows_that_are_not_of_whole_cache_lines(question, how, workload, batch_size):

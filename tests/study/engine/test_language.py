@@ -19,7 +19,7 @@ SPACE = {
     "momentum": {"choices": [0.0, 0.9, 0.5, 0.8, 0.3]},
     "label_smoothing": {"choices": [0.0, 0.1, 0.2, 0.0, 0.3]},
 }
-STEPS = 12
+STEPS = 8
 
 
 @pytest.fixture

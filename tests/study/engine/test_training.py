@@ -1,6 +1,7 @@
 """What every optimizer can be given: averages of weights, half-lives, decay; and what lanes know nothing of."""
 
 import json
+from itertools import product
 
 import numpy as np
 import pytest
@@ -80,8 +81,10 @@ def test_averages_are_measured_beside_the_weights(question, how):
     assert np.abs(weights - average).max() > 0.1
 
 
-@pytest.mark.parametrize("how", ["plain", "linear_chain", "linear_blocks", "vmap"])
-@pytest.mark.parametrize("decay", [{"l2": 0.5}, {"weight_decay": 0.5}])
+@pytest.mark.parametrize(
+    ("decay", "how"),
+    partly(product([{"l2": 0.5}, {"weight_decay": 0.5}], ["plain", "linear_chain", "linear_blocks", "vmap"]), 3),
+)
 def test_decay_reaches_the_engines(question, how, decay):
     study = question(FIXED | decay, how)
     np.testing.assert_allclose(curve(study).errors["val/loss"], by_hand(study, **decay)[0], rtol=1e-4)
@@ -276,7 +279,7 @@ def test_sweeps_end_to_end(tmp_path, asked, folder):
             ),
             ([*FREE, "search.space.warmup_initial_factor=0.1"], "add search.space.warmup_steps"),
         ],
-        2,
+        4,
     ),
 )
 def test_refusals(tmp_path, capsys, asked, message):

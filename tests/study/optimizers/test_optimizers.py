@@ -242,12 +242,12 @@ def test_the_serial_engines_own_form_is_the_references(expected, name):
     assert departure(trained(name, lambda model: build(model, asked(name))), expected[name]) < TOLERANCE
 
 
-@pytest.mark.parametrize("name", partly(FUSED, 3))
+@pytest.mark.parametrize("name", partly(FUSED, 6))
 def test_lanes_are_the_references(expected, name):
     assert departure(in_lanes(name), expected[name]) < TOLERANCE
 
 
-@pytest.mark.parametrize("name", partly([name for name in FUSED if OPTIMIZERS[name].stacked], 4))
+@pytest.mark.parametrize("name", partly([name for name in FUSED if OPTIMIZERS[name].stacked], 8))
 def test_the_lanes_fast_form_is_the_rule(name):
     assert departure(in_lanes(name), in_lanes(name, fast=False)) < TOLERANCE
 

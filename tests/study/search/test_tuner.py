@@ -279,7 +279,7 @@ def trained(tuner, study, full, order):
             finished[index] = kept
 
 
-@settings(max_examples=60)
+@settings(max_examples=30)
 @given(st.data())
 def test_a_race_is_the_full_curves_read_as_a_race(make_study, make_curve, data):
     """Whatever finishes first: the same trials are counted, with the same ends, as if each had run its whole budget."""

@@ -18,7 +18,7 @@ def ask(tmp_path):
     (tmp_path / "secret.txt").write_text("secret")
     (results / "link.txt").symlink_to(tmp_path / "secret.txt")
     server = served.server(results, 0)
-    thread = threading.Thread(target=server.serve_forever)
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
     thread.start()
 
     def get(path, host="127.0.0.1"):

@@ -117,6 +117,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc").exists(), reason="reads /proc")
 def test_a_busy_worker_ends_soon_after_a_killed_parent(tmp_path):
     (tmp_path / "program.py").write_text(BUSY)

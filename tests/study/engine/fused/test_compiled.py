@@ -92,7 +92,7 @@ def assert_alike(question, case: str, **tolerance: float) -> None:
         torch.testing.assert_close(rows(found)[name], tensor, **tolerance, msg=lambda told, of=name: f"{of}: {told}")
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", partly(CASES, 2))
 def test_the_traced_update_is_the_update_as_it_is(question, traced_alone, case):
     assert_alike(question, case, rtol=0, atol=0)
     assert len(traced_alone) == 1  # that of a full stack
@@ -188,7 +188,7 @@ REFUSALS: dict[str, tuple[Blobs, Backend | None, str]] = {
 }
 
 
-@pytest.mark.parametrize("case", REFUSALS)
+@pytest.mark.parametrize("case", partly(REFUSALS, 2))
 def test_what_cannot_be_compiled_or_differs_stays_as_it_is(question, traced_alone, monkeypatch, case):
     workload, backend, why = REFUSALS[case]
     if backend is not None:

@@ -12,7 +12,7 @@ import torch
 from helpers import desks, pretended
 from helpers.blobs import WORKLOADS, Blobs
 from helpers.desks import Curves, assert_same_bits
-from helpers.fused import FUSING, Queue, seldom
+from helpers.fused import FUSING, Queue, partly, seldom
 from helpers.pretended import DEVICE, NAME
 from torch import Tensor
 
@@ -70,14 +70,14 @@ ALWAYS = [("vmap", "momentum")]
     ],
 )
 def test_curves_are_those_of_updates_launched_one_by_one(device, question, monkeypatch, how, optimizer):
-    study = question(how, optimizer, SCHEDULED.get(optimizer, "constant"), steps=12)
+    study = question(how, optimizer, SCHEDULED.get(optimizer, "constant"), steps=8)
     found = trained(study)
     monkeypatch.delitem(cuda_graph.GRAPHS, NAME)
     assert_same_bits(found, trained(study))
     assert [index for index, curve in found.items() if curve.first_bad_step is not None] == [2]
 
 
-@pytest.mark.parametrize("how", FUSED)
+@pytest.mark.parametrize("how", partly(FUSED, 2))
 def test_an_update_is_one_launch_besides_its_arguments(device, question, monkeypatch, how):
     fused = started(question(how, "adam"))
     fused._segment(1)
@@ -109,7 +109,7 @@ class Asking(Blobs):
 
 
 def test_what_cannot_be_recorded_says_so_and_can_be_launched_one_by_one(device, question, monkeypatch):
-    study = question("linear_chain", steps=12)
+    study = question("linear_chain", steps=6)
     with pytest.raises(cuda_graph.CannotRecord, match="aten::_to_copy: operation not permitted"):
         trained(study, Asking(), [4])
     with cuda_graph.recording(False):

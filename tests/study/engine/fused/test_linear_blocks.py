@@ -1,12 +1,14 @@
 """`linear_blocks` trains as `linear_chain` does, wherever lanes are in their blocks, whatever disturbs them."""
 
 from collections.abc import Mapping, Sequence
+from itertools import product
 from typing import Any
 
 import pytest
 import torch
 from helpers.blobs import WORKLOADS
 from helpers.desks import Desk, assert_near, assert_same_bits, fixed_trial, trained
+from helpers.fused import partly
 
 from analysis.counting import Goal
 from study.engine import lane_count, lanes, timing
@@ -43,8 +45,10 @@ def question(make_study: Any) -> Any:
     return make
 
 
-@pytest.mark.parametrize("decay", [{}, {"l2": 0.1}, {"weight_decay": 0.1}, {"l2": 0.05, "weight_decay": 0.2}])
-@pytest.mark.parametrize("optimizer", LINEAR)
+@pytest.mark.parametrize(
+    ("optimizer", "decay"),
+    partly(product(LINEAR, [{}, {"l2": 0.1}, {"weight_decay": 0.1}, {"l2": 0.05, "weight_decay": 0.2}]), 3),
+)
 def test_blocks_of_steps_are_steps(question, optimizer, decay):
     """`l2` mixes the weights of a block's beginning into its velocities, too."""
     found, expected = (
