@@ -34,6 +34,7 @@ LONG = (
     "analysis.tables.scaling",
     "analysis.estimates.at_budget",
     "analysis.estimates.by_goal",
+    "analysis.report.findings",
 )
 """Modules whose examples take seconds."""
 NAMES = [".".join(file.with_suffix("").parts).removesuffix(".__init__") for file in FILES]

@@ -24,6 +24,7 @@ for words in json.loads(sys.argv[1]):
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "commands",
     [

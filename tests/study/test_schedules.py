@@ -306,25 +306,28 @@ def test_what_a_warmup_does_to_training(tuned, fused):
 
 @pytest.mark.parametrize(
     ("arguments", "ranges"),
-    [
-        (["search.space.schedule=[constant,linear_decay,cosine]"], {"learning_rate_decay_fraction": (0.5, 1.0)}),
-        (["search.space.schedule=[constant,cosine]"], {"end_learning_rate_factor": (1e-4, 0.1)}),
-        (["search.space.schedule=[constant,warmup_stable_decay]"], {"warmup_steps": (0, 100)}),
-        (["search.space.schedule=exponential"], {"end_learning_rate_factor": (1e-4, 1.0)}),
-        (
-            ["search.space.schedule=[constant,cosine]", "search.space.learning_rate_decay_fraction.low=0.2"],
-            {"learning_rate_decay_fraction": (0.2, 1.0)},
-        ),
-        (
-            [
-                "search.space.schedule=[cosine,warmup_stable_decay]",
-                "search.space.learning_rate_decay_fraction={low: 0.25, high: 0.75}",
-            ],
-            {"learning_rate_decay_fraction": (0.25, 0.75), "end_learning_rate_factor": (1e-4, 0.1)},
-        ),
-        # In a file of one's own, where `schedule: cosine` may stand beside it.
-        (["workload=own"], {"learning_rate_decay_fraction": (0.5, 1.0)}),
-    ],
+    partly(
+        [
+            (["search.space.schedule=[constant,linear_decay,cosine]"], {"learning_rate_decay_fraction": (0.5, 1.0)}),
+            (["search.space.schedule=[constant,cosine]"], {"end_learning_rate_factor": (1e-4, 0.1)}),
+            (["search.space.schedule=[constant,warmup_stable_decay]"], {"warmup_steps": (0, 100)}),
+            (["search.space.schedule=exponential"], {"end_learning_rate_factor": (1e-4, 1.0)}),
+            (
+                ["search.space.schedule=[constant,cosine]", "search.space.learning_rate_decay_fraction.low=0.2"],
+                {"learning_rate_decay_fraction": (0.2, 1.0)},
+            ),
+            (
+                [
+                    "search.space.schedule=[cosine,warmup_stable_decay]",
+                    "search.space.learning_rate_decay_fraction={low: 0.25, high: 0.75}",
+                ],
+                {"learning_rate_decay_fraction": (0.25, 0.75), "end_learning_rate_factor": (1e-4, 0.1)},
+            ),
+            # In a file of one's own, where `schedule: cosine` may stand beside it.
+            (["workload=own"], {"learning_rate_decay_fraction": (0.5, 1.0)}),
+        ],
+        2,
+    ),
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
 def test_a_tuned_schedule_brings_the_ranges_of_the_schedules_that_it_may_be(arguments, ranges, tmp_path):

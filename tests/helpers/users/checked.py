@@ -1,6 +1,8 @@
 """Shared by tests of checks: workloads of made examples, models with one habit, and what must be refused."""
 
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from study import whole_sweep
+from study.config.jobs import Job, parse_jobs
 from study.errors import UsageError
 
 
@@ -55,7 +58,12 @@ class Does(nn.Module):
 
 def settled(results: Path, batch_size: int = 64) -> Any:
     """The jobs of a sweep of the digits, after all checks."""
-    return whole_sweep.jobs_here([f"batch_size={batch_size}", f"results={results}"], None)
+    return whole_sweep.settled([replace(job, results=results) for job in _composed(batch_size)])
+
+
+@cache
+def _composed(batch_size: int) -> list[Job]:
+    return parse_jobs([f"batch_size={batch_size}"])
 
 
 def refused(said: str | None) -> AbstractContextManager[Any]:

@@ -1,6 +1,7 @@
 """Tokens as a unit: batch sizes, budgets, warmups and half-lives, and what workloads without tokens are told."""
 
 import pytest
+from helpers.fused import partly
 from helpers.users.markov import YAML
 
 from analysis.units import in_examples
@@ -27,18 +28,22 @@ def markov(tmp_path):
 
 @pytest.mark.parametrize(
     ("overrides", "batch_sizes", "steps"),
-    [
-        ([], [4, 32], [32, 8]),
-        (["batch_size=1k tokens"], [16], [8]),
-        (["batch_size=1k tokens,0.5k tokens,64 tokens"], [16, 8, 1], [8, 16, 128]),
-        (["batch_sizes=[2,512 tokens]"], [2, 8], [64, 16]),
-        (["batch_size=8", "budget.tokens=1e5"], [8], [196]),
-        (["batch_size=8", "budget.epochs=2"], [8], [128]),  # the largest counts
-        (["batch_size=8", "budget.tokens=null"], [8], [8]),
-        (["batch_size=8", "budget.tokens=1e5", "budget.max_steps=50"], [8], [50]),
-        (["batch_size=24", "budget.epochs=1", "budget.tokens=null"], [24], [22]),
-        (["batch_size=24", "budget.epochs=1", "budget.single_pass=true"], [24], [21]),  # rounded down: no example twice
-    ],
+    partly(
+        [
+            ([], [4, 32], [32, 8]),
+            (["batch_size=1k tokens"], [16], [8]),
+            (["batch_size=1k tokens,0.5k tokens,64 tokens"], [16, 8, 1], [8, 16, 128]),
+            (["batch_sizes=[2,512 tokens]"], [2, 8], [64, 16]),
+            (["batch_size=8", "budget.tokens=1e5"], [8], [196]),
+            (["batch_size=8", "budget.epochs=2"], [8], [128]),  # the largest counts
+            (["batch_size=8", "budget.tokens=null"], [8], [8]),
+            (["batch_size=8", "budget.tokens=1e5", "budget.max_steps=50"], [8], [50]),
+            (["batch_size=24", "budget.epochs=1", "budget.tokens=null"], [24], [22]),
+            # Rounded down: no example twice.
+            (["batch_size=24", "budget.epochs=1", "budget.single_pass=true"], [24], [21]),
+        ],
+        2,
+    ),
 )
 def test_batch_sizes_and_budgets_in_tokens(markov, overrides, batch_sizes, steps):
     found = markov(*overrides)
@@ -49,25 +54,31 @@ def test_batch_sizes_and_budgets_in_tokens(markov, overrides, batch_sizes, steps
 
 @pytest.mark.parametrize(
     ("overrides", "told"),
-    [
-        (["batch_size=1000 tokens"], ["batch_size=1000 tokens is 1,000", "15 (960 tokens) and 16 (1,024 tokens)"]),
-        (["batch_size=32 tokens"], ["one sequence of markov has 64; give 1 or more"]),
-        (["batch_size=big"], ["batch_size must be a whole number, but got big."]),
-        (["batch_size=2 token sequences"], ["batch_size must be a whole number"]),
-        (["batch_sizes=[8,512 tokens]"], ["batch size 8 twice"]),
-        (["budget.tokens=0"], ["budget.tokens must be a number of at least 1"]),
-        (["workload.tokens_per_example=0"], ["tokens_per_example of markov must be a whole number of at least 1"]),
-        (
-            ["search.space.momentum_half_life_tokens=9", "search.space.momentum_half_life_examples=9"],
-            ["search.space has both", "give one of them"],
-        ),
-        (["search.space.warmup_tokens=9", "search.space.warmup_steps=9"], ["in steps, in examples or in tokens"]),
-        (
-            ["budget.single_pass=true", "batch_sizes=[4,8,16]", "budget.epochs=1.5", "budget.steps=40"],
-            ["has 512, and the budget needs 768 at batch size 4, 768 at batch size 8", "budget.steps of at most 32."],
-        ),
-        (["budget.single_pass=true", "search.budgets=[0.5,1,5]"], ["needs 640 at batch size 4"]),
-    ],
+    partly(
+        [
+            (["batch_size=1000 tokens"], ["batch_size=1000 tokens is 1,000", "15 (960 tokens) and 16 (1,024 tokens)"]),
+            (["batch_size=32 tokens"], ["one sequence of markov has 64; give 1 or more"]),
+            (["batch_size=big"], ["batch_size must be a whole number, but got big."]),
+            (["batch_size=2 token sequences"], ["batch_size must be a whole number"]),
+            (["batch_sizes=[8,512 tokens]"], ["batch size 8 twice"]),
+            (["budget.tokens=0"], ["budget.tokens must be a number of at least 1"]),
+            (["workload.tokens_per_example=0"], ["tokens_per_example of markov must be a whole number of at least 1"]),
+            (
+                ["search.space.momentum_half_life_tokens=9", "search.space.momentum_half_life_examples=9"],
+                ["search.space has both", "give one of them"],
+            ),
+            (["search.space.warmup_tokens=9", "search.space.warmup_steps=9"], ["in steps, in examples or in tokens"]),
+            (
+                ["budget.single_pass=true", "batch_sizes=[4,8,16]", "budget.epochs=1.5", "budget.steps=40"],
+                [
+                    "has 512, and the budget needs 768 at batch size 4, 768 at batch size 8",
+                    "budget.steps of at most 32.",
+                ],
+            ),
+            (["budget.single_pass=true", "search.budgets=[0.5,1,5]"], ["needs 640 at batch size 4"]),
+        ],
+        2,
+    ),
 )
 def test_refusals_name_the_rule_and_the_cure(markov, overrides, told):
     with pytest.raises(UsageError) as refused:

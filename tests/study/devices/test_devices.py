@@ -150,6 +150,7 @@ def test_two_devices_train_what_one_does(pair, study_of, name):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.parametrize("devices", [1, 2, 3, 4])
+@pytest.mark.slow
 def test_any_number_of_devices_trains_what_one_does(four, study_of, devices, name):
     study = study_of(name)
     together = 4 if name == "ghosts" else 1

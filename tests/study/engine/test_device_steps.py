@@ -337,13 +337,13 @@ def test_memory_halves_the_lanes_that_are_tried(device, resumable, monkeypatch):
         monkeypatch.setattr(timing, "begin", bounded)
 
     room_for(30)
-    assert measured(study, lambda lanes: 1 / lanes, 100, monkeypatch) == 25
+    assert measured(study, lambda lanes: 1 / lanes, 48, monkeypatch) == 24
     room_for(1)
     with pytest.warns(UserWarning, match="because 4 do not fit in its memory"):
-        assert measured(study, lambda lanes: 1 / lanes, 100, monkeypatch) == 1
+        assert measured(study, lambda lanes: 1 / lanes, 48, monkeypatch) == 1
     room_for(0)
     with pytest.raises(torch.OutOfMemoryError):
-        measured(study, lambda lanes: 1 / lanes, 100, monkeypatch)
+        measured(study, lambda lanes: 1 / lanes, 48, monkeypatch)
 
 
 def test_forced_lanes_are_one_stack(device, resumable):

@@ -145,7 +145,7 @@ def alone(question):
     return study, heights, {i: trained(study, Queue(study, [i]), heights[:1])[i] for i in range(7)}
 
 
-@pytest.mark.parametrize("failing", ["advance", "evaluate", "start"])
+@pytest.mark.parametrize("failing", partly(["advance", "evaluate", "start"], 3))
 def test_lanes_that_run_out_of_memory_start_again_with_fewer(alone, monkeypatch, failing):
     study, heights, expected = alone
     real, calls = getattr(lanes.Lanes, failing), []

@@ -110,7 +110,7 @@ def in_a_plain_loop(study, workload, trial):
             for row, optimizer in enumerate(PLAIN_OPTIMIZERS)
             for column, schedule in enumerate(SCHEDULES)
         ],
-        2,
+        4,
     ),
 )
 def test_equals_a_plain_torch_loop_step_for_step(tiny_study, optimizer, schedule, images):
@@ -136,8 +136,9 @@ class Drawing(Dry):
         return super().model().insert(1, nn.Dropout(0.5))
 
 
-@pytest.mark.parametrize("optimizer", ["momentum", "adam"])
-@pytest.mark.parametrize("micro_batch", [None, 3])
+@pytest.mark.parametrize(
+    ("optimizer", "micro_batch"), partly([("momentum", None), ("adam", 3), ("momentum", 3), ("adam", None)], 2)
+)
 def test_what_a_model_draws_by_itself_is_its_trials_own(tiny_study, optimizer, micro_batch):
     study = replace(tiny_study(optimizer), micro_batch=micro_batch)
     expected = curves(study, 0, 1, workload=Drawing())

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from study.optimizers import OPTIMIZERS, base
 from study.optimizers.base import Plain, decay_, in_place, resolved
 
-STEPS = 200
+STEPS = 100
 TOLERANCE = 2e-4  # relative to the largest weight, after STEPS updates
 H = {
     "learning_rate": 0.01,

@@ -119,7 +119,7 @@ def test_user_code_trains_as_in_a_plain_loop(make_study, request, kind, engine, 
             np.testing.assert_allclose(curve.errors[f"val/{name}"], values, rtol=1e-5, atol=1e-6, err_msg=name)
 
 
-@pytest.mark.parametrize(("loaders", "micro_batch"), [(0, 5), pytest.param(2, None, marks=pytest.mark.slow), (2, 5)])
+@pytest.mark.parametrize(("loaders", "micro_batch"), partly([(2, 5), (2, None), (0, 5)], 3))
 def test_a_random_getitem_depends_on_order_seed_step_and_index_alone(make_study, loaders, micro_batch):
     """With any number of loaders and micro-batches, as a plain loop that seeds before each example."""
     workload, study = users.RandomItems(), study_of(make_study, 16, micro_batch=micro_batch)
@@ -144,7 +144,7 @@ def test_code_that_draws_does_so_from_its_own_trial_and_leaves_the_generators_as
     assert not np.array_equal(together[0].errors["val/loss"], together[1].errors["val/loss"])
 
 
-@pytest.mark.parametrize("make", [users.Stateful, users.Drawing, users.Augmenting, users.RandomItems])
+@pytest.mark.parametrize("make", partly([users.Stateful, users.Drawing, users.Augmenting, users.RandomItems], 2))
 def test_a_trial_of_such_code_continues_from_any_checkpoint(make_study, make):
     workload, study = make(), study_of(make_study, 16)
     data = streaming.source(splits_of(workload), "cpu", None, 0, workload)

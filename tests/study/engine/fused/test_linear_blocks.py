@@ -79,7 +79,7 @@ def test_a_trial_goes_on_from_the_beginning_of_the_block_it_was_interrupted_in(q
     taken = [content for index, content in beside.taken if index == 2]
     assert {step_of(study, content) for content in taken} == BEGINNINGS
     assert len(taken) > 80
-    for content in taken[:: len(taken) // 12]:
+    for content in taken[:: len(taken) // 6]:
         assert_same_bits(trained(study, desk(study, [2, 0], kept={2: content}))[2], undisturbed)
 
 
