@@ -29,10 +29,7 @@ for words in json.loads(sys.argv[1]):
     "commands",
     [
         ["--help", "list", "status few", "export few exported --format csv", "report few --output report"],
-        pytest.param(
-            ["sweep --help", "plan --help", f"compare {ROOT}/results/published/mlp_digits --output report"],
-            marks=pytest.mark.slow,
-        ),
+        ["sweep --help", "plan --help", f"compare {ROOT}/results/published/mlp_digits --output report"],
     ],
 )
 def test_verbs_that_only_read_files_import_nothing_that_trains(commands, tmp_path):
