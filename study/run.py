@@ -324,13 +324,13 @@ def provenance(study: Study, workers: Workers, command: str, shard: Shard) -> di
         "cudnn_benchmark": placement.device != "cpu",
         "repeats": REPEATS[placement.device == "cpu"],
         "python": sys.version.split()[0],
-        "versions": _versions(packages),
-        "git_commit": _git_commit(),
+        "versions": versions(packages),
+        "git_commit": git_commit(),
     }
 
 
 @lru_cache
-def _versions(packages: Sequence[str]) -> dict[str, str]:
+def versions(packages: Sequence[str]) -> dict[str, str]:
     return {name: version(name) for name in packages}
 
 
@@ -345,7 +345,7 @@ def _processor() -> str:
 
 
 @lru_cache
-def _git_commit() -> str | None:
+def git_commit() -> str | None:
     """The commit of the checkout when first asked, marked if files differ from it; None for an installed package."""
     git = ["git", "-C", str(Path(__file__).parent)]
     try:

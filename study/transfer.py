@@ -84,7 +84,7 @@ def transfers(
         Refused: nothing can be transferred, the results cannot be read or continued, or data are missing.
     """
     importable(config_dir)  # creating a Study imports its optimizer
-    jobs = whole_sweep.settled([Job(study, results, placement, mix=mix) for study in _studies(results)])
+    jobs = whole_sweep.settled([Job(study, results, placement, mix=mix) for study in recorded(results, "rules")])
     found: list[Transfers] = []
     left_out: list[str] = []
     for key, curve in groupby(jobs, key=lambda job: (job.study.name, job.study.optimizer)):
@@ -104,8 +104,12 @@ def transfers(
     return found, left_out
 
 
-def _studies(results: Path) -> list[Study]:
-    """Every study of a results folder, by workload, optimizer and batch size, in the current numerics version."""
+def recorded(results: Path, verb: str) -> list[Study]:
+    """Every study of a results folder, by workload, optimizer and batch size, in the current numerics version.
+
+    Raises:
+        UsageError: there is none, or `verb` cannot train one again.
+    """
     paths = [path for path in results.glob("studies/*/*/*/study.json") if path.parent.name.isdecimal()]
     if not paths:
         raise UsageError(f"no studies in {results}; give a results folder that `python -m study sweep` wrote.")
@@ -113,8 +117,8 @@ def _studies(results: Path) -> list[Study]:
     for question in questions:
         if question["stopping"] == RECORDED:
             raise UsageError(
-                f"rules must train, but {question['workload']['name']} in {results} was imported: its files do not say "
-                "how its model is built. Sweep a workload of your own."
+                f"{verb} must train, but {question['workload']['name']} in {results} was imported: its files do not "
+                "say how its model is built. Sweep a workload of your own."
             )
     try:
         studies = [replace(Study.from_question(held), numerics_version=NUMERICS_VERSION) for held in questions]

@@ -6,7 +6,7 @@ from typing import Any
 
 import pandas as pd
 
-from analysis.figures import best_errors, learning_curves, scaling, transfer, tuning
+from analysis.figures import best_errors, learning_curves, noise_scale, scaling, transfer, tuning
 from analysis.figures.canvas import evenly
 from analysis.load import CURVE, GOAL
 
@@ -221,6 +221,17 @@ FIGURES: dict[str, Drawing] = {
         table="rules",
         rows=lambda table: table[table["steps_lost"].notna()],
         panel=(*CURVE, "base_batch_size"),
+    ),
+    "noise_scale": Drawing(
+        "Gradient noise scale",
+        "The gradient noise scale tr(Σ) / |G|² along the tuned run of one batch size, by its two estimators, up to the "
+        "goal. For Adam and its relatives also of preconditioned gradients. Bars: 95 % interval. Triangles: lower end "
+        "of an interval without an upper end.",
+        noise_scale.noise_scale,
+        "measured gradients: run study noise RESULTS",
+        table="noise_scale",
+        rows=lambda table: table[table["low"] > 0],
+        panel=(*CURVE, "batch_size"),
     ),
     "label_smoothing": Drawing(
         "Label smoothing",

@@ -14,6 +14,7 @@ from analysis.counting import RACE, Goal
 from analysis.estimates import at_budget, by_goal, landscape, limits, pairs, split, tuned
 from analysis.labels import goal_text, listed
 from analysis.load import GOAL, STUDY, LoadError, StudyData, folders, load_study
+from analysis.noise_scale import table as noise_scale
 from analysis.parallel import spread
 from analysis.report import answer, explorer, findings, other_goals, warnings
 from analysis.report.html_tables import sections
@@ -272,6 +273,7 @@ def tables(made: Sequence[StudyData], studies: Sequence[StudyData], asked: Asked
         "rerun_steps": reruns,
         "rules": transfer.table(moved),
         "rule_steps": moved,
+        **_of_noise(made, asked),
         "axes": trials.along_axes(every_trial, studies),
         "maps": trials.maps(every_trial),
         "budgets": best_errors.by_budget(falling),
@@ -289,6 +291,12 @@ def _of_searches(studies: Sequence[StudyData], steps: pd.DataFrame, asked: Asked
         "tunability": landscape.table(studies, asked.readings),
         "learning_curves": learning_curves.learning_curves(studies, asked.readings),
     }
+
+
+def _of_noise(made: Sequence[StudyData], asked: Asked) -> dict[str, pd.DataFrame]:
+    """The gradient noise along tuned runs, where it was measured; not of `asked` goals, which have other tuned runs."""
+    measured = noise_scale.table([] if asked.goals else made)
+    return {"noise_scale": measured} if len(measured) else {}
 
 
 def _refuse_doubles(studies: Sequence[StudyData]) -> None:

@@ -1,4 +1,4 @@
-"""The verbs of `python -m study`: one file for each, with its arguments and its body.
+"""The verbs of `python -m study`: a file for each or for related ones, with their arguments and bodies.
 
 Bodies import torch, Optuna and Hydra themselves, so that verbs that only read files start without them.
 """
@@ -11,7 +11,7 @@ from rich.console import Console
 
 from study.command_line import completion
 from study.command_line.version import Version
-from study.commands import advise, calibrate, data, exchange, listing, report, rules, status, sweep
+from study.commands import advise, calibrate, exchange, listing, noise, report, rules, status, sweep
 
 
 class Verb(NamedTuple):
@@ -49,6 +49,11 @@ VERBS = {
         advise.advise_arguments,
         advise.advise,
     ),
+    "noise": Verb(
+        "measure the gradient noise scale along tuned runs, beside the measured limits",
+        noise.noise_arguments,
+        noise.noise,
+    ),
     "calibrate": Verb(
         "compare measurements of the noisy quadratic model with its exact solution",
         calibrate.calibrate_arguments,
@@ -69,7 +74,7 @@ VERBS = {
         listing.list_arguments,
         listing.list_choices,
     ),
-    "data": Verb("list or fetch data sets", data.data_arguments, data.data),
+    "data": Verb("list or fetch data sets", listing.data_arguments, listing.data),
     "completion": Verb(
         "print the script with which a shell completes commands and settings",
         completion.completion_arguments,
@@ -99,6 +104,7 @@ USAGE = """\
   python -m study compare results/sgd results/momentum   which optimizer needs fewer steps
   python -m study rules results/mlp_digits --base-batch-size 32   retuning against transfer from batch size 32
   python -m study advise results/mlp_digits --gpus 8 --memory 80   which batch size, split over how many devices
+  python -m study noise results/mlp_digits            the gradient noise scale along a tuned run
   python -m study calibrate                           measurements against exact answers
   python -m study export results/mlp_digits tables/ --format csv
   python -m study import runs.csv results/runs --goal 'val/loss<3.9'   runs that another tool logged

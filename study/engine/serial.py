@@ -180,7 +180,7 @@ class Run:
         kept = [{**group, **held} for group, held in zip(groups, found.state["groups"], strict=True)]
         self.optimizer.load_state_dict({"state": found.state["state"], "param_groups": kept})
         hidden_state.put(self.model, found.state.get("attributes", {}))
-        if (stream := self._stream()) is not None:
+        if (stream := self.stream()) is not None:
             stream.saved = found.state.get("stream")
 
     @property
@@ -236,12 +236,12 @@ class Run:
             return
         if changed:
             state["attributes"] = changed
-        if (stream := self._stream()) is not None and hidden_state.is_plain(stream.saved):
+        if (stream := self.stream()) is not None and hidden_state.is_plain(stream.saved):
             state["stream"] = stream.saved
         content = checkpoints.pack(self.log, Checkpoint(self.step, self.weights, state)) if self.team.rank == 0 else b""
         proposals.keep(self.trial.index, content)
 
-    def _stream(self) -> StreamReader | None:
+    def stream(self) -> StreamReader | None:
         """The reader of the training data if they are a stream."""
         reader = self.read.whole if isinstance(self.read, AugmentedParts) else self.read
         return reader if isinstance(reader, StreamReader) else None

@@ -139,6 +139,21 @@ def rules(console: Console, moved: pd.DataFrame, sentences: Sequence[str]) -> No
         console.print(sentence, style="bold")
 
 
+def noise(console: Console, runs: Mapping[str, pd.DataFrame], sentences: Sequence[str], notes: Sequence[str]) -> None:
+    """Show gradient noise scales along tuned runs; `runs`: title -> text from `analysis.noise_scale.table.overview`."""
+    for title, frame in runs.items():
+        console.print(f"\n[bold]{title}[/]: gradient noise scale in examples (95 % interval)")
+        table = columns(*frame.columns)
+        for row in frame.itertuples(index=False):
+            table.add_row(*row)
+        console.print(table)
+    console.print()
+    for sentence in sentences:
+        console.print(sentence, style="bold", markup=False)
+    for note in notes:
+        console.print(f"Note: {note}", style="yellow", markup=False)
+
+
 def advice(
     console: Console, overview: pd.DataFrame, alternatives: pd.DataFrame, sentences: Sequence[str], notes: Sequence[str]
 ) -> None:

@@ -27,7 +27,7 @@ KNOWN_TO = {
     "analysis": ["analysis", "study"],
     "torch": [
         "workloads", "study/engine", "study/data", "study/devices", "study/user_code", "study/optimizers",
-        "study/workers/process.py", "study/config", "study/checks", "study/run.py",
+        "study/workers/process.py", "study/config", "study/checks", "study/run.py", "study/noise",
     ],
     "optuna": ["study/search"],
     "hydra": ["study/config/compose.py", "study/cluster"],
@@ -68,7 +68,7 @@ LINE = [
     "study/warn",
     "study/whole_sweep",
     "study/transfer",
-    "study/cluster study/calibration",
+    "study/cluster study/calibration study/noise",
     "study/command_line",
     "study/commands",
     "study/__main__ study/library",

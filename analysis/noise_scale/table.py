@@ -1,0 +1,154 @@
+"""The gradient noise along tuned runs as a table, and what it says beside the measured limits of scaling."""
+
+import json
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from analysis.counting import Branch
+from analysis.labels import bounded, number
+from analysis.load import CURVE, GOAL, STUDY, LoadError, StudyData
+from analysis.noise_scale.estimate import Blocks, noise_scale
+
+POINT = [*STUDY, *GOAL, "trial", "step", "examples_seen"]
+MEASURED = ["estimator", "form", "examples", "unit", "squared_gradient", "trace", "noise_scale", "low", "high"]
+COLUMNS = [*POINT, *MEASURED, "error", "recorded_error", "looped"]
+SHOWN = {
+    ("two_batch_sizes", "plain"): "two batch sizes",
+    ("per_example", "plain"): "per example",
+    ("per_example", "preconditioned"): "preconditioned",
+    ("per_example", "half_preconditioned"): "half preconditioned",
+}
+"""(estimator, form) -> its name for people, the plainest first."""
+APART = 1e-3
+"""Relative difference from which an error of the retrained run is no rounding."""
+
+
+def table(studies: Iterable[StudyData]) -> pd.DataFrame:
+    """Every measurement of gradient noise in these studies' folders.
+
+    Returns:
+        A row for each (workload, optimizer, batch_size, step, estimator, form), with the columns COLUMNS: `examples`
+        measured in gradients of `unit` examples each, the unbiased |G|^2 (`squared_gradient`) and tr(Sigma) (`trace`),
+        the noise scale in examples and its 95 % interval, the goal's metric when retrained and as recorded.
+
+    Raises:
+        LoadError: a file is torn.
+    """
+    rows = [row for study in studies if study.branch == Branch() for row in _rows(study)]
+    return pd.DataFrame(rows, columns=COLUMNS).sort_values([*STUDY, "step"], kind="stable", ignore_index=True)
+
+
+def _rows(study: StudyData) -> Iterator[dict[str, Any]]:
+    for path in sorted((study.folder / "noise").glob("[0-9]*.json")):
+        try:
+            point = json.loads(path.read_text())
+        except ValueError as error:
+            raise LoadError(f"{path} is torn ({error}); remove it and run `study noise` again.") from error
+        of_point = {
+            **dict(zip(STUDY, study.key, strict=True)),
+            **dict(zip(GOAL, (study.goal.metric, study.goal.threshold), strict=True)),
+            "trial": point["question"]["trial"]["index"],
+            **{key: point[key] for key in ("step", "examples_seen", "error", "recorded_error", "looped")},
+        }
+        for sums in point["sums"]:
+            arrays = (np.array(sums[key]) for key in ("own", "total", "units"))
+            found = noise_scale(Blocks(sums["unit"], sums["per_block"], *arrays))._asdict()
+            found["noise_scale"] = found.pop("scale")
+            examples = len(sums["own"]) * sums["unit"] * sums["per_block"]
+            about = {"estimator": sums["estimator"], "form": sums["form"], "examples": examples, "unit": sums["unit"]}
+            yield of_point | about | found
+
+
+def in_words(row: Any) -> str:
+    """A noise scale and its interval.
+
+    >>> in_words({"noise_scale": 81.97, "low": 60.75, "high": 127.9})
+    '82.0 (60.8 to 128)'
+    >>> in_words({"noise_scale": 900.0, "low": 410.0, "high": float("inf")})
+    'at least 410'
+    """
+    if math.isinf(row["high"]):
+        return f"at least {number(row['low'])}" if row["low"] > 0 else "unknown"
+    if row["low"] == 0:
+        return f"at most {number(row['high'])}"
+    return f"{number(row['noise_scale'])} ({number(row['low'])} to {number(row['high'])})"
+
+
+def overview(rows: pd.DataFrame) -> pd.DataFrame:
+    """The points of one run as text: step, examples seen, and a column for each estimator and form that was measured.
+
+    Arguments:
+        rows: those of one run.
+    """
+    lines = []
+    for (step, seen), part in rows.groupby(["step", "examples_seen"], sort=False):
+        by_kind = {(row["estimator"], row["form"]): in_words(row) for row in part.to_dict("records")}
+        kinds = {name: by_kind.get(kind, "") for kind, name in SHOWN.items()}
+        lines.append({"step": f"{step:,}", "examples seen": f"{seen:,}", **kinds})
+    shown = pd.DataFrame(lines)
+    return shown.loc[:, (shown != "").any()]
+
+
+def sentences(measured: pd.DataFrame, scaling: pd.DataFrame) -> list[str]:
+    """A sentence for each run: its noise scale at the goal beside the measured maximum useful batch size.
+
+    Arguments:
+        measured: from `table`.
+        scaling: the limits of scaling (`analysis.report.build.tables`).
+    """
+    said = []
+    for (*curve, size), rows in measured.groupby([*CURVE, "batch_size"], sort=False):
+        first, last = (_plainest(rows[rows["step"] == step]) for step in (rows["step"].min(), rows["step"].max()))
+        began = f"{in_words(first)} at step {first['step']:,} and " if first["step"] < last["step"] else ""
+        said.append(
+            f"{curve[0]} with {curve[1]} at batch size {size:,}: the gradient noise scale is {began}{in_words(last)} at "
+            f"step {last['step']:,}, where it reached its goal; {_useful(curve, scaling)}."
+        )
+    return said
+
+
+def _plainest(rows: pd.DataFrame) -> dict[str, Any]:
+    """The row of a point that a reader should see first: the plain form, of single examples if they were measured."""
+    plain = rows[rows["form"] == "plain"]
+    return plain.sort_values("unit").iloc[0].to_dict()
+
+
+def _useful(curve: Sequence[Any], scaling: pd.DataFrame) -> str:
+    limits = scaling[
+        (scaling[CURVE] == list(curve)).all(axis=1) & (scaling["definition"] == "maximum_useful_batch_size")
+    ]
+    limits = limits.dropna(subset="estimate")
+    if limits.empty:
+        return "the report has no maximum useful batch size to compare it with"
+    limit = limits.iloc[0]
+    text = bounded(limit["estimate"], limit["estimate_bound"])
+    low, high = limit["estimate_low"], limit["estimate_high"]
+    ends = "" if pd.isna(low) else f" ({number(low)} to {'no end' if math.isinf(high) else number(high)})"
+    return f"the measured maximum useful batch size is {text}{ends}"
+
+
+def warnings(measured: pd.DataFrame) -> list[str]:
+    """What a reader should know of the measurements of each run."""
+    said = []
+    for key, rows in measured.groupby(STUDY, sort=False):
+        name = f"{key[0]} with {key[1]} at batch size {key[2]:,}"
+        if "per_example" not in set(rows["estimator"]):
+            said.append(
+                f"{name}: its model couples the examples of a batch, such as by batch norm, so only batches of "
+                f"{rows['unit'].iloc[0]} examples were measured."
+            )
+        if rows["looped"].any():
+            said.append(f"{name}: torch.vmap cannot differentiate its model, so single examples were taken one by one.")
+        off = (rows["error"] / rows["recorded_error"] - 1).abs()
+        if (off > APART).any():
+            worst = rows.loc[off.idxmax()]
+            said.append(
+                f"{name}: trained again, {worst['goal_metric']} is {worst['error']:.6g} at step {worst['step']:,}, but "
+                f"the sweep recorded {worst['recorded_error']:.6g}: it computed in another arithmetic or on another "
+                "device, so this is a run like the tuned one."
+            )
+    return said

@@ -1,0 +1,38 @@
+"""The factors by which Adam and its relatives scale each number of a gradient, from the state of the optimizer."""
+
+import torch
+from torch import Tensor
+
+from study.engine.serial import Run
+
+SQUARES = ("exp_avg_sq", "square")
+"""The names of the averaged squares of gradients: in the state of torch's optimizers, and in that of ours."""
+OTHERS = ("soap", "muon")
+"""They keep such squares of rotated gradients, or of some parameters only."""
+
+
+def preconditioner(run: Run) -> Tensor | None:
+    """1 / (sqrt(v) + epsilon) for each trained number of the model [P]; None if the optimizer divides by no such root.
+
+    As in the update, v is corrected for its start at 0, except in RMSProp.
+    """
+    if run.study.optimizer in OTHERS:
+        return None
+    parts = []
+    for group in run.optimizer.param_groups:
+        beta = group["betas"][1] if "betas" in group else run.hyperparameters.get("beta2")
+        epsilon = group.get("eps", run.hyperparameters.get("epsilon"))
+        parts += [(id(parameter), _factors(run, parameter, beta, epsilon)) for parameter in group["params"]]
+    factors = dict(parts)
+    found = [factors[id(parameter)] for parameter in run.model.parameters() if parameter.requires_grad]
+    known = [each.flatten() for each in found if each is not None]
+    return torch.cat(known) if len(known) == len(found) else None
+
+
+def _factors(run: Run, parameter: Tensor, beta: float | None, epsilon: float | None) -> Tensor | None:
+    state = run.optimizer.state.get(parameter, {})
+    square = next((state[name] for name in SQUARES if name in state), None)
+    if square is None or beta is None or epsilon is None or square.shape != parameter.shape:
+        return None
+    started = 1.0 if run.study.optimizer == "rmsprop" else 1 - beta ** float(state["step"])
+    return 1 / ((square / started).sqrt() + epsilon)

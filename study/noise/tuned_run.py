@@ -1,0 +1,181 @@
+"""Chooses the tuned runs of a results folder along which gradient noise is measured, and retrains them."""
+
+import hashlib
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from study import store, whole_sweep
+from study.config import fingerprint
+from study.config.jobs import Job
+from study.data import streaming
+from study.devices.placement import Placement, settle_arithmetic, usable
+from study.engine.serial import Run
+from study.errors import UsageError
+from study.noise.point import BLOCKS
+from study.records import Curve, Study
+from study.search import stages
+from study.store import noise
+from study.transfer import recorded
+from workloads.base import build, importable
+from workloads.suggest import suggest
+
+FEWEST = 2
+"""Examples in a block. With one, batches and single examples would be the same."""
+
+
+@dataclass(frozen=True)
+class NoiseRequest:
+    """What to measure along each tuned run.
+
+    Attributes:
+        batch_size: of the tuned runs; None: the smallest complete one of each curve.
+        points: the number of recorded evaluations to measure at, spread evenly up to the goal.
+        examples: the number of training examples whose gradients are measured at each point.
+        workload, optimizer: only these; None: each.
+    """
+
+    batch_size: int | None = None
+    points: int = 6
+    examples: int = 2048
+    workload: str | None = None
+    optimizer: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.points < 1:
+            raise UsageError(f"--points must be at least 1, but got {self.points}.")
+        if self.examples < FEWEST * BLOCKS:
+            raise UsageError(
+                f"--examples must be at least {FEWEST * BLOCKS}, {FEWEST} in each of {BLOCKS} blocks, but got "
+                f"{self.examples}."
+            )
+
+
+@dataclass(frozen=True)
+class TunedRun:
+    """The tuned trial of one batch size, and where along it to measure.
+
+    Attributes:
+        study: the search that it is from, in the arithmetic of the plain engine.
+        folder: of the study of its batch size.
+        curve: what the trial recorded.
+        steps: the evaluations to measure at, increasing.
+        examples: m, in each of the blocks.
+    """
+
+    study: Study
+    folder: Path
+    curve: Curve
+    steps: Sequence[int]
+    examples: int
+
+    @property
+    def name(self) -> str:
+        return f"{self.study.name} with {self.study.optimizer} at batch size {self.study.batch_size:,}"
+
+    @property
+    def question(self) -> dict[str, Any]:
+        """All that the measurements depend on, as plain data."""
+        beside = ("search", "stopping", "race_factor", "race_over", "goal", "evaluation")
+        asked = {key: value for key, value in self.study.question().items() if key not in beside}
+        return asked | {"trial": asdict(self.curve.trial), "blocks": BLOCKS, "examples_per_block": self.examples}
+
+    @property
+    def checksum(self) -> str:
+        """SHA-256 of the question."""
+        return hashlib.sha256(json.dumps(self.question, sort_keys=True).encode()).hexdigest()
+
+    @property
+    def missing(self) -> list[int]:
+        """The steps that are not measured yet."""
+        known = noise.points(self.folder, self.checksum)
+        return [step for step in self.steps if step not in known]
+
+    def recorded_error(self, step: int) -> float:
+        """The goal's metric as the sweep measured it; NaN where it did not."""
+        [at] = np.flatnonzero(self.curve.steps == step)
+        return float(self.curve.errors[self.study.goal.metric][at])
+
+    def begin(self, device: str) -> Run:
+        """The trial at step 0, in the plain engine."""
+        settle_arithmetic()
+        workload = build(self.study.workload)
+        data = streaming.of_workload(workload, device, gigabytes=None, loaders=0)
+        run = Run(self.study, workload, data, self.curve.trial, self.study.micro_batch)
+        if run.stream() is not None:
+            raise UsageError(f"the training data of {self.study.name} are a stream, which cannot be read at random.")
+        return run
+
+
+def tuned_runs(
+    results: Path, request: NoiseRequest, device: str = "auto", config_dir: Path | None = None
+) -> tuple[list[TunedRun], list[str]]:
+    """(a tuned run of each workload and optimizer, why there is none for others); writes nothing.
+
+    Raises:
+        Refused: there is no tuned run, the results cannot be read, or code or data changed since the sweep.
+    """
+    importable(config_dir)  # creating a Study imports its optimizer
+    placement = Placement(device=usable(device, "--device"))
+    jobs = [Job(study, results, placement) for study in _asked(recorded(results, "noise"), request)]
+    found: list[TunedRun] = []
+    left_out: list[str] = []
+    for (workload, optimizer), curve in groupby(jobs, key=lambda job: (job.study.name, job.study.optimizer)):
+        wanted = [job for job in curve if request.batch_size in (None, job.study.batch_size)]
+        run = next(_tuned(wanted, request), None)
+        if run is None:
+            which = "no batch size" if request.batch_size is None else f"batch size {request.batch_size:,}"
+            verb = "is" if request.batch_size is None else "is not"
+            left_out.append(f"{workload} with {optimizer}: {which} {verb} completely tuned to its goal.")
+        else:
+            found.append(run)
+    if not found:
+        raise UsageError(f"{' '.join(left_out)} Finish the sweep, choose a looser goal, or another --batch-size.")
+    return found, left_out
+
+
+def _asked(studies: Sequence[Study], request: NoiseRequest) -> list[Study]:
+    """The studies of the workload and optimizer that the request names. Raises UsageError if there is none."""
+    for what, name_of in (("workload", lambda study: study.name), ("optimizer", lambda study: study.optimizer)):
+        wanted, there = getattr(request, what), {name_of(study) for study in studies}
+        if wanted is not None and wanted not in there:
+            raise UsageError(f"no {what} {wanted!r} in these results{suggest(wanted, there)}")
+        studies = [study for study in studies if wanted in (None, name_of(study))]
+    return list(studies)
+
+
+def _tuned(jobs: Sequence[Job], request: NoiseRequest) -> Iterator[TunedRun]:
+    """The tuned runs of these jobs, by batch size."""
+    for job in jobs:
+        load = whole_sweep.on_file(job)
+        made = stages.last_stages(job.study, load)
+        best = stages.fastest(made) if made[-1].complete else None
+        if best is None or best.tuned is None or best.steps_to_result is None:
+            continue
+        curve = next(each for each in load(best.study) if each.trial.index == best.tuned.index)
+        steps = [int(step) for step in curve.steps if step <= best.steps_to_result]
+        places = {round(place) for place in np.linspace(len(steps) - 1, 0, request.points)}  # one: the last
+        examples = min(request.examples, job.study.workload["train_examples"]) // BLOCKS
+        if examples < FEWEST:
+            raise UsageError(
+                f"noise needs {FEWEST * BLOCKS} training examples, but {job.study.name} has "
+                f"{job.study.workload['train_examples']}."
+            )
+        check_unchanged(job)
+        study = replace(best.study, arithmetic="plain")
+        folder = store.study_folder(job.results, job.study)
+        yield TunedRun(study, folder, curve, [steps[place] for place in sorted(places)], examples)
+
+
+def check_unchanged(job: Job) -> None:
+    """Raise StoreError if code, data or initial weights of a workload differ from those of its sweep."""
+    [settled] = whole_sweep.settled([job])
+    for changed in fingerprint.changes([settled]).values():
+        raise store.StoreError(
+            f"{job.results} holds trials of another {job.study.name}: {changed}; undo the change to measure its noise."
+        )
