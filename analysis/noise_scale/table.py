@@ -105,8 +105,8 @@ def sentences(measured: pd.DataFrame, scaling: pd.DataFrame) -> list[str]:
         first, last = (_plainest(rows[rows["step"] == step]) for step in (rows["step"].min(), rows["step"].max()))
         began = f"{in_words(first)} at step {first['step']:,} and " if first["step"] < last["step"] else ""
         said.append(
-            f"{curve[0]} with {curve[1]} at batch size {size:,}: the gradient noise scale is {began}{in_words(last)} at "
-            f"step {last['step']:,}, where it reached its goal; {_useful(curve, scaling)}."
+            f"{curve[0]} with {curve[1]} at batch size {size:,}: the gradient noise scale is {began}{in_words(last)} "
+            f"at step {last['step']:,}, where it reached its goal; {_useful(curve, scaling)}."
         )
     return said
 

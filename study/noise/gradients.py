@@ -130,6 +130,6 @@ def _keys(seed: int, steps: Tensor, layer: int) -> Tensor:
 
 
 def _flat(gradients: Iterable[Tensor | None], trained: Mapping[str, Tensor], lead: tuple[int, ...]) -> Tensor:
-    """The gradients [*lead, ...] of all trained parameters side by side [*lead, P]; 0 where the loss does not use one."""
+    """Gradients [*lead, ...] of all trained parameters side by side [*lead, P]; 0 for one that the loss leaves out."""
     pairs = zip(gradients, trained.values(), strict=True)
     return torch.cat([torch.zeros_like(p).flatten() if g is None else g.reshape(*lead, -1) for g, p in pairs], -1)

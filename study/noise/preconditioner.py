@@ -1,5 +1,8 @@
 """The factors by which Adam and its relatives scale each number of a gradient, from the state of the optimizer."""
 
+from collections.abc import Mapping
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -16,22 +19,23 @@ def preconditioner(run: Run) -> Tensor | None:
 
     As in the update, v is corrected for its start at 0, except in RMSProp.
     """
-    if run.study.optimizer in OTHERS:
+    trained = [parameter for parameter in run.model.parameters() if parameter.requires_grad]
+    if run.study.optimizer in OTHERS or not any(map(run.optimizer.state.get, trained)):
         return None
-    parts = []
-    for group in run.optimizer.param_groups:
-        beta = group["betas"][1] if "betas" in group else run.hyperparameters.get("beta2")
-        epsilon = group.get("eps", run.hyperparameters.get("epsilon"))
-        parts += [(id(parameter), _factors(run, parameter, beta, epsilon)) for parameter in group["params"]]
-    factors = dict(parts)
-    found = [factors[id(parameter)] for parameter in run.model.parameters() if parameter.requires_grad]
+    groups = {id(parameter): group for group in run.optimizer.param_groups for parameter in group["params"]}
+    found = [_factors(run, parameter, groups[id(parameter)]) for parameter in trained]
     known = [each.flatten() for each in found if each is not None]
     return torch.cat(known) if len(known) == len(found) else None
 
 
-def _factors(run: Run, parameter: Tensor, beta: float | None, epsilon: float | None) -> Tensor | None:
-    state = run.optimizer.state.get(parameter, {})
+def _factors(run: Run, parameter: Tensor, group: Mapping[str, Any]) -> Tensor | None:
+    """The factors of one parameter, in its shape; None if the optimizer keeps no squares of its gradient."""
+    state, h = run.optimizer.state.get(parameter), run.hyperparameters
+    if not state:
+        return torch.ones_like(parameter)  # the loss does not use it
     square = next((state[name] for name in SQUARES if name in state), None)
+    beta = group["betas"][1] if "betas" in group else h.get("beta2")
+    epsilon = group.get("eps", h.get("epsilon"))
     if square is None or beta is None or epsilon is None or square.shape != parameter.shape:
         return None
     started = 1.0 if run.study.optimizer == "rmsprop" else 1 - beta ** float(state["step"])
