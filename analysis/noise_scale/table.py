@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from analysis.counting import Branch
-from analysis.labels import bounded, number
+from analysis.labels import bounded, listed, number
 from analysis.load import CURVE, GOAL, STUDY, LoadError, StudyData
 from analysis.noise_scale.estimate import Blocks, noise_scale
 
@@ -23,6 +23,11 @@ SHOWN = {
     ("per_example", "half_preconditioned"): "half preconditioned",
 }
 """(estimator, form) -> its name for people, the plainest first."""
+LIMITS = {
+    "critical_batch_size_mccandlish": "critical batch size",
+    "maximum_useful_batch_size": "maximum useful batch size",
+}
+"""Definition of a limit of scaling -> its name in the sentence that compares."""
 APART = 1e-3
 """Relative difference from which an error of the retrained run is no rounding."""
 
@@ -94,7 +99,7 @@ def overview(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def sentences(measured: pd.DataFrame, scaling: pd.DataFrame) -> list[str]:
-    """A sentence for each run: its noise scale at the goal beside the measured maximum useful batch size.
+    """A sentence for each run: its noise scale up to the goal beside the limits that S(B) shows.
 
     Arguments:
         measured: from `table`.
@@ -106,7 +111,7 @@ def sentences(measured: pd.DataFrame, scaling: pd.DataFrame) -> list[str]:
         began = f"{in_words(first)} at step {first['step']:,} and " if first["step"] < last["step"] else ""
         said.append(
             f"{curve[0]} with {curve[1]} at batch size {size:,}: the gradient noise scale is {began}{in_words(last)} "
-            f"at step {last['step']:,}, where it reached its goal; {_useful(curve, scaling)}."
+            f"at step {last['step']:,}, where it reached its goal; {_limits(curve, scaling)}."
         )
     return said
 
@@ -117,18 +122,20 @@ def _plainest(rows: pd.DataFrame) -> dict[str, Any]:
     return plain.sort_values("unit").iloc[0].to_dict()
 
 
-def _useful(curve: Sequence[Any], scaling: pd.DataFrame) -> str:
-    limits = scaling[
-        (scaling[CURVE] == list(curve)).all(axis=1) & (scaling["definition"] == "maximum_useful_batch_size")
+def _limits(curve: Sequence[Any], scaling: pd.DataFrame) -> str:
+    """The measured limits of a curve as the end of a sentence."""
+    mine = scaling[(scaling[CURVE] == list(curve)).all(axis=1)].dropna(subset="estimate").set_index("definition")
+    known = [
+        f"{name} {_limit(mine.loc[definition])}" for definition, name in LIMITS.items() if definition in mine.index
     ]
-    limits = limits.dropna(subset="estimate")
-    if limits.empty:
-        return "the report has no maximum useful batch size to compare it with"
-    limit = limits.iloc[0]
-    text = bounded(limit["estimate"], limit["estimate_bound"])
-    low, high = limit["estimate_low"], limit["estimate_high"]
+    return f"measured by steps: {listed(known)}" if known else "its steps show no limit to compare it with"
+
+
+def _limit(row: pd.Series) -> str:
+    """A batch size and its interval."""
+    low, high = row["estimate_low"], row["estimate_high"]
     ends = "" if pd.isna(low) else f" ({number(low)} to {'no end' if math.isinf(high) else number(high)})"
-    return f"the measured maximum useful batch size is {text}{ends}"
+    return bounded(row["estimate"], row["estimate_bound"]) + ends
 
 
 def warnings(measured: pd.DataFrame) -> list[str]:
