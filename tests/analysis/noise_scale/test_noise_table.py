@@ -50,8 +50,8 @@ def test_points_on_file_become_rows_of_the_report(results):
 @pytest.mark.parametrize(
     ("ends", "said"),
     [
-        ((90.0, 60.0, 130.0), "90.0 (60.0 to 130)"),
-        ((90.0, 60.0, np.inf), "at least 60.0"),
+        ((90.0, 60.0, 130.0), "90 (60 to 130)"),
+        ((90.0, 60.0, np.inf), "at least 60"),
         ((90.0, 0.0, 130.0), "at most 130"),
         ((np.inf, 0.0, np.inf), "unknown"),
     ],
@@ -67,12 +67,12 @@ def test_the_sentence_compares_with_measured_limits():
     measured = rows(step=[10, 40], examples_seen=[80, 320], noise_scale=[20.0, 90.0], low=[15.0, 60.0])
     [said] = table.sentences(measured.assign(high=[30.0, 130.0]), limits)
     assert said == (
-        "digits with sgd at batch size 8: the gradient noise scale is 20.0 (15.0 to 30.0) at step 10 and 90.0 (60.0 to "
-        "130) at step 40, where it reached its goal; measured by steps: critical batch size 62 (46.0 to 84.0) and "
+        "digits with sgd at batch size 8: the gradient noise scale is 20 (15 to 30) at step 10 and 90 (60 to "
+        "130) at step 40, where it reached its goal; measured by steps: critical batch size 62 (46 to 84) and "
         "maximum useful batch size at least 1,024."
     )
     [alone] = table.sentences(rows(step=[10]), limits.iloc[:0])
-    assert alone.endswith("is 90.0 (60.0 to 130) at step 10, where it reached its goal; its steps show no limit to "
+    assert alone.endswith("is 90 (60 to 130) at step 10, where it reached its goal; its steps show no limit to "
                           "compare it with.")  # fmt: skip
 
 

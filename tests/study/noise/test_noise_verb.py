@@ -14,7 +14,7 @@ SWEEP = [
     "batch_size=16,64",
     "search.trials=4",
     "search.reruns=0",
-    "engine.workers=1",
+    "engine=serial",
 ]
 FEW = ["--examples", "64", "--points", "3"]
 pytestmark = pytest.mark.usefixtures("one_figure")
@@ -38,8 +38,7 @@ def test_the_tuned_runs_are_measured_reported_and_read_again(swept, says, monkey
     assert set(found["batch_size"]) == {16}  # the smallest
     kinds = found.groupby("optimizer")["form"].unique().map(sorted).to_dict()
     assert kinds == {"momentum": ["plain"], "adam": ["half_preconditioned", "plain", "preconditioned"]}
-    # Retrained bit by bit up to the sweep's own rounding, and measured at recorded evaluations.
-    assert found["error"].tolist() == pytest.approx(found["recorded_error"].tolist(), rel=1e-4)
+    assert found["error"].tolist() == found["recorded_error"].tolist()  # retrained bit by bit
     assert (found["examples_seen"] == 16 * found["step"]).all()
     assert (found["examples"] == 64).all()
     point = json.loads(points(swept, "adam", 16)[0].read_text())
