@@ -34,8 +34,8 @@ def noise_scale(ax: Axes, table: pd.DataFrame) -> None:
     heights = pd.Series(ends[np.isfinite(ends)])
     canvas.log_axes(ax, table["examples_seen"], heights, "examples seen", "noise scale (examples)")
     first = table.iloc[0]
-    about = f"{first['optimizer']} at batch size {first['batch_size']:,}"
-    canvas.heading(ax, str(first["workload"]), f"{about}; goal: {canvas.goal(table)}")
+    title = f"{first['workload']}, batch size {first['batch_size']:,}"
+    canvas.heading(ax, title, f"{first['optimizer']}; goal: {canvas.goal(table)}")
     lines: list[Any] = []
     kinds = [kind for kind in SHOWN if (table[["estimator", "form"]] == list(kind)).all(axis=1).any()]
     for place, kind in enumerate(kinds):

@@ -9,6 +9,7 @@ Only this package writes measurements under a results folder:
         checkpoints/000017.pt   the latest checkpoint of an unfinished trial; deleted when the trial finishes
         curves.parquet          all trials in one file, once the study is complete
         rounds/1.json           with `search=refine`: the points of a stage after the scouts, written once
+        noise/000123.json       gradient noise of the tuned run at step 123 (`study.store.noise`)
         .claim.0-of-1.1         the claim of a process that trains a shard (`study.store.claims`); deleted at its end
         stage-1-momentum.high/  another search of the study, in a wider search space, with the same files
                                 (`analysis.counting.Branch`); also budget-2/, repeat-1/, rerun-17/ and

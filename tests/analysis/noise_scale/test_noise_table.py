@@ -98,4 +98,4 @@ def test_the_figure_shows_intervals_and_open_ends():
     assert open_.get_xydata().tolist() == [[320, 60]]
     assert ax.collections[0].get_segments()[0].tolist() == [[80, 15], [80, 30]]
     assert [text.get_text() for text in ax.get_legend().get_texts()] == ["per example", "95 % interval", "no upper end"]
-    assert "sgd at batch size 8" in ax.texts[0].get_text()
+    assert ax.get_title("left") == "digits, batch size 8"
