@@ -42,6 +42,9 @@ def table(studies: Iterable[StudyData]) -> pd.DataFrame:
 
     Raises:
         LoadError: a file is torn.
+
+    >>> table([study]).columns[8:17].tolist()  # the noise of the published studies was not measured
+    ['estimator', 'form', 'examples', 'unit', 'squared_gradient', 'trace', 'noise_scale', 'low', 'high']
     """
     rows = [row for study in studies if study.branch == Branch() for row in _rows(study)]
     return pd.DataFrame(rows, columns=COLUMNS).sort_values([*STUDY, "step"], kind="stable", ignore_index=True)
@@ -88,6 +91,10 @@ def overview(rows: pd.DataFrame) -> pd.DataFrame:
 
     Arguments:
         rows: those of one run.
+
+    >>> point = {"step": 9, "examples_seen": 72, "estimator": "per_example", "form": "plain"}
+    >>> overview(pd.DataFrame([{**point, "noise_scale": 82.0, "low": 61.0, "high": 128.0}])).to_dict("records")
+    [{'step': '9', 'examples seen': '72', 'per example': '82 (61 to 128)'}]
     """
     lines = []
     for (step, seen), part in rows.groupby(["step", "examples_seen"], sort=False):
@@ -104,6 +111,9 @@ def sentences(measured: pd.DataFrame, scaling: pd.DataFrame) -> list[str]:
     Arguments:
         measured: from `table`.
         scaling: the limits of scaling (`analysis.report.build.tables`).
+
+    >>> sentences(table([study]), pd.read_csv(f"{published}/tables/scaling.csv"))
+    []
     """
     said = []
     for (*curve, size), rows in measured.groupby([*CURVE, "batch_size"], sort=False):
@@ -139,7 +149,11 @@ def _limit(row: pd.Series) -> str:
 
 
 def warnings(measured: pd.DataFrame) -> list[str]:
-    """What a reader should know of the measurements of each run."""
+    """What a reader should know of the measurements of each run.
+
+    >>> warnings(table([study]))
+    []
+    """
     said = []
     for key, rows in measured.groupby(STUDY, sort=False):
         name = f"{key[0]} with {key[1]} at batch size {key[2]:,}"

@@ -259,7 +259,7 @@ def tables(made: Sequence[StudyData], studies: Sequence[StudyData], asked: Asked
         "steps_to_result": steps,
         "scaling": ends,
         "fits": limits.fitted(steps),
-        **_of_searches(studies, steps, asked),
+        **_of_searches(made, studies, steps, asked),
         **{name: pairs.table(compare.table(studies, goals, by), steps, ends, reruns, by) for name, by in PAIRS.items()},
         "relative": relative.table(steps, relative.workloads(studies), asked.normalise_at),
         "searches": answers.table(made),
@@ -273,7 +273,6 @@ def tables(made: Sequence[StudyData], studies: Sequence[StudyData], asked: Asked
         "rerun_steps": reruns,
         "rules": transfer.table(moved),
         "rule_steps": moved,
-        **_of_noise(made, asked),
         "axes": trials.along_axes(every_trial, studies),
         "maps": trials.maps(every_trial),
         "budgets": best_errors.by_budget(falling),
@@ -282,21 +281,19 @@ def tables(made: Sequence[StudyData], studies: Sequence[StudyData], asked: Asked
     }
 
 
-def _of_searches(studies: Sequence[StudyData], steps: pd.DataFrame, asked: Asked) -> dict[str, pd.DataFrame]:
-    """How well the searches did, and what they say beyond the goal; critical batch sizes by goal only without `asked`
-    goals."""
+def _of_searches(
+    made: Sequence[StudyData], studies: Sequence[StudyData], steps: pd.DataFrame, asked: Asked
+) -> dict[str, pd.DataFrame]:
+    """How well the searches did, and what they say beyond the goal. Critical batch sizes by goal, and gradient noise where
+    it was measured, only without `asked` goals, for which other runs are the tuned ones."""
+    noise = noise_scale.table([] if asked.goals else made)
     return {
         "split": split.table(steps),
         "critical_by_goal": by_goal.table([] if asked.goals else studies),
         "tunability": landscape.table(studies, asked.readings),
         "learning_curves": learning_curves.learning_curves(studies, asked.readings),
+        **({} if noise.empty else {"noise_scale": noise}),
     }
-
-
-def _of_noise(made: Sequence[StudyData], asked: Asked) -> dict[str, pd.DataFrame]:
-    """The gradient noise along tuned runs, where it was measured; not of `asked` goals, which have other tuned runs."""
-    measured = noise_scale.table([] if asked.goals else made)
-    return {"noise_scale": measured} if len(measured) else {}
 
 
 def _refuse_doubles(studies: Sequence[StudyData]) -> None:
