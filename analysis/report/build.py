@@ -284,8 +284,11 @@ def tables(made: Sequence[StudyData], studies: Sequence[StudyData], asked: Asked
 def _of_searches(
     made: Sequence[StudyData], studies: Sequence[StudyData], steps: pd.DataFrame, asked: Asked
 ) -> dict[str, pd.DataFrame]:
-    """How well the searches did, and what they say beyond the goal. Critical batch sizes by goal, and gradient noise where
-    it was measured, only without `asked` goals, for which other runs are the tuned ones."""
+    """How well the searches did, and what they say beyond the goal.
+
+    Other goals than the studies' own have no critical batch sizes by goal, and other tuned runs than those whose
+    gradient noise was measured.
+    """
     noise = noise_scale.table([] if asked.goals else made)
     return {
         "split": split.table(steps),
