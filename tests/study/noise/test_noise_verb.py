@@ -96,7 +96,7 @@ def test_a_folder_without_studies_is_refused(tmp_path, says):
 
 @pytest.mark.data
 def test_mnist_lies_in_the_published_range(tmp_path):
-    """McCandlish et al. 2018, table 1: from 20 at the start to 900 at the end of training on MNIST."""
+    """McCandlish et al. 2018 report values between 20 and 900 for MNIST."""
     asked = ["workload=fc_mnist", "workload.widths=[128]", "optimizer=sgd", "batch_size=64", "search.trials=3"]
     asked += ["goal=val/classification_error<0.05", "search.reruns=0", "budget.epochs=2", f"results={tmp_path}"]
     assert main(["sweep", *asked]) == 0
