@@ -61,15 +61,15 @@ class TunedRun:
     """The tuned trial of one batch size, and where along it to measure.
 
     Attributes:
+        job: of its batch size.
         study: the search that it is from, in the arithmetic of the plain engine.
-        folder: of the study of its batch size.
         curve: what the trial recorded.
         steps: the evaluations to measure at, increasing.
         examples: m, in each of the blocks.
     """
 
+    job: Job
     study: Study
-    folder: Path
     curve: Curve
     steps: Sequence[int]
     examples: int
@@ -77,6 +77,11 @@ class TunedRun:
     @property
     def name(self) -> str:
         return f"{self.study.name} with {self.study.optimizer} at batch size {self.study.batch_size:,}"
+
+    @property
+    def folder(self) -> Path:
+        """The folder of the study of its batch size."""
+        return store.study_folder(self.job.results, self.job.study)
 
     @property
     def question(self) -> dict[str, Any]:
@@ -136,6 +141,7 @@ def tuned_runs(
             found.append(run)
     if not found:
         raise UsageError(f"{' '.join(left_out)} Finish the sweep, choose a looser goal, or another --batch-size.")
+    check_unchanged([run.job for run in found if run.missing])
     return found, left_out
 
 
@@ -166,16 +172,13 @@ def _tuned(jobs: Sequence[Job], request: NoiseRequest) -> Iterator[TunedRun]:
                 f"noise needs {FEWEST * BLOCKS} training examples, but {job.study.name} has "
                 f"{job.study.workload['train_examples']}."
             )
-        check_unchanged(job)
         study = replace(best.study, arithmetic="plain")
-        folder = store.study_folder(job.results, job.study)
-        yield TunedRun(study, folder, curve, [steps[place] for place in sorted(places)], examples)
+        yield TunedRun(job, study, curve, [steps[place] for place in sorted(places)], examples)
 
 
-def check_unchanged(job: Job) -> None:
+def check_unchanged(jobs: Sequence[Job]) -> None:
     """Raise StoreError if code, data or initial weights of a workload differ from those of its sweep."""
-    [settled] = whole_sweep.settled([job])
-    for changed in fingerprint.changes([settled]).values():
+    for (results, name, _), changed in fingerprint.changes(whole_sweep.settled(jobs)).items():
         raise store.StoreError(
-            f"{job.results} holds trials of another {job.study.name}: {changed}; undo the change to measure its noise."
+            f"{results} holds trials of another {name}: {changed}; undo the change to measure its noise."
         )

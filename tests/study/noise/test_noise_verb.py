@@ -6,13 +6,13 @@ import pandas as pd
 import pytest
 
 from study.__main__ import main
-from study.noise import measure
+from study.noise import measure, tuned_run
 
 SWEEP = [
     "sweep",
     "optimizer=momentum,adam",
-    "batch_size=16,64",
-    "search.trials=4",
+    "batch_size=64",
+    "search.trials=2",
     "search.reruns=0",
     "engine=serial",
 ]
@@ -31,17 +31,17 @@ def points(folder, optimizer, size):
 
 def test_the_tuned_runs_are_measured_reported_and_read_again(swept, says, monkeypatch):
     said = says("noise", swept, *FEW)
-    assert "mlp_digits with adam at batch size 16: 3 points of trial" in said
+    assert "mlp_digits with adam at batch size 64: 3 points of trial" in said
     assert "gradients of examples to retrain" in said
     assert "where it reached its goal; " in said
     found = pd.read_csv(swept / "tables/noise_scale.csv")
-    assert set(found["batch_size"]) == {16}  # the smallest
+    assert set(found["batch_size"]) == {64}
     kinds = found.groupby("optimizer")["form"].unique().map(sorted).to_dict()
     assert kinds == {"momentum": ["plain"], "adam": ["half_preconditioned", "plain", "preconditioned"]}
     assert found["error"].tolist() == found["recorded_error"].tolist()  # retrained bit by bit
-    assert (found["examples_seen"] == 16 * found["step"]).all()
+    assert (found["examples_seen"] == 64 * found["step"]).all()
     assert (found["examples"] == 64).all()
-    point = json.loads(points(swept, "adam", 16)[0].read_text())
+    point = json.loads(points(swept, "adam", 64)[0].read_text())
     assert point["question"]["optimizer"] == "adam"
     assert point["question"]["trial"]["hyperparameters"]["learning_rate"] > 0
     assert len(point["checksum"]) == 64
@@ -54,7 +54,7 @@ def test_the_tuned_runs_are_measured_reported_and_read_again(swept, says, monkey
 
 
 def test_an_interrupted_run_goes_on_with_the_missing_points(swept, says, monkeypatch):
-    asked = ["noise", swept, "--batch-size", 64, "--optimizer", "momentum", *FEW]
+    asked = ["noise", swept, "--batch-size", 64, "--optimizer", "momentum", "--examples", 96, "--points", 3]
     steps, real = [], measure.measured
 
     def measured(run, examples):
@@ -90,6 +90,15 @@ def test_refusals_say_what_to_change(words, why, swept, says):
     assert why in says("noise", swept, *words, status=2)
 
 
+def test_a_workload_that_changed_is_refused(swept, says, monkeypatch):
+    changes = {(swept, "mlp_digits", "adam"): "its code changed (mine.py)"}
+    monkeypatch.setattr(tuned_run.fingerprint, "changes", lambda jobs: changes)
+    said = says("noise", swept, "--examples", 70, status=2)
+    assert (
+        "holds trials of another mlp_digits: its code changed (mine.py); undo the change to measure its noise." in said
+    )
+
+
 def test_a_folder_without_studies_is_refused(tmp_path, says):
     assert "no studies in" in says("noise", tmp_path, status=2)
 
@@ -97,7 +106,7 @@ def test_a_folder_without_studies_is_refused(tmp_path, says):
 @pytest.mark.data
 def test_mnist_lies_in_the_published_range(tmp_path):
     """McCandlish et al. 2018 report values between 20 and 900 for MNIST."""
-    asked = ["workload=fc_mnist", "workload.widths=[128]", "optimizer=sgd", "batch_size=64", "search.trials=3"]
+    asked = ["workload=fc_mnist", "workload.widths=[128]", "optimizer=sgd", "batch_size=64", "search.trials=2"]
     asked += ["goal=val/classification_error<0.05", "search.reruns=0", "budget.epochs=2", f"results={tmp_path}"]
     assert main(["sweep", *asked]) == 0
     assert main(["noise", str(tmp_path), "--points", "4"]) == 0
