@@ -31,7 +31,8 @@ from workloads.suggest import suggest
 NUMERICS_VERSION = 4
 """Increase it with every change that alters the numbers that a trial produces."""
 
-ARITHMETICS = ("linear_blocks", "linear_chain", "vmap", "plain")
+PLAIN, COMMAND = "plain", "command"
+ARITHMETICS = ("linear_blocks", "linear_chain", "vmap", PLAIN, COMMAND)
 """The keys of the table in `study.engine.arithmetic`, which imports this file."""
 PRECISIONS = ("fp32", "tf32", "bf16")
 """See `study.devices.precision`, which imports torch."""
@@ -74,7 +75,7 @@ class Study:
     evaluation: Evaluation = field(default_factory=Evaluation)
     seeds: Seeds = field(default_factory=Seeds)
     precision: str = "fp32"
-    arithmetic: str = "plain"
+    arithmetic: str = PLAIN
     micro_batch: int | None = None
     evaluation_chunk: int = 1024
     branch: Branch = field(default_factory=Branch)
@@ -345,6 +346,8 @@ class Curve:
         evaluation_chunk: most examples in one forward pass of an evaluation.
         at_least: metric -> what it is at least where it is NaN, because these evaluations ended when they missed the
             goal (`evaluation.exact=false`). All other validation errors are unknown there.
+        command: of a trial that a command trained: its exit `status`, why it was `stopped` (empty: it ended by itself),
+            and the last lines of its `output`.
     """
 
     trial: Trial
@@ -355,6 +358,7 @@ class Curve:
     micro_batch: int | None = None
     evaluation_chunk: int = 1024
     at_least: Mapping[str, float] = field(default_factory=dict)
+    command: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if not (np.diff(self.steps) > 0).all():

@@ -22,7 +22,7 @@ from study import store
 from study.devices.precision import uses_tf32
 from study.engine import checkpoints
 from study.engine.arithmetic import fused
-from study.records import Curve, Study, Trial
+from study.records import COMMAND, Curve, Study, Trial
 from study.search.optuna_storage import Storage
 from study.search.rounds import Point, Pool
 from study.search.tuner import Tuner
@@ -316,13 +316,13 @@ def provenance(study: Study, workers: Workers, command: str, shard: Shard) -> di
         "batch": cost.composition(study.batch_size),
         "workers": workers.count,
         "threads_per_worker": 1,
-        "engine": "lanes" if fused(study) else "serial",
+        "engine": "lanes" if fused(study) else COMMAND if study.arithmetic == COMMAND else "serial",
         "lanes": 1 if study.has_fresh_data else cost.lanes,
         "compiled": fused(study) and workers.compiles(study),
         "shard": str(shard),
         "tf32": uses_tf32(placement.device, study.precision),
         "cudnn_benchmark": placement.device != "cpu",
-        "repeats": REPEATS[placement.device == "cpu"],
+        "repeats": "as the command does" if study.arithmetic == COMMAND else REPEATS[placement.device == "cpu"],
         "python": sys.version.split()[0],
         "versions": versions(packages),
         "git_commit": git_commit(),

@@ -331,7 +331,7 @@ def _show_cost(
 def _left(costs: Sequence[tuple[Job, Cost]]) -> list[Work]:
     """The trials of each known search that are not on file."""
     return [
-        Work(tuner.study, cost, max(1, tuner.study.search.trials - tuner.done))
+        Work(tuner.study, cost.of_trials(on_file(job)(tuner.study)), max(1, tuner.study.search.trials - tuner.done))
         for job, cost in costs
         for tuner in stages.missing(job.study, on_file(job))
     ]

@@ -7,9 +7,10 @@ import ast
 import hashlib
 import inspect
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from importlib.machinery import ModuleSpec, PathFinder
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -26,9 +27,39 @@ def code(parts: Iterable[Any]) -> dict[str, float]:
     Arguments:
         parts: classes, functions and names of modules.
     """
-    found = {f"code {name}": _hashed(path.read_bytes()) for name, path in sorted(_files(_modules(parts)).items())}
+    return _joined(_hashes(_files(_modules(parts))))
+
+
+def code_of_command(words: Iterable[str]) -> dict[str, float]:
+    """`code` and `code <file>` -> a hash, as `code`, of the files that the words of a command name: Python files with
+    all modules of the user's that they import, other files by their bytes. Programs of Python's own do not count.
+
+    Arguments:
+        words: such as `train.py`, `--config=small.yaml`, or a module after `-m`.
+    """
+    found: dict[str, float] = {}
+    for before, word in pairwise(["", *words]):
+        path = Path(word.rpartition("=")[2])
+        if before == "-m":
+            found |= _hashes(_files([word], [str(Path.cwd())]))
+        elif path.suffix == ".py" and path.is_file():
+            found[str(path)] = _hashed(path.read_bytes())
+            found |= _hashes(_files(_imported(path.read_bytes(), ""), [str(path.parent.resolve())]))
+        elif path.is_file() and not path.name.startswith("python") and is_users(str(path)):
+            with path.open("rb") as file:
+                found[str(path)] = whole(hashlib.file_digest(file, "sha256").digest())
+    return _joined(found)
+
+
+def _joined(hashes: Mapping[str, float]) -> dict[str, float]:
+    """File -> hash, as the keys of a fingerprint."""
+    found = {f"code {name}": hashes[name] for name in sorted(hashes)}
     joined = " ".join(f"{key} {value:.0f}" for key, value in found.items())
     return {"code": whole(hashlib.sha256(joined.encode()).digest()), **found} if found else {}
+
+
+def _hashes(files: Mapping[str, Path]) -> dict[str, float]:
+    return {name: _hashed(path.read_bytes()) for name, path in files.items()}
 
 
 def _modules(parts: Iterable[Any]) -> list[str]:
@@ -42,8 +73,12 @@ def _modules(parts: Iterable[Any]) -> list[str]:
     return list(dict.fromkeys(found))
 
 
-def _files(modules: Iterable[str]) -> dict[str, Path]:
-    """Name such as `package/module.py` -> path, for the user's files among these modules and their imports."""
+def _files(modules: Iterable[str], folders: Sequence[str] | None = None) -> dict[str, Path]:
+    """Name such as `package/module.py` -> path, for the user's files among these modules and their imports.
+
+    Arguments:
+        folders: where modules are looked up; None: on Python's path.
+    """
     found: dict[str, Path] = {}
     seen: set[str] = set()
     left = list(modules)
@@ -52,7 +87,7 @@ def _files(modules: Iterable[str]) -> dict[str, Path]:
         if module in seen:
             continue
         seen.add(module)
-        path = _source(module)
+        path = _source(module, folders)
         if path is None:
             continue
         name = module.replace(".", "/") + ("/__init__.py" if path.name == "__init__.py" else ".py")
@@ -67,20 +102,20 @@ def _parents(module: str) -> list[str]:
     return [".".join(parts[:count]) for count in range(1, len(parts))]
 
 
-def _source(module: str) -> Path | None:
+def _source(module: str, folders: Sequence[str] | None = None) -> Path | None:
     """The source file of a module of the user's; None for other modules. It imports nothing."""
     if module.partition(".")[0] in sys.stdlib_module_names:
         return None
-    spec = _spec(module)
-    imported = getattr(sys.modules.get(module), "__file__", None)
+    spec = _spec(module, folders)
+    imported = getattr(sys.modules.get(module), "__file__", None) if folders is None else None
     origin = (spec.origin if spec else None) or imported
     path = Path(origin).resolve() if origin else None
     return path if path and path.suffix == ".py" and path.is_file() and is_users(str(path)) else None
 
 
-def _spec(module: str) -> ModuleSpec | None:
+def _spec(module: str, folders: Sequence[str] | None = None) -> ModuleSpec | None:
     """Where Python would find a module. Its packages are not imported, as `importlib.util.find_spec` would do."""
-    places = None
+    places = folders
     spec = None
     for name in [*_parents(module), module]:
         try:

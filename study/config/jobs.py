@@ -14,9 +14,10 @@ from study.config import tokens
 from study.config.compose import compositions, one_line_errors
 from study.devices.placement import Placement
 from study.errors import UsageError
-from study.records import Study
+from study.records import COMMAND, PLAIN, Study
 from study.settings import ROUNDS, Budget, Evaluation, Search, Seeds, check_single_pass, usual_scouts
 from study.space import parse_space
+from workloads.command import is_command
 
 _ROUNDS = "the trials of search=refine follow from search.scouts, search.refine, search.candidates and search.screens"
 NOT_OF_REFINE = {
@@ -219,6 +220,7 @@ def build_study(config: DictConfig, batch_size: int, tokens_per_example: int | N
             stopping=plain["stopping"],
             race_factor=plain["race_factor"],
             precision=plain["precision"],
+            arithmetic=COMMAND if is_command(str(plain["workload"].get("_target_"))) else PLAIN,
             evaluation=_evaluation(plain["evaluation"], plain["stopping"]),
             seeds=Seeds(**plain["seeds"]),
         )

@@ -4,6 +4,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -11,12 +12,14 @@ from torch import Tensor, nn
 from analysis.labels import listed
 from study import store
 from study.checks.calling import FEW, calling, in_the_loss
+from study.checks.command import check_command, check_program
 from study.checks.data import check_fresh_data, check_splits
 from study.checks.functions import check_functions
 from study.checks.model import check_apart, check_evaluation, check_model, first, mixture
 from study.checks.state import State, stateful
 from study.checks.treatments import check_treatments, mean_factor
 from study.checks.values import check_values
+from study.config.code_fingerprint import code_of_command
 from study.config.fingerprint import fingerprint, of_optimizer
 from study.config.jobs import Job
 from study.data import streaming
@@ -30,10 +33,11 @@ from study.engine.can_fuse import check_optimizer, lanes_fail
 from study.engine.checkpoints import bytes_of
 from study.engine.evaluation import measured_names
 from study.errors import UsageError
-from study.records import Study
+from study.records import COMMAND, Study
 from study.schedules import SCHEDULE
 from study.user_code.activations import evaluation_bytes, saved_bytes
 from workloads.base import Splits, Workload, build, metrics_of, optional
+from workloads.command import Command
 from workloads.layers import together, whole_batch_layers
 from workloads.suggest import suggest
 
@@ -69,6 +73,10 @@ def settle(jobs: Sequence[Job]) -> list[Job]:
     settled = []
     for job in jobs:
         job = replace(job, placement=job.placement.settled())
+        if (command := _command(job)) is not None:
+            check_program(command)
+            settled.append(_as_begun(replace(job, fingerprint=code_of_command(command.words))))
+            continue
         workload = _checked(job, checked, job.placement.device)
         settled.append(_settled(_fingerprinted(job, workload), workload))
     return settled
@@ -81,7 +89,26 @@ def judge(jobs: Sequence[Job]) -> list[Job]:
     The check runs on the CPU and uses no other device. It raises as `settle` does.
     """
     checked: dict[str, CheckedWorkload] = {}
-    return [_as_begun(_fingerprinted(job, _checked(job, checked, "cpu"))) for job in jobs]
+    return [
+        _as_begun(
+            _fingerprinted(job, _checked(job, checked, "cpu"))
+            if (command := _command(job)) is None
+            else replace(job, fingerprint=code_of_command(command.words))
+        )
+        for job in jobs
+    ]
+
+
+def _command(job: Job) -> Command | None:
+    """The job's workload if it is a command, checked; None for other workloads."""
+    if job.study.arithmetic != COMMAND:
+        return None
+    try:
+        command = cast(Command, build(job.study.workload))
+        check_command(job.study, command, job.placement)
+    except ValueError as error:
+        raise UsageError(str(error)) from error
+    return command
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from study.engine.fused import linear_blocks, linear_chain, vmapped
 from study.engine.fused.layout import is_watched
 from study.engine.fused.stack import Stack
 from study.optimizers.per_parameter import Treatments
-from study.records import Study
+from study.records import COMMAND, Study
 
 
 @dataclass(frozen=True)
@@ -40,6 +40,8 @@ ARITHMETICS = {
     "linear_chain": Arithmetic(linear_chain.can, linear_chain.pays, linear_chain.stack, checked_examples=64),
     "vmap": Arithmetic(vmapped.can, vmapped.pays, vmapped.stack),
     "plain": Arithmetic(can=lambda *_: True, pays=lambda *_: True, stack=None),
+    # A process of the user's, which has no model here: its workload chooses it.
+    COMMAND: Arithmetic(can=lambda *_: False, pays=lambda *_: False, stack=None),
 }
 """In order of preference; `Study.arithmetic` is one of the keys."""
 

@@ -1,12 +1,14 @@
 """What a study will cost on this device, measured from a few real steps and evaluations before it starts."""
 
+from __future__ import annotations
+
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from study.data.hardest import MOST
-from study.records import Study
+from study.records import Curve, Study
 
 COMPILED_SECONDS = 600.0
 """Fewest seconds of training on a worker, at the full budget, for which `engine.compile=auto` compiles the update. Most
@@ -30,6 +32,7 @@ class Cost:
             batch at once.
         evaluated: examples in an evaluation of the validation set, the training subset and the test set.
         predicted_from: the two batch sizes by which `step` was predicted; empty if it was measured.
+        known: False if nothing can be timed before a trial has ended: `step` is then a weight, not seconds.
     """
 
     step: float
@@ -40,6 +43,7 @@ class Cost:
     parts: tuple[tuple[int, ...], ...] = ()
     evaluated: tuple[int, int, int] = (0, 0, 0)
     predicted_from: tuple[int, ...] = ()
+    known: bool = True
 
     def composition(self, batch_size: int) -> str:
         """How a global batch is split over devices and accumulation steps, as text.
@@ -57,6 +61,14 @@ class Cost:
     def trial(self, study: Study) -> float:
         """Seconds of one trial that runs its whole step budget: an upper bound under early stopping."""
         return study.train_steps * self.step + self.evaluations(study)
+
+    def of_trials(self, curves: Iterable[Curve]) -> Cost:
+        """This cost; if it is not known, with the seconds of a step of trials that have ended, starts included."""
+        if self.known:
+            return self
+        ended = [(sum(curve.seconds.values()), int(curve.steps[-1])) for curve in curves if len(curve.steps)]
+        steps = sum(count for _, count in ended)
+        return replace(self, step=sum(seconds for seconds, _ in ended) / steps, known=True) if steps else self
 
     def pays_to_compile(self, study: Study, workers: int) -> bool:
         """Whether training, by the steps as they were measured, takes much longer than compiling them."""
@@ -91,7 +103,8 @@ class Work:
         return self.cost.trial(self.study) * self.trials / workers
 
     def plan(self, workers: int) -> dict[str, Any]:
-        """The expected work at full budget, as plain data."""
+        """The expected work at full budget, as plain data. Seconds are None if they are not known."""
+        known = self.cost.known
         steps, each = self.trials * self.study.train_steps, self.study.tokens_per_example
         return {
             "workload": self.study.name,
@@ -102,8 +115,8 @@ class Work:
             "steps": steps,
             "examples": steps * self.study.batch_size,
             **({} if each is None else {"tokens": steps * self.study.batch_size * each}),
-            "seconds": self.seconds(workers),
-            "seconds_per_step": self.cost.step,
+            "seconds": self.seconds(workers) if known else None,
+            "seconds_per_step": self.cost.step if known else None,
             **({"predicted_from": list(self.cost.predicted_from)} if self.cost.predicted_from else {}),
             "evaluation_share": 1 - self.study.train_steps * self.cost.step / self.cost.trial(self.study),
         }

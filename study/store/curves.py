@@ -47,18 +47,22 @@ class Reader:
 
 
 def write_curves(curves: Sequence[Curve], path: Path) -> None:
-    """Write one or more curves of the same metrics to a parquet file."""
-    metrics = list(curves[0].errors)
+    """Write one or more curves to a parquet file. A metric that a curve lacks is NaN there."""
+    metrics = list(dict.fromkeys(metric for curve in curves for metric in curve.errors))
     columns = {
         "trial": np.concatenate([np.full(len(c.steps), c.trial.index, dtype=np.int32) for c in curves]),
         "step": np.concatenate([c.steps for c in curves]).astype(np.int64),
-        **{metric: np.concatenate([c.errors[metric] for c in curves]).astype(np.float64) for metric in metrics},
+        **{metric: np.concatenate([_errors(c, metric) for c in curves]).astype(np.float64) for metric in metrics},
     }
     own = ("first_bad_step", "seconds", "micro_batch", "evaluation_chunk")
     trials = [asdict(c.trial) | {name: getattr(c, name) for name in own} for c in curves]
     for record, curve in zip(trials, curves, strict=True):
-        record |= {"at_least": dict(curve.at_least)} if curve.at_least else {}
+        record |= {name: dict(getattr(curve, name)) for name in ("at_least", "command") if getattr(curve, name)}
     write_table(columns, trials, path)
+
+
+def _errors(curve: Curve, metric: str) -> np.ndarray:
+    return curve.errors[metric] if metric in curve.errors else np.full(len(curve.steps), np.nan)
 
 
 def write_table(columns: Mapping[str, np.ndarray], trials: Sequence[Mapping[str, Any]], path: Path) -> None:
@@ -89,6 +93,6 @@ def _read_curves(path: Path) -> list[Curve]:
         errors = {name: values[rows] for name, values in columns.items() if name not in ("trial", "step")}
         steps, seconds = columns["step"][rows], record["seconds"]
         parts = record["micro_batch"], record.get("evaluation_chunk", 1024)  # recorded since it can differ
-        at_least = record.get("at_least", {})
-        curves.append(Curve(trial, record["first_bad_step"], steps, errors, seconds, *parts, at_least))
+        others = record.get("at_least", {}), record.get("command", {})
+        curves.append(Curve(trial, record["first_bad_step"], steps, errors, seconds, *parts, *others))
     return curves

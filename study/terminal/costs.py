@@ -9,7 +9,7 @@ from analysis.counting import STOPPING
 from analysis.labels import batch_sizes, counted, duration, number, short_count
 from analysis.question.stages import REFINE
 from study.engine.cost import Work, evaluation_share, fewer_examples
-from study.records import Study
+from study.records import COMMAND, Study
 from study.settings import Search
 from study.terminal.show import columns
 
@@ -41,12 +41,16 @@ def show(console: Console, left: Sequence[Work], place: str, workers: int, cheap
     # Searches of one study share the text; two curves at one batch size may differ in it.
     for text in dict.fromkeys(work.cost.composition(work.study.batch_size) for work in left if work.cost.parts):
         console.print(f"Batch size {text}.")
-    total = sum(work.seconds(workers) for work in left)
     rule = STOPPING[left[0].study.stopping]
-    early = rule.in_words
+    early = f" {rule.in_words}" if rule.in_words else ""
+    if not all(work.cost.known for work in left):
+        console.print(f"\nHow long a command takes is not known before a trial at its batch size has ended.{early}\n")
+        return
+    total = sum(work.seconds(workers) for work in left)
+    commands = left[0].study.arithmetic == COMMAND
+    measured = "by the trials that have ended" if commands else "measured on a few real steps"
     console.print(
-        f"\nAbout {duration(total)} at full budget with {counted(workers, 'worker')} on "
-        f"{place}, measured on a few real steps.{early and f' {early}'}"
+        f"\nAbout {duration(total)} at full budget with {counted(workers, 'worker')} on {place}, {measured}.{early}"
     )
     if rule.races and total > LONG:  # of shorter ones, starts and proposals take as long as training
         low, high = (duration(share * total) for share in RACES_LEAVE)
@@ -55,7 +59,8 @@ def show(console: Console, left: Sequence[Work], place: str, workers: int, cheap
             f"{RACES_LEAVE[0]:.0%} to {RACES_LEAVE[1]:.0%} of their full budget. "
             "A goal that is hardly reached needs more."
         )
-    console.print(evaluating(left))
+    if not commands:  # which evaluate as they like
+        console.print(evaluating(left))
     search = left[0].study.search
     more = [*(["wider search spaces"] if search.extend else []), *(["fresh seeds"] if search.reruns else [])]
     if more:
@@ -105,9 +110,9 @@ def _table(console: Console, left: Sequence[Work], workers: int) -> None:
             f"{work.trials:,}",
             f"{work.study.train_steps:,}",
             short_count(plan.get("tokens", plan["examples"])),
-            number(1000 * work.cost.step),
-            f"{plan['evaluation_share']:.0%}",
-            duration(plan["seconds"]),
+            number(1000 * work.cost.step) if work.cost.known else "?",
+            f"{plan['evaluation_share']:.0%}" if work.study.arithmetic != COMMAND else "?",
+            duration(plan["seconds"]) if work.cost.known else "?",
         )
     console.print(table)
     for bases in sorted({work.cost.predicted_from for work in left if work.cost.predicted_from}):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Protocol
 
 from study.records import Study, Trial
@@ -18,6 +19,7 @@ class Queue(Protocol):
 
     Attributes:
         checkpoints: trial index -> latest checkpoint; read to continue trials, and updated.
+        folder: of the search.
     """
 
     @property
@@ -25,6 +27,9 @@ class Queue(Protocol):
 
     @property
     def checkpoints(self) -> MutableMapping[int, bytes]: ...
+
+    @property
+    def folder(self) -> Path: ...
 
     def ask(self) -> Trial | None:
         """The next trial to train; None if there is none now."""

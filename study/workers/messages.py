@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -41,6 +42,7 @@ class Train:
         room: number of trials that the worker trains at once: `lanes`, or 1 if each trial has data of its own.
         records: whether updates may be recorded as CUDA graphs.
         compiled: compile the update of `lanes` trials.
+        folder: of the search; commands keep their files there.
     """
 
     study: Study
@@ -50,6 +52,7 @@ class Train:
     room: int
     records: bool = True
     compiled: bool = False
+    folder: Path | None = None
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import signal
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -98,7 +99,8 @@ class Workers:
         except (EOFError, ConnectionError) as error:
             raise WorkerError(f"{death(start.SERVER_DIED)}. The same command continues.") from error
         self._processes[pipe] = process
-        self._send(pipe, (Setting(self.placement, self._import_path, number, self._data), rank))
+        setting = Setting(self.placement, self._import_path, number, self._data, dict(os.environ))
+        self._send(pipe, (setting, rank))
         return pipe
 
     def _started_again(self, pipe: Connection, study: Study, reason: str) -> Connection:
@@ -188,7 +190,7 @@ class Workers:
     def _order(self, queue: Queue, proposals: tuple[messages.Proposal, ...]) -> messages.Train:
         cost = self.cost_of(queue.study)
         how = self._room(queue), self._may_record(queue.study), self.compiles(queue.study)
-        return messages.Train(queue.study, cost.heights, cost.lanes, proposals, *how)
+        return messages.Train(queue.study, cost.heights, cost.lanes, proposals, *how, queue.folder)
 
     def _room(self, queue: Queue) -> int:
         """Number of trials of a search that a worker trains at once."""

@@ -13,11 +13,11 @@ from dataclasses import dataclass, field
 from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 from study.devices.imports import uncollected
 from study.errors import Failed, Refused
-from study.records import Curve, Study, Trial
+from study.records import COMMAND, Curve, Study, Trial
 from study.user_code import faults
 from study.workers import messages
 from study.workers.apart import by_data
@@ -38,12 +38,18 @@ TOLD = 1.0
 
 @dataclass(frozen=True)
 class Setting:
-    """The settings of a worker, as `study.workers.pool.Workers` takes them. `number`: its place in the pool, from 0."""
+    """The settings of a worker, as `study.workers.pool.Workers` takes them.
+
+    Attributes:
+        number: its place in the pool, from 0.
+        variables: the environment of the parent, without what the pool sets for its workers.
+    """
 
     placement: Placement
     import_path: Path | None
     number: int
     data: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    variables: Mapping[str, str] = field(default_factory=dict)
 
 
 def workload_key(study: Study) -> str:
@@ -247,14 +253,18 @@ def _prepared(setting: Setting, rank: Rank | None) -> str:
 
     from study.devices import placement
     from workloads.base import importable
+    from workloads.command import is_command
 
     importable(setting.import_path)
+    targets = [json.loads(arguments)["_target_"] for arguments in setting.data]
+    for target in targets:  # now, because the user may edit the file before the sweep comes to this workload
+        importlib.import_module(target.rpartition(".")[0])
     device = setting.placement.device_of(setting.number if rank is None else rank.local_index)
+    if targets and all(map(is_command, targets)):
+        device = "cpu"  # the GPU is the commands': this process takes nothing of its memory
     if device != "cpu":
         torch.cuda.set_device(device)
     placement.settle_arithmetic()
-    for arguments in setting.data:  # now, because the user may edit the file before the sweep comes to this workload
-        importlib.import_module(json.loads(arguments)["_target_"].rpartition(".")[0])
     return device
 
 
@@ -263,12 +273,15 @@ class _Worker:
 
     def __init__(self, pipe: Connection | None, setting: Setting, team: Team, device: str) -> None:
         self.pipe, self.placement, self.team, self.device = pipe, setting.placement, team, device
-        self._digests = setting.data
+        self._setting, self._digests = setting, setting.data
         self._teams: dict[int, Team | None] = {}
         self._loaded: dict[str, tuple[Workload, Source]] = {}
 
     def obey(self, order: messages.Order) -> None:
         """Carry out one order. If a trial does not fit in memory, report it; raise every other error."""
+        if order.study.arithmetic == COMMAND:
+            self._run_commands(order)
+            return
         from study.devices.memory import out_of_memory, too_large
         from study.engine.checkpoints import Pace
         from study.engine.fused.cuda_graph import recording
@@ -286,6 +299,23 @@ class _Worker:
             if not (out_of_memory(error) and parent.team.agreed(error)):
                 raise
             parent.report(messages.TooLarge(too_large(order.study, self.device, error)))
+
+    def _run_commands(self, order: messages.Order) -> None:
+        """Carry out an order whose trials are commands: they load their own data, and take the memory they need."""
+        from study.engine.checkpoints import Pace
+        from study.engine.command.environment import environment
+        from study.engine.command.train import UNKNOWN, Place, train
+        from workloads.base import build
+
+        if isinstance(order, messages.Measure):
+            _Parent(self.pipe, self.team, Pace(None)).report(messages.Measured(UNKNOWN))
+            return
+        parent = _Parent(self.pipe, self.team, Pace(None), order)
+        setting, workload = self._setting, cast(Any, build(order.study.workload))
+        assert order.folder is not None
+        place = Place(order.folder, environment(setting.variables, setting.placement, setting.number))
+        for curve in train(order.study, workload, parent, place):
+            parent.report(messages.Finished(curve))
 
     def _carry_out(self, order: messages.Order, team: Team, parent: _Parent) -> None:
         if isinstance(order, messages.Measure):

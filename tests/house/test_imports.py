@@ -61,6 +61,7 @@ LINE = [
     "study/user_code",
     "study/engine/fused",
     "study/engine",
+    "study/engine/command",
     "study/checks",
     "study/observers",
     "study/config study/terminal study/workers study/observers/trackers",

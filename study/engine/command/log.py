@@ -1,0 +1,134 @@
+"""Reads the file to which a training script appends its metrics, while it grows.
+
+Each line has `step`, the number of updates made, and metrics such as `val/loss`: as CSV with a header, or as JSON
+lines. The first character tells which: `{` begins JSON.
+"""
+
+import csv
+import json
+import math
+from collections.abc import Mapping
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from analysis.labels import listed
+from study.errors import Failed
+
+STEP = "step"
+SPLITS = ("train/", "val/", "test/")
+
+
+class MetricLog:
+    """The metrics in a file so far.
+
+    A line adds to the line before if both have the same step. A smaller step means that the script went on from a
+    checkpoint: its line replaces all later ones.
+
+    Attributes:
+        rows: step -> metric -> value, by increasing step; values may be NaN.
+        columns: the names in the lines so far, in order.
+    """
+
+    def __init__(self, path: Path, metric: str) -> None:
+        self.path, self.metric = path, metric
+        self.rows: dict[int, dict[str, float]] = {}
+        self.columns: dict[str, None] = {}
+        self._offset = self._number = 0
+        self._header: list[str] | None = None
+        self._is_json: bool | None = None
+
+    @property
+    def last_step(self) -> int:
+        """The step of the last line; 0 if there is none."""
+        return next(reversed(self.rows), 0)
+
+    def would_end(self, budget: int) -> bool:
+        """Whether the next line, after as many steps as between any two lines so far, would come after the budget."""
+        return self.last_step + max((b - a for a, b in pairwise([0, *self.rows])), default=0) > budget
+
+    def passed(self, step: int) -> bool:
+        """Whether the goal's metric is known up to this step. Other metrics may come first, in a line of their own."""
+        return self.last_step > step or self.metric in self.rows.get(step, ())
+
+    @property
+    def first_bad_step(self) -> int | None:
+        """The first step with a metric that is not finite; None if there is none."""
+        bad = (step for step, row in self.rows.items() if not all(map(math.isfinite, row.values())))
+        return next((max(1, step) for step in bad), None)
+
+    def read(self, ended: bool = False) -> None:
+        """Read the lines that are new. A last line without its line break is waited for, unless the script has `ended`.
+
+        Raises:
+            Failed: a line cannot be read, or has no step.
+        """
+        try:
+            with self.path.open("rb") as file:
+                file.seek(self._offset)
+                content = file.read()
+        except FileNotFoundError:
+            return
+        whole = content if ended else content[: content.rfind(b"\n") + 1]
+        self._offset += len(whole)
+        for line in whole.decode(errors="replace").removesuffix("\n").split("\n"):
+            self._number += 1
+            if line.strip():
+                self._add(line)
+
+    def _add(self, line: str) -> None:
+        if (values := self._parsed(line)) is None:
+            return
+        self.columns |= dict.fromkeys(values)
+        step = _number(values.get(STEP))
+        if step is None or not (math.isfinite(step) and step >= 0 and step == int(step)):
+            raise self._failed(f"must have a {STEP}, the whole number of updates made", line)
+        for later in [each for each in self.rows if each > step]:
+            del self.rows[later]
+        row = self.rows.setdefault(int(step), {})
+        for name, value in values.items():
+            if name.startswith(SPLITS) and (number := _number(value)) is not None:
+                row[name] = number
+
+    def _parsed(self, line: str) -> Mapping[str, Any] | None:
+        """The values of a line by name; None for the header of a CSV file, which a restarted script may repeat.
+
+        Raises:
+            Failed: the line has another form.
+        """
+        if self._is_json is None:
+            self._is_json = line.lstrip().startswith("{")
+        if self._is_json:
+            try:
+                return dict(json.loads(line))
+            except (ValueError, TypeError) as error:
+                raise self._failed("must be a JSON object, as line 1", line) from error
+        cells = [cell.strip() for cell in next(csv.reader([line]))]
+        if self._header is None:
+            self._header = cells
+            for name in (STEP, self.metric):
+                if name not in cells:
+                    raise self._failed(f"must be JSON or the header of a CSV file with {STEP} and {self.metric}", line)
+        if cells == self._header:
+            return None
+        if len(cells) != len(self._header):
+            raise self._failed(f"must have {len(self._header)} cells, as the header", line)
+        return dict(zip(self._header, cells, strict=True))
+
+    def _failed(self, why: str, line: str) -> Failed:
+        return Failed(f"line {self._number} of {self.path} {why}, but got {line[:200]!r}.")
+
+    def missing(self) -> Failed | None:
+        """The error of a script that never reported the goal's metric."""
+        if any(self.metric in row for row in self.rows.values()):
+            return None
+        has = f"only {listed(list(self.columns))}" if self.columns else "no line"
+        return Failed(f"{self.path} must have {self.metric}, the goal's metric, but has {has}.")
+
+
+def _number(value: Any) -> float | None:
+    """A number of a line; None for an empty cell and for what is none."""
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        return None

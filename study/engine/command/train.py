@@ -1,0 +1,170 @@
+"""Trials -> curves by running the command of a workload: one process for each trial."""
+
+import shutil
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from analysis.counting import STOPPING
+from study.engine.command.log import MetricLog
+from study.engine.command.process import Process, told
+from study.engine.cost import Cost
+from study.engine.serial import Proposals
+from study.errors import Failed
+from study.records import Curve, Study, Trial
+from study.schedules import SCHEDULE
+from workloads.command import INFEASIBLE, Command
+
+POLL = 0.05
+"""Seconds between two looks at a command and its metrics."""
+LOG, OUTPUT, FOLDER = "metrics", "output.txt", "folder"
+"""Files of a trial: its metrics, what it printed, and its own folder."""
+SEEDS = 2**31
+"""Seeds are below this number: some libraries take no larger ones."""
+UNKNOWN = Cost(step=1e-3, validation=0.0, others=0.0, known=False)
+"""The cost of a command: unknown before a trial has ended. Until then each step counts alike."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where commands run.
+
+    Attributes:
+        folder: of the search; each trial has a folder in it.
+        environment: the variables of the commands.
+    """
+
+    folder: Path
+    environment: Mapping[str, str]
+
+    def of(self, trial: Trial) -> Path:
+        """The folder of a trial."""
+        return (self.folder / "commands" / f"{trial.index:06d}").absolute()
+
+
+def train(study: Study, workload: Command, proposals: Proposals, place: Place) -> Iterator[Curve]:
+    """Train proposed trials one after the other.
+
+    Raises:
+        Failed: a command fails, or its metrics cannot be used.
+    """
+    while (trial := proposals.ask(wait=True)) is not None:
+        yield _Run(study, workload, trial, place).curve(proposals)
+
+
+class _Run:
+    """One trial.
+
+    Its metrics decide what it measured, whatever else happens: early stopping only ends it sooner. A trial that was
+    interrupted begins again, with an empty file of metrics unless the script keeps checkpoints in its folder.
+    """
+
+    def __init__(self, study: Study, workload: Command, trial: Trial, place: Place) -> None:
+        self.study, self.workload, self.trial = study, workload, trial
+        self.environment, self.folder = place.environment, place.of(trial)
+        if not workload.keeps_folder:
+            shutil.rmtree(self.folder, ignore_errors=True)
+        (self.folder / FOLDER).mkdir(parents=True, exist_ok=True)
+        self.log = MetricLog(self.folder / LOG, study.goal.metric)
+        given = {
+            "batch_size": study.batch_size,
+            "steps": study.train_steps,
+            "seed": trial.seed % SEEDS,
+            "order_seed": trial.order_seed % SEEDS,
+            "log": self.folder / LOG,
+            "folder": self.folder / FOLDER,
+            "optimizer": study.optimizer,
+            "schedule": trial.hyperparameters.get(SCHEDULE, study.schedule),
+        }
+        self.words = workload.filled(given, hyperparameters(study, trial.hyperparameters))
+
+    def curve(self, proposals: Proposals) -> Curve:
+        """Run the command until its metrics end the trial, or it ends."""
+        start = time.perf_counter()
+        with Process(self.words, self.folder / OUTPUT, self.environment) as process:
+            while True:
+                status = process.poll()  # first: what it wrote before it ended is read
+                self.log.read(ended=status == 0)
+                ended_by = self._ended_by(proposals.step_limit(self.trial.index))
+                if ended_by or status is not None:
+                    break
+                proposals.reached(lambda: {self.trial.index: self.log.last_step})
+                time.sleep(POLL)
+            if ended_by and status is None:
+                status = process.stop()
+            output = process.last_output()
+        assert status is not None
+        ended = {"status": status, "stopped": ended_by or "", "output": output}
+        return self._curve(ended, time.perf_counter() - start)
+
+    def _ended_by(self, limit: int) -> str | None:
+        """Why the metrics so far end the trial: `diverged`, `goal`, or `limit` if it has fallen behind or passed its
+        budget; None if they do not. A trial at the end of its budget ends by itself."""
+        if STOPPING[self.study.stopping].ends_at_goal and self._crossing() is not None:
+            return "goal"
+        if self.log.first_bad_step is not None:
+            return "diverged"
+        if limit < self.study.train_steps:
+            return "limit" if self.log.passed(limit) else None
+        return "limit" if self.log.last_step > self.study.train_steps else None
+
+    def _crossing(self) -> int | None:
+        """The first step at which the goal is met; None if there is none before the trial diverges."""
+        goal, end = self.study.goal, self.log.first_bad_step or np.inf
+        rows = ((step, row.get(goal.metric, np.inf)) for step, row in self.log.rows.items() if 0 < step < end)
+        return next((step for step, error in rows if error < goal.threshold), None)
+
+    def _curve(self, ended: Mapping[str, Any], seconds: float) -> Curve:
+        """The curve: the metrics up to the goal, if the trial stops there, or to where it diverged.
+
+        Raises:
+            Failed: the command failed, ended before its budget, or did not report the goal's metric.
+        """
+        log, bad = self.log, self.log.first_bad_step
+        if not ended["stopped"]:
+            if ended["status"] and self.workload.failed != INFEASIBLE:
+                raise Failed(self._failure(ended))
+            if ended["status"]:
+                bad = log.last_step + 1
+            elif not log.would_end(self.study.train_steps):
+                raise Failed(self._too_short())
+            else:
+                log.rows.setdefault(self.study.train_steps, {})  # it made them all, and measured nothing there
+        if bad is None and (error := log.missing()):
+            raise error
+        crossing = self._crossing() if ended["stopped"] == "goal" else None
+        bad = None if crossing else bad
+        end = crossing + 1 if crossing else bad or np.inf
+        rows = {step: row for step, row in log.rows.items() if step < end}
+        names = sorted({self.study.goal.metric}.union(*rows.values()))
+        errors = {name: np.array([row.get(name, np.nan) for row in rows.values()]) for name in names}
+        steps, spent = np.array([*rows], dtype=np.int64), {"training": seconds, "evaluation": 0.0}
+        return Curve(self.trial, bad, steps, errors, spent, command=dict(ended))
+
+    @property
+    def _name(self) -> str:
+        return f"trial {self.trial.index} of {self.study.name} at batch size {self.study.batch_size:,}"
+
+    def _failure(self, ended: Mapping[str, Any]) -> str:
+        said = f"Its last lines are:\n{ended['output']}\nThe" if ended["output"] else "It printed nothing. The"
+        return (
+            f"{self._name} {told(ended['status'])}. {said} same command continues once the script is mended; "
+            f"workload.failed={INFEASIBLE} counts such trials as diverged. All output: {self.folder / OUTPUT}"
+        )
+
+    def _too_short(self) -> str:
+        return (
+            f"{self._name} ended with exit status 0 after step {self.log.last_step:,} of {self.log.path}, before its "
+            f"budget of {self.study.train_steps:,} steps; let the script make {{steps}} updates, whatever ends it now."
+        )
+
+
+def hyperparameters(study: Study, values: Mapping[str, Any]) -> dict[str, Any]:
+    """The hyperparameters of a trial by name, with decay rates in place of half-lives and examples in place of
+    tokens."""
+    schedule = {SCHEDULE: values[SCHEDULE]} if SCHEDULE in values else {}
+    return {**study.resolved(values), **schedule}
