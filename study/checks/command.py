@@ -42,13 +42,16 @@ def _check_placeholders(study: Study, command: Command) -> None:
     passed = {name: next(iter(study.resolved({name: 1.0})), name) for name in space}
     for name in command.hyperparameters:
         if name not in passed.values():
-            near = suggest(name, [*passed.values(), *GIVEN, ALL])
             raise UsageError(
-                f"workload.command has the placeholder {{{name}}}, but search.space has no {name}{near.rstrip('.')} "
-                f"Choose an optimizer with {name}, or give search.space.{name}=VALUE."
+                f"workload.command has the placeholder {{{name}}}, which search.space does not have: choose an optimizer "
+                f"with it, or give search.space.{name}=VALUE{suggest(name, [*passed.values(), *GIVEN, ALL])}"
             )
     if ALL in command.placeholders:
         return
+    if some := sorted(conditional(space)):
+        raise UsageError(
+            f"only some schedules of search.space.schedule take {listed(some)}; pass {{{ALL}}} to the script."
+        )
     for name, placeholder in passed.items():
         tuned = len(space[name].choices or ()) != 1
         if tuned and placeholder not in command.placeholders:
@@ -56,10 +59,6 @@ def _check_placeholders(study: Study, command: Command) -> None:
                 f"search.space.{name} is tuned, but workload.command has no {{{placeholder}}}; pass {{{placeholder}}} "
                 f"to the script, or {{{ALL}}} for all of them, or fix it with search.space.{name}=VALUE."
             )
-    if some := sorted(conditional(space)):
-        raise UsageError(
-            f"only some schedules of search.space.schedule take {listed(some)}; pass {{{ALL}}} to the script."
-        )
 
 
 def check_program(command: Command) -> None:

@@ -126,6 +126,13 @@ class MetricLog:
         return Failed(f"{self.path} must have {self.metric}, the goal's metric, but has {has}.")
 
 
+def drop_half_line(path: Path) -> None:
+    """Cut a file behind its last line break: what a killed script began to write would spoil the next line."""
+    if path.exists():
+        content = path.read_bytes()
+        path.write_bytes(content[: content.rfind(b"\n") + 1])
+
+
 def _number(value: Any) -> float | None:
     """A number of a line; None for an empty cell and for what is none."""
     try:

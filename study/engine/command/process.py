@@ -1,4 +1,4 @@
-"""A command that runs as a process, with everything that it starts, and of which nothing outlives its worker."""
+"""A command that runs as a process. Neither it nor what it starts outlives the worker."""
 
 import os
 import signal

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from analysis.counting import STOPPING
-from study.engine.command.log import MetricLog
+from study.engine.command.log import MetricLog, drop_half_line
 from study.engine.command.process import Process, told
 from study.engine.cost import Cost
 from study.engine.serial import Proposals
@@ -69,6 +69,7 @@ class _Run:
         if not workload.keeps_folder:
             shutil.rmtree(self.folder, ignore_errors=True)
         (self.folder / FOLDER).mkdir(parents=True, exist_ok=True)
+        drop_half_line(self.folder / LOG)
         self.log = MetricLog(self.folder / LOG, study.goal.metric)
         given = {
             "batch_size": study.batch_size,

@@ -96,6 +96,8 @@ def test_a_worker_is_replaced_once_at_most(make_study):
 class Search:
     """Trials of a study in their order."""
 
+    folder = None
+
     def __init__(self, study, trials):
         self.study, self.checkpoints, self.asked = study, {}, 0
         self.trials = [study.trial(i, values(study.search.space, point(study, i))) for i in range(trials)]

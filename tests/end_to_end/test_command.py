@@ -1,0 +1,100 @@
+"""Sweeps whose trials are commands: trained, continued, interrupted and reported as others."""
+
+import json
+import signal
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from helpers.processes import alive, children, started, wait_until, workers
+
+from study import store
+from study.__main__ import main
+
+SCRIPT = """
+import json, sys, time
+from shared import loss
+log, steps, seed, rate, *wait = sys.argv[1:]
+with open(log, "a", buffering=1) as file:
+    for step in range(10, int(steps) + 1, 10):
+        file.write(json.dumps({"step": step, "val/loss": loss(step, float(rate)), "train/loss": 1.0}) + "\\n")
+    time.sleep(float(wait[0]) if wait else 0)
+"""
+SHARED = """
+def loss(step, rate):
+    return 1 / (1 + step * rate)
+"""
+SWEEP = ["sweep", "workload=command", "workload.name=mine", "workload.train_examples=100", "goal=val/loss < 0.1"]
+SWEEP += ["optimizer=sgd", "budget={epochs: 0, steps: 100}", "search=sobol", "search.trials=3", "search.reruns=0"]
+
+
+@pytest.fixture
+def sweep(tmp_path, monkeypatch):
+    """A sweep of a script in the current folder, with `wait` seconds at its end."""
+    monkeypatch.chdir(tmp_path)
+    Path("train.py").write_text(SCRIPT)
+    Path("shared.py").write_text(SHARED)
+
+    def asked(wait=0.0, sizes="[4,8]", *more):
+        command = f"python train.py {{log}} {{steps}} {{seed}} {{learning_rate}} {wait} # {{batch_size}}"
+        return [*SWEEP, f"batch_sizes={sizes}", f"workload.command='{command}'", *more]
+
+    return asked
+
+
+def trials():
+    return {path: path.stat().st_mtime_ns for path in Path("results").rglob("metrics")}
+
+
+def test_a_sweep_is_stored_continued_and_reported(sweep, capsys):
+    assert main([*sweep(), "engine.workers=2"]) == 0
+    table = pd.read_csv("results/mine/tables/steps_to_result.csv")
+    assert (table["steps_to_result"] % 10 == 0).all()
+    [first, *_] = store.load(Path("results/mine/studies/mine/sgd/4"))
+    assert first.command["stopped"] in ("goal", "limit", "")
+    assert set(first.errors) == {"val/loss", "train/loss"}
+    held = json.loads(Path("results/mine/studies/mine/sgd/4/study.json").read_text())
+    assert held["question"]["arithmetic"] == held["provenance"][0]["engine"] == "command"
+    assert {"code train.py", "code shared.py"} <= held["provenance"][0]["fingerprint"].keys()
+
+    before = trials()
+    assert main([*sweep(), "search.trials=4"]) == 0
+    now = trials()
+    assert before.items() < now.items()
+    assert "by the trials that have ended" in " ".join(capsys.readouterr().out.split())
+
+    Path("shared.py").write_text(SHARED.replace("1 +", "2 +"))
+    assert main([*sweep(), "search.trials=5"]) == 2
+    assert "its code changed (shared.py)" in capsys.readouterr().err
+    assert main([*sweep(), "search.trials=5", "--mix"]) == 0
+
+
+def test_plan_says_that_it_cannot_know(sweep, capsys):
+    asked = sweep()[1:]
+    assert main(["plan", *asked]) == 0
+    assert "How long a command takes is not known before" in capsys.readouterr().out
+    assert main(["plan", *asked, "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)["rows"]
+    assert [row["seconds"] for row in rows] == [None, None]
+    assert not Path("results").exists()
+
+
+def test_a_crash_ends_the_sweep_and_is_told(sweep, capsys):
+    Path("shared.py").write_text("raise OSError('the disk is gone')\n")
+    assert main(sweep()) == 1
+    said = capsys.readouterr().err
+    assert "ended with exit status 1. Its last lines are:\n" in said
+    assert "OSError: the disk is gone\n" in said
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("end", [signal.SIGINT, signal.SIGKILL], ids=["Ctrl-C", "killed"])
+def test_an_interrupted_sweep_leaves_no_command_behind(sweep, tmp_path, end):
+    process = started(tmp_path / "results", [*sweep(30, "[4]", "stopping=budget"), "engine.workers=1"])
+    wait_until(lambda: any(children(worker, "train.py") for worker in workers(process.pid)))
+    [worker] = workers(process.pid)
+    left = children(worker)
+    assert len(left) == 2  # the command and its guard
+    process.send_signal(end)
+    process.communicate(timeout=30)
+    wait_until(lambda: not alive(left | {worker}))

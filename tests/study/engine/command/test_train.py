@@ -1,0 +1,147 @@
+"""Commands as trials: what their metrics, their ends and early stopping make of them."""
+
+import shlex
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from helpers.desks import Desk
+from helpers.processes import alive
+
+from analysis.counting import COMPLETE, INFEASIBLE, Goal, Measured, outcome
+from study.engine.command import process
+from study.engine.command.train import Place, train
+from study.errors import Failed
+from study.records import COMMAND
+from workloads.command import Command
+
+SCRIPT = Path(__file__).with_name("script.py")
+STEPS = 40
+
+
+def run(make_study, folder, lines, end="", limit=STEPS, failed="stop", stopping="race", extra=()):
+    """(the curve, how the trial ended) of a script that appends `lines` and then does `end`."""
+    lines = lines.replace("\n", "\\n").replace("{", "{{").replace("}", "}}")
+    given = ["{log}", "{steps}", "{batch_size}", "{seed}"]
+    workload = Command("made", 100, shlex.join([sys.executable, str(SCRIPT), *given, lines, end, *extra]), failed)
+    study = make_study(
+        optimizer="sgd",
+        space={"learning_rate": {"choices": [0.5]}},
+        workload={"_target_": "workloads.command.Command", **{k: getattr(workload, k) for k in ("name", "command")}}
+        | {"train_examples": 100},
+        goal=Goal("val/loss", 0.3),
+        stopping=stopping,
+        budget=replace(make_study().budget, steps=STEPS),
+        arithmetic=COMMAND,
+    )
+    desk = Desk([study.trial(0, {"learning_rate": 0.5})])
+    desk.limit = limit
+    [curve] = train(study, workload, desk, Place(folder, {}))
+    measured = Measured(curve.steps, curve.errors["val/loss"], curve.first_bad_step)
+    return curve, outcome(study.rule._replace(stopping="goal"), measured, None)
+
+
+CSV = "step,val/loss\n10,0.9\n20,0.5\n30,0.4\n40,0.35\n"
+ENDS = {
+    "to the end of its budget": (CSV, "", "", 40, None, COMPLETE),
+    "JSON lines": ('{"step": 20, "val/loss": 0.5}\n{"step": 40.0, "val/loss": 0.4}\n', "", "", 40, None, COMPLETE),
+    "without a last line break": (CSV[:-1], "", "", 40, None, COMPLETE),
+    "no line in the last steps": ("step,val/loss\n15,0.9\n30,0.5\n", "", "", 40, None, COMPLETE),
+    "the goal stops it": ("step,val/loss\n10,0.9\n20,0.2\n30,0.1\n", "waits", "goal", 20, 20, COMPLETE),
+    "the goal at step 0 does not": ("step,val/loss\n0,0.2\n20,0.9\n40,0.9\n", "", "", 40, None, COMPLETE),
+    "NaN stops it": ("step,val/loss\n10,0.9\n20,nan\n", "waits", "diverged", 20, None, INFEASIBLE),
+    "an infinity in JSON": ('{"step": 9, "train/loss": Infinity}\n', "waits", "diverged", 9, None, INFEASIBLE),
+    "the goal before NaN": ("step,val/loss\n10,0.2\n20,nan\n", "waits", "goal", 10, 10, COMPLETE),
+    "beyond its budget": ("step,val/loss\n40,0.5\n50,0.1\n", "waits", "goal", 40, None, COMPLETE),
+}
+
+
+@pytest.mark.parametrize(("lines", "end", "stopped", "last", "reached", "status"), ENDS.values(), ids=ENDS)
+def test_metrics_decide_how_a_trial_ends(make_study, tmp_path, lines, end, stopped, last, reached, status):
+    curve, ended = run(make_study, tmp_path, lines, end)
+    assert (ended.status, ended.end, ended.steps_to_goal) == (status, last, reached)
+    assert curve.command["stopped"] == stopped
+    assert (curve.command["status"] == 0) == (stopped == "")
+
+
+def test_a_limit_that_falls_stops_it(make_study, tmp_path):
+    curve, _ = run(make_study, tmp_path, "step,val/loss\n10,0.9\n20,0.8\n", "waits", limit=20)
+    assert (curve.command["stopped"], curve.steps.tolist()) == ("limit", [10, 20])
+
+
+def test_a_limit_waits_for_the_goals_metric_of_its_step(make_study, tmp_path):
+    lines = '{"step": 20, "train/loss": 1}\n{"step": 20, "val/loss": 0.2}\n'
+    curve, ended = run(make_study, tmp_path, lines, limit=20)
+    assert ended.steps_to_goal == 20
+    assert curve.errors["train/loss"].tolist() == [1.0]
+
+
+def test_with_stopping_budget_the_goal_stops_nothing(make_study, tmp_path):
+    curve, _ = run(make_study, tmp_path, "step,val/loss\n10,0.1\n40,0.5\n", stopping="budget")
+    assert (curve.command["stopped"], curve.steps.tolist()) == ("", [10, 40])
+
+
+FAILS = {
+    "a crash": (CSV[:21], "crash", r"ended with exit status 3\. Its last lines are:\nmade 40 steps\nthe data are gone"),
+    "a crash in the middle of a line": (CSV[:18], "crash", "exit status 3"),
+    "a signal": (CSV[:21], "killed", "was ended by SIGKILL"),
+    "too few steps": ("step,val/loss\n10,0.9\n20,0.5\n", "", "after step 20 of .*/metrics, before its budget of 40"),
+    "no line at all": ("", "", "after step 0"),
+    "no goal in CSV": ("step,loss\n", "waits", "line 1 .* header of a CSV file with step and val/loss, but got 'step,"),
+    "no goal in JSON": ('{"step": 40, "loss": 1}\n', "", "must have val/loss, the goal's metric, but has only step and loss"),
+    "no step": ('{"val/loss": 1}\n', "waits", "line 1 of .* must have a step"),
+    "half a step": ("step,val/loss\n1.5,1\n", "waits", "line 2 of .* must have a step, .* but got '1.5,1'"),
+    "too few cells": ("step,val/loss\n1\n", "waits", "line 2 of .* must have 2 cells"),
+    "no JSON": ('{"step": 1, "val/loss": 1}\nstep 2\n', "waits", "line 2 of .* must be a JSON object"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("lines", "end", "said"), FAILS.values(), ids=FAILS)
+def test_what_goes_wrong_is_told(make_study, tmp_path, lines, end, said):
+    with pytest.raises(Failed, match=said):
+        run(make_study, tmp_path, lines, end)
+
+
+def test_a_crash_may_count_as_infeasible_and_is_kept(make_study, tmp_path):
+    curve, ended = run(make_study, tmp_path, CSV[:21], "crash", failed="infeasible")
+    assert (ended.status, curve.first_bad_step, curve.steps.tolist()) == (INFEASIBLE, 11, [10])
+    assert curve.command == {"status": 3, "stopped": "", "output": "made 40 steps\nthe data are gone"}
+
+
+def test_a_program_that_is_not_there(make_study, tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "executable", "no-such-python")
+    with pytest.raises(Failed, match=r"cannot be started: .*no-such-python"):
+        run(make_study, tmp_path, CSV)
+
+
+def test_a_command_that_ignores_sigterm_is_killed(make_study, tmp_path, monkeypatch):
+    monkeypatch.setattr(process, "GRACE", 0.2)
+    curve, _ = run(make_study, tmp_path, "step,val/loss\n10,0.2\n", "deaf")
+    assert (curve.command["stopped"], curve.command["status"]) == ("goal", -9)
+
+
+def test_what_a_command_started_ends_with_it(tmp_path):
+    words = ["sh", "-c", "sleep 60 & echo $!; sleep 0.05"]
+    with process.Process(words, tmp_path / "output", {"PATH": "/usr/bin:/bin"}) as command:
+        while command.poll() is None:
+            time.sleep(0.01)
+        left = {int(command.last_output())}
+        assert alive(left)
+    for _ in range(100):
+        if not alive(left):
+            break
+        time.sleep(0.01)
+    assert not alive(left)
+
+
+@pytest.mark.parametrize(("keeps", "steps"), [(False, [40]), (True, [10, 20, 40])], ids=["from the start", "goes on"])
+def test_a_trial_that_was_interrupted_begins_again_or_goes_on(make_study, tmp_path, keeps, steps):
+    trial = tmp_path / "commands/000000"
+    trial.mkdir(parents=True)
+    (trial / "metrics").write_text("step,val/loss\n10,0.9\n20,0.8\n30,0.7\n40,0")
+    lines = "step,val/loss\n" + ("20,0.7\n40,0.5\n" if keeps else "40,0.5\n")
+    curve, _ = run(make_study, tmp_path, lines, extra=["{folder}"] if keeps else [])
+    assert curve.steps.tolist() == steps
+    assert curve.errors["val/loss"][-1] == 0.5
