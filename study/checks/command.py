@@ -43,8 +43,8 @@ def _check_placeholders(study: Study, command: Command) -> None:
     for name in command.hyperparameters:
         if name not in passed.values():
             raise UsageError(
-                f"workload.command has the placeholder {{{name}}}, which search.space does not have: choose an optimizer "
-                f"with it, or give search.space.{name}=VALUE{suggest(name, [*passed.values(), *GIVEN, ALL])}"
+                f"workload.command has the placeholder {{{name}}}, which search.space lacks: choose an optimizer with "
+                f"it, or give search.space.{name}=VALUE{suggest(name, [*passed.values(), *GIVEN, ALL])}"
             )
     if ALL in command.placeholders:
         return

@@ -5,49 +5,54 @@ import pytest
 from study import whole_sweep
 from study.errors import UsageError
 
+ASKED = ["workload=command", "optimizer=sgd", "workload.train_examples=100", "goal=val/loss < 0.3", "batch_size=4"]
 NEEDED = "python train.py {batch_size} {steps} {seed} {log}"
-REFUSED = {
-    "no seed": (["workload.command=python {batch_size} {steps} {log}"], r"must pass \{seed\} \(the seed of init"),
-    "an open quote": ([f"workload.command=\"{NEEDED} '\""], "cannot be split into words: No closing quotation"),
-    "a brace alone": ([f"workload.command={NEEDED} {{"], r"has '\{': .*write \{\{ and \}\} for braces"),
-    "a place without a name": ([f"workload.command={NEEDED} {{}}"], "has the placeholder {}, but a placeholder is a name"),
-    "an unknown placeholder": ([f"workload.command={NEEDED} {{learning_rat}}"], "did you mean 'learning_rate'"),
-    "one that sgd lacks": (
-        [f"workload.command={NEEDED} {{learning_rate}} {{momentum}}"],
-        r"\{momentum\}, which search.space does not have: choose an optimizer with it, or give search.space.momentum=",
+COMMANDS = {
+    "no seed": ("python {batch_size} {steps} {log}", r"must pass \{seed\} \(the seed of initialisation"),
+    "an open quote": (f'{NEEDED} "', "cannot be split into words: No closing quotation"),
+    "a brace alone": (f"{NEEDED} {{", r"has '\{': .*write \{\{ and \}\} for braces"),
+    "no name": (f"{NEEDED} {{}}", "has the placeholder {}, but a placeholder is a name"),
+    "unknown": (f"{NEEDED} {{learning_rat}}", "did you mean 'learning_rate'"),
+    "of another optimizer": (
+        f"{NEEDED} {{learning_rate}} {{momentum}}",
+        r"\{momentum\}, which search.space lacks: choose an optimizer with it, or give search.space.momentum=VALUE",
     ),
-    "one that is not passed": ([f"workload.command={NEEDED}"], "search.space.learning_rate is tuned, but .* has no"),
-    "several words in one": (
-        [f"workload.command={NEEDED} {{hyperparameters}}x"],
-        "stands for several words",
-    ),
-    "a schedule that is not passed": (
-        [f"workload.command={NEEDED} {{learning_rate}} {{learning_rate_decay_fraction}} {{end_learning_rate_factor}}"]
-        + ["search.space.schedule=[linear_decay,cosine]"],
-        r"search.space.schedule is tuned, but .* has no \{schedule\}",
-    ),
-    "parameters of some schedules": (
-        [f"workload.command={NEEDED} {{learning_rate}} {{schedule}}", "search.space.schedule=[constant,cosine]"],
-        r"only some schedules .* take end_learning_rate_factor and learning_rate_decay_fraction; pass \{hyperparameters\}",
-    ),
-    "no such program": (["workload.command=no-such {batch_size} {steps} {seed} {log} {learning_rate}"], "no such program"),
-    "no such answer": ([f"workload.command={NEEDED} {{learning_rate}}", "workload.failed=no"], "unknown workload.failed"),
-    "lanes": ([f"workload.command={NEEDED} {{learning_rate}}", "engine=lanes"], "engine=lanes is for models that this"),
-    "precision": ([f"workload.command={NEEDED} {{learning_rate}}", "precision=bf16"], "let the script choose its prec"),
-    "devices": ([f"workload.command={NEEDED} {{learning_rate}}", "engine.devices=2"], "engine.devices=2 .* torchrun"),
-}  # fmt: skip
+    "not passed": (NEEDED, r"search.space.learning_rate is tuned, but .* has no \{learning_rate\}"),
+    "several words in one": (f"{NEEDED} {{hyperparameters}}x", "stands for several words"),
+    "no such program": ("no-such {batch_size} {steps} {seed} {log} {learning_rate}", "no such program; give its path"),
+}
+SETTINGS = {
+    "search.space.schedule=[linear_decay,cosine]": r"is tuned, but workload.command has no \{",
+    "search.space.schedule=[constant,cosine]": r"only some schedules .* take .*; pass \{hyperparameters\}",
+    "workload.failed=no": "unknown workload.failed 'no'",
+    "engine=lanes": "engine=lanes is for models that this program trains, but command trains by a command",
+    "engine.devices=2": "engine.devices=2 is for models .* torchrun",
+    "precision=bf16": "precision is for models .* let the script choose",
+    "evaluation.examples=10": "evaluation.examples is for models",
+    "optimizer.no_decay=[bias]": "let the script choose what decays",
+}
 
 
-@pytest.mark.parametrize(("overrides", "said"), REFUSED.values(), ids=REFUSED)
-def test_what_no_command_can_be_is_refused(tmp_path, overrides, said):
-    asked = ["workload=command", "optimizer=sgd", "workload.train_examples=100", "goal=val/loss < 0.3", "batch_size=4"]
+def refused(folder, said, command, *overrides):
+    asked = [*ASKED, f"workload.command='{command}'", f"results={folder / 'results'}", *overrides]
     with pytest.raises(UsageError, match=said):
-        whole_sweep.jobs_here([*asked, f"results={tmp_path / 'results'}", *overrides], None)
-    assert not (tmp_path / "results").exists()
+        whole_sweep.jobs_here(asked, None)
+    assert not (folder / "results").exists()
+
+
+@pytest.mark.parametrize(("command", "said"), COMMANDS.values(), ids=COMMANDS)
+def test_what_no_command_can_be_is_refused(tmp_path, command, said):
+    refused(tmp_path, said, command)
+
+
+@pytest.mark.parametrize(("override", "said"), SETTINGS.items())
+def test_settings_that_a_command_ignores_are_refused(tmp_path, override, said):
+    refused(tmp_path, said, f"{NEEDED} {{learning_rate}}", override)
 
 
 def test_fixed_hyperparameters_need_not_be_passed(tmp_path):
-    asked = ["workload=command", "optimizer=adamw", "workload.train_examples=100", "goal=val/loss < 0.3"]
-    asked += [f"workload.command={NEEDED} {{learning_rate}} {{beta1}} {{weight_decay}}", f"results={tmp_path}"]
-    [job], _ = whole_sweep.jobs_here([*asked, "batch_size=4", "search.space.beta1_half_life_examples=100"], None)
+    command = f"{NEEDED} {{learning_rate}} {{beta1}} {{weight_decay}}"
+    half_life = "search.space.beta1_half_life_examples={low: 10, high: 1000, scale: log}"
+    asked = [*ASKED, "optimizer=adamw", half_life, f"workload.command={command}", f"results={tmp_path}"]
+    [job], _ = whole_sweep.jobs_here(asked, None)
     assert job.study.arithmetic == "command"
