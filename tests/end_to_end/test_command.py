@@ -7,6 +7,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 from helpers.processes import alive, children, started, wait_until, workers
+from house import doc_pages
 
 from study import store
 from study.__main__ import main
@@ -97,3 +98,21 @@ def test_an_interrupted_sweep_leaves_no_command_behind(sweep, tmp_path, end):
     process.send_signal(end)
     process.communicate(timeout=30)
     wait_until(lambda: not alive(left | {worker}))
+
+
+@pytest.mark.slow
+def test_the_script_of_the_page_trains(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    page = "docs/guide/own-script.md"
+    Path("train.py").write_text(doc_pages.blocks(page, "python")[0])
+    Path("mine/workload").mkdir(parents=True)
+    Path("mine/workload/my_script.yaml").write_text(doc_pages.blocks(page, "yaml")[0])
+    asked = ["sweep", "--config-dir", "mine", "workload=my_script", "batch_size=32", "search.trials=4"]
+    assert main([*asked, "search.space.learning_rate=[0.1,0.2]", "search.space.momentum=0.9"]) == 0
+    assert pd.read_csv("results/my_script/tables/steps_to_result.csv")["reached"].all()
+
+
+@pytest.mark.slow
+def test_a_local_cluster_job_runs_commands(sweep):
+    assert main([*sweep(), "cluster=local"]) == 0
+    assert all(curve.command for curve in store.load(Path("results/mine/studies/mine/sgd/4")))
