@@ -29,6 +29,8 @@ NEEDED = ("batch_size", "steps", "seed", "log")
 ALL = "hyperparameters"
 """A word `{hyperparameters}` stands for `--NAME=VALUE` of each hyperparameter of the search space."""
 STOP, INFEASIBLE = "stop", "infeasible"
+COMMAND_PATH = f"{__name__}.Command"
+"""The import path of the class, as `_target_` of a configuration."""
 
 
 @dataclass

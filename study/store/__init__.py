@@ -6,6 +6,7 @@ Only this package writes measurements under a results folder:
         study.json              the question; once the study is complete, also the records of its runs
         runs/3f9ac1d2.json      the record of one run: where and how it trained
         trials/000017.parquet   one finished trial; the file exists if and only if the trial is finished
+        commands/000017/        of a trial that is a command: its metrics, its output, and the folder of the script
         checkpoints/000017.pt   the latest checkpoint of an unfinished trial; deleted when the trial finishes
         curves.parquet          all trials in one file, once the study is complete
         rounds/1.json           with `search=refine`: the points of a stage after the scouts, written once

@@ -253,18 +253,18 @@ def _prepared(setting: Setting, rank: Rank | None) -> str:
 
     from study.devices import placement
     from workloads.base import importable
-    from workloads.command import is_command
+    from workloads.command import COMMAND_PATH
 
     importable(setting.import_path)
     targets = [json.loads(arguments)["_target_"] for arguments in setting.data]
-    for target in targets:  # now, because the user may edit the file before the sweep comes to this workload
-        importlib.import_module(target.rpartition(".")[0])
     device = setting.placement.device_of(setting.number if rank is None else rank.local_index)
-    if targets and all(map(is_command, targets)):
-        device = "cpu"  # the GPU is the commands': this process takes nothing of its memory
+    if {*targets} == {COMMAND_PATH}:
+        device = "cpu"  # this process takes no memory of the GPU: the commands need it
     if device != "cpu":
         torch.cuda.set_device(device)
     placement.settle_arithmetic()
+    for target in targets:  # now, because the user may edit the file before the sweep comes to this workload
+        importlib.import_module(target.rpartition(".")[0])
     return device
 
 
