@@ -30,6 +30,7 @@ OWN = "docs/guide/own-optimizer.md"
 ADAPTERS = "docs/guide/adapters.md"
 IMAGES = "docs/guide/images.md"
 TEXT = "docs/guide/language-models.md"
+SCRIPT = "docs/guide/own-script.md"
 COMMANDS = doc_pages.commands()
 PLUGINS = {"slurm": "hydra_plugins.hydra_submitit_launcher", "ray": "hydra_plugins.hydra_ray_launcher"}
 
@@ -37,7 +38,7 @@ PLUGINS = {"slurm": "hydra_plugins.hydra_submitit_launcher", "ray": "hydra_plugi
 @pytest.fixture
 def mine(tmp_path):
     """The folder `mine` with the files that the pages say to create there."""
-    for page in ("README.md", OWN, ADAPTERS, IMAGES, TEXT):
+    for page in ("README.md", OWN, ADAPTERS, IMAGES, TEXT, SCRIPT):
         for name, content in doc_pages.named_blocks(page).items():
             path = tmp_path / "mine" / name
             path.parent.mkdir(parents=True, exist_ok=True)
