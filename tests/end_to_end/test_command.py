@@ -2,6 +2,8 @@
 
 import json
 import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pandas as pd
@@ -114,5 +116,6 @@ def test_the_script_of_the_page_trains(tmp_path, monkeypatch):
 
 @pytest.mark.slow
 def test_a_local_cluster_job_runs_commands(sweep):
-    assert main([*sweep(), "cluster=local"]) == 0
+    done = subprocess.run([sys.executable, "-m", "study", *sweep(), "cluster=local"], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
     assert all(curve.command for curve in store.load(Path("results/mine/studies/mine/sgd/4")))
