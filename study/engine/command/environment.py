@@ -25,6 +25,7 @@ def environment(variables: Mapping[str, str], placement: Placement, number: int)
     """
     threads = str(max(1, cores() // (placement.workers or 1)))
     found = {"OMP_NUM_THREADS": threads, "PYTHONUNBUFFERED": "1", **variables, "PATH": search_path(variables)}
+    found.pop("PYTHONSAFEPATH", None)  # cluster jobs have it, and scripts import what lies beside them
     if placement.device != "cpu":
         gpu = int(placement.device_of(number).partition(":")[2])
         found["CUDA_VISIBLE_DEVICES"] = gpus_apart(gpu + 1, 1)[gpu]
