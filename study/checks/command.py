@@ -61,6 +61,15 @@ def _check_placeholders(study: Study, command: Command) -> None:
             )
 
 
+def check_engine(study: Study, placement: Placement) -> None:
+    """Raise UsageError if a study whose model this program trains is asked to train by a command."""
+    if placement.name == "command":
+        raise UsageError(
+            f"engine=command trains by a command of yours, but {study.name} is a model that this program trains; give "
+            "workload=command workload.command='python train.py ...' (docs/guide/own-script.md)."
+        )
+
+
 def check_program(command: Command) -> None:
     """Raise UsageError if this machine has no program of that name."""
     program = command.words[0]

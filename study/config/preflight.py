@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from analysis.labels import listed
 from study import store
 from study.checks.calling import FEW, calling, in_the_loss
-from study.checks.command import check_command, check_program
+from study.checks.command import check_command, check_engine, check_program
 from study.checks.data import check_fresh_data, check_splits
 from study.checks.functions import check_functions
 from study.checks.model import check_apart, check_evaluation, check_model, first, mixture
@@ -102,6 +102,7 @@ def judge(jobs: Sequence[Job]) -> list[Job]:
 def _command(job: Job) -> Command | None:
     """The job's workload if it is a command, checked; None for other workloads."""
     if job.study.arithmetic != COMMAND:
+        check_engine(job.study, job.placement)
         return None
     try:
         command = cast(Command, build(job.study.workload))

@@ -179,10 +179,10 @@ class SearchConfig:
 @dataclass
 class EngineConfig:
     name: str = key(
-        "train several trials at once when that is faster (`auto`), never (`serial`) or whenever possible (`lanes`). "
-        "Fixed once a study has started, because results differ in the last bits",
+        "train several trials at once when that is faster (`auto`), never (`serial`) or whenever possible (`lanes`); "
+        "or, for workload=command alone, by a command of yours (`command`). Fixed once a study has started, because results differ in the last bits",
         "auto",
-        values="`auto`, `serial`, `lanes`",
+        values="`auto`, `serial`, `lanes`, `command`",
     )
     device: str = key(
         "the device to train on; `auto`: a GPU if there is one", "auto", values="`auto`, `cpu`, `cuda`, `cuda:1`"

@@ -13,7 +13,7 @@ from study.devices.cores import cores
 from study.errors import UsageError
 from workloads.suggest import suggest
 
-ENGINES = ("auto", "serial", "lanes")
+ENGINES = ("auto", "serial", "lanes", "command")
 
 
 @dataclass(frozen=True)
@@ -21,7 +21,7 @@ class Placement:
     """How trials run: as configured, or with the choices of this machine filled in (`settled`).
 
     Attributes:
-        name: `auto`, `serial` or `lanes`.
+        name: `auto`, `serial`, `lanes` or `command`.
         device: such as `cpu` or `cuda:1`; `auto`: a GPU if there is one.
         workers: training processes; None: one per core, or one per GPU. They take the GPUs in turn.
         devices: devices per trial; above 1, a worker is a team with one process per device. None: one, or the

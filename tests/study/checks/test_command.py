@@ -50,6 +50,14 @@ def test_settings_that_a_command_ignores_are_refused(tmp_path, override, said):
     refused(tmp_path, said, f"{NEEDED} {{learning_rate}}", override)
 
 
+def test_the_engine_may_be_named_for_commands_alone(tmp_path):
+    asked = [*ASKED, f"workload.command={NEEDED} {{learning_rate}}", "engine=command", f"results={tmp_path}"]
+    [job], _ = whole_sweep.jobs_here(asked, None)
+    assert job.study.arithmetic == "command"
+    with pytest.raises(UsageError, match="engine=command trains by a command of yours, but mlp_digits is a model"):
+        whole_sweep.jobs_here(["engine=command", f"results={tmp_path}"], None)
+
+
 def test_fixed_hyperparameters_need_not_be_passed(tmp_path):
     command = f"{NEEDED} {{learning_rate}} {{beta1}} {{weight_decay}}"
     half_life = "search.space.beta1_half_life_examples={low: 10, high: 1000, scale: log}"
