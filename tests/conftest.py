@@ -23,8 +23,8 @@ from study.user_code import faults
 
 pytest_plugins = ["helpers.made_data", "helpers.made_workload"]
 
-# No deadline: test machines are busy. 30 examples (default 100) help to keep the default tests under four minutes.
-settings.register_profile("study", deadline=None, max_examples=30)
+# No deadline: test machines are busy. 20 examples (default 100) help to keep the default tests under four minutes.
+settings.register_profile("study", deadline=None, max_examples=20)
 settings.load_profile("study")
 
 SPACE = {

@@ -180,7 +180,8 @@ class SearchConfig:
 class EngineConfig:
     name: str = key(
         "train several trials at once when that is faster (`auto`), never (`serial`) or whenever possible (`lanes`); "
-        "or, for workload=command alone, by a command of yours (`command`). Fixed once a study has started, because results differ in the last bits",
+        "or, for workload=command alone, by a command of yours (`command`). "
+        "Fixed once a study has started, because results differ in the last bits",
         "auto",
         values="`auto`, `serial`, `lanes`, `command`",
     )

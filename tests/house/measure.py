@@ -99,6 +99,14 @@ def folders(root: Path, top: Iterable[str]) -> dict[str, int]:
     return Counter(file.rsplit("/", 1)[0] for file in python_files(root, top) if (root / file).stat().st_size)
 
 
+def by_folder(files: Iterable[str]) -> dict[str, list[str]]:
+    """Folder -> its files. A test for each folder is quick to collect, where one for each file would not be."""
+    found: dict[str, list[str]] = {}
+    for file in files:
+        found.setdefault(str(Path(file).parent), []).append(file)
+    return found
+
+
 def main(root: Path, say: Callable[[str], None] = print) -> None:
     files, arrows = python_files(root), file_arrows(root)
     for kind, names, drawn in (("files", {*files}, arrows), ("boxes", {*map(box, files)}, box_arrows(arrows))):

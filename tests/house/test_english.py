@@ -11,6 +11,7 @@ import tokenize
 from pathlib import Path
 
 import pytest
+from house.measure import by_folder
 
 ROOT = Path(__file__).parents[2]
 OLD = {
@@ -91,6 +92,7 @@ def test_old_words_are_found_in_prose_alone():
     assert old_words("some 30 trials", is_python=False) == ["line 1: 'some 30' -> about"]
 
 
-@pytest.mark.parametrize("file", FILES)
-def test_plain_english(file):
-    assert not old_words((ROOT / file).read_text(), file.endswith(".py")), f"{file}: rewrite the sentences"
+@pytest.mark.parametrize("files", by_folder(FILES).values(), ids=by_folder(FILES))
+def test_plain_english(files):
+    found = [f"{file}, {word}" for file in files for word in old_words((ROOT / file).read_text(), file.endswith(".py"))]
+    assert not found, "rewrite the sentences"

@@ -7,7 +7,7 @@ import tomllib
 from pathlib import Path
 
 import pytest
-from house.measure import ROOMS, box, box_arrows, file_arrows, floors, imports, main, python_files
+from house.measure import ROOMS, box, box_arrows, by_folder, file_arrows, floors, imports, main, python_files
 
 ROOT = Path(__file__).parents[2]
 FILES = python_files(ROOT)
@@ -98,16 +98,19 @@ def test_the_rooms_are_there():
         assert (ROOT / place).exists() or (ROOT / f"{place}.py").exists(), f"a rule names {place}, which is gone"
 
 
-@pytest.mark.parametrize("file", FILES)
-def test_each_file_imports_only_what_its_room_may_know(file):
-    found = imports(ROOT / file)
-    for module, places in KNOWN_TO.items():
-        assert within(file, places, "/") or not {name for name in found if within(name, [module], ".")}, module
-    reads_results = ["study/__main__.py", "study/commands", "study/library", "study/observers/live_page.py"]
-    if within(file, ["study"], "/") and not within(file, reads_results, "/"):
-        ours = {name for name in found if name.startswith("analysis.")}
-        assert not {name for name in ours if not within(name, OF_ANALYSIS, ".")}
-    assert {name.split(".")[0] for name in found} <= {*ROOMS, *DECLARED, *sys.stdlib_module_names}
+@pytest.mark.parametrize("files", by_folder(FILES).values(), ids=by_folder(FILES))
+def test_each_file_imports_only_what_its_room_may_know(files):
+    for file in files:
+        found = imports(ROOT / file)
+        for module, places in KNOWN_TO.items():
+            known = within(file, places, "/") or not {name for name in found if within(name, [module], ".")}
+            assert known, f"{file} must not import {module}"
+        reads_results = ["study/__main__.py", "study/commands", "study/library", "study/observers/live_page.py"]
+        if within(file, ["study"], "/") and not within(file, reads_results, "/"):
+            ours = {name for name in found if name.startswith("analysis.") and not within(name, OF_ANALYSIS, ".")}
+            assert not ours, f"{file} must not import {ours}"
+        others = {name.split(".")[0] for name in found} - {*ROOMS, *DECLARED, *sys.stdlib_module_names}
+        assert not others, f"{file} imports {others}, which pyproject.toml does not name"
 
 
 def test_rooms_form_a_straight_line():

@@ -3,7 +3,17 @@
 from pathlib import Path
 
 import pytest
-from house.measure import MOST_FILES, MOST_FUNCTION, MOST_LINES, ROOMS, folders, lines, long_functions, python_files
+from house.measure import (
+    MOST_FILES,
+    MOST_FUNCTION,
+    MOST_LINES,
+    ROOMS,
+    by_folder,
+    folders,
+    lines,
+    long_functions,
+    python_files,
+)
 
 ROOT = Path(__file__).parents[2]
 TOPS = (*ROOMS, "benchmarks", "tests")
@@ -15,11 +25,12 @@ def test_folders(folder, count):
     assert count <= MOST_FILES, f"{folder} has {count} Python files; split it into folders of at most {MOST_FILES}"
 
 
-@pytest.mark.parametrize("file", FILES)
-def test_files_and_functions(file):
-    size = lines(ROOT, file)
-    assert size <= MOST_LINES, f"{file} has {size} lines; split it into files of at most {MOST_LINES}"
-    assert not long_functions(ROOT, file), f"split functions of more than {MOST_FUNCTION} lines"
+@pytest.mark.parametrize("files", by_folder(FILES).values(), ids=by_folder(FILES))
+def test_files_and_functions(files):
+    long = {file: size for file in files if (size := lines(ROOT, file)) > MOST_LINES}
+    assert not long, f"split files of more than {MOST_LINES} lines: {long}"
+    functions = [(file, *function) for file in files for function in long_functions(ROOT, file)]
+    assert not functions, f"split functions of more than {MOST_FUNCTION} lines"
 
 
 def test_the_readme_is_one_page():

@@ -53,6 +53,7 @@ def test_the_tuned_runs_are_measured_reported_and_read_again(swept, says, monkey
     assert "gradients of examples to retrain" not in says("noise", swept, *FEW)
 
 
+@pytest.mark.slow
 def test_an_interrupted_run_goes_on_with_the_missing_points(swept, says, monkeypatch):
     asked = ["noise", swept, "--batch-size", 64, "--optimizer", "momentum", "--examples", 96, "--points", 3]
     steps, real = [], measure.measured

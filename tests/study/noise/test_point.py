@@ -94,6 +94,7 @@ def test_the_interval_holds_the_exact_noise_scale(optimizer, batch_size, steps, 
         assert each.low > exact(run, form) / 4
 
 
+@pytest.mark.slow
 def test_intervals_hold_it_in_nineteen_of_twenty_runs(make_study):
     held: dict = {}
     for seed in range(40):
