@@ -1,11 +1,11 @@
 """Convolutions of lanes of every kind, and what float64 finds for them."""
 
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
 
+from study.engine.fused.convolution import operations
 from study.engine.fused.convolution.shapes import by_pixels
 
 
@@ -77,18 +77,17 @@ def assert_exact(
     images: Tensor,
     filters: Tensor,
     bias: Tensor | None,
-    ours: Any,
     rounding: float,
 ) -> None:
-    """`ours` has the three operations of `study.engine.fused.convolution.operations`; they find what float64 finds."""
+    """The operations find what float64 finds."""
     outputs, slopes, gradients = expected(case, images, filters, bias)
     stride, padding = list(case.stride), list(case.padding)
     x = by_pixels(images)
-    assert apart(ours.filtered(x, filters, bias, stride, padding), outputs) < rounding
+    assert apart(operations.filtered(x, filters, bias, stride, padding), outputs) < rounding
     slope = by_pixels(slopes.to(images.device))
     if not case.shared:
-        assert apart(ours.spread(slope, filters, list(case.size), stride, padding), gradients[0]) < rounding
-    rows = ours.differentiated(x, slope, list(case.kernel), stride, padding, case.biased)
+        assert apart(operations.spread(slope, filters, list(case.size), stride, padding), gradients[0]) < rounding
+    rows = operations.differentiated(x, slope, list(case.kernel), stride, padding, case.biased)
     count = case.c * case.kernel[0] * case.kernel[1]
     of_filters = rows[:, :count].unflatten(1, (*case.kernel, case.c)).permute(0, 4, 3, 1, 2)
     assert apart(of_filters, gradients[1]) < rounding

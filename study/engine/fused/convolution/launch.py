@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from study.engine.fused.convolution import kernels
-from study.engine.fused.convolution.shapes import Sizes, new, results_size
+from study.engine.fused.convolution.shapes import Sizes
 
 BLOCKS = {True: (256, 8), False: (128, 4)}
 """Whether a lane has MANY_PIXELS -> (pixels in a block of a product, warps that compute it)."""
@@ -27,18 +27,21 @@ PARTS, LEAST_SHARE, MOST_SHARE = 8, 512, 4096
 kernel is compiled for each of these numbers."""
 
 
-def filtered(images: Tensor, weight: Tensor, bias: Tensor | None, stride: Sizes, padding: Sizes) -> Tensor:
-    """As `operations.filtered`."""
-    found = new(images, len(weight), images.shape[1], weight.shape[1], *results_size(images, weight, stride, padding))
+def filtered(
+    found: Tensor, images: Tensor, weight: Tensor, bias: Tensor | None, stride: Sizes, padding: Sizes
+) -> Tensor:
+    """Fill `found` as `operations.filtered` does, and return it."""
     _filtered(images, weight.permute(0, 3, 4, 2, 1).contiguous(), bias, found, padding, stride, (0, 0), (1, 1))
     return found
 
 
-def spread(slopes: Tensor, weight: Tensor, size: Sizes, stride: Sizes, padding: Sizes) -> Tensor:
-    """As `operations.spread`. Every `stride`-th row and column of the images takes part in a convolution with the same
-    pixels of the kernel: there is one launch for each of their first places."""
-    found = new(slopes, len(weight), slopes.shape[1], weight.shape[2], *size)
-    kernel = weight.shape[-2:]
+def spread(found: Tensor, slopes: Tensor, weight: Tensor, stride: Sizes, padding: Sizes) -> Tensor:
+    """Fill `found` as `operations.spread` does, and return it.
+
+    Every `stride`-th row and column of the images takes part in a convolution with the same pixels of the kernel: there
+    is one launch for each of their first places.
+    """
+    size, kernel = found.shape[-2:], weight.shape[-2:]
     turned = weight.flip(3, 4).permute(0, 3, 4, 1, 2)
     if any(step > length for step, length in zip(stride, kernel, strict=True)):
         found.zero_()  # some places take part in none

@@ -28,7 +28,7 @@ def filtered(images: Tensor, weight: Tensor, bias: Tensor | None, stride: list[i
     """Each lane's images convolved with its filters [l, O, C, height, width] and biases [l, O]."""
     found = _results(images, weight, bias, stride, padding)
     if (launch := _launch(images, found)) is not None:
-        return launch.filtered(images, weight, bias, stride, padding)
+        return launch.filtered(found, images, weight, bias, stride, padding)
     lanes = len(weight)
     given = _grouped(images, lanes), weight.flatten(0, 1), None if bias is None else bias.flatten()
     results = functional.conv2d(*given, stride, padding, groups=lanes)
@@ -45,7 +45,7 @@ def spread(slopes: Tensor, weight: Tensor, size: list[int], stride: list[int], p
     """The gradient of images [l, N, C, *size] from that of the results of `filtered` [l, N, O, ...]."""
     found = _spread(slopes, weight, size, stride, padding)
     if (launch := _launch(slopes, found)) is not None:
-        return launch.spread(slopes, weight, size, stride, padding)
+        return launch.spread(found, slopes, weight, stride, padding)
     lanes = len(weight)
     given = _grouped(slopes, lanes), _grouped(found, lanes), weight.flatten(0, 1)
     gradient, _, _ = _backward(*given, stride, padding, [True, False, False])
