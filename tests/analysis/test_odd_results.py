@@ -8,7 +8,6 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 import pytest
-from helpers.fused import partly
 
 from analysis.advice import splits
 from analysis.counting import RECORDED, Goal, Measured
@@ -51,7 +50,8 @@ def test_a_sweep_of_which_no_trial_has_ended(sweep):
         read([folder])
 
 
-@pytest.mark.parametrize("trial", partly(["bad", None], 2))
+@pytest.mark.slow
+@pytest.mark.parametrize("trial", ["bad", None])
 def test_a_batch_size_at_which_nothing_worked_stays(sweep, trial):
     folder = sweep({8: [400] * 4, 64: [trial] * 4})
     build([folder], folder)

@@ -34,7 +34,7 @@ def asked(make_study):
 
 
 SELDOM = {
-    **dict.fromkeys(("transformer", "rotary", "untied"), pytest.mark.slow),
+    **dict.fromkeys(("transformer", "rotary", "untied", "padded"), pytest.mark.slow),
     "padded lstm": pytest.mark.release,  # as "lstm" and "padded" together
 }
 

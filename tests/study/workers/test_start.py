@@ -61,6 +61,7 @@ print(calls, torch.cuda.is_initialized(), "study.engine.train" in sys.modules)
 NAMES = ["is_available", "device_count", "init", "_lazy_init", "current_device", "get_device_properties", "set_device"]
 
 
+@pytest.mark.slow
 def test_the_server_asks_nothing_of_cuda():
     """Even the question whether there is a GPU starts CUDA's driver, which no fork can use any more."""
     program = TOUCHING.format(names=NAMES)
