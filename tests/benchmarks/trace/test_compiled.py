@@ -42,8 +42,11 @@ def test_kernels_of_groups(name):
     assert [(kernel.kind, kernel.read, kernel.written, kernel.flop) for kernel in found] == expected
 
 
-@pytest.mark.parametrize(("model", "batch_size"), [("resnet8", 128), ("cnn", 2)])
-def test_the_compiled_update_reads_and_writes_less(model, batch_size):
+@pytest.mark.parametrize(
+    ("model", "batch_size", "element_wise"), [("resnet8", 128, 0), ("cnn", 2, 2 * 2 * 1024 * 3136)]
+)
+def test_the_compiled_update_reads_and_writes_less(model, batch_size, element_wise):
+    """`element_wise`: FLOP of products that are written out (`study.engine.fused.rewritten`)."""
     if torch.__version__.split(".")[:2] != RECORDED["versions"]["torch"].split(".")[:2]:
         pytest.skip("recorded with another version of torch")
     from benchmarks.trace.compiled import compiled
@@ -57,6 +60,6 @@ def test_the_compiled_update_reads_and_writes_less(model, batch_size):
         for how in ("vmap", "vmap compiled")
     )
     found = compiled(model, batch_size, "momentum").row()
-    assert found["flop"] == today["flop"]
+    assert found["flop"] == today["flop"] - element_wise
     assert found["bytes"] <= 1.01 * recorded["bytes"] < today["bytes"]
     assert found["kernels"] <= recorded["kernels"] < today["kernels"]
