@@ -102,6 +102,12 @@ class JobsFailed(Failed):
     """Jobs ended before their studies were complete; the message names them with the last lines of their logs."""
 
 
+def check(cluster: Cluster) -> None:
+    """Raise UsageError if jobs cannot be submitted from this machine."""
+    if cluster.kind == "slurm":
+        slurm.check()
+
+
 @contextmanager
 def launched(
     jobs: Sequence[Job], cluster: Cluster, config_dir: Path | None, command: str
@@ -115,8 +121,7 @@ def launched(
     Raises:
         UsageError: the cluster cannot be reached, or refuses the jobs.
     """
-    if cluster.kind == "slurm":
-        slurm.check()
+    check(cluster)
     if cluster.kind == "ray":
         ray = _ray(cluster.launcher["ray"]["init"])
     folder = jobs[0].results.absolute() / job_process.FOLDER / cluster.kind

@@ -71,6 +71,8 @@ def run(options: argparse.Namespace, console: Console, shows: bool = True) -> li
     where = launch.chosen(options.overrides, options.config_dir)
     jobs, missing = launch.jobs_for(options.overrides, options.config_dir, where, options.mix)
     until.check(jobs)
+    if missing:
+        launch.check(where)
     said = power.sentences(jobs) if missing else []
     first, overrides = jobs, list(options.overrides)
     imports = vars(options).get("imports") or options.config_dir
