@@ -2,7 +2,6 @@
 
     python -m benchmarks.engine [--json FILE] [--models softmax,mlp] [--batch-sizes 2,8] [--optimizer adam] [--rounds 3]
         [--device cpu] [--precision tf32] [--seconds 0.3] [--made-up-data]
-    python -m benchmarks.engine --paper
 
 A   `DataLoader` + `nn.Module` + a library's optimizer (default: momentum), one trial at a time, with torch's defaults:
     all threads of a CPU; on a GPU, TF32 in convolutions. Language models draw windows of 64 tokens as nanoGPT does
@@ -13,8 +12,7 @@ C   this engine through its public interface: `Workers` train a study proposed b
 Rounds run A, B, C, A, B, C, ...; each figure is the median over rounds. B and C are both timed until the slower core
 has finished its steps, so neither is credited with what a faster core could do meanwhile. The peak is that of an fp32
 matrix product in as many processes as B has. All models and batch sizes take about 45 minutes on two cores.
-`--precision` is that of B and C. `--seconds` shortens all measurements. `--paper` measures ResNet-8 at the thirteen
-batch sizes of the paper and adds up the hours that 100 trials at full budget take at each.
+`--precision` is that of B and C. `--seconds` shortens all measurements.
 `--made-up-data` replaces the data sets by random numbers of the same shape, which take the same time, for machines that
 lack the data.
 """
@@ -343,10 +341,7 @@ def main() -> None:
         "--seconds", type=float, default=1.0, help="of a measurement of A; B and C take 5 times as many"
     )
     parser.add_argument("--made-up-data", action="store_true")
-    parser.add_argument("--paper", action="store_true")
     chosen = parser.parse_args()
-    if chosen.paper:
-        chosen.models, chosen.batch_sizes = "resnet8", ",".join(map(str, paper_updates()))
     device = one_device(chosen.device)
     torch.set_num_threads(1)
     rows = []
@@ -364,9 +359,6 @@ def main() -> None:
                 f"{row['c_over_a']:7.2f} {row['c_over_b']:7.2f} {row['share_of_peak']:9.1%}",
                 flush=True,
             )
-    if chosen.paper:
-        hours = sum(updates / row["c"] for updates, row in zip(paper_updates().values(), rows, strict=True)) / 3600
-        print(f"100 trials at full budget at each of these batch sizes: {hours:,.2f} h")
     if chosen.json:
         gpu = None if device == "cpu" else torch.cuda.get_device_name(device)
         machine = {"processor": _processor(), "gpu": gpu, "torch": torch.__version__, "platform": platform.platform()}

@@ -5,7 +5,7 @@
 For each layer of ResNet-8 and of the Simple CNN, and for the convolution, the gradient of its images and that of its
 filters: our Triton kernel (`study.engine.fused.convolution`), cuDNN's convolution of groups in the same layout, and
 images and results read and written once at 3 TB/s. Beside them, our largest error against float64. To tune the sizes of
-blocks in `launch`, change them and run this again: on an H100 it takes about ten seconds.
+blocks in `launch`, change them and run this again.
 """
 
 from __future__ import annotations
