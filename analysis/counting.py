@@ -191,8 +191,8 @@ def best_trials(outcomes: Sequence[Outcome], trials: Sequence[Measured]) -> list
     return [position for _, position in sorted([*reached, *missed])[:BEST]]
 
 
-def evaluation_grid(train_steps: int, first: float, ratio: float) -> list[int]:
-    """The steps at which a trial is evaluated, increasing up to the budget of `train_steps`.
+def evaluation_grid(train_steps: int, first: float, ratio: float, end: int | None = None) -> list[int]:
+    """The steps at which a trial is evaluated, increasing up to the budget of `train_steps`, or up to `end` if given.
 
     Arguments:
         first: the first step as a share of the budget.
@@ -200,13 +200,16 @@ def evaluation_grid(train_steps: int, first: float, ratio: float) -> list[int]:
 
     >>> evaluation_grid(100, first=0.1, ratio=1.5)
     [10, 15, 22, 34, 51, 76, 100]
+    >>> evaluation_grid(100, first=0.1, ratio=1.5, end=40)
+    [10, 15, 22, 34, 40]
     """
+    last = train_steps if end is None else end
     steps = []
     step = max(1.0, first * train_steps)
-    while round(step) < train_steps:
+    while round(step) < last:
         steps.append(round(step))
         step = max(step * ratio, round(step) + 1)
-    return [*steps, train_steps]
+    return [*steps, last]
 
 
 def outcomes(rule: Rule, trials: Mapping[int, Measured]) -> dict[int, Outcome]:

@@ -173,7 +173,7 @@ class StudyData:
         if stopping == RECORDED:
             return Rule(stopping, goal.threshold, ())
         evaluation = self.question["evaluation"]
-        grid = counting.evaluation_grid(self.train_steps, evaluation["first"], evaluation["ratio"])
+        grid = counting.evaluation_grid(self.train_steps, evaluation["first"], evaluation["ratio"], self.branch.certify)
         ends = stages.ends(self.question["search"], self.question["race_over"])
         return Rule(stopping, goal.threshold, grid, self.question["race_factor"], ends)
 

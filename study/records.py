@@ -108,6 +108,11 @@ class Study:
             )
         at_least("race_factor", self.race_factor, 1)
         self._check_budget()
+        if self.branch.certify is not None and not 1 <= self.branch.certify <= self.train_steps:
+            raise ValueError(
+                f"a certificate is tested at a step from 1 to the budget of {self.train_steps:,}, but got "
+                f"{self.branch.certify:,}."
+            )
         if counting.STOPPING[self.stopping].ends_at_goal and not self.goal.metric.startswith("val/"):
             raise ValueError(
                 f"stopping at the goal needs a metric measured at every evaluation, val/..., but got "
@@ -236,9 +241,14 @@ class Study:
         return max(1, round(self.branch.budget * steps))
 
     @property
+    def last_step(self) -> int:
+        """The step at which a trial ends that no stopping rule ends before: the budget, or that of a certificate."""
+        return self.branch.certify or self.train_steps
+
+    @property
     def evaluation_steps(self) -> tuple[int, ...]:
         """The steps at which every trial is evaluated."""
-        return _grid(self.evaluation, self.train_steps)
+        return _grid(self.evaluation, self.train_steps, self.branch.certify)
 
     @property
     def rule(self) -> Rule:
@@ -293,6 +303,8 @@ class Study:
             if not plain[record][name]:
                 del plain[record][name]
         branch = self.branch._asdict() | {"widened": list(self.branch.widened)}
+        if branch["certify"] is None:
+            del branch["certify"]
         alike = {"workload": dict(self.workload), "search": search, "branch": branch}
         alike["optimizer_arguments"] = dict(self.optimizer_arguments)
         return plain | alike | {"train_steps": self.train_steps}
@@ -311,9 +323,9 @@ class Study:
 
 
 @lru_cache(maxsize=64)
-def _grid(evaluation: Evaluation, train_steps: int) -> tuple[int, ...]:
+def _grid(evaluation: Evaluation, train_steps: int, end: int | None) -> tuple[int, ...]:
     """The grid of `Study.evaluation_steps`, which tuners and engines read at every evaluation."""
-    return tuple(evaluation.grid(train_steps))
+    return tuple(evaluation.grid(train_steps, end))
 
 
 @dataclass(frozen=True)

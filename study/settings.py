@@ -130,9 +130,9 @@ class Evaluation:
         if self.examples is not None:
             at_least("evaluation.examples", self.examples, 1)
 
-    def grid(self, train_steps: int) -> list[int]:
-        """Increasing steps, the last of them `train_steps`."""
-        return evaluation_grid(train_steps, self.first, self.ratio)
+    def grid(self, train_steps: int, end: int | None = None) -> list[int]:
+        """Increasing steps, the last of them `end`; None: `train_steps`."""
+        return evaluation_grid(train_steps, self.first, self.ratio, end)
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ from pathlib import Path
 from rich.console import Console
 
 from analysis.counting import RECORDED, TUNED, Branch
+from analysis.labels import counted
 from study import store, whole_sweep
 from study.config import preflight
 from study.config.jobs import Job
@@ -197,8 +198,13 @@ def _trained_at(
     return stages.trained_again(study, hyperparameters, request.seeds, branch)
 
 
-def train(found: Sequence[Transfers], config_dir: Path | None, command: str, console: Console) -> None:
+def train(
+    found: Sequence[Transfers], config_dir: Path | None, command: str, console: Console, cheaper: str = CHEAPER
+) -> None:
     """Train the missing transfers; shows their cost and progress.
+
+    Arguments:
+        cheaper: advice on how to make it cheaper.
 
     Raises:
         StoreError: a file cannot be written, or another process trains a study.
@@ -211,14 +217,14 @@ def train(found: Sequence[Transfers], config_dir: Path | None, command: str, con
         # Measure a transfer, not the batch size's own study: the lane count depends on the number of trials.
         costs, too_large = whole_sweep.measured([(each, each[1][0]) for each in waiting], workers, console)
         rows = [_together(job, missing, cost) for (job, missing), cost in costs]
-        cost_table.show(console, rows, workers.placement.place, workers.count, CHEAPER)
-        left = [Work(study, cost, study.search.trials) for (_, missing), cost in costs for study in missing]
+        cost_table.show(console, rows, workers.placement.place, workers.count, cheaper)
+        left = [Work(each, cost, _untrained(job, each)) for (job, missing), cost in costs for each in missing]
         searches = [
             whole_sweep.Waiting(
                 job,
                 searches=missing,
                 known=missing,
-                summary=f"{len(missing)} configurations with {missing[0].search.trials} seeds each",
+                summary=f"{counted(len(missing), 'configuration')} with {missing[0].search.trials} seeds each",
             )
             for (job, missing), _ in costs
         ]
@@ -228,7 +234,15 @@ def train(found: Sequence[Transfers], config_dir: Path | None, command: str, con
 
 def _together(job: Job, missing: Sequence[Study], cost: Cost) -> Work:
     """All transfers to one batch size as if they were one search, for a table with one row per batch size."""
+    trials = sum(_untrained(job, study) for study in missing)
+    if len(missing) == 1:
+        return Work(missing[0], cost, trials)
     longest = max(missing, key=lambda study: study.train_steps)
     branch = Branch(budget=longest.branch.budget)
     one = replace(job.study, search=longest.search, stopping=longest.stopping, branch=branch)
-    return Work(one, cost, sum(study.search.trials for study in missing))
+    return Work(one, cost, trials)
+
+
+def _untrained(job: Job, study: Study) -> int:
+    """The number of seeds that are not trained yet."""
+    return study.search.trials - Tuner(study, whole_sweep.on_file(job)(study)).feasible

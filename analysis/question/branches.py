@@ -21,11 +21,15 @@ class Branch(NamedTuple):
         rerun: index of the trial whose configuration is trained again with fresh seeds; None for a search.
         rule, base: the rule that transferred this configuration, and the batch size that it was tuned at. The other
             attributes then identify a search and its trial at `base`. None: nothing was transferred.
+        certify: the step at which every training ends, to test whether the mean error is below the goal there (`study
+            certify`); None: trainings end by their stopping rule.
 
     >>> Branch.of({"branch": {"repeat": 0, "budget": 2.0, "widened": ["learning_rate.high"], "rerun": None}}).path
     'budget-2/stage-1-learning_rate.high'
     >>> Branch(rerun=5, rule="square_root", base=32).path
     'rule-square_root-from-32-trial-5'
+    >>> Branch(rerun=5, certify=440).path
+    'certify-at-440-trial-5'
     """
 
     repeat: int = 0
@@ -34,6 +38,7 @@ class Branch(NamedTuple):
     rerun: int | None = None
     rule: str | None = None
     base: int | None = None
+    certify: int | None = None
 
     @classmethod
     def of(cls, question: Mapping[str, Any]) -> Self:
@@ -50,13 +55,17 @@ class Branch(NamedTuple):
     def path(self) -> str:
         """The folder of the search below the folder of its study; empty for the first search."""
         again = f"rerun-{self.rerun}" if self.rule is None else f"rule-{self.rule}-from-{self.base}-trial-{self.rerun}"
+        again = again if self.certify is None else f"certify-at-{self.certify}-trial-{self.rerun}"
         parts = [f"repeat-{self.repeat}" if self.repeat else "", f"budget-{self.budget:g}" if self.budget != 1 else ""]
         parts += [f"stage-{number}-{widened}" for number, widened in enumerate(self.widened, start=1)]
         return "/".join(filter(None, [*parts, "" if self.rerun is None else again]))
 
     @property
     def seed_key(self) -> str:
-        """The key that seeds derive from; empty for the first search. Budgets share it, and so do rules and bases."""
+        """The key that seeds derive from; empty for the first search. Budgets share it, and so do rules and bases, and
+        certificates at all steps."""
+        if self.certify is not None:
+            return ":certify"
         if self.rule is not None:
             return ":rules"
         rerun = self.rerun is not None
@@ -67,6 +76,8 @@ class Branch(NamedTuple):
         again = f"reruns of trial {self.rerun}"
         if self.rule is not None:
             again = f"{self.rule.replace('_', ' ')} from {self.base:,}" if self.rule != TUNED else "tuned, once more"
+        if self.certify is not None:
+            again = f"certificate of trial {self.rerun} at step {self.certify:,}"
         budget = "" if self.budget == 1 else f"{self.budget:g} x budget"
         parts = [f"repeat {self.repeat}" if self.repeat else "", budget]
         parts += [f"stage {self.stage}" if self.stage else "", "" if self.rerun is None else again]

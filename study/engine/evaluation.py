@@ -80,14 +80,14 @@ class Log:
     def wants_all(self, step: int, errors: Mapping[str, float]) -> bool:
         """Whether to measure the training subset and the test set too at this step. `errors`: its validation errors."""
         every, threshold = self.study.evaluation.every, self.study.goal.threshold
-        on_grid = step == self.study.train_steps or (every is not None and (self.evaluations + 1) % every == 0)
+        on_grid = step == self.study.last_step or (every is not None and (self.evaluations + 1) % every == 0)
         met_before = any(error < threshold for error in self.errors[self.study.goal.metric])
         return on_grid or (self._meets_goal(errors) and not met_before)
 
     def keeps(self, step: int, errors: Mapping[str, float]) -> bool:
         """Whether the curve holds these validation errors. If evaluations may end early, it holds none where the goal
         was missed, whether or not this evaluation was whole: the curve is the same whatever was measured first."""
-        return self.study.evaluation.exact or step == self.study.train_steps or self._meets_goal(errors)
+        return self.study.evaluation.exact or step == self.study.last_step or self._meets_goal(errors)
 
     def record(self, step: int, errors: Mapping[str, float]) -> bool:
         """Add the errors measured after `step` updates; returns whether the trial ends here, at its goal or budget."""
@@ -95,7 +95,7 @@ class Log:
         for metric, values in self.errors.items():
             values.append(errors.get(metric, math.nan))
         ends_at_goal = STOPPING[self.study.stopping].ends_at_goal
-        return step == self.study.train_steps or (ends_at_goal and self._meets_goal(errors))
+        return step == self.study.last_step or (ends_at_goal and self._meets_goal(errors))
 
     def _meets_goal(self, errors: Mapping[str, float]) -> bool:
         goal = self.study.goal
@@ -120,7 +120,7 @@ def evaluate(logs: Sequence[Log], steps: Sequence[int], predictors: Predictors) 
     errors: list[dict[str, float]] = [{} for _ in logs]
     whole = [*range(len(logs))]
     if not logs[0].study.evaluation.exact:
-        early = [i for i, log in enumerate(logs) if steps[i] < log.study.train_steps]
+        early = [i for i, log in enumerate(logs) if steps[i] < log.study.last_step]
         missed = _certain_to_miss(logs, early, predictors)
         whole = [i for i in whole if i not in missed]
 

@@ -58,7 +58,7 @@ CHECKED_SHARE = 0.02
 
 def affordable(study: Study) -> list[int]:
     """The stack heights that are checked: the reference, and others whose checks take little of the study."""
-    left = CHECKED_SHARE * study.search.trials * study.train_steps - REFERENCE * _checked_steps(study)
+    left = CHECKED_SHARE * study.search.trials * study.last_step - REFERENCE * _checked_steps(study)
     found = []
     for height in HEIGHTS:
         updates = height * _checked_steps(study)

@@ -45,7 +45,7 @@ def step_seconds(fused: Lanes) -> float:
     """Seconds per update and lane of these lanes; makes updates."""
     steps, study = fused.stack.period, fused.study
     seconds = least_seconds(partial(fused.advance, steps), budget=0)
-    whole = study.search.trials * study.train_steps * seconds / steps / len(fused.lanes)
+    whole = study.search.trials * study.last_step * seconds / steps / len(fused.lanes)
     enough = min(TIMED_SECONDS, TIMED_SHARE * whole)
     if fused.device.type != "cpu" and enough == TIMED_SECONDS:
         step = _seconds_behind_others(fused, steps * max(1, int(TIMED_SECONDS / seconds)))
@@ -160,7 +160,7 @@ def update_seconds(run: Run) -> float:
 
     team, study = run.data.team, run.study
     seconds = least_seconds(some, budget=0)
-    whole = study.search.trials * study.train_steps * seconds / updates
+    whole = study.search.trials * study.last_step * seconds / updates
     budget = min(PLAIN_SECONDS, PLAIN_SHARE * whole)
     if team.broadcast(lambda: seconds < budget):
         seconds = least_seconds(some, budget, team.broadcast)

@@ -19,7 +19,7 @@ def search_of(study: Study, results: Path, seconds: float) -> Search:
         name=str(study.branch) if is_transfer else study.branch.path,
         goal=str(study.goal),
         metric=study.goal.metric,
-        train_steps=study.train_steps,
+        train_steps=study.last_step,
         trials=study.search.trials,
         seconds=seconds,
         is_transfer=is_transfer,

@@ -108,7 +108,7 @@ def _table(console: Console, left: Sequence[Work], workers: int) -> None:
             f"{work.study.batch_size:,}",
             *(work.study.branch.path for _ in searches),
             f"{work.trials:,}",
-            f"{work.study.train_steps:,}",
+            f"{work.study.last_step:,}",
             short_count(plan.get("tokens", plan["examples"])),
             number(1000 * work.cost.step) if work.cost.known else "?",
             f"{plan['evaluation_share']:.0%}" if work.study.arithmetic != COMMAND else "?",

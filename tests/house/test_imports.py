@@ -69,8 +69,10 @@ LINE = [
     "study/warn",
     "study/whole_sweep",
     "study/transfer",
+    "study/tuned",
     "study/cluster study/calibration study/noise",
     "study/command_line",
+    "study/commands/beyond",
     "study/commands",
     "study/__main__ study/library",
 ]
