@@ -1,6 +1,6 @@
-"""Drawing of the gradient noise scale along tuned runs.
+"""Drawings of gradients along tuned runs: their noise scale, and the best learning rate of one step.
 
-The function draws `table`, the rows of one panel (`analysis.noise_scale.table`).
+The functions draw `table`, the rows of one panel (`analysis.noise_scale.table`, `analysis.one_step.table`).
 """
 
 from typing import Any
@@ -11,10 +11,18 @@ from matplotlib.axes import Axes
 
 from analysis.figures import canvas
 from analysis.figures.canvas import COLOURS, MARKERS
+from analysis.figures.ticks import round_decimals
 from analysis.noise_scale.table import SHOWN
+from analysis.one_step.estimate import LINEAR, LOG
+from analysis.one_step.table import FORMS
 
 INTERVAL, OPEN = "95 % interval", "no upper end"
 BAR: Any = {"linewidth": 1.2, "alpha": 0.45, "zorder": 2}
+SPACES: dict[str, tuple[str, Any]] = {
+    LOG: ("fit in log space", {"linestyle": "-", "linewidth": 1.2}),
+    LINEAR: ("fit in linear space", canvas.DASHED),
+}
+"""Space of a fit -> its label and its line."""
 
 
 def noise_scale(ax: Axes, table: pd.DataFrame) -> None:
@@ -57,3 +65,44 @@ def noise_scale(ax: Axes, table: pd.DataFrame) -> None:
     if np.isinf(table["high"]).any():
         notes[OPEN] = {"marker": "^", "linestyle": "none"}
     canvas.legend(ax, lines, notes)
+
+
+def one_step(ax: Axes, table: pd.DataFrame, one_step: pd.DataFrame | None = None) -> None:
+    """The best learning rate of one step against the batch size of that step: a colour for each point along the run.
+
+    Arguments:
+        one_step: the fits, as curves: in log space solid, in linear space dashed (`analysis.one_step.table.tables`).
+
+    >>> point = {"workload": "digits", "optimizer": "sgd", "batch_size": 8, "goal_metric": "val/classification_error",
+    ...     "goal_threshold": 0.05, "form": "plain", "step": 10, "examples_seen": 80}
+    >>> ends = {"step_batch_size": [4, 64], "learning_rate": [0.1, 0.6], "low": [0.08, 0.5], "high": [0.12, 0.7]}
+    >>> fits = pd.DataFrame({"space": ["log", "linear"], "eps_max": 0.8, "noise_scale": 25.0}).assign(**point)
+    >>> one_step(ax, pd.DataFrame(ends).assign(**point), fits)
+    >>> [text.get_text() for text in ax.get_legend().get_texts()]
+    ['80 examples seen', 'fit in log space', 'fit in linear space', '95 % interval']
+    """
+    table = table.dropna(subset="learning_rate")
+    heights = pd.concat([table["learning_rate"], table["low"], table["high"]]).dropna()
+    label = "best learning rate of one step"
+    canvas.log_axes(ax, table["step_batch_size"], heights, "batch size of the step", label, yticks=round_decimals)
+    first = table.iloc[0]
+    canvas.heading(
+        ax,
+        f"{first['workload']}, batch size {first['batch_size']:,}",
+        f"{first['optimizer']}; {FORMS[first['form']]}; goal: {canvas.goal(table)}",
+    )
+    steps = canvas.evenly(sorted(set(table["step"])))
+    sizes = np.geomspace(*ax.get_xlim(), 60)
+    lines: list[Any] = []
+    for step, colour in zip(steps, canvas.ramp(len(steps)), strict=True):
+        rows = table[table["step"] == step]
+        seen = f"{rows['examples_seen'].iloc[0]:,} examples seen"
+        x = rows["step_batch_size"]
+        look: Any = {"color": colour}
+        lines += ax.plot(x, rows["learning_rate"], "o", label=seen, **look, **canvas.LINE)
+        ax.vlines(x, rows["low"], rows["high"], **look, **BAR)
+        fits = rows[:0] if one_step is None else one_step[one_step["step"] == step]
+        for fit in fits.itertuples():
+            ax.plot(sizes, fit.eps_max / (1 + fit.noise_scale / sizes), **look, **SPACES[fit.space][1])
+    used = {} if one_step is None else dict(SPACES[space] for space in dict.fromkeys(one_step["space"]))
+    canvas.legend(ax, lines, {**used, INTERVAL: BAR})

@@ -121,7 +121,7 @@ def sentences(measured: pd.DataFrame, scaling: pd.DataFrame) -> list[str]:
         began = f"{in_words(first)} at step {first['step']:,} and " if first["step"] < last["step"] else ""
         said.append(
             f"{curve[0]} with {curve[1]} at batch size {size:,}: the gradient noise scale is {began}{in_words(last)} "
-            f"at step {last['step']:,}, where it reached its goal; {_limits(curve, scaling)}."
+            f"at step {last['step']:,}, where it reached its goal; {limits(curve, scaling)}."
         )
     return said
 
@@ -132,8 +132,17 @@ def _plainest(rows: pd.DataFrame) -> dict[str, Any]:
     return plain.sort_values("unit").iloc[0].to_dict()
 
 
-def _limits(curve: Sequence[Any], scaling: pd.DataFrame) -> str:
-    """The measured limits of a curve as the end of a sentence."""
+def limits(curve: Sequence[Any], scaling: pd.DataFrame) -> str:
+    """The measured limits of a curve as the end of a sentence.
+
+    Arguments:
+        curve: the values of the columns CURVE.
+        scaling: the limits of scaling (`analysis.report.build.tables`).
+
+    >>> scaling = pd.read_csv(f"{published}/tables/scaling.csv")
+    >>> limits(scaling.loc[0, CURVE].tolist(), scaling).partition(" (")[0]
+    'measured by steps: critical batch size 62'
+    """
     mine = scaling[(scaling[CURVE] == list(curve)).all(axis=1)].dropna(subset="estimate").set_index("definition")
     known = [
         f"{name} {_limit(mine.loc[definition])}" for definition, name in LIMITS.items() if definition in mine.index
@@ -164,12 +173,27 @@ def warnings(measured: pd.DataFrame) -> list[str]:
             )
         if rows["looped"].any():
             said.append(f"{name}: torch.vmap cannot differentiate its model, so single examples were taken one by one.")
+    return said + changed(measured)
+
+
+def changed(measured: pd.DataFrame) -> list[str]:
+    """A line for each run whose errors, when it was trained again, are not those that the sweep recorded.
+
+    Arguments:
+        measured: with the columns STUDY, goal_metric, step, error and recorded_error.
+
+    >>> changed(table([study]))
+    []
+    """
+    said = []
+    for key, rows in measured.groupby(STUDY, sort=False):
         off = (rows["error"] / rows["recorded_error"] - 1).abs()
         if (off > APART).any():
             worst = rows.loc[off.idxmax()]
             said.append(
-                f"{name}: trained again, {worst['goal_metric']} is {worst['error']:.6g} at step {worst['step']:,}, but "
-                f"the sweep recorded {worst['recorded_error']:.6g}: it computed in another arithmetic or on another "
-                "device, so this is a run like the tuned one."
+                f"{key[0]} with {key[1]} at batch size {key[2]:,}: trained again, {worst['goal_metric']} is "
+                f"{worst['error']:.6g} at step {worst['step']:,}, but the sweep recorded "
+                f"{worst['recorded_error']:.6g}: it computed in another arithmetic or on another device, so this is a "
+                "run like the tuned one."
             )
     return said

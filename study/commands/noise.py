@@ -1,13 +1,22 @@
-"""`study noise`: the gradient noise scale along the tuned run of one batch size, beside the measured limits."""
+"""`study noise`: gradients along the tuned run of one batch size, beside the measured limits: their noise scale, or the
+best learning rate of one step."""
 
 from __future__ import annotations
 
 import argparse
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 
 from study.command_line import as_json
 from study.config.paths import path
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    Shown = tuple[pd.DataFrame, dict[str, pd.DataFrame], list[str], list[str]]
+    """Rows, tables of text by title, sentences and warnings."""
 
 
 def noise_arguments(verb: argparse.ArgumentParser) -> None:
@@ -25,9 +34,19 @@ def noise_arguments(verb: argparse.ArgumentParser) -> None:
     verb.add_argument(
         "--examples",
         type=int,
-        default=2048,
         metavar="M",
-        help="training examples whose gradients are measured at each point; default: 2048, or all if there are fewer",
+        help="training examples whose gradients are measured at each point; default: 2048, or all if there are fewer; "
+        "with --one-step those whose loss is measured after the step; default: 512",
+    )
+    verb.add_argument(
+        "--one-step",
+        action="store_true",
+        help="measure the loss after one step over learning rates and batch sizes, in place of the noise scale",
+    )
+    verb.add_argument(
+        "--step-batch-sizes",
+        metavar="B,B,...",
+        help="of --one-step; default: powers of 4, up to a quarter of the training examples and 4096",
     )
     verb.add_argument("--workload", metavar="NAME", help="only this one; default: each")
     verb.add_argument("--optimizer", metavar="NAME", help="only this one; default: each")
@@ -38,16 +57,14 @@ def noise_arguments(verb: argparse.ArgumentParser) -> None:
 
 def noise(options: argparse.Namespace, console: Console) -> None:
     """`study noise`: measure the missing points of the tuned runs, then write the report with table and figure."""
-    from analysis.load import STUDY
-    from analysis.noise_scale.table import overview, sentences, warnings
     from analysis.report.build import build
     from study.devices.placement import usable
     from study.noise import measure, tuned_run
     from study.terminal import show
 
-    request = tuned_run.NoiseRequest(
-        options.batch_size, options.points, options.examples, options.workload, options.optimizer
-    )
+    sizes = _sizes(options.step_batch_sizes)
+    which = options.workload, options.optimizer, options.one_step, sizes
+    request = tuned_run.NoiseRequest(options.batch_size, options.points, options.examples, *which)
     device = usable(options.device, "--device")
     found, left_out = tuned_run.tuned_runs(options.results, request, device, options.config_dir)
     told = Console(stderr=True, highlight=False) if options.json else console
@@ -56,14 +73,42 @@ def noise(options: argparse.Namespace, console: Console) -> None:
     for tuned in found:
         measure.measure(tuned, device, told)
     data = build([options.results], options.results)
-    rows = data.tables["noise_scale"]
-    said, doubts = sentences(rows, data.tables["scaling"]), [*left_out, *warnings(rows)]
+    rows, shown, said, doubts = (_one_step if options.one_step else _noise_scale)(data.tables)
     page = options.results / "report.html"
     if options.json:
-        print(as_json.text("noise", rows, said, doubts, files={"report": page}))
+        more = {"one_step_rates": data.tables["one_step_rates"]} if options.one_step else {}
+        print(as_json.text("noise", rows, said, [*left_out, *doubts], more, files={"report": page}))
         return
-    runs = rows.groupby(STUDY, sort=False)
-    show.noise(
-        console, {f"{key[0]}, {key[1]}, batch size {key[2]:,}": overview(part) for key, part in runs}, said, doubts
-    )
+    show.measured(console, shown, said, [*left_out, *doubts])
     show.link(console, page)
+
+
+def _sizes(text: str | None) -> list[int]:
+    """The batch sizes of --step-batch-sizes; empty without it. Raises UsageError."""
+    from study.errors import UsageError
+
+    try:
+        return [] if text is None else [int(each) for each in text.split(",")]
+    except ValueError as error:
+        raise UsageError(f"--step-batch-sizes are whole numbers such as 4,16,64, but got {text!r}.") from error
+
+
+def _noise_scale(tables: Mapping[str, pd.DataFrame]) -> Shown:
+    from analysis.load import STUDY
+    from analysis.noise_scale.table import overview, sentences, warnings
+
+    rows, what = tables["noise_scale"], "gradient noise scale in examples (95 % interval)"
+    shown = {
+        f"[bold]{key[0]}, {key[1]}, batch size {key[2]:,}[/]: {what}": overview(part)
+        for key, part in rows.groupby(STUDY, sort=False)
+    }
+    return rows, shown, sentences(rows, tables["scaling"]), warnings(rows)
+
+
+def _one_step(tables: Mapping[str, pd.DataFrame]) -> Shown:
+    from analysis.one_step.table import overview, sentences, warnings
+
+    rows, rates = tables["one_step"], tables["one_step_rates"]
+    what = "eps(B) = eps_max / (1 + B_n / B), B_n in examples"
+    shown = {f"[bold]Best learning rate of one step[/]: {what}": overview(rows)}
+    return rows, shown, sentences(rows, tables["scaling"]), warnings(rows, rates)

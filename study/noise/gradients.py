@@ -25,6 +25,8 @@ from workloads.layers import keyed_layers, layer_key, set_keys, together
 
 AT_ONCE = 2**25
 """Numbers in the gradients of single examples that are held at once: 128 MiB."""
+NOISE = "noise"
+"""The purpose of gradients whose noise is measured."""
 
 
 class Gradients:
@@ -37,21 +39,23 @@ class Gradients:
     Arguments:
         run: a run at the step to look at; its model is copied.
         examples: m, in each block.
+        purpose: another one draws other examples, dropout and noise.
 
     Attributes:
         separable: the loss of an example does not depend on the others of its batch, as it does with batch norm.
         looped: `torch.vmap` cannot differentiate the model, so that single examples are taken one by one.
     """
 
-    def __init__(self, run: Run, examples: int) -> None:
-        self.run, self.key = run, layer_key(run.trial.seed, run.step, -4)
+    def __init__(self, run: Run, examples: int, purpose: str = NOISE) -> None:
+        kind = -4 if purpose == NOISE else generators.key_of(purpose) % 2**31
+        self.run, self.key = run, layer_key(run.trial.seed, run.step, kind)
         self.model = initial_model(run.workload, run.trial, run.data.device, run.data.layout)
         self.model.load_state_dict(run.model.state_dict())
         self.keyed = keyed_layers(self.model)
         ours = {id(layer.key) for layer in self.keyed}
         self._keys = [name for name, buffer in self.model.named_buffers() if id(buffer) in ours]
         self.trained = {name: p for name, p in self.model.named_parameters() if p.requires_grad}
-        order, device = generators.key_of("noise", run.trial.order_seed, run.step), run.data.device
+        order, device = generators.key_of(purpose, run.trial.order_seed, run.step), run.data.device
         batches, whole = Batches(order, run.data.examples, examples, device), [slice(0, examples)]
         self._read = run.data.reader(batches, whole, augmentation(run.workload, order, device))
         self.separable = together(self.model, 2) == 1

@@ -1,6 +1,7 @@
-"""Measures gradient noise along tuned runs: what it will cost, and then point after point."""
+"""Measures gradients along tuned runs: what it will cost, and then point after point."""
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -14,13 +15,17 @@ from study.engine.evaluation import measure as measure_errors
 from study.engine.serial import Run
 from study.engine.timing import update_seconds
 from study.errors import Failed
+from study.noise import one_step
 from study.noise.gradients import Gradients
 from study.noise.point import BLOCKS, measured
-from study.noise.tuned_run import TunedRun
+from study.noise.preconditioner import preconditioner
+from study.noise.tuned_run import NOISE, ONE_STEP, TunedRun
 from study.run import git_commit, versions
 from study.store import noise, now
 
 PACKAGES = ("torch", "numpy")
+TIMED = 256
+"""The most examples in the batch whose gradient is timed: those of larger batches take as long for each example."""
 
 
 @dataclass(frozen=True)
@@ -30,15 +35,18 @@ class NoiseCost:
     Attributes:
         retraining: gradients of single examples to retrain up to the last missing point.
         measuring: gradients of single examples to measure; batches count by their examples.
-        seconds: predicted from one update and one block.
+        losses: of single examples, without a gradient.
+        seconds: predicted from one update, and one block or one loss.
     """
 
     retraining: int
     measuring: int
     seconds: float
+    losses: int = 0
 
     def __str__(self) -> str:
-        both = f"{short_count(self.retraining)} gradients of examples to retrain, {short_count(self.measuring)}"
+        losses = f" and {short_count(self.losses)} losses" if self.losses else ""
+        both = f"{short_count(self.retraining)} gradients of examples to retrain, {short_count(self.measuring)}{losses}"
         return f"{both} to measure, about {duration(self.seconds)}"
 
 
@@ -46,15 +54,36 @@ def cost(tuned: TunedRun, device: str) -> NoiseCost:
     """Measure the cost of the missing points on a run of its own."""
     run, missing = tuned.begin(device), tuned.missing
     with generators.restored(run.data.device):
-        seconds = missing[-1] * update_seconds(run)
-        gradients = Gradients(run, tuned.examples)
-        inputs, targets = gradients.block(0)
-        calls = [lambda: gradients.of_batch(0, inputs, targets).sum().item()]
-        if gradients.separable:
-            calls.append(lambda: sum(each.sum().item() for each in gradients.of_each(0, inputs, targets)))
-        seconds += len(missing) * BLOCKS * sum(least_seconds(call, budget=0) for call in calls)
-    measuring = len(missing) * BLOCKS * tuned.examples * len(calls)
-    return NoiseCost(missing[-1] * tuned.study.batch_size, measuring, seconds)
+        retraining = missing[-1] * update_seconds(run)
+        of_point = OF_KIND[tuned.kind].cost(tuned, run)
+    each = [len(missing) * number for number in (of_point.measuring, of_point.losses)]
+    seconds = retraining + len(missing) * of_point.seconds
+    return NoiseCost(missing[-1] * tuned.study.batch_size, each[0], seconds, each[1])
+
+
+def _noise_cost(tuned: TunedRun, run: Run) -> NoiseCost:
+    """The cost of the gradient noise at one point."""
+    examples = tuned.settings["examples_per_block"]
+    gradients = Gradients(run, examples)
+    inputs, targets = gradients.block(0)
+    calls: list[Callable[[], Any]] = [lambda: gradients.of_batch(0, inputs, targets).sum().item()]
+    if gradients.separable:
+        calls.append(lambda: sum(each.sum().item() for each in gradients.of_each(0, inputs, targets)))
+    seconds = BLOCKS * sum(least_seconds(call, budget=0) for call in calls)
+    return NoiseCost(0, BLOCKS * examples * len(calls), seconds)
+
+
+def _one_step_cost(tuned: TunedRun, run: Run) -> NoiseCost:
+    """The cost of the losses after one step at one point."""
+    sizes, examples = tuned.settings["batch_sizes"], tuned.settings["loss_examples"]
+    few = min(TIMED, sizes[-1])
+    gradients, objective = Gradients(run, few), one_step.Objective(run, examples)
+    inputs, targets = gradients.block(0)
+    each = least_seconds(lambda: gradients.of_batch(0, inputs, targets).sum().item(), budget=0) / few
+    loss = least_seconds(lambda: objective.after(objective.base, 0.0), budget=0)
+    forms = 1 if preconditioner(run) is None else 2
+    losses, gradients_needed = forms * len(sizes) * one_step.LOSSES, tuned.settings["batches"] * sum(sizes)
+    return NoiseCost(0, gradients_needed, gradients_needed * each + losses * loss, losses * examples)
 
 
 def measure(tuned: TunedRun, device: str, console: Console) -> None:
@@ -80,25 +109,49 @@ def measure(tuned: TunedRun, device: str, console: Console) -> None:
                     f"{tuned.name} diverged at step {run.log.first_bad_step} when it was trained again, but not in the "
                     "sweep: its result hangs on the last bits. Measure at another --batch-size."
                 )
-            status.update(f"Measuring gradients at step {step:,} ...")
+            status.update(f"Measuring {OF_KIND[tuned.kind].what} at step {step:,} ...")
             noise.save_point(tuned.folder, _point(tuned, run))
 
 
 def _point(tuned: TunedRun, run: Run) -> dict[str, Any]:
     """The record of one point."""
-    found = measured(run, tuned.examples)
+    found = OF_KIND[tuned.kind].measured(tuned, run)
     return {
         "checksum": tuned.checksum,
         "step": run.step,
         "examples_seen": run.step * run.study.batch_size,
         "error": _error(run),
         "recorded_error": _or_none(tuned.recorded_error(run.step)),
-        **found._asdict(),
+        **found,
         "question": tuned.question,
         "measured": now(),
         "versions": versions(PACKAGES),
         "git_commit": git_commit(),
     }
+
+
+def _noise(tuned: TunedRun, run: Run) -> dict[str, Any]:
+    return measured(run, tuned.settings["examples_per_block"])._asdict()
+
+
+def _one_step(tuned: TunedRun, run: Run) -> dict[str, Any]:
+    settings = tuned.settings
+    return one_step.measured(run, settings["loss_examples"], settings["batch_sizes"], settings["batches"])
+
+
+@dataclass(frozen=True)
+class Kind:
+    """What is measured at a point: in a message, its cost, and the measurement, whose record is plain data."""
+
+    what: str
+    cost: Callable[[TunedRun, Run], NoiseCost]
+    measured: Callable[[TunedRun, Run], dict[str, Any]]
+
+
+OF_KIND = {
+    NOISE: Kind("gradients", _noise_cost, _noise),
+    ONE_STEP: Kind("losses after one step", _one_step_cost, _one_step),
+}
 
 
 def _error(run: Run) -> float | None:

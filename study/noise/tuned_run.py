@@ -1,10 +1,9 @@
-"""Chooses the tuned runs of a results folder along which gradient noise is measured, and retrains them."""
+"""Chooses the tuned runs of a results folder along which gradients are measured, and retrains them."""
 
 import hashlib
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -17,16 +16,24 @@ from study.data import streaming
 from study.devices.placement import Placement, settle_arithmetic, usable
 from study.engine.serial import Run
 from study.errors import UsageError
+from study.noise.one_step import BATCHES
 from study.noise.point import BLOCKS
 from study.records import Curve, Study
-from study.search import stages
+from study.search.tuner import Tuner
 from study.store import noise
 from study.transfer import recorded
+from study.tuned.choose import asked, one_of_each_curve
 from workloads.base import build, importable
-from workloads.suggest import suggest
 
+NOISE, ONE_STEP = "noise", "one_step"
+"""What is measured along a run, and the folder of its points."""
 FEWEST = 2
 """Examples in a block. With one, batches and single examples would be the same."""
+EXAMPLES = {NOISE: 2048, ONE_STEP: 512}
+"""How many examples are measured at a point, unless the user says it."""
+LARGEST, PART = 4096, 4
+"""Unless the user names them, batches of one step have powers of 4 examples up to this many, and up to a quarter of the
+training set: larger ones share most of their examples."""
 
 
 @dataclass(frozen=True)
@@ -36,24 +43,38 @@ class NoiseRequest:
     Attributes:
         batch_size: of the tuned runs; None: the smallest complete one of each curve.
         points: the number of recorded evaluations to measure at, spread evenly up to the goal.
-        examples: the number of training examples whose gradients are measured at each point.
+        examples: the number of training examples whose gradients, or whose losses after one step, are measured at each
+            point; None: EXAMPLES.
         workload, optimizer: only these; None: each.
+        one_step: measure the loss after one step in place of the gradient noise.
+        step_batch_sizes: of these steps; empty: powers of 4.
     """
 
     batch_size: int | None = None
     points: int = 6
-    examples: int = 2048
+    examples: int | None = None
     workload: str | None = None
     optimizer: str | None = None
+    one_step: bool = False
+    step_batch_sizes: Sequence[int] = ()
 
     def __post_init__(self) -> None:
         if self.points < 1:
             raise UsageError(f"--points must be at least 1, but got {self.points}.")
-        if self.examples < FEWEST * BLOCKS:
+        if not self.one_step and self.examples is not None and self.examples < FEWEST * BLOCKS:
             raise UsageError(
                 f"--examples must be at least {FEWEST * BLOCKS}, {FEWEST} in each of {BLOCKS} blocks, but got "
                 f"{self.examples}."
             )
+        if self.one_step and self.examples is not None and self.examples < 1:
+            raise UsageError(f"--examples must be at least 1, but got {self.examples}.")
+        if self.step_batch_sizes and not self.one_step:
+            raise UsageError("--step-batch-sizes are those of --one-step; give both.")
+
+    @property
+    def kind(self) -> str:
+        """NOISE or ONE_STEP."""
+        return ONE_STEP if self.one_step else NOISE
 
 
 @dataclass(frozen=True)
@@ -65,14 +86,16 @@ class TunedRun:
         study: the search that it is from, in the arithmetic of the plain engine.
         curve: what the trial recorded.
         steps: the evaluations to measure at, increasing.
-        examples: m, in each of the blocks.
+        kind: NOISE or ONE_STEP.
+        settings: how it is measured: `blocks` and `examples_per_block`; or `batches`, `loss_examples`, `batch_sizes`.
     """
 
     job: Job
     study: Study
     curve: Curve
     steps: Sequence[int]
-    examples: int
+    kind: str
+    settings: Mapping[str, Any]
 
     @property
     def name(self) -> str:
@@ -80,15 +103,15 @@ class TunedRun:
 
     @property
     def folder(self) -> Path:
-        """The folder of the study of its batch size."""
-        return store.study_folder(self.job.results, self.job.study)
+        """The folder of its points, in that of the study of its batch size."""
+        return store.study_folder(self.job.results, self.job.study) / self.kind
 
     @property
     def question(self) -> dict[str, Any]:
         """All that the measurements depend on, as plain data."""
         beside = ("search", "stopping", "race_factor", "race_over", "goal", "evaluation")
         asked = {key: value for key, value in self.study.question().items() if key not in beside}
-        return asked | {"trial": asdict(self.curve.trial), "blocks": BLOCKS, "examples_per_block": self.examples}
+        return asked | {"trial": asdict(self.curve.trial), **self.settings}
 
     @property
     def checksum(self) -> str:
@@ -127,58 +150,47 @@ def tuned_runs(
     """
     importable(config_dir)  # creating a Study imports its optimizer
     placement = Placement(device=usable(device, "--device"))
-    jobs = [Job(study, results, placement) for study in _asked(recorded(results, "noise"), request)]
-    found: list[TunedRun] = []
-    left_out: list[str] = []
-    for (workload, optimizer), curve in groupby(jobs, key=lambda job: (job.study.name, job.study.optimizer)):
-        wanted = [job for job in curve if request.batch_size in (None, job.study.batch_size)]
-        run = next(_tuned(wanted, request), None)
-        if run is None:
-            which = "no batch size" if request.batch_size is None else f"batch size {request.batch_size:,}"
-            verb = "is" if request.batch_size is None else "is not"
-            left_out.append(f"{workload} with {optimizer}: {which} {verb} completely tuned to its goal.")
-        else:
-            found.append(run)
-    if not found:
-        raise UsageError(f"{' '.join(left_out)} Finish the sweep, choose a looser goal, or another --batch-size.")
+    studies = asked(recorded(results, "noise"), request.workload, request.optimizer)
+    jobs = [Job(study, results, placement) for study in studies]
+    chosen, left_out = one_of_each_curve(jobs, request.batch_size)
+    found = [_tuned_run(job, best, request) for job, best in chosen]
     check_unchanged([run.job for run in found if run.missing])
     return found, left_out
 
 
-def _asked(studies: Sequence[Study], request: NoiseRequest) -> list[Study]:
-    """The studies of the workload and optimizer that the request names. Raises UsageError if there is none."""
-    for what, name_of in (("workload", lambda study: study.name), ("optimizer", lambda study: study.optimizer)):
-        wanted, there = getattr(request, what), {name_of(study) for study in studies}
-        if wanted is not None and wanted not in there:
-            raise UsageError(f"no {what} {wanted!r} in these results{suggest(wanted, there)}")
-        studies = [study for study in studies if wanted in (None, name_of(study))]
-    return list(studies)
+def _tuned_run(job: Job, best: Tuner, request: NoiseRequest) -> TunedRun:
+    assert best.tuned is not None
+    assert best.steps_to_result is not None
+    index, end = best.tuned.index, best.steps_to_result
+    curve = next(each for each in whole_sweep.on_file(job)(best.study) if each.trial.index == index)
+    steps = [int(step) for step in curve.steps if step <= end]
+    places = {round(place) for place in np.linspace(len(steps) - 1, 0, request.points)}  # one: the last
+    study, at = replace(best.study, arithmetic="plain"), [steps[place] for place in sorted(places)]
+    return TunedRun(job, study, curve, at, request.kind, _settings(study, request))
 
 
-def _tuned(jobs: Sequence[Job], request: NoiseRequest) -> Iterator[TunedRun]:
-    """The tuned runs of these jobs, by batch size."""
-    for job in jobs:
-        load = whole_sweep.on_file(job)
-        made = stages.last_stages(job.study, load)
-        best = stages.fastest(made) if made[-1].complete else None
-        if best is None or best.tuned is None or best.steps_to_result is None:
-            continue
-        curve = next(each for each in load(best.study) if each.trial.index == best.tuned.index)
-        steps = [int(step) for step in curve.steps if step <= best.steps_to_result]
-        places = {round(place) for place in np.linspace(len(steps) - 1, 0, request.points)}  # one: the last
-        examples = min(request.examples, job.study.workload["train_examples"]) // BLOCKS
-        if examples < FEWEST:
-            raise UsageError(
-                f"noise needs {FEWEST * BLOCKS} training examples, but {job.study.name} has "
-                f"{job.study.workload['train_examples']}."
-            )
-        study = replace(best.study, arithmetic="plain")
-        yield TunedRun(job, study, curve, [steps[place] for place in sorted(places)], examples)
+def _settings(study: Study, request: NoiseRequest) -> dict[str, Any]:
+    """How a run is measured. Raises UsageError if there are too few training examples."""
+    there = study.workload["train_examples"]
+    examples = min(request.examples or EXAMPLES[request.kind], there)
+    if request.kind == NOISE:
+        if examples // BLOCKS < FEWEST:
+            raise UsageError(f"noise needs {FEWEST * BLOCKS} training examples, but {study.name} has {there}.")
+        return {"blocks": BLOCKS, "examples_per_block": examples // BLOCKS}
+    sizes = sorted({*request.step_batch_sizes})
+    if not sizes:
+        sizes = [size for size in (4**power for power in range(1, 12)) if size <= min(LARGEST, there // PART)]
+    if len(sizes) < 3 or sizes[0] < 1 or sizes[-1] > there // 2:
+        raise UsageError(
+            f"--one-step needs three batch sizes or more from 1 to half of the {there:,} training examples of "
+            f"{study.name}, but got {', '.join(map(str, sizes)) or 'none'}; give --step-batch-sizes."
+        )
+    return {"batches": BATCHES, "loss_examples": examples, "batch_sizes": sizes}
 
 
 def check_unchanged(jobs: Sequence[Job]) -> None:
     """Raise StoreError if code, data or initial weights of a workload differ from those of its sweep."""
     for (results, name, _), changed in fingerprint.changes(whole_sweep.settled(jobs)).items():
         raise store.StoreError(
-            f"{results} holds trials of another {name}: {changed}; undo the change to measure its noise."
+            f"{results} holds trials of another {name}: {changed}; undo the change to measure its gradients."
         )

@@ -139,10 +139,12 @@ def rules(console: Console, moved: pd.DataFrame, sentences: Sequence[str]) -> No
         console.print(sentence, style="bold")
 
 
-def noise(console: Console, runs: Mapping[str, pd.DataFrame], sentences: Sequence[str], notes: Sequence[str]) -> None:
-    """Show gradient noise scales along tuned runs; `runs`: title -> text from `analysis.noise_scale.table.overview`."""
-    for title, frame in runs.items():
-        console.print(f"\n[bold]{title}[/]: gradient noise scale in examples (95 % interval)")
+def measured(
+    console: Console, tables: Mapping[str, pd.DataFrame], sentences: Sequence[str], notes: Sequence[str]
+) -> None:
+    """Show measurements beside those of a sweep. `tables`: title, with markup -> text of each cell."""
+    for title, frame in tables.items():
+        console.print(f"\n{title}")
         table = columns(*frame.columns)
         for row in frame.itertuples(index=False):
             table.add_row(*row)

@@ -95,9 +95,8 @@ def test_a_workload_that_changed_is_refused(swept, says, monkeypatch):
     changes = {(swept, "mlp_digits", "adam"): "its code changed (mine.py)"}
     monkeypatch.setattr(tuned_run.fingerprint, "changes", lambda jobs: changes)
     said = says("noise", swept, "--examples", 70, status=2)
-    assert (
-        "holds trials of another mlp_digits: its code changed (mine.py); undo the change to measure its noise." in said
-    )
+    why = "holds trials of another mlp_digits: its code changed (mine.py); undo the change to measure its gradients."
+    assert why in said
 
 
 def test_a_folder_without_studies_is_refused(tmp_path, says):
