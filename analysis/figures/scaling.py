@@ -17,6 +17,7 @@ from analysis.figures.ticks import powers_of_two, round_decimals
 from analysis.labels import BOUNDS, goal_text, number
 from analysis.load import GOAL
 from analysis.question.stages import REFINE
+from analysis.sizes.table import law
 
 NOT_REACHED, PERFECT = "not reached in budget", "perfect scaling"
 INTERVAL, OPTIMUM = "best of N/4 trials, 95 %", "tuned optimum, 95 %"
@@ -28,6 +29,7 @@ CONSTRAINED: Any = {"linewidth": 3.5, "alpha": 0.25, "zorder": 1.5}
 SMALL: Any = {"marker": "_", "markersize": 7, "linestyle": "none", "zorder": 3}
 CRITICAL, PROPORTIONAL = "critical_batch_size_mccandlish", "perfect_scaling_limit"
 ACROSS = "critical batch size, 95 %"
+LAW = "power law, with its 95 % interval"
 INTERVAL_ACROSS: Any = {"marker": "|", "markersize": 5, "linewidth": 1.2, "zorder": 4}
 NUMBER: Any = {"fontsize": 8.5, "fontweight": "bold", "zorder": 5}
 LIMITS: dict[str, tuple[str, Any]] = {
@@ -272,6 +274,44 @@ def critical_by_goal(ax: Axes, table: pd.DataFrame) -> None:
     for threshold in table["goal_threshold"][table["recorded"].astype(bool)].unique():
         ax.plot([threshold] * 2, [bottom, top], color=MUTED, label=TUNED_FOR, zorder=1, **canvas.DOTTED)
     canvas.legend(ax, lines, {BAR: canvas.BAR, TUNED_FOR: canvas.DOTTED})
+
+
+def critical_by_size(ax: Axes, table: pd.DataFrame, size_laws: pd.DataFrame | None = None) -> None:
+    """Critical batch size against the size of the model or the data, with the power law and its interval.
+
+    Arguments:
+        size_laws: the laws of the panel (`analysis.sizes.table.laws`).
+
+    >>> from analysis.sizes.table import laws
+    >>> law = {"of": "mlp", "optimizer": "sgd", "goal_metric": "val/loss", "goal_threshold": 0.2, "axis": "width"}
+    >>> ends = {"low": [15, 20, 30, 0], "high": [27, 40, 53, np.inf], "bound": ["=", "=", "=", ">"]}
+    >>> law |= {"definition": "critical_batch_size_mccandlish", "size": [64, 128, 256, 512]}
+    >>> made = pd.DataFrame({"critical_batch_size": [20, 28.3, 40, 50]} | ends | law)
+    >>> critical_by_size(ax, made, laws(made))
+    >>> [text.get_text() for text in ax.get_legend().get_texts()]
+    ['sgd', '95 % interval', 'power law, with its 95 % interval']
+    """
+    table = table.assign(y=table["critical_batch_size"], batch_size=table["size"])
+    ends = pd.concat([table["y"], *(table[end].where(table[end] > 0) for end in ("low", "high"))])
+    axis = str(table["axis"].iloc[0]).replace("_", " ")
+    canvas.log_axes(ax, table["size"], ends, axis, "critical batch size (examples)")
+    heading(ax, str(table["of"].iloc[0]), f"goal: {canvas.goal(table)}")
+    bottom, top = ax.get_ylim()
+    across, lines = np.geomspace(*ax.get_xlim(), 60), []
+    for name, rows, line in canvas.curves(ax, table):
+        line.set_linestyle("none")
+        lines.append(line)
+        look: Any = {"color": line.get_color()}
+        for row in rows.dropna(subset="low").itertuples():
+            ax.plot([row.size] * 2, [max(row.low, bottom), min(row.high, top)], **look, **canvas.BAR)
+        for bound, caret in (("<", CARETDOWN), (">", CARETUP)):
+            beyond = rows[rows["bound"] == bound]
+            ax.plot(beyond["size"], beyond["y"], marker=caret, linestyle="none", markersize=9, **look)
+        for row in [] if size_laws is None else size_laws[size_laws["optimizer"] == name].to_dict("records"):
+            value, low, high = law(row).predict(across)
+            ax.plot(across, value, **look, **canvas.DASHED)
+            ax.fill_between(across, low, high, alpha=0.12, linewidth=0, **look)
+    canvas.legend(ax, lines, {BAR: canvas.BAR, LAW: canvas.DASHED})
 
 
 def _mark_missed(ax: Axes, rows: pd.DataFrame, colour: Any) -> dict[str, Any]:

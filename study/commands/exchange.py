@@ -55,6 +55,17 @@ def import_arguments(verb: argparse.ArgumentParser) -> None:
         metavar="PATTERN",
         help="what the names of the runs say, such as '{optimizer}_bs{batch_size}_lr{learning_rate}_*'",
     )
+    _layout_arguments(verb)
+
+
+def _layout_arguments(verb: argparse.ArgumentParser) -> None:
+    """What the runs of a log are to each other."""
+    verb.add_argument(
+        "--size",
+        metavar="COLUMN",
+        help="the size of the model or the data, such as parameters: each of its values is a workload of its own, and "
+        "`study sizes` fits their critical batch sizes",
+    )
     verb.add_argument(
         "--trials",
         type=_trials,
@@ -87,7 +98,7 @@ def import_runs(options: argparse.Namespace, console: Console) -> None:
     from study.exchange.logs.names import Asked
     from study.terminal.progress import StudiesProgress
 
-    named = options.map or options.set or options.run_name
+    named = options.map or options.set or options.run_name or options.size
     released = not named and options.source.is_dir() and next(options.source.rglob("study.json"), None) is not None
     how = (options.goal, options.trials, options.command)
     with StudiesProgress(console, "importing") as progress:
@@ -95,7 +106,7 @@ def import_runs(options: argparse.Namespace, console: Console) -> None:
         if released:
             said = Said([], import_released(options.source, options.results, *how, *seen))
         else:
-            asked = Asked.parse(options.map, options.set, options.run_name)
+            asked = Asked.parse(options.map, options.set, options.run_name, options.size)
             said = import_log(options.source, options.results, asked, *how, *seen)
     for line in said.read:
         console.print(line, markup=False)

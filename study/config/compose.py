@@ -144,8 +144,36 @@ def _with_hydra(arguments: Sequence[str], config_dir: Path | None) -> Iterator[D
                 cure = "choose one value" if why["one"] else "give several as track=[tensorboard,mlflow]"
                 raise UsageError(f"{override.input_line} cannot be swept: all jobs of a sweep share it; {cure}.")
         points = BasicSweeper.split_arguments(overrides, max_batch_size=None)[0]
+        swept = _swept_sizes(overrides)
         for point in points:
-            yield _compose(config_dir, OverridesParser.create().parse_overrides(point))
+            yield _named(_compose(config_dir, OverridesParser.create().parse_overrides(point)), swept)
+
+
+def _swept_sizes(overrides: Sequence[Override]) -> list[str]:
+    """The arguments of the workload whose values the names of workloads must tell apart: those that are swept, unless
+    `workload.name` is given, or results folders tell them apart."""
+    keys = [each.key_or_group for each in overrides if each.is_sweep_override()]
+    swept = [key for key in keys if key.startswith("workload.")]
+    folders = " ".join(str(each.input_line) for each in overrides if each.key_or_group == "results")
+    apart = "results" in keys or any(f"${{{key}}}" in folders for key in swept)
+    named = any(each.key_or_group == "workload.name" for each in overrides)
+    return [] if named or apart else swept
+
+
+def _named(config: DictConfig, swept: Sequence[str]) -> DictConfig:
+    """Name the workload by its swept arguments, such as `fc_mnist_widths-128`; all stay in one results folder."""
+    if swept:
+        config.results = literal(str(config.results))  # a reference to the name keeps the name without arguments
+        values = [_as_name(OmegaConf.select(config, key)) for key in swept]
+        parts = [f"{key.rpartition('.')[2]}-{value}" for key, value in zip(swept, values, strict=True)]
+        config.workload.name = "_".join([str(config.workload.name), *parts])
+    return config
+
+
+def _as_name(value: Any) -> str:
+    """A value as a part of the name of a folder."""
+    plain = OmegaConf.to_container(value) if OmegaConf.is_config(value) else value
+    return re.sub(r"[^\w.+]+", "-", str(plain)).strip("-")
 
 
 def _check_config_dir(folder: Path) -> None:

@@ -54,9 +54,10 @@ def import_log(
     """
     started = store.now()
     log = long_frame.gather(sources.read(source), asked)
-    workloads = studies.by_workload(log, component(tabular.stem(source)))
+    size = studies.size_of(log, asked.size)
+    workloads = studies.by_workload(log, component(tabular.stem(source)), size)
     log, chosen = goals.choose(log, workloads, goal_texts)
-    made = studies.make(log, chosen, workloads, trials)
+    made = studies.make(log, chosen, workloads, trials, size)
     store.check_imported(results, [study.question for study in made])
     begin(len(made))
     lines = studies.lines(made)

@@ -96,15 +96,23 @@ class Asked:
         columns: name -> the columns that it is read from (`--map`); several form the name of a run.
         values: name -> a value that holds for all runs (`--set`).
         pattern: names in the name of a run (`--run-name`), such as `{optimizer}_bs{batch_size}`; None: none.
+        size: the setting whose values are workloads of their own (`--size`); None: none.
     """
 
     columns: Mapping[str, Sequence[str]] = field(default_factory=dict)
     values: Mapping[str, str] = field(default_factory=dict)
     pattern: str | None = None
+    size: str | None = None
 
     @classmethod
-    def parse(cls, maps: Iterable[str] = (), sets: Iterable[str] = (), pattern: str | None = None) -> Self:
-        """Read `--map`, `--set` and `--run-name`.
+    def parse(
+        cls,
+        maps: Iterable[str] = (),
+        sets: Iterable[str] = (),
+        pattern: str | None = None,
+        size: str | None = None,
+    ) -> Self:
+        """Read `--map`, `--set` and `--run-name`; `size` is kept as it is.
 
         Raises:
             ImportRefused: one of them is malformed.
@@ -128,7 +136,7 @@ class Asked:
         names = re.findall(r"\{(\w+)\}", pattern or "")
         if pattern is not None and (not names or len(set(names)) < len(names)):
             raise ImportRefused(f"--run-name must name each value once, as 'bs{{batch_size}}_*', but got {pattern!r}.")
-        return cls(columns, values, pattern)
+        return cls(columns, values, pattern, size)
 
     def in_name(self, run: str) -> dict[str, str] | None:
         """What the name of a run says by the pattern; None if it does not fit. Numbers are taken whole."""

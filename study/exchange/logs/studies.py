@@ -13,8 +13,10 @@ import pandas as pd
 
 from analysis.counting import COMPLETE, INCOMPLETE, INFEASIBLE, RECORDED, Branch, Goal, first_crossing
 from analysis.labels import batch_sizes
+from study.exchange.importing import ImportRefused
 from study.exchange.logs import spaces
 from study.exchange.logs.long_frame import Log
+from study.exchange.logs.names import last, listed, plain
 from study.exchange.logs.run_settings import DIVERGED
 from study.exchange.released_tree import component
 
@@ -63,29 +65,55 @@ class Imported:
         return f"{self.question['workload']['name']}/{self.question['optimizer']}/{self.question['batch_size']}"
 
 
-def workload(settings: Mapping[str, Any], default: str) -> str:
-    """The name of the workload of a run: as the log says, else its model and data set, else that of the source."""
+def workload(settings: Mapping[str, Any], default: str, size: str | None = None) -> str:
+    """The name of the workload of a run: as the log says, else its model and data set, else that of the source; with
+    the value of its size if there is one."""
     given = settings.get("workload") or "_".join(
         str(settings[key]) for key in ("model", "dataset") if settings.get(key) is not None
     )
-    return component(str(given or default))
+    name = component(str(given or default))
+    return name if size is None else component(f"{name}_{size}-{settings[size]:.12g}")
 
 
-def by_workload(log: Log, default: str) -> dict[str, list[str]]:
-    """Workload -> its runs."""
+def size_of(log: Log, asked: str | None) -> str | None:
+    """The setting that `--size` names; None without it.
+
+    Raises:
+        ImportRefused: the runs have no such setting, or it is no number above 0 in one of them.
+    """
+    if asked is None:
+        return None
+    known = dict.fromkeys(name for settings in log.runs.values() for name in settings)
+    found = next((name for name in known if asked == name or plain(last(asked)) == plain(name)), None)
+    if found is None:
+        raise ImportRefused(f"--size {asked}: the runs have no such setting; there are {listed(known, 40)}.")
+    for run, settings in log.runs.items():
+        value = settings.get(found)
+        if not isinstance(value, int | float) or isinstance(value, bool) or not value > 0:
+            raise ImportRefused(f"--size {asked}: a size is a number above 0, but run {run!r} has {value!r}.")
+    return found
+
+
+def by_workload(log: Log, default: str, size: str | None = None) -> dict[str, list[str]]:
+    """Workload -> its runs. `size`: the setting that tells sizes apart (`size_of`)."""
     found: dict[str, list[str]] = {}
     for run, settings in log.runs.items():
-        found.setdefault(workload(settings, default), []).append(run)
+        found.setdefault(workload(settings, default, size), []).append(run)
     return found
 
 
 def make(
-    log: Log, goals: Mapping[str, Goal], workloads: Mapping[str, Sequence[str]], trials: int | None
+    log: Log,
+    goals: Mapping[str, Goal],
+    workloads: Mapping[str, Sequence[str]],
+    trials: int | None,
+    size: str | None = None,
 ) -> list[Imported]:
     """The studies of a log, by workload, optimizer and batch size.
 
     Arguments:
         trials: N, the number of COMPLETE trials that count; None or 0: all.
+        size: the setting that tells sizes apart; each question records its value, and no model.
     """
     numbered = {run: number for number, run in enumerate(log.runs, start=1)}
     of_run = dict.fromkeys(log.runs, log.rows[:0])  # runs that diverged before their first measurement
@@ -97,9 +125,12 @@ def make(
             curves.setdefault(component(str(log.runs[run].get("optimizer", UNKNOWN))), []).append(run)
         for optimizer, some in sorted(curves.items()):
             points, notes = spaces.hyperparameters(log, some)
-            for size in sorted({log.runs[run]["batch_size"] for run in some}):
-                own = [run for run in some if log.runs[run]["batch_size"] == size]
-                made = _study(log, (name, optimizer, size), goals[name], own, points, of_run, numbered)
+            for batch in sorted({log.runs[run]["batch_size"] for run in some}):
+                own = [run for run in some if log.runs[run]["batch_size"] == batch]
+                made = _study(log, (name, optimizer, batch), goals[name], own, points, of_run, numbered)
+                if size is not None:
+                    # The size tells models apart.
+                    made.question["workload"] |= {"model": None, size: log.runs[own[0]][size]}
                 complete = sum(record["status"] == COMPLETE for record in made.records)
                 made.question["search"]["trials"] = trials or max(1, complete)
                 made.notes += notes

@@ -1,0 +1,291 @@
+"""Critical batch sizes across sizes of the model or the data, and the power laws through them."""
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from analysis.labels import listed, number
+from analysis.load import GOAL, LoadError, StudyData
+from analysis.sizes.fit import PowerLaw, power_law
+
+DEFINITIONS = {
+    "critical_batch_size_mccandlish": "critical batch size",
+    "critical_batch_size_zhang": "critical batch size by Zhang et al.",
+}
+"""Definition of a critical batch size that laws are fitted to -> its name."""
+LAW = ["of", "optimizer", *GOAL, "axis", "definition"]
+"""The columns that identify a law: what all its workloads share, and the axis in which they differ."""
+SIZES = [*LAW, "workload", "size", "critical_batch_size", "low", "high", "bound"]
+LAWS = [*LAW, *PowerLaw._fields, "left_out", "smallest", "largest"]
+PARAMETERS = "parameters"
+FEWEST = 3
+"""Fewer sizes give no law: two always lie on one."""
+
+
+def sizes(studies: Iterable[StudyData], scaling: pd.DataFrame) -> pd.DataFrame:
+    """The critical batch sizes of workloads that differ in one number only.
+
+    The number is an argument of the workload, such as `width`, a list of equal numbers such as `widths=[128]`, the
+    number of training examples, or a size that imported runs came with. Where it changes the parameters of the model,
+    their number is a second axis.
+
+    Arguments:
+        studies: the answering search of each study.
+        scaling: the limits of scaling, from `analysis.estimates.limits.table`.
+
+    Returns:
+        A row for each (of, optimizer, goal, axis, definition, workload), with the columns SIZES, by size: the estimate
+        with its interval, and bound (`=`; `<` or `>` if the measured batch sizes show only a bound).
+
+    >>> sizes([study], pd.read_csv(f"{published}/tables/scaling.csv")).empty  # one workload
+    True
+    """
+    described: dict[str, dict[str, Any]] = {}
+    parameters: dict[str, float] = {}
+    for study in studies:
+        described[study.workload] = {k: v for k, v in study.question["workload"].items() if k != "name"}
+        for run in study.provenance:
+            if (count := (run.get("fingerprint") or {}).get(PARAMETERS)) is not None:
+                parameters[study.workload] = count
+    axes = list(_axes(described, parameters))
+    known = scaling[scaling["definition"].isin(DEFINITIONS)].dropna(subset="estimate")
+    parts = known.groupby(["optimizer", *GOAL, "definition"], sort=False)
+    rows = [row for key, part in parts for axis in axes for row in _rows(key, part.set_index("workload"), *axis)]
+    return pd.DataFrame(rows, columns=SIZES)
+
+
+def _rows(key: tuple, limits: pd.DataFrame, axis: str, sizes: Mapping[str, float]) -> Iterator[tuple]:
+    """The rows of one axis.
+
+    Arguments:
+        key: optimizer, goal and definition.
+        limits: their limits, by workload.
+        sizes: workload -> size.
+    """
+    mine = sorted((size, name) for name, size in sizes.items() if name in limits.index)
+    if len({size for size, _ in mine}) > 1:
+        *named, definition = key
+        law = (_shared([name for _, name in mine], axis), *named, axis, definition)
+        for size, name in mine:
+            row = limits.loc[name]
+            ends = row["estimate_low"], row["estimate_high"], row["estimate_bound"]
+            yield (*law, name, size, row["estimate"], *ends)
+
+
+def _axes(
+    described: Mapping[str, Mapping[str, Any]], parameters: Mapping[str, float]
+) -> Iterator[tuple[str, dict[str, float]]]:
+    """(axis, workload -> size) of each set of workloads that differ in one number only."""
+    for key in dict.fromkeys(key for about in described.values() for key in about):
+        groups: dict[str, dict[str, float]] = {}
+        for name, about in described.items():
+            size = _number(about.get(key))
+            if size is not None:
+                rest = json.dumps({k: v for k, v in about.items() if k != key}, sort_keys=True)
+                groups.setdefault(rest, {})[name] = size
+        for group in groups.values():
+            if len(set(group.values())) > 1:
+                yield key, group
+                counts = {name: parameters[name] for name in group if name in parameters}
+                if len(set(counts.values())) == len(set(group.values())):
+                    yield PARAMETERS, counts
+
+
+def _number(value: Any) -> float | None:
+    """A size above 0: a number, or a list of equal numbers; else None."""
+    values = value if isinstance(value, list) else [value]
+    whole = [each for each in values if isinstance(each, int | float) and not isinstance(each, bool) and each > 0]
+    return float(whole[0]) if whole and len(whole) == len(values) and len(set(whole)) == 1 else None
+
+
+def _shared(names: Sequence[str], axis: str) -> str:
+    """What the names of workloads share, less the axis: `net` of `net_width-128` and `net_width-256`."""
+    first, last = min(names), max(names)  # all between begin as these two do
+    alike = next((i for i, (a, b) in enumerate(zip(first, last, strict=False)) if a != b), len(first))
+    shared = first[:alike].rstrip("0123456789").rstrip("_-.,+=")
+    return shared.removesuffix(axis).rstrip("_-.,+=") or listed(names)
+
+
+def laws(table: pd.DataFrame) -> pd.DataFrame:
+    """The power law through the critical batch sizes of each axis with three sizes or more.
+
+    Bounds are left out of the fit: a size whose critical batch size lies outside the measured batch sizes has no value.
+
+    Arguments:
+        table: from `sizes`.
+
+    Returns:
+        A row for each law, with the columns LAWS: those of `analysis.sizes.fit.PowerLaw`, left_out (how many sizes are
+        bounds), smallest and largest (size that was fitted).
+
+    >>> law = {"of": "mlp", "optimizer": "sgd", "goal_metric": "val/loss", "goal_threshold": 0.2, "axis": "width"}
+    >>> made = pd.DataFrame({"size": [64, 128, 256, 512], "critical_batch_size": [20, 28.3, 40, 50], "low": np.nan,
+    ...     "high": np.nan, "bound": ["=", "=", "=", ">"], "definition": "critical_batch_size_zhang"}).assign(**law)
+    >>> laws(made)[["axis", "exponent", "points", "left_out"]].round(3).values.tolist()
+    [['width', 0.5, 3, 1]]
+    """
+    rows = []
+    for key, part in table.groupby(LAW, sort=False):
+        known = part[part["bound"] == "="]
+        if known["size"].nunique() >= FEWEST:
+            ends = (known[name].to_numpy(dtype=float) for name in ("low", "high"))
+            found = power_law(known["size"], known["critical_batch_size"], *ends)
+            rows.append((*key, *found, len(part) - len(known), known["size"].min(), known["size"].max()))
+    return pd.DataFrame(rows, columns=LAWS)
+
+
+def law(row: Mapping[str, Any]) -> PowerLaw:
+    """The law in a row of `laws`.
+
+    >>> fitted = power_law([1, 10, 100], [20, 65, 190])
+    >>> law(fitted._asdict() | {"of": "mlp"}) == fitted
+    True
+    """
+    return PowerLaw(**{name: row[name] for name in PowerLaw._fields})
+
+
+def predictions(table: pd.DataFrame, at: Sequence[float]) -> pd.DataFrame:
+    """The critical batch size that each law predicts at other sizes, with the interval of the law.
+
+    Arguments:
+        table: from `laws`.
+        at: sizes.
+
+    >>> law = {"of": "mlp", "optimizer": "sgd", "goal_metric": "val/loss", "goal_threshold": 0.2, "axis": "width"}
+    >>> fitted = power_law([64, 128, 256], [20, 28.3, 40])._asdict() | {"definition": "critical_batch_size_mccandlish"}
+    >>> predictions(pd.DataFrame([law | fitted]), [1024])[["size", "critical_batch_size"]].round(1).values.tolist()
+    [[1024.0, 80.0]]
+    """
+    rows = []
+    for row in table.to_dict("records"):
+        key = [row[name] for name in LAW]
+        rows += [(*key, float(size), *map(float, law(row).predict(size))) for size in at]
+    return pd.DataFrame(rows, columns=[*LAW, "size", "critical_batch_size", "low", "high"])
+
+
+def pairs(path: Path) -> pd.DataFrame:
+    """The rows of a CSV with a size and a critical batch size each, as `sizes` gives them.
+
+    Its columns are `critical_batch_size`, if known `low` and `high` (the ends of its 95 % interval), and one other,
+    whose name becomes the axis. With a column `bound`, `<` or `>` marks a bound.
+
+    Raises:
+        LoadError: the file cannot be read, or its columns are others.
+
+    >>> from tempfile import TemporaryDirectory
+    >>> with TemporaryDirectory() as folder:
+    ...     path = Path(folder) / "published.csv"
+    ...     _ = path.write_text("parameters,critical_batch_size\\n85e6,300\\n302e6,540\\n1.2e9,1040\\n")
+    ...     print(*laws(pairs(path))[["axis", "exponent"]].round(2).values[0])
+    parameters 0.47
+    """
+    try:
+        read = pd.read_csv(path)
+    except (OSError, ValueError) as error:
+        raise LoadError(f"cannot read {path}: {error}.") from error
+    others = [name for name in read if name not in ("critical_batch_size", "low", "high", "bound")]
+    if "critical_batch_size" not in read or len(others) != 1 or not pd.api.types.is_numeric_dtype(read[others[0]]):
+        raise LoadError(
+            f"{path} needs a column critical_batch_size and one with the size, such as parameters, and may have low, "
+            f"high and bound, but its columns are {', '.join(map(str, read))}."
+        )
+    usual = {"of": path.stem, "optimizer": "", "goal_metric": "", "goal_threshold": np.nan, "axis": str(others[0])}
+    usual |= {"definition": "critical_batch_size", "workload": path.stem, "low": np.nan, "high": np.nan, "bound": "="}
+    found = read.rename(columns={others[0]: "size"})
+    missing = {name: value for name, value in usual.items() if name not in found}
+    return found.assign(**missing)[SIZES].fillna({"goal_threshold": 0.0, "bound": "="})
+
+
+def overview(table: pd.DataFrame) -> pd.DataFrame:
+    """Laws as text, a row for each.
+
+    >>> law = {"of": "mlp", "optimizer": "sgd", "goal_metric": "val/loss", "goal_threshold": 0.2, "axis": "width"}
+    >>> fitted = power_law([64, 128, 256, 512], [20, 28.3, 40, 57])._asdict() | {"left_out": 0, "smallest": 64}
+    >>> made = pd.DataFrame([law | fitted | {"largest": 512, "definition": "critical_batch_size_mccandlish"}])
+    >>> overview(made).iloc[0, 3:].tolist()
+    ['critical batch size', '64 to 512 (4)', '2.46 * width^0.503', '0.495 to 0.511', '0']
+    """
+    return pd.DataFrame(
+        {
+            "workload": row["of"],
+            "optimizer": row["optimizer"],
+            "axis": row["axis"],
+            "definition": DEFINITIONS.get(row["definition"], row["definition"].replace("_", " ")),
+            "sizes": f"{number(row['smallest'])} to {number(row['largest'])} ({row['points']})",
+            "law": f"{number(row['coefficient'])} * {row['axis']}^{row['exponent']:.3g}",
+            "exponent, 95 %": _between(row["low"], row["high"]),
+            "bounds left out": str(row["left_out"]),
+        }
+        for row in table.to_dict("records")
+    )
+
+
+def _between(low: float, high: float) -> str:
+    return "unknown" if np.isnan(low) else f"{low:.3g} to {high:.3g}"
+
+
+def sentences(table: pd.DataFrame, predicted: pd.DataFrame) -> list[str]:
+    """A sentence for each law by McCandlish et al.'s definition, or the only one, and one for each prediction.
+
+    Arguments:
+        table: from `laws`.
+        predicted: from `predictions`.
+
+    >>> law = {"of": "mlp", "optimizer": "sgd", "goal_metric": "val/loss", "goal_threshold": 0.2, "axis": "width"}
+    >>> fitted = power_law([64, 128, 256, 512], [20, 28.3, 40, 57])._asdict() | {"left_out": 1, "smallest": 64}
+    >>> made = pd.DataFrame([law | fitted | {"largest": 512, "definition": "critical_batch_size_mccandlish"}])
+    >>> sentences(made, predictions(made, []))[0].partition("; ")[0]
+    'mlp with sgd: the critical batch size goes as width to the power 0.503 (0.495 to 0.511), from width 64 to 512'
+    """
+    said = []
+    for row in table.to_dict("records"):
+        name = f"{row['of']} with {row['optimizer']}" if row["optimizer"] else row["of"]
+        what = DEFINITIONS.get(row["definition"], row["definition"].replace("_", " "))
+        none = row["low"] <= 0 <= row["high"]
+        shown = "; no dependence is shown" if none else ""
+        out = f"; {row['left_out']} more with a bound only are left out" if row["left_out"] else ""
+        said.append(
+            f"{name}: the {what} goes as {row['axis']} to the power {row['exponent']:.3g} "
+            f"({_between(row['low'], row['high'])}), from {row['axis']} {number(row['smallest'])} to "
+            f"{number(row['largest'])}; {row['points']} sizes{out}{shown}."
+        )
+        mine = predicted[(predicted[LAW] == [row[name] for name in LAW]).all(axis=1)] if len(predicted) else predicted
+        said += [
+            f"At {row['axis']} {number(each['size'])} it predicts {number(each['critical_batch_size'])} "
+            f"({number(each['low'])} to {number(each['high'])})."
+            for each in mine.to_dict("records")
+        ]
+    return said
+
+
+def warnings(table: pd.DataFrame, fitted: pd.DataFrame) -> list[str]:
+    """What a reader should know of laws, and why there are none.
+
+    Arguments:
+        table, fitted: from `sizes` and `laws`.
+
+    >>> warnings(pd.DataFrame(columns=SIZES), pd.DataFrame(columns=LAWS))[0].partition(":")[0]
+    'no law'
+    """
+    if table.empty:
+        return [
+            "no law: there are no two workloads with one goal and optimizer that differ in one number only; sweep one, "
+            "such as workload.width=128,256,512."
+        ]
+    said = []
+    for key, part in table.groupby(LAW, sort=False):
+        known, there = part[part["bound"] == "="]["size"].nunique(), part["size"].nunique()
+        if known < FEWEST:
+            said.append(
+                f"no law of {key[0]} in {key[4]} ({key[5].replace('_', ' ')}): {known} of {there} sizes have a "
+                f"critical batch size that is no bound, and {FEWEST} are needed; sweep more sizes or batch sizes."
+            )
+    return said + [
+        f"{row['of']}: the sizes in {row['axis']} span less than a factor of 4: a vague exponent."
+        for row in fitted.to_dict("records")
+        if row["largest"] < 4 * row["smallest"]
+    ]

@@ -1,0 +1,61 @@
+"""`study sizes`: how the critical batch size grows with the size of the model or the data, as a power law."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+
+from study.command_line import as_json
+from study.config.paths import path
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+def sizes_arguments(verb: argparse.ArgumentParser) -> None:
+    verb.add_argument(
+        "results",
+        nargs="+",
+        type=path,
+        help="folders of sweeps or imports, or a CSV with a column critical_batch_size and one with the size",
+    )
+    verb.add_argument("--at", action="append", default=[], type=float, metavar="N", help="a size to predict it at")
+    verb.add_argument("--json", action="store_true", help="one object, see docs/reference/json.md")
+
+
+def sizes(options: argparse.Namespace, console: Console) -> None:
+    """`study sizes`: fit power laws to the critical batch sizes of workloads of several sizes."""
+    from analysis.sizes import table
+    from study.errors import UsageError
+    from study.terminal import show
+
+    for size in options.at:
+        if not size > 0:
+            raise UsageError(f"--at must be above 0, but got {size:g}.")
+    found = _sizes(options.results)
+    laws = table.laws(found)
+    predicted = table.predictions(laws, options.at)
+    said, doubts = table.sentences(laws, predicted), table.warnings(found, laws)
+    if options.json:
+        print(as_json.text("sizes", laws, said, doubts, {"sizes": found, "predictions": predicted}))
+        return
+    title = "[bold]Critical batch size across sizes[/]: power laws"
+    show.measured(console, {title: table.overview(laws)} if len(laws) else {}, said, doubts)
+
+
+def _sizes(paths: Sequence[Path]) -> pd.DataFrame:
+    """The critical batch sizes in these folders, or in these CSV files."""
+    import pandas as pd
+
+    from analysis.report.build import read
+    from analysis.sizes import table
+
+    folders = [each for each in paths if not each.is_file()]
+    frames = [table.pairs(each) for each in paths if each.is_file()]
+    if folders:
+        frames.append(read(folders).tables.get("sizes", pd.DataFrame(columns=table.SIZES)))
+    return pd.concat([frame for frame in frames if len(frame)] or frames[:1], ignore_index=True)
