@@ -32,6 +32,9 @@ The modules, in the order of the data:
         convex, limits      the convex curve through them; the limits of scaling
         pairs               which of two curves needs fewer steps: a row a statement
         headlines, verdicts the same in sentences
+    noise_scale, one_step   gradients along tuned runs: their noise scale, the best learning rate of one step
+    certificates            is the mean error of a tuned configuration below a goal?
+    sizes                   critical batch sizes as power laws of the size of the model or the data
     intervals               confidence intervals of S(B): the median best of n trials
     surrogate               a Gaussian process of all batch sizes proposes the points of `search=refine`
     advice                  the batch size, devices and accumulation steps to train with

@@ -36,6 +36,10 @@ Several values with commas make a study for each combination. Keys that say wher
 prints the composed configuration and trains nothing. An unknown key or a value that does not fit is refused with the
 nearest known one.
 
+Several values of an argument of a workload, such as `'workload.widths=[32],[128]'`, make a workload for each, in one
+results folder: `mlp_digits_widths-32` and `mlp_digits_widths-128`. `workload.name=` with a reference, such as
+`'workload.name=mlp${workload.split_seed}'`, names them otherwise.
+
 A folder may have any name: `'results=~/runs/a, b (1)'` is one folder below your home folder, and `results=` is never
 swept unless you quote each value: `"results='a','b'"`. In `results=here/${workload.name}` the name of another key is
 replaced by its value.

@@ -85,6 +85,7 @@ RELATIVE = (
 )
 REACHED = "and a batch size at which the goal was reached"
 FULL_BUDGETS = "studies with stopping=budget"
+SIZE_PANEL = ["of", *GOAL, "axis", "definition"]
 MAP: Any = {"table": "maps", "figure": CURVE, "panel": ("batch_size",), "small": True}
 FIGURES: dict[str, Drawing] = {
     "steps_to_result": Drawing(
@@ -149,6 +150,22 @@ FIGURES: dict[str, Drawing] = {
         table="critical_by_goal",
         rows=lambda table: table.groupby(["workload", "optimizer"], sort=False).filter(lambda part: len(part) > 1),
         panel=("workload", "goal_metric"),
+    ),
+    "critical_by_size": Drawing(
+        "Critical batch size across sizes",
+        "Critical batch size by the hyperbola against the size of the model or the data. Bars: 95 % interval, up to an "
+        "edge where it is open. Carets: only a bound is known, which the fit leaves out. Dashed: the power law a·N^b, "
+        "with the 95 % interval of the law.",
+        scaling.critical_by_size,
+        "three workloads that differ in one number only, with a critical batch size: sweep workload.width=128,256,512",
+        table="sizes",
+        rows=lambda table: (
+            table[table["definition"] == "critical_batch_size_mccandlish"]
+            .groupby(SIZE_PANEL, sort=False)
+            .filter(lambda part: part["size"].nunique() > 2)
+        ),
+        overlays=("size_laws",),
+        panel=SIZE_PANEL,
     ),
     **{
         f"relative_{kind.replace(' ', '_')}": Drawing(
@@ -232,6 +249,18 @@ FIGURES: dict[str, Drawing] = {
         table="noise_scale",
         rows=lambda table: table[table["low"] > 0],
         panel=(*CURVE, "batch_size"),
+    ),
+    "one_step": Drawing(
+        "Best learning rate of one step",
+        "The learning rate with the least loss after one step, against the batch size of that step, at points along "
+        "the tuned run of one batch size. Bars: 95 % interval. Lines: ε(B) = ε_max / (1 + B_n / B), fitted in log "
+        "space (solid) and in linear space (dashed). At B_n the best learning rate is half of ε_max.",
+        noise_scale.one_step,
+        "losses after one step: run study noise RESULTS --one-step",
+        table="one_step_rates",
+        rows=lambda table: table.dropna(subset="learning_rate"),
+        overlays=("one_step",),
+        panel=(*CURVE, "batch_size", "form"),
     ),
     "label_smoothing": Drawing(
         "Label smoothing",

@@ -10,16 +10,19 @@ from typing import Any
 import pandas as pd
 
 from analysis import figures
+from analysis.certificates import table as certificates
 from analysis.counting import RACE, Goal
 from analysis.estimates import at_budget, by_goal, landscape, limits, pairs, split, tuned
 from analysis.labels import goal_text, listed
 from analysis.load import GOAL, STUDY, LoadError, StudyData, folders, load_study
 from analysis.noise_scale import table as noise_scale
+from analysis.one_step import table as one_step
 from analysis.parallel import spread
 from analysis.report import answer, explorer, findings, other_goals, warnings
 from analysis.report.html_tables import sections
 from analysis.report.page import Files, ReportData, link_section, write_latex, write_report, write_tables
 from analysis.report.take import citation
+from analysis.sizes import table as sizes
 from analysis.tables import (
     answers,
     audits,
@@ -259,7 +262,7 @@ def tables(made: Sequence[StudyData], studies: Sequence[StudyData], asked: Asked
         "steps_to_result": steps,
         "scaling": ends,
         "fits": limits.fitted(steps),
-        **_of_searches(made, studies, steps, asked),
+        **_of_searches(made, studies, steps, ends, asked),
         **{name: pairs.table(compare.table(studies, goals, by), steps, ends, reruns, by) for name, by in PAIRS.items()},
         "relative": relative.table(steps, relative.workloads(studies), asked.normalise_at),
         "searches": answers.table(made),
@@ -282,7 +285,7 @@ def tables(made: Sequence[StudyData], studies: Sequence[StudyData], asked: Asked
 
 
 def _of_searches(
-    made: Sequence[StudyData], studies: Sequence[StudyData], steps: pd.DataFrame, asked: Asked
+    made: Sequence[StudyData], studies: Sequence[StudyData], steps: pd.DataFrame, ends: pd.DataFrame, asked: Asked
 ) -> dict[str, pd.DataFrame]:
     """How well the searches did, and what they say beyond the goal.
 
@@ -290,13 +293,24 @@ def _of_searches(
     gradient noise was measured.
     """
     noise = noise_scale.table([] if asked.goals else made)
+    tested = certificates.table(made, asked.readings)
+    fits, rates = one_step.tables([] if asked.goals else made)
     return {
         "split": split.table(steps),
         "critical_by_goal": by_goal.table([] if asked.goals else studies),
         "tunability": landscape.table(studies, asked.readings),
         "learning_curves": learning_curves.learning_curves(studies, asked.readings),
         **({} if noise.empty else {"noise_scale": noise}),
+        **({} if tested.empty else {"certificates": tested}),
+        **_of_sizes(studies, ends),
+        **({} if rates.empty else {"one_step": fits, "one_step_rates": rates}),
     }
+
+
+def _of_sizes(studies: Sequence[StudyData], ends: pd.DataFrame) -> dict[str, pd.DataFrame]:
+    """Critical batch sizes across sizes and the laws through them, if workloads differ in one number only."""
+    found = sizes.sizes(studies, ends)
+    return {} if found.empty else {"sizes": found, "size_laws": sizes.laws(found)}
 
 
 def _refuse_doubles(studies: Sequence[StudyData]) -> None:

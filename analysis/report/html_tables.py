@@ -8,14 +8,17 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
+from analysis.certificates import table as certificates
 from analysis.estimates.limits import COLUMNS as LIMIT_COLUMNS
 from analysis.estimates.limits import IN_TOKENS
 from analysis.estimates.pairs import NUMBERS, SEARCHES
 from analysis.estimates.tuned import COLUMNS as ESTIMATES
 from analysis.labels import duration, number
 from analysis.load import STUDY
+from analysis.one_step import table as one_step
 from analysis.report.cells import DASH, Cell, bounded, open_ends, with_goal
 from analysis.report.estimate_tables import NONE, budget_shown, goals_shown, split_shown, tunability_shown
+from analysis.sizes import table as size_laws
 from analysis.tables.transfer import briefly
 from analysis.units import TOKENS
 
@@ -64,9 +67,19 @@ SOURCES = {
     "Searches repeated with other seeds": "repeats",
     "Tuned configurations with fresh seeds": "reruns",
     "Rules against tuning": "rules",
+    "Certificates": "certificates",
+    "Best learning rate of one step": "one_step",
+    "Critical batch size across sizes": "size_laws",
     "Cost": "cost",
 }
 """Title of a table of the page -> the name of the table that it shows, which is a CSV file in full."""
+
+BESIDE = {
+    "Critical batch size across sizes": size_laws.overview,
+    "Best learning rate of one step": one_step.overview,
+    "Certificates": certificates.overview,
+}
+"""Title of a table of what other verbs measured -> its text."""
 
 
 class Column(NamedTuple):
@@ -150,6 +163,9 @@ def _searched(tables: Mapping[str, pd.DataFrame]) -> Iterator[tuple[str, pd.Data
     yield from (("Searches repeated with other seeds", part) for part in _parts(with_goal(tables["repeats"])))
     yield from (("Tuned configurations with fresh seeds", part) for part in _parts(with_goal(tables["reruns"])))
     yield from (("Rules against tuning", part) for part in _rules_shown(with_goal(tables["rules"])))
+    for title, overview in BESIDE.items():
+        if (rows := tables.get(SOURCES[title], NONE)).size:
+            yield title, overview(rows)
     yield from (("Cost", part) for part in _parts(tables["cost"]))
 
 

@@ -12,6 +12,7 @@ from rich.console import Console
 from study.command_line import completion
 from study.command_line.version import Version
 from study.commands import advise, calibrate, exchange, listing, noise, report, rules, status, sweep
+from study.commands.beyond import certify, sizes
 
 
 class Verb(NamedTuple):
@@ -50,9 +51,19 @@ VERBS = {
         advise.advise,
     ),
     "noise": Verb(
-        "measure the gradient noise scale along tuned runs, beside the measured limits",
+        "measure the gradient noise scale, or the best learning rate of one step, along tuned runs",
         noise.noise_arguments,
         noise.noise,
+    ),
+    "certify": Verb(
+        "test over fresh seeds whether the mean error of tuned configurations is below a goal",
+        certify.certify_arguments,
+        certify.certify,
+    ),
+    "sizes": Verb(
+        "fit a power law of the critical batch size in the size of the model or of the data",
+        sizes.sizes_arguments,
+        sizes.sizes,
     ),
     "calibrate": Verb(
         "compare measurements of the noisy quadratic model with its exact solution",
@@ -105,6 +116,8 @@ USAGE = """\
   python -m study rules results/mlp_digits --base-batch-size 32   retuning against transfer from batch size 32
   python -m study advise results/mlp_digits --gpus 8 --memory 80   which batch size, split over how many devices
   python -m study noise results/mlp_digits            the gradient noise scale along a tuned run
+  python -m study certify results/mlp_digits --seeds 20   is the mean error of a tuned run below the goal?
+  python -m study sizes results/fc_mnist --at 2048    the critical batch size at another width
   python -m study calibrate                           measurements against exact answers
   python -m study export results/mlp_digits tables/ --format csv
   python -m study import runs.csv results/runs --goal 'val/loss<3.9'   runs that another tool logged

@@ -241,3 +241,10 @@ def test_own_text_becomes_windows(tmp_path, monkeypatch):
     names: dict = {}
     exec(doc_pages.blocks("docs/guide/language-models.md", "python")[-1], names)
     assert names["inputs"].shape == names["targets"].shape == (1000, 64)
+
+
+def test_pairs_of_batch_size_and_learning_rate_are_fitted(capsys):
+    exec(doc_pages.blocks("docs/guide/one-step.md", "python")[0], {})
+    said = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert [line[0] for line in said] == ["log", "linear"]
+    assert all(0.4 < float(line[1]) < 0.6 and float(line[3]) < float(line[2]) < float(line[4]) for line in said)
