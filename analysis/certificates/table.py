@@ -85,7 +85,7 @@ def p_text(value: float) -> str:
     >>> p_text(0.00031), p_text(0.42), p_text(1e-12), p_text(float("nan"))
     ('0.00031', '0.42', '< 1e-6', 'unknown')
     """
-    return "unknown" if np.isnan(value) else "< 1e-6" if value < 1e-6 else f"{value:.2g}"
+    return "unknown" if np.isnan(value) else "< 1e-6" if value < 1e-6 else f"{value:.3g}"
 
 
 def overview(rows: pd.DataFrame) -> pd.DataFrame:
@@ -95,7 +95,7 @@ def overview(rows: pd.DataFrame) -> pd.DataFrame:
     >>> values = [3.2759, 3.2781, 3.2791, 3.2771, 3.2738, 3.2749]
     >>> row = names | {"goal_threshold": 3.28, "step": 440, "steps_tested": 1, "certified": True, "diverged": 0}
     >>> overview(pd.DataFrame([row | certificate(values, 3.28)._asdict()])).iloc[0, 2:].tolist()
-    ['validation loss < 3.28', '64', '440', '6', '3.27648 (3.27439 to 3.27858)', '4.32', '0.0038', 'yes']
+    ['validation loss < 3.28', '64', '440', '6', '3.27648 (3.27439 to 3.27858)', '4.32', '0.00379', 'yes']
     """
     return pd.DataFrame(
         {
@@ -106,7 +106,7 @@ def overview(rows: pd.DataFrame) -> pd.DataFrame:
             "step": f"{row['step']:,}",
             "seeds": f"{row['seeds']:,}",
             "mean error": _mean(row),
-            "standard errors below": "" if not np.isfinite(row["errors_below"]) else f"{row['errors_below']:.2f}",
+            "t": "" if not np.isfinite(row["errors_below"]) else f"{row['errors_below']:.2f}",
             "p": p_text(row["p_value"]),
             "certified": "yes" if row["certified"] else "no",
         }
@@ -154,7 +154,8 @@ def _verdict(row: Mapping[str, Any], metric: str, goal: str) -> str:
     where = f"{abs(row['errors_below']):.2f} standard errors {side} the goal"
     many = f" times {row['steps_tested']} steps that were tested" if row["steps_tested"] > 1 else ""
     verdict = "certified" if row["certified"] else "not certified"
-    return f"{over}, {where}: {goal} is {verdict} (p = {p_text(row['p_value'])}{many}; {LEVEL} is required)"
+    p = f"p {p_text(row['p_value'])}" if row["p_value"] < 1e-6 else f"p = {p_text(row['p_value'])}"
+    return f"{over}, {where}: {goal} is {verdict} ({p}{many}; below {LEVEL} is required)"
 
 
 def _needed(row: Mapping[str, Any], gap: float | None) -> str:

@@ -12,11 +12,8 @@ from analysis.labels import listed, number
 from analysis.load import GOAL, LoadError, StudyData
 from analysis.sizes.fit import PowerLaw, power_law
 
-DEFINITIONS = {
-    "critical_batch_size_mccandlish": "critical batch size",
-    "critical_batch_size_zhang": "critical batch size by Zhang et al.",
-}
-"""Definition of a critical batch size that laws are fitted to -> its name."""
+DEFINITIONS = {"critical_batch_size_mccandlish": "McCandlish et al.", "critical_batch_size_zhang": "Zhang et al."}
+"""Definition of a critical batch size that laws are fitted to -> its authors."""
 LAW = ["of", "optimizer", *GOAL, "axis", "definition"]
 """The columns that identify a law: what all its workloads share, and the axis in which they differ."""
 SIZES = [*LAW, "workload", "size", "critical_batch_size", "low", "high", "bound"]
@@ -58,18 +55,19 @@ def sizes(studies: Iterable[StudyData], scaling: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=SIZES)
 
 
-def _rows(key: tuple, limits: pd.DataFrame, axis: str, sizes: Mapping[str, float]) -> Iterator[tuple]:
+def _rows(key: tuple, limits: pd.DataFrame, axis: str, shared: str, sizes: Mapping[str, float]) -> Iterator[tuple]:
     """The rows of one axis.
 
     Arguments:
         key: optimizer, goal and definition.
         limits: their limits, by workload.
+        shared: what the workloads share.
         sizes: workload -> size.
     """
     mine = sorted((size, name) for name, size in sizes.items() if name in limits.index)
     if len({size for size, _ in mine}) > 1:
         *named, definition = key
-        law = (_shared([name for _, name in mine], axis), *named, axis, definition)
+        law = (shared, *named, axis, definition)
         for size, name in mine:
             row = limits.loc[name]
             ends = row["estimate_low"], row["estimate_high"], row["estimate_bound"]
@@ -78,8 +76,8 @@ def _rows(key: tuple, limits: pd.DataFrame, axis: str, sizes: Mapping[str, float
 
 def _axes(
     described: Mapping[str, Mapping[str, Any]], parameters: Mapping[str, float]
-) -> Iterator[tuple[str, dict[str, float]]]:
-    """(axis, workload -> size) of each set of workloads that differ in one number only."""
+) -> Iterator[tuple[str, str, dict[str, float]]]:
+    """(axis, what the workloads share, workload -> size) of each set of workloads that differ in one number only."""
     for key in dict.fromkeys(key for about in described.values() for key in about):
         groups: dict[str, dict[str, float]] = {}
         for name, about in described.items():
@@ -89,10 +87,11 @@ def _axes(
                 groups.setdefault(rest, {})[name] = size
         for group in groups.values():
             if len(set(group.values())) > 1:
-                yield key, group
+                shared = _shared(list(group), key)
+                yield key, shared, group
                 counts = {name: parameters[name] for name in group if name in parameters}
                 if len(set(counts.values())) == len(set(group.values())):
-                    yield PARAMETERS, counts
+                    yield PARAMETERS, shared, counts
 
 
 def _number(value: Any) -> float | None:
@@ -207,18 +206,18 @@ def overview(table: pd.DataFrame) -> pd.DataFrame:
     >>> fitted = power_law([64, 128, 256, 512], [20, 28.3, 40, 57])._asdict() | {"left_out": 0, "smallest": 64}
     >>> made = pd.DataFrame([law | fitted | {"largest": 512, "definition": "critical_batch_size_mccandlish"}])
     >>> overview(made).iloc[0, 3:].tolist()
-    ['critical batch size', '64 to 512 (4)', '2.46 * width^0.503', '0.495 to 0.511', '0']
+    ['McCandlish et al.', '64 to 512 (4)', '2.46', '0.503 (0.495 to 0.511)', '0']
     """
     return pd.DataFrame(
         {
             "workload": row["of"],
             "optimizer": row["optimizer"],
             "axis": row["axis"],
-            "definition": DEFINITIONS.get(row["definition"], row["definition"].replace("_", " ")),
+            "definition": DEFINITIONS.get(row["definition"], ""),
             "sizes": f"{number(row['smallest'])} to {number(row['largest'])} ({row['points']})",
-            "law": f"{number(row['coefficient'])} * {row['axis']}^{row['exponent']:.3g}",
-            "exponent, 95 %": _between(row["low"], row["high"]),
-            "bounds left out": str(row["left_out"]),
+            "a": number(row["coefficient"]),
+            "b, 95 %": f"{row['exponent']:.3g} ({_between(row['low'], row['high'])})",
+            "left out": str(row["left_out"]),
         }
         for row in table.to_dict("records")
     )
@@ -229,7 +228,7 @@ def _between(low: float, high: float) -> str:
 
 
 def sentences(table: pd.DataFrame, predicted: pd.DataFrame) -> list[str]:
-    """A sentence for each law by McCandlish et al.'s definition, or the only one, and one for each prediction.
+    """A sentence for each law, and one for each prediction.
 
     Arguments:
         table: from `laws`.
@@ -238,13 +237,14 @@ def sentences(table: pd.DataFrame, predicted: pd.DataFrame) -> list[str]:
     >>> law = {"of": "mlp", "optimizer": "sgd", "goal_metric": "val/loss", "goal_threshold": 0.2, "axis": "width"}
     >>> fitted = power_law([64, 128, 256, 512], [20, 28.3, 40, 57])._asdict() | {"left_out": 1, "smallest": 64}
     >>> made = pd.DataFrame([law | fitted | {"largest": 512, "definition": "critical_batch_size_mccandlish"}])
-    >>> sentences(made, predictions(made, []))[0].partition("; ")[0]
-    'mlp with sgd: the critical batch size goes as width to the power 0.503 (0.495 to 0.511), from width 64 to 512'
+    >>> sentences(made, predictions(made, []))[0].partition(", from ")[0]
+    'mlp with sgd: the critical batch size by McCandlish et al. goes as width to the power 0.503 (0.495 to 0.511)'
     """
     said = []
     for row in table.to_dict("records"):
         name = f"{row['of']} with {row['optimizer']}" if row["optimizer"] else row["of"]
-        what = DEFINITIONS.get(row["definition"], row["definition"].replace("_", " "))
+        authors = DEFINITIONS.get(row["definition"])
+        what = f"critical batch size by {authors}" if authors else "critical batch size"
         none = row["low"] <= 0 <= row["high"]
         shown = "; no dependence is shown" if none else ""
         out = f"; {row['left_out']} more with a bound only are left out" if row["left_out"] else ""

@@ -14,6 +14,8 @@ from study.schedules import OWN, SCHEDULE, Schedule
 
 WIDE = 1000
 """Characters: wider than any table."""
+OF_CURVES = ("workload", "optimizer", "goal", "definition")
+"""Columns of measurements that a title can say."""
 OF_SCHEDULES = OWN | {*Schedule.optional_hyperparameters}
 """Hyperparameters of schedules; the terminal leaves them to the report."""
 
@@ -142,9 +144,12 @@ def rules(console: Console, moved: pd.DataFrame, sentences: Sequence[str]) -> No
 def measured(
     console: Console, tables: Mapping[str, pd.DataFrame], sentences: Sequence[str], notes: Sequence[str]
 ) -> None:
-    """Show measurements beside those of a sweep. `tables`: title, with markup -> text of each cell."""
+    """Show measurements beside those of a sweep. `tables`: title, with markup -> text of each cell. What all rows share
+    goes into the title."""
     for title, frame in tables.items():
-        console.print(f"\n{title}")
+        shared = [name for name in OF_CURVES if name in frame and frame[name].nunique() == 1 and len(frame)]
+        console.print(", ".join([f"\n{title}", *(frame[name].iloc[0] for name in shared if frame[name].iloc[0])]))
+        frame = frame.drop(columns=shared)
         table = columns(*frame.columns)
         for row in frame.itertuples(index=False):
             table.add_row(*row)

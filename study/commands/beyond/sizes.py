@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -23,28 +24,58 @@ def sizes_arguments(verb: argparse.ArgumentParser) -> None:
         type=path,
         help="folders of sweeps or imports, or a CSV with a column critical_batch_size and one with the size",
     )
-    verb.add_argument("--at", action="append", default=[], type=float, metavar="N", help="a size to predict it at")
+    verb.add_argument(
+        "--at",
+        action="append",
+        default=[],
+        metavar="[AXIS=]N",
+        help="predict the critical batch size at this size, such as 1024 or width=1024; repeatable",
+    )
     verb.add_argument("--json", action="store_true", help="one object, see docs/reference/json.md")
 
 
 def sizes(options: argparse.Namespace, console: Console) -> None:
     """`study sizes`: fit power laws to the critical batch sizes of workloads of several sizes."""
+    import pandas as pd
+
     from analysis.sizes import table
     from study.errors import UsageError
     from study.terminal import show
+    from workloads.suggest import suggest
 
-    for size in options.at:
-        if not size > 0:
-            raise UsageError(f"--at must be above 0, but got {size:g}.")
+    at = [_at(text) for text in options.at]
     found = _sizes(options.results)
     laws = table.laws(found)
-    predicted = table.predictions(laws, options.at)
+    axes = set(laws["axis"])
+    for axis, _ in at:
+        if axis is not None and axis not in axes:
+            raise UsageError(f"--at {axis}=...: there is no law in {axis}{suggest(axis, axes)}")
+    predicted = pd.concat([table.predictions(_in(laws, axis), [size]) for axis, size in at] or [laws[:0]])
     said, doubts = table.sentences(laws, predicted), table.warnings(found, laws)
     if options.json:
         print(as_json.text("sizes", laws, said, doubts, {"sizes": found, "predictions": predicted}))
         return
     title = "[bold]Critical batch size across sizes[/]: power laws"
     show.measured(console, {title: table.overview(laws)} if len(laws) else {}, said, doubts)
+
+
+def _at(text: str) -> tuple[str | None, float]:
+    """The axis, None if it is any, and the size of `--at`. Raises UsageError."""
+    from study.errors import UsageError
+
+    axis, _, size = text.rpartition("=")
+    try:
+        found = float(size)
+    except ValueError:
+        found = 0.0
+    if not 0 < found < math.inf:
+        raise UsageError(f"--at must read N or AXIS=N with a number above 0, such as width=1024, but got {text!r}.")
+    return axis or None, found
+
+
+def _in(laws: pd.DataFrame, axis: str | None) -> pd.DataFrame:
+    """The laws in this axis; None: in any."""
+    return laws if axis is None else laws[laws["axis"] == axis]
 
 
 def _sizes(paths: Sequence[Path]) -> pd.DataFrame:

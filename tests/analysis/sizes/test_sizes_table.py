@@ -92,7 +92,9 @@ def test_predictions_have_the_interval_of_the_law():
     assert row["critical_batch_size"] == pytest.approx(80, rel=0.02)
     assert 40 < row["low"] < 80 < row["high"] < 160
     said = table.sentences(laws, table.predictions(laws, [1024]))
-    assert said[0].startswith("mlp with sgd: the critical batch size goes as width to the power 0.5")
+    assert said[0].startswith(
+        "mlp with sgd: the critical batch size by McCandlish et al. goes as width to the power 0.5"
+    )
     assert said[1].startswith("At width 1,024 it predicts 80")
 
 
@@ -125,15 +127,16 @@ def test_pairs_of_a_file(tmp_path, says):
     said = says("sizes", path, "--at", 7e9)
     assert "goes as parameters to the power 0.47" in said
     assert "At parameters 7,000,000,000 it predicts" in said
+    assert "there is no law in params; did you mean 'parameters'?" in says("sizes", path, "--at", "params=9", status=2)
     path.write_text("parameters,batch\n1,2\n")
     with pytest.raises(LoadError, match="needs a column critical_batch_size"):
         table.pairs(path)
-    assert "--at must be above 0" in says("sizes", path, "--at", -1, status=2)
+    assert "--at must read N or AXIS=N" in says("sizes", path, "--at", -1, status=2)
 
 
 def test_the_verb_reads_folders(swept, says):
-    said = says("sizes", swept([20, 28.3, 40], *widths(64, 128, 256)), "--at", 512)
-    assert "net with momentum: the critical batch size goes as width to the power" in said
+    said = says("sizes", swept([20, 28.3, 40], *widths(64, 128, 256)), "--at", "width=512")
+    assert "net with momentum: the critical batch size by McCandlish et al. goes as width to the power" in said
     assert "At width 512 it predicts" in said
 
 
@@ -162,6 +165,6 @@ def test_imported_runs_with_a_size_go_through_the_same_fit(tmp_path, says):
         *("gpt_params-10000", "gpt_params-40000", "gpt_params-160000")
     }
     said = says("sizes", tmp_path / "results", "--at", 640_000)
-    assert "gpt with unknown: the critical batch size goes as params to the power 0.5" in said
+    assert "gpt with unknown: the critical batch size by McCandlish et al. goes as params to the power 0.5" in said
     for name, why in (("parms", "the runs have no such setting; there are"), ("workload", "a size is a number")):
         assert why in says("import", tmp_path / "runs.csv", tmp_path / "b", *asked, "--size", name, status=2)
