@@ -16,6 +16,8 @@ from analysis.one_step.estimate import LOG, SPACES, OneStep, best_learning_rates
 POINT = [*STUDY, *GOAL, "trial", "step", "examples_seen", "form"]
 RATES = [*POINT, "step_batch_size", "effective_batch_size", "learning_rate", "low", "high", "loss_before", "loss_after"]
 FITS = [*POINT, *OneStep._fields, "left_out", "error", "recorded_error"]
+ROUNDING = 1e-6
+"""A mean loss that falls by a smaller share does not fall."""
 FORMS = {"plain": "gradient descent", "preconditioned": "preconditioned"}
 
 
@@ -68,12 +70,15 @@ def _of_form(study: StudyData, point: Mapping[str, Any], form: str) -> tuple[lis
     rates = []
     for each in (each for each in point["rates"] if each["form"] == form):
         losses = np.array(each["losses"], dtype=float)
+        least = np.nanmin([*losses.mean(0), np.inf])
         found = best_learning_rates(each["learning_rates"], losses)
+        if not least < point["before"] - ROUNDING * abs(point["before"]):
+            found = np.full(len(found), np.nan)
         size = each["batch_size"]
         effective = size / (1 - size / point["question"]["workload"]["train_examples"])
         known[effective] = found
         ends = dict(zip(("low", "high"), interval(found), strict=True))
-        loss = {"loss_before": point["before"], "loss_after": np.nanmin([*losses.mean(0), np.inf])}
+        loss = {"loss_before": point["before"], "loss_after": least}
         sizes = {"step_batch_size": size, "effective_batch_size": effective, "learning_rate": found[0]}
         rates.append(about | sizes | ends | loss)
     beside = {key: point[key] for key in ("error", "recorded_error")}

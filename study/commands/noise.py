@@ -34,9 +34,10 @@ def noise_arguments(verb: argparse.ArgumentParser) -> None:
     verb.add_argument(
         "--examples",
         type=int,
+        default=2048,
         metavar="M",
-        help="training examples whose gradients are measured at each point; default: 2048, or all if there are fewer; "
-        "with --one-step those whose loss is measured after the step; default: 512",
+        help="training examples whose gradients, or with --one-step whose losses after the step, are measured at each "
+        "point; default: 2048, or all if there are fewer",
     )
     verb.add_argument(
         "--one-step",

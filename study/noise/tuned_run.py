@@ -29,8 +29,6 @@ NOISE, ONE_STEP = "noise", "one_step"
 """What is measured along a run, and the folder of its points."""
 FEWEST = 2
 """Examples in a block. With one, batches and single examples would be the same."""
-EXAMPLES = {NOISE: 2048, ONE_STEP: 512}
-"""How many examples are measured at a point, unless the user says it."""
 LARGEST, PART = 4096, 4
 """Unless the user names them, batches of one step have powers of 4 examples up to this many, and up to a quarter of the
 training set: larger ones share most of their examples."""
@@ -44,7 +42,7 @@ class NoiseRequest:
         batch_size: of the tuned runs; None: the smallest complete one of each curve.
         points: the number of recorded evaluations to measure at, spread evenly up to the goal.
         examples: the number of training examples whose gradients, or whose losses after one step, are measured at each
-            point; None: EXAMPLES.
+            point.
         workload, optimizer: only these; None: each.
         one_step: measure the loss after one step in place of the gradient noise.
         step_batch_sizes: of these steps; empty: powers of 4.
@@ -52,7 +50,7 @@ class NoiseRequest:
 
     batch_size: int | None = None
     points: int = 6
-    examples: int | None = None
+    examples: int = 2048
     workload: str | None = None
     optimizer: str | None = None
     one_step: bool = False
@@ -61,12 +59,12 @@ class NoiseRequest:
     def __post_init__(self) -> None:
         if self.points < 1:
             raise UsageError(f"--points must be at least 1, but got {self.points}.")
-        if not self.one_step and self.examples is not None and self.examples < FEWEST * BLOCKS:
+        if not self.one_step and self.examples < FEWEST * BLOCKS:
             raise UsageError(
                 f"--examples must be at least {FEWEST * BLOCKS}, {FEWEST} in each of {BLOCKS} blocks, but got "
                 f"{self.examples}."
             )
-        if self.one_step and self.examples is not None and self.examples < 1:
+        if self.one_step and self.examples < 1:
             raise UsageError(f"--examples must be at least 1, but got {self.examples}.")
         if self.step_batch_sizes and not self.one_step:
             raise UsageError("--step-batch-sizes are those of --one-step; give both.")
@@ -172,7 +170,7 @@ def _tuned_run(job: Job, best: Tuner, request: NoiseRequest) -> TunedRun:
 def _settings(study: Study, request: NoiseRequest) -> dict[str, Any]:
     """How a run is measured. Raises UsageError if there are too few training examples."""
     there = study.workload["train_examples"]
-    examples = min(request.examples or EXAMPLES[request.kind], there)
+    examples = min(request.examples, there)
     if request.kind == NOISE:
         if examples // BLOCKS < FEWEST:
             raise UsageError(f"noise needs {FEWEST * BLOCKS} training examples, but {study.name} has {there}.")

@@ -70,6 +70,16 @@ def test_best_learning_rates_outside_the_tried_ones_are_left_out_and_said(result
     )
 
 
+def test_steps_that_lower_no_loss_have_no_best_learning_rate(results):
+    [study] = results({8: [30, 40, 50, 60]})
+    write(study.folder, 8, 30.0)
+    path = study.folder / "one_step/000008.json"
+    path.write_text(path.read_text().replace('"before": 2.0', '"before": 1.95'))
+    fits, rates = table.tables([study])
+    assert rates["learning_rate"].notna().tolist() == [False, True, True, True]  # it falls by 0.03, 0.09 and more
+    assert fits["left_out"].tolist() == [1, 1]
+
+
 def fits(**columns):
     usual = {"step": 10, "examples_seen": 80, "form": "plain", "space": "log", "eps_max": 0.5, "noise_scale": 90.0}
     usual |= {"low": 60.0, "high": 130.0, "points": 4, "left_out": 0, "error": 0.2, "recorded_error": 0.2}
