@@ -166,6 +166,6 @@ def warnings(fits: pd.DataFrame, rates: pd.DataFrame) -> list[str]:
         steps = ", ".join(f"{step:,}" for step in dict.fromkeys(part["step"]))
         said.append(
             f"{name}: at step {steps} the interval of B_n spans "
-            "more than a factor of 100: the best learning rates do not bend. Give larger or smaller --step-batch-sizes."
+            "more than a factor of 100: the best learning rates do not bend, or are too noisy. Give other --step-batch-sizes."
         )
     return said
