@@ -9,12 +9,12 @@ from helpers.fused import seldom
 
 ROOT = Path(__file__).parents[2]
 SMALLEST = {
-    "analysis": "--rows 40_000 --trials 5",
     "engine": "--models softmax --batch-sizes 2 --rounds 1 --seconds 0.05 --made-up-data",
-    "gpu.lanes": "--device cpu --models softmax --batch-sizes 2 --minutes 0.01 --made-up-data --precision fp32",
-    "steps": "--models mlp1024 --batch-sizes 64 --steps 1 --made-up-data",
+    "analysis": "--rows 40_000 --trials 5",
     "store": "--trials 5",
     "sweep": "--rounds 1 search=sobol search.trials=3 search.reruns=0 batch_size=64",
+    "gpu.lanes": "--device cpu --models softmax --batch-sizes 2 --minutes 0.01 --made-up-data --precision fp32",
+    "steps": "--models mlp1024 --batch-sizes 64 --steps 1 --made-up-data",
     "updates": "--optimizers adam --rounds 1",
 }
 """Module in `benchmarks` -> the arguments of its smallest run. Others need data, clusters, a GPU or an hour."""
