@@ -11,7 +11,7 @@ from rich.console import Console
 
 from study.command_line import completion
 from study.command_line.version import Version
-from study.commands import advise, calibrate, exchange, listing, noise, report, rules, status, sweep
+from study.commands import advise, along_runs, calibrate, exchange, listing, report, rules, status, sweep
 
 
 class Verb(NamedTuple):
@@ -51,8 +51,13 @@ VERBS = {
     ),
     "noise": Verb(
         "measure the gradient noise scale along tuned runs, beside the measured limits",
-        noise.noise_arguments,
-        noise.noise,
+        along_runs.noise_arguments,
+        along_runs.noise,
+    ),
+    "branch": Verb(
+        "measure the critical batch size along a run, by branches from its checkpoints",
+        along_runs.branch_arguments,
+        along_runs.branch,
     ),
     "calibrate": Verb(
         "compare measurements of the noisy quadratic model with its exact solution",
@@ -105,6 +110,7 @@ USAGE = """\
   python -m study rules results/mlp_digits --base-batch-size 32   retuning against transfer from batch size 32
   python -m study advise results/mlp_digits --gpus 8 --memory 80   which batch size, split over how many devices
   python -m study noise results/mlp_digits            the gradient noise scale along a tuned run
+  python -m study branch results/mlp_digits batch_size=8   the critical batch size along a run, by branches
   python -m study calibrate                           measurements against exact answers
   python -m study export results/mlp_digits tables/ --format csv
   python -m study import runs.csv results/runs --goal 'val/loss<3.9'   runs that another tool logged

@@ -2,11 +2,11 @@
 
 import hashlib
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import groupby
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -18,12 +18,15 @@ from study.devices.placement import Placement, settle_arithmetic, usable
 from study.engine.serial import Run
 from study.errors import UsageError
 from study.noise.point import BLOCKS
-from study.records import Curve, Study
+from study.records import Curve, Study, Trial
 from study.search import stages
+from study.search.tuner import Tuner
 from study.store import noise
 from study.transfer import recorded
 from workloads.base import build, importable
 from workloads.suggest import suggest
+
+T = TypeVar("T")
 
 FEWEST = 2
 """Examples in a block. With one, batches and single examples would be the same."""
@@ -86,14 +89,12 @@ class TunedRun:
     @property
     def question(self) -> dict[str, Any]:
         """All that the measurements depend on, as plain data."""
-        beside = ("search", "stopping", "race_factor", "race_over", "goal", "evaluation")
-        asked = {key: value for key, value in self.study.question().items() if key not in beside}
-        return asked | {"trial": asdict(self.curve.trial), "blocks": BLOCKS, "examples_per_block": self.examples}
+        return conditions(self.study, self.curve.trial) | {"blocks": BLOCKS, "examples_per_block": self.examples}
 
     @property
     def checksum(self) -> str:
         """SHA-256 of the question."""
-        return hashlib.sha256(json.dumps(self.question, sort_keys=True).encode()).hexdigest()
+        return checksum(self.question)
 
     @property
     def missing(self) -> list[int]:
@@ -108,13 +109,7 @@ class TunedRun:
 
     def begin(self, device: str) -> Run:
         """The trial at step 0, in the plain engine."""
-        settle_arithmetic()
-        workload = build(self.study.workload)
-        data = streaming.of_workload(workload, device, gigabytes=None, loaders=0)
-        run = Run(self.study, workload, data, self.curve.trial, self.study.micro_batch)
-        if run.stream() is not None:
-            raise UsageError(f"the training data of {self.study.name} are a stream, which cannot be read at random.")
-        return run
+        return begun(self.study, self.curve.trial, device)
 
 
 def tuned_runs(
@@ -127,58 +122,110 @@ def tuned_runs(
     """
     importable(config_dir)  # creating a Study imports its optimizer
     placement = Placement(device=usable(device, "--device"))
-    jobs = [Job(study, results, placement) for study in _asked(recorded(results, "noise"), request)]
-    found: list[TunedRun] = []
-    left_out: list[str] = []
-    for (workload, optimizer), curve in groupby(jobs, key=lambda job: (job.study.name, job.study.optimizer)):
-        wanted = [job for job in curve if request.batch_size in (None, job.study.batch_size)]
-        run = next(_tuned(wanted, request), None)
-        if run is None:
-            which = "no batch size" if request.batch_size is None else f"batch size {request.batch_size:,}"
-            verb = "is" if request.batch_size is None else "is not"
-            left_out.append(f"{workload} with {optimizer}: {which} {verb} completely tuned to its goal.")
-        else:
-            found.append(run)
+    studies = asked(recorded(results, "noise"), request.workload, request.optimizer)
+    jobs = [Job(study, results, placement) for study in studies]
+    found, left_out = of_each_curve(jobs, request.batch_size, lambda job: _run(job, request))
     if not found:
         raise UsageError(f"{' '.join(left_out)} Finish the sweep, choose a looser goal, or another --batch-size.")
     check_unchanged([run.job for run in found if run.missing])
     return found, left_out
 
 
-def _asked(studies: Sequence[Study], request: NoiseRequest) -> list[Study]:
-    """The studies of the workload and optimizer that the request names. Raises UsageError if there is none."""
-    for what, name_of in (("workload", lambda study: study.name), ("optimizer", lambda study: study.optimizer)):
-        wanted, there = getattr(request, what), {name_of(study) for study in studies}
+def asked(studies: Sequence[Study], workload: str | None, optimizer: str | None) -> list[Study]:
+    """The studies of this workload and optimizer; None: of each. Raises UsageError if there is none."""
+    for what, wanted, name_of in (
+        ("workload", workload, lambda study: study.name),
+        ("optimizer", optimizer, lambda study: study.optimizer),
+    ):
+        there = {name_of(study) for study in studies}
         if wanted is not None and wanted not in there:
             raise UsageError(f"no {what} {wanted!r} in these results{suggest(wanted, there)}")
         studies = [study for study in studies if wanted in (None, name_of(study))]
     return list(studies)
 
 
-def _tuned(jobs: Sequence[Job], request: NoiseRequest) -> Iterator[TunedRun]:
-    """The tuned runs of these jobs, by batch size."""
-    for job in jobs:
-        load = whole_sweep.on_file(job)
-        made = stages.last_stages(job.study, load)
-        best = stages.fastest(made) if made[-1].complete else None
-        if best is None or best.tuned is None or best.steps_to_result is None:
-            continue
-        curve = next(each for each in load(best.study) if each.trial.index == best.tuned.index)
-        steps = [int(step) for step in curve.steps if step <= best.steps_to_result]
-        places = {round(place) for place in np.linspace(len(steps) - 1, 0, request.points)}  # one: the last
-        examples = min(request.examples, job.study.workload["train_examples"]) // BLOCKS
-        if examples < FEWEST:
-            raise UsageError(
-                f"noise needs {FEWEST * BLOCKS} training examples, but {job.study.name} has "
-                f"{job.study.workload['train_examples']}."
-            )
-        study = replace(best.study, arithmetic="plain")
-        yield TunedRun(job, study, curve, [steps[place] for place in sorted(places)], examples)
+def of_each_curve(
+    jobs: Sequence[Job], batch_size: int | None, make: Callable[[Job], T | None]
+) -> tuple[list[T], list[str]]:
+    """(what `make` finds first at the batch sizes of each workload and optimizer, why there is nothing for others).
+
+    Arguments:
+        jobs: by workload, optimizer and batch size.
+        batch_size: the only one to look at; None: the smallest with a result.
+    """
+    found: list[T] = []
+    left_out: list[str] = []
+    for (workload, optimizer), curve in groupby(jobs, key=lambda job: (job.study.name, job.study.optimizer)):
+        wanted = [job for job in curve if batch_size in (None, job.study.batch_size)]
+        one = next((made for job in wanted if (made := make(job)) is not None), None)
+        if one is None:
+            which = "no batch size" if batch_size is None else f"batch size {batch_size:,}"
+            verb = "is" if batch_size is None else "is not"
+            left_out.append(f"{workload} with {optimizer}: {which} {verb} completely tuned to its goal.")
+        else:
+            found.append(one)
+    return found, left_out
 
 
-def check_unchanged(jobs: Sequence[Job]) -> None:
+def _run(job: Job, request: NoiseRequest) -> TunedRun | None:
+    """The tuned run of a batch size; None if it is not tuned to its goal."""
+    found = tuned_search(job)
+    if found is None or found[0].steps_to_result is None:
+        return None
+    best, curve = found
+    examples = min(request.examples, job.study.workload["train_examples"]) // BLOCKS
+    if examples < FEWEST:
+        raise UsageError(
+            f"noise needs {FEWEST * BLOCKS} training examples, but {job.study.name} has "
+            f"{job.study.workload['train_examples']}."
+        )
+    study = replace(best.study, arithmetic="plain")
+    return TunedRun(job, study, curve, spread(curve, best.steps_to_result, request.points), examples)
+
+
+def tuned_search(job: Job) -> tuple[Tuner, Curve] | None:
+    """(the search whose best trial is the tuned one of a batch size, what this trial recorded); None if the batch size
+    is not completely searched. If no trial reached the goal, it is the trial with the least error."""
+    load = whole_sweep.on_file(job)
+    made = stages.last_stages(job.study, load)
+    best = stages.fastest(made) or made[-1]
+    trial = best.tuned or next(iter(best.best_trials), None)
+    if not made[-1].complete or trial is None:
+        return None
+    return best, next(each for each in load(best.study) if each.trial.index == trial.index)
+
+
+def spread(curve: Curve, until: int | None, points: int) -> list[int]:
+    """At most `points` recorded evaluations of a trial, spread evenly up to a step; None: up to its end."""
+    steps = [int(step) for step in curve.steps if until is None or step <= until]
+    places = {round(place) for place in np.linspace(len(steps) - 1, 0, points)}  # one: the last
+    return [steps[place] for place in sorted(places)]
+
+
+def conditions(study: Study, trial: Trial) -> dict[str, Any]:
+    """All that the weights along a trial depend on, as plain data."""
+    beside = ("search", "stopping", "race_factor", "race_over", "goal", "evaluation")
+    asked = {key: value for key, value in study.question().items() if key not in beside}
+    return asked | {"trial": asdict(trial)}
+
+
+def checksum(question: Mapping[str, Any]) -> str:
+    """SHA-256 of plain data."""
+    return hashlib.sha256(json.dumps(question, sort_keys=True).encode()).hexdigest()
+
+
+def begun(study: Study, trial: Trial, device: str) -> Run:
+    """A trial at step 0, in the plain engine. Raises UsageError if its training data are a stream."""
+    settle_arithmetic()
+    workload = build(study.workload)
+    data = streaming.of_workload(workload, device, gigabytes=None, loaders=0)
+    run = Run(study, workload, data, trial, study.micro_batch)
+    if run.stream() is not None:
+        raise UsageError(f"the training data of {study.name} are a stream, which cannot be read at random.")
+    return run
+
+
+def check_unchanged(jobs: Sequence[Job], to_do: str = "measure its noise") -> None:
     """Raise StoreError if code, data or initial weights of a workload differ from those of its sweep."""
     for (results, name, _), changed in fingerprint.changes(whole_sweep.settled(jobs)).items():
-        raise store.StoreError(
-            f"{results} holds trials of another {name}: {changed}; undo the change to measure its noise."
-        )
+        raise store.StoreError(f"{results} holds trials of another {name}: {changed}; undo the change to {to_do}.")

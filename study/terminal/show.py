@@ -139,10 +139,12 @@ def rules(console: Console, moved: pd.DataFrame, sentences: Sequence[str]) -> No
         console.print(sentence, style="bold")
 
 
-def noise(console: Console, runs: Mapping[str, pd.DataFrame], sentences: Sequence[str], notes: Sequence[str]) -> None:
-    """Show gradient noise scales along tuned runs; `runs`: title -> text from `analysis.noise_scale.table.overview`."""
+def along_runs(
+    console: Console, runs: Mapping[str, pd.DataFrame], what: str, sentences: Sequence[str], notes: Sequence[str]
+) -> None:
+    """Show what was measured along runs, which `what` names; `runs`: title -> frame of text."""
     for title, frame in runs.items():
-        console.print(f"\n[bold]{title}[/]: gradient noise scale in examples (95 % interval)")
+        console.print(f"\n[bold]{title}[/]: {what} (95 % interval)")
         table = columns(*frame.columns)
         for row in frame.itertuples(index=False):
             table.add_row(*row)

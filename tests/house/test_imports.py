@@ -70,6 +70,7 @@ LINE = [
     "study/whole_sweep",
     "study/transfer",
     "study/cluster study/calibration study/noise",
+    "study/branch",
     "study/command_line",
     "study/commands",
     "study/__main__ study/library",
