@@ -31,10 +31,10 @@ class Critical(NamedTuple):
     """The critical batch size at one checkpoint.
 
     Attributes:
-        batch_size: the largest batch size up to which no mean loss is beyond the tolerance.
+        batch_size: the largest batch size below `high` whose mean loss is within the tolerance.
         low: the largest batch size up to which the losses are within the tolerance for certain.
         high: the smallest batch size whose loss is beyond the tolerance for certain; infinite if none is.
-        bound: `>` if every batch size is within the tolerance, `<` if already the second smallest is not, else `=`.
+        bound: `>` if this is the largest batch size that was tried, `<` if it is the smallest, else `=`.
     """
 
     batch_size: int
@@ -77,13 +77,8 @@ def critical(found: Mapping[int, Excess]) -> Critical:
     Critical(batch_size=8, low=8.0, high=64.0, bound='<')
     """
     sizes = sorted(found)
-    within = _prefix([found[size].excess <= 0 for size in sizes])
-    surely = _prefix([found[size].high <= 0 for size in sizes])
-    beyond = [size for size in sizes[within:] if found[size].low > 0]
-    bound = ">" if within == len(sizes) else "<" if within == 1 else "="
-    return Critical(sizes[within - 1], float(sizes[surely - 1]), float(beyond[0]) if beyond else np.inf, bound)
-
-
-def _prefix(flags: list[bool]) -> int:
-    """The number of leading flags that are true; the first one, of the smallest batch size, always is."""
-    return next((place for place, flag in enumerate(flags) if place and not flag), len(flags))
+    high = next((size for size in sizes[1:] if found[size].low > 0), np.inf)
+    best = max(size for size in sizes if size == sizes[0] or (size < high and found[size].excess <= 0))
+    low = next((place for place, size in enumerate(sizes) if place and found[size].high > 0), len(sizes))
+    bound = ">" if best == sizes[-1] else "<" if best == sizes[0] else "="
+    return Critical(best, float(sizes[low - 1]), float(high), bound)

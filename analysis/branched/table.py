@@ -210,7 +210,7 @@ def warnings(measured: pd.DataFrame) -> list[str]:
             )
         for bound, text in (
             (">", "every batch size is within the tolerance: give larger multiples"),
-            ("<", "already the second batch size is beyond the tolerance: branch from a smaller batch size"),
+            ("<", "no larger batch size is within the tolerance: branch from a smaller one"),
         ):
             if len(ends := rows[rows["bound"] == bound]):
                 said.append(f"{name}: {_at(ends)} {text}.")

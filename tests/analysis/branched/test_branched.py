@@ -91,7 +91,7 @@ def test_sentences_and_warnings_of_a_trunk():
     assert len(warned) == 3
     assert "at step 10 the window lowers the loss by less than the tolerance" in warned[0]
     assert "at step 40 every batch size is within the tolerance: give larger multiples." in warned[1]
-    assert "at step 10 already the second batch size is beyond the tolerance" in warned[2]
+    assert "at step 10 no larger batch size is within the tolerance" in warned[2]
     assert table.overview(found)["critical batch size"].tolist() == ["below 16", "at least 128 (from 64)"]
 
 

@@ -105,26 +105,27 @@ def test_refusals_say_what_to_change(words, why, swept, says):
     assert why in says("branch", *given, status=2)
 
 
-DIMENSIONS, REPLICAS, RATE, TOLERANCE = 40, 32, 0.02, 0.1
+DIMENSIONS, WINDOW, TOLERANCE = 40, 1024, 0.02
 ASKED = [
-    *("workload=nqm", f"workload.dimensions={DIMENSIONS}", f"workload.replicas={REPLICAS}", "batch_size=4"),
-    *("search=sobol", "search.trials=1", "search.reruns=0", f"search.space.learning_rate={RATE}", "stopping=budget"),
+    *("workload=nqm", f"workload.dimensions={DIMENSIONS}", "workload.replicas=256", "batch_size=4"),
+    *("search=sobol", "search.trials=1", "search.reruns=0", "stopping=budget"),
     *("budget.epochs=0", "budget.steps=600", "evaluation.ratio=2", "goal=val/loss<0.5"),
-    *("checkpoints=[100,400]", "multiples=[1,2,4,8,16,32,64]", "window=2048", "seeds=4", f"tolerance={TOLERANCE}"),
+    *("checkpoints=[100,400]", "multiples=[1,2,4,8,16,32,64]", f"window={WINDOW}", "seeds=4", f"tolerance={TOLERANCE}"),
 ]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("momentum", [None, 0.8])
-def test_the_interval_holds_the_exact_critical_batch_size_of_the_quadratic_model(momentum, tmp_path):
+@pytest.mark.parametrize(("rate", "momentum"), [(0.05, 0.0), (0.01, 0.8)])
+def test_the_interval_holds_the_exact_critical_batch_size_of_the_quadratic_model(rate, momentum, tmp_path):
     """The expected loss after the window follows from weights and velocity at the checkpoint (PROTOCOL section 6)."""
-    own = ["optimizer=sgd"] if momentum is None else ["optimizer=momentum", f"search.space.momentum={momentum}"]
+    own = ["optimizer=momentum", f"search.space.momentum={momentum}"] if momentum else ["optimizer=sgd"]
+    own += [f"search.space.learning_rate={rate}"]
     assert main(["branch", *ASKED, *own, f"results={tmp_path}", "--workers", "1"]) == 0
     found = pd.read_csv(tmp_path / "tables/branched.csv")
     losses = pd.read_csv(tmp_path / "tables/branched_losses.csv")
     assert found["step"].tolist() == [100, 400]
     for row in found.to_dict("records"):
-        exact = exact_losses(tmp_path, row["step"], momentum or 0.0)
+        exact = exact_losses(tmp_path, row["step"], rate, momentum)
         limit = (1 + TOLERANCE) * exact[4]
         within = [size for size in exact if all(exact[smaller] <= limit for smaller in exact if smaller <= size)]
         assert row["low"] <= within[-1]
@@ -136,7 +137,7 @@ def test_the_interval_holds_the_exact_critical_batch_size_of_the_quadratic_model
                 assert mine[size] == pytest.approx(loss, rel=0.1), (row["step"], size)
 
 
-def exact_losses(results, step, momentum):
+def exact_losses(results, step, slow, momentum):
     """Batch size -> the expected loss after the window, from the state of the trunk."""
     [path] = results.glob(f"branched/*/*/*/checkpoints/{step:06d}.pt")
     held = checkpoints.read(path.read_bytes())
@@ -145,9 +146,9 @@ def exact_losses(results, step, momentum):
     velocity = state["velocity"].double().numpy() if momentum else None
     found = {}
     for size in (4, 8, 16, 32, 64, 128, 256):
-        rate = RATE * size / 4
+        rate = slow * size / 4
         exact = Recursion(size, rate, momentum, curvatures=spectrum(DIMENSIONS))
         z = [theta] if velocity is None else [theta, rate * velocity]
         moments = np.array([[(a * b).mean(0) for b in z] for a in z])
-        found[size] = float(exact.loss(exact.after(moments, 2048 // size)))
+        found[size] = float(exact.loss(exact.after(moments, WINDOW // size)))
     return found
