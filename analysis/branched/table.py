@@ -144,7 +144,7 @@ def overview(rows: pd.DataFrame) -> pd.DataFrame:
     >>> row = {"step": 9, "examples_seen": 72, "critical_batch_size": 32, "low": 16.0, "high": 64.0, "bound": "=",
     ...     "loss_at_start": 0.5, "loss": 0.4, "rule": "linear", "factors": "1"}
     >>> overview(pd.DataFrame([row])).iloc[0].tolist()
-    ['9', '72', '32 (16 to 64)', '0.5 to 0.4', 'linear']
+    ['9', '72', '32 (16 to 64)', '0.500 to 0.400', 'linear']
     """
     lines = [
         {
