@@ -59,18 +59,14 @@ def test_runs_are_branched_reported_and_read_again(swept, says, monkeypatch):
 
 
 @pytest.mark.slow
-def test_a_checkpoint_that_is_gone_is_made_again_with_its_checksum(swept, says, tmp_path):
-    asked = [
-        "branch",
-        swept,
-        "optimizer=momentum",
-        "checkpoints=[8,12]",
-        "multiples=[1,2]",
-        "window=256",
-        "--workers",
-        1,
-    ]
-    says(*asked, "seeds=2")
+def test_a_checkpoint_that_is_gone_is_made_again_with_its_checksum(swept, says):
+    asked = ["branch", swept, "optimizer=momentum", "checkpoints=[8,12]", "multiples=[1,2]", "window=256"]
+    asked += ["factors=[0.5,1]", "--workers", 1]
+    assert "the linear, best of 0.5, 1 rule" in says(*asked, "seeds=2")
+    losses = pd.read_csv(swept / "tables/branched_losses.csv").query("optimizer == 'momentum'")
+    base = losses["learning_rate"] / losses["factor"]
+    assert set(losses["factor"]) <= {0.5, 1.0}
+    assert base.to_numpy() == pytest.approx(base.iloc[0] * losses["branch_batch_size"].to_numpy() / 64)
     [path] = [each for each in trunks(swept) if "momentum" in str(each)]
     before = json.loads(path.read_text())["checkpoints"]
     for file in path.parent.glob("checkpoints/*.pt"):
