@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,8 @@ HOW = ["rule", "factors", "window", "tolerance", "seeds", "metric"]
 COLUMNS = [*STUDY, *GOAL, "trial", "step", "examples_seen", *FOUND, *HOW, "loss_at_start", "loss"]
 OF_BRANCHES = ["branch_batch_size", "learning_rate", "factor", "branch_loss", "excess", "excess_low", "excess_high"]
 LOSSES = [*STUDY, "step", "examples_seen", *HOW, *OF_BRANCHES]
+TRUNK = [*STUDY, "rule", "factors", "window"]
+"""The columns that tell measurements of several trunks, or of one with several rules and windows, apart."""
 RULES = {"square_root": "square root", "linear": "linear", "constant": "constant"}
 
 
@@ -193,16 +195,27 @@ def sentences(measured: pd.DataFrame, scaling: pd.DataFrame) -> list[str]:
     return said
 
 
-def warnings(measured: pd.DataFrame) -> list[str]:
+def warnings(measured: pd.DataFrame, losses: pd.DataFrame) -> list[str]:
     """What a reader should know of the measurements of each trunk.
 
-    >>> warnings(pd.DataFrame(columns=COLUMNS))
+    Arguments:
+        measured, losses: `branched` and `branched_losses` from `tables`.
+
+    >>> warnings(pd.DataFrame(columns=COLUMNS), pd.DataFrame(columns=LOSSES))
     []
     """
     said = []
-    for key, rows in measured.groupby([*STUDY, "rule", "factors", "window"], sort=False):
+    lower = losses[
+        (losses["excess_high"] < -losses["tolerance"]) & (losses["branch_batch_size"] > losses["batch_size"])
+    ]
+    for key, rows in measured.groupby(TRUNK, sort=False):
         name = f"{key[0]} with {key[1]}, branched from batch size {key[2]:,}"
         still = rows[rows["loss_at_start"] <= (1 + rows["tolerance"]) * rows["loss"]]
+        if len(floor := rows[rows["step"].isin(_of(lower, key)["step"])]):
+            said.append(
+                f"{name}: {_at(floor)} some larger batches end lower than the small one for certain: it is at the "
+                "noise floor of its learning rate, and the answer says more about that than about the batch size."
+            )
         if len(still):
             said.append(
                 f"{name}: {_at(still)} the window lowers the loss by less than the tolerance, so that not training "
@@ -215,6 +228,11 @@ def warnings(measured: pd.DataFrame) -> list[str]:
             if len(ends := rows[rows["bound"] == bound]):
                 said.append(f"{name}: {_at(ends)} {text}.")
     return said
+
+
+def _of(losses: pd.DataFrame, key: Sequence[Any]) -> pd.DataFrame:
+    """The rows of one trunk, rule and window."""
+    return losses[(losses[TRUNK] == list(key)).all(axis=1)]
 
 
 def _at(rows: pd.DataFrame) -> str:

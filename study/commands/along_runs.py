@@ -128,12 +128,11 @@ def branch(options: argparse.Namespace, console: Console) -> None:
     branches = [windows.branches(each, request, placement, options.mix) for each in found]
     windows.train(branches, options.config_dir, options.command, told)
     data = build([results], results)
-    rows = data.tables["branched"]
-    said, doubts = sentences(rows, data.tables["scaling"]), [*left_out, *warnings(rows)]
+    rows, losses = data.tables["branched"], data.tables["branched_losses"]
+    said, doubts = sentences(rows, data.tables["scaling"]), [*left_out, *warnings(rows, losses)]
     page = results / "report.html"
     if options.json:
-        losses = {"branched_losses": data.tables["branched_losses"]}
-        print(as_json.text("branch", rows, said, doubts, tables=losses, files={"report": page}))
+        print(as_json.text("branch", rows, said, doubts, tables={"branched_losses": losses}, files={"report": page}))
         return
     runs = rows.groupby(STUDY, sort=False)
     titles = {f"{key[0]}, {key[1]}, from batch size {key[2]:,}": overview(part) for key, part in runs}

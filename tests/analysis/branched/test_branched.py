@@ -87,7 +87,10 @@ def test_sentences_and_warnings_of_a_trunk():
         "rule; "
         "its steps show no limit to compare it with."
     )
-    warned = table.warnings(found)
+    losses = pd.DataFrame({"branch_batch_size": [8, 16, 16], "step": [40, 40, 10], "excess_high": [-0.01, -0.02, 0.1]})
+    losses = losses.assign(**NAMES, rule="linear", factors="1", window=4096, tolerance=0.01)
+    floor, *warned = table.warnings(found, losses)
+    assert "at step 40 some larger batches end lower than the small one for certain" in floor
     assert len(warned) == 3
     assert "at step 10 the window lowers the loss by less than the tolerance" in warned[0]
     assert "at step 40 every batch size is within the tolerance: give larger multiples." in warned[1]

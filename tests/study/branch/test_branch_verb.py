@@ -10,6 +10,8 @@ from analysis.load import load_study
 from study.__main__ import main
 from study.branch import trunk
 from study.engine import checkpoints
+from study.engine.serial import Run
+from study.store import trunks as store
 from workloads.noisy_quadratic_exact import Recursion, spectrum
 
 SWEEP = ["sweep", "optimizer=momentum,adam", "batch_size=64", "search.trials=2", "search.reruns=0", "engine=serial"]
@@ -81,6 +83,30 @@ def test_a_checkpoint_that_is_gone_is_made_again_with_its_checksum(swept, says):
     held["checkpoints"]["12"]["checksum"] = "0" * 64
     path.write_text(json.dumps(held))
     assert "trained again, has another checkpoint at step 12" in says(*asked, "seeds=4", status=1)
+
+
+@pytest.mark.slow
+def test_an_interrupted_trunk_goes_on_from_its_checkpoint_to_the_same_ones(swept, says, monkeypatch):
+    asked = ["branch", swept, "optimizer=adam", "checkpoints=[5,9,11]", "multiples=[1,2]", "window=128", "--workers", 1]
+    real, advance, saved, steps = store.save_checkpoint, Run.advance, [], []
+
+    def save(*content):
+        if saved:
+            raise KeyboardInterrupt
+        saved.append(real(*content))
+
+    monkeypatch.setattr(store, "save_checkpoint", save)
+    assert main([*map(str, asked), "seeds=2"]) == 130
+    monkeypatch.setattr(store, "save_checkpoint", real)
+    monkeypatch.setattr(Run, "advance", lambda run, count: (steps.append(count), advance(run, count)))
+    assert "2 checkpoints of trial" in says(*asked, "seeds=2")
+    assert sum(steps) <= 11 - 5  # another test may have left later checkpoints
+    [path] = [each for each in trunks(swept) if "adam" in str(each)]
+    before = json.loads(path.read_text())["checkpoints"]
+    path.unlink()
+    says(*asked, "seeds=3")
+    after = json.loads(path.read_text())["checkpoints"]
+    assert [after[step]["checksum"] for step in after] == [before[step]["checksum"] for step in after]
 
 
 @pytest.mark.parametrize(
