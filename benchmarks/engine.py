@@ -25,7 +25,7 @@ import multiprocessing as mp
 import platform
 import statistics
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
@@ -266,7 +266,11 @@ class Search:
     def __init__(self, study: Study) -> None:
         self.study, self.tuner = study, Tuner(study)
         self.checkpoints: dict[int, bytes] = {}
+        self.folder = Path()  # only commands keep files
         self.ask, self.step_limit = self.tuner.ask, self.tuner.step_limit
+
+    def reached(self, steps: Mapping[int, int]) -> None:
+        """Progress is not shown."""
 
     def queues(self) -> list[Search]:
         return [self]

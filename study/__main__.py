@@ -28,7 +28,7 @@ from study.errors import Failed, Refused
 from study.user_code import faults
 from study.workers import start
 
-TAKE_OVERRIDES = ("sweep", "plan", "calibrate")
+TAKE_OVERRIDES = ("sweep", "plan", "branch", "calibrate")
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -17,7 +17,7 @@ from analysis import counting
 from analysis.counting import STOPPING_RULES, Branch, Goal, Rule
 from analysis.labels import listed
 from analysis.question import older
-from analysis.question.branches import SPLIT, VALIDATION
+from analysis.question.branches import SPLIT, VALIDATION, Start
 from analysis.question.stages import EARLIER, REFINE, STAGE, ends
 from analysis.units import HALF_LIVES, TOKENS, counts_tokens, in_examples, stem
 from study import optimizers
@@ -220,9 +220,15 @@ class Study:
         return resolved(in_examples(numbers, self.tokens_per_example), self.batch_size)
 
     def learning_rate(self, hyperparameters: Values) -> Callable[[int], float]:
-        """The function from an update's number, from 0, to its learning rate (`study.schedules.learning_rate`)."""
+        """The function from an update's number, from 0, to its learning rate (`study.schedules.learning_rate`).
+
+        In a branch the schedule of its trunk goes on, by the examples seen.
+        """
         values = in_examples(hyperparameters, self.tokens_per_example)
-        return learning_rate(self.schedule, self.train_steps, self.batch_size, values)
+        if (start := self.start) is None:
+            return learning_rate(self.schedule, self.train_steps, self.batch_size, values)
+        of_trunk = learning_rate(self.schedule, start.train_steps, start.batch_size, values)
+        return lambda step: of_trunk(start.step + step * self.batch_size // start.batch_size)
 
     @property
     def optional_hyperparameters(self) -> dict[str, Legal]:
@@ -259,14 +265,24 @@ class Study:
     @property
     def seed_key(self) -> str:
         """The key that points and seeds derive from: another one at every batch size and in every branch. Trainings of
-        a tuned configuration have the same seeds at all batch sizes, by their number, so that they form pairs."""
+        a tuned configuration, and branches of a checkpoint, have the same seeds at all batch sizes, by their number, so
+        that they form pairs."""
         own = not self.seeds.shared and self.branch.rerun is None
         return f"{self.branch.seed_key}:batch-size-{self.batch_size}" if own else self.branch.seed_key
 
     def trial(self, index: int, hyperparameters: Values) -> Trial:
-        """Trial `index` with its seeds and these hyperparameters, less those that its schedule does not take."""
-        trial, order = (self.seeds.of(purpose, index, self.seed_key) for purpose in ("trial", "data_order"))
+        """Trial `index` with its seeds and these hyperparameters, less those that its schedule does not take.
+
+        In a branch all configurations take turns with each seed (`study.search.points.point`).
+        """
+        number = index // self.search.configurations if self.start else index
+        trial, order = (self.seeds.of(purpose, number, self.seed_key) for purpose in ("trial", "data_order"))
         return Trial(index, trial, order, taken(hyperparameters))
+
+    @property
+    def start(self) -> Start | None:
+        """The checkpoint that trials start from; None: from a newly initialised model."""
+        return self.branch.start
 
     @property
     def has_fresh_data(self) -> bool:
@@ -305,6 +321,10 @@ class Study:
         branch = self.branch._asdict() | {"widened": list(self.branch.widened)}
         if branch["certify"] is None:
             del branch["certify"]
+        if self.start is None:
+            del branch["start"]
+        else:
+            branch["start"] = self.start._asdict()
         alike = {"workload": dict(self.workload), "search": search, "branch": branch}
         alike["optimizer_arguments"] = dict(self.optimizer_arguments)
         return plain | alike | {"train_steps": self.train_steps}

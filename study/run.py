@@ -130,7 +130,7 @@ class _Part:
         self.folder = store.study_folder(search.results, study)
         made = provenance(study, workers, search.command, shard) | {"fingerprint": dict(search.fingerprint)}
         self._record = store.open_study(search.results, study, made)
-        self.checkpoints = store.Checkpoints(self.folder, shard)
+        self.checkpoints = store.Checkpoints(self.folder, shard, store.start_file(search.results, study))
         reader = Reader(self.folder)
         finished = reader.new()
         under_way = checkpoints.trials(self.checkpoints)

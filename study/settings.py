@@ -248,6 +248,11 @@ class Search:
             raise ValueError(f"search.trials of search=refine follows from its rounds: {total}, not {self.trials}.")
 
     @property
+    def configurations(self) -> int:
+        """The number of different points of a search space without ranges."""
+        return math.prod(len(each.choices or ()) for each in self.space.values())
+
+    @property
     def launch_limit(self) -> int:
         """The most trials launched: `max_launches`, or ten times `trials`."""
         return self.trials if self.sampler == REFINE else launch_limit(self.trials, self.max_launches)

@@ -6,6 +6,7 @@ and no S(B) is read from them.
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,6 +15,7 @@ import pandas as pd
 from analysis.counting import INCOMPLETE, Goal, Outcome
 from analysis.edges import unit
 from analysis.load import GOAL, STUDY, StudyData
+from analysis.parallel import spread
 from analysis.surrogate.curve import Fitted, fitted
 from analysis.surrogate.process import Coordinates
 from analysis.surrogate.proposals import DIGITS
@@ -25,6 +27,8 @@ FEWEST = 15
 """The fewest trials of a batch size that show its search space."""
 MOST = 500
 """The most trials of a curve in a model, whose time grows as their cube; each batch size then keeps its best ones."""
+MANY_SEARCHES = 100
+"""Searches from which on curves are modelled in several processes."""
 COLUMNS = ["sampler", "trials", "share", "share_low", "share_high", "model_steps"]
 
 
@@ -99,11 +103,14 @@ def table(studies: Iterable[StudyData], goals: Sequence[Goal | None] = (None,)) 
         if trials(study, goal) is not None:
             space = json.dumps(study.question["search"]["space"], sort_keys=True)
             curves.setdefault((*study.curve, goal, space), {})[study.batch_size] = study
-    rows = [each for key, searches in curves.items() for each in _rows(key[2], dict(sorted(searches.items())))]
-    return pd.DataFrame(rows, columns=[*STUDY, *GOAL, *COLUMNS])
+    asked = [(key[2], dict(sorted(searches.items()))) for key, searches in curves.items()]
+    rows = spread(_rows, asked, if_at_least=MANY_SEARCHES, size=sum(map(len, curves.values())))
+    return pd.DataFrame(chain.from_iterable(rows), columns=[*STUDY, *GOAL, *COLUMNS])
 
 
-def _rows(goal: Goal, searches: Mapping[int, StudyData]) -> list[dict[str, Any]]:
+def _rows(curve: tuple[Goal, Mapping[int, StudyData]]) -> list[dict[str, Any]]:
+    """The rows of one curve: its goal, and its searches by batch size."""
+    goal, searches = curve
     if not any(row(study, goal)["reached"] for study in searches.values()):
         return []
     model, rows = _model(goal, searches), []

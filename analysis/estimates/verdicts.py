@@ -14,12 +14,13 @@ from analysis.tables.compare import FIXED
 RANGES = (ALL, UP_TO, BEYOND)
 
 
-def sentences(pairs: pd.DataFrame, limits: pd.DataFrame, by: str = "optimizer") -> list[str]:
+def sentences(pairs: pd.DataFrame, limits: pd.DataFrame, by: str = "optimizer", cure: bool = True) -> list[str]:
     """Sentences for each pair that is shown to differ, one about all others, and one about critical batch sizes.
 
     Arguments:
         pairs, limits: from `analysis.estimates.pairs.table` and `analysis.estimates.limits.table`.
         by: as in `analysis.estimates.pairs.table`.
+        cure: say which trainings would compare searches without fresh seeds; False for imported ones.
 
     >>> pairs, limits = (pd.read_csv(f"{published}/tables/{name}.csv") for name in ("compare", "scaling"))
     >>> for part in sentences(pairs, limits)[0].replace("0.2: ", "0.2:; ").split("; "):
@@ -42,7 +43,7 @@ def sentences(pairs: pd.DataFrame, limits: pd.DataFrame, by: str = "optimizer") 
                 tied.append(pair)
         if tied:
             several = len(tied) < group.groupby(["a", "b"]).ngroups
-            found.append(f"{subject}: {_tied(tied, names, several)}")
+            found.append(f"{subject}: {_tied(tied, names, several, cure)}")
         mine = limits[(limits[[FIXED[by], *GOAL]] == [held, metric, threshold]).all(axis=1)]
         found += [f"{subject}: {words}" for words in _critical(names, mine, by)]
     return found
@@ -124,18 +125,18 @@ def _searches(pair: pd.DataFrame) -> Iterator[str]:
         yield from _at(rows, "by the trials of the searches, at batch size")
 
 
-def _tied(tied: Sequence[pd.DataFrame], names: Sequence[str], several: bool) -> str:
+def _tied(tied: Sequence[pd.DataFrame], names: Sequence[str], several: bool, cure: bool) -> str:
     """The pairs that are not shown to differ, and the factors that their strongest statements could have seen."""
-    rows, cure = [], ""
+    rows, seeds = [], ""
     for pair in tied:
         strongest = next(kind for kind in (ALL, ONE, CONFIGURATIONS, SEARCHES) if (pair["kind"] == kind).any())
         rows += list(pair[pair["kind"] == strongest].itertuples())
-        if strongest == SEARCHES:
-            cure = f"; fresh seeds ({FRESH_SEEDS}) compare the tuned configurations seed by seed"
+        if strongest == SEARCHES and cure:
+            seeds = f"; fresh seeds ({FRESH_SEEDS}) compare the tuned configurations seed by seed"
     pairs = "no other pair of" if several else "neither" if len(names) == 2 else "none of"
     who = listed(names, "nor") if pairs == "neither" else listed(names)
     what = "is shown to differ" if several else "is shown to need fewer steps"
-    return f"{pairs} {who} {what}: tied, {_visible(rows)}{cure}."
+    return f"{pairs} {who} {what}: tied, {_visible(rows)}{seeds}."
 
 
 def _critical(names: Sequence[str], limits: pd.DataFrame, by: str) -> Iterator[str]:

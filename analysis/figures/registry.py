@@ -6,7 +6,7 @@ from typing import Any
 
 import pandas as pd
 
-from analysis.figures import best_errors, learning_curves, noise_scale, scaling, transfer, tuning
+from analysis.figures import along_runs, best_errors, learning_curves, scaling, transfer, tuning
 from analysis.figures.canvas import evenly
 from analysis.load import CURVE, GOAL
 
@@ -244,7 +244,7 @@ FIGURES: dict[str, Drawing] = {
         "The gradient noise scale tr(Σ) / |G|² along the tuned run of one batch size, by its two estimators, up to the "
         "goal. For Adam and its relatives also of preconditioned gradients. Bars: 95 % interval. Triangles: lower end "
         "of an interval without an upper end.",
-        noise_scale.noise_scale,
+        along_runs.noise_scale,
         "measured gradients: run study noise RESULTS",
         table="noise_scale",
         rows=lambda table: table[table["low"] > 0],
@@ -255,12 +255,25 @@ FIGURES: dict[str, Drawing] = {
         "The learning rate with the least loss after one step, against the batch size of that step, at points along "
         "the tuned run of one batch size. Bars: 95 % interval. Lines: ε(B) = ε_max / (1 + B_n / B), fitted in log "
         "space (solid) and in linear space (dashed). At B_n the best learning rate is half of ε_max.",
-        noise_scale.one_step,
+        along_runs.one_step,
         "losses after one step: run study noise RESULTS --one-step",
         table="one_step_rates",
         rows=lambda table: table.dropna(subset="learning_rate"),
         overlays=("one_step",),
         panel=(*CURVE, "batch_size", "form"),
+    ),
+    "branched": Drawing(
+        "Critical batch size by branches",
+        "The largest batch size that loses no more than the tolerance against the small batch of the run, after a "
+        "window of the same examples from the same checkpoint, along the tuned run of one batch size. Bars: 95 % "
+        "interval over the orders of the examples in the branches; it ends at the smallest batch size that loses more "
+        "for certain. "
+        "Triangles: all batch sizes that were tried are within the tolerance.",
+        along_runs.branched,
+        "branches of a run: run study branch RESULTS",
+        table="branched",
+        rows=lambda table: table[table["examples_seen"] > 0],
+        panel=("workload", "batch_size"),
     ),
     "label_smoothing": Drawing(
         "Label smoothing",

@@ -121,7 +121,7 @@ def sentences(measured: pd.DataFrame, scaling: pd.DataFrame) -> list[str]:
         began = f"{in_words(first)} at step {first['step']:,} and " if first["step"] < last["step"] else ""
         said.append(
             f"{curve[0]} with {curve[1]} at batch size {size:,}: the gradient noise scale is {began}{in_words(last)} "
-            f"at step {last['step']:,}, where it reached its goal; {limits(curve, scaling)}."
+            f"at step {last['step']:,}, where it reached its goal; {measured_limits(curve, scaling)}."
         )
     return said
 
@@ -132,16 +132,12 @@ def _plainest(rows: pd.DataFrame) -> dict[str, Any]:
     return plain.sort_values("unit").iloc[0].to_dict()
 
 
-def limits(curve: Sequence[Any], scaling: pd.DataFrame) -> str:
+def measured_limits(curve: Sequence[Any], scaling: pd.DataFrame) -> str:
     """The measured limits of a curve as the end of a sentence.
 
-    Arguments:
-        curve: the values of the columns CURVE.
-        scaling: the limits of scaling (`analysis.report.build.tables`).
-
     >>> scaling = pd.read_csv(f"{published}/tables/scaling.csv")
-    >>> limits(scaling.loc[0, CURVE].tolist(), scaling).partition(" (")[0]
-    'measured by steps: critical batch size 62'
+    >>> measured_limits(["mlp_digits", "none", "val/cross_entropy_error", 0.2], scaling)
+    'its steps show no limit to compare it with'
     """
     mine = scaling[(scaling[CURVE] == list(curve)).all(axis=1)].dropna(subset="estimate").set_index("definition")
     known = [

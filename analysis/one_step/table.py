@@ -10,7 +10,7 @@ import pandas as pd
 from analysis.counting import Branch
 from analysis.labels import number
 from analysis.load import GOAL, STUDY, LoadError, StudyData
-from analysis.noise_scale.table import changed, limits
+from analysis.noise_scale.table import changed, measured_limits
 from analysis.one_step.estimate import LOG, SPACES, OneStep, best_learning_rates, fit_batches, interval
 
 POINT = [*STUDY, *GOAL, "trial", "step", "examples_seen", "form"]
@@ -141,7 +141,7 @@ def sentences(fits: pd.DataFrame, scaling: pd.DataFrame) -> list[str]:
         said.append(
             f"{curve[0]} with {curve[1]} at batch size {size:,}: the best learning rate of one step of gradient "
             f"descent is half of its maximum at B_n = {began}{in_words(last)} at step {last['step']:,}, where it "
-            f"reached its goal (fitted in log space); {limits(curve, scaling)}."
+            f"reached its goal (fitted in log space); {measured_limits(curve, scaling)}."
         )
     return said
 
@@ -165,7 +165,7 @@ def warnings(fits: pd.DataFrame, rates: pd.DataFrame) -> list[str]:
         name = f"{key[0]} with {key[1]} at batch size {key[2]:,}"
         steps = ", ".join(f"{step:,}" for step in dict.fromkeys(part["step"]))
         said.append(
-            f"{name}: at step {steps} the interval of B_n spans "
-            "more than a factor of 100: the best learning rates do not bend, or are too noisy. Give other --step-batch-sizes."
+            f"{name}: at step {steps} the interval of B_n spans more than a factor of 100: the best learning rates do "
+            "not bend, or are too noisy. Give other --step-batch-sizes."
         )
     return said

@@ -10,6 +10,21 @@ SPLIT, VALIDATION = "split", "validation"
 part of the validation set alone."""
 
 
+class Start(NamedTuple):
+    """The checkpoint that all trials of a branched search start from. It is of another run, the trunk.
+
+    Attributes:
+        step: updates of the trunk before it.
+        checksum: SHA-256 of its weights and optimizer state.
+        batch_size, train_steps: batch size and step budget of the trunk, whose schedule goes on in the branch.
+    """
+
+    step: int
+    checksum: str
+    batch_size: int
+    train_steps: int
+
+
 class Branch(NamedTuple):
     """Identifies one search of a study. The defaults identify the first search, from which all others start.
 
@@ -23,6 +38,7 @@ class Branch(NamedTuple):
             attributes then identify a search and its trial at `base`. None: nothing was transferred.
         certify: the step at which every training ends, to test whether the mean error is below the goal there (`study
             certify`); None: trainings end by their stopping rule.
+        start: the checkpoint that trials start from; None: a newly initialised model.
 
     >>> Branch.of({"branch": {"repeat": 0, "budget": 2.0, "widened": ["learning_rate.high"], "rerun": None}}).path
     'budget-2/stage-1-learning_rate.high'
@@ -30,6 +46,8 @@ class Branch(NamedTuple):
     'rule-square_root-from-32-trial-5'
     >>> Branch(rerun=5, certify=440).path
     'certify-at-440-trial-5'
+    >>> Branch(start=Start(800, "5f3c", batch_size=8, train_steps=2000)).path
+    'from-step-800'
     """
 
     repeat: int = 0
@@ -39,12 +57,14 @@ class Branch(NamedTuple):
     rule: str | None = None
     base: int | None = None
     certify: int | None = None
+    start: Start | None = None
 
     @classmethod
     def of(cls, question: Mapping[str, Any]) -> Self:
         """The branch of a recorded question."""
         held = question["branch"]
-        return cls(**{**held, "widened": tuple(held["widened"])})
+        start = {"start": Start(**held["start"])} if held.get("start") else {}
+        return cls(**{**held, "widened": tuple(held["widened"]), **start})
 
     @property
     def stage(self) -> int:
@@ -58,7 +78,8 @@ class Branch(NamedTuple):
         again = again if self.certify is None else f"certify-at-{self.certify}-trial-{self.rerun}"
         parts = [f"repeat-{self.repeat}" if self.repeat else "", f"budget-{self.budget:g}" if self.budget != 1 else ""]
         parts += [f"stage-{number}-{widened}" for number, widened in enumerate(self.widened, start=1)]
-        return "/".join(filter(None, [*parts, "" if self.rerun is None else again]))
+        start = "" if self.start is None else f"from-step-{self.start.step}"
+        return "/".join(filter(None, [*parts, "" if self.rerun is None else again, start]))
 
     @property
     def seed_key(self) -> str:
@@ -66,6 +87,8 @@ class Branch(NamedTuple):
         certificates at all steps."""
         if self.certify is not None:
             return ":certify"
+        if self.start is not None:
+            return f":from-step-{self.start.step}"
         if self.rule is not None:
             return ":rules"
         rerun = self.rerun is not None
@@ -81,4 +104,5 @@ class Branch(NamedTuple):
         budget = "" if self.budget == 1 else f"{self.budget:g} x budget"
         parts = [f"repeat {self.repeat}" if self.repeat else "", budget]
         parts += [f"stage {self.stage}" if self.stage else "", "" if self.rerun is None else again]
+        parts += ["" if self.start is None else f"from step {self.start.step:,}"]
         return ", ".join(filter(None, parts))

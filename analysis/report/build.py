@@ -10,8 +10,9 @@ from typing import Any
 import pandas as pd
 
 from analysis import figures
+from analysis.branched import table as branched
 from analysis.certificates import table as certificates
-from analysis.counting import RACE, Goal
+from analysis.counting import RACE, Branch, Goal
 from analysis.estimates import at_budget, by_goal, landscape, limits, pairs, split, tuned
 from analysis.labels import goal_text, listed
 from analysis.load import GOAL, STUDY, LoadError, StudyData, folders, load_study
@@ -289,10 +290,11 @@ def _of_searches(
 ) -> dict[str, pd.DataFrame]:
     """How well the searches did, and what they say beyond the goal.
 
-    Other goals than the studies' own have no critical batch sizes by goal, and other tuned runs than those whose
-    gradient noise was measured.
+    Other goals than the studies' own have no critical batch sizes by goal, and other tuned runs than those along which
+    gradient noise and branches were measured.
     """
     noise = noise_scale.table([] if asked.goals else made)
+    roots = dict.fromkeys(study.folder.parents[3] for study in made if study.branch == Branch())
     tested = certificates.table(made, asked.readings)
     fits, rates = one_step.tables([] if asked.goals else made)
     return {
@@ -301,6 +303,7 @@ def _of_searches(
         "tunability": landscape.table(studies, asked.readings),
         "learning_curves": learning_curves.learning_curves(studies, asked.readings),
         **({} if noise.empty else {"noise_scale": noise}),
+        **branched.tables([] if asked.goals else roots),
         **({} if tested.empty else {"certificates": tested}),
         **_of_sizes(studies, ends),
         **({} if rates.empty else {"one_step": fits, "one_step_rates": rates}),

@@ -3,6 +3,7 @@
 import numpy as np
 import pandas as pd
 
+from analysis.branched.table import rule_in_words
 from analysis.labels import metric_text, number, percent
 from analysis.report.cells import Cell, bounded, open_ends, with_goal
 
@@ -114,3 +115,34 @@ def split_shown(split: pd.DataFrame) -> pd.DataFrame:
 
 def _either_way(log_error: float) -> Cell | None:
     return None if pd.isna(log_error) else Cell(f"±{np.expm1(log_error):.0%}", log_error)
+
+
+def branched_shown(table: pd.DataFrame) -> pd.DataFrame:
+    """Critical batch sizes by branches, with bound and interval.
+
+    Arguments:
+        table: `branched` from `analysis.branched.table.tables`.
+
+    >>> row = {"workload": "mine", "optimizer": "sgd", "batch_size": 8, "examples_seen": 800, "bound": "=", "seeds": 4,
+    ...     "critical_batch_size": 32, "low": 16.0, "high": 64.0, "rule": "linear", "factors": "1", "window": 4096,
+    ...     "tolerance": 0.01, "loss_at_start": 0.5, "loss": 0.4}
+    >>> found = branched_shown(pd.DataFrame([row]))
+    >>> found["critical batch size"][0].text, found["95 % interval"][0], found["learning rate"][0]
+    ('32', '16 to 64', 'linear')
+    """
+    if table.empty:
+        return table
+    names = table[["workload", "optimizer", "batch_size", "examples_seen"]].rename(
+        columns={"batch_size": "branched from"}
+    )
+    cells = {
+        "critical batch size": bounded(table, "critical_batch_size", "bound"),
+        "95 % interval": open_ends(table, "low", "high"),
+        "loss at the checkpoint": table["loss_at_start"],
+        "loss after the window": table["loss"],
+        "learning rate": [rule_in_words(row) for row in table.to_dict("records")],
+        "window": table["window"],
+        "tolerance": [f"{value:.1%}" for value in table["tolerance"]],
+        "seeds": table["seeds"],
+    }
+    return names.assign(**{name: pd.Series(list(column), table.index, dtype=object) for name, column in cells.items()})

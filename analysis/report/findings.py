@@ -35,10 +35,10 @@ def sentences(studies: Sequence[StudyData], tables: Mapping[str, pd.DataFrame], 
     >>> sentences(studies, tables(studies, studies, Asked()), [])[0]
     'mlp_digits with sgd to validation cross entropy < 0.2: reached at batch size 64 alone, in 21 steps.'
     """
-    limits = tables["scaling"]
+    limits, trainable = tables["scaling"], not any(study.imported for study in studies)
     return [
-        *verdicts.sentences(tables["compare"], limits),
-        *verdicts.sentences(tables["compare_workloads"], limits, by="workload"),
+        *verdicts.sentences(tables["compare"], limits, cure=trainable),
+        *verdicts.sentences(tables["compare_workloads"], limits, by="workload", cure=trainable),
         *_tuned_for(tables["steps_to_result"]),
         *about_fresh_data(studies, tables["steps_to_result"]),
         *headlines.sentences(tables["steps_to_result"], limits),

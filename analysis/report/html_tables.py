@@ -17,7 +17,14 @@ from analysis.labels import duration, number
 from analysis.load import STUDY
 from analysis.one_step import table as one_step
 from analysis.report.cells import DASH, Cell, bounded, open_ends, with_goal
-from analysis.report.estimate_tables import NONE, budget_shown, goals_shown, split_shown, tunability_shown
+from analysis.report.estimate_tables import (
+    NONE,
+    branched_shown,
+    budget_shown,
+    goals_shown,
+    split_shown,
+    tunability_shown,
+)
 from analysis.sizes import table as size_laws
 from analysis.tables.transfer import briefly
 from analysis.units import TOKENS
@@ -55,6 +62,7 @@ SOURCES = {
     "Steps to result": "steps_to_result",
     "Limits of scaling": "scaling",
     "Critical batch size against the goal": "critical_by_goal",
+    "Critical batch size by branches": "branched",
     "Error at a fixed number of examples or tokens": "at_budget",
     "Noise of seeds and shortfall of tuning": "split",
     "Fits of steps to result": "fits",
@@ -139,6 +147,8 @@ def _found(tables: Mapping[str, pd.DataFrame]) -> Iterator[tuple[str, pd.DataFra
         yield "Limits of scaling", _scaling_shown(scaling)
     by_goal = goals_shown(tables.get("critical_by_goal", NONE))
     yield from (("Critical batch size against the goal", part) for part in _parts(by_goal))
+    branched = branched_shown(tables.get("branched", NONE))
+    yield from (("Critical batch size by branches", part) for part in _parts(branched))
     fixed = budget_shown(tables.get("at_budget", NONE))
     yield from (("Error at a fixed number of examples or tokens", part) for part in _parts(fixed))
     split = split_shown(tables.get("split", NONE))

@@ -11,7 +11,7 @@ from rich.console import Console
 
 from study.command_line import completion
 from study.command_line.version import Version
-from study.commands import advise, calibrate, exchange, listing, noise, report, rules, status, sweep
+from study.commands import advise, along_runs, calibrate, exchange, listing, report, rules, status, sweep
 from study.commands.beyond import certify, sizes
 
 
@@ -52,8 +52,13 @@ VERBS = {
     ),
     "noise": Verb(
         "measure the gradient noise scale, or the best learning rate of one step, along tuned runs",
-        noise.noise_arguments,
-        noise.noise,
+        along_runs.noise_arguments,
+        along_runs.noise,
+    ),
+    "branch": Verb(
+        "measure the critical batch size along a run, by branches from its checkpoints",
+        along_runs.branch_arguments,
+        along_runs.branch,
     ),
     "certify": Verb(
         "test over fresh seeds whether the mean error of tuned configurations is below a goal",
@@ -116,6 +121,7 @@ USAGE = """\
   python -m study rules results/mlp_digits --base-batch-size 32   retuning against transfer from batch size 32
   python -m study advise results/mlp_digits --gpus 8 --memory 80   which batch size, split over how many devices
   python -m study noise results/mlp_digits            the gradient noise scale along a tuned run
+  python -m study branch results/mlp_digits batch_size=8   the critical batch size along a run, by branches
   python -m study certify results/mlp_digits --seeds 20   is the mean error of a tuned run below the goal?
   python -m study sizes results/fc_mnist --at 2048    the critical batch size at another width
   python -m study calibrate                           measurements against exact answers

@@ -17,10 +17,15 @@ import torch
 from torch import Tensor, nn
 
 from study.engine.evaluation import Log
+from study.errors import Failed
 from study.records import Study, Trial
 
 KEYS = {"torch", "trial", "micro_batch", "steps", "errors", "seconds", "step", "weights", "state"}
 """What a checkpoint holds; see `pack`."""
+OURS = {"momentum_buffer": "velocity", "exp_avg": "mean", "exp_avg_sq": "square"}
+"""Names of optimizer state: in torch -> in `study.optimizers`."""
+OF_BATCH_SIZE = ("lr", "betas", "momentum")
+"""Settings of a parameter group that may depend on the batch size: the rates, and decay rates given as half-lives."""
 ARCHIVE = b"PK"
 """The first bytes of a file of torch.save, which is a zip archive. torch.load would warn about a bare pickle."""
 
@@ -135,6 +140,88 @@ def restore(content: bytes | None, log: Log, weights: Mapping[str, Tensor]) -> C
         return None
     log.steps, log.errors, log.seconds = held["steps"], held["errors"], held["seconds"]
     return Checkpoint(held["step"], held["weights"], held["state"])
+
+
+def state_of(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+    """The state of a plain optimizer as plain data: by parameter, and the settings and counts of its groups.
+
+    `names` are those of the parameters in the optimizer's order, so that the fused engine can go on with the state.
+    """
+    held = optimizer.state_dict()
+    # Some optimizers count their steps in the parameter groups.
+    groups = [{k: v for k, v in group.items() if k != "params"} for group in held["param_groups"]]
+    names = {id(parameter): name for name, parameter in model.named_parameters()}
+    order = [names.get(id(each), "") for group in optimizer.param_groups for each in group["params"]]
+    return {"state": held["state"], "groups": groups, "names": order}
+
+
+def put_state(optimizer: torch.optim.Optimizer, state: Mapping[Any, Any], settings: bool) -> None:
+    """Give a plain optimizer the state from `state_of`.
+
+    Arguments:
+        settings: also its learning rates and decay rates. A branch has others than its trunk.
+    """
+    groups = optimizer.state_dict()["param_groups"]
+    kept = [
+        {**group, **{key: value for key, value in held.items() if settings or key not in OF_BATCH_SIZE}}
+        for group, held in zip(groups, state["groups"], strict=True)
+    ]
+    optimizer.load_state_dict({"state": state["state"], "param_groups": kept})
+
+
+def by_parameter(state: Mapping[Any, Any]) -> dict[str, dict[str, Tensor]]:
+    """The tensors of a state from `state_of`: name of a parameter -> name in `study.optimizers` -> tensor."""
+    return {
+        state["names"][index]: {
+            OURS.get(key, key): value for key, value in held.items() if isinstance(value, Tensor) and key != "step"
+        }
+        for index, held in state["state"].items()
+    }
+
+
+def read(content: bytes) -> Checkpoint | None:
+    """The checkpoint in these bytes, of whatever trial; None if they cannot be read."""
+    held = _read(content)
+    return None if held is None else Checkpoint(held["step"], held["weights"], held["state"])
+
+
+def started(content: bytes | None, study: Study) -> Checkpoint:
+    """The checkpoint that the trials of a branch start from, as step 0.
+
+    Raises:
+        Failed: the content is not the checkpoint whose checksum the study has recorded.
+    """
+    assert study.start is not None
+    found = None if content is None else read(content)
+    if found is None or checksum(found) != study.start.checksum:
+        raise Failed(
+            f"a trial of {study.name} at batch size {study.batch_size} cannot start from step {study.start.step} of "
+            f"its trunk: what is on file is not the checkpoint {study.start.checksum[:12]}…; remove the folders "
+            "`checkpoints` beside trunk.json and in this search, and the same command trains the trunk again."
+        )
+    return found._replace(step=0)
+
+
+def checksum(checkpoint: Checkpoint) -> str:
+    """SHA-256 of step, weights and optimizer state, whatever file they were read from."""
+    found = hashlib.sha256()
+
+    def add(value: Any) -> None:
+        if isinstance(value, Tensor):
+            found.update(f"{value.dtype}{list(value.shape)}".encode())
+            found.update(value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
+        elif isinstance(value, Mapping):
+            for key in sorted(value, key=str):
+                found.update(f"{key}:".encode())
+                add(value[key])
+        elif isinstance(value, list | tuple):
+            for each in value:
+                add(each)
+        else:
+            found.update(f"{value!r};".encode())
+
+    add(checkpoint._asdict())
+    return found.hexdigest()
 
 
 def trials(kept: Mapping[int, bytes]) -> list[Trial]:

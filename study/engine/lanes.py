@@ -172,11 +172,15 @@ class Lanes:
         self.lanes.append(Lane(self.study, self.workload, self.data, trial))
 
     def restore(self, content: bytes | None) -> None:
-        """Continue the latest started lane from a checkpoint, if the checkpoint matches its trial."""
+        """Continue the latest started lane from a checkpoint, if it matches its trial; in a branch, else start from
+        that of its trunk."""
         lane, row = self.lanes[-1], len(self.lanes) - 1
         if (found := checkpoints.restore(content, lane.log, self.stack.row(row))) is not None:
             lane.step = found.step
             self.stack.fill(row, found.weights)
+        elif self.study.start is not None:
+            begun = checkpoints.started(content, self.study)
+            self.stack.begin_from(row, begun.weights, checkpoints.by_parameter(begun.state))
 
     def run(self, proposals: Proposals) -> Iterator[Curve]:
         """Train every lane up to the earliest next evaluation, or until a checkpoint is due. Then evaluate lanes due,
@@ -283,7 +287,8 @@ class Lanes:
         rates = self._table(
             [[lane.learning_rate(step) for step in range(lane.step, lane.step + steps)] for lane in lanes]
         ).T.contiguous()
-        counts = sent((self._numbers(lanes, steps) + 1).float(), self.device)
+        before = self.study.start.step if self.study.start else 0  # updates that the optimizer's state has seen
+        counts = sent((self._numbers(lanes, steps) + before + 1).float(), self.device)
         names = sorted(lanes[0].hyperparameters.keys() - OWN)  # lanes may have other schedules
         constants = [self._table([lane.hyperparameters[name] for lane in lanes]).unsqueeze(1) for name in names]
         tables = (index, *by_step, self._keys(lanes, steps), rates.unsqueeze(2), counts.unsqueeze(2))
@@ -292,7 +297,7 @@ class Lanes:
             for i, (chosen, *now) in enumerate(zip(*(table.unbind() for table in tables), strict=True)):
                 losses.append(update(*trees.leaves(self._inputs(chosen, i)), *now, *constants))
                 for row, lane in enumerate(self.lanes) if self.stack.optimizer.refresh else ():
-                    self.stack.refresh(row, lane.hyperparameters, lane.step + i + 1)
+                    self.stack.refresh(row, lane.hyperparameters, before + lane.step + i + 1)
         return torch.stack(losses).view(steps, len(lanes), -1).mean(2)[:, : len(self.lanes)]
 
     def _update(self, rows: int, names: Sequence[str]) -> Callable[..., Tensor]:

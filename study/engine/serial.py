@@ -170,15 +170,18 @@ class Run:
         return bool(self.team.sum(torch.tensor(float(unused))))
 
     def restore(self, content: bytes | None) -> None:
-        """Continue from a checkpoint, if it matches this trial."""
-        if (found := checkpoints.restore(content, self.log, self.weights)) is None:
-            return
+        """Continue from a checkpoint, if it matches this trial; in a branch, else start from that of its trunk."""
+        if (found := checkpoints.restore(content, self.log, self.weights)) is not None:
+            self.resume(found)
+        elif self.study.start is not None:
+            self.resume(checkpoints.started(content, self.study), settings=False)
+
+    def resume(self, found: Checkpoint, settings: bool = True) -> None:
+        """Continue from a checkpoint of this model and optimizer (`settings`: see `checkpoints.put_state`)."""
         self.step = found.step
         for name, tensor in self.weights.items():
             tensor.copy_(found.weights[name])
-        groups = self.optimizer.state_dict()["param_groups"]
-        kept = [{**group, **held} for group, held in zip(groups, found.state["groups"], strict=True)]
-        self.optimizer.load_state_dict({"state": found.state["state"], "param_groups": kept})
+        checkpoints.put_state(self.optimizer, found.state, settings)
         hidden_state.put(self.model, found.state.get("attributes", {}))
         if (stream := self.stream()) is not None:
             stream.saved = found.state.get("stream")
@@ -218,10 +221,12 @@ class Run:
 
     def _keep(self, proposals: Proposals) -> None:
         """Hand over a checkpoint, if one can hold the state of the model."""
-        held = self.optimizer.state_dict()
-        # Some optimizers count their steps in the parameter groups.
-        groups = [{k: v for k, v in group.items() if k != "params"} for group in held["param_groups"]]
-        state = {"state": held["state"], "groups": groups}
+        if (content := self.packed()) is not None:
+            proposals.keep(self.trial.index, content)
+
+    def packed(self) -> bytes | None:
+        """A checkpoint; empty on other ranks than 0; None, with a warning, if none can hold the state of the model."""
+        state = checkpoints.state_of(self.model, self.optimizer)
         changed = self._changed_attributes()
         odd = [
             f"{name} ({type(value).__name__})" for name, value in changed.items() if not hidden_state.is_plain(value)
@@ -233,13 +238,12 @@ class Run:
                 "buffers.",
                 stacklevel=2,
             )
-            return
+            return None
         if changed:
             state["attributes"] = changed
         if (stream := self.stream()) is not None and hidden_state.is_plain(stream.saved):
             state["stream"] = stream.saved
-        content = checkpoints.pack(self.log, Checkpoint(self.step, self.weights, state)) if self.team.rank == 0 else b""
-        proposals.keep(self.trial.index, content)
+        return checkpoints.pack(self.log, Checkpoint(self.step, self.weights, state)) if self.team.rank == 0 else b""
 
     def stream(self) -> StreamReader | None:
         """The reader of the training data if they are a stream."""

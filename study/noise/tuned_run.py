@@ -1,11 +1,12 @@
-"""Chooses the tuned runs of a results folder along which gradients are measured, and retrains them."""
+"""Chooses the tuned runs of a results folder along which gradient noise is measured, and retrains them."""
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from itertools import groupby
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -18,12 +19,15 @@ from study.engine.serial import Run
 from study.errors import UsageError
 from study.noise.one_step import BATCHES
 from study.noise.point import BLOCKS
-from study.records import Curve, Study
+from study.records import Curve, Study, Trial
+from study.search import stages
 from study.search.tuner import Tuner
 from study.store import noise
 from study.transfer import recorded
-from study.tuned.choose import asked, one_of_each_curve
 from workloads.base import build, importable
+from workloads.suggest import suggest
+
+T = TypeVar("T")
 
 NOISE, ONE_STEP = "noise", "one_step"
 """What is measured along a run, and the folder of its points."""
@@ -107,14 +111,12 @@ class TunedRun:
     @property
     def question(self) -> dict[str, Any]:
         """All that the measurements depend on, as plain data."""
-        beside = ("search", "stopping", "race_factor", "race_over", "goal", "evaluation")
-        asked = {key: value for key, value in self.study.question().items() if key not in beside}
-        return asked | {"trial": asdict(self.curve.trial), **self.settings}
+        return conditions(self.study, self.curve.trial) | {**self.settings}
 
     @property
     def checksum(self) -> str:
         """SHA-256 of the question."""
-        return hashlib.sha256(json.dumps(self.question, sort_keys=True).encode()).hexdigest()
+        return checksum(self.question)
 
     @property
     def missing(self) -> list[int]:
@@ -129,13 +131,7 @@ class TunedRun:
 
     def begin(self, device: str) -> Run:
         """The trial at step 0, in the plain engine."""
-        settle_arithmetic()
-        workload = build(self.study.workload)
-        data = streaming.of_workload(workload, device, gigabytes=None, loaders=0)
-        run = Run(self.study, workload, data, self.curve.trial, self.study.micro_batch)
-        if run.stream() is not None:
-            raise UsageError(f"the training data of {self.study.name} are a stream, which cannot be read at random.")
-        return run
+        return begun(self.study, self.curve.trial, device)
 
 
 def tuned_runs(
@@ -150,21 +146,57 @@ def tuned_runs(
     placement = Placement(device=usable(device, "--device"))
     studies = asked(recorded(results, "noise"), request.workload, request.optimizer)
     jobs = [Job(study, results, placement) for study in studies]
-    chosen, left_out = one_of_each_curve(jobs, request.batch_size)
-    found = [_tuned_run(job, best, request) for job, best in chosen]
+    found, left_out = of_each_curve(jobs, request.batch_size, lambda job: _run(job, request))
+    if not found:
+        raise UsageError(f"{' '.join(left_out)} Finish the sweep, choose a looser goal, or another --batch-size.")
     check_unchanged([run.job for run in found if run.missing])
     return found, left_out
 
 
-def _tuned_run(job: Job, best: Tuner, request: NoiseRequest) -> TunedRun:
-    assert best.tuned is not None
-    assert best.steps_to_result is not None
-    index, end = best.tuned.index, best.steps_to_result
-    curve = next(each for each in whole_sweep.on_file(job)(best.study) if each.trial.index == index)
-    steps = [int(step) for step in curve.steps if step <= end]
-    places = {round(place) for place in np.linspace(len(steps) - 1, 0, request.points)}  # one: the last
-    study, at = replace(best.study, arithmetic="plain"), [steps[place] for place in sorted(places)]
-    return TunedRun(job, study, curve, at, request.kind, _settings(study, request))
+def asked(studies: Sequence[Study], workload: str | None, optimizer: str | None) -> list[Study]:
+    """The studies of this workload and optimizer; None: of each. Raises UsageError if there is none."""
+    for what, wanted, name_of in (
+        ("workload", workload, lambda study: study.name),
+        ("optimizer", optimizer, lambda study: study.optimizer),
+    ):
+        there = {name_of(study) for study in studies}
+        if wanted is not None and wanted not in there:
+            raise UsageError(f"no {what} {wanted!r} in these results{suggest(wanted, there)}")
+        studies = [study for study in studies if wanted in (None, name_of(study))]
+    return list(studies)
+
+
+def of_each_curve(
+    jobs: Sequence[Job], batch_size: int | None, make: Callable[[Job], T | None]
+) -> tuple[list[T], list[str]]:
+    """(what `make` finds first at the batch sizes of each workload and optimizer, why there is nothing for others).
+
+    Arguments:
+        jobs: by workload, optimizer and batch size.
+        batch_size: the only one to look at; None: the smallest with a result.
+    """
+    found: list[T] = []
+    left_out: list[str] = []
+    for (workload, optimizer), curve in groupby(jobs, key=lambda job: (job.study.name, job.study.optimizer)):
+        wanted = [job for job in curve if batch_size in (None, job.study.batch_size)]
+        one = next((made for job in wanted if (made := make(job)) is not None), None)
+        if one is None:
+            which = "no batch size" if batch_size is None else f"batch size {batch_size:,}"
+            verb = "is" if batch_size is None else "is not"
+            left_out.append(f"{workload} with {optimizer}: {which} {verb} completely tuned to its goal.")
+        else:
+            found.append(one)
+    return found, left_out
+
+
+def _run(job: Job, request: NoiseRequest) -> TunedRun | None:
+    """The tuned run of a batch size; None if it is not tuned to its goal."""
+    found = tuned_search(job)
+    if found is None or found[0].steps_to_result is None:
+        return None
+    best, curve = found
+    study, steps = replace(best.study, arithmetic="plain"), spread(curve, best.steps_to_result, request.points)
+    return TunedRun(job, study, curve, steps, request.kind, _settings(study, request))
 
 
 def _settings(study: Study, request: NoiseRequest) -> dict[str, Any]:
@@ -186,9 +218,49 @@ def _settings(study: Study, request: NoiseRequest) -> dict[str, Any]:
     return {"batches": BATCHES, "loss_examples": examples, "batch_sizes": sizes}
 
 
-def check_unchanged(jobs: Sequence[Job]) -> None:
+def tuned_search(job: Job) -> tuple[Tuner, Curve] | None:
+    """(the search whose best trial is the tuned one of a batch size, what this trial recorded); None if the batch size
+    is not completely searched. If no trial reached the goal, it is the trial with the least error."""
+    load = whole_sweep.on_file(job)
+    made = stages.last_stages(job.study, load)
+    best = stages.fastest(made) or made[-1]
+    trial = best.tuned or next(iter(best.best_trials), None)
+    if not made[-1].complete or trial is None:
+        return None
+    return best, next(each for each in load(best.study) if each.trial.index == trial.index)
+
+
+def spread(curve: Curve, until: int | None, points: int) -> list[int]:
+    """At most `points` recorded evaluations of a trial, spread evenly up to a step; None: up to its end."""
+    steps = [int(step) for step in curve.steps if until is None or step <= until]
+    places = {round(place) for place in np.linspace(len(steps) - 1, 0, points)}  # one: the last
+    return [steps[place] for place in sorted(places)]
+
+
+def conditions(study: Study, trial: Trial) -> dict[str, Any]:
+    """All that the weights along a trial depend on, as plain data."""
+    beside = ("search", "stopping", "race_factor", "race_over", "goal", "evaluation")
+    asked = {key: value for key, value in study.question().items() if key not in beside}
+    return asked | {"trial": asdict(trial)}
+
+
+def checksum(question: Mapping[str, Any]) -> str:
+    """SHA-256 of plain data."""
+    return hashlib.sha256(json.dumps(question, sort_keys=True).encode()).hexdigest()
+
+
+def begun(study: Study, trial: Trial, device: str) -> Run:
+    """A trial at step 0, in the plain engine. Raises UsageError if its training data are a stream."""
+    settle_arithmetic()
+    workload = build(study.workload)
+    data = streaming.of_workload(workload, device, gigabytes=None, loaders=0)
+    run = Run(study, workload, data, trial, study.micro_batch)
+    if run.stream() is not None:
+        raise UsageError(f"the training data of {study.name} are a stream, which cannot be read at random.")
+    return run
+
+
+def check_unchanged(jobs: Sequence[Job], to_do: str = "measure its gradients") -> None:
     """Raise StoreError if code, data or initial weights of a workload differ from those of its sweep."""
     for (results, name, _), changed in fingerprint.changes(whole_sweep.settled(jobs)).items():
-        raise store.StoreError(
-            f"{results} holds trials of another {name}: {changed}; undo the change to measure its gradients."
-        )
+        raise store.StoreError(f"{results} holds trials of another {name}: {changed}; undo the change to {to_do}.")

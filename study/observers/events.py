@@ -10,7 +10,7 @@ from study.search.tuner import Tuner
 
 def search_of(study: Study, results: Path, seconds: float) -> Search:
     """A search; `seconds`: estimate of one of its trials at the full step budget."""
-    is_transfer = study.branch.rule is not None
+    is_transfer = study.branch.rule is not None or study.start is not None
     return Search(
         results=results,
         workload=study.name,
@@ -29,7 +29,7 @@ def search_of(study: Study, results: Path, seconds: float) -> Search:
 def state_of(tuner: Tuner) -> State:
     """How far a search has come, given the trials that its tuner knows."""
     study = tuner.study
-    own = study.branch.rerun is None and study.search.sampler != REFINE
+    own = study.branch.rerun is None and study.start is None and study.search.sampler != REFINE
     complete = tuner.complete
     lacks = own and complete and tuner.feasible < study.search.trials
     return State(tuner.done, tuner.feasible, tuner.infeasible, tuner.steps_to_result, complete, lacks)

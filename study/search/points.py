@@ -10,13 +10,25 @@ from study.records import Study
 
 def point(study: Study, index: int) -> list[float]:
     """Point `index` of the search in the unit cube [D]: a pure function of (search seed, batch size, branch, index,
-    sampler, D)."""
+    sampler, D). In a branch, whose space has choices alone, the points take turns."""
+    if study.start is not None:
+        return _turn(study, index)
     dimensions, seed = len(study.search.space), study.seeds.search
     if study.seed_key:  # each batch size, stage and repetition has its own sequence
         seed = study.seeds.of("search", 0, study.seed_key)
     if study.search.sampler == "random":
         return np.random.default_rng((seed, index)).random(dimensions).tolist()
     return _sobol(seed, dimensions, max(6, index.bit_length()))[index].tolist()
+
+
+def _turn(study: Study, index: int) -> list[float]:
+    """The middle of each choice of point `index` among all points of a space without ranges [D]."""
+    unit, left = [], index % study.search.configurations
+    for dimension in study.search.space.values():
+        assert dimension.choices is not None
+        left, choice = divmod(left, len(dimension.choices))
+        unit.append((choice + 0.5) / len(dimension.choices))
+    return unit
 
 
 @lru_cache(maxsize=8)

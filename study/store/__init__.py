@@ -15,6 +15,7 @@ Only this package writes measurements under a results folder:
         stage-1-momentum.high/  another search of the study, in a wider search space, with the same files
                                 (`analysis.counting.Branch`); also budget-2/, repeat-1/, rerun-17/ and
                                 rule-linear-from-32-trial-5/
+    results/branched/           runs that other batch sizes start from, and their branches (`study.store.trunks`)
 
 A curves file has one row per measurement: `trial`, `step` and one column per metric, NaN where it was not measured. Its
 `trials` metadata is a JSON list with one record per trial. With `evaluation.exact=false`, the goal's metric is NaN
@@ -57,3 +58,4 @@ from study.store.studies import (
     save_imported,
     study_folder,
 )
+from study.store.trunks import start_file

@@ -141,6 +141,14 @@ def rules(console: Console, moved: pd.DataFrame, sentences: Sequence[str]) -> No
         console.print(sentence, style="bold")
 
 
+def along_runs(
+    console: Console, runs: Mapping[str, pd.DataFrame], what: str, sentences: Sequence[str], notes: Sequence[str]
+) -> None:
+    """Show what was measured along runs, which `what` names; `runs`: title -> frame of text."""
+    titles = {f"[bold]{title}[/]: {what} (95 % interval)": frame for title, frame in runs.items()}
+    measured(console, titles, sentences, notes)
+
+
 def measured(
     console: Console, tables: Mapping[str, pd.DataFrame], sentences: Sequence[str], notes: Sequence[str]
 ) -> None:

@@ -14,11 +14,11 @@ from study.config import preflight
 from study.config.jobs import Job
 from study.devices.placement import Placement
 from study.errors import UsageError
+from study.noise.tuned_run import asked, of_each_curve, tuned_search
 from study.records import Study
 from study.search import stages
 from study.search.tuner import Tuner
 from study.transfer import Transfers, recorded
-from study.tuned.choose import asked, one_of_each_curve, tuned
 from workloads.base import build, importable
 
 SEEDS = 20
@@ -59,14 +59,23 @@ def certificates(
     """
     importable(config_dir)  # creating a Study imports its optimizer
     studies = asked(recorded(results, "certify"), request.workload, request.optimizer)
-    chosen, left_out = one_of_each_curve([Job(study, results, placement) for study in studies], request.batch_size)
-    found = [_certified(job, request) for job in whole_sweep.settled([job for job, _ in chosen])]
+    jobs = [Job(study, results, placement) for study in studies]
+    chosen, left_out = of_each_curve(jobs, request.batch_size, lambda job: job if tuned(job) else None)
+    if not chosen:
+        raise UsageError(f"{' '.join(left_out)} Finish the sweep, choose a looser goal, or another --batch-size.")
+    found = [_certified(job, request) for job in whole_sweep.settled(chosen)]
     whole_sweep.check_changes([each.job for each in found if each.missing], lambda _: True)
     for each in found:
         if each.missing and (why := whole_sweep.refusal(each.job)):
             raise store.StoreError(why)
         preflight.check_names(each.studies[0], build(each.job.study.workload))
     return found, left_out
+
+
+def tuned(job: Job) -> Tuner | None:
+    """The search that holds the tuned configuration of a job; None if it is not complete or missed the goal."""
+    found = tuned_search(job)
+    return None if found is None or found[0].steps_to_result is None else found[0]
 
 
 def _certified(job: Job, request: CertifyRequest) -> Transfers:

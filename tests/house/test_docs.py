@@ -17,6 +17,7 @@ from analysis import figures
 from analysis.counting import Goal
 from analysis.figures.registry import Drawing
 from study.__main__ import TAKE_OVERRIDES
+from study.branch import request as requests
 from study.commands import VERBS, parser
 from study.config.jobs import parse_jobs
 from study.optimizers.base import Optimizer, in_place
@@ -68,7 +69,12 @@ def test_every_printed_command_is_accepted(arguments, mine, monkeypatch):
         assert rest == []
         return
     assert all("=" in word for word in rest)
-    overrides = [word for word in (*options.overrides, *rest) if _composes_here(word, arguments)]
+    _, words = (
+        requests.parsed([*options.overrides, *rest]) if options.verb == "branch" else ((), [*options.overrides, *rest])
+    )
+    if any("=" not in word for word in words):
+        return  # the results to branch from
+    overrides = [word for word in words if _composes_here(word, arguments)]
     monkeypatch.syspath_prepend(str(mine))
     importable(options.config_dir)
     assert parse_jobs(overrides, options.config_dir)

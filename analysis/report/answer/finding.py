@@ -58,7 +58,7 @@ def _compared(pairs: pd.DataFrame, limits: pd.DataFrame) -> str:
     if len(ranged):
         most = ranged.loc[ranged["ratio"].map(lambda ratio: abs(np.log(ratio)) if ratio > 0 else np.inf).idxmax()]
         pairs = pairs[(pairs["a"] == most["a"]) & (pairs["b"] == most["b"])]
-    said = without_subject(next(iter(verdicts.sentences(pairs, limits)), ""))
+    said = without_subject(next(iter(verdicts.sentences(pairs, limits, cure=False)), ""))
     for name in {*pairs["a"], *pairs["b"]}:
         said = re.sub(rf"(?<![\w.]){re.escape(name)}(?![\w.])", optimizer_text(name), said)
     return said

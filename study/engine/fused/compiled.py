@@ -23,6 +23,7 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from study.devices.cores import cores
 from study.devices.memory import out_of_memory, release_cached_memory
+from study.engine.fused.convolution.folded import folded
 from study.engine.fused.rewritten import written_out
 from study.engine.fused.stack import Stack, Step
 
@@ -119,7 +120,10 @@ def traced(function: Callable[..., Tensor], tensors: Sequence[Tensor]) -> GraphM
 
     # Constants, such as frozen parameters, are no fakes. Without an environment of shapes, values cannot be symbols.
     with torch.no_grad(), FakeTensorMode(allow_non_fake_inputs=True):
-        return written_out(make_fx(function, tracing_mode="fake")(*tensors))
+        graph = make_fx(function, tracing_mode="fake")(*tensors)
+        # Once more, without changes in place, which would hide what reads what.
+        graph = make_fx(torch.func.functionalize(graph), tracing_mode="fake")(*tensors)
+        return written_out(folded(graph))
 
 
 def inductor(graph: GraphModule, tensors: Sequence[Tensor]) -> Callable[..., Tensor]:

@@ -103,6 +103,24 @@ class Stack:
         for name, tensor in self._initial_state(row).items():
             self.state[name][row].copy_(tensor)
 
+    def begin_from(self, row: int, weights: Mapping[str, Tensor], state: Mapping[str, Mapping[str, Tensor]]) -> None:
+        """Set a row that was just loaded to the weights and the optimizer state of a plain run.
+
+        Arguments:
+            weights: name -> parameter or buffer; averages have the prefix `ema.`.
+            state: parameter name -> name in the state of the rule -> tensor. What is missing stays as it is.
+        """
+        for name, view in self.views.items():
+            view[row].copy_(weights[name])
+        for name, columns in zip(self.layout.trained, self.layout.columns, strict=True):
+            for key, tensor in state.get(name, {}).items():
+                if self.optimizer.elementwise:
+                    self.state[key][row, columns].copy_(tensor.flatten())
+                else:
+                    self.state[f"{name}.{key}"][row].copy_(tensor)
+        for name, view in self.layout.views(self.state["ema"]).items() if self.averages else ():
+            view[row].copy_(weights[f"ema.{name}"])
+
     def _initial_state(self, row: int) -> dict[str, Tensor]:
         weights, init = self.weights[row], self.optimizer.init
         if self.optimizer.elementwise:

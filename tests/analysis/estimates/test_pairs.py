@@ -210,6 +210,14 @@ def test_what_is_said(fresh, critical, expected):
     assert [words for words in expected if words not in said] == [], said
 
 
+def test_imported_searches_are_not_told_to_train():
+    tied = compared({"adam": {}, "sgd": {}}, KNOWN)
+    said = {cure: " ".join(verdicts.sentences(*tied, cure=cure)) for cure in (True, False)}
+    assert "fresh seeds" in said[True]
+    assert "tied" in said[False]
+    assert "fresh seeds" not in said[False]
+
+
 def test_with_more_than_two_optimizers_the_level_is_stricter():
     two, _ = compared({"adam": FLAT, "sgd": SLOWER}, KNOWN)
     three, _ = compared({"adam": FLAT, "sgd": SLOWER, "lamb": FLAT}, KNOWN | {"lamb": KNOWN["sgd"]})

@@ -94,3 +94,35 @@ def assert_exact(
     assert rows.shape[1] == count + case.biased
     if case.biased:
         assert apart(rows[:, -1], gradients[2]) < rounding
+
+
+def assert_rectified(case: Case, images: Tensor, filters: Tensor, bias: Tensor | None, rounding: float) -> None:
+    """The operations find it for the ReLU of the images, too, and add their results and gradients to others."""
+    outputs, slopes, gradients = expected(case, images.relu(), filters, bias)
+    stride, padding = list(case.stride), list(case.padding)
+    x, slope = by_pixels(images), by_pixels(slopes.to(images.device))
+    plus = by_pixels(torch.ones_like(outputs).to(images))
+    assert apart(operations.filtered(x, filters, bias, stride, padding, True, plus), outputs + 1) < rounding
+    rows = operations.differentiated(x, slope, list(case.kernel), stride, padding, False, True)
+    of_filters = rows.unflatten(1, (*case.kernel, case.c)).permute(0, 4, 3, 1, 2)
+    assert apart(of_filters, gradients[1]) < rounding
+    if not case.shared:
+        wanted = gradients[0].where(images.cpu() > 0, 0)
+        for more in (None, by_pixels(torch.ones_like(images))):
+            found = operations.spread(slope, filters, list(case.size), stride, padding, x, more)
+            assert apart(found, wanted + (more is not None)) < rounding
+
+
+def assert_nan_stays() -> None:
+    """ReLUs that are parts of convolutions keep NaN, as torch's do: a trial that diverges must be seen to."""
+    case = Case(lanes=1, n=1, c=16, o=16, size=(4, 4), biased=False)
+    images, filters, _ = case.made(torch.float32, torch.device("cpu"))
+    images[0, 0, 0, 0, 0] = torch.nan
+    x, how = by_pixels(images), ([1, 1], [1, 1])
+    assert operations.filtered(x, filters, None, *how, True).isnan().sum() == 4 * 16  # the pixels around a corner
+    slope = by_pixels(torch.ones_like(images))
+    assert operations.differentiated(x, slope, [3, 3], *how, False, True).isnan().any()
+    plain = operations.spread(slope, filters, [4, 4], *how)
+    torch.testing.assert_close(
+        operations.spread(slope, filters, [4, 4], *how, x), torch.ops.aten.threshold_backward(plain, x, 0)
+    )

@@ -19,6 +19,8 @@ def filtered(
     images,  # [l, N, height, width, C], or one lane's for all
     filters,  # [l, K, O]
     biases,  # [l, O]
+    signs,  # as the results, which are 0 where these are not above 0, with `masked`
+    summands,  # as the results, to which these are added, with `added`
     results,  # [l, N, all_rows, all_columns, O]; every `apart`-th row and column is computed, from the `first`
     from_lane,  # numbers of the images from lane to lane
     from_bias,  # and of the biases
@@ -32,10 +34,14 @@ def filtered(
     kernel_height: tl.constexpr, kernel_width: tl.constexpr,
     pad_height: tl.constexpr, pad_width: tl.constexpr,
     step_height: tl.constexpr, step_width: tl.constexpr,  # in the images, from one computed row to the next
-    biased: tl.constexpr, precision: tl.constexpr,
+    biased: tl.constexpr, rectified: tl.constexpr, masked: tl.constexpr, added: tl.constexpr,
+    precision: tl.constexpr,
     PIXELS: tl.constexpr, NUMBERS: tl.constexpr, FILTERS: tl.constexpr,
 ):
-    """A convolution; pixels outside of the images are 0."""
+    """A convolution of the images or, with `rectified`, of their ReLU; pixels outside of the images are 0.
+
+    Comparisons are those of torch, so that NaN stays NaN.
+    """
     lane = tl.program_id(1).to(tl.int64)
     K: tl.constexpr = kernel_height * kernel_width * C
     p = tl.program_id(0) * PIXELS + tl.arange(0, PIXELS)
@@ -51,14 +57,21 @@ def filtered(
         there = inside[:, None] & (k < K)[None, :] & (y >= 0) & (y < height) & (x >= 0) & (x < width)
         place = ((image[:, None] * height + y) * width + x) * C + (k % C)[None, :]
         patch = tl.load(images + place, mask=there, other=0.0)
+        if rectified:
+            patch = tl.where(patch < 0, 0.0, patch)
         part = tl.load(filters + k[:, None] * O + o[None, :], mask=(k < K)[:, None] & (o < O)[None, :], other=0.0)
         total = tl.dot(patch, part, total, input_precision=precision)
     if biased:
         total += tl.load(biases + lane * from_bias + o, mask=o < O, other=0.0).to(tl.float32)[None, :]
     row, column = row * apart_rows + first_row, column * apart_columns + first_column
-    results += lane * (pixels // (rows * columns)) * (all_rows * all_columns * O)
+    there = inside[:, None] & (o < O)[None, :]
     place = ((image * all_rows + row) * all_columns + column)[:, None] * O + o[None, :]
-    tl.store(results + place, total, mask=inside[:, None] & (o < O)[None, :])
+    place += lane * (pixels // (rows * columns)) * (all_rows * all_columns * O)
+    if masked:
+        total = tl.where(tl.load(signs + place, mask=there, other=0.0) <= 0, 0.0, total)
+    if added:
+        total += tl.load(summands + place, mask=there, other=0.0).to(tl.float32)
+    tl.store(results + place, total, mask=there)
 
 
 @triton.jit
@@ -75,7 +88,7 @@ def differentiated(
     kernel_height: tl.constexpr, kernel_width: tl.constexpr,
     pad_height: tl.constexpr, pad_width: tl.constexpr,
     step_height: tl.constexpr, step_width: tl.constexpr,
-    biased: tl.constexpr, precision: tl.constexpr,
+    biased: tl.constexpr, rectified: tl.constexpr, precision: tl.constexpr,
     PIXELS: tl.constexpr, NUMBERS: tl.constexpr, FILTERS: tl.constexpr,
 ):
     """The gradient of the filters of a convolution, in parts that are still to be added."""
@@ -97,6 +110,8 @@ def differentiated(
         there = inside[:, None] & (k < K)[None, :] & (y >= 0) & (y < height) & (x >= 0) & (x < width)
         place = (((p // (rows * columns))[:, None] * height + y) * width + x) * C + (k % C)[None, :]
         patch = tl.load(images + place, mask=there, other=0.0)
+        if rectified:
+            patch = tl.where(patch < 0, 0.0, patch)
         if biased:  # a bias is the filter of an image of ones
             patch = tl.where((k == K)[None, :] & inside[:, None], 1.0, patch)
         slope = tl.load(slopes + p[:, None] * O + o[None, :], mask=inside[:, None] & (o < O)[None, :], other=0.0)

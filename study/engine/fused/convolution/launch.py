@@ -7,6 +7,7 @@ The sizes are the fastest of six of each kind on an H100, over the layers of Res
 from contextlib import nullcontext
 from itertools import product
 from math import prod
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -27,15 +28,40 @@ PARTS, LEAST_SHARE, MOST_SHARE = 8, 512, 4096
 kernel is compiled for each of these numbers."""
 
 
+class Beside(NamedTuple):
+    """What a product computes beside a convolution, as `operations.filtered` and `spread` have it."""
+
+    bias: Tensor | None = None
+    rectified: bool = False
+    signs: Tensor | None = None
+    plus: Tensor | None = None
+
+
 def filtered(
-    found: Tensor, images: Tensor, weight: Tensor, bias: Tensor | None, stride: Sizes, padding: Sizes
+    found: Tensor,
+    images: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    stride: Sizes,
+    padding: Sizes,
+    rectified: bool,
+    plus: Tensor | None,
 ) -> Tensor:
     """Fill `found` as `operations.filtered` does, and return it."""
-    _filtered(images, weight.permute(0, 3, 4, 2, 1).contiguous(), bias, found, padding, stride, (0, 0), (1, 1))
+    beside = Beside(bias, rectified, plus=plus)
+    _filtered(images, weight.permute(0, 3, 4, 2, 1).contiguous(), beside, found, padding, stride, (0, 0), (1, 1))
     return found
 
 
-def spread(found: Tensor, slopes: Tensor, weight: Tensor, stride: Sizes, padding: Sizes) -> Tensor:
+def spread(
+    found: Tensor,
+    slopes: Tensor,
+    weight: Tensor,
+    stride: Sizes,
+    padding: Sizes,
+    signs: Tensor | None,
+    plus: Tensor | None,
+) -> Tensor:
     """Fill `found` as `operations.spread` does, and return it.
 
     Every `stride`-th row and column of the images takes part in a convolution with the same pixels of the kernel: there
@@ -44,21 +70,21 @@ def spread(found: Tensor, slopes: Tensor, weight: Tensor, stride: Sizes, padding
     size, kernel = found.shape[-2:], weight.shape[-2:]
     turned = weight.flip(3, 4).permute(0, 3, 4, 1, 2)
     if any(step > length for step, length in zip(stride, kernel, strict=True)):
-        found.zero_()  # some places take part in none
+        found.zero_() if plus is None else found.copy_(plus)  # some places take part in none
     for first in product(*(range(min(step, length)) for step, length in zip(stride, size, strict=True))):
         around = [length - 1 - pad - place for length, pad, place in zip(kernel, padding, first, strict=True)]
         row, column = (pad % step for pad, step in zip(around, stride, strict=True))
         if row < kernel[0] and column < kernel[1]:
             part = turned[:, row :: stride[0], column :: stride[1]].contiguous()
             pads = [pad // step for pad, step in zip(around, stride, strict=True)]
-            _filtered(slopes, part, None, found, pads, (1, 1), first, stride)
+            _filtered(slopes, part, Beside(signs=signs, plus=plus), found, pads, (1, 1), first, stride)
     return found
 
 
 def _filtered(
     images: Tensor,
     filters: Tensor,
-    bias: Tensor | None,
+    beside: Beside,
     found: Tensor,
     padding: Sizes,
     step: Sizes,
@@ -67,24 +93,26 @@ def _filtered(
 ) -> None:
     """Fill every `apart`-th row and column of `found`, from the `first`, by filters [l, height, width, C, O]."""
     lanes, *kernel, channels, count = filters.shape
+    bias, rectified, signs, plus = beside
     size = [-(-(length - start) // each) for length, start, each in zip(found.shape[-2:], first, apart, strict=True)]
     pixels = found.shape[1] * prod(size)
     block, warps = BLOCKS[pixels >= MANY_PIXELS]
     wide = min(FILTERS, _power(count))
     with _on(images):
         kernels.filtered[(-(-pixels // block), lanes, -(-count // wide))](
-            *(images, filters, filters if bias is None else bias, found),
+            *(images, filters, *(found if each is None else each for each in (bias, signs, plus)), found),
             *(_from_lane(images), 0 if bias is None else bias.stride(0), pixels),
             *(*images.shape[-2:], *size, *found.shape[-2:], *first, *apart),
             *(channels, count, *kernel, *padding, *step),
-            *(bias is not None, _precision(images), block, NUMBERS, wide),
+            *(bias is not None, rectified, signs is not None, plus is not None),
+            *(_precision(images), block, NUMBERS, wide),
             num_warps=warps,
             num_stages=STAGES,
         )
 
 
 def differentiated(
-    images: Tensor, slopes: Tensor, kernel: Sizes, stride: Sizes, padding: Sizes, biased: bool
+    images: Tensor, slopes: Tensor, kernel: Sizes, stride: Sizes, padding: Sizes, biased: bool, rectified: bool
 ) -> Tensor:
     """As `operations.differentiated`."""
     lanes, channels, count = len(slopes), images.shape[2], slopes.shape[2]
@@ -97,7 +125,7 @@ def differentiated(
             *(images, slopes, found, _from_lane(images), pixels, share),
             *(*images.shape[-2:], *slopes.shape[-2:]),
             *(channels, count, *kernel, *padding, *stride),
-            *(biased, _precision(images), PIXELS_OF_GRADIENTS, NUMBERS, wide),
+            *(biased, rectified, _precision(images), PIXELS_OF_GRADIENTS, NUMBERS, wide),
             num_warps=WARPS_OF_GRADIENTS,
             # To read ahead, a GPU copies 4 numbers at a time; one at a time, it takes four times as long as not to.
             num_stages=STAGES if channels % 4 == 0 else 1,

@@ -8,7 +8,7 @@ from pathlib import Path
 import helpers
 import pytest
 import torch
-from helpers.gpu.convolutions import CASES, Case, assert_exact
+from helpers.gpu.convolutions import CASES, Case, assert_exact, assert_nan_stays, assert_rectified
 from torch import nn
 from torch.func import functional_call
 
@@ -23,7 +23,7 @@ ROOM = "study.engine.fused.convolution"
 
 INTERPRETED = """
 import torch
-from helpers.gpu.convolutions import CASES, assert_exact
+from helpers.gpu.convolutions import CASES, assert_exact, assert_nan_stays, assert_rectified
 from study.engine.fused.convolution import launch, operations
 
 operations._launch = lambda *images: launch
@@ -31,6 +31,9 @@ operations._grouped = None  # no convolution of torch is to be used
 for name, case in CASES.items():
     print(name)
     assert_exact(case, *case.made(torch.float32, torch.device("cpu")), rounding=1e-6)
+for name in ("stride", "steps beyond the kernel", "more filters than a block"):
+    assert_rectified(CASES[name], *CASES[name].made(torch.float32, torch.device("cpu")), rounding=1e-6)
+assert_nan_stays()
 """
 """Triton's interpreter runs kernels on a CPU, in processes that it was asked to from the start."""
 
@@ -41,7 +44,12 @@ def test_kernels_are_imported_on_gpus_alone():
 
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 def test_the_operations_are_exact(case: Case):
-    assert_exact(case, *case.made(torch.float32, CPU), rounding=1e-6)
+    for check in (assert_exact, assert_rectified):
+        check(case, *case.made(torch.float32, CPU), rounding=1e-6)
+
+
+def test_diverged_images_stay_so():
+    assert_nan_stays()
 
 
 @pytest.mark.slow
@@ -60,11 +68,13 @@ def test_a_compiler_knows_shapes_and_memory_beforehand(case):
     how = [*case.stride], [*case.padding]
     y = operations.filtered(images, weight, bias, *how)
     asked = {
-        operations.filtered: (images, weight, bias, *how),
-        operations.spread: (y, weight, [*case.size], *how),
-        operations.differentiated: (images, y, [*case.kernel], *how, case.biased),
+        operations.filtered: [(images, weight, bias, *how), (images, weight, bias, *how, True, y)],
+        operations.spread: [(y, weight, [*case.size], *how)],
+        operations.differentiated: [(images, y, [*case.kernel], *how, case.biased, each) for each in (False, True)],
     }
-    for operation, arguments in asked.items():
+    if not case.shared:
+        asked[operations.spread].append((y, weight, [*case.size], *how, images, images))
+    for operation, arguments in ((key, each) for key, several in asked.items() for each in several):
         torch.library.opcheck(operation, arguments, test_utils=("test_schema", "test_faketensor"))
 
 

@@ -1,6 +1,8 @@
-"""Drawings of gradients along tuned runs: their noise scale, and the best learning rate of one step.
+"""Drawings of what was measured along tuned runs: gradient noise scales, critical batch sizes by branches, and the best
+learning rates of one step.
 
-The functions draw `table`, the rows of one panel (`analysis.noise_scale.table`, `analysis.one_step.table`).
+Each function draws `table`, the rows of one panel (`analysis.noise_scale.table`, `analysis.branched.table`,
+`analysis.one_step.table`).
 """
 
 from typing import Any
@@ -9,14 +11,16 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 
+from analysis.branched.table import rule_in_words
 from analysis.figures import canvas
 from analysis.figures.canvas import COLOURS, MARKERS
 from analysis.figures.ticks import round_decimals
+from analysis.labels import listed
 from analysis.noise_scale.table import SHOWN
 from analysis.one_step.estimate import LINEAR, LOG
 from analysis.one_step.table import FORMS
 
-INTERVAL, OPEN = "95 % interval", "no upper end"
+INTERVAL, OPEN, UNTRIED = "95 % interval", "no upper end", "no larger batch size was tried"
 BAR: Any = {"linewidth": 1.2, "alpha": 0.45, "zorder": 2}
 SPACES: dict[str, tuple[str, Any]] = {
     LOG: ("fit in log space", {"linestyle": "-", "linewidth": 1.2}),
@@ -64,6 +68,50 @@ def noise_scale(ax: Axes, table: pd.DataFrame) -> None:
     notes: dict[str, Any] = {INTERVAL: BAR}
     if np.isinf(table["high"]).any():
         notes[OPEN] = {"marker": "^", "linestyle": "none"}
+    canvas.legend(ax, lines, notes)
+
+
+def branched(ax: Axes, table: pd.DataFrame) -> None:
+    """The critical batch size against the examples seen: a curve for each trunk and rule, with intervals as bars.
+
+    A triangle is the largest batch size that was tried, where all were within the tolerance.
+
+    >>> row = {"workload": "digits", "optimizer": "sgd", "batch_size": 8, "rule": "linear", "factors": "1",
+    ...     "window": 4096, "tolerance": 0.01}
+    >>> ends = {"examples_seen": [80, 800], "critical_batch_size": [16, 64], "low": [8.0, 32.0], "bound": ["=", ">"]}
+    >>> branched(ax, pd.DataFrame(ends).assign(**row, high=[32.0, np.inf]))
+    >>> ax.get_ylabel(), [text.get_text() for text in ax.get_legend().get_texts()]
+    ('critical batch size (examples)', ['sgd, linear', '95 % interval', 'no larger batch size was tried'])
+    """
+    shown = table[table["examples_seen"] > 0]
+    ends = shown[["critical_batch_size", "low", "high", "batch_size"]].to_numpy(dtype=float).ravel()
+    heights = pd.Series(ends[np.isfinite(ends)])
+    canvas.log_axes(ax, shown["examples_seen"], heights, "examples seen", "critical batch size (examples)")
+    first = shown.iloc[0]
+    windows = listed(sorted({*map(int, shown["window"])}))
+    note = f"tolerance {first['tolerance']:.1%}, windows of {windows} examples"
+    canvas.heading(ax, f"{first['workload']}, branched from batch size {first['batch_size']:,}", note)
+    lines: list[Any] = []
+    for place, ((optimizer, *_), rows) in enumerate(
+        shown.groupby(["optimizer", "rule", "factors", "window"], sort=False)
+    ):
+        colour = COLOURS[place % len(COLOURS)]
+        look: Any = {"color": colour, "transform": canvas.aside(ax, 4 * place)}
+        label = f"{optimizer}, {rule_in_words(rows.iloc[0].to_dict())}"
+        marker = MARKERS[place % len(MARKERS)]
+        lines += ax.plot(
+            rows["examples_seen"], rows["critical_batch_size"], label=label, marker=marker, **canvas.LINE, **look
+        )
+        closed, open_ = rows[np.isfinite(rows["high"])], rows[np.isinf(rows["high"])]
+        ax.vlines(closed["examples_seen"], closed["low"], closed["high"], **look, **BAR)
+        ax.vlines(open_["examples_seen"], open_["low"], open_["critical_batch_size"], **look, **BAR)
+        beyond = rows[rows["bound"] == ">"]
+        ax.plot(
+            beyond["examples_seen"], beyond["critical_batch_size"], marker="^", markersize=8, linestyle="none", **look
+        )
+    notes: dict[str, Any] = {INTERVAL: BAR}
+    if (shown["bound"] == ">").any():
+        notes[UNTRIED] = {"marker": "^", "linestyle": "none"}
     canvas.legend(ax, lines, notes)
 
 

@@ -1,0 +1,69 @@
+"""The trunks of branched measurements: runs whose checkpoints other batch sizes start from.
+
+results/branched/<workload>/<optimizer>/<batch_size>-<checksum>/
+    trunk.json                 the question of the run, and what is known of each checkpoint, its SHA-256 among it
+    checkpoints/000123.pt      weights and optimizer state after step 123; may be deleted: it can be trained again
+    linear-4096/               a results folder with the searches that start there (rule-window)
+        request.json           what to report on: batch sizes, checkpoints, seeds, tolerance
+        studies/<workload>/<optimizer>/<batch_size>/from-step-123/
+"""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from study.records import Study
+from study.store import atomic
+
+BRANCHED = "branched"
+"""In a results folder; `analysis.branched.table` reads it."""
+
+
+def trunk_folder(results: Path, study: Study, checksum: str) -> Path:
+    """The folder of a trunk. `checksum`: of its question."""
+    return results / BRANCHED / study.name / study.optimizer / f"{study.batch_size}-{checksum[:8]}"
+
+
+def checkpoints(folder: Path) -> dict[int, dict[str, Any]]:
+    """Step -> the record of each checkpoint of a trunk. Raises StoreError if the file cannot be read."""
+    path = folder / "trunk.json"
+    if not path.exists():
+        return {}
+    try:
+        return {int(step): found for step, found in json.loads(path.read_text())["checkpoints"].items()}
+    except (OSError, ValueError, KeyError) as error:
+        raise atomic.StoreError(f"cannot read {path}: {error}; remove it, and the trunk is trained again.") from error
+
+
+def save_checkpoint(folder: Path, question: Mapping[str, Any], record: Mapping[str, Any], content: bytes) -> None:
+    """Write a checkpoint of a trunk, and then its record, which has a `step`.
+
+    Raises:
+        StoreError: it cannot be written.
+    """
+    path = checkpoint_file(folder, record["step"])
+    with atomic.writing(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+    atomic.replace(path, lambda aside: aside.write_bytes(content))
+    known = checkpoints(folder) | {record["step"]: record}
+    held = {"question": question, "checkpoints": {step: known[step] for step in sorted(known)}}
+    atomic.replace(folder / "trunk.json", lambda aside: aside.write_text(json.dumps(held, indent=1) + "\n"))
+
+
+def checkpoint_file(folder: Path, step: int) -> Path:
+    """The file of a checkpoint of a trunk."""
+    return folder / "checkpoints" / f"{step:06d}.pt"
+
+
+def start_file(results: Path, study: Study) -> Path | None:
+    """The file of the checkpoint that the trials of a search in the folder of a branch start from; None for others."""
+    return checkpoint_file(results.parent, study.start.step) if study.start else None
+
+
+def save_request(folder: Path, request: Mapping[str, Any]) -> None:
+    """Write what to report on. Raises StoreError if it cannot be written."""
+    path = folder / "request.json"
+    with atomic.writing(path):
+        folder.mkdir(parents=True, exist_ok=True)
+    atomic.replace(path, lambda aside: aside.write_text(json.dumps(request, indent=1) + "\n"))

@@ -1,0 +1,29 @@
+"""Each benchmark runs from start to end, on as little work as it allows. What it measures is not tested."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from helpers.fused import seldom
+
+ROOT = Path(__file__).parents[2]
+SMALLEST = {
+    "engine": "--models softmax --batch-sizes 2 --rounds 1 --seconds 0.05 --made-up-data",
+    "analysis": "--rows 40_000 --trials 5",
+    "store": "--trials 5",
+    "sweep": "--rounds 1 search=sobol search.trials=3 search.reruns=0 batch_size=64",
+    "gpu.lanes": "--device cpu --models softmax --batch-sizes 2 --minutes 0.01 --made-up-data --precision fp32",
+    "steps": "--models mlp1024 --batch-sizes 64 --steps 1 --made-up-data",
+    "updates": "--optimizers adam --rounds 1",
+}
+"""Module in `benchmarks` -> the arguments of its smallest run. Others need data, clusters, a GPU or an hour."""
+
+
+@pytest.mark.parametrize("name", seldom(SMALLEST))
+def test_it_runs(name: str) -> None:
+    program = [sys.executable, "-m", f"benchmarks.{name}", *SMALLEST[name].split()]
+    ran = subprocess.run(program, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert "Traceback" not in ran.stderr, ran.stderr
+    assert ran.returncode == 0 or "imit" in ran.stdout + ran.stderr, ran.stdout + ran.stderr
+    assert ran.stdout
