@@ -22,6 +22,7 @@ def certificates(folder, size=64):
     return sorted((folder / f"studies/mlp_digits/momentum/{size}").glob("certify-at-*/study.json"))
 
 
+@pytest.mark.slow
 def test_fresh_seeds_are_trained_tested_and_extended(swept, says):
     asked = ["certify", swept, "--goal", "val/classification_error < 0.2", "--steps", 40]
     said = says(*asked, "--seeds", 3)
