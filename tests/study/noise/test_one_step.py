@@ -118,6 +118,7 @@ SWEEP = ["sweep", "optimizer=momentum,adam", "batch_size=64", "search.trials=2",
 FEW = ["--one-step", "--optimizer", "adam", "--points", "2", "--examples", "64", "--step-batch-sizes", "4,16,64"]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("one_figure")
 def test_the_verb_measures_reports_and_reads_again(swept_once, says, monkeypatch):
     swept = swept_once(*SWEEP)
