@@ -246,6 +246,16 @@ FIGURES: dict[str, Drawing] = {
         rows=lambda table: table[table["examples_seen"] > 0],
         panel=("workload", "batch_size"),
     ),
+    "proxies": Drawing(
+        "Proxies of the critical batch size",
+        "Each proxy as a multiple of the critical batch size that steps to the goal show. Proxies along a run are "
+        "those of its last point before the goal. Bars: 95 % interval, of both together. Triangles: only a bound of "
+        "the proxy is known.",
+        along_runs.proxies,
+        "something measured along a run: run study noise or study branch RESULTS",
+        table="proxies",
+        rows=lambda table: table.dropna(subset="ratio"),
+    ),
     "label_smoothing": Drawing(
         "Label smoothing",
         "The best error with each label smoothing and everything else tuned, within the step budget of each batch "

@@ -17,6 +17,7 @@ from analysis.labels import goal_text, listed
 from analysis.load import GOAL, STUDY, LoadError, StudyData, folders, load_study
 from analysis.noise_scale import table as noise_scale
 from analysis.parallel import spread
+from analysis.proxies import table as proxies
 from analysis.report import answer, explorer, findings, other_goals, warnings
 from analysis.report.html_tables import sections
 from analysis.report.page import Files, ReportData, link_section, write_latex, write_report, write_tables
@@ -256,7 +257,7 @@ def tables(made: Sequence[StudyData], studies: Sequence[StudyData], asked: Asked
     every_trial = trials.trials(studies, goals)
     falling = best_errors.best_errors(studies)
     moved = transfer.steps(made)
-    return {
+    found = {
         "steps_to_result": steps,
         "scaling": ends,
         "fits": limits.fitted(steps),
@@ -280,6 +281,8 @@ def tables(made: Sequence[StudyData], studies: Sequence[StudyData], asked: Asked
         "smoothing": best_errors.by_label_smoothing(every_trial),
         "seconds": steps.merge(cost[[*STUDY, "device", "seconds_per_step"]], on=STUDY, how="left"),
     }
+    compared = proxies.table(found)
+    return found if compared.empty else found | {"proxies": compared}
 
 
 def _of_searches(

@@ -20,6 +20,7 @@ from analysis.report.estimate_tables import (
     branched_shown,
     budget_shown,
     goals_shown,
+    proxies_shown,
     split_shown,
     tunability_shown,
 )
@@ -60,6 +61,7 @@ SOURCES = {
     "Limits of scaling": "scaling",
     "Critical batch size against the goal": "critical_by_goal",
     "Critical batch size by branches": "branched",
+    "Proxies of the critical batch size": "proxies",
     "Error at a fixed number of examples or tokens": "at_budget",
     "Noise of seeds and shortfall of tuning": "split",
     "Fits of steps to result": "fits",
@@ -136,6 +138,8 @@ def _found(tables: Mapping[str, pd.DataFrame]) -> Iterator[tuple[str, pd.DataFra
     yield from (("Critical batch size against the goal", part) for part in _parts(by_goal))
     branched = branched_shown(tables.get("branched", NONE))
     yield from (("Critical batch size by branches", part) for part in _parts(branched))
+    proxies = proxies_shown(tables.get("proxies", NONE))
+    yield from (("Proxies of the critical batch size", part) for part in _parts(proxies))
     fixed = budget_shown(tables.get("at_budget", NONE))
     yield from (("Error at a fixed number of examples or tokens", part) for part in _parts(fixed))
     split = split_shown(tables.get("split", NONE))
