@@ -51,7 +51,7 @@ CASES = {
 @pytest.mark.parametrize(("rows", "expected"), CASES.values(), ids=CASES)
 def test_noise(rows, expected):
     made = found([scaling()], noise_scale=rows)
-    columns = made[["value", "ratio", "ratio_low", "ratio_high"]].to_numpy()
+    columns = made[["value", "ratio", "ratio_low", "ratio_high"]].to_numpy(dtype=float)
     assert made["bound"].tolist() == [row[-1] for row in expected]
     np.testing.assert_allclose(columns, np.reshape([row[:-1] for row in expected], (-1, 4)), rtol=2e-3)
 
