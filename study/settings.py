@@ -6,11 +6,12 @@ import hashlib
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from analysis.counting import ADAPTIVE_SAMPLERS, EARLY, Goal, evaluation_grid, launch_limit
 from analysis.labels import listed
-from analysis.question.branches import SPLIT, VALIDATION
+from analysis.question.branches import SPLIT, VALIDATION, Branch
 from analysis.question.goals import OF_EXAMPLES
 from analysis.question.stages import INDEXED_SAMPLERS, REFINE, STAGE, ends
 from study.schedules import conditional
@@ -130,9 +131,15 @@ class Evaluation:
         if self.examples is not None:
             at_least("evaluation.examples", self.examples, 1)
 
-    def grid(self, train_steps: int) -> list[int]:
+    def grid(self, train_steps: int) -> tuple[int, ...]:
         """Increasing steps, the last of them `train_steps`."""
-        return evaluation_grid(train_steps, self.first, self.ratio)
+        return _grid(train_steps, self.first, self.ratio)
+
+
+@lru_cache(maxsize=256)
+def _grid(train_steps: int, first: float, ratio: float) -> tuple[int, ...]:
+    """The grid of `Evaluation.grid`, which tuners and engines read at every evaluation."""
+    return tuple(evaluation_grid(train_steps, first, ratio))
 
 
 @dataclass(frozen=True)
@@ -160,6 +167,25 @@ class Seeds:
         """
         text = f"{purpose}:{getattr(self, purpose)}:{index}{branch}"
         return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "little") >> 1
+
+
+def check_fresh_data(search: Search, branch: Branch, workload: Mapping[str, Any], evaluation: Evaluation) -> None:
+    """Raise ValueError if the `search.fresh_data` that a study asks for would vary nothing."""
+    what, name = search.fresh_data, workload["name"]
+    if branch.rerun is None and not search.reruns:
+        key = "confirm" if search.sampler == REFINE else "reruns"
+        raise ValueError(f"search.fresh_data={what} varies fresh seeds, but there are none; give search.{key}=4.")
+    if what == SPLIT and not isinstance(workload.get("split_seed"), int):
+        raise ValueError(
+            f"search.fresh_data={SPLIT} varies workload.split_seed, but the configuration of {name} has none, so "
+            "nothing would vary; list split_seed: 0 in its file if its class takes this argument, else leave out "
+            "search.fresh_data."
+        )
+    if what == VALIDATION and evaluation.examples is None:
+        raise ValueError(
+            f"search.fresh_data={VALIDATION} varies the evaluated part of the validation set, but all of it is "
+            "evaluated; give evaluation.examples=N, fewer than it has."
+        )
 
 
 def usual_scouts(space: Mapping[str, Dimension]) -> int:

@@ -13,6 +13,7 @@ from pathlib import Path
 from rich.console import Console
 
 from analysis.counting import RECORDED, TUNED, Branch
+from analysis.labels import counted
 from study import store, whole_sweep
 from study.config import preflight
 from study.config.jobs import Job
@@ -87,7 +88,7 @@ def transfers(
     jobs = whole_sweep.settled([Job(study, results, placement, mix=mix) for study in recorded(results, "rules")])
     found: list[Transfers] = []
     left_out: list[str] = []
-    for key, curve in groupby(jobs, key=lambda job: (job.study.name, job.study.optimizer)):
+    for key, curve in groupby(jobs, key=lambda job: (job.study.name, job.study.series)):
         by_size = {job.study.batch_size: job for job in curve}
         planned, refused = transfers_of_curve(by_size, request)
         found += planned
@@ -124,7 +125,7 @@ def recorded(results: Path, verb: str) -> list[Study]:
         studies = [replace(Study.from_question(held), numerics_version=NUMERICS_VERSION) for held in questions]
     except (ValueError, TypeError, KeyError) as error:
         raise UsageError(f"{results} cannot be continued: {error}") from error
-    return sorted(studies, key=lambda study: (study.name, study.optimizer, study.batch_size))
+    return sorted(studies, key=lambda study: (study.name, study.series, study.batch_size))
 
 
 def transfers_of_curve(jobs: Mapping[int, Job], request: TransferRequest) -> tuple[list[Transfers], list[str]]:
@@ -197,8 +198,13 @@ def _trained_at(
     return stages.trained_again(study, hyperparameters, request.seeds, branch)
 
 
-def train(found: Sequence[Transfers], config_dir: Path | None, command: str, console: Console) -> None:
+def train(
+    found: Sequence[Transfers], config_dir: Path | None, command: str, console: Console, cheaper: str = CHEAPER
+) -> None:
     """Train the missing transfers; shows their cost and progress.
+
+    Arguments:
+        cheaper: the options that make them cheaper, as text.
 
     Raises:
         StoreError: a file cannot be written, or another process trains a study.
@@ -211,14 +217,14 @@ def train(found: Sequence[Transfers], config_dir: Path | None, command: str, con
         # Measure a transfer, not the batch size's own study: the lane count depends on the number of trials.
         costs, too_large = whole_sweep.measured([(each, each[1][0]) for each in waiting], workers, console)
         rows = [_together(job, missing, cost) for (job, missing), cost in costs]
-        cost_table.show(console, rows, workers.placement.place, workers.count, CHEAPER)
+        cost_table.show(console, rows, workers.placement.place, workers.count, cheaper)
         left = [Work(study, cost, study.search.trials) for (_, missing), cost in costs for study in missing]
         searches = [
             whole_sweep.Waiting(
                 job,
                 searches=missing,
                 known=missing,
-                summary=f"{len(missing)} configurations with {missing[0].search.trials} seeds each",
+                summary=f"{counted(len(missing), 'configuration')} with {missing[0].search.trials} seeds each",
             )
             for (job, missing), _ in costs
         ]

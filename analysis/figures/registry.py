@@ -256,6 +256,24 @@ FIGURES: dict[str, Drawing] = {
         table="proxies",
         rows=lambda table: table.dropna(subset="ratio"),
     ),
+    "batch_phases": Drawing(
+        "Batch-size schedules",
+        "The batch size against the examples seen of each curve whose batch size grows, up to its budget. Mark: where "
+        "its tuned configuration met the goal. Such curves are no points of S(B).",
+        learning_curves.batch_phases,
+        "a sweep with batch_schedule=step, ramp or doubling",
+        table="batch_phases",
+        overlays=("batch_schedules",),
+    ),
+    "verified": Drawing(
+        "A schedule against constant batch sizes",
+        "The error at the end of the same budget of examples against the steps that it took, with fresh seeds: "
+        "constantly the first batch size, constantly the last one, and the schedule. Bars: 95 % interval of the mean.",
+        learning_curves.verified,
+        "a verified schedule: run study verify RESULTS",
+        table="verified",
+        panel=(*CURVE, "batch_size"),
+    ),
     "label_smoothing": Drawing(
         "Label smoothing",
         "The best error with each label smoothing and everything else tuned, within the step budget of each batch "

@@ -67,6 +67,8 @@ SOURCES = {
     "Fits of steps to result": "fits",
     "Optimizers compared": "compare",
     "Workloads compared": "compare_workloads",
+    "Batch-size schedules": "batch_schedules",
+    "Schedules verified": "verified",
     "Trials by status": "steps_to_result",
     "Search spaces": "searches",
     "All searches": "searches",
@@ -149,6 +151,9 @@ def _found(tables: Mapping[str, pd.DataFrame]) -> Iterator[tuple[str, pd.DataFra
     yield from (("Optimizers compared", _pairs_shown(part)) for part in _parts(with_goal(tables["compare"])))
     for part in _parts(with_goal(tables["compare_workloads"]), "optimizer"):
         yield "Workloads compared", _pairs_shown(part)
+    for title in ("Batch-size schedules", "Schedules verified"):
+        frame = tables.get(SOURCES[title], NONE)
+        yield from ((title, part) for part in _parts(with_goal(frame) if len(frame) else frame))
 
 
 def _searched(tables: Mapping[str, pd.DataFrame]) -> Iterator[tuple[str, pd.DataFrame]]:

@@ -54,7 +54,7 @@ def cost(tuned: TunedRun, device: str) -> NoiseCost:
             calls.append(lambda: sum(each.sum().item() for each in gradients.of_each(0, inputs, targets)))
         seconds += len(missing) * BLOCKS * sum(least_seconds(call, budget=0) for call in calls)
     measuring = len(missing) * BLOCKS * tuned.examples * len(calls)
-    return NoiseCost(missing[-1] * tuned.study.batch_size, measuring, seconds)
+    return NoiseCost(run.phases.examples(missing[-1]), measuring, seconds)
 
 
 def measure(tuned: TunedRun, device: str, console: Console) -> None:
@@ -90,7 +90,7 @@ def _point(tuned: TunedRun, run: Run) -> dict[str, Any]:
     return {
         "checksum": tuned.checksum,
         "step": run.step,
-        "examples_seen": run.step * run.study.batch_size,
+        "examples_seen": run.phases.examples(run.step),
         "error": _error(run),
         "recorded_error": _or_none(tuned.recorded_error(run.step)),
         **found._asdict(),
