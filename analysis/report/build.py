@@ -276,9 +276,7 @@ def tables(made: Sequence[StudyData], studies: Sequence[StudyData], asked: Asked
         **_of_searches(made, studies, steps, asked),
         **{name: pairs.table(compare.table(fixed, goals, by), points, ends, reruns, by) for name, by in PAIRS.items()},
         "relative": relative.table(points, relative.workloads(studies), asked.normalise_at),
-        "searches": answers.table(made),
         "reruns": answers.reruns(reruns),
-        "repeats": answers.repeats(made),
         "trials": every_trial,
         "best_of_n": trials.best_of_n(studies, goals),
         "best_errors": falling,
@@ -324,6 +322,8 @@ def _of_searches(
     checked = verified.table([] if asked.goals else dict.fromkeys(study.results for study in made))
     return {
         "split": split.table(steps_to_result.points(steps)),
+        "searches": answers.table(made),
+        "repeats": answers.repeats(made),
         "critical_by_goal": by_goal.table([] if asked.goals else of_s(studies)),
         "tunability": landscape.table(studies, asked.readings),
         "learning_curves": learning_curves.learning_curves(studies, asked.readings),
