@@ -66,12 +66,15 @@ class Measured(NamedTuple):
         steps, errors: [E], by increasing step; NaN where the metric was not measured.
         first_bad_step: the step at which the trial diverged, or None.
         recorded: the status that an imported trial came with; None for other trials.
+        grid: the steps at which it is measured, the last of them its budget; None: those of the rule. Trials that tune
+            their batch sizes have budgets of their own.
     """
 
     steps: ArrayLike
     errors: ArrayLike
     first_bad_step: int | None
     recorded: str | None = None
+    grid: Sequence[int] | None = None
 
 
 class Rule(NamedTuple):
@@ -259,7 +262,7 @@ def outcome(rule: Rule, trial: Measured, best: int | None) -> Outcome:
     crossing = first_crossing(steps, trial.errors, rule.threshold)
     if trial.recorded:
         return Outcome(trial.recorded, trial.first_bad_step or last, crossing)
-    bound = rule.bound(best)
+    bound = (rule if trial.grid is None else rule._replace(grid=trial.grid)).bound(best)
     crossing = None if crossing is None or crossing > bound else crossing
     end = crossing if crossing is not None and STOPPING[rule.stopping].ends_at_goal else bound
     if trial.first_bad_step is not None and trial.first_bad_step <= end:

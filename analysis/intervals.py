@@ -142,3 +142,19 @@ def ratios(
     # If neither resample reached the goal, and the length of the trials is unknown, the data show nothing.
     least, most = (np.where(np.isnan(each), 1.0, each) for each in found)
     return least, most
+
+
+def quotient(one: tuple[float, float, float], other: tuple[float, float, float]) -> tuple[float, float, float]:
+    """(ratio, low, high) of two positive estimates, each with its interval as (value, low, high).
+
+    The two are independent, so the distances of their ends add as the sides of a right triangle, on logarithms. An
+    interval that begins at 0 or has no end leaves that side open; without an interval, low and high are NaN.
+
+    >>> [round(end, 2) for end in quotient((30.0, 20.0, 45.0), (60.0, 60.0, 60.0))]
+    [0.5, 0.33, 0.75]
+    """
+    with np.errstate(divide="ignore", invalid="ignore"):
+        (value, low, high), (known, least, most) = np.log([one, other])
+        ends = [value - known, value - known - np.hypot(value - low, most - known)]
+        ratio, down, up = np.exp([*ends, value - known + np.hypot(high - value, known - least)])
+    return float(ratio), float(down), float(up)

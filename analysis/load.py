@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 from analysis import counting, units
 from analysis.counting import RECORDED, STOPPING, Branch, Goal, Rule, Stopping
 from analysis.measurements import LoadError, MeasurementReader, files, reading, trial_records
-from analysis.question import older, stages
+from analysis.question import batch_schedules, older, stages
 
 GOAL = ["goal_metric", "goal_threshold"]
 CURVE = ["workload", "optimizer", *GOAL]
@@ -49,6 +49,15 @@ class StudyData:
     derived: dict[Hashable, Any] = field(default_factory=dict, repr=False, compare=False)
 
     @property
+    def results(self) -> Path:
+        """The results folder that holds it.
+
+        >>> study.results.name
+        'mlp_digits'
+        """
+        return next(folder.parent for folder in self.folder.parents if folder.name == "studies")
+
+    @property
     def begun(self) -> bool:
         """True if any trial has ended."""
         return len(self.trials) > 0
@@ -76,7 +85,8 @@ class StudyData:
 
     @property
     def optimizer(self) -> str:
-        return str(self.question["optimizer"])
+        """The optimizer; with its schedule if the batch size grows: such curves are no points of S(B)."""
+        return batch_schedules.series(self.question)
 
     @property
     def curve(self) -> tuple[str, str]:
@@ -91,6 +101,30 @@ class StudyData:
     @property
     def batch_size(self) -> int:
         return int(self.question["batch_size"])
+
+    @property
+    def batch_schedule(self) -> batch_schedules.BatchSchedule:
+        """How its batch size grows; False if it is constant."""
+        return batch_schedules.BatchSchedule.of(self.question)
+
+    def phases(self, trial: int) -> batch_schedules.Phases:
+        """The batch size of each update of a trial on file.
+
+        >>> study.phases(0).examples(375) == 375 * study.batch_size
+        True
+        """
+        values = dict(self.trials.loc[trial, self.hyperparameters]) if self.batch_schedule else {}
+        return batch_schedules.phases_of(self.question, values)
+
+    def grid_of(self, trial: int) -> list[int] | None:
+        """The steps at which a trial is measured, if trials have grids of their own; else None.
+
+        >>> study.grid_of(0)  # its trials do not tune their batch sizes
+        """
+        if not batch_schedules.tuned(self.question):
+            return None
+        evaluation = self.question["evaluation"]
+        return counting.evaluation_grid(self.phases(trial).steps, evaluation["first"], evaluation["ratio"])
 
     @property
     def tokens_per_example(self) -> int | None:

@@ -1,31 +1,40 @@
-"""The records Study -> Trial -> Curve: frozen plain data, and each checks its own invariants.
-
-Shapes: E evaluations of one trial.
-"""
+"""The record Study: frozen plain data that checks its own invariants. Trial and Curve are imported from here, too."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
-from functools import lru_cache
 from typing import Any
 
-import numpy as np
-
 from analysis import counting
-from analysis.counting import STOPPING_RULES, Branch, Goal, Rule
+from analysis.counting import STOPPING_RULES, Branch, Goal, Measured, Rule
 from analysis.labels import listed
-from analysis.question import older
-from analysis.question.branches import SPLIT, VALIDATION, Start
+from analysis.question import batch_schedules, older
+from analysis.question.batch_schedules import BatchSchedule, Phases
+from analysis.question.branches import SPLIT, Start
 from analysis.question.stages import EARLIER, REFINE, STAGE, ends
 from analysis.units import HALF_LIVES, TOKENS, counts_tokens, in_examples, stem
 from study import optimizers
 from study.optimizers.base import Optimizer, resolved
 from study.optimizers.per_parameter import patterns
 from study.schedules import SCHEDULE, Schedule, check_warmup, learning_rate, offered, required, taken
-from study.settings import ROUNDS, Budget, Evaluation, Search, Seeds, at_least, check_ends_early, check_single_pass
-from study.space import Legal, Values, parse_space
+from study.schedules.batch_sizes import batch_sizes, by_examples, check_half_lives, phases, tunes_batches
+from study.settings import (
+    ROUNDS,
+    Budget,
+    Evaluation,
+    Search,
+    Seeds,
+    at_least,
+    check_certificate,
+    check_ends_early,
+    check_fresh_data,
+    check_single_pass,
+)
+from study.space import Legal, Space, Values, parse_space
+from study.trials import Curve as Curve
+from study.trials import Trial as Trial
 from workloads.suggest import suggest
 
 NUMERICS_VERSION = 4
@@ -36,6 +45,8 @@ ARITHMETICS = ("linear_blocks", "linear_chain", "vmap", PLAIN, COMMAND)
 """The keys of the table in `study.engine.arithmetic`, which imports this file."""
 PRECISIONS = ("fp32", "tf32", "bf16")
 """See `study.devices.precision`, which imports torch."""
+UNUSED = ("no_decay", TOKENS, "batch_schedule")
+"""Left out of a question if empty: questions on file may be older than these keys."""
 LEGAL_IN_WORKLOADS = {"label_smoothing": Legal("[0, 1)")}
 """Legal values of loss parameters. Every other parameter of a workload may take any value."""
 
@@ -50,7 +61,8 @@ class Study:
             schedule is `tuned` if `search.space.schedule` lists names.
         optimizer_arguments: further keyword arguments of that class.
         no_decay: patterns of parameters without weight decay (`study.optimizers.per_parameter.patterns`).
-        batch_size: examples per parameter update, over all devices and micro-batches.
+        batch_size: examples per parameter update, over all devices and micro-batches; the first if `batch_schedule`
+            lets it grow.
         stopping: when a trial stops. `budget`: after all steps; `goal`: when it reaches the goal; `race`: also at
             `race_factor` times the fewest steps to the goal among the trials that `race_over` names.
         race_over: `stage`, or `earlier` in studies of older versions (`analysis.question.stages.ends`).
@@ -82,6 +94,7 @@ class Study:
     optimizer_arguments: Mapping[str, Any] = field(default_factory=dict)
     no_decay: tuple[str, ...] = ()
     tokens_per_example: int | None = None
+    batch_schedule: BatchSchedule = field(default_factory=BatchSchedule)
     numerics_version: int = NUMERICS_VERSION
 
     def __post_init__(self) -> None:
@@ -108,18 +121,15 @@ class Study:
             )
         at_least("race_factor", self.race_factor, 1)
         self._check_budget()
-        if self.branch.certify is not None and not 1 <= self.branch.certify <= self.train_steps:
-            raise ValueError(
-                f"a certificate is tested at a step from 1 to the budget of {self.train_steps:,}, but got "
-                f"{self.branch.certify:,}."
-            )
+        check_certificate(self.branch.certify, self.train_steps)
         if counting.STOPPING[self.stopping].ends_at_goal and not self.goal.metric.startswith("val/"):
             raise ValueError(
                 f"stopping at the goal needs a metric measured at every evaluation, val/..., but got "
                 f"{self.goal.metric}; choose one or stopping=budget."
             )
         self._check_evaluation()
-        self._check_fresh_data()
+        if self.search.fresh_data:
+            check_fresh_data(self.search, self.branch, self.workload, self.evaluation)
         self._check_space()
         # A side at the end of the legal interval cannot be widened, whether or not it was declared hard.
         hardened = {name: each.hardened(self.legal(name)) for name, each in self.search.space.items()}
@@ -134,7 +144,7 @@ class Study:
                 "budget.epochs or budget.steps."
             )
         if self.budget.single_pass:
-            needed = {self.batch_size: self.train_steps * self.batch_size}
+            needed = {self.batch_size: self.phases.examples(self.train_steps)}
             check_single_pass(needed, self.workload["train_examples"], self.name)
 
     def _check_evaluation(self) -> None:
@@ -143,32 +153,15 @@ class Study:
         if not self.evaluation.exact:
             check_ends_early(self.stopping, self.search.sampler, self.goal)
 
-    def _check_fresh_data(self) -> None:
-        """Refuse `search.fresh_data` where nothing would vary."""
-        what = self.search.fresh_data
-        if what and self.branch.rerun is None and not self.search.reruns:
-            key = "confirm" if self.search.sampler == REFINE else "reruns"
-            raise ValueError(f"search.fresh_data={what} varies fresh seeds, but there are none; give search.{key}=4.")
-        if what == SPLIT and not isinstance(self.workload.get("split_seed"), int):
-            raise ValueError(
-                f"search.fresh_data={SPLIT} varies workload.split_seed, but the configuration of {self.name} has none, "
-                "so nothing would vary; list split_seed: 0 in its file if its class takes this argument, else leave "
-                "out search.fresh_data."
-            )
-        if what == VALIDATION and self.evaluation.examples is None:
-            raise ValueError(
-                f"search.fresh_data={VALIDATION} varies the evaluated part of the validation set, but all of it is "
-                "evaluated; give evaluation.examples=N, fewer than it has."
-            )
-
     def _check_space(self) -> None:
         for name in self.asked_hyperparameters:
             if {name, *(f"{name}{suffix}" for suffix in HALF_LIVES)}.isdisjoint(self.search.space):
-                asking = f"optimizer {self.optimizer} with schedule {listed(self.schedules, 'or')}"
+                asking = f"optimizer {self.optimizer} with {self.scheduled_by}"
                 raise ValueError(f"{asking} needs search.space.{name}, but it is missing.")
         space = self.search.space
         if self.branch.rerun is None:  # a rerun may fix a tuned warmup of 0 beside its initial factor
             check_warmup(space)
+        check_half_lives(space, self.batch_schedule)
         for name, dimension in space.items():
             beta = stem(name)
             for other in {beta, *(f"{beta}{suffix}" for suffix in HALF_LIVES)} - {name} if beta != name else ():
@@ -196,8 +189,15 @@ class Study:
 
     @property
     def asked_hyperparameters(self) -> dict[str, Legal]:
-        """Required hyperparameters of the optimizer and the schedule -> their legal values."""
-        return {**self.algorithm.hyperparameters, **required(self.schedules)}
+        """Required hyperparameters of optimizer and schedules -> their legal values."""
+        of_batches = {name: Legal(interval) for name, interval in self.batch_schedule.parameters.items()}
+        return {**self.algorithm.hyperparameters, **required(self.schedules), **of_batches}
+
+    @property
+    def scheduled_by(self) -> str:
+        """The schedules of the learning rate and the batch size, as text."""
+        grows = f" and batch_schedule {self.batch_schedule.kind}" if self.batch_schedule else ""
+        return f"schedule {listed(self.schedules, 'or')}{grows}"
 
     @property
     def schedules(self) -> tuple[str, ...]:
@@ -225,10 +225,11 @@ class Study:
         In a branch the schedule of its trunk goes on, by the examples seen.
         """
         values = in_examples(hyperparameters, self.tokens_per_example)
-        if (start := self.start) is None:
-            return learning_rate(self.schedule, self.train_steps, self.batch_size, values)
-        of_trunk = learning_rate(self.schedule, start.train_steps, start.batch_size, values)
-        return lambda step: of_trunk(start.step + step * self.batch_size // start.batch_size)
+        if (start := self.start) is not None:
+            of_trunk = learning_rate(self.schedule, start.train_steps, start.batch_size, values)
+            return lambda step: of_trunk(start.step + step * self.batch_size // start.batch_size)
+        rate = learning_rate(self.schedule, self.first_steps, self.batch_size, values)
+        return by_examples(rate, self.phases, self.batch_schedule.factor) if self.batch_schedule else rate
 
     @property
     def optional_hyperparameters(self) -> dict[str, Legal]:
@@ -241,8 +242,13 @@ class Study:
         return str(self.workload["name"])
 
     @property
-    def train_steps(self) -> int:
-        """The step budget of every trial."""
+    def series(self) -> str:
+        """The name of the curve that the study belongs to: its optimizer and its batch-size schedule."""
+        return batch_schedules.named(self.optimizer, self.batch_schedule)
+
+    @property
+    def first_steps(self) -> int:
+        """The step budget if all batches had the first size. Times that size, it is the budget in examples."""
         steps = self.budget.train_steps(self.workload["train_examples"], self.batch_size, self.tokens_per_example)
         return max(1, round(self.branch.budget * steps))
 
@@ -252,15 +258,54 @@ class Study:
         return self.branch.certify or self.train_steps
 
     @property
+    def train_steps(self) -> int:
+        """The step budget of every trial; of trials that tune their batch sizes, more than any of them takes."""
+        return self.phases.steps if self.batch_schedule else self.first_steps
+
+    @property
+    def _batches(self) -> tuple[BatchSchedule, Space, int, int, int, bool]:
+        budget, examples = self.first_steps * self.batch_size, self.workload["train_examples"]
+        return self.batch_schedule, self.search.space, self.batch_size, budget, examples, self.budget.single_pass
+
+    @property
+    def tunes_batches(self) -> bool:
+        """True if trials differ in their batch sizes; `of_trial` knows them."""
+        return tunes_batches(self.batch_schedule, self.search.space)
+
+    @property
+    def phases(self) -> Phases:
+        """The batch size of each update of every trial; the first one throughout if trials tune it."""
+        return phases(*self._batches)
+
+    @property
+    def batch_sizes(self) -> tuple[int, ...]:
+        """The batch sizes of a trial, increasing; if trials tune them, the first one and the largest of any."""
+        return batch_sizes(*self._batches)
+
+    @property
+    def constant(self) -> Study:
+        """The study with its first batch size throughout."""
+        return replace(self, batch_schedule=BatchSchedule()) if self.batch_schedule else self
+
+    @property
     def evaluation_steps(self) -> tuple[int, ...]:
         """The steps at which every trial is evaluated."""
-        return _grid(self.evaluation, self.train_steps, self.branch.certify)
+        return self.evaluation.grid(self.train_steps, self.branch.certify)
 
     @property
     def rule(self) -> Rule:
         """The stopping rule of the trials."""
         stages = ends(vars(self.search), self.race_over)
         return Rule(self.stopping, self.goal.threshold, self.evaluation_steps, self.race_factor, stages)
+
+    def grid_of(self, trial: Trial) -> tuple[int, ...] | None:
+        """The steps at which a trial is evaluated, if trials have grids of their own; else None."""
+        return self.of_trial(trial).evaluation_steps if self.tunes_batches else None
+
+    def measured(self, curve: Curve) -> Measured:
+        """The curve of the goal's metric."""
+        errors = curve.errors[self.goal.metric]
+        return Measured(curve.steps, errors, curve.first_bad_step, grid=self.grid_of(curve.trial))
 
     @property
     def seed_key(self) -> str:
@@ -289,24 +334,32 @@ class Study:
         """True if each trial has data of its own (`of_trial`)."""
         return self.branch.rerun is not None and self.search.fresh_data is not None
 
-    def of_trial(self, index: int) -> Study:
-        """The study with the data of trial `index`.
+    @property
+    def differs_by_trial(self) -> bool:
+        """True if trials differ in their data or batch sizes, so that they train one after another."""
+        return self.has_fresh_data or self.tunes_batches
+
+    def of_trial(self, trial: Trial) -> Study:
+        """The study with the data and the batch sizes of one trial.
 
         Without `search.fresh_data`, these are the study's own. With it, fresh seed number k has another split, of split
         seed + 1 + k, or evaluates part 1 + k: a pure function of the number, so that equal numbers have equal data at
         all batch sizes and for all optimizers, and form pairs.
         """
+        if self.tunes_batches:
+            resolved = self.batch_schedule.resolved(*self._batches[2:5], trial.hyperparameters)
+            return replace(self, batch_schedule=resolved).of_trial(trial)
         if not self.has_fresh_data:
             return self
         if self.search.fresh_data == SPLIT:
-            return replace(self, workload={**self.workload, "split_seed": self.workload["split_seed"] + 1 + index})
-        return replace(self, evaluation=replace(self.evaluation, part=1 + index))
+            seed = self.workload["split_seed"] + 1 + trial.index
+            return replace(self, workload={**self.workload, "split_seed": seed})
+        return replace(self, evaluation=replace(self.evaluation, part=1 + trial.index))
 
     def question(self) -> dict[str, Any]:
         """The study as plain data for study.json; `from_question` reads it back, without the derived `train_steps`."""
         space = {name: dimension.to_dict() for name, dimension in sorted(self.search.space.items())}
-        # Left out if empty: questions on file may be older than this key.
-        others = {k: v for k, v in vars(self).items() if k != "search" and (k not in ("no_decay", TOKENS) or v)}
+        others = {k: v for k, v in vars(self).items() if k != "search" and (k not in UNUSED or v)}
         plain = {
             key: asdict(value) if hasattr(value, "__dataclass_fields__") else value for key, value in others.items()
         }
@@ -327,74 +380,20 @@ class Study:
             branch["start"] = self.start._asdict()
         alike = {"workload": dict(self.workload), "search": search, "branch": branch}
         alike["optimizer_arguments"] = dict(self.optimizer_arguments)
-        return plain | alike | {"train_steps": self.train_steps}
+        derived = {"train_steps": self.train_steps}
+        if self.batch_schedule:
+            derived["budget_examples"] = self.first_steps * self.batch_size
+        return plain | alike | derived
 
     @classmethod
     def from_question(cls, question: Mapping[str, Any]) -> Study:
         """The study with this question. Raises ValueError if a value breaks an invariant."""
-        plain = {key: value for key, value in question.items() if key != "train_steps"}
+        plain = {key: value for key, value in question.items() if key not in ("train_steps", "budget_examples")}
         kinds = {"goal": Goal, "budget": Budget, "evaluation": Evaluation, "seeds": Seeds}
         parts = {key: kind(**question[key]) for key, kind in kinds.items()}
+        parts["batch_schedule"] = BatchSchedule.of(question)
         space, budgets = parse_space(question["search"]["space"]), tuple(question["search"]["budgets"])
         search = question["search"] | {"space": space, "budgets": budgets}
         if "refine" in search:
             search["refine"] = tuple(search["refine"])
         return cls(**plain | parts | {"search": Search(**search), "branch": Branch.of(question)})
-
-
-@lru_cache(maxsize=64)
-def _grid(evaluation: Evaluation, train_steps: int, end: int | None) -> tuple[int, ...]:
-    """The grid of `Study.evaluation_steps`, which tuners and engines read at every evaluation."""
-    return tuple(evaluation.grid(train_steps, end))
-
-
-@dataclass(frozen=True)
-class Trial:
-    """One training of a study's model with one point of the search space.
-
-    Attributes:
-        index: position in the search, from 0.
-        seed: of initialisation and dropout.
-        order_seed: of the order of the training data.
-    """
-
-    index: int
-    seed: int
-    order_seed: int
-    hyperparameters: Values
-
-
-@dataclass(frozen=True)
-class Curve:
-    """What one trial measured.
-
-    Attributes:
-        first_bad_step: the update (from 1) with the first non-finite training loss, or the evaluation that found
-            non-finite parameters; None if the trial stayed finite.
-        steps: updates done at each evaluation [E], increasing.
-        errors: metric such as `val/classification_error` -> values [E], NaN where it was not measured.
-        seconds: `training` and `evaluation` wall time of this trial alone.
-        micro_batch: most examples in one forward pass; None: the whole batch.
-        evaluation_chunk: most examples in one forward pass of an evaluation.
-        at_least: metric -> what it is at least where it is NaN, because these evaluations ended when they missed the
-            goal (`evaluation.exact=false`). All other validation errors are unknown there.
-        command: of a trial that a command trained: its exit `status`, why it was `stopped` (empty: it ended by itself),
-            and the last lines of its `output`.
-    """
-
-    trial: Trial
-    first_bad_step: int | None
-    steps: np.ndarray
-    errors: Mapping[str, np.ndarray]
-    seconds: Mapping[str, float]
-    micro_batch: int | None = None
-    evaluation_chunk: int = 1024
-    at_least: Mapping[str, float] = field(default_factory=dict)
-    command: Mapping[str, Any] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        if not (np.diff(self.steps) > 0).all():
-            raise ValueError(f"a curve's steps must increase, but trial {self.trial.index} has {self.steps}.")
-        for metric, values in self.errors.items():
-            if len(values) != len(self.steps):
-                raise ValueError(f"trial {self.trial.index} has {len(self.steps)} steps but {len(values)} of {metric}.")

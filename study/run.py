@@ -317,7 +317,7 @@ def provenance(study: Study, workers: Workers, command: str, shard: Shard) -> di
         "workers": workers.count,
         "threads_per_worker": 1,
         "engine": "lanes" if fused(study) else COMMAND if study.arithmetic == COMMAND else "serial",
-        "lanes": 1 if study.has_fresh_data else cost.lanes,
+        "lanes": 1 if study.differs_by_trial else cost.lanes,
         "compiled": fused(study) and workers.compiles(study),
         "shard": str(shard),
         "tf32": uses_tf32(placement.device, study.precision),

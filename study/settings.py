@@ -6,11 +6,12 @@ import hashlib
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from analysis.counting import ADAPTIVE_SAMPLERS, EARLY, Goal, evaluation_grid, launch_limit
 from analysis.labels import listed
-from analysis.question.branches import SPLIT, VALIDATION
+from analysis.question.branches import SPLIT, VALIDATION, Branch
 from analysis.question.goals import OF_EXAMPLES
 from analysis.question.stages import INDEXED_SAMPLERS, REFINE, STAGE, ends
 from study.schedules import conditional
@@ -64,6 +65,14 @@ class Budget:
             assert tokens_per_example is not None
             steps = max(whole(self.tokens / (batch_size * tokens_per_example)), steps)
         return steps if self.max_steps is None else min(steps, self.max_steps)
+
+
+def check_certificate(step: int | None, train_steps: int) -> None:
+    """Raise ValueError if the step of a certificate (None: it is none) is not one of the budget."""
+    if step is not None and not 1 <= step <= train_steps:
+        raise ValueError(
+            f"a certificate is tested at a step from 1 to the budget of {train_steps:,}, but got {step:,}."
+        )
 
 
 def check_single_pass(needed: Mapping[int, int], examples: int, name: str) -> None:
@@ -130,9 +139,15 @@ class Evaluation:
         if self.examples is not None:
             at_least("evaluation.examples", self.examples, 1)
 
-    def grid(self, train_steps: int, end: int | None = None) -> list[int]:
+    def grid(self, train_steps: int, end: int | None = None) -> tuple[int, ...]:
         """Increasing steps, the last of them `end`; None: `train_steps`."""
-        return evaluation_grid(train_steps, self.first, self.ratio, end)
+        return _grid(train_steps, self.first, self.ratio, end)
+
+
+@lru_cache(maxsize=256)
+def _grid(train_steps: int, first: float, ratio: float, end: int | None) -> tuple[int, ...]:
+    """The grid of `Evaluation.grid`, which tuners and engines read at every evaluation."""
+    return tuple(evaluation_grid(train_steps, first, ratio, end))
 
 
 @dataclass(frozen=True)
@@ -160,6 +175,25 @@ class Seeds:
         """
         text = f"{purpose}:{getattr(self, purpose)}:{index}{branch}"
         return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "little") >> 1
+
+
+def check_fresh_data(search: Search, branch: Branch, workload: Mapping[str, Any], evaluation: Evaluation) -> None:
+    """Raise ValueError if the `search.fresh_data` that a study asks for would vary nothing."""
+    what, name = search.fresh_data, workload["name"]
+    if branch.rerun is None and not search.reruns:
+        key = "confirm" if search.sampler == REFINE else "reruns"
+        raise ValueError(f"search.fresh_data={what} varies fresh seeds, but there are none; give search.{key}=4.")
+    if what == SPLIT and not isinstance(workload.get("split_seed"), int):
+        raise ValueError(
+            f"search.fresh_data={SPLIT} varies workload.split_seed, but the configuration of {name} has none, so "
+            "nothing would vary; list split_seed: 0 in its file if its class takes this argument, else leave out "
+            "search.fresh_data."
+        )
+    if what == VALIDATION and evaluation.examples is None:
+        raise ValueError(
+            f"search.fresh_data={VALIDATION} varies the evaluated part of the validation set, but all of it is "
+            "evaluated; give evaluation.examples=N, fewer than it has."
+        )
 
 
 def usual_scouts(space: Mapping[str, Dimension]) -> int:

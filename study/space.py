@@ -88,6 +88,16 @@ class Dimension:
             return cls(choices=tuple(values["choices"]))
         return cls(**values)
 
+    @property
+    def tuned(self) -> bool:
+        """True if the parameter can take more than one value."""
+        return self.choices is None or len(self.choices) > 1
+
+    @property
+    def ends(self) -> tuple[Any, ...]:
+        """Its smallest and its largest value, or its choices."""
+        return (self.low, self.high) if self.choices is None else self.choices
+
     def value(self, unit: float) -> Any:
         """The parameter at `unit` of the scaled range: a number, or the name of a choice.
 

@@ -88,7 +88,7 @@ def transfers(
     jobs = whole_sweep.settled([Job(study, results, placement, mix=mix) for study in recorded(results, "rules")])
     found: list[Transfers] = []
     left_out: list[str] = []
-    for key, curve in groupby(jobs, key=lambda job: (job.study.name, job.study.optimizer)):
+    for key, curve in groupby(jobs, key=lambda job: (job.study.name, job.study.series)):
         by_size = {job.study.batch_size: job for job in curve}
         planned, refused = transfers_of_curve(by_size, request)
         found += planned
@@ -125,7 +125,7 @@ def recorded(results: Path, verb: str) -> list[Study]:
         studies = [replace(Study.from_question(held), numerics_version=NUMERICS_VERSION) for held in questions]
     except (ValueError, TypeError, KeyError) as error:
         raise UsageError(f"{results} cannot be continued: {error}") from error
-    return sorted(studies, key=lambda study: (study.name, study.optimizer, study.batch_size))
+    return sorted(studies, key=lambda study: (study.name, study.series, study.batch_size))
 
 
 def transfers_of_curve(jobs: Mapping[int, Job], request: TransferRequest) -> tuple[list[Transfers], list[str]]:

@@ -92,7 +92,7 @@ def check_changes(jobs: Sequence[Job], trains: Callable[[Job], bool]) -> None:
     """
     changed = fingerprint.changes(job for job in jobs if not job.mix)
     for job in jobs:
-        key = job.results, job.study.name, job.study.optimizer
+        key = job.results, job.study.name, job.study.series
         if key in changed and not job.mix and trains(job):
             raise store.StoreError(
                 f"{job.results} holds trials of another {job.study.name}: {changed[key]}; choose another results=DIR, "
@@ -106,7 +106,7 @@ def refusal(job: Job) -> str | None:
     why = older.refusal(job.study, held[1]) if held else None
     if why is None:
         return None
-    name = f"{job.study.name} with {job.study.optimizer} at batch size {job.study.batch_size:,}"
+    name = f"{job.study.name} with {job.study.series} at batch size {job.study.batch_size:,}"
     return (
         f"{job.results} holds trials of {name} that can be reported but not continued: {why}; choose another "
         "results=DIR."
@@ -238,8 +238,8 @@ class _Told:
         self._observers, self._workers = observers, workers
 
     def begin(self, command: str, jobs: Sequence[Job], left: Sequence[Study]) -> None:
-        folders = {(job.study.name, job.study.optimizer, job.study.batch_size): job.results for job in jobs}
-        searches = [self._search(each, folders[each.name, each.optimizer, each.batch_size]) for each in left]
+        folders = {(job.study.name, job.study.series, job.study.batch_size): job.results for job in jobs}
+        searches = [self._search(each, folders[each.name, each.series, each.batch_size]) for each in left]
         self._observers.begin(Sweep(command, searches))
 
     def trial(self, search: SearchRun, tuner: Tuner, curve: Curve | None) -> None:
@@ -264,7 +264,7 @@ class _Pools:
 
     def __init__(self, unfit: Sequence[Job], waits: bool) -> None:
         self._waits = waits
-        self._unfit = {(job.results, job.study.name, job.study.optimizer, job.study.batch_size) for job in unfit}
+        self._unfit = {(job.results, job.study.name, job.study.series, job.study.batch_size) for job in unfit}
         self._made: dict[tuple[Path, str, str, Branch, int | None], Pool] = {}
 
     def of(self, job: Job, search: Study) -> Pool | None:
@@ -272,7 +272,7 @@ class _Pools:
         if search.search.sampler != REFINE:
             return None
         pools, size = search.search.pool, search.batch_size
-        key = (job.results, search.name, search.optimizer, search.branch, None if pools else size)
+        key = (job.results, search.name, search.series, search.branch, None if pools else size)
         if key not in self._made:
             sizes = job.together if pools and job.together else (size,)
             fit = [each for each in sizes if (*key[:3], each) not in self._unfit]

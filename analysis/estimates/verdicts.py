@@ -6,6 +6,7 @@ import numpy as np
 import pandas as pd
 
 from analysis.estimates.pairs import ALL, BEYOND, CONFIGURATIONS, ONE, SEARCHES, UP_TO
+from analysis.intervals import quotient
 from analysis.labels import goal_text, listed, number
 from analysis.load import GOAL
 from analysis.question.stages import FRESH_SEEDS
@@ -157,9 +158,7 @@ def _ratio(one: pd.Series, other: pd.Series) -> str:
         ends = np.log([[row["estimate_low"], row["estimate"], row["estimate_high"]] for row in (more, less)])
     if (more["estimate_bound"], less["estimate_bound"]) != ("=", "=") or not np.isfinite(ends).all():
         return ""
-    middle = ends[0, 1] - ends[1, 1]
-    down = np.hypot(ends[0, 1] - ends[0, 0], ends[1, 2] - ends[1, 1])
-    up = np.hypot(ends[0, 2] - ends[0, 1], ends[1, 1] - ends[1, 0])
-    ratio, low, high = np.exp([middle, middle - down, middle + up])
+    one, other = ((row["estimate"], row["estimate_low"], row["estimate_high"]) for row in (more, less))
+    ratio, low, high = quotient(one, other)
     verdict = "" if low > 1 else ": tied"
     return f", a ratio of {ratio:.3g} (95%: {low:.3g} to {high:.3g}){verdict}"

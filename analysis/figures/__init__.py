@@ -22,6 +22,7 @@ from analysis.figures.formats import pdf, png_side_by_side, svg, svg_side_by_sid
 from analysis.figures.registry import FIGURES, Drawing
 from analysis.labels import goal_text
 from analysis.parallel import spread
+from analysis.tables.steps_to_result import points
 
 MANY_PANELS = 48
 FORMATS = ("svg", "png", "pdf")
@@ -71,7 +72,7 @@ def charts(tables: Tables, names: Sequence[str] = tuple(FIGURES)) -> list[Chart]
 
 def _charts(name: str, drawing: Drawing, tables: Tables) -> Iterator[Chart]:
     table = tables.get(drawing.table)
-    if table is None or table.empty or (table := drawing.rows(table)).empty:
+    if table is None or (table := points(table)).empty or (table := drawing.rows(table)).empty:
         return
     names = table["optimizer"].astype(str)
     # Each optimizer keeps its colour in every panel.

@@ -154,3 +154,40 @@ def one_step(ax: Axes, table: pd.DataFrame, one_step: pd.DataFrame | None = None
             ax.plot(sizes, fit.eps_max / (1 + fit.noise_scale / sizes), **look, **SPACES[fit.space][1])
     used = {} if one_step is None else dict(SPACES[space] for space in dict.fromkeys(one_step["space"]))
     canvas.legend(ax, lines, {**used, INTERVAL: BAR})
+
+
+def proxies(ax: Axes, table: pd.DataFrame) -> None:
+    """The ratio of each proxy to the critical batch size that steps show, on a log axis, with intervals as bars.
+
+    A proxy of several optimizers has a mark for each. Triangles: the proxy is only a bound.
+
+    >>> row = {"workload": "digits", "optimizer": "sgd", "goal_metric": "val/loss", "goal_threshold": 0.1, "bound": "="}
+    >>> found = {"proxy": ["one step", "branches"], "ratio": [0.5, 2.0], "ratio_low": [0.3, 1.0], "ratio_high": [1, 4]}
+    >>> proxies(ax, pd.DataFrame(found).assign(**row))
+    >>> [text.get_text() for text in ax.get_yticklabels()]
+    ['branches', 'one step']
+    """
+    ends = table[["ratio", "ratio_low", "ratio_high"]].to_numpy(dtype=float).ravel()
+    ends = ends[np.isfinite(ends) & (ends > 0)]
+    names = list(dict.fromkeys(table["proxy"]))[::-1]
+    canvas.log_axes(ax, pd.Series([*ends, 0.5, 2.0]), pd.Series([1.0]), "times the measured critical batch size", "")
+    canvas.named_y(ax, names)
+    canvas.heading(ax, str(table["workload"].iloc[0]), f"goal: {canvas.goal(table)}")
+    ax.axvline(1.0, color=canvas.INK, linewidth=1.0, zorder=1)
+    lines: list[Any] = []
+    optimizers = table["optimizer"].astype("category").cat.categories
+    for place, optimizer in enumerate(optimizers):
+        rows = table[table["optimizer"] == optimizer]
+        if rows.empty:
+            continue
+        y = np.array([names.index(name) for name in rows["proxy"]]) - 0.18 * (place - (len(optimizers) - 1) / 2)
+        colour = COLOURS[place % len(COLOURS)]
+        certain = (rows["bound"] == "=").to_numpy()
+        look: Any = {"color": colour, "linestyle": "none", "zorder": 3}
+        lines += ax.plot(rows["ratio"][certain], y[certain], marker=MARKERS[place % 7], label=str(optimizer), **look)
+        for sign, marker in ((">", ">"), ("<", "<")):
+            open_ = (rows["bound"] == sign).to_numpy()
+            ax.plot(rows["ratio"][open_], y[open_], marker=marker, **look)
+        low = rows["ratio_low"].replace(0.0, ax.get_xlim()[0])
+        ax.hlines(y, low, rows["ratio_high"].clip(upper=ax.get_xlim()[1]), color=colour, **BAR)
+    canvas.legend(ax, lines, {INTERVAL: BAR})

@@ -212,6 +212,20 @@ def named_x(ax: Axes, names: Sequence[str]) -> None:
     ax.set_xlabel("")
 
 
+def named_y(ax: Axes, names: Sequence[str]) -> None:
+    """Make the y axis one of names, the first at the bottom, with room for them on the left.
+
+    >>> _ = ax.loglog([3, 2], [1, 2])
+    >>> named_y(ax, ["one step", "branches"])
+    >>> [text.get_text() for text in ax.get_yticklabels()]
+    ['one step', 'branches']
+    """
+    ax.set(yscale="linear", ylim=(-0.5, len(names) - 0.5))
+    ax.yaxis.set_major_locator(FixedLocator(range(len(names))))
+    ax.yaxis.set_major_formatter(FixedFormatter(list(names)))
+    ax.yaxis.set_minor_locator(NullLocator())
+
+
 def heading(ax: Axes, title: str, note: str = "") -> None:
     """Write the title of a panel, and a grey note below it.
 

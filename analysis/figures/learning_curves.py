@@ -1,8 +1,9 @@
-"""Drawing of learning curves: the error of every trial against training steps.
+"""Drawings along trials: learning curves, batch sizes that grow, and the ends of the arms that verify a schedule.
 
-The function draws `table`, the rows of one panel; `analysis.figures.FIGURES` names the table and the panels.
+Each function draws `table`, the rows of one panel; `analysis.figures.FIGURES` names the table and the panels.
 """
 
+import itertools
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ from matplotlib.axes import Axes
 
 from analysis.figures import canvas
 from analysis.figures.best_errors import above_zero, linear_if_negative
-from analysis.figures.canvas import COLOURS, INK, MUTED
+from analysis.figures.canvas import COLOURS, INK, MARKERS, MUTED
 from analysis.figures.ticks import powers_of_two, round_decimals
 from analysis.labels import metric_text
 
@@ -69,3 +70,62 @@ def highest(table: pd.DataFrame) -> float:
     """
     reached = table["error"][table["state"] == "reached"]
     return float(2 * np.abs(reached).max() if len(reached) else table["error"].quantile(0.9))
+
+
+MET = "goal met"
+
+
+def batch_phases(ax: Axes, table: pd.DataFrame, batch_schedules: pd.DataFrame) -> None:
+    """The batch size against the examples seen, a line for each curve, up to the budget; a mark where the goal was met.
+
+    >>> goal = {"workload": "digits", "goal_metric": "val/cross_entropy_error", "goal_threshold": 0.2}
+    >>> curve = {"optimizer": "sgd+ramp", "batch_size": 8, **goal}
+    >>> phases = pd.DataFrame({"step": [0, 50], "examples_seen": [0, 400], "size": [8, 32]}).assign(**curve)
+    >>> ends = pd.DataFrame([{**curve, "train_steps": 70, "examples_to_result": 720, "tuned_examples": float("nan")}])
+    >>> batch_phases(ax, phases, ends)
+    >>> [text.get_text() for text in ax.get_legend().get_texts()]
+    ['sgd+ramp from 8', 'goal met']
+    """
+    ends = batch_schedules.astype({"optimizer": str}).set_index(["optimizer", "batch_size"])
+    drawn = []
+    for key, rows in table.astype({"optimizer": str}).groupby(["optimizer", "batch_size"], sort=False):
+        last = rows.iloc[-1]
+        budget = last["examples_seen"] + (ends.loc[key]["train_steps"] - last["step"]) * last["size"]
+        places = [key[1], *rows["examples_seen"][1:], budget]  # the axis has no zero
+        drawn.append((key, places, [*rows["size"], last["size"]]))
+    x, y = (pd.Series([value for each in drawn for value in each[part]]) for part in (1, 2))
+    canvas.log_axes(ax, x, y, "examples seen", "batch size (examples)")
+    canvas.heading(ax, str(table.iloc[0]["workload"]), f"goal: {canvas.goal(table)}")
+    lines: list[Any] = []
+    for (key, places, sizes), colour in zip(drawn, itertools.cycle(COLOURS), strict=False):
+        label = f"{key[0]} from {key[1]:,}"
+        lines += ax.plot(places, sizes, drawstyle="steps-post", label=label, linewidth=1.6, color=colour)
+        end = ends.loc[key]
+        met = end["examples_to_result"] if pd.isna(end["tuned_examples"]) else end["tuned_examples"]
+        if pd.notna(met):
+            at = [size for place, size in zip(places, sizes, strict=True) if place <= met][-1:] or sizes[:1]
+            ax.plot([met], at, marker=MARKERS[0], linestyle="none", color=colour)
+    canvas.legend(ax, lines, {MET: {"marker": MARKERS[0], "linestyle": "none"}})
+
+
+def verified(ax: Axes, table: pd.DataFrame) -> None:
+    """The error at the end of the budget against the steps that it took, a point for each arm with its 95 % interval.
+
+    >>> goal = {"workload": "digits", "optimizer": "sgd", "goal_metric": "val/loss", "goal_threshold": 0.2}
+    >>> arms = {"arm": ["constant 8", "constant 32", "ramp"], "train_steps": [800, 200, 300]}
+    >>> verified(ax, pd.DataFrame(arms).assign(error=[0.1, 0.14, 0.11], error_low=0.09, error_high=0.15, **goal))
+    >>> ax.get_xlabel(), [text.get_text() for text in ax.get_legend().get_texts()][:2]
+    ('steps in the budget', ['constant 8', 'constant 32'])
+    """
+    ends = table[["error", "error_low", "error_high"]].stack()
+    canvas.log_axes(ax, table["train_steps"], ends, "steps in the budget", "error at its end", yticks=round_decimals)
+    first = table.iloc[0]
+    canvas.heading(ax, str(first["workload"]), f"{first['optimizer']}; {canvas.goal(table)}")
+    lines: list[Any] = []
+    for place, row in enumerate(table.to_dict("records")):
+        look: Any = {"color": COLOURS[place % len(COLOURS)]}
+        lines += ax.plot(
+            [row["train_steps"]], [row["error"]], marker=MARKERS[place], linestyle="none", label=row["arm"], **look
+        )
+        ax.vlines([row["train_steps"]], row["error_low"], row["error_high"], alpha=0.5, **look)
+    canvas.legend(ax, lines, {"95 % interval": {"linewidth": 1.2, "alpha": 0.5}})

@@ -275,6 +275,34 @@ FIGURES: dict[str, Drawing] = {
         rows=lambda table: table[table["examples_seen"] > 0],
         panel=("workload", "batch_size"),
     ),
+    "proxies": Drawing(
+        "Proxies of the critical batch size",
+        "Each proxy as a multiple of the critical batch size that steps to the goal show. Proxies along a run are "
+        "those of its last point before the goal. Bars: 95 % interval, of both together. Triangles: only a bound of "
+        "the proxy is known.",
+        along_runs.proxies,
+        "something measured along a run: run study noise or study branch RESULTS",
+        table="proxies",
+        rows=lambda table: table.dropna(subset="ratio"),
+    ),
+    "batch_phases": Drawing(
+        "Batch-size schedules",
+        "The batch size against the examples seen of each curve whose batch size grows, up to its budget. Mark: where "
+        "its tuned configuration met the goal. Such curves are no points of S(B).",
+        learning_curves.batch_phases,
+        "a sweep with batch_schedule=step, ramp or doubling",
+        table="batch_phases",
+        overlays=("batch_schedules",),
+    ),
+    "verified": Drawing(
+        "A schedule against constant batch sizes",
+        "The error at the end of the same budget of examples against the steps that it took, with fresh seeds: "
+        "constantly the first batch size, constantly the last one, and the schedule. Bars: 95 % interval of the mean.",
+        learning_curves.verified,
+        "a verified schedule: run study verify RESULTS",
+        table="verified",
+        panel=(*CURVE, "batch_size"),
+    ),
     "label_smoothing": Drawing(
         "Label smoothing",
         "The best error with each label smoothing and everything else tuned, within the step budget of each batch "

@@ -5,6 +5,10 @@ from typing import Any, NamedTuple, Self
 
 TUNED = "tuned"
 """The rule that transfers nothing: the batch size's own tuned configuration, the reference for the other rules."""
+VERIFIED = "verified_"
+"""The beginning of the rules of `study verify`: the rest says how its arm got its hyperparameters."""
+VERIFIED_FOLDER = "verified"
+"""The folder below a results folder that holds a results folder for each verified schedule."""
 SPLIT, VALIDATION = "split", "validation"
 """What `search.fresh_data` varies with each fresh seed: the split into training and validation data, or the evaluated
 part of the validation set alone."""
@@ -83,14 +87,14 @@ class Branch(NamedTuple):
 
     @property
     def seed_key(self) -> str:
-        """The key that seeds derive from; empty for the first search. Budgets share it, and so do rules and bases, and
-        certificates at all steps."""
+        """The key that seeds derive from; empty for the first search. Budgets share it, and so do rules and bases,
+        certificates at all steps, and the arms of a verification."""
         if self.certify is not None:
             return ":certify"
         if self.start is not None:
             return f":from-step-{self.start.step}"
         if self.rule is not None:
-            return ":rules"
+            return ":verified" if self.rule.startswith(VERIFIED) else ":rules"
         rerun = self.rerun is not None
         return f":{self.repeat}:{self.stage}:{rerun}" if self.repeat or self.stage or rerun else ""
 

@@ -1,7 +1,7 @@
 """Builds tables, figures and report.html from the files of results folders."""
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -10,6 +10,8 @@ from typing import Any
 import pandas as pd
 
 from analysis import figures
+from analysis.batch_schedules import table as batch_schedules
+from analysis.batch_schedules import verified
 from analysis.branched import table as branched
 from analysis.certificates import table as certificates
 from analysis.counting import RACE, Branch, Goal
@@ -19,6 +21,7 @@ from analysis.load import GOAL, STUDY, LoadError, StudyData, folders, load_study
 from analysis.noise_scale import table as noise_scale
 from analysis.one_step import table as one_step
 from analysis.parallel import spread
+from analysis.proxies import table as proxies
 from analysis.report import answer, explorer, findings, other_goals, warnings
 from analysis.report.html_tables import sections
 from analysis.report.page import Files, ReportData, link_section, write_latex, write_report, write_tables
@@ -103,7 +106,7 @@ def build(results: Sequence[Path | str], output: Path | str, asked: Asked = Aske
         main = other_goals.main_folder(output, asked.goals)
         links = other_goals.links(output) if main is None else [other_goals.BACK]
         data = replace(data, links=links, files=_files(asked, again, output if main is None else None, results))
-        data = data if asked.static else replace(data, explorer=explorer.block(data.tables))
+        data = data if asked.static else replace(data, explorer=explorer.block(_of_s(data.tables)))
         data, tables = replace(data, refresh=asked.refresh), sections(data.tables)
         write_latex(output, tables)
         drawn = figures.save_all(figures.charts(data.tables), output / "figures", asked.files)
@@ -174,17 +177,18 @@ def read(results: Sequence[Path | str], asked: Asked = Asked()) -> ReportData:
     if not any(answerable(begun, goals)):
         raise LoadError(" ".join(refused))
     derived = tables(made, begun, asked)
-    judged = derived["steps_to_result"], derived["scaling"], derived["compare"]
-    answered, title = answer.answers(studies, derived), _title(derived["steps_to_result"])
+    fixed, points = of_s(begun), _of_s(derived)
+    judged = points["steps_to_result"], points["scaling"], points["compare"]
+    answered, title = answer.answers(of_s(studies), points), _title(derived["steps_to_result"])
     return ReportData(
         title=title,
-        sentences=findings.sentences(begun, derived, asked.goals),
+        sentences=_sentences(fixed, points, asked),
         warnings=[
             *refused,
             *warnings.waiting(studies),
             *warnings.unsearched(answers.unsearched_budgets(made)),
             *answers.orphans(made),
-            *warnings.sentences(list(answerable(begun, goals)), *judged, asked.base_batch_size or 0.0),
+            *warnings.sentences(list(answerable(fixed, goals)), *judged, asked.base_batch_size or 0.0),
             *transfer.stale(made),
             *warnings.imported(begun),
         ],
@@ -194,6 +198,15 @@ def read(results: Sequence[Path | str], asked: Asked = Asked()) -> ReportData:
         answers=answered,
         citation=citation.citation(title, results, made, _command(made)),
     )
+
+
+def _sentences(fixed: Sequence[StudyData], points: Mapping[str, pd.DataFrame], asked: Asked) -> list[str]:
+    """What S(B) says, and then what batch sizes that grow do."""
+    return [
+        *(findings.sentences(fixed, points, asked.goals) if fixed else ()),
+        *batch_schedules.sentences(points.get("batch_schedules")),
+        *(verified.sentences(points["verified"]) if "verified" in points else ()),
+    ]
 
 
 def _title(steps: pd.DataFrame) -> str:
@@ -251,38 +264,52 @@ def tables(made: Sequence[StudyData], studies: Sequence[StudyData], asked: Asked
     0      perfect_scaling_limit   64.0     =
     1  maximum_useful_batch_size   32.0     <
     """
-    goals = asked.readings
-    reruns = answers.rerun_steps(made, goals)
+    goals, reruns = asked.readings, answers.rerun_steps(made, asked.readings)
     steps = tuned.table(steps_to_result.table(studies, goals=goals), reruns)
-    ends = limits.table(scaling.table(studies, goals, asked.base_batch_size), steps, asked.base_batch_size)
+    fixed, points = of_s(studies), steps_to_result.points(steps)
+    ends = limits.table(scaling.table(fixed, goals, asked.base_batch_size), points, asked.base_batch_size)
     cost = steps_to_result.cost_table([study for study in made if study.begun])
     every_trial = trials.trials(studies, goals)
-    falling = best_errors.best_errors(studies)
+    falling = best_errors.best_errors(fixed)
     moved = transfer.steps(made)
-    return {
+    found = {
         "steps_to_result": steps,
         "scaling": ends,
-        "fits": limits.fitted(steps),
+        "fits": limits.fitted(points),
         **_of_searches(made, studies, steps, ends, asked),
-        **{name: pairs.table(compare.table(studies, goals, by), steps, ends, reruns, by) for name, by in PAIRS.items()},
-        "relative": relative.table(steps, relative.workloads(studies), asked.normalise_at),
-        "searches": answers.table(made),
+        **{name: pairs.table(compare.table(fixed, goals, by), points, ends, reruns, by) for name, by in PAIRS.items()},
+        "relative": relative.table(points, relative.workloads(studies), asked.normalise_at),
         "reruns": answers.reruns(reruns),
-        "repeats": answers.repeats(made),
         "trials": every_trial,
         "best_of_n": trials.best_of_n(studies, goals),
         "best_errors": falling,
-        "at_budget": at_budget.table(made, asked.tolerance),
+        "at_budget": at_budget.table(of_s(made), asked.tolerance),
         "cost": cost,
         "rerun_steps": reruns,
         "rules": transfer.table(moved),
         "rule_steps": moved,
         "axes": trials.along_axes(every_trial, studies),
-        "maps": trials.maps(every_trial),
+        "maps": trials.maps(trials.trials(fixed, goals) if len(fixed) < len(studies) else every_trial),
         "budgets": best_errors.by_budget(falling),
         "smoothing": best_errors.by_label_smoothing(every_trial),
-        "seconds": steps.merge(cost[[*STUDY, "device", "seconds_per_step"]], on=STUDY, how="left"),
+        "seconds": points.merge(cost[[*STUDY, "device", "seconds_per_step"]], on=STUDY, how="left"),
     }
+    compared = proxies.table(found)
+    return found if compared.empty else found | {"proxies": compared}
+
+
+def of_s(studies: Sequence[StudyData]) -> list[StudyData]:
+    """The studies that are points of S(B): their batch size is constant.
+
+    >>> len(of_s([study]))
+    1
+    """
+    return [study for study in studies if not study.batch_schedule]
+
+
+def _of_s(tables: Mapping[str, pd.DataFrame]) -> dict[str, pd.DataFrame]:
+    """The tables without the curves whose batch size grows."""
+    return {**tables, "steps_to_result": steps_to_result.points(tables["steps_to_result"])}
 
 
 def _of_searches(
@@ -297,9 +324,12 @@ def _of_searches(
     roots = dict.fromkeys(study.folder.parents[3] for study in made if study.branch == Branch())
     tested = certificates.table(made, asked.readings)
     fits, rates = one_step.tables([] if asked.goals else made)
+    checked = verified.table([] if asked.goals else dict.fromkeys(study.results for study in made))
     return {
-        "split": split.table(steps),
-        "critical_by_goal": by_goal.table([] if asked.goals else studies),
+        "split": split.table(steps_to_result.points(steps)),
+        "searches": answers.table(made),
+        "repeats": answers.repeats(made),
+        "critical_by_goal": by_goal.table([] if asked.goals else of_s(studies)),
         "tunability": landscape.table(studies, asked.readings),
         "learning_curves": learning_curves.learning_curves(studies, asked.readings),
         **({} if noise.empty else {"noise_scale": noise}),
@@ -307,6 +337,8 @@ def _of_searches(
         **({} if tested.empty else {"certificates": tested}),
         **_of_sizes(studies, ends),
         **({} if rates.empty else {"one_step": fits, "one_step_rates": rates}),
+        **batch_schedules.tables(studies, steps),
+        **({} if checked.empty else {"verified": checked}),
     }
 
 

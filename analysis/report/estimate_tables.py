@@ -146,3 +146,41 @@ def branched_shown(table: pd.DataFrame) -> pd.DataFrame:
         "seeds": table["seeds"],
     }
     return names.assign(**{name: pd.Series(list(column), table.index, dtype=object) for name, column in cells.items()})
+
+
+def proxies_shown(table: pd.DataFrame) -> pd.DataFrame:
+    """Proxies of the critical batch size, each with its ratio to the measured one.
+
+    Arguments:
+        table: from `analysis.proxies.table.table`.
+
+    >>> row = {"workload": "mine", "optimizer": "sgd", "goal_metric": "val/loss", "goal_threshold": 0.1, "step": 90,
+    ...     "proxy": "gradient noise scale", "batch_size": 8, "value": 30.0, "low": 20.0, "high": 45.0, "bound": "=",
+    ...     "measured": 40.0, "measured_low": 32.0, "measured_high": 50.0, "measured_bound": "=", "ratio": 0.75,
+    ...     "ratio_low": 0.48, "ratio_high": 1.2}
+    >>> found = proxies_shown(pd.DataFrame([row])).iloc[0]
+    >>> found["batch size"].text, found["times the measured"].text, found["its interval"]
+    ('30', '0.750 (0.480 to 1.20)', '32 to 50')
+    """
+    if table.empty:
+        return table
+    table = with_goal(table)
+    ratios = [
+        None if pd.isna(ratio) else Cell(f"{ratio:.3g}" if pd.isna(low) else _ratio(ratio, low, high), ratio)
+        for ratio, low, high in table[["ratio", "ratio_low", "ratio_high"]].itertuples(index=False)
+    ]
+    cells = {
+        "batch size": bounded(table, "value", "bound"),
+        "95 % interval": open_ends(table, "low", "high"),
+        "times the measured": ratios,
+        "measured by steps": bounded(table, "measured", "measured_bound"),
+        "its interval": open_ends(table, "measured_low", "measured_high"),
+        "run at": table["batch_size"],
+        "step": table["step"],
+    }
+    names = table[["workload", "optimizer", "goal", "proxy"]]
+    return names.assign(**{name: pd.Series(list(column), table.index, dtype=object) for name, column in cells.items()})
+
+
+def _ratio(ratio: float, low: float, high: float) -> str:
+    return f"{number(ratio)} ({number(low)} to {'no end' if np.isinf(high) else number(high)})"

@@ -22,6 +22,7 @@ from analysis.report.estimate_tables import (
     branched_shown,
     budget_shown,
     goals_shown,
+    proxies_shown,
     split_shown,
     tunability_shown,
 )
@@ -63,11 +64,14 @@ SOURCES = {
     "Limits of scaling": "scaling",
     "Critical batch size against the goal": "critical_by_goal",
     "Critical batch size by branches": "branched",
+    "Proxies of the critical batch size": "proxies",
     "Error at a fixed number of examples or tokens": "at_budget",
     "Noise of seeds and shortfall of tuning": "split",
     "Fits of steps to result": "fits",
     "Optimizers compared": "compare",
     "Workloads compared": "compare_workloads",
+    "Batch-size schedules": "batch_schedules",
+    "Schedules verified": "verified",
     "Trials by status": "steps_to_result",
     "Search spaces": "searches",
     "All searches": "searches",
@@ -149,6 +153,8 @@ def _found(tables: Mapping[str, pd.DataFrame]) -> Iterator[tuple[str, pd.DataFra
     yield from (("Critical batch size against the goal", part) for part in _parts(by_goal))
     branched = branched_shown(tables.get("branched", NONE))
     yield from (("Critical batch size by branches", part) for part in _parts(branched))
+    proxies = proxies_shown(tables.get("proxies", NONE))
+    yield from (("Proxies of the critical batch size", part) for part in _parts(proxies))
     fixed = budget_shown(tables.get("at_budget", NONE))
     yield from (("Error at a fixed number of examples or tokens", part) for part in _parts(fixed))
     split = split_shown(tables.get("split", NONE))
@@ -158,6 +164,9 @@ def _found(tables: Mapping[str, pd.DataFrame]) -> Iterator[tuple[str, pd.DataFra
     yield from (("Optimizers compared", _pairs_shown(part)) for part in _parts(with_goal(tables["compare"])))
     for part in _parts(with_goal(tables["compare_workloads"]), "optimizer"):
         yield "Workloads compared", _pairs_shown(part)
+    for title in ("Batch-size schedules", "Schedules verified"):
+        frame = tables.get(SOURCES[title], NONE)
+        yield from ((title, part) for part in _parts(with_goal(frame) if len(frame) else frame))
 
 
 def _searched(tables: Mapping[str, pd.DataFrame]) -> Iterator[tuple[str, pd.DataFrame]]:

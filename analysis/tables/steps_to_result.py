@@ -10,6 +10,7 @@ from analysis import counting, intervals
 from analysis.counting import COMPLETE, INCOMPLETE, INFEASIBLE, Goal, Measured
 from analysis.load import GOAL, STUDY, StudyData
 from analysis.question import stages
+from analysis.question.batch_schedules import COLUMN
 from analysis.surrogate import confirmed
 from analysis.units import TOKENS
 
@@ -32,7 +33,13 @@ def measured(study: StudyData, goal: Goal) -> dict[int, Measured]:
     columns = (study.trials[name] for name in ("first_bad_step", "recorded"))
     rows = zip(indices.tolist(), first, last, *columns, strict=True)
     return {
-        index: Measured(steps[a:b], errors[a:b], None if pd.isna(bad) else int(bad), None if pd.isna(kept) else kept)
+        index: Measured(
+            steps[a:b],
+            errors[a:b],
+            None if pd.isna(bad) else int(bad),
+            None if pd.isna(kept) else kept,
+            study.grid_of(index),
+        )
         for index, a, b, bad, kept in rows
     }
 
@@ -230,6 +237,7 @@ def _row(study: StudyData, goal: Goal, stopping: str) -> dict[str, Any]:
     if study.question["search"].get("sampler") == stages.REFINE:
         chosen = study.once("confirmed", lambda: _confirmed(study))
         tuned = trial if chosen is None else chosen  # the fastest so far, until screens have chosen
+    examples = None if trial is None or fewest is None else study.phases(trial).examples(fewest)
     values = {name: np.nan if tuned is None else study.trials.at[tuned, name] for name in study.hyperparameters}
     return {
         **dict(zip(STUDY, study.key, strict=True)),
@@ -237,8 +245,9 @@ def _row(study: StudyData, goal: Goal, stopping: str) -> dict[str, Any]:
         "goal_threshold": goal.threshold,
         "reached": fewest is not None,
         "steps_to_result": fewest,
-        "examples_to_result": None if fewest is None else fewest * study.batch_size,
-        **_in_tokens(study, fewest),
+        "examples_to_result": examples,
+        **_in_tokens(study, examples),
+        **({COLUMN: study.batch_schedule.label} if study.batch_schedule else {}),
         "trial": trial,
         "tuned_trial": tuned,
         **study.with_betas(values),
@@ -257,12 +266,12 @@ def _row(study: StudyData, goal: Goal, stopping: str) -> dict[str, Any]:
     }
 
 
-def _in_tokens(study: StudyData, fewest: int | None) -> dict[str, int | None]:
+def _in_tokens(study: StudyData, examples: int | None) -> dict[str, int | None]:
     """The columns OF_TOKENS of a row; none for a workload without tokens."""
     each = study.tokens_per_example
     if each is None:
         return {}
-    return dict(zip(OF_TOKENS, (None if fewest is None else fewest * study.batch_size * each, each), strict=True))
+    return dict(zip(OF_TOKENS, (None if examples is None else examples * each, each), strict=True))
 
 
 def table(
@@ -276,9 +285,10 @@ def table(
 
     Returns:
         A row for each (workload, optimizer, batch_size, goal): reached, steps_to_result and examples_to_result (NA if
-        not reached), for workloads with tokens also tokens_to_result and tokens_per_example, the trial that gave them,
-        tuned_trial and its tuned parameters (that trial; with `refine`, the first one with the configuration that its
-        screens chose; NaN if the optimizer lacks a parameter), steps_n (S_n, the median best of n = N/4 trials) with
+        not reached), for workloads with tokens also tokens_to_result and tokens_per_example, where a batch size grows
+        also batch_schedule (NaN if it is constant), the trial that gave them, tuned_trial and its tuned parameters
+        (that trial; with `refine`, the first one with the configuration that its screens chose; NaN if the optimizer
+        lacks a parameter), steps_n (S_n, the median best of n = N/4 trials) with
         its 95 % interval low and high (infinite if the trials do not bound it,
         NaN with fewer than 4 trials; for adaptive searches all three are NaN), censored_at (the fewest steps at which
         a counted feasible trial ended without the goal, a lower bound of infinite values; NaN if all reached it), the
@@ -300,12 +310,22 @@ def table(
     interval = ("steps_n", "low", "high", "censored_at")
     last = (*interval, *counts, "train_steps", "budget_multiple", "stage", "stopping", "steps_trained")
     tokens = OF_TOKENS if any(TOKENS in r for r in rows) else []
-    first = [*COLUMNS[:-2], *tokens, *COLUMNS[-2:]]
+    grows = [COLUMN] if any(COLUMN in r for r in rows) else []
+    first = [*COLUMNS[:-2], *tokens, *grows, *COLUMNS[-2:]]
     columns = list(dict.fromkeys([*first, *(key for r in rows for key in r if key not in last)])) + list(last)
     counted = ("steps_to_result", "examples_to_result", *tokens, "trial", "tuned_trial")
     integers = dict.fromkeys(counted, "Int64")
     frame = pd.DataFrame(rows, columns=columns) if rows else pd.DataFrame(columns=[*COLUMNS, *last])
     return frame.astype(integers)
+
+
+def points(table: pd.DataFrame) -> pd.DataFrame:
+    """The rows of `table` that are points of S(B): their batch size is constant.
+
+    >>> points(pd.DataFrame({"batch_size": [8, 8], "batch_schedule": [None, "ramp"]}))["batch_size"].tolist()
+    [8]
+    """
+    return table[table[COLUMN].isna()].drop(columns=COLUMN) if COLUMN in table else table
 
 
 def last_steps(study: StudyData) -> pd.Series:

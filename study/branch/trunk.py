@@ -113,7 +113,8 @@ def find(
         Refused: there is no trunk, the results cannot be read, or code or data changed since the sweep.
     """
     importable(config_dir)  # creating a Study imports its optimizer
-    studies = asked(recorded(results, "branch"), workload, optimizer)
+    studies = [each for each in recorded(results, "branch") if not each.batch_schedule]  # a trunk has one batch size
+    studies = asked(studies, workload, optimizer)
     jobs = [Job(study, results, placement) for study in studies]
     found, left_out = of_each_curve(jobs, batch_size, partial(_trunk, request=request))
     if not found:

@@ -94,10 +94,11 @@ def check(jobs: Sequence[Job]) -> None:
     """
     for study in (job.study for job in jobs):
         asked = (study.workload["_target_"], study.schedule)
-        if asked != ("workloads.noisy_quadratic.NoisyQuadraticModel", "constant") or study.optimizer not in SOLVED:
+        solved = asked == ("workloads.noisy_quadratic.NoisyQuadraticModel", "constant") and study.optimizer in SOLVED
+        if not solved or study.batch_schedule:
             raise UsageError(
                 "only the noisy quadratic model with sgd or momentum at a constant learning rate is solved exactly, "
-                f"but got {study.name} under {study.optimizer} with schedule {study.schedule}."
+                f"but got {study.name} under {study.optimizer} with {study.scheduled_by}."
             )
         tuned = {*study.search.space} - {"learning_rate", "momentum"}
         if tuned or study.goal.metric != "val/loss" or study.search.budgets != (1.0,):

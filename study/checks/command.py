@@ -22,6 +22,7 @@ def check_command(study: Study, command: Command, placement: Placement) -> None:
         ("precision", study.precision != "fp32", "let the script choose its precision"),
         ("evaluation.exact", not study.evaluation.exact, "leave it out"),
         ("evaluation.examples", study.evaluation.examples is not None, "let the script choose what it evaluates"),
+        ("batch_schedule", bool(study.batch_schedule), "let the script choose the size of each batch"),
         ("optimizer.arguments", study.optimizer_arguments, "write them into workload.command"),
         ("optimizer.no_decay", study.no_decay, "let the script choose what decays"),
         ("engine.lanes", placement.lanes is not None, "leave it out"),

@@ -25,7 +25,7 @@ def log_of(job: Job) -> Path:
     """The path of a job's log; the same on every machine, and the same for all batch sizes that share a job."""
     size = "" if job.pooled else f"-{job.study.batch_size}"
     shard = f"-{job.shard}" if job.shards > 1 else ""
-    return job.results.absolute() / job_process.FOLDER / f"{job.study.name}-{job.study.optimizer}{size}{shard}.log"
+    return job.results.absolute() / job_process.FOLDER / f"{job.study.name}-{job.study.series}{size}{shard}.log"
 
 
 def logs_of(job: Job) -> tuple[Path, ...]:

@@ -1,5 +1,6 @@
 """The settings that `sweep --help` shows: the groups, and the keys that matter most."""
 
+import argparse
 import re
 import textwrap
 from collections.abc import Mapping
@@ -61,3 +62,7 @@ def _entry(name: str, meaning: str) -> str:
     if len(name) > INDENT - 3:
         first = f"  {name}\n{' ' * INDENT}{lines[0]}"
     return "\n".join([first, *(" " * INDENT + line for line in lines[1:])])
+
+
+def mix_argument(verb: argparse.ArgumentParser) -> None:
+    verb.add_argument("--mix", action="store_true", help="train on although your code or data changed since")

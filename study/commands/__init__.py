@@ -11,7 +11,7 @@ from rich.console import Console
 
 from study.command_line import completion
 from study.command_line.version import Version
-from study.commands import advise, along_runs, calibrate, exchange, listing, report, rules, status, sweep
+from study.commands import advise, along_runs, calibrate, exchange, listing, report, rules, schedules, status, sweep
 from study.commands.beyond import certify, sizes
 
 
@@ -70,6 +70,16 @@ VERBS = {
         sizes.sizes_arguments,
         sizes.sizes,
     ),
+    "schedule": Verb(
+        "write a batch-size schedule for other trainers: Megatron-LM, OLMo-core, torchtitan, CSV",
+        schedules.schedule_arguments,
+        schedules.schedule,
+    ),
+    "verify": Verb(
+        "train a batch-size schedule and constant batch sizes with fresh seeds: what it saves, what it costs",
+        schedules.verify_arguments,
+        schedules.verify,
+    ),
     "calibrate": Verb(
         "compare measurements of the noisy quadratic model with its exact solution",
         calibrate.calibrate_arguments,
@@ -124,6 +134,8 @@ USAGE = """\
   python -m study branch results/mlp_digits batch_size=8   the critical batch size along a run, by branches
   python -m study certify results/mlp_digits --seeds 20   is the mean error of a tuned run below the goal?
   python -m study sizes results/fc_mnist --at 2048    the critical batch size at another width
+  python -m study schedule results/ramp --format megatron   its batch-size schedule for another trainer
+  python -m study verify results/ramp --seeds 8      the schedule against constant batch sizes
   python -m study calibrate                           measurements against exact answers
   python -m study export results/mlp_digits tables/ --format csv
   python -m study import runs.csv results/runs --goal 'val/loss<3.9'   runs that another tool logged

@@ -130,7 +130,7 @@ def _curves(options: argparse.Namespace) -> list[list[StudyData]]:
     from workloads.suggest import suggest
 
     curves: dict[tuple[str, str], list[StudyData]] = {}
-    for study in load(options.results):
+    for study in (each for each in load(options.results) if not each.batch_schedule):
         curves.setdefault(study.curve, []).append(study)
     for place, what in enumerate(("workload", "optimizer")):
         name, there = getattr(options, what), {curve[place] for curve in curves}

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
-from study.command_line import as_json
+from study.command_line import as_json, settings
 from study.commands import sweep
 from study.config.paths import path
 from study.errors import UsageError
@@ -146,7 +146,7 @@ def branch_arguments(verb: argparse.ArgumentParser) -> None:
     verb.add_argument("--config-dir", type=path, help="folder of your own workload, as for its sweep")
     verb.add_argument("--device", default="auto", help="cpu, cuda, cuda:1; default: a GPU if there is one")
     verb.add_argument("--workers", type=int, metavar="N", help="processes; default: one per core or GPU")
-    sweep.mix_argument(verb)
+    settings.mix_argument(verb)
     verb.add_argument("--json", action="store_true", help="one object, see docs/reference/json.md")
     verb.epilog = HELP
 

@@ -6,8 +6,9 @@ from pathlib import Path
 
 from rich.console import Console
 
+from study.command_line.settings import mix_argument
 from study.commands.report import write_report
-from study.commands.sweep import mix_argument, train
+from study.commands.sweep import train
 from study.config.paths import path
 
 CALIBRATION = Path("results/calibration")

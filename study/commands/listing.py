@@ -23,6 +23,7 @@ KINDS = {
     "workloads": "workload",
     "optimizers": "optimizer",
     "schedules": "schedule",
+    "batch_schedules": "batch_schedule",
     "searches": "search",
     "presets": "preset",
     "engines": "engine",

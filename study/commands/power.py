@@ -23,7 +23,7 @@ def sentences(jobs: Sequence[Job]) -> list[str]:
     for (name, _), group in groupby(sorted(jobs, key=_place), key=_place):
         mine = list(group)
         steps = _steps(mine[0])
-        noises = {job.study.optimizer: power.noise(job.study.search.sampler, _curve(steps, job)) for job in mine}
+        noises = {job.study.series: power.noise(job.study.search.sampler, _curve(steps, job)) for job in mine}
         sizes = sorted({job.study.batch_size for job in mine})
         subject = f"{name}: " if len(workloads) > 1 else ""
         said += power.sentences(vars(mine[0].study.search), sizes, noises, subject)
@@ -48,4 +48,4 @@ def _steps(job: Job) -> pd.DataFrame | None:
 def _curve(steps: pd.DataFrame | None, job: Job) -> pd.DataFrame | None:
     if steps is None:
         return None
-    return steps[(steps["workload"] == job.study.name) & (steps["optimizer"] == job.study.optimizer)]
+    return steps[(steps["workload"] == job.study.name) & (steps["optimizer"] == job.study.series)]

@@ -74,6 +74,7 @@ def write_report(
         The content of the report, and its page.
     """
     with uncollected():
+        from analysis.batch_schedules import table as batch_schedules
         from analysis.report.build import Asked, build, place
         from study.terminal import show
 
@@ -81,6 +82,7 @@ def write_report(
     data = build(results, output, asked or Asked())
     several = len(data.answers) > 1
     said = [f"{answer.subject}: {line}" if several else line for answer in data.answers for line in answer.lines]
+    said += batch_schedules.sentences(data.tables.get("batch_schedules"))
     show.results(console, data.tables["steps_to_result"], said, data.warnings, notes)
     for answer in data.answers:
         if answer.next.advice:

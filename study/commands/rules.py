@@ -4,7 +4,7 @@ import argparse
 
 from rich.console import Console
 
-from study.commands.sweep import mix_argument
+from study.command_line.settings import mix_argument
 from study.config.paths import path
 
 

@@ -37,11 +37,7 @@ def plan_arguments(verb: argparse.ArgumentParser) -> None:
 def _overrides(verb: argparse.ArgumentParser) -> None:
     verb.add_argument("overrides", nargs="*", metavar="key=value", help="any setting; a,b sweeps both values")
     verb.add_argument("--config-dir", type=path, help="folder with your own workload/NAME.yaml and its Python file")
-    mix_argument(verb)
-
-
-def mix_argument(verb: argparse.ArgumentParser) -> None:
-    verb.add_argument("--mix", action="store_true", help="train on although your code or data changed since")
+    settings.mix_argument(verb)
 
 
 def sweep(options: argparse.Namespace, console: Console) -> None:
@@ -159,7 +155,7 @@ def _follow(
 
 def _rows(job: Job, rows: dict[Path, list[dict[str, Any]]]) -> list[dict[str, Any]]:
     """The rows of the searches of one study."""
-    key = {"workload": job.study.name, "optimizer": job.study.optimizer, "batch_size": job.study.batch_size}
+    key = {"workload": job.study.name, "optimizer": job.study.series, "batch_size": job.study.batch_size}
     return [row for row in rows.get(job.results, []) if key.items() <= row.items()]
 
 

@@ -21,7 +21,7 @@ def check(jobs: Sequence[Job]) -> None:
     until = jobs[0].until
     if until is None or until.kind != FACTOR:
         return
-    optimizers = {job.study.optimizer for job in jobs}
+    optimizers = {job.study.series for job in jobs if not job.study.batch_schedule}
     sizes = {job.study.batch_size for job in jobs}
     if len(optimizers) < 2 or len(sizes) < FEWEST:
         raise UsageError(
@@ -75,7 +75,7 @@ def _added(jobs: Sequence[Job], until: Until, console: Console) -> dict[str, int
     results = jobs[0].results
     tables = read([results]).tables
     steps, statements = tables["steps_to_result"], tables["compare"]
-    workloads, optimizers = {job.study.name for job in jobs}, {job.study.optimizer for job in jobs}
+    workloads, optimizers = {job.study.name for job in jobs}, {job.study.series for job in jobs}
     steps = steps[steps["workload"].isin(workloads) & steps["optimizer"].isin(optimizers)]
     pairs = statements["a"].isin(optimizers) & statements["b"].isin(optimizers)
     statements = statements[statements["workload"].isin(workloads) & pairs]

@@ -12,6 +12,7 @@ GROUPS = {
     "workload": "The model and its data.",
     "optimizer": "Each brings the ranges that are searched unless the workload narrows them.",
     "schedule": "The learning rate over the steps of a trial, as a multiple of the tuned learning rate.",
+    "batch_schedule": "How the batch size grows during a trial, and steps with it; such curves are no points of S(B).",
     "search": "How the points of the search space are chosen.",
     "preset": "A smaller or larger version of any sweep.",
     "engine": "How trials are trained.",

@@ -195,6 +195,9 @@ def _readable(override: str) -> str:
     """Add what Hydra's grammar requires and people omit: quotes around goals, paths and patterns, `choices:` before a
     list."""
     key, _, value = override.partition("=")
+    if key == "batch_schedule.from":  # a keyword of Python, which no schema can name
+        key = "batch_schedule.source"
+        override = f"{key}={value}"
     name = key.lstrip("+")
     if value[:1] in ("'", '"') and value[-1:] == value[0] and len(value) > 1:
         return override
@@ -202,7 +205,8 @@ def _readable(override: str) -> str:
         return f"{key}={{choices: {value}}}"
     if name == "optimizer.no_decay":
         return f"{key}={UNQUOTED.sub(repr(FEW_DIMENSIONS), value)}"
-    if name in ("goal", "results") or "://" in value or (text := expanded(value)) != value or one_path(text):
+    paths = name in ("goal", "results", "batch_schedule.source")
+    if paths or "://" in value or (text := expanded(value)) != value or one_path(text):
         return f"{key}={quoted(expanded(value))}"
     return override
 

@@ -85,7 +85,7 @@ def changes(jobs: Iterable[Job]) -> dict[tuple[Path, str, str], str]:
     recorded: dict[tuple[Path, str], list[tuple[str, dict[str, float]]]] = {}
     found = {}
     for job in jobs:
-        results, name, optimizer = job.results, job.study.name, job.study.optimizer
+        results, name, optimizer = job.results, job.study.name, job.study.series
         if (results, name) not in recorded:
             recorded[results, name] = store.fingerprints(results, name)
         said: list[str] = []

@@ -8,6 +8,9 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 
 from analysis.counting import ADAPTIVE_SAMPLERS, RACE, Goal
+from analysis.question import measured
+from analysis.question.batch_schedules import CONSTANT, BatchSchedule
+from analysis.question.phases import LISTED
 from analysis.question.stages import REFINE, STAGE, ends
 from analysis.question.until import Until
 from study.config import tokens
@@ -101,9 +104,9 @@ def parse_jobs(arguments: Sequence[str], config_dir: Path | None = None) -> list
             _check_sampler(arguments, config)
             for job in _jobs_of(config):
                 study = job.study
-                other = found.setdefault((job.results, study.name, study.optimizer, study.batch_size), job)
+                other = found.setdefault((job.results, study.name, study.series, study.batch_size), job)
                 if other is not job:
-                    name = f"{study.name}, {study.optimizer}, batch size {study.batch_size}"
+                    name = f"{study.name}, {study.series}, batch size {study.batch_size}"
                     raise UsageError(
                         f"the overrides ask for {name} twice; give each value once."
                         if other == job
@@ -120,8 +123,8 @@ def parse_jobs(arguments: Sequence[str], config_dir: Path | None = None) -> list
 
 
 def _together(job: Job, jobs: Iterable[Job]) -> tuple[int, ...]:
-    curve = job.results, job.study.name, job.study.optimizer
-    return tuple(j.study.batch_size for j in jobs if (j.results, j.study.name, j.study.optimizer) == curve)
+    curve = job.results, job.study.name, job.study.series
+    return tuple(j.study.batch_size for j in jobs if (j.results, j.study.name, j.study.series) == curve)
 
 
 def _jobs_of(config: DictConfig) -> list[Job]:
@@ -206,12 +209,14 @@ def build_study(config: DictConfig, batch_size: int, tokens_per_example: int | N
             if search["scouts"] is None:
                 search["scouts"] = usual_scouts(search["space"])
             search |= {"trials": ends(search, STAGE)[-1], "reruns": confirm, "max_launches": None, "extend": False}
+        optimizer = _optimizer(plain["optimizer"]["name"], plain["optimizer"]["target"])
         return Study(
             workload=plain["workload"],
-            optimizer=_optimizer(plain["optimizer"]["name"], plain["optimizer"]["target"]),
+            optimizer=optimizer,
             optimizer_arguments=plain["optimizer"]["arguments"],
             no_decay=plain["optimizer"]["no_decay"],
             schedule=plain["schedule"],
+            batch_schedule=_batch_schedule(plain["batch_schedule"], plain["workload"]["name"], optimizer),
             batch_size=batch_size,
             tokens_per_example=tokens_per_example,
             goal=Goal.parse(plain["goal"]),
@@ -227,6 +232,20 @@ def build_study(config: DictConfig, batch_size: int, tokens_per_example: int | N
     except (ValueError, KeyError) as error:
         missing = isinstance(error, KeyError)
         raise UsageError(f"the workload's YAML file must set {error}." if missing else str(error)) from error
+
+
+def _batch_schedule(plain: Mapping[str, Any], workload: str, optimizer: str) -> BatchSchedule:
+    """The batch-size schedule, with measured numbers in place of the results that it is to be read from."""
+    numbers = {name: tuple(plain[name]) for name in ("switches", "sizes")}
+    if plain["source"] is None:
+        return BatchSchedule(**{**plain, **numbers})
+    if plain["kind"] not in (CONSTANT, LISTED) or any(numbers.values()):
+        raise ValueError(
+            f"batch_schedule.from={plain['source']} gives the whole schedule, but got batch_schedule={plain['kind']} "
+            "with switches or parameters of its own; leave them out."
+        )
+    found = measured.read(Path(plain["source"]), workload, optimizer)
+    return BatchSchedule(**{**plain, "kind": LISTED, **found._asdict()})
 
 
 def _evaluation(plain: Mapping[str, Any], stopping: str) -> Evaluation:

@@ -9,7 +9,6 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
-from analysis.labels import listed
 from study import store
 from study.checks.calling import FEW, calling, in_the_loss
 from study.checks.command import check_command, check_engine, check_program
@@ -144,7 +143,7 @@ class CheckedWorkload:
     def lanes_fail(self, study: Study, device: str) -> str | None:
         """Why lanes of this study fail on a device (see `study.engine.can_fuse.lanes_fail`), found out once for all
         batch sizes."""
-        small = replace(study, batch_size=min(2, study.workload["train_examples"]))
+        small = replace(study.constant, batch_size=min(2, study.workload["train_examples"]))
         key = json.dumps([small.question(), torch.device(device).type])
         if key not in self.fails:
             self.fails[key] = lanes_fail(small, self.workload, self.data, device)
@@ -237,14 +236,15 @@ def _as_begun(job: Job) -> Job:
 def _settled(job: Job, checked: CheckedWorkload) -> Job:
     """The job with micro-batch and arithmetic for this machine, and no more workers than its memory holds."""
     placement, memory, devices = job.placement, device_bytes(job.placement.device), job.placement.devices or 1
-    fits = micro_batch(job.study.batch_size, checked.saved, memory)
+    largest = job.study.batch_sizes[-1]
+    fits = micro_batch(largest, checked.saved, memory)
     on_cpu = placement.device == "cpu"
     processes = devices if on_cpu else 1  # ranks of a team that share one device's memory
     apart = 1 if on_cpu else max(1, slots(placement.device) // devices)  # workers with devices of their own
     workers = min(placement.workers or 1, apart * most_workers(fits * processes, checked.saved, memory))
     chunk = micro_batch(_most_evaluated(job.study, checked, on_cpu), checked.evaluated, memory)
     study = store.continued(job.results, job.study)
-    study = replace(study, micro_batch=None if fits == study.batch_size else fits, evaluation_chunk=chunk)
+    study = replace(study, micro_batch=None if fits == largest else fits, evaluation_chunk=chunk)
     begun = store.held(job.results, study)
     if begun:  # the recorded micro-batch and arithmetic stay, even on another device
         search = store.most(study.search, begun[0]["search"])
@@ -293,7 +293,8 @@ def _with_arithmetic(
     """
     forced = placement.name == "lanes"
     why = alone(model, study) if forced else None
-    for name in candidates(model, study, placement.device, forced):
+    widest = replace(study, batch_size=study.batch_sizes[-1])  # where fusing pays least
+    for name in candidates(model, widest, placement.device, forced):
         study = replace(study, arithmetic=name)
         if not fused(study):
             return study, why
@@ -338,9 +339,11 @@ def check_parts(
 
 def small_parts(study: Study, model: nn.Module, devices: int) -> list[int]:
     """The sizes below FEW of the parts of a split batch: many models fail on one example."""
-    shares = places(study.batch_size, devices, study.micro_batch, together(model, study.batch_size))
-    sizes = {part.stop - part.start for share in shares for part in share}
-    return sorted(size for size in sizes if size < min(FEW, study.batch_size))
+    sizes = set()
+    for whole in study.batch_sizes:
+        shares = places(whole, devices, study.micro_batch, together(model, whole))
+        sizes |= {part.stop - part.start for share in shares for part in share} - {whole}
+    return sorted(size for size in sizes if size < FEW)
 
 
 def check_names(study: Study, workload: Workload) -> None:
@@ -358,6 +361,6 @@ def check_names(study: Study, workload: Workload) -> None:
     for name in study.search.space:
         if name not in asked:
             raise UsageError(
-                f"search.space.{name} is a parameter of neither optimizer {study.optimizer}, schedule "
-                f"{listed(study.schedules, 'or')} nor workload {study.name}{suggest(name, asked)}"
+                f"search.space.{name} is a parameter of neither optimizer {study.optimizer}, {study.scheduled_by} nor "
+                f"workload {study.name}{suggest(name, asked)}"
             )

@@ -48,6 +48,30 @@ class OptimizerConfig:
 
 
 @dataclass
+class BatchScheduleConfig:
+    kind: str = key("how the batch size grows in a trial; choose it with `batch_schedule=NAME`", by="batch_schedule")
+    coupling: str = key(
+        "how the learning rate follows: times the batch size relative to the first one (`linear`), or its square root. "
+        "`search.space.learning_rate` is that of the first batch size",
+        "none",
+        values="`none`, `linear`, `square_root`",
+    )
+    most: int | None = key("the batch size grows to at most this; null: the training examples", None)
+    switches: list[int] = key(
+        "with `batch_schedule=listed`: examples seen at which the batch size changes",
+        [],
+        values="such as `[4096,20000]`",
+    )
+    sizes: list[int] = key("the batch size from each of these switches on", [], values="such as `[64,256]`")
+    source: str | None = key(
+        "read switches and sizes from the critical batch sizes of a results folder of `study branch`; on the command "
+        "line also `batch_schedule.from`",
+        None,
+        values="a results folder",
+    )
+
+
+@dataclass
 class BudgetConfig:
     epochs: float = key("the step budget of a trial, in passes over the training examples", by="workload")
     steps: int = key("the smallest step budget, where `budget.epochs` gives fewer steps", by="workload")
@@ -239,6 +263,7 @@ class SweepConfig:
         "`search.space.schedule`",
         by="schedule",
     )
+    batch_schedule: BatchScheduleConfig = field(default_factory=BatchScheduleConfig)
     batch_sizes: list[Any] = key(
         "the batch sizes to sweep", [], values="such as `[8,64]` or `[16k tokens,32k tokens]`", by="workload"
     )
@@ -295,6 +320,8 @@ SPACE = {
     "hyperparameters come from the files of the schedules unless given; a trial has only those of its own schedule",
     "warmup_steps=10": "a linear warmup before any schedule, or `warmup_examples=5000`, or `warmup_tokens=1e6` for "
     "workloads with `tokens_per_example`. Each may be a range",
+    "batch_growth={low: 1, high: 64, scale: log}": "tune a parameter of `batch_schedule`; trials then differ in their "
+    "batch sizes, and train one at a time",
     "warmup_initial_factor=0": "the warmup starts from this fraction of the learning rate",
     "l2=1e-4": "an L2 penalty that is part of the gradient, as the weight decay of `torch.optim.SGD`. For every "
     "optimizer chosen by name. It is not rescaled with the loss or the batch size",

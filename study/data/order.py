@@ -1,8 +1,10 @@
 """The order of the training examples, a pure function of (seed, step).
 
 Batches are consecutive slices of concatenated per-epoch permutations. A batch may straddle two epochs, and every
-update sees exactly B examples.
+update sees exactly B examples; under a batch-size schedule, as many as its phase has.
 """
+
+from __future__ import annotations
 
 import hashlib
 import itertools
@@ -10,6 +12,7 @@ import itertools
 import torch
 from torch import Tensor
 
+from analysis.question.phases import Phases
 from study.devices.memory import sent
 
 
@@ -17,26 +20,41 @@ class Batches:
     """The batches of one trial, each of B = `batch_size` out of N = `examples` training examples.
 
     Any step can be asked for at any time. Only the permutations of the latest batch stay in memory.
+
+    Arguments:
+        phases: of a batch size that changes; B is then that of one phase. None: it does not change.
     """
 
-    def __init__(self, seed: int, examples: int, batch_size: int, device: torch.device) -> None:
+    def __init__(
+        self, seed: int, examples: int, batch_size: int, device: torch.device, phases: Phases | None = None
+    ) -> None:
         if not 1 <= batch_size <= examples:
             raise ValueError(f"`1 <= batch_size <= {examples}` (examples) must hold, but got {batch_size}.")
         self.seed, self.examples, self.batch_size, self.device = seed, examples, batch_size, device
+        self.phases = phases or Phases((0,), (batch_size,), 0)
         self._epochs: dict[int, Tensor] = {}
 
     def __call__(self, step: int) -> Tensor:
-        """Indices [B] of the examples of update number `step`, counted from 0."""
+        """Indices [b] of the examples of update number `step`, counted from 0; b: its batch size."""
         return self.range(step, 1)[0]
 
     def range(self, step: int, count: int) -> Tensor:
-        """The indices [count, B] of `count` consecutive updates."""
-        pieces, place, end = [], step * self.batch_size, (step + count) * self.batch_size
+        """The indices [count, b] of `count` consecutive updates of one batch size."""
+        size, place = self.phases.size(step), self.place(step)
+        pieces, end = [], place + count * size
         while place < end:
             epoch, offset = divmod(place, self.examples)
             pieces.append(self._permutation(epoch)[offset : offset + end - place])
             place += len(pieces[-1])
-        return (pieces[0] if len(pieces) == 1 else torch.cat(pieces)).view(count, self.batch_size)
+        return (pieces[0] if len(pieces) == 1 else torch.cat(pieces)).view(count, size)
+
+    def place(self, step: int) -> int:
+        """The number of examples in all updates before number `step`."""
+        return self.phases.examples(step)
+
+    def on(self, device: torch.device) -> Batches:
+        """The same batches with indices on another device."""
+        return Batches(self.seed, self.examples, self.batch_size, device, self.phases)
 
     def _permutation(self, epoch: int) -> Tensor:
         if epoch not in self._epochs:

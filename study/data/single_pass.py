@@ -220,7 +220,7 @@ def _requests(batches: Batches, parts: Sequence[slice], first: int, saved: Saved
     whole = batches.examples // size  # more steps are only timed, so that they may see examples again
     for number in itertools.count(first):
         step, part = divmod(number, len(parts))
-        place = step % whole * size + parts[part].start
+        place = batches.place(step) % (whole * size) + parts[part].start
         known = saved if saved is not None and saved["place"] <= place else None
         yield Request(batches.seed, place, parts[part].stop - parts[part].start, known)
 

@@ -109,7 +109,7 @@ class Streamed:
 
     def reader(self, batches: Batches, parts: Sequence[slice], augment: Augment | None = None) -> Reader:
         """The reader of one trial's micro-batches; a request out of order restarts the stream."""
-        order = Batches(batches.seed, batches.examples, batches.batch_size, torch.device("cpu"))
+        order = batches.on(torch.device("cpu"))
         if augment is not None:
             whole = self._reader(order, [slice(0, batches.batch_size)])
             return AugmentedParts(whole, parts, augment)

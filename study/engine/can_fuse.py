@@ -47,7 +47,7 @@ def lanes_fail(study: Study, workload: Workload, data: Data, device: str | None 
         with warnings.catch_warnings():
             # An operation without a rule for `vmap` runs lane by lane, slower than training one model after another.
             warnings.filterwarnings("error", message="There is a performance drop")
-            lanes = started(replace(study, batch_size=min(2, data.examples)), workload, data, range(2))
+            lanes = started(replace(study.constant, batch_size=min(2, data.examples)), workload, data, range(2))
             lanes.stack.predict_as_on(data.device if device is None else torch.device(device))
             before = _generators(data.device)
             lanes.advance(1)
@@ -122,7 +122,7 @@ def refusal(study: Study, workload: Workload, data: Data) -> str | None:
 
     Third-party optimizers may raise any error, so every exception counts.
     """
-    small = replace(study, batch_size=2, micro_batch=None)
+    small = replace(study.constant, batch_size=2, micro_batch=None)
     for unit in (0.0, 1 - 1e-9):
         trial = small.trial(0, values(study.search.space, [unit] * len(study.search.space)))
         try:

@@ -11,7 +11,7 @@ import pickle
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -73,6 +73,34 @@ class Pace:
             return False
         self.last = now
         return True
+
+
+class Proposals(Protocol):
+    """What an engine needs from the tuner and the store; in worker processes a pipe answers. By default no trial has a
+    checkpoint and none is taken. `pace`: when checkpoints of running trials are due."""
+
+    pace: Pace = Pace(None)
+
+    def ask(self, wait: bool) -> Trial | None:
+        """The next trial, or None: no more trials will come or, without `wait`, none is ready now."""
+        ...
+
+    def train_at_once(self, lanes: int) -> None:
+        """The engine trains only this many trials at once from now on."""
+
+    def step_limit(self, index: int) -> int:
+        """The step beyond which trial `index` need not run."""
+        ...
+
+    def checkpoint(self, index: int) -> bytes | None:
+        """The latest checkpoint of trial `index`."""
+        return None
+
+    def keep(self, index: int, checkpoint: bytes) -> None:
+        """Store the latest checkpoint of trial `index`, in place of an earlier one."""
+
+    def reached(self, steps: Callable[[], Mapping[int, int]]) -> None:
+        """Take note of the progress of running trials. `steps`: returns trial index -> step; called only if needed."""
 
 
 class Checkpoint(NamedTuple):

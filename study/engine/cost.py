@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -16,6 +17,12 @@ compilations take up to a minute, in which a GPU times its candidates, so they t
 
 LEAST_EVALUATED = 50
 """Fewer evaluated examples would make errors too noisy to say when a goal is met."""
+
+
+def cost_steps(study: Study) -> int:
+    """The steps that a trial would take at most if all batches had the first size: they measure its cost."""
+    end = study.branch.certify
+    return study.first_steps if end is None else math.ceil(study.phases.examples(end) / study.batch_size)
 
 
 @dataclass(frozen=True)
@@ -59,8 +66,9 @@ class Cost:
         return f"{batch_size:,} = {devices} x {each}"
 
     def trial(self, study: Study) -> float:
-        """Seconds of one trial that runs its whole step budget: an upper bound under early stopping."""
-        return study.last_step * self.step + self.evaluations(study)
+        """Seconds of one trial that runs its whole step budget: an upper bound under early stopping, and if the batch
+        size grows: `step` is one of the first size, and larger batches take no longer for each example."""
+        return cost_steps(study) * self.step + self.evaluations(study)
 
     def of_trials(self, curves: Iterable[Curve]) -> Cost:
         """This cost; if it is not known, with the seconds of a step of trials that have ended, starts included."""
@@ -72,7 +80,7 @@ class Cost:
 
     def pays_to_compile(self, study: Study, workers: int) -> bool:
         """Whether training, by the steps as they were measured, takes much longer than compiling them."""
-        return study.search.trials * study.last_step * self.step >= COMPILED_SECONDS * workers
+        return study.search.trials * cost_steps(study) * self.step >= COMPILED_SECONDS * workers
 
     def evaluations(self, study: Study, examples: int | None = None) -> float:
         """Seconds of all evaluations of one trial. Those that may end early measure about MOST of the validation set.
@@ -106,19 +114,20 @@ class Work:
         """The expected work at full budget, as plain data. Seconds are None if they are not known."""
         known = self.cost.known
         steps, each = self.trials * self.study.last_step, self.study.tokens_per_example
+        examples = self.trials * cost_steps(self.study) * self.study.batch_size
         return {
             "workload": self.study.name,
-            "optimizer": self.study.optimizer,
+            "optimizer": self.study.series,
             "batch_size": self.study.batch_size,
             "search": self.study.branch.path,
             "trials": self.trials,
             "steps": steps,
-            "examples": steps * self.study.batch_size,
-            **({} if each is None else {"tokens": steps * self.study.batch_size * each}),
+            "examples": examples,
+            **({} if each is None else {"tokens": examples * each}),
             "seconds": self.seconds(workers) if known else None,
             "seconds_per_step": self.cost.step if known else None,
             **({"predicted_from": list(self.cost.predicted_from)} if self.cost.predicted_from else {}),
-            "evaluation_share": 1 - self.study.last_step * self.cost.step / self.cost.trial(self.study),
+            "evaluation_share": 1 - cost_steps(self.study) * self.cost.step / self.cost.trial(self.study),
         }
 
 
@@ -129,7 +138,7 @@ def evaluation_share(works: Sequence[Work], examples: int | None = None) -> floa
         examples: as in `Cost.evaluations`.
     """
     evaluating = sum(work.trials * work.cost.evaluations(work.study, examples) for work in works)
-    training = sum(work.trials * work.study.last_step * work.cost.step for work in works)
+    training = sum(work.trials * cost_steps(work.study) * work.cost.step for work in works)
     return evaluating / (evaluating + training) if evaluating else 0.0
 
 

@@ -79,7 +79,7 @@ def step_seconds(run: Run, sizes: Sequence[int]) -> dict[int, float]:
     found: dict[int, float] = {}
     for size in sizes:
         try:
-            study = replace(run.study, batch_size=size)
+            study = replace(run.study.constant, batch_size=size)
             found[size] = update_seconds(Run(study, run.workload, run.data, run.trial))
         except (RuntimeError, MemoryError) as error:
             if not out_of_memory(error):
@@ -107,7 +107,7 @@ def rebuilt(question: Mapping[str, Any], device: str) -> Run:
         raise UsageError(f"{name} was imported: its files do not say how its model is built. {cure}")
     try:
         study = Study.from_question({**question, "numerics_version": NUMERICS_VERSION})
-        alone = replace(study, batch_size=min(2, study.batch_size), micro_batch=None, arithmetic="plain")
+        alone = replace(study.constant, batch_size=min(2, study.batch_size), micro_batch=None, arithmetic="plain")
         workload = build(alone.workload)
         data = streaming.of_workload(workload, device, gigabytes=None, loaders=0)
         trial = alone.trial(0, middle(alone.search.space))

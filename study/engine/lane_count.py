@@ -7,6 +7,7 @@ near each other.
 import math
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import TypeVar
 
@@ -114,6 +115,19 @@ def admitted(
             yield height
     if none:
         yield 1
+
+
+def admitted_at_all(
+    study: Study, workload: Workload, data: Data, most: int, heights: Sequence[int] = HEIGHTS
+) -> Iterable[int]:
+    """The stack heights that are `admitted` at every batch size of a trial; 1 if there is none."""
+    first, *later = (replace(study.constant, batch_size=size) for size in study.batch_sizes)
+    if not later:
+        return admitted(first, workload, data, most, heights)
+    found = list(admitted(first, workload, data, most, heights))
+    for each in later:
+        found = [height for height in admitted(each, workload, data, most, found) if height in found]
+    return found or [1]
 
 
 def _low_agrees(compute: Callable[..., list[Tensor] | None], height: int, study: Study, data: Data) -> bool:

@@ -2,7 +2,8 @@
 
 Each lane has its own initialisation, data order, dropout and hyperparameters. Lanes advance together from one
 evaluation to the next. When a lane ends, the last lane moves into its row, and the next trial takes the free row. A
-lane's numbers do not depend on its neighbours.
+lane's numbers do not depend on its neighbours. Under a batch-size schedule, lanes that begin together go through its
+phases together: the next trials begin when all of them have ended.
 
 Shapes: l lanes with running trials, L rows of the stack that take part in a step (lanes padded to an admitted height),
 n steps of a segment, B examples in a batch.
@@ -18,6 +19,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
+from analysis.question.batch_schedules import PARAMETERS
 from study.data import trees
 from study.data.order import Batches
 from study.data.resident import Data, augmentation
@@ -92,14 +94,18 @@ def train(
 def _refilled(fused: Lanes, proposals: Proposals, queue: list[Trial]) -> Iterator[Curve]:
     """Train the trials of `queue`, which this empties, then proposed trials until there are no more."""
     while True:
-        while len(fused.lanes) < fused.capacity:
+        while fused.takes_another:
             if not queue:
                 trial = proposals.ask(wait=not fused.lanes)
                 if trial is None:
                     break
                 queue.append(trial)
             fused.start(queue[0])
-            fused.restore(proposals.checkpoint(queue.pop(0).index))
+            trial = queue.pop(0)
+            fused.restore(proposals.checkpoint(trial.index))
+            if not fused.in_phase():
+                queue.insert(0, trial)
+                break
         if not fused.lanes:
             return
         yield from fused.run(proposals)
@@ -114,7 +120,7 @@ class Lane:
         self.learning_rate = study.learning_rate(trial.hyperparameters)
         self.log = Log(study, workload, data, trial)
         self.grid = study.evaluation_steps
-        self.batches = Batches(trial.order_seed, data.examples, study.batch_size, data.device)
+        self.batches = Batches(trial.order_seed, data.examples, study.batch_size, data.device, study.phases)
         self.augment = augmentation(workload, trial.order_seed, data.device)
 
     @property
@@ -158,7 +164,8 @@ class Lanes:
         apart = frozen_apart(template, lambda: initial_model(workload, study.trial(1, {}), self.device))
         self.stack = stack(template, study, heights[-1], treatments(template, workload, study.no_decay), apart)
         self.lanes: list[Lane] = []
-        self._updated: tuple[int, Callable[..., Tensor]] | None = None
+        self._scheduled, self._under_way = bool(study.batch_schedule), False
+        self._updated: tuple[tuple[int, int], Callable[..., Tensor]] | None = None
         self._recorded: dict[Any, Callable[..., Tree]] = {}
         """Number of models and shapes of inputs -> their outputs, replayed from a recording."""
         self._finite: list[bool] = []
@@ -170,6 +177,24 @@ class Lanes:
         """Give the next free row to a trial, with its own initial model or the given one."""
         self.stack.load(len(self.lanes), model or initial_model(self.workload, trial, self.device, self.data.layout))
         self.lanes.append(Lane(self.study, self.workload, self.data, trial))
+
+    @property
+    def takes_another(self) -> bool:
+        """Whether another trial may start now."""
+        self._under_way = self._under_way and bool(self.lanes)
+        return len(self.lanes) < self.capacity and not (self._scheduled and self._under_way)
+
+    def in_phase(self) -> bool:
+        """True if the latest started lane can advance with the others; otherwise it is dropped, to start later."""
+        if not self._scheduled or self.lanes[-1].step == self.lanes[0].step:
+            return True
+        self.lanes.pop()
+        return False
+
+    @property
+    def batch_size(self) -> int:
+        """The examples in the next update of each lane."""
+        return self.lanes[0].batches.phases.size(self.lanes[0].step)
 
     def restore(self, content: bytes | None) -> None:
         """Continue the latest started lane from a checkpoint, if it matches its trial; in a branch, else start from
@@ -185,6 +210,7 @@ class Lanes:
     def run(self, proposals: Proposals) -> Iterator[Curve]:
         """Train every lane up to the earliest next evaluation, or until a checkpoint is due. Then evaluate lanes due,
         end finished lanes and yield their curves, and take checkpoints if due."""
+        self._under_way = True
         with timed([lane.log for lane in self.lanes], "training"):
             steps = min(lane.next_evaluation - lane.step for lane in self.lanes)
             proposals.pace.advance(self.advance, steps)
@@ -213,12 +239,13 @@ class Lanes:
 
     def advance(self, steps: int) -> None:
         """Make `steps` updates of every lane, and log each lane's first update with a non-finite loss."""
-        most = max(1, SEGMENT_INDICES // (self.study.batch_size * len(self.lanes)))
-        if self.device.type != "cpu":
-            most = min(most, SEGMENT_STEPS)
-        finite = []
-        for start in range(0, steps, most):
-            count = min(most, steps - start)
+        finite, left = [], steps
+        while left:
+            most = max(1, SEGMENT_INDICES // (self.batch_size * len(self.lanes)))
+            if self.device.type != "cpu":
+                most = min(most, SEGMENT_STEPS)
+            count = int(min(most, left, self.lanes[0].batches.phases.left(self.lanes[0].step)))
+            left -= count
             finite.append(self._segment(count).isfinite())
             for lane in self.lanes:
                 lane.step += count
@@ -289,7 +316,7 @@ class Lanes:
         ).T.contiguous()
         before = self.study.start.step if self.study.start else 0  # updates that the optimizer's state has seen
         counts = sent((self._numbers(lanes, steps) + before + 1).float(), self.device)
-        names = sorted(lanes[0].hyperparameters.keys() - OWN)  # lanes may have other schedules
+        names = sorted(lanes[0].hyperparameters.keys() - OWN - PARAMETERS)  # lanes may have other schedules
         constants = [self._table([lane.hyperparameters[name] for lane in lanes]).unsqueeze(1) for name in names]
         tables = (index, *by_step, self._keys(lanes, steps), rates.unsqueeze(2), counts.unsqueeze(2))
         update, losses = self._update(len(lanes), names), []
@@ -303,7 +330,8 @@ class Lanes:
     def _update(self, rows: int, names: Sequence[str]) -> Callable[..., Tensor]:
         """One update of the first `rows` rows as a function of tensors alone, so that a GPU can record and replay it.
         `names`: the hyperparameters that are its last arguments, the same for every lane."""
-        if self._updated is None or self._updated[0] != rows:
+        key = rows, self.batch_size
+        if self._updated is None or self._updated[0] != key:
             self._updated = None  # free the old recording first: each has its own memory
             by = of_tensors(self.workload, self.data, rows, names)
             if rows == self._compiled_rows:
@@ -311,7 +339,7 @@ class Lanes:
                 update: Callable[..., Tensor] = Compiled(self.stack, rows, by, tolerance)
             else:
                 update = partial(by, self.stack.step(rows))
-            self._updated = rows, replayed(update, self.device, "updates") if self.stack.replayable else update
+            self._updated = key, replayed(update, self.device, "updates") if self.stack.replayable else update
         return self._updated[1]
 
     def _inputs(self, chosen: Tensor, made: int) -> Tree:
@@ -321,7 +349,7 @@ class Lanes:
             chosen: indices of the step's examples [L * B].
             made: steps of the segment already made.
         """
-        rows = len(chosen) // self.study.batch_size
+        rows = len(chosen) // self.batch_size
 
         def now() -> Tree:
             inputs = self.data.gather(chosen, rows)

@@ -3,10 +3,10 @@
 import copy
 import math
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -20,7 +20,8 @@ from study.devices import generators
 from study.devices.distributed import Team
 from study.devices.memory import out_of_memory, release_cached_memory
 from study.engine import checkpoints
-from study.engine.checkpoints import Checkpoint, Pace
+from study.engine.checkpoints import Checkpoint
+from study.engine.checkpoints import Proposals as Proposals
 from study.engine.evaluation import Log, evaluate, forward, initial_model, timed
 from study.errors import Failed
 from study.optimizers.base import Plain, decay_
@@ -32,34 +33,6 @@ from workloads.base import Workload
 from workloads.layers import ghost_layers, keyed_layers, layer_key, set_keys, together
 
 T = TypeVar("T")
-
-
-class Proposals(Protocol):
-    """What an engine needs from the tuner and the store; in worker processes a pipe answers. By default no trial has a
-    checkpoint and none is taken. `pace`: when checkpoints of running trials are due."""
-
-    pace: Pace = Pace(None)
-
-    def ask(self, wait: bool) -> Trial | None:
-        """The next trial, or None: no more trials will come or, without `wait`, none is ready now."""
-        ...
-
-    def train_at_once(self, lanes: int) -> None:
-        """The engine trains only this many trials at once from now on."""
-
-    def step_limit(self, index: int) -> int:
-        """The step beyond which trial `index` need not run."""
-        ...
-
-    def checkpoint(self, index: int) -> bytes | None:
-        """The latest checkpoint of trial `index`."""
-        return None
-
-    def keep(self, index: int, checkpoint: bytes) -> None:
-        """Store the latest checkpoint of trial `index`, in place of an earlier one."""
-
-    def reached(self, steps: Callable[[], Mapping[int, int]]) -> None:
-        """Take note of the progress of running trials. `steps`: returns trial index -> step; called only if needed."""
 
 
 def train(study: Study, workload: Workload, data: Source, proposals: Proposals) -> Iterator[Curve]:
@@ -101,9 +74,9 @@ def fitting(
         try:
             return attempt(micro_batch), micro_batch
         except (RuntimeError, MemoryError) as error:
-            share = -(-study.batch_size // team.size)
+            share = -(-study.batch_sizes[-1] // team.size)
             examples = min(share, micro_batch or share)
-            least = together(workload.model(), study.batch_size)
+            least = together(workload.model(), study.batch_sizes[-1])
             if examples <= least or not (out_of_memory(error) and team.agreed(error)):
                 raise
             micro_batch = -(-examples // 2)
@@ -140,11 +113,8 @@ class Run:
         self.rates = [float(group.get("lr", base)) / base for group in self.optimizer.param_groups]
         self.decayed = decayed(self.model, special)
         self.average = copy.deepcopy(self.model).eval() if study.averages else None
-        batches = Batches(trial.order_seed, data.examples, study.batch_size, data.device)
-        unit = together(self.model, study.batch_size)
-        self.shares = places(study.batch_size, self.team.size, micro_batch, unit)
-        self.parts = self.shares[self.team.rank]
-        self.read = data.reader(batches, self.parts, augmentation(workload, trial.order_seed, data.device))
+        self.phases, self.micro_batch = study.phases, micro_batch
+        self._divide(study.batch_size)
         self.loss_hyperparameters = {
             name: value for name, value in trial.hyperparameters.items() if name in workload.hyperparameters
         }
@@ -159,6 +129,15 @@ class Run:
         self.trained: nn.Module = self.model
         if self.team.size > 1:
             self.trained = self.team.parallel(self.model, unused=self._rehearse())
+
+    def _divide(self, batch_size: int) -> None:
+        """Read batches of this size from now on, in the micro-batches of each rank."""
+        self.batch_size = batch_size
+        trial, data = self.trial, self.data
+        batches = Batches(trial.order_seed, data.examples, batch_size, data.device, self.phases)
+        self.shares = places(batch_size, self.team.size, self.micro_batch, together(self.model, batch_size))
+        self.parts = self.shares[self.team.rank]
+        self.read = data.reader(batches, self.parts, augmentation(self.workload, trial.order_seed, data.device))
 
     def _rehearse(self) -> bool:
         """Whether some parameters do not contribute to the loss. Each rank tries it on a copy of the model without
@@ -297,6 +276,11 @@ class Run:
 
     def update(self, learning_rate: float) -> Tensor:
         """Make one parameter update; returns the mean training loss before it, as a tensor on the device."""
+        if (size := self.phases.size(self.step)) != self.batch_size:
+            before = self.stream()
+            self._divide(size)
+            if before is not None and (after := self.stream()) is not None:
+                after.saved = before.saved
         for group, rate in zip(self.optimizer.param_groups, self.rates, strict=True):
             group["lr"] = learning_rate * rate
         losses: list[Tensor] = []
@@ -345,7 +329,7 @@ class Run:
         for number in range(len(self.parts)):
             with self._alone() if number < len(self.parts) - 1 else nullcontext():
                 losses, weights = self.losses(number)
-                part = (losses if weights is None else losses * weights).sum() / self.study.batch_size
+                part = (losses if weights is None else losses * weights).sum() / self.batch_size
                 (part * self.team.size).backward()  # cancels the mean over ranks
             total += part.detach()
             if weights is not None:
@@ -353,7 +337,7 @@ class Run:
         self._refuse_changed_attributes()
         self.team.sum(total)
         if self.weigh is not None:
-            scale = self.study.batch_size * inverse(self.team.sum(weight))
+            scale = self.batch_size * inverse(self.team.sum(weight))
             total *= scale
             for parameter in self.model.parameters():
                 if parameter.grad is not None:

@@ -7,7 +7,7 @@ from study.data.resident import Data, Source
 from study.devices import precision
 from study.engine.arithmetic import fused
 from study.engine.cost import Cost
-from study.engine.lane_count import HEIGHTS, admitted, affordable, fastest, fused_cost, on_gpu
+from study.engine.lane_count import HEIGHTS, admitted_at_all, affordable, fastest, fused_cost, on_gpu
 from study.engine.lanes import train as train_lanes
 from study.engine.serial import Proposals, fitting
 from study.engine.serial import train as train_serially
@@ -51,6 +51,7 @@ def measure(
         neighbour: the cost at another batch size in the same arithmetic: the search for the fastest number of lanes
             starts from its own, and an evaluation of one model takes as long as there.
     """
+    grows, study = study, study.constant  # steps of the first batch size are timed
     precision.settle(study.precision)
     if not fused(study):
         attempt = partial(plain_cost, study, workload, data, neighbour=neighbour)
@@ -60,7 +61,7 @@ def measure(
         return on_gpu(study, workload, data, lanes or most, forced=lanes is not None)
     if lanes is None:
         start = None if neighbour is None else neighbour.lanes
-        return fastest(study, workload, data, admitted(study, workload, data, most, affordable(study)), start)
+        return fastest(study, workload, data, admitted_at_all(grows, workload, data, most, affordable(study)), start)
     highest = next(height for height in HEIGHTS if height >= min(lanes, HEIGHTS[-1]))
-    heights = list(admitted(study, workload, data, highest))
+    heights = list(admitted_at_all(grows, workload, data, highest))
     return fused_cost(study, workload, data, heights, min(lanes, heights[-1]), {})

@@ -58,7 +58,7 @@ def cost(tuned: TunedRun, device: str) -> NoiseCost:
         of_point = OF_KIND[tuned.kind].cost(tuned, run)
     each = [len(missing) * number for number in (of_point.measuring, of_point.losses)]
     seconds = retraining + len(missing) * of_point.seconds
-    return NoiseCost(missing[-1] * tuned.study.batch_size, each[0], seconds, each[1])
+    return NoiseCost(run.phases.examples(missing[-1]), each[0], seconds, each[1])
 
 
 def _noise_cost(tuned: TunedRun, run: Run) -> NoiseCost:
@@ -119,7 +119,7 @@ def _point(tuned: TunedRun, run: Run) -> dict[str, Any]:
     return {
         "checksum": tuned.checksum,
         "step": run.step,
-        "examples_seen": run.step * run.study.batch_size,
+        "examples_seen": run.phases.examples(run.step),
         "error": _error(run),
         "recorded_error": _or_none(tuned.recorded_error(run.step)),
         **found,

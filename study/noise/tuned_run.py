@@ -101,7 +101,7 @@ class TunedRun:
 
     @property
     def name(self) -> str:
-        return f"{self.study.name} with {self.study.optimizer} at batch size {self.study.batch_size:,}"
+        return f"{self.study.name} with {self.study.series} at batch size {self.study.batch_size:,}"
 
     @property
     def folder(self) -> Path:
@@ -157,7 +157,7 @@ def asked(studies: Sequence[Study], workload: str | None, optimizer: str | None)
     """The studies of this workload and optimizer; None: of each. Raises UsageError if there is none."""
     for what, wanted, name_of in (
         ("workload", workload, lambda study: study.name),
-        ("optimizer", optimizer, lambda study: study.optimizer),
+        ("optimizer", optimizer, lambda study: study.series),
     ):
         there = {name_of(study) for study in studies}
         if wanted is not None and wanted not in there:
@@ -177,7 +177,7 @@ def of_each_curve(
     """
     found: list[T] = []
     left_out: list[str] = []
-    for (workload, optimizer), curve in groupby(jobs, key=lambda job: (job.study.name, job.study.optimizer)):
+    for (workload, optimizer), curve in groupby(jobs, key=lambda job: (job.study.name, job.study.series)):
         wanted = [job for job in curve if batch_size in (None, job.study.batch_size)]
         one = next((made for job in wanted if (made := make(job)) is not None), None)
         if one is None:
@@ -195,7 +195,10 @@ def _run(job: Job, request: NoiseRequest) -> TunedRun | None:
     if found is None or found[0].steps_to_result is None:
         return None
     best, curve = found
-    study, steps = replace(best.study, arithmetic="plain"), spread(curve, best.steps_to_result, request.points)
+    study, steps = (
+        replace(best.study.of_trial(curve.trial), arithmetic="plain"),
+        spread(curve, best.steps_to_result, request.points),
+    )
     return TunedRun(job, study, curve, steps, request.kind, _settings(study, request))
 
 

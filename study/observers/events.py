@@ -14,7 +14,7 @@ def search_of(study: Study, results: Path, seconds: float) -> Search:
     return Search(
         results=results,
         workload=study.name,
-        optimizer=study.optimizer,
+        optimizer=study.series,
         batch_size=study.batch_size,
         name=str(study.branch) if is_transfer else study.branch.path,
         goal=str(study.goal),

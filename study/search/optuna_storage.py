@@ -91,7 +91,7 @@ class Storage:
         same["evaluation"] = {k: v for k, v in evaluation if v is not None and (k, v) != ("exact", True)}
         same["search"] = {key: question["search"][key] for key in ("sampler", "space")}  # but not the number of trials
         digest = hashlib.sha256(json.dumps(same, sort_keys=True).encode()).hexdigest()[:8]
-        names = (study.name, study.optimizer, f"batch size {study.batch_size}", study.branch.path, digest)
+        names = (study.name, study.series, f"batch size {study.batch_size}", study.branch.path, digest)
         found = optuna.create_study(
             study_name=", ".join(filter(None, names)), storage=self._backend, direction="minimize", load_if_exists=True
         )
@@ -115,7 +115,7 @@ class Storage:
         """What a dashboard shows of a finished trial; nothing in memory, where no dashboard looks."""
         if self._backend is None:
             return Shown({}, {})
-        about = {"batch_size": study.batch_size, "optimizer": study.optimizer, "steps": steps_to_goal}
+        about = {"batch_size": study.batch_size, "optimizer": study.series, "steps": steps_to_goal}
         steps, errors = np.asarray(curve.steps).tolist(), np.asarray(curve.errors).tolist()
         known = [(step, error) for step, error in zip(steps, errors, strict=True) if math.isfinite(error)]
         every = -(-len(known) // CURVE_POINTS) or 1
@@ -153,7 +153,7 @@ class Storage:
 
 def _describe(found: optuna.Study, study: Study) -> None:
     """Name the value and the study for a dashboard, once."""
-    about = {"workload": study.name, "optimizer": study.optimizer, "batch_size": study.batch_size}
+    about = {"workload": study.name, "optimizer": study.series, "batch_size": study.batch_size}
     if found.user_attrs.keys() >= about.keys():
         return
     for name, value in about.items():

@@ -47,8 +47,7 @@ class Member:
 
     def add(self, ended: Curve) -> None:
         """Add the curve of a finished trial."""
-        errors = ended.errors[self.study.goal.metric]
-        self._trials[ended.trial.index] = Measured(ended.steps, errors, ended.first_bad_step)
+        self._trials[ended.trial.index] = self.study.measured(ended)
 
     def read(self) -> None:
         """Add the trials that other processes wrote, at most every POLL seconds."""

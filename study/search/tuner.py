@@ -73,6 +73,8 @@ class Tuner:
         with self._storage.speaking():
             self._optuna = self._storage.open(study)
         self._asked: dict[int, optuna.Trial | None] = {}
+        self._grids: dict[int, Sequence[int] | None] = {}
+        """The grid of each trial under way; None: that of the rule."""
         self._distributions = {
             _optuna_name(name, dimension): _distribution(dimension) for name, dimension in study.search.space.items()
         }
@@ -98,7 +100,9 @@ class Tuner:
                     asked.set_user_attr(name, value)
             if hyperparameters is None:
                 hyperparameters = self._from_optuna(asked.params)
-        return self.study.trial(index, hyperparameters)
+        trial = self.study.trial(index, hyperparameters)
+        self._grids[index] = self.study.grid_of(trial)
+        return trial
 
     def next_index(self, shard: Shard) -> int | None:
         """The index of the next trial of a shard to start.
@@ -170,7 +174,7 @@ class Tuner:
         new = {curve.trial.index: curve for curve in curves}
         for index, curve in new.items():
             self._trials[index] = curve.trial
-            self._measured[index] = Measured(curve.steps, curve.errors[self.study.goal.metric], curve.first_bad_step)
+            self._measured[index] = self.study.measured(curve)
             self._crossings[index] = counting.finite_crossing(self._rule, self._measured[index])
         self.outcomes = counting.outcomes(self._rule, {i: self._measured[i] for i in sorted(self._measured)})
         for index in sorted(self.outcomes.keys() - self._told):
@@ -194,7 +198,7 @@ class Tuner:
             least, threshold = counting.least_error(self._measured[trial.index], result.end), self.study.goal.threshold
             least = least if math.isfinite(least) else threshold
             missed = least / threshold if threshold > 0 else 1 + (least - threshold) / (-threshold or 1.0)
-            value = self.study.train_steps * missed
+            value = self.study.of_trial(trial).train_steps * missed
         value = None if value is None else math.log(max(value, 1.0))
         asked = self._asked.pop(trial.index, None)
         shown = self._storage.shown(self.study, self._measured[trial.index], result.result)
@@ -216,7 +220,8 @@ class Tuner:
     def step_limit(self, index: int) -> int:
         """The step beyond which trial `index` need not run, given the trials known now; later ones may lower it."""
         self._take_others()
-        return self._rule.bound(self._fewest(index))
+        grid = self._grids.get(index)
+        return (self._rule if grid is None else self._rule._replace(grid=grid)).bound(self._fewest(index))
 
     def _fewest(self, index: int) -> int | None:
         """The fewest steps to the goal among the known rivals of trial `index`."""

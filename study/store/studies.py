@@ -27,7 +27,7 @@ from study.store.claims import STALE, Held, claimed
 from study.store.curves import COMPACTED, load, write_curves, write_table
 
 FORMAT = 1
-OF_ONE_SIZE = ("batch_size", "train_steps", "arithmetic")
+OF_ONE_SIZE = ("batch_size", "train_steps", "budget_examples", "arithmetic")
 """Keys of a question that may differ between batch sizes of one workload and optimizer."""
 COUNTS = ("extend", "extend_limit", "repeats", "reruns", "added")
 EXTENDABLE = tuple(f"search.{name}" for name in ("trials", "max_launches", "budgets", *COUNTS))
@@ -38,7 +38,7 @@ SETTLED = ("micro_batch", "evaluation_chunk")
 
 def study_folder(results: Path, study: Study) -> Path:
     """The folder of one search of a study inside a results folder."""
-    return results / "studies" / study.name / study.optimizer / str(study.batch_size) / study.branch.path
+    return results / "studies" / study.name / study.series / str(study.batch_size) / study.branch.path
 
 
 def check(results: Path, studies: Sequence[Study]) -> None:
@@ -139,7 +139,7 @@ def continued(results: Path, study: Study) -> Study:
     """The study with the rules of the trials on file for its workload and optimizer, which an older version may have
     begun: the trials that race against each other, whether batch sizes share points and seeds, and how often training
     and test errors are measured, unless the study says it."""
-    curve = results / "studies" / study.name / study.optimizer
+    curve = results / "studies" / study.name / study.series
     for path in sorted(curve.glob("*/study.json")):
         question = read(path)["question"]
         if question["stopping"] != RECORDED:
@@ -153,7 +153,7 @@ def continued(results: Path, study: Study) -> Study:
 def beside(results: Path, study: Study) -> list[Study]:
     """The searches on file for the other batch sizes of a curve, of the same branch and with the same settings."""
     found = []
-    for path in sorted((results / "studies" / study.name / study.optimizer).glob("*/study.json")):
+    for path in sorted((results / "studies" / study.name / study.series).glob("*/study.json")):
         own = path.parent / study.branch.path / "study.json"
         if own.exists():
             question = read(own)["question"]

@@ -86,7 +86,7 @@ def evaluating(left: Sequence[Work]) -> str:
 
 
 def _curve(work: Work) -> tuple[str, str]:
-    return work.study.name, work.study.optimizer
+    return work.study.name, work.study.series
 
 
 def _table(console: Console, left: Sequence[Work], workers: int) -> None:

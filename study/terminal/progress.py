@@ -241,7 +241,7 @@ class JobsProgress:
 
 def study_name(study: Study) -> str:
     """The full name of a study, for lines that name no other."""
-    return f"{study.name}, {study.optimizer}, batch size {study.batch_size:,}"
+    return f"{study.name}, {study.series}, batch size {study.batch_size:,}"
 
 
 class StudiesProgress:

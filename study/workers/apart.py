@@ -1,4 +1,4 @@
-"""Trials whose data differ train one after another: lanes, evaluations and memory share one data set."""
+"""Trials whose data or batch sizes differ train one after another: lanes share one data set and one batch size."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ if TYPE_CHECKING:
 
 
 def by_data(study: Study, proposals: Proposals) -> Iterator[tuple[Study, Proposals]]:
-    """(the study with the data of some trials, the proposals of these trials): all together, or each trial alone if it
-    has data of its own. Each part must be trained before the next one is taken."""
-    if not study.has_fresh_data:
+    """(the study with the data and batch sizes of some trials, the proposals of these trials): all together, or each
+    trial alone if it has its own. Each part must be trained before the next one is taken."""
+    if not study.differs_by_trial:
         yield study, proposals
         return
     while (trial := proposals.ask(wait=True)) is not None:
-        yield study.of_trial(trial.index), Alone(trial, proposals)
+        yield study.of_trial(trial), Alone(trial, proposals)
 
 
 class Alone:

@@ -13,6 +13,7 @@ import signal
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import asdict
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -194,12 +195,13 @@ class Workers:
 
     def _room(self, queue: Queue) -> int:
         """Number of trials of a search that a worker trains at once."""
-        return 1 if queue.study.has_fresh_data else self.cost_of(queue.study).lanes
+        return 1 if queue.study.differs_by_trial else self.cost_of(queue.study).lanes
 
     def compiles(self, study: Study) -> bool:
         """Whether the workers compile the update of a study's lanes, by `engine.compile`."""
         asked = self.placement.compile
-        if self.placement.device == "cpu" or study.has_fresh_data:  # else each of its trials would compile its own
+        # Else each trial, or each batch size, would compile its own.
+        if self.placement.device == "cpu" or study.differs_by_trial or study.batch_schedule:
             return False
         return self.cost_of(study).pays_to_compile(study, self.count) if asked == "auto" else bool(asked)
 
@@ -325,4 +327,5 @@ def curve(study: Study) -> str:
     optimizer = study.optimizer, dict(study.optimizer_arguments), study.no_decay
     how = (optimizer, study.arithmetic, study.precision, study.averages)
     evaluated = (study.evaluation.examples, study.evaluation_chunk)
-    return json.dumps([study.workload, how, evaluated], sort_keys=True)
+    grows = asdict(study.batch_schedule) if study.batch_schedule else None
+    return json.dumps([study.workload, how, evaluated, grows], sort_keys=True)

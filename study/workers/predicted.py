@@ -54,7 +54,7 @@ def _next(group: Mapping[int, Study], known: Mapping[int, Found]) -> list[Study]
     """The studies to measure next: the two smallest, then those that measuring is quick for."""
     some = next(iter(group.values()))
     few = sum(size <= HELPERS[-1] for size in group) < 2 and max(group) > HELPERS[-1]
-    helpers = {size: replace(some, batch_size=size, micro_batch=None) for size in HELPERS if few}
+    helpers = {size: replace(some.constant, batch_size=size, micro_batch=None) for size in HELPERS if few}
     todo = [study for size, study in sorted((helpers | dict(group)).items()) if size not in known]
     measured = _measured(known)
     if len(measured) < 2:

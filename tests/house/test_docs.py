@@ -235,7 +235,7 @@ def test_the_file_format_names_every_key_of_a_question():
     page = (ROOT / "docs/reference/format.md").read_text()
     table = page.partition("The keys of `question`")[2].partition("\nAsking")[0]
     keys = {key for row in re.findall(r"^\| (`.*?) \|", table, re.MULTILINE) for key in re.findall(r"`(\w+)`", row)}
-    assert keys == {*question, "no_decay", "tokens_per_example"}
+    assert keys == {*question, "no_decay", "tokens_per_example", "batch_schedule", "budget_examples"}
 
 
 def test_own_text_becomes_windows(tmp_path, monkeypatch):

@@ -10,6 +10,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from analysis.counting import Goal
+from analysis.question.batch_schedules import BatchSchedule
 from study.records import Curve, Study
 from study.search.stages import trained_again
 from study.settings import Budget, Evaluation, Search, Seeds
@@ -83,10 +84,11 @@ def test_every_field_is_part_of_the_question(make_study):
         "space": {"learning_rate": 0.1, "momentum": 0.9},
         "no_decay": ["bias"],
         "tokens_per_example": 64,
+        "batch_schedule": BatchSchedule("listed", switches=(9,), sizes=(16,)),
     }
     plain = make_study().question()
     fields = {field.name for field in dataclasses.fields(Study)}
-    assert {*plain, "no_decay", "tokens_per_example"} == fields | {"train_steps"}
+    assert {*plain, "no_decay", "tokens_per_example", "batch_schedule"} == fields | {"train_steps"}
     for field, value in changes.items():
         assert make_study(**{field: value}).question() != plain, field
 

@@ -46,6 +46,7 @@ def can(model: nn.Module, study: Study) -> bool:
     Clipping needs the norm of the gradient, which is never written out.
     """
     linear = study.algorithm.linear and not study.averages and "clip_norm" not in study.search.space
+    linear = linear and not study.batch_schedule  # blocks have one size
     linear = linear and study.precision != "bf16"  # sums of products by parts would be rounded in other places
     return linear and study.batch_size <= BLOCK and is_linear_chain(model) and first_linear(model) is not None
 

@@ -52,7 +52,20 @@ def test_it_prints_one_object(name, says, tmp_path):
 def test_the_page_names_every_member_and_verb():
     page = (ROOT / "docs/reference/json.md").read_text()
     rows = re.findall(r"^\| `(\w+)`", page, re.MULTILINE)
-    verbs = {"status", "plan", "report", "compare", "noise", "branch", "advise", "certify", "sizes", "list", "data"}
+    verbs = {
+        "status",
+        "plan",
+        "report",
+        "compare",
+        "noise",
+        "branch",
+        "advise",
+        "certify",
+        "verify",
+        "sizes",
+        "list",
+        "data",
+    }
     assert {*rows} == MEMBERS | verbs
 
 

@@ -16,11 +16,13 @@ from helpers.blobs import CPU, Blobs
 from helpers.desks import Desk, assert_same_bits, fixed_trial
 from torch.utils.data import IterableDataset, TensorDataset
 
+from analysis.question.batch_schedules import BatchSchedule
 from study.checks import data as data_check
 from study.data import digest, single_pass, streaming
 from study.data.examples import Examples, splits_of
 from study.data.order import Batches
 from study.data.single_pass import SinglePass
+from study.engine import serial
 from study.errors import Failed, UsageError
 from study.settings import Budget, Evaluation
 from workloads.base import Splits
@@ -137,6 +139,30 @@ def test_killed_and_resumed_equals_uninterrupted(question, kind, loaders):
     for _, kept in desk.taken[1::4]:
         resumed = Desk([fixed_trial(study)], kept={0: kept})
         assert_same_bits(trained(study, workload, source(workload, loaders), resumed), whole)
+
+
+@pytest.mark.parametrize("kind", ["tensors", "Plain", "WithState", "WithWrongState"])
+def test_a_growing_batch_goes_on_in_the_stream(question, kind):
+    schedule = BatchSchedule("listed", switches=(24,), sizes=(12,))
+    study, workload = question(batch_schedule=schedule, micro_batch=5), Once(kind=kind)
+    assert study.phases.examples(study.train_steps) == STEPS * BATCH
+    seen, real = [], serial.Run.losses
+
+    def losses(run, part):
+        inputs, _ = run.read(run.step, part)
+        seen.append(inputs.clone())
+        return real(run, part)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(serial.Run, "losses", losses)
+        whole = trained(study, workload, source(workload))
+    if kind != "tensors":  # a stream has an order of its own
+        assert torch.equal(torch.cat(seen), Blobs().splits(CPU).train[0][: STEPS * BATCH])
+    desk = Desk([fixed_trial(study)], minutes=0)
+    assert_same_bits(trained(study, workload, source(workload), desk), whole)
+    for _, kept in desk.taken:
+        resumed = Desk([fixed_trial(study)], kept={0: kept})
+        assert_same_bits(trained(study, workload, source(workload), resumed), whole)
 
 
 @pytest.mark.parametrize(("kind", "read"), [("Plain", STEPS), ("WithState", STEPS - 7), ("WithWrongState", STEPS)])

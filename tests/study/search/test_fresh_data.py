@@ -33,6 +33,11 @@ POINT = {"learning_rate": 0.1, "momentum": 0.9}
 SAMPLED = {"fresh_data": "validation", "evaluation": Evaluation(examples=20)}
 
 
+def own_of(study, index):
+    """The study with the data of this trial."""
+    return study.of_trial(study.trial(index, POINT))
+
+
 @pytest.fixture
 def again(make_study):
     """The reruns of a tuned configuration, and the search that asks for them."""
@@ -48,27 +53,27 @@ def again(make_study):
 def test_a_seed_of_one_number_has_one_split_at_every_batch_size_and_for_every_optimizer(again):
     search, rerun = again()
     _, other = again(batch_size=32, optimizer="sgd", space={"learning_rate": 0.1})
-    assert [rerun.of_trial(k).workload["split_seed"] for k in range(3)] == [8, 9, 10]
-    assert [other.of_trial(k).workload for k in range(3)] == [rerun.of_trial(k).workload for k in range(3)]
-    assert search.of_trial(3) is search  # the search itself has one split
+    assert [own_of(rerun, k).workload["split_seed"] for k in range(3)] == [8, 9, 10]
+    assert [own_of(other, k).workload for k in range(3)] == [own_of(rerun, k).workload for k in range(3)]
+    assert own_of(search, 3) is search  # the search itself has one split
 
 
 def test_the_data_alone_differ(again):
     _, rerun = again()
     _, usual = again(fresh_data=None)
     assert rerun.trial(1, POINT) == usual.trial(1, POINT)
-    assert replace(rerun.of_trial(1), workload=WORKLOAD) == rerun
-    assert usual.of_trial(1) is usual
+    assert replace(own_of(rerun, 1), workload=WORKLOAD) == rerun
+    assert own_of(usual, 1) is usual
 
 
 def test_a_seed_of_one_number_is_evaluated_on_one_part(again):
     _, rerun = again(**SAMPLED)
-    parts = [evaluated_examples(60, 20, rerun.of_trial(k).evaluation.part) for k in range(3)]
+    parts = [evaluated_examples(60, 20, own_of(rerun, k).evaluation.part) for k in range(3)]
     assert len({tuple(part) for part in [evaluated_examples(60, 20), *parts]}) == 4
     assert all(part == sorted({*part}) and len(part) == 20 for part in parts)
-    assert rerun.of_trial(1).workload == WORKLOAD
+    assert own_of(rerun, 1).workload == WORKLOAD
     data = SimpleNamespace(counts={"val": 60})
-    logs = [Log(rerun.of_trial(k), Blobs(), data, rerun.trial(k, POINT)) for k in range(3)]
+    logs = [Log(own_of(rerun, k), Blobs(), data, rerun.trial(k, POINT)) for k in range(3)]
     assert [log.examples("val") for log in logs] == parts
 
 
@@ -79,7 +84,7 @@ def test_it_is_recorded_and_studies_without_it_keep_their_question(again):
     for study in again(fresh_data=None):
         assert "fresh_data" not in study.question()["search"]
         assert "part" not in study.question()["evaluation"]
-    own = again(**SAMPLED)[1].of_trial(2)
+    own = own_of(again(**SAMPLED)[1], 2)
     assert Study.from_question(own.question()) == own
 
 
@@ -196,7 +201,7 @@ def test_digits_with_another_split_for_each_seed(tmp_path, says, engine):
         assert [curve.trial.index for curve in curves] == [0, 1, 2, 3]
         study = Study.from_question(store.read(path)["question"])
         for curve in (*old, *curves):
-            own = study.of_trial(curve.trial.index)
+            own = study.of_trial(curve.trial)
             assert own.workload["split_seed"] == 1 + curve.trial.index
             workload = built(own.workload)
             data = streaming.source(splits_of(workload), "cpu", None, 0, workload)

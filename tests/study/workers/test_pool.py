@@ -116,4 +116,4 @@ def test_updates_of_trials_with_data_of_their_own_are_not_compiled(make_study):
     """Each would have one of its own."""
     workers = object.__new__(pool.Workers)
     workers.placement = Placement(device="cuda", compile=True)
-    assert not workers.compiles(SimpleNamespace(has_fresh_data=True))
+    assert not workers.compiles(SimpleNamespace(differs_by_trial=True))

@@ -22,26 +22,19 @@ def filtered(
     signs,  # as the results, which are 0 where these are not above 0, with `masked`
     summands,  # as the results, to which these are added, with `added`
     results,  # [l, N, all_rows, all_columns, O]; every `apart`-th row and column is computed, from the `first`
-    from_lane,  # numbers of the images from lane to lane
-    from_bias,  # and of the biases
+    from_lane, from_bias,  # numbers from lane to lane: of the images, and of the biases
     pixels,  # of the computed results of one lane
     height: tl.constexpr, width: tl.constexpr,
     rows: tl.constexpr, columns: tl.constexpr,  # that are computed
     all_rows: tl.constexpr, all_columns: tl.constexpr,
-    first_row: tl.constexpr, first_column: tl.constexpr,
-    apart_rows: tl.constexpr, apart_columns: tl.constexpr,
+    first_row: tl.constexpr, first_column: tl.constexpr, apart_rows: tl.constexpr, apart_columns: tl.constexpr,
     C: tl.constexpr, O: tl.constexpr,  # noqa: E741
-    kernel_height: tl.constexpr, kernel_width: tl.constexpr,
-    pad_height: tl.constexpr, pad_width: tl.constexpr,
+    kernel_height: tl.constexpr, kernel_width: tl.constexpr, pad_height: tl.constexpr, pad_width: tl.constexpr,
     step_height: tl.constexpr, step_width: tl.constexpr,  # in the images, from one computed row to the next
     biased: tl.constexpr, rectified: tl.constexpr, masked: tl.constexpr, added: tl.constexpr,
-    precision: tl.constexpr,
-    PIXELS: tl.constexpr, NUMBERS: tl.constexpr, FILTERS: tl.constexpr,
+    precision: tl.constexpr, PIXELS: tl.constexpr, NUMBERS: tl.constexpr, FILTERS: tl.constexpr,
 ):
-    """A convolution of the images or, with `rectified`, of their ReLU; pixels outside of the images are 0.
-
-    Comparisons are those of torch, so that NaN stays NaN.
-    """
+    """A convolution of the images or, with `rectified`, of their ReLU; pixels outside of the images are 0."""
     lane = tl.program_id(1).to(tl.int64)
     K: tl.constexpr = kernel_height * kernel_width * C
     p = tl.program_id(0) * PIXELS + tl.arange(0, PIXELS)
@@ -57,8 +50,7 @@ def filtered(
         there = inside[:, None] & (k < K)[None, :] & (y >= 0) & (y < height) & (x >= 0) & (x < width)
         place = ((image[:, None] * height + y) * width + x) * C + (k % C)[None, :]
         patch = tl.load(images + place, mask=there, other=0.0)
-        if rectified:
-            patch = tl.where(patch < 0, 0.0, patch)
+        patch = _relu(patch, rectified)
         part = tl.load(filters + k[:, None] * O + o[None, :], mask=(k < K)[:, None] & (o < O)[None, :], other=0.0)
         total = tl.dot(patch, part, total, input_precision=precision)
     if biased:
@@ -67,11 +59,25 @@ def filtered(
     there = inside[:, None] & (o < O)[None, :]
     place = ((image * all_rows + row) * all_columns + column)[:, None] * O + o[None, :]
     place += lane * (pixels // (rows * columns)) * (all_rows * all_columns * O)
+    _store(results + place, total, signs + place, summands + place, there, masked, added)
+
+
+@triton.jit
+def _relu(numbers, rectified: tl.constexpr):
+    """The numbers or, with `rectified`, their ReLU. As torch does, so that NaN stays NaN."""
+    if rectified:
+        numbers = tl.where(numbers < 0, 0.0, numbers)
+    return numbers
+
+
+@triton.jit
+def _store(results, total, signs, summands, there, masked: tl.constexpr, added: tl.constexpr):
+    """Write a block of results, masked by signs and with summands, each if asked."""
     if masked:
-        total = tl.where(tl.load(signs + place, mask=there, other=0.0) <= 0, 0.0, total)
+        total = tl.where(tl.load(signs, mask=there, other=0.0) <= 0, 0.0, total)
     if added:
-        total += tl.load(summands + place, mask=there, other=0.0).to(tl.float32)
-    tl.store(results + place, total, mask=there)
+        total += tl.load(summands, mask=there, other=0.0).to(tl.float32)
+    tl.store(results, total, mask=there)
 
 
 @triton.jit
@@ -110,8 +116,7 @@ def differentiated(
         there = inside[:, None] & (k < K)[None, :] & (y >= 0) & (y < height) & (x >= 0) & (x < width)
         place = (((p // (rows * columns))[:, None] * height + y) * width + x) * C + (k % C)[None, :]
         patch = tl.load(images + place, mask=there, other=0.0)
-        if rectified:
-            patch = tl.where(patch < 0, 0.0, patch)
+        patch = _relu(patch, rectified)
         if biased:  # a bias is the filter of an image of ones
             patch = tl.where((k == K)[None, :] & inside[:, None], 1.0, patch)
         slope = tl.load(slopes + p[:, None] * O + o[None, :], mask=inside[:, None] & (o < O)[None, :], other=0.0)

@@ -47,7 +47,9 @@ class Schedule:
         "warmup_initial_factor": Legal("[0, 1]"),
     }
 
-    def factor(self, train_steps: int, batch_size: int, hyperparameters: Mapping[str, float]) -> Callable[[int], float]:
+    def factor(
+        self, train_steps: int, batch_size: int, hyperparameters: Mapping[str, float]
+    ) -> Callable[[float], float]:
         """The function from an update's number t, from 0, to the multiplier of its learning rate, warmup included.
 
         a + (1 - a) min(1, (t + 1) / W) while t < W; from then on multiplier(t - W) with a budget of train_steps - W.
@@ -61,7 +63,7 @@ class Schedule:
         warmup = hyperparameters.get("warmup_steps", 0) + hyperparameters.get("warmup_examples", 0) / batch_size
         initial = hyperparameters.get("warmup_initial_factor", 0)
 
-        def factor(step: int) -> float:
+        def factor(step: float) -> float:
             if step >= warmup:
                 return self.multiplier(step - warmup, train_steps - warmup, **own)
             return initial + (1 - initial) * min(1, (step + 1) / warmup)
@@ -69,7 +71,9 @@ class Schedule:
         return factor
 
 
-def learning_rate(schedule: str, train_steps: int, batch_size: int, hyperparameters: Values) -> Callable[[int], float]:
+def learning_rate(
+    schedule: str, train_steps: int, batch_size: int, hyperparameters: Values
+) -> Callable[[float], float]:
     """The function from an update's number, from 0, to its learning rate: the tuned one times the schedule's factor.
 
     Steps beyond the budget, which only timing takes, repeat the last learning rate.

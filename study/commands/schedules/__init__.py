@@ -1,0 +1,167 @@
+"""`study schedule` and `study verify`: batch-size schedules for other trainers, and against constant batch sizes."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+
+from study.command_line import as_json
+from study.command_line.settings import mix_argument
+from study.config.paths import path
+
+if TYPE_CHECKING:
+    from study.exchange.batch_schedules import Written
+
+FORMATS = ("csv", "megatron", "olmo", "torchtitan")
+
+
+def schedule_arguments(verb: argparse.ArgumentParser) -> None:
+    verb.add_argument("results", type=path, help="of a sweep with batch_schedule=..., or of `study branch`")
+    verb.add_argument("--format", choices=FORMATS, default="csv", help="default: csv")
+    verb.add_argument("--output", type=path, metavar="FOLDER", help="write files there; default: print them")
+    _curve_arguments(verb)
+    verb.add_argument("--batch-size", type=int, metavar="B", help="the first one; default: the only one")
+    verb.add_argument("--examples", type=int, metavar="E", help="the budget, for results of `study branch`")
+    verb.add_argument("--tokens", type=int, metavar="N", help="tokens in an example, if the workload does not say it")
+
+
+def verify_arguments(verb: argparse.ArgumentParser) -> None:
+    verb.add_argument("results", type=path, help="of a finished sweep with batch_schedule=...")
+    verb.add_argument("--seeds", type=int, default=8, metavar="N", help="trainings of each arm; default: 8")
+    verb.add_argument(
+        "--large", type=int, metavar="B", help="the large constant batch size; default: the last one of the schedule"
+    )
+    verb.add_argument(
+        "--rule",
+        metavar="NAME",
+        help="moves the learning rate to the large batch size if that has no search of its own: constant, square_root "
+        "(default with beta2) or linear (default without)",
+    )
+    _curve_arguments(verb)
+    verb.add_argument("--config-dir", type=path, help="folder of your own workload, as for its sweep")
+    verb.add_argument("--device", default="auto", help="cpu, cuda, cuda:1; default: a GPU if there is one")
+    mix_argument(verb)
+    verb.add_argument("--workers", type=int, metavar="N", help="processes; default: one per core or GPU")
+    verb.add_argument("--json", action="store_true", help="one object, see docs/reference/json.md")
+
+
+def _curve_arguments(verb: argparse.ArgumentParser) -> None:
+    verb.add_argument("--workload", metavar="NAME", help="only this one")
+    verb.add_argument("--optimizer", metavar="NAME", help="only this curve, such as momentum+doubling")
+
+
+def schedule(options: argparse.Namespace, console: Console) -> None:
+    """`study schedule`: write the schedule of a curve for other trainers."""
+    from study.exchange.batch_schedules import FORMATS as WRITERS
+
+    files = WRITERS[options.format](_written(options))
+    if options.output is None:
+        for name, text in files.items():
+            print(f"# {name}\n{text}" if len(files) > 1 else text, end="\n" if len(files) > 1 else "")
+        return
+    options.output.mkdir(parents=True, exist_ok=True)
+    for name, text in files.items():
+        (options.output / name).write_text(text)
+        console.print(f"{options.output / name}", markup=False, soft_wrap=True)
+
+
+def _written(options: argparse.Namespace) -> Written:
+    """The schedule that the options choose. Raises Refused."""
+    from analysis.question.measured import TABLE
+
+    if (options.results / TABLE).exists():
+        return _measured(options)
+    return _swept(options)
+
+
+def _measured(options: argparse.Namespace) -> Written:
+    """The schedule of critical batch sizes that `study branch` measured."""
+    import pandas as pd
+
+    from analysis.question import measured
+    from analysis.question.batch_schedules import BatchSchedule
+    from analysis.question.phases import LISTED
+    from study.errors import UsageError
+    from study.exchange.batch_schedules import Written
+
+    table = pd.read_csv(options.results / measured.TABLE)
+    curves = list(dict.fromkeys(zip(table["workload"], table["optimizer"], strict=True)))
+    workload, optimizer = _only(options, curves)
+    found = measured.read(options.results, workload, optimizer)
+    if options.examples is None:
+        raise UsageError("critical batch sizes have no end of their own; give the budget with --examples.")
+    first = options.batch_size or found.sizes[0]
+    declared = BatchSchedule(LISTED, switches=found.switches, sizes=found.sizes)
+    given: tuple[int, int, int, dict[str, float]] = first, options.examples, max(first, *found.sizes), {}
+    name = f"{workload} with {optimizer}, by its critical batch sizes"
+    return Written(name, declared.points(*given), declared.phases(*given), declared, options.tokens)
+
+
+def _swept(options: argparse.Namespace) -> Written:
+    """The schedule of the tuned trial of a sweep."""
+    from analysis.load import load
+    from analysis.question.batch_schedules import tuned
+    from analysis.tables import answers, steps_to_result
+    from study.errors import UsageError
+    from study.exchange.batch_schedules import Written
+
+    studies = [study for study in answers.answers(load(options.results)) if study.batch_schedule and study.begun]
+    key = _only(options, list(dict.fromkeys(study.curve for study in studies)))
+    mine = [study for study in studies if study.curve == key and options.batch_size in (None, study.batch_size)]
+    if len(mine) != 1:
+        sizes = ", ".join(f"{study.batch_size}" for study in studies if study.curve == key)
+        raise UsageError(f"choose one first batch size with --batch-size among {sizes}.")
+    study, trial = mine[0], steps_to_result.row(mine[0])["tuned_trial"]
+    if trial is None and tuned(study.question):
+        raise UsageError(f"{' with '.join(key)} reached no goal, so no schedule is tuned; finish the sweep.")
+    index = int(study.trials.index[0] if trial is None else trial)
+    question, values = study.question, dict(study.trials.loc[index, study.hyperparameters])
+    given = study.batch_size, question["budget_examples"], question["workload"]["train_examples"], values
+    points, tokens = study.batch_schedule.points(*given), options.tokens or study.tokens_per_example
+    name = f"{' with '.join(key)}, trial {index}"
+    return Written(name, points, study.phases(index), study.batch_schedule, tokens)
+
+
+def _only(options: argparse.Namespace, curves: Sequence[tuple[str, str]]) -> tuple[str, str]:
+    """The only curve that the options allow. Raises UsageError if there is none, or several."""
+    from study.errors import UsageError
+
+    asked = (options.workload, options.optimizer)
+    found = [curve for curve in curves if all(one in (None, got) for one, got in zip(asked, curve, strict=True))]
+    if len(found) == 1:
+        return found[0]
+    there = ", ".join(" with ".join(curve) for curve in curves) or "none"
+    cure = "choose one with --workload and --optimizer" if found else "sweep with batch_schedule=step, ramp or doubling"
+    raise UsageError(f"{options.results} must have one curve to write, but got {there}; {cure}.")
+
+
+def verify(options: argparse.Namespace, console: Console) -> None:
+    """`study verify`: train the missing seeds of each arm, then write the report with table and figure."""
+    from analysis.batch_schedules.verified import overview, sentences
+    from analysis.load import STUDY
+    from analysis.report.build import build
+    from study import transfer
+    from study.devices.placement import Placement
+    from study.terminal import show
+    from study.verification.arms import VerifyRequest, arms
+
+    request = VerifyRequest(options.seeds, options.rule, options.large, options.workload, options.optimizer)
+    placement = Placement(device=options.device, workers=options.workers)
+    told = Console(stderr=True, highlight=False) if options.json else console
+    found, left_out = arms(options.results, request, placement, options.config_dir, options.mix)
+    transfer.train(found, options.config_dir, options.command, told, "fewer --seeds")
+    data = build([options.results], options.results)
+    rows, page = data.tables["verified"], options.results / "report.html"
+    if options.json:
+        print(as_json.text("verify", rows, sentences(rows), left_out, files={"report": page}))
+        return
+    curves = {_title(key): overview(part) for key, part in rows.groupby(STUDY, sort=False)}
+    show.along_runs(console, curves, "a schedule against constant batch sizes", sentences(rows), left_out)
+    show.link(console, page)
+
+
+def _title(key: Sequence[object]) -> str:
+    return f"{key[0]}, {key[1]}, first batch size {key[2]:,}"
