@@ -37,6 +37,8 @@ The modules, in the order of the data:
     sizes                   critical batch sizes as power laws of the size of the model or the data
     intervals               confidence intervals of S(B): the median best of n trials
     surrogate               a Gaussian process of all batch sizes proposes the points of `search=refine`
+    claims                  the claims of the paper, judged by tables; what would settle them
+    gallery                 published studies side by side: pages, leaderboard, performance profiles
     advice                  the batch size, devices and accumulation steps to train with
     figures                 tables -> axes: `figures.FIGURES` names every drawing
     report                  tables, figures, findings and warnings -> one page

@@ -7,6 +7,7 @@ import numpy as np
 import pandas as pd
 
 from analysis.estimates import convex, tuned
+from analysis.intervals import quotient
 from analysis.load import CURVE
 from analysis.tables import fits
 from analysis.tables.scaling import Limit, critical_batch_sizes
@@ -120,6 +121,25 @@ def fitted(steps: pd.DataFrame) -> pd.DataFrame:
     order = {key: number for number, key in enumerate(steps.groupby(CURVE, sort=False).groups)}
     keys = pd.Series([order[key] for key in found[CURVE].itertuples(index=False, name=None)], found.index, dtype=int)
     return found.iloc[np.argsort(keys.to_numpy(), kind="stable")].reset_index(drop=True)
+
+
+def ratio(one: pd.Series, other: pd.Series) -> tuple[float, float, float]:
+    """(one limit over another, with the ends of its 95 % interval), the errors taken as independent.
+
+    An end is 0 or infinite where an interval is open, or where a limit is a bound on that side; NaN without intervals.
+
+    Arguments:
+        one, other: rows of `table`.
+
+    >>> found = pd.read_csv(f"{published}/tables/scaling.csv").query("definition == 'critical_batch_size_mccandlish'")
+    >>> [round(number, 2) for number in ratio(*found.iloc[[0, 1]].to_dict("records"))]
+    [1.69, 1.2, 2.38]
+    """
+    value, low, high = quotient(*((row["estimate"], row["estimate_low"], row["estimate_high"]) for row in (one, other)))
+    bounds = (one["estimate_bound"], other["estimate_bound"])
+    low = 0.0 if bounds[0] == "<" or bounds[1] == ">" else low
+    high = np.inf if bounds[0] == ">" or bounds[1] == "<" else high
+    return value, low, high
 
 
 def _widened(limit: Limit, factor: float) -> Limit:

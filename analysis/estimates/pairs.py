@@ -85,7 +85,7 @@ def table(
     fixed = FIXED[by]
     rows: list[tuple[Any, ...]] = []
     for key, several in searches.groupby([fixed, *GOAL], sort=False):
-        curves = {name: _measured(dict(zip([fixed, *GOAL, by], (*key, name), strict=True)), steps, limits, runs)
+        curves = {name: measured(dict(zip([fixed, *GOAL, by], (*key, name), strict=True)), steps, limits, runs)
                   for name in {*several[by], *several["against"]}}  # fmt: skip
         pairs = several.groupby([by, "against"], sort=False)
         for (a, b), pair in pairs:
@@ -98,7 +98,19 @@ def table(
     return made.assign(rank=ranks).sort_values(order, ignore_index=True).drop(columns="rank")
 
 
-def _measured(names: Mapping[str, object], steps: pd.DataFrame, limits: pd.DataFrame, runs: pd.DataFrame) -> Measured:
+def measured(names: Mapping[str, object], steps: pd.DataFrame, limits: pd.DataFrame, runs: pd.DataFrame) -> Measured:
+    """One curve as the statements take it.
+
+    Arguments:
+        names: column -> value, which choose the rows of the curve.
+        steps, limits, runs: as for `table`.
+
+    >>> names = ("steps_to_result", "scaling", "rerun_steps")
+    >>> tables = [pd.read_csv(f"{published}/tables/{name}.csv") for name in names]
+    >>> found = measured({"optimizer": "sgd"}, *tables)
+    >>> sorted(found.seeds)[:3], found.free, round(found.critical)
+    ([1, 2, 4], 7, 37)
+    """
     curve, mine, again = (
         frame[(frame[list(names)] == list(names.values())).all(axis=1)] for frame in (steps, limits, runs)
     )

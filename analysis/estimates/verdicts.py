@@ -5,8 +5,8 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import pandas as pd
 
+from analysis.estimates.limits import ratio
 from analysis.estimates.pairs import ALL, BEYOND, CONFIGURATIONS, ONE, SEARCHES, UP_TO
-from analysis.intervals import quotient
 from analysis.labels import goal_text, listed, number
 from analysis.load import GOAL
 from analysis.question.stages import FRESH_SEEDS
@@ -154,11 +154,8 @@ def _critical(names: Sequence[str], limits: pd.DataFrame, by: str) -> Iterator[s
 
 def _ratio(one: pd.Series, other: pd.Series) -> str:
     more, less = sorted((one, other), key=lambda row: -row["estimate"])
-    with np.errstate(divide="ignore"):  # an interval may begin at 0
-        ends = np.log([[row["estimate_low"], row["estimate"], row["estimate_high"]] for row in (more, less)])
-    if (more["estimate_bound"], less["estimate_bound"]) != ("=", "=") or not np.isfinite(ends).all():
+    value, low, high = ratio(more, less)
+    if (more["estimate_bound"], less["estimate_bound"]) != ("=", "=") or not 0 < low <= high < np.inf:
         return ""
-    one, other = ((row["estimate"], row["estimate_low"], row["estimate_high"]) for row in (more, less))
-    ratio, low, high = quotient(one, other)
     verdict = "" if low > 1 else ": tied"
-    return f", a ratio of {ratio:.3g} (95%: {low:.3g} to {high:.3g}){verdict}"
+    return f", a ratio of {value:.3g} (95%: {low:.3g} to {high:.3g}){verdict}"

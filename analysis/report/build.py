@@ -14,6 +14,8 @@ from analysis.batch_schedules import table as batch_schedules
 from analysis.batch_schedules import verified
 from analysis.branched import table as branched
 from analysis.certificates import table as certificates
+from analysis.claims import registry
+from analysis.claims.evidence import Evidence, about
 from analysis.counting import RACE, Branch, Goal
 from analysis.estimates import at_budget, by_goal, landscape, limits, pairs, split, tuned
 from analysis.labels import goal_text, listed
@@ -103,6 +105,7 @@ def build(results: Sequence[Path | str], output: Path | str, asked: Asked = Aske
     data = read(results, asked)
     try:
         write_tables(output, {name: table for name, table in data.tables.items() if name not in ONLY_DRAWN})
+        citation.record(output, _own_hash(results, output, asked, data))
         main = other_goals.main_folder(output, asked.goals)
         links = other_goals.links(output) if main is None else [other_goals.BACK]
         data = replace(data, links=links, files=_files(asked, again, output if main is None else None, results))
@@ -119,6 +122,13 @@ def build(results: Sequence[Path | str], output: Path | str, asked: Asked = Aske
             f" or change its permissions, then rebuild the report: {again}"
         ) from error
     return data
+
+
+def _own_hash(results: Sequence[Path | str], output: Path, asked: Asked, data: ReportData) -> str | None:
+    """The hash of the measurements, if the tables are those of one folder by itself as every report makes them."""
+    usual = replace(asked, files=figures.USUAL, static=False, refresh=None) == Asked()
+    own = [Path(result).resolve() for result in results] == [output.resolve()]
+    return data.citation.hashes[0][1] if usual and own and data.citation else None
 
 
 def _files(asked: Asked, again: str, output: Path | None, results: Sequence[Path | str]) -> Files:
@@ -180,6 +190,7 @@ def read(results: Sequence[Path | str], asked: Asked = Asked()) -> ReportData:
     fixed, points = of_s(begun), _of_s(derived)
     judged = points["steps_to_result"], points["scaling"], points["compare"]
     answered, title = answer.answers(of_s(studies), points), _title(derived["steps_to_result"])
+    derived |= _claims(points, fixed)
     return ReportData(
         title=title,
         sentences=_sentences(fixed, points, asked),
@@ -310,6 +321,12 @@ def of_s(studies: Sequence[StudyData]) -> list[StudyData]:
 def _of_s(tables: Mapping[str, pd.DataFrame]) -> dict[str, pd.DataFrame]:
     """The tables without the curves whose batch size grows."""
     return {**tables, "steps_to_result": steps_to_result.points(tables["steps_to_result"])}
+
+
+def _claims(found: Mapping[str, pd.DataFrame], studies: Sequence[StudyData]) -> dict[str, pd.DataFrame]:
+    """The verdicts on the claims that these tables test; without any, no table."""
+    claims = registry.table(registry.judge(Evidence(found, about(studies))))
+    return {} if claims.empty else {"claims": claims}
 
 
 def _of_searches(

@@ -83,6 +83,7 @@ SOURCES = {
     "Best learning rate of one step": "one_step",
     "Critical batch size across sizes": "size_laws",
     "Cost": "cost",
+    "Claims": "claims",
 }
 """Title of a table of the page -> the name of the table that it shows, which is a CSV file in full."""
 
@@ -186,6 +187,8 @@ def _searched(tables: Mapping[str, pd.DataFrame]) -> Iterator[tuple[str, pd.Data
         if (rows := tables.get(SOURCES[title], NONE)).size:
             yield title, overview(rows)
     yield from (("Cost", part) for part in _parts(tables["cost"]))
+    if "claims" in tables:
+        yield "Claims", tables["claims"]
 
 
 def _counts(steps: pd.DataFrame) -> list[str]:

@@ -14,6 +14,7 @@ import pandas as pd
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
+from analysis.estimates.tuned import COLUMNS as ESTIMATES
 from analysis.figures import FIGURES, Chart, canvas, formats
 from analysis.figures.atomic import write_atomically
 from analysis.report.answer import Answer
@@ -33,6 +34,11 @@ VARIABLES |= {colour: f"curve-{number}" for number, colour in enumerate(canvas.C
 VARIABLES |= {colour: f"ramp-{number}" for number, colour in enumerate(canvas.RAMP)}
 MOST_FIGURES, MOST_BYTES = 60, 12_000_000
 """The most figures, and bytes of figures, on a page: keeps it below 15 MB. Further figures are linked."""
+DERIVED = ["scaling", "fits", "critical_by_goal", "compare", "compare_workloads", "split", "tunability", "relative"]
+DERIVED += ["rules", "noise_scale"]
+STEPS, DERIVED_STEPS = "steps_to_result", ESTIMATES
+"""The tables whose numbers come from fits and models, and the columns of another one."""
+DIGITS = 8
 FIRST = "steps_to_result"
 """The kind of figure 1, which stands beside the answer."""
 
@@ -102,7 +108,10 @@ def write_report(folder: Path, data: ReportData, drawn: Drawn = (), tables: Sequ
 
 
 def write_tables(folder: Path, tables: Mapping[str, pd.DataFrame]) -> list[Path]:
-    """Write each table as `folder/tables/NAME.csv`: full precision, rows sorted by the columns in KEYS.
+    """Write each table as `folder/tables/NAME.csv`, rows sorted by the columns in KEYS.
+
+    Measured numbers have full precision. Those of fits and models have DIGITS digits: the last bits differ between
+    kinds of processors.
 
     >>> from tempfile import TemporaryDirectory
     >>> with TemporaryDirectory() as folder:
@@ -114,9 +123,16 @@ def write_tables(folder: Path, tables: Mapping[str, pd.DataFrame]) -> list[Path]
     written = []
     for name, table in tables.items():
         rows = table.sort_values([key for key in KEYS if key in table]) if len(table) else table
+        rows = _rounded(name, rows)
         text = rows.to_csv(index=False, lineterminator="\n")
         written.append(write_atomically(folder / "tables" / f"{name}.csv", text.encode()))
     return written
+
+
+def _rounded(name: str, table: pd.DataFrame) -> pd.DataFrame:
+    columns = table.columns if name in DERIVED else table.columns.intersection(DERIVED_STEPS) if name == STEPS else ()
+    floats = [column for column in columns if table[column].dtype == "float64"]
+    return table.assign(**{column: [float(f"{value:.{DIGITS}g}") for value in table[column]] for column in floats})
 
 
 def write_latex(folder: Path, tables: Sequence[Table]) -> list[Path]:

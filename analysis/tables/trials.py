@@ -4,7 +4,8 @@ All tables hold the counted trials only: the first N feasible ones in index orde
 them.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -145,21 +146,78 @@ def maps(table: pd.DataFrame) -> pd.DataFrame:
     return pd.concat(found, ignore_index=True)[columns] if found else pd.DataFrame(columns=columns)
 
 
+def reaching(table: pd.DataFrame) -> pd.DataFrame:
+    """How many trials reach the goal if all batch sizes have one budget, of examples or of steps.
+
+    The budget is the largest one that every batch size was trained for, whichever trials reach the goal within it.
+    Needs full budgets, as `maps` does.
+
+    Arguments:
+        table: from `trials`.
+
+    Returns:
+        A row for each (workload, optimizer, goal, unit: `examples` or `steps`, batch_size): budget (in that unit),
+        trials (their number) and reached (how many of them reach the goal within the budget before they diverge).
+
+    >>> found = reaching(pd.read_csv(f"{published}/tables/trials.csv"))
+    >>> found[(found["optimizer"] == "sgd") & (found["unit"] == "steps")].tail(2)[["batch_size", "trials", "reached"]]
+        batch_size  trials  reached
+    42         512      20        9
+    43        1024      20        9
+    """
+    ended = table[~table["stopping"].isin(EARLY) & table["status"].isin([COMPLETE, INFEASIBLE])]
+    rows = []
+    for key, curve in ended.groupby(CURVE, sort=False):
+        known = _crossings(curve)
+        for unit, each in UNITS.items():
+            budget = known.available(unit)
+            reached = known.reached(each(curve["batch_size"]), budget).groupby(curve["batch_size"]).agg(["size", "sum"])
+            rows += [(*key, unit, size, budget, *counts) for size, *counts in reached.itertuples(name=None)]
+    return pd.DataFrame(rows, columns=[*CURVE, "unit", "batch_size", "budget", "trials", "reached"])
+
+
+UNITS: dict[str, Callable[[Any], Any]] = {"examples": lambda sizes: sizes, "steps": lambda sizes: sizes * 0 + 1}
+"""Unit of a budget -> its number in one step at these batch sizes."""
+
+
+class _Crossings(NamedTuple):
+    """When the trials of a curve reached the goal and when they diverged [steps], infinite if never; T trials."""
+
+    crossing: pd.Series
+    bad: pd.Series
+    complete: pd.Series
+    trained: pd.Series
+
+    def available(self, unit: str) -> float:
+        """The largest budget that every batch size was trained for."""
+        return float((self.trained * UNITS[unit](self.trained.index.to_series())).min())
+
+    def reached(self, each: pd.Series, budget: float) -> pd.Series:
+        """Whether each trial [T] reached the goal within a budget; `each`: of a step of each trial [T]."""
+        return (self.crossing * each <= budget) & ~(self.bad * each <= budget)
+
+
+def _crossings(curve: pd.DataFrame) -> _Crossings:
+    unknown = np.where(curve["status"] == INFEASIBLE, 0, np.inf)  # imported without the step at which it diverged
+    complete = curve["status"] == COMPLETE
+    return _Crossings(
+        curve["steps_to_goal"].astype("float64").fillna(np.inf),
+        curve["first_bad_step"].astype("float64").fillna(pd.Series(unknown, curve.index)),
+        complete,
+        curve["end"].where(complete).groupby(curve["batch_size"]).max(),
+    )
+
+
 def _maps(table: pd.DataFrame) -> Iterator[pd.DataFrame]:
     for _, curve in table.groupby(CURVE, sort=False):
-        crossing = curve["steps_to_goal"].astype("float64").fillna(np.inf)
-        unknown = np.where(curve["status"] == INFEASIBLE, 0, np.inf)  # imported without the step at which it diverged
-        bad = curve["first_bad_step"].astype("float64").fillna(pd.Series(unknown, curve.index))
-        complete = curve["status"] == COMPLETE
-        trained = curve["end"].where(complete).groupby(curve["batch_size"]).max()
-        for unit, each in (("examples", curve["batch_size"]), ("steps", 1)):
-            fewest = (crossing.where(complete, np.inf) * each).groupby(curve["batch_size"]).min()
+        known = _crossings(curve)
+        for unit, of in UNITS.items():
+            each = of(curve["batch_size"])
+            fewest = (known.crossing.where(known.complete, np.inf) * each).groupby(curve["batch_size"]).min()
             if not np.isfinite(fewest).any():
                 continue
-            available = (trained * (trained.index if unit == "examples" else 1)).min()
-            budget = min(fewest[np.isfinite(fewest)].max(), available)
-            diverged = bad * each <= budget
-            reached = (crossing * each <= budget) & ~diverged
-            state = np.select([diverged, reached], ["infeasible", "reached"], "not reached")
-            fastest = crossing.where(reached & complete).dropna().groupby(curve["batch_size"]).idxmin()
+            budget = min(fewest[np.isfinite(fewest)].max(), known.available(unit))
+            reached = known.reached(each, budget)
+            state = np.select([known.bad * each <= budget, reached], ["infeasible", "reached"], "not reached")
+            fastest = known.crossing.where(reached & known.complete).dropna().groupby(curve["batch_size"]).idxmin()
             yield curve.assign(unit=unit, budget=budget, state=state, fastest=curve.index.isin(fastest))

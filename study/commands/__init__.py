@@ -40,6 +40,11 @@ VERBS = {
         report.report_arguments,
         report.compare,
     ),
+    "claims": Verb(
+        "judge the claims of Shallue et al. (2019) by the tables of results folders",
+        report.claims_arguments,
+        report.claims,
+    ),
     "rules": Verb(
         "measure what retuning saves: train tuned configurations at other batch sizes",
         rules.rules_arguments,
@@ -128,6 +133,7 @@ USAGE = """\
   python -m study report results/mlp_digits           tables, figures and report.html from the files alone
   python -m study report results/a results/b          one report on several
   python -m study compare results/sgd results/momentum   which optimizer needs fewer steps
+  python -m study claims results/published/*         which claims of the paper these results show or contradict
   python -m study rules results/mlp_digits --base-batch-size 32   retuning against transfer from batch size 32
   python -m study advise results/mlp_digits --gpus 8 --memory 80   which batch size, split over how many devices
   python -m study noise results/mlp_digits            the gradient noise scale along a tuned run

@@ -1,4 +1,4 @@
-"""`study report` and `study compare`: rebuild what a results folder shows. They import no torch."""
+"""`study report`, `compare` and `claims`: what results folders show. They import no torch."""
 
 from __future__ import annotations
 
@@ -131,6 +131,33 @@ def _files(options: argparse.Namespace) -> Files:
     if options.width is not None and not NARROWEST <= options.width < math.inf:
         raise UsageError(f"--width must be at least {NARROWEST:g} inches, such as 3.25, but got {options.width:g}.")
     return Files(formats, options.width)
+
+
+def claims_arguments(verb: argparse.ArgumentParser) -> None:
+    verb.add_argument("results", nargs="+", type=path)
+    verb.add_argument("--json", action="store_true", help="one object, see docs/reference/json.md")
+
+
+def claims(options: argparse.Namespace, console: Console) -> None:
+    """`study claims`: the verdict of results folders on each claim, and what would settle the open ones."""
+    with uncollected():
+        from analysis.claims import registry
+        from analysis.claims.settle import settle
+        from analysis.gallery.gather import gather
+        from study.terminal import claims as shown
+
+        found = gather(options.results)
+        judged = registry.judge(found.evidence)
+        rows = []
+        for each in judged:
+            settles = settle(each, found.evidence, found.searches)
+            seconds = settles.seconds if math.isfinite(settles.seconds) else None
+            open_one = {"settle": settles.advice, "command": settles.command, "seconds": seconds}
+            rows.append({**each.row(), "parts": each.parts, **open_one})
+    if options.json:
+        print(as_json.text(options.verb, rows, tables={"statements": registry.statements(judged)}))
+    else:
+        shown.claims(console, rows)
 
 
 def compare(options: argparse.Namespace, console: Console) -> None:

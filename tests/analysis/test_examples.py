@@ -11,11 +11,9 @@ from pathlib import Path
 
 import matplotlib
 import matplotlib.pyplot as plt
-import pandas as pd
 import pytest
 
 import analysis
-from analysis.report.build import build
 
 ROOT = Path(__file__).parents[2]
 PUBLISHED = ROOT / "results/published"
@@ -124,17 +122,5 @@ def test_results_are_read_and_reported_without_torch(tmp_path):
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "report.html").stat().st_size > 100_000
-    assert_same_tables(tmp_path, PUBLISHED / "mlp_digits")
-
-
-def assert_same_tables(rebuilt, published):
-    for file in sorted((published / "tables").iterdir()):
-        found, kept = pd.read_csv(rebuilt / "tables" / file.name), pd.read_csv(file)
-        pd.testing.assert_frame_equal(found, kept, rtol=1e-3, obj=file.name)
-
-
-@pytest.mark.slow
-def test_the_published_comparison_of_optimizers_is_rebuilt(tmp_path):
-    published = PUBLISHED / "narrow_cnn_fashion_mnist"
-    build([published], tmp_path)
-    assert_same_tables(tmp_path, published)
+    for file in (PUBLISHED / "mlp_digits/tables").glob("*.csv"):
+        assert (tmp_path / "tables" / file.name).read_bytes() == file.read_bytes(), file.name

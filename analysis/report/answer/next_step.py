@@ -80,7 +80,7 @@ def next_step(studies: Sequence[StudyData], steps: pd.DataFrame, limits: pd.Data
     change = (
         _unfinished(studies) or _missed(studies, steps) or _larger(studies, steps, limits) or _finer(studies, steps)
     )
-    seconds = _seconds(studies, change.units, cost)
+    seconds = seconds_of(studies, change.units, cost)
     return NextStep(known, change.advice, command(studies, change.overrides), seconds, change.provided)
 
 
@@ -185,8 +185,18 @@ def command(studies: Sequence[StudyData], overrides: Mapping[str, Any]) -> str:
     return shlex.join([*kept, *(f"{key}={value}" for key, value in overrides.items())])
 
 
-def _seconds(studies: Sequence[StudyData], units: Mapping[Key, float], cost: pd.DataFrame) -> float:
-    """The time of these trainings, at the mean of those on file; NaN if none was timed."""
+def seconds_of(studies: Sequence[StudyData], units: Mapping[Key, float], cost: pd.DataFrame) -> float:
+    """The time of these trainings, at the mean of those on file; NaN if none was timed.
+
+    Arguments:
+        units: the trainings of each study, in times of one training there.
+        cost: from `analysis.tables.steps_to_result.cost_table`.
+
+    >>> cost = pd.DataFrame({"workload": "mlp_digits", "optimizer": "sgd", "batch_size": [64], "trials": 20,
+    ...     "seconds_training": 4.0, "seconds_evaluation": 1.0})
+    >>> seconds_of([study], {study.key: 8.0}, cost)  # by two workers
+    1.0
+    """
     times = (cost["seconds_training"] + cost["seconds_evaluation"].fillna(0)) / cost["trials"].replace(0, np.nan)
     each = dict(zip(cost[STUDY].itertuples(index=False, name=None), times, strict=True))
     usual = float(times.mean())

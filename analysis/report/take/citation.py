@@ -7,7 +7,8 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from analysis.load import StudyData
+from analysis.figures.atomic import write_atomically
+from analysis.load import StudyData, folders
 from analysis.measurements import files
 from analysis.report.take.latex import escaped
 
@@ -24,6 +25,8 @@ PAPER_BIBTEX = """@article{shallue2019measuring,
   volume = {20}, number = {112}, pages = {1--49}, year = {2019}
 }
 """
+RECORD = "tables/measurements.sha256"
+"""Beside tables at each study's own goal: the hash of the measurements that they were made of."""
 VERIFY = "find studies -name study.json -o -name '*.parquet' | LC_ALL=C sort | xargs sha256sum | sha256sum"
 """Prints the hash of the results folder that it runs in."""
 
@@ -93,8 +96,47 @@ def content_hash(results: Path, made: Iterable[StudyData]) -> str:
     >>> len(content_hash(Path(published), [study]))
     64
     """
-    found = {path: digest for study in made for path, digest in digests(study) if results in path.parents}
-    lines = {path.relative_to(results).as_posix(): digest for path, digest in found.items()}
+    return _together(results, (each for study in made for each in digests(study)))
+
+
+def hash_on_disk(results: Path) -> str:
+    """The same, read from the files alone.
+
+    >>> hash_on_disk(Path(published)) == content_hash(Path(published), list(load(published)))
+    True
+    """
+    paths = (path for folder in folders(results) for path in [*files(folder), folder / "study.json"])
+    return _together(results, _digests(paths))
+
+
+def record(folder: Path, digest: str | None) -> None:
+    """Write the hash of the measurements beside the tables that were made of them; None removes it.
+
+    >>> from tempfile import TemporaryDirectory
+    >>> with TemporaryDirectory() as folder:
+    ...     record(Path(folder), "ab12")
+    ...     recorded(Path(folder)), record(Path(folder), None), recorded(Path(folder))
+    ('ab12', None, '')
+    """
+    if digest is None:
+        (folder / RECORD).unlink(missing_ok=True)
+    else:
+        (folder / RECORD).parent.mkdir(exist_ok=True)
+        write_atomically(folder / RECORD, f"{digest}\n".encode())
+
+
+def recorded(folder: Path) -> str:
+    """The hash of the measurements that the tables of a folder were made of; empty if it is not on record.
+
+    >>> recorded(Path("no_such_folder"))
+    ''
+    """
+    path = folder / RECORD
+    return path.read_text().strip() if path.exists() else ""
+
+
+def _together(results: Path, digested: Iterable[tuple[Path, str]]) -> str:
+    lines = {path.relative_to(results).as_posix(): digest for path, digest in digested if results in path.parents}
     text = "".join(f"{digest}  {path}\n" for path, digest in sorted(lines.items(), key=lambda item: item[0].encode()))
     return hashlib.sha256(text.encode()).hexdigest()
 

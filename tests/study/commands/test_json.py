@@ -13,6 +13,7 @@ MEMBERS = {"format", "verb", "version", "rows", "sentences", "warnings", "tables
 READING = {
     "status": ["status", FEW],
     "advise": ["advise", PUBLISHED, "--gpus", "4"],
+    "claims": ["claims", PUBLISHED],
     "list": ["list", "schedules"],
     "list all": ["list"],
     "data": ["data", "list", "digits"],
@@ -21,6 +22,7 @@ READING = {
 ROWS = {
     "status": {"workload", "optimizer", "batch_size", "state", "complete", "seconds_left"},
     "advise": {"splits", "sentences", "notes"},
+    "claims": {"claim", "verdict", "statements", "evidence", "settle", "command", "seconds"},
     "list": {"kind", "name", "purpose", "takes"},
     "data": {"name", "present", "where", "megabytes", "what"},
     "report": {"workload", "optimizer", "batch_size", "steps_to_result", "reached"},
@@ -57,6 +59,7 @@ def test_the_page_names_every_member_and_verb():
         "plan",
         "report",
         "compare",
+        "claims",
         "noise",
         "branch",
         "advise",

@@ -1,0 +1,1 @@
+"""Figures of many studies at once, which no report has."""

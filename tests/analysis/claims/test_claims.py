@@ -1,0 +1,195 @@
+"""Each claim on tables with a known answer: shown, not shown, contradicted, not tested."""
+
+import numpy as np
+import pandas as pd
+import pytest
+from helpers.claims.made_evidence import INF, SIZES, about, errors, evidence, limits, scaled, seeds, steps, trials
+
+from analysis.claims import registry
+from analysis.claims.evidence import Evidence
+
+LARGE = tuple(2**k for k in range(0, 15, 2))
+
+
+def regimes(useful=(48, 40, 60), perfect=(4, 3, 5), critical=(16, 14, 18), part="1000", sizes=SIZES):
+    return scaled([({"part": part}, {"useful": useful, "perfect": perfect, "critical": critical})], sizes)
+
+
+def goals(tight, loose):
+    rows = [{"goal_threshold": 0.02, **tight}, {"goal_threshold": 0.05, **loose}]
+    names = {"workload": "digits", "optimizer": "sgd", "goal_metric": "val/classification_error", "bound": "="}
+    return evidence(critical_by_goal=pd.DataFrame(rows).assign(**names))
+
+
+def critical(value, spread):
+    return {"critical_batch_size": value, "low": value / spread, "high": value * spread}
+
+
+def momentum(small, large, kind="momentum", with_limits=(16, 14, 18)):
+    """Momentum needs 1 / `small` of the steps of SGD up to its critical batch size, 16, and 1 / `large` beyond."""
+    names = ({"optimizer": "sgd"}, {"optimizer": kind})
+    of_momentum = seeds(optimizer=kind, steps=lambda size: 20 * (1 + 16 / size) / (small if size <= 16 else large))
+    scaling = [limits(), limits(optimizer=kind, critical=with_limits)]
+    abouts = [about(**name) for name in names]
+    steps_ = [steps(**name) for name in names]
+    return evidence(abouts, steps_to_result=steps_, scaling=scaling, rerun_steps=[seeds(), of_momentum])
+
+
+def widths(narrow, wide):
+    models = [("narrow", '{"widths": [8]}', narrow), ("wide", '{"widths": [64]}', wide)]
+    return scaled([({"workload": name, "model": model}, {"critical": found}) for name, model, found in models])
+
+
+def data_sets(sets, models, parts):
+    """Two data sets, two models and two parts, whose critical batch sizes differ by these factors."""
+    wide, spread = '{"widths": [64]}', 1.15
+
+    def found(value):
+        return {"critical": (value, value / spread, value * spread)}
+
+    first = {"workload": "first", "dataset": "mnist", "part": "5000"}
+    return scaled(
+        [
+            (first, found(32)),
+            ({**first, "optimizer": "momentum"}, found(32 * models)),
+            ({**first, "workload": "second", "dataset": "fashion"}, found(32 * sets)),
+            ({**first, "workload": "wide", "model": wide}, found(32 * models)),
+            ({**first, "workload": "small", "part": "500"}, found(32 * parts)),
+        ]
+    )
+
+
+def rates(slope, noise, momentum_slope=None):
+    """Learning rates that grow as B^slope for SGD, and effective ones as B^momentum_slope for momentum."""
+    rough = np.exp(noise * np.array([1, -1, -1, 1, 1, -1, 1, -1]))
+    made = [steps(learning_rate=0.01 * np.array(SIZES) ** slope * rough, momentum=np.nan)]
+    if momentum_slope is not None:
+        rate = 0.01 * np.array(SIZES, dtype=float) ** momentum_slope * rough
+        made.append(steps(optimizer="momentum", learning_rate=rate, momentum=0.9))
+    return evidence([about(), about(optimizer="momentum")], steps_to_result=made)
+
+
+def regions(examples, at_steps):
+    """The share that reaches the goal within equal examples and within equal steps."""
+    made = [trials(examples, workload="epochs", unit="examples"), trials(at_steps, workload="steps")]
+    return evidence([about(workload="epochs"), about(workload="steps")], trials=made)
+
+
+def best(slope, gain, noise=0.001):
+    """Errors as B^slope at equal steps, and label smoothing that cuts them by B^gain."""
+    rough = dict(zip(SIZES, np.exp(noise * np.array([1, -1, 1, -1, -1, 1, -1, 1])), strict=True))
+    plain = errors(lambda size: 0.1 * size**slope * rough[size])
+    smooth = errors(lambda size: 0.1 * size ** (slope - gain), workload="smooth")
+    return evidence([about(), about(workload="smooth", smoothing=0.1)], best_errors=[plain, smooth])
+
+
+def further(adam, muon, beta_slope=1.0, small=1.0):
+    """Critical batch sizes of Adam and Muon over momentum's; half-lives grow as B^beta_slope; the examples that Adam
+    needs at B = 1 over those at the others."""
+    lives = 100 * np.array(SIZES, dtype=float) ** beta_slope
+    betas = 0.5 ** (np.array(SIZES) / lives)
+    of_adam = steps(optimizer="adam", beta2=betas)
+    flat = 1000 / of_adam["batch_size"]
+    flat[0] *= small
+    of_adam = of_adam.assign(**dict.fromkeys(("tuned_steps", "curve_steps"), flat))
+    of_adam = of_adam.assign(optimum_low=flat / 1.1, optimum_high=flat * 1.1)
+    abouts = [about(optimizer=name) for name in ("momentum", "adam", "muon")]
+    ends = {name: (32 * each, 28 * each, 36 * each) for name, each in (("momentum", 1), ("adam", adam), ("muon", muon))}
+    scaling = [limits(optimizer=name, critical=each) for name, each in ends.items()]
+    made = [steps(optimizer="momentum"), of_adam, steps(optimizer="muon")]
+    return evidence(abouts, steps_to_result=made, scaling=scaling)
+
+
+CASES = [
+    ("a", "shown", regimes()),
+    ("a", "shown", regimes(useful=(100, 50, INF), critical=(4, 3.5, 4.5))),  # flat from B = 90 on
+    ("a", "not shown", regimes(useful=(100, 50, INF))),  # the flat part may begin beyond the largest batch size
+    ("a", "not shown", regimes(perfect=(2, 0.5, 5))),
+    ("a", "not shown", regimes(useful=(128, 120, INF, ">"))),  # it ends before the training set does
+    ("a", "contradicted", regimes((16384, 16384, INF, ">"), critical=(8000, 7000, 9000), part="16384", sizes=LARGE)),
+    ("b", "shown", goals(critical(20, 1.2), critical(24, 1.2))),
+    ("b", "not shown", goals(critical(20, 2), critical(24, 2))),
+    ("b", "contradicted", goals(critical(100, 1.2), critical(20, 1.2))),
+    ("c", "shown", momentum(1.05, 2, with_limits=(64, 50, 80))),
+    ("c", "shown", momentum(1.05, 2)),  # by the steps beyond, where the critical batch sizes are tied
+    ("c", "not shown", momentum(1.0, 1.0)),
+    ("c", "contradicted", momentum(2.5, 4, with_limits=(64, 50, 80))),  # not equal at small batch sizes
+    ("c", "contradicted", momentum(1.0, 0.5, with_limits=(4, 3, 5))),
+    ("d", "shown", widths((100, 80, 120), (20, 18, 22))),
+    ("d", "not shown", widths((20, 10, 40), (30, 15, 60))),
+    ("d", "contradicted", widths((20, 18, 22), (100, 80, 120))),  # wider is better by more than a factor of two
+    ("d", "contradicted", widths((20, 19, 21), (20, 19, 21))),  # the models do not differ
+    ("e", "shown", data_sets(sets=1.1, models=4, parts=0.9)),
+    ("e", "not shown", data_sets(sets=2, models=2.2, parts=0.9)),
+    ("e", "contradicted", data_sets(sets=6, models=1.5, parts=0.9)),
+    ("e", "contradicted", data_sets(sets=1.1, models=4, parts=0.2)),
+    ("f", "shown", rates(0.2, 0.1, momentum_slope=0.75)),
+    ("f", "not shown", rates(0.75, 1.0, momentum_slope=0.75)),
+    ("f", "contradicted", rates(1.0, 0.01, momentum_slope=1.0)),  # the linear rule everywhere
+    ("g", "shown", regions(lambda size: 0.9 - 0.11 * np.log2(size), lambda size: 0.1 + 0.11 * np.log2(size))),
+    ("g", "not shown", regions(lambda size: 0.5, lambda size: 0.5)),
+    ("g", "contradicted", regions(lambda size: 0.1 + 0.11 * np.log2(size), lambda size: 0.1 + 0.11 * np.log2(size))),
+    ("h", "shown", best(-0.2, 0.1)),
+    ("h", "not shown", best(-0.2, 0.1, noise=0.5)),
+    ("h", "contradicted", best(0.2, 0.1)),
+    ("h", "contradicted", best(-0.2, -0.1)),  # smoothing helps small batch sizes more
+    ("i", "shown", further(2, 3, beta_slope=0.0)),
+    ("i", "not shown", further(1.1, 3, beta_slope=0.0)),
+    ("i", "contradicted", further(0.5, 3, beta_slope=0.0)),
+    ("i", "contradicted", further(2, 3, beta_slope=0.9)),  # the beta transfers, not the half-life
+    ("i", "contradicted", further(2, 3, beta_slope=0.0, small=3)),
+]
+NAMES = [f"{letter}-{verdict}-{number}" for number, (letter, verdict, _) in enumerate(CASES)]
+
+
+def judged(letter, made):
+    return next(each for each in registry.judge(made) if each.letter == letter)
+
+
+@pytest.mark.parametrize(("letter", "verdict", "made"), CASES, ids=NAMES)
+def test_verdicts(letter, verdict, made):
+    found = judged(letter, made)
+    assert found.verdict == verdict, found.evidence
+    assert found.row()["statements"] == len(found.statements) > 0
+    assert found.evidence
+
+
+@pytest.mark.parametrize("letter", registry.CLAIMS)
+def test_what_nothing_was_measured_on_is_not_tested(letter):
+    found = judged(letter, evidence([]))
+    assert (found.verdict, found.parts) == ("not tested", [])
+
+
+def test_every_claim_has_a_case_of_each_verdict():
+    assert {(letter, verdict) for letter, verdict, _ in CASES} == {
+        (letter, verdict) for letter in registry.CLAIMS for verdict in ("shown", "not shown", "contradicted")
+    }
+
+
+@pytest.mark.parametrize(
+    ("letter", "made", "parts"),
+    [
+        ("d", scaled([({"workload": name, "model": name}, {}) for name in ("mlp", "cnn")]), {"models differ"}),
+        ("h", evidence(best_errors=errors(lambda size: 0.1 / size)), {"no worse error at equal steps"}),
+        ("e", data_sets(1.1, 4, 0.9), {"the data set matters less than model and optimizer",
+                                    "the size of the data set matters little"}),
+    ],
+)  # fmt: skip
+def test_a_part_without_measurements_keeps_a_claim_open(letter, made, parts):
+    found = judged(letter, made)
+    assert {name for name, _, _ in found.statements} == parts
+    assert (found.verdict == "shown") == (letter == "e")
+
+
+def test_only_independent_searches_say_how_large_a_region_is():
+    made = regions(lambda size: 0.9 - 0.11 * np.log2(size), lambda size: 0.5)
+    learned = made.about.assign(independent=False)
+    assert judged("g", Evidence(made.tables, learned)).verdict == "not tested"
+
+
+def test_the_table_holds_the_claims_that_are_tested():
+    found = registry.table(registry.judge(regimes()))
+    assert found["claim"].tolist() == ["a"]
+    [row] = found.to_dict("records")
+    assert (row["verdict"], row["statements"], row["shown"]) == ("shown", 4, 3)
+    assert "digits with sgd" in row["evidence"]

@@ -1,0 +1,69 @@
+"""Verdicts on one statement and on many: levels, bounds, open intervals."""
+
+import numpy as np
+import pytest
+
+from analysis.claims.statement import Levels, Statement, Tree, every, some
+
+TEXT = ("a", "ratio")
+YES, NO, OPEN = (Statement(*TEXT, *ends, floor=1.0) for ends in ((2, 1.5, 3), (0.5, 0.3, 0.7), (1.2, 0.8, 1.8)))
+
+
+@pytest.mark.parametrize(
+    ("tree", "verdict"),
+    [
+        (every([YES, YES]), "shown"),
+        (every([YES, OPEN]), "not shown"),
+        (every([YES, NO]), "contradicted"),
+        (some([NO, YES]), "shown"),
+        (some([NO, OPEN]), "not shown"),
+        (some([NO, NO]), "contradicted"),
+        (every([]), "not tested"),
+        (every([every([]), YES]), "not shown"),
+        (every([every([]), every([])]), "not tested"),
+        (some([every([YES, YES]), NO]), "shown"),
+    ],
+)
+def test_trees(tree, verdict):
+    assert tree.verdict() == verdict
+
+
+def test_levels_are_corrected_where_one_statement_decides():
+    barely = Statement(*TEXT, 2.0, 1.01, 4.0, floor=1.0)
+    against = Statement(*TEXT, 0.5, 0.25, 0.99, floor=1.0)
+    assert every([barely] * 5).verdict() == "shown"  # all five at the whole level
+    assert some([barely] * 5).verdict() == "not shown"  # the fifth part of the level each
+    assert some([against] * 5).verdict() == "contradicted"
+    assert every([against, *[YES] * 4]).verdict() == "not shown"
+
+
+@pytest.mark.parametrize(
+    ("change", "verdict"),
+    [
+        ({"low": np.nan}, "not shown"),
+        ({"high": np.inf}, "shown"),
+        ({"low": 0.0}, "not shown"),
+        ({"floor": -np.inf, "ceiling": 4.0}, "shown"),
+        ({"floor": -np.inf, "ceiling": 1.2}, "contradicted"),
+        ({"floor": -np.inf, "ceiling": 1.2, "two_sided": False}, "not shown"),
+        ({"floor": 0.9, "ceiling": 1.1, "inside": False}, "shown"),
+        ({"floor": 1.0, "ceiling": 4.0, "inside": False}, "contradicted"),
+        ({"floor": 1.8, "ceiling": 4.0, "inside": False}, "not shown"),
+    ],
+)
+def test_one_statement(change, verdict):
+    assert YES._replace(**change).verdict() == verdict
+
+
+def test_students_t_widens_more_with_few_degrees_of_freedom():
+    few, many = YES._replace(free=3).interval(0.01), YES.interval(0.01)
+    assert few[0] < many[0] < YES.low
+    assert YES.interval() == pytest.approx((1.5, 3.0))
+    slope = Statement(*TEXT, 0.5, 0.3, 0.7, log=False)
+    assert slope.interval(0.01) == pytest.approx((0.5 - 0.2 * 2.5758 / 1.95996, 0.5 + 0.2 * 2.5758 / 1.95996), rel=1e-4)
+
+
+def test_judged_verdicts_are_at_the_level_of_the_tree():
+    barely = Statement(*TEXT, 2.0, 1.01, 4.0, floor=1.0)
+    [(name, _, verdict), _] = Tree(False, [barely, barely], "faster").judged(Levels())
+    assert (name, verdict) == ("faster", "not shown")
