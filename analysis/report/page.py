@@ -35,7 +35,7 @@ VARIABLES |= {colour: f"ramp-{number}" for number, colour in enumerate(canvas.RA
 MOST_FIGURES, MOST_BYTES = 60, 12_000_000
 """The most figures, and bytes of figures, on a page: keeps it below 15 MB. Further figures are linked."""
 DERIVED = ["scaling", "fits", "critical_by_goal", "compare", "compare_workloads", "split", "tunability", "relative"]
-DERIVED += ["rules", "noise_scale"]
+DERIVED += ["rules", "noise_scale", "branched", "branched_losses"]
 STEPS, DERIVED_STEPS = "steps_to_result", ESTIMATES
 """The tables whose numbers come from fits and models, and the columns of another one."""
 DIGITS = 8
