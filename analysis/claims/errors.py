@@ -7,7 +7,7 @@ import pandas as pd
 
 from analysis.claims.evidence import Evidence
 from analysis.claims.numbers import FEWEST, line
-from analysis.claims.statement import Statement, Tree, every
+from analysis.claims.statement import Statement, Tree, every, same
 from analysis.load import STUDY
 from analysis.tables import best_errors
 
@@ -27,8 +27,8 @@ def errors(evidence: Evidence) -> Tree:
     """
     return every(
         [
-            every(list(_at_equal_steps(evidence)), "no worse error at equal steps"),
-            every(list(_smoothing(evidence)), "label smoothing helps more at large batch sizes"),
+            same(list(_at_equal_steps(evidence)), "no worse error at equal steps"),
+            same(list(_smoothing(evidence)), "label smoothing helps more at large batch sizes"),
         ]
     )
 

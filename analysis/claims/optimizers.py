@@ -7,7 +7,7 @@ import pandas as pd
 
 from analysis.claims.evidence import Curve, Evidence
 from analysis.claims.numbers import CRITICAL, EQUAL, Line, critical_ratio, has_critical, line
-from analysis.claims.statement import Statement, Tree, every, some
+from analysis.claims.statement import Statement, Tree, every, same, some
 from analysis.estimates import pairs, tuned
 from analysis.load import CURVE
 
@@ -32,19 +32,17 @@ def momentum(evidence: Evidence) -> Tree:
     >>> [(name[:20], verdict) for name, _, verdict in tree.judged()]
     [('scales further', 'shown'), ('scales further', 'shown'), ('equal at small batch', 'shown')]
     """
-    further: list[Tree | Statement] = []
-    equal: list[Statement] = []
+    critical: list[Statement] = []
+    compared: dict[str, list[Statement]] = {pairs.BEYOND: [], pairs.UP_TO: []}
     for group in evidence.groups("workload", "goal"):
         for sgd in (curve for curve in group if curve.optimizer == "sgd"):
             for curve in (curve for curve in group if curve.optimizer in MOMENTUM):
-                compared = dict(_compared(evidence, curve, sgd))
-                ways = [compared[pairs.BEYOND]] if pairs.BEYOND in compared else []
                 if has_critical(curve) and has_critical(sgd):
-                    ways.insert(0, critical_ratio(curve, sgd, _over(curve, sgd), floor=1.0))
-                further.append(some(ways))
-                equal += [compared[pairs.UP_TO]] if pairs.UP_TO in compared else []
-    named = [each for each in further if isinstance(each, Tree) and each.parts]
-    return every([every(named, "scales further"), every(equal, "equal at small batch sizes")])
+                    critical.append(critical_ratio(curve, sgd, _over(curve, sgd), floor=1.0))
+                for kind, statement in _compared(evidence, curve, sgd):
+                    compared[kind].append(statement)
+    ways = [same(each) for each in (critical, compared[pairs.BEYOND]) if each]
+    return every([some(ways, "scales further"), same(compared[pairs.UP_TO], "equal at small batch sizes")])
 
 
 def _over(one: Curve, other: Curve) -> str:
@@ -91,9 +89,9 @@ def beyond(evidence: Evidence) -> Tree:
     small = [found for curve in evidence.curves if (found := _small_batches(curve)) is not None]
     return every(
         [
-            *(every(found, name) for name, found in further.items()),
-            every(lives, "half-lives transfer"),
-            every(small, "small batches are as good per example"),
+            *(same(found, name) for name, found in further.items()),
+            same(lives, "half-lives transfer"),
+            same(small, "small batches are as good per example"),
         ]
     )
 

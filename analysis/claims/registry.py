@@ -113,12 +113,13 @@ class Judged(NamedTuple):
     def parts(self) -> list[str]:
         """The decisive statement of each part, with the number of those that are shown."""
         said = []
-        for name, verdict, found in self.tree.named():
+        for part, verdict, found in self.tree.named():
             shown, against = (sum(each == kind for _, each in found) for kind in (SHOWN, CONTRADICTED))
             counts = f"{shown} of {counted(len(found), 'statement')} shown"
             counts += f", {against} contradicted" if against else ""
-            heading = f"{name}: {verdict}, " if name else ""
-            said.append(f"{heading}{counts}; {_decisive(found, verdict).text}")
+            heading = f"{part.name}: {verdict}, " if part.name else ""
+            mean = part.mean if part.pooled else None
+            said.append(f"{heading}{counts}; {(mean or _decisive(found, verdict)).text}")
         return said
 
     def row(self) -> dict[str, Any]:

@@ -9,7 +9,7 @@ import numpy as np
 
 from analysis.claims.evidence import Curve, Evidence
 from analysis.claims.numbers import CRITICAL, PERFECT, SAME, USEFUL, critical_ratio, has_critical, log_error
-from analysis.claims.statement import Statement, Tree, every, some
+from analysis.claims.statement import Statement, Tree, every, same, some
 from analysis.estimates import limits, tuned
 from analysis.labels import goal_text
 from analysis.tables.scaling import USEFUL_GAIN
@@ -95,7 +95,7 @@ def goals(evidence: Evidence) -> Tree:
         subject = f"{workload} with {optimizer} at {thresholds}"
         ratio = limits.ratio(tightest, loosest)
         found.append(Statement.of(subject, "ratio of critical batch sizes", ratio, floor=1 / SAME, ceiling=SAME))
-    return every(found)
+    return same(found)
 
 
 def models(evidence: Evidence) -> Tree:
@@ -167,7 +167,7 @@ def data(evidence: Evidence) -> Tree:
         for ends in _ends(group)
     ]
     less = every([each for each in spreads if each is not None], "the data set matters less than model and optimizer")
-    return every([less, every(sizes, "the size of the data set matters little")])
+    return every([less, same(sizes, "the size of the data set matters little")])
 
 
 def _examples(curve: Curve) -> float:

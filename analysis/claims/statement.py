@@ -13,6 +13,8 @@ from scipy.special import ndtri, stdtrit
 
 SHOWN, NOT_SHOWN, CONTRADICTED, NOT_TESTED = "shown", "not shown", "contradicted", "not tested"
 VERDICTS = (CONTRADICTED, NOT_SHOWN, SHOWN, NOT_TESTED)
+TINY = 1e-6
+"""The least error of a statement in a mean: one without any error would count alone."""
 LEVEL = 0.05
 """One minus the confidence of the intervals."""
 
@@ -146,11 +148,13 @@ class Tree(NamedTuple):
         every: True if all must hold.
         parts: statements and trees; empty if nothing was measured.
         name: what it says; may be empty.
+        pooled: True if all must hold and all are about the same number: their mean over curves must lie in the range.
     """
 
     every: bool
     parts: Sequence["Statement | Tree"]
     name: str = ""
+    pooled: bool = False
 
     def verdict(self, levels: Levels = WHOLE) -> str:
         """The verdict on all statements together.
@@ -170,13 +174,21 @@ class Tree(NamedTuple):
             return NOT_TESTED
         if decisive in found:
             return decisive
-        return other if all(each == other for each in found) else NOT_SHOWN
+        if all(each == other for each in found):
+            return other
+        mean = self.mean if self.pooled else None
+        return NOT_SHOWN if mean is None else mean.verdict(levels._replace(contradicted=levels.contradicted / 2))
+
+    @property
+    def mean(self) -> Statement | None:
+        """The mean of its statements over curves."""
+        return pooled([part for part in self.parts if isinstance(part, Statement)])
 
     def _each(self, levels: Levels) -> Levels:
         """The levels of its parts."""
         count = max(1, sum(not isinstance(part, Tree) or bool(statements(part)) for part in self.parts))
         if self.every:
-            return Levels(levels.shown, levels.contradicted / count)
+            return Levels(levels.shown, levels.contradicted / count / (2 if self.pooled else 1))
         return Levels(levels.shown / count, levels.contradicted)
 
     def judged(self, levels: Levels = WHOLE) -> Iterator[tuple[str, "Statement", str]]:
@@ -193,12 +205,12 @@ class Tree(NamedTuple):
             else:
                 yield self.name, part, part.verdict(self._each(levels))
 
-    def named(self, levels: Levels = WHOLE) -> Iterator[tuple[str, str, list[tuple["Statement", str]]]]:
-        """(name, verdict, statements with their verdicts) of each named part that has statements, or of the whole tree.
+    def named(self, levels: Levels = WHOLE) -> Iterator[tuple["Tree", str, list[tuple["Statement", str]]]]:
+        """(part, verdict, statements with their verdicts) of each named part that has statements, or of the whole tree.
 
         >>> ratio = Statement("a", "ratio", 2.0, 1.5, 3.0, floor=1.0)
         >>> tree = Tree(True, [Tree(True, [ratio], "faster")])
-        >>> [(name, verdict, len(found)) for name, verdict, found in tree.named()]
+        >>> [(part.name, verdict, len(found)) for part, verdict, found in tree.named()]
         [('faster', 'shown', 1)]
         """
         parts = [part for part in self.parts if isinstance(part, Tree) and part.name]
@@ -206,7 +218,7 @@ class Tree(NamedTuple):
         for part in parts or [self]:
             found = [(statement, verdict) for _, statement, verdict in part.judged(inner)]
             if found:
-                yield part.name, part.verdict(inner), found
+                yield part, part.verdict(inner), found
 
 
 def statements(tree: Tree) -> list[Statement]:
@@ -219,6 +231,44 @@ def statements(tree: Tree) -> list[Statement]:
     for part in tree.parts:
         found += statements(part) if isinstance(part, Tree) else [part]
     return found
+
+
+def pooled(parts: Sequence[Statement]) -> Statement | None:
+    """The mean of statements about the same number, over curves that may differ (random effects); None without two.
+
+    Variances between curves by DerSimonian & Laird (1986), the interval by Hartung & Knapp (2001) with n - 1 degrees of
+    freedom, never narrower than the errors of the statements say. Statements with open intervals are left out.
+
+    >>> values = (1.4, 1.45, 1.4, 1.48)
+    >>> ratios = [Statement("a", "ratio", each, each / 1.5, each * 1.5, floor=1.0) for each in values]
+    >>> pooled(ratios).text, {each.verdict() for each in ratios}
+    ('4 curves: mean ratio 1.43 (95%: 1.03 to 1.99), claimed above 1', {'not shown'})
+    """
+    closed = [part for part in parts if np.isfinite(_ends(part)).all()]
+    if len(closed) < 2:
+        return None
+    value, low, high = np.array([_ends(part) for part in closed]).T
+    errors = (high - low) / 2 / np.array([_quantile(LEVEL, part.free) for part in closed])
+    errors = np.maximum(errors, TINY)
+    fixed = 1 / errors**2
+    spread = (fixed * (value - np.average(value, weights=fixed)) ** 2).sum() - (len(closed) - 1)
+    between = max(0.0, spread / (fixed.sum() - (fixed**2).sum() / fixed.sum()))
+    weights = 1 / (errors**2 + between)
+    mean = np.average(value, weights=weights)
+    scatter = max(1.0, (weights * (value - mean) ** 2).sum() / (len(closed) - 1))
+    half = _quantile(LEVEL, len(closed) - 1) * np.sqrt(scatter / weights.sum())
+    ends = np.array([mean, mean - half, mean + half])
+    subject, quantity = f"{len(closed)} curves", f"mean {closed[0].quantity}"
+    found = Statement.of(subject, quantity, np.exp(ends) if closed[0].log else ends, free=len(closed) - 1)
+    kept = ("floor", "ceiling", "inside", "log", "denied")
+    return found._replace(**{name: getattr(closed[0], name) for name in kept})
+
+
+def _ends(statement: Statement) -> list[float]:
+    """(value, low, high) on the scale on which the interval is even."""
+    ends = [statement.value, statement.low, statement.high]
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return [float(end) for end in (np.log(ends) if statement.log else ends)]
 
 
 def every(parts: Sequence[Statement | Tree], name: str = "") -> Tree:
@@ -237,6 +287,15 @@ def some(parts: Sequence[Statement | Tree], name: str = "") -> Tree:
     False
     """
     return Tree(False, parts, name)
+
+
+def same(parts: Sequence[Statement], name: str = "") -> Tree:
+    """A tree of statements about the same number on several curves: their mean must hold, and none be contradicted.
+
+    >>> same([]).pooled
+    True
+    """
+    return Tree(True, parts, name, pooled=True)
 
 
 def short(value: float) -> str:

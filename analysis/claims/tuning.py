@@ -8,7 +8,7 @@ import pandas as pd
 
 from analysis.claims.evidence import Curve, Evidence
 from analysis.claims.numbers import line
-from analysis.claims.statement import Statement, Tree, every, some
+from analysis.claims.statement import Statement, Tree, every, same, some
 from analysis.load import CURVE
 from analysis.tables import trials
 
@@ -76,8 +76,8 @@ def regions(evidence: Evidence) -> Tree:
             found[unit].append(slope._replace(subject=subject, **range_))
     return every(
         [
-            every(found["examples"], "shrinks at fixed epochs"),
-            every(found["steps"], "grows at fixed steps"),
+            same(found["examples"], "shrinks at fixed epochs"),
+            same(found["steps"], "grows at fixed steps"),
         ]
     )
 

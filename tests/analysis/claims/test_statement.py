@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from analysis.claims.statement import Levels, Statement, Tree, every, some
+from analysis.claims.statement import Levels, Statement, Tree, every, pooled, same, some
 
 TEXT = ("a", "ratio")
 YES, NO, OPEN = (Statement(*TEXT, *ends, floor=1.0) for ends in ((2, 1.5, 3), (0.5, 0.3, 0.7), (1.2, 0.8, 1.8)))
@@ -67,3 +67,28 @@ def test_judged_verdicts_are_at_the_level_of_the_tree():
     barely = Statement(*TEXT, 2.0, 1.01, 4.0, floor=1.0)
     [(name, _, verdict), _] = Tree(False, [barely, barely], "faster").judged(Levels())
     assert (name, verdict) == ("faster", "not shown")
+
+
+@pytest.mark.parametrize(
+    ("values", "spread", "verdict"),
+    [
+        ((1.3, 1.45, 1.4, 1.48), 1.5, "shown"),  # none alone
+        ((1.3, 0.9, 1.1, 0.8), 1.5, "not shown"),
+        ((1.3, 1.5, 1.4, 0.3), 1.5, "contradicted"),  # by one of them
+        ((0.6, 0.65, 0.7, 0.6, 0.65, 0.62), 1.6, "contradicted"),  # by their mean
+        ((1.3,), 1.5, "not shown"),
+        ((1.3,), 1.2, "shown"),
+    ],
+)
+def test_statements_about_the_same_number_are_pooled(values, spread, verdict):
+    parts = [Statement(*TEXT, value, value / spread, value * spread, floor=1.0) for value in values]
+    assert same(parts).verdict() == verdict
+
+
+def test_a_mean_over_curves_that_differ_is_wide():
+    alike, apart = (
+        [Statement(*TEXT, v, v / 1.1, v * 1.1, floor=1.0) for v in each] for each in ((2, 2, 2), (1.2, 2, 4))
+    )
+    assert pooled(alike).verdict() == "shown"
+    assert pooled(apart).verdict() == "not shown"
+    assert pooled([Statement(*TEXT, 2.0, 0.0, np.inf, floor=1.0)] * 3) is None
