@@ -190,7 +190,6 @@ def read(results: Sequence[Path | str], asked: Asked = Asked()) -> ReportData:
     fixed, points = of_s(begun), _of_s(derived)
     judged = points["steps_to_result"], points["scaling"], points["compare"]
     answered, title = answer.answers(of_s(studies), points), _title(derived["steps_to_result"])
-    derived |= _claims(points, fixed)
     return ReportData(
         title=title,
         sentences=_sentences(fixed, points, asked),
@@ -203,7 +202,7 @@ def read(results: Sequence[Path | str], asked: Asked = Asked()) -> ReportData:
             *transfer.stale(made),
             *warnings.imported(begun),
         ],
-        tables=derived,
+        tables=derived | _claims(points, fixed),
         studies=[provenance(study) for study in made],
         command=_command(made),
         answers=answered,
