@@ -175,7 +175,7 @@ def sentences(measured: pd.DataFrame, scaling: pd.DataFrame) -> list[str]:
 
     Arguments:
         measured: `branched` from `tables`.
-        scaling: the limits of scaling (`analysis.report.build.tables`).
+        scaling: the limits of scaling (`analysis.report.derived.tables`).
 
     >>> sentences(pd.DataFrame(columns=COLUMNS), pd.read_csv(f"{published}/tables/scaling.csv"))
     []

@@ -12,7 +12,7 @@ from analysis.load import CURVE, StudyData
 from analysis.tables import relative
 
 TABLES = ("steps_to_result", "scaling", "critical_by_goal", "rerun_steps", "trials", "best_errors", "cost", "compare")
-"""The tables of `analysis.report.build.tables` that claims are judged by."""
+"""The tables of `analysis.report.derived.tables` that claims are judged by."""
 ABOUT = ["workload", "optimizer", "dataset", "part", "model", "train_examples", "label_smoothing", "independent"]
 
 

@@ -3,7 +3,7 @@
 A drawing computes only positions. `charts` splits the tables into figures and their panels, `draw` draws each panel,
 `save` writes the files for a paper.
 
-`analysis.report.build.tables` makes the tables and defines their names.
+`analysis.report.derived.tables` makes the tables and defines their names.
 """
 
 import re

@@ -110,7 +110,7 @@ def sentences(measured: pd.DataFrame, scaling: pd.DataFrame) -> list[str]:
 
     Arguments:
         measured: from `table`.
-        scaling: the limits of scaling (`analysis.report.build.tables`).
+        scaling: the limits of scaling (`analysis.report.derived.tables`).
 
     >>> sentences(table([study]), pd.read_csv(f"{published}/tables/scaling.csv"))
     []

@@ -128,7 +128,7 @@ def sentences(fits: pd.DataFrame, scaling: pd.DataFrame) -> list[str]:
 
     Arguments:
         fits: from `tables`.
-        scaling: the limits of scaling (`analysis.report.build.tables`).
+        scaling: the limits of scaling (`analysis.report.derived.tables`).
 
     >>> sentences(tables([study])[0], pd.read_csv(f"{published}/tables/scaling.csv"))
     []

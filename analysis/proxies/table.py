@@ -50,7 +50,7 @@ def table(tables: Tables) -> pd.DataFrame:
     """Each proxy, and its ratio to the measured critical batch size of the same workload, optimizer and goal.
 
     Arguments:
-        tables: by name (`analysis.report.build.tables`): scaling, and noise_scale, branched and one_step if they were
+        tables: by name (`analysis.report.derived.tables`): scaling, and noise_scale, branched and one_step if they were
             measured.
 
     Returns:

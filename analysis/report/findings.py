@@ -27,7 +27,7 @@ def sentences(studies: Sequence[StudyData], tables: Mapping[str, pd.DataFrame], 
 
     Arguments:
         studies: the searches that give S(B) (`analysis.tables.answers.answers`) and have a finished trial.
-        tables: by name (`analysis.report.build.tables`).
+        tables: by name (`analysis.report.derived.tables`).
         goals: evaluated on the recorded curves; empty: each study's own goal.
 
     >>> from analysis.report.build import Asked, tables

@@ -62,14 +62,14 @@ class ReportData:
     Attributes:
         sentences: the findings, the conclusion first.
         warnings: the most serious first.
-        tables: by name (`analysis.report.build.tables`).
+        tables: by name (`analysis.report.derived.tables`).
         studies: provenance, one record for each study; nested records are shown as `versions torch`.
         command: reproduces the studies.
         links: to reports on other goals, or back to the main one.
         answers: the first screen: one for each workload and goal, in the order of the panels of figure 1.
         citation, files: None without results folders.
         explorer: its section as HTML (Markup of `analysis.report.explorer.block`); empty without it.
-        refresh: of `analysis.report.build.Asked`.
+        refresh: of `analysis.report.derived.Asked`.
     """
 
     title: str

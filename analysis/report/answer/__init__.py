@@ -47,7 +47,7 @@ def answers(studies: Sequence[StudyData], tables: Mapping[str, pd.DataFrame]) ->
 
     Arguments:
         studies: the searches that give S(B) (`analysis.tables.answers.answers`).
-        tables: by name (`analysis.report.build.tables`).
+        tables: by name (`analysis.report.derived.tables`).
 
     >>> from analysis.report.build import Asked, tables
     >>> [answer] = answers([study], tables([study], [study], Asked()))

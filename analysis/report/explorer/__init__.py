@@ -28,7 +28,7 @@ def block(tables: Mapping[str, pd.DataFrame]) -> Markup:
     """The section of a page as HTML, with its data, styles and scripts; empty if no trial has a known error.
 
     Arguments:
-        tables: by name (`analysis.report.build.tables`): steps_to_result, trials, learning_curves and axes.
+        tables: by name (`analysis.report.derived.tables`): steps_to_result, trials, learning_curves and axes.
 
     >>> block({})
     Markup('')

@@ -83,7 +83,7 @@ def shown(data):
 
 
 def made_of(steps, scaling, cost):
-    """Tables by name, as of `analysis.report.build.tables`."""
+    """Tables by name, as of `analysis.report.derived.tables`."""
     searched = {"searches": searches(steps), "reruns": reruns(steps), "repeats": analysis_searches.repeats([])}
     workloads = PAIRS.iloc[:0].rename(columns={"workload": "optimizer"})
     compared = {"compare": PAIRS, "compare_workloads": workloads, "rules": transfer.table(transfer.steps([]))}
