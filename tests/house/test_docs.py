@@ -38,12 +38,15 @@ PLUGINS = {"slurm": "hydra_plugins.hydra_submitit_launcher", "ray": "hydra_plugi
 
 @pytest.fixture
 def mine(tmp_path):
-    """The folder `mine` with the files that the pages say to create there."""
+    """The folder `mine` with the files that the pages say to create there; beside it, results that they read."""
     for page in ("README.md", OWN, ADAPTERS, IMAGES, TEXT, SCRIPT):
         for name, content in doc_pages.named_blocks(page).items():
             path = tmp_path / "mine" / name
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(content)
+    branched = tmp_path / "results/branched/tables/branched.csv"  # of an earlier command of the page
+    branched.parent.mkdir(parents=True)
+    branched.write_text("workload,optimizer,examples_seen,critical_batch_size,low,high\nmlp_digits,sgd,400,16,8,32\n")
     return tmp_path / "mine"
 
 
