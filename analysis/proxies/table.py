@@ -95,7 +95,8 @@ def _limits(scaling: pd.DataFrame) -> Iterator[Found]:
 def _noise(rows: pd.DataFrame) -> Iterator[Found]:
     for row in _last(rows, ["estimator", "form"]):
         name = NOISE.get((row["estimator"], row["form"]))
-        if name is not None:
+        known = row["low"] > 0 or np.isfinite(row["high"])
+        if name is not None and known:
             bound = ">" if np.isinf(row["high"]) else "<" if row["low"] == 0 else "="
             value = row["low"] if bound == ">" else row["high"] if bound == "<" else row["noise_scale"]
             yield _of_run(row, name, value, bound)

@@ -44,6 +44,7 @@ CASES = {
     ),
     "no upper end": ([noise(90, 20.0, 16.0, INF)], [(16.0, 0.4, 0.32, INF, ">")]),
     "may be nothing": ([noise(90, 20.0, 0.0, 25.0)], [(25.0, 0.625, 0.0, 0.781, "<")]),
+    "unknown": ([noise(90, 20.0, 0.0, INF)], []),
     "half preconditioned is left out": ([noise(90, 20.0, 16.0, 25.0, form="half_preconditioned")], []),
 }
 
