@@ -106,7 +106,9 @@ def _branches(rows: pd.DataFrame) -> Iterator[Found]:
     for row in _last(rows, ["rule", "factors", "window"]):
         rule = str(row["rule"]).replace("_", " ")
         tuned = "" if row["factors"] == "1" else ", tuned"
-        yield _of_run(row, f"branches, {rule} rule{tuned}", row["critical_batch_size"], row["bound"])
+        below = row["bound"] == "<" and np.isfinite(row["high"])  # than the smallest batch size that surely loses more
+        value = row["high"] if below else row["critical_batch_size"]
+        yield _of_run(row, f"branches, {rule} rule{tuned}", value, row["bound"])
 
 
 def _steps(rows: pd.DataFrame) -> Iterator[Found]:

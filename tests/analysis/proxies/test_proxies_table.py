@@ -80,6 +80,20 @@ def test_every_kind_of_measurement_has_a_row():
     assert made["step"].isna().sum() == len(LIMITS)
 
 
+@pytest.mark.parametrize(
+    ("row", "value"),
+    [
+        (branch(90, 32, 16.0, 64.0, "="), 32),
+        (branch(90, 8, 8.0, 64.0, "<"), 64),
+        (branch(90, 8, 8.0, INF, "<"), 8),
+        (branch(90, 256, 32.0, INF, ">"), 256),
+    ],
+)
+def test_branches_below_all_sizes_are_below_the_first_that_loses(row, value):
+    [made] = found([scaling()], branched=[row]).to_dict("records")
+    assert (made["value"], made["bound"]) == (value, row["bound"])
+
+
 @pytest.mark.parametrize("bound", ["<", ">"])
 def test_without_a_measured_limit_there_is_no_ratio(bound):
     made = found([scaling(bound=bound)], noise_scale=[noise(90, 20.0, 16.0, 25.0)])
