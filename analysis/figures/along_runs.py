@@ -15,6 +15,7 @@ from analysis.branched.table import rule_in_words
 from analysis.figures import canvas
 from analysis.figures.canvas import COLOURS, MARKERS
 from analysis.figures.ticks import round_decimals
+from analysis.figures.ticks import round_decimals
 from analysis.labels import listed
 from analysis.noise_scale.table import SHOWN
 from analysis.one_step.estimate import LINEAR, LOG
@@ -170,17 +171,18 @@ def proxies(ax: Axes, table: pd.DataFrame) -> None:
     ends = table[["ratio", "ratio_low", "ratio_high"]].to_numpy(dtype=float).ravel()
     ends = ends[np.isfinite(ends) & (ends > 0)]
     names = list(dict.fromkeys(table["proxy"]))[::-1]
-    canvas.log_axes(ax, pd.Series([*ends, 0.5, 2.0]), pd.Series([1.0]), "times the measured critical batch size", "")
+    ratios = pd.Series([*ends, 0.5, 2.0])
+    canvas.log_axes(ax, ratios, pd.Series([1.0]), "times the measured critical batch size", "", xticks=round_decimals)
     canvas.named_y(ax, names)
     canvas.heading(ax, str(table["workload"].iloc[0]), f"goal: {canvas.goal(table)}")
     ax.axvline(1.0, color=canvas.INK, linewidth=1.0, zorder=1)
     lines: list[Any] = []
     optimizers = table["optimizer"].astype("category").cat.categories
-    for place, optimizer in enumerate(optimizers):
-        rows = table[table["optimizer"] == optimizer]
-        if rows.empty:
-            continue
-        y = np.array([names.index(name) for name in rows["proxy"]]) - 0.18 * (place - (len(optimizers) - 1) / 2)
+    there = [optimizer for optimizer in optimizers if (table["optimizer"] == optimizer).any()]
+    for optimizer in there:
+        rows, place = table[table["optimizer"] == optimizer], list(optimizers).index(optimizer)
+        down = 0.7 / len(there) * (there.index(optimizer) - (len(there) - 1) / 2)
+        y = np.array([names.index(name) for name in rows["proxy"]]) - down
         colour = COLOURS[place % len(COLOURS)]
         certain = (rows["bound"] == "=").to_numpy()
         look: Any = {"color": colour, "linestyle": "none", "zorder": 3}
