@@ -5,9 +5,9 @@ from collections.abc import Iterable
 
 
 def suggest(word: str, known: Iterable[str]) -> str:
-    """Text to append: the nearest known name, or all names if there are at most 20."""
+    """Text to append: the nearest known name, or all names if there are at most 30."""
     known = sorted(known)
     near = difflib.get_close_matches(word, known, n=1)
     if near:
         return f"; did you mean {near[0]!r}?"
-    return f"; there are: {', '.join(known)}." if len(known) <= 20 else "."
+    return f"; there are: {', '.join(known)}." if len(known) <= 30 else "."
