@@ -63,7 +63,7 @@ QUIET: Any = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, "start
 
 def quasi_random(kills: int, results: Path) -> list[str]:
     """A sweep that runs long enough for `kills` kills."""
-    return [*_sweep(results), f"search.trials={8 + 6 * kills}"]
+    return [*_sweep(results), f"search.trials={8 + 12 * kills}"]
 
 
 def refined(kills: int, results: Path) -> list[str]:
