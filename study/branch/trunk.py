@@ -30,6 +30,7 @@ from study.noise.tuned_run import (
     checksum,
     conditions,
     of_each_curve,
+    retrain,
     spread,
     tuned_search,
 )
@@ -175,12 +176,7 @@ def prepare(trunk: Trunk, device: str, console: Console) -> None:
             run.resume(first)
         for step in missing:
             status.update(f"Training the trunk to step {step:,} ...")
-            run.advance(step - run.step)
-            if run.log.first_bad_step is not None:
-                raise Failed(
-                    f"{trunk.name} diverged at step {run.log.first_bad_step} when it was trained again, but not in the "
-                    "sweep: its result hangs on the last bits. Branch from another batch_size."
-                )
+            retrain(run, step, trunk.name, "Branch from another batch_size.")
             _save(trunk, run)
 
 

@@ -14,12 +14,11 @@ from study.engine.cost import least_seconds
 from study.engine.evaluation import measure as measure_errors
 from study.engine.serial import Run
 from study.engine.timing import update_seconds
-from study.errors import Failed
 from study.noise import one_step
 from study.noise.gradients import Gradients
 from study.noise.point import BLOCKS, measured
 from study.noise.preconditioner import preconditioner
-from study.noise.tuned_run import NOISE, ONE_STEP, TunedRun
+from study.noise.tuned_run import NOISE, ONE_STEP, TunedRun, retrain
 from study.run import git_commit, versions
 from study.store import noise, now
 
@@ -103,12 +102,7 @@ def measure(tuned: TunedRun, device: str, console: Console) -> None:
     with generators.restored(run.data.device), console.status("") as status:
         for step in missing:
             status.update(f"Retraining to step {step:,} ...")
-            run.advance(step - run.step)
-            if run.log.first_bad_step is not None:
-                raise Failed(
-                    f"{tuned.name} diverged at step {run.log.first_bad_step} when it was trained again, but not in the "
-                    "sweep: its result hangs on the last bits. Measure at another --batch-size."
-                )
+            retrain(run, step, tuned.name, "Measure at another --batch-size.")
             status.update(f"Measuring {OF_KIND[tuned.kind].what} at step {step:,} ...")
             noise.save_point(tuned.folder, _point(tuned, run))
 

@@ -16,7 +16,7 @@ from study.config.jobs import Job
 from study.data import streaming
 from study.devices.placement import Placement, settle_arithmetic, usable
 from study.engine.serial import Run
-from study.errors import UsageError
+from study.errors import Failed, UsageError
 from study.noise.one_step import BATCHES
 from study.noise.point import BLOCKS
 from study.records import Curve, Study, Trial
@@ -261,6 +261,16 @@ def begun(study: Study, trial: Trial, device: str) -> Run:
     if run.stream() is not None:
         raise UsageError(f"the training data of {study.name} are a stream, which cannot be read at random.")
     return run
+
+
+def retrain(run: Run, step: int, name: str, cure: str) -> None:
+    """Train a run that a sweep has trained before up to a step. Raises Failed if it diverges, which it did not then."""
+    run.advance(step - run.step)
+    if run.log.first_bad_step is not None:
+        raise Failed(
+            f"{name} diverged at step {run.log.first_bad_step} when it was trained again, but not in the sweep: its "
+            f"result hangs on the last bits. {cure}"
+        )
 
 
 def check_unchanged(jobs: Sequence[Job], to_do: str = "measure its gradients") -> None:

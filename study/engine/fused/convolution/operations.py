@@ -51,13 +51,7 @@ def filtered(
 
 @filtered.register_fake
 def _results(
-    images: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    stride: list[int],
-    padding: list[int],
-    rectified: bool = False,
-    plus: Tensor | None = None,
+    images: Tensor, weight: Tensor, bias: Tensor | None, stride: list[int], padding: list[int], *beside: object
 ) -> Tensor:
     return new(images, len(weight), images.shape[1], weight.shape[1], *results_size(images, weight, stride, padding))
 
@@ -78,7 +72,7 @@ def spread(
         signs: the images, if the convolution took their ReLU; None: it took them as they are.
         plus: another gradient of the images, to which this one is added; None: there is none.
     """
-    found = _spread(slopes, weight, size, stride, padding)
+    found = _spread(slopes, weight, size)
     if (launch := _launch(slopes, found)) is not None:
         return launch.spread(found, slopes, weight, stride, padding, signs, plus)
     lanes = len(weight)
@@ -91,15 +85,7 @@ def spread(
 
 
 @spread.register_fake
-def _spread(
-    slopes: Tensor,
-    weight: Tensor,
-    size: list[int],
-    stride: list[int],
-    padding: list[int],
-    signs: Tensor | None = None,
-    plus: Tensor | None = None,
-) -> Tensor:
+def _spread(slopes: Tensor, weight: Tensor, size: list[int], *beside: object) -> Tensor:
     return new(slopes, len(weight), slopes.shape[1], weight.shape[2], *size)
 
 
@@ -133,7 +119,7 @@ def _differentiated(
     stride: list[int],
     padding: list[int],
     biased: bool,
-    rectified: bool = False,
+    *beside: object,
 ) -> Tensor:
     return slopes.new_empty(len(slopes), images.shape[2] * prod(kernel) + biased, slopes.shape[2])
 

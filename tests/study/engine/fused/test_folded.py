@@ -15,7 +15,7 @@ LANES, IMAGES = 2, 3
 
 
 class Residual(nn.Module):
-    """x + second(between(first(before(x)))), of which a part may be left out."""
+    """x + second(between(first(before(x))))."""
 
     def __init__(self, before: nn.Module, between: nn.Module) -> None:
         super().__init__()
