@@ -32,7 +32,7 @@ from dataclasses import replace
 from functools import lru_cache, partial
 from itertools import chain, repeat
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 from unittest import mock
 
 import pytorch_optimizer
@@ -259,6 +259,14 @@ class Pool:
         """The measurement of each process."""
         return [future.result() for future in [process.submit(call, study) for process in self.processes]]
 
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        # A pool that the end of Python finds open may be woken through a pipe that is closed already.
+        for process in self.processes:
+            process.shutdown()
+
 
 class Search:
     """The trials of one study, for the workers."""
@@ -348,25 +356,29 @@ def main() -> None:
     chosen = parser.parse_args()
     device = one_device(chosen.device)
     torch.set_num_threads(1)
-    rows = []
-    plain, tuned = Pool(1, tuned=False), Pool(cores() if device == "cpu" else 1, tuned=True)
+    with Pool(1, tuned=False) as plain, Pool(cores() if device == "cpu" else 1, tuned=True) as tuned:
+        rows = list(table(chosen, device, plain, tuned))
+    if chosen.json:
+        gpu = None if device == "cpu" else torch.cuda.get_device_name(device)
+        machine = {"processor": _processor(), "gpu": gpu, "torch": torch.__version__, "platform": platform.platform()}
+        chosen.json.write_text(json.dumps({"machine": machine, "rows": rows}, indent=1) + "\n")
+
+
+def table(chosen: argparse.Namespace, device: str, plain: Pool, tuned: Pool) -> Iterator[dict[str, Any]]:
+    """Print the rows of the table and give them."""
     print("model      batch   arithmetic lanes   A steps/s   B steps/s   C steps/s     C/A     C/B   of peak")
     for model in chosen.models.split(","):
         asked = map(int, chosen.batch_sizes.split(",")) if chosen.batch_sizes else None
         for batch_size in asked or BATCH_SIZES.get(model, USUAL_BATCH_SIZES):
             study, job = study_of(model, batch_size, chosen.optimizer, device, chosen.made_up_data, chosen.precision)
             row = {"model": model, **measured(study, job, plain, tuned, device, chosen.rounds, chosen.seconds)}
-            rows.append(row)
             print(
                 f"{model:10} {batch_size:5} {row['arithmetic']:>10} {row['lanes']:5} "
                 f"{row['a']:11,.1f} {row['b']:11,.1f} {row['c']:11,.1f} "
                 f"{row['c_over_a']:7.2f} {row['c_over_b']:7.2f} {row['share_of_peak']:9.1%}",
                 flush=True,
             )
-    if chosen.json:
-        gpu = None if device == "cpu" else torch.cuda.get_device_name(device)
-        machine = {"processor": _processor(), "gpu": gpu, "torch": torch.__version__, "platform": platform.platform()}
-        chosen.json.write_text(json.dumps({"machine": machine, "rows": rows}, indent=1) + "\n")
+            yield row
 
 
 if __name__ == "__main__":

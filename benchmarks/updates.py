@@ -82,16 +82,17 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     options = parser.parse_args()
     rows = []
-    with one_thread_environment():
+    with one_thread_environment():  # workers start in it, at their first call
         worker = ProcessPoolExecutor(1, mp.get_context("spawn"), torch.set_num_threads, (1,))
-        worker.submit(int).result()  # start it now, in the environment of workers
+        worker.submit(int).result()
     print("optimizer         us a lane-step   update share   limit")
-    for name in options.optimizers.split(","):
-        asked = (name, options.batch_size, options.lanes, options.rounds)
-        seconds, share = worker.submit(measured, *asked).result()
-        rows.append({"optimizer": name, "seconds": seconds, "share": share})
-        limit = "" if name not in LIMITED else "met" if share <= LIMIT else "MISSED"
-        print(f"{name:16}{1e6 * seconds:15,.0f}{share:15.0%}   {limit}", flush=True)
+    with worker:
+        for name in options.optimizers.split(","):
+            asked = (name, options.batch_size, options.lanes, options.rounds)
+            seconds, share = worker.submit(measured, *asked).result()
+            rows.append({"optimizer": name, "seconds": seconds, "share": share})
+            limit = "" if name not in LIMITED else "met" if share <= LIMIT else "MISSED"
+            print(f"{name:16}{1e6 * seconds:15,.0f}{share:15.0%}   {limit}", flush=True)
     if options.json:
         machine = {"processor": _processor(), "torch": torch.__version__, "platform": platform.platform()}
         what = {"batch_size": options.batch_size, "lanes": options.lanes}

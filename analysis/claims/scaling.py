@@ -163,7 +163,7 @@ def data(evidence: Evidence) -> Tree:
     spreads = [_spread(sets, pairs, name) for name, pairs in others.items()]
     sizes = [
         critical_ratio(*ends, _against(*ends), 1 / SAME, SAME)
-        for group in evidence.groups("model", "dataset", "optimizer")
+        for group in evidence.groups("model", "dataset", "optimizer", "goal")
         for ends in _ends(group)
     ]
     less = every([each for each in spreads if each is not None], "the data set matters less than model and optimizer")

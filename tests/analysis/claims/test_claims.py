@@ -181,6 +181,17 @@ def test_a_part_without_measurements_keeps_a_claim_open(letter, made, parts):
     assert (found.verdict == "shown") == (letter == "e")
 
 
+def test_parts_of_a_data_set_are_compared_at_the_same_goal():
+    """Another goal moves the critical batch size, too."""
+    made = data_sets(1.1, 4, 0.2)
+    tables = {
+        name: table.assign(goal_threshold=table["goal_threshold"].mask(table["workload"] == "small", 0.2))
+        for name, table in made.tables.items()
+    }
+    compared = [{name for name, _, _ in judged("e", each).statements} for each in (made, Evidence(tables, made.about))]
+    assert compared[0] - compared[1] == {"the size of the data set matters little"}
+
+
 def test_only_independent_searches_say_how_large_a_region_is():
     made = regions(lambda size: 0.9 - 0.11 * np.log2(size), lambda size: 0.5)
     learned = made.about.assign(independent=False)
