@@ -1,10 +1,9 @@
 """Apply a function to many items in several processes."""
 
-import os
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
-from joblib import Parallel, delayed
+from joblib import Parallel, cpu_count, delayed
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -22,5 +21,5 @@ def spread(function: Callable[[Item], Result], items: Sequence[Item], if_at_leas
     >>> spread(abs, [-1, 2], if_at_least=10, size=2)
     [1, 2]
     """
-    jobs = min(MOST, os.cpu_count() or 1) if size >= if_at_least else 1
+    jobs = min(MOST, cpu_count()) if size >= if_at_least else 1
     return Parallel(n_jobs=jobs)(delayed(function)(item) for item in items)

@@ -25,9 +25,15 @@ PATIENCE = 120.0
 LOWEST = 19
 
 
-def process(module: str, *arguments: str) -> subprocess.Popen[bytes]:
-    """Start a module of this package with the lowest priority and one thread. Ctrl-C does not reach it."""
-    threads = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
+def process(module: str, *arguments: str, pipe: int = subprocess.DEVNULL) -> subprocess.Popen[bytes]:
+    """Start a module of this package with the lowest priority, one thread and no further processes of joblib.
+
+    It is in a process group of its own, so that Ctrl-C does not reach it and `end` ends whatever it started.
+
+    Arguments:
+        pipe: its stdin and stdout; `subprocess.PIPE` for one that is written to and read.
+    """
+    alone = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "LOKY_MAX_CPU_COUNT")
     program = (
         f"import os, runpy, signal, sys; os.nice({LOWEST}); signal.signal(signal.SIGINT, signal.SIG_IGN); "
         f"sys.path.append({str(Path(__file__).resolve().parents[2])!r}); sys.argv[0] = {module!r}; "
@@ -35,11 +41,20 @@ def process(module: str, *arguments: str) -> subprocess.Popen[bytes]:
     )
     return subprocess.Popen(
         [sys.executable, "-P", "-c", program, *arguments],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
+        stdin=pipe,
+        stdout=pipe,
         stderr=subprocess.DEVNULL,
-        env=os.environ | threads | shadowing.environment(),
+        env=os.environ | dict.fromkeys(alone, "1") | shadowing.environment(),
+        start_new_session=True,
     )
+
+
+def end(process: subprocess.Popen[bytes]) -> None:
+    """Kill a process of `process` and those that it started, unless it has ended."""
+    if process.poll() is None:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
 
 
 class Aside(Observer):
@@ -61,7 +76,7 @@ class Aside(Observer):
 
     def begin(self, sweep: Sweep) -> None:
         if self._process is None:
-            self._process = process("study.observers.aside")
+            self._process = process("study.observers.aside", pipe=subprocess.PIPE)
             for work, pipe in ((self._send, self._process.stdin), (self._listen, self._process.stdout)):
                 self._threads.append(threading.Thread(target=work, args=(pipe,), daemon=True))
                 self._threads[-1].start()
@@ -84,8 +99,7 @@ class Aside(Observer):
         except subprocess.TimeoutExpired as error:
             raise TimeoutError(f"it had not finished {PATIENCE:.0f} s after the sweep") from error
         finally:
-            self._process.kill()
-            self._process.wait()
+            end(self._process)
             for thread in self._threads:
                 thread.join()
             self._process = None

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from study.observers.aside import process
+from study.observers.aside import end, process
 from study.observers.base import Finished, Observer, Search, State, Sweep
 
 SECONDS = 30
@@ -42,8 +42,7 @@ class LivePage(Observer):
 
     def __exit__(self, kind: object, *_: object) -> None:
         if self._process is not None:
-            self._process.kill()  # files appear whole or not at all
-            self._process.communicate()
+            end(self._process)  # files appear whole or not at all
             killed, self._process = self._process.pid, None
             for folder in self._results:  # the process was killed in the middle of a file
                 for path in [*folder.glob(f".*.{killed}"), *folder.glob(f"*/.*.{killed}")]:
@@ -67,7 +66,6 @@ class LivePage(Observer):
         """Start writing if it is time to, and a trial finished since the last writing."""
         now = time.monotonic()
         if self._process is not None and self._process.poll() is not None:
-            self._process.communicate()
             self._process = None
             self._next = max(self._started + SECONDS, now + SHARE * (now - self._started))
         if self._process is not None or now < self._next:

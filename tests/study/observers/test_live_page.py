@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from study.observers import live_page
+from study.observers.aside import process
 from study.observers.base import Sweep
 from study.observers.live_page import LivePage
 
@@ -17,16 +18,10 @@ class Writing:
     pid = 12345
 
     def __init__(self, *arguments: str) -> None:
-        self.folders, self.status, self.killed = arguments[1:], None, False
+        self.folders, self.status = arguments[1:], None
 
     def poll(self):
         return self.status
-
-    def kill(self):
-        self.killed = True
-
-    def communicate(self):
-        return b"", b""
 
 
 @pytest.fixture
@@ -34,6 +29,13 @@ def clock(monkeypatch):
     clock = SimpleNamespace(now=1000.0, monotonic=lambda: clock.now)
     monkeypatch.setattr(live_page, "time", clock)
     return clock
+
+
+@pytest.fixture
+def ended(monkeypatch):
+    ended: list[Writing] = []
+    monkeypatch.setattr(live_page, "end", ended.append)
+    return ended
 
 
 @pytest.fixture
@@ -85,7 +87,7 @@ def test_it_is_written_when_there_is_something_new_and_time_has_passed(tmp_path,
 
 
 @pytest.mark.parametrize("error", [None, KeyboardInterrupt])
-def test_the_end_of_training_ends_the_writing(tmp_path, clock, writings, error):
+def test_the_end_of_training_ends_the_writing(tmp_path, clock, writings, ended, error):
     add_trial(tmp_path, 0)
     page = LivePage([tmp_path])
     (tmp_path / "tables").mkdir()
@@ -98,9 +100,41 @@ def test_the_end_of_training_ends_the_writing(tmp_path, clock, writings, error):
     clock.now += 31
     page.look()
     page.__exit__(error)
-    assert writings[0].killed
+    assert ended == writings
     assert not any(path.exists() for path in left)
     assert ("refresh" in (tmp_path / "report.html").read_text()) == (error is None)  # else the report is written now
+
+
+def runs(process: int) -> bool:
+    """False for a process that ended, and for one that its parent has not been told about."""
+    try:
+        stat = Path("/proc", str(process), "stat").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    return stat.rpartition(")")[2].split()[0] not in "ZX"
+
+
+def test_the_end_of_training_does_not_wait_for_processes_of_the_writing(tmp_path, monkeypatch):
+    """Its helpers held its pipes open, and a sweep that had trained everything never ended."""
+    (tmp_path / "with_a_helper.py").write_text(
+        "import pathlib, subprocess, sys\n"
+        "helper = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(60)'])\n"
+        "pathlib.Path(sys.argv[1] + '.new').write_text(str(helper.pid))\n"
+        "pathlib.Path(sys.argv[1] + '.new').rename(sys.argv[1])\n"
+        "helper.wait()\n"
+    )
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    started = tmp_path / "helper"
+    with LivePage([tmp_path]) as page:
+        page._process = process("with_a_helper", str(started))
+        while not started.exists():
+            assert page._process.poll() is None
+            time.sleep(0.02)
+        before = time.monotonic()
+    assert time.monotonic() - before < 30
+    while runs(int(started.read_text())):
+        assert time.monotonic() - before < 30
+        time.sleep(0.02)
 
 
 @pytest.mark.slow

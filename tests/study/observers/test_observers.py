@@ -89,7 +89,7 @@ def test_another_process_of_the_lowest_priority_takes_its_time(tmp_path, monkeyp
     ("broken", "said"),
     [
         ({"PATIENCE": 0.0}, "it had not finished 0 s after the sweep"),
-        ({"process": lambda module: dead()}, "it ended with exit code 3"),
+        ({"process": lambda module, pipe: dead()}, "it ended with exit code 3"),
     ],
 )
 def test_a_process_that_hangs_or_dies_is_one_warning(tmp_path, monkeypatch, broken, said):
