@@ -45,7 +45,7 @@ def process(module: str, *arguments: str, pipe: int = subprocess.DEVNULL) -> sub
         stdout=pipe,
         stderr=subprocess.DEVNULL,
         env=os.environ | dict.fromkeys(alone, "1") | shadowing.environment(),
-        start_new_session=True,
+        process_group=0,  # not a session: Linux shares the cores out by session first, whatever the priority
     )
 
 
