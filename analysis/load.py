@@ -89,6 +89,16 @@ class StudyData:
         return batch_schedules.series(self.question)
 
     @property
+    def parameters(self) -> float:
+        """The number of parameters of the model; NaN if no run recorded it.
+
+        >>> study.parameters
+        9610.0
+        """
+        counts = [(run.get("fingerprint") or {}).get("parameters") for run in self.provenance]
+        return float(next((count for count in reversed(counts) if count is not None), "nan"))
+
+    @property
     def curve(self) -> tuple[str, str]:
         """Workload and optimizer: the name of the S(B) curve that the study belongs to."""
         return self.workload, self.optimizer

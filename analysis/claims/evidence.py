@@ -13,7 +13,10 @@ from analysis.tables import relative
 
 TABLES = ("steps_to_result", "scaling", "critical_by_goal", "rerun_steps", "trials", "best_errors", "cost", "compare")
 """The tables of `analysis.report.derived.tables` that claims are judged by."""
-ABOUT = ["workload", "optimizer", "dataset", "part", "model", "train_examples", "label_smoothing", "independent"]
+ABOUT = [
+    *("workload", "optimizer", "dataset", "part", "model", "parameters", "train_examples", "label_smoothing"),
+    "independent",
+]
 
 
 class Curve(NamedTuple):
@@ -109,8 +112,8 @@ def about(studies: Iterable[StudyData]) -> pd.DataFrame:
 
     Returns:
         A row for each (workload, optimizer): dataset, part and model as in `analysis.tables.relative.workloads`,
-        train_examples (NaN if unknown), label_smoothing (of the workload), and independent (True if its trials were
-        drawn independently, so that their shares are shares of the search space).
+        parameters and train_examples (their numbers; NaN if unknown), label_smoothing (of the workload), and
+        independent (True if its trials were drawn independently, so that their shares are shares of the search space).
 
     >>> about([study])[["workload", "optimizer", "dataset", "part", "independent"]]
          workload optimizer dataset  part  independent
@@ -121,6 +124,7 @@ def about(studies: Iterable[StudyData]) -> pd.DataFrame:
     rows = [
         {
             **{"workload": study.workload, "optimizer": study.optimizer, **made.loc[study.workload].to_dict()},
+            "parameters": study.parameters,
             "train_examples": study.question["workload"].get("train_examples") or float("nan"),
             "label_smoothing": study.question["workload"].get("label_smoothing") or 0.0,
             "independent": study.independent,

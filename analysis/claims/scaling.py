@@ -22,6 +22,10 @@ OF_WIDTH = ("widths", "size", "width")
 """Members of a workload that say how wide its model is."""
 
 
+SAME_SIZE = 1.25
+"""Models whose numbers of parameters are within this factor are one model, whose last layer may have other classes."""
+
+
 def regimes(evidence: Evidence) -> Tree:
     """(a) Steps fall in proportion to the batch size at first, then by less, then no more: with some optimizer of every
     workload and goal.
@@ -157,7 +161,7 @@ def data(evidence: Evidence) -> Tree:
     'not tested'
     """
     whole = [sorted(group, key=_examples) for group in evidence.groups("model", "optimizer")]
-    sets = [pair for group in whole for pair in _pairs(group, "dataset")]
+    sets = [pair for group in whole for pair in _pairs(group, "dataset") if _same_size(*pair)]
     optimizers = [pair for group in evidence.groups("workload", "goal") for pair in _pairs(group, "optimizer")]
     others = {"models": list(_model_pairs(evidence)), "optimizers": optimizers}
     spreads = [_spread(sets, pairs, name) for name, pairs in others.items()]
@@ -168,6 +172,12 @@ def data(evidence: Evidence) -> Tree:
     ]
     less = every([each for each in spreads if each is not None], "the data set matters less than model and optimizer")
     return every([less, same(sizes, "the size of the data set matters little")])
+
+
+def _same_size(one: Curve, other: Curve) -> bool:
+    """False if one model has more parameters, as the same widths have on larger images."""
+    counts = [curve.about["parameters"] for curve in (one, other)]
+    return not max(counts) > SAME_SIZE * min(counts)
 
 
 def _examples(curve: Curve) -> float:

@@ -45,9 +45,8 @@ def sizes(studies: Iterable[StudyData], scaling: pd.DataFrame) -> pd.DataFrame:
     parameters: dict[str, float] = {}
     for study in studies:
         described[study.workload] = {k: v for k, v in study.question["workload"].items() if k != "name"}
-        for run in study.provenance:
-            if (count := (run.get("fingerprint") or {}).get(PARAMETERS)) is not None:
-                parameters[study.workload] = count
+        if not np.isnan(study.parameters):
+            parameters[study.workload] = study.parameters
     axes = list(_axes(described, parameters))
     known = scaling[scaling["definition"].isin(DEFINITIONS)].dropna(subset="estimate")
     parts = known.groupby(["optimizer", *GOAL, "definition"], sort=False)

@@ -192,6 +192,16 @@ def test_parts_of_a_data_set_are_compared_at_the_same_goal():
     assert compared[0] - compared[1] == {"the size of the data set matters little"}
 
 
+@pytest.mark.parametrize(("parameters", "compared"), [((100, 120), True), ((100, 1000), False), ((np.nan, 9), True)])
+def test_data_sets_are_compared_under_models_of_one_size(parameters, compared):
+    """The same widths on larger images make another model."""
+    made = data_sets(sets=6, models=1.5, parts=0.9)
+    other = made.about["workload"] == "second"
+    about = made.about.assign(parameters=np.where(other, parameters[1], parameters[0]))
+    found = {name for name, _, _ in judged("e", Evidence(made.tables, about)).statements}
+    assert ("the data set matters less than model and optimizer" in found) == compared
+
+
 def test_only_independent_searches_say_how_large_a_region_is():
     made = regions(lambda size: 0.9 - 0.11 * np.log2(size), lambda size: 0.5)
     learned = made.about.assign(independent=False)

@@ -8,7 +8,7 @@ from analysis.claims.evidence import ABOUT, Evidence
 METRIC = "val/classification_error"
 SIZES = (1, 2, 4, 8, 16, 32, 64, 128)
 KEY = {"goal_metric": METRIC, "goal_threshold": 0.05}
-INF = np.inf
+INF, NAN = np.inf, np.nan
 
 
 def steps(workload="digits", optimizer="sgd", sizes=SIZES, critical=16, **columns):
@@ -54,9 +54,17 @@ def seeds(workload="digits", optimizer="sgd", sizes=SIZES, steps=lambda size: 20
     return pd.DataFrame(rows)
 
 
-def about(workload="digits", optimizer="sgd", dataset="digits", part="1000", model='{"widths": [8]}', smoothing=0.0):
+def about(
+    workload="digits",
+    optimizer="sgd",
+    dataset="digits",
+    part="1000",
+    model='{"widths": [8]}',
+    smoothing=0.0,
+    parameters=NAN,
+):
     examples = float(part) if part.isdecimal() else np.nan
-    return (workload, optimizer, dataset, part, model, examples, smoothing, True)
+    return (workload, optimizer, dataset, part, model, parameters, examples, smoothing, True)
 
 
 ABOUT_ONE = (about(),)
