@@ -172,15 +172,21 @@ def test_the_figure_is_drawn():
 
 def test_the_critical_batch_sizes_of_the_readme():
     text = (ROOT / "README.md").read_text()
-    limits, pairs = (pd.read_csv(ROOT / PUBLISHED / f"tables/{name}.csv") for name in ("scaling", "compare"))
+    place = re.search(r"\]\((results/published/\w+)/figures/steps_to_result\.svg\)", text)[1]
+    limits, pairs = (pd.read_csv(ROOT / place / f"tables/{name}.csv") for name in ("scaling", "compare"))
     goal = Goal.parse(re.search(r"The goal is\s`(.*?)`", text)[1])
     assert {(goal.metric, goal.threshold)} == {*zip(limits["goal_metric"], limits["goal_threshold"], strict=True)}
     limits = limits.set_index(["optimizer", "definition"])
-    for optimizer, told in zip(("momentum", "sgd"), re.findall(r"(\d+) \((\d+) to (\d+)\)", text)[:2], strict=True):
-        row = limits.loc[(optimizer, "critical_batch_size_mccandlish")]
-        assert [round(row[f"estimate{end}"]) for end in ("", "_low", "_high")] == [int(number) for number in told]
-    [told] = re.findall(r"momentum needs ([\d.]+) times \(([\d.]+)\s+to\s+([\d.]+)\)", text)
-    row = pairs.set_index("kind").loc["beyond the critical batch size"]
+    told = re.findall(r"([\d,]+) \(([\d,]+) to ([\d,]+)\)\swith (\w+)", text)
+    assert [optimizer for *_, optimizer in told] == ["Adam", "momentum", "SGD"]
+    for *numbers, optimizer in told:
+        row = limits.loc[(optimizer.lower(), "critical_batch_size_mccandlish")]
+        assert [f"{row[f'estimate{end}']:,.0f}" for end in ("", "_low", "_high")] == numbers
+    pairs = pairs[pairs["kind"] == "two configurations"].set_index(["a", "b", "smallest_batch_size"])
+    assert "At batch sizes 8 and 32 the three are tied" in text
+    assert not pairs.loc[pairs.index.isin([8, 32], level=2), "shown"].any()
+    [told] = re.findall(r"at 512 momentum needs ([\d.]+) times\s\(([\d.]+) to ([\d.]+)\) fewer steps than SGD", text)
+    row = pairs.loc[("momentum", "sgd", 512)]
     assert [round(row[name], 2) for name in ("ratio", "low", "high")] == [float(number) for number in told]
 
 
