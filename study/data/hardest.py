@@ -4,9 +4,12 @@ Shapes: l models, N evaluated examples.
 """
 
 import math
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
+
+from study.devices.memory import fetched
 
 MOST = 0.25
 """The largest share of the evaluated examples that count as the hardest. An MLP on MNIST decides 94 to 97 % of its
@@ -25,12 +28,14 @@ class Hardest:
     def __init__(self, whole: float) -> None:
         self.whole = whole
         self._shares: Tensor | float = 0.0
+        self._sent: list[Callable[[], Tensor]] = []
+        """Functions that wait for shares to be added."""
 
     def add(self, errors: Tensor) -> None:
         """Add whole evaluations: the weighted error of each example, not negative [l, N]. All evaluations count alike;
-        one with errors that are not finite does not count."""
+        one with errors that are not finite does not count. It does not wait for a GPU."""
         shares = errors.double() / errors.sum(1, keepdim=True, dtype=torch.float64)
-        self._shares = self._shares + shares[shares.isfinite().all(1)].sum(0).cpu()
+        self._sent.append(fetched(shares.where(shares.isfinite().all(1, keepdim=True), 0.0).sum(0)))
 
     def pieces(self, count: int, most: int = PIECES) -> list[list[int]]:
         """Positions of the hardest among `count` examples in at most `most` pieces: the hardest piece first, increasing
@@ -41,6 +46,9 @@ class Hardest:
         >>> [(piece[0], piece[-1]) for piece in found.pieces(128)]
         [(112, 127), (96, 111)]
         """
+        for arrived in self._sent:
+            self._shares = self._shares + arrived()
+        self._sent = []
         order = torch.argsort(torch.as_tensor(self._shares).expand(count), descending=True, stable=True)
         hardest = order[: max(LEAST, math.ceil(MOST * count))]
         pieces = hardest.tensor_split(max(1, min(most, len(hardest) // LEAST)))

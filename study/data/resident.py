@@ -18,6 +18,7 @@ from study.data.order import Batches
 from study.data.trees import Tree
 from study.devices import generators
 from study.devices.distributed import Team
+from study.devices.memory import sent
 from workloads.base import Splits, optional
 
 EVALUATION_CHUNK = 1024
@@ -127,7 +128,7 @@ class Data:
             yield self.as_model_wants(trees.part(inputs, index)), trees.part(targets, index)
 
     def _index(self, examples: Sequence[int]) -> Tensor:
-        return torch.tensor(examples, device=self.device)
+        return sent(torch.tensor(examples), self.device)
 
     def examples_of(self, index: Tensor) -> tuple[Tree, Tree]:
         """Inputs [B, ...] and targets [B, ...] of these training examples."""

@@ -108,6 +108,22 @@ def sent(tensor: Tensor, device: torch.device) -> Tensor:
     return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor.to(device)
 
 
+def fetched(tensor: Tensor) -> Callable[[], Tensor]:
+    """Start to copy a tensor to the host. The function waits for the copy and returns it. It does not wait for work
+    that a GPU is given in between."""
+    if tensor.device.type != "cuda":
+        return tensor.cpu
+    copied = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
+    copied.copy_(tensor, non_blocking=True)
+    made = torch.cuda.current_stream(tensor.device).record_event()
+
+    def arrived() -> Tensor:
+        made.synchronize()
+        return copied
+
+    return arrived
+
+
 def too_large(study: Study, device: str, error: BaseException | None = None) -> str:
     """The message for a trial that does not fit even alone and with micro-batches of one example.
 

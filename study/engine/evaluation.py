@@ -22,7 +22,7 @@ from study.data.order import epoch_permutation
 from study.data.resident import Data, Source
 from study.data.trees import Tree
 from study.devices import generators
-from study.devices.memory import out_of_memory, release_cached_memory
+from study.devices.memory import fetched, out_of_memory, release_cached_memory
 from study.records import Curve, Study, Trial
 from study.user_code.autocast import computed
 from workloads.base import Metric, Workload, judges, metrics_of, optional
@@ -110,24 +110,34 @@ class Log:
         return Curve(self.trial, self.first_bad_step, steps, errors, dict(self.seconds), *parts, at_least)
 
 
-def evaluate(logs: Sequence[Log], steps: Sequence[int], predictors: Predictors) -> list[bool]:
+def nothing() -> None:
+    """Do nothing."""
+
+
+def evaluate(
+    logs: Sequence[Log], steps: Sequence[int], predictors: Predictors, meanwhile: Callable[[], None] = nothing
+) -> list[bool]:
     """Measure trials of one study together, and return for each whether it ends here. Every trial is measured on the
     validation set, and on the training subset and the test set if its log wants them (`Log.wants_all`).
 
     If evaluations may end early, a trial is measured on the whole validation set at the end of its budget, and where
     the hardest examples leave open whether it misses the goal.
+
+    Arguments:
+        meanwhile: called whenever a GPU has all that it needs for some errors, before the host waits for them.
     """
     errors: list[dict[str, float]] = [{} for _ in logs]
     whole = [*range(len(logs))]
     if not logs[0].study.evaluation.exact:
         early = [i for i, log in enumerate(logs) if steps[i] < log.study.last_step]
-        missed = _certain_to_miss(logs, early, predictors)
+        missed = _certain_to_miss(logs, early, predictors, meanwhile)
         whole = [i for i in whole if i not in missed]
 
     def add(split: str, chosen: Sequence[int]) -> None:
         for averaged in kinds(logs[0].study):
             seen = _remember(logs[0]) if split == "val" and averaged == _judges_average(logs[0].study) else None
-            found = measure([logs[i] for i in chosen], split, predictors(chosen, averaged), seen=seen)
+            some = [logs[i] for i in chosen]
+            found = measure(some, split, predictors(chosen, averaged), seen=seen, meanwhile=meanwhile)
             for i, measured in zip(chosen, found, strict=True):
                 errors[i] |= {_metric(split, name, averaged): value for name, value in measured.items()}
 
@@ -140,7 +150,9 @@ def evaluate(logs: Sequence[Log], steps: Sequence[int], predictors: Predictors) 
     return [log.record(step, measured) for log, step, measured in zip(logs, steps, errors, strict=True)]
 
 
-def _certain_to_miss(logs: Sequence[Log], positions: Sequence[int], predictors: Predictors) -> set[int]:
+def _certain_to_miss(
+    logs: Sequence[Log], positions: Sequence[int], predictors: Predictors, meanwhile: Callable[[], None] = nothing
+) -> set[int]:
     """The trials at these positions that miss the goal for certain, by their errors on the hardest examples.
 
     Errors are not negative, so the sum over some examples is a lower bound of the sum over all. Before the first whole
@@ -159,7 +171,9 @@ def _certain_to_miss(logs: Sequence[Log], positions: Sequence[int], predictors: 
     for number, piece in enumerate(pieces, start=1):
         chosen = [examples[position] for position in piece]
         errors = _fitting(some, len(chosen), partial(_goal_errors, log, predict, chosen, len(positions)))
-        added = errors.sum(1).cpu()
+        sent = fetched(errors.sum(1))
+        meanwhile()
+        added = sent()
         sums += added
         # Later pieces are easier: if they added as much as this one and decided nothing, a whole evaluation is cheaper.
         if not ((sums < enough) & (sums + (len(pieces) - number) * added >= enough)).any():
@@ -202,6 +216,7 @@ def measure(
     examples: int | None = None,
     with_metrics: bool = True,
     seen: Callable[[Sequence[Tensor], float], None] | None = None,
+    meanwhile: Callable[[], None] = nothing,
 ) -> list[dict[str, float]]:
     """The errors and metrics of l models on one split: for each model, name -> value.
 
@@ -214,6 +229,7 @@ def measure(
         with_metrics: False: only the errors; metrics may be undefined for few examples.
         seen: called with the weighted errors of each example [l, N], one tensor for each error, and the weight of all
             examples; not for a team.
+        meanwhile: as in `evaluate`. Metrics are waited for before it.
 
     Raises:
         RuntimeError, MemoryError: out of memory with chunks of one example.
@@ -221,7 +237,9 @@ def measure(
     log = logs[0]
     chosen = log.examples(split)[:examples]
     metrics = metrics_of(log.workload) if with_metrics else {}
-    return _fitting(logs, len(chosen), partial(_measured, log, split, predict, chosen, len(logs), metrics, seen))
+    found = _fitting(logs, len(chosen), partial(_measured, log, split, predict, chosen, len(logs), metrics, seen))
+    meanwhile()
+    return found()
 
 
 def _fitting(logs: Sequence[Log], examples: int, attempt: Callable[[], T]) -> T:
@@ -247,8 +265,8 @@ def _measured(
     models: int,
     metrics: Mapping[str, Metric],
     seen: Callable[[Sequence[Tensor], float], None] | None,
-) -> list[dict[str, float]]:
-    """As `measure`, in chunks of the size that the log holds."""
+) -> Callable[[], list[dict[str, float]]]:
+    """As `measure`, in chunks of the size that the log holds; the function waits for the errors and returns them."""
     data, workload = log.data, log.workload
     wholes = [_Wholes(metrics, data.device) for _ in range(models)]
     # A metric needs all examples of a split, so every rank of a team measures them.
@@ -269,13 +287,18 @@ def _measured(
                 whole.add(outputs, targets, model, models)
     if shared:
         data.team.sum(totals)
-    if seen:
-        seen([torch.cat(parts, 1) for parts in zip(*kept, strict=True)], float(totals[-1, 0]) if weigh else count)
-    means = ((totals[:-1] / totals[-1]) if weigh else totals / count).T.tolist()
-    return [
-        dict(zip(workload.errors, values, strict=True)) | whole.values()
-        for values, whole in zip(means, wholes, strict=True)
-    ]
+    sent, metric_values = fetched(totals), [whole.values() for whole in wholes]
+    judged = [torch.cat(parts, 1) for parts in zip(*kept, strict=True)]
+
+    def found() -> list[dict[str, float]]:
+        totals = sent()
+        if seen:
+            seen(judged, float(totals[-1, 0]) if weigh else count)
+        means = ((totals[:-1] / totals[-1]) if weigh else totals / count).T.tolist()
+        each = zip(means, metric_values, strict=True)
+        return [dict(zip(workload.errors, values, strict=True)) | more for values, more in each]
+
+    return found
 
 
 def _per_example(workload: Workload, outputs: Tree, targets: Tree, models: int) -> list[Tensor]:

@@ -23,7 +23,8 @@ from study.engine import timing
 from study.engine.arithmetic import ARITHMETICS
 from study.engine.cost import Cost
 from study.engine.evaluation import evaluated_examples
-from study.engine.lanes import EVALUATED_TOGETHER, Lanes, enough
+from study.engine.fused.stack import EVALUATED_TOGETHER
+from study.engine.lanes import Lanes, enough
 from study.records import Study
 from workloads.base import Workload
 

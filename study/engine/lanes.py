@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from operator import itemgetter
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -29,10 +29,11 @@ from study.devices.memory import out_of_memory, release_cached_memory, sent
 from study.engine import checkpoints
 from study.engine.arithmetic import ARITHMETICS
 from study.engine.checkpoints import Checkpoint
-from study.engine.evaluation import Log, Predict, evaluate, initial_model, timed
+from study.engine.evaluation import Log, Predict, evaluate, initial_model, kinds, timed
 from study.engine.fused.compiled import Compiled
 from study.engine.fused.cuda_graph import replayed
-from study.engine.fused.layout import Form, frozen_apart
+from study.engine.fused.layout import frozen_apart
+from study.engine.fused.stack import Predicting
 from study.engine.fused.update import of_tensors
 from study.engine.serial import Proposals
 from study.optimizers.per_parameter import treatments
@@ -47,8 +48,9 @@ SEGMENT_INDICES = 2**21
 """Most example indices prepared at once for a segment of steps; bounds memory and changes no result."""
 SEGMENT_STEPS = 128
 """Most steps of a segment on a GPU, which computes them while the host prepares the next segment."""
-EVALUATED_TOGETHER = (32, 4, 1)
-"""Numbers of models that a GPU evaluates at once: the first keeps it busy, and more would take memory from training."""
+AHEAD = 0.01
+"""Updates of all lanes that a GPU makes while the host waits for an evaluation, as a share of those before it: for a
+trial that ends there they are in vain."""
 
 
 def train(
@@ -112,10 +114,14 @@ def _refilled(fused: Lanes, proposals: Proposals, queue: list[Trial]) -> Iterato
 
 
 class Lane:
-    """One running trial: its step, schedule, batches and measurements."""
+    """One running trial: its step, schedule, batches and measurements.
+
+    Attributes:
+        begun: number of evaluations begun. The log holds the latest one once the host has read it.
+    """
 
     def __init__(self, study: Study, workload: Workload, data: Data, trial: Trial) -> None:
-        self.trial, self.step = trial, 0
+        self.trial, self.step, self.begun = trial, 0, 0
         self.hyperparameters = study.resolved(trial.hyperparameters)
         self.learning_rate = study.learning_rate(trial.hyperparameters)
         self.log = Log(study, workload, data, trial)
@@ -125,8 +131,8 @@ class Lane:
 
     @property
     def next_evaluation(self) -> int:
-        """The step of this lane's next evaluation."""
-        return self.grid[self.log.evaluations]
+        """The step of this lane's next evaluation; after the last one, its own."""
+        return self.grid[self.begun] if self.begun < len(self.grid) else self.step
 
 
 def enough(heights: Sequence[int], lanes: int) -> list[int]:
@@ -166,8 +172,9 @@ class Lanes:
         self.lanes: list[Lane] = []
         self._scheduled, self._under_way = bool(study.batch_schedule), False
         self._updated: tuple[tuple[int, int], Callable[..., Tensor]] | None = None
-        self._recorded: dict[Any, Callable[..., Tree]] = {}
-        """Number of models and shapes of inputs -> their outputs, replayed from a recording."""
+        self._predicting = Predicting(self.stack)
+        self._unread: list[tuple[list[Lane], list[int], Tensor]] = []
+        """Lanes, their steps before some updates, and whether the losses of these were finite [n, l]; not looked at."""
         self._finite: list[bool] = []
         """For each row, whether its trained weights were finite after the latest steps."""
         compiles = compiled and self.stack.replayable
@@ -201,7 +208,7 @@ class Lanes:
         that of its trunk."""
         lane, row = self.lanes[-1], len(self.lanes) - 1
         if (found := checkpoints.restore(content, lane.log, self.stack.row(row))) is not None:
-            lane.step = found.step
+            lane.step, lane.begun = found.step, lane.log.evaluations
             self.stack.fill(row, found.weights)
         elif self.study.start is not None:
             begun = checkpoints.started(content, self.study)
@@ -209,22 +216,24 @@ class Lanes:
 
     def run(self, proposals: Proposals) -> Iterator[Curve]:
         """Train every lane up to the earliest next evaluation, or until a checkpoint is due. Then evaluate lanes due,
-        end finished lanes and yield their curves, and take checkpoints if due."""
+        end finished lanes and yield their curves, and take checkpoints if due. A GPU trains while the host waits for
+        its evaluations, unless checkpoints are due."""
         self._under_way = True
         with timed([lane.log for lane in self.lanes], "training"):
             steps = min(lane.next_evaluation - lane.step for lane in self.lanes)
             proposals.pace.advance(self.advance, steps)
         proposals.reached(lambda: {lane.trial.index: lane.step for lane in self.lanes})
         due = [row for row, lane in enumerate(self.lanes) if lane.step == lane.next_evaluation]
+        keeps = proposals.pace.due()
         with timed([self.lanes[row].log for row in due], "evaluation"):
-            ended = self.evaluate(due)
+            ended = self.evaluate(due, ahead=self.device.type != "cpu" and not keeps)
         for row in reversed(range(len(self.lanes))):  # backwards, because ending a lane moves the last one into its row
             lane = self.lanes[row]
             over = row in ended or lane.log.first_bad_step is not None
             if over or (row in due and lane.next_evaluation > proposals.step_limit(lane.trial.index)):
                 self.end(row)
                 yield lane.log.curve()
-        if proposals.pace.due():
+        if keeps:
             for row, lane in enumerate(self.lanes):
                 checkpoint = Checkpoint(lane.step - self.stack.pending(row), self.stack.row(row), {})
                 proposals.keep(lane.trial.index, checkpoints.pack(lane.log, checkpoint))
@@ -239,28 +248,35 @@ class Lanes:
 
     def advance(self, steps: int) -> None:
         """Make `steps` updates of every lane, and log each lane's first update with a non-finite loss."""
-        finite, left = [], steps
-        while left:
+        self._launch(steps)
+        trained = slice(0, self.stack.layout.trained_width)  # running averages are not judged, as in the serial engine
+        weights = self.stack.weights[: len(self.lanes), trained].isfinite().all(1)
+        each = [*(finite.flatten() for _, _, finite in self._unread), weights]
+        found = torch.cat(each).cpu().split([len(part) for part in each])  # waits for the device
+        for (lanes, begins, finite), part in zip(self._unread, found, strict=False):
+            for lane, begin, of_lane in zip(lanes, begins, part.view(finite.shape).T.logical_not(), strict=True):
+                if lane.log.first_bad_step is None and of_lane.any():
+                    lane.log.first_bad_step = begin + int(of_lane.nonzero()[0]) + 1
+        self._finite, self._unread = found[-1].tolist(), []
+
+    def _launch(self, steps: int) -> None:
+        """Make `steps` updates of every lane without waiting for the device."""
+        while steps:
             most = max(1, SEGMENT_INDICES // (self.batch_size * len(self.lanes)))
             if self.device.type != "cpu":
                 most = min(most, SEGMENT_STEPS)
-            count = int(min(most, left, self.lanes[0].batches.phases.left(self.lanes[0].step)))
-            left -= count
-            finite.append(self._segment(count).isfinite())
+            count = int(min(most, steps, self.lanes[0].batches.phases.left(self.lanes[0].step)))
+            steps -= count
+            self._unread.append(([*self.lanes], [lane.step for lane in self.lanes], self._segment(count).isfinite()))
             for lane in self.lanes:
                 lane.step += count
-        trained = slice(0, self.stack.layout.trained_width)  # running averages are not judged, as in the serial engine
-        finite.append(self.stack.weights[None, : len(self.lanes), trained].isfinite().all(2))
-        *losses, weights = torch.cat(finite).cpu().unbind()  # waits for the device
-        self._finite = weights.tolist()
-        for lane, steps_of_lane in zip(self.lanes, torch.stack(losses, 1).logical_not(), strict=True):
-            if lane.log.first_bad_step is None and steps_of_lane.any():
-                lane.log.first_bad_step = lane.step - steps + int(steps_of_lane.nonzero()[0]) + 1
 
-    def evaluate(self, rows: Sequence[int]) -> list[int]:
-        """Measure the lanes in these rows together, except diverged ones; returns the rows of lanes that end here."""
+    def evaluate(self, rows: Sequence[int], ahead: bool = False) -> list[int]:
+        """Measure the lanes in these rows together, except diverged ones; returns the rows of lanes that end here.
+        `ahead`: train all lanes while the host waits for the errors."""
         for row in rows:
             log = self.lanes[row].log
+            self.lanes[row].begun += 1
             if log.first_bad_step is None and not self._finite[row]:
                 log.first_bad_step = self.lanes[row].step
         rows = [row for row in rows if self.lanes[row].log.first_bad_step is None]
@@ -268,37 +284,24 @@ class Lanes:
             return []
         lanes = [self.lanes[row] for row in rows]
         logs, steps = [lane.log for lane in lanes], [lane.step for lane in lanes]
-        ended = evaluate(logs, steps, lambda chosen, averaged: self.predictor([rows[i] for i in chosen], averaged))
+        if ahead:
+            ended = evaluate(logs, steps, self._predicting.copied(rows, kinds(self.study)), partial(self._go_on, lanes))
+        else:
+            ended = evaluate(logs, steps, lambda chosen, averaged: self.predictor([rows[i] for i in chosen], averaged))
         return [row for row, over in zip(rows, ended, strict=True) if over]
+
+    def _go_on(self, judged: Sequence[Lane]) -> None:
+        """Train all lanes for a small share of the steps of those that are judged, but not beyond an evaluation."""
+        left = min(lane.next_evaluation - lane.step for lane in self.lanes)
+        share = int(AHEAD * min(lane.step for lane in judged))
+        self._launch(min(left, max(1, share), SEGMENT_STEPS))
 
     def predictor(self, rows: Sequence[int], averaged: bool = False) -> Predict:
         """The models in these rows, dropout off: inputs [N, ...] -> outputs [rows * N, ...]."""
         if self.device.type != "cpu":
-            return self._replayed(rows, averaged)
+            return self._predicting.of(rows, averaged)
         outputs = self.stack.outputs(rows if self.stack.predicts_alone else self._padded(rows), averaged)
         return lambda inputs: trees.mapped(lambda tensor: tensor[: len(rows)].flatten(0, 1), outputs(inputs))
-
-    def _replayed(self, rows: Sequence[int], averaged: bool) -> Predict:
-        """As `predictor`, in groups of EVALUATED_TOGETHER models, so that each group can be replayed."""
-        groups, left = [], list(rows)
-        for size in EVALUATED_TOGETHER:
-            while len(left) >= size:
-                groups.append(self.stack.chosen(left[:size], averaged))
-                left = left[size:]
-
-        def predict(inputs: Tree) -> Tree:
-            leaves = trees.leaves(inputs)
-            made = []
-            for weights in groups:
-                key = len(weights), *(leaf.shape for leaf in leaves)
-                if key not in self._recorded:
-                    self._recorded[key] = replayed(
-                        _outputs(self.stack.form, inputs), self.device, "evaluations", self._recorded.values()
-                    )
-                made.append(self._recorded[key](weights, *leaves))
-            return trees.mapped(lambda tensor: tensor.flatten(0, 1), trees.cat(made))
-
-        return predict
 
     def _padded(self, lanes: Sequence[T]) -> list[T]:
         """Repeat the last element up to an admitted height; the results of the added rows are discarded."""
@@ -390,11 +393,3 @@ class Lanes:
 
     def _table(self, values: Sequence[float] | Sequence[Sequence[float]]) -> Tensor:
         return sent(torch.tensor(values, dtype=torch.float32), self.device)
-
-
-def _outputs(form: Callable[[Tensor], Form], like: Tree) -> Callable[..., Tree]:
-    """A function from rows of a stack [l, P] and the leaves of inputs [N, ...] to outputs [l, N, ...], dropout off.
-
-    Models may write into their copy of the inputs: a replay may find the latest ones in place.
-    """
-    return lambda weights, *leaves: form(weights).outputs(trees.like(like, [leaf.clone() for leaf in leaves]))

@@ -4,7 +4,7 @@ Shapes: L rows of the stack (one per lane), l of them in a step, B examples in a
 parameters of one model (see `Layout`), p of them trained.
 """
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import Any, NamedTuple
 from weakref import ref
@@ -12,14 +12,21 @@ from weakref import ref
 import torch
 from torch import Tensor, nn
 
+from study.data import trees
 from study.data.trees import Tree
 from study.devices.memory import sent
+from study.engine.fused.cuda_graph import replayed
 from study.engine.fused.layout import Form, Layout, Loss, tensors
 from study.optimizers.base import Optimizer, Scalars, Values, clipped, decay_, in_place
 from study.optimizers.per_parameter import ALL_USUAL, USUAL, Treatment, Treatments
 
 Update = Callable[[Tree, Loss, Tensor, Scalars, Tensor], Tensor]
 """One update of some rows, with the arguments of `Step.__call__`."""
+Predict = Callable[[Tree], Tree]
+"""Inputs [N, ...] -> the outputs of l models, one model after the other [l * N, ...]."""
+
+EVALUATED_TOGETHER = (32, 4, 1)
+"""Numbers of models that a GPU evaluates at once: the first keeps it busy, and more would take memory from training."""
 
 
 class Stack:
@@ -283,3 +290,73 @@ def _alike(treated: Sequence[tuple[slice, Treatment]], width: int) -> list[tuple
     firsts = [(next(group)[0].start, treatment) for treatment, group in groupby(treated, key=lambda each: each[1])]
     ends = [*(start for start, _ in firsts[1:]), width]
     return [(slice(start, end), treatment) for (start, treatment), end in zip(firsts, ends, strict=True)]
+
+
+class Predicting:
+    """Predicts with rows of a stack on a GPU, in groups of EVALUATED_TOGETHER models, so that each can be replayed."""
+
+    def __init__(self, stack: Stack) -> None:
+        self._stack = stack
+        self._recorded: dict[Any, Callable[..., Tree]] = {}
+        """Number of models and shapes of inputs -> their outputs, replayed from a recording."""
+
+    def of(self, rows: Sequence[int], averaged: bool) -> Predict:
+        """Predict with the models in these rows, dropout off. `averaged`: with averaged weights."""
+        return self._predict(self._chosen(rows, averaged))
+
+    def copied(self, rows: Sequence[int], kinds: Collection[bool]) -> Callable[[Sequence[int], bool], Predict]:
+        """(positions in `rows`, averaged) -> as `of`, with the weights that these rows have now.
+
+        Arguments:
+            kinds: of weights that will be asked for: True for averaged ones.
+        """
+        held = {averaged: self._chosen(rows, averaged) for averaged in kinds}
+
+        def predictor(chosen: Sequence[int], averaged: bool) -> Predict:
+            groups = held[averaged]
+            if len(chosen) < len(rows):
+                some = torch.cat(groups)
+                groups = [some.index_select(0, sent(torch.tensor(group), some.device)) for group in in_groups(chosen)]
+            return self._predict(groups)
+
+        return predictor
+
+    def _chosen(self, rows: Sequence[int], averaged: bool) -> list[Tensor]:
+        return [self._stack.chosen(group, averaged) for group in in_groups(rows)]
+
+    def _predict(self, groups: Sequence[Tensor]) -> Predict:
+        """As `of`, with the models in groups of rows [k, P]."""
+
+        def predict(inputs: Tree) -> Tree:
+            leaves = trees.leaves(inputs)
+            made = []
+            for weights in groups:
+                key = len(weights), *(leaf.shape for leaf in leaves)
+                if key not in self._recorded:
+                    self._recorded[key] = replayed(
+                        _outputs(self._stack.form, inputs), weights.device, "evaluations", self._recorded.values()
+                    )
+                made.append(self._recorded[key](weights, *leaves))
+            return trees.mapped(lambda tensor: tensor.flatten(0, 1), trees.cat(made))
+
+        return predict
+
+
+def in_groups(rows: Sequence[int]) -> Iterator[Sequence[int]]:
+    """The rows in groups of EVALUATED_TOGETHER.
+
+    >>> [len(group) for group in in_groups(range(41))]
+    [32, 4, 4, 1]
+    """
+    for size in EVALUATED_TOGETHER:
+        while len(rows) >= size:
+            yield rows[:size]
+            rows = rows[size:]
+
+
+def _outputs(form: Callable[[Tensor], Form], like: Tree) -> Callable[..., Tree]:
+    """A function from rows of a stack [l, P] and the leaves of inputs [N, ...] to outputs [l, N, ...], dropout off.
+
+    Models may write into their copy of the inputs: a replay may find the latest ones in place.
+    """
+    return lambda weights, *leaves: form(weights).outputs(trees.like(like, [leaf.clone() for leaf in leaves]))

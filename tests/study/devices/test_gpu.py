@@ -27,7 +27,7 @@ from study.data import streaming
 from study.data.streaming import Streamed
 from study.devices import memory, placement, precision
 from study.engine import lane_count, lanes, train
-from study.engine.fused import cuda_graph
+from study.engine.fused import cuda_graph, stack
 from study.engine.fused.convolution import operations
 from study.records import PRECISIONS, Study
 
@@ -209,7 +209,7 @@ def test_lanes_in_a_lower_precision_are_near_fp32(resumable, device, how, low):
 def test_evaluations_are_recorded_and_replayed(resumable, device, monkeypatch, how, together):
     """In groups of models that share the memory of their recordings."""
     study = resumable(how)
-    monkeypatch.setattr(lanes, "EVALUATED_TOGETHER", together)
+    monkeypatch.setattr(stack, "EVALUATED_TOGETHER", together)
     found = trained(study, WORKLOADS[how].data(device))
     monkeypatch.delitem(cuda_graph.GRAPHS, "cuda")
     assert_near(found, trained(study, WORKLOADS[how].data(device)))

@@ -21,6 +21,7 @@ from study.data.streaming import Streamed
 from study.devices.distributed import Team
 from study.devices.placement import Placement
 from study.engine import can_fuse, lane_count, lanes, timing, train
+from study.engine.fused import stack
 from study.engine.fused.stack import Stack
 from study.engine.lanes import Lanes
 from study.engine.serial import Run
@@ -159,7 +160,7 @@ def test_they_diverge_at_the_same_step(device, resumable, monkeypatch, how, segm
 @pytest.mark.parametrize("together", partly([((32, 4, 1),), ((2, 1),), ((1,),)], 3))
 def test_some_lanes_at_once_are_evaluated_as_all_are(device, resumable, monkeypatch, how, together):
     study = resumable(how)
-    monkeypatch.setattr(lanes, "EVALUATED_TOGETHER", together)
+    monkeypatch.setattr(stack, "EVALUATED_TOGETHER", together)
     assert_near(trained(study, WORKLOADS[how].data(DEVICE)), trained(study, WORKLOADS[how].data()))
 
 
@@ -197,7 +198,7 @@ def test_a_replayed_evaluation_of_a_model_that_writes_into_its_inputs(device, re
     workload = WORKLOADS["vmap"]
     model = workload.model
     monkeypatch.setattr(workload, "model", lambda: torch.nn.Sequential(Writing(), model()), raising=False)
-    monkeypatch.setattr(lanes, "EVALUATED_TOGETHER", (1,))  # the same inputs again and again
+    monkeypatch.setattr(stack, "EVALUATED_TOGETHER", (1,))  # the same inputs again and again
     study = resumable("vmap")
     assert_near(trained(study, workload.data(DEVICE)), trained(study, workload.data()))
 
