@@ -1,19 +1,24 @@
 """Microseconds of the convolutions of 100 lanes on a GPU: our kernels, those of cuDNN, and what their bytes take.
 
     python -m benchmarks.gpu.convolutions [--batch-size 8] [--lanes 100] [--precision tf32] [--layers 16-16,32-64]
+        [--tune]
 
 For each layer of ResNet-8 and of the Simple CNN, and for the convolution, the gradient of its images and that of its
 filters: our Triton kernel (`study.engine.fused.convolution`), cuDNN's convolution of groups in the same layout, and
-images and results read and written once at 3 TB/s. Beside them, our largest error against float64. To tune the sizes of
-blocks in `launch`, change them and run this again.
+images and results read and written once at 3 TB/s. `cache us` is what a kernel reads from the second-level cache at
+5.5 TB/s: copies to shared memory of 16 bytes pass by the first level, so each place of the kernel reads the images
+once. Beside them, our largest error against float64. `--tune` also measures our kernels with other VARIANTS of the
+constants in `launch`.
 """
 
 from __future__ import annotations
 
 import argparse
+import math
 import time
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
+from unittest import mock
 
 import torch
 from torch import Tensor
@@ -24,8 +29,18 @@ from study.engine.fused.convolution import operations
 from study.engine.fused.convolution.shapes import by_pixels
 from study.records import PRECISIONS
 
-BANDWIDTH = 3.0e12
+BANDWIDTH, SECOND_LEVEL = 3.0e12, 5.5e12
+"""Bytes a second of an H100's memory and of its second-level cache; the latter as others have measured it."""
 CALLS, TIMES = 5, 3
+VARIANTS: dict[str, dict[str, Any]] = {
+    "one stage": {"STAGES": 1},  # plain loads, which the first-level cache serves
+    "two stages": {"STAGES": 2},
+    "64 numbers, one stage": {"NUMBERS": 64, "STAGES": 1},
+    "64 numbers, two stages": {"NUMBERS": 64, "STAGES": 2},
+    "128 pixels": {"BLOCKS": {True: (128, 4), False: (128, 4)}, "PIXELS_OF_GRADIENTS": 128},
+    "128 pixels, one stage": {"BLOCKS": {True: (128, 4), False: (128, 4)}, "PIXELS_OF_GRADIENTS": 128, "STAGES": 1},
+}
+"""Other constants of `study.engine.fused.convolution.launch`."""
 
 
 class Layer(NamedTuple):
@@ -71,8 +86,50 @@ def microseconds(call: Callable[[], object]) -> float:
     return 1e6 * least
 
 
-def rows(layer: Layer, lanes: int, batch_size: int, dtype: torch.dtype) -> list[tuple[str, float, float, float, float]]:
-    """(operation, microseconds of ours, of cuDNN, of the bytes, our error) of one layer."""
+class Measured(NamedTuple):
+    """One operation of a layer: microseconds of ours, of cuDNN, of its bytes and of the second-level cache, our error,
+    and microseconds of ours by the name of a variant; None: it does not fit in shared memory."""
+
+    operation: str
+    ours: float
+    theirs: float
+    bytes: float
+    cache: float
+    error: float
+    variants: dict[str, float | None]
+
+
+def of_cache(layer: Layer, x: Tensor, dy: Tensor) -> dict[str, float]:
+    """Operation -> bytes that it reads from the second-level cache."""
+    places, count = layer.kernel**2, layer.kernel**2 * layer.channels + 1
+    patches = places / layer.stride**2 * x.nbytes
+    blocks = math.ceil(count / launch_constants()["NUMBERS"])
+    return {"outputs": patches, "images": places * dy.nbytes, "filters": patches + blocks * dy.nbytes}
+
+
+def launch_constants() -> dict[str, Any]:
+    """The constants of `launch`, which imports Triton."""
+    from study.engine.fused.convolution import launch
+
+    return vars(launch)
+
+
+def with_variants(call: Callable[[], object]) -> dict[str, float | None]:
+    """Variant -> microseconds of a call."""
+    found: dict[str, float | None] = {}
+    for name, constants in VARIANTS.items():
+        with mock.patch.multiple("study.engine.fused.convolution.launch", **constants):
+            try:
+                found[name] = microseconds(call)
+            except Exception as error:  # of Triton's own class: too little shared memory
+                if "out of resource" not in str(error):
+                    raise
+                found[name] = None
+    return found
+
+
+def rows(layer: Layer, lanes: int, batch_size: int, dtype: torch.dtype, tune: bool = False) -> list[Measured]:
+    """The operations of one layer."""
     drawn = {"device": "cuda", "dtype": dtype}
     x = by_pixels(torch.randn(lanes, batch_size, layer.channels, layer.size, layer.size, **drawn))
     weight = torch.randn(lanes, layer.filters, layer.channels, layer.kernel, layer.kernel, **drawn)
@@ -87,12 +144,13 @@ def rows(layer: Layer, lanes: int, batch_size: int, dtype: torch.dtype) -> list[
     }
     theirs = of_groups(x, weight, dy, how)
     exact = in_double(x[0], weight[0], bias[0], dy[0], how)
-    bytes_taken = (x.nbytes + y.nbytes) / BANDWIDTH * 1e6
+    bytes_taken, cached = (x.nbytes + y.nbytes) / BANDWIDTH * 1e6, of_cache(layer, x, dy)
     found = []
     for name, call in ours.items():
         got = call()[0].double().flatten()
         error = float((got - exact[name].flatten()).norm() / exact[name].norm())
-        found.append((name, microseconds(call), microseconds(theirs[name]), bytes_taken, error))
+        times = microseconds(call), microseconds(theirs[name]), bytes_taken, cached[name] / SECOND_LEVEL * 1e6
+        found.append(Measured(name, *times, error, with_variants(call) if tune else {}))
     return found
 
 
@@ -127,6 +185,13 @@ def in_double(
     return {"outputs": y.detach(), "images": of_images, "filters": laid}
 
 
+def line(layer: str, row: Measured) -> str:
+    """A line of the table."""
+    times = "".join(f"{each:10.1f}" for each in (row.ours, row.theirs, row.bytes, row.cache))
+    others = [f"{name}: {'does not fit' if each is None else f'{each:.1f}'}" for name, each in row.variants.items()]
+    return " ".join([f"{layer:10} {row.operation:10}{times} {row.error:8.1e}", ", ".join(others)])
+
+
 def main() -> None:
     """Measure and print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -134,15 +199,16 @@ def main() -> None:
     parser.add_argument("--lanes", type=int, default=100)
     parser.add_argument("--precision", choices=PRECISIONS, default="tf32")
     parser.add_argument("--layers", default=",".join(LAYERS))
+    parser.add_argument("--tune", action="store_true")
     chosen = parser.parse_args()
     settle_arithmetic()
     settle(chosen.precision)
     dtype = torch.bfloat16 if chosen.precision == "bf16" else torch.float32
     print(torch.cuda.get_device_name(), torch.__version__, f"{chosen.lanes} lanes, B = {chosen.batch_size}")
-    print("layer      of           ours us  cuDNN us  bytes us    error")
+    print("layer      of           ours us  cuDNN us  bytes us  cache us    error")
     for name in chosen.layers.split(","):
-        for of, ours, theirs, least, error in rows(LAYERS[name], chosen.lanes, chosen.batch_size, dtype):
-            print(f"{name:10} {of:10} {ours:9.1f} {theirs:9.1f} {least:9.1f} {error:8.1e}", flush=True)
+        for each in rows(LAYERS[name], chosen.lanes, chosen.batch_size, dtype, chosen.tune):
+            print(line(name, each), flush=True)
 
 
 if __name__ == "__main__":

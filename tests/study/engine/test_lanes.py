@@ -150,11 +150,11 @@ def test_lanes_that_run_out_of_memory_start_again_with_fewer(alone, monkeypatch,
     study, heights, expected = alone
     real, calls = getattr(lanes.Lanes, failing), []
 
-    def short_of_memory(self, *arguments):
+    def short_of_memory(self, *arguments, **named):
         calls.append(self.capacity)
         if self.capacity > 2 and len(calls) > 3:
             full()
-        return real(self, *arguments)
+        return real(self, *arguments, **named)
 
     monkeypatch.setattr(lanes.Lanes, failing, short_of_memory)
     assert_same_bits(trained(study, Queue(study, range(7)), heights), expected)

@@ -1,5 +1,6 @@
 """Convolutions of many lanes: the operations, their kernels and the rule of `torch.vmap` are exact to rounding."""
 
+import json
 import os
 import subprocess
 import sys
@@ -8,11 +9,13 @@ from pathlib import Path
 import helpers
 import pytest
 import torch
+from helpers.fused import seldom
 from helpers.gpu.convolutions import CASES, Case, assert_exact, assert_nan_stays, assert_rectified
 from torch import nn
 from torch.func import functional_call
 
 import study
+from benchmarks.gpu.convolutions import VARIANTS
 from study.engine.fused.convolution import operations
 from study.engine.fused.layout import Layout
 from study.engine.fused.vmapped import Vmapped
@@ -54,12 +57,28 @@ def test_diverged_images_stay_so():
 
 @pytest.mark.slow
 def test_the_kernels_are_exact():
+    assert in_a_process("-c", INTERPRETED, TRITON_INTERPRET="1").splitlines() == list(CASES)
+
+
+def in_a_process(*words: str, **variables: str) -> str:
+    """What Python prints for these words in a process of its own, which may import Triton."""
     pytest.importorskip("triton")
     paths = os.pathsep.join([str(Path(study.__file__).parents[1]), str(Path(helpers.__file__).parents[1])])
-    asked = os.environ | {"TRITON_INTERPRET": "1", "PYTHONPATH": paths}
-    ran = subprocess.run([sys.executable, "-c", INTERPRETED], env=asked, capture_output=True, text=True, check=False)
+    asked = os.environ | {"PYTHONPATH": paths} | variables
+    ran = subprocess.run([sys.executable, *words], env=asked, capture_output=True, text=True, check=False)
     assert ran.returncode == 0, ran.stdout + ran.stderr
-    assert ran.stdout.splitlines() == list(CASES)
+    return ran.stdout
+
+
+@pytest.mark.parametrize(
+    ("name", "capability"), seldom([("as they are", 90), *((n, 90) for n in VARIANTS), ("as they are", 86)])
+)
+def test_the_kernels_compile_and_fit_in_shared_memory(name, capability):
+    """Of an H100 and of the RTX cards with the least; also with what `benchmarks.gpu.convolutions` tries on an H100."""
+    asked = json.dumps(VARIANTS.get(name, {}))
+    found = json.loads(in_a_process("-m", "helpers.gpu.compiling", str(capability), asked))
+    assert found["kernels"] >= 9
+    assert 0 < found["most"] <= found["allowed"]
 
 
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)

@@ -1,0 +1,209 @@
+"""One session on a GPU: what the GPU path is judged by, each figure beside the one that is wanted.
+
+    python -m benchmarks.gpu.session [--minutes 13] [--json session.json]
+    python -m benchmarks.gpu.session --device cpu --tiny        (shows that it runs; its figures mean nothing)
+
+Parts, in order. After `--minutes` nothing else begins, and what is left is not measured:
+
+1. updates of lanes, also compiled, of four models with TF32, beside a plain loop and one tuned process
+   (`benchmarks.gpu.lanes`)
+2. the thirteen batch sizes of the paper's ResNet-8 study, compiled, as hours of 100 trials; first in TF32, then in bf16
+3. the convolutions of three layers with other sizes of blocks (`benchmarks.gpu.convolutions --tune`); not on a CPU
+4. `pytest -m "gpu and not slow"`
+
+Bytes of an update are those of `benchmarks/measured/trace.json`: they need no GPU. The file is written after every
+part, so that a session that is cut off leaves what it has. Data are made up in the shapes of the real ones.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import torch
+
+from benchmarks.engine import one_device, paper_updates
+from benchmarks.gpu import convolutions, lanes
+from study.devices.precision import settle
+
+ROOT = Path(__file__).parents[2]
+CELLS = {
+    "resnet8": (2, 8, 32, 512, 2048),
+    "cnn": (2, 8, 32, 512),
+    "mlp1024": (2, 32, 128, 2048),
+    "softmax": (2, 32, 128),
+}
+"""Model -> the batch sizes at which it is measured."""
+BYTES = (
+    ("ResNet-8: MB of an update, per example", "resnet8", 128, 2.8),
+    ("Simple CNN at B = 2: MB of an update, per lane", "cnn", 2, 95.0),
+)
+RATIOS = (
+    ("ResNet-8", "resnet8", 32, 50.0),
+    ("Simple CNN", "cnn", 32, 30.0),
+    ("fc_mnist", "mlp1024", 128, 40.0),
+    ("softmax", "softmax", 128, 40.0),
+)
+"""Name, model, the largest batch size that is judged, and the wanted multiple of a plain loop."""
+PRECISIONS = ("tf32", "bf16")
+LAYERS = ("16-16", "32-32", "64-64")
+LANES, BATCH_SIZE = 32, 512
+"""Of these layers: most of the study's examples are at larger batch sizes, which take as long for each example."""
+
+
+@dataclass
+class Session:
+    """What a session has measured so far.
+
+    Attributes:
+        end: when nothing else may begin, by `time.monotonic`.
+        tiny: measure a few cells, which shows that all runs.
+        cells: rows of `benchmarks.gpu.lanes`.
+        paper: precision -> such rows, one for each batch size.
+        layers: layer -> rows of `benchmarks.gpu.convolutions`.
+        tests: the last line of pytest.
+    """
+
+    device: str
+    end: float
+    tiny: bool = False
+    cells: list[dict[str, Any]] = field(default_factory=list)
+    paper: dict[str, list[dict[str, Any]]] = field(default_factory=lambda: {each: [] for each in PRECISIONS})
+    layers: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
+    tests: str = ""
+
+    def parts(self) -> Iterator[str]:
+        """Measure part after part; yields what each was."""
+        for model, sizes in ({"softmax": (2,)} if self.tiny else CELLS).items():
+            self._measure(model, sizes, "tf32", self.cells, alone=False)
+            yield f"{model} beside a plain loop"
+        for precision, rows in self.paper.items():
+            self._measure("resnet8", [*paper_updates()][: 1 if self.tiny else None], precision, rows, alone=True)
+            yield f"the paper's ResNet-8 study in {precision}"
+        if self.device != "cpu":
+            self._tune()
+            yield "convolutions with other sizes of blocks"
+        self._test()
+        yield "tests"
+
+    @property
+    def _left(self) -> float:
+        return self.end - time.monotonic()
+
+    def _measure(
+        self, model: str, sizes: Sequence[int], precision: str, rows: list[dict[str, Any]], alone: bool
+    ) -> None:
+        for batch_size in sizes:
+            if self._left > 0:
+                how = self.device, precision, True, True, alone
+                rows.append(lanes.measured(model, batch_size, *how))
+                print(lanes.printed(rows[-1]), flush=True)
+
+    def _tune(self) -> None:
+        settle("tf32")
+        for name in LAYERS:
+            if self._left > 0:
+                layer = convolutions.LAYERS[name]
+                found = convolutions.rows(layer, LANES, BATCH_SIZE, torch.float32, tune=True)
+                print(*(convolutions.line(name, each) for each in found), sep="\n", flush=True)
+                self.layers[name] = [each._asdict() for each in found]
+
+    def _test(self) -> None:
+        words = ["-q", "-p", "no:cacheprovider", "-W", "default", "-m", "gpu and not slow"]
+        words += ["-n", "8"] if find_spec("xdist") and not self.tiny else []
+        words += ["tests/study/devices/test_gpu.py"] if self.tiny else []
+        if self._left > 0:
+            command = [sys.executable, "-m", "pytest", *words]
+            try:
+                ran = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=self._left, check=False)
+                self.tests = ran.stdout.strip().rpartition("\n")[2]
+            except subprocess.TimeoutExpired:
+                self.tests = "ran out of time"
+
+
+@dataclass(frozen=True)
+class Judged:
+    """A row of the table. `found`: None: not measured; `at_least`: whether more than what is wanted is better."""
+
+    what: str
+    wanted: float
+    found: float | None
+    at_least: bool = True
+    note: str = ""
+
+    @property
+    def verdict(self) -> str:
+        """`met`, `short` or `not measured`."""
+        if self.found is None:
+            return "not measured"
+        return "met" if (self.found >= self.wanted if self.at_least else self.found <= self.wanted) else "short"
+
+    def __str__(self) -> str:
+        found = "" if self.found is None else f"{self.found:,.2f}"
+        sign = ">=" if self.at_least else "<="
+        return f"{self.what:52} {sign} {self.wanted:5g} {found:>9}  {self.verdict:12} {self.note}".rstrip()
+
+
+def judged(session: Session) -> Iterator[Judged]:
+    """The rows of the table."""
+    traced = json.loads((ROOT / "benchmarks" / "measured" / "trace.json").read_text())["rows"]
+    for what, model, size, wanted in BYTES:
+        [row] = [r for r in traced if (r["model"], r["batch_size"], r["arithmetic"]) == (model, size, "vmap compiled")]
+        found = row["bytes"] / 1e6 / (size if "example" in what else 1)
+        yield Judged(what, wanted, found, at_least=False, note="compiled, by benchmarks.trace")
+    for name, model, largest, wanted in RATIOS:
+        rows = [row for row in session.cells if row["model"] == model and row["batch_size"] <= largest]
+        ratios = {row["batch_size"]: lanes.most(row) / row["a"] for row in rows}
+        missing = [str(size) for size in CELLS[model] if size <= largest and size not in ratios]
+        note = ", ".join(f"B = {size}: {ratio:.3g}" for size, ratio in ratios.items())
+        note += f"; not measured: {', '.join(missing)}" if missing else ""
+        yield Judged(
+            f"{name} at B <= {largest} over a plain loop", wanted, min(ratios.values(), default=None), note=note
+        )
+    shares = {f"{row['model']} at B = {row['batch_size']}": lanes.most(row) / row["b"] for row in session.cells}
+    slowest = min(shares, key=lambda name: shares[name], default="")
+    yield Judged("slowest over one tuned process", 0.97, shares.get(slowest), note=slowest)
+    for precision, rows in session.paper.items():
+        note = f"at {len(rows)} of {len(paper_updates())} batch sizes"
+        hours = lanes.hours(rows) if rows else None
+        yield Judged(f"the paper's ResNet-8 study in {precision}: GPU-hours", 1.0, hours, at_least=False, note=note)
+    all_passed = " passed" in session.tests and "failed" not in session.tests and "error" not in session.tests
+    yield Judged("all GPU tests pass", 1.0, float(all_passed) if session.tests else None, note=session.tests)
+
+
+def main() -> None:
+    """Measure, and print the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--minutes", type=float, default=13.0)
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("--device", default="auto")
+    parser.add_argument("--tiny", action="store_true")
+    chosen = parser.parse_args()
+    session = Session(one_device(chosen.device), time.monotonic() + 60 * chosen.minutes, chosen.tiny)
+    torch.set_num_threads(1)
+    gpu = None if session.device == "cpu" else torch.cuda.get_device_name(session.device)
+    print(gpu or "CPU", torch.__version__)
+    little = {"SECONDS": 0.02, "TRIALS": 2} if chosen.tiny else {"SECONDS": lanes.SECONDS}
+    with mock.patch.multiple(lanes, **little):
+        for part in session.parts():
+            print(f"{part}; {60 * chosen.minutes - session.end + time.monotonic():.0f} s", flush=True)
+            rows = [asdict(row) | {"verdict": row.verdict} for row in judged(session)]
+            found = {key: getattr(session, key) for key in ("cells", "paper", "layers", "tests")}
+            machine = {"gpu": gpu, "torch": torch.__version__}
+            if chosen.json:
+                chosen.json.write_text(json.dumps({"machine": machine, "judged": rows, **found}, indent=1) + "\n")
+    print(f"{'':52} {'wanted':>8} {'found':>9}")
+    print(*judged(session), sep="\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,80 @@
+"""A session on a GPU says of each judged figure whether it is what was wanted."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from benchmarks.engine import paper_updates
+from benchmarks.gpu.session import Session, judged
+
+ROOT = Path(__file__).parents[2]
+
+
+def cell(model: str, batch_size: int, ours: float, compiled: float | None = None) -> dict[str, object]:
+    """A row in which a plain loop makes 10 updates a second, and a tuned process 20."""
+    return {"model": model, "batch_size": batch_size, "a": 10.0, "b": 20.0, "c": ours, "d": compiled}
+
+
+def verdicts(session: Session) -> dict[str, tuple[str, float | None]]:
+    return {row.what: (row.verdict, row.found) for row in judged(session)}
+
+
+def test_without_measurements_only_bytes_are_known():
+    found = verdicts(Session("cpu", 0.0))
+    assert {verdict for verdict, _ in found.values()} == {"met", "not measured"}
+    assert [what for what, (verdict, _) in found.items() if verdict == "met"] == [
+        "ResNet-8: MB of an update, per example",
+        "Simple CNN at B = 2: MB of an update, per lane",
+    ]
+
+
+def test_the_worst_batch_size_is_judged():
+    cells = [cell("resnet8", 2, 900.0), cell("resnet8", 32, 400.0, 520.0), cell("resnet8", 512, 19.0)]
+    cells += [cell("cnn", 2, 299.0, 250.0)]
+    found = verdicts(Session("cpu", 0.0, cells=cells))
+    assert found["ResNet-8 at B <= 32 over a plain loop"] == ("met", 52.0)
+    assert found["Simple CNN at B <= 32 over a plain loop"] == ("short", pytest.approx(29.9))
+    assert found["slowest over one tuned process"] == ("short", 0.95)
+    [row] = [row for row in judged(Session("cpu", 0.0, cells=cells)) if row.what.startswith("slowest")]
+    assert row.note == "resnet8 at B = 512"
+    assert "short" in str(row)
+
+
+@pytest.mark.parametrize(("hours", "verdict"), [(0.9, "met"), (1.1, "short")])
+def test_hours_are_those_of_all_batch_sizes(hours, verdict):
+    updates = paper_updates()
+    rates = {size: count * len(updates) / (3600 * hours) for size, count in updates.items()}
+    session = Session("cpu", 0.0)
+    session.paper["tf32"] = [cell("resnet8", size, rate) for size, rate in rates.items()]
+    found = verdicts(session)
+    assert found["the paper's ResNet-8 study in tf32: GPU-hours"] == (verdict, pytest.approx(hours))
+    assert found["the paper's ResNet-8 study in bf16: GPU-hours"] == ("not measured", None)
+
+
+@pytest.mark.parametrize(
+    ("line", "verdict"),
+    [
+        ("86 passed, 2 skipped, 4000 deselected in 301.00s", "met"),
+        ("1 failed, 85 passed in 301.00s", "short"),
+        ("85 passed, 1 error in 301.00s", "short"),
+        ("88 skipped in 3.00s", "short"),
+        ("ran out of time", "short"),
+        ("", "not measured"),
+    ],
+)
+def test_tests_that_were_skipped_have_not_passed(line, verdict):
+    assert verdicts(Session("cpu", 0.0, tests=line))["all GPU tests pass"][0] == verdict
+
+
+@pytest.mark.slow
+def test_a_tiny_session_runs_from_start_to_end(tmp_path):
+    words = ["benchmarks.gpu.session", "--device", "cpu", "--tiny", "--json", str(tmp_path / "session.json")]
+    ran = subprocess.run([sys.executable, "-m", *words], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    written = json.loads((tmp_path / "session.json").read_text())
+    assert [row["what"] in ran.stdout for row in written["judged"]] == [True] * 10
+    assert {len(rows) for rows in (written["cells"], *written["paper"].values())} == {1}
+    assert "skipped" in written["tests"]
