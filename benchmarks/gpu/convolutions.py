@@ -30,7 +30,7 @@ from study.engine.fused.convolution.shapes import by_pixels
 from study.records import PRECISIONS
 
 BANDWIDTH, SECOND_LEVEL = 3.0e12, 5.5e12
-"""Bytes a second of an H100's memory and of its second-level cache; the latter as others have measured it."""
+"""Bytes a second of an H100's memory (a measured copy) and, assumed, of its second-level cache."""
 CALLS, TIMES = 5, 3
 VARIANTS: dict[str, dict[str, Any]] = {
     "one stage": {"STAGES": 1},  # plain loads, which the first-level cache serves

@@ -284,13 +284,14 @@ class Run:
         for group, rate in zip(self.optimizer.param_groups, self.rates, strict=True):
             group["lr"] = learning_rate * rate
         losses: list[Tensor] = []
+        draws = self.algorithm.update is None  # third-party optimizers may draw random numbers; rules of ours do not
 
         def closure() -> Any:
-            with generators.of_torch_restored(self.data.device):
+            with generators.of_torch_restored(self.data.device) if draws else nullcontext():
                 losses.append(self._descend(learning_rate))
             return losses[-1]
 
-        if self.algorithm.update is None:  # third-party optimizers may draw random numbers: seed every rank alike
+        if draws:  # seed every rank alike
             generators.seed(layer_key(self.trial.seed, self.step, -1), self.data.device)
         self.optimizer.step(closure)
         if self.average is not None:

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from helpers import checkpointed, desks
 from helpers.blobs import Blobs
 from helpers.desks import Desk, assert_same_bits, training
 from helpers.fused import Scheduled, partly, plain_loop
@@ -15,6 +16,7 @@ from torch import nn
 
 from analysis.counting import Goal
 from study.data.order import epoch_permutation
+from study.devices import generators
 from study.engine import serial
 from study.optimizers import OPTIMIZERS
 from study.schedules import SCHEDULES
@@ -288,6 +290,18 @@ def test_training_leaves_the_global_generator_alone(tiny_study):
     curves(tiny_study(), 0, workload=Tiny(images=True))
     curves(tiny_study(), 0, workload=Drawing())
     assert torch.equal(torch.get_rng_state(), state)
+
+
+@pytest.mark.parametrize(("optimizer", "at_each_step"), [("momentum", False), ("kfac", True)])
+def test_generators_are_put_back_at_each_step_only_for_optimizers_that_may_draw(
+    resumable, monkeypatch, optimizer, at_each_step
+):
+    calls, restored = [], generators.of_torch_restored
+    monkeypatch.setattr(generators, "of_torch_restored", lambda *where: calls.append(where) or restored(*where))
+    study = resumable("plain", optimizer)
+    desks.trained(study, Desk([checkpointed.trial(study, 0)]))
+    assert (len(calls) > study.last_step) == at_each_step
+    assert calls
 
 
 def test_a_step_limit_cuts_a_trial_at_the_grid(tiny_study):
