@@ -69,7 +69,7 @@ def compiling(capability: int) -> Iterator[list[int]]:
 
 def launched(layer: Layer, dtype: torch.dtype) -> None:
     """Launch the kernels of a layer's outputs, gradients of images and gradients of filters."""
-    lanes, images = 3, 600  # so many that all have large blocks
+    lanes, images = 3, 600  # enough for large blocks
     made = {"dtype": dtype, "device": "cpu"}
     x = by_pixels(torch.empty(lanes, images, layer.channels, layer.size, layer.size, **made))
     y = by_pixels(torch.empty(lanes, images, layer.filters, *[layer.size // layer.stride] * 2, **made))
