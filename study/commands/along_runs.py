@@ -62,10 +62,9 @@ def noise_arguments(verb: argparse.ArgumentParser) -> None:
     verb.add_argument(
         "--examples",
         type=int,
-        default=2048,
         metavar="M",
-        help="training examples whose gradients, or with --one-step whose losses after the step, are measured at each "
-        "point; default: 2048, or all if there are fewer",
+        help="training examples whose gradients are measured at each point, default: 2048; with --one-step those whose "
+        "losses are measured for each of 32 batches, default: 256; all if there are fewer",
     )
     verb.add_argument(
         "--one-step",

@@ -74,12 +74,12 @@ def _noise_cost(tuned: TunedRun, run: Run) -> NoiseCost:
 
 def _one_step_cost(tuned: TunedRun, run: Run) -> NoiseCost:
     """The cost of the losses after one step at one point."""
-    sizes, examples = tuned.settings["batch_sizes"], tuned.settings["loss_examples"]
+    sizes, examples = tuned.settings["batch_sizes"], tuned.settings["loss_examples_per_batch"]
     few = min(TIMED, sizes[-1])
     gradients, objective = Gradients(run, few), one_step.Objective(run, examples)
     inputs, targets = gradients.block(0)
     each = least_seconds(lambda: gradients.of_batch(0, inputs, targets).sum().item(), budget=0) / few
-    loss = least_seconds(lambda: objective.after(objective.base, 0.0), budget=0)
+    loss = least_seconds(lambda: objective.after(0, objective.base, 0.0), budget=0)
     forms = 1 if preconditioner(run) is None else 2
     losses, gradients_needed = forms * len(sizes) * one_step.LOSSES, tuned.settings["batches"] * sum(sizes)
     return NoiseCost(0, gradients_needed, gradients_needed * each + losses * loss, losses * examples)
@@ -130,7 +130,7 @@ def _noise(tuned: TunedRun, run: Run) -> dict[str, Any]:
 
 def _one_step(tuned: TunedRun, run: Run) -> dict[str, Any]:
     settings = tuned.settings
-    return one_step.measured(run, settings["loss_examples"], settings["batch_sizes"], settings["batches"])
+    return one_step.measured(run, settings["loss_examples_per_batch"], settings["batch_sizes"], settings["batches"])
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,7 @@
 """The loss after one step, over learning rates and batch sizes, at one point of a run (McCandlish et al. 2018, 2.2).
 
-Shapes: P trained numbers of the model, K batches, E learning rates, M examples on which the loss is measured.
+Shapes: P trained numbers of the model, K batches, E learning rates, M examples on which the loss after a step against
+each batch is measured.
 """
 
 import math
@@ -28,10 +29,13 @@ MOST = 10
 """The most factors that a search goes away from where it starts."""
 LOSSES = 200
 """About as many losses of M examples are measured for a batch size and form: FEW at five rates, K at five."""
+EXAMPLES = 256
+"""M. Each batch has its own, 32 times as many in all: shared ones would cost as much as their number for every batch, and
+the luck of their choice would be in no interval."""
 
 
 class Objective:
-    """The mean training loss of M fixed training examples, at any weights of a copy of a run's model.
+    """The mean training loss of M training examples for each of K batches, at any weights of a copy of a run's model.
 
     Dropout is off, as in evaluations. A model that couples the examples of a batch, as with batch norm, is taken as in
     training: its running statistics would be those of other weights.
@@ -48,24 +52,25 @@ class Objective:
         chunks = places(examples, 1, run.log.chunk)[0]
         self._read, self._parts = run.data.reader(index, chunks), range(len(chunks))
 
-    def after(self, direction: Sequence[Tensor], learning_rate: float) -> float:
-        """The loss after a step of this learning rate against a direction, given as its parameters; weights return."""
+    def after(self, number: int, direction: Sequence[Tensor], learning_rate: float) -> float:
+        """The loss for batch `number` after a step of this learning rate against a direction, given as its parameters;
+        weights return."""
         with torch.no_grad():
             for parameter, base, each in zip(self.parameters, self.base, direction, strict=True):
                 torch.sub(base, each, alpha=learning_rate, out=parameter)
-            loss = self.loss()
+            loss = self.loss(number)
             for parameter, base in zip(self.parameters, self.base, strict=True):
                 parameter.copy_(base)
         return loss
 
-    def loss(self) -> float:
-        """The loss at the present weights of the copy; infinite if it is not finite."""
+    def loss(self, number: int) -> float:
+        """The loss for batch `number` at the present weights of the copy; infinite if it is not finite."""
         total = weight = 0.0
         self.model.train(not self.gradients.separable)
         with torch.no_grad():
-            for number in self._parts:
-                inputs, targets = self._read(0, number)
-                set_keys(self.gradients.keyed, self.gradients.key, number)
+            for part in self._parts:
+                inputs, targets = self._read(number, part)
+                set_keys(self.gradients.keyed, self.gradients.key, part)
                 generators.seed(self.gradients.key, self.run.data.device)
                 outputs = forward(self.run.study, self.model, trees.cloned(inputs))
                 losses = self.run.workload.loss(outputs, trees.cloned(targets), **self.run.loss_hyperparameters)
@@ -85,7 +90,7 @@ def measured(run: Run, examples: int, batch_sizes: Sequence[int], batches: int =
         examples: M.
 
     Returns:
-        `before`, the loss at the weights themselves, and `rates`: a record for each form and batch size, with its
+        `before`, the mean loss at the weights themselves, and `rates`: a record for each form and batch size, with its
         learning rates [E] and losses [K, E]; None for a loss that is not finite.
     """
     objective, factors = Objective(run, examples), preconditioner(run)
@@ -100,7 +105,7 @@ def measured(run: Run, examples: int, batch_sizes: Sequence[int], batches: int =
             best = min(range(len(record["means"])), key=record["means"].__getitem__)
             starts[name] = record["learning_rates"][best]  # that of the next batch size is not far
             rates.append({"form": name, "batch_size": size} | {k: record[k] for k in ("learning_rates", "losses")})
-    return {"before": objective.loss(), "rates": rates}
+    return {"before": sum(map(objective.loss, range(batches))) / batches, "rates": rates}
 
 
 def _of_batches(run: Run, size: int, batches: int) -> Iterator[Tensor]:
@@ -128,7 +133,7 @@ def _searched(objective: Objective, directions: Sequence[list[Tensor]], start: f
 
     def mean(rate: float, count: int) -> float:
         held = losses.setdefault(rate, [])
-        held += [objective.after(each, rate) for each in directions[len(held) : count]]
+        held += [objective.after(number, directions[number], rate) for number in range(len(held), count)]
         return sum(held[:count]) / count
 
     near = start * COARSE ** climbed(lambda power: mean(start * COARSE**power, min(FEW, len(directions))))

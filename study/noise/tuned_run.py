@@ -17,7 +17,7 @@ from study.data import streaming
 from study.devices.placement import Placement, settle_arithmetic, usable
 from study.engine.serial import Run
 from study.errors import Failed, UsageError
-from study.noise.one_step import BATCHES
+from study.noise.one_step import BATCHES, EXAMPLES
 from study.noise.point import BLOCKS
 from study.records import Curve, Study, Trial
 from study.search import stages
@@ -31,6 +31,8 @@ T = TypeVar("T")
 
 NOISE, ONE_STEP = "noise", "one_step"
 """What is measured along a run, and the folder of its points."""
+GRADIENTS = 2048
+"""Examples whose gradients are measured at a point, unless the user says how many."""
 FEWEST = 2
 """Examples in a block. With one, batches and single examples would be the same."""
 LARGEST, PART = 4096, 4
@@ -45,8 +47,8 @@ class NoiseRequest:
     Attributes:
         batch_size: of the tuned runs; None: the smallest complete one of each curve.
         points: the number of recorded evaluations to measure at, spread evenly up to the goal.
-        examples: the number of training examples whose gradients, or whose losses after one step, are measured at each
-            point.
+        examples: the number of training examples whose gradients are measured at each point, or whose losses after one
+            step against each batch; None: GRADIENTS, or `study.noise.one_step.EXAMPLES`.
         workload, optimizer: only these; None: each.
         one_step: measure the loss after one step in place of the gradient noise.
         step_batch_sizes: of these steps; empty: powers of 4.
@@ -54,7 +56,7 @@ class NoiseRequest:
 
     batch_size: int | None = None
     points: int = 6
-    examples: int = 2048
+    examples: int | None = None
     workload: str | None = None
     optimizer: str | None = None
     one_step: bool = False
@@ -63,13 +65,9 @@ class NoiseRequest:
     def __post_init__(self) -> None:
         if self.points < 1:
             raise UsageError(f"--points must be at least 1, but got {self.points}.")
-        if not self.one_step and self.examples < FEWEST * BLOCKS:
-            raise UsageError(
-                f"--examples must be at least {FEWEST * BLOCKS}, {FEWEST} in each of {BLOCKS} blocks, but got "
-                f"{self.examples}."
-            )
-        if self.one_step and self.examples < 1:
-            raise UsageError(f"--examples must be at least 1, but got {self.examples}.")
+        least, why = (1, "") if self.one_step else (FEWEST * BLOCKS, f", {FEWEST} in each of {BLOCKS} blocks")
+        if self.examples is not None and self.examples < least:
+            raise UsageError(f"--examples must be at least {least}{why}, but got {self.examples}.")
         if self.step_batch_sizes and not self.one_step:
             raise UsageError("--step-batch-sizes are those of --one-step; give both.")
 
@@ -89,7 +87,8 @@ class TunedRun:
         curve: what the trial recorded.
         steps: the evaluations to measure at, increasing.
         kind: NOISE or ONE_STEP.
-        settings: how it is measured: `blocks` and `examples_per_block`; or `batches`, `loss_examples`, `batch_sizes`.
+        settings: how it is measured: `blocks` and `examples_per_block`; or `batches`,
+            `loss_examples_per_batch`, `batch_sizes`.
     """
 
     job: Job
@@ -205,7 +204,7 @@ def _run(job: Job, request: NoiseRequest) -> TunedRun | None:
 def _settings(study: Study, request: NoiseRequest) -> dict[str, Any]:
     """How a run is measured. Raises UsageError if there are too few training examples."""
     there = study.workload["train_examples"]
-    examples = min(request.examples, there)
+    examples = min(request.examples or (GRADIENTS if request.kind == NOISE else EXAMPLES), there)
     if request.kind == NOISE:
         if examples // BLOCKS < FEWEST:
             raise UsageError(f"noise needs {FEWEST * BLOCKS} training examples, but {study.name} has {there}.")
@@ -218,7 +217,7 @@ def _settings(study: Study, request: NoiseRequest) -> dict[str, Any]:
             f"--one-step needs three batch sizes or more from 1 to half of the {there:,} training examples of "
             f"{study.name}, but got {', '.join(map(str, sizes)) or 'none'}; give --step-batch-sizes."
         )
-    return {"batches": BATCHES, "loss_examples": examples, "batch_sizes": sizes}
+    return {"batches": BATCHES, "loss_examples_per_batch": examples, "batch_sizes": sizes}
 
 
 def tuned_search(job: Job) -> tuple[Tuner, Curve] | None:

@@ -77,12 +77,13 @@ def test_intervals_hold_it_in_nineteen_of_twenty_runs(make_study):
 def test_the_objective_is_the_loss_of_fixed_examples(kind, make_study):
     run = begun(make_study, Models(kind=kind), steps=2)
     objective = Objective(run, 20)
-    before = objective.loss()
+    before, other = objective.loss(0), objective.loss(1)
+    assert before != other  # each batch has its own examples
     step = [torch.ones_like(base) for base in objective.base]
-    assert objective.after(step, 0.0) == before == objective.loss()
-    assert objective.after(step, 0.1) != before
-    assert objective.loss() == before
-    assert objective.after(step, float("nan")) == np.inf
+    assert objective.after(0, step, 0.0) == before == objective.loss(0)
+    assert objective.after(0, step, 0.1) != before
+    assert (objective.loss(0), objective.loss(1)) == (before, other)
+    assert objective.after(0, step, float("nan")) == np.inf
 
 
 def test_measuring_leaves_no_trace(make_study):
