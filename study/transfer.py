@@ -199,12 +199,18 @@ def _trained_at(
 
 
 def train(
-    found: Sequence[Transfers], config_dir: Path | None, command: str, console: Console, cheaper: str = CHEAPER
+    found: Sequence[Transfers],
+    config_dir: Path | None,
+    command: str,
+    console: Console,
+    cheaper: str = CHEAPER,
+    plan: bool = False,
 ) -> None:
     """Train the missing transfers; shows their cost and progress.
 
     Arguments:
         cheaper: advice on how to make it cheaper.
+        plan: show the cost, and train nothing.
 
     Raises:
         StoreError: a file cannot be written, or another process trains a study.
@@ -212,12 +218,16 @@ def train(
     """
     waiting = [(each.job, missing) for each in found if (missing := each.missing)]
     if not waiting:
+        whole_sweep.say_complete(console, plan)
         return
     with whole_sweep.workers_for([job for job, _ in waiting], config_dir) as workers:
         # Measure a transfer, not the batch size's own study: the lane count depends on the number of trials.
         costs, too_large = whole_sweep.measured([(each, each[1][0]) for each in waiting], workers, console)
         rows = [_together(job, missing, cost) for (job, missing), cost in costs]
         cost_table.show(console, rows, workers.placement.place, workers.count, cheaper)
+        if plan:
+            whole_sweep.raise_any(too_large)
+            return
         left = [Work(each, cost, _untrained(job, each)) for (job, missing), cost in costs for each in missing]
         searches = [
             whole_sweep.Waiting(

@@ -123,6 +123,11 @@ def on_file(job: Job) -> stages.Load:
     return lambda search: store.load(store.study_folder(job.results, search))
 
 
+def tuned(job: Job) -> Tuner | None:
+    """The search that holds the tuned configuration of a job; None if it is not complete or missed the goal."""
+    return stages.tuned(job.study, on_file(job))
+
+
 @dataclass(frozen=True)
 class Waiting:
     """The searches of one job that must be trained.
@@ -365,6 +370,12 @@ def measured(
         _show_notes(workers, console)
     costs = [(what, cost) for (what, _), cost in zip(work, found, strict=True) if isinstance(cost, Cost)]
     return costs, [error for error in found if isinstance(error, TrialTooLarge)]
+
+
+def say_complete(console: Console, plan: bool) -> None:
+    """Say that nothing is missing, where only a plan was asked for."""
+    if plan:
+        console.print("Nothing is left to train.")
 
 
 def raise_any(too_large: Sequence[TrialTooLarge]) -> None:

@@ -7,24 +7,27 @@ order. It is least at eps(B) with eps_max = |G|^2 / G'HG and B_n = tr(H Sigma) /
 Shapes: K batches at each batch size, E learning rates, M batch sizes.
 """
 
-from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 from scipy.special import stdtrit
 
 from analysis.noise_scale.estimate import fieller
+from analysis.sizes.columns import check_confidence, check_positive, columns
 
 LOG, LINEAR = "log", "linear"
 SPACES = (LOG, LINEAR)
 """Where the squared residuals of a fit are taken: of log eps, so that each batch size counts by its relative error, or
 of eps itself, so that the largest batch sizes count most."""
-LEAST, MOST = np.log(1e-4), np.log(1e4)
+LEAST, MOST = np.log(1e-8), np.log(1e8)
 """B_n lies between these factors of the smallest and the largest batch size; beyond, the curve is a straight line."""
 EXACT = 1e-6
-"""The least relative standard error: below it, intervals would be lost to rounding."""
-GRID, FINER = 241, 5
+"""The least relative standard error of a best learning rate: below it, intervals would be lost to rounding."""
+GRID, FINER = 481, 6
 """Points of the first grid of log B_n, and how many times it gets finer by a factor of 20."""
+Pairs = Mapping[float, float] | Iterable[tuple[float, float]]
+"""Batch size -> best learning rate, or rows of the two [M, 2]: a list of tuples, an array, a frame of pandas."""
 
 
 class OneStep(NamedTuple):
@@ -57,7 +60,7 @@ class OneStep(NamedTuple):
         return self.eps_max / (1 + self.noise_scale / batch_size)
 
 
-def fit(learning_rates: Mapping[float, float], space: str = LOG, confidence: float = 0.95) -> OneStep:
+def fit(learning_rates: Pairs, space: str = LOG, confidence: float = 0.95) -> OneStep:
     """Fit eps(B) = eps_max / (1 + B_n / B) to pairs, by unweighted least squares.
 
     1 / eps(B) = 1 / eps_max + (B_n / eps_max) / B is a line in 1 / B. The interval of eps_max is that of its level, by
@@ -65,28 +68,44 @@ def fit(learning_rates: Mapping[float, float], space: str = LOG, confidence: flo
     with only two pairs. If the level may be 0, the batch sizes show no bend, and B_n has no upper end.
 
     Arguments:
-        learning_rates: batch size -> best learning rate of one step; values that are not finite are left out.
+        learning_rates: batch sizes and the best learning rates of one step, in any unit; a batch size may come more
+            than once, and be infinite: the whole gradient. Learning rates that are not finite are left out.
         space: `log` or `linear`, where the residuals are taken.
         confidence: of the intervals.
 
     Raises:
-        ValueError: the space is unknown, or fewer than two batch sizes have a learning rate.
+        ValueError: the space is unknown, a number is not above 0, or fewer than two batch sizes have a learning rate.
 
     >>> pairs = {size: 0.5 / (1 + 40 / size) for size in (4, 16, 64, 256)}
     >>> [(each.space, round(each.eps_max, 4), round(each.noise_scale, 2)) for each in (fit(pairs), fit(pairs, LINEAR))]
     [('log', 0.5, 40.0), ('linear', 0.5, 40.0)]
+    >>> round(fit([(16, 0.11), (64, 0.27), (64, 0.29), (256, 0.42)]).noise_scale, 1)
+    48.6
     """
     if space not in SPACES:
         raise ValueError(f"the space must be log or linear, but got {space!r}.")
-    pairs = {float(size): float(eps) for size, eps in sorted(learning_rates.items()) if np.isfinite(eps) and eps > 0}
-    if len(pairs) < 2:
-        raise ValueError(f"a fit needs two batch sizes with a best learning rate, but got {len(pairs)}.")
-    sizes, rates = np.array(list(pairs)), np.array([list(pairs.values())])
-    [x], [residual] = _solved(sizes, rates, space)
-    spare = len(pairs) - 2
+    check_confidence(confidence)
+    sizes, rates = _pairs(learning_rates)
+    if len(np.unique(sizes)) < 2:
+        raise ValueError(f"a fit needs two batch sizes with a best learning rate, but got {len(np.unique(sizes))}.")
+    [x], [residual] = _solved(sizes, rates[None], space)
+    spare = len(sizes) - 2
     covariance = _covariance(sizes, x, residual, space) if spare else np.full((2, 2), np.nan)
     quantile = float(stdtrit(spare, (1 + confidence) / 2)) if spare else np.nan
-    return _made(space, x, covariance, quantile, residual, len(pairs))
+    return _made(space, sizes, x, covariance, quantile, residual)
+
+
+def _pairs(given: Pairs) -> tuple[np.ndarray, np.ndarray]:
+    """(batch sizes, increasing, and their finite learning rates) [M]. Raises ValueError."""
+    mapping: Any = given if hasattr(given, "items") and getattr(given, "ndim", 1) == 1 else None
+    rows = list(mapping.items() if mapping is not None else np.asarray(given) if hasattr(given, "ndim") else given)
+    if not all(np.size(row) == 2 for row in rows):
+        raise ValueError(f"each row must be a batch size and its best learning rate, but got {rows}.")
+    sizes, rates = columns(batch_sizes=[size for size, _ in rows], learning_rates=[rate for _, rate in rows])
+    check_positive(batch_sizes=sizes, learning_rates=rates)
+    kept = np.isfinite(rates) & ~np.isnan(sizes)
+    order = np.argsort(sizes[kept], kind="stable")
+    return sizes[kept][order], rates[kept][order]
 
 
 def fit_batches(
@@ -110,11 +129,12 @@ def fit_batches(
     known = {float(size): rates for size, rates in sorted(learning_rates.items()) if np.isfinite(rates).all()}
     if len(known) < 3:
         return None
-    x, residuals = _solved(np.array(list(known)), np.stack(list(known.values()), axis=1), space)
+    sizes = np.array(list(known))
+    x, residuals = _solved(sizes, np.stack(list(known.values()), axis=1), space)
     count, lines = len(x) - 1, _line(x)
     away = lines[1:] - lines[1:].mean(0)
     quantile = float(stdtrit(count - 1, (1 + confidence) / 2))
-    return _made(space, x[0], (count - 1) / count * away.T @ away, quantile, residuals[0], len(known))
+    return _made(space, sizes, x[0], (count - 1) / count * away.T @ away, quantile, residuals[0])
 
 
 def _line(x: np.ndarray) -> np.ndarray:
@@ -122,17 +142,19 @@ def _line(x: np.ndarray) -> np.ndarray:
     return np.stack([np.exp(x[..., 1] - x[..., 0]), np.exp(-x[..., 0])], axis=-1)
 
 
-def _made(space: str, x: np.ndarray, covariance: np.ndarray, quantile: float, residual: float, points: int) -> OneStep:
+def _made(
+    space: str, sizes: np.ndarray, x: np.ndarray, covariance: np.ndarray, quantile: float, residual: float
+) -> OneStep:
     """A fit from log eps_max and log B_n, and the covariance of slope and level [2, 2]."""
     eps_max, noise_scale = np.exp(x).tolist()
     slope, level = _line(x).tolist()
     if np.isnan(covariance).any():
-        return OneStep(space, eps_max, np.nan, np.nan, noise_scale, np.nan, np.nan, float(residual), points)
-    covariance = covariance + np.diag([(EXACT * slope) ** 2, (EXACT * level) ** 2])
+        return OneStep(space, eps_max, np.nan, np.nan, noise_scale, np.nan, np.nan, float(residual), len(sizes))
+    covariance = covariance + _covariance(sizes, x, EXACT, LOG)
     half = quantile * float(np.sqrt(covariance[1, 1]))
     ends = fieller((slope, level), (covariance[0, 0], covariance[0, 1], covariance[1, 1]), quantile)
     eps_ends = 1 / (level + half), 1 / (level - half) if level > half else np.inf
-    return OneStep(space, eps_max, *eps_ends, noise_scale, *ends, float(residual), points)
+    return OneStep(space, eps_max, *eps_ends, noise_scale, *ends, float(residual), len(sizes))
 
 
 def _solved(sizes: np.ndarray, rates: np.ndarray, space: str) -> tuple[np.ndarray, np.ndarray]:
@@ -141,7 +163,7 @@ def _solved(sizes: np.ndarray, rates: np.ndarray, space: str) -> tuple[np.ndarra
     Given B_n, the best eps_max is a mean. The least squares of the remaining one, log B_n, are found on finer and finer
     grids.
     """
-    low, high = np.log(sizes[0]) + LEAST, np.log(sizes[-1]) + MOST
+    low, high = np.log(sizes[0]) + LEAST, np.log(sizes[np.isfinite(sizes)][-1]) + MOST
     step = (high - low) / (GRID - 1)
     grid = np.broadcast_to(np.linspace(low, high, GRID), (len(rates), GRID))
     for _ in range(FINER):
@@ -167,12 +189,16 @@ def _squares(sizes: np.ndarray, rates: np.ndarray, grid: np.ndarray, space: str)
 
 
 def _covariance(sizes: np.ndarray, x: np.ndarray, residual: float, space: str) -> np.ndarray:
-    """The covariance of slope and level [2, 2], from the residual and the derivatives of the curve."""
-    noise_scale, (slope, level) = np.exp(x[1]), _line(x)
-    weights = np.ones(len(sizes)) if space == LOG else np.exp(x[0]) / (1 + noise_scale / sizes)
-    slopes = np.stack([weights, -weights * noise_scale / (sizes + noise_scale)], axis=1)
-    of_line = np.array([[-slope, slope], [-level, 0.0]])  # by log eps_max and log B_n
-    return residual**2 * of_line @ np.linalg.pinv(slopes.T @ slopes) @ of_line.T
+    """The covariance of slope and level [2, 2], from the residual and the derivatives of the curve.
+
+    By slope and level the curve is never degenerate, as it is by eps_max and B_n where it is a straight line.
+    """
+    slope, level = _line(x)
+    rates = 1 / (level + slope / sizes)
+    derivatives = np.stack([1 / sizes, np.ones(len(sizes))], axis=1) * (rates if space == LOG else rates**2)[:, None]
+    widths = np.linalg.norm(derivatives, axis=0)  # units may be tiny or huge
+    derivatives = derivatives / widths
+    return residual**2 * np.linalg.pinv(derivatives.T @ derivatives) / np.outer(widths, widths)
 
 
 def best_learning_rate(learning_rates: Sequence[float], losses: Sequence[float]) -> float:

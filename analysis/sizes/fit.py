@@ -3,11 +3,14 @@
 Shapes: M sizes.
 """
 
-from typing import NamedTuple
+from collections.abc import Iterable
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
 from scipy.special import chdtrc, stdtrit
+
+from analysis.sizes.columns import check_confidence, check_positive, columns
 
 NORMAL = 10**9
 """Degrees of freedom at which Student's t is normal."""
@@ -46,21 +49,26 @@ class PowerLaw(NamedTuple):
 
         The interval is that of the law. A single measurement scatters about it, by `residual` on its logarithm.
 
+        Raises:
+            ValueError: a size is not above 0.
+
         >>> law = power_law([1, 10, 100, 1000], [20, 65, 190, 640])
         >>> [round(float(each)) for each in law.predict(10_000)]
         [1973, 1588, 2451]
         """
-        away = np.log(np.asarray(size, dtype=float) / self.centre)
+        sizes = np.asarray(size, dtype=float)
+        check_positive(sizes=sizes.ravel())
+        away = np.log(sizes / self.centre)
         value = self.at_centre * np.exp(self.exponent * away)
         half = np.sqrt(self.centre_half**2 + (self.exponent_half * away) ** 2)
         return value, value * np.exp(-half), value * np.exp(half)
 
 
 def power_law(
-    sizes: ArrayLike,
-    critical: ArrayLike,
-    low: ArrayLike | None = None,
-    high: ArrayLike | None = None,
+    sizes: Iterable[Any],
+    critical: Iterable[Any],
+    low: Iterable[Any] | None = None,
+    high: Iterable[Any] | None = None,
     confidence: float = 0.95,
 ) -> PowerLaw:
     """Fit B_crit = a N^b by least squares of log B_crit on log N.
@@ -71,12 +79,13 @@ def power_law(
     without intervals, they follow from the residuals by Student's t with M - 2 degrees of freedom.
 
     Arguments:
-        sizes: N of the model or the data, in any unit [M].
-        critical: critical batch sizes [M]. Bounds are no values: leave them out.
+        sizes: N of the model or the data, in any unit [M]; one may come more than once.
+        critical: critical batch sizes [M]; those that are not finite are left out. Bounds are no values: make them NaN.
         low, high: ends of 95 % intervals [M]; 0, infinite or NaN where an end is open.
 
     Raises:
-        ValueError: there are fewer than two sizes, or a value is not above 0 and finite.
+        ValueError: there are fewer than two sizes, a value is not above 0, an interval is upside down, or the columns
+            have different lengths.
 
     >>> law = power_law([1, 10, 100, 1000], [20, 65, 190, 640])
     >>> round(law.exponent, 3), round(law.low, 2), round(law.high, 2), round(law.coefficient, 1)
@@ -84,12 +93,18 @@ def power_law(
     >>> power_law([1, 10, 100], [20, 65, 190], low=[18, 60, 80], high=[22, 70, 450]).weighted
     True
     """
-    n, b = np.asarray(sizes, dtype=float), np.asarray(critical, dtype=float)
-    if not (np.isfinite(n) & np.isfinite(b) & (n > 0) & (b > 0)).all():
-        raise ValueError(f"sizes and critical batch sizes must be above 0 and finite, but got {n} and {b}.")
-    if len(np.unique(n)) < 2:
-        raise ValueError(f"a power law needs two sizes, but got {n}.")
-    return _fitted(np.log(n), np.log(b), log_errors(b, low, high), confidence)
+    check_confidence(confidence)
+    n, b = columns(sizes=sizes, critical=critical)
+    check_positive(sizes=n, critical=b)
+    ends = None if low is None or high is None else columns(critical=b, low=low, high=high)[1:]
+    if ends is not None and (ends[0] > ends[1]).any():
+        at = int(np.argmax(ends[0] > ends[1]))
+        raise ValueError(f"low <= high must hold, but got low={ends[0][at]:g}, high={ends[1][at]:g}.")
+    kept = np.isfinite(n) & np.isfinite(b)
+    if len(np.unique(n[kept])) < 2:
+        raise ValueError(f"a power law needs two sizes with a critical batch size, but got {n[kept]}.")
+    errors = None if ends is None else log_errors(b[kept], ends[0][kept], ends[1][kept])
+    return _fitted(np.log(n[kept]), np.log(b[kept]), errors, confidence)
 
 
 def _fitted(x: np.ndarray, y: np.ndarray, errors: np.ndarray | None, confidence: float) -> PowerLaw:

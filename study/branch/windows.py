@@ -130,18 +130,24 @@ def _study(trunk: Trunk, request: BranchRequest, rule: str, size: int, steps: in
     )
 
 
-def train(found: Sequence[Branches], config_dir: Path | None, command: str, console: Console) -> None:
+def train(
+    found: Sequence[Branches], config_dir: Path | None, command: str, console: Console, plan: bool = False
+) -> None:
     """Train what is missing of trunks and branches; shows its cost before.
+
+    Arguments:
+        plan: show the cost, and neither train nor write anything.
 
     Raises:
         StoreError: a file cannot be written, or another process trains a search.
         Failed: a trunk cannot be trained again.
         TrialTooLarge: some branches do not fit in memory; raised after all others are trained.
     """
-    for each in found:
+    for each in () if plan else found:
         trunks.save_request(each.folder, each.record())
     waiting = [(each, job) for each in found for job in each.jobs if each.left(job)]
     if not waiting:
+        whole_sweep.say_complete(console, plan)
         return
     lacking = {each.folder: each.trunk for each, _ in waiting if each.trunk.missing}.values()
     with whole_sweep.workers_for([job for _, job in waiting], config_dir) as workers:
@@ -152,6 +158,9 @@ def train(found: Sequence[Branches], config_dir: Path | None, command: str, cons
         costs, too_large = whole_sweep.measured([(each, each[1].study) for each in waiting], workers, console)
         rows = [Work(replace(job.study, branch=Branch()), cost, each.left(job)) for (each, job), cost in costs]
         cost_table.show(console, rows, workers.placement.place, workers.count, CHEAPER)
+        if plan:
+            whole_sweep.raise_any(too_large)
+            return
         for trunk in lacking:
             of_trunk.prepare(trunk, device, console)
         todo = [(job, each.missing(job), cost) for (each, job), cost in costs]

@@ -66,3 +66,14 @@ def _entry(name: str, meaning: str) -> str:
 
 def mix_argument(verb: argparse.ArgumentParser) -> None:
     verb.add_argument("--mix", action="store_true", help="train on although your code or data changed since")
+
+
+def plan_argument(verb: argparse._ActionsContainer) -> None:
+    verb.add_argument("--plan", action="store_true", help="print what is missing and what it will cost, then stop")
+
+
+def plan_or_json_arguments(verb: argparse.ArgumentParser) -> None:
+    """A plan is a table for people, without rows."""
+    either = verb.add_mutually_exclusive_group()
+    plan_argument(either)
+    either.add_argument("--json", action="store_true", help="one object, see docs/reference/json.md")

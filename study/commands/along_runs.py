@@ -80,7 +80,7 @@ def noise_arguments(verb: argparse.ArgumentParser) -> None:
     verb.add_argument("--optimizer", metavar="NAME", help="only this one; default: each")
     verb.add_argument("--device", default="auto", help="cpu, cuda, cuda:1; default: a GPU if there is one")
     verb.add_argument("--config-dir", type=path, help="folder of your own workload, as for its sweep")
-    verb.add_argument("--json", action="store_true", help="one object, see docs/reference/json.md")
+    settings.plan_or_json_arguments(verb)
 
 
 def noise(options: argparse.Namespace, console: Console) -> None:
@@ -99,7 +99,9 @@ def noise(options: argparse.Namespace, console: Console) -> None:
     if options.batch_size is None:
         told.print("Of each curve, the smallest batch size whose search is complete; --batch-size chooses another.")
     for tuned in found:
-        measure.measure(tuned, device, told)
+        measure.measure(tuned, device, told, options.plan)
+    if options.plan:
+        return
     data = build([options.results], options.results)
     rows, shown, said, doubts = (_one_step if options.one_step else _noise_scale)(data.tables)
     page = options.results / "report.html"
@@ -146,7 +148,7 @@ def branch_arguments(verb: argparse.ArgumentParser) -> None:
     verb.add_argument("--device", default="auto", help="cpu, cuda, cuda:1; default: a GPU if there is one")
     verb.add_argument("--workers", type=int, metavar="N", help="processes; default: one per core or GPU")
     settings.mix_argument(verb)
-    verb.add_argument("--json", action="store_true", help="one object, see docs/reference/json.md")
+    settings.plan_or_json_arguments(verb)
     verb.epilog = HELP
 
 
@@ -163,11 +165,15 @@ def branch(options: argparse.Namespace, console: Console) -> None:
     request, words = requests.parsed(options.overrides)
     device = usable(options.device, "--device")
     told = Console(stderr=True, highlight=False) if options.json else console
-    results, chosen = _source(words, options, told)
+    if (source := _source(words, options, told)) is None:
+        return
+    results, chosen = source
     placement = Placement(device=device, workers=options.workers)
     found, left_out = trunk.find(results, request, placement, **chosen, config_dir=options.config_dir)
     branches = [windows.branches(each, request, placement, options.mix) for each in found]
-    windows.train(branches, options.config_dir, options.command, told)
+    windows.train(branches, options.config_dir, options.command, told, options.plan)
+    if options.plan:
+        return
     data = build([results], results)
     rows, losses = data.tables["branched"], data.tables["branched_losses"]
     said, doubts = sentences(rows, data.tables["scaling"]), [*left_out, *warnings(rows, losses)]
@@ -181,8 +187,11 @@ def branch(options: argparse.Namespace, console: Console) -> None:
     show.link(console, page)
 
 
-def _source(words: Sequence[str], options: argparse.Namespace, console: Console) -> tuple[Path, dict[str, Any]]:
-    """(the results folder with the runs, which of them to branch from); trains a sweep if its settings are given."""
+def _source(words: Sequence[str], options: argparse.Namespace, console: Console) -> tuple[Path, dict[str, Any]] | None:
+    """(the results folder with the runs, which of them to branch from); trains a sweep if its settings are given.
+
+    None if only a plan is asked for, and the sweep is not trained.
+    """
     folders = [word for word in words if "=" not in word]
     settings = [word for word in words if "=" in word]
     if not words:
@@ -192,6 +201,8 @@ def _source(words: Sequence[str], options: argparse.Namespace, console: Console)
         )
     if not folders:
         options.overrides = settings
+        if options.plan and _missing(options, console):
+            return None
         trained = sweep.run(options, console, shows=False)
         if len(trained) != 1:
             raise UsageError("branch needs one results folder, but these settings have several; give results=DIR once.")
@@ -210,6 +221,17 @@ def _source(words: Sequence[str], options: argparse.Namespace, console: Console)
             raise UsageError(f"batch_size must be a whole number, but got {pairs['batch_size']}.")
         chosen["batch_size"] = int(pairs["batch_size"])
     return path(folders[0]), chosen
+
+
+def _missing(options: argparse.Namespace, console: Console) -> bool:
+    """Whether the sweep lacks trials; then their cost is shown."""
+    from study import whole_sweep
+
+    if not whole_sweep.jobs_here(options.overrides, options.config_dir, options.mix)[1]:
+        return False
+    sweep.planned(options, console)
+    console.print("What the branches cost is measured on the tuned run: plan again when the sweep is trained.")
+    return True
 
 
 def _narrowed(settings: Sequence[str]) -> dict[str, Any]:

@@ -4,7 +4,7 @@ import argparse
 
 from rich.console import Console
 
-from study.command_line.settings import mix_argument
+from study.command_line.settings import mix_argument, plan_argument
 from study.config.paths import path
 
 
@@ -25,6 +25,7 @@ def rules_arguments(verb: argparse.ArgumentParser) -> None:
     verb.add_argument("--config-dir", type=path, help="folder of your own workload, as for its sweep")
     verb.add_argument("--device", default="auto", help="cpu, cuda, cuda:1; default: a GPU if there is one")
     mix_argument(verb)
+    plan_argument(verb)
     verb.add_argument("--workers", type=int, metavar="N", help="processes; default: one per core or GPU")
 
 
@@ -42,7 +43,9 @@ def rules(options: argparse.Namespace, console: Console) -> None:
     found, left_out = transfer.transfers(options.results, request, placement, options.config_dir, options.mix)
     for text in left_out:
         console.print(text, style="yellow", markup=False)
-    transfer.train(found, options.config_dir, options.command, console)
+    transfer.train(found, options.config_dir, options.command, console, plan=options.plan)
+    if options.plan:
+        return
     data = build([options.results], options.results)
     show.rules(console, data.tables["rules"], sentences(data.tables["rules"]))
     console.print()

@@ -9,6 +9,7 @@ from typing import Any
 from rich.console import Console
 
 from analysis.labels import counted, duration, short_count
+from study import whole_sweep
 from study.devices import generators
 from study.engine.cost import least_seconds
 from study.engine.evaluation import measure as measure_errors
@@ -85,19 +86,25 @@ def _one_step_cost(tuned: TunedRun, run: Run) -> NoiseCost:
     return NoiseCost(0, gradients_needed, gradients_needed * each + losses * loss, losses * examples)
 
 
-def measure(tuned: TunedRun, device: str, console: Console) -> None:
+def measure(tuned: TunedRun, device: str, console: Console, plan: bool = False) -> None:
     """Retrain a tuned run and measure at its missing points; each is on file as soon as it is measured.
 
     The cost is said before.
+
+    Arguments:
+        plan: only say the cost.
 
     Raises:
         StoreError: a point cannot be written.
         Failed: the run diverges, which it did not in the sweep.
     """
     if not (missing := tuned.missing):
+        whole_sweep.say_complete(console, plan)
         return
     points = f"{counted(len(missing), 'point')} of trial {tuned.curve.trial.index}"
     console.print(f"{tuned.name}: {points}: {cost(tuned, device)}.", markup=False, highlight=False)
+    if plan:
+        return
     run = tuned.begin(device)
     with generators.restored(run.data.device), console.status("") as status:
         for step in missing:

@@ -30,8 +30,8 @@ MOST = 10
 LOSSES = 200
 """About as many losses of M examples are measured for a batch size and form: FEW at five rates, K at five."""
 EXAMPLES = 256
-"""M. Each batch has its own, 32 times as many in all: shared ones would cost as much as their number for every batch, and
-the luck of their choice would be in no interval."""
+"""M. Each batch has its own: of shared ones each would have to measure all, and the luck of their choice would be in no
+interval."""
 
 
 class Objective:

@@ -76,6 +76,12 @@ def fastest(made: Sequence[Tuner]) -> Tuner | None:
     return min(reached, key=lambda tuner: (tuner.steps_to_result, tuner.study.branch.budget), default=None)
 
 
+def tuned(study: Study, load: Load) -> Tuner | None:
+    """The search that holds the tuned configuration of a study; None if it is not complete or missed the goal."""
+    made = last_stages(study, load)
+    return fastest(made) if made[-1].complete else None
+
+
 def stages(study: Study, load: Load) -> Iterator[Tuner]:
     """A search and the searches in wider spaces that follow from it, up to the first incomplete one."""
     wider: Study | None = study

@@ -14,7 +14,7 @@ from study.config import preflight
 from study.config.jobs import Job
 from study.devices.placement import Placement
 from study.errors import UsageError
-from study.noise.tuned_run import asked, of_each_curve, tuned_search
+from study.noise.tuned_run import asked, of_each_curve
 from study.records import Study
 from study.search import stages
 from study.search.tuner import Tuner
@@ -60,7 +60,7 @@ def certificates(
     importable(config_dir)  # creating a Study imports its optimizer
     studies = asked(recorded(results, "certify"), request.workload, request.optimizer)
     jobs = [Job(study, results, placement) for study in studies]
-    chosen, left_out = of_each_curve(jobs, request.batch_size, lambda job: job if tuned(job) else None)
+    chosen, left_out = of_each_curve(jobs, request.batch_size, lambda job: job if whole_sweep.tuned(job) else None)
     if not chosen:
         raise UsageError(f"{' '.join(left_out)} Finish the sweep, choose a looser goal, or another --batch-size.")
     found = [_certified(job, request) for job in whole_sweep.settled(chosen)]
@@ -72,14 +72,8 @@ def certificates(
     return found, left_out
 
 
-def tuned(job: Job) -> Tuner | None:
-    """The search that holds the tuned configuration of a job; None if it is not complete or missed the goal."""
-    found = tuned_search(job)
-    return None if found is None or found[0].steps_to_result is None else found[0]
-
-
 def _certified(job: Job, request: CertifyRequest) -> Transfers:
-    best = tuned(job)
+    best = whole_sweep.tuned(job)
     assert best is not None
     assert best.tuned is not None
     steps = request.steps or tuned_steps(job, best)

@@ -72,7 +72,7 @@ def arms(
     found: list[Transfers] = []
     left_out = []
     for job in chosen:
-        tuner = _tuned(job)
+        tuner = whole_sweep.tuned(job)
         if tuner is None:
             left_out.append(f"{_name(job.study)}: its search is not complete or did not reach the goal.")
         else:
@@ -89,12 +89,6 @@ def _asked(study: Study, request: VerifyRequest) -> bool:
 
 def _name(study: Study) -> str:
     return f"{study.name} with {study.series} from batch size {study.batch_size:,}"
-
-
-def _tuned(job: Job) -> Tuner | None:
-    """The search with the tuned configuration of a job; None if it is not complete or reached no goal."""
-    made = stages.last_stages(job.study, whole_sweep.on_file(job))
-    return stages.fastest(made) if made[-1].complete else None
 
 
 def _settled(job: Job, studies: Sequence[Study]) -> list[Transfers]:
@@ -130,7 +124,7 @@ def _own(jobs: Collection[Job], study: Study, size: int) -> Values | None:
     alike = (study.name, study.optimizer, size)
     for job in jobs:
         if not job.study.batch_schedule and (job.study.name, job.study.series, job.study.batch_size) == alike:
-            tuner = _tuned(job)
+            tuner = whole_sweep.tuned(job)
             if tuner is not None and tuner.tuned is not None:
                 return tuner.tuned.hyperparameters
     return None

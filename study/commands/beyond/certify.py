@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 
 from study.command_line import as_json
+from study.command_line.settings import plan_or_json_arguments
 from study.config.paths import path
 
 if TYPE_CHECKING:
@@ -45,7 +46,7 @@ def certify_arguments(verb: argparse.ArgumentParser) -> None:
     verb.add_argument("--config-dir", type=path, help="folder of your own workload, as for its sweep")
     verb.add_argument("--device", default="auto", help="cpu, cuda, cuda:1; default: a GPU if there is one")
     verb.add_argument("--workers", type=int, metavar="N", help="processes; default: one per core or GPU")
-    verb.add_argument("--json", action="store_true", help="one object, see docs/reference/json.md")
+    plan_or_json_arguments(verb)
 
 
 def certify(options: argparse.Namespace, console: Console) -> None:
@@ -70,7 +71,9 @@ def certify(options: argparse.Namespace, console: Console) -> None:
     told = Console(stderr=True, highlight=False) if options.json else console
     if options.batch_size is None:
         told.print("Of each curve, the smallest batch size whose search is complete; --batch-size chooses another.")
-    train(found, options.config_dir, options.command, told, CHEAPER)
+    train(found, options.config_dir, options.command, told, CHEAPER, options.plan)
+    if options.plan:
+        return
     build([options.results], options.results)
     rows = _of_these(certificates.table(load(options.results), (goal,)), found)
     said, doubts = certificates.sentences(rows, options.gap), [*left_out, *certificates.warnings(rows)]

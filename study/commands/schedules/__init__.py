@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 
 from study.command_line import as_json
-from study.command_line.settings import mix_argument
+from study.command_line.settings import mix_argument, plan_or_json_arguments
 from study.config.paths import path
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ def verify_arguments(verb: argparse.ArgumentParser) -> None:
     verb.add_argument("--device", default="auto", help="cpu, cuda, cuda:1; default: a GPU if there is one")
     mix_argument(verb)
     verb.add_argument("--workers", type=int, metavar="N", help="processes; default: one per core or GPU")
-    verb.add_argument("--json", action="store_true", help="one object, see docs/reference/json.md")
+    plan_or_json_arguments(verb)
 
 
 def _curve_arguments(verb: argparse.ArgumentParser) -> None:
@@ -152,7 +152,9 @@ def verify(options: argparse.Namespace, console: Console) -> None:
     placement = Placement(device=options.device, workers=options.workers)
     told = Console(stderr=True, highlight=False) if options.json else console
     found, left_out = arms(options.results, request, placement, options.config_dir, options.mix)
-    transfer.train(found, options.config_dir, options.command, told, "fewer --seeds")
+    transfer.train(found, options.config_dir, options.command, told, "fewer --seeds", options.plan)
+    if options.plan:
+        return
     data = build([options.results], options.results)
     rows, page = data.tables["verified"], options.results / "report.html"
     if options.json:

@@ -74,14 +74,6 @@ def test_batch_sizes_without_a_best_learning_rate_are_left_out():
     assert fit({4: np.nan, 16: 0.1, 64: 0.3}).points == 2
 
 
-@pytest.mark.parametrize(
-    ("pairs", "space", "why"), [({4: 0.1}, "log", "two batch sizes"), ({}, "logg", "log or linear")]
-)
-def test_refusals(pairs, space, why):
-    with pytest.raises(ValueError, match=why):
-        fit(pairs, space)
-
-
 def test_two_pairs_have_no_interval_and_a_straight_line_no_end():
     found = fit({4: 0.1, 64: 0.4})
     assert np.isnan([found.low, found.high, found.eps_low, found.residual]).all()

@@ -1,6 +1,7 @@
 """Power laws of the critical batch size: exact on exact pairs, and intervals that hold the exponent."""
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from analysis.sizes.fit import log_errors, power_law
@@ -79,9 +80,80 @@ def test_two_sizes_have_a_law_and_three_an_interval():
     assert np.isfinite(power_law([100, 200, 400], [10, 14, 21]).low)
 
 
+NAN, INF = float("nan"), float("inf")
+DATA = [1e9, 1e10, 1e11, 1e12, 1e13]
+
+
 @pytest.mark.parametrize(
-    ("sizes", "critical"), [([1], [2]), ([2, 2], [3, 4]), ([1, 2], [0, 1]), ([1, 2], [np.inf, 1]), ([-1, 2], [1, 1])]
+    ("sizes", "critical", "exponent", "coefficient"),
+    [
+        (DATA, [17.7 * tokens**0.47 for tokens in DATA], 0.47, 17.7),  # tokens
+        ([3.5, 3.0, 2.5, 2.2], [2e8 / loss ** (1 / 0.21) for loss in (3.5, 3.0, 2.5, 2.2)], -1 / 0.21, 2e8),  # loss
+        ([10.0**power for power in range(18, 23)], [0.6 * 10 ** (power / 2) for power in range(18, 23)], 0.5, 0.6),
+        ([1e-12, 1.0, 1e12], [1e-12, 1.0, 1e12], 1.0, 1.0),
+        ([1, 1e3], [1e12, 1e9], -1.0, 1e12),
+        ([1, 1, 100, 100], [2, 8, 40, 40], 0.5, 4.0),  # repeated: the mean of logs
+    ],
 )
-def test_refusals(sizes, critical):
-    with pytest.raises(ValueError, match=r"two sizes|above 0"):
-        power_law(sizes, critical)
+@pytest.mark.parametrize("made", [list, tuple, np.array, pd.Series, iter])
+def test_published_forms_and_containers(sizes, critical, exponent, coefficient, made):
+    law = power_law(made(sizes), made(critical))
+    assert (law.exponent, law.coefficient) == pytest.approx((exponent, coefficient), rel=1e-9)
+    value, _, _ = law.predict([1.0, 10.0])
+    assert value == pytest.approx([coefficient, coefficient * 10**exponent])
+
+
+def test_whole_numbers_and_frames():
+    frame = pd.DataFrame({"tokens": [10**9, 10**13, 10**20], "size": [10**4, 10**6, 31622776601]}, index=[7, 8, 9])
+    law = power_law(frame["tokens"], frame["size"], frame["size"] / 1.5, frame["size"] * 1.5)
+    assert (law.exponent, law.weighted, law.points) == (pytest.approx(0.6, abs=0.01), True, 3)
+
+
+def test_missing_values_are_left_out_with_their_intervals():
+    whole = power_law([1, 10, 100], [20, 65, 190], [18, 60, 150], [22, 70, 250])
+    gaps = power_law([1, 5, 10, 100, NAN], [20, NAN, 65, 190, 7], [18, 1, 60, 150, 1], [22, 2, 70, 250, 9])
+    assert gaps == whole
+    none = power_law([1, 10, 100], [20, 65, 190], [18, None, 150], [22, None, 250])
+    assert (none.weighted, none.exponent) == (False, power_law([1, 10, 100], [20, 65, 190]).exponent)
+    censored = power_law([1, 10, 100, 1000], [20, 65, 190, INF])
+    assert censored == power_law([1, 10, 100], [20, 65, 190])
+
+
+@pytest.mark.parametrize("count", [3, 4, 5, 6])
+@pytest.mark.parametrize("known", [False, True])
+def test_intervals_hold_exponent_and_prediction_with_few_sizes(count, known):
+    """95 % are nominal; 300 cases of 95 % have 275 or more with probability 0.99."""
+    rng, n, held = np.random.default_rng(count), 10 ** np.linspace(6, 10, count), []
+    for _ in range(300):
+        critical = 20 * n**0.4 * np.exp(rng.normal(0, 0.3, count))
+        ends = (critical / np.exp(1.96 * 0.3), critical * np.exp(1.96 * 0.3)) if known else (None, None)
+        law = power_law(n, critical, *ends)
+        _, low, high = law.predict(1e11)
+        held.append((law.low <= 0.4 <= law.high, low <= 20 * 1e11**0.4 <= high))
+    assert (np.sum(held, axis=0) >= 275).all()
+
+
+@pytest.mark.parametrize(
+    ("given", "more", "why"),
+    [
+        (([1], [2]), {}, "a power law needs two sizes with a critical batch size, but got"),
+        (([2, 2], [3, 4]), {}, "needs two sizes"),
+        (([], []), {}, "needs two sizes"),
+        (([1, 2], [INF, 1]), {}, "needs two sizes"),
+        (([1, 2], [0, 1]), {}, "critical must be above 0, but got 0"),
+        (([-1, 2], [1, 1]), {}, "sizes must be above 0, but got -1"),
+        (([1, 2, 3], [1, 2]), {}, "sizes and critical must have equally many numbers, but got 3 and 2"),
+        (([1, 2], [1, 2], [1], [3]), {}, "critical, low and high must have equally many numbers, but got 2, 1 and 1"),
+        (([1, 2], [1, 2], [1, 3], [3, 1]), {}, "low <= high must hold, but got low=3, high=1"),
+        (([1, "many"], [1, 2]), {}, "sizes must be numbers, but got"),
+        (([1, 2], [1, 2]), {"confidence": 95}, "between 0 and 1, but got 95"),
+    ],
+)
+def test_refusals(given, more, why):
+    with pytest.raises(ValueError, match=why):
+        power_law(*given, **more)
+
+
+def test_a_law_predicts_at_sizes_above_0():
+    with pytest.raises(ValueError, match="sizes must be above 0, but got 0"):
+        power_law([1, 10, 100], [20, 65, 190]).predict([10, 0])
