@@ -20,7 +20,10 @@ from analysis.noise_scale.table import SHOWN
 from analysis.one_step.estimate import LINEAR, LOG
 from analysis.one_step.table import FORMS
 
-INTERVAL, OPEN, UNTRIED = "95 % interval", "no upper end", "no larger batch size was tried"
+INTERVAL, OPEN = "95 % interval", "no upper end"
+UNTRIED, NONE_WITHIN = "no larger batch size was tried", "all larger ones lose more"
+TRIANGLES = {">": ("^", UNTRIED), "<": ("v", NONE_WITHIN)}
+"""Bound of a critical batch size by branches -> its marker and what it means."""
 BAR: Any = {"linewidth": 1.2, "alpha": 0.45, "zorder": 2}
 SPACES: dict[str, tuple[str, Any]] = {
     LOG: ("fit in log space", {"linestyle": "-", "linewidth": 1.2}),
@@ -74,7 +77,8 @@ def noise_scale(ax: Axes, table: pd.DataFrame) -> None:
 def branched(ax: Axes, table: pd.DataFrame) -> None:
     """The critical batch size against the examples seen: a curve for each trunk and rule, with intervals as bars.
 
-    A triangle is the largest batch size that was tried, where all were within the tolerance.
+    A triangle is the largest batch size that was tried, where all were within the tolerance; upside down it is the
+    smallest, where no larger one was. An interval without an upper end goes to the top.
 
     >>> row = {"workload": "digits", "optimizer": "sgd", "batch_size": 8, "rule": "linear", "factors": "1",
     ...     "window": 4096, "tolerance": 0.01}
@@ -89,8 +93,8 @@ def branched(ax: Axes, table: pd.DataFrame) -> None:
     canvas.log_axes(ax, shown["examples_seen"], heights, "examples seen", "critical batch size (examples)")
     first = shown.iloc[0]
     windows = listed(sorted({*map(int, shown["window"])}))
-    note = f"tolerance {first['tolerance']:.1%}, windows of {windows} examples"
-    canvas.heading(ax, f"{first['workload']}, branched from batch size {first['batch_size']:,}", note)
+    note = f"from batch size {first['batch_size']:,}, tolerance {first['tolerance']:.1%}, windows of {windows} examples"
+    canvas.heading(ax, str(first["workload"]), note)
     lines: list[Any] = []
     for place, ((optimizer, *_), rows) in enumerate(
         shown.groupby(["optimizer", "rule", "factors", "window"], sort=False)
@@ -102,16 +106,15 @@ def branched(ax: Axes, table: pd.DataFrame) -> None:
         lines += ax.plot(
             rows["examples_seen"], rows["critical_batch_size"], label=label, marker=marker, **canvas.LINE, **look
         )
-        closed, open_ = rows[np.isfinite(rows["high"])], rows[np.isinf(rows["high"])]
-        ax.vlines(closed["examples_seen"], closed["low"], closed["high"], **look, **BAR)
-        ax.vlines(open_["examples_seen"], open_["low"], open_["critical_batch_size"], **look, **BAR)
-        beyond = rows[rows["bound"] == ">"]
-        ax.plot(
-            beyond["examples_seen"], beyond["critical_batch_size"], marker="^", markersize=8, linestyle="none", **look
-        )
+        ax.vlines(rows["examples_seen"], rows["low"], rows["high"].clip(upper=ax.get_ylim()[1]), **look, **BAR)
+        for bound, (triangle, _) in TRIANGLES.items():
+            mine = rows[rows["bound"] == bound]
+            at = mine["examples_seen"], mine["critical_batch_size"]
+            ax.plot(*at, marker=triangle, markersize=8, linestyle="none", **look)
     notes: dict[str, Any] = {INTERVAL: BAR}
-    if (shown["bound"] == ">").any():
-        notes[UNTRIED] = {"marker": "^", "linestyle": "none"}
+    for bound, (triangle, meaning) in TRIANGLES.items():
+        if (shown["bound"] == bound).any():
+            notes[meaning] = {"marker": triangle, "linestyle": "none"}
     canvas.legend(ax, lines, notes)
 
 

@@ -268,7 +268,7 @@ FIGURES: dict[str, Drawing] = {
         "window of the same examples from the same checkpoint, along the tuned run of one batch size. Bars: 95 % "
         "interval over the orders of the examples in the branches; it ends at the smallest batch size that loses more "
         "for certain. "
-        "Triangles: all batch sizes that were tried are within the tolerance.",
+        "Triangles: all batch sizes that were tried are within the tolerance, or upside down none of the larger ones.",
         along_runs.branched,
         "branches of a run: run study branch RESULTS",
         table="branched",

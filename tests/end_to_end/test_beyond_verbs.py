@@ -43,11 +43,13 @@ def files(folder):
 def killed_at_its_first_file(command, results, pattern):
     """Kill the command, and none of its workers by hand, when it has written a file; returns how many there are."""
     process = subprocess.Popen([sys.executable, "-m", "study", *command], stdout=subprocess.DEVNULL)
-    wait_until(lambda: process.poll() is not None or any(results.glob(pattern)))
-    there = workers(process.pid)
-    assert process.poll() is None, "it ended before it could be killed"
-    process.send_signal(signal.SIGKILL)
-    process.wait()
+    try:
+        wait_until(lambda: process.poll() is not None or any(results.glob(pattern)), seconds=300)
+        there = workers(process.pid)
+        assert process.poll() is None, "it ended before it could be killed"
+    finally:
+        process.send_signal(signal.SIGKILL)
+        process.wait()
     wait_until(lambda: not alive(there))
     return len(list(results.glob(pattern)))
 

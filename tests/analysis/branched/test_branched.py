@@ -113,8 +113,18 @@ def test_the_figure_has_a_curve_for_each_trunk_and_rule():
     found = found.assign(low=[8.0, 64.0, 16.0], high=[32.0, np.inf, 64.0], bound=["=", ">", "="])
     found["optimizer"] = ["sgd", "sgd", "adam"]
     [ax] = panels_of("branched", {"branched": found})
-    assert ax.get_title("left") == "digits, branched from batch size 8"
+    assert ax.get_title("left") == "digits"
+    assert ax.texts[0].get_text().startswith("from batch size 8, tolerance 1.0%, windows of")
     texts = [text.get_text() for text in ax.get_legend().get_texts()]
     assert texts == ["sgd, linear", "adam, linear", "95 % interval", "no larger batch size was tried"]
     curve = next(line for line in ax.lines if line.get_label() == "sgd, linear")
     assert curve.get_xydata().tolist() == [[80, 16], [320, 128]]
+    [*_, bars] = [each.get_segments() for each in ax.collections if len(each.get_segments()) == 2]
+    assert bars[1][1][1] == ax.get_ylim()[1]  # no upper end
+
+
+def test_a_bound_from_above_is_a_triangle_upside_down():
+    found = rows(step=[10], examples_seen=[80], critical_batch_size=[8], low=8.0, high=[16.0], bound="<")
+    [ax] = panels_of("branched", {"branched": found})
+    assert [line.get_xydata().tolist() for line in ax.lines if line.get_marker() == "v"] == [[[80, 8]]]
+    assert [text.get_text() for text in ax.get_legend().get_texts()][-1] == "all larger ones lose more"
