@@ -1,16 +1,17 @@
 # For a CPU:  docker build -t study .
 # For a GPU:  docker build -t study --build-arg TORCH=cu128 .    CUDA 12.8; the wheels of torch bring its libraries
+# Offline:    docker build -t study --build-arg WHEELS=URL .     an index of your own with the wheels of torch
 # Run:        docker run --rm --user "$(id -u):$(id -g)" -v "$PWD:/sweeps" study sweep
 #             with a GPU also --gpus all --ipc=host
 # Results go to ./results, data sets to ./.data.
 FROM python:3.12-slim
 
-ARG TORCH=cpu
-
 # PyTorch's own wheels: for a CPU without the gigabytes of CUDA, for a GPU of the chosen CUDA.
+ARG TORCH=cpu
+ARG WHEELS=https://download.pytorch.org/whl/${TORCH}
 ENV PIP_NO_CACHE_DIR=1 \
     PIP_DISABLE_PIP_VERSION_CHECK=1 \
-    PIP_EXTRA_INDEX_URL=https://download.pytorch.org/whl/${TORCH}
+    PIP_EXTRA_INDEX_URL=${WHEELS}
 
 WORKDIR /opt/study
 COPY pyproject.toml README.md LICENSE ./
