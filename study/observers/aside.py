@@ -1,6 +1,7 @@
 """Runs observers in a process of the lowest priority, so that they take no time of workers and cannot hold them up.
 
-python -m study.observers.aside     reads pickled observers, then events, from stdin; writes warnings to stdout
+python -m study.observers.aside     reads pickled observers, then events, from stdin; writes warnings
+to stdout, and an empty line after each event
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -20,8 +22,8 @@ from typing import IO
 from study import shadowing
 from study.observers.base import Ended, Finished, Guarded, Observer, Search, State, Sweep
 
-PATIENCE = 120.0
-"""Seconds that the end of a sweep waits for the observers."""
+PATIENCE, LONGEST = 120.0, 600.0
+"""Seconds that the end of a sweep waits for the observers: after the last event that they finished, and in all."""
 LOWEST = 19
 
 
@@ -73,6 +75,7 @@ class Aside(Observer):
         self._events: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
         self._process: subprocess.Popen[bytes] | None = None
         self._threads: list[threading.Thread] = []
+        self._moved = 0.0
 
     def begin(self, sweep: Sweep) -> None:
         if self._process is None:
@@ -95,9 +98,7 @@ class Aside(Observer):
         with suppress(OSError):  # the workers are done; only a privileged user may raise a priority
             os.setpriority(os.PRIO_PROCESS, self._process.pid, os.nice(0))
         try:
-            status = self._process.wait(PATIENCE)
-        except subprocess.TimeoutExpired as error:
-            raise TimeoutError(f"it had not finished {PATIENCE:.0f} s after the sweep") from error
+            status = self._status()
         finally:
             end(self._process)
             for thread in self._threads:
@@ -105,6 +106,17 @@ class Aside(Observer):
             self._process = None
         if status:
             raise RuntimeError(f"it ended with exit code {status}")
+
+    def _status(self) -> int:
+        """The exit status of the process. Waits for it as long as it finishes events."""
+        assert self._process is not None
+        ended = self._moved = time.monotonic()
+        while (status := self._process.poll()) is None:
+            if time.monotonic() > min(self._moved + PATIENCE, ended + LONGEST):
+                raise TimeoutError(f"it had not finished {time.monotonic() - ended:.0f} s after the sweep")
+            with suppress(subprocess.TimeoutExpired):
+                self._process.wait(0.2)
+        return status
 
     def _put(self, event: object) -> None:
         self._events.put(pickle.dumps(event))
@@ -119,7 +131,9 @@ class Aside(Observer):
     def _listen(self, pipe: IO[bytes]) -> None:
         with pipe:
             for line in pipe:
-                self._warn(line.decode(errors="replace").rstrip())
+                self._moved = time.monotonic()
+                if text := line.decode(errors="replace").rstrip():
+                    self._warn(text)
 
 
 def main() -> None:
@@ -140,6 +154,7 @@ def main() -> None:
                 observers = {name: getattr(guarded, name) for name in ("begin", "trial", "report")}
             else:
                 observers[event[0]](*event[1:])
+            answers.write("\n")  # a sign of life
 
 
 if __name__ == "__main__":

@@ -235,7 +235,8 @@ class JobsProgress:
             far = (how, search, 4 * complete // wanted)
             if not self.console.is_terminal and self.said.get(cells[0]) != far:
                 self.said[cells[0]] = far
-                self.console.print(f"{cells[0]}: {how}, {cells[2]} trials{best and f', best {best}'}")
+                said = f"{complete} of {wanted} trials{search}{best and f', best {best}'}"
+                self.console.print(f"{cells[0]}: {how}, {said}")
         self.live.update(table, refresh=self.console.is_terminal)
 
 

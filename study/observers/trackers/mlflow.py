@@ -19,12 +19,17 @@ from study.observers.trackers.base import PROJECT, About, Table
 
 IDENTITY = "batch_size_study.identity"
 """The tag by which a resumed sweep finds its run again."""
+MOST, SECONDS = 1000, 2.0
+"""The most metrics that MLflow takes at once, and the time from one writing to the next: each is a transaction on disk,
+and a learning curve would be dozens."""
 
 
 class Run:
     """A run of the experiment PROJECT, or of the one that MLFLOW_EXPERIMENT_NAME names."""
 
     def __init__(self, about: About) -> None:
+        self._waiting: list[Metric] = []
+        self._written = 0.0
         about.folder.mkdir(parents=True, exist_ok=True)
         place = os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{about.folder.resolve() / 'mlflow.db'}"
         self._client = MlflowClient(tracking_uri=place)
@@ -42,8 +47,10 @@ class Run:
         self._client.log_batch(self._id, tags=[RunTag("command", about.command)])
 
     def log(self, step: int, values: Mapping[str, float]) -> None:
-        now = int(1000 * time.time())
-        self._client.log_batch(self._id, [Metric(name, value, now, step) for name, value in values.items()])
+        now = time.time()
+        self._waiting += [Metric(name, value, int(1000 * now), step) for name, value in values.items()]
+        if now - self._written > SECONDS or len(self._waiting) > MOST:
+            self._write()
 
     def table(self, name: str, table: Table) -> None:
         text = io.StringIO()
@@ -51,7 +58,13 @@ class Run:
         self._client.log_text(self._id, text.getvalue(), f"{name}.csv")
 
     def end(self, failed: bool) -> None:
+        self._write()
         self._client.set_terminated(self._id, "FAILED" if failed else "FINISHED")
+
+    def _write(self) -> None:
+        for first in range(0, len(self._waiting), MOST):
+            self._client.log_batch(self._id, self._waiting[first : first + MOST])
+        self._waiting, self._written = [], time.time()
 
     def _experiment(self, about: About) -> str:
         """The identifier of the experiment, which the first run creates."""

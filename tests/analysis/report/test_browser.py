@@ -47,7 +47,8 @@ def folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("page")
     build([PUBLISHED / "mlp_digits"], folder)
     page = folder / "report.html"
-    page.write_text(page.read_text().replace("</body>", f"{MEASURE}</body>"))
+    text = re.sub("script-src [^;]*", "script-src 'unsafe-inline'", page.read_text(), count=1)
+    page.write_text(text.replace("</body>", f"{MEASURE}</body>"))
     return folder
 
 
@@ -84,3 +85,17 @@ def test_the_first_screen(folder, width, dark):
         assert max(found["answers"]) < SIZES[width]
         for name, left, right in found["spans"]:
             assert right - left > 0.6 * width, name
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium")
+def test_only_the_scripts_of_the_page_run(tmp_path):
+    """Those of the page run without a complaint; one that was added to the page does not."""
+    build([PUBLISHED / "mlp_digits"], tmp_path)
+    page = tmp_path / "report.html"
+    page.write_text(page.read_text().replace("</body>", '<script>document.title = "added";</script></body>'))
+    command = [CHROMIUM, *QUIET.split(), f"--user-data-dir={tmp_path / 'chrome'}", "--dump-dom", page.as_uri()]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert "<title>mlp_digits" in done.stdout
+    (complaint,) = [line for line in done.stderr.splitlines() if "CONSOLE" in line]
+    assert "violates the following Content Security Policy" in complaint
