@@ -52,7 +52,7 @@ def answers(studies: Sequence[StudyData], tables: Mapping[str, pd.DataFrame]) ->
     >>> from analysis.report.build import Asked, tables
     >>> [answer] = answers([study], tables([study], [study], Asked()))
     >>> answer.subject, answer.title
-    ('mlp_digits to validation cross entropy < 0.2', 'SGD reached the goal at batch size 64 alone')
+    ('mlp_digits to validation cross entropy < 0.2', 'SGD reached the goal at batch size 64')
     """
     found = []
     for key, steps in tables["steps_to_result"].groupby(GROUP, sort=False):

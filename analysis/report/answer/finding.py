@@ -43,7 +43,7 @@ def finding(steps: pd.DataFrame, limits: pd.DataFrame, pairs: pd.DataFrame) -> F
         if len(reached) > 1 and not pd.isna(critical.size):
             known.append(critical)
         else:
-            others.append(_unlimited(optimizer, reached, limits))
+            others.append(_unlimited(optimizer, reached, len(reached) < len(curve), limits))
     known.sort(key=lambda each: -each.size)
     scales, compared = _scales(known), _compared(pairs, limits)
     if scales or len(known) < 2:
@@ -141,14 +141,19 @@ def _faster(pairs: pd.DataFrame) -> str:
     return f"{one} needs {ratio:.3g} times ({interval}) fewer steps than {other}"
 
 
-def _unlimited(optimizer: str, reached: Sequence[int], limits: pd.DataFrame) -> str:
-    """A curve without a critical batch size: what its few points show."""
+def _unlimited(optimizer: str, reached: Sequence[int], others: bool, limits: pd.DataFrame) -> str:
+    """A curve without a critical batch size: what its few points show.
+
+    Arguments:
+        others: whether other batch sizes were searched and missed the goal.
+    """
+    alone = " alone" if others else ""
     name = optimizer_text(optimizer)
     if not reached:
         return f"{name} did not reach the goal"
     if len(reached) == 1:
-        return f"{name} reached the goal at batch size {reached[0]:,} alone"
+        return f"{name} reached the goal at batch size {reached[0]:,}{alone}"
     useful = limit(limits, optimizer, USEFUL)
     if useful.bound == ">" and useful.size == reached[-1]:
         return f"{name} still saves steps at batch size {reached[-1]:,}"
-    return f"{name} reached the goal at batch sizes {listed(reached)} alone"
+    return f"{name} reached the goal at batch sizes {listed(reached)}{alone}"

@@ -10,6 +10,7 @@ import pytest
 from study.config.compose import compositions, offered
 from study.errors import UsageError
 from study.library.own_workload import OwnWorkload
+from workloads.command import COMMAND_PATH, Command
 
 MODULE = """
 from dataclasses import dataclass
@@ -135,3 +136,10 @@ def test_its_name_can_be_chosen_while_it_is_offered(own):
 def test_a_name_of_ours_is_refused(own):
     with pytest.raises(UsageError, match="mlp_digits is a workload of this package"), offered({"mlp_digits": {}}):
         pass
+
+
+def test_a_training_script_is_one():
+    line = "train --lr {learning_rate} -b {batch_size} -n {steps} -s {seed} -l {log}"
+    own = OwnWorkload.of(Command("mine", 1200, line))
+    expected = {"name": "mine", "train_examples": 1200, "command": line, "failed": "stop", "tokens_per_example": None}
+    assert own.arguments == {"_target_": COMMAND_PATH, **expected}
