@@ -298,7 +298,7 @@ def style() -> Iterator[None]:
     'none'
     """
     with matplotlib.rc_context():
-        now = matplotlib.rcParams
+        now: Any = matplotlib.rcParams
         # Only what differs: to set a parameter checks its value, and three hundred of them take 4 ms.
         now.update({name: value for name, value in _styled().items() if now[name] != value})
         yield
@@ -310,7 +310,8 @@ def _styled() -> dict[str, Any]:
     with matplotlib.rc_context():
         matplotlib.rcdefaults()
         matplotlib.rcParams.update(STYLE)
-        return {name: matplotlib.rcParams[name] for name in matplotlib.rcParamsDefault if "backend" not in name}
+        now: Any = matplotlib.rcParams
+        return {name: now[name] for name in matplotlib.rcParamsDefault if "backend" not in name}
 
 
 def draw(panel: Callable[[Axes], None], small: bool = False, total: float | None = None) -> Figure:
