@@ -165,17 +165,16 @@ def train(
             of_trunk.prepare(trunk, device, console)
         todo = [(job, each.missing(job), cost) for (each, job), cost in costs]
         left = [work for job, missing, cost in todo for work in _works(job, missing, cost)]
-        searches = [
-            whole_sweep.Waiting(
-                replace(job, study=replace(job.study, branch=Branch())),
-                searches=missing,
-                known=missing,
-                summary=f"{counted(len(missing), 'checkpoint')} with {missing[0].search.trials} branches each",
-            )
-            for job, missing, _ in todo
-        ]
+        searches = [_waiting(job, missing) for job, missing, _ in todo]
         too_large += whole_sweep.train_searches(searches, left, workers, command, console)
     whole_sweep.raise_any(too_large)
+
+
+def _waiting(job: Job, missing: Sequence[Study]) -> whole_sweep.Waiting:
+    """The branches of a job as searches to train."""
+    summary = f"{counted(len(missing), 'checkpoint')} with {missing[0].search.trials} branches each"
+    named = replace(job, study=replace(job.study, branch=Branch()))
+    return whole_sweep.Waiting(named, searches=missing, known=missing, summary=summary)
 
 
 def _works(job: Job, missing: Sequence[Study], cost: Cost) -> list[Work]:
