@@ -85,7 +85,7 @@ def obvious_script(study: Study, device: str) -> float:
 def sweep_seconds(study: Study, results: Path, workers: Workers) -> tuple[float, float]:
     """(seconds, fewest steps to the goal) of this project's search; infinite steps if it was not reached."""
     start = time.perf_counter()
-    run(SearchRun(study, results), workers, lambda study, tuner: None)
+    run(SearchRun(study, results), workers, lambda search, tuner, curve: None)
     seconds = time.perf_counter() - start
     [path] = results.glob(f"studies/*/*/{study.batch_size}")
     return seconds, steps_to_result.row(load_study(path))["steps_to_result"] or math.inf
