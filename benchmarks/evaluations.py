@@ -69,9 +69,9 @@ def measured(study: Study) -> tuple[dict[str, Any], dict[int, Curve]]:
     seen: Counter[str] = Counter()
     judge, measure = evaluation._per_example, evaluation._measured
 
-    def counted(workload: Workload, outputs: Tree, targets: Tree, models: int) -> list[torch.Tensor]:
+    def counted(workload: Workload, outputs: Tree, targets: Tree, models: int, *which: Any) -> list[torch.Tensor]:
         seen["examples"] += models * trees.count(targets)
-        return judge(workload, outputs, targets, models)
+        return judge(workload, outputs, targets, models, *which)
 
     def whole(log: evaluation.Log, split: str, *rest: Any) -> Any:
         seen["whole"] += rest[2] if split == "val" else 0

@@ -183,10 +183,11 @@ def _certain_to_miss(
 
 def _goal_errors(log: Log, predict: Predict, chosen: Sequence[int], models: int) -> Tensor:
     """The errors of l models by the goal's error for these validation examples, weighted [l, N]."""
-    number, found = [*log.workload.errors].index(log.study.goal.error), []
+    found = []
     with torch.no_grad():
         for inputs, targets in log.data.chunks("val", chosen, log.chunk):
-            found.append(_per_example(log.workload, predict(inputs), targets, models)[number].view(models, -1).double())
+            [errors, *_] = _per_example(log.workload, predict(inputs), targets, models, [log.study.goal.error])
+            found.append(errors.view(models, -1).double())
     return torch.cat(found, 1)
 
 
@@ -301,11 +302,14 @@ def _measured(
     return found
 
 
-def _per_example(workload: Workload, outputs: Tree, targets: Tree, models: int) -> list[Tensor]:
-    """The values of each error, models one after the other [l * N]; with `error_weights` times the weights, which come
-    last."""
+def _per_example(
+    workload: Workload, outputs: Tree, targets: Tree, models: int, names: Sequence[str] | None = None
+) -> list[Tensor]:
+    """The values of the errors of these names (None: of all), models one after the other [l * N]; with `error_weights`
+    times the weights, which come last."""
     repeated = trees.mapped(lambda tensor: tensor.repeat(models, *[1] * (tensor.dim() - 1)), targets)
-    each = [error(trees.cloned(outputs), trees.cloned(repeated)) for error in workload.errors.values()]
+    errors = [workload.errors[name] for name in names or workload.errors]
+    each = [error(trees.cloned(outputs), trees.cloned(repeated)) for error in errors]
     if weigh := optional(workload, "error_weights"):
         weights = weigh(trees.cloned(repeated))
         # Not a product: the error of an example without weight, such as one of padding alone, may be NaN.
