@@ -275,13 +275,16 @@ class Search:
         self.study, self.tuner = study, Tuner(study)
         self.checkpoints: dict[int, bytes] = {}
         self.folder = Path()  # only commands keep files
-        self.ask, self.step_limit = self.tuner.ask, self.tuner.step_limit
+        self.ask, self.step_limit, self.learns = self.tuner.ask, self.tuner.step_limit, self.tuner.learns
 
     def reached(self, steps: Mapping[int, int]) -> None:
         """Progress is not shown."""
 
     def queues(self) -> list[Search]:
         return [self]
+
+    def prepare(self) -> bool:
+        return False
 
     def too_large(self, queue: Any, reason: str) -> None:
         raise RuntimeError(reason)

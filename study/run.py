@@ -145,6 +145,10 @@ class _Part:
         self._under_way += trial is not None
         return trial
 
+    @property
+    def learns(self) -> bool:
+        return self.tuner.learns
+
     def step_limit(self, index: int) -> int:
         return self.tuner.step_limit(index)
 
@@ -170,6 +174,11 @@ class _Part:
         shard = self.claim.shard
         done = shard != WHOLE and self.tuner.next_index(shard) is None
         return self._under_way == 0 and (done or self.tuner.complete)
+
+    @property
+    def begins_more(self) -> bool:
+        """Whether a trial can begin now."""
+        return self.tuner.next_index(self.claim.shard) is not None
 
     def end(self) -> None:
         """Record the end of the run."""
@@ -260,12 +269,29 @@ class _Lines:
     def queues(self) -> Iterator[_Part]:
         """The open searches, in the order of the lines. A search is claimed when those before it have no trials left
         to begin."""
+        begun = [line for line in self._lines if line.part is not None and not line.part.over]
+        yield from [line.part for line in begun if line.part is not None]
         for line in self._lines:
-            if line.part is not None and line.part.over:
-                line.close()
-            line.open(self._workers, self._watch, self._tick)
-            if line.part is not None:
-                yield line.part
+            if line not in begun and (part := self._next_part(line)) is not None:
+                yield part
+
+    def prepare(self) -> bool:
+        """Settle a search that is over, or claim the next one if the open ones have no trials left to begin; returns
+        False if there is nothing to do. A search that several processes share is not claimed ahead."""
+        for line in self._lines:
+            alone = line.search is not None and line.search.shards == 1
+            if line.part.over if line.part is not None else alone:
+                self._next_part(line)
+                return True
+            if line.part is not None and line.part.begins_more:
+                return False
+        return False
+
+    def _next_part(self, line: _Line) -> _Part | None:
+        """What this process trains of a line whose open search, if there is one, is over."""
+        line.close()
+        line.open(self._workers, self._watch, self._tick)
+        return line.part
 
     def too_large(self, queue: Queue, reason: str) -> None:
         self.errors.append(TrialTooLarge(reason))

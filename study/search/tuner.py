@@ -68,10 +68,12 @@ class Tuner:
         """Trials that Optuna knows to be finished."""
         self._rule = study.rule
         self._trials: dict[int, Trial] = {}
-        optuna.logging.set_verbosity(optuna.logging.WARNING)
         self._storage = storage or Storage()
-        with self._storage.speaking():
-            self._optuna = self._storage.open(study)
+        self._opened: optuna.Study | None = None
+        self._untold: list[Callable[[optuna.Study], None]] = []
+        """What Optuna must be told before it proposes a trial."""
+        if self._storage.where is not None:
+            self._speak()
         self._asked: dict[int, optuna.Trial | None] = {}
         self._grids: dict[int, Sequence[int] | None] = {}
         """The grid of each trial under way; None: that of the rule."""
@@ -82,8 +84,19 @@ class Tuner:
         for index in [index for index, outcome in self.outcomes.items() if outcome.status == INCOMPLETE]:
             for held in (self.outcomes, self._measured, self._crossings, self._trials):
                 del held[index]  # train it again from the start
+        if self._storage.where is not None:
+            with self._storage.speaking():
+                self._storage.abandon(self._speak(), shard, self._under_way)
+
+    def _speak(self) -> optuna.Study:
+        """Optuna's study, told of all trials. One in memory is opened when a sampler first needs it: most never do."""
         with self._storage.speaking():
-            self._storage.abandon(self._optuna, shard, self._under_way)
+            if self._opened is None:
+                optuna.logging.set_verbosity(optuna.logging.WARNING)
+                self._opened = self._storage.open(self.study)
+            while self._untold:
+                self._untold.pop(0)(self._opened)
+        return self._opened
 
     def ask(self) -> Trial | None:
         """The next trial to start; None if no further trial is needed now (see `next_index`)."""
@@ -103,6 +116,11 @@ class Tuner:
         trial = self.study.trial(index, hyperparameters)
         self._grids[index] = self.study.grid_of(trial)
         return trial
+
+    @property
+    def learns(self) -> bool:
+        """Whether the next trials depend on the results of those that ended."""
+        return self.study.search.sampler in {*ADAPTIVE, REFINE}
 
     def next_index(self, shard: Shard) -> int | None:
         """The index of the next trial of a shard to start.
@@ -133,15 +151,15 @@ class Tuner:
         """
         search, space = self.study.search, self.study.search.space
         # A new sampler for each point, so that the point depends only on history and index, not on hidden state.
-        seed = self.study.seeds.of("search", index, self.study.seed_key) % 2**32
+        seed, theirs = self.study.seeds.of("search", index, self.study.seed_key) % 2**32, self._speak()
         planned = None if known is None else Planned(self._optuna_values(known))
-        self._optuna.sampler = planned or ADAPTIVE[search.sampler](seed)
+        theirs.sampler = planned or ADAPTIVE[search.sampler](seed)
         later = {name: _optuna_name(name, space[name]) for name in sorted(conditional(space))}
         distributions = self._holding(self._optuna_values(known or {}))
         first = distributions.keys() - later.values()
-        asked = self._optuna.ask({name: each for name, each in distributions.items() if name in first})
+        asked = theirs.ask({name: each for name, each in distributions.items() if name in first})
         if later:
-            self._optuna.sampler = planned or ADAPTIVE["tpe"](seed)
+            theirs.sampler = planned or ADAPTIVE["tpe"](seed)
             kept = taken(later | {SCHEDULE: asked.params[SCHEDULE]})
             for name in sorted(later.keys() & kept.keys()):
                 _suggest(asked, later[name], distributions[later[name]])
@@ -182,11 +200,12 @@ class Tuner:
             # In a shared storage each process reports only its own trials.
             if result.status != INCOMPLETE and (self._storage.where is None or index in self.shard):
                 self._told.add(index)
-                with self._storage.speaking():
-                    self._tell_optuna(self._trials[index], result)
+                self._untold.append(self._telling(self._trials[index], result))
+        if self._storage.where is not None:
+            self._speak()
 
-    def _tell_optuna(self, trial: Trial, result: Outcome) -> None:
-        """Tell Optuna the value to minimise.
+    def _telling(self, trial: Trial, result: Outcome) -> Callable[[optuna.Study], None]:
+        """What tells Optuna the value to minimise, as it is now.
 
         It is log(steps to the goal), or for a trial that missed the goal log(step budget x (1 + excess)); the excess is
         the least error minus the threshold, as a share of the threshold's size; 0 if no error is known. Diverged trials
@@ -202,20 +221,25 @@ class Tuner:
         value = None if value is None else math.log(max(value, 1.0))
         asked = self._asked.pop(trial.index, None)
         shown = self._storage.shown(self.study, self._measured[trial.index], result.result)
-        if asked is not None:
-            shown.on(asked)
-            self._optuna.tell(asked, value, state=state)
-        elif not self._storage.finish(self._optuna, trial.index, value, state, shown):
-            self._optuna.add_trial(
-                optuna.trial.create_trial(
-                    state=state,
-                    value=value,
-                    params=(params := self._optuna_values(trial.hyperparameters)),
-                    distributions={name: each for name, each in self._holding(params).items() if name in params},
-                    user_attrs={**self._storage.mark(trial.index), **shown.attributes},
-                    intermediate_values=dict(shown.curve),
+
+        def tell(theirs: optuna.Study) -> None:
+            if asked is not None:
+                shown.on(asked)
+                theirs.tell(asked, value, state=state)
+            elif not self._storage.finish(theirs, trial.index, value, state, shown):
+                params = self._optuna_values(trial.hyperparameters)
+                theirs.add_trial(
+                    optuna.trial.create_trial(
+                        state=state,
+                        value=value,
+                        params=params,
+                        distributions={name: each for name, each in self._holding(params).items() if name in params},
+                        user_attrs={**self._storage.mark(trial.index), **shown.attributes},
+                        intermediate_values=dict(shown.curve),
+                    )
                 )
-            )
+
+        return tell
 
     def step_limit(self, index: int) -> int:
         """The step beyond which trial `index` need not run, given the trials known now; later ones may lower it."""

@@ -20,6 +20,7 @@ class Queue(Protocol):
     Attributes:
         checkpoints: trial index -> latest checkpoint; read to continue trials, and updated.
         folder: of the search.
+        learns: whether its next trials depend on the results of those that ended.
     """
 
     @property
@@ -30,6 +31,9 @@ class Queue(Protocol):
 
     @property
     def folder(self) -> Path: ...
+
+    @property
+    def learns(self) -> bool: ...
 
     def ask(self) -> Trial | None:
         """The next trial to train; None if there is none now."""
@@ -46,6 +50,9 @@ class Supply(Protocol):
 
     def queues(self) -> Iterable[Queue]:
         """The searches that may have trials to train now, the most urgent first. They may change after every trial."""
+
+    def prepare(self) -> bool:
+        """No worker waits now: do a part of what could make one wait later; returns False if nothing is left to do."""
 
     def too_large(self, queue: Queue, reason: str) -> None:
         """The trials of a search fit on no worker. It must not be among `queues` any more."""
@@ -95,7 +102,7 @@ class Dispatch:
 
     def hand_out(self) -> Iterator[tuple[Pipe, Queue | None, tuple[messages.Proposal, ...]]]:
         """Yield (worker, a search to begin with, its trials). Without a search, they belong to the one that the worker
-        trains; without trials, that one ends. When no trial is under way any more, all workers end theirs."""
+        trains; without trials, that one ends."""
         for pipe in self._pipes:
             order = self._orders.get(pipe)
             if order and (given := self._begin(order, order.wanted)):
@@ -111,6 +118,9 @@ class Dispatch:
                         self._orders[pipe] = new
                         yield pipe, queue, given
                         break
+
+    def end(self) -> Iterator[tuple[Pipe, Queue | None, tuple[messages.Proposal, ...]]]:
+        """As `hand_out`: when no trial is under way any more, all workers end their searches."""
         if not self.busy:
             for pipe in list(self._orders):
                 del self._orders[pipe]

@@ -11,7 +11,7 @@ import math
 import os
 import signal
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from multiprocessing.connection import Connection, wait
@@ -157,36 +157,71 @@ class Workers:
         """
         dispatch, told = Dispatch(supply, self._pipes, self._room), time.monotonic()
         while True:
-            for pipe, queue, given in dispatch.hand_out():
-                self._send(pipe, self._order(queue, given) if queue else messages.Given(given))
+            self._give(dispatch.hand_out())
+            self._give(dispatch.end())
             if not dispatch.busy:
                 return
-            for pipe in self._ready(dispatch.busy, LOOK):
-                message = self._receive(pipe)
-                if isinstance(message, messages.Finished):
-                    dispatch.finished(pipe, message.curve.trial.index)
-                    yield dispatch.queue(pipe), message.curve
-                    told = -math.inf
-                elif isinstance(message, messages.TooLarge):
-                    queue = dispatch.queue(pipe)
-                    self.too_small.setdefault(queue, []).append(message.reason)
-                    if dispatch.too_large(pipe, message.reason):
-                        del self.too_small[queue]
-                elif isinstance(message, messages.NotRecorded):
-                    study = dispatch.queue(pipe).study
-                    dispatch.replaced(pipe, self._started_again(pipe, study, message.reason))
-                elif isinstance(message, messages.Checkpoint):
-                    dispatch.queue(pipe).checkpoints[message.index] = message.content
-                elif isinstance(message, messages.Reached):
-                    dispatch.queue(pipe).reached(message.steps)
-                elif isinstance(message, messages.AskCheckpoint):
-                    self._send(pipe, messages.Stored(dispatch.queue(pipe).checkpoints.get(message.index)))
-                else:
-                    dispatch.asked(pipe, message)
-            if time.monotonic() > told + LOOK:
+            while not self._ready(dispatch.busy, 0) and supply.prepare():
+                pass
+            ended, others = self._news(dispatch)
+            if not others and not any(queue.learns for queue, _ in ended):
+                self._give(dispatch.hand_out())  # before the caller writes files, which workers need not wait for
+            yield from ended
+            for pipe, message in others:
+                self._heard(dispatch, pipe, message)
+            if ended or time.monotonic() > told + LOOK:
                 for pipe, limits in dispatch.lowered():
                     self._send(pipe, messages.StepLimits(limits))
                 told = time.monotonic()
+
+    def _give(self, given_out: Iterable[tuple[Connection, Queue | None, tuple[messages.Proposal, ...]]]) -> None:
+        """Send what `Dispatch` gives out."""
+        for pipe, queue, given in given_out:
+            self._send(pipe, self._order(queue, given) if queue else messages.Given(given))
+
+    def _news(self, dispatch: Dispatch) -> tuple[list[tuple[Queue, Curve]], list[tuple[Connection, Any]]]:
+        """Wait for messages and read all that have come.
+
+        Returns:
+            The trials that ended, with their searches; and worker and message of what else is not about trials alone.
+        """
+        ended: list[tuple[Queue, Curve]] = []
+        for pipe in self._ready(dispatch.busy, LOOK):
+            while True:
+                try:
+                    message = self._receive(pipe)
+                except WorkerError as error:
+                    return ended, [(pipe, error)]  # trials that ended before it are kept
+                if isinstance(message, messages.Finished):
+                    dispatch.finished(pipe, message.curve.trial.index)
+                    ended.append((dispatch.queue(pipe), message.curve))
+                elif isinstance(message, messages.AskTrials):
+                    dispatch.asked(pipe, message)
+                elif isinstance(message, messages.TooLarge | messages.NotRecorded):
+                    return ended, [(pipe, message)]
+                else:
+                    self._heard(dispatch, pipe, message)
+                if not pipe.poll():
+                    break
+        return ended, []
+
+    def _heard(self, dispatch: Dispatch, pipe: Connection, message: Any) -> None:
+        """Act on a message that is not about the end of a trial. Raises WorkerError if it is that."""
+        queue = dispatch.queue(pipe)
+        if isinstance(message, messages.TooLarge):
+            self.too_small.setdefault(queue, []).append(message.reason)
+            if dispatch.too_large(pipe, message.reason):
+                del self.too_small[queue]
+        elif isinstance(message, messages.NotRecorded):
+            dispatch.replaced(pipe, self._started_again(pipe, queue.study, message.reason))
+        elif isinstance(message, messages.Checkpoint):
+            queue.checkpoints[message.index] = message.content
+        elif isinstance(message, messages.Reached):
+            queue.reached(message.steps)
+        elif isinstance(message, messages.AskCheckpoint):
+            self._send(pipe, messages.Stored(queue.checkpoints.get(message.index)))
+        else:
+            raise message
 
     def _order(self, queue: Queue, proposals: tuple[messages.Proposal, ...]) -> messages.Train:
         cost = self.cost_of(queue.study)

@@ -1,6 +1,7 @@
 """The bookkeeping of the pool, driven by workers that ask, finish, run out of memory and end in any order."""
 
 from collections import defaultdict
+from itertools import chain
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -85,7 +86,7 @@ def test_every_trial_is_trained_once_by_a_worker_that_can(trials, workers, opens
         worker.lanes = fewest
     dispatch, ended = Dispatch(supply, pool, lambda queue: fewest), []
     while True:
-        for worker, queue, given_to in dispatch.hand_out():
+        for worker, queue, given_to in chain(dispatch.hand_out(), dispatch.end()):
             worker.sent.append((queue, given_to))
         if not dispatch.busy:
             break

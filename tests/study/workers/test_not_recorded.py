@@ -34,6 +34,9 @@ class End:
             self.orders.append(message)
             self.reports += self.answers(message)
 
+    def poll(self):
+        return bool(self.reports)
+
     def recv(self):
         return self.reports.pop(0)
 
@@ -96,7 +99,7 @@ def test_a_worker_is_replaced_once_at_most(make_study):
 class Search:
     """Trials of a study in their order."""
 
-    folder = None
+    folder, learns = None, False
 
     def __init__(self, study, trials):
         self.study, self.checkpoints, self.asked = study, {}, 0
@@ -131,7 +134,7 @@ def test_no_trial_is_lost_or_trained_twice(make_study, make_curve, count):
 
     workers = workers_of(count, answers)
     workers._costs[pool._key(study)], workers._send = COST, send
-    supply = SimpleNamespace(queues=lambda: [search])
+    supply = SimpleNamespace(queues=lambda: [search], prepare=lambda: False)
     assert sorted(curve.trial.index for _, curve in workers.train(supply)) == list(range(7))
     assert len(workers.ended) == count
     assert continued == [1, 3][:count]
