@@ -15,8 +15,9 @@ from analysis.counting import ADAPTIVE_SAMPLERS, COMPLETE, INCOMPLETE, INFEASIBL
 from analysis.question.stages import EARLIER, INDEXED_SAMPLERS, REFINE
 from study.records import Curve
 from study.schedules import SCHEDULES
+from study.search.optuna_storage import Storage
 from study.search.points import point
-from study.search.tuner import Tuner
+from study.search.tuner import STARTUP, Tuner
 from study.settings import SAMPLERS, Seeds
 from study.space import values
 
@@ -338,3 +339,16 @@ def test_a_round_of_refine_may_go_beyond_a_range(make_study, make_curve):
     again = Tuner(study, curves, points=lambda: points)
     assert again.outcomes == tuner.outcomes
     assert [trial.hyperparameters for trial in again.counted_trials] == [trial.hyperparameters for trial in trials]
+
+
+@pytest.mark.parametrize(("sampler", "opens"), [("sobol", False), ("tpe", True)])
+def test_optuna_is_needed_by_samplers_that_learn_alone(make_study, make_curve, monkeypatch, sampler, opens):
+    opened = []
+    real = Storage.open
+    monkeypatch.setattr(Storage, "open", lambda self, study: opened.append(study) or real(self, study))
+    study = make_study(sampler=sampler, trials=STARTUP + 1)
+    tuner = Tuner(study, [make_curve(study, index, reaches=30) for index in range(STARTUP)])
+    assert not opened
+    tuner.ask()
+    assert bool(opened) == tuner.learns == opens
+    assert len(tuner._speak().get_trials()) == STARTUP + opens
