@@ -166,13 +166,18 @@ class Workers:
             ended, others = self._news(dispatch)
             if not others and not any(queue.learns for queue, _ in ended):
                 self._give(dispatch.hand_out())  # before the caller writes files, which workers need not wait for
-            yield from ended
+            for each in ended:
+                yield each
+                self._tell_limits(dispatch)
             for pipe, message in others:
                 self._heard(dispatch, pipe, message)
-            if ended or time.monotonic() > told + LOOK:
-                for pipe, limits in dispatch.lowered():
-                    self._send(pipe, messages.StepLimits(limits))
+            if time.monotonic() > told + LOOK:
+                self._tell_limits(dispatch)
                 told = time.monotonic()
+
+    def _tell_limits(self, dispatch: Dispatch) -> None:
+        for pipe, limits in dispatch.lowered():
+            self._send(pipe, messages.StepLimits(limits))
 
     def _give(self, given_out: Iterable[tuple[Connection, Queue | None, tuple[messages.Proposal, ...]]]) -> None:
         """Send what `Dispatch` gives out."""
